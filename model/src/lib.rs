@@ -1,0 +1,6 @@
+//! Models as Tandem sees them: configuration, the table of operations, tokenizers; and, under
+//! [`source`], the files that weights come from. Pure but for `source`.
+
+pub mod config;
+pub mod ops;
+pub mod source;

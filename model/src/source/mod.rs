@@ -1,0 +1,79 @@
+//! Where weights come from: safetensors, GGUF or seeded random numbers, behind one trait.
+
+use std::fmt::Debug;
+
+/// Element type of a tensor as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredType {
+    F32,
+    F16,
+    Bf16,
+    /// GGUF: blocks of 32, f16 scale and minimum, 4-bit values.
+    Q4_1,
+    /// GGUF: blocks of 32, f16 scale, int8 values.
+    Q8_0,
+}
+
+/// A part of a model's weights, named the same way for every format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TensorId {
+    /// `[vocab, hidden]`.
+    Embedding,
+    /// Learned positions `[max_positions + offset, hidden]` (OPT).
+    Positions,
+    /// `[vocab, hidden]`; the embedding when tied.
+    Head,
+    /// Gain and bias of the norm before the head.
+    FinalNorm { part: Part },
+    /// A tensor of an operation of a layer.
+    Layer { layer: usize, op: crate::ops::Op, part: Part },
+}
+
+/// Which tensor of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The `[out, in]` matrix of a linear.
+    Matrix,
+    /// The gain of a norm.
+    Gain,
+    /// The bias of a linear or of a norm.
+    Bias,
+}
+
+/// A model's weights, readable in pieces. Implementations may be shared by threads.
+pub trait WeightSource: Debug + Send + Sync {
+    /// Elements of the tensor: `[out, in]`, or `[1, n]` for a vector.
+    ///
+    /// # Errors
+    /// A tensor that is missing or has another shape than the configuration says.
+    fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError>;
+
+    /// Reads rows `[first, first + out.len() / row_elements)` of a tensor as bf16, rounding to
+    /// nearest even where the stored type has more bits.
+    ///
+    /// # Errors
+    /// A tensor that is missing or misshapen, or a file that ends early.
+    fn read_bf16(&self, id: TensorId, first_row: usize, out: &mut [half::bf16])
+    -> Result<(), SourceError>;
+
+    /// Like [`WeightSource::read_bf16`], in f32 (exact).
+    ///
+    /// # Errors
+    /// As `read_bf16`.
+    fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError>;
+}
+
+/// What is wrong with a model's files.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    #[error("{path}: {source}")]
+    Io { path: String, source: std::io::Error },
+    #[error("{path}: {reason}")]
+    Format { path: String, reason: String },
+    #[error("{path}: tensor {tensor} is missing")]
+    Missing { path: String, tensor: String },
+    #[error("{path}: tensor {tensor} has shape {found:?}, the configuration needs {expected:?}")]
+    Shape { path: String, tensor: String, found: Vec<usize>, expected: Vec<usize> },
+    #[error("{path}: tensor {tensor} is stored as {found}, which is not supported ({supported})")]
+    Type { path: String, tensor: String, found: String, supported: &'static str },
+}
