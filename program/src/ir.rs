@@ -1,0 +1,240 @@
+//! The instruction set that compiler, validator, simulator and workers share.
+//!
+//! A program has one in-order list per lane. Nothing in it is conditional; sizes that change from
+//! step to step (active rows, lengths) come from the step table, bounded by the buffers' sizes.
+
+use model::ops::{Kv, Op, Value};
+use serde::{Deserialize, Serialize};
+
+use crate::map::Chunk;
+
+/// An in-order queue of a worker, with a timeline of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Lane {
+    CpuCompute,
+    /// Fresh K and V that came from the device into the host cache.
+    CpuAppend,
+    GpuCompute,
+    /// Streamed weights and KV, host to device.
+    H2dWeights,
+    H2dActivations,
+    D2h,
+}
+
+impl Lane {
+    /// All lanes, in the order of their timelines.
+    pub const ALL: [Lane; 6] = [
+        Lane::CpuCompute,
+        Lane::CpuAppend,
+        Lane::GpuCompute,
+        Lane::H2dWeights,
+        Lane::H2dActivations,
+        Lane::D2h,
+    ];
+
+    /// Index of this lane's timeline in the control segment.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Name in traces and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lane::CpuCompute => "cpu.compute",
+            Lane::CpuAppend => "cpu.append",
+            Lane::GpuCompute => "gpu.compute",
+            Lane::H2dWeights => "h2d.weights",
+            Lane::H2dActivations => "h2d.activations",
+            Lane::D2h => "d2h",
+        }
+    }
+}
+
+/// Prefill runs its program once per group, decode once per step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    Prefill,
+    Decode,
+}
+
+/// Index into `Plan::buffers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct BufferId(pub u32);
+
+/// A buffer, or one chunk of it. Regions conflict when they share the buffer and are not two
+/// different chunks of the same split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Region {
+    pub buffer: BufferId,
+    pub chunk: Option<Chunk>,
+}
+
+impl Region {
+    /// The whole buffer.
+    pub const fn whole(buffer: BufferId) -> Region {
+        Region { buffer, chunk: None }
+    }
+
+    /// Whether both may touch the same bytes.
+    pub fn overlaps(&self, other: &Region) -> bool {
+        self.buffer == other.buffer
+            && match (self.chunk, other.chunk) {
+                (Some(a), Some(b)) => a.of != b.of || a.index == b.index,
+                _ => true,
+            }
+    }
+}
+
+/// Which part of the work an instruction belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct At {
+    /// `None` for what stands around the layers.
+    pub layer: Option<u16>,
+    pub batch: u16,
+    /// Micro-batch of whole sequences in prefill; 0 in decode.
+    pub micro: u16,
+}
+
+/// One operation, or a chunk of one, for one (micro-)batch.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compute {
+    pub op: Op,
+    pub at: At,
+    /// `None`: all units or rows.
+    pub chunk: Option<Chunk>,
+    /// In the order of `Op::reads`.
+    pub inputs: Vec<Region>,
+    /// In the order of `Op::caches`; empty in prefill, where nothing is cached yet.
+    pub caches: Vec<Region>,
+    /// The weight blob; for `Embed` of a model with learned positions also that table.
+    pub weights: Vec<Region>,
+    /// `None` for `Sample`. In-place for the residual stream.
+    pub output: Option<Region>,
+    /// Step table of the batch: read by all, written by `Sample`.
+    pub table: Region,
+}
+
+/// What a `Copy` moves, which decides how many bytes of the regions at a given step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Moved {
+    /// A whole weight blob.
+    Weights(Op),
+    /// The active rows (or units) of a value.
+    Value(Value),
+    /// Cached positions `0..past` of the chunk's units.
+    Cache(Kv),
+}
+
+/// Moves bytes between host and device memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copy {
+    pub moved: Moved,
+    pub at: At,
+    /// The units moved, for `Scores`, `Probabilities`, `Attended` and caches.
+    pub chunk: Option<Chunk>,
+    pub from: Region,
+    pub to: Region,
+    /// `None` for weights, whose size never changes.
+    pub table: Option<Region>,
+}
+
+/// Fresh K or V rows into the units of one chunk of the cache.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Append {
+    pub kv: Kv,
+    pub at: At,
+    pub chunk: Chunk,
+    pub from: Region,
+    pub to: Region,
+    pub table: Region,
+}
+
+/// Blocks until `lane`'s timeline has reached `base + step * signals_per_step + offset`, where
+/// `step` is the current one, or the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Wait {
+    pub lane: Lane,
+    /// 1 for the lane's first signal of a step.
+    pub offset: u32,
+    pub previous_step: bool,
+}
+
+/// One entry of a lane's list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Instruction {
+    Compute(Compute),
+    Copy(Copy),
+    Append(Append),
+    Wait(Wait),
+    /// Adds one to the lane's timeline; all earlier work of the lane is complete.
+    Signal,
+}
+
+impl Instruction {
+    /// Regions read.
+    pub fn reads(&self) -> Vec<Region> {
+        match self {
+            Instruction::Compute(compute) => compute
+                .inputs
+                .iter()
+                .chain(&compute.caches)
+                .chain(&compute.weights)
+                .chain(std::iter::once(&compute.table))
+                .copied()
+                .collect(),
+            Instruction::Copy(copy) => std::iter::once(copy.from).chain(copy.table).collect(),
+            Instruction::Append(append) => vec![append.from, append.table],
+            Instruction::Wait(_) | Instruction::Signal => Vec::new(),
+        }
+    }
+
+    /// Regions written.
+    pub fn writes(&self) -> Vec<Region> {
+        match self {
+            Instruction::Compute(compute) if compute.op == Op::Sample => vec![compute.table],
+            Instruction::Compute(compute) => compute.output.into_iter().collect(),
+            Instruction::Copy(copy) => vec![copy.to],
+            Instruction::Append(append) => vec![append.to],
+            Instruction::Wait(_) | Instruction::Signal => Vec::new(),
+        }
+    }
+
+    /// Where in the model this instruction belongs; `None` for `Wait` and `Signal`.
+    pub fn at(&self) -> Option<At> {
+        match self {
+            Instruction::Compute(compute) => Some(compute.at),
+            Instruction::Copy(copy) => Some(copy.at),
+            Instruction::Append(append) => Some(append.at),
+            Instruction::Wait(_) | Instruction::Signal => None,
+        }
+    }
+
+    /// Whether this is work (a span in the trace) rather than order.
+    pub fn is_work(&self) -> bool {
+        !matches!(self, Instruction::Wait(_) | Instruction::Signal)
+    }
+}
+
+/// A lane's list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaneProgram {
+    pub lane: Lane,
+    pub instructions: Vec<Instruction>,
+    /// Number of `Signal`s in the list.
+    pub signals_per_step: u32,
+}
+
+/// What all lanes do in one phase. Lanes without work have no entry.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub phase: Phase,
+    pub lanes: Vec<LaneProgram>,
+}
+
+impl Program {
+    /// The list of `lane`, if it has any work.
+    pub fn lane(&self, lane: Lane) -> Option<&LaneProgram> {
+        self.lanes.iter().find(|program| program.lane == lane)
+    }
+}

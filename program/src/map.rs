@@ -1,0 +1,196 @@
+//! The device map: what a policy decides, and all that it decides.
+
+use model::config::ModelConfig;
+use model::ops::{Kv, Op};
+use serde::{Deserialize, Serialize};
+
+/// The two sides of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Device {
+    Cpu,
+    Gpu,
+}
+
+/// Where something stays between steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Home {
+    /// Host memory; the GPU gets it streamed.
+    Host,
+    /// Device memory; only the GPU reads it.
+    Vram,
+}
+
+/// Part `index` of `of` of an attention operation: a contiguous range of units, where a unit is a
+/// (sequence, KV head) and ranges are balanced by KV bytes when a group starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Chunk {
+    pub index: u16,
+    pub of: u16,
+}
+
+impl Chunk {
+    /// All units.
+    pub const WHOLE: Chunk = Chunk { index: 0, of: 1 };
+}
+
+/// In which order the chunks of attention stand in the layer's list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChunkOrder {
+    /// `scores.0 .. scores.7 softmax wv` (Park-Egger §3.3): only `Scores` is split.
+    Scores,
+    /// `scores.0 softmax.0 wv.0 scores.1 ..`: whole heads stay on one side.
+    Attention,
+}
+
+/// How attention is split in decode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Chunking {
+    pub order: ChunkOrder,
+    pub chunks: u16,
+}
+
+impl Chunking {
+    /// Number of parts of the K cache and of the V cache.
+    pub fn parts(self, kv: Kv) -> u16 {
+        match (self.order, kv) {
+            (ChunkOrder::Scores, Kv::V) => 1,
+            _ => self.chunks,
+        }
+    }
+}
+
+/// One entry of a layer's list: an operation, or a chunk of one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OpChunk {
+    pub op: Op,
+    /// `None` for an operation that is not split.
+    pub chunk: Option<Chunk>,
+}
+
+impl OpChunk {
+    /// `q`, or `scores.3` for a chunk.
+    pub fn name(&self, config: &ModelConfig) -> String {
+        let name = self.op.name(config.family);
+        match self.chunk {
+            Some(chunk) => format!("{name}.{}", chunk.index),
+            None => name.to_owned(),
+        }
+    }
+}
+
+/// The ordered list of a decoder layer with attention split as `chunking` says.
+pub fn layer_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChunk> {
+    let whole = |op| OpChunk { op, chunk: None };
+    let Some(Chunking { order, chunks }) = chunking else {
+        return config.layer_ops().iter().copied().map(whole).collect();
+    };
+    let part = |op, index| OpChunk { op, chunk: Some(Chunk { index, of: chunks }) };
+    let mut list = Vec::new();
+    for &op in config.layer_ops() {
+        match (op, order) {
+            (Op::Scores, ChunkOrder::Scores) => list.extend((0..chunks).map(|i| part(op, i))),
+            (Op::Scores, ChunkOrder::Attention) => list.extend(
+                (0..chunks).flat_map(|i| [part(Op::Scores, i), part(Op::Softmax, i), part(Op::Wv, i)]),
+            ),
+            (Op::Softmax | Op::Wv, ChunkOrder::Attention) => {}
+            _ => list.push(whole(op)),
+        }
+    }
+    list
+}
+
+/// Who runs what in one phase.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PhaseMap {
+    pub embed: Device,
+    /// Per layer, one device per entry of the layer's list (decode: [`layer_list`] with the map's
+    /// chunking; prefill: without chunking, and `Scores`, `Softmax`, `Wv` on one device).
+    pub layers: Vec<Vec<Device>>,
+    pub final_norm: Device,
+    /// Head and sampling.
+    pub head: Device,
+}
+
+/// Where a layer's KV cache lives, per part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerKv {
+    pub k: Vec<Home>,
+    pub v: Vec<Home>,
+}
+
+impl LayerKv {
+    /// Homes of the parts of one of the two caches.
+    pub fn homes(&self, kv: Kv) -> &[Home] {
+        match kv {
+            Kv::K => &self.k,
+            Kv::V => &self.v,
+        }
+    }
+}
+
+/// A complete placement.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceMap {
+    /// Name of the policy that made it, for reports.
+    pub policy: String,
+    /// Split of attention in decode, for layers where both devices take part in it.
+    pub chunking: Option<Chunking>,
+    pub prefill: PhaseMap,
+    pub decode: PhaseMap,
+    /// Per layer, per operation of `ModelConfig::layer_ops`: where the weights stay. `Vram` weights
+    /// are loaded once; `Host` weights are streamed whenever the GPU runs the operation.
+    pub weights: Vec<Vec<Home>>,
+    /// The same for the final norm and the head.
+    pub outer_weights: Home,
+    pub kv: Vec<LayerKv>,
+    /// Attention whole on one device runs as one operation.
+    pub fuse_attention: bool,
+    /// How many layers' streamed weights may be on the device at once (at least 1).
+    pub weight_slots: u16,
+    /// How many streamed KV parts of a kind may be on the device at once (at least 1).
+    pub kv_slots: u16,
+    /// Hidden states of prefill stay on the device between layers, or spill to the host.
+    pub prefill_hidden: Home,
+}
+
+impl DeviceMap {
+    /// Whether any operation runs on the GPU.
+    pub fn uses_gpu(&self) -> bool {
+        [&self.prefill, &self.decode].iter().any(|phase| {
+            [phase.embed, phase.final_norm, phase.head].contains(&Device::Gpu)
+                || phase.layers.iter().any(|layer| layer.contains(&Device::Gpu))
+        })
+    }
+
+    /// The chunking that a layer really uses in decode: none when one device runs all its chunks.
+    pub fn layer_chunking(&self, config: &ModelConfig, layer: usize) -> Option<Chunking> {
+        let chunking = self.chunking?;
+        let list = layer_list(config, Some(chunking));
+        let mut devices = list
+            .iter()
+            .zip(&self.decode.layers[layer])
+            .filter(|(entry, _)| entry.chunk.is_some())
+            .map(|(_, device)| *device);
+        let first = devices.next()?;
+        devices.any(|device| device != first).then_some(chunking)
+    }
+
+    /// The decode list of a layer with its devices, chunks collapsed where one device runs them all.
+    pub fn decode_layer(&self, config: &ModelConfig, layer: usize) -> Vec<(OpChunk, Device)> {
+        let devices = &self.decode.layers[layer];
+        let full = layer_list(config, self.chunking);
+        if self.layer_chunking(config, layer) == self.chunking {
+            return full.into_iter().zip(devices.iter().copied()).collect();
+        }
+        layer_list(config, None)
+            .into_iter()
+            .map(|entry| {
+                let place = full.iter().position(|other| other.op == entry.op);
+                (entry, devices[place.unwrap_or(0)])
+            })
+            .collect()
+    }
+}

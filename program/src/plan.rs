@@ -1,0 +1,131 @@
+//! A plan: everything workers need to know, in one value that travels to them.
+
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use serde::{Deserialize, Serialize};
+
+use crate::ir::{BufferId, Lane, Program};
+use crate::map::DeviceMap;
+use crate::step_table::StepTableLayout;
+
+/// The maxima that bound every size in a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunShape {
+    /// N of `--batches NxB`.
+    pub batches: u16,
+    /// B of `--batches NxB`, sequences.
+    pub batch_size: u16,
+    /// Longest prompt of any group, positions.
+    pub max_prompt: u32,
+    /// Longest prompt + output of any sequence, positions.
+    pub max_context: u32,
+    /// Largest number of new tokens of any sequence.
+    pub max_new: u32,
+    /// Whole sequences per micro-batch of prefill.
+    pub micro_sequences: u16,
+    pub dtype: Dtype,
+}
+
+impl RunShape {
+    /// Micro-batches of a batch in prefill.
+    pub fn micros(&self) -> u16 {
+        self.batch_size.div_ceil(self.micro_sequences)
+    }
+
+    /// Most rows of a micro-batch in prefill.
+    pub fn micro_rows(&self) -> usize {
+        self.micro_sequences as usize * self.max_prompt as usize
+    }
+}
+
+/// A kind of memory; each is one segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Memory {
+    HostWeights,
+    HostKv,
+    HostActivations,
+    /// The device arena.
+    Device,
+    /// The step table, in the control segment; buffers here have no address.
+    Control,
+}
+
+impl Memory {
+    /// Those that are segments of their own.
+    pub const SEGMENTS: [Memory; 4] =
+        [Memory::HostWeights, Memory::HostKv, Memory::HostActivations, Memory::Device];
+}
+
+/// A named range of a segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    pub name: String,
+    pub memory: Memory,
+    pub offset_bytes: u64,
+    pub size_bytes: u64,
+}
+
+/// Which weights fill a host buffer at load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightPlacement {
+    pub buffer: BufferId,
+    pub weights: Weights,
+}
+
+/// A weight blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Weights {
+    Embedding,
+    /// Learned positions, `[max_positions + position_offset, hidden]` in the run's dtype.
+    Positions,
+    FinalNorm,
+    /// Only when not tied to the embedding.
+    Head,
+    Layer { layer: u16, op: Op },
+}
+
+/// Host weights that the transfer worker puts into device memory once, at load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResidentWeights {
+    pub from: BufferId,
+    pub to: BufferId,
+}
+
+/// A compiled, self-contained run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub config: ModelConfig,
+    pub shape: RunShape,
+    pub map: DeviceMap,
+    pub buffers: Vec<Buffer>,
+    pub weights: Vec<WeightPlacement>,
+    pub resident: Vec<ResidentWeights>,
+    pub table: StepTableLayout,
+    pub prefill: Program,
+    pub decode: Program,
+}
+
+impl Plan {
+    /// Size of a segment: the end of its last buffer.
+    pub fn memory_bytes(&self, memory: Memory) -> u64 {
+        self.buffers
+            .iter()
+            .filter(|buffer| buffer.memory == memory)
+            .map(|buffer| buffer.offset_bytes + buffer.size_bytes)
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// A buffer by id.
+    pub fn buffer(&self, id: BufferId) -> &Buffer {
+        &self.buffers[id.0 as usize]
+    }
+
+    /// Lanes with work in either phase, in timeline order.
+    pub fn lanes(&self) -> Vec<Lane> {
+        Lane::ALL
+            .into_iter()
+            .filter(|lane| self.prefill.lane(*lane).is_some() || self.decode.lane(*lane).is_some())
+            .collect()
+    }
+}

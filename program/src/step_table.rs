@@ -1,0 +1,203 @@
+//! Layout of the step table: the only thing that changes between two runs of the same program.
+//!
+//! Pure index arithmetic over u32 words; the words themselves lie in the control segment. The
+//! coordinator fills the table before it releases a group; from then on only `Sample` writes it
+//! (and the coordinator the `Cancel` field), ordered by the lanes' timelines.
+
+use serde::{Deserialize, Serialize};
+
+/// A u32 per sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Field {
+    /// Tokens of the prompt; 0 marks a slot without a sequence in this group.
+    PromptLen,
+    /// Positions in the cache before the current step.
+    Past,
+    /// Input token of the current decode step.
+    Token,
+    /// New tokens still allowed.
+    Remaining,
+    /// New tokens written to the output so far, a final EOS included.
+    Generated,
+    /// First position of the sequence's extent, in positions of the batch's cache.
+    KvStart,
+    /// Positions of the extent: prompt + max new tokens.
+    KvCapacity,
+    /// f32 bits; 0 is greedy.
+    Temperature,
+    /// f32 bits.
+    TopP,
+    SeedLow,
+    SeedHigh,
+    IdHashLow,
+    IdHashHigh,
+    /// 1: EOS tokens do not end the sequence (benchmarks).
+    IgnoreEos,
+    /// A [`Finish`] code.
+    Finish,
+    /// 1: the coordinator has seen a stop string; the sequence ends at the next `Sample`.
+    Cancel,
+}
+
+const FIELDS: usize = Field::Cancel as usize + 1;
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Finish {
+    Running = 0,
+    /// An EOS token, or a stop string.
+    Stop = 1,
+    Length = 2,
+}
+
+/// Word offsets of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepTableLayout {
+    pub batches: u32,
+    pub batch_size: u32,
+    pub max_prompt: u32,
+    pub max_new: u32,
+    /// Parts of split attention; 1 when it is not split.
+    pub chunks: u32,
+}
+
+impl StepTableLayout {
+    fn batch_words(&self) -> usize {
+        let size = self.batch_size as usize;
+        1 + size
+            + size * FIELDS
+            + (self.chunks as usize + 1)
+            + size * (self.max_prompt as usize + self.max_new as usize)
+    }
+
+    /// Words of the whole table.
+    pub fn words(&self) -> usize {
+        self.batches as usize * self.batch_words()
+    }
+
+    fn batch(&self, batch: usize) -> usize {
+        assert!(batch < self.batches as usize, "batch {batch} of {}", self.batches);
+        batch * self.batch_words()
+    }
+
+    /// Number of active rows of a batch in decode; prefill fills it as sequences finish prefill.
+    pub fn active(&self, batch: usize) -> usize {
+        self.batch(batch)
+    }
+
+    /// First of `batch_size` words: the sequence slot of each active row, ascending.
+    pub fn row_sequences(&self, batch: usize) -> usize {
+        self.batch(batch) + 1
+    }
+
+    /// A field of a sequence.
+    pub fn field(&self, batch: usize, sequence: usize, field: Field) -> usize {
+        let size = self.batch_size as usize;
+        assert!(sequence < size, "sequence {sequence} of {size}");
+        self.batch(batch) + 1 + size + sequence * FIELDS + field as usize
+    }
+
+    /// First of `chunks + 1` words: chunk `c` covers units `[word c, word c + 1)`, where unit
+    /// `sequence * kv_heads + head`.
+    pub fn chunk_bounds(&self, batch: usize) -> usize {
+        self.batch(batch) + 1 + self.batch_size as usize * (1 + FIELDS)
+    }
+
+    /// First of `max_prompt` words: the prompt's tokens.
+    pub fn prompt(&self, batch: usize, sequence: usize) -> usize {
+        self.chunk_bounds(batch)
+            + self.chunks as usize
+            + 1
+            + sequence * self.max_prompt as usize
+    }
+
+    /// First of `max_new` words: the tokens sampled.
+    pub fn output(&self, batch: usize, sequence: usize) -> usize {
+        self.prompt(batch, self.batch_size as usize) + sequence * self.max_new as usize
+    }
+}
+
+/// Unit boundaries of `chunks` parts balanced by KV bytes. `capacities[s]` is the extent of
+/// sequence `s` in positions (0 for an empty slot); each sequence has `kv_heads` equal units.
+/// No part exceeds [`chunk_positions_max`].
+pub fn balance_units(capacities: &[u32], kv_heads: u32, chunks: u32) -> Vec<u32> {
+    let total: u64 = capacities.iter().map(|c| u64::from(*c)).sum::<u64>() * u64::from(kv_heads);
+    let units = capacities.len() as u32 * kv_heads;
+    let mut bounds = Vec::with_capacity(chunks as usize + 1);
+    bounds.push(0);
+    let mut unit = 0u32;
+    let mut before = 0u64;
+    for chunk in 1..chunks {
+        let target = total * u64::from(chunk) / u64::from(chunks);
+        while unit < units && before < target {
+            before += u64::from(capacities[(unit / kv_heads) as usize]);
+            unit += 1;
+        }
+        bounds.push(unit);
+    }
+    bounds.push(units);
+    bounds
+}
+
+/// Most (unit, position) pairs that one part of [`balance_units`] can hold.
+pub fn chunk_positions_max(batch_size: u64, max_context: u64, kv_heads: u64, chunks: u64) -> u64 {
+    let total = batch_size * max_context * kv_heads;
+    if chunks == 1 { total } else { total.div_ceil(chunks) + max_context }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_do_not_overlap() {
+        let layout =
+            StepTableLayout { batches: 2, batch_size: 3, max_prompt: 5, max_new: 4, chunks: 2 };
+        let mut seen = vec![0u32; layout.words()];
+        for batch in 0..2 {
+            seen[layout.active(batch)] += 1;
+            (0..3).for_each(|row| seen[layout.row_sequences(batch) + row] += 1);
+            (0..=2).for_each(|chunk| seen[layout.chunk_bounds(batch) + chunk] += 1);
+            for sequence in 0..3 {
+                for field in 0..FIELDS {
+                    seen[layout.field(batch, sequence, Field::PromptLen) + field] += 1;
+                }
+                (0..5).for_each(|i| seen[layout.prompt(batch, sequence) + i] += 1);
+                (0..4).for_each(|i| seen[layout.output(batch, sequence) + i] += 1);
+            }
+        }
+        assert!(seen.iter().all(|count| *count == 1), "{seen:?}");
+    }
+
+    #[test]
+    fn parts_are_complete_and_bounded() {
+        let mut state = 7u64;
+        for _ in 0..500 {
+            let mut next = |n: u64| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 33) % n
+            };
+            let (sequences, kv_heads, chunks) =
+                (1 + next(6) as usize, 1 + next(8) as u32, 1 + next(9) as u32);
+            let max_context = 1 + next(40) as u32;
+            let capacities: Vec<u32> =
+                (0..sequences).map(|_| next(u64::from(max_context) + 1) as u32).collect();
+            let bounds = balance_units(&capacities, kv_heads, chunks);
+            assert_eq!(bounds.len(), chunks as usize + 1);
+            assert_eq!((bounds[0], bounds[chunks as usize]), (0, sequences as u32 * kv_heads));
+            let most = chunk_positions_max(
+                sequences as u64,
+                u64::from(max_context),
+                u64::from(kv_heads),
+                u64::from(chunks),
+            );
+            for pair in bounds.windows(2) {
+                assert!(pair[0] <= pair[1]);
+                let size: u64 =
+                    (pair[0]..pair[1]).map(|u| u64::from(capacities[(u / kv_heads) as usize])).sum();
+                assert!(size <= most, "{size} > {most}");
+            }
+        }
+    }
+}
