@@ -6,7 +6,7 @@
 //! deadlocks and buffer hazards before any worker starts; [`simulate`] runs the same lists against
 //! costs. Everything here is pure: no I/O, no clock, no threads.
 
-// pub mod compile;
+pub mod compile;
 pub mod ir;
 pub mod map;
 pub mod plan;

@@ -87,13 +87,17 @@ pub fn layer_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChu
     let Some(Chunking { order, chunks }) = chunking else {
         return config.layer_ops().iter().copied().map(whole).collect();
     };
-    let part = |op, index| OpChunk { op, chunk: Some(Chunk { index, of: chunks }) };
+    let part = |op, index| OpChunk {
+        op,
+        chunk: Some(Chunk { index, of: chunks }),
+    };
     let mut list = Vec::new();
     for &op in config.layer_ops() {
         match (op, order) {
             (Op::Scores, ChunkOrder::Scores) => list.extend((0..chunks).map(|i| part(op, i))),
             (Op::Scores, ChunkOrder::Attention) => list.extend(
-                (0..chunks).flat_map(|i| [part(Op::Scores, i), part(Op::Softmax, i), part(Op::Wv, i)]),
+                (0..chunks)
+                    .flat_map(|i| [part(Op::Scores, i), part(Op::Softmax, i), part(Op::Wv, i)]),
             ),
             (Op::Softmax | Op::Wv, ChunkOrder::Attention) => {}
             _ => list.push(whole(op)),
@@ -161,7 +165,10 @@ impl DeviceMap {
     pub fn uses_gpu(&self) -> bool {
         [&self.prefill, &self.decode].iter().any(|phase| {
             [phase.embed, phase.final_norm, phase.head].contains(&Device::Gpu)
-                || phase.layers.iter().any(|layer| layer.contains(&Device::Gpu))
+                || phase
+                    .layers
+                    .iter()
+                    .any(|layer| layer.contains(&Device::Gpu))
         })
     }
 

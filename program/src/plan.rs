@@ -1,7 +1,7 @@
 //! A plan: everything workers need to know, in one value that travels to them.
 
 use model::config::{Dtype, ModelConfig};
-use model::ops::Op;
+use model::ops::{Op, align_up};
 use serde::{Deserialize, Serialize};
 
 use crate::ir::{BufferId, Lane, Program};
@@ -52,8 +52,12 @@ pub enum Memory {
 
 impl Memory {
     /// Those that are segments of their own.
-    pub const SEGMENTS: [Memory; 4] =
-        [Memory::HostWeights, Memory::HostKv, Memory::HostActivations, Memory::Device];
+    pub const SEGMENTS: [Memory; 4] = [
+        Memory::HostWeights,
+        Memory::HostKv,
+        Memory::HostActivations,
+        Memory::Device,
+    ];
 }
 
 /// A named range of a segment.
@@ -81,7 +85,50 @@ pub enum Weights {
     FinalNorm,
     /// Only when not tied to the embedding.
     Head,
-    Layer { layer: u16, op: Op },
+    Layer {
+        layer: u16,
+        op: Op,
+    },
+}
+
+impl Weights {
+    /// The blob of an operation.
+    pub fn of(op: Op, layer: Option<u16>) -> Weights {
+        match (op, layer) {
+            (Op::Embed, _) => Weights::Embedding,
+            (Op::FinalNorm, _) => Weights::FinalNorm,
+            (op, Some(layer)) => Weights::Layer { layer, op },
+            (_, None) => Weights::Head,
+        }
+    }
+
+    /// Bytes of the blob in the run's dtype, a multiple of 64.
+    pub fn size_bytes(self, config: &ModelConfig, dtype: Dtype) -> usize {
+        match self {
+            Weights::Embedding => Op::Embed.weight_bytes(config, dtype),
+            Weights::Positions => align_up(
+                (config.max_positions + config.position_offset)
+                    * config.hidden_size
+                    * dtype.size_bytes(),
+            ),
+            Weights::FinalNorm => Op::FinalNorm.weight_bytes(config, dtype),
+            Weights::Head => Op::Head.weight_bytes(config, dtype),
+            Weights::Layer { op, .. } => op.weight_bytes(config, dtype),
+        }
+    }
+
+    /// Name in buffer lists and errors.
+    pub fn name(self, config: &ModelConfig) -> String {
+        match self {
+            Weights::Embedding => "weights.embedding".to_owned(),
+            Weights::Positions => "weights.positions".to_owned(),
+            Weights::FinalNorm => "weights.final_norm".to_owned(),
+            Weights::Head => "weights.head".to_owned(),
+            Weights::Layer { layer, op } => {
+                format!("weights.layer{layer}.{}", op.name(config.family))
+            }
+        }
+    }
 }
 
 /// Host weights that the transfer worker puts into device memory once, at load.

@@ -1,0 +1,228 @@
+//! Memory is a budget, settled before anything loads: a plan is compiled, its bytes are added up,
+//! and what does not fit is refused with the numbers.
+
+use model::config::{Dtype, ModelConfig};
+use program::compile::{CompileError, compile};
+use program::map::Home;
+use program::plan::{Memory, Plan, RunShape};
+
+use crate::policy::{Homes, Policy, device_map};
+
+/// Code, stacks, thread scratch and control segments of all processes, bytes.
+pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
+/// Prompt tokens that a micro-batch of prefill aims at: enough to make linears compute-bound.
+const MICRO_TOKENS: u32 = 1024;
+
+/// What the plan may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    pub dram_bytes: u64,
+    /// `None`: a device without a bound of its own; its arena is DRAM.
+    pub vram_bytes: Option<u64>,
+    /// The device is emulated: its arena counts as DRAM too.
+    pub vram_is_dram: bool,
+}
+
+/// Bytes of a plan by kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    pub weights_bytes: u64,
+    pub kv_bytes: u64,
+    pub activations_bytes: u64,
+    pub device_bytes: u64,
+    pub tables_bytes: u64,
+}
+
+impl Budget {
+    /// Adds up a plan.
+    pub fn of(plan: &Plan) -> Budget {
+        Budget {
+            weights_bytes: plan.memory_bytes(Memory::HostWeights),
+            kv_bytes: plan.memory_bytes(Memory::HostKv),
+            activations_bytes: plan.memory_bytes(Memory::HostActivations),
+            device_bytes: plan.memory_bytes(Memory::Device),
+            tables_bytes: plan.table.words() as u64 * 4,
+        }
+    }
+
+    /// Bytes of DRAM of all processes together.
+    pub fn dram_bytes(&self, limits: &Limits) -> u64 {
+        let device = if limits.vram_is_dram {
+            self.device_bytes
+        } else {
+            0
+        };
+        self.weights_bytes
+            + self.kv_bytes
+            + self.activations_bytes
+            + self.tables_bytes
+            + device
+            + PROCESS_OVERHEAD_BYTES
+    }
+
+    fn fits(&self, limits: &Limits) -> bool {
+        self.dram_bytes(limits) <= limits.dram_bytes
+            && limits
+                .vram_bytes
+                .is_none_or(|vram| self.device_bytes <= vram)
+    }
+}
+
+/// Why no plan was made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error("{}", refusal(.model, .shape, .budget, .limits, *.fitting))]
+    DoesNotFit {
+        model: String,
+        shape: RunShape,
+        budget: Budget,
+        limits: Limits,
+        fitting: Option<u16>,
+    },
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1u64 << 30) as f64
+}
+
+fn refusal(
+    model: &str,
+    shape: &RunShape,
+    budget: &Budget,
+    limits: &Limits,
+    fitting: Option<u16>,
+) -> String {
+    let mut text = format!(
+        "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory (weights {:.2}, KV {:.2}, activations {:.2}, device {:.2}), ",
+        shape.batches,
+        shape.batch_size,
+        shape.max_context,
+        gib(budget.dram_bytes(limits)),
+        gib(budget.weights_bytes),
+        gib(budget.kv_bytes),
+        gib(budget.activations_bytes),
+        gib(budget.device_bytes),
+    );
+    match limits.vram_bytes {
+        Some(vram) if budget.device_bytes > vram => {
+            text += &format!("but the device has {:.2} GiB", gib(vram));
+        }
+        _ => text += &format!("but {:.2} GiB are available", gib(limits.dram_bytes)),
+    }
+    text += &match fitting {
+        Some(batch) => format!("; --batches {}x{batch} fits", shape.batches),
+        None => "; not even one sequence fits: use a smaller model, fewer --layers, a shorter context, or --dtype bf16".to_owned(),
+    };
+    text
+}
+
+/// Everything that decides a plan but the batch.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    pub config: &'a ModelConfig,
+    pub policy: &'a Policy,
+    pub fuse_attention: bool,
+    pub dtype: Dtype,
+    pub max_prompt: u32,
+    pub max_context: u32,
+    pub max_new: u32,
+    pub limits: &'a Limits,
+}
+
+impl Request<'_> {
+    fn shape(&self, batches: u16, batch_size: u16) -> RunShape {
+        let micro = (MICRO_TOKENS / self.max_prompt.max(1)).clamp(1, u32::from(batch_size)) as u16;
+        RunShape {
+            batches,
+            batch_size,
+            max_prompt: self.max_prompt,
+            max_context: self.max_context,
+            max_new: self.max_new,
+            micro_sequences: micro,
+            dtype: self.dtype,
+        }
+    }
+
+    /// The roomiest plan of the policy that fits: KV and hidden states on the device, then hidden
+    /// states on the host, then KV on the host, then one sequence per micro-batch.
+    ///
+    /// # Errors
+    /// A map that cannot be compiled; a plan that does not fit, with the largest batch that does.
+    pub fn plan(&self, batches: u16, batch_size: u16) -> Result<Plan, PlanError> {
+        let mut smallest = None;
+        for plan in self.candidates(batches, batch_size) {
+            let plan = plan?;
+            let budget = Budget::of(&plan);
+            if budget.fits(self.limits) {
+                return Ok(plan);
+            }
+            smallest = Some((plan.shape, budget));
+        }
+        let (shape, budget) = smallest.ok_or(CompileError::EmptyShape)?;
+        let fitting = self.largest_batch(batches, batch_size.saturating_sub(1))?;
+        let (model, limits) = (self.config.name.clone(), *self.limits);
+        Err(PlanError::DoesNotFit {
+            model,
+            shape,
+            budget,
+            limits,
+            fitting,
+        })
+    }
+
+    /// The largest batch of at most `most` sequences that fits; `None` when not even 1 does.
+    ///
+    /// # Errors
+    /// A map that cannot be compiled.
+    pub fn largest_batch(&self, batches: u16, most: u16) -> Result<Option<u16>, PlanError> {
+        let fits = |size: u16| -> Result<bool, PlanError> {
+            for plan in self.candidates(batches, size) {
+                if Budget::of(&plan?).fits(self.limits) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        // The bytes of a plan grow with the batch, so bisection finds the edge.
+        let (mut low, mut high) = (0u16, most);
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if fits(middle)? {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        Ok((low > 0).then_some(low))
+    }
+
+    fn candidates(
+        &self,
+        batches: u16,
+        batch_size: u16,
+    ) -> impl Iterator<Item = Result<Plan, CompileError>> + '_ {
+        let shape = self.shape(batches, batch_size);
+        let choices = [
+            (Home::Vram, Home::Vram, shape.micro_sequences),
+            (Home::Vram, Home::Host, shape.micro_sequences),
+            (Home::Host, Home::Host, shape.micro_sequences),
+            (Home::Host, Home::Host, 1),
+        ];
+        choices
+            .into_iter()
+            .map(move |(kv, prefill_hidden, micro_sequences)| {
+                let homes = Homes { kv, prefill_hidden };
+                let map = device_map(self.policy, self.config, self.fuse_attention, homes);
+                compile(
+                    self.config,
+                    &RunShape {
+                        micro_sequences,
+                        ..shape
+                    },
+                    &map,
+                )
+            })
+    }
+}

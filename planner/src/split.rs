@@ -1,0 +1,140 @@
+//! `--split A:B` and `--split-chunks scores=8`: positions in a layer's list, by name.
+
+use model::config::ModelConfig;
+use program::map::{ChunkOrder, Chunking, OpChunk, layer_list};
+
+/// The half-open interval `[start, end)` of a layer's list that the GPU runs (Park-Egger eq. 6, read
+/// half-open). Empty when both are equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    pub start: usize,
+    pub end: usize,
+}
+
+/// Why a split was not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SplitError {
+    #[error(
+        "--split {text}: write it as FROM:BEFORE, for example scores:out; the GPU runs the operations from FROM to before BEFORE, and either side may be empty"
+    )]
+    Form { text: String },
+    #[error("--split {text}: this model has no operation {name}; its layer is {layer}")]
+    Unknown {
+        text: String,
+        name: String,
+        layer: String,
+    },
+    #[error("--split {text}: {start} comes after {end} in the layer ({layer})")]
+    Order {
+        text: String,
+        start: String,
+        end: String,
+        layer: String,
+    },
+    #[error(
+        "--split {text}: {name} names a chunk, but attention is not split; add --split-chunks scores=8 or attention=8"
+    )]
+    NoChunks { text: String, name: String },
+    #[error("--split-chunks {text}: write scores=N or attention=N with N from 1 to 64")]
+    Chunks { text: String },
+}
+
+/// Parses `scores=8` or `attention=8`.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_chunking(text: &str) -> Result<Chunking, SplitError> {
+    let error = || SplitError::Chunks {
+        text: text.to_owned(),
+    };
+    let (name, count) = text.split_once('=').ok_or_else(error)?;
+    let order = match name.trim() {
+        "scores" => ChunkOrder::Scores,
+        "attention" => ChunkOrder::Attention,
+        _ => return Err(error()),
+    };
+    let chunks: u16 = count.trim().parse().map_err(|_| error())?;
+    if !(1..=64).contains(&chunks) {
+        return Err(error());
+    }
+    Ok(Chunking { order, chunks })
+}
+
+/// Parses `A:B` against the layer of a model.
+///
+/// # Errors
+/// A name that the layer lacks, the wrong order, or another form.
+pub fn parse_split(
+    text: &str,
+    config: &ModelConfig,
+    chunking: Option<Chunking>,
+) -> Result<Split, SplitError> {
+    let form = || SplitError::Form {
+        text: text.to_owned(),
+    };
+    let (start, end) = text.split_once(':').ok_or_else(form)?;
+    let (start, end) = (start.trim(), end.trim());
+    if end.contains(':') {
+        return Err(form());
+    }
+    let list = layer_list(config, chunking);
+    let split = Split {
+        start: if start.is_empty() {
+            0
+        } else {
+            position(text, start, config, &list, chunking)?
+        },
+        end: if end.is_empty() {
+            list.len()
+        } else {
+            position(text, end, config, &list, chunking)?
+        },
+    };
+    if split.start > split.end {
+        return Err(SplitError::Order {
+            text: text.to_owned(),
+            start: start.to_owned(),
+            end: end.to_owned(),
+            layer: names(config, &list),
+        });
+    }
+    Ok(split)
+}
+
+/// A name is an entry of the list (`scores.3`), or an operation, which means its first entry.
+fn position(
+    text: &str,
+    name: &str,
+    config: &ModelConfig,
+    list: &[OpChunk],
+    chunking: Option<Chunking>,
+) -> Result<usize, SplitError> {
+    let found = list
+        .iter()
+        .position(|entry| entry.name(config) == name || entry.op.name(config.family) == name);
+    found.ok_or_else(|| {
+        let operation = name.split('.').next().unwrap_or(name);
+        let known = list
+            .iter()
+            .any(|entry| entry.op.name(config.family) == operation);
+        if known && operation != name && chunking.is_none() {
+            SplitError::NoChunks {
+                text: text.to_owned(),
+                name: name.to_owned(),
+            }
+        } else {
+            SplitError::Unknown {
+                text: text.to_owned(),
+                name: name.to_owned(),
+                layer: names(config, list),
+            }
+        }
+    })
+}
+
+fn names(config: &ModelConfig, list: &[OpChunk]) -> String {
+    list.iter()
+        .map(|entry| entry.name(config))
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,294 @@
+//! Buffers of a plan and their places in memory.
+//!
+//! Weights, KV caches and resident weights are laid out once. Activations and streaming slots are
+//! laid out per phase; the two phases share addresses, since a barrier separates them.
+
+use std::collections::HashMap;
+
+use model::config::ModelConfig;
+use model::ops::{Kv, Op, Value, align_up};
+
+use crate::ir::{BufferId, Phase, Region};
+use crate::map::{Chunk, Chunking, Device, DeviceMap, Home};
+use crate::plan::{Buffer, Memory, RunShape, WeightPlacement, Weights};
+use crate::step_table::chunk_positions_max;
+
+use super::weights_home;
+
+/// Identity of an activation or slot buffer within a phase.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum PhaseBuffer {
+    Value {
+        value: Value,
+        device: Device,
+        slot: u32,
+    },
+    WeightSlot {
+        op: Op,
+        layer_slot: u16,
+    },
+    PositionsSlot,
+    KvSlot {
+        kv: Kv,
+        of: u16,
+        slot: u16,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Buffers<'a> {
+    config: &'a ModelConfig,
+    shape: &'a RunShape,
+    list: Vec<Buffer>,
+    ends: HashMap<Memory, u64>,
+    phase_starts: HashMap<Memory, u64>,
+    phase: HashMap<PhaseBuffer, BufferId>,
+    host_weights: HashMap<Weights, BufferId>,
+    placements: Vec<WeightPlacement>,
+    caches: HashMap<(u16, u16, Kv, u16), BufferId>,
+    tables: Vec<BufferId>,
+    /// Resident weights in the order in which they are loaded.
+    pub(super) resident: Vec<(Weights, BufferId)>,
+}
+
+impl<'a> Buffers<'a> {
+    pub(super) fn new(config: &'a ModelConfig, shape: &'a RunShape, map: &DeviceMap) -> Self {
+        let mut buffers = Buffers {
+            config,
+            shape,
+            list: Vec::new(),
+            ends: HashMap::new(),
+            phase_starts: HashMap::new(),
+            phase: HashMap::new(),
+            host_weights: HashMap::new(),
+            placements: Vec::new(),
+            caches: HashMap::new(),
+            tables: Vec::new(),
+            resident: Vec::new(),
+        };
+        buffers.add_tables();
+        buffers.add_host_weights();
+        buffers.add_resident_weights(map);
+        buffers.add_caches(map);
+        buffers.phase_starts = buffers.ends.clone();
+        buffers
+    }
+
+    /// Forgets the activations and slots of the phase before; their addresses are reused.
+    pub(super) fn begin_phase(&mut self) {
+        self.phase.clear();
+        self.ends = self.phase_starts.clone();
+    }
+
+    fn add(&mut self, memory: Memory, name: String, size_bytes: usize) -> BufferId {
+        let end = self.ends.entry(memory).or_insert(0);
+        let size_bytes = align_up(size_bytes) as u64;
+        let offset_bytes = *end;
+        *end += size_bytes;
+        self.list.push(Buffer {
+            name,
+            memory,
+            offset_bytes,
+            size_bytes,
+        });
+        BufferId(self.list.len() as u32 - 1)
+    }
+
+    fn add_tables(&mut self) {
+        for batch in 0..self.shape.batches {
+            let id = BufferId(self.list.len() as u32);
+            let name = format!("table.{batch}");
+            self.list.push(Buffer {
+                name,
+                memory: Memory::Control,
+                offset_bytes: 0,
+                size_bytes: 0,
+            });
+            self.tables.push(id);
+        }
+    }
+
+    fn add_host_weights(&mut self) {
+        let mut all = vec![Weights::Embedding];
+        if self.config.rope.is_none() {
+            all.push(Weights::Positions);
+        }
+        for layer in 0..self.config.num_layers as u16 {
+            let with_weights = |op: &&Op| op.weights(self.config).is_some();
+            all.extend(
+                self.config
+                    .layer_ops()
+                    .iter()
+                    .filter(with_weights)
+                    .map(|op| Weights::Layer { layer, op: *op }),
+            );
+        }
+        all.push(Weights::FinalNorm);
+        if !self.config.tied_embeddings {
+            all.push(Weights::Head);
+        }
+        for weights in all {
+            let size = weights.size_bytes(self.config, self.shape.dtype);
+            let buffer = self.add(Memory::HostWeights, weights.name(self.config), size);
+            self.host_weights.insert(weights, buffer);
+            self.placements.push(WeightPlacement { buffer, weights });
+        }
+    }
+
+    fn add_resident_weights(&mut self, map: &DeviceMap) {
+        let config = self.config;
+        let phases = [&map.prefill, &map.decode];
+        let mut wanted = Vec::new();
+        for layer in 0..config.num_layers {
+            for op in config
+                .layer_ops()
+                .iter()
+                .filter(|op| op.weights(config).is_some())
+            {
+                let layer16 = layer as u16;
+                if weights_home(config, map, Some(layer16), *op) == Home::Vram {
+                    wanted.push(Weights::Layer {
+                        layer: layer16,
+                        op: *op,
+                    });
+                }
+            }
+        }
+        if map.outer_weights == Home::Vram {
+            if phases.iter().any(|phase| phase.final_norm == Device::Gpu) {
+                wanted.push(Weights::FinalNorm);
+            }
+            if phases.iter().any(|phase| phase.head == Device::Gpu) {
+                wanted.push(Weights::Head);
+            }
+        }
+        for weights in wanted {
+            let size = weights.size_bytes(config, self.shape.dtype);
+            let name = format!("vram.{}", weights.name(config));
+            let id = self.add(Memory::Device, name, size);
+            self.resident.push((weights, id));
+        }
+    }
+
+    fn add_caches(&mut self, map: &DeviceMap) {
+        for layer in 0..self.config.num_layers as u16 {
+            let chunking = map.layer_chunking(self.config, layer as usize);
+            for batch in 0..self.shape.batches {
+                for kv in [Kv::K, Kv::V] {
+                    let of = parts(chunking, kv);
+                    for part in 0..of {
+                        let memory = match map.kv[layer as usize].homes(kv)[part as usize] {
+                            Home::Host => Memory::HostKv,
+                            Home::Vram => Memory::Device,
+                        };
+                        let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
+                        let size = self.cache_bytes(of);
+                        let id = self.add(memory, name, size);
+                        self.caches.insert((layer, batch, kv, part), id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes of one of `of` parts of the K or V cache of one layer and batch.
+    fn cache_bytes(&self, of: u16) -> usize {
+        let pairs = chunk_positions_max(
+            u64::from(self.shape.batch_size),
+            u64::from(self.shape.max_context),
+            self.config.num_kv_heads as u64,
+            u64::from(of),
+        );
+        pairs as usize * self.config.head_dim * self.shape.dtype.size_bytes()
+    }
+
+    fn value_bytes(&self, phase: Phase, value: Value) -> usize {
+        let element = value.element_bytes(self.shape.dtype);
+        let sequences = match phase {
+            Phase::Prefill => self.shape.micro_sequences as usize,
+            Phase::Decode => self.shape.batch_size as usize,
+        };
+        let rows = match (phase, value) {
+            (Phase::Prefill, Value::LastNormed | Value::Logits) => sequences,
+            (Phase::Prefill, _) => self.shape.micro_rows(),
+            (Phase::Decode, _) => sequences,
+        };
+        match value.row_elements(self.config) {
+            Some(elements) => rows * elements * element,
+            None => sequences * self.config.num_heads * self.shape.max_context as usize * element,
+        }
+    }
+
+    /// The activation or slot buffer of this identity, made on first use.
+    pub(super) fn phase_buffer(&mut self, phase: Phase, identity: PhaseBuffer) -> BufferId {
+        if let Some(id) = self.phase.get(&identity) {
+            return *id;
+        }
+        let dtype = self.shape.dtype;
+        let (memory, size) = match identity {
+            PhaseBuffer::Value { value, device, .. } => {
+                let memory = match device {
+                    Device::Cpu => Memory::HostActivations,
+                    Device::Gpu => Memory::Device,
+                };
+                (memory, self.value_bytes(phase, value))
+            }
+            PhaseBuffer::WeightSlot { op, .. } => {
+                (Memory::Device, op.weight_bytes(self.config, dtype))
+            }
+            PhaseBuffer::PositionsSlot => (
+                Memory::Device,
+                Weights::Positions.size_bytes(self.config, dtype),
+            ),
+            PhaseBuffer::KvSlot { of, .. } => (Memory::Device, self.cache_bytes(of)),
+        };
+        let id = self.add(
+            memory,
+            format!("{phase:?}.{identity:?}").to_lowercase(),
+            size,
+        );
+        self.phase.insert(identity, id);
+        id
+    }
+
+    /// Host copy of a weight blob; the head of a tied model is the embedding.
+    pub(super) fn host_weights(&self, weights: Weights) -> BufferId {
+        let tied = weights == Weights::Head && self.config.tied_embeddings;
+        let weights = if tied { Weights::Embedding } else { weights };
+        self.host_weights[&weights]
+    }
+
+    /// Device copy of a blob that stays there.
+    pub(super) fn resident_weights(&self, weights: Weights) -> Option<BufferId> {
+        self.resident
+            .iter()
+            .find(|(other, _)| *other == weights)
+            .map(|(_, id)| *id)
+    }
+
+    pub(super) fn cache(&self, layer: u16, batch: u16, kv: Kv, part: u16) -> Region {
+        Region::whole(self.caches[&(layer, batch, kv, part)])
+    }
+
+    pub(super) fn table(&self, batch: u16) -> Region {
+        Region::whole(self.tables[batch as usize])
+    }
+
+    pub(super) fn placements(&self) -> Vec<WeightPlacement> {
+        self.placements.clone()
+    }
+
+    pub(super) fn into_list(self) -> Vec<Buffer> {
+        self.list
+    }
+}
+
+/// Parts of a layer's K or V cache.
+pub(super) fn parts(chunking: Option<Chunking>, kv: Kv) -> u16 {
+    chunking.map_or(1, |chunking| chunking.parts(kv))
+}
+
+/// The chunk that names part `index` of `of`; `None` when there is one part.
+pub(super) fn chunk_of(index: u16, of: u16) -> Option<Chunk> {
+    (of > 1).then_some(Chunk { index, of })
+}

@@ -1,0 +1,429 @@
+//! One schedule entry to instructions: finds the operands, inserts the copies that bring them to
+//! the device, and appends fresh K and V once the attention that reads the past is listed.
+
+use std::collections::{HashMap, HashSet};
+
+use model::config::ModelConfig;
+use model::ops::{Kv, Op, Value};
+
+use crate::ir::{Append, At, BufferId, Compute, Copy, Instruction, Lane, Moved, Phase, Region};
+use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap, Home};
+use crate::plan::{RunShape, Weights};
+
+use super::buffers::{Buffers, PhaseBuffer, chunk_of, parts};
+use super::schedule::Entry;
+use super::weights_home;
+
+/// Slots of activations in prefill when no value outlives a segment: one is computed on while the
+/// other is still being copied.
+const PREFILL_SLOTS: u32 = 2;
+
+/// An instruction and the lane it goes to, in global order.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) lane: Lane,
+    pub(super) instruction: Instruction,
+}
+
+/// On which devices the parts of a value are up to date.
+#[derive(Debug, Clone, Copy, Default)]
+struct Valid {
+    cpu: bool,
+    gpu: bool,
+}
+
+impl Valid {
+    fn on(&mut self, device: Device) -> &mut bool {
+        match device {
+            Device::Cpu => &mut self.cpu,
+            Device::Gpu => &mut self.gpu,
+        }
+    }
+}
+
+pub(super) struct Emitter<'a, 'b> {
+    phase: Phase,
+    config: &'a ModelConfig,
+    shape: &'a RunShape,
+    map: &'a DeviceMap,
+    buffers: &'b mut Buffers<'a>,
+    /// Slots that activations rotate through; `None`: one per stream.
+    rotate: Option<u32>,
+    nodes: Vec<Node>,
+    valid: HashMap<(u16, u16, Value), Vec<Valid>>,
+    streamed: HashSet<Weights>,
+    kv_used: HashMap<(Kv, u16), u32>,
+}
+
+impl<'a, 'b> Emitter<'a, 'b> {
+    pub(super) fn new(
+        phase: Phase,
+        config: &'a ModelConfig,
+        shape: &'a RunShape,
+        map: &'a DeviceMap,
+        buffers: &'b mut Buffers<'a>,
+        uniform: bool,
+    ) -> Self {
+        let rotate = (phase == Phase::Prefill && uniform).then_some(PREFILL_SLOTS);
+        Emitter {
+            phase,
+            config,
+            shape,
+            map,
+            buffers,
+            rotate,
+            nodes: Vec::new(),
+            valid: HashMap::new(),
+            streamed: HashSet::new(),
+            kv_used: HashMap::new(),
+        }
+    }
+
+    pub(super) fn into_nodes(self) -> Vec<Node> {
+        self.nodes
+    }
+
+    pub(super) fn emit(&mut self, entry: &Entry) {
+        if entry.op == Op::Norm0 {
+            self.forget_layer_values(entry);
+        }
+        if entry.op == Op::Out && entry.layer.is_some() {
+            self.append_fresh(entry);
+        }
+        let inputs = entry
+            .op
+            .reads()
+            .iter()
+            .map(|value| self.input(entry, *value))
+            .collect();
+        let caches = self.caches(entry);
+        let weights = self.weights(entry);
+        let output = entry.op.writes().map(|value| {
+            let buffer = self.value_buffer(entry, value, entry.device);
+            Region {
+                buffer,
+                chunk: self.output_chunk(entry, value),
+            }
+        });
+        let compute = Compute {
+            op: entry.op,
+            at: at(entry),
+            chunk: entry.chunk,
+            inputs,
+            caches,
+            weights,
+            output,
+            table: self.buffers.table(entry.batch),
+        };
+        let lane = match entry.device {
+            Device::Cpu => Lane::CpuCompute,
+            Device::Gpu => Lane::GpuCompute,
+        };
+        self.push(lane, Instruction::Compute(compute));
+        if let Some(value) = entry.op.writes() {
+            self.mark_written(entry, value);
+        }
+        self.after(entry);
+    }
+
+    /// Fresh K and V leave the device as soon as they exist; the residual stream of prefill after
+    /// each segment, when it does not stay there.
+    fn after(&mut self, entry: &Entry) {
+        if let (Op::K | Op::V, Device::Gpu, Some(layer)) = (entry.op, entry.device, entry.layer) {
+            let (kv, value) = kv_of(entry.op);
+            if self.map.kv[layer as usize].homes(kv).contains(&Home::Host) {
+                self.bring(entry, value, 0, Device::Cpu);
+            }
+        }
+        let spills = self.phase == Phase::Prefill
+            && self.map.prefill_hidden == Home::Host
+            && entry.device == Device::Gpu
+            && entry.ends_segment
+            && entry.layer.is_some();
+        if spills {
+            self.bring(entry, Value::Hidden, 0, Device::Cpu);
+            let key = (entry.batch, entry.micro, Value::Hidden);
+            if let Some(valid) = self.valid.get_mut(&key) {
+                valid[0].gpu = false;
+            }
+        }
+    }
+
+    fn push(&mut self, lane: Lane, instruction: Instruction) {
+        self.nodes.push(Node { lane, instruction });
+    }
+
+    fn chunking(&self, layer: Option<u16>) -> Option<Chunking> {
+        match (self.phase, layer) {
+            (Phase::Decode, Some(layer)) => self.map.layer_chunking(self.config, layer as usize),
+            _ => None,
+        }
+    }
+
+    /// Into how many parts attention cuts a value of this layer.
+    fn value_parts(&self, layer: Option<u16>, value: Value) -> u16 {
+        let Some(chunking) = self.chunking(layer) else {
+            return 1;
+        };
+        match (value, chunking.order) {
+            (Value::Scores, _) => chunking.chunks,
+            (Value::Probabilities | Value::Attended, ChunkOrder::Attention) => chunking.chunks,
+            _ => 1,
+        }
+    }
+
+    fn slot(&self, entry: &Entry, value: Value, device: Device) -> u32 {
+        let micros = match self.phase {
+            Phase::Prefill => u32::from(self.shape.micros()),
+            Phase::Decode => 1,
+        };
+        let stream = u32::from(entry.batch) * micros + u32::from(entry.micro);
+        let stays = value == Value::Hidden
+            && (device == Device::Cpu || self.map.prefill_hidden == Home::Vram);
+        match self.rotate {
+            Some(slots) if !stays => stream % slots,
+            _ => stream,
+        }
+    }
+
+    fn value_buffer(&mut self, entry: &Entry, value: Value, device: Device) -> BufferId {
+        let slot = self.slot(entry, value, device);
+        self.buffers.phase_buffer(
+            self.phase,
+            PhaseBuffer::Value {
+                value,
+                device,
+                slot,
+            },
+        )
+    }
+
+    /// Values of the layer before must not look valid in this one.
+    fn forget_layer_values(&mut self, entry: &Entry) {
+        self.valid.retain(|(batch, micro, value), _| {
+            (*batch, *micro) != (entry.batch, entry.micro) || *value == Value::Hidden
+        });
+    }
+
+    fn valid_parts(&mut self, entry: &Entry, value: Value) -> &mut Vec<Valid> {
+        let parts = usize::from(self.value_parts(entry.layer, value));
+        self.valid
+            .entry((entry.batch, entry.micro, value))
+            .or_insert_with(|| vec![Valid::default(); parts])
+    }
+
+    fn mark_written(&mut self, entry: &Entry, value: Value) {
+        let device = entry.device;
+        let chunk = self.output_chunk(entry, value);
+        let parts = self.valid_parts(entry, value);
+        let range = chunk.map_or(0..parts.len(), |c| {
+            usize::from(c.index)..usize::from(c.index) + 1
+        });
+        for valid in &mut parts[range] {
+            *valid = Valid::default();
+            *valid.on(device) = true;
+        }
+    }
+
+    fn output_chunk(&self, entry: &Entry, value: Value) -> Option<Chunk> {
+        entry
+            .chunk
+            .filter(|_| self.value_parts(entry.layer, value) > 1)
+    }
+
+    /// The region of an input on the entry's device; copies what is not there yet.
+    fn input(&mut self, entry: &Entry, value: Value) -> Region {
+        let parts = self.value_parts(entry.layer, value);
+        let chunk = self.output_chunk(entry, value);
+        let range = chunk.map_or(0..parts, |chunk| chunk.index..chunk.index + 1);
+        for part in range {
+            self.bring(entry, value, part, entry.device);
+        }
+        Region {
+            buffer: self.value_buffer(entry, value, entry.device),
+            chunk,
+        }
+    }
+
+    /// Copies part `part` of a value to `device` unless it is there.
+    fn bring(&mut self, entry: &Entry, value: Value, part: u16, device: Device) {
+        let valid = &mut self.valid_parts(entry, value)[usize::from(part)];
+        if std::mem::replace(valid.on(device), true) {
+            return;
+        }
+        assert!(
+            *valid.on(device.other()),
+            "{value:?} of {entry:?} was never computed"
+        );
+        let chunk = chunk_of(part, self.value_parts(entry.layer, value));
+        let copy = Copy {
+            moved: Moved::Value(value),
+            at: at(entry),
+            chunk,
+            from: Region {
+                buffer: self.value_buffer(entry, value, device.other()),
+                chunk,
+            },
+            to: Region {
+                buffer: self.value_buffer(entry, value, device),
+                chunk,
+            },
+            table: Some(self.buffers.table(entry.batch)),
+        };
+        let lane = match device {
+            Device::Cpu => Lane::D2h,
+            Device::Gpu => Lane::H2dActivations,
+        };
+        self.push(lane, Instruction::Copy(copy));
+    }
+
+    fn weights(&mut self, entry: &Entry) -> Vec<Region> {
+        if entry.op.weights(self.config).is_none() {
+            return Vec::new();
+        }
+        let blob = Weights::of(entry.op, entry.layer);
+        let mut regions = vec![self.weight_region(entry, blob)];
+        if entry.op == Op::Embed && self.config.rope.is_none() {
+            regions.push(self.weight_region(entry, Weights::Positions));
+        }
+        regions
+    }
+
+    fn weight_region(&mut self, entry: &Entry, blob: Weights) -> Region {
+        let host = Region::whole(self.buffers.host_weights(blob));
+        if entry.device == Device::Cpu {
+            return host;
+        }
+        if weights_home(self.config, self.map, entry.layer, entry.op) == Home::Vram
+            && let Some(resident) = self.buffers.resident_weights(blob)
+        {
+            return Region::whole(resident);
+        }
+        let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
+        let identity = match blob {
+            Weights::Positions => PhaseBuffer::PositionsSlot,
+            _ => PhaseBuffer::WeightSlot {
+                op: entry.op,
+                layer_slot,
+            },
+        };
+        let slot = Region::whole(self.buffers.phase_buffer(self.phase, identity));
+        if self.streamed.insert(blob) {
+            let at = At {
+                layer: entry.layer,
+                batch: 0,
+                micro: 0,
+            };
+            let moved = Moved::Weights(entry.op);
+            let copy = Copy {
+                moved,
+                at,
+                chunk: None,
+                from: host,
+                to: slot,
+                table: None,
+            };
+            self.push(Lane::H2dWeights, Instruction::Copy(copy));
+        }
+        slot
+    }
+
+    /// Caches read by an attention operation in decode, streamed to the device where it needs them.
+    fn caches(&mut self, entry: &Entry) -> Vec<Region> {
+        let (Phase::Decode, Some(layer)) = (self.phase, entry.layer) else {
+            return Vec::new();
+        };
+        entry
+            .op
+            .caches()
+            .iter()
+            .map(|kv| {
+                let of = parts(self.chunking(entry.layer), *kv);
+                let part = if of > 1 {
+                    entry.chunk.map_or(0, |chunk| chunk.index)
+                } else {
+                    0
+                };
+                let cache = self.buffers.cache(layer, entry.batch, *kv, part);
+                let home = self.map.kv[layer as usize].homes(*kv)[part as usize];
+                if entry.device == Device::Cpu || home == Home::Vram {
+                    return cache;
+                }
+                self.stream_cache(entry, *kv, Chunk { index: part, of }, cache)
+            })
+            .collect()
+    }
+
+    fn stream_cache(&mut self, entry: &Entry, kv: Kv, chunk: Chunk, from: Region) -> Region {
+        let used = self.kv_used.entry((kv, chunk.of)).or_insert(0);
+        let slot = (*used % u32::from(self.map.kv_slots)) as u16;
+        *used += 1;
+        let identity = PhaseBuffer::KvSlot {
+            kv,
+            of: chunk.of,
+            slot,
+        };
+        let to = Region::whole(self.buffers.phase_buffer(self.phase, identity));
+        let copy = Copy {
+            moved: Moved::Cache(kv),
+            at: at(entry),
+            chunk: Some(chunk),
+            from,
+            to,
+            table: Some(self.buffers.table(entry.batch)),
+        };
+        self.push(Lane::H2dWeights, Instruction::Copy(copy));
+        to
+    }
+
+    /// Fresh K and V into the caches. Listed after the attention of the layer, which reads only the
+    /// positions before, so that a streamed cache need not wait for this step's append.
+    fn append_fresh(&mut self, entry: &Entry) {
+        let Some(layer) = entry.layer else { return };
+        let chunking = self.chunking(entry.layer);
+        let of_layer = self.map.layer_chunking(self.config, layer as usize);
+        for (kv, value) in [(Kv::K, Value::Key), (Kv::V, Value::Value)] {
+            let of = parts(of_layer, kv);
+            for part in 0..of {
+                let home = self.map.kv[layer as usize].homes(kv)[part as usize];
+                let device = match home {
+                    Home::Host => Device::Cpu,
+                    Home::Vram => Device::Gpu,
+                };
+                let on_gpu_before = self.valid_parts(entry, value)[0].gpu;
+                self.bring(entry, value, 0, device);
+                let lane = match (device, on_gpu_before || chunking.is_some()) {
+                    (Device::Gpu, _) => Lane::GpuCompute,
+                    // The append waits for a copy, which must not hold up the CPU's own work.
+                    (Device::Cpu, true) => Lane::CpuAppend,
+                    (Device::Cpu, false) => Lane::CpuCompute,
+                };
+                let append = Append {
+                    kv,
+                    at: at(entry),
+                    chunk: Chunk { index: part, of },
+                    from: Region::whole(self.value_buffer(entry, value, device)),
+                    to: self.buffers.cache(layer, entry.batch, kv, part),
+                    table: self.buffers.table(entry.batch),
+                };
+                self.push(lane, Instruction::Append(append));
+            }
+        }
+    }
+}
+
+fn kv_of(op: Op) -> (Kv, Value) {
+    if op == Op::K {
+        (Kv::K, Value::Key)
+    } else {
+        (Kv::V, Value::Value)
+    }
+}
+
+fn at(entry: &Entry) -> At {
+    At {
+        layer: entry.layer,
+        batch: entry.batch,
+        micro: entry.micro,
+    }
+}

@@ -1,0 +1,117 @@
+//! The compiler: device map to plan.
+//!
+//! Three steps, each in a file: `schedule` lists the work in one global order that respects data
+//! flow; `emit` turns an entry into instructions, inserting copies where a value or a weight is
+//! needed on the other device; `sync` splits the order into lanes and inserts the fewest waits and
+//! signals that keep every pair of conflicting accesses ordered, also between consecutive steps.
+//!
+//! Executing the global order serially would be a correct run. Every wait points backwards in it,
+//! so no compiled program can deadlock; the validator proves it again, independently.
+
+mod buffers;
+mod check;
+mod emit;
+mod schedule;
+mod sync;
+
+use model::config::ModelConfig;
+
+use crate::ir::{Phase, Program};
+use crate::map::{Device, DeviceMap, Home};
+use crate::plan::{Plan, ResidentWeights, RunShape};
+use crate::step_table::StepTableLayout;
+
+use buffers::Buffers;
+pub use check::CompileError;
+
+/// Compiles a placement for a model and the maxima of a run.
+///
+/// # Errors
+/// A map that does not fit the model, or asks for what no worker can do.
+pub fn compile(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+) -> Result<Plan, CompileError> {
+    check::check(config, shape, map)?;
+    let mut buffers = Buffers::new(config, shape, map);
+    let prefill = phase(Phase::Prefill, config, shape, map, &mut buffers);
+    let decode = phase(Phase::Decode, config, shape, map, &mut buffers);
+    let table = StepTableLayout {
+        batches: u32::from(shape.batches),
+        batch_size: u32::from(shape.batch_size),
+        max_prompt: shape.max_prompt,
+        max_new: shape.max_new,
+        chunks: map
+            .chunking
+            .map_or(1, |chunking| u32::from(chunking.chunks)),
+    };
+    let resident = buffers
+        .resident
+        .iter()
+        .map(|(weights, to)| ResidentWeights {
+            from: buffers.host_weights(*weights),
+            to: *to,
+        })
+        .collect();
+    Ok(Plan {
+        config: config.clone(),
+        shape: *shape,
+        map: map.clone(),
+        weights: buffers.placements(),
+        resident,
+        buffers: buffers.into_list(),
+        table,
+        prefill,
+        decode,
+    })
+}
+
+fn phase<'a>(
+    phase: Phase,
+    config: &'a ModelConfig,
+    shape: &'a RunShape,
+    map: &'a DeviceMap,
+    buffers: &mut Buffers<'a>,
+) -> Program {
+    buffers.begin_phase();
+    let schedule = schedule::schedule(phase, config, shape, map);
+    let mut emitter = emit::Emitter::new(phase, config, shape, map, buffers, schedule.uniform);
+    for entry in &schedule.entries {
+        emitter.emit(entry);
+    }
+    Program {
+        phase,
+        lanes: sync::synchronise(emitter.into_nodes()),
+    }
+}
+
+/// Where the weights of an operation stay; `layer` is `None` for final norm and head.
+fn weights_home(
+    config: &ModelConfig,
+    map: &DeviceMap,
+    layer: Option<u16>,
+    op: model::ops::Op,
+) -> Home {
+    match layer {
+        None => map.outer_weights,
+        Some(layer) => {
+            let place = config
+                .layer_ops()
+                .iter()
+                .position(|other| *other == op)
+                .unwrap_or(0);
+            map.weights[layer as usize][place]
+        }
+    }
+}
+
+impl Device {
+    /// The other side.
+    fn other(self) -> Device {
+        match self {
+            Device::Cpu => Device::Gpu,
+            Device::Gpu => Device::Cpu,
+        }
+    }
+}

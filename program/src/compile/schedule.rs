@@ -1,0 +1,154 @@
+//! The global order of the work of a phase.
+//!
+//! A *stream* is a batch (decode) or a micro-batch (prefill). Every stream passes through the same
+//! *segments*: runs of operations on one device. The order is segment by segment, and within a
+//! segment stream by stream, so that while one device works on a stream the other has the next one
+//! to work on (Park-Egger fig. 12d), and a streamed weight serves all streams before the next comes.
+
+use model::config::ModelConfig;
+use model::ops::Op;
+
+use crate::ir::Phase;
+use crate::map::{Chunk, Device, DeviceMap, layer_list};
+use crate::plan::RunShape;
+
+/// One operation (or chunk) of one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) op: Op,
+    pub(super) chunk: Option<Chunk>,
+    pub(super) layer: Option<u16>,
+    pub(super) device: Device,
+    pub(super) batch: u16,
+    pub(super) micro: u16,
+    /// Last of its segment.
+    pub(super) ends_segment: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Schedule {
+    pub(super) entries: Vec<Entry>,
+    /// Whether every layer runs on one device: then no value but the residual stream outlives a
+    /// segment.
+    pub(super) uniform: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    op: Op,
+    chunk: Option<Chunk>,
+    layer: Option<u16>,
+    device: Device,
+}
+
+pub(super) fn schedule(
+    phase: Phase,
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+) -> Schedule {
+    let layers: Vec<Vec<Item>> = (0..config.num_layers)
+        .map(|layer| layer_items(phase, config, map, layer))
+        .collect();
+    let uniform = layers.iter().all(|layer| is_uniform(layer));
+    let segments = segments(phase, map, &layers);
+    let micros = match phase {
+        Phase::Prefill => shape.micros(),
+        Phase::Decode => 1,
+    };
+    let mut entries = Vec::new();
+    for segment in &segments {
+        for batch in 0..shape.batches {
+            for micro in 0..micros {
+                entries.extend(segment.iter().enumerate().map(|(i, item)| Entry {
+                    op: item.op,
+                    chunk: item.chunk,
+                    layer: item.layer,
+                    device: item.device,
+                    batch,
+                    micro,
+                    ends_segment: i + 1 == segment.len(),
+                }));
+            }
+        }
+    }
+    Schedule { entries, uniform }
+}
+
+fn is_uniform(layer: &[Item]) -> bool {
+    layer.iter().all(|item| item.device == layer[0].device)
+}
+
+/// Cuts the list at device changes, and where a layer that one device runs whole ends: then all
+/// streams pass the layer before any goes on, so that its weights are read or streamed once.
+fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item>> {
+    let places = match phase {
+        Phase::Prefill => &map.prefill,
+        Phase::Decode => &map.decode,
+    };
+    let outer = |op, device| Item {
+        op,
+        chunk: None,
+        layer: None,
+        device,
+    };
+    let mut segments: Vec<Vec<Item>> = vec![vec![outer(Op::Embed, places.embed)]];
+    let mut cut = phase == Phase::Prefill;
+    let tail = [
+        outer(Op::FinalNorm, places.final_norm),
+        outer(Op::Head, places.head),
+        outer(Op::Sample, places.head),
+    ];
+    for items in layers
+        .iter()
+        .map(Vec::as_slice)
+        .chain(std::iter::once(&tail[..]))
+    {
+        for (i, item) in items.iter().enumerate() {
+            let last = segments.last().and_then(|segment| segment.last());
+            let device_changes = last.is_some_and(|last| last.device != item.device);
+            if device_changes || (i == 0 && cut) {
+                segments.push(Vec::new());
+            }
+            if let Some(segment) = segments.last_mut() {
+                segment.push(*item);
+            }
+        }
+        cut = is_uniform(items);
+    }
+    segments
+}
+
+fn layer_items(phase: Phase, config: &ModelConfig, map: &DeviceMap, layer: usize) -> Vec<Item> {
+    let list: Vec<(Op, Option<Chunk>, Device)> = match phase {
+        Phase::Prefill => layer_list(config, None)
+            .into_iter()
+            .zip(&map.prefill.layers[layer])
+            .map(|(entry, device)| (entry.op, None, *device))
+            .collect(),
+        Phase::Decode => map
+            .decode_layer(config, layer)
+            .into_iter()
+            .map(|(entry, device)| (entry.op, entry.chunk, device))
+            .collect(),
+    };
+    // Prefill has no separate form: its scores would not fit anywhere.
+    let fuse = phase == Phase::Prefill || map.fuse_attention;
+    let mut items = Vec::new();
+    let mut rest = list.as_slice();
+    while let Some(&(op, chunk, device)) = rest.first() {
+        let fused = fuse
+            && op == Op::Scores
+            && matches!(rest, [_, (Op::Softmax, s, ds), (Op::Wv, w, dw), ..]
+                if *s == chunk && *w == chunk && *ds == device && *dw == device);
+        let (op, taken) = if fused { (Op::Attention, 3) } else { (op, 1) };
+        items.push(Item {
+            op,
+            chunk,
+            layer: u16::try_from(layer).ok(),
+            device,
+        });
+        rest = &rest[taken..];
+    }
+    items
+}

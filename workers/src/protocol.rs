@@ -1,0 +1,112 @@
+//! What coordinator and workers say to each other outside the step path, over one channel each.
+//!
+//! Order: `Setup` to every worker; `Exported` from the gpu worker, forwarded as `Attach` to the
+//! transfer worker; `Loaded` from the cpu worker once host weights are in place, then `Load` to the
+//! transfer worker, which answers `Loaded`; `Ready` from all. From then on groups are released
+//! through the control segment, and the only further message is `Failed`.
+
+use program::ir::Lane;
+use program::plan::{Memory, Plan};
+use serde::{Deserialize, Serialize};
+
+/// `Control::last_step` when a "group" only tells the lanes to leave.
+pub const EXIT: u32 = u32::MAX;
+
+/// A worker process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    Cpu,
+    /// The emulated device: GPU operations on CPU kernels, in a process and memory of its own.
+    Gpu,
+    Transfer,
+}
+
+impl Role {
+    /// All roles, in the order of `Control::workers`.
+    pub const ALL: [Role; 3] = [Role::Cpu, Role::Gpu, Role::Transfer];
+
+    /// Index in `Control::workers`.
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Name in errors and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Cpu => "cpu worker",
+            Role::Gpu => "gpu worker",
+            Role::Transfer => "transfer worker",
+        }
+    }
+
+    /// Lanes that this worker interprets.
+    pub const fn lanes(self) -> &'static [Lane] {
+        match self {
+            Role::Cpu => &[Lane::CpuCompute, Lane::CpuAppend],
+            Role::Gpu => &[Lane::GpuCompute],
+            Role::Transfer => &[Lane::H2dWeights, Lane::H2dActivations, Lane::D2h],
+        }
+    }
+
+    /// Segments that this worker maps; the gpu worker sees no host weight, KV or activation.
+    pub const fn memories(self) -> &'static [Memory] {
+        match self {
+            Role::Cpu => &[Memory::HostWeights, Memory::HostKv, Memory::HostActivations],
+            Role::Gpu => &[Memory::Device],
+            Role::Transfer => &[
+                Memory::HostWeights,
+                Memory::HostKv,
+                Memory::HostActivations,
+                Memory::Device,
+            ],
+        }
+    }
+}
+
+/// Where the cpu worker reads weights from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WeightsFrom {
+    /// A directory with safetensors files.
+    Safetensors { directory: String },
+    Gguf { path: String },
+    Dummy { seed: u64 },
+}
+
+/// First message; its descriptors are control, trace, then those of `memories`, in order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Setup {
+    pub role: Role,
+    pub plan: Plan,
+    /// Segments whose descriptors come along, with their sizes in bytes.
+    pub memories: Vec<(Memory, u64)>,
+    pub control_bytes: u64,
+    pub trace_bytes: u64,
+    /// Compute threads of this worker.
+    pub threads: u16,
+    pub weights: WeightsFrom,
+    /// Emulated link speed of each copy lane; `None`: as fast as memory.
+    pub link_bytes_per_s: Option<u64>,
+    /// Bound of any wait for another lane.
+    pub wait_timeout_ms: u64,
+}
+
+/// Coordinator to worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ToWorker {
+    Setup(Box<Setup>),
+    /// A segment made by another worker; one descriptor.
+    Attach { memory: Memory, size_bytes: u64 },
+    /// Host weights are in place: copy resident weights to the device.
+    Load,
+}
+
+/// Worker to coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromWorker {
+    /// A segment this worker made; one descriptor.
+    Exported { memory: Memory, size_bytes: u64 },
+    Loaded,
+    Ready { kernel_variant: String },
+    /// One sentence; the worker exits after it.
+    Failed { message: String },
+}
