@@ -9,8 +9,8 @@ use program::ir::Lane;
 use program::plan::{Memory, Plan};
 use serde::{Deserialize, Serialize};
 
-/// `Control::last_step` when a "group" only tells the lanes to leave.
-pub const EXIT: u32 = u32::MAX;
+/// `Control::last_step` when a "group" only tells the lanes to leave. (u32::MAX means "unknown".)
+pub const EXIT: u32 = u32::MAX - 1;
 
 /// A worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -80,7 +80,8 @@ pub struct Setup {
     /// Segments whose descriptors come along, with their sizes in bytes.
     pub memories: Vec<(Memory, u64)>,
     pub control_bytes: u64,
-    pub trace_bytes: u64,
+    /// Records per trace ring; ring `Lane::index()` belongs to a lane, `Lane::ALL.len()` rings.
+    pub trace_capacity: u32,
     /// Compute threads of this worker.
     pub threads: u16,
     pub weights: WeightsFrom,
