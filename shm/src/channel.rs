@@ -1,0 +1,360 @@
+//! The channel between the coordinator and one worker: messages and descriptors over a Unix socket pair.
+//!
+//! Used before a run (the plan, the segments) and at its end, never on the step path. The socket keeps message boundaries
+//! (`SOCK_SEQPACKET`); a payload over [`MESSAGE_BYTES_MAX`] travels as a sealed memory file, see [`Channel::send_large`],
+//! and arrives by the same [`Channel::recv`]. Both ends are close-on-exec; [`Channel::hand_to`] lets exactly one program
+//! inherit one end, without a moment in which a program started by another thread could inherit it too.
+//!
+//! No call blocks without limit, and a peer that died shows as [`ChannelError::PeerClosed`].
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+/// The largest payload of [`Channel::send`]; well under the least socket buffer of any Linux.
+pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// The most descriptors one message carries; the kernel's own limit is 253.
+pub const DESCRIPTORS_MAX: usize = 64;
+/// The largest payload accepted by [`Channel::recv`] from a large message: a plan is megabytes, never gigabytes.
+pub const LARGE_BYTES_MAX: u64 = 1 << 32;
+/// How long a send waits for a peer that does not read.
+pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// First byte of a message whose payload follows.
+const KIND_PLAIN: u8 = b'p';
+/// First byte of a message whose payload lies in the first descriptor.
+const KIND_LARGE: u8 = b'l';
+const LARGE_SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::WRITE)
+    .union(SealFlags::SEAL);
+
+/// Why a message could not be sent or received.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The kernel refused.
+    #[error("The channel to the other process failed to {doing}: {source}.")]
+    Kernel {
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+    /// Not one of ours.
+    #[error("The other process sent something that is not a message of this build: {what}.")]
+    Malformed {
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// Over a limit.
+    #[error(
+        "A message of {size_bytes} bytes is over the limit of {limit_bytes}; send it as a large one."
+    )]
+    MessageTooLong {
+        /// Its payload.
+        size_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The number given on the command line is not a channel.
+    #[error(
+        "Descriptor {number} is not the end of a channel; workers are started by the coordinator, not by hand."
+    )]
+    NotAChannel {
+        /// The number.
+        number: RawFd,
+    },
+    /// The peer closed its end, which a process that ended has done.
+    #[error("The other process closed its end of the channel; it has ended.")]
+    PeerClosed,
+    /// Nothing came, or nothing could be sent, in time.
+    #[error("The other process did not answer within {limit_s:.1} s.")]
+    TimedOut {
+        /// The limit.
+        limit_s: f64,
+    },
+    /// Too many descriptors.
+    #[error("A message carries at most {DESCRIPTORS_MAX} descriptors, not {count}; send several.")]
+    TooManyDescriptors {
+        /// How many were given.
+        count: usize,
+    },
+}
+
+fn kernel(doing: &'static str) -> impl Fn(Errno) -> ChannelError {
+    move |errno| match errno {
+        Errno::PIPE | Errno::CONNRESET => ChannelError::PeerClosed,
+        errno => ChannelError::Kernel {
+            doing,
+            source: errno.into(),
+        },
+    }
+}
+
+fn file_error(doing: &'static str) -> impl Fn(std::io::Error) -> ChannelError {
+    move |source| ChannelError::Kernel { doing, source }
+}
+
+/// One end of a channel.
+#[derive(Debug)]
+pub struct Channel {
+    socket: OwnedFd,
+}
+
+impl Channel {
+    /// Two connected ends, both close-on-exec.
+    pub fn pair() -> Result<(Channel, Channel), ChannelError> {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(kernel("be created"))?;
+        Ok((Channel { socket: ours }, Channel { socket: theirs }))
+    }
+
+    /// Lets the program that `command` starts inherit this end, and nobody else. Returns the number under which it finds it
+    /// (to be passed as an argument, see [`Channel::from_number`]).
+    ///
+    /// `command` keeps this process's copy of the end open: drop it once the program is started, or the peer's death will
+    /// not be noticed.
+    pub fn hand_to(self, command: &mut Command) -> RawFd {
+        let socket = self.socket;
+        let number = socket.as_raw_fd();
+        // SAFETY: needed because the hook runs between fork and exec, where only async-signal-safe calls are allowed: it
+        // makes one fcntl and allocates nothing. The hook owns the descriptor, so it is open when it runs.
+        unsafe {
+            command.pre_exec(move || Ok(rustix::io::fcntl_setfd(&socket, FdFlags::empty())?));
+        }
+        number
+    }
+
+    /// The end this program inherited under `number`; close-on-exec from here on.
+    ///
+    /// # Safety
+    /// Nothing else in this process owns descriptor `number`: it was inherited, and this is called once.
+    pub unsafe fn from_number(number: RawFd) -> Result<Channel, ChannelError> {
+        let refused = |_| ChannelError::NotAChannel { number };
+        if number < 0 {
+            return Err(ChannelError::NotAChannel { number });
+        }
+        // SAFETY: needed to look at the number before owning it, so that a wrong one is an error and not a double close.
+        // Borrowed for these calls only; the kernel answers EBADF if it is not open.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+        let kind = rustix::net::sockopt::socket_type(borrowed).map_err(refused)?;
+        if kind != SocketType::SEQPACKET {
+            return Err(ChannelError::NotAChannel { number });
+        }
+        rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(refused)?;
+        // SAFETY: needed to take ownership, which the caller says nobody else has; it was just seen to be open.
+        let socket = unsafe { OwnedFd::from_raw_fd(number) };
+        Ok(Channel { socket })
+    }
+
+    /// Sends a payload of at most [`MESSAGE_BYTES_MAX`] and copies of at most [`DESCRIPTORS_MAX`] descriptors.
+    pub fn send(&self, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        if payload.len() > MESSAGE_BYTES_MAX {
+            return Err(ChannelError::MessageTooLong {
+                size_bytes: payload.len() as u64,
+                limit_bytes: MESSAGE_BYTES_MAX as u64,
+            });
+        }
+        self.send_packet(KIND_PLAIN, payload, descriptors)
+    }
+
+    /// Sends a payload of any length up to [`LARGE_BYTES_MAX`], through a sealed memory file, and at most
+    /// [`DESCRIPTORS_MAX`] - 1 descriptors.
+    pub fn send_large(
+        &self,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        if payload.len() as u64 > LARGE_BYTES_MAX {
+            return Err(ChannelError::MessageTooLong {
+                size_bytes: payload.len() as u64,
+                limit_bytes: LARGE_BYTES_MAX,
+            });
+        }
+        let doing = "write a large message";
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memory = rustix::fs::memfd_create("tandem-message", flags).map_err(kernel(doing))?;
+        let mut memory = File::from(memory);
+        memory.write_all(payload).map_err(file_error(doing))?;
+        // Sealed so that the receiver reads what was sent, whatever happens to the sender.
+        rustix::fs::fcntl_add_seals(&memory, LARGE_SEALS).map_err(kernel(doing))?;
+        let mut all = vec![memory.as_fd()];
+        all.extend_from_slice(descriptors);
+        self.send_packet(KIND_LARGE, &[], &all)
+    }
+
+    /// Receives the next message, plain or large, with its descriptors in the order sent (all close-on-exec).
+    pub fn recv(&self, timeout: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
+        let (kind, payload, mut descriptors) = self.recv_packet(timeout)?;
+        match kind {
+            KIND_PLAIN => Ok((payload, descriptors)),
+            KIND_LARGE if descriptors.is_empty() => Err(ChannelError::Malformed {
+                what: "a large message without its memory",
+            }),
+            KIND_LARGE => Ok((read_large(descriptors.remove(0))?, descriptors)),
+            _ => Err(ChannelError::Malformed {
+                what: "an unknown kind of message",
+            }),
+        }
+    }
+
+    fn send_packet(
+        &self,
+        kind: u8,
+        payload: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), ChannelError> {
+        if descriptors.len() > DESCRIPTORS_MAX {
+            return Err(ChannelError::TooManyDescriptors {
+                count: descriptors.len(),
+            });
+        }
+        let parts = [
+            IoSlice::new(std::slice::from_ref(&kind)),
+            IoSlice::new(payload),
+        ];
+        let deadline = Instant::now() + SEND_TIMEOUT;
+        loop {
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !descriptors.is_empty() {
+                let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
+                assert!(fits, "the space is made for DESCRIPTORS_MAX");
+            }
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::sendmsg(&self.socket, &parts, &mut control, flags) {
+                Ok(sent) => {
+                    assert_eq!(
+                        sent,
+                        payload.len() + 1,
+                        "a packet is sent whole or not at all"
+                    );
+                    return Ok(());
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.poll(PollFlags::OUT, deadline, SEND_TIMEOUT)?,
+                Err(errno) => return Err(kernel("send")(errno)),
+            }
+        }
+    }
+
+    fn recv_packet(&self, timeout: Duration) -> Result<(u8, Vec<u8>, Vec<OwnedFd>), ChannelError> {
+        // A deadline too far for the clock is as good as a year.
+        let start = Instant::now();
+        let deadline = start
+            .checked_add(timeout)
+            .unwrap_or(start + Duration::from_hours(365 * 24));
+        let mut kind = [0];
+        let mut payload = vec![0; MESSAGE_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let (received, descriptors) = loop {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut parts = [IoSliceMut::new(&mut kind), IoSliceMut::new(&mut payload)];
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags) {
+                Ok(received) => {
+                    let mut descriptors = Vec::new();
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(passed) = message {
+                            descriptors.extend(passed);
+                        }
+                    }
+                    break (received, descriptors);
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.poll(PollFlags::IN, deadline, timeout)?,
+                Err(errno) => return Err(kernel("receive")(errno)),
+            }
+        };
+        if received.flags.contains(ReturnFlags::TRUNC) {
+            return Err(ChannelError::Malformed {
+                what: "a message longer than the limit",
+            });
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            // Also what a process at its limit of open files sees.
+            return Err(ChannelError::Malformed {
+                what: "more descriptors than this process may take (see `ulimit -n`)",
+            });
+        }
+        // Every message has at least its kind, so nothing means that the peer is gone.
+        let length = received
+            .bytes
+            .checked_sub(1)
+            .ok_or(ChannelError::PeerClosed)?;
+        payload.truncate(length);
+        Ok((kind[0], payload, descriptors))
+    }
+
+    /// Waits until `events` (or a hang-up, which the next call then reports) or the deadline.
+    fn poll(
+        &self,
+        events: PollFlags,
+        deadline: Instant,
+        limit: Duration,
+    ) -> Result<(), ChannelError> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).unwrap_or(Timespec {
+            tv_sec: i64::MAX,
+            tv_nsec: 0,
+        });
+        let mut polled = [PollFd::new(&self.socket, events)];
+        match rustix::event::poll(&mut polled, Some(&left)) {
+            Ok(0) => Err(ChannelError::TimedOut {
+                limit_s: limit.as_secs_f64(),
+            }),
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(kernel("wait")(errno)),
+        }
+    }
+}
+
+impl AsFd for Channel {
+    /// For polling it together with process descriptors.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn read_large(memory: OwnedFd) -> Result<Vec<u8>, ChannelError> {
+    let doing = "read a large message";
+    let seals = rustix::fs::fcntl_get_seals(&memory).unwrap_or(SealFlags::empty());
+    if !seals.contains(LARGE_SEALS) {
+        return Err(ChannelError::Malformed {
+            what: "a large message that is not sealed",
+        });
+    }
+    let memory = File::from(memory);
+    let size_bytes = memory.metadata().map_err(file_error(doing))?.len();
+    let too_long = ChannelError::MessageTooLong {
+        size_bytes,
+        limit_bytes: LARGE_BYTES_MAX,
+    };
+    if size_bytes > LARGE_BYTES_MAX {
+        return Err(too_long);
+    }
+    let mut payload = vec![0; usize::try_from(size_bytes).map_err(|_| too_long)?];
+    memory
+        .read_exact_at(&mut payload, 0)
+        .map_err(file_error(doing))?;
+    Ok(payload)
+}

@@ -1,0 +1,233 @@
+//! Timelines: counters in shared memory that only grow and that lanes wait on; and the poison that releases every wait.
+//!
+//! Each lane owns one timeline and adds 1 per `Signal`; any lane in any process waits for "at least target". Values wrap,
+//! so they are compared by signed difference and no two that are compared may be 2^31 apart. A waiter sleeps on the value
+//! word in the kernel; the waiter count beside it spares the owner the system call when nobody sleeps (a waiter that was
+//! killed leaves its count behind, which costs wakes and nothing else).
+//!
+//! When a worker dies or gives up, whoever notices poisons the run. Two orderings carry everything here, each named at
+//! both sides: `SYNC POINT: payload` (what the owner wrote before its signal is visible after the wait) and
+//! `SYNC POINT: sleeper` (a sleeper is seen by the signal, or the sleeper sees the signal).
+
+use std::time::{Duration, Instant};
+
+use crate::futex;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
+
+/// Looks at the word this often before sleeping: a wake costs the sleeper microseconds, two cores have none to burn.
+const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 100 };
+
+/// How far poison moves a timeline. Far beyond what a step signals, so it satisfies the targets lanes wait for; odd and
+/// small enough that as many setters as there can be neither wrap round to the old value nor pass 2^31.
+const POISON_JUMP: u32 = (1 << 24) + 1;
+
+/// Who poisoned a run and why; what the numbers mean is up to the caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoisonCause {
+    /// The process that failed (its worker index, or one past the workers for the coordinator). Below 2^31.
+    pub who: u32,
+    /// The reason, a number the coordinator turns into a sentence.
+    pub code: u32,
+}
+
+/// Why a wait ended without its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    /// The run was poisoned.
+    #[error("The run was stopped by process {} with code {}.", .0.who, .0.code)]
+    Poisoned(PoisonCause),
+    /// The value did not come in time.
+    #[error("A wait was not answered: the timeline stands at {value} and {target} was awaited.")]
+    TimedOut {
+        /// The awaited value.
+        target: u32,
+        /// Where the timeline stood when time was up.
+        value: u32,
+    },
+}
+
+/// A counter in shared memory. Zero bytes are a fresh one at 0.
+#[derive(Debug)]
+#[cfg_attr(not(loom), repr(C, align(64)))]
+pub struct Timeline {
+    value: AtomicU32,
+    waiters: AtomicU32,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Timeline>() == 64 && align_of::<Timeline>() == 64);
+
+/// True when a timeline at `value` has reached `target`, across a wrap.
+#[inline]
+pub fn reached(value: u32, target: u32) -> bool {
+    value.wrapping_sub(target).cast_signed() >= 0
+}
+
+impl Timeline {
+    /// A timeline outside shared memory, at `value`. For tests and for threads of one process.
+    pub fn new(value: u32) -> Timeline {
+        Timeline {
+            value: AtomicU32::new(value),
+            waiters: AtomicU32::new(0),
+        }
+    }
+
+    /// Adds 1 and wakes who waits. Everything written before is visible to whom the new value lets pass.
+    pub fn signal(&self) {
+        self.advance(1);
+    }
+
+    /// The current value; what was written before it was reached is visible.
+    #[inline]
+    pub fn value(&self) -> u32 {
+        // SYNC POINT: payload, acquired here (see `advance`).
+        self.value.load(Ordering::Acquire)
+    }
+
+    /// Blocks until the timeline has reached `target`, the run is poisoned, or `timeout` has passed. Poison is reported
+    /// even if the value was reached.
+    pub fn wait_at_least(
+        &self,
+        target: u32,
+        poison: &Poison,
+        timeout: Duration,
+    ) -> Result<(), WaitError> {
+        for _ in 0..SPINS_MAX {
+            if self.settled(target, poison)? {
+                return Ok(());
+            }
+            spin_loop();
+        }
+        // SYNC POINT: sleeper. The count goes up before the value is looked at again; the fence keeps that order.
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let outcome = self.sleep_until(target, poison, timeout);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        outcome
+    }
+
+    fn sleep_until(
+        &self,
+        target: u32,
+        poison: &Poison,
+        timeout: Duration,
+    ) -> Result<(), WaitError> {
+        // A deadline too far for the clock is none.
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let value = self.value();
+            if let Some(cause) = poison.cause() {
+                return Err(WaitError::Poisoned(cause));
+            }
+            if reached(value, target) {
+                return Ok(());
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(WaitError::TimedOut { target, value });
+            }
+            // Why it returned does not matter: the loop looks at value, poison and clock.
+            let _ = futex::wait(&self.value, value, left);
+        }
+    }
+
+    /// True when `target` is reached and nobody poisoned the run.
+    fn settled(&self, target: u32, poison: &Poison) -> Result<bool, WaitError> {
+        let value = self.value();
+        match poison.cause() {
+            Some(cause) => Err(WaitError::Poisoned(cause)),
+            None => Ok(reached(value, target)),
+        }
+    }
+
+    fn advance(&self, amount: u32) {
+        // SYNC POINT: payload, released here (see `value`). An addition and never a store, so that an owner's signal and a
+        // poison jump add up in either order.
+        self.value.fetch_add(amount, Ordering::Release);
+        // SYNC POINT: sleeper. The value changes before the count is read; the fence keeps that order. Together with the
+        // fence in `wait_at_least` one of the two sides sees the other.
+        fence(Ordering::SeqCst);
+        if self.waiters.load(Ordering::Relaxed) != 0 {
+            futex::wake(&self.value, futex::EVERYONE);
+        }
+    }
+}
+
+/// The word that ends a run. Zero bytes mean that nothing has happened.
+///
+/// Flag, culprit and code are one atomic word, so a process that dies while it poisons leaves either nothing or all of it.
+#[derive(Debug)]
+#[cfg_attr(not(loom), repr(C, align(64)))]
+pub struct Poison {
+    /// Bit 63: set; bits 32..63: who; bits 0..32: code.
+    word: AtomicU64,
+}
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<Poison>() == 64 && align_of::<Poison>() == 64);
+
+const POISON_FLAG: u64 = 1 << 63;
+
+impl Default for Poison {
+    fn default() -> Self {
+        Poison::new()
+    }
+}
+
+impl Poison {
+    /// An unset poison outside shared memory. For tests and for threads of one process.
+    pub fn new() -> Poison {
+        Poison {
+            word: AtomicU64::new(0),
+        }
+    }
+
+    /// Ends the run: records the cause if none is recorded yet (the first writer wins) and releases every wait on
+    /// `timelines`. A later caller releases them again, in case the first died before it could. Returns the recorded cause.
+    ///
+    /// # Panics
+    /// If `who` is 2^31 or more.
+    pub fn set<'t>(
+        &self,
+        who: u32,
+        code: u32,
+        timelines: impl IntoIterator<Item = &'t Timeline>,
+    ) -> PoisonCause {
+        assert!(
+            who < 1 << 31,
+            "process number {who} does not fit the poison word"
+        );
+        let word = POISON_FLAG | u64::from(who) << 32 | u64::from(code);
+        // SYNC POINT: poison, released here and again by each timeline's jump: who sees a jumped value sees the flag.
+        let kept = self
+            .word
+            .compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+        for timeline in timelines {
+            // The jump is what a waiter that is just about to sleep notices: its expected value is gone.
+            timeline.advance(POISON_JUMP);
+        }
+        unpack(kept.map_or_else(|earlier| earlier, |_| word)).unwrap_or(PoisonCause { who, code })
+    }
+
+    /// The recorded cause, or `None` while the run is healthy.
+    #[inline]
+    pub fn cause(&self) -> Option<PoisonCause> {
+        // SYNC POINT: poison, acquired here.
+        unpack(self.word.load(Ordering::Acquire))
+    }
+
+    /// `Err` once the run is poisoned.
+    #[inline]
+    pub fn check(&self) -> Result<(), WaitError> {
+        self.cause()
+            .map_or(Ok(()), |cause| Err(WaitError::Poisoned(cause)))
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves of a word")]
+fn unpack(word: u64) -> Option<PoisonCause> {
+    (word & POISON_FLAG != 0).then_some(PoisonCause {
+        who: (word & !POISON_FLAG).wrapping_shr(32) as u32,
+        code: word as u32,
+    })
+}
