@@ -146,7 +146,8 @@ impl Request<'_> {
     }
 
     /// The roomiest plan of the policy that fits: KV and hidden states on the device, then hidden
-    /// states on the host, then KV on the host, then one sequence per micro-batch.
+    /// states on the host, then KV on the host, then an eighth of the
+    /// sequences per micro-batch.
     ///
     /// # Errors
     /// A map that cannot be compiled; a plan that does not fit, with the largest batch that does.
@@ -208,7 +209,7 @@ impl Request<'_> {
             (Home::Vram, Home::Vram, shape.micro_sequences),
             (Home::Vram, Home::Host, shape.micro_sequences),
             (Home::Host, Home::Host, shape.micro_sequences),
-            (Home::Host, Home::Host, 1),
+            (Home::Host, Home::Host, shape.micro_sequences.div_ceil(8)),
         ];
         choices
             .into_iter()

@@ -4,3 +4,5 @@
 pub mod budget;
 pub mod policy;
 pub mod split;
+#[cfg(test)]
+mod tests;

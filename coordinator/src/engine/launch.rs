@@ -1,0 +1,260 @@
+//! Starting the workers: segments, processes, the handshake, loading.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use program::ir::Lane;
+use program::plan::{Memory, Plan};
+use shm::{Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment};
+use workers::protocol::{FromWorker, Role, Setup, ToWorker, WeightsFrom};
+
+use super::supervise::{Supervisor, Worker, WorkerFailure};
+
+/// Bound of any wait of a lane for another: far beyond the slowest instruction, so that only a lane
+/// that will never come is given up.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Between two looks at the workers.
+pub(super) const SLICE: Duration = Duration::from_millis(100);
+
+/// What a launch needs beside the plan.
+#[derive(Debug, Clone)]
+pub struct LaunchOptions {
+    pub weights: WeightsFrom,
+    pub cpu_threads: u16,
+    /// Threads of the emulated device.
+    pub gpu_threads: u16,
+    pub link_bytes_per_s: Option<u64>,
+}
+
+/// Why the workers did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error("shared memory: {0}")]
+    Segment(#[from] SegmentError),
+    #[error("shared memory: {0}")]
+    Control(#[from] ControlError),
+    #[error("shared memory: {0}")]
+    Trace(#[from] TraceError),
+    #[error("the {worker} could not be started: {source}")]
+    Spawn { worker: &'static str, source: std::io::Error },
+    #[error("the {worker} could not be reached: {source}")]
+    Channel { worker: &'static str, source: ChannelError },
+    #[error(transparent)]
+    Worker(#[from] WorkerFailure),
+    #[error("interrupted")]
+    Interrupted,
+}
+
+/// Running, loaded workers.
+#[derive(Debug)]
+pub(super) struct Launched {
+    pub(super) control: Control,
+    pub(super) trace: TraceSegment,
+    pub(super) supervisor: Supervisor,
+    pub(super) variants: BTreeMap<Role, String>,
+}
+
+/// Tells how loading gets on; its answer `false` interrupts.
+pub type LoadProgress<'a> = dyn FnMut(u64, u64) -> bool + 'a;
+
+/// Starts the workers that the plan needs and waits until all are ready.
+///
+/// # Errors
+/// No memory, no processes, or a worker that failed, with its own words.
+pub(super) fn launch(
+    plan: &Plan,
+    options: &LaunchOptions,
+    progress: &mut LoadProgress<'_>,
+    sample: &mut dyn FnMut(&Supervisor),
+) -> Result<Launched, LaunchError> {
+    let parties = plan.lanes().len() as u32;
+    let control = Control::create(parties, plan.table.words() * 4)?;
+    let capacity = trace_capacity(plan);
+    let trace = TraceSegment::create(Lane::ALL.len(), capacity)?;
+    let supervisor = Supervisor::new(control.clone());
+    let mut launched = Launched { control, trace, supervisor, variants: BTreeMap::new() };
+    // Workers keep host memory alive; the coordinator's mappings end with this function.
+    let mut segments = Vec::new();
+    for memory in [Memory::HostWeights, Memory::HostKv, Memory::HostActivations] {
+        let size = plan.memory_bytes(memory).max(4096);
+        segments.push((memory, Segment::create(memory_name(memory), size as usize)?));
+    }
+    for role in roles(plan) {
+        let mut worker = spawn(role)?;
+        let setup = setup(role, plan, options, &launched, &segments, capacity);
+        send_setup(&mut worker, setup, &launched, &segments)?;
+        launched.supervisor.workers.push(worker);
+    }
+    drop(segments);
+    let mut link = Link { plan, launched: &mut launched, progress, sample };
+    let uses_gpu = plan.map.uses_gpu();
+    if uses_gpu {
+        let device = link.receive(Role::Gpu, |message| match message {
+            FromWorker::Exported { memory, size_bytes } => Some((memory, size_bytes)),
+            _ => None,
+        })?;
+        let ((memory, size_bytes), descriptors) = device;
+        link.send(Role::Transfer, &ToWorker::Attach { memory, size_bytes }, &descriptors)?;
+    }
+    let loaded = |message| matches!(message, FromWorker::Loaded).then_some(());
+    link.receive(Role::Cpu, loaded)?;
+    if uses_gpu {
+        link.send(Role::Transfer, &ToWorker::Load, &[])?;
+        link.receive(Role::Transfer, loaded)?;
+    }
+    for role in roles(plan) {
+        let (variant, _) = link.receive(role, |message| match message {
+            FromWorker::Ready { kernel_variant } => Some(kernel_variant),
+            _ => None,
+        })?;
+        link.launched.variants.insert(role, variant);
+    }
+    Ok(launched)
+}
+
+/// Workers of a plan: the cpu worker always, the others when the map uses a device.
+pub(super) fn roles(plan: &Plan) -> Vec<Role> {
+    if plan.map.uses_gpu() { Role::ALL.to_vec() } else { vec![Role::Cpu] }
+}
+
+/// Enough for what lanes do between two drains: all of prefill, or several decode steps.
+fn trace_capacity(plan: &Plan) -> usize {
+    let longest = |program: &program::ir::Program| {
+        program.lanes.iter().map(|lane| lane.instructions.len()).max().unwrap_or(0)
+    };
+    let records = longest(&plan.prefill).max(longest(&plan.decode) * 8) + 1024;
+    records.next_power_of_two().min(1 << 20)
+}
+
+fn memory_name(memory: Memory) -> &'static str {
+    match memory {
+        Memory::HostWeights => "tandem-weights",
+        Memory::HostKv => "tandem-kv",
+        Memory::HostActivations => "tandem-activations",
+        Memory::Device => "tandem-device",
+        Memory::Control => "tandem-control",
+    }
+}
+
+fn spawn(role: Role) -> Result<Worker, LaunchError> {
+    let worker = role.name();
+    let failed = |source| LaunchError::Spawn { worker, source };
+    let channel_failed = |source| LaunchError::Channel { worker, source };
+    let (ours, theirs) = Channel::pair().map_err(channel_failed)?;
+    let executable = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(executable);
+    let number = theirs.hand_to(&mut command);
+    command
+        .arg0(format!("tandem {worker}"))
+        .arg("worker")
+        .arg(number.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        // A terminal's Ctrl-C is for the coordinator, which then ends the workers in order.
+        .process_group(0);
+    let child = command.spawn().map_err(failed)?;
+    Ok(Worker::new(role, child, ours))
+}
+
+fn setup(
+    role: Role,
+    plan: &Plan,
+    options: &LaunchOptions,
+    launched: &Launched,
+    segments: &[(Memory, Segment)],
+    capacity: usize,
+) -> Setup {
+    let memories = segments
+        .iter()
+        .filter(|(memory, _)| role.memories().contains(memory))
+        .map(|(memory, segment)| (*memory, segment.size_bytes() as u64))
+        .collect();
+    Setup {
+        role,
+        plan: plan.clone(),
+        memories,
+        control_bytes: launched.control.segment().size_bytes() as u64,
+        trace_capacity: capacity as u32,
+        threads: match role {
+            Role::Cpu => options.cpu_threads,
+            Role::Gpu => options.gpu_threads,
+            Role::Transfer => 1,
+        },
+        weights: options.weights.clone(),
+        link_bytes_per_s: options.link_bytes_per_s,
+        wait_timeout_ms: WAIT_TIMEOUT.as_millis() as u64,
+    }
+}
+
+fn send_setup(
+    worker: &mut Worker,
+    setup: Setup,
+    launched: &Launched,
+    segments: &[(Memory, Segment)],
+) -> Result<(), LaunchError> {
+    let role = worker.role;
+    let mut descriptors = vec![launched.control.segment().fd(), launched.trace.segment().fd()];
+    descriptors.extend(
+        segments
+            .iter()
+            .filter(|(memory, _)| role.memories().contains(memory))
+            .map(|(_, segment)| segment.fd()),
+    );
+    send(worker, &ToWorker::Setup(Box::new(setup)), &descriptors)
+}
+
+fn send(
+    worker: &Worker,
+    message: &ToWorker,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), LaunchError> {
+    let failed = |source| LaunchError::Channel { worker: worker.role.name(), source };
+    let bytes = postcard::to_stdvec(message).map_err(|_| LaunchError::Worker(WorkerFailure::Unknown))?;
+    worker.channel.send_large(&bytes, descriptors).map_err(failed)
+}
+
+/// The handshake: waits for one worker while looking after all.
+struct Link<'a, 'p> {
+    plan: &'a Plan,
+    launched: &'a mut Launched,
+    progress: &'a mut LoadProgress<'p>,
+    sample: &'a mut dyn FnMut(&Supervisor),
+}
+
+impl Link<'_, '_> {
+    fn worker(&mut self, role: Role) -> Result<&mut Worker, LaunchError> {
+        let workers = &mut self.launched.supervisor.workers;
+        workers.iter_mut().find(|w| w.role == role).ok_or(LaunchError::Worker(WorkerFailure::Unknown))
+    }
+
+    fn send(&mut self, role: Role, message: &ToWorker, fds: &[OwnedFd]) -> Result<(), LaunchError> {
+        let descriptors: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        send(self.worker(role)?, message, &descriptors)
+    }
+
+    fn receive<T>(
+        &mut self,
+        role: Role,
+        wanted: impl Fn(FromWorker) -> Option<T>,
+    ) -> Result<(T, Vec<OwnedFd>), LaunchError> {
+        loop {
+            let received = self.worker(role)?.receive(SLICE);
+            if let Some((message, descriptors)) = received {
+                if let Some(value) = wanted(message) {
+                    return Ok((value, descriptors));
+                }
+                continue;
+            }
+            self.launched.supervisor.check(self.plan)?;
+            (self.sample)(&self.launched.supervisor);
+            let cpu = self.launched.control.worker(Role::Cpu.index());
+            let (done, total) = cpu.load_progress_bytes();
+            if !(self.progress)(done, total) {
+                return Err(LaunchError::Interrupted);
+            }
+        }
+    }
+}

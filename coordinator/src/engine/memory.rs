@@ -1,0 +1,41 @@
+//! What the machine has and what processes use, from procfs.
+
+use std::fs;
+
+/// Bytes that can be used without swapping: `MemAvailable`, bounded by the control group's limit.
+pub fn available_bytes() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available = field_kib(&meminfo, "MemAvailable:").unwrap_or(0) * 1024;
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok());
+    let used = fs::read_to_string("/sys/fs/cgroup/memory.current")
+        .ok()
+        .and_then(|text| text.trim().parse::<u64>().ok())
+        .unwrap_or(0);
+    limit.map_or(available, |limit| available.min(limit.saturating_sub(used)))
+}
+
+/// Proportional set size of a process: shared pages count once over all that map them. `None` once
+/// it is gone.
+pub fn pss_bytes(pid: u32) -> Option<u64> {
+    let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    field_kib(&rollup, "Pss:").map(|kib| kib * 1024)
+}
+
+fn field_kib(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line[name.len()..].trim().split(' ').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_process_uses_memory_and_the_machine_has_some() {
+        assert!(pss_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
+        assert!(available_bytes() > 0);
+        assert_eq!(field_kib("Rss:  12 kB\nPss:     345 kB\n", "Pss:"), Some(345));
+    }
+}

@@ -1,0 +1,286 @@
+//! The engine: workers behind the batch job's [`Engine`] trait.
+//!
+//! [`RunEngine::start`] launches and loads; each `run_group` fills the step table, releases the
+//! group, follows the sampler's steps from behind and returns what was generated;
+//! [`RunEngine::finish`] lets the workers leave and returns the measurements. The coordinator is
+//! never on the step path: workers run a group to its end without it.
+
+pub mod group;
+pub mod launch;
+pub mod measure;
+pub mod memory;
+pub mod supervise;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use program::ir::Lane;
+use program::plan::Plan;
+use shm::{SharedU32s, TraceReader, WaitError};
+use workers::protocol::{EXIT, Role};
+
+use crate::job::engine::{Engine, EngineError, Generated, Observer, Sequence, Verdict};
+use crate::report::trace_file::TraceFile;
+use group::Group;
+use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
+use measure::{Collector, Totals};
+use supervise::{Supervisor, WorkerFailure};
+
+/// Between two looks at the processes' memory, which costs them a little.
+const MEMORY_SAMPLE: Duration = Duration::from_millis(500);
+
+/// Largest proportional set sizes seen, by process, and of their sum.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Peaks {
+    pub by_process_bytes: BTreeMap<String, u64>,
+    pub sum_bytes: u64,
+}
+
+impl Peaks {
+    fn sample(&mut self, supervisor: &Supervisor) {
+        let own = std::process::id();
+        let workers = supervisor.processes().map(|(role, pid)| (role.name(), pid));
+        let mut sum = 0;
+        for (name, pid) in workers.chain(std::iter::once(("coordinator", own))) {
+            let Some(bytes) = memory::pss_bytes(pid) else { continue };
+            sum += bytes;
+            let peak = self.by_process_bytes.entry(name.to_owned()).or_insert(0);
+            *peak = (*peak).max(bytes);
+        }
+        self.sum_bytes = self.sum_bytes.max(sum);
+    }
+}
+
+/// What a run measured.
+#[derive(Debug, Clone, Default)]
+pub struct Measured {
+    pub load: Duration,
+    pub prefill: Duration,
+    pub decode: Duration,
+    pub groups: u64,
+    pub prefill_tokens: u64,
+    pub generated_tokens: u64,
+    /// Tokens of decode steps: all but the first of each sequence.
+    pub decode_tokens: u64,
+    pub totals: Totals,
+    pub load_peaks: Peaks,
+    pub peaks: Peaks,
+    pub kernel_variants: BTreeMap<String, String>,
+    /// Of the last group that had enough decode steps.
+    pub prediction: Option<measure::Prediction>,
+}
+
+/// Asked between waits; `true` ends the run.
+pub type Interrupt = Box<dyn Fn() -> bool>;
+
+/// Workers that hold a model and answer groups.
+pub struct RunEngine {
+    plan: Arc<Plan>,
+    launched: Launched,
+    table: SharedU32s,
+    readers: Vec<(Lane, TraceReader)>,
+    collector: Collector,
+    trace_file: Option<TraceFile>,
+    measured: Measured,
+    interrupt: Interrupt,
+    looked: Instant,
+    sampled: Instant,
+}
+
+impl std::fmt::Debug for RunEngine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RunEngine").field("launched", &self.launched).finish_non_exhaustive()
+    }
+}
+
+impl RunEngine {
+    /// Starts the workers and loads the model.
+    ///
+    /// # Errors
+    /// What kept a worker from getting ready.
+    pub fn start(
+        plan: Plan,
+        options: &LaunchOptions,
+        trace_file: Option<TraceFile>,
+        interrupt: Interrupt,
+        progress: &mut LoadProgress<'_>,
+    ) -> Result<RunEngine, LaunchError> {
+        let begun = Instant::now();
+        let mut load_peaks = Peaks::default();
+        let mut sampled = Instant::now();
+        let launched = launch::launch(
+            &plan,
+            options,
+            &mut |done, total| !interrupt() && progress(done, total),
+            &mut |supervisor| {
+                if sampled.elapsed() > MEMORY_SAMPLE {
+                    load_peaks.sample(supervisor);
+                    sampled = Instant::now();
+                }
+            },
+        )?;
+        load_peaks.sample(&launched.supervisor);
+        let variants = launched.variants.iter();
+        let measured = Measured {
+            load: begun.elapsed(),
+            load_peaks,
+            kernel_variants: variants.map(|(role, v)| (role.name().to_owned(), v.clone())).collect(),
+            ..Measured::default()
+        };
+        let mut readers = Vec::new();
+        for lane in plan.lanes() {
+            readers.push((lane, launched.trace.reader(lane.index())?));
+        }
+        Ok(RunEngine {
+            table: launched.control.extra(0, plan.table.words()),
+            plan: Arc::new(plan),
+            launched,
+            readers,
+            collector: Collector::default(),
+            trace_file,
+            measured,
+            interrupt,
+            looked: Instant::now(),
+            sampled: Instant::now(),
+        })
+    }
+
+    /// The plan in use.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Lets the workers leave; the measurements, and the finished trace file.
+    ///
+    /// # Errors
+    /// A trace file that could not be completed.
+    pub fn finish(mut self) -> std::io::Result<Measured> {
+        self.measured.peaks.sample(&self.launched.supervisor);
+        self.launched.control.set_last_step(Some(EXIT));
+        self.launched.control.groups().signal();
+        self.launched.supervisor.leave();
+        if let Some(file) = self.trace_file.take() {
+            file.finish()?;
+        }
+        self.measured.totals = self.collector.totals;
+        Ok(self.measured)
+    }
+
+    /// Heap allocations of the workers since they were ready.
+    pub fn allocations(&self) -> BTreeMap<Role, u64> {
+        launch::roles(&self.plan)
+            .into_iter()
+            .map(|role| (role, self.launched.control.worker(role.index()).allocations_seen()))
+            .collect()
+    }
+
+    /// Looks after the workers, if it is time to.
+    fn look(&mut self) -> Result<(), EngineError> {
+        if self.looked.elapsed() < SLICE {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        if (self.interrupt)() {
+            return Err(EngineError::Interrupted);
+        }
+        self.launched.supervisor.check(&self.plan).map_err(worker_failure)?;
+        if self.sampled.elapsed() > MEMORY_SAMPLE {
+            self.measured.peaks.sample(&self.launched.supervisor);
+            self.sampled = Instant::now();
+        }
+        Ok(())
+    }
+
+    fn drain_trace(&mut self) {
+        for (lane, reader) in &mut self.readers {
+            reader.drain(|record| self.collector.push(*lane, record));
+        }
+    }
+
+    /// Waits for a timeline of the control segment while looking after the workers.
+    fn wait(&mut self, which: Awaited, target: u32) -> Result<(), EngineError> {
+        loop {
+            let control = &self.launched.control;
+            let timeline = match which {
+                Awaited::Steps => control.steps(),
+                Awaited::Drained => control.drained(),
+            };
+            match timeline.wait_at_least(target, control.poison(), SLICE) {
+                Ok(()) => return self.look(),
+                Err(WaitError::TimedOut { .. }) => {
+                    self.drain_trace();
+                    self.look()?;
+                }
+                Err(WaitError::Poisoned(_)) => {
+                    return Err(worker_failure(self.launched.supervisor.cause(&self.plan)));
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Awaited {
+    Steps,
+    Drained,
+}
+
+fn worker_failure(failure: WorkerFailure) -> EngineError {
+    EngineError::Failed(failure.to_string())
+}
+
+impl Engine for RunEngine {
+    fn group_capacity(&self) -> usize {
+        usize::from(self.plan.shape.batches) * usize::from(self.plan.shape.batch_size)
+    }
+
+    fn run_group(
+        &mut self,
+        sequences: &[Sequence],
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Generated>, EngineError> {
+        let plan = Arc::clone(&self.plan);
+        let table = self.table.clone();
+        let mut group = Group::fill(&table, &plan, sequences);
+        let control = self.launched.control.clone();
+        control.set_last_step(Some(Group::last_step(sequences)));
+        let (steps, drained) = (control.steps().value(), control.drained().value());
+        let begun = Instant::now();
+        control.groups().signal();
+        let mut prefill = Duration::ZERO;
+        let mut generated = 0;
+        for step in 0u32.. {
+            self.wait(Awaited::Steps, steps.wrapping_add(step + 1))?;
+            if step == 0 {
+                prefill = begun.elapsed();
+            }
+            generated += group.new_tokens(|index, token| {
+                observer.token(index, token) == Verdict::Stop
+            });
+            self.drain_trace();
+            if control.last_step().is_some_and(|last| step >= last) {
+                break;
+            }
+        }
+        self.wait(Awaited::Drained, drained.wrapping_add(1))?;
+        self.drain_trace();
+        let measured = &mut self.measured;
+        measured.groups += 1;
+        measured.prefill += prefill;
+        measured.decode += begun.elapsed() - prefill;
+        measured.prefill_tokens += sequences.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
+        measured.generated_tokens += generated;
+        measured.decode_tokens += generated - sequences.len() as u64;
+        self.collector.end_group(&plan);
+        if let Some(file) = &mut self.trace_file {
+            file.add(&plan, &self.collector.spans)
+                .map_err(|error| EngineError::Failed(format!("the trace file: {error}")))?;
+        }
+        if let Some(prediction) = measure::predict(&plan, &self.collector.spans) {
+            measured.prediction = Some(prediction);
+        }
+        self.collector.clear();
+        Ok(group.results())
+    }
+}

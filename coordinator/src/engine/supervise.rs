@@ -1,0 +1,266 @@
+//! Worker processes: their exit, their silence, and saying what happened.
+//!
+//! There is no supervising thread: whoever waits for the workers waits in slices and calls
+//! [`Supervisor::check`] between them.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use program::ir::{Instruction, Phase};
+use program::plan::Plan;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use shm::{Channel, Control, Position};
+use workers::protocol::{FromWorker, Role};
+
+/// A worker whose heartbeat has stood still for so long is given up, though it still exists.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long a worker gets to leave by itself.
+const LEAVE_MAX: Duration = Duration::from_secs(5);
+
+/// Why the workers cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WorkerFailure {
+    #[error("the {worker} (process {pid}) was killed by signal {signal} {place}")]
+    Killed { worker: &'static str, pid: u32, signal: i32, place: String },
+    #[error("the {worker} (process {pid}) exited with code {code} {place}")]
+    Exited { worker: &'static str, pid: u32, code: i32, place: String },
+    #[error("the {worker} (process {pid}) was stopped by signal {signal} {place}")]
+    Stopped { worker: &'static str, pid: u32, signal: i32, place: String },
+    #[error("the {worker} (process {pid}) has not answered for {seconds} s {place}")]
+    Silent { worker: &'static str, pid: u32, seconds: u64, place: String },
+    #[error("the {worker}: {message}")]
+    Reported { worker: &'static str, message: String },
+    #[error("a lane gave up waiting, and no worker said why")]
+    Unknown,
+}
+
+/// A running worker.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub(super) role: Role,
+    pub(super) child: Child,
+    pub(super) channel: Channel,
+    inbox: VecDeque<(FromWorker, Vec<OwnedFd>)>,
+    failed: Option<String>,
+    tick: u32,
+    ticked: Instant,
+}
+
+impl Worker {
+    pub(super) fn new(role: Role, child: Child, channel: Channel) -> Worker {
+        Worker {
+            role,
+            child,
+            channel,
+            inbox: VecDeque::new(),
+            failed: None,
+            tick: 0,
+            ticked: Instant::now(),
+        }
+    }
+
+    /// The next message, after waiting at most `timeout` for it.
+    pub(super) fn receive(&mut self, timeout: Duration) -> Option<(FromWorker, Vec<OwnedFd>)> {
+        self.pump(timeout);
+        self.inbox.pop_front()
+    }
+
+    /// Moves what has arrived into the inbox; a failure is remembered for [`Supervisor::check`].
+    fn pump(&mut self, timeout: Duration) {
+        let mut timeout = if self.inbox.is_empty() { timeout } else { Duration::ZERO };
+        while let Ok((bytes, descriptors)) = self.channel.recv(timeout) {
+            timeout = Duration::ZERO;
+            match postcard::from_bytes(&bytes) {
+                Ok(FromWorker::Failed { message }) => self.failed = Some(message),
+                Ok(message) => self.inbox.push_back((message, descriptors)),
+                Err(error) => self.failed = Some(format!("sent an unreadable message: {error}")),
+            }
+        }
+    }
+}
+
+/// All workers of a run. Dropping it kills what is left: nothing outlives the coordinator.
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    pub(super) workers: Vec<Worker>,
+    control: Control,
+    checked: Instant,
+}
+
+impl Supervisor {
+    pub(super) fn new(control: Control) -> Supervisor {
+        Supervisor { workers: Vec::new(), control, checked: Instant::now() }
+    }
+
+    /// Process ids with names, for reports.
+    pub(super) fn processes(&self) -> impl Iterator<Item = (Role, u32)> + '_ {
+        self.workers.iter().map(|worker| (worker.role, worker.child.id()))
+    }
+
+    /// Looks at every worker once.
+    ///
+    /// # Errors
+    /// The first that is dead, stopped, silent or has reported a failure.
+    pub(super) fn check(&mut self, plan: &Plan) -> Result<(), WorkerFailure> {
+        // While this process itself was stopped no heartbeat could be seen, which is nobody's fault.
+        let slept = self.checked.elapsed() > SILENCE_MAX / 2;
+        self.checked = Instant::now();
+        for worker in &mut self.workers {
+            let role = worker.role;
+            // What it said explains an exit better than its code.
+            worker.pump(Duration::ZERO);
+            if let Some(message) = worker.failed.clone() {
+                return Err(WorkerFailure::Reported { worker: role.name(), message });
+            }
+            if let Some(failure) = status(worker, || describe(&self.control, plan, role)) {
+                return Err(failure);
+            }
+            let tick = self.control.worker(role.index()).ticks();
+            if tick != worker.tick || slept {
+                worker.tick = tick;
+                worker.ticked = Instant::now();
+            } else if worker.ticked.elapsed() > SILENCE_MAX {
+                return Err(WorkerFailure::Silent {
+                    worker: worker.role.name(),
+                    pid: worker.child.id(),
+                    seconds: worker.ticked.elapsed().as_secs(),
+                    place: describe(&self.control, plan, worker.role),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// After a poisoned wait: waits a little for the worker that caused it to be seen.
+    pub(super) fn cause(&mut self, plan: &Plan) -> WorkerFailure {
+        let until = Instant::now() + Duration::from_secs(1);
+        while Instant::now() < until {
+            if let Err(failure) = self.check(plan) {
+                return failure;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        WorkerFailure::Unknown
+    }
+
+    /// Waits for the workers to leave by themselves; `false` if one had to be killed.
+    pub(super) fn leave(&mut self) -> bool {
+        let until = Instant::now() + LEAVE_MAX;
+        let left = self.workers.iter_mut().all(|worker| {
+            loop {
+                match worker.child.try_wait() {
+                    Ok(Some(status)) => return status.success(),
+                    Ok(None) if Instant::now() < until => {
+                        std::thread::sleep(Duration::from_millis(2));
+                    }
+                    _ => return false,
+                }
+            }
+        });
+        self.kill();
+        left
+    }
+
+    /// Kills and reaps whatever still runs.
+    fn kill(&mut self) {
+        for worker in &mut self.workers {
+            // An error means that it is gone already, which is what we want.
+            let _ = worker.child.kill();
+            let _ = worker.child.wait();
+        }
+        self.workers.clear();
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Whether a worker still runs. The status is left to be reaped by `kill`.
+fn status(worker: &Worker, place: impl Fn() -> String) -> Option<WorkerFailure> {
+    let pid = worker.child.id();
+    let id = Pid::from_raw(pid.cast_signed())?;
+    let options = WaitIdOptions::EXITED
+        | WaitIdOptions::STOPPED
+        | WaitIdOptions::NOHANG
+        | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(id), options).ok()??;
+    let name = worker.role.name();
+    if let Some(signal) = status.terminating_signal() {
+        return Some(WorkerFailure::Killed { worker: name, pid, signal, place: place() });
+    }
+    if let Some(signal) = status.stopping_signal() {
+        // A stopped process cannot clean up; it is killed with the others.
+        let _ = kill_process(id, Signal::KILL);
+        return Some(WorkerFailure::Stopped { worker: name, pid, signal, place: place() });
+    }
+    let code = status.exit_status()?;
+    Some(WorkerFailure::Exited { worker: name, pid, code, place: place() })
+}
+
+/// `in decode step 12, in fc0 of layer 3, batch 1`: where a worker's first lane is.
+fn describe(control: &Control, plan: &Plan, role: Role) -> String {
+    use shm::WorkerState;
+    match control.worker(role.index()).state() {
+        WorkerState::Attach | WorkerState::Map => return "while it started".to_owned(),
+        WorkerState::Load => return "while it loaded weights".to_owned(),
+        WorkerState::Ready => return "before the first group".to_owned(),
+        _ => {}
+    }
+    let places: Vec<String> = role
+        .lanes()
+        .iter()
+        .filter(|lane| plan.lanes().contains(lane))
+        .map(|lane| {
+            let position = control.lane(lane.index()).position();
+            format!("{} {}", lane.name(), describe_position(plan, *lane, position))
+        })
+        .collect();
+    format!("({})", places.join("; "))
+}
+
+fn describe_position(plan: &Plan, lane: program::ir::Lane, position: Position) -> String {
+    let (program, step) = if position.phase == Phase::Prefill as u32 {
+        (&plan.prefill, "prefill".to_owned())
+    } else {
+        (&plan.decode, format!("decode step {}", position.step))
+    };
+    let instruction = program
+        .lane(lane)
+        .and_then(|program| program.instructions.get(position.instruction as usize));
+    match instruction {
+        Some(instruction) => format!("in {step}, {}", name(plan, instruction)),
+        None => format!("in {step}"),
+    }
+}
+
+/// `fc0 of layer 3, batch 1`.
+pub(super) fn name(plan: &Plan, instruction: &Instruction) -> String {
+    let what = match instruction {
+        Instruction::Compute(compute) => match compute.chunk {
+            Some(chunk) => format!("{}.{}", compute.op.name(plan.config.family), chunk.index),
+            None => compute.op.name(plan.config.family).to_owned(),
+        },
+        Instruction::Copy(copy) => match copy.moved {
+            program::ir::Moved::Weights(op) => {
+                format!("copy of the weights of {}", op.name(plan.config.family))
+            }
+            program::ir::Moved::Value(value) => format!("copy of {value:?}").to_lowercase(),
+            program::ir::Moved::Cache(kv) => format!("copy of the {kv:?} cache"),
+        },
+        Instruction::Append(append) => format!("append to the {:?} cache", append.kv),
+        Instruction::Wait(wait) => return format!("waiting for {}", wait.lane.name()),
+        Instruction::Signal => return "signalling".to_owned(),
+    };
+    match instruction.at() {
+        Some(program::ir::At { layer: Some(layer), batch, .. }) => {
+            format!("{what} of layer {layer}, batch {batch}")
+        }
+        Some(at) => format!("{what}, batch {}", at.batch),
+        None => what,
+    }
+}

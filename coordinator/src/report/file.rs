@@ -1,0 +1,127 @@
+//! `--report r.json`: one object, described by example in `docs/formats.md`.
+
+use std::collections::BTreeMap;
+
+use model::config::ModelConfig;
+use program::map::{Device, DeviceMap, layer_list};
+use serde::{Deserialize, Serialize};
+
+/// A run, in numbers. Times in seconds, rates in tokens per second.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    pub version: String,
+    pub model: String,
+    pub dtype: String,
+    pub batches: u16,
+    pub batch_size: u16,
+    /// Longest prompt, tokens.
+    pub prompt_len: u32,
+    /// Largest number of new tokens of a sequence.
+    pub gen_len: u32,
+    pub device: String,
+    pub policy: String,
+    pub device_map: MapSummary,
+    /// Compute threads by worker.
+    pub threads: BTreeMap<String, u16>,
+    /// Which kernels each worker dispatched to.
+    pub kernel_variants: BTreeMap<String, String>,
+    pub groups: u64,
+    pub load_s: f64,
+    pub prefill_s: f64,
+    pub decode_s: f64,
+    pub total_s: f64,
+    pub prefill_tokens: u64,
+    /// Tokens of decode steps: the first token of each sequence belongs to prefill.
+    pub decode_tokens: u64,
+    /// All new tokens.
+    pub generated_tokens: u64,
+    pub prefill_tokens_per_s: Option<f64>,
+    pub decode_tokens_per_s: Option<f64>,
+    pub total_tokens_per_s: Option<f64>,
+    /// Simulated time; `null` when nothing was decoded long enough to measure.
+    pub predicted: Option<Predicted>,
+    pub lanes: BTreeMap<String, LaneReport>,
+    /// Share of the h2d lanes' busy time beside which the CPU computed; `null` without transfers.
+    pub overlap: Option<f64>,
+    /// Share of decode in which no lane was inside work.
+    pub time_outside: Option<f64>,
+    pub streamed_weight_bytes: u64,
+    pub streamed_kv_bytes: u64,
+    /// Largest proportional set size seen from ready to exit, by process and summed.
+    pub peak_pss_bytes: BTreeMap<String, u64>,
+    /// The same while loading.
+    pub load_peak_pss_bytes: BTreeMap<String, u64>,
+    /// Trace records that did not fit and are missing from the figures above.
+    pub lost_spans: u64,
+}
+
+/// What the simulator says, and from which costs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Predicted {
+    /// `this-run`: per-instruction medians of the first half of the decode steps.
+    pub source: String,
+    pub prefill_s: Option<f64>,
+    pub decode_s: f64,
+    /// Measured time of the decode steps that were predicted (the second half).
+    pub measured_decode_s: f64,
+}
+
+/// One lane's share of the run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaneReport {
+    pub busy_s: f64,
+}
+
+/// A device map in few lines: runs of equal layers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapSummary {
+    pub prefill: Vec<LayerRange>,
+    pub decode: Vec<LayerRange>,
+    /// Device of the head and of sampling in decode.
+    pub head: Device,
+    pub weight_slots: u16,
+    pub kv_slots: u16,
+}
+
+/// Layers `first..=last` with the operations of each device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerRange {
+    pub first: usize,
+    pub last: usize,
+    pub cpu: Vec<String>,
+    pub gpu: Vec<String>,
+}
+
+impl MapSummary {
+    /// Summarises a map.
+    pub fn new(config: &ModelConfig, map: &DeviceMap) -> MapSummary {
+        let prefill = (0..config.num_layers).map(|layer| {
+            let list = layer_list(config, None);
+            list.into_iter().zip(map.prefill.layers[layer].iter().copied()).collect::<Vec<_>>()
+        });
+        let decode = (0..config.num_layers).map(|layer| map.decode_layer(config, layer));
+        let named = |layer: Vec<(program::map::OpChunk, Device)>, device: Device| -> Vec<String> {
+            let on = layer.into_iter().filter(|(_, other)| *other == device);
+            on.map(|(entry, _)| entry.name(config)).collect()
+        };
+        let ranges = |layers: &mut dyn Iterator<Item = Vec<(program::map::OpChunk, Device)>>| {
+            let mut ranges: Vec<LayerRange> = Vec::new();
+            for (index, layer) in layers.enumerate() {
+                let cpu = named(layer.clone(), Device::Cpu);
+                let gpu = named(layer, Device::Gpu);
+                match ranges.last_mut() {
+                    Some(last) if last.cpu == cpu && last.gpu == gpu => last.last = index,
+                    _ => ranges.push(LayerRange { first: index, last: index, cpu, gpu }),
+                }
+            }
+            ranges
+        };
+        MapSummary {
+            prefill: ranges(&mut prefill.into_iter()),
+            decode: ranges(&mut decode.into_iter()),
+            head: map.decode.head,
+            weight_slots: map.weight_slots,
+            kv_slots: map.kv_slots,
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What a run tells when it ends: the report file, the tables, the trace.
+
+pub mod file;
+pub mod table;
+pub mod trace_file;

@@ -1,0 +1,89 @@
+//! The table a run ends with.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+
+use super::file::Report;
+
+/// Latency and throughput, lanes and memory, for people.
+pub fn render(report: &Report) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{} · {} · {}x{} · {} on {}",
+        report.model, report.dtype, report.batches, report.batch_size, report.policy, report.device
+    );
+    let _ = writeln!(text, "{}", phases(report));
+    let _ = writeln!(text, "{}", lanes(report));
+    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1}%", 100.0 * s));
+    let _ = writeln!(
+        text,
+        "h2d overlapped with CPU compute {}, time outside work {} of decode",
+        percent(report.overlap),
+        percent(report.time_outside)
+    );
+    if let Some(predicted) = &report.predicted {
+        let _ = writeln!(
+            text,
+            "simulated {:.3} s for the second half of decode, measured {:.3} s ({:+.1}%)",
+            predicted.decode_s,
+            predicted.measured_decode_s,
+            100.0 * (predicted.decode_s / predicted.measured_decode_s - 1.0)
+        );
+    }
+    let memory: Vec<String> = report
+        .peak_pss_bytes
+        .iter()
+        .map(|(name, bytes)| format!("{name} {:.2} GiB", *bytes as f64 / (1u64 << 30) as f64))
+        .collect();
+    let _ = writeln!(text, "peak memory: {}", memory.join(", "));
+    if report.device.starts_with("emulated") {
+        let _ = writeln!(
+            text,
+            "The device is emulated on this machine's CPU: these times are not a GPU's."
+        );
+    }
+    text
+}
+
+fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
+    for column in columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+}
+
+fn phases(report: &Report) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.set_header(["", "latency s", "tokens", "tokens/s"]);
+    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
+    let row = |name: &str, seconds: f64, tokens: u64, per_s| {
+        [name.to_owned(), format!("{seconds:.3}"), tokens.to_string(), rate(per_s)]
+    };
+    let (prefill, decode) = (report.prefill_tokens, report.decode_tokens);
+    table.add_row(row("prefill", report.prefill_s, prefill, report.prefill_tokens_per_s));
+    table.add_row(row("decode", report.decode_s, decode, report.decode_tokens_per_s));
+    let total = report.prefill_s + report.decode_s;
+    table.add_row(row("total", total, report.generated_tokens, report.total_tokens_per_s));
+    right_aligned(&mut table, 1..4);
+    table
+}
+
+fn lanes(report: &Report) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.set_header(["lane", "busy s", "of the run"]);
+    let total = (report.prefill_s + report.decode_s).max(f64::MIN_POSITIVE);
+    for (name, lane) in &report.lanes {
+        table.add_row([
+            name.clone(),
+            format!("{:.3}", lane.busy_s),
+            format!("{:.1}%", 100.0 * lane.busy_s / total),
+        ]);
+    }
+    right_aligned(&mut table, 1..3);
+    table
+}

@@ -1,0 +1,86 @@
+//! `--trace t.json`: the Trace Event format that Perfetto and Chrome open. One track a lane, one
+//! span an instruction.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use program::ir::Lane;
+use program::plan::Plan;
+use serde_json::json;
+use workers::protocol::Role;
+
+use crate::engine::measure::{Span, instruction, phase_of};
+use crate::engine::supervise;
+
+/// Writes spans as they come; the file is complete only after [`TraceFile::finish`].
+#[derive(Debug)]
+pub struct TraceFile {
+    out: BufWriter<File>,
+    start_ns: Option<u64>,
+}
+
+impl TraceFile {
+    /// Creates the file and names the tracks.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn create(path: &Path, lanes: &[Lane]) -> std::io::Result<TraceFile> {
+        let mut out = BufWriter::new(File::create(path)?);
+        out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
+        let mut first = true;
+        for role in Role::ALL {
+            for lane in role.lanes().iter().filter(|lane| lanes.contains(lane)) {
+                let (pid, tid) = (role.index() + 1, lane.index() + 1);
+                for (kind, id, name) in
+                    [("process_name", 0, role.name()), ("thread_name", tid, lane.name())]
+                {
+                    let event = json!({"ph": "M", "name": kind, "pid": pid, "tid": id, "args": {"name": name}});
+                    out.write_all(if first { b"" } else { b",\n" })?;
+                    first = false;
+                    serde_json::to_writer(&mut out, &event)?;
+                }
+            }
+        }
+        Ok(TraceFile { out, start_ns: None })
+    }
+
+    /// Adds a group's spans.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn add(&mut self, plan: &Plan, spans: &[Span]) -> std::io::Result<()> {
+        let Some(earliest) = spans.iter().map(|span| span.record.start_ns).min() else {
+            return Ok(());
+        };
+        let start_ns = *self.start_ns.get_or_insert(earliest);
+        for span in spans {
+            let Some(instruction) = instruction(plan, *span) else { continue };
+            let role = Role::ALL.into_iter().find(|role| role.lanes().contains(&span.lane));
+            let micros = |ns: u64| ns as f64 / 1000.0;
+            let record = &span.record;
+            let event = json!({
+                "ph": "X",
+                "name": supervise::name(plan, instruction),
+                "cat": format!("{:?}", phase_of(record)).to_lowercase(),
+                "pid": role.map_or(0, |role| role.index() + 1),
+                "tid": span.lane.index() + 1,
+                "ts": micros(record.start_ns.saturating_sub(start_ns)),
+                "dur": micros(record.end_ns - record.start_ns),
+                "args": {"step": record.step, "rows": record.rows, "bytes": record.bytes},
+            });
+            self.out.write_all(b",\n")?;
+            serde_json::to_writer(&mut self.out, &event)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the file.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn finish(mut self) -> std::io::Result<()> {
+        self.out.write_all(b"\n]}\n")?;
+        self.out.flush()
+    }
+}
