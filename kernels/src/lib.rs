@@ -1,1 +1,107 @@
-//! (to be written)
+//! CPU kernels of every operation in the model's table, for the cpu worker and for the emulated
+//! device: linears, norms, rope, embedding, attention, sampling.
+//!
+//! [`Kernels`] is built once per worker with an instruction set, a number of threads and limits for
+//! its scratch. After that no call allocates, takes a lock or reads the environment.
+//!
+//! Invariants:
+//! - **Row independence.** The bits of a row of output depend on that row's inputs and on the
+//!   [`Variant`], never on batch size, neighbours, thread count or how the work is cut. Every sum
+//!   has one order, fixed by its length (`linear/tile.rs`, `attention/`).
+//! - Sums are f32; a result is rounded once, to nearest even, when it is stored.
+//! - Shapes are checked where a call enters and panic when wrong: they are the caller's program.
+//! - All SIMD is behind `simd`; the algorithms are written once over its trait.
+
+mod attention;
+mod element;
+mod embed;
+mod linear;
+mod norm;
+mod pool;
+pub mod reference;
+mod rope;
+mod sample;
+mod scratch;
+mod simd;
+mod variant;
+
+pub use attention::{AttentionShape, Unit, scores_len};
+pub use element::Element;
+pub use linear::{Linear, LinearOut};
+pub use pool::Pool;
+pub use sample::{SampleScratch, argmax, random_unit, sample};
+pub use scratch::ScratchLimits;
+pub use variant::{VARIANT_ENV, Variant, VariantError};
+
+use scratch::{AlignedBuffer, ThreadScratch};
+
+/// The kernels of one worker process: an instruction set, a pool of threads and their scratch.
+#[derive(Debug)]
+pub struct Kernels {
+    variant: Variant,
+    limits: ScratchLimits,
+    pool: Pool,
+    /// Packed activations of a linear, read by all threads.
+    packed: AlignedBuffer,
+    per_thread: ThreadScratch,
+}
+
+impl Kernels {
+    /// Kernels of `variant` on `threads` threads (the caller is one of them), with scratch for
+    /// `limits`.
+    ///
+    /// # Errors
+    /// The system refused to start a thread.
+    ///
+    /// # Panics
+    /// This machine cannot run `variant`.
+    pub fn new(
+        variant: Variant,
+        threads: usize,
+        limits: ScratchLimits,
+    ) -> Result<Kernels, std::io::Error> {
+        assert!(
+            variant.is_available(),
+            "this machine cannot run the {} kernels",
+            variant.name()
+        );
+        let thread_len = linear::thread_len()
+            .max(attention::thread_len(&limits))
+            .max(rope::thread_len(&limits));
+        Ok(Kernels {
+            variant,
+            limits,
+            pool: Pool::new(threads)?,
+            packed: AlignedBuffer::new(linear::packed_len(limits.rows, limits.linear_inputs)),
+            per_thread: ThreadScratch::new(threads, thread_len),
+        })
+    }
+
+    /// The instruction set in use.
+    pub fn variant(&self) -> Variant {
+        self.variant
+    }
+
+    /// Threads that work on a call, the caller included.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// Runs `tasks` tasks over the pool, or on the calling thread alone when all of them together
+    /// touch so few bytes that waking another thread would take longer.
+    fn run_sized(&self, tasks: usize, bytes: usize, function: &(dyn Fn(usize, usize) + Sync)) {
+        const WORTH_WAKING_BYTES: usize = 128 << 10;
+        if bytes < WORTH_WAKING_BYTES {
+            for task in 0..tasks {
+                function(task, 0);
+            }
+        } else {
+            self.pool.run(tasks, function);
+        }
+    }
+}
+
+/// `value` rounded up to a multiple of `step`.
+const fn round_up(value: usize, step: usize) -> usize {
+    value.div_ceil(step) * step
+}

@@ -1,0 +1,75 @@
+//! Token embedding, with learned positions where the model has them.
+
+use crate::Kernels;
+use crate::element::Element;
+use crate::scratch::Shared;
+
+/// Rows of one task.
+const TASK_ROWS: usize = 8;
+
+impl Kernels {
+    /// `out[i] = table[tokens[i]]`, plus `position_table[positions[i] + offset]` if given as
+    /// `(positions, position_table, offset)`.
+    ///
+    /// `table` is `[vocab, hidden]`, `position_table` `[*, hidden]`, `out` `[tokens, hidden]`. The
+    /// hidden size is that of `out`.
+    ///
+    /// # Panics
+    /// A token or position lies outside its table.
+    pub fn embed<T: Element>(
+        &self,
+        tokens: &[u32],
+        table: &[T],
+        positions: Option<(&[u32], &[T], usize)>,
+        out: &mut [f32],
+    ) {
+        if tokens.is_empty() {
+            return;
+        }
+        let hidden = out.len() / tokens.len();
+        assert_eq!(out.len(), tokens.len() * hidden, "out is [tokens, hidden]");
+        // Checked here and not in a task: a panic in a task takes the process down without a word.
+        let inside = |row: usize, table: &[T]| (row + 1) * hidden <= table.len();
+        for &token in tokens {
+            assert!(
+                inside(token as usize, table),
+                "token {token} is outside the vocabulary"
+            );
+        }
+        if let Some((positions, position_table, offset)) = positions {
+            assert_eq!(
+                positions.len(),
+                tokens.len(),
+                "positions has an entry per token"
+            );
+            for &position in positions {
+                let row = position as usize + offset;
+                assert!(
+                    inside(row, position_table),
+                    "position {position} is outside the table"
+                );
+            }
+        }
+        let bytes = out.len() * (size_of::<f32>() + size_of::<T>());
+        let out = Shared(out.as_mut_ptr());
+        self.run_sized(tokens.len().div_ceil(TASK_ROWS), bytes, &|task, _| {
+            for row in task * TASK_ROWS..tokens.len().min((task + 1) * TASK_ROWS) {
+                // SAFETY: the row lies within `out`, and no other task writes it.
+                let out = unsafe {
+                    std::slice::from_raw_parts_mut(out.pointer().add(row * hidden), hidden)
+                };
+                let token = &table[tokens[row] as usize * hidden..][..hidden];
+                for (out, value) in out.iter_mut().zip(token) {
+                    *out = value.to_f32();
+                }
+                if let Some((positions, position_table, offset)) = positions {
+                    let position = positions[row] as usize + offset;
+                    let position = &position_table[position * hidden..][..hidden];
+                    for (out, value) in out.iter_mut().zip(position) {
+                        *out += value.to_f32();
+                    }
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! What happens to a finished sum: bias, activation, residual, rounding.
+
+use super::LinearOut;
+use crate::element::Element;
+use crate::simd::{MAX_LANES, Simd, math};
+
+/// A [`LinearOut`] as pointers, so that tasks can write disjoint parts of it.
+pub(super) enum Epilogue<T> {
+    Store(*mut T),
+    Relu(*mut T),
+    Gelu(*mut T),
+    SiluMul { gate: *const T, out: *mut T },
+    AddTo(*mut f32),
+    StoreF32(*mut f32),
+}
+
+impl<T> Clone for Epilogue<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Epilogue<T> {}
+
+impl<T: Element> Epilogue<T> {
+    /// Checks that every slice has `len` elements.
+    pub(super) fn new(out: LinearOut<'_, T>, len: usize) -> Self {
+        let (written, epilogue) = match out {
+            LinearOut::Store(out) => (out.len(), Epilogue::Store(out.as_mut_ptr())),
+            LinearOut::Relu(out) => (out.len(), Epilogue::Relu(out.as_mut_ptr())),
+            LinearOut::Gelu(out) => (out.len(), Epilogue::Gelu(out.as_mut_ptr())),
+            LinearOut::SiluMul { gate, out } => {
+                assert_eq!(gate.len(), len, "gate is [rows, n]");
+                (
+                    out.len(),
+                    Epilogue::SiluMul {
+                        gate: gate.as_ptr(),
+                        out: out.as_mut_ptr(),
+                    },
+                )
+            }
+            LinearOut::AddTo(out) => (out.len(), Epilogue::AddTo(out.as_mut_ptr())),
+            LinearOut::StoreF32(out) => (out.len(), Epilogue::StoreF32(out.as_mut_ptr())),
+        };
+        assert_eq!(written, len, "out is [rows, n]");
+        epilogue
+    }
+
+    /// The same outputs from element `offset` on.
+    pub(super) fn skip(self, offset: usize) -> Self {
+        match self {
+            Epilogue::Store(out) => Epilogue::Store(out.wrapping_add(offset)),
+            Epilogue::Relu(out) => Epilogue::Relu(out.wrapping_add(offset)),
+            Epilogue::Gelu(out) => Epilogue::Gelu(out.wrapping_add(offset)),
+            Epilogue::SiluMul { gate, out } => Epilogue::SiluMul {
+                gate: gate.wrapping_add(offset),
+                out: out.wrapping_add(offset),
+            },
+            Epilogue::AddTo(out) => Epilogue::AddTo(out.wrapping_add(offset)),
+            Epilogue::StoreF32(out) => Epilogue::StoreF32(out.wrapping_add(offset)),
+        }
+    }
+
+    /// Finishes `count` neighbouring outputs of one row, the first at element `at`.
+    ///
+    /// # Safety
+    /// `acc` holds `count` accumulators `LANES` apart, `bias` `count` values; elements `at..at +
+    /// count` lie within the outputs, which no other thread touches.
+    #[inline(always)]
+    pub(super) unsafe fn finish<S: Simd>(
+        self,
+        s: S,
+        acc: *const f32,
+        bias: Option<*const f32>,
+        at: usize,
+        count: usize,
+    ) {
+        let mut sums = [0.0f32; MAX_LANES];
+        for first in (0..count).step_by(S::LANES) {
+            let width = S::LANES.min(count - first);
+            // SAFETY: `width` accumulators, biases and outputs remain from `first` on.
+            unsafe {
+                for (lane, sum) in sums.iter_mut().enumerate().take(width) {
+                    *sum = s.sum_lanes(s.load(acc.add((first + lane) * S::LANES)));
+                }
+                let mut value = s.load(sums.as_ptr());
+                if let Some(bias) = bias {
+                    value = s.add(value, load_up_to(s, bias.add(first), width));
+                }
+                self.write(s, value, at + first, width);
+            }
+        }
+    }
+
+    /// # Safety
+    /// Elements `at..at + width` lie within the outputs; `width <= LANES`.
+    #[inline(always)]
+    unsafe fn write<S: Simd>(self, s: S, value: S::F, at: usize, width: usize) {
+        // SAFETY: the caller's promise covers every access below.
+        unsafe {
+            match self {
+                Epilogue::Store(out) => store_up_to(s, out.add(at), value, width),
+                Epilogue::Relu(out) => {
+                    // NaN must show, not become 0.
+                    let relu = s.select_less(value, s.zero(), s.zero(), value);
+                    store_up_to(s, out.add(at), relu, width);
+                }
+                Epilogue::Gelu(out) => store_up_to(s, out.add(at), math::gelu(s, value), width),
+                Epilogue::SiluMul { gate, out } => {
+                    let gate = math::silu(s, load_up_to(s, gate.add(at), width));
+                    store_up_to(s, out.add(at), s.mul(gate, value), width);
+                }
+                Epilogue::AddTo(out) => {
+                    let sum = s.add(load_up_to(s, out.cast_const().add(at), width), value);
+                    store_up_to(s, out.add(at), sum, width);
+                }
+                Epilogue::StoreF32(out) => store_up_to(s, out.add(at), value, width),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `from` is valid for `width <= LANES` elements.
+#[inline(always)]
+pub(crate) unsafe fn load_up_to<S: Simd, T: Element>(s: S, from: *const T, width: usize) -> S::F {
+    // SAFETY: the caller's promise; the partial form is for less than a vector.
+    unsafe {
+        if width == S::LANES {
+            T::load(s, from)
+        } else {
+            T::load_partial(s, from, width)
+        }
+    }
+}
+
+/// # Safety
+/// `to` is valid for `width <= LANES` elements.
+#[inline(always)]
+pub(crate) unsafe fn store_up_to<S: Simd, T: Element>(s: S, to: *mut T, value: S::F, width: usize) {
+    // SAFETY: the caller's promise; the partial form is for less than a vector.
+    unsafe {
+        if width == S::LANES {
+            T::store(s, to, value);
+        } else {
+            T::store_partial(s, to, value, width);
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The obvious loops, in f64 where sums are concerned: what every variant is compared with.
+//!
+//! Used by tests only; nothing here is fast or shares code with the kernels.
+
+use crate::attention::{AttentionShape, Unit};
+use crate::element::Element;
+
+/// `x · weightᵀ + bias` as f64, `[rows, n]`.
+pub fn linear<T: Element>(
+    (rows, n, k): (usize, usize, usize),
+    x: &[T],
+    weight: &[T],
+    bias: Option<&[f32]>,
+) -> Vec<f64> {
+    let mut out = Vec::with_capacity(rows * n);
+    for row in 0..rows {
+        for col in 0..n {
+            let mut sum = bias.map_or(0.0, |bias| f64::from(bias[col]));
+            for i in 0..k {
+                let (x, w) = (x[row * k + i].to_f32(), weight[col * k + i].to_f32());
+                sum += f64::from(x) * f64::from(w);
+            }
+            out.push(sum);
+        }
+    }
+    out
+}
+
+/// `x / (1 + e^-x)`.
+pub fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+/// `x/2 (1 + erf(x / sqrt 2))`, erf by its Taylor series near 0 and by integration elsewhere.
+pub fn gelu(x: f64) -> f64 {
+    // erf(z) = 2/sqrt(pi) * integral of e^(-t²) from 0 to z, by Simpson's rule.
+    let z = x / std::f64::consts::SQRT_2;
+    let steps = 2_000;
+    let h = z / f64::from(steps);
+    let f = |t: f64| (-t * t).exp();
+    let mut sum = f(0.0) + f(z);
+    for step in 1..steps {
+        sum += f(h * f64::from(step)) * if step % 2 == 1 { 4.0 } else { 2.0 };
+    }
+    let erf = sum * h / 3.0 * 2.0 / std::f64::consts::PI.sqrt();
+    0.5 * x * (1.0 + erf)
+}
+
+/// RMS norm of one row.
+pub fn rms_norm(x: &[f32], gain: &[f32], eps: f64) -> Vec<f64> {
+    let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
+    let scale = 1.0 / (mean + eps).sqrt();
+    x.iter()
+        .zip(gain)
+        .map(|(&x, &gain)| f64::from(x) * scale * f64::from(gain))
+        .collect()
+}
+
+/// Layer norm of one row.
+pub fn layer_norm(x: &[f32], gain: &[f32], bias: &[f32], eps: f64) -> Vec<f64> {
+    let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
+    let variance = x
+        .iter()
+        .map(|&x| (f64::from(x) - mean).powi(2))
+        .sum::<f64>()
+        / x.len() as f64;
+    let scale = 1.0 / (variance + eps).sqrt();
+    let normed = x.iter().map(|&x| (f64::from(x) - mean) * scale);
+    normed
+        .zip(gain.iter().zip(bias))
+        .map(|(x, (&gain, &bias))| x * f64::from(gain) + f64::from(bias))
+        .collect()
+}
+
+/// Rotate-half rope of one head.
+pub fn rope(head: &[f64], position: u32, inverse_frequencies: &[f32]) -> Vec<f64> {
+    let half = head.len() / 2;
+    let mut out = vec![0.0; head.len()];
+    for i in 0..half {
+        // The angle is rounded to f32 as in the published implementation; the rest is exact.
+        let angle = f64::from(position as f32 * inverse_frequencies[i]);
+        let (sin, cos) = angle.sin_cos();
+        out[i] = head[i] * cos - head[i + half] * sin;
+        out[i + half] = head[i + half] * cos + head[i] * sin;
+    }
+    out
+}
+
+/// Attention of one unit: `(probabilities, values)` of every query, row by row, head by head.
+pub fn attention<T: Element>(
+    shape: &AttentionShape,
+    unit: &Unit,
+    q: &[T],
+    (k_fresh, k_cache): (&[T], &[T]),
+    (v_fresh, v_cache): (&[T], &[T]),
+) -> Vec<(Vec<f64>, Vec<f64>)> {
+    let AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale,
+    } = *shape;
+    let group = shape.group();
+    let kv_head = unit.kv_head as usize;
+    let at = |fresh: &[T], cache: &[T], position: usize, i: usize| -> f64 {
+        let past = unit.past as usize;
+        let value = if position < past {
+            cache[unit.cache_offset + position * head_dim + i]
+        } else {
+            let row = unit.row0 as usize + position - past;
+            fresh[(row * kv_heads + kv_head) * head_dim + i]
+        };
+        f64::from(value.to_f32())
+    };
+    let mut out = Vec::new();
+    for row in 0..unit.rows as usize {
+        for head in 0..group {
+            let head = kv_head * group + head;
+            let q = &q[((unit.row0 as usize + row) * heads + head) * head_dim..][..head_dim];
+            let visible = unit.past as usize + row + 1;
+            let scores: Vec<f64> = (0..visible)
+                .map(|position| {
+                    let dot =
+                        |i: usize| f64::from(q[i].to_f32()) * at(k_fresh, k_cache, position, i);
+                    (0..head_dim).map(dot).sum::<f64>() * f64::from(scale)
+                })
+                .collect();
+            let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
+            let probabilities: Vec<f64> = scores
+                .iter()
+                .map(|score| (score - highest).exp() / total)
+                .collect();
+            let values = (0..head_dim)
+                .map(|i| {
+                    let term = |position: usize| {
+                        probabilities[position] * at(v_fresh, v_cache, position, i)
+                    };
+                    (0..visible).map(term).sum()
+                })
+                .collect();
+            out.push((probabilities, values));
+        }
+    }
+    out
+}

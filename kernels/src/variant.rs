@@ -1,0 +1,182 @@
+//! Which instruction set the kernels use, decided once at run time: one binary for every machine,
+//! and tests can force each variant.
+
+use crate::simd::{Simd, scalar::Scalar};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::{avx2::Avx2, avx512::Avx512};
+
+/// Environment variable that forces a variant: `scalar`, `avx2` or `avx512`.
+pub const VARIANT_ENV: &str = "TANDEM_KERNELS";
+
+/// An instruction set. Different variants agree within `Op::tolerance`, not bit for bit; runs that
+/// must be bit-equal use one variant in every process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Variant {
+    /// Portable code, no intrinsics.
+    Scalar,
+    /// AVX2 and FMA.
+    Avx2,
+    /// AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+/// Why a variant cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VariantError {
+    #[error(
+        "TANDEM_KERNELS={0} names no kernel variant; use scalar, avx2 or avx512, or leave it unset."
+    )]
+    Unknown(String),
+    #[error(
+        "TANDEM_KERNELS={requested} cannot be used: this machine's processor lacks it; the best it can run is {best}."
+    )]
+    Unsupported {
+        requested: &'static str,
+        best: &'static str,
+    },
+}
+
+impl Variant {
+    /// All variants, slowest first.
+    pub const ALL: [Variant; 3] = [Variant::Scalar, Variant::Avx2, Variant::Avx512];
+
+    /// `scalar`, `avx2` or `avx512`: in reports and in `TANDEM_KERNELS`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Variant::Scalar => "scalar",
+            Variant::Avx2 => "avx2",
+            Variant::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this machine can run it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Variant::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx512 => {
+                Variant::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// The variants this machine can run, slowest first.
+    pub fn available() -> Vec<Variant> {
+        Variant::ALL
+            .into_iter()
+            .filter(|variant| variant.is_available())
+            .collect()
+    }
+
+    /// The fastest variant this machine can run.
+    pub fn best() -> Variant {
+        Variant::ALL
+            .into_iter()
+            .rev()
+            .find(|variant| variant.is_available())
+            .unwrap_or(Variant::Scalar)
+    }
+
+    /// The variant `TANDEM_KERNELS` asks for, or the best one when it is unset or empty.
+    pub fn from_env() -> Result<Variant, VariantError> {
+        match std::env::var_os(VARIANT_ENV) {
+            None => Ok(Variant::best()),
+            Some(value) => Variant::from_name(&value.to_string_lossy()),
+        }
+    }
+
+    /// The variant called `name`, which must run on this machine; an empty name is the best one.
+    pub fn from_name(name: &str) -> Result<Variant, VariantError> {
+        if name.is_empty() {
+            return Ok(Variant::best());
+        }
+        let variant = Variant::ALL
+            .into_iter()
+            .find(|variant| variant.name() == name)
+            .ok_or_else(|| VariantError::Unknown(name.to_owned()))?;
+        if variant.is_available() {
+            Ok(variant)
+        } else {
+            let best = Variant::best().name();
+            Err(VariantError::Unsupported {
+                requested: variant.name(),
+                best,
+            })
+        }
+    }
+}
+
+/// Work written once over [`Simd`] and compiled for each variant.
+pub(crate) trait SimdTask {
+    /// Must be `#[inline(always)]`, and so must everything below it that touches vectors: only code
+    /// inlined into the entry functions of this module is compiled with the variant's instructions.
+    fn run<S: Simd>(self, simd: S);
+}
+
+/// Runs `task` with the instructions of `variant`.
+///
+/// # Safety
+/// `variant` must be available on this machine ([`Variant::is_available`]).
+#[inline]
+pub(crate) unsafe fn dispatch<W: SimdTask>(variant: Variant, task: W) {
+    match variant {
+        Variant::Scalar => task.run(Scalar),
+        // SAFETY: the intrinsics must be reached through a function compiled for them; the caller
+        // guarantees that the machine has them.
+        #[cfg(target_arch = "x86_64")]
+        Variant::Avx2 => unsafe { run_avx2(task) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Variant::Avx512 => unsafe { run_avx512(task) },
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => task.run(Scalar),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn run_avx2<W: SimdTask>(task: W) {
+    // SAFETY: this function is only entered on machines with AVX2 and FMA, which is the token's
+    // promise.
+    task.run(unsafe { Avx2::new() })
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+fn run_avx512<W: SimdTask>(task: W) {
+    // SAFETY: this function is only entered on machines with these AVX-512 subsets, which is the
+    // token's promise.
+    task.run(unsafe { Avx512::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_refusals_are_sentences() {
+        for variant in Variant::available() {
+            assert_eq!(Variant::from_name(variant.name()), Ok(variant));
+        }
+        assert_eq!(Variant::from_name(""), Ok(Variant::best()));
+        let error = Variant::from_name("neon").unwrap_err().to_string();
+        assert!(
+            error.contains("neon") && error.contains("avx512"),
+            "{error}"
+        );
+        for variant in Variant::ALL {
+            if !variant.is_available() {
+                let error = Variant::from_name(variant.name()).unwrap_err().to_string();
+                assert!(error.contains(variant.name()), "{error}");
+            }
+        }
+    }
+}
