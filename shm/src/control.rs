@@ -66,6 +66,7 @@ pub struct Header {
     poison: Poison,
     groups: Timeline,
     steps: Timeline,
+    drained: Timeline,
     barrier: Barrier,
     lanes: [Lane; LANES_MAX],
     workers: [Worker; WORKERS_MAX],
@@ -78,10 +79,10 @@ const _: () = {
     assert!(offset_of!(Worker, tick) == 4 && offset_of!(Worker, allocations) == 24);
     assert!(offset_of!(Header, poison) == 64);
     assert!(offset_of!(Header, groups) == 128 && offset_of!(Header, steps) == 192);
-    assert!(offset_of!(Header, barrier) == 256);
-    assert!(offset_of!(Header, lanes) == 384);
-    assert!(offset_of!(Header, workers) == 384 + LANES_MAX * 128);
-    assert!(size_of::<Header>() == 384 + LANES_MAX * 128 + WORKERS_MAX * 64);
+    assert!(offset_of!(Header, drained) == 256 && offset_of!(Header, barrier) == 320);
+    assert!(offset_of!(Header, lanes) == 448);
+    assert!(offset_of!(Header, workers) == 448 + LANES_MAX * 128);
+    assert!(size_of::<Header>() == 448 + LANES_MAX * 128 + WORKERS_MAX * 64);
 };
 
 /// The life of a worker; it only moves forward.
@@ -177,6 +178,22 @@ impl Worker {
         // SYNC POINT: worker state, released here.
         self.state.store(state as u32, Ordering::Release);
         self.beat();
+    }
+
+    /// Heartbeats so far; a number that stands still is a worker that does not get on.
+    pub fn ticks(&self) -> u32 {
+        self.tick.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of weights loaded, and to load.
+    pub fn load_progress_bytes(&self) -> (u64, u64) {
+        let done = self.load_done_bytes.load(Ordering::Relaxed);
+        (done, self.load_total_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Allocations counted between ready and drain.
+    pub fn allocations_seen(&self) -> u64 {
+        self.allocations.load(Ordering::Relaxed)
     }
 
     /// Says that the worker is alive.
@@ -302,6 +319,11 @@ impl Control {
         &self.header().steps
     }
 
+    /// Groups that all lanes have left; the coordinator waits on it before it reads the results.
+    pub fn drained(&self) -> &Timeline {
+        &self.header().drained
+    }
+
     /// Where all parties meet at phase changes.
     pub fn barrier(&self) -> &Barrier {
         &self.header().barrier
@@ -341,7 +363,7 @@ impl Control {
     pub fn timelines(&self) -> impl Iterator<Item = &Timeline> {
         let header = self.header();
         let lanes = header.lanes.iter().map(|lane| &lane.timeline);
-        [&header.groups, &header.steps, header.barrier.timeline()]
+        [&header.groups, &header.steps, &header.drained, header.barrier.timeline()]
             .into_iter()
             .chain(lanes)
     }
@@ -447,7 +469,7 @@ mod tests {
             control.barrier().wait(control.poison(), LIMIT),
             Err(WaitError::Poisoned(cause))
         );
-        assert_eq!(control.timelines().count(), LANES_MAX + 3);
+        assert_eq!(control.timelines().count(), LANES_MAX + 4);
     }
 
     #[test]
