@@ -1,0 +1,107 @@
+//! Running the binary: folders, arguments, results, and a watchdog.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// No test run takes so long; a hang is a failure, not a wait.
+pub const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// A fixture model's folder.
+pub fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
+}
+
+/// The golden answers of a fixture.
+pub fn golden(name: &str) -> Value {
+    let path = fixture(name).join("golden.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).expect("golden.json is JSON")
+}
+
+/// Token ids of a JSON array.
+pub fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().expect("an array").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+}
+
+/// The binary with no arguments yet.
+pub fn coordinator() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_coordinator"));
+    command.env_remove("TANDEM_KERNELS").stdin(Stdio::null());
+    command
+}
+
+/// A folder for one test's files.
+#[derive(Debug)]
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place { folder: tempfile::tempdir().expect("a temporary folder") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// A batch file of token-id prompts that ignore EOS, `max_tokens` new tokens each.
+    pub fn requests(&self, name: &str, prompts: &[Vec<u32>], max_tokens: u32) -> PathBuf {
+        let lines: Vec<String> = prompts
+            .iter()
+            .enumerate()
+            .map(|(i, prompt)| {
+                let body = json!({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": true});
+                let url = "/v1/completions";
+                json!({"custom_id": format!("p{i}"), "method": "POST", "url": url, "body": body})
+                    .to_string()
+            })
+            .collect();
+        let path = self.path(name);
+        std::fs::write(&path, lines.join("\n") + "\n").expect("a writable folder");
+        path
+    }
+
+    /// `--input`, `--output` and the arguments in `extra`; asserts success and returns the answers.
+    pub fn answers(&self, model: &Path, input: &Path, extra: &[&str]) -> Vec<Vec<u32>> {
+        let output = self.path("out.jsonl");
+        let mut command = coordinator();
+        command.arg("--model").arg(model).arg("--input").arg(input).arg("--output").arg(&output);
+        command.args(["--quiet", "--force"]).args(extra);
+        let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+        assert!(done.status.success(), "{extra:?}: {}", text(&done.stderr));
+        token_ids(&output)
+    }
+}
+
+/// Waits for a process, kills it when the watchdog says so.
+pub fn finish(mut child: Child) -> Output {
+    let begun = Instant::now();
+    while child.try_wait().expect("a child").is_none() {
+        if begun.elapsed() > WATCHDOG {
+            child.kill().expect("a child");
+            panic!("still running after {WATCHDOG:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("its output")
+}
+
+/// Bytes as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The first choice's token ids of every line of an output file.
+pub fn token_ids(output: &Path) -> Vec<Vec<u32>> {
+    lines(output).iter().map(|line| ids(&line["response"]["body"]["choices"][0]["token_ids"])).collect()
+}
+
+/// The lines of an output file.
+pub fn lines(output: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(output).expect("an output file");
+    text.lines().map(|line| serde_json::from_str(line).expect("a JSON line")).collect()
+}

@@ -1,0 +1,222 @@
+//! Death of any process at any time: an error that names it, nothing left behind, nothing lost.
+//!
+//! The instants are seeded values of a lane's timeline, read from the run's own control segment, so
+//! that they fall into load, prefill, decode and the writing between groups.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use shm::Control;
+
+use crate::command::{Place, coordinator, finish, fixture, text};
+
+const WORKERS: [(&str, usize); 3] =
+    [("cpu worker", 0), ("gpu worker", 2), ("transfer worker", 3)];
+const INSTANTS: u32 = 20;
+/// From death to exit of the coordinator. The design bound is 2 s; this is only a watchdog.
+const WATCHDOG: Duration = Duration::from_secs(30);
+
+struct Run {
+    child: Child,
+    output: PathBuf,
+}
+
+fn requests(place: &Place) {
+    let prompts: Vec<Vec<u32>> =
+        (0..12u32).map(|i| (0..3 + i % 5).map(|j| 5 + 7 * i + j).collect()).collect();
+    place.requests("in.jsonl", &prompts, 24);
+}
+
+fn start(place: &Place, output: &str, extra: &[&str]) -> Run {
+    let output = place.path(output);
+    let mut command = coordinator();
+    command
+        .arg("--model")
+        .arg(fixture("llama"))
+        .arg("--input")
+        .arg(place.path("in.jsonl"))
+        .arg("--output")
+        .arg(&output)
+        .args(["--batches", "2x2", "--device", "emulated", "--split", "scores:norm1", "--quiet"])
+        .args(extra)
+        .stderr(Stdio::piped());
+    Run { child: command.spawn().expect("starts"), output }
+}
+
+/// Worker processes of a coordinator, with their names.
+fn workers_of(coordinator: u32) -> Vec<(u32, String)> {
+    let path = format!("/proc/{coordinator}/task/{coordinator}/children");
+    let children = std::fs::read_to_string(path).unwrap_or_default();
+    children
+        .split_whitespace()
+        .filter_map(|pid| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+            Some((pid.parse().ok()?, name.split('\0').next()?.to_owned()))
+        })
+        .collect()
+}
+
+/// The control segment of a running coordinator, found among its descriptors.
+fn control_of(coordinator: u32) -> Option<Control> {
+    for entry in std::fs::read_dir(format!("/proc/{coordinator}/fd")).ok()?.flatten() {
+        let target = std::fs::read_link(entry.path()).unwrap_or_default();
+        if target.to_string_lossy().contains("tandem-control") {
+            let file = File::options().read(true).write(true).open(entry.path()).ok()?;
+            let size = usize::try_from(file.metadata().ok()?.len()).ok()?;
+            return Control::attach(file.into(), size).ok();
+        }
+    }
+    None
+}
+
+/// Sends `signal` to the worker once its lane's timeline has reached `value`, or at once when the
+/// worker is only loading and `value` is 0. `None` when the run ended before.
+fn strike(run: &mut Run, worker: (&str, usize), value: u32, signal: &str) -> Option<u32> {
+    let coordinator = run.child.id();
+    let mut control = None;
+    loop {
+        if run.child.try_wait().expect("a child").is_some() {
+            return None;
+        }
+        let target = workers_of(coordinator).into_iter().find(|(_, name)| name.contains(worker.0));
+        control = control.or_else(|| control_of(coordinator));
+        if let (Some((pid, _)), Some(control)) = (target, &control)
+            && control.lane(worker.1).timeline.value() >= value
+        {
+            let status = std::process::Command::new("kill")
+                .args([signal, &pid.to_string()])
+                .stderr(Stdio::null())
+                .status();
+            return status.is_ok_and(|status| status.success()).then_some(pid);
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn nothing_left(pids: &BTreeSet<u32>) {
+    let until = Instant::now() + WATCHDOG;
+    for pid in pids {
+        let alive = || {
+            std::fs::read_to_string(format!("/proc/{pid}/stat"))
+                .is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        while alive() {
+            assert!(Instant::now() < until, "process {pid} is still there");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let objects = std::fs::read_dir("/dev/shm").map(|entries| {
+        entries
+            .flatten()
+            .filter(|entry| entry.file_name().to_string_lossy().contains("tandem"))
+            .count()
+    });
+    assert_eq!(objects.unwrap_or(0), 0, "shared-memory objects left");
+}
+
+/// Seeded timeline values over the whole life of the run.
+fn instants(last: u32, seed: u64) -> Vec<u32> {
+    let mut state = seed;
+    (0..INSTANTS)
+        .map(|i| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // Spread over the life, and at a random place within each part; the first during load.
+            let part = u64::from(last) * u64::from(i) / u64::from(INSTANTS);
+            let within = (state >> 33) % (u64::from(last) / u64::from(INSTANTS)).max(1);
+            if i == 0 { 0 } else { (part + within) as u32 }
+        })
+        .collect()
+}
+
+/// The undisturbed bytes, and how far the lane's timeline goes.
+fn undisturbed(place: &Place) -> (String, Vec<u32>) {
+    let mut run = start(place, "whole.jsonl", &[]);
+    let mut last = vec![0; WORKERS.len()];
+    let mut control = None;
+    while run.child.try_wait().expect("a child").is_none() {
+        control = control.or_else(|| control_of(run.child.id()));
+        if let Some(control) = &control {
+            for ((_, lane), last) in WORKERS.iter().zip(&mut last) {
+                *last = control.lane(*lane).timeline.value().max(*last);
+            }
+        }
+    }
+    let done = finish(run.child);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    (std::fs::read_to_string(&run.output).expect("output"), last)
+}
+
+fn dies(signal: &str, seed: u64) {
+    let place = Place::new();
+    requests(&place);
+    let (whole, last) = undisturbed(&place);
+    for (index, worker) in WORKERS.iter().enumerate() {
+        let mut struck = 0;
+        let mut slowest = Duration::ZERO;
+        for value in instants(last[index], seed + index as u64) {
+            let mut run = start(&place, "out.jsonl", &["--force"]);
+            let hit = strike(&mut run, *worker, value, signal);
+            let at = Instant::now();
+            let mut pids: BTreeSet<u32> =
+                workers_of(run.child.id()).into_iter().map(|(pid, _)| pid).collect();
+            pids.extend(hit);
+            let done = finish(run.child);
+            slowest = slowest.max(at.elapsed());
+            assert!(at.elapsed() < WATCHDOG, "{} at {value}", worker.0);
+            nothing_left(&pids);
+            let said = text(&done.stderr);
+            if hit.is_some() && !done.status.success() {
+                struck += 1;
+                assert!(said.contains(worker.0), "{signal} {} at {value}: {said}", worker.0);
+            } else {
+                // It ended before the signal arrived.
+                assert!(done.status.success(), "{signal} {} at {value}: {said}", worker.0);
+            }
+            let kept = std::fs::read_to_string(&run.output).unwrap_or_default();
+            assert!(whole.starts_with(&kept), "{} at {value}: finished groups changed", worker.0);
+            let resumed = finish(start(&place, "out.jsonl", &["--resume"]).child);
+            assert!(resumed.status.success(), "{}", text(&resumed.stderr));
+            let bytes = std::fs::read_to_string(&run.output).expect("output");
+            assert_eq!(bytes, whole, "{} at {value}", worker.0);
+        }
+        println!("{signal} {}: {struck} of {INSTANTS} struck, slowest exit {slowest:?}", worker.0);
+        assert!(struck > INSTANTS / 2, "{}: only {struck} struck", worker.0);
+    }
+}
+
+#[test]
+fn a_killed_worker_ends_the_run_and_loses_nothing() {
+    dies("-KILL", 1);
+}
+
+#[test]
+fn a_stopped_worker_ends_the_run_and_loses_nothing() {
+    dies("-STOP", 2);
+}
+
+#[test]
+fn workers_do_not_outlive_the_coordinator() {
+    let place = Place::new();
+    requests(&place);
+    for value in [0, 10, 60] {
+        let mut run = start(&place, "out.jsonl", &["--force"]);
+        let coordinator = run.child.id();
+        let mut control = None;
+        let pids = loop {
+            let workers = workers_of(coordinator);
+            control = control.or_else(|| control_of(coordinator));
+            if workers.len() == 3
+                && control.as_ref().is_some_and(|c: &Control| c.lane(0).timeline.value() >= value)
+            {
+                break workers.into_iter().map(|(pid, _)| pid).collect();
+            }
+            assert!(run.child.try_wait().expect("a child").is_none(), "ended too early");
+        };
+        run.child.kill().expect("a child");
+        run.child.wait().expect("a child");
+        nothing_left(&pids);
+    }
+}

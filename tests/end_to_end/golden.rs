@@ -1,0 +1,73 @@
+//! Greedy f32 tokens equal those of Hugging Face transformers.
+
+use crate::command::{Place, fixture, golden, ids};
+
+fn equals_transformers(name: &str, batches: &str, extra: &[&str]) {
+    let golden = golden(name);
+    let prompts: Vec<Vec<u32>> =
+        golden["prompts"].as_array().expect("prompts").iter().map(ids).collect();
+    let expected: Vec<Vec<u32>> =
+        golden["tokens"].as_array().expect("tokens").iter().map(ids).collect();
+    assert!(prompts.len() >= 8 && expected.iter().all(|tokens| tokens.len() == 32));
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &prompts, 32);
+    let mut arguments = vec!["--dtype", "f32", "--batches", batches];
+    arguments.extend(extra);
+    let found = place.answers(&fixture(name), &input, &arguments);
+    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_eq!(found, expected, "{name}, prompt {i} of {} tokens", prompts[i].len());
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+#[test]
+fn opt() {
+    equals_transformers("opt", "1x8", &[]);
+}
+
+#[test]
+fn llama_with_gqa_and_tied_embeddings() {
+    equals_transformers("llama", "2x3", &[]);
+}
+
+#[test]
+fn llama3_rope_sharded() {
+    equals_transformers("llama3", "1x3", &[]);
+}
+
+#[test]
+fn qwen2_with_biases() {
+    equals_transformers("qwen2", "3x2", &[]);
+}
+
+#[test]
+fn mistral_with_explicit_head_dim() {
+    equals_transformers("mistral", "1x8", &[]);
+}
+
+#[test]
+fn opt_split_on_the_emulated_device() {
+    let split = ["--device", "emulated", "--split", "scores:fc0", "--split-chunks", "attention=2"];
+    equals_transformers("opt", "2x2", &split);
+}
+
+#[test]
+fn llama_on_the_emulated_device_alone() {
+    equals_transformers("llama", "2x3", &["--device", "emulated", "--policy", "gpu-only"]);
+}
+
+#[test]
+fn generation_ends_at_an_eos_of_the_model() {
+    for name in ["llama", "llama3", "qwen2"] {
+        let golden = golden(name);
+        let case = &golden["eos_case"];
+        let place = Place::new();
+        let input = place.path("in.jsonl");
+        let line = serde_json::json!({"prompt": case["prompt"], "max_tokens": 32});
+        std::fs::write(&input, format!("{line}\n")).expect("writable");
+        let found = place.answers(&fixture(name), &input, &["--dtype", "f32"]);
+        assert_eq!(found[0], ids(&case["tokens"]), "{name}");
+        let line = &crate::command::lines(&place.path("out.jsonl"))[0];
+        assert_eq!(line["response"]["body"]["choices"][0]["finish_reason"], "stop");
+    }
+}

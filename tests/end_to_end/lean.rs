@@ -1,0 +1,112 @@
+//! What a run does not do: allocate on the step path, pad, or involve the coordinator per layer.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::command::{Place, coordinator, finish, fixture, text};
+
+fn json(path: &std::path::Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
+}
+
+fn run(place: &Place, arguments: &[&str]) {
+    let mut command = coordinator();
+    command.args(arguments).arg("--report").arg(place.path("report.json"));
+    command.arg("--trace").arg(place.path("trace.json")).arg("--quiet");
+    let done = finish(command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("starts"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+}
+
+#[test]
+fn workers_allocate_nothing_from_ready_to_drain() {
+    let place = Place::new();
+    let prompts: Vec<Vec<u32>> = (1..9).map(|i| (0..5 * i).map(|j| 3 + i + j).collect()).collect();
+    let input = place.requests("in.jsonl", &prompts, 8);
+    let (input, output) = (input.to_string_lossy().into_owned(), place.path("out.jsonl"));
+    let model = fixture("llama").to_string_lossy().into_owned();
+    let output = output.to_string_lossy();
+    for split in [&["--policy", "cpu-only"][..], &["--device", "emulated", "--split", "k:up"][..]] {
+        let files = ["--model", &model, "--input", &input, "--output", &output, "--force"];
+        run(&place, &[&files[..], &["--batches", "2x2"], split].concat());
+        let report = json(&place.path("report.json"));
+        let allocations = report["allocations_after_ready"].as_object().expect("by worker");
+        assert!(!allocations.is_empty());
+        for (worker, count) in allocations {
+            assert_eq!(count, 0, "{worker} {split:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_padded() {
+    let place = Place::new();
+    let prompts = vec![vec![7u32], (0..512).map(|i| 3 + i % 900).collect()];
+    let input = place.requests("in.jsonl", &prompts, 2);
+    let input = input.to_string_lossy();
+    let output = place.path("out.jsonl");
+    let output = output.to_string_lossy();
+    let model = ["--model", "smollm2-135m", "--dummy-weights", "--layers", "2"];
+    let rest = ["--input", &input, "--output", &output, "--batches", "1x2"];
+    let device = ["--device", "emulated", "--split", "scores:out"];
+    run(&place, &[&model[..], &rest[..], &device[..]].concat());
+    let trace = json(&place.path("trace.json"));
+    let events = trace["traceEvents"].as_array().expect("events");
+    let sum = |name: &str, phase: &str, what: &str| -> u64 {
+        events
+            .iter()
+            .filter(|event| {
+                event["name"].as_str().is_some_and(|n| n.starts_with(name))
+                    && event["cat"].as_str() == Some(phase)
+            })
+            .map(|event| event["args"][what].as_u64().expect("a number"))
+            .sum()
+    };
+    assert_eq!(sum("embed", "prefill", "rows"), 513);
+    // 3 KV heads of 64 elements in bf16.
+    let row_bytes = 3 * 64 * 2;
+    assert_eq!(sum("append to the K cache of layer 0", "prefill", "bytes"), 513 * row_bytes);
+    // The one decode step streams what was cached before it, not the reserved maximum.
+    assert_eq!(sum("copy of the K cache of layer 0", "decode", "bytes"), 513 * row_bytes);
+}
+
+#[test]
+fn the_coordinators_system_calls_do_not_grow_with_layers() {
+    let strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
+    if !strace.is_ok_and(|status| status.success()) {
+        println!("SKIP the_coordinators_system_calls_do_not_grow_with_layers: strace is not installed");
+        return;
+    }
+    let place = Place::new();
+    let calls = |layers: &str, gen_len: &str| -> Option<u64> {
+        let counts = place.path("strace.txt");
+        // -c without -f: only the coordinator's own threads that exist at its start are counted.
+        let done = Command::new("strace")
+            .args(["-c", "-U", "calls,name", "-o"])
+            .arg(&counts)
+            .arg(env!("CARGO_BIN_EXE_coordinator"))
+            .args(["--model", "smollm2-135m", "--dummy-weights", "--layers", layers])
+            .args(["--prompt-len", "4", "--gen-len", gen_len, "--batches", "1x1", "--quiet"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .ok()?;
+        let text = std::fs::read_to_string(counts).ok()?;
+        let total = text.lines().find(|line| line.trim_end().ends_with("total"))?;
+        done.success().then(|| total.split_whitespace().next()?.parse().ok())?
+    };
+    let Some(first) = calls("2", "16") else {
+        println!("SKIP the_coordinators_system_calls_do_not_grow_with_layers: strace may not trace here");
+        return;
+    };
+    let per_step = |layers: &str, short: u64| -> f64 {
+        let long = calls(layers, "116").expect("strace works");
+        (long as f64 - short as f64) / 100.0
+    };
+    let few = per_step("2", first);
+    let many = per_step("16", calls("16", "16").expect("strace works"));
+    println!("system calls per decode step: {few:.1} with 2 layers, {many:.1} with 16");
+    // Slower steps add a few periodic looks at the workers, but nothing per layer.
+    assert!(many < few + 7.0, "{few} with 2 layers, {many} with 16");
+}

@@ -1,0 +1,10 @@
+//! End-to-end tests: every one runs the real binary, as a user would, on tiny models that
+//! `scripts/fixtures.py` made.
+
+mod bad_input;
+mod command;
+mod death;
+mod golden;
+mod lean;
+mod placement;
+mod resume;
