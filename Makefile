@@ -1,0 +1,30 @@
+# One entry for everybody, also for CI. Anything with logic is a script or a test.
+PREFIX ?= /usr/local
+
+.PHONY: run test lint loom bench install
+
+# A small real model answers 60 prompts, twice; the two runs must agree. MODEL=path skips the download.
+run:
+	@scripts/install_deps.sh
+	@scripts/run.sh
+
+# ARGS="-p shm" restricts it to one crate.
+test:
+	@scripts/install_deps.sh
+	@scripts/test.sh $(ARGS)
+
+lint:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+# Every interleaving of the waits in shm, futex included.
+loom:
+	@scripts/loom.sh
+
+# A few minutes of true OPT-30B layers with random weights; appends a line to out/bench.jsonl.
+bench:
+	@scripts/bench.sh
+
+install:
+	cargo build --release --package coordinator
+	install -D -m 755 "$${CARGO_TARGET_DIR:-target}/release/coordinator" "$(DESTDIR)$(PREFIX)/bin/coordinator"

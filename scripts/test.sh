@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Runs the tests of the workspace, or of what the arguments select (`scripts/test.sh -p shm`), with
+# cargo-nextest where it is installed, else with cargo test.
+#
+# A test that this machine cannot run prints `SKIP <test>: <reason>` and returns. Both runners count it
+# as passed and hide what it printed, so the output of passing tests is captured here, those lines are
+# collected, and the closing line says how many there were. Exit status: the runner's.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+scope=("$@")
+[ $# -gt 0 ] || scope=(--workspace)
+export CARGO_TERM_COLOR=never
+
+# run HIDE COMMAND...: all output to the log, and to the terminal without what the awk program drops.
+run() {
+    local hide=$1
+    shift
+    echo "+ $*"
+    "$@" 2>&1 | tee -a "$log" | awk "$hide"
+}
+
+# nextest repeats the output of passing tests after its summary, indented.
+hide_nextest='!summary { print; fflush() } /^     Summary \[/ { summary = 1 }'
+# cargo test lists it between "successes:" and "failures:".
+hide_cargo='/^successes:$/ { hide = 1 } /^(failures:$|test result:)/ { hide = 0 } !hide { print; fflush() }'
+
+if cargo nextest --version > /dev/null 2>&1; then
+    run "$hide_nextest" cargo nextest run "${scope[@]}" --no-fail-fast \
+        --failure-output immediate --success-output final
+    status=$?
+    skips=$(sed '1,/^     Summary \[/d' "$log" | sed -n 's/^ *\(SKIP [^:]*:.*\)/\1/p' | sort -u)
+    # "Summary [..] 9 tests run: 7 passed (1 slow), 2 failed, 1 skipped": what did not pass failed.
+    read -r total passed < <(sed -n 's/^     Summary \[.*\] *\([0-9]*\).* tests\{0,1\} run: \([0-9]*\) passed.*/\1 \2/p' "$log")
+    # nextest runs no documentation tests.
+    : > "$log"
+    if [ $# -eq 0 ] && [ "${total:-0}" -gt 0 ]; then
+        run "$hide_cargo" cargo test --quiet --workspace --doc --no-fail-fast
+        doc_status=$?
+        [ $status -ne 0 ] || status=$doc_status
+    fi
+else
+    run "$hide_cargo" cargo test "${scope[@]}" --no-fail-fast -- --show-output
+    status=$?
+    skips=$(sed -n 's/^\(SKIP [^:]*:.*\)/\1/p' "$log" | sort -u)
+    total=0
+    passed=0
+fi
+# "test result: ok. 3 passed; 1 failed; 0 ignored; ...", a line for each binary.
+read -r cargo_passed cargo_failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
+total=$((${total:-0} + cargo_passed + cargo_failed))
+passed=$((${passed:-0} + cargo_passed))
+failed=$((total - passed))
+
+if [ "$total" -eq 0 ]; then
+    echo "No test ran." >&2
+    [ $status -ne 0 ] || status=4
+    exit $status
+fi
+skipped=0
+echo
+if [ -n "$skips" ]; then
+    # A test may say SKIP once for each case that it leaves out.
+    skipped=$(sed 's/^SKIP //; s/\( (.*)\)\{0,1\}: .*//' <<< "$skips" | sort -u | wc -l)
+    echo "skipped: $skipped"
+    sed 's/^/    /' <<< "$skips"
+fi
+echo "$((passed - skipped)) passed, $failed failed, $skipped skipped"
+exit $status
