@@ -58,8 +58,7 @@ impl Barrier {
         // SYNC POINT: barrier. Releases this party's writes, and for the last one acquires everybody's.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
         if arrived < self.parties() {
-            self.generation
-                .wait_at_least(generation.wrapping_add(1), poison, timeout)?;
+            self.generation.wait_at_least(generation.wrapping_add(1), poison, timeout)?;
             return Ok(false);
         }
         // Before the signal, so that whoever it releases into the next round counts from zero.

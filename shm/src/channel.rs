@@ -37,10 +37,8 @@ pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 const KIND_PLAIN: u8 = b'p';
 /// First byte of a message whose payload lies in the first descriptor.
 const KIND_LARGE: u8 = b'l';
-const LARGE_SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::WRITE)
-    .union(SealFlags::SEAL);
+const LARGE_SEALS: SealFlags =
+    SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);
 
 /// Why a message could not be sent or received.
 #[derive(Debug, thiserror::Error)]
@@ -97,10 +95,7 @@ pub enum ChannelError {
 fn kernel(doing: &'static str) -> impl Fn(Errno) -> ChannelError {
     move |errno| match errno {
         Errno::PIPE | Errno::CONNRESET => ChannelError::PeerClosed,
-        errno => ChannelError::Kernel {
-            doing,
-            source: errno.into(),
-        },
+        errno => ChannelError::Kernel { doing, source: errno.into() },
     }
 }
 
@@ -206,13 +201,11 @@ impl Channel {
         let (kind, payload, mut descriptors) = self.recv_packet(timeout)?;
         match kind {
             KIND_PLAIN => Ok((payload, descriptors)),
-            KIND_LARGE if descriptors.is_empty() => Err(ChannelError::Malformed {
-                what: "a large message without its memory",
-            }),
+            KIND_LARGE if descriptors.is_empty() => {
+                Err(ChannelError::Malformed { what: "a large message without its memory" })
+            }
             KIND_LARGE => Ok((read_large(descriptors.remove(0))?, descriptors)),
-            _ => Err(ChannelError::Malformed {
-                what: "an unknown kind of message",
-            }),
+            _ => Err(ChannelError::Malformed { what: "an unknown kind of message" }),
         }
     }
 
@@ -223,14 +216,9 @@ impl Channel {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), ChannelError> {
         if descriptors.len() > DESCRIPTORS_MAX {
-            return Err(ChannelError::TooManyDescriptors {
-                count: descriptors.len(),
-            });
+            return Err(ChannelError::TooManyDescriptors { count: descriptors.len() });
         }
-        let parts = [
-            IoSlice::new(std::slice::from_ref(&kind)),
-            IoSlice::new(payload),
-        ];
+        let parts = [IoSlice::new(std::slice::from_ref(&kind)), IoSlice::new(payload)];
         let deadline = Instant::now() + SEND_TIMEOUT;
         loop {
             let mut space =
@@ -243,11 +231,7 @@ impl Channel {
             let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
             match rustix::net::sendmsg(&self.socket, &parts, &mut control, flags) {
                 Ok(sent) => {
-                    assert_eq!(
-                        sent,
-                        payload.len() + 1,
-                        "a packet is sent whole or not at all"
-                    );
+                    assert_eq!(sent, payload.len() + 1, "a packet is sent whole or not at all");
                     return Ok(());
                 }
                 Err(Errno::INTR) => {}
@@ -260,9 +244,7 @@ impl Channel {
     fn recv_packet(&self, timeout: Duration) -> Result<(u8, Vec<u8>, Vec<OwnedFd>), ChannelError> {
         // A deadline too far for the clock is as good as a year.
         let start = Instant::now();
-        let deadline = start
-            .checked_add(timeout)
-            .unwrap_or(start + Duration::from_hours(365 * 24));
+        let deadline = start.checked_add(timeout).unwrap_or(start + Duration::from_hours(365 * 24));
         let mut kind = [0];
         let mut payload = vec![0; MESSAGE_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -286,9 +268,7 @@ impl Channel {
             }
         };
         if received.flags.contains(ReturnFlags::TRUNC) {
-            return Err(ChannelError::Malformed {
-                what: "a message longer than the limit",
-            });
+            return Err(ChannelError::Malformed { what: "a message longer than the limit" });
         }
         if received.flags.contains(ReturnFlags::CTRUNC) {
             // Also what a process at its limit of open files sees.
@@ -297,10 +277,7 @@ impl Channel {
             });
         }
         // Every message has at least its kind, so nothing means that the peer is gone.
-        let length = received
-            .bytes
-            .checked_sub(1)
-            .ok_or(ChannelError::PeerClosed)?;
+        let length = received.bytes.checked_sub(1).ok_or(ChannelError::PeerClosed)?;
         payload.truncate(length);
         Ok((kind[0], payload, descriptors))
     }
@@ -313,15 +290,10 @@ impl Channel {
         limit: Duration,
     ) -> Result<(), ChannelError> {
         let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).unwrap_or(Timespec {
-            tv_sec: i64::MAX,
-            tv_nsec: 0,
-        });
+        let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         let mut polled = [PollFd::new(&self.socket, events)];
         match rustix::event::poll(&mut polled, Some(&left)) {
-            Ok(0) => Err(ChannelError::TimedOut {
-                limit_s: limit.as_secs_f64(),
-            }),
+            Ok(0) => Err(ChannelError::TimedOut { limit_s: limit.as_secs_f64() }),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(kernel("wait")(errno)),
         }
@@ -339,22 +311,15 @@ fn read_large(memory: OwnedFd) -> Result<Vec<u8>, ChannelError> {
     let doing = "read a large message";
     let seals = rustix::fs::fcntl_get_seals(&memory).unwrap_or(SealFlags::empty());
     if !seals.contains(LARGE_SEALS) {
-        return Err(ChannelError::Malformed {
-            what: "a large message that is not sealed",
-        });
+        return Err(ChannelError::Malformed { what: "a large message that is not sealed" });
     }
     let memory = File::from(memory);
     let size_bytes = memory.metadata().map_err(file_error(doing))?.len();
-    let too_long = ChannelError::MessageTooLong {
-        size_bytes,
-        limit_bytes: LARGE_BYTES_MAX,
-    };
+    let too_long = ChannelError::MessageTooLong { size_bytes, limit_bytes: LARGE_BYTES_MAX };
     if size_bytes > LARGE_BYTES_MAX {
         return Err(too_long);
     }
     let mut payload = vec![0; usize::try_from(size_bytes).map_err(|_| too_long)?];
-    memory
-        .read_exact_at(&mut payload, 0)
-        .map_err(file_error(doing))?;
+    memory.read_exact_at(&mut payload, 0).map_err(file_error(doing))?;
     Ok(payload)
 }

@@ -166,10 +166,7 @@ impl Worker {
     pub fn state(&self) -> WorkerState {
         // SYNC POINT: worker state, acquired here: who sees Ready sees what was loaded.
         let number = self.state.load(Ordering::Acquire) as usize;
-        WorkerState::ALL
-            .get(number)
-            .copied()
-            .unwrap_or(WorkerState::Exit)
+        WorkerState::ALL.get(number).copied().unwrap_or(WorkerState::Exit)
     }
 
     /// Moves on. Called by the worker itself only.
@@ -250,10 +247,8 @@ impl Control {
     /// # Panics
     /// If `barrier_parties` is 0.
     pub fn create(barrier_parties: u32, extra_bytes: usize) -> Result<Control, ControlError> {
-        let control = Self::over(Segment::create(
-            "tandem-control",
-            size_of::<Header>() + extra_bytes,
-        )?);
+        let control =
+            Self::over(Segment::create("tandem-control", size_of::<Header>() + extra_bytes)?);
         let header = control.header();
         header.barrier.set_parties(barrier_parties);
         header.last_step.store(LAST_STEP_UNKNOWN, Ordering::Relaxed);
@@ -267,10 +262,7 @@ impl Control {
     pub fn attach(fd: OwnedFd, size_bytes: usize) -> Result<Control, ControlError> {
         let least_bytes = size_of::<Header>();
         if size_bytes < least_bytes {
-            return Err(ControlError::TooSmall {
-                least_bytes,
-                found_bytes: size_bytes,
-            });
+            return Err(ControlError::TooSmall { least_bytes, found_bytes: size_bytes });
         }
         let control = Self::over(Segment::attach(fd, size_bytes, Access::ReadWrite)?);
         // SYNC POINT: control header, acquired here.
@@ -287,10 +279,7 @@ impl Control {
     /// The segment must be writable and at least as large as the header.
     fn over(segment: Segment) -> Control {
         let header = segment.pointer::<Header>(0, 1);
-        Control {
-            segment: Arc::new(segment),
-            header,
-        }
+        Control { segment: Arc::new(segment), header }
     }
 
     fn header(&self) -> &Header {
@@ -354,9 +343,7 @@ impl Control {
     /// Announces the last step, or takes the announcement back before a new group.
     pub fn set_last_step(&self, step: Option<u32>) {
         debug_assert_ne!(step, Some(LAST_STEP_UNKNOWN), "this number means unknown");
-        self.header()
-            .last_step
-            .store(step.unwrap_or(LAST_STEP_UNKNOWN), Ordering::Release);
+        self.header().last_step.store(step.unwrap_or(LAST_STEP_UNKNOWN), Ordering::Release);
     }
 
     /// Every timeline that anybody can sleep on.
@@ -386,11 +373,7 @@ impl Control {
     /// # Panics
     /// If the range leaves the segment or is unaligned.
     pub fn extra(&self, offset_bytes: usize, count: usize) -> SharedU32s {
-        SharedU32s::new(
-            Arc::clone(&self.segment),
-            size_of::<Header>() + offset_bytes,
-            count,
-        )
+        SharedU32s::new(Arc::clone(&self.segment), size_of::<Header>() + offset_bytes, count)
     }
 
     /// As [`Control::extra`], for 64-bit words.
@@ -398,11 +381,7 @@ impl Control {
     /// # Panics
     /// If the range leaves the segment or is unaligned.
     pub fn extra_u64(&self, offset_bytes: usize, count: usize) -> SharedU64s {
-        SharedU64s::new(
-            Arc::clone(&self.segment),
-            size_of::<Header>() + offset_bytes,
-            count,
-        )
+        SharedU64s::new(Arc::clone(&self.segment), size_of::<Header>() + offset_bytes, count)
     }
 }
 
@@ -419,27 +398,17 @@ mod tests {
 
     fn attach_again(control: &Control) -> Result<Control, ControlError> {
         let segment = control.segment();
-        Control::attach(
-            segment.fd().try_clone_to_owned().unwrap(),
-            segment.size_bytes(),
-        )
+        Control::attach(segment.fd().try_clone_to_owned().unwrap(), segment.size_bytes())
     }
 
     #[test]
     fn both_mappings_see_the_same_words() {
         let created = Control::create(2, 64).unwrap();
         let attached = attach_again(&created).unwrap();
-        assert_eq!(
-            (attached.last_step(), attached.barrier().parties()),
-            (None, 2)
-        );
+        assert_eq!((attached.last_step(), attached.barrier().parties()), (None, 2));
         assert_eq!(attached.worker(3).state(), WorkerState::Attach);
         created.lane(15).timeline.signal();
-        created.lane(15).set_position(Position {
-            phase: 2,
-            step: 31,
-            instruction: 900,
-        });
+        created.lane(15).set_position(Position { phase: 2, step: 31, instruction: 900 });
         created.worker(3).set_state(WorkerState::Ready);
         created.set_last_step(Some(0));
         created.extra(8, 14).store(13, 77);
@@ -476,23 +445,14 @@ mod tests {
     fn what_is_no_control_segment_is_refused() {
         let plain = Segment::create("plain", size_of::<Header>()).unwrap();
         let fd = || plain.fd().try_clone_to_owned().unwrap();
-        assert!(matches!(
-            Control::attach(fd(), plain.size_bytes()),
-            Err(ControlError::Magic)
-        ));
-        assert!(matches!(
-            Control::attach(fd(), 64),
-            Err(ControlError::TooSmall { .. })
-        ));
+        assert!(matches!(Control::attach(fd(), plain.size_bytes()), Err(ControlError::Magic)));
+        assert!(matches!(Control::attach(fd(), 64), Err(ControlError::TooSmall { .. })));
         assert!(matches!(
             Control::attach(fd(), plain.size_bytes() + 1),
             Err(ControlError::Segment(SegmentError::Size { .. }))
         ));
         let control = Control::create(1, 0).unwrap();
-        control
-            .header()
-            .version
-            .store(VERSION + 1, Ordering::Relaxed);
+        control.header().version.store(VERSION + 1, Ordering::Relaxed);
         assert!(matches!(
             attach_again(&control),
             Err(ControlError::Version { found }) if found == VERSION + 1

@@ -7,8 +7,10 @@
 //! Under `cfg(loom)` a model takes the kernel's place: a condition variable per word address, and the comparison is made
 //! under the lock that wakers take, which is what the kernel's bucket lock does.
 
+#[cfg(not(loom))]
 use std::time::Duration;
 
+#[cfg(not(loom))]
 use crate::sync::AtomicU32;
 
 /// Why [`wait`] returned.
@@ -128,10 +130,7 @@ mod tests {
     #[test]
     fn a_wait_that_nobody_answers_times_out() {
         let word = AtomicU32::new(7);
-        assert_eq!(
-            wait(&word, 7, Some(Duration::from_millis(1))),
-            Wait::TimedOut
-        );
+        assert_eq!(wait(&word, 7, Some(Duration::from_millis(1))), Wait::TimedOut);
         assert_eq!(wait(&word, 7, Some(Duration::ZERO)), Wait::TimedOut);
     }
 
@@ -141,10 +140,7 @@ mod tests {
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
                 while word.load(Ordering::Acquire) == 0 {
-                    assert_ne!(
-                        wait(&word, 0, Some(Duration::from_secs(60))),
-                        Wait::TimedOut
-                    );
+                    assert_ne!(wait(&word, 0, Some(Duration::from_secs(60))), Wait::TimedOut);
                 }
             });
             word.store(1, Ordering::Release);

@@ -74,12 +74,7 @@ impl<T: Copy> Ring<T> {
         memory: Arc<dyn Send + Sync>,
     ) -> Ring<T> {
         assert!(capacity > 0, "a ring needs at least one slot");
-        Ring {
-            header,
-            slots,
-            capacity,
-            _memory: memory,
-        }
+        Ring { header, slots, capacity, _memory: memory }
     }
 
     fn header(&self) -> &RingHeader {
@@ -88,10 +83,7 @@ impl<T: Copy> Ring<T> {
     }
 
     fn slot(&self, count: u64) -> &Slot<T> {
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "below a capacity that fits memory"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "below a capacity that fits memory")]
         let index = (count % self.capacity) as usize;
         // SAFETY: needed to reach a mapped slot; `index` is below `capacity`, valid by the contract of `new`.
         unsafe { self.slots.add(index).as_ref() }
@@ -102,12 +94,7 @@ impl<T: Copy> Ring<T> {
         if self.header().taken[0].swap(1, Ordering::AcqRel) != 0 {
             return None;
         }
-        Some(Producer {
-            written: 0,
-            read_seen: 0,
-            lost: 0,
-            ring: self,
-        })
+        Some(Producer { written: 0, read_seen: 0, lost: 0, ring: self })
     }
 
     /// The side that reads, or `None` if it exists already, in any process.
@@ -115,10 +102,7 @@ impl<T: Copy> Ring<T> {
         if self.header().taken[1].swap(1, Ordering::AcqRel) != 0 {
             return None;
         }
-        Some(Consumer {
-            read: 0,
-            ring: self,
-        })
+        Some(Consumer { read: 0, ring: self })
     }
 }
 
@@ -207,10 +191,7 @@ pub(crate) fn on_heap(capacity: usize) -> (Producer<u64>, Consumer<u64>) {
     unsafe impl Sync for Memory {}
 
     let slots = (0..capacity).map(|_| Slot::new(0)).collect();
-    let memory = Arc::new(Memory {
-        header: RingHeader::new(),
-        slots,
-    });
+    let memory = Arc::new(Memory { header: RingHeader::new(), slots });
     let ring = || {
         let slots = NonNull::new(memory.slots.as_ptr().cast_mut()).unwrap();
         // SAFETY: header and slots belong to `memory`, which the ring holds.
@@ -276,12 +257,7 @@ mod tests {
     fn a_spoilt_cursor_stays_inside_the_ring() {
         let (mut producer, mut consumer) = on_heap(4);
         producer.push(1);
-        producer
-            .ring
-            .header()
-            .written
-            .0
-            .store(u64::MAX, Ordering::Relaxed);
+        producer.ring.header().written.0.store(u64::MAX, Ordering::Relaxed);
         assert_eq!(consumer.drain(|_| ()), 4);
     }
 }

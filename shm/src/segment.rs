@@ -99,15 +99,9 @@ impl Segment {
     /// in `/proc/PID/maps` and in errors only.
     pub fn create(name: &str, size_bytes: usize) -> Result<Segment, SegmentError> {
         if size_bytes == 0 {
-            return Err(SegmentError::Empty {
-                name: name.to_owned(),
-            });
+            return Err(SegmentError::Empty { name: name.to_owned() });
         }
-        let refused = |source| SegmentError::Create {
-            name: name.to_owned(),
-            size_bytes,
-            source,
-        };
+        let refused = |source| SegmentError::Create { name: name.to_owned(), size_bytes, source };
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(refused)?;
         rustix::fs::ftruncate(&fd, size_bytes as u64).map_err(refused)?;
@@ -118,15 +112,9 @@ impl Segment {
     /// Maps a segment that another process created. The descriptor must hold exactly `size_bytes` and be sealed.
     pub fn attach(fd: OwnedFd, size_bytes: usize, access: Access) -> Result<Segment, SegmentError> {
         let refused = |source| SegmentError::Map { size_bytes, source };
-        let found_bytes = rustix::fs::fstat(&fd)
-            .map_err(refused)?
-            .st_size
-            .cast_unsigned();
+        let found_bytes = rustix::fs::fstat(&fd).map_err(refused)?.st_size.cast_unsigned();
         if found_bytes != size_bytes as u64 || size_bytes == 0 {
-            return Err(SegmentError::Size {
-                expected_bytes: size_bytes,
-                found_bytes,
-            });
+            return Err(SegmentError::Size { expected_bytes: size_bytes, found_bytes });
         }
         // A file that knows no seals answers with EINVAL, which means the same as having none.
         let seals = rustix::fs::fcntl_get_seals(&fd).unwrap_or(SealFlags::empty());
@@ -154,16 +142,9 @@ impl Segment {
             )
         }
         .map_err(|source| SegmentError::Map { size_bytes, source })?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(SegmentError::Map {
-            size_bytes,
-            source: Errno::NOMEM,
-        })?;
-        Ok(Segment {
-            fd,
-            base,
-            size_bytes,
-            access,
-        })
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or(SegmentError::Map { size_bytes, source: Errno::NOMEM })?;
+        Ok(Segment { fd, base, size_bytes, access })
     }
 
     /// The descriptor, to be passed to another process.
@@ -233,10 +214,7 @@ impl Segment {
     ///
     /// # Panics
     /// As [`Segment::pointer`], and if the segment was attached read-only.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "exclusiveness is the caller's contract, by epoch"
-    )]
+    #[expect(clippy::mut_from_ref, reason = "exclusiveness is the caller's contract, by epoch")]
     pub unsafe fn slice_mut<T: Pod>(&self, offset_bytes: usize, count: usize) -> &mut [T] {
         assert!(
             self.access == Access::ReadWrite,
@@ -253,9 +231,6 @@ impl Drop for Segment {
         // SAFETY: unmapping is a foreign call. Base and size are those of `map`, and views borrow from or hold the segment,
         // so none is left. It fails only for arguments that were never mapped.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size_bytes) };
-        debug_assert!(
-            unmapped.is_ok(),
-            "munmap of an own mapping failed: {unmapped:?}"
-        );
+        debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed: {unmapped:?}");
     }
 }

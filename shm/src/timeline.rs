@@ -66,10 +66,7 @@ pub fn reached(value: u32, target: u32) -> bool {
 impl Timeline {
     /// A timeline outside shared memory, at `value`. For tests and for threads of one process.
     pub fn new(value: u32) -> Timeline {
-        Timeline {
-            value: AtomicU32::new(value),
-            waiters: AtomicU32::new(0),
-        }
+        Timeline { value: AtomicU32::new(value), waiters: AtomicU32::new(0) }
     }
 
     /// Adds 1 and wakes who waits. Everything written before is visible to whom the new value lets pass.
@@ -177,9 +174,7 @@ impl Default for Poison {
 impl Poison {
     /// An unset poison outside shared memory. For tests and for threads of one process.
     pub fn new() -> Poison {
-        Poison {
-            word: AtomicU64::new(0),
-        }
+        Poison { word: AtomicU64::new(0) }
     }
 
     /// Ends the run: records the cause if none is recorded yet (the first writer wins) and releases every wait on
@@ -193,15 +188,10 @@ impl Poison {
         code: u32,
         timelines: impl IntoIterator<Item = &'t Timeline>,
     ) -> PoisonCause {
-        assert!(
-            who < 1 << 31,
-            "process number {who} does not fit the poison word"
-        );
+        assert!(who < 1 << 31, "process number {who} does not fit the poison word");
         let word = POISON_FLAG | u64::from(who) << 32 | u64::from(code);
         // SYNC POINT: poison, released here and again by each timeline's jump: who sees a jumped value sees the flag.
-        let kept = self
-            .word
-            .compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+        let kept = self.word.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
         for timeline in timelines {
             // The jump is what a waiter that is just about to sleep notices: its expected value is gone.
             timeline.advance(POISON_JUMP);
@@ -219,8 +209,7 @@ impl Poison {
     /// `Err` once the run is poisoned.
     #[inline]
     pub fn check(&self) -> Result<(), WaitError> {
-        self.cause()
-            .map_or(Ok(()), |cause| Err(WaitError::Poisoned(cause)))
+        self.cause().map_or(Ok(()), |cause| Err(WaitError::Poisoned(cause)))
     }
 }
 

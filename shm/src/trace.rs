@@ -85,27 +85,16 @@ impl TraceSegment {
     /// # Panics
     /// If either is 0.
     pub fn create(rings: usize, capacity: usize) -> Result<TraceSegment, TraceError> {
-        assert!(
-            rings > 0 && capacity > 0,
-            "a trace needs at least one ring of one record"
-        );
+        assert!(rings > 0 && capacity > 0, "a trace needs at least one ring of one record");
         let segment = Segment::create("tandem-trace", Self::size_bytes(rings, capacity))?;
-        Ok(TraceSegment {
-            segment: Arc::new(segment),
-            rings,
-            capacity,
-        })
+        Ok(TraceSegment { segment: Arc::new(segment), rings, capacity })
     }
 
     /// Attaches rings that another process created with the same numbers.
     pub fn attach(fd: OwnedFd, rings: usize, capacity: usize) -> Result<TraceSegment, TraceError> {
         let size_bytes = Self::size_bytes(rings, capacity);
         let segment = Segment::attach(fd, size_bytes, Access::ReadWrite)?;
-        Ok(TraceSegment {
-            segment: Arc::new(segment),
-            rings,
-            capacity,
-        })
+        Ok(TraceSegment { segment: Arc::new(segment), rings, capacity })
     }
 
     /// Bytes that a segment of `rings` rings of `capacity` records takes, for the memory budget.
@@ -136,27 +125,18 @@ impl TraceSegment {
     /// The writing side of a ring; once per ring among all processes.
     pub fn writer(&self, ring: usize) -> Result<TraceWriter, TraceError> {
         let producer = self.ring(ring)?.producer();
-        producer.map(TraceWriter).ok_or(TraceError::Taken {
-            ring,
-            side: "writer",
-        })
+        producer.map(TraceWriter).ok_or(TraceError::Taken { ring, side: "writer" })
     }
 
     /// The reading side of a ring; once per ring among all processes.
     pub fn reader(&self, ring: usize) -> Result<TraceReader, TraceError> {
         let consumer = self.ring(ring)?.consumer();
-        consumer.map(TraceReader).ok_or(TraceError::Taken {
-            ring,
-            side: "reader",
-        })
+        consumer.map(TraceReader).ok_or(TraceError::Taken { ring, side: "reader" })
     }
 
     fn ring(&self, ring: usize) -> Result<Ring<TraceRecord>, TraceError> {
         if ring >= self.rings {
-            return Err(TraceError::NoSuchRing {
-                ring,
-                rings: self.rings,
-            });
+            return Err(TraceError::NoSuchRing { ring, rings: self.rings });
         }
         let offset_bytes = ring * Self::stride_bytes(self.capacity);
         let header = self.segment.pointer::<RingHeader>(offset_bytes, 1);
@@ -188,9 +168,7 @@ impl TraceWriter {
 
 impl fmt::Debug for TraceWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TraceWriter")
-            .field("lost", &self.lost())
-            .finish_non_exhaustive()
+        f.debug_struct("TraceWriter").field("lost", &self.lost()).finish_non_exhaustive()
     }
 }
 
@@ -211,9 +189,7 @@ impl TraceReader {
 
 impl fmt::Debug for TraceReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TraceReader")
-            .field("lost", &self.lost())
-            .finish_non_exhaustive()
+        f.debug_struct("TraceReader").field("lost", &self.lost()).finish_non_exhaustive()
     }
 }
 
@@ -222,11 +198,7 @@ mod tests {
     use super::*;
 
     fn record(instruction: u32) -> TraceRecord {
-        TraceRecord {
-            instruction,
-            bytes: u64::from(instruction) << 33,
-            ..TraceRecord::default()
-        }
+        TraceRecord { instruction, bytes: u64::from(instruction) << 33, ..TraceRecord::default() }
     }
 
     #[test]
@@ -243,9 +215,8 @@ mod tests {
             for (ring, reader) in readers.iter_mut().enumerate() {
                 let mut seen = Vec::new();
                 assert_eq!(reader.drain(|r| seen.push(*r)), 5);
-                let expected: Vec<_> = (0..5)
-                    .map(|i| record(round * 100 + ring as u32 * 10 + i))
-                    .collect();
+                let expected: Vec<_> =
+                    (0..5).map(|i| record(round * 100 + ring as u32 * 10 + i)).collect();
                 assert_eq!(seen, expected);
                 assert_eq!(reader.lost(), 2 * (u64::from(round) + 1));
             }
@@ -257,18 +228,9 @@ mod tests {
         let trace = TraceSegment::create(1, 1).unwrap();
         let _writer = trace.writer(0).unwrap();
         let _reader = trace.reader(0).unwrap();
-        assert!(matches!(
-            trace.writer(0),
-            Err(TraceError::Taken { side: "writer", .. })
-        ));
-        assert!(matches!(
-            trace.reader(0),
-            Err(TraceError::Taken { side: "reader", .. })
-        ));
-        assert!(matches!(
-            trace.reader(1),
-            Err(TraceError::NoSuchRing { ring: 1, rings: 1 })
-        ));
+        assert!(matches!(trace.writer(0), Err(TraceError::Taken { side: "writer", .. })));
+        assert!(matches!(trace.reader(0), Err(TraceError::Taken { side: "reader", .. })));
+        assert!(matches!(trace.reader(1), Err(TraceError::NoSuchRing { ring: 1, rings: 1 })));
     }
 
     #[test]

@@ -40,11 +40,7 @@ macro_rules! shared_words {
                     "shared words need a segment attached for writing"
                 );
                 let first = segment.pointer::<$atomic>(offset_bytes, count);
-                $name {
-                    segment,
-                    first,
-                    count,
-                }
+                $name { segment, first, count }
             }
 
             /// Words in view.
@@ -64,11 +60,7 @@ macro_rules! shared_words {
             pub fn part(&self, start: usize, count: usize) -> $name {
                 let words = &self.words()[start..][..count];
                 let first = NonNull::from(words).cast();
-                $name {
-                    segment: Arc::clone(&self.segment),
-                    first,
-                    count,
-                }
+                $name { segment: Arc::clone(&self.segment), first, count }
             }
 
             /// The word at `index`.
@@ -120,18 +112,8 @@ macro_rules! shared_words {
     };
 }
 
-shared_words!(
-    SharedU32s,
-    AtomicU32,
-    u32,
-    "A range of a segment as atomic 32-bit words."
-);
-shared_words!(
-    SharedU64s,
-    AtomicU64,
-    u64,
-    "A range of a segment as atomic 64-bit words."
-);
+shared_words!(SharedU32s, AtomicU32, u32, "A range of a segment as atomic 32-bit words.");
+shared_words!(SharedU64s, AtomicU64, u64, "A range of a segment as atomic 64-bit words.");
 
 #[cfg(test)]
 mod tests {
@@ -156,10 +138,7 @@ mod tests {
         assert_eq!(seen, [9, 0]);
         all.fill(3);
         assert_eq!(wide.load(0), 0x3_0000_0003);
-        assert_eq!(
-            (part.len(), part.is_empty(), all.part(16, 0).is_empty()),
-            (2, false, true)
-        );
+        assert_eq!((part.len(), part.is_empty(), all.part(16, 0).is_empty()), (2, false, true));
     }
 
     #[test]
