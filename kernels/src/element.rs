@@ -54,9 +54,7 @@ mod tests {
     fn rounding_agrees_with_half() {
         let mut bits = 1u32;
         for step in 0..200_000u32 {
-            bits = bits
-                .wrapping_mul(1_664_525)
-                .wrapping_add(1_013_904_223 ^ step);
+            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223 ^ step);
             let value = f32::from_bits(bits);
             assert_eq!(
                 <bf16 as Element>::from_f32(value).to_bits(),

@@ -31,23 +31,13 @@ impl Kernels {
         // Checked here and not in a task: a panic in a task takes the process down without a word.
         let inside = |row: usize, table: &[T]| (row + 1) * hidden <= table.len();
         for &token in tokens {
-            assert!(
-                inside(token as usize, table),
-                "token {token} is outside the vocabulary"
-            );
+            assert!(inside(token as usize, table), "token {token} is outside the vocabulary");
         }
         if let Some((positions, position_table, offset)) = positions {
-            assert_eq!(
-                positions.len(),
-                tokens.len(),
-                "positions has an entry per token"
-            );
+            assert_eq!(positions.len(), tokens.len(), "positions has an entry per token");
             for &position in positions {
                 let row = position as usize + offset;
-                assert!(
-                    inside(row, position_table),
-                    "position {position} is outside the table"
-                );
+                assert!(inside(row, position_table), "position {position} is outside the table");
             }
         }
         let bytes = out.len() * (size_of::<f32>() + size_of::<T>());

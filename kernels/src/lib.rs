@@ -60,14 +60,9 @@ impl Kernels {
         threads: usize,
         limits: ScratchLimits,
     ) -> Result<Kernels, std::io::Error> {
-        assert!(
-            variant.is_available(),
-            "this machine cannot run the {} kernels",
-            variant.name()
-        );
-        let thread_len = linear::thread_len()
-            .max(attention::thread_len(&limits))
-            .max(rope::thread_len(&limits));
+        assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
+        let thread_len =
+            linear::thread_len().max(attention::thread_len(&limits)).max(rope::thread_len(&limits));
         Ok(Kernels {
             variant,
             limits,

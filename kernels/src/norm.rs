@@ -26,18 +26,7 @@ impl Kernels {
         row_index: Option<&[u32]>,
         out: &mut [T],
     ) {
-        self.norm(
-            Norm {
-                rows,
-                hidden,
-                x,
-                gain,
-                bias: None,
-                eps,
-                row_index,
-            },
-            out,
-        );
+        self.norm(Norm { rows, hidden, x, gain, bias: None, eps, row_index }, out);
     }
 
     /// `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes as in
@@ -54,35 +43,13 @@ impl Kernels {
         row_index: Option<&[u32]>,
         out: &mut [T],
     ) {
-        self.norm(
-            Norm {
-                rows,
-                hidden,
-                x,
-                gain,
-                bias: Some(bias),
-                eps,
-                row_index,
-            },
-            out,
-        );
+        self.norm(Norm { rows, hidden, x, gain, bias: Some(bias), eps, row_index }, out);
     }
 
     fn norm<T: Element>(&self, norm: Norm<'_>, out: &mut [T]) {
-        let Norm {
-            rows,
-            hidden,
-            x,
-            gain,
-            bias,
-            row_index,
-            ..
-        } = norm;
+        let Norm { rows, hidden, x, gain, bias, row_index, .. } = norm;
         assert_eq!(gain.len(), hidden, "gain is [hidden]");
-        assert!(
-            bias.is_none_or(|bias| bias.len() == hidden),
-            "bias is [hidden]"
-        );
+        assert!(bias.is_none_or(|bias| bias.len() == hidden), "bias is [hidden]");
         assert_eq!(out.len(), rows * hidden, "out is [rows, hidden]");
         match row_index {
             None => assert_eq!(x.len(), rows * hidden, "x is [rows, hidden]"),
@@ -102,14 +69,7 @@ impl Kernels {
                 // `out`, and no other task writes it.
                 unsafe {
                     let out = out.pointer().add(row * hidden);
-                    dispatch(
-                        variant,
-                        NormRow {
-                            norm: &norm,
-                            from,
-                            out,
-                        },
-                    );
+                    dispatch(variant, NormRow { norm: &norm, from, out });
                 }
             }
         });
@@ -136,14 +96,7 @@ struct NormRow<'a, T> {
 impl<T: Element> SimdTask for NormRow<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Norm {
-            hidden,
-            x,
-            gain,
-            bias,
-            eps,
-            ..
-        } = *self.norm;
+        let Norm { hidden, x, gain, bias, eps, .. } = *self.norm;
         let x = &x[self.from * hidden..][..hidden];
         let mean = match bias {
             None => 0.0,

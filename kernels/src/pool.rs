@@ -4,15 +4,17 @@
 //! - The caller is thread 0 and works too; a pool of one thread spawns none.
 //! - A run allocates nothing and takes no lock. A thread that wakes late finds the run closed and
 //!   sleeps again, so a short op never pays for a slow wake-up.
-//! - Between runs the threads sleep in the kernel (a parked thread waits on a futex). The only spin
-//!   is at the end of a run, while the last tasks of other threads finish.
+//! - Between runs the threads sleep on a futex. The only spin is at the end of a run, while the last
+//!   tasks of other threads finish.
 //! - A panic in a task aborts the process: a worker that lost a thread in the middle of an op must
 //!   not signal its timeline.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+
+use shm::futex;
+use shm::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, spin_loop};
 
 /// A task function: `(task, thread)`.
 type Task<'a> = &'a (dyn Fn(usize, usize) + Sync + 'a);
@@ -36,6 +38,10 @@ struct Shared {
     state: AtomicU64,
     /// Next task nobody has taken.
     next: AtomicUsize,
+    /// Changes when a run opens or the pool stops; idle threads sleep on it.
+    wake: AtomicU32,
+    /// Threads that sleep or are about to: without any, opening a run needs no system call.
+    sleepers: AtomicU32,
     stop: AtomicBool,
     job: UnsafeCell<Job>,
 }
@@ -45,6 +51,25 @@ struct Shared {
 unsafe impl Sync for Shared {}
 // SAFETY: the function pointer in `job` is `Sync`, so it may be called from any thread.
 unsafe impl Send for Shared {}
+
+impl Shared {
+    /// Wakes up to `count` sleeping threads, after a change they should see.
+    fn wake_threads(&self, count: usize) {
+        self.wake.fetch_add(1, Ordering::SeqCst);
+        // A thread that is not counted yet will find `wake` changed when it tries to sleep: it
+        // counts itself first, and both sides are sequentially consistent.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            futex::wake(&self.wake, u32::try_from(count).unwrap_or(futex::EVERYONE));
+        }
+    }
+
+    /// Sleeps unless `wake` has changed since it was `seen`.
+    fn sleep(&self, seen: u32) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        futex::wait(&self.wake, seen, None);
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// See the module header.
 pub struct Pool {
@@ -56,9 +81,7 @@ pub struct Pool {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pool")
-            .field("threads", &self.threads())
-            .finish_non_exhaustive()
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
     }
 }
 
@@ -81,17 +104,13 @@ impl Pool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             next: AtomicUsize::new(0),
+            wake: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
             stop: AtomicBool::new(false),
-            job: UnsafeCell::new(Job {
-                tasks: 0,
-                function: None,
-            }),
+            job: UnsafeCell::new(Job { tasks: 0, function: None }),
         });
-        let mut pool = Pool {
-            shared: Arc::clone(&shared),
-            workers: Vec::new(),
-            running: Cell::new(false),
-        };
+        let mut pool =
+            Pool { shared: Arc::clone(&shared), workers: Vec::new(), running: Cell::new(false) };
         for thread in 1..threads {
             let shared = Arc::clone(&shared);
             pool.workers.push(
@@ -111,10 +130,7 @@ impl Pool {
     /// Calls `function(task, thread)` once for every task in `0..tasks` and returns when all have
     /// returned. `thread` is below [`Pool::threads`], and no two calls with the same `thread` overlap.
     pub fn run(&self, tasks: usize, function: &(dyn Fn(usize, usize) + Sync)) {
-        assert!(
-            !self.running.replace(true),
-            "a task must not start a run of its own pool"
-        );
+        assert!(!self.running.replace(true), "a task must not start a run of its own pool");
         let guard = AbortOnPanic;
         if self.workers.is_empty() || tasks <= 1 {
             for task in 0..tasks {
@@ -134,19 +150,12 @@ impl Pool {
         // no new thread.
         let function: Task<'static> = unsafe { std::mem::transmute(function) };
         // SAFETY: the last run is closed and empty, so no thread reads `job` now.
-        unsafe {
-            *shared.job.get() = Job {
-                tasks,
-                function: Some(function),
-            }
-        };
+        shared.job.with_mut(|job| unsafe { *job = Job { tasks, function: Some(function) } });
         shared.next.store(0, Ordering::Relaxed);
         let run = (shared.state.load(Ordering::Relaxed) & !(OPEN | INSIDE)).wrapping_add(RUN);
         // SYNC POINT: `job` and `next` are visible to a thread that enters.
         shared.state.store(run | OPEN, Ordering::Release);
-        for worker in self.workers.iter().take(tasks - 1) {
-            worker.thread().unpark();
-        }
+        shared.wake_threads(tasks - 1);
         work(shared, tasks, function, 0);
         shared.state.fetch_and(!OPEN, Ordering::Relaxed);
         let mut spins = 0u32;
@@ -154,7 +163,7 @@ impl Pool {
         while shared.state.load(Ordering::Acquire) & INSIDE != 0 {
             spins += 1;
             if spins < 10_000 {
-                std::hint::spin_loop();
+                spin_loop();
             } else {
                 // The thread that is still inside may need this core.
                 std::thread::yield_now();
@@ -166,8 +175,8 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
+        self.shared.wake_threads(usize::MAX);
         for worker in self.workers.drain(..) {
-            worker.thread().unpark();
             // A worker cannot panic: tasks abort, and the loop around them has nothing to panic at.
             let _ = worker.join();
         }
@@ -187,11 +196,16 @@ fn work(shared: &Shared, tasks: usize, function: Task<'_>, thread: usize) {
 fn worker(shared: &Shared, thread: usize) {
     let guard = AbortOnPanic;
     let mut last_run = 0;
-    while !shared.stop.load(Ordering::Acquire) {
+    loop {
+        // SYNC POINT: what happened before `wake` changed (a run opened, stop) is visible below.
+        let seen = shared.wake.load(Ordering::SeqCst);
+        if shared.stop.load(Ordering::Acquire) {
+            break;
+        }
         let state = shared.state.load(Ordering::Relaxed);
         let run = state & !(OPEN | INSIDE);
         if state & OPEN == 0 || run == last_run {
-            std::thread::park();
+            shared.sleep(seen);
             continue;
         }
         // SYNC POINT: pairs with the store that opened the run.
@@ -205,7 +219,7 @@ fn worker(shared: &Shared, thread: usize) {
             continue;
         }
         // SAFETY: this thread is inside an open run, so `job` is not written until it leaves.
-        let job = unsafe { *shared.job.get() };
+        let job = shared.job.with(|job| unsafe { *job });
         if let Some(function) = job.function {
             work(shared, job.tasks, function, thread);
         }
@@ -233,11 +247,7 @@ mod tests {
                 });
                 for (task, count) in counts.iter().enumerate() {
                     let expected = usize::from(task < tasks);
-                    assert_eq!(
-                        count.swap(0, Ordering::Relaxed),
-                        expected,
-                        "{threads} {task}"
-                    );
+                    assert_eq!(count.swap(0, Ordering::Relaxed), expected, "{threads} {task}");
                 }
             }
         }

@@ -50,20 +50,13 @@ pub fn gelu(x: f64) -> f64 {
 pub fn rms_norm(x: &[f32], gain: &[f32], eps: f64) -> Vec<f64> {
     let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
     let scale = 1.0 / (mean + eps).sqrt();
-    x.iter()
-        .zip(gain)
-        .map(|(&x, &gain)| f64::from(x) * scale * f64::from(gain))
-        .collect()
+    x.iter().zip(gain).map(|(&x, &gain)| f64::from(x) * scale * f64::from(gain)).collect()
 }
 
 /// Layer norm of one row.
 pub fn layer_norm(x: &[f32], gain: &[f32], bias: &[f32], eps: f64) -> Vec<f64> {
     let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / x.len() as f64;
-    let variance = x
-        .iter()
-        .map(|&x| (f64::from(x) - mean).powi(2))
-        .sum::<f64>()
-        / x.len() as f64;
+    let variance = x.iter().map(|&x| (f64::from(x) - mean).powi(2)).sum::<f64>() / x.len() as f64;
     let scale = 1.0 / (variance + eps).sqrt();
     let normed = x.iter().map(|&x| (f64::from(x) - mean) * scale);
     normed
@@ -94,12 +87,7 @@ pub fn attention<T: Element>(
     (k_fresh, k_cache): (&[T], &[T]),
     (v_fresh, v_cache): (&[T], &[T]),
 ) -> Vec<(Vec<f64>, Vec<f64>)> {
-    let AttentionShape {
-        heads,
-        kv_heads,
-        head_dim,
-        scale,
-    } = *shape;
+    let AttentionShape { heads, kv_heads, head_dim, scale } = *shape;
     let group = shape.group();
     let kv_head = unit.kv_head as usize;
     let at = |fresh: &[T], cache: &[T], position: usize, i: usize| -> f64 {
@@ -127,10 +115,8 @@ pub fn attention<T: Element>(
                 .collect();
             let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
-            let probabilities: Vec<f64> = scores
-                .iter()
-                .map(|score| (score - highest).exp() / total)
-                .collect();
+            let probabilities: Vec<f64> =
+                scores.iter().map(|score| (score - highest).exp() / total).collect();
             let values = (0..head_dim)
                 .map(|i| {
                     let term = |position: usize| {

@@ -28,22 +28,11 @@ impl Kernels {
         x: &mut [T],
     ) {
         let half = head_dim / 2;
-        assert!(
-            head_dim <= self.limits.head_dim,
-            "head_dim is beyond the scratch limits"
-        );
+        assert!(head_dim <= self.limits.head_dim, "head_dim is beyond the scratch limits");
         assert_eq!(head_dim, 2 * half, "head_dim is even");
         assert_eq!(positions.len(), rows, "positions has an entry per row");
-        assert_eq!(
-            inverse_frequencies.len(),
-            half,
-            "inverse_frequencies is [head_dim / 2]"
-        );
-        assert_eq!(
-            x.len(),
-            rows * heads * head_dim,
-            "x is [rows, heads, head_dim]"
-        );
+        assert_eq!(inverse_frequencies.len(), half, "inverse_frequencies is [head_dim / 2]");
+        assert_eq!(x.len(), rows * heads * head_dim, "x is [rows, heads, head_dim]");
         let row_elements = heads * head_dim;
         let bytes = 4 * rows * row_elements * size_of::<T>();
         let x = Shared(x.as_mut_ptr());
@@ -52,9 +41,11 @@ impl Kernels {
             // SAFETY: this thread's scratch holds `head_dim` floats and more.
             let table = unsafe { std::slice::from_raw_parts_mut(per_thread.of(thread), head_dim) };
             let (cosines, sines) = table.split_at_mut(half);
-            for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
+            let first = task * TASK_ROWS;
+            for (row, position) in positions.iter().enumerate().skip(first).take(TASK_ROWS) {
+                let position = *position as f32;
                 for (index, frequency) in inverse_frequencies.iter().enumerate() {
-                    let angle = positions[row] as f32 * frequency;
+                    let angle = position * frequency;
                     (sines[index], cosines[index]) = angle.sin_cos();
                 }
                 // SAFETY: the row lies within x, and no other task touches it.

@@ -27,10 +27,7 @@ pub struct SampleScratch {
 impl SampleScratch {
     /// Scratch for logits of up to `vocab` entries.
     pub fn new(vocab: usize) -> Self {
-        SampleScratch {
-            order: Vec::with_capacity(vocab),
-            weights: Vec::with_capacity(vocab),
-        }
+        SampleScratch { order: Vec::with_capacity(vocab), weights: Vec::with_capacity(vocab) }
     }
 }
 
@@ -51,10 +48,7 @@ pub fn sample(
     if temperature <= 0.0 || temperature.is_nan() || !largest.is_finite() {
         return greedy;
     }
-    assert!(
-        logits.len() <= scratch.order.capacity(),
-        "scratch is as long as the logits"
-    );
+    assert!(logits.len() <= scratch.order.capacity(), "scratch is as long as the logits");
     let SampleScratch { order, weights } = scratch;
     weights.clear();
     weights.extend(logits.iter().map(|&logit| {
@@ -63,17 +57,12 @@ pub fn sample(
     }));
     order.clear();
     order.extend((0..logits.len() as u32).filter(|&token| weights[token as usize] > 0.0));
-    let total: f64 = order
-        .iter()
-        .map(|&token| f64::from(weights[token as usize]))
-        .sum();
+    let total: f64 = order.iter().map(|&token| f64::from(weights[token as usize])).sum();
     let mut kept_total = total;
     if top_p < 1.0 {
         // Ties in the order of the vocabulary, so that the set is well defined.
         order.sort_unstable_by(|&a, &b| {
-            weights[b as usize]
-                .total_cmp(&weights[a as usize])
-                .then(a.cmp(&b))
+            weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b))
         });
         let target = f64::from(top_p) * total;
         let mut kept = 0;
@@ -159,14 +148,8 @@ mod tests {
         let mut scratch = SampleScratch::new(3);
         for step in 0..50 {
             let random = step as f32 / 50.0;
-            assert_ne!(
-                sample(&[1.0, f32::NAN, 1.0], 1.0, 1.0, random, &mut scratch),
-                1
-            );
-            assert_eq!(
-                sample(&[1.0, f32::INFINITY, 1.0], 1.0, 0.9, random, &mut scratch),
-                1
-            );
+            assert_ne!(sample(&[1.0, f32::NAN, 1.0], 1.0, 1.0, random, &mut scratch), 1);
+            assert_eq!(sample(&[1.0, f32::INFINITY, 1.0], 1.0, 0.9, random, &mut scratch), 1);
         }
     }
 

@@ -65,9 +65,7 @@ unsafe impl Sync for AlignedBuffer {}
 
 impl std::fmt::Debug for AlignedBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AlignedBuffer")
-            .field("len", &self.len)
-            .finish_non_exhaustive()
+        f.debug_struct("AlignedBuffer").field("len", &self.len).finish_non_exhaustive()
     }
 }
 

@@ -30,10 +30,7 @@ pub enum VariantError {
     #[error(
         "TANDEM_KERNELS={requested} cannot be used: this machine's processor lacks it; the best it can run is {best}."
     )]
-    Unsupported {
-        requested: &'static str,
-        best: &'static str,
-    },
+    Unsupported { requested: &'static str, best: &'static str },
 }
 
 impl Variant {
@@ -70,10 +67,7 @@ impl Variant {
 
     /// The variants this machine can run, slowest first.
     pub fn available() -> Vec<Variant> {
-        Variant::ALL
-            .into_iter()
-            .filter(|variant| variant.is_available())
-            .collect()
+        Variant::ALL.into_iter().filter(|variant| variant.is_available()).collect()
     }
 
     /// The fastest variant this machine can run.
@@ -106,10 +100,7 @@ impl Variant {
             Ok(variant)
         } else {
             let best = Variant::best().name();
-            Err(VariantError::Unsupported {
-                requested: variant.name(),
-                best,
-            })
+            Err(VariantError::Unsupported { requested: variant.name(), best })
         }
     }
 }
@@ -168,10 +159,7 @@ mod tests {
         }
         assert_eq!(Variant::from_name(""), Ok(Variant::best()));
         let error = Variant::from_name("neon").unwrap_err().to_string();
-        assert!(
-            error.contains("neon") && error.contains("avx512"),
-            "{error}"
-        );
+        assert!(error.contains("neon") && error.contains("avx512"), "{error}");
         for variant in Variant::ALL {
             if !variant.is_available() {
                 let error = Variant::from_name(variant.name()).unwrap_err().to_string();

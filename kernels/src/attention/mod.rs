@@ -96,20 +96,10 @@ struct Inputs<'a, T> {
 /// Which steps a call runs, and where scores and results go.
 #[derive(Clone, Copy)]
 enum Stage<T> {
-    Scores {
-        out: Shared<f32>,
-    },
-    Softmax {
-        scores: *const f32,
-        out: Shared<f32>,
-    },
-    Values {
-        probabilities: *const f32,
-        out: Shared<T>,
-    },
-    Fused {
-        out: Shared<T>,
-    },
+    Scores { out: Shared<f32> },
+    Softmax { scores: *const f32, out: Shared<f32> },
+    Values { probabilities: *const f32, out: Shared<T> },
+    Fused { out: Shared<T> },
 }
 
 // SAFETY: the pointers come from slices borrowed for the whole call; units write disjoint parts.
@@ -130,21 +120,8 @@ impl Kernels {
         let rows = check_rows(shape, q);
         self.check_units(shape, units, rows, k_fresh, k_cache);
         check_scores(shape, units, out.len());
-        let inputs = Inputs {
-            q,
-            k_fresh,
-            k_cache,
-            v_fresh: &[],
-            v_cache: &[],
-        };
-        self.attention_stage(
-            shape,
-            units,
-            inputs,
-            Stage::Scores {
-                out: Shared(out.as_mut_ptr()),
-            },
-        );
+        let inputs = Inputs { q, k_fresh, k_cache, v_fresh: &[], v_cache: &[] };
+        self.attention_stage(shape, units, inputs, Stage::Scores { out: Shared(out.as_mut_ptr()) });
     }
 
     /// Softmax over the visible positions of every (row, head) of every unit.
@@ -158,17 +135,9 @@ impl Kernels {
         check_scores(shape, units, scores.len());
         check_scores(shape, units, probabilities.len());
         let out = Shared(probabilities.as_mut_ptr());
-        let inputs = Inputs::<f32> {
-            q: &[],
-            k_fresh: &[],
-            k_cache: &[],
-            v_fresh: &[],
-            v_cache: &[],
-        };
-        let stage = Stage::Softmax {
-            scores: scores.as_ptr(),
-            out,
-        };
+        let inputs =
+            Inputs::<f32> { q: &[], k_fresh: &[], k_cache: &[], v_fresh: &[], v_cache: &[] };
+        let stage = Stage::Softmax { scores: scores.as_ptr(), out };
         self.attention_stage(shape, units, inputs, stage);
     }
 
@@ -186,18 +155,9 @@ impl Kernels {
         let rows = check_rows(shape, out);
         self.check_units(shape, units, rows, v_fresh, v_cache);
         check_scores(shape, units, probabilities.len());
-        let inputs = Inputs {
-            q: &[],
-            k_fresh: &[],
-            k_cache: &[],
-            v_fresh,
-            v_cache,
-        };
+        let inputs = Inputs { q: &[], k_fresh: &[], k_cache: &[], v_fresh, v_cache };
         let probabilities = probabilities.as_ptr();
-        let stage = Stage::Values {
-            probabilities,
-            out: Shared(out.as_mut_ptr()),
-        };
+        let stage = Stage::Values { probabilities, out: Shared(out.as_mut_ptr()) };
         self.attention_stage(shape, units, inputs, stage);
     }
 
@@ -218,21 +178,8 @@ impl Kernels {
         assert_eq!(out.len(), q.len(), "out is [rows, heads * head_dim]");
         self.check_units(shape, units, rows, k_fresh, k_cache);
         self.check_units(shape, units, rows, v_fresh, v_cache);
-        let inputs = Inputs {
-            q,
-            k_fresh,
-            k_cache,
-            v_fresh,
-            v_cache,
-        };
-        self.attention_stage(
-            shape,
-            units,
-            inputs,
-            Stage::Fused {
-                out: Shared(out.as_mut_ptr()),
-            },
-        );
+        let inputs = Inputs { q, k_fresh, k_cache, v_fresh, v_cache };
+        self.attention_stage(shape, units, inputs, Stage::Fused { out: Shared(out.as_mut_ptr()) });
     }
 
     /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past` cached
@@ -244,9 +191,7 @@ impl Kernels {
         fresh: &[T],
         cache: &mut [T],
     ) {
-        let AttentionShape {
-            kv_heads, head_dim, ..
-        } = *shape;
+        let AttentionShape { kv_heads, head_dim, .. } = *shape;
         for unit in units {
             for row in 0..unit.rows as usize {
                 let from =
@@ -267,16 +212,9 @@ impl Kernels {
     ) {
         let group = shape.group();
         let block_rows = block_queries(group) / group;
-        let most_rows = units
-            .iter()
-            .map(|unit| unit.rows as usize)
-            .max()
-            .unwrap_or(0);
+        let most_rows = units.iter().map(|unit| unit.rows as usize).max().unwrap_or(0);
         let blocks = most_rows.div_ceil(block_rows);
-        let positions: usize = units
-            .iter()
-            .map(|unit| unit.positions() * unit.rows as usize)
-            .sum();
+        let positions: usize = units.iter().map(|unit| unit.positions() * unit.rows as usize).sum();
         let bytes = 2 * positions * shape.head_dim * size_of::<T>();
         let (variant, per_thread) = (self.variant, &self.per_thread);
         self.run_sized(units.len() * blocks, bytes, &|task, thread| {
@@ -289,13 +227,7 @@ impl Kernels {
             }
             let block = UnitBlock { unit, rows };
             let scratch = per_thread.of(thread);
-            let task = BlockTask {
-                shape,
-                block,
-                inputs: &inputs,
-                stage,
-                scratch,
-            };
+            let task = BlockTask { shape, block, inputs: &inputs, stage, scratch };
             // SAFETY: the variant was checked when the kernels were built; every unit was checked
             // against every slice that this stage touches, and the scratch is this thread's.
             unsafe { dispatch(variant, task) };
@@ -310,43 +242,19 @@ impl Kernels {
         fresh: &[T],
         cache: &[T],
     ) {
-        let AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            ..
-        } = *shape;
+        let AttentionShape { heads, kv_heads, head_dim, .. } = *shape;
         let limits = &self.limits;
         assert!(
             kv_heads > 0 && heads % kv_heads == 0,
             "query heads are a multiple of the KV heads"
         );
-        assert!(
-            shape.group() <= limits.group,
-            "the group is beyond the scratch limits"
-        );
-        assert!(
-            head_dim <= limits.head_dim,
-            "head_dim is beyond the scratch limits"
-        );
-        assert_eq!(
-            fresh.len(),
-            rows * kv_heads * head_dim,
-            "k, v are [rows, kv_heads * head_dim]"
-        );
+        assert!(shape.group() <= limits.group, "the group is beyond the scratch limits");
+        assert!(head_dim <= limits.head_dim, "head_dim is beyond the scratch limits");
+        assert_eq!(fresh.len(), rows * kv_heads * head_dim, "k, v are [rows, kv_heads * head_dim]");
         for unit in units {
-            assert!(
-                unit.row0 as usize + unit.rows as usize <= rows,
-                "a unit lies within the rows"
-            );
-            assert!(
-                (unit.kv_head as usize) < kv_heads,
-                "a unit's KV head exists"
-            );
-            assert!(
-                unit.positions() <= limits.positions,
-                "positions beyond the scratch limits"
-            );
+            assert!(unit.row0 as usize + unit.rows as usize <= rows, "a unit lies within the rows");
+            assert!((unit.kv_head as usize) < kv_heads, "a unit's KV head exists");
+            assert!(unit.positions() <= limits.positions, "positions beyond the scratch limits");
             let end = unit.cache_offset + unit.past as usize * head_dim;
             assert!(
                 unit.past == 0 || end <= cache.len(),
@@ -359,10 +267,7 @@ impl Kernels {
 /// Rows of a `[rows, heads * head_dim]` slice.
 fn check_rows<T>(shape: &AttentionShape, slice: &[T]) -> usize {
     let row = shape.heads * shape.head_dim;
-    assert!(
-        row > 0 && slice.len().is_multiple_of(row),
-        "rows of heads * head_dim elements"
-    );
+    assert!(row > 0 && slice.len().is_multiple_of(row), "rows of heads * head_dim elements");
     slice.len() / row
 }
 
@@ -384,23 +289,12 @@ struct BlockTask<'a, T> {
 impl<T: Element> SimdTask for BlockTask<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let BlockTask {
-            shape,
-            block,
-            inputs,
-            stage,
-            scratch,
-        } = self;
+        let BlockTask { shape, block, inputs, stage, scratch } = self;
         let group = shape.group();
         // Where this block's first row lies in the unit's scores.
         let stride = block.unit.positions();
         let at = block.unit.scores_offset + block.rows.start * group * stride;
-        let steps = Steps {
-            s,
-            shape,
-            block: &block,
-            heads_scratch: scratch,
-        };
+        let steps = Steps { s, shape, block: &block, heads_scratch: scratch };
         // SAFETY: units were checked against all slices; scratch has room for a block's heads and
         // behind them its scores.
         unsafe {

@@ -52,9 +52,7 @@ impl<S: Simd> Steps<'_, S> {
     /// Offset of a query's head in a `[rows, heads * head_dim]` tensor.
     #[inline(always)]
     fn head_offset(&self, query: usize) -> usize {
-        let AttentionShape {
-            heads, head_dim, ..
-        } = *self.shape;
+        let AttentionShape { heads, head_dim, .. } = *self.shape;
         let group = self.shape.group();
         let row = self.block.unit.row0 as usize + self.block.rows.start + query / group;
         let head = self.block.unit.kv_head as usize * group + query % group;
@@ -64,16 +62,8 @@ impl<S: Simd> Steps<'_, S> {
     /// The cached and the fresh positions that the block sees, as `(fresh, cache)` pointers.
     #[inline(always)]
     fn segments<T>(&self, (fresh, cache): (*const T, *const T)) -> [Segment<T>; 2] {
-        let AttentionShape {
-            kv_heads, head_dim, ..
-        } = *self.shape;
-        let Unit {
-            row0,
-            past,
-            kv_head,
-            cache_offset,
-            ..
-        } = self.block.unit;
+        let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
+        let Unit { row0, past, kv_head, cache_offset, .. } = self.block.unit;
         let past = past as usize;
         let first_row = row0 as usize * kv_heads + kv_head as usize;
         [
@@ -127,9 +117,7 @@ impl<S: Simd> Steps<'_, S> {
             };
             for position in (segment.first..segment.end).step_by(tile_positions) {
                 let width = tile_positions.min(segment.end - position);
-                let keys = segment
-                    .base
-                    .wrapping_add((position - segment.first) * segment.stride);
+                let keys = segment.base.wrapping_add((position - segment.first) * segment.stride);
                 for query in (0..self.queries()).step_by(tile_queries) {
                     let height = tile_queries.min(self.queries() - query);
                     if self.limit(query + height - 1) <= position {
@@ -166,12 +154,7 @@ impl<S: Simd> Steps<'_, S> {
             // SAFETY: the caller's promise.
             unsafe {
                 let limit = self.limit(query);
-                softmax_row(
-                    self.s,
-                    scores.add(query * stride),
-                    out.add(query * stride),
-                    limit,
-                );
+                softmax_row(self.s, scores.add(query * stride), out.add(query * stride), limit);
             }
         }
     }
@@ -199,15 +182,8 @@ impl<S: Simd> Steps<'_, S> {
         for segment in self.segments(v) {
             for first in (segment.first..segment.end).step_by(BLOCK_POSITIONS) {
                 let end = segment.end.min(first + BLOCK_POSITIONS);
-                let values = segment
-                    .base
-                    .wrapping_add((first - segment.first) * segment.stride);
-                let call = ValuesCall {
-                    first,
-                    end,
-                    values,
-                    v_stride: segment.stride,
-                };
+                let values = segment.base.wrapping_add((first - segment.first) * segment.stride);
+                let call = ValuesCall { first, end, values, v_stride: segment.stride };
                 // SAFETY: as for this function; `call` names positions of the segment.
                 unsafe { self.values_block(call, probabilities, stride) };
             }
@@ -302,9 +278,7 @@ impl<S: Simd> Steps<'_, S> {
                 v_stride: call.v_stride,
                 probabilities: probabilities.add(query * stride + first),
                 p_stride: stride,
-                sums: self
-                    .heads_scratch
-                    .add(query * head_stride(self.shape.head_dim) + at),
+                sums: self.heads_scratch.add(query * head_stride(self.shape.head_dim) + at),
                 sums_stride: head_stride(self.shape.head_dim),
                 positions: end - first,
                 tail,

@@ -30,13 +30,7 @@ impl<T: Element> Epilogue<T> {
             LinearOut::Gelu(out) => (out.len(), Epilogue::Gelu(out.as_mut_ptr())),
             LinearOut::SiluMul { gate, out } => {
                 assert_eq!(gate.len(), len, "gate is [rows, n]");
-                (
-                    out.len(),
-                    Epilogue::SiluMul {
-                        gate: gate.as_ptr(),
-                        out: out.as_mut_ptr(),
-                    },
-                )
+                (out.len(), Epilogue::SiluMul { gate: gate.as_ptr(), out: out.as_mut_ptr() })
             }
             LinearOut::AddTo(out) => (out.len(), Epilogue::AddTo(out.as_mut_ptr())),
             LinearOut::StoreF32(out) => (out.len(), Epilogue::StoreF32(out.as_mut_ptr())),
@@ -51,10 +45,9 @@ impl<T: Element> Epilogue<T> {
             Epilogue::Store(out) => Epilogue::Store(out.wrapping_add(offset)),
             Epilogue::Relu(out) => Epilogue::Relu(out.wrapping_add(offset)),
             Epilogue::Gelu(out) => Epilogue::Gelu(out.wrapping_add(offset)),
-            Epilogue::SiluMul { gate, out } => Epilogue::SiluMul {
-                gate: gate.wrapping_add(offset),
-                out: out.wrapping_add(offset),
-            },
+            Epilogue::SiluMul { gate, out } => {
+                Epilogue::SiluMul { gate: gate.wrapping_add(offset), out: out.wrapping_add(offset) }
+            }
             Epilogue::AddTo(out) => Epilogue::AddTo(out.wrapping_add(offset)),
             Epilogue::StoreF32(out) => Epilogue::StoreF32(out.wrapping_add(offset)),
         }
@@ -124,13 +117,7 @@ impl<T: Element> Epilogue<T> {
 #[inline(always)]
 pub(crate) unsafe fn load_up_to<S: Simd, T: Element>(s: S, from: *const T, width: usize) -> S::F {
     // SAFETY: the caller's promise; the partial form is for less than a vector.
-    unsafe {
-        if width == S::LANES {
-            T::load(s, from)
-        } else {
-            T::load_partial(s, from, width)
-        }
-    }
+    unsafe { if width == S::LANES { T::load(s, from) } else { T::load_partial(s, from, width) } }
 }
 
 /// # Safety

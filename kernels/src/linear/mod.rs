@@ -85,19 +85,8 @@ fn packed_stride(k: usize) -> usize {
 impl Kernels {
     /// Runs a linear. Each row's result depends on that row alone, bit for bit.
     pub fn linear<T: Element>(&self, linear: Linear<'_, T>) {
-        let Linear {
-            rows,
-            n,
-            k,
-            x,
-            weight,
-            bias,
-            out,
-        } = linear;
-        assert!(
-            k <= self.limits.linear_inputs,
-            "k {k} is beyond the scratch limits"
-        );
+        let Linear { rows, n, k, x, weight, bias, out } = linear;
+        assert!(k <= self.limits.linear_inputs, "k {k} is beyond the scratch limits");
         assert_eq!(x.len(), rows * k, "x is [rows, k]");
         assert_eq!(weight.len(), n * k, "weight is [n, k]");
         assert!(bias.is_none_or(|bias| bias.len() == n), "bias is [n]");
@@ -138,28 +127,17 @@ impl Kernels {
         }
         let row_blocks = pass.rows.div_ceil(TASK_ROWS);
         let block_rows = pass.rows.div_ceil(row_blocks);
-        self.pool
-            .run(pass.n.div_ceil(TASK_COLS) * row_blocks, &|task, thread| {
-                // Row blocks of the same columns follow each other: the weight comes from memory once.
-                let (block, columns) = (task % row_blocks, task / row_blocks);
-                let rows = block * block_rows..pass.rows.min((block + 1) * block_rows);
-                let cols = columns * TASK_COLS..pass.n.min((columns + 1) * TASK_COLS);
-                let scratch = per_thread.of(thread);
-                // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
-                // within the shapes asserted in `linear`, tasks write disjoint outputs, and `scratch`
-                // belongs to this thread.
-                unsafe {
-                    dispatch(
-                        variant,
-                        Block {
-                            pass,
-                            rows,
-                            cols,
-                            scratch,
-                        },
-                    )
-                };
-            });
+        self.pool.run(pass.n.div_ceil(TASK_COLS) * row_blocks, &|task, thread| {
+            // Row blocks of the same columns follow each other: the weight comes from memory once.
+            let (block, columns) = (task % row_blocks, task / row_blocks);
+            let rows = block * block_rows..pass.rows.min((block + 1) * block_rows);
+            let cols = columns * TASK_COLS..pass.n.min((columns + 1) * TASK_COLS);
+            let scratch = per_thread.of(thread);
+            // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
+            // within the shapes asserted in `linear`, tasks write disjoint outputs, and `scratch`
+            // belongs to this thread.
+            unsafe { dispatch(variant, Block { pass, rows, cols, scratch }) };
+        });
     }
 }
 
@@ -196,13 +174,7 @@ struct Pack<T> {
 impl<T: Element> SimdTask for Pack<T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Pass {
-            k,
-            x,
-            packed,
-            stride,
-            ..
-        } = self.pass;
+        let Pass { k, x, packed, stride, .. } = self.pass;
         for row in self.first..self.first + self.count {
             // SAFETY: the row lies within x and within the packed scratch, whose stride is at least
             // k in whole pairs.
@@ -239,20 +211,14 @@ impl<T: Element> SimdTask for Block<T> {
                 }
             }
         }
-        let Block {
-            pass,
-            rows,
-            cols,
-            scratch,
-        } = self;
+        let Block { pass, rows, cols, scratch } = self;
         for row in rows.clone() {
             // SAFETY: the accumulators of this row are complete, and row and columns lie within the
             // outputs.
             unsafe {
                 let acc = scratch.add((row - rows.start) * TASK_COLS * S::LANES);
                 let bias = pass.bias.map(|bias| bias.add(cols.start));
-                pass.epilogue
-                    .finish(s, acc, bias, row * pass.n + cols.start, cols.len());
+                pass.epilogue.finish(s, acc, bias, row * pass.n + cols.start, cols.len());
             }
         }
     }
@@ -308,11 +274,7 @@ impl<T: Element> Block<T> {
                 // The next tile of weight rows, a share of it beside each tile of rows.
                 for j in 0..S::TILE.1 {
                     for line in tile * lines / tiles..(tile + 1) * lines / tiles {
-                        s.prefetch(
-                            next.wrapping_add(j * k)
-                                .cast::<u8>()
-                                .wrapping_add(line * 64),
-                        );
+                        s.prefetch(next.wrapping_add(j * k).cast::<u8>().wrapping_add(line * 64));
                     }
                 }
             });

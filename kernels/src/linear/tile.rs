@@ -128,16 +128,12 @@ unsafe fn run<S: Simd, W: SimdElement, const MR: usize, const NR: usize>(
                     W::load_pair_partial(s, from, tail)
                 };
             }
-            for i in 0..MR {
-                let x = s.load(x.add(i * shape.x_stride + offset));
-                for j in 0..NR {
-                    sums[i][j] = s.fma(first[j], x, sums[i][j]);
-                }
-            }
-            for i in 0..MR {
-                let x = s.load(x.add(i * shape.x_stride + offset + S::LANES));
-                for j in 0..NR {
-                    sums[i][j] = s.fma(second[j], x, sums[i][j]);
+            for (half, w) in [first, second].into_iter().enumerate() {
+                for (i, row) in sums.iter_mut().enumerate() {
+                    let x = s.load(x.add(i * shape.x_stride + offset + half * S::LANES));
+                    for (sum, w) in row.iter_mut().zip(w) {
+                        *sum = s.fma(w, x, *sum);
+                    }
                 }
             }
         };

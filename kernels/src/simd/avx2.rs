@@ -52,10 +52,7 @@ fn round_to_bf16(_: Avx2, value: __m256) -> __m256i {
 fn split_pair(_: Avx2, both: __m256i) -> (__m256, __m256) {
     with_token!({
         let odd = _mm256_and_si256(both, _mm256_set1_epi32(0xffff_0000_u32 as i32));
-        (
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)),
-            _mm256_castsi256_ps(odd),
-        )
+        (_mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)), _mm256_castsi256_ps(odd))
     })
 }
 
@@ -120,9 +117,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn round(self, a: __m256) -> __m256 {
-        with_token!(_mm256_round_ps::<
-            { _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC },
-        >(a))
+        with_token!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
     }
 
     #[inline(always)]

@@ -54,10 +54,7 @@ fn round_to_bf16(_: Avx512, value: __m512) -> __m512i {
 fn split_pair(_: Avx512, both: __m512i) -> (__m512, __m512) {
     with_token!({
         let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
-        (
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)),
-            _mm512_castsi512_ps(odd),
-        )
+        (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(odd))
     })
 }
 
@@ -108,11 +105,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn select_less(self, a: __m512, b: __m512, yes: __m512, no: __m512) -> __m512 {
-        with_token!(_mm512_mask_blend_ps(
-            _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b),
-            no,
-            yes
-        ))
+        with_token!(_mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b), no, yes))
     }
 
     #[inline(always)]
@@ -132,10 +125,7 @@ impl Simd for Avx512 {
     fn sum_lanes(self, a: __m512) -> f32 {
         with_token!({
             let eight = _mm256_add_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
-            let four = _mm_add_ps(
-                _mm256_castps256_ps128(eight),
-                _mm256_extractf128_ps::<1>(eight),
-            );
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<0b01>(two, two)))
         })
@@ -145,10 +135,7 @@ impl Simd for Avx512 {
     fn max_lanes(self, a: __m512) -> f32 {
         with_token!({
             let eight = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
-            let four = _mm_max_ps(
-                _mm256_castps256_ps128(eight),
-                _mm256_extractf128_ps::<1>(eight),
-            );
+            let four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<0b01>(two, two)))
         })

@@ -43,10 +43,7 @@ pub fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
     p = s.fma(p, t, s.splat(1.421_413_7));
     p = s.fma(p, t, s.splat(-0.284_496_74));
     p = s.fma(p, t, s.splat(0.254_829_6));
-    let tail = s.mul(
-        s.mul(p, t),
-        exp(s, s.sub(zero, s.mul(magnitude, magnitude))),
-    );
+    let tail = s.mul(s.mul(p, t), exp(s, s.sub(zero, s.mul(magnitude, magnitude))));
     // 1 + erf is 2 - tail on the right and tail on the left, which keeps the small values exact.
     let one_plus_erf = s.select_less(x, zero, tail, s.sub(s.splat(2.0), tail));
     s.mul(s.mul(x, s.splat(0.5)), one_plus_erf)

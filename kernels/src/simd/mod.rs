@@ -176,10 +176,7 @@ impl SimdElement for f32 {
             if count < S::LANES {
                 (s.load_partial(from, count), s.zero())
             } else {
-                (
-                    s.load(from),
-                    s.load_partial(from.add(S::LANES), count - S::LANES),
-                )
+                (s.load(from), s.load_partial(from.add(S::LANES), count - S::LANES))
             }
         }
     }

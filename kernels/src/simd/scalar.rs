@@ -64,13 +64,7 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn select_less(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
-        std::array::from_fn(|lane| {
-            if a[lane] < b[lane] {
-                yes[lane]
-            } else {
-                no[lane]
-            }
-        })
+        std::array::from_fn(|lane| if a[lane] < b[lane] { yes[lane] } else { no[lane] })
     }
 
     #[inline(always)]
@@ -94,10 +88,7 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn max_lanes(self, a: Self::F) -> f32 {
-        a.iter().fold(
-            a[0],
-            |largest, &value| if largest > value { largest } else { value },
-        )
+        a.iter().fold(a[0], |largest, &value| if largest > value { largest } else { value })
     }
 
     #[inline(always)]
@@ -150,10 +141,7 @@ impl Simd for Scalar {
     unsafe fn load_pair_bf16(self, from: *const bf16) -> (Self::F, Self::F) {
         // SAFETY: the caller promises 2 * LANES readable bf16.
         let pairs = unsafe { from.cast::<[[bf16; 2]; LANES]>().read_unaligned() };
-        (
-            pairs.map(|pair| pair[0].to_f32()),
-            pairs.map(|pair| pair[1].to_f32()),
-        )
+        (pairs.map(|pair| pair[0].to_f32()), pairs.map(|pair| pair[1].to_f32()))
     }
 
     #[inline(always)]
@@ -169,10 +157,7 @@ impl Simd for Scalar {
     #[inline(always)]
     unsafe fn store_pair_bf16(self, to: *mut bf16, value: (Self::F, Self::F)) {
         let pairs: [[bf16; 2]; LANES] = std::array::from_fn(|lane| {
-            [
-                Element::from_f32(value.0[lane]),
-                Element::from_f32(value.1[lane]),
-            ]
+            [Element::from_f32(value.0[lane]), Element::from_f32(value.1[lane])]
         });
         // SAFETY: the caller promises 2 * LANES writable bf16.
         unsafe { to.cast::<[[bf16; 2]; LANES]>().write_unaligned(pairs) }

@@ -1,0 +1,93 @@
+//! Shared by the kernel tests: seeded inputs, kernels of every variant and thread count, comparison.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use kernels::{Element, Kernels, ScratchLimits, Variant};
+
+/// Small seeded generator (SplitMix64): tests must not depend on the generator they test.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Roughly normal in shape, within -2..2.
+    pub fn unit(&mut self) -> f32 {
+        let draw = |bits: u64| (bits >> 40) as f32 / (1u64 << 23) as f32 - 1.0;
+        draw(self.bits()) + draw(self.bits())
+    }
+
+    pub fn below(&mut self, end: usize) -> usize {
+        (self.bits() % end as u64) as usize
+    }
+
+    pub fn vector<T: Element>(&mut self, len: usize) -> Vec<T> {
+        (0..len).map(|_| T::from_f32(self.unit())).collect()
+    }
+}
+
+pub const LIMITS: ScratchLimits =
+    ScratchLimits { rows: 300, linear_inputs: 4096, positions: 700, group: 9, head_dim: 128 };
+
+/// Every variant of this machine; those it lacks are named as skipped.
+pub fn variants(test: &str) -> Vec<Variant> {
+    for variant in Variant::ALL {
+        if !variant.is_available() {
+            println!("SKIP {test} ({}): this processor lacks it", variant.name());
+        }
+    }
+    Variant::available()
+}
+
+pub fn kernels(variant: Variant, threads: usize) -> Kernels {
+    Kernels::new(variant, threads, LIMITS).expect("threads start")
+}
+
+/// A vector of `len` NaN: what a kernel leaves unwritten shows.
+pub fn poison<T: Element>(len: usize) -> Vec<T> {
+    vec![T::from_f32(f32::NAN); len]
+}
+
+pub fn bits<T: Element>(values: &[T]) -> Vec<u32> {
+    values.iter().map(|value| value.to_f32().to_bits()).collect()
+}
+
+/// Each difference, less the one rounding of the result to `T`, is within `tolerance` times the root
+/// mean square of its row of `expected`. `typical` is the size to expect of a value, for rows so
+/// short that theirs says nothing. This is far stricter than `Op::tolerance` in bf16.
+pub fn assert_close<T: Element>(
+    actual: &[T],
+    expected: &[f64],
+    (row, typical): (usize, f64),
+    tolerance: f64,
+    context: &str,
+) {
+    assert_eq!(actual.len(), expected.len(), "{context}");
+    let half_step = if size_of::<T>() == 2 { 1.0 / 256.0 } else { 1.0 / 16_777_216.0 };
+    let row = row.max(1);
+    for (index, (actual, expected)) in actual.chunks(row).zip(expected.chunks(row)).enumerate() {
+        let square: f64 = expected.iter().map(|value| value * value).sum();
+        let floor = if row < 8 { typical } else { typical / 8.0 };
+        let rms = (square / expected.len() as f64).sqrt().max(floor);
+        for (column, (actual, expected)) in actual.iter().zip(expected).enumerate() {
+            let difference = (f64::from(actual.to_f32()) - expected).abs();
+            assert!(
+                difference <= tolerance * rms + half_step * expected.abs(),
+                "{context}: row {index} column {column}: {actual:?} instead of {expected} (rms {rms})"
+            );
+        }
+    }
+}
+
+/// What the table of operations allows a linear in f32.
+pub fn tolerance() -> f64 {
+    f64::from(model::ops::Op::Q.tolerance(model::config::Dtype::F32))
+}

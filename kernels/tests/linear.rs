@@ -1,0 +1,280 @@
+//! Linears: every variant against the reference, every output form, and row independence.
+
+mod common;
+
+use common::{LIMITS, Random, assert_close, bits, kernels, poison, tolerance, variants};
+use half::bf16;
+use kernels::{Element, Kernels, Linear, LinearOut, ScratchLimits, Variant, reference};
+
+struct Case<T> {
+    shape: (usize, usize, usize),
+    x: Vec<T>,
+    weight: Vec<T>,
+    bias: Vec<f32>,
+}
+
+fn case<T: Element>(seed: u64, (rows, n, k): (usize, usize, usize)) -> Case<T> {
+    let mut random = Random::new(seed);
+    let (x, weight) = (random.vector(rows * k), random.vector(n * k));
+    Case { shape: (rows, n, k), x, weight, bias: random.vector(n) }
+}
+
+impl<T: Element> Case<T> {
+    fn run(&self, kernels: &Kernels, bias: bool, out: LinearOut<'_, T>) {
+        let (rows, n, k) = self.shape;
+        let bias = bias.then_some(&self.bias[..]);
+        kernels.linear(Linear { rows, n, k, x: &self.x, weight: &self.weight, bias, out });
+    }
+
+    fn expected(&self, bias: bool) -> Vec<f64> {
+        let bias = bias.then_some(&self.bias[..]);
+        reference::linear(self.shape, &self.x, &self.weight, bias)
+    }
+}
+
+const ROWS: [usize; 8] = [1, 2, 3, 4, 5, 13, 31, 130];
+const SIZES: [usize; 12] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65];
+
+fn check_sizes<T: Element>(name: &str) {
+    for variant in variants(name) {
+        let kernels = kernels(variant, 2);
+        for (round, &rows) in ROWS.iter().enumerate() {
+            for (offset, &n) in SIZES.iter().enumerate() {
+                // Every k with every n would only repeat paths; the diagonals meet each pair class.
+                for k in [SIZES[(offset + round) % 12], SIZES[(offset * 5 + 7) % 12], 600] {
+                    let seed = (rows * 1_000_003 + n * 1_009 + k) as u64;
+                    let context = format!("seed {seed} {variant:?} {rows}x{n}x{k}");
+                    let case = case::<T>(seed, (rows, n, k));
+                    let mut out = poison::<T>(rows * n);
+                    case.run(&kernels, true, LinearOut::Store(&mut out));
+                    assert_close(
+                        &out,
+                        &case.expected(true),
+                        (n, (k as f64).sqrt() / 2.0),
+                        tolerance(),
+                        &context,
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bf16_agrees_with_the_reference_over_awkward_sizes() {
+    check_sizes::<bf16>("bf16_agrees_with_the_reference_over_awkward_sizes");
+}
+
+#[test]
+fn f32_agrees_with_the_reference_over_awkward_sizes() {
+    check_sizes::<f32>("f32_agrees_with_the_reference_over_awkward_sizes");
+}
+
+fn check_outputs<T: Element>(variant: Variant) {
+    let kernels = kernels(variant, 2);
+    let (rows, n, k) = (7, 45, 97);
+    let seed = 77;
+    let context = |form: &str| format!("seed {seed} {variant:?} {form}");
+    let case = case::<T>(seed, (rows, n, k));
+    let mut random = Random::new(seed + 1);
+    // Activations are steep at most by 1.2, and silu(gate) below 2 here.
+    let loose = 2.5 * tolerance();
+    for bias in [false, true] {
+        let expected = case.expected(bias);
+        let mapped = |f: &dyn Fn(f64) -> f64| expected.iter().map(|&x| f(x)).collect::<Vec<f64>>();
+
+        let mut out = poison::<T>(rows * n);
+        case.run(&kernels, bias, LinearOut::Relu(&mut out));
+        assert_close(&out, &mapped(&|x| x.max(0.0)), (n, 1.0), loose, &context("relu"));
+
+        let mut out = poison::<T>(rows * n);
+        case.run(&kernels, bias, LinearOut::Gelu(&mut out));
+        assert_close(&out, &mapped(&reference::gelu), (n, 1.0), loose, &context("gelu"));
+
+        let gate: Vec<T> = random.vector(rows * n);
+        let mut out = poison::<T>(rows * n);
+        case.run(&kernels, bias, LinearOut::SiluMul { gate: &gate, out: &mut out });
+        let gates = gate.iter().map(|gate| reference::silu(f64::from(gate.to_f32())));
+        let gated: Vec<f64> = expected.iter().zip(gates).map(|(x, gate)| x * gate).collect();
+        assert_close(&out, &gated, (n, 1.0), loose, &context("silu"));
+
+        let mut out = poison::<f32>(rows * n);
+        case.run(&kernels, bias, LinearOut::StoreF32(&mut out));
+        assert_close(&out, &expected, (n, 1.0), tolerance(), &context("f32"));
+
+        let before: Vec<f32> = random.vector(rows * n);
+        let mut out = before.clone();
+        case.run(&kernels, bias, LinearOut::AddTo(&mut out));
+        let sums: Vec<f64> =
+            expected.iter().zip(&before).map(|(x, &before)| x + f64::from(before)).collect();
+        assert_close(&out, &sums, (n, 1.0), tolerance(), &context("add"));
+    }
+}
+
+#[test]
+fn every_output_form_agrees_with_the_reference() {
+    for variant in variants("every_output_form_agrees_with_the_reference") {
+        check_outputs::<bf16>(variant);
+        check_outputs::<f32>(variant);
+    }
+}
+
+#[test]
+fn gelu_and_silu_hold_far_from_zero() {
+    for variant in variants("gelu_and_silu_hold_far_from_zero") {
+        let kernels = kernels(variant, 1);
+        let x: Vec<f32> =
+            vec![-300.0, -88.0, -20.0, -9.0, -5.0, -1.5, -0.0, 0.0, 1e-6, 0.3, 6.0, 50.0, 300.0];
+        let n = x.len();
+        // An identity matrix as weight passes the values to the activation.
+        let weight: Vec<f32> = (0..n * n).map(|i| f32::from(u8::from(i / n == i % n))).collect();
+        let linear = |out| {
+            kernels.linear(Linear { rows: 1, n, k: n, x: &x, weight: &weight, bias: None, out })
+        };
+        let mut out = poison::<f32>(n);
+        linear(LinearOut::Gelu(&mut out));
+        for (x, out) in x.iter().zip(&out) {
+            let expected = reference::gelu(f64::from(*x));
+            let allowed = 1e-6 * f64::from(x.abs()).max(1.0);
+            assert!((f64::from(*out) - expected).abs() < allowed, "{variant:?} gelu({x}) = {out}");
+        }
+        let ones = vec![1.0f32; n];
+        let mut out = poison::<f32>(n);
+        kernels.linear(Linear {
+            rows: 1,
+            n,
+            k: n,
+            x: &ones,
+            weight: &weight,
+            bias: None,
+            out: LinearOut::SiluMul { gate: &x, out: &mut out },
+        });
+        for (x, out) in x.iter().zip(&out) {
+            let expected = reference::silu(f64::from(*x));
+            let allowed = 1e-6 * f64::from(x.abs()).max(1.0);
+            assert!((f64::from(*out) - expected).abs() < allowed, "{variant:?} silu({x}) = {out}");
+        }
+    }
+}
+
+#[test]
+fn an_overflow_or_nan_is_not_hidden() {
+    for variant in variants("an_overflow_or_nan_is_not_hidden") {
+        let kernels = kernels(variant, 1);
+        for bad in [f32::NAN, f32::INFINITY] {
+            let (x, weight) = (vec![bf16::from_f32(bad); 40], vec![bf16::ONE; 40]);
+            for form in 0..3 {
+                let mut out = [bf16::ZERO];
+                let out_form = match form {
+                    0 => LinearOut::Store(&mut out[..]),
+                    1 => LinearOut::Relu(&mut out[..]),
+                    _ => LinearOut::Gelu(&mut out[..]),
+                };
+                kernels.linear(Linear {
+                    rows: 1,
+                    n: 1,
+                    k: 40,
+                    x: &x,
+                    weight: &weight,
+                    bias: None,
+                    out: out_form,
+                });
+                assert!(!out[0].to_f32().is_finite(), "{variant:?} {form} {bad}");
+            }
+        }
+    }
+}
+
+/// One row alone, and at every position of several batches, on several thread counts: same bits.
+fn check_independence<T: Element>(variant: Variant) {
+    let mut random = Random::new(4242);
+    // Full tiles, edges, several blocks of k, and a batch beyond a pass of packed rows.
+    for (n, k, batches) in
+        [(37, 97, &[2, 3, 5, 9, 17][..]), (24, 1100, &[4, 8, 13]), (13, 64, &[129, 290])]
+    {
+        let weight: Vec<T> = random.vector(n * k);
+        let bias: Vec<f32> = random.vector(n);
+        let row: Vec<T> = random.vector(k);
+        let run = |kernels: &Kernels, rows: usize, x: &[T]| {
+            let mut out = poison::<f32>(rows * n);
+            let out_form = LinearOut::StoreF32(&mut out);
+            kernels.linear(Linear {
+                rows,
+                n,
+                k,
+                x,
+                weight: &weight,
+                bias: Some(&bias),
+                out: out_form,
+            });
+            out
+        };
+        let alone = bits(&run(&kernels(variant, 1), 1, &row));
+        for threads in [1, 2, 3] {
+            let kernels = kernels(variant, threads);
+            assert_eq!(bits(&run(&kernels, 1, &row)), alone, "{variant:?} {threads} threads");
+            for &rows in batches {
+                let mut x: Vec<T> = random.vector(rows * k);
+                let step = if rows > 100 { 31 } else { 1 };
+                for position in (0..rows).step_by(step).chain([rows - 1]) {
+                    let saved = x[position * k..][..k].to_vec();
+                    x[position * k..][..k].copy_from_slice(&row);
+                    let out = run(&kernels, rows, &x);
+                    let context =
+                        format!("{variant:?} {threads} threads, row {position} of {rows}");
+                    assert_eq!(bits(&out[position * n..][..n]), alone, "{context}");
+                    x[position * k..][..k].copy_from_slice(&saved);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_batch_or_on_threads() {
+    for variant in variants("a_row_does_not_depend_on_its_batch_or_on_threads") {
+        check_independence::<bf16>(variant);
+        check_independence::<f32>(variant);
+    }
+}
+
+#[test]
+fn scratch_for_few_rows_takes_many_rows_in_passes() {
+    for variant in variants("scratch_for_few_rows_takes_many_rows_in_passes") {
+        let case = case::<bf16>(9, (11, 26, 70));
+        let small = ScratchLimits { rows: 3, linear_inputs: 70, ..LIMITS };
+        let small = Kernels::new(variant, 2, small).expect("threads start");
+        let (mut few, mut many) = (poison::<bf16>(11 * 26), poison::<bf16>(11 * 26));
+        case.run(&small, true, LinearOut::Store(&mut few));
+        case.run(&kernels(variant, 1), true, LinearOut::Store(&mut many));
+        assert_eq!(bits(&few), bits(&many));
+    }
+}
+
+#[test]
+fn a_chunk_of_outputs_has_the_bits_of_the_whole() {
+    for variant in variants("a_chunk_of_outputs_has_the_bits_of_the_whole") {
+        let (rows, n, k) = (5, 50, 80);
+        let whole = case::<bf16>(3, (rows, n, k));
+        let kernels = kernels(variant, 2);
+        let mut all = poison::<bf16>(rows * n);
+        whole.run(&kernels, false, LinearOut::Store(&mut all));
+        for (first, end) in [(0, 7), (7, 31), (31, 50)] {
+            let width = end - first;
+            let mut part = poison::<bf16>(rows * width);
+            kernels.linear(Linear {
+                rows,
+                n: width,
+                k,
+                x: &whole.x,
+                weight: &whole.weight[first * k..end * k],
+                bias: None,
+                out: LinearOut::Store(&mut part),
+            });
+            for row in 0..rows {
+                let expected = &all[row * n + first..row * n + end];
+                assert_eq!(bits(&part[row * width..][..width]), bits(expected), "{variant:?}");
+            }
+        }
+    }
+}
