@@ -1,7 +1,7 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Model-checks the waits of shm under every interleaving. Fails when no check ran: a renamed module must
 # not turn this into nothing.
-set -eu
+set -euo pipefail
 cd "$(dirname "$0")/.."
 
 log=$(mktemp)
@@ -9,10 +9,7 @@ trap 'rm -f "$log"' EXIT
 # A folder of its own: other flags would rebuild everything in the usual one.
 target=${CARGO_TARGET_DIR:-target}/loom
 echo "+ RUSTFLAGS='--cfg loom' cargo test -p shm --release --lib loom"
-status=0
-RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target" cargo test -p shm --release --lib loom > "$log" 2>&1 || status=$?
-cat "$log"
-[ $status -eq 0 ] || exit $status
+RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target" cargo test -p shm --release --lib loom 2>&1 | tee "$log"
 if ! grep -q '^test result: ok\. [1-9]' "$log"; then
     echo "No loom check ran." >&2
     exit 1
