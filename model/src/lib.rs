@@ -4,3 +4,5 @@
 pub mod config;
 pub mod ops;
 pub mod source;
+pub mod tokenizer;
+pub mod tokenizer_config;

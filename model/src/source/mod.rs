@@ -53,8 +53,12 @@ pub trait WeightSource: Debug + Send + Sync {
     ///
     /// # Errors
     /// A tensor that is missing or misshapen, or a file that ends early.
-    fn read_bf16(&self, id: TensorId, first_row: usize, out: &mut [half::bf16])
-    -> Result<(), SourceError>;
+    fn read_bf16(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        out: &mut [half::bf16],
+    ) -> Result<(), SourceError>;
 
     /// Like [`WeightSource::read_bf16`], in f32 (exact).
     ///

@@ -1,0 +1,205 @@
+//! Text to token ids and back, whatever files a model is published with.
+//!
+//! The batch job encodes prompts and detokenises behind the step with it; `gguf_tokenizer` builds
+//! one from GGUF metadata. A model without tokenizer files is no error: the job then takes token
+//! ids. Encoding never truncates or pads, whatever the file says.
+
+use std::fmt;
+use std::path::Path;
+
+use tokenizers::models::bpe::BPE;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
+use crate::config::Family;
+use crate::tokenizer_config::{TokenizerConfig, TokenizerConfigError};
+
+/// A tokenizer with the one thing the `tokenizers` crate leaves to its caller: a BOS to prepend.
+pub struct TextTokenizer {
+    tokenizer: Tokenizer,
+    prepend_bos: Option<u32>,
+}
+
+/// Why a tokenizer cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    #[error("{path}: the tokenizer cannot be read: {reason}")]
+    Read { path: String, reason: String },
+    #[error("{path}: byte-level BPE needs merges.txt beside vocab.json")]
+    NoMerges { path: String },
+    #[error(transparent)]
+    Config(#[from] TokenizerConfigError),
+    #[error("the text cannot be tokenised: {0}")]
+    Encode(String),
+    #[error("the tokens cannot be turned into text: {0}")]
+    Decode(String),
+}
+
+impl fmt::Debug for TextTokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TextTokenizer")
+            .field("vocab_size", &self.vocab_size())
+            .field("prepend_bos", &self.prepend_bos)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TextTokenizer {
+    /// Wraps a tokenizer. `prepend_bos` is a token that [`TextTokenizer::encode`] puts first when it
+    /// adds special tokens; `None` when the tokenizer's own post-processor does that, or nobody.
+    pub fn new(mut tokenizer: Tokenizer, prepend_bos: Option<u32>) -> Self {
+        // A tokenizer.json may carry the truncation of the training run, which would silently cut
+        // prompts. Removing it cannot fail: only a stride that does not fit a length can.
+        let _ = tokenizer.with_truncation(None);
+        tokenizer.with_padding(None);
+        Self { tokenizer, prepend_bos }
+    }
+
+    /// The tokenizer in a model's directory: `tokenizer.json`, else byte-level BPE from `vocab.json`
+    /// and `merges.txt`. `None` when the directory has neither.
+    ///
+    /// # Errors
+    /// Files that exist but cannot be read or understood.
+    pub fn from_directory(
+        directory: &Path,
+        family: Family,
+    ) -> Result<Option<Self>, TokenizerError> {
+        let json = directory.join("tokenizer.json");
+        if json.is_file() {
+            let tokenizer =
+                Tokenizer::from_file(&json).map_err(|error| read_error(&json, error))?;
+            return Ok(Some(Self::new(tokenizer, None)));
+        }
+        if directory.join("vocab.json").is_file() {
+            let config = TokenizerConfig::from_directory(directory)?;
+            return byte_level_bpe(directory, family, &config).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Token ids of `text`. With `add_special` the tokens that the model expects around a raw prompt
+    /// are added (BOS); a rendered chat template already holds them.
+    ///
+    /// # Errors
+    /// Text that the vocabulary cannot express (no unknown token, no byte fallback).
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let encoding = self
+            .tokenizer
+            .encode_fast(text, add_special)
+            .map_err(|error| TokenizerError::Encode(error.to_string()))?;
+        let bos = self.prepend_bos.filter(|_| add_special);
+        Ok(bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+    }
+
+    /// Text of `tokens`, special tokens skipped, bytes that are no UTF-8 as U+FFFD.
+    ///
+    /// # Errors
+    /// A decoder that refuses the tokens.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, TokenizerError> {
+        self.tokenizer
+            .decode(tokens, true)
+            .map_err(|error| TokenizerError::Decode(error.to_string()))
+    }
+
+    /// A decoder for one sequence, which takes its tokens one at a time.
+    pub fn stream(&self) -> StreamDecoder<'_> {
+        StreamDecoder { tokenizer: self, tokens: Vec::new(), emitted: 0 }
+    }
+
+    /// Ids in the vocabulary, special tokens among them. The model's own table may be larger.
+    pub fn vocab_size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// The id of a token by its exact spelling in the vocabulary.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(token)
+    }
+}
+
+/// Turns a growing sequence into text as it grows, never emitting half a character: what was pushed
+/// so far comes out as soon as it ends on a whole one.
+#[derive(Debug)]
+pub struct StreamDecoder<'a> {
+    tokenizer: &'a TextTokenizer,
+    /// The last emitted piece's tokens, which give the next piece its context (a decoder may treat
+    /// the first token of a text differently), and behind them the tokens that wait.
+    tokens: Vec<u32>,
+    /// How many of `tokens` are emitted.
+    emitted: usize,
+}
+
+impl StreamDecoder<'_> {
+    /// Takes the next token; the text that it completes, if any.
+    ///
+    /// # Errors
+    /// As [`TextTokenizer::decode`].
+    pub fn push(&mut self, token: u32) -> Result<Option<String>, TokenizerError> {
+        self.tokens.push(token);
+        self.take(false)
+    }
+
+    /// What still waits for the rest of a character, with U+FFFD for it.
+    ///
+    /// # Errors
+    /// As [`TextTokenizer::decode`].
+    pub fn finish(mut self) -> Result<Option<String>, TokenizerError> {
+        self.take(true)
+    }
+
+    fn take(&mut self, last: bool) -> Result<Option<String>, TokenizerError> {
+        let before = self.tokenizer.decode(&self.tokens[..self.emitted])?;
+        let text = self.tokenizer.decode(&self.tokens)?;
+        if text.ends_with(char::REPLACEMENT_CHARACTER) && !last {
+            return Ok(None);
+        }
+        let Some(piece) = text.strip_prefix(before.as_str()).filter(|piece| !piece.is_empty())
+        else {
+            return Ok(None);
+        };
+        let piece = piece.to_owned();
+        self.tokens.drain(..self.emitted);
+        self.emitted = self.tokens.len();
+        Ok(Some(piece))
+    }
+}
+
+/// GPT-2's scheme, in which OPT is published.
+fn byte_level_bpe(
+    directory: &Path,
+    family: Family,
+    config: &TokenizerConfig,
+) -> Result<TextTokenizer, TokenizerError> {
+    let (vocab, merges) = (directory.join("vocab.json"), directory.join("merges.txt"));
+    if !merges.is_file() {
+        return Err(TokenizerError::NoMerges { path: vocab.display().to_string() });
+    }
+    let bpe = BPE::from_file(&vocab.to_string_lossy(), &merges.to_string_lossy())
+        .build()
+        .map_err(|error| read_error(&vocab, error))?;
+    let mut tokenizer = Tokenizer::new(bpe);
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(config.add_prefix_space, true, true)));
+    tokenizer.with_decoder(Some(ByteLevel::default()));
+    // OPT's files name one token for three purposes, and older files name none at all: then those
+    // of its family, as long as the vocabulary has them.
+    let mut special: Vec<String> = config.special_tokens().map(str::to_owned).collect();
+    let family_bos = (family == Family::Opt).then_some("</s>");
+    let bos = config.bos_token.as_deref().or(family_bos);
+    special.extend(bos.map(str::to_owned));
+    special.sort_unstable();
+    special.dedup();
+    special.retain(|token| tokenizer.token_to_id(token).is_some());
+    tokenizer
+        .add_special_tokens(special.into_iter().map(|token| AddedToken::from(token, true)))
+        .map_err(|error| read_error(&vocab, error))?;
+    let add_bos = config.add_bos_token.unwrap_or(family == Family::Opt);
+    let prepend = bos.filter(|_| add_bos).and_then(|token| tokenizer.token_to_id(token));
+    Ok(TextTokenizer::new(tokenizer, prepend))
+}
+
+fn read_error(path: &Path, error: tokenizers::Error) -> TokenizerError {
+    TokenizerError::Read { path: path.display().to_string(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests;

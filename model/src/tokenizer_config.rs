@@ -1,0 +1,102 @@
+//! `tokenizer_config.json` and `special_tokens_map.json`: which tokens are special, whether BOS is
+//! added, and the chat template. Read by `tokenizer` and `chat`.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+/// What the two files say; every field absent when they, or the files, are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TokenizerConfig {
+    pub bos_token: Option<String>,
+    pub eos_token: Option<String>,
+    pub unk_token: Option<String>,
+    pub pad_token: Option<String>,
+    pub add_bos_token: Option<bool>,
+    pub add_prefix_space: bool,
+    /// A Jinja template; of several named ones, `default`.
+    pub chat_template: Option<String>,
+}
+
+/// A tokenizer's configuration that exists but cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerConfigError {
+    #[error("{path}: {source}")]
+    Io { path: String, source: std::io::Error },
+    #[error("{path}: not a JSON object: {reason}")]
+    Json { path: String, reason: String },
+}
+
+impl TokenizerConfig {
+    /// Reads both files of a directory; `tokenizer_config.json` wins where they differ, and
+    /// `chat_template.jinja` over the template in it.
+    ///
+    /// # Errors
+    /// A file that exists but cannot be read, or is no JSON object.
+    pub fn from_directory(directory: &Path) -> Result<Self, TokenizerConfigError> {
+        let map = read_object(&directory.join("special_tokens_map.json"))?;
+        let config = read_object(&directory.join("tokenizer_config.json"))?;
+        let token = |key: &str| token_text(config.get(key)).or_else(|| token_text(map.get(key)));
+        let template = read_text(&directory.join("chat_template.jinja"))?
+            .or_else(|| default_template(config.get("chat_template")));
+        Ok(Self {
+            bos_token: token("bos_token"),
+            eos_token: token("eos_token"),
+            unk_token: token("unk_token"),
+            pad_token: token("pad_token"),
+            add_bos_token: config.get("add_bos_token").and_then(Value::as_bool),
+            add_prefix_space: config
+                .get("add_prefix_space")
+                .and_then(Value::as_bool)
+                .unwrap_or(false),
+            chat_template: template,
+        })
+    }
+
+    /// The special tokens that are named, some perhaps twice.
+    pub fn special_tokens(&self) -> impl Iterator<Item = &str> {
+        [&self.bos_token, &self.eos_token, &self.unk_token, &self.pad_token]
+            .into_iter()
+            .filter_map(|token| token.as_deref())
+    }
+}
+
+/// A token is written as a string or as an object with its flags.
+fn token_text(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::String(text) => Some(text.clone()),
+        Value::Object(object) => object.get("content")?.as_str().map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// A template is a string, or one of a list of `{name, template}`.
+fn default_template(value: Option<&Value>) -> Option<String> {
+    match value? {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(named) => named
+            .iter()
+            .find(|entry| entry.get("name").and_then(Value::as_str) == Some("default"))
+            .and_then(|entry| entry.get("template")?.as_str())
+            .map(str::to_owned),
+        _ => None,
+    }
+}
+
+fn read_text(path: &Path) -> Result<Option<String>, TokenizerConfigError> {
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TokenizerConfigError::Io { path: path.display().to_string(), source }),
+    }
+}
+
+fn read_object(path: &Path) -> Result<Map<String, Value>, TokenizerConfigError> {
+    let Some(text) = read_text(path)? else {
+        return Ok(Map::new());
+    };
+    serde_json::from_str(&text).map_err(|error| TokenizerConfigError::Json {
+        path: path.display().to_string(),
+        reason: error.to_string(),
+    })
+}
