@@ -69,3 +69,37 @@ impl Barrier {
         Ok(true)
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    #[test]
+    fn no_party_leaves_a_round_before_all_arrived() {
+        const PARTIES: u64 = 3;
+        const ROUNDS: u64 = 500;
+        let (barrier, poison) = (Barrier::new(PARTIES as u32), Poison::new());
+        let (arrivals, leaders) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..PARTIES {
+                scope.spawn(|| {
+                    for round in 1..=ROUNDS {
+                        arrivals.fetch_add(1, Ordering::Relaxed);
+                        let last = barrier.wait(&poison, Duration::from_secs(60)).unwrap();
+                        leaders.fetch_add(last.into(), Ordering::Relaxed);
+                        let seen = arrivals.load(Ordering::Relaxed);
+                        assert!((round * PARTIES..(round + 1) * PARTIES).contains(&seen));
+                    }
+                });
+            }
+        });
+        assert_eq!(leaders.into_inner(), ROUNDS);
+    }
+
+    #[test]
+    fn a_missing_party_is_a_timeout() {
+        let outcome = Barrier::new(2).wait(&Poison::new(), Duration::from_millis(1));
+        assert_eq!(outcome, Err(WaitError::TimedOut { target: 1, value: 0 }));
+    }
+}

@@ -323,3 +323,87 @@ fn read_large(memory: OwnedFd) -> Result<Vec<u8>, ChannelError> {
     memory.read_exact_at(&mut payload, 0).map_err(file_error(doing))?;
     Ok(payload)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn messages_keep_their_boundaries_and_descriptors() {
+        let (a, b) = Channel::pair().unwrap();
+        let file = File::open("/proc/self/exe").unwrap();
+        let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+        let expected = rustix::fs::fstat(&file).unwrap().st_ino;
+        a.send(&[], &[]).unwrap();
+        a.send(b"two", &[file.as_fd(), file.as_fd()]).unwrap();
+        a.send(&vec![7; MESSAGE_BYTES_MAX], &[]).unwrap();
+        assert_eq!(b.recv(LIMIT).unwrap().0, b"");
+        let (payload, descriptors) = b.recv(LIMIT).unwrap();
+        assert_eq!((payload.as_slice(), descriptors.len()), (&b"two"[..], 2));
+        for descriptor in &descriptors {
+            assert_eq!(inode(descriptor), expected);
+            let flags = rustix::io::fcntl_getfd(descriptor).unwrap();
+            assert!(flags.contains(FdFlags::CLOEXEC));
+        }
+        assert_eq!(b.recv(LIMIT).unwrap().0, vec![7; MESSAGE_BYTES_MAX]);
+    }
+
+    #[test]
+    fn large_messages_arrive_like_others() {
+        let (a, b) = Channel::pair().unwrap();
+        let payload: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+        assert!(matches!(a.send(&payload, &[]), Err(ChannelError::MessageTooLong { .. })));
+        a.send_large(&payload, &[a.as_fd()]).unwrap();
+        a.send_large(&[], &[]).unwrap();
+        let (received, descriptors) = b.recv(LIMIT).unwrap();
+        assert!(received == payload);
+        assert_eq!(descriptors.len(), 1);
+        assert_eq!(b.recv(LIMIT).unwrap().0, b"");
+    }
+
+    #[test]
+    fn the_most_descriptors_pass_and_one_more_is_refused() {
+        let (a, b) = Channel::pair().unwrap();
+        let many = vec![a.as_fd(); DESCRIPTORS_MAX + 1];
+        assert!(matches!(a.send(b"", &many), Err(ChannelError::TooManyDescriptors { .. })));
+        a.send(b"", &many[1..]).unwrap();
+        assert_eq!(b.recv(LIMIT).unwrap().1.len(), DESCRIPTORS_MAX);
+    }
+
+    #[test]
+    fn silence_is_a_timeout_and_absence_is_told() {
+        let (a, b) = Channel::pair().unwrap();
+        let silence = b.recv(Duration::from_millis(1));
+        assert!(matches!(silence, Err(ChannelError::TimedOut { .. })));
+        a.send(b"last words", &[]).unwrap();
+        drop(a);
+        assert_eq!(b.recv(LIMIT).unwrap().0, b"last words");
+        assert!(matches!(b.recv(LIMIT), Err(ChannelError::PeerClosed)));
+        assert!(matches!(b.send(b"", &[]), Err(ChannelError::PeerClosed)));
+    }
+
+    #[test]
+    fn unsealed_or_unknown_messages_are_refused() {
+        let (a, b) = Channel::pair().unwrap();
+        let memory = rustix::fs::memfd_create("loose", MemfdFlags::CLOEXEC).unwrap();
+        a.send_packet(KIND_LARGE, &[], &[memory.as_fd()]).unwrap();
+        a.send_packet(KIND_LARGE, &[], &[]).unwrap();
+        a.send_packet(b'?', &[], &[]).unwrap();
+        a.send_packet(KIND_PLAIN, &vec![0; MESSAGE_BYTES_MAX + 1], &[]).unwrap();
+        for _ in 0..4 {
+            assert!(matches!(b.recv(LIMIT), Err(ChannelError::Malformed { .. })));
+        }
+    }
+
+    #[test]
+    fn other_descriptors_are_not_channels() {
+        let file = File::open("/proc/self/exe").unwrap();
+        for number in [-1, file.as_raw_fd(), 1 << 20] {
+            // SAFETY: the call is expected to refuse, and then takes no ownership.
+            let refused = unsafe { Channel::from_number(number) };
+            assert!(matches!(refused, Err(ChannelError::NotAChannel { .. })));
+        }
+    }
+}

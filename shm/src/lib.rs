@@ -15,6 +15,7 @@
 
 pub mod barrier;
 pub mod futex;
+#[cfg(any(test, not(loom)))]
 mod ring;
 pub mod sync;
 pub mod timeline;

@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<RingHeader>() == 256 && align_of::<RingHeader>()
 
 impl RingHeader {
     /// An empty ring outside shared memory.
-    #[cfg(any(test, loom))]
+    #[cfg(test)]
     pub(crate) fn new() -> RingHeader {
         let line = || Line(AtomicU64::new(0));
         RingHeader {

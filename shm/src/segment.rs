@@ -234,3 +234,95 @@ impl Drop for Segment {
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed: {unmapped:?}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy_of(segment: &Segment) -> OwnedFd {
+        segment.fd().try_clone_to_owned().unwrap()
+    }
+
+    #[test]
+    fn two_mappings_share_their_bytes() {
+        let created = Segment::create("shared", 5000).unwrap();
+        let writable = Segment::attach(copy_of(&created), 5000, Access::ReadWrite).unwrap();
+        let readable = Segment::attach(copy_of(&created), 5000, Access::ReadOnly).unwrap();
+        assert_ne!(created.base(), writable.base());
+        // SAFETY: this test is the only owner of the segment; the writable slice ends before the others begin.
+        unsafe {
+            assert!(created.slice::<u8>(0, 5000).iter().all(|byte| *byte == 0));
+            writable.slice_mut::<u32>(4096, 3).copy_from_slice(&[1, 2, 3]);
+            assert_eq!(readable.slice::<u32>(4096, 3), [1, 2, 3]);
+            assert_eq!(created.slice::<u64>(4096, 1), [2 << 32 | 1]);
+            assert!(created.slice::<u64>(4096, 0).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_size_is_sealed() {
+        let segment = Segment::create("sealed", 4096).unwrap();
+        assert_eq!(rustix::fs::ftruncate(segment.fd(), 0), Err(Errno::PERM));
+        assert_eq!(rustix::fs::ftruncate(segment.fd(), 8192), Err(Errno::PERM));
+    }
+
+    #[test]
+    fn wrong_descriptors_are_refused() {
+        let segment = Segment::create("right", 4096).unwrap();
+        let attach = |fd, size_bytes| Segment::attach(fd, size_bytes, Access::ReadOnly);
+        assert!(matches!(
+            attach(copy_of(&segment), 4095),
+            Err(SegmentError::Size { expected_bytes: 4095, found_bytes: 4096 })
+        ));
+        let unsealed = rustix::fs::memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+        assert!(matches!(attach(unsealed, 4096), Err(SegmentError::Unsealed)));
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let size_bytes = usize::try_from(file.metadata().unwrap().len()).unwrap();
+        assert!(matches!(attach(file.into(), size_bytes), Err(SegmentError::Unsealed)));
+        assert!(matches!(Segment::create("none", 0), Err(SegmentError::Empty { .. })));
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error_with_its_number() {
+        let error = Segment::create("huge", usize::MAX / 2).unwrap_err();
+        assert!(error.to_string().contains(&(usize::MAX / 2).to_string()), "{error}");
+    }
+
+    #[test]
+    fn reserved_pages_cost_nothing_until_touched() {
+        // Far more than the machine has.
+        let segment = Segment::create("reserved", 1 << 42).unwrap();
+        // SAFETY: this test is the only owner of the segment.
+        unsafe { segment.slice_mut::<u64>((1 << 42) - 8, 1)[0] = 1 };
+        let blocks = rustix::fs::fstat(segment.fd()).unwrap().st_blocks;
+        assert!(blocks * 512 <= 4 << 20, "{blocks} blocks for one touched page");
+    }
+
+    #[test]
+    #[should_panic(expected = "leave a segment")]
+    fn a_range_past_the_end_panics() {
+        Segment::create("short", 64).unwrap().pointer::<u32>(60, 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "leave a segment")]
+    fn a_range_that_overflows_panics() {
+        Segment::create("short", 64).unwrap().pointer::<u32>(8, usize::MAX / 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "not aligned")]
+    fn an_unaligned_range_panics() {
+        Segment::create("short", 64).unwrap().pointer::<u32>(2, 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "read-only")]
+    fn a_writable_view_of_a_read_only_segment_panics() {
+        let created = Segment::create("readable", 64).unwrap();
+        let readable = Segment::attach(copy_of(&created), 64, Access::ReadOnly).unwrap();
+        // SAFETY: nobody else uses the segment; the call panics before it makes a slice.
+        let _ = unsafe { readable.slice_mut::<u8>(0, 1) };
+    }
+}

@@ -15,7 +15,7 @@ use crate::futex;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
 /// Looks at the word this often before sleeping: a wake costs the sleeper microseconds, two cores have none to burn.
-const SPINS_MAX: u32 = if cfg!(loom) { 0 } else { 100 };
+const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// How far poison moves a timeline. Far beyond what a step signals, so it satisfies the targets lanes wait for; odd and
 /// small enough that as many setters as there can be neither wrap round to the old value nor pass 2^31.
@@ -219,4 +219,73 @@ fn unpack(word: u64) -> Option<PoisonCause> {
         who: (word & !POISON_FLAG).wrapping_shr(32) as u32,
         code: word as u32,
     })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    proptest! {
+        #[test]
+        fn reached_means_not_before_across_the_wrap(value: u32, ahead in 0..1u32 << 31) {
+            prop_assert!(reached(value.wrapping_add(ahead), value));
+            prop_assert_eq!(reached(value, value.wrapping_add(ahead)), ahead == 0);
+        }
+    }
+
+    #[test]
+    fn waits_pass_across_the_wrap() {
+        let (timeline, poison) = (Timeline::new(u32::MAX - 1), Poison::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..4).for_each(|_| timeline.signal()));
+            for target in [u32::MAX, 0, 1, 2] {
+                timeline.wait_at_least(target, &poison, LIMIT).unwrap();
+            }
+        });
+        assert_eq!(timeline.value(), 2);
+        assert_eq!(
+            timeline.wait_at_least(3, &poison, Duration::from_millis(1)),
+            Err(WaitError::TimedOut { target: 3, value: 2 })
+        );
+    }
+
+    #[test]
+    fn a_time_limit_beyond_the_clock_is_none() {
+        let (timeline, poison) = (Timeline::new(0), Poison::new());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| timeline.wait_at_least(1, &poison, Duration::MAX));
+            while timeline.waiters.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            timeline.signal();
+            assert_eq!(waiter.join().unwrap(), Ok(()));
+        });
+    }
+
+    #[test]
+    fn poison_is_reported_though_the_value_was_reached() {
+        let (timeline, poison) = (Timeline::new(5), Poison::new());
+        assert_eq!(poison.check(), Ok(()));
+        let cause = PoisonCause { who: (1 << 31) - 1, code: u32::MAX };
+        assert_eq!(poison.set(cause.who, cause.code, [&timeline]), cause);
+        assert_eq!(poison.set(0, 0, [&timeline]), cause);
+        assert_eq!(
+            (poison.cause(), poison.check()),
+            (Some(cause), Err(WaitError::Poisoned(cause)))
+        );
+        assert_eq!(timeline.wait_at_least(5, &poison, LIMIT), Err(WaitError::Poisoned(cause)));
+    }
+
+    #[test]
+    fn many_poisonings_stay_ahead_of_every_target() {
+        let (timeline, poison) = (Timeline::new(0), Poison::new());
+        for setter in 0..100 {
+            poison.set(setter, 0, [&timeline]);
+            assert!(reached(timeline.value(), 1 << 24));
+        }
+    }
 }
