@@ -10,4 +10,6 @@ pub mod compile;
 pub mod ir;
 pub mod map;
 pub mod plan;
+pub mod simulate;
 pub mod step_table;
+pub mod validate;

@@ -1,0 +1,136 @@
+//! What instructions cost.
+
+use std::collections::HashMap;
+
+use crate::ir::{Instruction, Lane, Phase, Program};
+
+use super::span::Span;
+
+/// A set of lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LaneSet(u8);
+
+impl LaneSet {
+    pub const EMPTY: LaneSet = LaneSet(0);
+
+    /// The set and `lane`.
+    #[must_use]
+    pub const fn with(self, lane: Lane) -> LaneSet {
+        LaneSet(self.0 | 1 << lane.index())
+    }
+
+    /// The set but `lane`.
+    #[must_use]
+    pub const fn without(self, lane: Lane) -> LaneSet {
+        LaneSet(self.0 & !(1 << lane.index()))
+    }
+
+    /// Whether `lane` is in the set.
+    pub const fn contains(self, lane: Lane) -> bool {
+        self.0 & 1 << lane.index() != 0
+    }
+
+    /// Whether the sets have a lane in common.
+    pub const fn intersects(self, other: LaneSet) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+const _: () = assert!(Lane::ALL.len() <= u8::BITS as usize, "a lane has no bit in LaneSet");
+
+/// Where an instruction stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    pub phase: Phase,
+    pub lane: Lane,
+    /// Index in the lane's list.
+    pub instruction: u32,
+}
+
+/// Costs of a machine.
+pub trait Costs {
+    /// Work of a work instruction in a step (from 0), as the nanoseconds it takes at rate 1: alone on
+    /// the machine. Finite, not negative.
+    fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64;
+
+    /// Nanoseconds of work that `lane` does per nanosecond while `busy`, which contains it, are the
+    /// lanes inside work. Positive.
+    fn rate(&self, lane: Lane, busy: LaneSet) -> f64;
+
+    /// Nanoseconds from a signal to the first instruction of a lane that was blocked on it.
+    fn wake_ns(&self) -> f64;
+}
+
+/// An instruction without a measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the trace has no span of {0:?}, so its cost is not known")]
+pub struct MissingCost(pub Place);
+
+/// Costs of this very run: the median of each instruction's spans. Contention is part of what was
+/// measured, so the rate is always 1.
+#[derive(Debug, Clone)]
+pub struct MeasuredCosts {
+    medians_ns: HashMap<Place, f64>,
+    wake_ns: f64,
+}
+
+impl MeasuredCosts {
+    /// Medians over `spans` for every work instruction of `programs`.
+    ///
+    /// # Errors
+    /// When an instruction has no span.
+    pub fn new(
+        programs: &[&Program],
+        spans: &[Span],
+        wake_ns: f64,
+    ) -> Result<MeasuredCosts, MissingCost> {
+        let mut durations_ns: HashMap<Place, Vec<u64>> = HashMap::new();
+        for span in spans {
+            let Span { phase, lane, instruction, .. } = *span;
+            let place = Place { phase, lane, instruction };
+            durations_ns.entry(place).or_default().push(span.duration_ns());
+        }
+        let mut medians_ns = HashMap::new();
+        for program in programs {
+            for list in &program.lanes {
+                for (index, instruction) in list.instructions.iter().enumerate() {
+                    let (phase, lane) = (program.phase, list.lane);
+                    let place = Place { phase, lane, instruction: index as u32 };
+                    if !instruction.is_work() {
+                        continue;
+                    }
+                    let found = durations_ns.get_mut(&place).ok_or(MissingCost(place))?;
+                    medians_ns.insert(place, median(found));
+                }
+            }
+        }
+        Ok(MeasuredCosts { medians_ns, wake_ns })
+    }
+}
+
+impl Costs for MeasuredCosts {
+    /// # Panics
+    /// For an instruction of a program that the costs were not made for.
+    fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
+        self.medians_ns[&place]
+    }
+
+    fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+        1.0
+    }
+
+    fn wake_ns(&self) -> f64 {
+        self.wake_ns
+    }
+}
+
+/// Of at least one number; the mean of the middle two of an even count.
+fn median(values: &mut [u64]) -> f64 {
+    values.sort_unstable();
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 {
+        values[middle] as f64
+    } else {
+        (values[middle - 1] as f64 + values[middle] as f64) / 2.0
+    }
+}

@@ -1,0 +1,293 @@
+//! The event loop.
+
+use crate::ir::{Instruction, Lane, LaneProgram, Phase, Program};
+
+use super::costs::{Costs, LaneSet, Place};
+use super::span::Span;
+use super::usage::Usage;
+
+/// A simulated run of one phase.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Timeline {
+    /// Sorted by start, then lane; times are rounded to nanoseconds.
+    pub spans: Vec<Span>,
+    /// Until the last instruction ends, from 0.
+    pub total_ns: f64,
+    /// When the last instruction of each step ends.
+    pub step_end_ns: Vec<f64>,
+}
+
+impl Timeline {
+    /// Busy times, overlap and time outside.
+    pub fn usage(&self) -> Usage {
+        Usage::of(&self.spans)
+    }
+}
+
+/// Why a simulation has no result.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SimulateError {
+    #[error("lane {} is stuck at instruction {instruction} of step {step}", .lane.name())]
+    Stuck { lane: Lane, instruction: usize, step: u32 },
+    #[error("the cost of {place:?} is {work_ns} ns; costs are finite and not negative")]
+    Work { place: Place, work_ns: f64 },
+    #[error("the rate of lane {} is {rate}; rates are finite and positive", .lane.name())]
+    Rate { lane: Lane, rate: f64 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum State {
+    /// Can execute its next instruction.
+    Ready,
+    /// Its next instruction waits; since when.
+    Blocked {
+        since_ns: f64,
+    },
+    /// Released; goes on at this time.
+    Waking {
+        until_ns: f64,
+    },
+    /// Inside its next instruction.
+    Working {
+        start_ns: f64,
+        remaining_ns: f64,
+    },
+    Done,
+}
+
+struct Runner<'a> {
+    program: &'a LaneProgram,
+    index: usize,
+    step: u32,
+    /// Whether the current step is known to take place.
+    admitted: bool,
+    state: State,
+    signals: i64,
+}
+
+struct Machine<'a> {
+    phase: Phase,
+    costs: &'a dyn Costs,
+    runners: Vec<Runner<'a>>,
+    /// The lane and index of the last sampling of a step.
+    sample: Option<(Lane, usize)>,
+    sampled_steps: u32,
+    steps: u32,
+    now_ns: f64,
+    timeline: Timeline,
+}
+
+/// Runs `steps` consecutive steps of a program.
+///
+/// # Errors
+/// When lanes block each other for ever, or a cost is not a number that time can be made of.
+pub fn simulate(
+    program: &Program,
+    costs: &dyn Costs,
+    steps: u32,
+) -> Result<Timeline, SimulateError> {
+    let runners = program
+        .lanes
+        .iter()
+        .map(|program| Runner {
+            program,
+            index: 0,
+            step: 0,
+            admitted: false,
+            state: State::Ready,
+            signals: 0,
+        })
+        .collect();
+    let mut machine = Machine {
+        phase: program.phase,
+        costs,
+        runners,
+        sample: last_sample(program),
+        sampled_steps: 0,
+        steps,
+        now_ns: 0.0,
+        timeline: Timeline {
+            spans: Vec::new(),
+            total_ns: 0.0,
+            step_end_ns: vec![0.0; steps as usize],
+        },
+    };
+    loop {
+        machine.settle()?;
+        if !machine.pass_time()? {
+            break;
+        }
+    }
+    if let Some(stuck) = machine.runners.iter().find(|runner| runner.state != State::Done) {
+        let (lane, instruction, step) = (stuck.program.lane, stuck.index, stuck.step);
+        return Err(SimulateError::Stuck { lane, instruction, step });
+    }
+    let mut timeline = machine.timeline;
+    timeline.spans.sort_by_key(|span| (span.start_ns, span.end_ns, span.lane));
+    Ok(timeline)
+}
+
+fn last_sample(program: &Program) -> Option<(Lane, usize)> {
+    let is_sample = |instruction: &Instruction| matches!(instruction, Instruction::Compute(compute) if compute.op == model::ops::Op::Sample);
+    program.lanes.iter().find_map(|list| {
+        let index = list.instructions.iter().rposition(is_sample)?;
+        Some((list.lane, index))
+    })
+}
+
+impl Machine<'_> {
+    /// Executes whatever takes no time, until every lane works, sleeps or is done.
+    fn settle(&mut self) -> Result<(), SimulateError> {
+        let mut progress = true;
+        while progress {
+            progress = false;
+            for lane in 0..self.runners.len() {
+                while self.advance(lane)? {
+                    progress = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves a lane on by one instruction or state; `false` when only time can.
+    fn advance(&mut self, lane: usize) -> Result<bool, SimulateError> {
+        let runner = &self.runners[lane];
+        match runner.state {
+            State::Working { .. } | State::Waking { .. } | State::Done => return Ok(false),
+            State::Ready | State::Blocked { .. } => {}
+        }
+        if runner.step == self.steps {
+            self.runners[lane].state = State::Done;
+            return Ok(true);
+        }
+        if self.must_wait(lane) {
+            let blocked = matches!(runner.state, State::Blocked { .. });
+            if !blocked {
+                self.runners[lane].state = State::Blocked { since_ns: self.now_ns };
+            }
+            return Ok(!blocked);
+        }
+        if let State::Blocked { since_ns } = runner.state {
+            // Released in the instant in which it arrived: it never slept.
+            let wake_ns = if since_ns < self.now_ns { self.costs.wake_ns() } else { 0.0 };
+            let runner = &mut self.runners[lane];
+            runner.state = if wake_ns > 0.0 {
+                State::Waking { until_ns: self.now_ns + wake_ns }
+            } else {
+                State::Ready
+            };
+            return Ok(true);
+        }
+        self.execute(lane)
+    }
+
+    /// Whether the next instruction, or the step it would start, is not released yet.
+    fn must_wait(&self, lane: usize) -> bool {
+        let Runner { program, index, step, admitted, .. } = self.runners[lane];
+        if !admitted {
+            // The last step but one decides whether this one takes place.
+            return self.sample.is_some() && step >= 2 && self.sampled_steps < step - 1;
+        }
+        let Some(Instruction::Wait(wait)) = program.instructions.get(index) else { return false };
+        let other = self.runners.iter().find(|runner| runner.program.lane == wait.lane);
+        let (signals, per_step) =
+            other.map_or((0, 0), |other| (other.signals, other.program.signals_per_step));
+        let step = i64::from(step) - i64::from(wait.previous_step);
+        step >= 0 && signals < step * i64::from(per_step) + i64::from(wait.offset)
+    }
+
+    fn execute(&mut self, lane: usize) -> Result<bool, SimulateError> {
+        let runner = &mut self.runners[lane];
+        if !runner.admitted {
+            runner.admitted = true;
+            return Ok(true);
+        }
+        let Some(instruction) = runner.program.instructions.get(runner.index) else {
+            runner.index = 0;
+            runner.step += 1;
+            runner.admitted = false;
+            return Ok(true);
+        };
+        if !instruction.is_work() {
+            runner.signals += i64::from(*instruction == Instruction::Signal);
+            runner.index += 1;
+            return Ok(true);
+        }
+        let place = Place {
+            phase: self.phase,
+            lane: runner.program.lane,
+            instruction: runner.index as u32,
+        };
+        let work_ns = self.costs.work_ns(place, instruction, runner.step);
+        if !(work_ns.is_finite() && work_ns >= 0.0) {
+            return Err(SimulateError::Work { place, work_ns });
+        }
+        runner.state = State::Working { start_ns: self.now_ns, remaining_ns: work_ns };
+        Ok(true)
+    }
+
+    /// Goes to the next instant at which something ends; `false` when nothing is under way.
+    fn pass_time(&mut self) -> Result<bool, SimulateError> {
+        let working = |runner: &&Runner<'_>| matches!(runner.state, State::Working { .. });
+        let busy = self
+            .runners
+            .iter()
+            .filter(working)
+            .fold(LaneSet::EMPTY, |busy, runner| busy.with(runner.program.lane));
+        // Time until each lane's state ends, and the rate at which its work advances.
+        let mut ends: Vec<(f64, f64)> = Vec::with_capacity(self.runners.len());
+        for runner in &self.runners {
+            ends.push(match runner.state {
+                State::Working { remaining_ns, .. } => {
+                    let lane = runner.program.lane;
+                    let rate = self.costs.rate(lane, busy);
+                    if !(rate.is_finite() && rate > 0.0) {
+                        return Err(SimulateError::Rate { lane, rate });
+                    }
+                    (remaining_ns / rate, rate)
+                }
+                State::Waking { until_ns } => ((until_ns - self.now_ns).max(0.0), 0.0),
+                State::Ready | State::Blocked { .. } | State::Done => (f64::INFINITY, 0.0),
+            });
+        }
+        let passed_ns = ends.iter().map(|end| end.0).fold(f64::INFINITY, f64::min);
+        if passed_ns.is_infinite() {
+            return Ok(false);
+        }
+        self.now_ns += passed_ns;
+        for (lane, (end_ns, rate)) in ends.into_iter().enumerate() {
+            let runner = &mut self.runners[lane];
+            match &mut runner.state {
+                State::Working { start_ns, .. } if end_ns <= passed_ns => {
+                    let start_ns = *start_ns;
+                    self.finish(lane, start_ns);
+                }
+                State::Working { remaining_ns, .. } => *remaining_ns -= rate * passed_ns,
+                State::Waking { .. } if end_ns <= passed_ns => runner.state = State::Ready,
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    fn finish(&mut self, lane: usize, start_ns: f64) {
+        let runner = &mut self.runners[lane];
+        let (name, index, step) = (runner.program.lane, runner.index, runner.step);
+        runner.index += 1;
+        runner.state = State::Ready;
+        if self.sample == Some((name, index)) {
+            self.sampled_steps += 1;
+        }
+        self.timeline.spans.push(Span {
+            lane: name,
+            phase: self.phase,
+            step,
+            instruction: index as u32,
+            start_ns: start_ns.round() as u64,
+            end_ns: self.now_ns.round() as u64,
+        });
+        self.timeline.total_ns = self.now_ns;
+        self.timeline.step_end_ns[step as usize] = self.now_ns;
+    }
+}

@@ -1,0 +1,24 @@
+//! One executed instruction, measured or simulated.
+
+use crate::ir::{Lane, Phase};
+
+/// When a work instruction ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Span {
+    pub lane: Lane,
+    pub phase: Phase,
+    /// Of the phase, from 0 or any other number; consecutive.
+    pub step: u32,
+    /// Index in the lane's list.
+    pub instruction: u32,
+    /// Nanoseconds on one clock for all lanes.
+    pub start_ns: u64,
+    pub end_ns: u64,
+}
+
+impl Span {
+    /// How long it took.
+    pub const fn duration_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.start_ns)
+    }
+}

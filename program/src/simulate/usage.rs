@@ -1,0 +1,68 @@
+//! What the lanes did with their time, from the spans of a run or of a simulation.
+
+use crate::ir::Lane;
+
+use super::costs::LaneSet;
+use super::span::Span;
+
+/// Sums over a set of spans, which need not be complete or sorted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Usage {
+    /// From the first start to the last end.
+    pub total_ns: u64,
+    /// Time inside work, by [`Lane::index`].
+    pub busy_ns: [u64; Lane::ALL.len()],
+    /// Time in which a host-to-device lane is busy.
+    pub h2d_busy_ns: u64,
+    /// Time in which a host-to-device lane and the CPU's compute lane are both busy.
+    pub h2d_and_cpu_ns: u64,
+    /// Time in which no lane is inside work.
+    pub idle_ns: u64,
+}
+
+const H2D: LaneSet = LaneSet::EMPTY.with(Lane::H2dWeights).with(Lane::H2dActivations);
+
+impl Usage {
+    /// Sums up `spans`; spans of one lane do not overlap.
+    pub fn of(spans: &[Span]) -> Usage {
+        let mut usage = Usage {
+            total_ns: 0,
+            busy_ns: [0; Lane::ALL.len()],
+            h2d_busy_ns: 0,
+            h2d_and_cpu_ns: 0,
+            idle_ns: 0,
+        };
+        // Ends before starts at the same instant, so that a lane's next span finds it free.
+        let mut edges: Vec<(u64, bool, Lane)> = Vec::with_capacity(2 * spans.len());
+        for span in spans.iter().filter(|span| span.duration_ns() > 0) {
+            usage.busy_ns[span.lane.index()] += span.duration_ns();
+            edges.push((span.start_ns, true, span.lane));
+            edges.push((span.end_ns, false, span.lane));
+        }
+        edges.sort_unstable();
+        let mut busy = LaneSet::EMPTY;
+        let mut now_ns = edges.first().map_or(0, |edge| edge.0);
+        for (time_ns, starts, lane) in edges {
+            let passed_ns = time_ns - now_ns;
+            let h2d = busy.intersects(H2D);
+            usage.total_ns += passed_ns;
+            usage.h2d_busy_ns += if h2d { passed_ns } else { 0 };
+            let both = h2d && busy.contains(Lane::CpuCompute);
+            usage.h2d_and_cpu_ns += if both { passed_ns } else { 0 };
+            usage.idle_ns += if busy == LaneSet::EMPTY { passed_ns } else { 0 };
+            busy = if starts { busy.with(lane) } else { busy.without(lane) };
+            now_ns = time_ns;
+        }
+        usage
+    }
+
+    /// Share of the host-to-device time during which the CPU computes; `None` without such copies.
+    pub fn overlap(&self) -> Option<f64> {
+        (self.h2d_busy_ns > 0).then(|| self.h2d_and_cpu_ns as f64 / self.h2d_busy_ns as f64)
+    }
+
+    /// Share of the whole during which no lane is inside work; 0 of nothing.
+    pub fn time_outside(&self) -> f64 {
+        if self.total_ns == 0 { 0.0 } else { self.idle_ns as f64 / self.total_ns as f64 }
+    }
+}

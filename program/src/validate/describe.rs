@@ -1,0 +1,50 @@
+//! Names of instructions for people: errors of the validator, spans of a trace.
+
+use model::config::Family;
+use model::ops::Op;
+
+use crate::ir::{At, Instruction, Moved};
+use crate::map::Chunk;
+
+/// What an instruction does and for which part of the work, like `scores.3, layer 4, batch 1`.
+pub fn describe(instruction: &Instruction, family: Family) -> String {
+    match instruction {
+        Instruction::Compute(compute) => {
+            format!("{}{}", part(compute.op.name(family), compute.chunk), place(compute.at))
+        }
+        Instruction::Copy(copy) => {
+            let what = match copy.moved {
+                Moved::Weights(Op::Embed) => "embedding weights".to_owned(),
+                Moved::Weights(op) => format!("{} weights", op.name(family)),
+                Moved::Value(value) => format!("{value:?}").to_lowercase(),
+                Moved::Cache(kv) => format!("{kv:?} cache"),
+            };
+            format!("copy of {}{}", part(&what, copy.chunk), place(copy.at))
+        }
+        Instruction::Append(append) => {
+            format!(
+                "append to {}{}",
+                part(&format!("{:?} cache", append.kv), Some(append.chunk)),
+                place(append.at)
+            )
+        }
+        Instruction::Wait(wait) => {
+            let which = if wait.previous_step { " of the previous step" } else { "" };
+            format!("wait for signal {} of {}{which}", wait.offset, wait.lane.name())
+        }
+        Instruction::Signal => "signal".to_owned(),
+    }
+}
+
+fn part(name: &str, chunk: Option<Chunk>) -> String {
+    match chunk {
+        Some(chunk) if chunk.of > 1 => format!("{name}.{}", chunk.index),
+        _ => name.to_owned(),
+    }
+}
+
+fn place(at: At) -> String {
+    let layer = at.layer.map_or_else(String::new, |layer| format!(", layer {layer}"));
+    let micro = if at.micro == 0 { String::new() } else { format!(", micro-batch {}", at.micro) };
+    format!("{layer}, batch {}{micro}", at.batch)
+}

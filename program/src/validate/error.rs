@@ -1,0 +1,122 @@
+//! What the validator reports.
+
+use std::fmt;
+
+use model::config::Family;
+
+use crate::ir::{Instruction, Lane, Phase};
+
+use super::describe::describe;
+use super::phase_name;
+
+/// An instruction of a program, as errors name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Site {
+    pub phase: Phase,
+    pub lane: Lane,
+    /// Index in the lane's list.
+    pub instruction: usize,
+    /// Which of the consecutive steps that were looked at, from 0.
+    pub step: u32,
+    /// Operation, layer and batch.
+    pub what: Box<str>,
+}
+
+impl Site {
+    pub(super) fn new(
+        phase: Phase,
+        lane: Lane,
+        index: usize,
+        step: u32,
+        instruction: &Instruction,
+        family: Family,
+    ) -> Site {
+        let what = describe(instruction, family).into_boxed_str();
+        Site { phase, lane, instruction: index, step, what }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} instruction {} of lane {} ({}) in step {}",
+            phase_name(self.phase),
+            self.instruction,
+            self.lane.name(),
+            self.what,
+            self.step
+        )
+    }
+}
+
+/// A lane that can not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocked {
+    /// The wait.
+    pub site: Site,
+    /// Whose signal it waits for.
+    pub waits_for: Lane,
+    /// Signals that are needed, counted from the first step.
+    pub needed: u32,
+    /// Signals that were given when nothing could go on.
+    pub given: u32,
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (lane, needed, given) = (self.waits_for.name(), self.needed, self.given);
+        write!(f, "{} needs signal {needed} of lane {lane}, which gave {given}", self.site)
+    }
+}
+
+/// Why a plan is refused. A plan of the compiler is never refused: each of these is a defect of the
+/// program, not of the user's input.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ValidateError {
+    #[error("the program given as {} is for {}", phase_name(*.expected), phase_name(*.found))]
+    Phase { expected: Phase, found: Phase },
+    #[error("{}: lane {} is listed twice", phase_name(*.phase), .lane.name())]
+    DuplicateLane { phase: Phase, lane: Lane },
+    #[error(
+        "{}: lane {} says it gives {declared} signals a step, but its list has {found}",
+        phase_name(*.phase), .lane.name()
+    )]
+    SignalCount { phase: Phase, lane: Lane, declared: u32, found: u32 },
+    #[error("{site}: lane {} has no work, so it never signals", .lane.name())]
+    WaitLane { site: Site, lane: Lane },
+    #[error("{site}: lane {} gives signals 1 to {signals} in a step", .lane.name())]
+    WaitOffset { site: Site, lane: Lane, signals: u32 },
+    #[error("{site}: {problem}")]
+    Malformed { site: Site, problem: Box<str> },
+    #[error("buffers {first} and {second} share bytes while both are in use in {}", phase_name(*.phase))]
+    Overlap { phase: Phase, first: Box<str>, second: Box<str> },
+    #[error("{what} names buffer {id}, but the plan has {count} buffers")]
+    Buffer { what: &'static str, id: u32, count: usize },
+    #[error("buffer {buffer} ends beyond the largest address")]
+    BufferRange { buffer: Box<str> },
+    #[error("no lane can go on (deadlock or lost signal): {}", list(.blocked))]
+    Deadlock { blocked: Vec<Blocked> },
+    #[error("race on buffer {buffer}: {second} is not ordered after {first}")]
+    Race { buffer: Box<str>, first: Box<Site>, second: Box<Site> },
+    #[error("{site} reads {buffer}, which nothing wrote; it needs {needed}")]
+    Unwritten { site: Site, buffer: Box<str>, needed: Box<str> },
+    #[error(
+        "{site} needs {needed} in {buffer}, but finds {found}{}",
+        .writer.as_ref().map_or_else(String::new, |writer| format!(", left there by {writer}"))
+    )]
+    Stale {
+        site: Box<Site>,
+        buffer: Box<str>,
+        needed: Box<str>,
+        found: Box<str>,
+        /// `None`: it was there before the phase.
+        writer: Option<Box<Site>>,
+    },
+    #[error("{}: {problem}", phase_name(*.phase))]
+    Incomplete { phase: Phase, problem: Box<str> },
+}
+
+fn list(blocked: &[Blocked]) -> String {
+    blocked.iter().map(Blocked::to_string).collect::<Vec<_>>().join("; ")
+}

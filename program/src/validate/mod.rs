@@ -1,0 +1,110 @@
+//! Proves a plan before any worker starts.
+//!
+//! The coordinator calls [`validate`] on every plan; tests also call [`replay()`] on measured traces.
+//! Four checks, each in a file, each relying on the ones before:
+//!
+//! 1. `structure`: ids and offsets exist, instructions have the operands their operation needs, lanes
+//!    touch only the memory of their process, buffers in use at the same time do not share bytes.
+//! 2. `order`: lanes are in order and waits only test "at least", so when one interleaving runs to
+//!    its end, all do. One is run, over [`STEPS`] consecutive steps, and gives the happens-before
+//!    order (vector clocks).
+//! 3. `race`: any two instructions that touch overlapping regions, one of them writing, are ordered,
+//!    whatever the timing. Two steps suffice: an access two steps later follows, in its own lane, the
+//!    same access one step later.
+//! 4. `content`: without races what a read finds is determined, so each buffer is followed as the
+//!    thing it holds, and each read must find the very value, layer, batch and step it is for. A
+//!    missing copy is found here even when its slot still holds something plausible.
+//!
+//! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be right without.
+
+mod content;
+mod describe;
+mod error;
+mod order;
+mod race;
+mod replay;
+mod structure;
+
+use model::config::Family;
+
+pub use describe::describe;
+pub use error::{Blocked, Site, ValidateError};
+pub use replay::{ReplayError, Replayed, replay};
+
+use crate::ir::{Phase, Program};
+use crate::plan::{Buffer, Plan};
+
+/// Consecutive steps that are looked at; see the module's header for why two are enough.
+pub const STEPS: u32 = 2;
+
+/// What was checked, for reports and for tests that must not pass on nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Proof {
+    pub prefill: ProgramProof,
+    pub decode: ProgramProof,
+}
+
+/// What was checked in one program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramProof {
+    /// Instructions that are work.
+    pub work: usize,
+    pub waits: usize,
+    /// Pairs of conflicting accesses that were compared, over [`STEPS`] steps; pairs implied by
+    /// others are not counted.
+    pub conflicts: usize,
+}
+
+/// Proves that no lane can deadlock, that no two accesses race, and that every read finds what it is
+/// for, in prefill, from prefill to decode, and from each decode step to the next.
+///
+/// Prefill is held to the same rules over consecutive steps as decode is.
+///
+/// # Errors
+/// The first thing that does not hold, with the instructions concerned.
+pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
+    structure::check_plan(plan)?;
+    let family = plan.config.family;
+    let (prefill_order, prefill) = prove_order(&plan.prefill, &plan.buffers, family)?;
+    let (decode_order, decode) = prove_order(&plan.decode, &plan.buffers, family)?;
+    content::check(plan, &prefill_order, &decode_order)?;
+    Ok(Proof { prefill, decode })
+}
+
+/// Proves what can be proved of a program without its plan: that it is well formed, that no lane can
+/// deadlock, and that no two accesses race.
+///
+/// # Errors
+/// The first thing that does not hold, with the instructions concerned.
+pub fn validate_program(
+    program: &Program,
+    buffers: &[Buffer],
+) -> Result<ProgramProof, ValidateError> {
+    // Names of the LLaMA family; without a plan the family is not known.
+    structure::check_program(program, buffers, Family::Llama)?;
+    Ok(prove_order(program, buffers, Family::Llama)?.1)
+}
+
+fn prove_order<'a>(
+    program: &'a Program,
+    buffers: &[Buffer],
+    family: Family,
+) -> Result<(order::Order<'a>, ProgramProof), ValidateError> {
+    let order = order::run(program, STEPS, family)?;
+    let conflicts = race::check(&order, buffers, family)?;
+    let all = || program.lanes.iter().flat_map(|lane| &lane.instructions);
+    let work = all().filter(|instruction| instruction.is_work()).count();
+    let waits = all().filter(|i| matches!(i, crate::ir::Instruction::Wait(_))).count();
+    Ok((order, ProgramProof { work, waits, conflicts }))
+}
+
+/// Name of a phase in errors.
+const fn phase_name(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Prefill => "prefill",
+        Phase::Decode => "decode",
+    }
+}
+
+#[cfg(test)]
+mod tests;

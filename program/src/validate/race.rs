@@ -1,0 +1,75 @@
+//! Any two conflicting accesses are ordered.
+//!
+//! Accesses are walked in one order that respects happens-before. Per buffer only those are kept that
+//! a later access has to be compared with: a write stands for all that it covers, since it was found
+//! ordered after it; a read for the earlier reads of its lane.
+
+use model::config::Family;
+
+use crate::ir::Region;
+use crate::plan::Buffer;
+
+use super::error::ValidateError;
+use super::order::{Event, Order};
+
+struct Access {
+    region: Region,
+    /// Index into the order's events.
+    event: usize,
+    write: bool,
+}
+
+/// Number of pairs compared.
+///
+/// # Errors
+/// `Race` for the first pair that is not ordered.
+pub(super) fn check(
+    order: &Order<'_>,
+    buffers: &[Buffer],
+    family: Family,
+) -> Result<usize, ValidateError> {
+    let mut live: Vec<Vec<Access>> = buffers.iter().map(|_| Vec::new()).collect();
+    let mut compared = 0;
+    for (index, event) in order.events.iter().enumerate() {
+        let mine = accesses(event);
+        for (region, write) in &mine {
+            let buffer = region.buffer.0 as usize;
+            for other in &live[buffer] {
+                if !(*write || other.write) || !other.region.overlaps(region) {
+                    continue;
+                }
+                compared += 1;
+                let first = &order.events[other.event];
+                if !first.happens_before(event) {
+                    return Err(ValidateError::Race {
+                        buffer: buffers[buffer].name.as_str().into(),
+                        first: Box::new(order.site(first, family)),
+                        second: Box::new(order.site(event, family)),
+                    });
+                }
+            }
+        }
+        for (region, write) in mine {
+            let list = &mut live[region.buffer.0 as usize];
+            list.retain(|other| {
+                let same_lane = order.events[other.event].lane == event.lane;
+                !(covers(&region, &other.region) && (write || (!other.write && same_lane)))
+            });
+            list.push(Access { region, event: index, write });
+        }
+    }
+    Ok(compared)
+}
+
+/// Regions an instruction touches, and whether it writes them. A region that is read and written is
+/// listed as both.
+pub(super) fn accesses(event: &Event<'_>) -> Vec<(Region, bool)> {
+    let reads = event.instruction.reads().into_iter().map(|region| (region, false));
+    let writes = event.instruction.writes().into_iter().map(|region| (region, true));
+    reads.chain(writes).collect()
+}
+
+/// Whether `outer` contains `inner`, a region of the same buffer.
+fn covers(outer: &Region, inner: &Region) -> bool {
+    outer.chunk.is_none_or(|chunk| chunk.of == 1) || outer.chunk == inner.chunk
+}
