@@ -1,0 +1,42 @@
+//! The parts of `--help` that teach.
+
+/// First lines of the help.
+pub const ABOUT: &str = "Runs a language model too large for the GPU, on GPU and CPU together";
+
+/// Last lines of `-h`.
+pub const AFTER_SHORT: &str = "Examples, file formats and exit codes: --help";
+
+/// Last lines of `--help`.
+pub const AFTER: &str = "\
+Examples:
+  Answer a file of prompts, four batches of fifteen at a time:
+    coordinator --model ./SmolLM2-135M-Instruct --batches 4x15 --input in.jsonl --output out.jsonl
+  The same again after it was interrupted; finished groups are not computed again:
+    coordinator --model ./SmolLM2-135M-Instruct --batches 4x15 --input in.jsonl --output out.jsonl --resume
+  Prompts by hand, answers to the screen:
+    echo 'What is a kernel?' > ask.txt
+    coordinator --model ./SmolLM2-135M-Instruct --input ask.txt --chat
+  Measure a model one does not have, four of its layers:
+    coordinator --model opt-30b --dummy-weights --layers 4 --batches 2x8 --report r.json
+  The emulated device runs attention, the CPU the rest:
+    coordinator --model opt-125m --dummy-weights --device emulated --split scores:out
+
+Input, one request a line:
+  {\"prompt\": \"Once upon a time\", \"max_tokens\": 24}
+  {\"prompt\": [2, 11, 7], \"stop\": [\"\\n\"]}                 token ids need no tokenizer
+  {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}   needs the model's chat template
+  {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": \"Hi\"}}
+  A .txt file has one raw prompt a line. Read are prompt, messages, max_tokens (16) or
+  max_completion_tokens, temperature (0, greedy, unless given), top_p (1), seed (--seed), stop.
+  Another field with a value that is not its default gives that request an error line.
+
+Output, one line a request, in input order: OpenAI's batch output, with token_ids in each choice.
+  A group's lines are on disk when the group ends. docs/formats.md describes all files by example.
+
+Exit codes:
+  0    every request is answered
+  1    the run failed: model, memory, device, files, a worker that died
+  2    the command line is wrong; nothing was run
+  3    finished, and some requests got an error line
+  130  interrupted by Ctrl-C or SIGTERM; finished groups are kept (a second one stops at once)
+  141  the reader of stdout went away";

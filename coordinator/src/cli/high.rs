@@ -1,0 +1,249 @@
+//! Arguments as meant: combinations checked, defaults filled in, nothing left to misread.
+
+use std::path::PathBuf;
+
+use model::config::Dtype;
+use planner::split::{SplitError, parse_chunking};
+use program::map::Chunking;
+
+use super::low::{Low, LowCommand, LowRun};
+use super::values::{Batches, DeviceChoice, DtypeChoice, PolicyChoice};
+use crate::job::sink::{OutputMode, Place};
+
+/// `max_tokens` of requests that do not say, as at OpenAI.
+pub const MAX_TOKENS: u32 = 16;
+/// Benchmark: tokens of each prompt.
+pub const PROMPT_LEN: u32 = 512;
+/// Benchmark: new tokens of each sequence.
+pub const GEN_LEN: u32 = 32;
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Command {
+    Run(Box<Run>),
+    /// This process is a worker.
+    Worker {
+        role: String,
+        channel: i32,
+    },
+}
+
+/// The main command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    pub model: ModelChoice,
+    pub dtype: Dtype,
+    /// `None`: 1xB with the largest B up to 32 that fits memory.
+    pub batches: Option<Batches>,
+    pub work: Work,
+    pub seed: u64,
+    /// Never [`DeviceChoice::Cuda`]: see [`UsageError::NoCuda`].
+    pub device: DeviceChoice,
+    pub placement: Placement,
+    /// Attention whole on one device runs as one operation.
+    pub fuse_attention: bool,
+    pub cpu_threads: Option<u16>,
+    pub emulated_threads: Option<u16>,
+    pub vram_bytes: Option<u64>,
+    pub dram_bytes: Option<u64>,
+    pub report: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
+    pub telling: Telling,
+}
+
+/// Which model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelChoice {
+    /// A path, `org/name` or a known name.
+    pub name: String,
+    pub revision: Option<String>,
+    pub dummy_weights: bool,
+    pub layers: Option<usize>,
+}
+
+/// What is computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    Benchmark { prompt_len: u32, gen_len: u32 },
+    Requests { input: Place, output: Place, mode: OutputMode, chat: bool, max_tokens: u32 },
+}
+
+/// A policy with what it needs. The split is resolved against the model's layer later, by
+/// `planner::split::parse_split`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placement {
+    CpuOnly,
+    GpuOnly,
+    TwoSplit { split: String, chunking: Option<Chunking> },
+}
+
+/// How much is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Telling {
+    Quiet,
+    Normal,
+    Verbose,
+    VeryVerbose,
+}
+
+/// What is wrong with a combination of arguments.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UsageError {
+    #[error("--model is missing; write for example --model ./SmolLM2, or see --help.")]
+    NoModel,
+    #[error(
+        "--device cuda:{device}: this version has no CUDA device yet; use --device none to run on \
+         the CPU, or --device emulated to study a placement."
+    )]
+    NoCuda { device: u32 },
+    #[error(
+        "--policy {policy} needs a GPU, and this run has none; add --device emulated, or use \
+         --policy cpu-only."
+    )]
+    NoDevice { policy: &'static str },
+    #[error(
+        "--split needs a GPU to run its part, and this run has none; add --device emulated, or \
+         leave --split out."
+    )]
+    SplitWithoutDevice,
+    #[error("--policy {policy} does not go with --split, which is --policy two-split.")]
+    SplitWithPolicy { policy: &'static str },
+    #[error("--policy two-split needs to know where; add for example --split scores:out.")]
+    NoSplit,
+    #[error("{0}.")]
+    Split(#[from] SplitError),
+    #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
+    ModeOfStdout { flag: &'static str },
+    #[error("--emulated-threads is only for --device emulated; leave it out.")]
+    EmulatedThreads,
+    #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
+    Vram,
+    #[error("Device memory is given twice; write --vram or --device emulated:vram=..., not both.")]
+    VramTwice,
+}
+
+impl Command {
+    /// Checks what was typed.
+    ///
+    /// # Errors
+    /// Arguments that do not go together, or that this machine or version cannot do.
+    pub fn from_low(low: Low) -> Result<Command, UsageError> {
+        match low.command {
+            Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
+            None => Ok(Command::Run(Box::new(run(low.run)?))),
+        }
+    }
+}
+
+fn run(low: LowRun) -> Result<Run, UsageError> {
+    let work = work(&low)?;
+    let device = device(&low)?;
+    let placement = placement(&low, device)?;
+    Ok(Run {
+        model: ModelChoice {
+            name: low.model.ok_or(UsageError::NoModel)?,
+            revision: low.revision,
+            dummy_weights: low.dummy_weights,
+            layers: low.layers.map(|layers| layers as usize),
+        },
+        dtype: match low.dtype {
+            DtypeChoice::Bf16 => Dtype::Bf16,
+            DtypeChoice::F32 => Dtype::F32,
+        },
+        batches: low.batches,
+        work,
+        seed: low.seed,
+        placement,
+        fuse_attention: !low.no_fuse,
+        cpu_threads: low.cpu_threads,
+        emulated_threads: low.emulated_threads,
+        vram_bytes: match device {
+            DeviceChoice::Emulated { vram_bytes, .. } => low.vram.or(vram_bytes),
+            _ => low.vram,
+        },
+        device,
+        dram_bytes: low.dram,
+        report: low.report,
+        trace: low.trace,
+        telling: match (low.quiet, low.verbose) {
+            (true, _) => Telling::Quiet,
+            (false, 0) => Telling::Normal,
+            (false, 1) => Telling::Verbose,
+            (false, _) => Telling::VeryVerbose,
+        },
+    })
+}
+
+fn work(low: &LowRun) -> Result<Work, UsageError> {
+    let place = |path: &PathBuf| {
+        if path.as_os_str() == "-" { Place::Standard } else { Place::File(path.clone()) }
+    };
+    let Some(input) = &low.input else {
+        return Ok(Work::Benchmark {
+            prompt_len: low.prompt_len.unwrap_or(PROMPT_LEN),
+            gen_len: low.gen_len.unwrap_or(GEN_LEN),
+        });
+    };
+    let output = low.output.as_ref().map_or(Place::Standard, place);
+    let (mode, flag) = match (low.resume, low.force) {
+        (true, _) => (OutputMode::Resume, "resume"),
+        (_, true) => (OutputMode::Overwrite, "force"),
+        _ => (OutputMode::New, ""),
+    };
+    // --force to stdout forces nothing and harms nothing; --resume would silently repeat answers.
+    if mode == OutputMode::Resume && output == Place::Standard {
+        return Err(UsageError::ModeOfStdout { flag });
+    }
+    Ok(Work::Requests {
+        input: place(input),
+        output,
+        mode,
+        chat: low.chat,
+        max_tokens: low.max_tokens.unwrap_or(MAX_TOKENS),
+    })
+}
+
+/// The device of this run, one that exists: `auto` becomes the best real one.
+fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
+    let device = match low.device {
+        DeviceChoice::Cuda(device) => return Err(UsageError::NoCuda { device }),
+        // The emulated device is never chosen on its own, and there is no CUDA device yet.
+        DeviceChoice::Auto => DeviceChoice::None,
+        chosen => chosen,
+    };
+    match device {
+        DeviceChoice::Emulated { vram_bytes: Some(_), .. } if low.vram.is_some() => {
+            Err(UsageError::VramTwice)
+        }
+        DeviceChoice::None if low.emulated_threads.is_some() => Err(UsageError::EmulatedThreads),
+        DeviceChoice::None if low.vram.is_some() => Err(UsageError::Vram),
+        _ => Ok(device),
+    }
+}
+
+fn placement(low: &LowRun, device: DeviceChoice) -> Result<Placement, UsageError> {
+    let has_device = device != DeviceChoice::None;
+    if let Some(split) = &low.split {
+        match low.policy {
+            Some(PolicyChoice::CpuOnly) => {
+                return Err(UsageError::SplitWithPolicy { policy: "cpu-only" });
+            }
+            Some(PolicyChoice::GpuOnly) => {
+                return Err(UsageError::SplitWithPolicy { policy: "gpu-only" });
+            }
+            Some(PolicyChoice::TwoSplit) | None => {}
+        }
+        if !has_device {
+            return Err(UsageError::SplitWithoutDevice);
+        }
+        let chunking = low.split_chunks.as_deref().map(parse_chunking).transpose()?;
+        return Ok(Placement::TwoSplit { split: split.clone(), chunking });
+    }
+    match (low.policy, has_device) {
+        (Some(PolicyChoice::TwoSplit), true) => Err(UsageError::NoSplit),
+        (Some(PolicyChoice::TwoSplit), false) => Err(UsageError::NoDevice { policy: "two-split" }),
+        (Some(PolicyChoice::GpuOnly), false) => Err(UsageError::NoDevice { policy: "gpu-only" }),
+        (Some(PolicyChoice::GpuOnly) | None, true) => Ok(Placement::GpuOnly),
+        (Some(PolicyChoice::CpuOnly), _) | (None, false) => Ok(Placement::CpuOnly),
+    }
+}

@@ -1,0 +1,137 @@
+//! Arguments as typed. Nothing is decided here; see [`super::high`].
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use super::help;
+use super::values::{
+    Batches, DeviceChoice, DtypeChoice, PolicyChoice, parse_batches, parse_device, parse_size,
+};
+
+/// Runs a language model too large for the GPU on GPU and CPU together.
+#[derive(Debug, Parser)]
+#[command(
+    name = "coordinator",
+    version,
+    about = help::ABOUT,
+    after_long_help = help::AFTER,
+    after_help = help::AFTER_SHORT,
+    args_conflicts_with_subcommands = true,
+    max_term_width = 100
+)]
+pub struct Low {
+    #[command(subcommand)]
+    pub command: Option<LowCommand>,
+    #[command(flatten)]
+    pub run: LowRun,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum LowCommand {
+    /// A worker process; started by the coordinator, never by hand
+    #[command(hide = true)]
+    Worker {
+        /// Which worker
+        role: String,
+        /// Number of the inherited socket to the coordinator
+        channel: i32,
+    },
+}
+
+/// Arguments of the main command.
+#[derive(Debug, Args)]
+pub struct LowRun {
+    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
+    #[arg(long, value_name = "MODEL", help_heading = "Model")]
+    pub model: Option<String>,
+    /// Branch, tag or commit of org/name [default: main]
+    #[arg(long, value_name = "REVISION", help_heading = "Model")]
+    pub revision: Option<String>,
+    /// Seeded random weights: a known name then needs no download
+    #[arg(long, help_heading = "Model")]
+    pub dummy_weights: bool,
+    /// Only the first LAYERS layers, so that a large model's layers run on a small machine
+    #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Model")]
+    pub layers: Option<u32>,
+    /// Number format of weights, activations and KV cache
+    #[arg(long, value_enum, default_value = "bf16", help_heading = "Model")]
+    pub dtype: DtypeChoice,
+
+    /// N batches of B prompts are computed together, as a group [default: 1xB, the largest B up to
+    /// 32 that fits memory]
+    #[arg(long, value_name = "NxB", value_parser = parse_batches, allow_hyphen_values = true, help_heading = "Work")]
+    pub batches: Option<Batches>,
+    /// Requests to answer: .jsonl (OpenAI batch lines or {"prompt": ...}), .txt (a prompt a line),
+    /// - is stdin. Without it a benchmark runs
+    #[arg(long, value_name = "FILE", help_heading = "Work")]
+    pub input: Option<PathBuf>,
+    /// Where the answers go; - is stdout [default: -]
+    #[arg(long, value_name = "FILE", requires = "input", help_heading = "Work")]
+    pub output: Option<PathBuf>,
+    /// Go on with an output that an earlier run left
+    #[arg(long, requires = "output", conflicts_with = "force", help_heading = "Work")]
+    pub resume: bool,
+    /// Overwrite an existing output
+    #[arg(long, requires = "output", help_heading = "Work")]
+    pub force: bool,
+    /// Raw prompts become one user message each, in the model's chat template
+    #[arg(long, requires = "input", help_heading = "Work")]
+    pub chat: bool,
+    /// New tokens for requests that do not say [default: 16]
+    #[arg(long, value_name = "N", requires = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
+    pub max_tokens: Option<u32>,
+    /// Key of sampling, dummy weights and benchmark prompts
+    #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Work")]
+    pub seed: u64,
+    /// Benchmark: tokens of each prompt [default: 512]
+    #[arg(long, value_name = "N", conflicts_with = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
+    pub prompt_len: Option<u32>,
+    /// Benchmark: new tokens of each sequence [default: 32]
+    #[arg(long, value_name = "N", conflicts_with = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
+    pub gen_len: Option<u32>,
+
+    /// none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and studies
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = parse_device, help_heading = "Placement")]
+    pub device: DeviceChoice,
+    /// Who computes what [default: two-split with --split, else gpu-only with a device, else
+    /// cpu-only]
+    #[arg(long, value_enum, value_name = "POLICY", help_heading = "Placement")]
+    pub policy: Option<PolicyChoice>,
+    /// The GPU runs operations A to before B of each layer in decode, e.g. scores:out; either side
+    /// may be empty
+    #[arg(long, value_name = "A:B", help_heading = "Placement")]
+    pub split: Option<String>,
+    /// Cut attention into chunks that --split can name (scores.3): scores=8 or attention=8
+    #[arg(long, value_name = "KIND=N", requires = "split", help_heading = "Placement")]
+    pub split_chunks: Option<String>,
+    /// Never fuse attention, so that every placement gives the same bits
+    #[arg(long, help_heading = "Placement")]
+    pub no_fuse: bool,
+    /// Compute threads of the cpu worker [default: the cores the others leave]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Placement")]
+    pub cpu_threads: Option<u16>,
+    /// Compute threads of the emulated device [default: half of the cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Placement")]
+    pub emulated_threads: Option<u16>,
+    /// Device memory to use at most, e.g. 8GiB [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Placement")]
+    pub vram: Option<u64>,
+    /// Host memory to use at most, e.g. 16GiB [default: what is free]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Placement")]
+    pub dram: Option<u64>,
+
+    /// Write what was measured as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Telling")]
+    pub report: Option<PathBuf>,
+    /// Write every instruction as a span, for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", help_heading = "Telling")]
+    pub trace: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(long, short, conflicts_with = "verbose", help_heading = "Telling")]
+    pub quiet: bool,
+    /// Also say what was decided and why; twice says more
+    #[arg(long, short, action = clap::ArgAction::Count, help_heading = "Telling")]
+    pub verbose: u8,
+}

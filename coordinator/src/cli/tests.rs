@@ -1,0 +1,194 @@
+//! Arguments: what is understood, and the sentence for what is not.
+
+use super::high::{Command, Placement, Run, Telling, Work};
+use super::values::{Batches, DeviceChoice, parse_batches, parse_device, parse_size};
+use super::{Refusal, parse};
+use crate::exit::Exit;
+use crate::job::sink::{OutputMode, Place};
+use model::config::Dtype;
+
+fn words(line: &str) -> Vec<&str> {
+    std::iter::once("coordinator").chain(line.split_whitespace()).collect()
+}
+
+fn run(line: &str) -> Run {
+    match parse(words(line)) {
+        Ok(Command::Run(run)) => *run,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+/// The line is refused with `exit` in a text that contains each of `said`.
+#[track_caller]
+fn refused(line: &str, exit: Exit, said: &[&str]) {
+    let Err(Refusal::Wrong(text, code)) = parse(words(line)) else { panic!("{line} was accepted") };
+    assert_eq!(code, exit, "{line}: {text}");
+    for word in said {
+        assert!(text.contains(word), "{line} should say {word:?}: {text}");
+    }
+}
+
+#[test]
+fn the_smallest_line_is_a_benchmark_on_the_cpu() {
+    let run = run("--model opt-125m");
+    assert_eq!(run.model.name, "opt-125m");
+    assert_eq!(run.work, Work::Benchmark { prompt_len: 512, gen_len: 32 });
+    assert_eq!(
+        (run.batches, run.device, run.placement),
+        (None, DeviceChoice::None, Placement::CpuOnly)
+    );
+    assert_eq!((run.dtype, run.seed, run.fuse_attention), (Dtype::Bf16, 0, true));
+    assert_eq!(run.telling, Telling::Normal);
+}
+
+#[test]
+fn a_line_with_everything() {
+    let run =
+        run("--model m --revision r --dummy-weights --layers 4 --batches 4x15 --input in.jsonl \
+         --output out.jsonl --resume --chat --max-tokens 9 --dtype f32 \
+         --device emulated:vram=8GiB,link=16GB/s --split scores.3: --split-chunks scores=8 \
+         --no-fuse --cpu-threads 3 --emulated-threads 2 --dram 1GiB --seed 5 --report r.json \
+         --trace t.json -vv");
+    assert_eq!(run.model.revision.as_deref(), Some("r"));
+    assert_eq!((run.model.layers, run.model.dummy_weights), (Some(4), true));
+    assert_eq!(run.batches, Some(Batches { count: 4, size: 15 }));
+    let file = |name: &str| Place::File(name.into());
+    let (input, output) = (file("in.jsonl"), file("out.jsonl"));
+    let mode = OutputMode::Resume;
+    assert_eq!(run.work, Work::Requests { input, output, mode, chat: true, max_tokens: 9 });
+    assert_eq!(run.vram_bytes, Some(8 << 30));
+    let Placement::TwoSplit { split, chunking } = run.placement else { panic!("a split") };
+    assert_eq!((split.as_str(), chunking.map(|chunking| chunking.chunks)), ("scores.3:", Some(8)));
+    assert_eq!((run.fuse_attention, run.seed, run.dtype), (false, 5, Dtype::F32));
+    assert_eq!((run.cpu_threads, run.emulated_threads), (Some(3), Some(2)));
+    assert_eq!(run.telling, Telling::VeryVerbose);
+}
+
+#[test]
+fn standard_streams_and_output_modes() {
+    let place = |line: &str| match run(line).work {
+        Work::Requests { input, output, mode, max_tokens, .. } => {
+            assert_eq!(max_tokens, 16);
+            (input, output, mode)
+        }
+        Work::Benchmark { .. } => panic!("{line}"),
+    };
+    let standard = Place::Standard;
+    assert_eq!(place("--model m --input -"), (standard.clone(), standard.clone(), OutputMode::New));
+    let file = Place::File("o".into());
+    assert_eq!(
+        place("--model m --input - --output o --force"),
+        (standard, file, OutputMode::Overwrite)
+    );
+    refused("--model m --input i --output - --resume", Exit::Usage, &["--resume", "--output FILE"]);
+    refused("--model m --input i --output o --resume --force", Exit::Usage, &["--force"]);
+    refused("--model m --output o", Exit::Usage, &["--input"]);
+    refused("--model m --input i --prompt-len 5", Exit::Usage, &["--prompt-len"]);
+    refused("--model m --input i --max-tokens 0", Exit::Usage, &["--max-tokens"]);
+}
+
+#[test]
+fn batches_teach_their_form() {
+    for (text, reason) in [
+        ("0x5", "is 0"),
+        ("5x0", "is 0"),
+        ("4", "no \"x\""),
+        ("4x", "missing"),
+        ("x4", "missing"),
+        ("-1x2", "\"-1\""),
+        ("axb", "\"a\""),
+        ("4x15x2", "\"15x2\""),
+        ("99999x1", "65535"),
+        ("", "no \"x\""),
+    ] {
+        let error = parse_batches(text).unwrap_err();
+        assert!(error.contains(reason) && error.contains("4x15"), "{text}: {error}");
+        if !text.is_empty() {
+            let line = format!("--model m --batches {text}");
+            refused(&line, Exit::Usage, &["--batches", "4x15", reason]);
+        }
+    }
+    assert_eq!(parse_batches("4X60").unwrap().to_string(), "4x60");
+}
+
+#[test]
+fn devices() {
+    let emulated =
+        |vram_bytes, link_bytes_per_s| DeviceChoice::Emulated { vram_bytes, link_bytes_per_s };
+    assert_eq!(parse_device("emulated"), Ok(emulated(None, None)));
+    assert_eq!(parse_device("emulated:vram=2MiB"), Ok(emulated(Some(2 << 20), None)));
+    assert_eq!(parse_device("emulated:link=1GB/s"), Ok(emulated(None, Some(1_000_000_000))));
+    assert_eq!(parse_device("cuda:3"), Ok(DeviceChoice::Cuda(3)));
+    for wrong in
+        ["gpu", "cuda:x", "emulated:", "emulated:vram", "emulated:vram=0", "emulated:ram=1"]
+    {
+        assert!(parse_device(wrong).is_err(), "{wrong}");
+        refused(&format!("--model m --device {wrong}"), Exit::Usage, &["--device"]);
+    }
+    refused("--model m --device cuda:0", Exit::Failure, &["CUDA", "--device none", "emulated"]);
+    refused("--model m --device emulated:vram=1GiB --vram 2GiB", Exit::Usage, &["twice"]);
+    refused("--model m --vram 2GiB", Exit::Usage, &["--vram"]);
+    refused("--model m --emulated-threads 2", Exit::Usage, &["--emulated-threads"]);
+    assert_eq!(run("--model m --device emulated --vram 2GiB").vram_bytes, Some(2 << 30));
+}
+
+#[test]
+fn sizes() {
+    for (text, bytes) in [
+        ("8GiB", 8 << 30),
+        ("16GB", 16_000_000_000),
+        ("512", 512),
+        ("1.5KiB", 1536),
+        ("2 mib", 2 << 20),
+    ] {
+        assert_eq!(parse_size(text), Ok(bytes), "{text}");
+    }
+    for wrong in ["", "GiB", "0", "-1GiB", "8Gigs", "1e9", "99999999TiB", "1.2.3GB", "inf"] {
+        assert!(parse_size(wrong).is_err_and(|error| error.contains("8GiB")), "{wrong}");
+    }
+}
+
+#[test]
+fn policies() {
+    let placement = |line: &str| run(&format!("--model m {line}")).placement;
+    assert_eq!(placement("--device emulated"), Placement::GpuOnly);
+    assert_eq!(placement("--device emulated --policy cpu-only"), Placement::CpuOnly);
+    let split = Placement::TwoSplit { split: "q:out".to_owned(), chunking: None };
+    assert_eq!(placement("--device emulated --split q:out"), split);
+    assert_eq!(placement("--device emulated --split q:out --policy two-split"), split);
+    refused("--model m --policy gpu-only", Exit::Usage, &["--device"]);
+    refused("--model m --policy two-split", Exit::Usage, &["--device"]);
+    refused("--model m --device emulated --policy two-split", Exit::Usage, &["--split"]);
+    refused("--model m --split q:out", Exit::Usage, &["--device emulated"]);
+    refused(
+        "--model m --device emulated --split q: --policy gpu-only",
+        Exit::Usage,
+        &["two-split"],
+    );
+    refused("--model m --device emulated --split q: --split-chunks 8", Exit::Usage, &["scores="]);
+    refused("--model m --split-chunks scores=8", Exit::Usage, &["--split"]);
+}
+
+#[test]
+fn help_teaches_and_everything_else_is_refused() {
+    let Err(Refusal::Told(help)) = parse(words("--help")) else { panic!("help") };
+    for word in
+        ["Examples:", "Exit codes:", "--batches", "4x15", "temperature (0", "130", "token_ids"]
+    {
+        assert!(help.contains(word), "{word}: {help}");
+    }
+    assert!(!help.contains("worker <") && !help.contains("Commands:"), "{help}");
+    let Err(Refusal::Told(version)) = parse(words("--version")) else { panic!("version") };
+    assert_eq!(version, format!("coordinator {}\n", env!("CARGO_PKG_VERSION")));
+    refused("", Exit::Usage, &["--model"]);
+    refused("--model m --frobnicate", Exit::Usage, &["--frobnicate"]);
+    refused("--model m --dtype f16", Exit::Usage, &["bf16"]);
+    refused("--model m --layers 0", Exit::Usage, &["--layers"]);
+    refused("--model m -q -v", Exit::Usage, &["--quiet"]);
+}
+
+#[test]
+fn the_worker_subcommand() {
+    let worker = Command::Worker { role: "cpu".to_owned(), channel: 5 };
+    assert_eq!(parse(words("worker cpu 5")).unwrap(), worker);
+}

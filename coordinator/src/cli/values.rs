@@ -1,0 +1,155 @@
+//! Values of arguments, each parsed once into a type that cannot be wrong. An error is the sentence
+//! that the user sees.
+
+use std::fmt;
+
+/// `--batches NxB`: N batches of B sequences, both at least 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batches {
+    pub count: u16,
+    /// Sequences in each batch.
+    pub size: u16,
+}
+
+impl fmt::Display for Batches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.count, self.size)
+    }
+}
+
+/// Parses `4x15`.
+///
+/// # Errors
+/// Anything else, zero among it.
+pub fn parse_batches(text: &str) -> Result<Batches, String> {
+    let example = "write --batches 4x15 for 4 batches of 15 prompts each";
+    let Some((count, size)) = text.split_once(['x', 'X']) else {
+        return Err(format!("it has no \"x\" between two numbers; {example}"));
+    };
+    let number = |part: &str, what: &str| match part.parse::<u16>() {
+        Ok(0) => Err(format!("the number of {what} is 0; {example}")),
+        Ok(number) => Ok(number),
+        Err(_) if part.is_empty() => Err(format!("the number of {what} is missing; {example}")),
+        Err(_) => Err(format!(
+            "the number of {what}, \"{part}\", is not a whole number from 1 to {}; {example}",
+            u16::MAX
+        )),
+    };
+    Ok(Batches { count: number(count, "batches")?, size: number(size, "prompts in a batch")? })
+}
+
+/// Where GPU operations run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The best real device of the machine, which may be none; never the emulated one.
+    Auto,
+    /// Everything on the CPU.
+    None,
+    /// A stand-in that computes with CPU kernels in a process of its own.
+    Emulated {
+        /// `None`: as much as the plan wants.
+        vram_bytes: Option<u64>,
+        /// `None`: as fast as memory is.
+        link_bytes_per_s: Option<u64>,
+    },
+    /// The CUDA device of that number.
+    Cuda(u32),
+}
+
+/// Parses `none`, `auto`, `cuda:0`, `emulated` or `emulated:vram=8GiB,link=16GB/s`.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_device(text: &str) -> Result<DeviceChoice, String> {
+    match text {
+        "auto" => return Ok(DeviceChoice::Auto),
+        "none" | "cpu" => return Ok(DeviceChoice::None),
+        "emulated" => {
+            return Ok(DeviceChoice::Emulated { vram_bytes: None, link_bytes_per_s: None });
+        }
+        "cuda" => return Ok(DeviceChoice::Cuda(0)),
+        _ => {}
+    }
+    if let Some(number) = text.strip_prefix("cuda:") {
+        return number.parse().map(DeviceChoice::Cuda).map_err(|_| {
+            format!("\"{number}\" is not the number of a device; write --device cuda:0")
+        });
+    }
+    let Some(settings) = text.strip_prefix("emulated:") else {
+        return Err(
+            "there is no such device; write none, auto, cuda:0 or emulated:vram=8GiB,link=16GB/s"
+                .to_owned(),
+        );
+    };
+    let (mut vram_bytes, mut link_bytes_per_s) = (None, None);
+    for setting in settings.split(',') {
+        match setting.split_once('=') {
+            Some(("vram", size)) => vram_bytes = Some(parse_size(size)?),
+            Some(("link", speed)) => {
+                let size = speed.strip_suffix("/s").unwrap_or(speed);
+                link_bytes_per_s = Some(parse_size(size)?);
+            }
+            _ => {
+                return Err(format!(
+                    "\"{setting}\" is no setting of the emulated device; write \
+                     emulated:vram=8GiB,link=16GB/s"
+                ));
+            }
+        }
+    }
+    Ok(DeviceChoice::Emulated { vram_bytes, link_bytes_per_s })
+}
+
+/// Units of sizes: powers of 1024 with an `i`, of 1000 without, as disks and links are sold.
+const UNITS: [(&str, u64); 10] = [
+    ("", 1),
+    ("b", 1),
+    ("kb", 1000),
+    ("kib", 1 << 10),
+    ("mb", 1_000_000),
+    ("mib", 1 << 20),
+    ("gb", 1_000_000_000),
+    ("gib", 1 << 30),
+    ("tb", 1_000_000_000_000),
+    ("tib", 1 << 40),
+];
+
+/// Parses `8GiB`, `1.5GB`, `512MiB` or a number of bytes. Never 0.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit = unit.trim().to_ascii_lowercase();
+    let factor = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+    let bytes = match (number.parse::<f64>(), factor) {
+        (Ok(number), Some(factor)) => number * factor as f64,
+        _ => 0.0,
+    };
+    // 2^63 bytes and more are a slip, not a size.
+    if !(1.0..9.2e18).contains(&bytes) {
+        return Err(format!("\"{text}\" is no size above 0; write for example 8GiB or 512MiB"));
+    }
+    Ok(bytes as u64)
+}
+
+/// Who computes what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum PolicyChoice {
+    /// Every operation on the CPU
+    CpuOnly,
+    /// Every operation on the GPU, weights streamed to it
+    GpuOnly,
+    /// Decode: the GPU runs one interval of each layer (--split), the CPU the rest
+    TwoSplit,
+}
+
+/// Number format of weights, activations and KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum DtypeChoice {
+    /// bf16 storage, f32 accumulation
+    Bf16,
+    /// f32 everywhere, for verification
+    F32,
+}

@@ -1,0 +1,84 @@
+//! The boundary between the job and whatever computes: sequences in, tokens out.
+//!
+//! The job never sees a worker or a device, the engine never sees a request or a file.
+
+use std::fmt::Debug;
+
+/// One prompt to continue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sequence {
+    /// Token ids, at least one.
+    pub prompt: Vec<u32>,
+    /// Most new tokens, at least one; `prompt.len() + max_new` never exceeds the model's context.
+    pub max_new: u32,
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// In `(0, 1]`; 1 keeps the whole distribution.
+    pub top_p: f32,
+    pub seed: u64,
+    /// With `seed` and the position it keys sampling, so that an answer does not depend on the group
+    /// in which it was computed.
+    pub id_hash: u64,
+    /// Benchmarks: an end-of-sequence token is a token like another.
+    pub ignore_eos: bool,
+}
+
+/// Why a sequence ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// An end-of-sequence token, or the observer's [`Verdict::Stop`].
+    Stop,
+    /// `max_new` tokens.
+    Length,
+}
+
+/// What became of a [`Sequence`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// New tokens, a final end-of-sequence token omitted. After a [`Verdict::Stop`] surplus tokens
+    /// may follow the one it was said of.
+    pub tokens: Vec<u32>,
+    pub finish: Finish,
+}
+
+/// Whether a sequence goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Continue,
+    /// The sequence should end; it may take a step longer.
+    Stop,
+}
+
+/// Follows a group from behind the steps.
+pub trait Observer {
+    /// A new token of `sequence` (its index in the group); a final end-of-sequence token is not
+    /// shown. Tokens of one sequence come in order.
+    fn token(&mut self, sequence: usize, token: u32) -> Verdict;
+}
+
+/// Why a group has no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    #[error("interrupted")]
+    Interrupted,
+    /// A whole sentence, naming the worker.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Something that continues prompts.
+pub trait Engine {
+    /// Most sequences in one group: N x B, at least one.
+    fn group_capacity(&self) -> usize;
+
+    /// Runs at most [`Engine::group_capacity`] sequences to their ends; one result each, in order.
+    ///
+    /// # Errors
+    /// [`EngineError::Interrupted`] when the run was asked to end; [`EngineError::Failed`] when it
+    /// cannot go on. The group then has no result and the engine is not used again.
+    fn run_group(
+        &mut self,
+        sequences: &[Sequence],
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Generated>, EngineError>;
+}

@@ -1,0 +1,52 @@
+//! Why a job cannot start or go on. Every message is a sentence that a user can act on.
+
+use std::io;
+
+/// Why a job ended without finishing.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    #[error("The input {path} cannot be read: {source}.")]
+    Input { path: String, source: io::Error },
+    #[error(
+        "The output {path} exists. Give --resume to go on where it ends, --force to overwrite it, \
+         or another --output."
+    )]
+    OutputExists { path: String },
+    #[error(
+        "The output {path} cannot be opened for writing: {source}. Choose an --output in a \
+         directory where you may write."
+    )]
+    OutputOpen { path: String, source: io::Error },
+    #[error("The input and the output are the same file, {path}. Give another --output.")]
+    SameFile { path: String },
+    #[error("The output {path} is in use by another run; wait for it, or give another --output.")]
+    OutputBusy { path: String },
+    #[error(
+        "The answers could not be written to {path}: {source}. The answers of finished groups are \
+         kept; make room and run the same command with --resume."
+    )]
+    OutputWrite { path: String, source: io::Error },
+    #[error("The reader of the results has closed its end.")]
+    BrokenPipe,
+    #[error("{path} cannot be resumed: it is not a regular file.")]
+    ResumeStream { path: String },
+    #[error(
+        "{path} cannot be resumed: its line {line} is not an answer that this program wrote. Give \
+         another --output, or --force to overwrite the file."
+    )]
+    ResumeForeign { path: String, line: usize },
+    #[error(
+        "{path} cannot be resumed: its line {line} was answered by another model, dtype, \
+         compression or seed ({found}, this run is {expected}). Run with the same ones, or give \
+         --force to overwrite the file."
+    )]
+    ResumeFingerprint { path: String, line: usize, found: String, expected: String },
+    #[error(
+        "{path} cannot be resumed: its line {line} answers \"{custom_id}\", which the input does \
+         not ask. Give the input it was made from, or --force to overwrite the file."
+    )]
+    ResumeUnasked { path: String, line: usize, custom_id: String },
+    /// The engine's own sentence.
+    #[error("{0}")]
+    Engine(String),
+}

@@ -1,0 +1,104 @@
+//! Identities as short hashes: of a model with its settings, of a request, of a `custom_id`.
+//!
+//! They are written into the output and read back by `--resume`, so their definition may only
+//! change together with [`FORMAT`].
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::PathBuf;
+
+use model::config::{Dtype, ModelConfig};
+use sha2::{Digest, Sha256};
+
+use super::item::{Endpoint, Request};
+
+/// Raised when an answer to the same request would differ from an earlier version's.
+const FORMAT: &str = "tandem-1";
+
+/// Bytes read from each end of a weight file to identify it.
+const SAMPLE_BYTES: u64 = 1 << 20;
+
+/// `system_fingerprint`: everything that decides an answer beside the request itself. The model's
+/// name is left out, so that a moved folder is still the same model.
+pub fn system_fingerprint(
+    config: &ModelConfig,
+    weights_identity: &str,
+    dtype: Dtype,
+    compression: &str,
+    seed: u64,
+) -> String {
+    let mut config = config.clone();
+    config.name.clear();
+    let described = format!(
+        "{FORMAT}\n{config:?}\n{weights_identity}\n{}\n{compression}\n{seed}",
+        dtype.name()
+    );
+    format!("fp_{}", hex16(described.as_bytes()))
+}
+
+/// Identity of a model's weight files: their sizes and a hash over the first and last MiB of each
+/// (headers, and the tensors there). Names and times are left out, so that a copy is the same.
+///
+/// # Errors
+/// A file that cannot be read.
+pub fn weights_identity(files: &[PathBuf]) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    for path in files {
+        let mut file = File::open(path)?;
+        let size_bytes = file.metadata()?.len();
+        hash.update(size_bytes.to_le_bytes());
+        for start in [0, size_bytes.saturating_sub(SAMPLE_BYTES)] {
+            let mut sample = Vec::new();
+            file.seek(SeekFrom::Start(start))?;
+            (&mut file).take(SAMPLE_BYTES).read_to_end(&mut sample)?;
+            hash.update(&sample);
+        }
+    }
+    Ok(hex(&hash.finalize()[..16]))
+}
+
+/// Identity of a request: what it asks and how, as the model sees it. `--resume` takes an answer
+/// for the answer to a request only when both agree in it.
+pub fn request_id(request: &Request) -> String {
+    let mut hash = Sha256::new();
+    let mut field = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    field(FORMAT.as_bytes());
+    field(request.custom_id.as_bytes());
+    field(&[u8::from(request.endpoint == Endpoint::ChatCompletions)]);
+    field(&request.temperature.to_le_bytes());
+    field(&request.top_p.to_le_bytes());
+    field(&request.seed.to_le_bytes());
+    for prompt in &request.prompts {
+        field(&prompt.max_new.to_le_bytes());
+        field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());
+    }
+    for stop in &request.stop {
+        field(stop.as_bytes());
+    }
+    format!("req_{}", hex(&hash.finalize()[..12]))
+}
+
+/// The part of an answer's ids that stands for its `custom_id`.
+pub fn id_suffix(custom_id: &str) -> String {
+    hex16(custom_id.as_bytes())
+}
+
+/// Keys sampling of the `index`-th prompt of a request.
+pub fn id_hash(custom_id: &str, index: usize) -> u64 {
+    let mut hash = Sha256::new();
+    hash.update(custom_id.as_bytes());
+    hash.update((index as u64).to_le_bytes());
+    let digest = hash.finalize();
+    digest.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn hex16(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes)[..8])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

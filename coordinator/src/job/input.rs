@@ -1,0 +1,262 @@
+//! The input file, line by line: OpenAI batch lines, short lines, or raw prompts.
+//!
+//! Nothing here ends the job: a line that cannot be used becomes an error line of the output, and
+//! the other lines run.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::body::{Body, RawPrompt, read_body};
+use super::codec::{TextCodec, Turn};
+use super::item::{Endpoint, ErrorCode, Item, LineError, Rejection, Request};
+use super::prompt::{Limits, fit};
+
+/// How the lines of an input are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// One JSON object a line (any name but `.txt`, and stdin).
+    JsonLines,
+    /// One raw prompt a line (`.txt`).
+    Text,
+}
+
+/// What applies to every line.
+#[derive(Debug, Clone, Copy)]
+pub struct InputOptions<'a> {
+    pub format: Format,
+    /// Raw prompts become one user message each.
+    pub chat: bool,
+    /// For requests that give neither `max_tokens` nor `max_completion_tokens`; at least 1.
+    pub max_tokens: u32,
+    /// For requests that give no `seed`.
+    pub seed: u64,
+    /// `None` when the model has no tokenizer.
+    pub codec: Option<&'a dyn TextCodec>,
+    pub limits: Limits,
+}
+
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Reads a whole input: one item for each line that is not blank, in order.
+pub fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
+    let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
+    let mut first_line: HashMap<String, usize> = HashMap::new();
+    let mut items = Vec::new();
+    for (index, raw) in bytes.split(|byte| *byte == b'\n').enumerate() {
+        let raw = raw.strip_suffix(b"\r").unwrap_or(raw);
+        if raw.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let line = index + 1;
+        let read = read_line(raw, line, options);
+        items.push(match first_line.get(&read.custom_id) {
+            Some(first) if read.own_id => Item::Error(LineError {
+                line,
+                rejection: Rejection::new(
+                    ErrorCode::DuplicateCustomId,
+                    format!(
+                        "The custom_id \"{}\" was already used in line {first}; give each request \
+                         its own.",
+                        read.custom_id
+                    ),
+                ),
+                custom_id: read.custom_id,
+            }),
+            _ => {
+                if read.own_id {
+                    first_line.insert(read.custom_id.clone(), line);
+                }
+                read.into_item(line)
+            }
+        });
+    }
+    items
+}
+
+struct ReadLine {
+    custom_id: String,
+    /// The line really is a request with this id: malformed lines get an id but take none.
+    own_id: bool,
+    result: Result<Request, Rejection>,
+}
+
+impl ReadLine {
+    fn into_item(self, line: usize) -> Item {
+        match self.result {
+            Ok(request) => Item::Request(request),
+            Err(rejection) => Item::Error(LineError { line, custom_id: self.custom_id, rejection }),
+        }
+    }
+}
+
+fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ReadLine {
+    let mut custom_id = format!("line-{line}");
+    let mut own_id = false;
+    let result = (|| {
+        let text = std::str::from_utf8(raw).map_err(|error| {
+            Rejection::new(
+                ErrorCode::InvalidUtf8,
+                format!(
+                    "The line is not UTF-8 (byte {}); save the file as UTF-8.",
+                    error.valid_up_to() + 1
+                ),
+            )
+        })?;
+        let (endpoint, body) = match options.format {
+            Format::Text => {
+                own_id = true;
+                text_line(text, options.chat)
+            }
+            Format::JsonLines => {
+                let fields = parse_object(text)?;
+                if let Some(id) = read_custom_id(&fields)? {
+                    custom_id = id;
+                }
+                own_id = true;
+                let (endpoint, mut body) = read_envelope(&fields)?;
+                wrap_as_chat(options.chat, endpoint, &mut body);
+                (endpoint, body)
+            }
+        };
+        build(line, custom_id.clone(), endpoint, &body, options)
+    })();
+    ReadLine { custom_id, own_id, result }
+}
+
+fn text_line(text: &str, chat: bool) -> (Endpoint, Body) {
+    let mut body = Body {
+        prompts: vec![RawPrompt::Text(text.to_owned())],
+        max_tokens: None,
+        temperature: 0.0,
+        top_p: 1.0,
+        seed: None,
+        stop: Vec::new(),
+    };
+    wrap_as_chat(chat, Endpoint::Completions, &mut body);
+    (Endpoint::Completions, body)
+}
+
+/// `--chat`: raw text becomes one user message. The answer keeps the shape of its endpoint.
+fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
+    if !chat || endpoint != Endpoint::Completions {
+        return;
+    }
+    for prompt in &mut body.prompts {
+        match prompt {
+            RawPrompt::Text(text) if !text.is_empty() => {
+                let content = std::mem::take(text);
+                *prompt = RawPrompt::Chat(vec![Turn { role: "user".to_owned(), content }]);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn parse_object(text: &str) -> Result<Map<String, Value>, Rejection> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(Rejection::new(
+            ErrorCode::InvalidJson,
+            "The line is not a JSON object; write {\"prompt\": \"...\"}.",
+        )),
+        Err(error) => {
+            let told = error.to_string();
+            let reason = told.split(" at line ").next().unwrap_or(&told);
+            Err(Rejection::new(
+                ErrorCode::InvalidJson,
+                format!("The line is not valid JSON (column {}: {reason}).", error.column()),
+            ))
+        }
+    }
+}
+
+fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rejection> {
+    match fields.get("custom_id") {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(id)) if !id.is_empty() => Ok(Some(id.clone())),
+        Some(_) => Err(Rejection::new(
+            ErrorCode::InvalidValue,
+            "The field \"custom_id\" must be a text that is not empty.",
+        )),
+    }
+}
+
+/// A line with `body`, `url` or `method` is in batch format; any other holds the body's fields
+/// itself, and `messages` among them make it a chat request.
+fn read_envelope(fields: &Map<String, Value>) -> Result<(Endpoint, Body), Rejection> {
+    if !["body", "url", "method"].iter().any(|key| fields.contains_key(*key)) {
+        let mut body = fields.clone();
+        body.shift_remove("custom_id");
+        let chat = body.get("messages").is_some_and(|messages| !messages.is_null());
+        let endpoint = if chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
+        return Ok((endpoint, read_body(&body, endpoint)?));
+    }
+    let known = ["custom_id", "method", "url", "body"];
+    if let Some((field, _)) = fields.iter().find(|(key, _)| !known.contains(&key.as_str())) {
+        return Err(Rejection::new(
+            ErrorCode::UnsupportedField,
+            format!("The field \"{field}\" does not belong beside \"body\"; move it inside."),
+        ));
+    }
+    let need = |name: &str| {
+        fields.get(name).ok_or_else(|| {
+            Rejection::new(
+                ErrorCode::MissingField,
+                format!("The field \"{name}\" is missing; a batch line has custom_id, method, url and body."),
+            )
+        })
+    };
+    let method = need("method")?;
+    if method != "POST" {
+        return Err(Rejection::new(
+            ErrorCode::UnsupportedMethod,
+            format!("The method {method} is not supported; write \"POST\"."),
+        ));
+    }
+    let url = need("url")?;
+    let endpoint = url.as_str().and_then(Endpoint::from_url).ok_or_else(|| {
+        Rejection::new(
+            ErrorCode::UnsupportedUrl,
+            format!(
+                "The url {url} is not supported; write \"/v1/completions\" or \
+                 \"/v1/chat/completions\"."
+            ),
+        )
+    })?;
+    let body = need("body")?.as_object().ok_or_else(|| {
+        Rejection::new(ErrorCode::InvalidValue, "The field \"body\" must be an object.")
+    })?;
+    Ok((endpoint, read_body(body, endpoint)?))
+}
+
+fn build(
+    line: usize,
+    custom_id: String,
+    endpoint: Endpoint,
+    body: &Body,
+    options: &InputOptions<'_>,
+) -> Result<Request, Rejection> {
+    if !body.stop.is_empty() && options.codec.is_none() {
+        return Err(Rejection::new(
+            ErrorCode::NoTokenizer,
+            "This model has no tokenizer, so \"stop\" cannot be looked for; leave it out.",
+        ));
+    }
+    let max_tokens = body.max_tokens.unwrap_or(options.max_tokens);
+    let prompts = body
+        .prompts
+        .iter()
+        .map(|raw| fit(raw, max_tokens, options.codec, options.limits))
+        .collect::<Result<_, _>>()?;
+    Ok(Request {
+        line,
+        custom_id,
+        endpoint,
+        prompts,
+        temperature: body.temperature,
+        top_p: body.top_p,
+        seed: body.seed.unwrap_or(options.seed),
+        stop: body.stop.clone(),
+    })
+}

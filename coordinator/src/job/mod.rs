@@ -1,0 +1,31 @@
+//! The batch job: requests in, answers out, in groups, restartable.
+//!
+//! [`prepare`](run::Job::prepare) reads and checks everything before an engine exists, so that bad
+//! input costs no model load; [`run`](run::Job::run) feeds groups of sequences to an
+//! [`Engine`](engine::Engine) and writes each group's answers when it ends.
+//!
+//! Invariants: the output is in input order; an answer depends on its request alone, never on the
+//! group it ran in; a finished group survives whatever happens next.
+
+pub mod body;
+pub mod codec;
+pub mod engine;
+pub mod error;
+pub mod fields;
+pub mod fingerprint;
+pub mod input;
+pub mod interrupt;
+pub mod item;
+pub mod model_codec;
+pub mod output;
+pub mod progress;
+pub mod prompt;
+pub mod resume;
+pub mod run;
+pub mod sink;
+mod source;
+pub mod stop;
+pub mod summary;
+
+#[cfg(test)]
+mod tests;

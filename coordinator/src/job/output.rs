@@ -1,0 +1,176 @@
+//! The lines of the output: OpenAI's batch output format, with `token_ids` in each choice.
+//!
+//! A line depends on its request and on what the model said, never on when or beside what it ran:
+//! that is what makes a resumed file equal to an undisturbed one.
+
+use serde::{Deserialize, Serialize};
+
+use super::engine::Finish;
+use super::fingerprint::{id_suffix, request_id};
+use super::item::{Endpoint, LineError, Request};
+use super::stop::Answer;
+
+/// What every line of a job shares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provenance {
+    /// Modification time of the input, seconds since 1970; 0 for a pipe.
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+}
+
+/// One line of the output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputLine {
+    pub id: String,
+    pub custom_id: String,
+    pub response: Option<Response>,
+    pub error: Option<ErrorBody>,
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Response {
+    pub status_code: u16,
+    /// Hash of the request as the model saw it; see [`request_id`].
+    pub request_id: String,
+    pub body: ResponseBody,
+}
+
+/// OpenAI's completion object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResponseBody {
+    pub id: String,
+    pub object: String,
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+    pub choices: Vec<Choice>,
+    pub usage: Usage,
+}
+
+/// One answer: `text` for completions (null without tokenizer), `message` for chat.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Choice {
+    Chat {
+        index: usize,
+        message: Message,
+        token_ids: Vec<u32>,
+        finish_reason: FinishReason,
+        /// Always null: not implemented.
+        logprobs: Option<()>,
+    },
+    Text {
+        index: usize,
+        text: Option<String>,
+        token_ids: Vec<u32>,
+        finish_reason: FinishReason,
+        /// Always null: not implemented.
+        logprobs: Option<()>,
+    },
+}
+
+/// The assistant's turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    pub role: String,
+    pub content: Option<String>,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model's end-of-sequence token, or a stop string.
+    Stop,
+    /// `max_tokens`, or the end of the context.
+    Length,
+}
+
+/// Token counts over all choices of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Usage {
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    pub total_tokens: u64,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ErrorBody {
+    /// A name of [`super::item::ErrorCode`].
+    pub code: String,
+    /// A sentence that begins with the line number.
+    pub message: String,
+    /// Line of the input, from 1.
+    pub line: usize,
+}
+
+/// The line of a request with its answers, one per prompt, newline included.
+pub fn answer_line(request: &Request, answers: Vec<Answer>, provenance: &Provenance) -> Vec<u8> {
+    let suffix = id_suffix(&request.custom_id);
+    let chat = request.endpoint == Endpoint::ChatCompletions;
+    let prompt_tokens: u64 = request.prompts.iter().map(|p| p.tokens.len() as u64).sum();
+    let completion_tokens: u64 = answers.iter().map(|a| a.token_ids.len() as u64).sum();
+    let choices = answers.into_iter().enumerate();
+    let body = ResponseBody {
+        id: format!("{}-{suffix}", if chat { "chatcmpl" } else { "cmpl" }),
+        object: if chat { "chat.completion" } else { "text_completion" }.to_owned(),
+        created: provenance.created,
+        model: provenance.model.clone(),
+        system_fingerprint: provenance.system_fingerprint.clone(),
+        choices: choices.map(|(index, answer)| choice(index, answer, chat)).collect(),
+        usage: Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+        },
+    };
+    to_bytes(&OutputLine {
+        id: format!("batch_req_{suffix}"),
+        custom_id: request.custom_id.clone(),
+        response: Some(Response { status_code: 200, request_id: request_id(request), body }),
+        error: None,
+    })
+}
+
+fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
+    let Answer { text, token_ids, finish } = answer;
+    let finish_reason = match finish {
+        Finish::Stop => FinishReason::Stop,
+        Finish::Length => FinishReason::Length,
+    };
+    if chat {
+        let message = Message { role: "assistant".to_owned(), content: text };
+        Choice::Chat { index, message, token_ids, finish_reason, logprobs: None }
+    } else {
+        Choice::Text { index, text, token_ids, finish_reason, logprobs: None }
+    }
+}
+
+/// The line of a request that cannot be answered, newline included.
+pub fn error_line(error: &LineError) -> Vec<u8> {
+    to_bytes(&OutputLine {
+        id: format!("batch_req_{}", id_suffix(&format!("{}\n{}", error.custom_id, error.line))),
+        custom_id: error.custom_id.clone(),
+        response: None,
+        error: Some(ErrorBody {
+            code: error.rejection.code.name().to_owned(),
+            message: format!("Line {}: {}", error.line, error.rejection.message),
+            line: error.line,
+        }),
+    })
+}
+
+fn to_bytes(line: &OutputLine) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(line).expect("numbers, texts and lists always serialise");
+    bytes.push(b'\n');
+    bytes
+}

@@ -1,0 +1,101 @@
+//! Stop strings: found while tokens come, cut out when the sequence has ended.
+//!
+//! The watcher only saves work. What is cut is decided by [`finish`] from the tokens alone, so that
+//! an answer does not depend on how many steps late the engine obeyed.
+
+use super::codec::{TextCodec, TextStream};
+use super::engine::{Finish, Generated};
+
+/// Looks for stop strings in a growing text.
+pub struct StopWatcher<'a> {
+    stream: Box<dyn TextStream + 'a>,
+    stop: &'a [String],
+    text: String,
+}
+
+impl std::fmt::Debug for StopWatcher<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StopWatcher").field("stop", &self.stop).finish_non_exhaustive()
+    }
+}
+
+impl<'a> StopWatcher<'a> {
+    /// A watcher for one sequence.
+    pub fn new(codec: &'a dyn TextCodec, stop: &'a [String]) -> StopWatcher<'a> {
+        StopWatcher { stream: codec.stream(), stop, text: String::new() }
+    }
+
+    /// Takes the next token; whether a stop string is now complete.
+    pub fn push(&mut self, token: u32) -> bool {
+        let piece = self.stream.push(token);
+        self.extend(&piece).is_some()
+    }
+
+    /// Appends text and returns where the first stop string begins, if one is complete: the one
+    /// that begins earliest, as all that follows it is cut.
+    fn extend(&mut self, piece: &str) -> Option<usize> {
+        let longest = self.stop.iter().map(String::len).max()?;
+        // Only a string that ends in the new piece is new.
+        let mut from = self.text.len().saturating_sub(longest);
+        while !self.text.is_char_boundary(from) {
+            from -= 1;
+        }
+        self.text.push_str(piece);
+        let found = self.stop.iter().filter_map(|stop| self.text[from..].find(stop.as_str()));
+        found.min().map(|at| from + at)
+    }
+}
+
+/// The answer to one prompt, as it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// `None` when the model has no tokenizer.
+    pub text: Option<String>,
+    /// The tokens whose text lies wholly before a stop string.
+    pub token_ids: Vec<u32>,
+    pub finish: Finish,
+}
+
+/// Detokenises a finished sequence and cuts it at the first stop string that became complete.
+pub fn finish(generated: Generated, stop: &[String], codec: Option<&dyn TextCodec>) -> Answer {
+    let Generated { tokens, finish } = generated;
+    let Some(codec) = codec else {
+        return Answer { text: None, token_ids: tokens, finish };
+    };
+    let mut watcher = StopWatcher::new(codec, stop);
+    // `ends[i]`: length of the text after `i` tokens.
+    let mut ends = vec![0];
+    for token in &tokens {
+        let piece = watcher.stream.push(*token);
+        if let Some(cut) = watcher.extend_any(&piece) {
+            return cut_at(cut, watcher.text, tokens, &ends);
+        }
+        ends.push(watcher.text.len());
+    }
+    let rest = watcher.stream.finish();
+    if let Some(cut) = watcher.extend_any(&rest) {
+        return cut_at(cut, watcher.text, tokens, &ends);
+    }
+    Answer { text: Some(watcher.text), token_ids: tokens, finish }
+}
+
+impl StopWatcher<'_> {
+    /// [`StopWatcher::extend`] that also keeps the text when there is nothing to look for.
+    fn extend_any(&mut self, piece: &str) -> Option<usize> {
+        if self.stop.is_empty() {
+            self.text.push_str(piece);
+            return None;
+        }
+        self.extend(piece)
+    }
+}
+
+fn cut_at(cut: usize, mut text: String, mut tokens: Vec<u32>, ends: &[usize]) -> Answer {
+    text.truncate(cut);
+    let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
+    // The first of several with equal text: what follows without text of its own belongs to the
+    // stop string (half a character, a special token).
+    let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
+    tokens.truncate(kept);
+    Answer { text: Some(text), token_ids: tokens, finish: Finish::Stop }
+}

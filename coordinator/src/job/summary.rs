@@ -1,0 +1,50 @@
+//! How a job ended, in a line and in an exit code.
+
+use crate::exit::Exit;
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    pub answered: usize,
+    /// Lines of the input that got an error line.
+    pub failed_lines: Vec<usize>,
+    /// Requests that were not reached.
+    pub not_run: usize,
+    pub interrupted: bool,
+}
+
+/// Failed lines named in the last line of a run; the output file has all of them.
+const NAMED_LINES_MAX: usize = 20;
+
+impl Summary {
+    /// The exit code that says this.
+    pub fn exit(&self) -> Exit {
+        match () {
+            () if self.interrupted => Exit::Interrupted,
+            () if self.failed_lines.is_empty() => Exit::Done,
+            () => Exit::SomeFailed,
+        }
+    }
+}
+
+impl std::fmt::Display for Summary {
+    /// The last line of a run: `58 answered, 2 failed (lines 4, 17)`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} answered, {} failed", self.answered, self.failed_lines.len())?;
+        let named = self.failed_lines.iter().take(NAMED_LINES_MAX);
+        let named: Vec<String> = named.map(usize::to_string).collect();
+        match self.failed_lines.len() {
+            0 => {}
+            1 => write!(f, " (line {})", named[0])?,
+            count if count > named.len() => write!(f, " (lines {}, ...)", named.join(", "))?,
+            _ => write!(f, " (lines {})", named.join(", "))?,
+        }
+        if self.not_run > 0 {
+            write!(f, ", {} not run", self.not_run)?;
+        }
+        if self.interrupted {
+            write!(f, "; interrupted, go on with --resume")?;
+        }
+        Ok(())
+    }
+}

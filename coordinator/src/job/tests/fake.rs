@@ -1,0 +1,219 @@
+//! A model of one byte per token, and an engine that computes answers from prompts alone.
+
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+
+use crate::job::codec::{TextCodec, TextStream, Turn};
+use crate::job::engine::{Engine, EngineError, Finish, Generated, Observer, Sequence, Verdict};
+use crate::job::error::JobError;
+use crate::job::output::OutputLine;
+use crate::job::progress::Silent;
+use crate::job::prompt::Limits;
+use crate::job::run::{Job, JobOptions, ModelFacts};
+use crate::job::sink::{OutputMode, Place};
+use crate::job::summary::Summary;
+
+/// Begins a text.
+pub(super) const BOS: u32 = 256;
+/// Ends an answer.
+pub(super) const EOS: u32 = 257;
+
+/// Token = byte of UTF-8; `BOS` before a raw prompt; a chat template in angle brackets.
+#[derive(Debug)]
+pub(super) struct Bytes {
+    pub(super) chat: bool,
+}
+
+impl TextCodec for Bytes {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        if text.contains('\u{1}') {
+            return Err("the vocabulary has no such character".to_owned());
+        }
+        Ok(std::iter::once(BOS).chain(text.bytes().map(u32::from)).collect())
+    }
+
+    fn encode_chat(&self, turns: &[Turn]) -> Result<Vec<u32>, String> {
+        if !self.chat {
+            return Err("this model has no chat template".to_owned());
+        }
+        let rendered: String =
+            turns.iter().map(|turn| format!("<{}>{}", turn.role, turn.content)).collect();
+        Ok(rendered.bytes().map(u32::from).collect())
+    }
+
+    fn stream(&self) -> Box<dyn TextStream + '_> {
+        Box::new(ByteStream { waiting: Vec::new() })
+    }
+}
+
+struct ByteStream {
+    waiting: Vec<u8>,
+}
+
+impl TextStream for ByteStream {
+    fn push(&mut self, token: u32) -> String {
+        self.waiting.extend(u8::try_from(token));
+        match std::str::from_utf8(&self.waiting) {
+            Ok(text) => {
+                let text = text.to_owned();
+                self.waiting.clear();
+                text
+            }
+            Err(_) => String::new(),
+        }
+    }
+
+    fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.waiting)).into_owned()
+    }
+}
+
+/// Repeats the prompt until `max_new`; an `EOS` in the prompt ends the answer there. With a
+/// temperature every token is mixed with what keys sampling, so that a wrong key shows.
+#[derive(Debug)]
+pub(super) struct Echo {
+    pub(super) capacity: usize,
+    /// Sizes of the groups that were run.
+    pub(super) groups: Vec<usize>,
+    /// Steps by which a stop verdict takes effect late.
+    pub(super) late: usize,
+    /// Run so many groups, then end with this.
+    pub(super) ends: Option<(usize, EngineError)>,
+}
+
+impl Echo {
+    pub(super) fn new(capacity: usize) -> Echo {
+        Echo { capacity, groups: Vec::new(), late: 1, ends: None }
+    }
+
+    fn answer(&self, sequence: &Sequence, mut each: impl FnMut(u32) -> Verdict) -> Generated {
+        let mut tokens = Vec::new();
+        let mut left = usize::MAX;
+        for step in 0..sequence.max_new as usize {
+            let mut token = sequence.prompt[step % sequence.prompt.len()];
+            if sequence.temperature > 0.0 {
+                let key = sequence.seed.wrapping_mul(31).wrapping_add(sequence.id_hash);
+                token = (u64::from(token) + (key >> (step % 8)) % 7) as u32;
+            }
+            if token == EOS && !sequence.ignore_eos {
+                return Generated { tokens, finish: Finish::Stop };
+            }
+            tokens.push(token);
+            if left == usize::MAX && each(token) == Verdict::Stop {
+                left = self.late;
+            } else if left != usize::MAX {
+                left -= 1;
+            }
+            if left == 0 {
+                return Generated { tokens, finish: Finish::Stop };
+            }
+        }
+        Generated { tokens, finish: Finish::Length }
+    }
+}
+
+impl Engine for Echo {
+    fn group_capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn run_group(
+        &mut self,
+        sequences: &[Sequence],
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Generated>, EngineError> {
+        assert!(!sequences.is_empty() && sequences.len() <= self.capacity);
+        if let Some((after, error)) = &self.ends
+            && self.groups.len() == *after
+        {
+            return Err(error.clone());
+        }
+        self.groups.push(sequences.len());
+        let each = sequences.iter().enumerate();
+        Ok(each.map(|(i, s)| self.answer(s, |token| observer.token(i, token))).collect())
+    }
+}
+
+/// A folder with an input, an output and the way to run one into the other.
+#[derive(Debug)]
+pub(super) struct Desk {
+    folder: tempfile::TempDir,
+    pub(super) options: JobOptions,
+    pub(super) context: usize,
+    pub(super) codec: Option<Bytes>,
+    pub(super) fingerprint: String,
+}
+
+impl Desk {
+    pub(super) fn new(input: &[u8]) -> Desk {
+        Desk::named("in.jsonl", input)
+    }
+
+    pub(super) fn named(name: &str, input: &[u8]) -> Desk {
+        // In memory where that is possible: a test of every truncation point syncs often.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let folder = folder.expect("a temporary folder");
+        let path = folder.path().join(name);
+        std::fs::write(&path, input).expect("writable");
+        let options = JobOptions {
+            input: Place::File(path),
+            output: Place::File(folder.path().join("out.jsonl")),
+            mode: OutputMode::New,
+            chat: false,
+            max_tokens: 16,
+            seed: 0,
+        };
+        let codec = Some(Bytes { chat: true });
+        Desk { folder, options, context: 64, codec, fingerprint: "fp_test".to_owned() }
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn output_path(&self) -> &Path {
+        match &self.options.output {
+            Place::File(path) => path,
+            Place::Standard => panic!("tests write files"),
+        }
+    }
+
+    pub(super) fn output(&self) -> Vec<u8> {
+        std::fs::read(self.output_path()).expect("an output")
+    }
+
+    pub(super) fn lines(&self) -> Vec<OutputLine> {
+        let bytes = self.output();
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        lines.map(|line| serde_json::from_slice(line).expect("an output line")).collect()
+    }
+
+    pub(super) fn prepare(&self) -> Result<Job<'_>, JobError> {
+        Job::prepare(
+            &self.options,
+            ModelFacts {
+                name: "echo".to_owned(),
+                system_fingerprint: self.fingerprint.clone(),
+                limits: Limits { context: self.context, vocab_size: 300, sliding_window: None },
+                codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
+            },
+        )
+    }
+
+    pub(super) fn run(&self, engine: &mut Echo) -> Result<Summary, JobError> {
+        let job = self.prepare()?;
+        match job.demand() {
+            Some(_) => job.run(Some(engine), &mut Silent, &|| false),
+            None => job.run(None, &mut Silent, &|| false),
+        }
+    }
+
+    /// Names in the folder, to see that nothing is left behind.
+    pub(super) fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).expect("readable").flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+}

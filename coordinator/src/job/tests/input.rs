@@ -1,0 +1,336 @@
+//! Every rule of the input, one line each.
+
+use crate::job::codec::TextCodec;
+use crate::job::input::{Format, InputOptions, read_items};
+use crate::job::item::{Endpoint, ErrorCode, Item, LineError, Request};
+use crate::job::prompt::Limits;
+
+use super::fake::{BOS, Bytes};
+
+const CODEC: Bytes = Bytes { chat: true };
+
+fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
+    InputOptions {
+        format: Format::JsonLines,
+        chat: false,
+        max_tokens: 16,
+        seed: 7,
+        codec,
+        limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
+    }
+}
+
+fn read(bytes: &[u8]) -> Vec<Item> {
+    read_items(bytes, &options(Some(&CODEC)))
+}
+
+fn request(line: &str) -> Request {
+    match read(line.as_bytes()).pop().expect("one item") {
+        Item::Request(request) => request,
+        Item::Error(error) => panic!("{line}: {error:?}"),
+    }
+}
+
+fn error_in(items: Vec<Item>) -> LineError {
+    match items.into_iter().last().expect("one item") {
+        Item::Error(error) => error,
+        Item::Request(request) => panic!("{request:?}"),
+    }
+}
+
+/// The line is an error with `code` and a message that contains `words`.
+#[track_caller]
+fn refused(line: &str, code: ErrorCode, words: &str) {
+    let error = error_in(read(line.as_bytes()));
+    assert_eq!(error.rejection.code, code, "{line}: {}", error.rejection.message);
+    assert!(error.rejection.message.contains(words), "{line}: {}", error.rejection.message);
+    assert!(error.rejection.message.ends_with('.'), "{line}: {}", error.rejection.message);
+}
+
+fn tokens(text: &str) -> Vec<u32> {
+    text.bytes().map(u32::from).collect()
+}
+
+fn with_bos(text: &str) -> Vec<u32> {
+    std::iter::once(BOS).chain(tokens(text)).collect()
+}
+
+#[test]
+fn short_lines_and_their_defaults() {
+    let request = request(r#"{"prompt": "ab"}"#);
+    assert_eq!(request.custom_id, "line-1");
+    assert_eq!(request.endpoint, Endpoint::Completions);
+    assert_eq!(request.prompts.len(), 1);
+    assert_eq!(request.prompts[0].tokens, with_bos("ab"));
+    assert_eq!(request.prompts[0].max_new, 16);
+    assert_eq!((request.temperature, request.top_p, request.seed), (0.0, 1.0, 7));
+    assert!(request.stop.is_empty());
+}
+
+#[test]
+fn batch_lines_of_both_endpoints() {
+    let text = request(
+        r#"{"custom_id": "x", "method": "POST", "url": "/v1/completions", "body":
+            {"model": "m", "prompt": "ab", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9,
+             "seed": 11, "stop": "\n", "user": "u", "metadata": {"a": "b"}, "store": true}}"#
+            .replace('\n', " ")
+            .as_str(),
+    );
+    assert_eq!((text.custom_id.as_str(), text.prompts[0].max_new), ("x", 3));
+    assert_eq!((text.temperature, text.top_p, text.seed), (0.5, 0.9, 11));
+    assert_eq!(text.stop, ["\n"]);
+    let chat = request(
+        r#"{"custom_id": "y", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "max_completion_tokens": 5, "stop": ["a", "b"]}}"#,
+    );
+    assert_eq!(chat.endpoint, Endpoint::ChatCompletions);
+    assert_eq!(chat.prompts[0].tokens, tokens("<system>s<user>ab"));
+    assert_eq!(chat.prompts[0].max_new, 5);
+    assert_eq!(chat.stop, ["a", "b"]);
+    let short = request(r#"{"messages": [{"role": "user", "content": "hi"}]}"#);
+    assert_eq!(short.endpoint, Endpoint::ChatCompletions);
+}
+
+#[test]
+fn prompts_in_all_four_forms() {
+    let prompts = |line: &str| -> Vec<Vec<u32>> {
+        request(line).prompts.into_iter().map(|prompt| prompt.tokens).collect()
+    };
+    assert_eq!(prompts(r#"{"prompt": "a"}"#), [with_bos("a")]);
+    assert_eq!(prompts(r#"{"prompt": [5, 6]}"#), [vec![5, 6]]);
+    assert_eq!(prompts(r#"{"prompt": ["a", "bc"]}"#), [with_bos("a"), with_bos("bc")]);
+    assert_eq!(prompts(r#"{"prompt": [[5], [6, 7]]}"#), [vec![5], vec![6, 7]]);
+    for wrong in ["5", "{}", "[5, \"a\"]", "[\"a\", 5]", "[[5], \"a\"]", "[true]", "[1.5]"] {
+        refused(&format!(r#"{{"prompt": {wrong}}}"#), ErrorCode::InvalidValue, "\"prompt\"");
+    }
+}
+
+#[test]
+fn blank_lines_crlf_and_bom() {
+    let items = read(b"\xef\xbb\xbf{\"prompt\": \"a\"}\r\n\r\n  \t\n{\"prompt\": \"b\"}\r\n\n");
+    let lines: Vec<usize> = items.iter().map(Item::line).collect();
+    assert_eq!(lines, [1, 4]);
+    assert!(items.iter().all(|item| matches!(item, Item::Request(_))), "{items:?}");
+    assert!(read(b"").is_empty() && read(b"\n\r\n").is_empty());
+}
+
+#[test]
+fn a_bad_line_names_its_line_and_leaves_the_others() {
+    let items = read(
+        b"{\"prompt\": \"a\"}\n{\"prompt\": \n{\"prompt\": \"\xff\"}\n[1]\n{\"prompt\": \"b\"}",
+    );
+    let codes: Vec<Option<ErrorCode>> = items
+        .iter()
+        .map(|item| match item {
+            Item::Error(error) => Some(error.rejection.code),
+            Item::Request(_) => None,
+        })
+        .collect();
+    let (json, utf8) = (Some(ErrorCode::InvalidJson), Some(ErrorCode::InvalidUtf8));
+    assert_eq!(codes, [None, json, utf8, json, None]);
+    let Item::Error(error) = &items[1] else { panic!("an error") };
+    assert_eq!((error.line, error.custom_id.as_str()), (2, "line-2"));
+    assert!(error.rejection.message.contains("column"), "{error:?}");
+}
+
+#[test]
+fn duplicate_ids_are_errors_of_the_later_line() {
+    let items = read(
+        b"{\"custom_id\": \"a\", \"prompt\": \"x\"}\n{\"custom_id\": \"a\", \"prompt\": \"y\"}",
+    );
+    assert!(matches!(items[0], Item::Request(_)));
+    let error = error_in(items);
+    assert_eq!(error.rejection.code, ErrorCode::DuplicateCustomId);
+    assert!(error.rejection.message.contains("\"a\" was already used in line 1"), "{error:?}");
+    // An id that was given collides with one that is made up, too.
+    let items = read(b"{\"custom_id\": \"line-2\", \"prompt\": \"x\"}\n{\"prompt\": \"y\"}");
+    assert_eq!(error_in(items).rejection.code, ErrorCode::DuplicateCustomId);
+}
+
+#[test]
+fn envelopes_that_are_wrong() {
+    let line = |method: &str, url: &str, rest: &str| {
+        format!(r#"{{"custom_id": "a", "method": {method}, "url": {url}, {rest}}}"#)
+    };
+    let body = r#""body": {"prompt": "a"}"#;
+    let url = r#""/v1/completions""#;
+    refused(&line("\"GET\"", url, body), ErrorCode::UnsupportedMethod, "POST");
+    refused(
+        &line("\"POST\"", "\"/v1/embeddings\"", body),
+        ErrorCode::UnsupportedUrl,
+        "/v1/completions",
+    );
+    refused(&line("\"POST\"", "7", body), ErrorCode::UnsupportedUrl, "/v1/completions");
+    refused(&line("\"POST\"", url, r#""body": 3"#), ErrorCode::InvalidValue, "\"body\"");
+    refused(&line("\"POST\"", url, r#""body": {}"#), ErrorCode::MissingField, "\"prompt\"");
+    refused(
+        &line("\"POST\"", url, r#""n": 2, "body": {"prompt": "a"}"#),
+        ErrorCode::UnsupportedField,
+        "\"n\"",
+    );
+    refused(r#"{"url": "/v1/completions", "body": {}}"#, ErrorCode::MissingField, "\"method\"");
+    refused(r#"{"method": "POST", "body": {}}"#, ErrorCode::MissingField, "\"url\"");
+    refused(r#"{"method": "POST", "url": "/v1/completions"}"#, ErrorCode::MissingField, "\"body\"");
+    refused(r#"{"custom_id": 5, "prompt": "a"}"#, ErrorCode::InvalidValue, "\"custom_id\"");
+    refused(r#"{"custom_id": "", "prompt": "a"}"#, ErrorCode::InvalidValue, "\"custom_id\"");
+    let error = error_in(read(line("\"GET\"", url, body).as_bytes()));
+    assert_eq!(error.custom_id, "a");
+}
+
+#[test]
+fn unimplemented_fields_pass_only_with_their_defaults() {
+    for (field, default, other) in [
+        ("n", "1", "2"),
+        ("best_of", "1", "3"),
+        ("echo", "false", "true"),
+        ("stream", "false", "true"),
+        ("logprobs", "false", "5"),
+        ("top_logprobs", "0", "2"),
+        ("presence_penalty", "0", "0.5"),
+        ("frequency_penalty", "0.0", "-1"),
+        ("logit_bias", "{}", r#"{"50256": -100}"#),
+        ("response_format", r#"{"type": "text"}"#, r#"{"type": "json_object"}"#),
+        ("tools", "[]", r#"[{"type": "function"}]"#),
+        ("functions", "[]", r#"[{"name": "f"}]"#),
+        ("tool_choice", "\"auto\"", "\"required\""),
+        ("parallel_tool_calls", "true", "false"),
+        ("suffix", "\"\"", "\"end\""),
+        ("modalities", "[\"text\"]", "[\"audio\"]"),
+        ("reasoning_effort", "null", "\"high\""),
+        ("frobnicate", "null", "1"),
+    ] {
+        let line = |value: &str| format!(r#"{{"prompt": "a", "{field}": {value}}}"#);
+        assert_eq!(request(&line(default)).prompts.len(), 1, "{field}");
+        assert_eq!(request(&line("null")).prompts.len(), 1, "{field}");
+        refused(&line(other), ErrorCode::UnsupportedField, &format!("\"{field}\""));
+    }
+}
+
+#[test]
+fn values_out_of_range() {
+    for (field, wrong) in [
+        ("max_tokens", "0"),
+        ("max_tokens", "-1"),
+        ("max_tokens", "1.5"),
+        ("max_tokens", "\"5\""),
+        ("max_completion_tokens", "0"),
+        ("temperature", "-0.1"),
+        ("temperature", "2.1"),
+        ("temperature", "\"hot\""),
+        ("top_p", "0"),
+        ("top_p", "1.01"),
+        ("seed", "1.5"),
+        ("stop", "\"\""),
+        ("stop", "[\"a\", \"\"]"),
+        ("stop", "[1]"),
+        ("stop", "7"),
+    ] {
+        let line = format!(r#"{{"prompt": "a", "{field}": {wrong}}}"#);
+        refused(&line, ErrorCode::InvalidValue, &format!("\"{field}\""));
+    }
+    let both = r#"{"prompt": "a", "max_tokens": 2, "max_completion_tokens": 3}"#;
+    refused(both, ErrorCode::InvalidValue, "differ");
+    assert_eq!(request(r#"{"prompt": "a", "seed": -1}"#).seed, u64::MAX);
+    assert!(request(r#"{"prompt": "a", "top_p": 1e-300}"#).top_p > 0.0);
+    refused(r#"{"prompt": "a", "messages": []}"#, ErrorCode::UnsupportedField, "\"prompt\"");
+}
+
+#[test]
+fn empty_prompts_in_every_form() {
+    for prompt in ["\"\"", "[]", "[[]]", "[[5], []]", "[\"a\", \"\"]"] {
+        refused(&format!(r#"{{"prompt": {prompt}}}"#), ErrorCode::EmptyPrompt, "empty");
+    }
+    refused(r#"{"messages": []}"#, ErrorCode::EmptyPrompt, "empty");
+    refused(r#"{"prompt": null}"#, ErrorCode::MissingField, "\"prompt\"");
+}
+
+#[test]
+fn messages_that_are_wrong() {
+    let refuse = |messages: &str, code, words: &str| {
+        refused(&format!(r#"{{"messages": {messages}}}"#), code, words);
+    };
+    refuse("5", ErrorCode::InvalidValue, "\"messages\"");
+    refuse("[5]", ErrorCode::InvalidValue, "\"messages\"");
+    refuse(r#"[{"content": "a"}]"#, ErrorCode::InvalidValue, "\"role\"");
+    refuse(r#"[{"role": "user"}]"#, ErrorCode::InvalidValue, "\"content\"");
+    refuse(r#"[{"role": "user", "content": 5}]"#, ErrorCode::InvalidValue, "\"content\"");
+    let image = r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]"#;
+    refuse(image, ErrorCode::UnsupportedField, "image_url");
+    refuse(
+        r#"[{"role": "user", "content": "a", "tool_calls": []}]"#,
+        ErrorCode::UnsupportedField,
+        "tool_calls",
+    );
+    let misplaced = r#"{"method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "a"}], "prompt": "b"}}"#;
+    refused(misplaced, ErrorCode::UnsupportedField, "\"prompt\"");
+}
+
+#[test]
+fn context_and_vocabulary() {
+    let ids = |count: usize| format!("{:?}", vec![5; count]);
+    let cut = request(&format!(r#"{{"prompt": {}, "max_tokens": 1000}}"#, ids(60)));
+    assert_eq!(cut.prompts[0].max_new, 4);
+    let huge = request(r#"{"prompt": [5], "max_tokens": 99999999999999}"#);
+    assert_eq!(huge.prompts[0].max_new, 63);
+    for count in [64, 65, 1000] {
+        refused(&format!(r#"{{"prompt": {}}}"#, ids(count)), ErrorCode::PromptTooLong, "64");
+    }
+    refused(r#"{"prompt": [5, 300]}"#, ErrorCode::TokenOutOfVocabulary, "300");
+    refused(r#"{"prompt": [99999999999]}"#, ErrorCode::TokenOutOfVocabulary, "vocabulary");
+    refused(r#"{"prompt": [5, -1]}"#, ErrorCode::TokenOutOfVocabulary, "-1");
+    assert_eq!(request(r#"{"prompt": [299]}"#).prompts[0].tokens, [299]);
+    let limits = Limits { context: 64, vocab_size: 300, sliding_window: Some(10) };
+    let narrow = InputOptions { limits, ..options(Some(&CODEC)) };
+    let error = error_in(read_items(br#"{"prompt": [5], "max_tokens": 10}"#, &narrow));
+    assert_eq!(error.rejection.code, ErrorCode::SlidingWindow);
+    let items = read_items(br#"{"prompt": [5], "max_tokens": 9}"#, &narrow);
+    assert!(matches!(items[0], Item::Request(_)), "{items:?}");
+}
+
+#[test]
+fn without_tokenizer_only_token_ids_run() {
+    let code = |line: &[u8]| match &read_items(line, &options(None))[0] {
+        Item::Error(error) => Some(error.rejection.code),
+        Item::Request(_) => None,
+    };
+    assert_eq!(code(br#"{"prompt": [5, 6]}"#), None);
+    let none = Some(ErrorCode::NoTokenizer);
+    assert_eq!(code(br#"{"prompt": "a"}"#), none);
+    assert_eq!(code(br#"{"messages": [{"role": "user", "content": "a"}]}"#), none);
+    assert_eq!(code(br#"{"prompt": [5], "stop": "a"}"#), none);
+}
+
+#[test]
+fn text_that_the_model_refuses() {
+    refused(r#"{"prompt": "\u0001"}"#, ErrorCode::Tokenizer, "no such character");
+    let plain = Bytes { chat: false };
+    let line = br#"{"messages": [{"role": "user", "content": "a"}]}"#;
+    let error = error_in(read_items(line, &options(Some(&plain))));
+    assert_eq!(error.rejection.code, ErrorCode::ChatTemplate);
+}
+
+#[test]
+fn text_files_and_chat() {
+    let text = InputOptions { format: Format::Text, ..options(Some(&CODEC)) };
+    let prompts = |bytes: &[u8], options: &InputOptions<'_>| -> Vec<(usize, Vec<u32>)> {
+        let items = read_items(bytes, options);
+        items
+            .into_iter()
+            .map(|item| match item {
+                Item::Request(request) => (request.line, request.prompts[0].tokens.clone()),
+                Item::Error(error) => panic!("{error:?}"),
+            })
+            .collect()
+    };
+    let bytes = b"\xef\xbb\xbf{\"not\": json\r\n\n  two \nlast";
+    let expected =
+        [(1, with_bos("{\"not\": json")), (3, with_bos("  two ")), (4, with_bos("last"))];
+    assert_eq!(prompts(bytes, &text), expected);
+    let chat = InputOptions { chat: true, ..text };
+    assert_eq!(prompts(b"hi\n", &chat), [(1, tokens("<user>hi"))]);
+    let lines = InputOptions { format: Format::JsonLines, ..chat };
+    let mixed = b"{\"prompt\": \"hi\"}\n{\"prompt\": [5]}\n{\"messages\": [{\"role\": \"user\", \"content\": \"yo\"}]}";
+    let expected = [(1, tokens("<user>hi")), (2, vec![5]), (3, tokens("<user>yo"))];
+    assert_eq!(prompts(mixed, &lines), expected);
+    let error = error_in(read_items(b"\xff\n", &text));
+    assert_eq!(error.rejection.code, ErrorCode::InvalidUtf8);
+}

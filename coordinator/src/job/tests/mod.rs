@@ -1,0 +1,8 @@
+//! The whole job against a deterministic engine.
+
+mod fake;
+mod input;
+mod resume;
+mod run;
+mod sink;
+mod stop;

@@ -1,0 +1,190 @@
+//! A resumed job ends in the bytes of an undisturbed one, wherever it was cut.
+
+use crate::job::engine::EngineError;
+use crate::job::error::JobError;
+use crate::job::sink::OutputMode;
+
+use super::fake::{Desk, Echo};
+
+/// Answers of several kinds between error lines.
+const INPUT: &[u8] = b"{\n{\"custom_id\": \"a\", \"prompt\": \"one\", \"max_tokens\": 3}\n{\"custom_id\": \"b\", \"prompt\": [\"x\", \"y\"], \"max_tokens\": 2, \"temperature\": 1}\n{\"custom_id\": \"a\", \"prompt\": \"again\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"\xc3\xa9\"}], \"max_tokens\": 2}\n\n{\"prompt\": \"\"}\n{\"prompt\": \"six\", \"max_tokens\": 1}\n{\"n\": 2}\n";
+
+fn undisturbed(desk: &Desk) -> Vec<u8> {
+    let _ = std::fs::remove_file(desk.output_path());
+    desk.run(&mut Echo::new(2)).unwrap();
+    desk.output()
+}
+
+fn desk() -> (Desk, Vec<u8>) {
+    let mut desk = Desk::new(INPUT);
+    let whole = undisturbed(&desk);
+    desk.options.mode = OutputMode::Resume;
+    (desk, whole)
+}
+
+fn index_of_lines(bytes: &[u8]) -> Vec<Vec<u8>> {
+    bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+#[test]
+fn cut_anywhere() {
+    let (desk, whole) = desk();
+    for cut in 0..=whole.len() {
+        std::fs::write(desk.output_path(), &whole[..cut]).unwrap();
+        let mut engine = Echo::new(1 + cut % 4);
+        let summary = desk.run(&mut engine).unwrap();
+        assert_eq!(desk.output(), whole, "cut at {cut}");
+        assert_eq!((summary.answered, summary.failed_lines.len()), (4, 4), "cut at {cut}");
+        let complete = whole[..cut].iter().filter(|byte| **byte == b'\n').count();
+        assert_eq!(engine.groups.is_empty(), complete >= 7, "cut at {cut}");
+    }
+    assert_eq!(desk.names(), ["in.jsonl", "out.jsonl"]);
+}
+
+#[test]
+fn what_is_answered_is_not_computed_again() {
+    let (desk, whole) = desk();
+    let lines = index_of_lines(&whole);
+    std::fs::write(desk.output_path(), lines[..3].concat()).unwrap();
+    let mut engine = Echo::new(8);
+    desk.run(&mut engine).unwrap();
+    // a and b (two prompts) are there; the chat request and "six" are left.
+    assert_eq!(engine.groups, [2]);
+    assert_eq!(desk.output(), whole);
+}
+
+#[test]
+fn lines_missing_in_the_middle_are_filled_in() {
+    let (desk, whole) = desk();
+    let lines = index_of_lines(&whole);
+    for missing in 0..lines.len() {
+        let mut some = lines.clone();
+        some.remove(missing);
+        std::fs::write(desk.output_path(), some.concat()).unwrap();
+        desk.run(&mut Echo::new(2)).unwrap();
+        assert_eq!(desk.output(), whole, "without line {missing}");
+    }
+    assert_eq!(desk.names(), ["in.jsonl", "out.jsonl"]);
+}
+
+#[test]
+fn error_lines_are_tried_again_and_repaired_ones_take_their_place() {
+    let (mut desk, _) = desk();
+    let mut codec = desk.codec.take();
+    desk.options.mode = OutputMode::Overwrite;
+    let without_tokenizer = undisturbed(&desk);
+    assert_eq!(desk.lines().iter().filter(|line| line.error.is_some()).count(), 8);
+    desk.codec = codec.take();
+    desk.options.mode = OutputMode::Overwrite;
+    let whole = undisturbed(&desk);
+    desk.options.mode = OutputMode::Resume;
+    std::fs::write(desk.output_path(), &without_tokenizer).unwrap();
+    desk.run(&mut Echo::new(3)).unwrap();
+    assert_eq!(desk.output(), whole);
+
+    // Some lines repaired, others answered before: the file is put in order at the end.
+    let (answered, failed) = (index_of_lines(&whole), index_of_lines(&without_tokenizer));
+    for pattern in 0..1_usize << answered.len() {
+        let mixed: Vec<Vec<u8>> = (0..answered.len())
+            .map(|i| if pattern >> i & 1 == 0 { answered[i].clone() } else { failed[i].clone() })
+            .collect();
+        std::fs::write(desk.output_path(), mixed.concat()).unwrap();
+        desk.run(&mut Echo::new(2)).unwrap();
+        assert_eq!(desk.output(), whole, "pattern {pattern:b}");
+    }
+}
+
+#[test]
+fn an_interrupted_resume_keeps_everything_and_can_be_resumed() {
+    let (desk, whole) = desk();
+    let lines = index_of_lines(&whole);
+    let last_request = lines[6].clone();
+    std::fs::write(desk.output_path(), last_request).unwrap();
+    let mut engine = Echo::new(1);
+    engine.ends = Some((2, EngineError::Interrupted));
+    let summary = desk.run(&mut engine).unwrap();
+    assert_eq!(summary.answered, 2, "what was there, and \"a\"");
+    assert_eq!(desk.output(), [&lines[0][..], &lines[1], &lines[6]].concat(), "in input order");
+    desk.run(&mut Echo::new(1)).unwrap();
+    assert_eq!(desk.output(), whole);
+}
+
+#[test]
+fn a_log_left_by_a_killed_resume_is_understood() {
+    let (desk, whole) = desk();
+    let lines = index_of_lines(&whole);
+    // Out of order, one line twice, a torn end, and the temporary file of a killed rename.
+    let order = [6, 0, 1, 6, 4];
+    let mut log: Vec<u8> = order.iter().flat_map(|i| lines[*i].clone()).collect();
+    log.extend_from_slice(&lines[2][..20]);
+    std::fs::write(desk.output_path(), log).unwrap();
+    std::fs::write(desk.path(".out.jsonl.settling"), "half").unwrap();
+    desk.run(&mut Echo::new(2)).unwrap();
+    assert_eq!(desk.output(), whole);
+    assert_eq!(desk.names(), ["in.jsonl", "out.jsonl"]);
+}
+
+#[test]
+fn a_changed_request_is_answered_anew() {
+    let (mut desk, _) = desk();
+    let changed = String::from_utf8(INPUT.to_vec()).unwrap().replace("six", "seven");
+    let modified = std::fs::metadata(desk.path("in.jsonl")).unwrap().modified().unwrap();
+    std::fs::write(desk.path("in.jsonl"), changed).unwrap();
+    let input = std::fs::File::options().write(true).open(desk.path("in.jsonl")).unwrap();
+    input.set_modified(modified).unwrap();
+    let mut engine = Echo::new(4);
+    desk.run(&mut engine).unwrap();
+    assert_eq!(engine.groups, [1]);
+    let resumed = desk.output();
+    desk.options.mode = OutputMode::Overwrite;
+    assert_eq!(resumed, undisturbed(&desk));
+}
+
+#[test]
+fn outputs_of_another_kind_are_refused_and_kept() {
+    let (mut desk, whole) = desk();
+    "fp_other".clone_into(&mut desk.fingerprint);
+    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    assert!(matches!(error, JobError::ResumeFingerprint { line: 2, .. }), "{error}");
+    assert!(error.to_string().contains("--force"), "{error}");
+    "fp_test".clone_into(&mut desk.fingerprint);
+    for foreign in [
+        "{}\n",
+        "not json\n",
+        "{\"id\":\"x\",\"custom_id\":\"a\",\"response\":null,\"error\":null}\n",
+    ] {
+        std::fs::write(desk.output_path(), foreign).unwrap();
+        let error = desk.run(&mut Echo::new(1)).unwrap_err();
+        assert!(matches!(error, JobError::ResumeForeign { line: 1, .. }), "{error}");
+        assert_eq!(desk.output(), foreign.as_bytes());
+    }
+    std::fs::write(desk.output_path(), &whole).unwrap();
+    std::fs::write(desk.path("in.jsonl"), "{\"custom_id\": \"a\", \"prompt\": \"one\"}\n").unwrap();
+    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    assert!(
+        matches!(&error, JobError::ResumeUnasked { custom_id, .. } if custom_id == "b"),
+        "{error}"
+    );
+    assert_eq!(desk.output(), whole);
+}
+
+#[test]
+fn resuming_what_is_not_there_begins() {
+    let (desk, whole) = desk();
+    std::fs::remove_file(desk.output_path()).unwrap();
+    desk.run(&mut Echo::new(2)).unwrap();
+    assert_eq!(desk.output(), whole);
+}
+
+#[test]
+fn an_existing_output_is_refused_without_resume_or_force() {
+    let (mut desk, whole) = desk();
+    desk.options.mode = OutputMode::New;
+    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    assert!(matches!(error, JobError::OutputExists { .. }), "{error}");
+    assert!(error.to_string().contains("--resume") && error.to_string().contains("--force"));
+    assert_eq!(desk.output(), whole);
+    desk.options.mode = OutputMode::Overwrite;
+    desk.run(&mut Echo::new(1)).unwrap();
+    assert_eq!(desk.output(), whole);
+}

@@ -1,0 +1,304 @@
+//! The loop: groups, answers, last lines, interruption.
+
+use std::cell::Cell;
+
+use crate::exit::Exit;
+use crate::job::engine::{Engine, EngineError};
+use crate::job::error::JobError;
+use crate::job::interrupt::Interrupt;
+use crate::job::output::{Choice, FinishReason, OutputLine};
+use crate::job::progress::{Lines, Silent};
+use crate::job::sink::OutputMode;
+use crate::job::summary::Summary;
+
+use super::fake::{Desk, Echo};
+
+fn prompts(count: usize) -> Vec<u8> {
+    let lines = (0..count).map(|i| format!("{{\"prompt\": \"prompt {i}\", \"max_tokens\": 5}}\n"));
+    lines.collect::<String>().into_bytes()
+}
+
+fn text(line: &OutputLine) -> Option<&str> {
+    match &line.response.as_ref().expect("an answer").body.choices[0] {
+        Choice::Text { text, .. } => text.as_deref(),
+        Choice::Chat { message, .. } => message.content.as_deref(),
+    }
+}
+
+fn tokens(choice: &Choice) -> &[u32] {
+    match choice {
+        Choice::Text { token_ids, .. } | Choice::Chat { token_ids, .. } => token_ids,
+    }
+}
+
+fn finish_reason(line: &OutputLine) -> FinishReason {
+    match line.response.as_ref().expect("an answer").body.choices[0] {
+        Choice::Text { finish_reason, .. } | Choice::Chat { finish_reason, .. } => finish_reason,
+    }
+}
+
+#[test]
+fn answers_in_input_order_in_groups() {
+    let desk = Desk::new(&prompts(7));
+    let mut engine = Echo::new(3);
+    let summary = desk.run(&mut engine).unwrap();
+    assert_eq!(engine.groups, [3, 3, 1]);
+    assert_eq!(summary.exit(), Exit::Done);
+    assert_eq!(summary.to_string(), "7 answered, 0 failed");
+    let lines = desk.lines();
+    let ids: Vec<&str> = lines.iter().map(|line| line.custom_id.as_str()).collect();
+    assert_eq!(ids, ["line-1", "line-2", "line-3", "line-4", "line-5", "line-6", "line-7"]);
+    // The echo begins with BOS, which has no text.
+    assert_eq!(text(&lines[2]), Some("prom"));
+    let body = &lines[0].response.as_ref().unwrap().body;
+    assert_eq!(body.object, "text_completion");
+    assert_eq!((body.model.as_str(), body.system_fingerprint.as_str()), ("echo", "fp_test"));
+    assert_eq!((body.usage.prompt_tokens, body.usage.completion_tokens), (9, 5));
+    assert_eq!(body.usage.total_tokens, 14);
+    assert_eq!(desk.names(), ["in.jsonl", "out.jsonl"]);
+}
+
+#[test]
+fn the_group_size_does_not_show_in_the_answers() {
+    let input = b"{\"prompt\": [\"a\", \"bc\", \"d\"], \"temperature\": 0.7}\nnot json\n{\"prompt\": \"e\", \"temperature\": 1, \"seed\": 4}\n{\"messages\": [{\"role\": \"user\", \"content\": \"f\"}]}\n";
+    let mut outputs = (1..6).map(|capacity| {
+        let desk = Desk::new(input);
+        let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1234);
+        std::fs::File::options()
+            .write(true)
+            .open(desk.path("in.jsonl"))
+            .unwrap()
+            .set_modified(time)
+            .unwrap();
+        let summary = desk.run(&mut Echo::new(capacity)).unwrap();
+        assert_eq!(summary.to_string(), "3 answered, 1 failed (line 2)");
+        assert_eq!(desk.lines()[0].response.as_ref().unwrap().body.created, 1234);
+        desk.output()
+    });
+    let first = outputs.next().unwrap();
+    assert!(outputs.all(|output| output == first));
+}
+
+#[test]
+fn a_list_of_prompts_has_a_choice_each() {
+    let desk = Desk::new(
+        b"{\"prompt\": [[5, 6], [7]], \"max_tokens\": 2}\n{\"prompt\": [8], \"max_tokens\": 1}\n",
+    );
+    let mut engine = Echo::new(2);
+    desk.run(&mut engine).unwrap();
+    assert_eq!(engine.groups, [2, 1]);
+    let lines = desk.lines();
+    let body = &lines[0].response.as_ref().unwrap().body;
+    let all: Vec<&[u32]> = body.choices.iter().map(tokens).collect();
+    assert_eq!(all, [&[5, 6][..], &[7, 7][..]]);
+    assert_eq!((body.usage.prompt_tokens, body.usage.completion_tokens), (3, 4));
+}
+
+#[test]
+fn sampling_is_keyed_by_seed_id_and_entry() {
+    let line = |id: &str, seed: u64| {
+        format!(
+            "{{\"custom_id\": \"{id}\", \"prompt\": [[9, 9], [9, 9]], \"temperature\": 1, \"seed\": {seed}}}\n"
+        )
+    };
+    let choices = |id: &str, seed| -> Vec<Vec<u32>> {
+        let desk = Desk::new(line(id, seed).as_bytes());
+        desk.run(&mut Echo::new(8)).unwrap();
+        let lines = desk.lines();
+        let body = &lines[0].response.as_ref().unwrap().body;
+        body.choices.iter().map(|choice| tokens(choice).to_vec()).collect()
+    };
+    let reference = choices("a", 1);
+    assert_eq!(reference, choices("a", 1));
+    assert_ne!(reference[0], reference[1]);
+    assert_ne!(reference, choices("b", 1));
+    assert_ne!(reference, choices("a", 2));
+}
+
+#[test]
+fn chat_answers_have_messages() {
+    let desk = Desk::new(
+        b"{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\": 6}\n",
+    );
+    desk.run(&mut Echo::new(1)).unwrap();
+    let lines = desk.lines();
+    let body = &lines[0].response.as_ref().unwrap().body;
+    assert_eq!(body.object, "chat.completion");
+    assert!(body.id.starts_with("chatcmpl-"), "{}", body.id);
+    assert!(
+        matches!(&body.choices[0], Choice::Chat { message, .. } if message.role == "assistant")
+    );
+    assert_eq!(text(&lines[0]), Some("<user>"));
+}
+
+#[test]
+fn finish_reasons() {
+    let desk = Desk::new(
+        b"{\"prompt\": [5, 257], \"max_tokens\": 9}\n{\"prompt\": [5], \"max_tokens\": 2}\n{\"prompt\": \"abc\", \"stop\": \"c\"}\n",
+    );
+    desk.run(&mut Echo::new(8)).unwrap();
+    let lines = desk.lines();
+    let reasons: Vec<FinishReason> = lines.iter().map(finish_reason).collect();
+    assert_eq!(reasons, [FinishReason::Stop, FinishReason::Length, FinishReason::Stop]);
+    let first = &lines[0].response.as_ref().unwrap().body;
+    assert_eq!(tokens(&first.choices[0]), [5], "the final EOS is omitted");
+    assert_eq!(text(&lines[2]), Some("ab"));
+}
+
+#[test]
+fn a_stop_that_takes_effect_late_gives_the_same_answer() {
+    let output = |late: usize| {
+        let desk =
+            Desk::new(b"{\"prompt\": \"a b c d e f\", \"stop\": [\"c\"], \"max_tokens\": 30}\n");
+        let mut engine = Echo::new(1);
+        engine.late = late;
+        desk.run(&mut engine).unwrap();
+        let body = desk.lines().remove(0).response.unwrap().body;
+        (body.choices, body.usage)
+    };
+    let reference = output(1);
+    assert_eq!(reference.1.completion_tokens, 5, "BOS and four bytes stand before the stop");
+    assert!((2..20).all(|late| output(late) == reference));
+}
+
+#[test]
+fn token_ids_without_tokenizer_give_null_text() {
+    let mut desk = Desk::new(b"{\"prompt\": [5, 6], \"max_tokens\": 3}\n{\"prompt\": \"a\"}\n");
+    desk.codec = None;
+    let summary = desk.run(&mut Echo::new(4)).unwrap();
+    assert_eq!(summary.exit(), Exit::SomeFailed);
+    let lines = desk.lines();
+    assert_eq!(text(&lines[0]), None);
+    assert_eq!(tokens(&lines[0].response.as_ref().unwrap().body.choices[0]), [5, 6, 5]);
+    assert_eq!(lines[1].error.as_ref().unwrap().code, "no_tokenizer");
+    let raw = String::from_utf8(desk.output()).unwrap();
+    assert!(raw.contains("\"text\":null"), "{raw}");
+    assert!(raw.contains("\"finish_reason\":\"length\",\"logprobs\":null"), "{raw}");
+}
+
+#[test]
+fn error_lines_stand_at_their_place_and_say_their_line() {
+    let desk =
+        Desk::new(b"{\n{\"prompt\": \"a\"}\n{\"prompt\": \"\"}\n{\"prompt\": \"b\", \"n\": 2}\n");
+    let summary = desk.run(&mut Echo::new(1)).unwrap();
+    assert_eq!(summary.to_string(), "1 answered, 3 failed (lines 1, 3, 4)");
+    let lines = desk.lines();
+    let codes: Vec<Option<&str>> =
+        lines.iter().map(|line| line.error.as_ref().map(|error| error.code.as_str())).collect();
+    assert_eq!(
+        codes,
+        [Some("invalid_json"), None, Some("empty_prompt"), Some("unsupported_field")]
+    );
+    let error = lines[3].error.as_ref().unwrap();
+    assert_eq!(
+        error.message,
+        "Line 4: The field \"n\" is only implemented with its default value; leave it out."
+    );
+    assert_eq!(error.line, 4);
+}
+
+#[test]
+fn nothing_to_run_needs_no_engine() {
+    for (input, lines) in [(&b""[..], 0), (&b"\n\n"[..], 0), (&b"{\n"[..], 1)] {
+        let desk = Desk::new(input);
+        assert_eq!(desk.prepare().unwrap().demand(), None);
+        let _ = std::fs::remove_file(desk.output_path());
+        desk.run(&mut Echo::new(1)).unwrap();
+        assert_eq!(desk.lines().len(), lines);
+    }
+}
+
+#[test]
+fn demand_is_the_maximum_over_what_is_left() {
+    let desk = Desk::new(b"{\"prompt\": [5, 6, 7], \"max_tokens\": 2}\n{\"prompt\": [[5], [6]], \"max_tokens\": 9}\n{\n");
+    let demand = desk.prepare().unwrap().demand().unwrap();
+    assert_eq!((demand.sequences, demand.max_prompt), (3, 3));
+    assert_eq!((demand.max_new, demand.max_context), (9, 10));
+}
+
+#[test]
+fn an_interrupt_keeps_finished_groups() {
+    let desk = Desk::new(&prompts(5));
+    let mut engine = Echo::new(2);
+    engine.ends = Some((1, EngineError::Interrupted));
+    let summary = desk.run(&mut engine).unwrap();
+    assert_eq!(summary.exit(), Exit::Interrupted);
+    assert_eq!(
+        summary.to_string(),
+        "2 answered, 0 failed, 3 not run; interrupted, go on with --resume"
+    );
+    assert_eq!(desk.lines().len(), 2);
+    // Between groups it is the job that asks.
+    let desk = Desk::new(&prompts(5));
+    let interrupt = Interrupt::new();
+    let asked = Cell::new(0);
+    let ask = || {
+        asked.set(asked.get() + 1);
+        if asked.get() == 3 {
+            interrupt.ask();
+        }
+        interrupt.asked()
+    };
+    let mut engine = Echo::new(2);
+    let summary = desk.prepare().unwrap().run(Some(&mut engine), &mut Silent, &ask).unwrap();
+    assert_eq!((summary.answered, summary.not_run, engine.groups.len()), (4, 1, 2));
+}
+
+#[test]
+fn a_failing_engine_keeps_finished_groups_and_says_why() {
+    let desk = Desk::new(&prompts(5));
+    let mut engine = Echo::new(2);
+    engine.ends = Some((2, EngineError::Failed("The cpu worker was killed.".to_owned())));
+    let error = desk.run(&mut engine).unwrap_err();
+    assert!(matches!(&error, JobError::Engine(_)));
+    assert_eq!(error.to_string(), "The cpu worker was killed.");
+    assert_eq!(desk.lines().len(), 4);
+}
+
+#[test]
+fn a_run_that_writes_nothing_leaves_everything_as_it_was() {
+    let failed = || {
+        let mut engine = Echo::new(2);
+        engine.ends = Some((0, EngineError::Interrupted));
+        engine
+    };
+    let mut desk = Desk::new(&prompts(3));
+    desk.run(&mut failed()).unwrap();
+    assert_eq!(desk.names(), ["in.jsonl"], "no empty output is left");
+    std::fs::write(desk.output_path(), "precious\n").unwrap();
+    desk.options.mode = OutputMode::Overwrite;
+    desk.run(&mut failed()).unwrap();
+    assert_eq!(desk.output(), b"precious\n");
+    drop(desk.prepare().unwrap());
+    assert_eq!(desk.output(), b"precious\n");
+    desk.run(&mut Echo::new(2)).unwrap();
+    assert_eq!(desk.lines().len(), 3);
+}
+
+#[test]
+fn progress_counts_tokens() {
+    let desk = Desk::new(
+        b"{\"prompt\": [5, 6, 257], \"max_tokens\": 10}\n{\"prompt\": [7], \"max_tokens\": 4}\n",
+    );
+    let mut progress = Lines::new(Vec::new());
+    let mut engine = Echo::new(1);
+    let engine: &mut dyn Engine = &mut engine;
+    desk.prepare().unwrap().run(Some(engine), &mut progress, &|| false).unwrap();
+    let told = String::from_utf8(progress.into_inner()).unwrap();
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[0], "2 sequences in 2 groups, at most 14 new tokens");
+    assert!(lines[1].starts_with("group 1 of 2: 2 of 6 tokens"), "{told}");
+    assert!(lines[2].starts_with("group 2 of 2: 6 of 6 tokens"), "{told}");
+}
+
+#[test]
+fn last_lines() {
+    let summary = |answered, failed: &[usize], not_run, interrupted| {
+        Summary { answered, failed_lines: failed.to_vec(), not_run, interrupted }.to_string()
+    };
+    assert_eq!(summary(58, &[4, 17], 0, false), "58 answered, 2 failed (lines 4, 17)");
+    assert_eq!(summary(1, &[9], 0, false), "1 answered, 1 failed (line 9)");
+    let many: Vec<usize> = (1..=21).collect();
+    assert!(summary(0, &many, 0, false).ends_with("19, 20, ...)"));
+    assert!(summary(0, &many[..20], 0, false).ends_with("19, 20)"));
+}

@@ -1,0 +1,76 @@
+//! Stop strings: where text and tokens are cut, and that lateness does not show.
+
+use crate::job::engine::{Finish, Generated};
+use crate::job::stop::{Answer, StopWatcher, finish};
+
+use super::fake::Bytes;
+
+const CODEC: Bytes = Bytes { chat: true };
+
+fn ended(text: &str, stop: &[&str]) -> Answer {
+    let tokens = text.bytes().map(u32::from).collect();
+    let stop: Vec<String> = stop.iter().map(|stop| (*stop).to_owned()).collect();
+    finish(Generated { tokens, finish: Finish::Length }, &stop, Some(&CODEC))
+}
+
+#[test]
+fn nothing_to_stop_at() {
+    let answer = ended("abc", &[]);
+    assert_eq!(answer.text.as_deref(), Some("abc"));
+    assert_eq!(answer.finish, Finish::Length);
+    assert_eq!(ended("abc", &["x"]), answer);
+}
+
+#[test]
+fn the_first_complete_stop_cuts_text_and_tokens() {
+    let answer = ended("one two three", &["two", " t"]);
+    assert_eq!(answer.text.as_deref(), Some("one"));
+    assert_eq!(answer.token_ids.len(), 3);
+    assert_eq!(answer.finish, Finish::Stop);
+    // "ab" is complete before "abcd"; of those complete at once the one that begins first wins.
+    assert_eq!(ended("xabcd", &["abcd", "b"]).text.as_deref(), Some("xa"));
+    assert_eq!(ended("xabcd", &["cd", "bcd", "d"]).text.as_deref(), Some("xa"));
+    assert_eq!(ended("stop", &["stop"]).token_ids, [0_u32; 0]);
+}
+
+#[test]
+fn surplus_tokens_do_not_show() {
+    let expected = ended("ab.", &["."]);
+    for late in ["ab.c", "ab.cd", "ab.cd.e"] {
+        assert_eq!(ended(late, &["."]), expected);
+    }
+}
+
+#[test]
+fn half_characters_belong_to_the_stop() {
+    // Two bytes of "é" are two tokens; the first has no text of its own.
+    let answer = ended("aé", &["é"]);
+    assert_eq!(answer.text.as_deref(), Some("a"));
+    assert_eq!(answer.token_ids, [u32::from(b'a')]);
+}
+
+#[test]
+fn the_watcher_agrees_with_the_cut() {
+    let stop = ["lo w".to_owned(), "ö".to_owned()];
+    for text in ["hello world", "schön", "nothing", "hello ", ""] {
+        let mut watcher = StopWatcher::new(&CODEC, &stop);
+        let stopped = text.bytes().any(|byte| watcher.push(u32::from(byte)));
+        let answer = ended(text, &["lo w", "ö"]);
+        assert_eq!(stopped, answer.finish == Finish::Stop, "{text}");
+    }
+}
+
+#[test]
+fn unfinished_characters_become_replacements() {
+    let tokens = vec![u32::from(b'a'), 0xc3];
+    let answer = finish(Generated { tokens, finish: Finish::Length }, &[], Some(&CODEC));
+    assert_eq!(answer.text.as_deref(), Some("a\u{fffd}"));
+    assert_eq!(answer.token_ids.len(), 2);
+}
+
+#[test]
+fn without_tokenizer_there_is_no_text() {
+    let generated = Generated { tokens: vec![5, 6], finish: Finish::Stop };
+    let answer = finish(generated, &[], None);
+    assert_eq!(answer, Answer { text: None, token_ids: vec![5, 6], finish: Finish::Stop });
+}

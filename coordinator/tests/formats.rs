@@ -1,0 +1,138 @@
+//! Every example of `docs/formats.md`, through the code that reads and writes the real files.
+
+use coordinator::job::codec::{TextCodec, TextStream, Turn};
+use coordinator::job::input::{Format, InputOptions, read_items};
+use coordinator::job::item::Item;
+use coordinator::job::output::OutputLine;
+use coordinator::job::prompt::Limits;
+
+const FORMATS: &str = include_str!("../../docs/formats.md");
+
+/// Blocks of the document whose fence says `kind`, at least one.
+fn blocks(kind: &str) -> Vec<String> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(bool, String)> = None;
+    for line in FORMATS.lines() {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(info)) => open = Some((info == kind, String::new())),
+            (Some(_), Some(_)) => {
+                blocks.extend(open.take().and_then(|(wanted, text)| wanted.then_some(text)));
+            }
+            (Some((_, text)), None) => {
+                text.push_str(line);
+                text.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(!blocks.is_empty(), "no example of {kind}");
+    blocks
+}
+
+#[derive(Debug)]
+struct OneTokenPerByte;
+
+impl TextCodec for OneTokenPerByte {
+    fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        Ok(text.bytes().map(u32::from).collect())
+    }
+
+    fn encode_chat(&self, turns: &[Turn]) -> Result<Vec<u32>, String> {
+        self.encode(&turns.iter().map(|turn| turn.content.as_str()).collect::<String>())
+    }
+
+    fn stream(&self) -> Box<dyn TextStream + '_> {
+        Box::new(NoText)
+    }
+}
+
+/// Inputs are only read here; nothing is generated.
+struct NoText;
+
+impl TextStream for NoText {
+    fn push(&mut self, _token: u32) -> String {
+        String::new()
+    }
+
+    fn finish(&mut self) -> String {
+        String::new()
+    }
+}
+
+fn all_are_requests(text: &str, format: Format) {
+    let options = InputOptions {
+        format,
+        chat: false,
+        max_tokens: 16,
+        seed: 0,
+        codec: Some(&OneTokenPerByte),
+        limits: Limits { context: 4096, vocab_size: 50_000, sliding_window: None },
+    };
+    let items = read_items(text.as_bytes(), &options);
+    assert_eq!(items.len(), text.lines().count());
+    for item in items {
+        assert!(matches!(item, Item::Request(_)), "{item:?}");
+    }
+}
+
+#[test]
+fn inputs_are_requests() {
+    for block in blocks("jsonl input") {
+        all_are_requests(&block, Format::JsonLines);
+    }
+    for block in blocks("text input") {
+        all_are_requests(&block, Format::Text);
+    }
+}
+
+#[test]
+fn outputs_read_and_write_as_they_stand() {
+    for block in blocks("jsonl output") {
+        for line in block.lines() {
+            let parsed: OutputLine = serde_json::from_str(line).expect(line);
+            assert_eq!(serde_json::to_string(&parsed).expect("serialises"), line);
+        }
+    }
+}
+
+#[test]
+fn every_error_code_is_listed() {
+    use coordinator::job::item::ErrorCode;
+    for code in ErrorCode::ALL {
+        assert!(FORMATS.contains(&format!("`{}`", code.name())), "{}", code.name());
+    }
+}
+
+/// The names that the report promises, in the example.
+#[test]
+fn the_report_is_one_object_with_the_promised_names() {
+    for block in blocks("json report") {
+        let report: serde_json::Value = serde_json::from_str(&block).expect("JSON");
+        for name in [
+            "version",
+            "model",
+            "batches",
+            "batch_size",
+            "prompt_len",
+            "gen_len",
+            "device",
+            "policy",
+            "device_map",
+            "threads",
+            "kernel_variants",
+            "prefill_s",
+            "decode_s",
+            "total_s",
+            "prefill_tokens_per_s",
+            "decode_tokens_per_s",
+            "total_tokens_per_s",
+            "predicted",
+            "lanes",
+            "overlap",
+            "time_outside",
+            "peak_pss_bytes",
+        ] {
+            assert!(report.get(name).is_some(), "{name}");
+        }
+    }
+}
