@@ -1,16 +1,19 @@
 //! The two number formats that values and weights have in memory: `half::bf16` and `f32`.
 //!
-//! Every kernel is generic over [`Element`]; sums are always f32. The vector loads and stores of a
-//! format live in the sealed supertrait, so that no caller can add a format the kernels do not know.
+//! Every kernel is generic over [`Element`]; sums are always f32. The vector code of a
+//! format lives in sealed supertraits, so that no caller can add a format the kernels do not know.
 
 use std::fmt::Debug;
 
 use half::bf16;
 
+use crate::compiled::Compiled;
 use crate::simd::SimdElement;
 
 /// A number format of activations, weights and caches.
-pub trait Element: SimdElement + bytemuck::Pod + Default + Debug + PartialEq + Send + Sync {
+pub trait Element:
+    SimdElement + Compiled + bytemuck::Pod + Default + Debug + PartialEq + Send + Sync
+{
     /// The exact f32 value.
     fn to_f32(self) -> f32;
     /// The nearest value of this format, ties to even; NaN stays NaN.

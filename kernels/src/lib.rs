@@ -13,6 +13,7 @@
 //! - All SIMD is behind `simd`; the algorithms are written once over its trait.
 
 mod attention;
+mod compiled;
 mod element;
 mod embed;
 mod linear;

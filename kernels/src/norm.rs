@@ -5,7 +5,7 @@ use crate::element::Element;
 use crate::linear::{load_up_to, store_up_to};
 use crate::scratch::Shared;
 use crate::simd::Simd;
-use crate::variant::{SimdTask, dispatch};
+use crate::variant::SimdTask;
 
 /// Rows of one task.
 const TASK_ROWS: usize = 4;
@@ -69,14 +69,16 @@ impl Kernels {
                 // `out`, and no other task writes it.
                 unsafe {
                     let out = out.pointer().add(row * hidden);
-                    dispatch(variant, NormRow { norm: &norm, from, out });
+                    T::norm_row(variant, NormRow { norm: &norm, from, out });
                 }
             }
         });
     }
 }
 
-struct Norm<'a> {
+/// Operands of a norm.
+#[derive(Debug)]
+pub struct Norm<'a> {
     rows: usize,
     hidden: usize,
     x: &'a [f32],
@@ -87,7 +89,9 @@ struct Norm<'a> {
     row_index: Option<&'a [u32]>,
 }
 
-struct NormRow<'a, T> {
+/// One row of a norm.
+#[derive(Debug)]
+pub struct NormRow<'a, T> {
     norm: &'a Norm<'a>,
     from: usize,
     out: *mut T,

@@ -42,6 +42,8 @@ struct Shared {
     wake: AtomicU32,
     /// Threads that sleep or are about to: without any, opening a run needs no system call.
     sleepers: AtomicU32,
+    /// Threads that have reached their loop.
+    started: AtomicUsize,
     stop: AtomicBool,
     job: UnsafeCell<Job>,
 }
@@ -106,6 +108,7 @@ impl Pool {
             next: AtomicUsize::new(0),
             wake: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
+            started: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             job: UnsafeCell::new(Job { tasks: 0, function: None }),
         });
@@ -118,6 +121,10 @@ impl Pool {
                     .name(format!("kernels-{thread}"))
                     .spawn(move || worker(&shared, thread))?,
             );
+        }
+        // A starting thread allocates; afterwards nothing does, so its start belongs here.
+        while shared.started.load(Ordering::Relaxed) < threads - 1 {
+            std::thread::yield_now();
         }
         Ok(pool)
     }
@@ -196,6 +203,7 @@ fn work(shared: &Shared, tasks: usize, function: Task<'_>, thread: usize) {
 fn worker(shared: &Shared, thread: usize) {
     let guard = AbortOnPanic;
     let mut last_run = 0;
+    shared.started.fetch_add(1, Ordering::Relaxed);
     loop {
         // SYNC POINT: what happened before `wake` changed (a run opened, stop) is visible below.
         let seen = shared.wake.load(Ordering::SeqCst);

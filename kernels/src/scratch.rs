@@ -85,7 +85,8 @@ impl ThreadScratch {
 }
 
 /// A pointer that tasks on several threads use, each on its own part.
-pub(crate) struct Shared<T>(pub(crate) *mut T);
+#[derive(Debug)]
+pub struct Shared<T>(pub(crate) *mut T);
 
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {

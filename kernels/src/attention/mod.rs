@@ -14,7 +14,7 @@ mod steps;
 use crate::element::Element;
 use crate::scratch::{ScratchLimits, Shared};
 use crate::simd::{MAX_LANES, Simd};
-use crate::variant::{SimdTask, dispatch};
+use crate::variant::SimdTask;
 use crate::{Kernels, round_up};
 use steps::{Steps, UnitBlock};
 
@@ -85,7 +85,8 @@ fn score_stride(positions: usize) -> usize {
 }
 
 /// The two caches, or the fresh rows, or nothing where a step does not read them.
-struct Inputs<'a, T> {
+#[derive(Debug)]
+pub struct Inputs<'a, T> {
     q: &'a [T],
     k_fresh: &'a [T],
     k_cache: &'a [T],
@@ -94,8 +95,8 @@ struct Inputs<'a, T> {
 }
 
 /// Which steps a call runs, and where scores and results go.
-#[derive(Clone, Copy)]
-enum Stage<T> {
+#[derive(Debug, Clone, Copy)]
+pub enum Stage<T> {
     Scores { out: Shared<f32> },
     Softmax { scores: *const f32, out: Shared<f32> },
     Values { probabilities: *const f32, out: Shared<T> },
@@ -230,7 +231,7 @@ impl Kernels {
             let task = BlockTask { shape, block, inputs: &inputs, stage, scratch };
             // SAFETY: the variant was checked when the kernels were built; every unit was checked
             // against every slice that this stage touches, and the scratch is this thread's.
-            unsafe { dispatch(variant, task) };
+            unsafe { T::attention_block(variant, task) };
         });
     }
 
@@ -278,7 +279,9 @@ fn check_scores(shape: &AttentionShape, units: &[Unit], len: usize) {
     }
 }
 
-struct BlockTask<'a, T> {
+/// One task: some rows of one unit through one stage.
+#[derive(Debug)]
+pub struct BlockTask<'a, T> {
     shape: &'a AttentionShape,
     block: UnitBlock,
     inputs: &'a Inputs<'a, T>,

@@ -13,7 +13,8 @@ use crate::simd::{MAX_LANES, Simd, math};
 const BLOCK_POSITIONS: usize = 64;
 
 /// Fresh rows `rows` of a unit.
-pub(super) struct UnitBlock {
+#[derive(Debug)]
+pub struct UnitBlock {
     pub unit: Unit,
     pub rows: std::ops::Range<usize>,
 }

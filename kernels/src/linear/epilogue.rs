@@ -5,7 +5,8 @@ use crate::element::Element;
 use crate::simd::{MAX_LANES, Simd, math};
 
 /// A [`LinearOut`] as pointers, so that tasks can write disjoint parts of it.
-pub(super) enum Epilogue<T> {
+#[derive(Debug)]
+pub enum Epilogue<T> {
     Store(*mut T),
     Relu(*mut T),
     Gelu(*mut T),

@@ -11,7 +11,7 @@ pub(crate) mod tile;
 use crate::element::Element;
 use crate::scratch::Shared;
 use crate::simd::{MAX_LANES, Simd, SimdElement};
-use crate::variant::{SimdTask, dispatch};
+use crate::variant::SimdTask;
 use crate::{Kernels, round_up};
 use epilogue::Epilogue;
 pub(crate) use epilogue::{load_up_to, store_up_to};
@@ -115,7 +115,7 @@ impl Kernels {
         let pack = |first: usize, count: usize| {
             // SAFETY: the variant was checked when the kernels were built; rows `first..first +
             // count` of x and of the packed scratch exist, and no two tasks pack the same row.
-            unsafe { dispatch(variant, Pack { pass, first, count }) };
+            unsafe { T::pack(variant, Pack { pass, first, count }) };
         };
         if pass.rows * pass.k >= PARALLEL_PACK {
             let chunk = 8;
@@ -136,13 +136,14 @@ impl Kernels {
             // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
             // within the shapes asserted in `linear`, tasks write disjoint outputs, and `scratch`
             // belongs to this thread.
-            unsafe { dispatch(variant, Block { pass, rows, cols, scratch }) };
+            unsafe { T::linear_block(variant, Block { pass, rows, cols, scratch }) };
         });
     }
 }
 
 /// One pass over the weight: pointers of a [`Linear`] for at most `PACK_ROWS` rows.
-struct Pass<T> {
+#[derive(Debug)]
+pub struct Pass<T> {
     rows: usize,
     n: usize,
     k: usize,
@@ -165,7 +166,9 @@ impl<T> Copy for Pass<T> {}
 // outputs and packed rows are written by one task each.
 unsafe impl<T: Sync> Sync for Pass<T> {}
 
-struct Pack<T> {
+/// Packs rows `first..first + count` of a pass.
+#[derive(Debug)]
+pub struct Pack<T> {
     pass: Pass<T>,
     first: usize,
     count: usize,
@@ -183,7 +186,9 @@ impl<T: Element> SimdTask for Pack<T> {
     }
 }
 
-struct Block<T> {
+/// One task: the outputs of some rows and columns.
+#[derive(Debug)]
+pub struct Block<T> {
     pass: Pass<T>,
     rows: std::ops::Range<usize>,
     cols: std::ops::Range<usize>,

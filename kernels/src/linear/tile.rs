@@ -6,6 +6,11 @@
 //! fixed tree of `Simd::sum_lanes` at the end. Tile shape, blocking of k (accumulators are stored
 //! and reloaded exactly) and neighbours do not enter, so a row's bits depend on that row alone.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
+)]
+
 use crate::simd::{Simd, SimdElement};
 
 /// Geometry of a tile call. Strides are in elements.
@@ -111,42 +116,59 @@ unsafe fn run<S: Simd, W: SimdElement, const MR: usize, const NR: usize>(
     // SAFETY: the caller's contract covers every offset used here.
     unsafe {
         if !shape.fresh {
-            for (i, row) in sums.iter_mut().enumerate() {
-                for (j, sum) in row.iter_mut().enumerate() {
-                    *sum = s.load(acc.add(i * shape.acc_stride + j * S::LANES));
+            for i in 0..MR {
+                for j in 0..NR {
+                    sums[i][j] = s.load(acc.add(i * shape.acc_stride + j * S::LANES));
                 }
             }
         }
-        let mut step = |offset: usize, tail: usize| {
+        for index in 0..shape.pairs {
             let mut first = [s.zero(); NR];
             let mut second = [s.zero(); NR];
             for j in 0..NR {
-                let from = w.add(j * shape.w_stride + offset);
-                (first[j], second[j]) = if tail == 0 {
-                    W::load_pair(s, from)
-                } else {
-                    W::load_pair_partial(s, from, tail)
-                };
+                let from = w.add(j * shape.w_stride + index * pair);
+                (first[j], second[j]) = W::load_pair(s, from);
             }
-            for (half, w) in [first, second].into_iter().enumerate() {
-                for (i, row) in sums.iter_mut().enumerate() {
-                    let x = s.load(x.add(i * shape.x_stride + offset + half * S::LANES));
-                    for (sum, w) in row.iter_mut().zip(w) {
-                        *sum = s.fma(w, x, *sum);
-                    }
-                }
-            }
-        };
-        for index in 0..shape.pairs {
-            step(index * pair, 0);
+            let x = x.add(index * pair);
+            step(s, &mut sums, x, shape.x_stride, first);
+            step(s, &mut sums, x.add(S::LANES), shape.x_stride, second);
         }
         if shape.tail > 0 {
-            step(shape.pairs * pair, shape.tail);
-        }
-        for (i, row) in sums.iter().enumerate() {
-            for (j, sum) in row.iter().enumerate() {
-                s.store(acc.add(i * shape.acc_stride + j * S::LANES), *sum);
+            let mut first = [s.zero(); NR];
+            let mut second = [s.zero(); NR];
+            for j in 0..NR {
+                let from = w.add(j * shape.w_stride + shape.pairs * pair);
+                (first[j], second[j]) = W::load_pair_partial(s, from, shape.tail);
             }
+            let x = x.add(shape.pairs * pair);
+            step(s, &mut sums, x, shape.x_stride, first);
+            step(s, &mut sums, x.add(S::LANES), shape.x_stride, second);
+        }
+        for i in 0..MR {
+            for j in 0..NR {
+                s.store(acc.add(i * shape.acc_stride + j * S::LANES), sums[i][j]);
+            }
+        }
+    }
+}
+
+/// One vector of each packed row times one vector of each weight row.
+///
+/// # Safety
+/// `x` covers a vector of `MR` rows.
+#[inline(always)]
+unsafe fn step<S: Simd, const MR: usize, const NR: usize>(
+    s: S,
+    sums: &mut [[S::F; NR]; MR],
+    x: *const f32,
+    x_stride: usize,
+    w: [S::F; NR],
+) {
+    for i in 0..MR {
+        // SAFETY: the caller's promise.
+        let x = unsafe { s.load(x.add(i * x_stride)) };
+        for j in 0..NR {
+            sums[i][j] = s.fma(w[j], x, sums[i][j]);
         }
     }
 }
