@@ -1,1 +1,25 @@
-//! (to be written)
+//! The workers: processes that interpret a compiled plan, one thread per lane.
+//!
+//! The coordinator starts [`roles::worker_main`] in processes of its own. Each maps its segments
+//! ([`setup`]), the cpu worker loads host weights ([`load`]), and from then on every lane
+//! ([`lane`]) runs its list of instructions ([`execute`]) step after step against the step table
+//! ([`table`]). Workers contain no policy and no model code: what runs where is in the plan.
+//!
+//! Invariants:
+//! - From ready to drain a worker allocates nothing ([`counting`] checks it).
+//! - Every wait is released by poison, and a failing lane poisons before its process ends.
+//! - Only [`memory`] turns buffers into slices.
+
+pub mod counting;
+pub mod error;
+pub mod execute;
+mod heartbeat;
+pub mod lane;
+pub mod load;
+pub mod memory;
+pub mod protocol;
+pub mod roles;
+pub mod rows;
+pub mod setup;
+pub mod table;
+pub mod testing;

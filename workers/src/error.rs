@@ -1,0 +1,105 @@
+//! Why a worker cannot go on, in sentences for the user, and the codes that poison carries.
+
+use program::ir::Lane;
+use shm::{ChannelError, ControlError, SegmentError, TraceError, WaitError};
+
+use crate::load::LoadError;
+use crate::memory::MemoryError;
+
+/// What a poisoning worker leaves in the control segment beside the index of its lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum PoisonCode {
+    /// A lane waited for another that did not come.
+    TimedOut = 1,
+    /// The worker failed before its lanes ran.
+    Setup = 2,
+}
+
+/// Why a lane stopped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LaneError {
+    /// Another process ended the run; it says why.
+    #[error("The run was ended by another process.")]
+    Poisoned,
+    /// Another lane made no progress within the bound.
+    #[error(
+        "Lane {waiting} waited {limit_s} s for {awaited} in {place}, which did not move; the run was ended."
+    )]
+    TimedOut {
+        /// Name of the lane that gave up.
+        waiting: &'static str,
+        /// What it waited for.
+        awaited: &'static str,
+        /// Phase, step and instruction of the waiting lane.
+        place: String,
+        /// The bound.
+        limit_s: u64,
+    },
+}
+
+impl LaneError {
+    pub(crate) fn from_wait(
+        error: &WaitError,
+        waiting: Lane,
+        awaited: &'static str,
+        place: impl FnOnce() -> String,
+        limit_s: u64,
+    ) -> LaneError {
+        match error {
+            WaitError::Poisoned(_) => LaneError::Poisoned,
+            WaitError::TimedOut { .. } => {
+                LaneError::TimedOut { waiting: waiting.name(), awaited, place: place(), limit_s }
+            }
+        }
+    }
+}
+
+/// Why a worker ended.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The coordinator is gone, or spoke another language.
+    #[error("{0}")]
+    Channel(#[from] ChannelError),
+    /// A message that does not belong here.
+    #[error("The coordinator sent {found} where {expected} was expected; both must come from the same build.")]
+    Unexpected {
+        /// What came.
+        found: &'static str,
+        /// What the handshake asks for.
+        expected: &'static str,
+    },
+    /// A message that could not be read or written.
+    #[error("A message between coordinator and worker is unreadable ({0}); both must come from the same build.")]
+    Message(#[from] postcard::Error),
+    /// The control segment.
+    #[error("{0}")]
+    Control(#[from] ControlError),
+    /// A tensor segment.
+    #[error("{0}")]
+    Segment(#[from] SegmentError),
+    /// The trace rings.
+    #[error("{0}")]
+    Trace(#[from] TraceError),
+    /// A plan whose buffers do not fit the segments.
+    #[error("{0}")]
+    Memory(#[from] MemoryError),
+    /// The weights.
+    #[error("{0}")]
+    Load(#[from] LoadError),
+    /// No such instruction set here.
+    #[error("{0}")]
+    Variant(#[from] kernels::VariantError),
+    /// The system refused a thread.
+    #[error("The system refused to start a thread of the worker: {0}. Lower the number of threads or raise the limit (`ulimit -u`).")]
+    Thread(#[source] std::io::Error),
+    /// The parent-death signal could not be armed.
+    #[error("The worker could not ask to end with the coordinator: {0}.")]
+    Parent(#[source] std::io::Error),
+    /// The coordinator ended before the worker was armed to follow it.
+    #[error("The coordinator has ended.")]
+    Orphaned,
+    /// A lane.
+    #[error("{0}")]
+    Lane(#[from] LaneError),
+}

@@ -1,0 +1,96 @@
+//! `Scores`, `Softmax`, `Wv` and the fused form, over the units of a chunk.
+//!
+//! Fresh K and V always come from the values of this step and never from the cache, on every
+//! device, so an append may happen before or after without changing a bit.
+
+use kernels::{AttentionShape, Element};
+use model::ops::{Kv, Op, Value};
+use program::ir::{Compute, Phase, Region};
+use program::map::Chunk;
+
+use super::compute::{ComputeState, Operands, output_region};
+use crate::rows::units;
+
+/// Runs the operation; returns the bytes of cached K and V read.
+pub(super) fn run<T: Element>(
+    state: &mut ComputeState,
+    operands: &Operands<'_>,
+    compute: &Compute,
+    rows: usize,
+) -> u64 {
+    let config = &operands.plan.config;
+    let shape = AttentionShape {
+        heads: config.num_heads,
+        kv_heads: config.num_kv_heads,
+        head_dim: config.head_dim,
+        scale: 1.0 / (config.head_dim as f32).sqrt(),
+    };
+    state.units.clear();
+    state.units.extend(units(operands.table, operands.phase, compute.at, compute.chunk));
+    if state.units.is_empty() {
+        return 0;
+    }
+    let (kernels, units) = (&state.kernels, state.units.as_slice());
+    let cached: u64 = units.iter().map(|unit| u64::from(unit.past)).sum();
+    let position_bytes = (config.head_dim * size_of::<T>()) as u64;
+    match compute.op {
+        Op::Scores => {
+            let q = operands.rows::<T>(compute.inputs[0], Value::Query, rows);
+            let k = operands.rows::<T>(compute.inputs[1], Value::Key, rows);
+            let out = scores_mut(operands, compute, output_region(compute));
+            kernels.scores(&shape, units, q, k, cache(operands, compute, Kv::K), out);
+        }
+        Op::Softmax => {
+            let scores = scores(operands, compute, compute.inputs[0]);
+            let out = scores_mut(operands, compute, output_region(compute));
+            kernels.softmax(&shape, units, scores, out);
+        }
+        Op::Wv => {
+            let probabilities = scores(operands, compute, compute.inputs[0]);
+            let v = operands.rows::<T>(compute.inputs[1], Value::Value, rows);
+            let out = operands.output::<T>(compute, rows);
+            let cached_v = cache(operands, compute, Kv::V);
+            kernels.weighted_values(&shape, units, probabilities, v, cached_v, out);
+        }
+        _ => {
+            let q = operands.rows::<T>(compute.inputs[0], Value::Query, rows);
+            let k = operands.rows::<T>(compute.inputs[1], Value::Key, rows);
+            let v = operands.rows::<T>(compute.inputs[2], Value::Value, rows);
+            let (cached_k, cached_v) =
+                (cache(operands, compute, Kv::K), cache(operands, compute, Kv::V));
+            let out = operands.output::<T>(compute, rows);
+            kernels.attention(&shape, units, q, k, v, cached_k, cached_v, out);
+        }
+    }
+    cached * position_bytes * compute.op.caches().len() as u64
+}
+
+/// The cache of the chunk, whole; empty in prefill, where nothing is cached.
+fn cache<'a, T: Element>(operands: &Operands<'a>, compute: &Compute, kv: Kv) -> &'a [T] {
+    let place = compute.op.caches().iter().position(|other| *other == kv);
+    match place.and_then(|place| compute.caches.get(place)) {
+        Some(region) => {
+            let count = operands.view.size_bytes(region.buffer) / size_of::<T>();
+            operands.view.read(region.buffer, 0, count)
+        }
+        None => &[],
+    }
+}
+
+/// Byte offset and f32 count of the chunk's units, from which scores offsets count.
+fn scores_range(operands: &Operands<'_>, compute: &Compute, chunk: Option<Chunk>) -> (usize, usize) {
+    assert!(operands.phase == Phase::Decode, "prefill has the fused form only");
+    let units = operands.table.chunk_units(usize::from(compute.at.batch), chunk);
+    let stride = operands.table.scores_stride();
+    (units.start * stride * size_of::<f32>(), units.len() * stride)
+}
+
+fn scores<'a>(operands: &Operands<'a>, compute: &Compute, region: Region) -> &'a [f32] {
+    let (offset_bytes, count) = scores_range(operands, compute, compute.chunk);
+    operands.view.read(region.buffer, offset_bytes, count)
+}
+
+fn scores_mut<'a>(operands: &Operands<'a>, compute: &Compute, region: Region) -> &'a mut [f32] {
+    let (offset_bytes, count) = scores_range(operands, compute, compute.chunk);
+    operands.view.write(region.buffer, offset_bytes, count)
+}

@@ -1,0 +1,106 @@
+//! Copies: only what is active is moved, nothing is padded.
+
+use model::ops::Value;
+use program::ir::{Copy, Moved, Phase};
+use program::plan::Plan;
+
+use super::Work;
+use crate::memory::View;
+use crate::rows::{counts, heads_in, sequences, units};
+use crate::table::StepTable;
+
+/// A contiguous range, at the same offset in both buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub offset_bytes: usize,
+    pub size_bytes: usize,
+}
+
+/// The ranges that a copy moves at the table's present state; `weight_bytes` is the size of a
+/// whole blob. Returns the number of rows.
+pub fn copy_spans(
+    plan: &Plan,
+    table: &StepTable,
+    phase: Phase,
+    copy: &Copy,
+    weight_bytes: usize,
+    mut each: impl FnMut(Span),
+) -> usize {
+    let dtype = plan.shape.dtype;
+    let (found, rows) = counts(table, phase, copy.at);
+    match copy.moved {
+        Moved::Weights(_) => {
+            each(Span { offset_bytes: 0, size_bytes: weight_bytes });
+            return 0;
+        }
+        Moved::Cache(_) => {
+            let position_bytes = table.head_dim() * dtype.size_bytes();
+            for unit in units(table, phase, copy.at, copy.chunk) {
+                each(Span {
+                    offset_bytes: unit.cache_offset * dtype.size_bytes(),
+                    size_bytes: unit.past as usize * position_bytes,
+                });
+            }
+        }
+        Moved::Value(Value::Scores | Value::Probabilities) => {
+            assert!(phase == Phase::Decode, "scores cross the link in decode only");
+            let batch = usize::from(copy.at.batch);
+            let first = table.chunk_units(batch, copy.chunk).start * table.scores_stride();
+            for unit in units(table, phase, copy.at, copy.chunk) {
+                each(Span {
+                    offset_bytes: (first + unit.scores_offset) * size_of::<f32>(),
+                    size_bytes: table.group() * (unit.past as usize + 1) * size_of::<f32>(),
+                });
+            }
+        }
+        Moved::Value(Value::Attended) if copy.chunk.is_some() => {
+            let units = table.chunk_units(usize::from(copy.at.batch), copy.chunk);
+            let head_bytes = table.group() * table.head_dim() * dtype.size_bytes();
+            let row_bytes = table.kv_heads() * head_bytes;
+            for found in sequences(table, phase, copy.at) {
+                let heads = heads_in(table, found.sequence, &units);
+                if heads.is_empty() {
+                    continue;
+                }
+                for row in found.row0..found.row0 + found.rows {
+                    each(Span {
+                        offset_bytes: row * row_bytes + heads.start * head_bytes,
+                        size_bytes: heads.len() * head_bytes,
+                    });
+                }
+            }
+        }
+        Moved::Value(value) => {
+            let elements = value.row_elements(&plan.config).unwrap_or(0);
+            let moved = match value {
+                Value::LastNormed | Value::Logits => found,
+                _ => rows,
+            };
+            let size_bytes = moved * elements * value.element_bytes(dtype);
+            each(Span { offset_bytes: 0, size_bytes });
+            return moved;
+        }
+    }
+    rows
+}
+
+pub(super) fn execute(
+    plan: &Plan,
+    view: &View,
+    table: &StepTable,
+    phase: Phase,
+    copy: &Copy,
+) -> Work {
+    let (from, to) = (copy.from.buffer, copy.to.buffer);
+    let weight_bytes = match copy.moved {
+        // A slot may serve several blobs of one operation; all have its size.
+        Moved::Weights(_) => view.size_bytes(from).min(view.size_bytes(to)),
+        _ => 0,
+    };
+    let mut bytes = 0;
+    let rows = copy_spans(plan, table, phase, copy, weight_bytes, |span| {
+        view.copy((from, span.offset_bytes), (to, span.offset_bytes), span.size_bytes);
+        bytes += span.size_bytes as u64;
+    });
+    Work { bytes, rows: rows as u32 }
+}

@@ -1,0 +1,126 @@
+//! Logits to tokens, and the bookkeeping of the step table that follows: who goes on, and when all
+//! have ended. The only place that writes the table during a group.
+
+use kernels::{SampleScratch, argmax, random_unit, sample};
+use program::ir::{At, Phase};
+use program::step_table::{Field, Finish};
+use shm::Control;
+
+use super::compute::Operands;
+use crate::rows::sequences;
+use crate::table::StepTable;
+
+/// Samples one token for each row of a (micro-)batch, and lists who is active in the next step.
+/// `logits` is `[rows, vocab]`.
+pub(super) fn sample_batch(
+    operands: &Operands<'_>,
+    at: At,
+    logits: &[f32],
+    vocab: usize,
+    scratch: &mut SampleScratch,
+) {
+    let Operands { plan, table, phase, .. } = *operands;
+    let batch = usize::from(at.batch);
+    let eos = plan.config.eos_token_ids.as_slice();
+    let rows = logits.chunks_exact(vocab);
+    record(table, phase, at, eos, |row, sequence| {
+        let Some(logits) = rows.clone().nth(row) else { panic!("no logits for row {row}") };
+        let float = |field| f32::from_bits(table.field(batch, sequence, field));
+        let temperature = float(Field::Temperature);
+        if temperature == 0.0 {
+            return argmax(logits);
+        }
+        let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
+        let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
+        let random = random_unit(seed, id, table.field(batch, sequence, Field::Generated));
+        sample(logits, temperature, float(Field::TopP), random, scratch)
+    });
+}
+
+/// Writes a token for every sequence of the (micro-)batch and rebuilds the list of active rows:
+/// micro-batch 0 of prefill starts it, later ones append, decode makes it anew. `draw(row,
+/// sequence)` gives the token.
+pub fn record(
+    table: &StepTable,
+    phase: Phase,
+    at: At,
+    eos: &[u32],
+    mut draw: impl FnMut(usize, usize) -> u32,
+) {
+    let batch = usize::from(at.batch);
+    let mut active = match (phase, at.micro) {
+        (Phase::Prefill, 1..) => table.active(batch),
+        _ => 0,
+    };
+    // Row i of the new list is written only after row i of the old one was read: `active` never
+    // passes the row in hand.
+    for (row, found) in sequences(table, phase, at).enumerate() {
+        let sequence = found.sequence;
+        let token = draw(row, sequence);
+        if advance(table, batch, sequence, phase, token, eos) == Finish::Running {
+            table.set_row_sequence(batch, active, sequence);
+            active += 1;
+        }
+    }
+    table.set_active(batch, active);
+}
+
+/// One token further: output, counts, position, and whether the sequence has ended.
+fn advance(
+    table: &StepTable,
+    batch: usize,
+    sequence: usize,
+    phase: Phase,
+    token: u32,
+    eos: &[u32],
+) -> Finish {
+    let load = |field| table.field(batch, sequence, field);
+    let store = |field, value| table.set_field(batch, sequence, field, value);
+    let generated = load(Field::Generated);
+    table.set_output(batch, sequence, generated as usize, token);
+    store(Field::Generated, generated + 1);
+    store(Field::Token, token);
+    let past = match phase {
+        Phase::Prefill => load(Field::PromptLen),
+        Phase::Decode => load(Field::Past) + 1,
+    };
+    store(Field::Past, past);
+    let remaining = load(Field::Remaining).saturating_sub(1);
+    store(Field::Remaining, remaining);
+    let finish = if eos.contains(&token) && load(Field::IgnoreEos) == 0 {
+        Finish::Stop
+    } else if remaining == 0 {
+        Finish::Length
+    } else if load(Field::Cancel) != 0 {
+        Finish::Stop
+    } else {
+        Finish::Running
+    };
+    store(Field::Finish, finish as u32);
+    finish
+}
+
+/// Largest number of tokens that any running sequence of any batch may still produce.
+fn largest_remaining(table: &StepTable) -> u32 {
+    let slots = (0..table.batches())
+        .flat_map(|batch| (0..table.batch_size()).map(move |sequence| (batch, sequence)));
+    slots
+        .filter(|(batch, sequence)| {
+            table.field(*batch, *sequence, Field::PromptLen) > 0
+                && table.field(*batch, *sequence, Field::Finish) == Finish::Running as u32
+        })
+        .map(|(batch, sequence)| table.field(batch, sequence, Field::Remaining))
+        .max()
+        .unwrap_or(0)
+}
+
+/// After the last `Sample` of step `step` (0 is prefill): lowers the last step to what the running
+/// sequences can still need, but never below the step after this one, which lanes may already have
+/// begun; then signals `steps` once.
+pub fn announce(control: &Control, table: &StepTable, step: u32) {
+    let needed = step + largest_remaining(table).max(1);
+    if control.last_step().is_none_or(|last| needed < last) {
+        control.set_last_step(Some(needed));
+    }
+    control.steps().signal();
+}

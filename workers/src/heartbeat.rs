@@ -1,0 +1,58 @@
+//! The heartbeat: a thread that ticks while its process is scheduled at all, so that the
+//! coordinator notices a stopped worker, and that carries the allocation count over.
+
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use shm::Control;
+use shm::sync::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use crate::counting;
+use crate::error::WorkerError;
+
+/// Between two ticks.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// Ticks until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Heartbeat {
+    stop: Arc<AtomicU32>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Heartbeat {
+    /// Starts ticking for a worker.
+    pub(crate) fn start(control: Control, worker: usize) -> Result<Heartbeat, WorkerError> {
+        let stop = Arc::new(AtomicU32::new(0));
+        let seen = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("heartbeat".to_owned())
+            .spawn(move || {
+                while seen.load(Ordering::Relaxed) == 0 {
+                    publish(&control, worker);
+                    std::thread::park_timeout(PERIOD);
+                }
+            })
+            .map_err(WorkerError::Thread)?;
+        Ok(Heartbeat { stop, thread: Some(thread) })
+    }
+}
+
+/// One tick, with the present count of allocations.
+pub(crate) fn publish(control: &Control, worker: usize) {
+    let words = control.worker(worker);
+    words.allocations.store(counting::count(), Ordering::Relaxed);
+    words.beat();
+}
+
+impl Drop for Heartbeat {
+    fn drop(&mut self) {
+        self.stop.store(1, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // The thread has nothing to panic at.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Host weights into their buffers, in parallel by row ranges.
+//!
+//! A blob is a matrix in the run's dtype and f32 vectors behind it (`Op::weights`). A norm gain or
+//! a bias that the configuration promises and the files lack is an error of the source, never a
+//! silent zero.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use half::bf16;
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use model::source::{Part, SourceError, TensorId, WeightSource};
+use program::ir::BufferId;
+use program::plan::{Plan, WeightPlacement, Weights};
+use shm::sync::{AtomicUsize, Ordering};
+
+use crate::memory::{Memories, View};
+
+/// Bytes of one piece of a matrix: large enough to amortise a read, small enough to share out.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// Why weights could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file that lacks a tensor, ends early, or cannot be read.
+    #[error("{0}")]
+    Source(#[from] SourceError),
+    /// A tensor of another shape than the configuration's.
+    #[error("The tensor {tensor} has shape [{}, {}] where the model's configuration needs [{}, {}]; the files belong to another model.", .found.0, .found.1, .expected.0, .expected.1)]
+    Shape { tensor: String, found: (usize, usize), expected: (usize, usize) },
+    /// The system refused a thread.
+    #[error("The system refused to start a loading thread: {0}.")]
+    Thread(#[source] std::io::Error),
+}
+
+/// A piece of a tensor and its place in a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Piece {
+    id: TensorId,
+    buffer: BufferId,
+    offset_bytes: usize,
+    first_row: usize,
+    count: usize,
+    dtype: Dtype,
+}
+
+impl Piece {
+    fn size_bytes(&self) -> usize {
+        self.count * self.dtype.size_bytes()
+    }
+
+    fn read(&self, source: &dyn WeightSource, view: &View) -> Result<(), SourceError> {
+        match self.dtype {
+            Dtype::Bf16 => {
+                let out = view.write::<bf16>(self.buffer, self.offset_bytes, self.count);
+                source.read_bf16(self.id, self.first_row, out)
+            }
+            Dtype::F32 => {
+                let out = view.write::<f32>(self.buffer, self.offset_bytes, self.count);
+                source.read_f32(self.id, self.first_row, out)
+            }
+        }
+    }
+}
+
+/// Fills all host weights of `plan` on `threads` threads. `progress(done, total)` in bytes is
+/// called as pieces are done, from any thread.
+///
+/// # Errors
+/// The first error of the source; what was loaded by then is worthless.
+pub fn load(
+    plan: &Plan,
+    memories: &Arc<Memories>,
+    source: &dyn WeightSource,
+    threads: usize,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<(), LoadError> {
+    let mut pieces = Vec::new();
+    for placement in &plan.weights {
+        list_pieces(plan, placement, source, &mut pieces)?;
+    }
+    let total: u64 = pieces.iter().map(|piece| piece.size_bytes() as u64).sum();
+    // SAFETY: needed to write the weights. No lane runs before all weights are in place, and the
+    // pieces are disjoint, each taken by one thread from the counter below.
+    let view = unsafe { View::new(Arc::clone(memories)) };
+    progress(0, total);
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(0u64);
+    let failure: Mutex<Option<SourceError>> = Mutex::new(None);
+    let take = || {
+        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = piece.read(source, &view) {
+                lock(&failure).get_or_insert(error);
+                // Nobody takes another piece.
+                next.store(pieces.len(), Ordering::Relaxed);
+                return;
+            }
+            let mut done = lock(&done);
+            *done += piece.size_bytes() as u64;
+            progress(*done, total);
+        }
+    };
+    std::thread::scope(|scope| {
+        for thread in 1..threads.max(1) {
+            std::thread::Builder::new()
+                .name(format!("load-{thread}"))
+                .spawn_scoped(scope, take)
+                .map_err(LoadError::Thread)?;
+        }
+        take();
+        Ok::<(), LoadError>(())
+    })?;
+    match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error.into()),
+        None => Ok(()),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Copies the weights that stay on the device from their host buffers.
+pub fn load_resident(plan: &Plan, memories: &Arc<Memories>) {
+    // SAFETY: needed to fill device buffers. No lane runs before all weights are in place, and the
+    // host weights are complete when this is called.
+    let view = unsafe { View::new(Arc::clone(memories)) };
+    for resident in &plan.resident {
+        let size_bytes = view.size_bytes(resident.from).min(view.size_bytes(resident.to));
+        view.copy((resident.from, 0), (resident.to, 0), size_bytes);
+    }
+}
+
+/// Cuts one blob into pieces, after checking the shapes of its tensors.
+fn list_pieces(
+    plan: &Plan,
+    placement: &WeightPlacement,
+    source: &dyn WeightSource,
+    pieces: &mut Vec<Piece>,
+) -> Result<(), LoadError> {
+    let dtype = plan.shape.dtype;
+    let buffer = placement.buffer;
+    for tensor in tensors(&plan.config, dtype, placement.weights) {
+        let found = source.shape(tensor.id)?;
+        if found != tensor.shape {
+            let name = format!("{:?}", tensor.id);
+            return Err(LoadError::Shape { tensor: name, found, expected: tensor.shape });
+        }
+        let (rows, columns) = tensor.shape;
+        let row_bytes = columns * tensor.dtype.size_bytes();
+        let rows_per_piece = (PIECE_BYTES / row_bytes.max(1)).max(1);
+        for first_row in (0..rows).step_by(rows_per_piece) {
+            pieces.push(Piece {
+                id: tensor.id,
+                buffer,
+                offset_bytes: tensor.offset_bytes + first_row * row_bytes,
+                first_row,
+                count: rows_per_piece.min(rows - first_row) * columns,
+                dtype: tensor.dtype,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// A tensor of a blob.
+#[derive(Debug, Clone, Copy)]
+struct Tensor {
+    id: TensorId,
+    shape: (usize, usize),
+    offset_bytes: usize,
+    dtype: Dtype,
+}
+
+/// The tensors of a blob: the matrix, then the vectors.
+fn tensors(config: &ModelConfig, dtype: Dtype, weights: Weights) -> Vec<Tensor> {
+    let op = match weights {
+        Weights::Positions => {
+            let shape = (config.max_positions + config.position_offset, config.hidden_size);
+            return vec![Tensor { id: TensorId::Positions, shape, offset_bytes: 0, dtype }];
+        }
+        Weights::Embedding => Op::Embed,
+        Weights::FinalNorm => Op::FinalNorm,
+        Weights::Head => Op::Head,
+        Weights::Layer { op, .. } => op,
+    };
+    let Some(shape) = op.weights(config) else { return Vec::new() };
+    let layout = shape.layout(dtype);
+    let id = |part| match weights {
+        Weights::FinalNorm => TensorId::FinalNorm { part },
+        Weights::Head => TensorId::Head,
+        Weights::Layer { layer, op } => TensorId::Layer { layer: usize::from(layer), op, part },
+        Weights::Embedding | Weights::Positions => TensorId::Embedding,
+    };
+    let mut found = Vec::new();
+    if let Some(shape) = shape.matrix {
+        found.push(Tensor { id: id(Part::Matrix), shape, offset_bytes: 0, dtype });
+    }
+    // A norm has no matrix: its gain comes first, its bias second. A linear has a bias only.
+    let parts = if shape.matrix.is_some() { [Part::Bias; 2] } else { [Part::Gain, Part::Bias] };
+    for ((count, part), offset_bytes) in shape.vectors.iter().zip(parts).zip(layout.vector_offsets) {
+        if let Some(count) = count {
+            let shape = (1, *count);
+            found.push(Tensor { id: id(part), shape, offset_bytes, dtype: Dtype::F32 });
+        }
+    }
+    found
+}

@@ -1,0 +1,167 @@
+//! The one place that turns buffers of a plan into slices of mapped segments.
+//!
+//! Every access is checked against the buffer's size and the type's alignment; a worker that lacks
+//! the buffer's memory panics, so the emulated device cannot read host memory even by mistake.
+//!
+//! Why no two lanes alias: a lane touches a buffer only while it executes an instruction that lists
+//! it, and the validator has proved that any two instructions of which one writes overlapping
+//! regions are ordered by the waits and signals of the lanes. Different chunks of one buffer may be
+//! in use at once. Chunks of `Scores` and `Probabilities` are disjoint ranges and are sliced as
+//! such. Chunks of `Attended` are columns of a row-major matrix: two lanes may then hold slices of
+//! the same rows, and each writes its own columns only, through raw pointers (kernels write by
+//! unit, copies never make a slice).
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use program::ir::BufferId;
+use program::plan::{Memory, Plan};
+use shm::Segment;
+
+/// Why segments do not fit a plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// A buffer ends behind its segment.
+    #[error("The plan's buffer {buffer} ends at byte {end_bytes} of a segment of {size_bytes} bytes; plan and segments must come from the same coordinator.")]
+    Outside {
+        /// The buffer's name.
+        buffer: String,
+        /// Its end.
+        end_bytes: u64,
+        /// The segment's size.
+        size_bytes: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    memory: Memory,
+    offset_bytes: usize,
+    size_bytes: usize,
+}
+
+/// The segments a worker has mapped, and where the plan's buffers lie in them.
+#[derive(Debug)]
+pub struct Memories {
+    segments: Vec<(Memory, Arc<Segment>)>,
+    places: Vec<Place>,
+}
+
+impl Memories {
+    /// Segments for the buffers of `plan`; buffers in other memories stay out of reach.
+    ///
+    /// # Errors
+    /// A buffer that does not lie in its segment.
+    pub fn new(
+        plan: &Plan,
+        segments: Vec<(Memory, Arc<Segment>)>,
+    ) -> Result<Memories, MemoryError> {
+        let mut places = Vec::with_capacity(plan.buffers.len());
+        for buffer in &plan.buffers {
+            let end_bytes = buffer.offset_bytes.saturating_add(buffer.size_bytes);
+            let segment = segments.iter().find(|(memory, _)| *memory == buffer.memory);
+            if let Some((_, segment)) = segment
+                && end_bytes > segment.size_bytes() as u64
+            {
+                return Err(MemoryError::Outside {
+                    buffer: buffer.name.clone(),
+                    end_bytes,
+                    size_bytes: segment.size_bytes() as u64,
+                });
+            }
+            places.push(Place {
+                memory: buffer.memory,
+                offset_bytes: buffer.offset_bytes as usize,
+                size_bytes: buffer.size_bytes as usize,
+            });
+        }
+        Ok(Memories { segments, places })
+    }
+
+    /// Segment and first byte of a range of a buffer.
+    fn locate(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> (&Segment, usize) {
+        let place = self.places[id.0 as usize];
+        assert!(
+            offset_bytes.checked_add(size_bytes).is_some_and(|end| end <= place.size_bytes),
+            "{size_bytes} bytes at {offset_bytes} leave buffer {} of {} bytes",
+            id.0,
+            place.size_bytes
+        );
+        let segment = self.segments.iter().find(|(memory, _)| *memory == place.memory);
+        let Some((_, segment)) = segment else {
+            panic!("buffer {} lies in {:?}, which this worker does not map", id.0, place.memory)
+        };
+        (segment, place.offset_bytes + offset_bytes)
+    }
+
+    /// Size of a buffer, bytes.
+    pub fn size_bytes(&self, id: BufferId) -> usize {
+        self.places[id.0 as usize].size_bytes
+    }
+}
+
+/// What one owner (a lane, the loader) may do with the memories.
+#[derive(Debug, Clone)]
+pub struct View {
+    memories: Arc<Memories>,
+}
+
+impl View {
+    /// A view for one owner.
+    ///
+    /// # Safety
+    /// The owner is the only user of whatever it touches through this view, for as long as it holds
+    /// a slice: it executes the instructions of its lane of a validated plan, in order and only
+    /// after their waits, touches only the regions that the current instruction lists, and keeps no
+    /// slice from one instruction to the next; or it loads weights before any lane runs; or it
+    /// reads after all lanes have drained.
+    pub unsafe fn new(memories: Arc<Memories>) -> View {
+        View { memories }
+    }
+
+    /// Size of a buffer, bytes.
+    pub(crate) fn size_bytes(&self, id: BufferId) -> usize {
+        self.memories.size_bytes(id)
+    }
+
+    /// `count` values of a buffer from `offset_bytes`, for reading.
+    pub(crate) fn read<T: Pod>(&self, id: BufferId, offset_bytes: usize, count: usize) -> &[T] {
+        let (segment, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
+        // SAFETY: needed to view shared memory as values. Nobody writes the range meanwhile by the
+        // contract of `View::new`, and `Segment` checks alignment.
+        unsafe { segment.slice(at, count) }
+    }
+
+    /// `count` values of a buffer from `offset_bytes`, for writing.
+    #[expect(clippy::mut_from_ref, reason = "exclusiveness is the contract of View::new")]
+    pub(crate) fn write<T: Pod>(
+        &self,
+        id: BufferId,
+        offset_bytes: usize,
+        count: usize,
+    ) -> &mut [T] {
+        let (segment, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
+        // SAFETY: needed to view shared memory as values. Nobody else touches the range meanwhile
+        // by the contract of `View::new` (for columns of `Attended` see the module header), and
+        // `Segment` checks alignment.
+        unsafe { segment.slice_mut(at, count) }
+    }
+
+    /// Copies `size_bytes` between two different buffers, each with its own offset.
+    pub(crate) fn copy(
+        &self,
+        from: (BufferId, usize),
+        to: (BufferId, usize),
+        size_bytes: usize,
+    ) {
+        assert_ne!(from.0, to.0, "a copy has two buffers");
+        let (source, source_at) = self.memories.locate(from.0, from.1, size_bytes);
+        let (target, target_at) = self.memories.locate(to.0, to.1, size_bytes);
+        let source = source.pointer::<u8>(source_at, size_bytes);
+        let target = target.pointer::<u8>(target_at, size_bytes);
+        // SAFETY: needed to copy without making slices, which may overlap other lanes' chunks. Both
+        // ranges lie in mapped segments (checked by `pointer`); two buffers in use at the same time
+        // do not overlap (validator); nobody else writes either range (contract of `View::new`).
+        unsafe { target.copy_from_nonoverlapping(source, size_bytes) };
+    }
+}

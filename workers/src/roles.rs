@@ -1,0 +1,326 @@
+//! A worker process from start to exit: handshake, segments, weights, lanes.
+//!
+//! A worker ends in one of three ways: with the last group (exit code 0); with an error, which it
+//! says over the channel before it poisons the run (1); or with the run that another process
+//! poisoned, quietly, after giving the coordinator time to find the culprit (1). A panic aborts:
+//! a process that lost a lane must not signal anything again.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::panic::PanicHookInfo;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use kernels::Variant;
+use model::config::ModelConfig;
+use model::source::{SourceError, WeightSource};
+use program::ir::Lane;
+use program::plan::Memory;
+use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use shm::sync::Ordering;
+use shm::{Access, Channel, ChannelError, Control, Segment, Timeline, TraceSegment, WorkerState};
+
+use crate::counting;
+use crate::error::{LaneError, PoisonCode, WorkerError};
+use crate::heartbeat::{self, Heartbeat};
+use crate::lane::LaneRunner;
+use crate::load::{load, load_resident};
+use crate::memory::Memories;
+use crate::protocol::{FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use crate::setup::{LaneOptions, build_lanes};
+
+/// How long a worker waits for the coordinator's next message before it looks again. The parent's
+/// death ends the wait, so this is no bound on loading.
+const MESSAGE_SLICE: Duration = Duration::from_secs(60);
+/// How long a worker that only follows another's failure stays, so that the coordinator finds the
+/// one that failed dead first.
+const LINGER: Duration = Duration::from_secs(5);
+/// Set to anything: a panic prints one line to stderr.
+const DEBUG_ENV: &str = "TANDEM_DEBUG";
+/// Smallest segment: a plan may need none of a memory, a mapping needs a page.
+const SEGMENT_BYTES_MIN: u64 = 4096;
+
+/// Opens the weights a `Setup` names, for the cpu worker.
+pub type OpenWeights =
+    dyn Fn(&WeightsFrom, &ModelConfig) -> Result<Box<dyn WeightSource>, SourceError>;
+
+/// Runs a worker over the inherited descriptor `channel_number`, on the main thread. Returns the
+/// exit code of the process.
+///
+/// # Safety
+/// `channel_number` was inherited from the coordinator and nothing else in this process owns it.
+pub unsafe fn worker_main(channel_number: RawFd, open: &OpenWeights) -> u8 {
+    if follow_parent().is_err() {
+        return 1;
+    }
+    // SAFETY: the caller says that the number is ours.
+    let Ok(channel) = (unsafe { Channel::from_number(channel_number) }) else { return 1 };
+    let channel = Arc::new(channel);
+    install_panic_hook(&channel);
+    match run(&channel, open) {
+        Ok(()) => 0,
+        Err(WorkerError::Lane(LaneError::Poisoned)) => {
+            // Nothing is expected; the coordinator kills this process or closes the channel.
+            let _ = channel.recv(LINGER);
+            1
+        }
+        Err(_) => 1,
+    }
+}
+
+/// Asks for SIGKILL when the coordinator dies. If it died before, its end of the channel is closed,
+/// which the first message shows.
+fn follow_parent() -> Result<(), WorkerError> {
+    let parent = getppid();
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|errno| WorkerError::Parent(errno.into()))?;
+    if getppid() == parent { Ok(()) } else { Err(WorkerError::Orphaned) }
+}
+
+fn install_panic_hook(channel: &Arc<Channel>) {
+    let channel = Arc::clone(channel);
+    std::panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+        let message = format!("A worker met a defect in Tandem and aborted: {info}.").replace('\n', " ");
+        if std::env::var_os(DEBUG_ENV).is_some() {
+            eprintln!("{message}");
+        }
+        // If the coordinator cannot be told, it sees the abort.
+        let _ = send(&channel, &FromWorker::Failed { message }, &[]);
+        std::process::abort();
+    }));
+}
+
+/// Everything after the channel is there; an error has been reported and has poisoned the run.
+fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
+    let (setup, descriptors) = receive_setup(channel)?;
+    let mut descriptors = descriptors.into_iter();
+    let mut next = || {
+        descriptors.next().ok_or(WorkerError::Unexpected {
+            found: "a setup without its segments",
+            expected: "a descriptor per segment",
+        })
+    };
+    let control = match next().and_then(|fd| Ok(Control::attach(fd, setup.control_bytes as usize)?)) {
+        Ok(control) => control,
+        Err(error) => {
+            let message = error.to_string();
+            send(channel, &FromWorker::Failed { message }, &[])?;
+            return Err(error);
+        }
+    };
+    let worker = Worker { channel, control: &control, role: setup.role };
+    let outcome = worker.live(setup, next, open);
+    if let Err(error) = &outcome {
+        worker.report(error, PoisonCode::Setup, setup_culprit(worker.role));
+    }
+    control.worker(worker.role.index()).set_state(WorkerState::Exit);
+    outcome
+}
+
+/// Whom poison blames for a failure outside the lanes: the worker's first lane.
+fn setup_culprit(role: Role) -> Lane {
+    role.lanes()[0]
+}
+
+fn receive_setup(channel: &Channel) -> Result<(Setup, Vec<OwnedFd>), WorkerError> {
+    match receive(channel)? {
+        (ToWorker::Setup(setup), descriptors) => Ok((*setup, descriptors)),
+        (other, _) => Err(unexpected(&other, "a setup")),
+    }
+}
+
+fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerError {
+    let found = match message {
+        ToWorker::Setup(_) => "a second setup",
+        ToWorker::Attach { .. } => "a segment to attach",
+        ToWorker::Load => "the order to load",
+    };
+    WorkerError::Unexpected { found, expected }
+}
+
+fn receive(channel: &Channel) -> Result<(ToWorker, Vec<OwnedFd>), WorkerError> {
+    loop {
+        match channel.recv(MESSAGE_SLICE) {
+            Ok((bytes, descriptors)) => return Ok((postcard::from_bytes(&bytes)?, descriptors)),
+            Err(ChannelError::TimedOut { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn send(
+    channel: &Channel,
+    message: &FromWorker,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), WorkerError> {
+    Ok(channel.send(&postcard::to_stdvec(message)?, descriptors)?)
+}
+
+/// What a worker has once its control segment is attached.
+#[derive(Clone, Copy)]
+struct Worker<'a> {
+    channel: &'a Channel,
+    control: &'a Control,
+    role: Role,
+}
+
+impl Worker<'_> {
+    fn state(&self, state: WorkerState) {
+        self.control.worker(self.role.index()).set_state(state);
+    }
+
+    /// Map, Load, Ready, Run, Drain.
+    fn live(
+        &self,
+        setup: Setup,
+        mut next: impl FnMut() -> Result<OwnedFd, WorkerError>,
+        open: &OpenWeights,
+    ) -> Result<(), WorkerError> {
+        self.state(WorkerState::Map);
+        let heartbeat = Heartbeat::start(self.control.clone(), self.role.index())?;
+        let variant = Variant::from_env()?;
+        let capacity = setup.trace_capacity as usize;
+        let trace = TraceSegment::attach(next()?, Lane::ALL.len(), capacity)?;
+        let mut segments = Vec::new();
+        for (memory, size_bytes) in &setup.memories {
+            let access = match (self.role, memory) {
+                (Role::Transfer, Memory::HostWeights) => Access::ReadOnly,
+                _ => Access::ReadWrite,
+            };
+            let segment = Segment::attach(next()?, *size_bytes as usize, access)?;
+            segments.push((*memory, Arc::new(segment)));
+        }
+        if let Some(device) = self.device(&setup)? {
+            segments.push((Memory::Device, Arc::new(device)));
+        }
+        let memories = Arc::new(Memories::new(&setup.plan, segments)?);
+        self.state(WorkerState::Load);
+        self.load(&setup, &memories, open)?;
+        let options = LaneOptions {
+            variant,
+            threads: usize::from(setup.threads),
+            link_bytes_per_s: setup.link_bytes_per_s,
+            wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
+        };
+        let plan = Arc::new(setup.plan);
+        // SAFETY: the coordinator sends plans that the validator has accepted, starts one worker
+        // per role, and releases groups only after all workers said that they are ready.
+        let lanes =
+            unsafe { build_lanes(self.role, &plan, &memories, self.control, &trace, options) }?;
+        self.run_lanes(lanes, variant)?;
+        self.state(WorkerState::Drain);
+        heartbeat::publish(self.control, self.role.index());
+        counting::disarm();
+        drop(heartbeat);
+        Ok(())
+    }
+
+    /// The gpu worker makes the device's memory, the transfer worker gets it.
+    fn device(&self, setup: &Setup) -> Result<Option<Segment>, WorkerError> {
+        match self.role {
+            Role::Cpu => Ok(None),
+            Role::Gpu => {
+                let size_bytes = setup.plan.memory_bytes(Memory::Device).max(SEGMENT_BYTES_MIN);
+                let segment = Segment::create("tandem-device", size_bytes as usize)?;
+                let exported = FromWorker::Exported { memory: Memory::Device, size_bytes };
+                send(self.channel, &exported, &[segment.fd().as_fd()])?;
+                Ok(Some(segment))
+            }
+            Role::Transfer => match receive(self.channel)? {
+                (ToWorker::Attach { memory: Memory::Device, size_bytes }, mut descriptors)
+                    if descriptors.len() == 1 =>
+                {
+                    let fd = descriptors.remove(0);
+                    Ok(Some(Segment::attach(fd, size_bytes as usize, Access::ReadWrite)?))
+                }
+                (other, _) => Err(unexpected(&other, "the device's memory")),
+            },
+        }
+    }
+
+    fn load(
+        &self,
+        setup: &Setup,
+        memories: &Arc<Memories>,
+        open: &OpenWeights,
+    ) -> Result<(), WorkerError> {
+        match self.role {
+            Role::Cpu => {
+                let source = open(&setup.weights, &setup.plan.config)
+                    .map_err(crate::load::LoadError::from)?;
+                let words = self.control.worker(self.role.index());
+                let progress = |done, total| {
+                    words.load_total_bytes.store(total, Ordering::Relaxed);
+                    words.load_done_bytes.store(done, Ordering::Relaxed);
+                };
+                let threads = usize::from(setup.threads);
+                load(&setup.plan, memories, source.as_ref(), threads, &progress)?;
+            }
+            Role::Gpu => return Ok(()),
+            Role::Transfer => match receive(self.channel)? {
+                (ToWorker::Load, _) => load_resident(&setup.plan, memories),
+                (other, _) => return Err(unexpected(&other, "the order to load")),
+            },
+        }
+        send(self.channel, &FromWorker::Loaded, &[])
+    }
+
+    /// Runs each lane on a thread of its own until the coordinator lets them leave.
+    fn run_lanes(&self, lanes: Vec<LaneRunner>, variant: Variant) -> Result<(), WorkerError> {
+        let (arrived, gate) = (Timeline::new(0), Timeline::new(0));
+        let failure = Mutex::new(None);
+        let poison = self.control.poison();
+        let count = lanes.len() as u32;
+        std::thread::scope(|scope| {
+            for mut lane in lanes {
+                let (arrived, gate, failure) = (&arrived, &gate, &failure);
+                let name = lane.lane();
+                let body = move || {
+                    arrived.signal();
+                    // Poison is seen again, and answered, by the lane's first wait.
+                    let _ = gate.wait_at_least(1, poison, MESSAGE_SLICE);
+                    if let Err(error) = lane.run() {
+                        let error = WorkerError::Lane(error);
+                        self.report(&error, PoisonCode::TimedOut, name);
+                        let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                        failure.get_or_insert(error);
+                    }
+                };
+                let spawned = std::thread::Builder::new().name(name.name().to_owned()).spawn_scoped(scope, body);
+                if let Err(error) = spawned {
+                    let error = WorkerError::Thread(error);
+                    self.report(&error, PoisonCode::Setup, setup_culprit(self.role));
+                    gate.signal();
+                    return Err(error);
+                }
+            }
+            let ready = FromWorker::Ready { kernel_variant: variant.name().to_owned() };
+            // A thread that starts allocates a little; only then does counting begin. Nobody else
+            // poisons before the first group, and a failed wait shows in the lanes.
+            let _ = arrived.wait_at_least(count, poison, MESSAGE_SLICE);
+            self.state(WorkerState::Ready);
+            let sent = send(self.channel, &ready, &[]);
+            if let Err(error) = &sent {
+                self.report(error, PoisonCode::Setup, setup_culprit(self.role));
+            }
+            // From here on nothing is allocated: the lanes start behind the gate.
+            counting::arm();
+            gate.signal();
+            sent
+        })?;
+        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Says what happened, then ends the run for everybody. Who only follows another's poison says
+    /// nothing. Saying it twice does no harm: the coordinator takes the first.
+    fn report(&self, error: &WorkerError, code: PoisonCode, lane: Lane) {
+        if matches!(error, WorkerError::Lane(LaneError::Poisoned)) {
+            return;
+        }
+        // If the coordinator cannot be told, the poison and the exit code have to do.
+        let _ = send(self.channel, &FromWorker::Failed { message: error.to_string() }, &[]);
+        self.control.stop(lane.index() as u32, code as u32);
+    }
+}

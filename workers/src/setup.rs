@@ -1,0 +1,69 @@
+//! From a `Setup` to a worker with all its lanes built: what processes and in-process tests share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kernels::Variant;
+use program::ir::Lane;
+use program::plan::Plan;
+use shm::{Control, TraceSegment};
+
+use crate::error::WorkerError;
+use crate::execute::{ComputeState, Executor};
+use crate::lane::{LaneRunner, LaneSetup};
+use crate::memory::{Memories, View};
+use crate::protocol::Role;
+
+/// Settings of the lanes of one worker.
+#[derive(Debug, Clone, Copy)]
+pub struct LaneOptions {
+    pub variant: Variant,
+    /// Compute threads.
+    pub threads: usize,
+    pub link_bytes_per_s: Option<u64>,
+    pub wait_timeout: Duration,
+}
+
+/// Builds the lanes of `role` that have work in `plan`. All that they will ever allocate is
+/// allocated here.
+///
+/// # Errors
+/// No threads, or trace rings that are taken.
+///
+/// # Safety
+/// The plan is valid, every lane is built once in all processes, and the lanes run only after the
+/// weights are in place.
+pub unsafe fn build_lanes(
+    role: Role,
+    plan: &Arc<Plan>,
+    memories: &Arc<Memories>,
+    control: &Control,
+    trace: &TraceSegment,
+    options: LaneOptions,
+) -> Result<Vec<LaneRunner>, WorkerError> {
+    let with_work = plan.lanes();
+    let mut lanes = Vec::new();
+    for lane in role.lanes().iter().copied().filter(|lane| with_work.contains(lane)) {
+        let compute = match lane {
+            Lane::CpuCompute | Lane::GpuCompute => {
+                Some(ComputeState::new(plan, options.variant, options.threads)?)
+            }
+            _ => None,
+        };
+        // SAFETY: one view per lane; the runner executes its lane's list in order, waits included,
+        // and the plan is valid (contract of this function).
+        let view = unsafe { View::new(Arc::clone(memories)) };
+        let executor = Executor::new(Arc::clone(plan), view, control.clone(), compute);
+        let setup = LaneSetup {
+            lane,
+            role,
+            plan: Arc::clone(plan),
+            control: control.clone(),
+            trace: trace.writer(lane.index())?,
+            wait_timeout: options.wait_timeout,
+            link_bytes_per_s: options.link_bytes_per_s,
+        };
+        lanes.push(LaneRunner::new(setup, executor));
+    }
+    Ok(lanes)
+}

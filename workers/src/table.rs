@@ -1,0 +1,193 @@
+//! The step table as the workers see it: words of the control segment, under names.
+//!
+//! Loads and stores are relaxed; the lanes' timelines order them, since every instruction lists the
+//! table among its regions. Offsets of KV units and of their scores are computed here and nowhere
+//! else, so that every lane of every process agrees on them.
+
+use std::ops::Range;
+
+use program::map::Chunk;
+use program::plan::Plan;
+use program::step_table::{Field, StepTableLayout};
+use shm::SharedU32s;
+
+/// A view of the step table with the sizes that its arithmetic needs.
+#[derive(Debug, Clone)]
+pub struct StepTable {
+    words: SharedU32s,
+    layout: StepTableLayout,
+    kv_heads: usize,
+    head_dim: usize,
+    group: usize,
+    max_context: usize,
+    micro_sequences: usize,
+}
+
+impl StepTable {
+    /// The table of `plan` over `words`.
+    ///
+    /// # Panics
+    /// If there are fewer words than the layout needs.
+    pub fn new(words: SharedU32s, plan: &Plan) -> StepTable {
+        assert!(words.len() >= plan.table.words(), "the control segment holds the step table");
+        StepTable {
+            words,
+            layout: plan.table,
+            kv_heads: plan.config.num_kv_heads,
+            head_dim: plan.config.head_dim,
+            group: plan.config.group_size(),
+            max_context: plan.shape.max_context as usize,
+            micro_sequences: usize::from(plan.shape.micro_sequences),
+        }
+    }
+
+    /// Number of batches.
+    pub fn batches(&self) -> usize {
+        self.layout.batches as usize
+    }
+
+    /// Sequence slots of a batch.
+    pub fn batch_size(&self) -> usize {
+        self.layout.batch_size as usize
+    }
+
+    /// KV heads of the model.
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+
+    /// Elements of one head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Query heads that share a KV head.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+
+    /// A field of a sequence.
+    pub fn field(&self, batch: usize, sequence: usize, field: Field) -> u32 {
+        self.words.load(self.layout.field(batch, sequence, field))
+    }
+
+    /// Sets a field of a sequence.
+    pub fn set_field(&self, batch: usize, sequence: usize, field: Field, value: u32) {
+        self.words.store(self.layout.field(batch, sequence, field), value);
+    }
+
+    /// Two consecutive fields as the halves of a u64.
+    pub fn field_u64(&self, batch: usize, sequence: usize, low: Field, high: Field) -> u64 {
+        u64::from(self.field(batch, sequence, low))
+            | u64::from(self.field(batch, sequence, high)) << 32
+    }
+
+    /// Active rows of a batch in decode.
+    pub fn active(&self, batch: usize) -> usize {
+        self.words.load(self.layout.active(batch)) as usize
+    }
+
+    /// Sets the number of active rows.
+    pub fn set_active(&self, batch: usize, rows: usize) {
+        assert!(rows <= self.batch_size(), "{rows} rows of {} slots", self.batch_size());
+        self.words.store(self.layout.active(batch), rows as u32);
+    }
+
+    /// The sequence slot of an active row.
+    pub fn row_sequence(&self, batch: usize, row: usize) -> usize {
+        assert!(row < self.batch_size(), "row {row} of {}", self.batch_size());
+        self.words.load(self.layout.row_sequences(batch) + row) as usize
+    }
+
+    /// Sets the sequence slot of an active row.
+    pub fn set_row_sequence(&self, batch: usize, row: usize, sequence: usize) {
+        assert!(row < self.batch_size(), "row {row} of {}", self.batch_size());
+        self.words.store(self.layout.row_sequences(batch) + row, sequence as u32);
+    }
+
+    /// A token of a prompt.
+    pub fn prompt_token(&self, batch: usize, sequence: usize, position: usize) -> u32 {
+        assert!(position < self.layout.max_prompt as usize, "prompt position {position}");
+        self.words.load(self.layout.prompt(batch, sequence) + position)
+    }
+
+    /// Writes a prompt; for whoever releases groups.
+    pub fn set_prompt(&self, batch: usize, sequence: usize, tokens: &[u32]) {
+        assert!(tokens.len() <= self.layout.max_prompt as usize, "a prompt of {}", tokens.len());
+        let first = self.layout.prompt(batch, sequence);
+        for (i, token) in tokens.iter().enumerate() {
+            self.words.store(first + i, *token);
+        }
+    }
+
+    /// A sampled token.
+    pub fn output(&self, batch: usize, sequence: usize, position: usize) -> u32 {
+        assert!(position < self.layout.max_new as usize, "output position {position}");
+        self.words.load(self.layout.output(batch, sequence) + position)
+    }
+
+    /// Writes a sampled token.
+    pub fn set_output(&self, batch: usize, sequence: usize, position: usize, token: u32) {
+        assert!(position < self.layout.max_new as usize, "output position {position}");
+        self.words.store(self.layout.output(batch, sequence) + position, token);
+    }
+
+    /// Sets the unit boundaries of the chunks of split attention; `chunks + 1` of them.
+    pub fn set_chunk_bounds(&self, batch: usize, bounds: &[u32]) {
+        assert_eq!(bounds.len(), self.layout.chunks as usize + 1, "a boundary around each chunk");
+        let first = self.layout.chunk_bounds(batch);
+        for (i, bound) in bounds.iter().enumerate() {
+            self.words.store(first + i, *bound);
+        }
+    }
+
+    /// All words to 0, before a group is written.
+    pub fn clear(&self) {
+        self.words.fill(0);
+    }
+
+    /// Slots of a micro-batch of prefill.
+    pub fn micro_slots(&self, micro: u16) -> Range<usize> {
+        let first = usize::from(micro) * self.micro_sequences;
+        first.min(self.batch_size())..(first + self.micro_sequences).min(self.batch_size())
+    }
+
+    /// Units (`sequence slot * kv_heads + head`) of a chunk; all of the batch without one.
+    ///
+    /// # Panics
+    /// If the chunk is of another split than the table's.
+    pub fn chunk_units(&self, batch: usize, chunk: Option<Chunk>) -> Range<usize> {
+        let units = self.batch_size() * self.kv_heads;
+        match chunk {
+            None | Some(Chunk { of: 1, .. }) => 0..units,
+            Some(Chunk { index, of }) => {
+                assert_eq!(u32::from(of), self.layout.chunks, "the table holds this split's bounds");
+                assert!(index < of, "chunk {index} of {of}");
+                let first = self.layout.chunk_bounds(batch) + usize::from(index);
+                let range = self.words.load(first) as usize..self.words.load(first + 1) as usize;
+                assert!(range.start <= range.end && range.end <= units, "chunk bounds {range:?}");
+                range
+            }
+        }
+    }
+
+    /// Elements before position 0 of a unit in a batch's whole K or V cache.
+    pub fn unit_offset(&self, batch: usize, sequence: usize, head: usize) -> usize {
+        let start = self.field(batch, sequence, Field::KvStart) as usize;
+        let capacity = self.field(batch, sequence, Field::KvCapacity) as usize;
+        (start * self.kv_heads + head * capacity) * self.head_dim
+    }
+
+    /// Elements before a chunk's first unit: what is subtracted within the chunk's own buffer.
+    pub fn chunk_origin(&self, batch: usize, units: &Range<usize>) -> usize {
+        if units.is_empty() {
+            return 0;
+        }
+        self.unit_offset(batch, units.start / self.kv_heads, units.start % self.kv_heads)
+    }
+
+    /// f32 that a unit takes in `Scores` and `Probabilities` (decode: one row).
+    pub fn scores_stride(&self) -> usize {
+        self.group * self.max_context
+    }
+}

@@ -1,0 +1,339 @@
+//! All lanes of a plan as threads of one process, over real segments: for tests here and for tests
+//! of placement elsewhere. The gpu worker's lane gets the device's memory only, as in its process.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use half::bf16;
+use model::config::ModelConfig;
+use model::ops::{Op, Value};
+use model::source::{Part, SourceError, TensorId, WeightSource};
+use program::ir::{Instruction, Lane, Phase};
+use program::plan::{Memory, Plan, Weights};
+use program::step_table::{Field, Finish, balance_units};
+use shm::{Control, Segment, TraceReader, TraceRecord, TraceSegment};
+
+use crate::error::{LaneError, WorkerError};
+use crate::load::{load, load_resident};
+use crate::memory::{Memories, View};
+use crate::protocol::{EXIT, Role};
+use crate::setup::{LaneOptions, build_lanes};
+use crate::table::StepTable;
+
+/// A run that takes longer is stuck.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// A sequence to generate.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    pub prompt: Vec<u32>,
+    pub max_new: u32,
+    /// 0 is greedy.
+    pub temperature: f32,
+    pub top_p: f32,
+    pub seed: u64,
+    pub id_hash: u64,
+    pub ignore_eos: bool,
+}
+
+impl Request {
+    /// A greedy request that EOS does not end.
+    pub fn greedy(prompt: Vec<u32>, max_new: u32) -> Request {
+        Request {
+            prompt,
+            max_new,
+            temperature: 0.0,
+            top_p: 1.0,
+            seed: 0,
+            id_hash: 0,
+            ignore_eos: true,
+        }
+    }
+}
+
+/// A request and its place in the group.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Placed {
+    pub batch: usize,
+    pub slot: usize,
+    pub request: Request,
+}
+
+/// What a sequence came to; a final EOS is part of the tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub tokens: Vec<u32>,
+    /// A [`Finish`] code.
+    pub finish: u32,
+}
+
+/// A running set of lanes.
+#[derive(Debug)]
+pub struct InProcess {
+    plan: Arc<Plan>,
+    control: Control,
+    table: StepTable,
+    view: View,
+    readers: Vec<(Lane, TraceReader)>,
+    threads: Vec<JoinHandle<Result<(), LaneError>>>,
+}
+
+impl InProcess {
+    /// Creates the segments, loads weights from `source` and starts all lanes.
+    ///
+    /// # Errors
+    /// What a worker would have reported.
+    pub fn start(
+        plan: Plan,
+        source: &dyn WeightSource,
+        options: LaneOptions,
+    ) -> Result<InProcess, WorkerError> {
+        let plan = Arc::new(plan);
+        let lanes = plan.lanes();
+        let control = Control::create(lanes.len() as u32, plan.table.words() * 4)?;
+        let trace = TraceSegment::create(Lane::ALL.len(), 1 << 16)?;
+        let mut segments = Vec::new();
+        for memory in Memory::SEGMENTS {
+            let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
+            segments.push((memory, Arc::new(Segment::create("tandem-test", size_bytes)?)));
+        }
+        let all = Arc::new(Memories::new(&plan, segments.clone())?);
+        load(&plan, &all, source, 2, &|_, _| {})?;
+        load_resident(&plan, &all);
+        let mut threads = Vec::new();
+        for role in Role::ALL {
+            let mapped = segments.iter().filter(|(memory, _)| role.memories().contains(memory));
+            let memories = Arc::new(Memories::new(&plan, mapped.cloned().collect())?);
+            // SAFETY: the harness is for compiled plans; each role is built once, and the weights
+            // are in place.
+            let runners =
+                unsafe { build_lanes(role, &plan, &memories, &control, &trace, options) }?;
+            for mut runner in runners {
+                let control = control.clone();
+                let thread = std::thread::Builder::new()
+                    .name(runner.lane().name().to_owned())
+                    .spawn(move || {
+                        let ended = runner.run();
+                        if let Err(LaneError::TimedOut { .. }) = &ended {
+                            control.stop(runner.lane().index() as u32, 1);
+                        }
+                        ended
+                    })
+                    .map_err(WorkerError::Thread)?;
+                threads.push(thread);
+            }
+        }
+        let mut readers = Vec::new();
+        for lane in lanes {
+            readers.push((lane, trace.reader(lane.index())?));
+        }
+        let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
+        // SAFETY: the harness reads values only between groups, after all lanes have drained.
+        let view = unsafe { View::new(all) };
+        Ok(InProcess { plan, control, table, view, readers, threads })
+    }
+
+    /// The plan in use.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The control segment.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The step table.
+    pub fn table(&self) -> &StepTable {
+        &self.table
+    }
+
+    /// Runs one group to its end.
+    ///
+    /// # Panics
+    /// If the lanes do not drain within the watchdog's time, or one of them fails.
+    pub fn run_group(&mut self, group: &[Placed]) -> Vec<Outcome> {
+        fill(&self.table, &self.plan, group);
+        let longest = group.iter().map(|placed| placed.request.max_new).max().unwrap_or(1);
+        let drained = self.control.drained().value();
+        self.control.set_last_step(Some(longest.saturating_sub(1)));
+        self.control.groups().signal();
+        let target = drained.wrapping_add(1);
+        let waited = self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG);
+        if let Err(error) = waited {
+            self.control.stop(u32::from(u16::MAX), 1);
+            panic!("the lanes did not drain: {error}");
+        }
+        group.iter().map(|placed| self.outcome(placed)).collect()
+    }
+
+    fn outcome(&self, placed: &Placed) -> Outcome {
+        let (batch, slot) = (placed.batch, placed.slot);
+        let generated = self.table.field(batch, slot, Field::Generated) as usize;
+        let tokens = (0..generated).map(|i| self.table.output(batch, slot, i)).collect();
+        Outcome { tokens, finish: self.table.field(batch, slot, Field::Finish) }
+    }
+
+    /// The first `rows` rows of the logits that the last `Sample` of `phase` for a batch (and
+    /// micro-batch) read; valid between groups, until another step overwrites them.
+    pub fn logits(&self, phase: Phase, batch: u16, micro: u16, rows: usize) -> Vec<f32> {
+        let program = match phase {
+            Phase::Prefill => &self.plan.prefill,
+            Phase::Decode => &self.plan.decode,
+        };
+        let instructions = program.lanes.iter().flat_map(|list| &list.instructions);
+        let region = instructions
+            .filter_map(|instruction| match instruction {
+                Instruction::Compute(compute) if compute.op == Op::Sample => Some(compute),
+                _ => None,
+            })
+            .find(|compute| (compute.at.batch, compute.at.micro) == (batch, micro))
+            .map(|compute| compute.inputs[0]);
+        let elements = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
+        region
+            .map(|region| self.view.read::<f32>(region.buffer, 0, rows * elements).to_vec())
+            .unwrap_or_default()
+    }
+
+    /// Trace records published since the last call.
+    pub fn drain_trace(&mut self) -> Vec<(Lane, TraceRecord)> {
+        let mut records = Vec::new();
+        for (lane, reader) in &mut self.readers {
+            reader.drain(|record| records.push((*lane, *record)));
+        }
+        records
+    }
+
+    /// Lets the lanes leave; how each ended.
+    ///
+    /// # Panics
+    /// If a lane panicked.
+    pub fn finish(self) -> Vec<Result<(), LaneError>> {
+        self.control.set_last_step(Some(EXIT));
+        self.control.groups().signal();
+        self.threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| panic!("a lane panicked")))
+            .collect()
+    }
+}
+
+/// Writes a group into the table, as the coordinator does.
+pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
+    table.clear();
+    for Placed { batch, slot, request } in group {
+        let store = |field, value| table.set_field(*batch, *slot, field, value);
+        table.set_prompt(*batch, *slot, &request.prompt);
+        let prompt_len = request.prompt.len() as u32;
+        store(Field::PromptLen, prompt_len);
+        store(Field::Remaining, request.max_new);
+        store(Field::KvCapacity, prompt_len + request.max_new);
+        store(Field::Temperature, request.temperature.to_bits());
+        store(Field::TopP, request.top_p.to_bits());
+        store(Field::SeedLow, request.seed as u32);
+        store(Field::SeedHigh, (request.seed >> 32) as u32);
+        store(Field::IdHashLow, request.id_hash as u32);
+        store(Field::IdHashHigh, (request.id_hash >> 32) as u32);
+        store(Field::IgnoreEos, u32::from(request.ignore_eos));
+        store(Field::Finish, Finish::Running as u32);
+    }
+    for batch in 0..table.batches() {
+        let capacities: Vec<u32> = (0..table.batch_size())
+            .map(|slot| table.field(batch, slot, Field::KvCapacity))
+            .collect();
+        let mut start = 0;
+        for (slot, capacity) in capacities.iter().enumerate() {
+            table.set_field(batch, slot, Field::KvStart, start);
+            start += capacity;
+        }
+        let kv_heads = table.kv_heads() as u32;
+        table.set_chunk_bounds(batch, &balance_units(&capacities, kv_heads, plan.table.chunks));
+    }
+}
+
+/// Weights that are a function of seed, tensor and index: gains near 1, the rest small.
+#[derive(Debug, Clone)]
+pub struct RandomWeights {
+    pub config: ModelConfig,
+    pub seed: u64,
+}
+
+impl RandomWeights {
+    fn value(&self, id: TensorId, index: usize) -> f32 {
+        let (kind, part) = match id {
+            TensorId::Embedding => (1, Part::Matrix),
+            TensorId::Positions => (2, Part::Matrix),
+            TensorId::Head => (3, Part::Matrix),
+            TensorId::FinalNorm { part } => (4, part),
+            TensorId::Layer { layer, op, part } => (16 + layer * 32 + op as usize, part),
+        };
+        let mut hash = self.seed ^ (kind as u64) << 40 ^ (part as u64) << 36 ^ index as u64;
+        for _ in 0..2 {
+            hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+            hash = (hash ^ hash >> 29).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        }
+        let unit = (hash >> 40) as f32 / 8_388_608.0 - 1.0;
+        match part {
+            Part::Gain => 1.0 + 0.1 * unit,
+            Part::Bias => 0.1 * unit,
+            Part::Matrix => 0.15 * unit,
+        }
+    }
+
+    fn columns(&self, id: TensorId) -> Result<usize, SourceError> {
+        Ok(self.shape(id)?.1)
+    }
+}
+
+impl WeightSource for RandomWeights {
+    fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError> {
+        let config = &self.config;
+        let op = match id {
+            TensorId::Positions => {
+                return Ok((config.max_positions + config.position_offset, config.hidden_size));
+            }
+            TensorId::Embedding => Op::Embed,
+            TensorId::Head => Op::Head,
+            TensorId::FinalNorm { .. } => Op::FinalNorm,
+            TensorId::Layer { op, .. } => op,
+        };
+        let missing = || SourceError::Missing {
+            path: "random weights".to_owned(),
+            tensor: format!("{id:?}"),
+        };
+        let shape = op.weights(config).ok_or_else(missing)?;
+        match id {
+            TensorId::FinalNorm { part } | TensorId::Layer { part, .. } if part != Part::Matrix => {
+                shape.vectors[0].map(|count| (1, count)).ok_or_else(missing)
+            }
+            _ => shape.matrix.ok_or_else(missing),
+        }
+    }
+
+    fn read_bf16(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), SourceError> {
+        let first = first_row * self.columns(id)?;
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = bf16::from_f32(self.value(id, first + i));
+        }
+        Ok(())
+    }
+
+    fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
+        let first = first_row * self.columns(id)?;
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = self.value(id, first + i);
+        }
+        Ok(())
+    }
+}
+
+/// Whether a plan keeps these weights on the host, for tests that count what was loaded.
+pub fn host_buffer(plan: &Plan, weights: Weights) -> Option<program::ir::BufferId> {
+    plan.weights.iter().find(|placement| placement.weights == weights).map(|found| found.buffer)
+}

@@ -1,0 +1,305 @@
+//! Compiled plans run by all lanes as threads of this process: whatever the placement, the bits are
+//! those of the run on the CPU alone.
+
+use std::time::Duration;
+
+use kernels::Variant;
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::ops::Op;
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::{Split, parse_chunking, parse_split};
+use program::compile::compile;
+use program::ir::{Instruction, Lane, Phase};
+use program::map::{Chunking, DeviceMap, Home, layer_list};
+use program::plan::RunShape;
+use program::step_table::Finish;
+use workers::setup::LaneOptions;
+use workers::testing::{InProcess, Outcome, Placed, RandomWeights, Request};
+
+fn llama() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-llama".to_owned(),
+        family: Family::Llama,
+        num_layers: 2,
+        hidden_size: 24,
+        num_heads: 6,
+        num_kv_heads: 2,
+        head_dim: 8,
+        ffn_size: 40,
+        vocab_size: 61,
+        max_positions: 64,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: true,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: true,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+fn opt() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-opt".to_owned(),
+        family: Family::Opt,
+        num_heads: 3,
+        num_kv_heads: 3,
+        activation: Activation::Relu,
+        rope: None,
+        position_offset: 2,
+        out_bias: true,
+        ffn_bias: true,
+        tied_embeddings: false,
+        ..llama()
+    }
+}
+
+fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) -> RunShape {
+    RunShape {
+        batches,
+        batch_size,
+        max_prompt: 9,
+        max_context: 15,
+        max_new: 6,
+        micro_sequences,
+        dtype,
+    }
+}
+
+/// Ragged prompts and lengths over all slots but one, so that a batch is not full.
+fn group(shape: &RunShape, vocab: usize) -> Vec<Placed> {
+    let mut placed = Vec::new();
+    for batch in 0..usize::from(shape.batches) {
+        for slot in 0..usize::from(shape.batch_size) {
+            let index = batch * usize::from(shape.batch_size) + slot;
+            if index == 2 {
+                continue;
+            }
+            let length = 1 + (index * 5) % shape.max_prompt as usize;
+            let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
+            let mut request = Request::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
+            if index % 3 == 1 {
+                request.temperature = 0.9;
+                request.top_p = 0.95;
+                request.seed = 11;
+                request.id_hash = index as u64;
+            }
+            placed.push(Placed { batch, slot, request });
+        }
+    }
+    placed
+}
+
+fn options(threads: usize) -> LaneOptions {
+    LaneOptions {
+        variant: Variant::best(),
+        threads,
+        link_bytes_per_s: None,
+        wait_timeout: Duration::from_secs(60),
+    }
+}
+
+/// Tokens of a group twice in a row, and the logits of prefill of a group that ends with it.
+fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outcome>, Vec<f32>) {
+    let plan = compile(config, shape, map).expect("the map compiles");
+    let source = RandomWeights { config: config.clone(), seed: 5 };
+    let mut lanes = InProcess::start(plan, &source, options(1)).expect("the lanes start");
+    let full = group(shape, config.vocab_size);
+    let outcomes = lanes.run_group(&full);
+    assert_eq!(lanes.run_group(&full), outcomes, "a second group in the same lanes");
+    for (placed, outcome) in full.iter().zip(&outcomes) {
+        assert_eq!(outcome.tokens.len(), placed.request.max_new as usize);
+        assert_eq!(outcome.finish, Finish::Length as u32);
+    }
+    let mut logits = Vec::new();
+    for (max_new, phase) in [(1, Phase::Prefill), (4, Phase::Decode)] {
+        let mut same = full.clone();
+        same.iter_mut().for_each(|placed| placed.request.max_new = max_new);
+        lanes.run_group(&same);
+        let sequences = same.iter().filter(|placed| placed.batch == 0).count();
+        let rows = match phase {
+            Phase::Prefill => {
+                let micro = usize::from(shape.micro_sequences);
+                same.iter().filter(|placed| placed.batch == 0 && placed.slot < micro).count()
+            }
+            Phase::Decode => sequences,
+        };
+        logits.extend(lanes.logits(phase, 0, 0, rows));
+    }
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    (outcomes, logits)
+}
+
+fn two_split(config: &ModelConfig, split: Split, chunking: Option<Chunking>) -> DeviceMap {
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+    device_map(&Policy::TwoSplit { split, chunking }, config, true, homes)
+}
+
+fn cpu_only(config: &ModelConfig) -> DeviceMap {
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    device_map(&Policy::CpuOnly, config, true, homes)
+}
+
+#[test]
+fn every_interval_gives_the_bits_of_the_cpu() {
+    for (config, dtype) in [(llama(), Dtype::Bf16), (opt(), Dtype::F32)] {
+        let shape = shape(2, 3, 2, dtype);
+        let expected = run(&config, &shape, &cpu_only(&config));
+        assert!(expected.1.iter().all(|logit| logit.is_finite()) && !expected.1.is_empty());
+        let ops = layer_list(&config, None).len();
+        for start in 0..ops {
+            for end in start + 1..=ops {
+                let map = two_split(&config, Split { start, end }, None);
+                let found = run(&config, &shape, &map);
+                assert!(found == expected, "{:?} [{start}, {end})", config.family);
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_give_the_bits_of_the_whole() {
+    for config in [llama(), opt()] {
+        for batches in [1, 2] {
+            let shape = shape(batches, 4, 4, Dtype::Bf16);
+            let expected = run(&config, &shape, &cpu_only(&config));
+            for text in ["scores=3", "attention=3", "attention=1"] {
+                let chunking = Some(parse_chunking(text).expect("a chunking"));
+                let ops = layer_list(&config, chunking).len();
+                let first = layer_list(&config, chunking)
+                    .iter()
+                    .position(|entry| entry.op == Op::Scores)
+                    .expect("scores");
+                for (start, end) in
+                    (first..ops).flat_map(|end| [(first - 1, end), (end, ops), (1, end)])
+                {
+                    if start >= end {
+                        continue;
+                    }
+                    let map = two_split(&config, Split { start, end }, chunking);
+                    let found = run(&config, &shape, &map);
+                    assert!(found == expected, "{:?} {text} [{start}, {end})", config.family);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_gpu_alone_gives_the_bits_of_the_cpu() {
+    let config = llama();
+    let shape = shape(2, 3, 1, Dtype::Bf16);
+    let expected = run(&config, &shape, &cpu_only(&config));
+    for kv in [Home::Host, Home::Vram] {
+        for prefill_hidden in [Home::Host, Home::Vram] {
+            let homes = Homes { kv, prefill_hidden };
+            let mut map = device_map(&Policy::GpuOnly, &config, false, homes);
+            let streamed = run(&config, &shape, &map);
+            assert!(streamed == expected, "{homes:?}");
+            map.weights.iter_mut().flatten().for_each(|home| *home = Home::Vram);
+            map.outer_weights = Home::Vram;
+            let resident = run(&config, &shape, &map);
+            assert!(resident == expected, "{homes:?} resident");
+        }
+    }
+}
+
+#[test]
+fn a_sequence_alone_and_in_every_slot_gives_the_same_bits() {
+    let config = llama();
+    let request = Request::greedy(vec![5, 9, 33, 2, 60], 4);
+    let mut alone = None;
+    for (batches, batch_size, threads) in [(1, 1, 1), (2, 3, 2), (1, 4, 3)] {
+        let shape = shape(batches, batch_size, batch_size, Dtype::Bf16);
+        let plan = compile(&config, &shape, &cpu_only(&config)).expect("compiles");
+        let source = RandomWeights { config: config.clone(), seed: 5 };
+        let mut lanes = InProcess::start(plan, &source, options(threads)).expect("starts");
+        for batch in 0..usize::from(batches) {
+            for slot in 0..usize::from(batch_size) {
+                let mut placed = group(&shape, config.vocab_size);
+                placed.retain(|other| (other.batch, other.slot) != (batch, slot));
+                placed.push(Placed { batch, slot, request: request.clone() });
+                let outcome = lanes.run_group(&placed).pop().expect("one per sequence");
+                assert_eq!(*alone.get_or_insert(outcome.clone()), outcome, "{batch} {slot}");
+            }
+        }
+        assert!(lanes.finish().iter().all(Result::is_ok));
+    }
+}
+
+#[test]
+fn eos_ends_a_sequence_and_the_others_go_on() {
+    let mut config = llama();
+    let shape = shape(1, 3, 3, Dtype::F32);
+    let (free, _) = run(&config, &shape, &cpu_only(&config));
+    // The second token of the longest sequence becomes an EOS.
+    let longest = (0..free.len()).max_by_key(|i| free[*i].tokens.len()).expect("sequences");
+    config.eos_token_ids = vec![free[longest].tokens[1]];
+    let split = parse_split("k:up", &config, None).expect("a split");
+    for map in [cpu_only(&config), two_split(&config, split, None)] {
+        let plan = compile(&config, &shape, &map).expect("compiles");
+        let source = RandomWeights { config: config.clone(), seed: 5 };
+        let mut lanes = InProcess::start(plan, &source, options(1)).expect("starts");
+        let mut placed = group(&shape, config.vocab_size);
+        placed.iter_mut().for_each(|placed| placed.request.ignore_eos = false);
+        let ended = lanes.run_group(&placed);
+        for (ended, free) in ended.iter().zip(&free) {
+            let stop = free.tokens.iter().position(|token| config.eos_token_ids.contains(token));
+            let expected = stop.map_or(free.tokens.len(), |stop| stop + 1);
+            assert_eq!(ended.tokens, free.tokens[..expected]);
+            // A token that is both EOS and the last allowed one counts as a stop.
+            let finish = if stop.is_some() { Finish::Stop } else { Finish::Length };
+            assert_eq!(ended.finish, finish as u32);
+        }
+        assert!(lanes.finish().iter().all(Result::is_ok));
+    }
+}
+
+#[test]
+fn the_trace_counts_what_is_active_and_no_more() {
+    let config = llama();
+    let shape = RunShape { max_prompt: 512, max_context: 514, max_new: 2, ..shape(1, 2, 2, Dtype::Bf16) };
+    let config = ModelConfig { max_positions: 514, ..config };
+    let split = parse_split("scores:out", &config, None).expect("a split");
+    let plan = compile(&config, &shape, &two_split(&config, split, None)).expect("compiles");
+    let source = RandomWeights { config: config.clone(), seed: 5 };
+    let mut lanes = InProcess::start(plan, &source, options(1)).expect("starts");
+    let place = |slot, length: usize| {
+        let prompt = (0..length).map(|i| (i % 61) as u32).collect();
+        Placed { batch: 0, slot, request: Request::greedy(prompt, 2) }
+    };
+    lanes.run_group(&[place(0, 1), place(1, 512)]);
+    let records = lanes.drain_trace();
+    let plan = lanes.plan();
+    let sum = |phase: Phase, wanted: &dyn Fn(&Instruction) -> bool| -> (u64, u64) {
+        let program = if phase == Phase::Prefill { &plan.prefill } else { &plan.decode };
+        records
+            .iter()
+            .filter(|(lane, record)| {
+                let list = program.lane(*lane).map(|list| &list.instructions);
+                record.phase == phase as u32
+                    && list.is_some_and(|list| wanted(&list[record.instruction as usize]))
+            })
+            .fold((0, 0), |(rows, bytes), (_, record)| {
+                (rows + u64::from(record.rows), bytes + record.bytes)
+            })
+    };
+    let embed = |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == Op::Embed);
+    assert_eq!(sum(Phase::Prefill, &embed).0, 513);
+    assert_eq!(sum(Phase::Decode, &embed).0, 2);
+    let row_bytes = (config.kv_size() * 2) as u64;
+    let layers = config.num_layers as u64;
+    let append = |i: &Instruction| matches!(i, Instruction::Append(_));
+    assert_eq!(sum(Phase::Prefill, &append).1, 2 * layers * 513 * row_bytes);
+    let streamed = |i: &Instruction| {
+        matches!(i, Instruction::Copy(c) if matches!(c.moved, program::ir::Moved::Cache(_)))
+    };
+    // One decode step streams what was cached before it.
+    assert_eq!(sum(Phase::Decode, &streamed).1, 2 * layers * 513 * row_bytes);
+    assert!(records.iter().any(|(lane, _)| *lane == Lane::D2h));
+    assert!(lanes.finish().iter().all(Result::is_ok));
+}
