@@ -159,6 +159,9 @@ mod tests {
         assert_ne!(base, random_unit(1, 0, 0));
         assert_ne!(base, random_unit(0, 1, 0));
         assert_ne!(base, random_unit(0, 0, 1));
-        assert_eq!(base, random_unit(0, 0, 0));
+        // Printed answers depend on these: a new generator would change every sampled run.
+        let pinned = [(0, 0, 0), (7, 11, 13), (u64::MAX, 1, u32::MAX)];
+        let seen = pinned.map(|(seed, id, position)| random_unit(seed, id, position).to_bits());
+        assert_eq!(seen, [1_044_364_288, 1_064_022_937, 1_063_980_678]);
     }
 }

@@ -86,6 +86,7 @@ impl Kernels {
     /// Runs a linear. Each row's result depends on that row alone, bit for bit.
     pub fn linear<T: Element>(&self, linear: Linear<'_, T>) {
         let Linear { rows, n, k, x, weight, bias, out } = linear;
+        assert!(k >= 1, "a linear has inputs");
         assert!(k <= self.limits.linear_inputs, "k {k} is beyond the scratch limits");
         assert_eq!(x.len(), rows * k, "x is [rows, k]");
         assert_eq!(weight.len(), n * k, "weight is [n, k]");
