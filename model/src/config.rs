@@ -69,7 +69,9 @@ pub struct Rope {
 pub enum RopeScaling {
     None,
     /// All frequencies divided by `factor` (position interpolation).
-    Linear { factor: f64 },
+    Linear {
+        factor: f64,
+    },
     /// LLaMA-3: low frequencies divided by `factor`, high kept, a smooth ramp between.
     Llama3 {
         factor: f64,

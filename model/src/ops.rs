@@ -318,9 +318,10 @@ impl Op {
             Op::Attention => pairs * (4 * config.head_dim as u64 + 4),
             Op::Embed | Op::Sample => 0,
             Op::Norm0 | Op::Norm1 | Op::FinalNorm => 4 * rows * config.hidden_size as u64,
-            _ => self.weights(config).and_then(|shape| shape.matrix).map_or(0, |(n, k)| {
-                2 * rows * n as u64 * k as u64
-            }),
+            _ => self
+                .weights(config)
+                .and_then(|shape| shape.matrix)
+                .map_or(0, |(n, k)| 2 * rows * n as u64 * k as u64),
         }
     }
 

@@ -1,6 +1,11 @@
 //! Where weights come from: safetensors, GGUF or seeded random numbers, behind one trait.
 
+pub mod dummy;
+
 use std::fmt::Debug;
+
+use crate::config::ModelConfig;
+use crate::ops::{Op, WeightShape};
 
 /// Element type of a tensor as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +32,34 @@ pub enum TensorId {
     FinalNorm { part: Part },
     /// A tensor of an operation of a layer.
     Layer { layer: usize, op: crate::ops::Op, part: Part },
+}
+
+impl TensorId {
+    /// The shape that a configuration asks for; `None` for a tensor that such a model lacks.
+    pub fn expected_shape(self, config: &ModelConfig) -> Option<(usize, usize)> {
+        let vector = |weights: Option<WeightShape>, part: Part| {
+            let shape = weights?;
+            let place = match (shape.matrix, part) {
+                (matrix, Part::Matrix) => return matrix,
+                (Some(_), Part::Bias) | (None, Part::Gain) => 0,
+                (None, Part::Bias) => 1,
+                (Some(_), Part::Gain) => return None,
+            };
+            shape.vectors[place].map(|count| (1, count))
+        };
+        match self {
+            TensorId::Embedding | TensorId::Head => Some((config.vocab_size, config.hidden_size)),
+            TensorId::Positions => config
+                .rope
+                .is_none()
+                .then_some((config.max_positions + config.position_offset, config.hidden_size)),
+            TensorId::FinalNorm { part } => vector(Op::FinalNorm.weights(config), part),
+            TensorId::Layer { layer, op, part } => {
+                let known = layer < config.num_layers && config.layer_ops().contains(&op);
+                known.then(|| vector(op.weights(config), part))?
+            }
+        }
+    }
 }
 
 /// Which tensor of an operation.

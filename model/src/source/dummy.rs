@@ -1,0 +1,151 @@
+//! Seeded random weights: the architecture alone, for benchmarks and tests of models one does not
+//! have. Never constant, since constant weights make every answer and every cache line alike.
+//!
+//! Each element is a function of seed, tensor and index, so any range can be made by any thread.
+
+use half::bf16;
+
+use super::{Part, SourceError, TensorId, WeightSource};
+use crate::config::ModelConfig;
+
+/// Half the width of a matrix's uniform distribution: a standard deviation near 0.02.
+const MATRIX_SPREAD: f32 = 0.035;
+/// The same for gains (around 1) and biases (around 0).
+const VECTOR_SPREAD: f32 = 0.05;
+
+/// Random weights of the shapes of a configuration.
+#[derive(Debug, Clone)]
+pub struct DummySource {
+    config: ModelConfig,
+    seed: u64,
+}
+
+impl DummySource {
+    /// Weights of `config`'s shapes.
+    pub fn new(config: ModelConfig, seed: u64) -> DummySource {
+        DummySource { config, seed }
+    }
+
+    fn fill<T>(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        out: &mut [T],
+        convert: impl Fn(f32) -> T,
+    ) -> Result<(), SourceError> {
+        let (rows, columns) = self.shape(id)?;
+        let start = first_row * columns;
+        if start + out.len() > rows * columns {
+            return Err(SourceError::Format {
+                path: "dummy weights".to_owned(),
+                reason: format!("{id:?} ends before row {}", (start + out.len()) / columns),
+            });
+        }
+        let (centre, spread) = match part(id) {
+            Part::Matrix => (0.0, MATRIX_SPREAD),
+            Part::Gain => (1.0, VECTOR_SPREAD),
+            Part::Bias => (0.0, VECTOR_SPREAD),
+        };
+        let key = mix(self.seed ^ mix(tensor_number(id)));
+        // 2^-23: the top 24 bits as a number in [-1, 1).
+        let scale = spread / 8_388_608.0;
+        for (i, value) in out.iter_mut().enumerate() {
+            let word = mix(key.wrapping_add((start + i) as u64));
+            let signed = (word >> 40) as i32 - (1 << 23);
+            *value = convert(centre + signed as f32 * scale);
+        }
+        Ok(())
+    }
+}
+
+impl WeightSource for DummySource {
+    fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError> {
+        id.expected_shape(&self.config).ok_or_else(|| SourceError::Missing {
+            path: "dummy weights".to_owned(),
+            tensor: format!("{id:?}"),
+        })
+    }
+
+    fn read_bf16(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), SourceError> {
+        self.fill(id, first_row, out, bf16::from_f32)
+    }
+
+    fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
+        self.fill(id, first_row, out, |value| value)
+    }
+}
+
+fn part(id: TensorId) -> Part {
+    match id {
+        TensorId::Embedding | TensorId::Positions | TensorId::Head => Part::Matrix,
+        TensorId::FinalNorm { part } | TensorId::Layer { part, .. } => part,
+    }
+}
+
+/// A number of its own for every tensor of a model.
+fn tensor_number(id: TensorId) -> u64 {
+    match id {
+        TensorId::Embedding => 1,
+        TensorId::Positions => 2,
+        TensorId::Head => 3,
+        TensorId::FinalNorm { part } => 4 + part as u64,
+        TensorId::Layer { layer, op, part } => {
+            16 + ((layer as u64) << 8 | (op as u64) << 2 | part as u64)
+        }
+    }
+}
+
+/// The finaliser of SplitMix64.
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::Op;
+
+    fn source(seed: u64) -> DummySource {
+        DummySource::new(crate::known::known("opt-125m").expect("known").config, seed)
+    }
+
+    const FC0: TensorId = TensorId::Layer { layer: 3, op: Op::Fc0, part: Part::Matrix };
+
+    #[test]
+    fn values_spread_around_zero_and_differ() {
+        let mut values = vec![0.0f32; 768 * 200];
+        source(0).read_f32(FC0, 0, &mut values).expect("in range");
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / values.len() as f32;
+        assert!(mean.abs() < 2e-4, "{mean}");
+        assert!((variance.sqrt() - 0.0202).abs() < 5e-4, "{}", variance.sqrt());
+        let mut sorted: Vec<u32> = values.iter().map(|v| v.to_bits()).collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert!(sorted.len() > values.len() * 9 / 10);
+    }
+
+    #[test]
+    fn any_range_gives_the_same_values() {
+        let mut whole = vec![0.0f32; 768 * 7];
+        source(5).read_f32(FC0, 10, &mut whole).expect("in range");
+        let mut rows = vec![0.0f32; 768 * 2];
+        source(5).read_f32(FC0, 13, &mut rows).expect("in range");
+        assert_eq!(rows, whole[768 * 3..768 * 5]);
+        let mut other = rows.clone();
+        source(6).read_f32(FC0, 13, &mut other).expect("in range");
+        assert_ne!(rows, other);
+        let other_op = TensorId::Layer { layer: 4, op: Op::Fc0, part: Part::Matrix };
+        source(5).read_f32(other_op, 13, &mut other).expect("in range");
+        assert_ne!(rows, other);
+        assert!(source(5).read_f32(FC0, 3071, &mut rows).is_err());
+    }
+}
