@@ -2,6 +2,7 @@
 
 mod fake;
 mod input;
+mod process;
 mod resume;
 mod run;
 mod sink;

@@ -1,0 +1,73 @@
+//! What only a process of its own can show: signals and a reader that goes away. The test binary
+//! starts itself again, with a variable that names the child's part.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Signal, getpid, kill_process};
+
+use crate::job::error::JobError;
+use crate::job::interrupt::Interrupt;
+use crate::job::sink::{OutputMode, Place, Sink};
+
+const CHILD: &str = "COORDINATOR_TEST_CHILD";
+
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+fn child(test: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("job::tests::process::{test}"), "--nocapture"])
+        .env(CHILD, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn the_first_signal_asks_and_the_second_ends_with_130() {
+    if is_child() {
+        let interrupt = Interrupt::install().unwrap();
+        assert!(!interrupt.asked());
+        kill_process(getpid(), Signal::TERM).unwrap();
+        // A signal to oneself may be handled by another thread, so a moment later.
+        while !interrupt.asked() {
+            std::thread::yield_now();
+        }
+        eprintln!("asked");
+        kill_process(getpid(), Signal::INT).unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
+    let done =
+        child("the_first_signal_asks_and_the_second_ends_with_130").wait_with_output().unwrap();
+    assert_eq!(done.status.code(), Some(130));
+    assert!(String::from_utf8_lossy(&done.stderr).contains("asked"));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_a_broken_pipe() {
+    if is_child() {
+        // The harness has written its first lines. Nobody reads from the moment that stdin ends.
+        eprintln!("ready");
+        std::io::stdin().lines().for_each(drop);
+        let (mut sink, _) = Sink::open(&Place::Standard, OutputMode::New, None).unwrap();
+        let error = (0..100).find_map(|_| sink.append(&[b'x'; 65536]).err());
+        assert!(matches!(error, Some(JobError::BrokenPipe)), "{error:?}");
+        eprintln!("broken");
+        // The harness, too, would write to that pipe.
+        return kill_process(getpid(), Signal::KILL).unwrap();
+    }
+    let mut child = child("a_reader_that_goes_away_is_a_broken_pipe");
+    let stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut said = stderr.lines().map(Result::unwrap);
+    assert!(said.any(|line| line == "ready"));
+    drop(child.stdout.take());
+    drop(child.stdin.take());
+    assert!(said.any(|line| line == "broken"));
+    child.wait().unwrap();
+}
