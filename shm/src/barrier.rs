@@ -1,7 +1,8 @@
-//! A reusable barrier for a fixed number of parties, over the same words and with the same poison as timelines.
+//! A reusable barrier for a fixed number of parties, over the same words and with the same poison
+//! as timelines.
 //!
-//! Used at phase changes, where all lanes of all workers must have finished before any starts the next phase. What any
-//! party wrote before it arrived is visible to every party after it left.
+//! Used at phase changes, where all lanes of all workers must have finished before any starts the
+//! next phase. What any party wrote before it arrived is visible to every party after it left.
 
 use std::time::Duration;
 
@@ -55,7 +56,8 @@ impl Barrier {
     pub fn wait(&self, poison: &Poison, timeout: Duration) -> Result<bool, WaitError> {
         // Read before arriving: the round cannot end without this party.
         let generation = self.generation.value();
-        // SYNC POINT: barrier. Releases this party's writes, and for the last one acquires everybody's.
+        // SYNC POINT: barrier. Releases this party's writes, and for the last one acquires
+        // everybody's.
         let arrived = self.arrived.fetch_add(1, Ordering::AcqRel) + 1;
         if arrived < self.parties() {
             self.generation.wait_at_least(generation.wrapping_add(1), poison, timeout)?;
@@ -63,7 +65,8 @@ impl Barrier {
         }
         // Before the signal, so that whoever it releases into the next round counts from zero.
         self.arrived.store(0, Ordering::Relaxed);
-        // SYNC POINT: barrier. The signal releases what was acquired from all; `wait_at_least` acquires it.
+        // SYNC POINT: barrier. The signal releases what was acquired from all; `wait_at_least`
+        // acquires it.
         self.generation.signal();
         poison.check()?;
         Ok(true)

@@ -1,9 +1,11 @@
-//! The channel between the coordinator and one worker: messages and descriptors over a Unix socket pair.
+//! The channel between the coordinator and one worker: messages and descriptors over a Unix socket
+//! pair.
 //!
-//! Used before a run (the plan, the segments) and at its end, never on the step path. The socket keeps message boundaries
-//! (`SOCK_SEQPACKET`); a payload over [`MESSAGE_BYTES_MAX`] travels as a sealed memory file, see [`Channel::send_large`],
-//! and arrives by the same [`Channel::recv`]. Both ends are close-on-exec; [`Channel::hand_to`] lets exactly one program
-//! inherit one end, without a moment in which a program started by another thread could inherit it too.
+//! Used before a run (the plan, the segments) and at its end, never on the step path. The socket
+//! keeps message boundaries (`SOCK_SEQPACKET`); a payload over [`MESSAGE_BYTES_MAX`] travels as a
+//! sealed memory file, see [`Channel::send_large`], and arrives by the same [`Channel::recv`]. Both
+//! ends are close-on-exec; [`Channel::hand_to`] lets exactly one program inherit one end, without a
+//! moment in which a program started by another thread could inherit it too.
 //!
 //! No call blocks without limit, and a peer that died shows as [`ChannelError::PeerClosed`].
 
@@ -28,7 +30,8 @@ use rustix::net::{
 pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// The most descriptors one message carries; the kernel's own limit is 253.
 pub const DESCRIPTORS_MAX: usize = 64;
-/// The largest payload accepted by [`Channel::recv`] from a large message: a plan is megabytes, never gigabytes.
+/// The largest payload accepted by [`Channel::recv`] from a large message: a plan is megabytes,
+/// never gigabytes.
 pub const LARGE_BYTES_MAX: u64 = 1 << 32;
 /// How long a send waits for a peer that does not read.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
@@ -122,16 +125,17 @@ impl Channel {
         Ok((Channel { socket: ours }, Channel { socket: theirs }))
     }
 
-    /// Lets the program that `command` starts inherit this end, and nobody else. Returns the number under which it finds it
-    /// (to be passed as an argument, see [`Channel::from_number`]).
+    /// Lets the program that `command` starts inherit this end, and nobody else. Returns the number
+    /// under which it finds it (to be passed as an argument, see [`Channel::from_number`]).
     ///
-    /// `command` keeps this process's copy of the end open: drop it once the program is started, or the peer's death will
-    /// not be noticed.
+    /// `command` keeps this process's copy of the end open: drop it once the program is started, or
+    /// the peer's death will not be noticed.
     pub fn hand_to(self, command: &mut Command) -> RawFd {
         let socket = self.socket;
         let number = socket.as_raw_fd();
-        // SAFETY: needed because the hook runs between fork and exec, where only async-signal-safe calls are allowed: it
-        // makes one fcntl and allocates nothing. The hook owns the descriptor, so it is open when it runs.
+        // SAFETY: needed because the hook runs between fork and exec, where only async-signal-safe
+        // calls are allowed: it makes one fcntl and allocates nothing. The hook owns the
+        // descriptor, so it is open when it runs.
         unsafe {
             command.pre_exec(move || Ok(rustix::io::fcntl_setfd(&socket, FdFlags::empty())?));
         }
@@ -141,26 +145,30 @@ impl Channel {
     /// The end this program inherited under `number`; close-on-exec from here on.
     ///
     /// # Safety
-    /// Nothing else in this process owns descriptor `number`: it was inherited, and this is called once.
+    /// Nothing else in this process owns descriptor `number`: it was inherited, and this is called
+    /// once.
     pub unsafe fn from_number(number: RawFd) -> Result<Channel, ChannelError> {
         let refused = |_| ChannelError::NotAChannel { number };
         if number < 0 {
             return Err(ChannelError::NotAChannel { number });
         }
-        // SAFETY: needed to look at the number before owning it, so that a wrong one is an error and not a double close.
-        // Borrowed for these calls only; the kernel answers EBADF if it is not open.
+        // SAFETY: needed to look at the number before owning it, so that a wrong one is an error
+        // and not a double close. Borrowed for these calls only; the kernel answers EBADF if it is
+        // not open.
         let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
         let kind = rustix::net::sockopt::socket_type(borrowed).map_err(refused)?;
         if kind != SocketType::SEQPACKET {
             return Err(ChannelError::NotAChannel { number });
         }
         rustix::io::fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(refused)?;
-        // SAFETY: needed to take ownership, which the caller says nobody else has; it was just seen to be open.
+        // SAFETY: needed to take ownership, which the caller says nobody else has; it was just seen
+        // to be open.
         let socket = unsafe { OwnedFd::from_raw_fd(number) };
         Ok(Channel { socket })
     }
 
-    /// Sends a payload of at most [`MESSAGE_BYTES_MAX`] and copies of at most [`DESCRIPTORS_MAX`] descriptors.
+    /// Sends a payload of at most [`MESSAGE_BYTES_MAX`] and copies of at most [`DESCRIPTORS_MAX`]
+    /// descriptors.
     pub fn send(&self, payload: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         if payload.len() > MESSAGE_BYTES_MAX {
             return Err(ChannelError::MessageTooLong {
@@ -171,8 +179,8 @@ impl Channel {
         self.send_packet(KIND_PLAIN, payload, descriptors)
     }
 
-    /// Sends a payload of any length up to [`LARGE_BYTES_MAX`], through a sealed memory file, and at most
-    /// [`DESCRIPTORS_MAX`] - 1 descriptors.
+    /// Sends a payload of any length up to [`LARGE_BYTES_MAX`], through a sealed memory file, and
+    /// at most [`DESCRIPTORS_MAX`] - 1 descriptors.
     pub fn send_large(
         &self,
         payload: &[u8],
@@ -196,7 +204,8 @@ impl Channel {
         self.send_packet(KIND_LARGE, &[], &all)
     }
 
-    /// Receives the next message, plain or large, with its descriptors in the order sent (all close-on-exec).
+    /// Receives the next message, plain or large, with its descriptors in the order sent (all
+    /// close-on-exec).
     pub fn recv(&self, timeout: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
         let (kind, payload, mut descriptors) = self.recv_packet(timeout)?;
         match kind {

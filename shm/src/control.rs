@@ -1,8 +1,9 @@
 //! The control segment: the few words through which coordinator and workers steer a run.
 //!
-//! Created by the coordinator, attached by every worker. A header of fixed layout ([`Header`]) is followed by an area that
-//! others lay out (step table, program table). Every field is an atomic, so no process can make it unsound to look at.
-//! Magic and version are written last and checked first, so a segment that is not ready or of another build is refused.
+//! Created by the coordinator, attached by every worker. A header of fixed layout ([`Header`]) is
+//! followed by an area that others lay out (step table, program table). Every field is an atomic,
+//! so no process can make it unsound to look at. Magic and version are written last and checked
+//! first, so a segment that is not ready or of another build is refused.
 //!
 //! The coordinator is never on the step path: it releases groups ([`Control::groups`]) and watches.
 
@@ -44,7 +45,8 @@ pub struct Lane {
 pub struct Worker {
     /// A [`WorkerState`] as a number.
     state: AtomicU32,
-    /// Heartbeat: added to by the worker whenever it gets on, so that the coordinator notices a hang.
+    /// Heartbeat: added to by the worker whenever it gets on, so that the coordinator notices a
+    /// hang.
     pub tick: AtomicU32,
     /// Bytes of weights loaded so far.
     pub load_done_bytes: AtomicU64,
@@ -129,7 +131,8 @@ pub struct Position {
 }
 
 impl Position {
-    /// The position as one word. Bits beyond those kept are dropped: it is for telling, not for deciding.
+    /// The position as one word. Bits beyond those kept are dropped: it is for telling, not for
+    /// deciding.
     #[inline]
     pub fn pack(self) -> u64 {
         u64::from(self.phase & 0xff) << 56
@@ -162,7 +165,8 @@ impl Lane {
 }
 
 impl Worker {
-    /// The worker's state; a number that is none reads as [`WorkerState::Exit`], so that a spoilt word ends the run.
+    /// The worker's state; a number that is none reads as [`WorkerState::Exit`], so that a spoilt
+    /// word ends the run.
     pub fn state(&self) -> WorkerState {
         // SYNC POINT: worker state, acquired here: who sees Ready sees what was loaded.
         let number = self.state.load(Ordering::Acquire) as usize;
@@ -235,14 +239,15 @@ pub struct Control {
     header: NonNull<Header>,
 }
 
-// SAFETY: needed because of the raw pointer, which points into the mapping that `segment` keeps alive; the header is made of
-// atomics only.
+// SAFETY: needed because of the raw pointer, which points into the mapping that `segment` keeps
+// alive; the header is made of atomics only.
 unsafe impl Send for Control {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Control {}
 
 impl Control {
-    /// Creates a control segment with a barrier for `barrier_parties` and `extra_bytes` behind the header.
+    /// Creates a control segment with a barrier for `barrier_parties` and `extra_bytes` behind the
+    /// header.
     ///
     /// # Panics
     /// If `barrier_parties` is 0.
@@ -283,8 +288,8 @@ impl Control {
     }
 
     fn header(&self) -> &Header {
-        // SAFETY: needed to reach the mapped header. `over` checked bounds and alignment, `segment` keeps it mapped for
-        // writing, and every field is an atomic, for which any bytes are valid.
+        // SAFETY: needed to reach the mapped header. `over` checked bounds and alignment, `segment`
+        // keeps it mapped for writing, and every field is an atomic, for which any bytes are valid.
         unsafe { self.header.as_ref() }
     }
 
@@ -303,7 +308,8 @@ impl Control {
         &self.header().groups
     }
 
-    /// Decode steps done, signalled by the lane that samples; the coordinator waits on it, behind the step.
+    /// Decode steps done, signalled by the lane that samples; the coordinator waits on it, behind
+    /// the step.
     pub fn steps(&self) -> &Timeline {
         &self.header().steps
     }
@@ -334,7 +340,8 @@ impl Control {
         &self.header().workers[worker]
     }
 
-    /// The step after which all lanes leave, once the sampling lane has announced it (one step ahead).
+    /// The step after which all lanes leave, once the sampling lane has announced it (one step
+    /// ahead).
     pub fn last_step(&self) -> Option<u32> {
         let step = self.header().last_step.load(Ordering::Acquire);
         (step != LAST_STEP_UNKNOWN).then_some(step)
@@ -355,7 +362,8 @@ impl Control {
             .chain(lanes)
     }
 
-    /// Ends the run: the first caller's cause is kept, and every wait in every process returns with it.
+    /// Ends the run: the first caller's cause is kept, and every wait in every process returns with
+    /// it.
     ///
     /// # Panics
     /// If `who` is 2^31 or more.

@@ -1,11 +1,13 @@
 //! The only door to futexes: sleep until a word in memory changes, wake who sleeps on it.
 //!
-//! Used by [`crate::timeline`] and by thread pools. The futexes are shared, not private: the kernel finds the sleeper by
-//! the page behind the word, so processes that map the same segment at different addresses meet. A wait may return without
-//! cause, so callers loop over their own condition.
+//! Used by [`crate::timeline`] and by thread pools. The futexes are shared, not private: the kernel
+//! finds the sleeper by the page behind the word, so processes that map the same segment at
+//! different addresses meet. A wait may return without cause, so callers loop over their own
+//! condition.
 //!
-//! Under `cfg(loom)` a model takes the kernel's place: a condition variable per word address, and the comparison is made
-//! under the lock that wakers take, which is what the kernel's bucket lock does.
+//! Under `cfg(loom)` a model takes the kernel's place: a condition variable per word address, and
+//! the comparison is made under the lock that wakers take, which is what the kernel's bucket lock
+//! does.
 
 #[cfg(not(loom))]
 use std::time::Duration;
@@ -30,7 +32,8 @@ pub const EVERYONE: u32 = i32::MAX as u32;
 /// Sleeps while `word` holds `expected`, at most for `timeout` (for ever when `None`).
 ///
 /// # Panics
-/// If the kernel refuses the call for a reason that only a bug can cause (an unmapped or unaligned word).
+/// If the kernel refuses the call for a reason that only a bug can cause (an unmapped or unaligned
+/// word).
 #[cfg(not(loom))]
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
     use rustix::io::Errno;
@@ -83,8 +86,8 @@ mod model {
         static ref SLEEPERS: Mutex<BTreeMap<usize, Arc<Condvar>>> = Mutex::new(BTreeMap::new());
     }
 
-    /// The model of the real `wait`. Time stands still: a timeout of zero is up at once, any other never, so that a lost
-    /// wake-up shows as a deadlock.
+    /// The model of the real `wait`. Time stands still: a timeout of zero is up at once, any other
+    /// never, so that a lost wake-up shows as a deadlock.
     pub fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> Wait {
         let mut sleepers = SLEEPERS.lock().unwrap();
         if word.load(Ordering::Relaxed) != expected {

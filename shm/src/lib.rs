@@ -1,17 +1,20 @@
 //! Shared memory between the processes of one run: segments, and the words they meet on.
 //!
-//! Everything else builds on this crate and it depends on none of the others. It is the fence around two dangers:
-//! atomics with futexes ([`sync`], [`futex`]) and `mmap` ([`segment`]); no other crate of the control path needs either.
+//! Everything else builds on this crate and it depends on none of the others. It is the fence
+//! around two dangers: atomics with futexes ([`sync`], [`futex`]) and `mmap` ([`segment`]); no
+//! other crate of the control path needs either.
 //!
 //! Two memory rules hold throughout:
-//! 1. Control words are touched only as atomics. A peer that dies or misbehaves can spoil their values, never soundness.
-//! 2. Payload becomes a slice only for the side that owns it in this epoch; who owns what when is decided by programs and
-//!    their timelines, which the validator has checked.
+//! 1. Control words are touched only as atomics. A peer that dies or misbehaves can spoil their
+//! values, never soundness.
+//! 2. Payload becomes a slice only for the side that owns it in this epoch; who owns what when is
+//! decided by programs and their timelines, which the validator has checked.
 //!
-//! Nothing that lies in shared memory holds an address, a descriptor, a `bool`, an enum or a `usize`: ranges are offsets.
-//! Every wait has a timeout and is released by [`timeline::Poison`].
+//! Nothing that lies in shared memory holds an address, a descriptor, a `bool`, an enum or a
+//! `usize`: ranges are offsets. Every wait has a timeout and is released by [`timeline::Poison`].
 //!
-//! Under `cfg(loom)` the atomics and the futex are loom's models and only the modules that wait are built.
+//! Under `cfg(loom)` the atomics and the futex are loom's models and only the modules that wait are
+//! built.
 
 pub mod barrier;
 pub mod futex;

@@ -1,8 +1,10 @@
-//! Model checks of everything that waits or publishes: every interleaving of small cases, the futex modelled too.
+//! Model checks of everything that waits or publishes: every interleaving of small cases, the futex
+//! modelled too.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p shm --release --lib loom`. A lost wake-up shows as a deadlock, which loom
-//! reports; a missing ordering shows as a data race on a payload cell. Three threads are explored with a bounded number of
-//! preemptions, which loom's authors found to catch nearly all faults; two threads without bound.
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p shm --release --lib loom`. A lost wake-up shows
+//! as a deadlock, which loom reports; a missing ordering shows as a data race on a payload cell.
+//! Three threads are explored with a bounded number of preemptions, which loom's authors found to
+//! catch nearly all faults; two threads without bound.
 
 use std::time::Duration;
 
@@ -28,7 +30,8 @@ fn check(preemptions_max: impl Into<Option<usize>>, case: impl Fn() + Send + Syn
 #[derive(Debug, Default)]
 struct Payload(UnsafeCell<u32>);
 
-// SAFETY: needed to share the cell between model threads; loom itself checks that no two accesses race.
+// SAFETY: needed to share the cell between model threads; loom itself checks that no two accesses
+// race.
 unsafe impl Sync for Payload {}
 
 impl Payload {

@@ -1,8 +1,10 @@
-//! A ring for one producer and one consumer, in shared memory; the cursors and slots under [`crate::trace`].
+//! A ring for one producer and one consumer, in shared memory; the cursors and slots under
+//! [`crate::trace`].
 //!
-//! Both cursors count for ever (2^64 records are never reached) and index the slots modulo the capacity. The producer never
-//! waits: a record that finds the ring full is counted as lost. What a dead or misbehaving peer writes into the cursors can
-//! lose records, but neither side ever leaves the slots.
+//! Both cursors count for ever (2^64 records are never reached) and index the slots modulo the
+//! capacity. The producer never waits: a record that finds the ring full is counted as lost. What a
+//! dead or misbehaving peer writes into the cursors can lose records, but neither side ever leaves
+//! the slots.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -57,16 +59,16 @@ pub(crate) struct Ring<T> {
     _memory: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: needed because of the pointers. They point into `_memory`, which is Send; the header is touched as atomics only
-// and a slot only by the side whose turn the cursors say it is.
+// SAFETY: needed because of the pointers. They point into `_memory`, which is Send; the header is
+// touched as atomics only and a slot only by the side whose turn the cursors say it is.
 unsafe impl<T: Copy + Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
     /// A ring over memory that `memory` keeps alive.
     ///
     /// # Safety
-    /// `header` and `capacity` slots, each an initialised `T` for which any bytes are valid, stay mapped as long as
-    /// `memory` lives and are touched through `Ring` only.
+    /// `header` and `capacity` slots, each an initialised `T` for which any bytes are valid, stay
+    /// mapped as long as `memory` lives and are touched through `Ring` only.
     pub(crate) unsafe fn new(
         header: NonNull<RingHeader>,
         slots: NonNull<Slot<T>>,
@@ -78,14 +80,16 @@ impl<T: Copy> Ring<T> {
     }
 
     fn header(&self) -> &RingHeader {
-        // SAFETY: needed to reach the mapped header; valid for as long as `self` by the contract of `new`.
+        // SAFETY: needed to reach the mapped header; valid for as long as `self` by the contract of
+        // `new`.
         unsafe { self.header.as_ref() }
     }
 
     fn slot(&self, count: u64) -> &Slot<T> {
         #[expect(clippy::cast_possible_truncation, reason = "below a capacity that fits memory")]
         let index = (count % self.capacity) as usize;
-        // SAFETY: needed to reach a mapped slot; `index` is below `capacity`, valid by the contract of `new`.
+        // SAFETY: needed to reach a mapped slot; `index` is below `capacity`, valid by the contract
+        // of `new`.
         unsafe { self.slots.add(index).as_ref() }
     }
 
@@ -129,8 +133,9 @@ impl<T: Copy> Producer<T> {
             }
         }
         self.ring.slot(self.written).with_mut(|slot| {
-            // SAFETY: needed to write through the shared cell. This slot lies outside `read..written`, and the only other
-            // party reads inside it (there is one consumer, see `Ring::consumer`).
+            // SAFETY: needed to write through the shared cell. This slot lies outside
+            // `read..written`, and the only other party reads inside it (there is one consumer, see
+            // `Ring::consumer`).
             unsafe { slot.write(record) }
         });
         self.written += 1;
@@ -152,7 +157,8 @@ pub(crate) struct Consumer<T> {
 }
 
 impl<T: Copy> Consumer<T> {
-    /// Hands every record published so far to `each`, oldest first, and frees its slot. Returns how many.
+    /// Hands every record published so far to `each`, oldest first, and frees its slot. Returns how
+    /// many.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(&T)) -> u64 {
         let header = self.ring.header();
         // SYNC POINT: slot filled, acquired here (see `Producer::push`).
@@ -162,8 +168,9 @@ impl<T: Copy> Consumer<T> {
         for _ in 0..count {
             // Copied out first: `each` may take its time, the slot is then free already.
             let record = self.ring.slot(self.read).with(|slot| {
-                // SAFETY: needed to read through the shared cell. The slot lies inside `read..written`, where the only
-                // producer does not write, and any bytes are a valid record (contract of `Ring::new`).
+                // SAFETY: needed to read through the shared cell. The slot lies inside
+                // `read..written`, where the only producer does not write, and any bytes are a
+                // valid record (contract of `Ring::new`).
                 unsafe { slot.read() }
             });
             self.read += 1;

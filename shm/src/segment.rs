@@ -1,11 +1,14 @@
-//! Segments: sealed memfds, mapped shared. The only `mmap` of the control path and of tensor memory.
+//! Segments: sealed memfds, mapped shared. The only `mmap` of the control path and of tensor
+//! memory.
 //!
-//! The coordinator creates segments and passes their descriptors over a [`crate::Channel`]; workers attach them. A segment
-//! has no name in any file system, so nothing is left behind however a run ends. It is sealed against shrinking and
-//! growing before anybody else sees it, so an attached mapping can never fault with SIGBUS. Pages are real only once
-//! touched (`MAP_NORESERVE`), so a segment may reserve its maximum.
+//! The coordinator creates segments and passes their descriptors over a [`crate::Channel`]; workers
+//! attach them. A segment has no name in any file system, so nothing is left behind however a run
+//! ends. It is sealed against shrinking and growing before anybody else sees it, so an attached
+//! mapping can never fault with SIGBUS. Pages are real only once touched (`MAP_NORESERVE`), so a
+//! segment may reserve its maximum.
 //!
-//! Invariants: the mapping lives as long as the `Segment`; ranges are offsets from its base and never addresses.
+//! Invariants: the mapping lives as long as the `Segment`; ranges are offsets from its base and
+//! never addresses.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -88,15 +91,16 @@ pub struct Segment {
     access: Access,
 }
 
-// SAFETY: needed because of the raw base pointer. A mapping belongs to the process and not to a thread, it is unmapped only
-// by `drop`, and every access through a shared `Segment` is either unsafe with an ownership contract or through atomics.
+// SAFETY: needed because of the raw base pointer. A mapping belongs to the process and not to a
+// thread, it is unmapped only by `drop`, and every access through a shared `Segment` is either
+// unsafe with an ownership contract or through atomics.
 unsafe impl Send for Segment {}
 // SAFETY: as for `Send`: `&Segment` gives safe access to numbers that never change only.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// Creates a zero-filled segment of `size_bytes`, sealed against a change of size and mapped for writing. `name` shows
-    /// in `/proc/PID/maps` and in errors only.
+    /// Creates a zero-filled segment of `size_bytes`, sealed against a change of size and mapped
+    /// for writing. `name` shows in `/proc/PID/maps` and in errors only.
     pub fn create(name: &str, size_bytes: usize) -> Result<Segment, SegmentError> {
         if size_bytes == 0 {
             return Err(SegmentError::Empty { name: name.to_owned() });
@@ -109,7 +113,8 @@ impl Segment {
         Segment::map(fd, size_bytes, Access::ReadWrite)
     }
 
-    /// Maps a segment that another process created. The descriptor must hold exactly `size_bytes` and be sealed.
+    /// Maps a segment that another process created. The descriptor must hold exactly `size_bytes`
+    /// and be sealed.
     pub fn attach(fd: OwnedFd, size_bytes: usize, access: Access) -> Result<Segment, SegmentError> {
         let refused = |source| SegmentError::Map { size_bytes, source };
         let found_bytes = rustix::fs::fstat(&fd).map_err(refused)?.st_size.cast_unsigned();
@@ -129,8 +134,9 @@ impl Segment {
             Access::ReadOnly => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
-        // SAFETY: mapping is a foreign call. The address is the kernel's choice, so no existing mapping is replaced, and the
-        // file is sealed against shrinking (checked by both callers), so the pages stay valid until `drop` unmaps them.
+        // SAFETY: mapping is a foreign call. The address is the kernel's choice, so no existing
+        // mapping is replaced, and the file is sealed against shrinking (checked by both callers),
+        // so the pages stay valid until `drop` unmaps them.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -170,8 +176,8 @@ impl Segment {
     /// Pointer to `count` values of `T` at `offset_bytes`, checked for bounds and alignment.
     ///
     /// # Panics
-    /// If the range leaves the segment or `offset_bytes` is not a multiple of `T`'s alignment: a plan that asks for it has
-    /// got past the validator, and going on would corrupt memory.
+    /// If the range leaves the segment or `offset_bytes` is not a multiple of `T`'s alignment: a
+    /// plan that asks for it has got past the validator, and going on would corrupt memory.
     pub fn pointer<T>(&self, offset_bytes: usize, count: usize) -> NonNull<T> {
         let end_bytes = size_of::<T>()
             .checked_mul(count)
@@ -187,30 +193,33 @@ impl Segment {
             "offset {offset_bytes} is not aligned to {} bytes",
             align_of::<T>(),
         );
-        // SAFETY: needed to stay within the mapping's provenance. The range was just checked to lie in the mapping.
+        // SAFETY: needed to stay within the mapping's provenance. The range was just checked to lie
+        // in the mapping.
         unsafe { self.base.add(offset_bytes) }.cast()
     }
 
     /// `count` values at `offset_bytes`, for reading.
     ///
     /// # Safety
-    /// The caller owns the range in this epoch: for the life of the slice no process and no thread writes any byte of it.
-    /// In a run this follows from the validated program and the timelines waited on.
+    /// The caller owns the range in this epoch: for the life of the slice no process and no thread
+    /// writes any byte of it. In a run this follows from the validated program and the timelines
+    /// waited on.
     ///
     /// # Panics
     /// As [`Segment::pointer`].
     pub unsafe fn slice<T: Pod>(&self, offset_bytes: usize, count: usize) -> &[T] {
         let first = self.pointer::<T>(offset_bytes, count);
-        // SAFETY: needed to view the mapping as values. The range is mapped and aligned (checked by `pointer`), any bytes
-        // are a `Pod`, the mapping outlives `&self`, and the caller vouches that nobody writes meanwhile.
+        // SAFETY: needed to view the mapping as values. The range is mapped and aligned (checked by
+        // `pointer`), any bytes are a `Pod`, the mapping outlives `&self`, and the caller vouches
+        // that nobody writes meanwhile.
         unsafe { std::slice::from_raw_parts(first.as_ptr(), count) }
     }
 
     /// `count` values at `offset_bytes`, for writing.
     ///
     /// # Safety
-    /// The caller owns the range exclusively in this epoch: for the life of the slice nobody else, in this process or
-    /// another, reads or writes any byte of it.
+    /// The caller owns the range exclusively in this epoch: for the life of the slice nobody else,
+    /// in this process or another, reads or writes any byte of it.
     ///
     /// # Panics
     /// As [`Segment::pointer`], and if the segment was attached read-only.
@@ -221,15 +230,17 @@ impl Segment {
             "a writable view was asked of a segment attached read-only"
         );
         let first = self.pointer::<T>(offset_bytes, count);
-        // SAFETY: as in `slice`; the mapping is writable (asserted) and the caller vouches for exclusive ownership.
+        // SAFETY: as in `slice`; the mapping is writable (asserted) and the caller vouches for
+        // exclusive ownership.
         unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), count) }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: unmapping is a foreign call. Base and size are those of `map`, and views borrow from or hold the segment,
-        // so none is left. It fails only for arguments that were never mapped.
+        // SAFETY: unmapping is a foreign call. Base and size are those of `map`, and views borrow
+        // from or hold the segment, so none is left. It fails only for arguments that were never
+        // mapped.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed: {unmapped:?}");
     }
@@ -249,7 +260,8 @@ mod tests {
         let writable = Segment::attach(copy_of(&created), 5000, Access::ReadWrite).unwrap();
         let readable = Segment::attach(copy_of(&created), 5000, Access::ReadOnly).unwrap();
         assert_ne!(created.base(), writable.base());
-        // SAFETY: this test is the only owner of the segment; the writable slice ends before the others begin.
+        // SAFETY: this test is the only owner of the segment; the writable slice ends before the
+        // others begin.
         unsafe {
             assert!(created.slice::<u8>(0, 5000).iter().all(|byte| *byte == 0));
             writable.slice_mut::<u32>(4096, 3).copy_from_slice(&[1, 2, 3]);

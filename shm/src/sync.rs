@@ -1,8 +1,8 @@
 //! The only door to atomics: the standard library's, or loom's model of them under `cfg(loom)`.
 //!
-//! Used by every module here and by every crate that needs an atomic; `clippy.toml` bans the originals elsewhere, so that
-//! whatever waits or publishes can be model-checked. The types are aliases and not re-exports, because the ban looks
-//! through a re-export.
+//! Used by every module here and by every crate that needs an atomic; `clippy.toml` bans the
+//! originals elsewhere, so that whatever waits or publishes can be model-checked. The types are
+//! aliases and not re-exports, because the ban looks through a re-export.
 #![allow(
     clippy::disallowed_types,
     reason = "this file is the one place that names the banned types"
@@ -18,7 +18,8 @@ mod real {
     pub type AtomicU64 = std::sync::atomic::AtomicU64;
     /// See [`std::sync::atomic::AtomicUsize`].
     pub type AtomicUsize = std::sync::atomic::AtomicUsize;
-    /// See [`std::sync::atomic::AtomicBool`]. Not for shared memory: a peer could write a byte that is no `bool`.
+    /// See [`std::sync::atomic::AtomicBool`]. Not for shared memory: a peer could write a byte that
+    /// is no `bool`.
     pub type AtomicBool = std::sync::atomic::AtomicBool;
 
     pub use std::hint::spin_loop;

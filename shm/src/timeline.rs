@@ -1,30 +1,36 @@
-//! Timelines: counters in shared memory that only grow and that lanes wait on; and the poison that releases every wait.
+//! Timelines: counters in shared memory that only grow and that lanes wait on; and the poison that
+//! releases every wait.
 //!
-//! Each lane owns one timeline and adds 1 per `Signal`; any lane in any process waits for "at least target". Values wrap,
-//! so they are compared by signed difference and no two that are compared may be 2^31 apart. A waiter sleeps on the value
-//! word in the kernel; the waiter count beside it spares the owner the system call when nobody sleeps (a waiter that was
-//! killed leaves its count behind, which costs wakes and nothing else).
+//! Each lane owns one timeline and adds 1 per `Signal`; any lane in any process waits for "at least
+//! target". Values wrap, so they are compared by signed difference and no two that are compared may
+//! be 2^31 apart. A waiter sleeps on the value word in the kernel; the waiter count beside it
+//! spares the owner the system call when nobody sleeps (a waiter that was killed leaves its count
+//! behind, which costs wakes and nothing else).
 //!
-//! When a worker dies or gives up, whoever notices poisons the run. Two orderings carry everything here, each named at
-//! both sides: `SYNC POINT: payload` (what the owner wrote before its signal is visible after the wait) and
-//! `SYNC POINT: sleeper` (a sleeper is seen by the signal, or the sleeper sees the signal).
+//! When a worker dies or gives up, whoever notices poisons the run. Two orderings carry everything
+//! here, each named at both sides: `SYNC POINT: payload` (what the owner wrote before its signal is
+//! visible after the wait) and `SYNC POINT: sleeper` (a sleeper is seen by the signal, or the
+//! sleeper sees the signal).
 
 use std::time::{Duration, Instant};
 
 use crate::futex;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, spin_loop};
 
-/// Looks at the word this often before sleeping: a wake costs the sleeper microseconds, two cores have none to burn.
+/// Looks at the word this often before sleeping: a wake costs the sleeper microseconds, two cores
+/// have none to burn.
 const SPINS_MAX: u32 = if cfg!(loom) { 1 } else { 100 };
 
-/// How far poison moves a timeline. Far beyond what a step signals, so it satisfies the targets lanes wait for; odd and
-/// small enough that as many setters as there can be neither wrap round to the old value nor pass 2^31.
+/// How far poison moves a timeline. Far beyond what a step signals, so it satisfies the targets
+/// lanes wait for; odd and small enough that as many setters as there can be neither wrap round to
+/// the old value nor pass 2^31.
 const POISON_JUMP: u32 = (1 << 24) + 1;
 
 /// Who poisoned a run and why; what the numbers mean is up to the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoisonCause {
-    /// The process that failed (its worker index, or one past the workers for the coordinator). Below 2^31.
+    /// The process that failed (its worker index, or one past the workers for the coordinator).
+    /// Below 2^31.
     pub who: u32,
     /// The reason, a number the coordinator turns into a sentence.
     pub code: u32,
@@ -69,7 +75,8 @@ impl Timeline {
         Timeline { value: AtomicU32::new(value), waiters: AtomicU32::new(0) }
     }
 
-    /// Adds 1 and wakes who waits. Everything written before is visible to whom the new value lets pass.
+    /// Adds 1 and wakes who waits. Everything written before is visible to whom the new value lets
+    /// pass.
     pub fn signal(&self) {
         self.advance(1);
     }
@@ -81,8 +88,8 @@ impl Timeline {
         self.value.load(Ordering::Acquire)
     }
 
-    /// Blocks until the timeline has reached `target`, the run is poisoned, or `timeout` has passed. Poison is reported
-    /// even if the value was reached.
+    /// Blocks until the timeline has reached `target`, the run is poisoned, or `timeout` has
+    /// passed. Poison is reported even if the value was reached.
     pub fn wait_at_least(
         &self,
         target: u32,
@@ -95,7 +102,8 @@ impl Timeline {
             }
             spin_loop();
         }
-        // SYNC POINT: sleeper. The count goes up before the value is looked at again; the fence keeps that order.
+        // SYNC POINT: sleeper. The count goes up before the value is looked at again; the fence
+        // keeps that order.
         self.waiters.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let outcome = self.sleep_until(target, poison, timeout);
@@ -138,11 +146,11 @@ impl Timeline {
     }
 
     fn advance(&self, amount: u32) {
-        // SYNC POINT: payload, released here (see `value`). An addition and never a store, so that an owner's signal and a
-        // poison jump add up in either order.
+        // SYNC POINT: payload, released here (see `value`). An addition and never a store, so that
+        // an owner's signal and a poison jump add up in either order.
         self.value.fetch_add(amount, Ordering::Release);
-        // SYNC POINT: sleeper. The value changes before the count is read; the fence keeps that order. Together with the
-        // fence in `wait_at_least` one of the two sides sees the other.
+        // SYNC POINT: sleeper. The value changes before the count is read; the fence keeps that
+        // order. Together with the fence in `wait_at_least` one of the two sides sees the other.
         fence(Ordering::SeqCst);
         if self.waiters.load(Ordering::Relaxed) != 0 {
             futex::wake(&self.value, futex::EVERYONE);
@@ -152,7 +160,8 @@ impl Timeline {
 
 /// The word that ends a run. Zero bytes mean that nothing has happened.
 ///
-/// Flag, culprit and code are one atomic word, so a process that dies while it poisons leaves either nothing or all of it.
+/// Flag, culprit and code are one atomic word, so a process that dies while it poisons leaves
+/// either nothing or all of it.
 #[derive(Debug)]
 #[cfg_attr(not(loom), repr(C, align(64)))]
 pub struct Poison {
@@ -177,8 +186,9 @@ impl Poison {
         Poison { word: AtomicU64::new(0) }
     }
 
-    /// Ends the run: records the cause if none is recorded yet (the first writer wins) and releases every wait on
-    /// `timelines`. A later caller releases them again, in case the first died before it could. Returns the recorded cause.
+    /// Ends the run: records the cause if none is recorded yet (the first writer wins) and releases
+    /// every wait on `timelines`. A later caller releases them again, in case the first died before
+    /// it could. Returns the recorded cause.
     ///
     /// # Panics
     /// If `who` is 2^31 or more.
@@ -190,10 +200,12 @@ impl Poison {
     ) -> PoisonCause {
         assert!(who < 1 << 31, "process number {who} does not fit the poison word");
         let word = POISON_FLAG | u64::from(who) << 32 | u64::from(code);
-        // SYNC POINT: poison, released here and again by each timeline's jump: who sees a jumped value sees the flag.
+        // SYNC POINT: poison, released here and again by each timeline's jump: who sees a jumped
+        // value sees the flag.
         let kept = self.word.compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
         for timeline in timelines {
-            // The jump is what a waiter that is just about to sleep notices: its expected value is gone.
+            // The jump is what a waiter that is just about to sleep notices: its expected value is
+            // gone.
             timeline.advance(POISON_JUMP);
         }
         unpack(kept.map_or_else(|earlier| earlier, |_| word)).unwrap_or(PoisonCause { who, code })

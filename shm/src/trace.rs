@@ -1,8 +1,8 @@
 //! Trace rings: what each lane did and when, for reports, `--trace` and the cost model.
 //!
-//! A lane's interpreter pushes one record per instruction into its own ring and never waits; the coordinator drains all
-//! rings from time to time. The rings lie in a segment of their own. Times are `CLOCK_MONOTONIC`, the same clock in every
-//! process of the machine.
+//! A lane's interpreter pushes one record per instruction into its own ring and never waits; the
+//! coordinator drains all rings from time to time. The rings lie in a segment of their own. Times
+//! are `CLOCK_MONOTONIC`, the same clock in every process of the machine.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -144,8 +144,9 @@ impl TraceSegment {
             .segment
             .pointer::<Slot<TraceRecord>>(offset_bytes + size_of::<RingHeader>(), self.capacity);
         let memory = Arc::clone(&self.segment) as Arc<dyn Send + Sync>;
-        // SAFETY: needed to hand over pointers. Both ranges were just checked to lie in the segment, which `memory` keeps
-        // mapped; any bytes are a `TraceRecord` (Pod); nothing else views this segment.
+        // SAFETY: needed to hand over pointers. Both ranges were just checked to lie in the
+        // segment, which `memory` keeps mapped; any bytes are a `TraceRecord` (Pod); nothing else
+        // views this segment.
         Ok(unsafe { Ring::new(header, slots, self.capacity as u64, memory) })
     }
 }

@@ -1,8 +1,9 @@
-//! Ranges of a segment as atomic words: for tables that several processes read and write word by word.
+//! Ranges of a segment as atomic words: for tables that several processes read and write word by
+//! word.
 //!
-//! The step table (active rows, lengths, positions, tokens) is built from these. Loads and stores are relaxed: whoever
-//! reads a word that another lane wrote has waited on that lane's timeline, and the timeline orders them. Every index is
-//! checked; an index outside is a bug and panics.
+//! The step table (active rows, lengths, positions, tokens) is built from these. Loads and stores
+//! are relaxed: whoever reads a word that another lane wrote has waited on that lane's timeline,
+//! and the timeline orders them. Every index is checked; an index outside is a bug and panics.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,8 +23,8 @@ macro_rules! shared_words {
             count: usize,
         }
 
-        // SAFETY: needed because of the raw pointer. It points into the mapping that `segment` keeps alive, which is not
-        // bound to a thread, and the words are touched only as atomics.
+        // SAFETY: needed because of the raw pointer. It points into the mapping that `segment`
+        // keeps alive, which is not bound to a thread, and the words are touched only as atomics.
         unsafe impl Send for $name {}
         // SAFETY: as for `Send`.
         unsafe impl Sync for $name {}
@@ -32,8 +33,8 @@ macro_rules! shared_words {
             /// Views `count` words at `offset_bytes`.
             ///
             /// # Panics
-            /// If the range leaves the segment or is unaligned, or if the segment is mapped read-only (a store would
-            /// fault).
+            /// If the range leaves the segment or is unaligned, or if the segment is mapped
+            /// read-only (a store would fault).
             pub fn new(segment: Arc<Segment>, offset_bytes: usize, count: usize) -> $name {
                 assert!(
                     segment.access() == Access::ReadWrite,
@@ -103,9 +104,10 @@ macro_rules! shared_words {
             /// The words themselves, where an ordering other than relaxed or a futex is wanted.
             #[inline]
             pub fn words(&self) -> &[$atomic] {
-                // SAFETY: needed to view the mapping as words. Bounds, alignment and writability were checked when the view
-                // was made, any bytes are an atomic integer, atomics may change under a shared reference, and `segment`
-                // keeps the mapping alive. Control words are touched only as atomics (rule 1 of the crate).
+                // SAFETY: needed to view the mapping as words. Bounds, alignment and writability
+                // were checked when the view was made, any bytes are an atomic integer, atomics may
+                // change under a shared reference, and `segment` keeps the mapping alive. Control
+                // words are touched only as atomics (rule 1 of the crate).
                 unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
             }
         }

@@ -1,7 +1,9 @@
-//! Real processes meet in shared memory: what the model checks cannot show (two address spaces, the kernel's futex, death).
+//! Real processes meet in shared memory: what the model checks cannot show (two address spaces, the
+//! kernel's futex, death).
 //!
-//! The test program starts itself again for the other half, see [`child`]. Two children pass a turn back and forth over
-//! timelines while this process supervises, as the coordinator does. A watchdog ends a test that hangs.
+//! The test program starts itself again for the other half, see [`child`]. Two children pass a turn
+//! back and forth over timelines while this process supervises, as the coordinator does. A watchdog
+//! ends a test that hangs.
 #![cfg(not(loom))]
 
 use std::collections::BTreeSet;
@@ -20,7 +22,8 @@ const DATA_BYTES: usize = 4096;
 /// The code this supervisor gives a run that it ends because a worker died.
 const CODE_DIED: u32 = 9;
 
-/// Ends the program if the test that armed it does not come to its end; the children then die with it.
+/// Ends the program if the test that armed it does not come to its end; the children then die with
+/// it.
 struct Watchdog {
     _disarm: mpsc::Sender<()>,
 }
@@ -52,7 +55,8 @@ enum Cores {
     One,
 }
 
-/// Starts both workers; in their hands are the control segment, the data segment and their side (0 or 1).
+/// Starts both workers; in their hands are the control segment, the data segment and their side (0
+/// or 1).
 fn start(control: &Control, data: &Segment, rounds: u32, cores: Cores) -> [Worker; 2] {
     // Both pairs exist before either child does, so that a leaked end would be inherited.
     let pairs = [Channel::pair().unwrap(), Channel::pair().unwrap()];
@@ -76,7 +80,8 @@ fn start(control: &Control, data: &Segment, rounds: u32, cores: Cores) -> [Worke
         job.extend((control.segment().size_bytes() as u64).to_le_bytes());
         job.push(u8::from(cores == Cores::One));
         channel.send_large(&job, &[control.segment().fd(), data.fd()]).unwrap();
-        // The first answer names the sockets the child has inherited: exactly its own end must be among ours.
+        // The first answer names the sockets the child has inherited: exactly its own end must be
+        // among ours.
         let (answer, _) = channel.recv(LIMIT).unwrap();
         let inherited: BTreeSet<u64> = answer
             .chunks_exact(8)
