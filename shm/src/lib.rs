@@ -6,9 +6,9 @@
 //!
 //! Two memory rules hold throughout:
 //! 1. Control words are touched only as atomics. A peer that dies or misbehaves can spoil their
-//! values, never soundness.
+//!    values, never soundness.
 //! 2. Payload becomes a slice only for the side that owns it in this epoch; who owns what when is
-//! decided by programs and their timelines, which the validator has checked.
+//!    decided by programs and their timelines, which the validator has checked.
 //!
 //! Nothing that lies in shared memory holds an address, a descriptor, a `bool`, an enum or a
 //! `usize`: ranges are offsets. Every wait has a timeout and is released by [`timeline::Poison`].
