@@ -1,1 +1,305 @@
+//! Hand-written programs, each with one defect.
 
+use model::config::Family;
+use model::ops::{Op, Value};
+
+use crate::ir::{
+    At, BufferId, Compute, Copy, Instruction, Lane, LaneProgram, Moved, Phase, Program, Region,
+    Wait,
+};
+use crate::map::Chunk;
+use crate::plan::{Buffer, Memory};
+use crate::simulate::{Costs, LaneSet, Place, simulate};
+
+use super::{ValidateError, describe, validate_program};
+
+const TABLE: u32 = 0;
+const HOST_WEIGHTS: u32 = 1;
+const HOST_NORMED: u32 = 2;
+const HOST_QUERY: u32 = 3;
+const DEVICE_WEIGHTS: u32 = 4;
+const DEVICE_NORMED: u32 = 5;
+const DEVICE_QUERY: u32 = 6;
+
+fn buffers() -> Vec<Buffer> {
+    let names = [
+        ("table", Memory::Control),
+        ("weights.q", Memory::HostWeights),
+        ("host.normed", Memory::HostActivations),
+        ("host.query", Memory::HostActivations),
+        ("slot.q", Memory::Device),
+        ("device.normed", Memory::Device),
+        ("device.query", Memory::Device),
+    ];
+    let buffer = |(i, (name, memory)): (usize, (&str, Memory))| Buffer {
+        name: name.to_owned(),
+        memory,
+        offset_bytes: 64 * i as u64,
+        size_bytes: 64,
+    };
+    names.into_iter().enumerate().map(buffer).collect()
+}
+
+fn at() -> At {
+    At { layer: Some(0), batch: 0, micro: 0 }
+}
+
+fn region(buffer: u32) -> Region {
+    Region::whole(BufferId(buffer))
+}
+
+fn copy(moved: Moved, from: u32, to: u32) -> Instruction {
+    let table = (!matches!(moved, Moved::Weights(_))).then_some(region(TABLE));
+    let (from, to) = (region(from), region(to));
+    Instruction::Copy(Copy { moved, at: at(), chunk: None, from, to, table })
+}
+
+fn q_on_device() -> Instruction {
+    Instruction::Compute(Compute {
+        op: Op::Q,
+        at: at(),
+        chunk: None,
+        inputs: vec![region(DEVICE_NORMED)],
+        caches: Vec::new(),
+        weights: vec![region(DEVICE_WEIGHTS)],
+        output: Some(region(DEVICE_QUERY)),
+        table: region(TABLE),
+    })
+}
+
+fn wait(lane: Lane, offset: u32) -> Instruction {
+    Instruction::Wait(Wait { lane, offset, previous_step: false })
+}
+
+fn wait_previous(lane: Lane, offset: u32) -> Instruction {
+    Instruction::Wait(Wait { lane, offset, previous_step: true })
+}
+
+fn list(lane: Lane, instructions: Vec<Instruction>) -> LaneProgram {
+    let signals = instructions.iter().filter(|i| **i == Instruction::Signal).count();
+    LaneProgram { lane, instructions, signals_per_step: signals as u32 }
+}
+
+/// Weights and input go to the device, `q` runs there, its result comes back.
+fn offload() -> Program {
+    Program {
+        phase: Phase::Decode,
+        lanes: vec![
+            list(
+                Lane::H2dWeights,
+                vec![
+                    wait_previous(Lane::GpuCompute, 1),
+                    copy(Moved::Weights(Op::Q), HOST_WEIGHTS, DEVICE_WEIGHTS),
+                    Instruction::Signal,
+                ],
+            ),
+            list(
+                Lane::H2dActivations,
+                vec![
+                    wait_previous(Lane::GpuCompute, 1),
+                    copy(Moved::Value(Value::Normed0), HOST_NORMED, DEVICE_NORMED),
+                    Instruction::Signal,
+                ],
+            ),
+            list(
+                Lane::GpuCompute,
+                vec![
+                    wait_previous(Lane::D2h, 1),
+                    wait(Lane::H2dWeights, 1),
+                    wait(Lane::H2dActivations, 1),
+                    q_on_device(),
+                    Instruction::Signal,
+                ],
+            ),
+            list(
+                Lane::D2h,
+                vec![
+                    wait(Lane::GpuCompute, 1),
+                    copy(Moved::Value(Value::Query), DEVICE_QUERY, HOST_QUERY),
+                    Instruction::Signal,
+                ],
+            ),
+        ],
+    }
+}
+
+fn refused(program: &Program) -> ValidateError {
+    validate_program(program, &buffers()).expect_err("a defect must be refused")
+}
+
+#[test]
+fn a_correct_program_is_proved() {
+    let proof = validate_program(&offload(), &buffers()).unwrap();
+    assert_eq!((proof.work, proof.waits), (4, 6));
+    // Step 0: both copies before `q`, `q` before the copy back. Step 1: each copy in after `q`'s read
+    // and its own write (2 + 2), `q` after both copies, its own write and the copy back (4), the copy
+    // back after `q` and its own write (2).
+    assert_eq!(proof.conflicts, 3 + 4 + 4 + 2);
+}
+
+/// `q` and the copy of its weights take turns by luck: the copy is much faster. No simulated or
+/// measured time shows the race; the order of waits and signals does.
+#[test]
+fn a_race_that_timing_hides() {
+    struct FastCopies;
+    impl Costs for FastCopies {
+        fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
+            if place.lane == Lane::H2dWeights { 1.0 } else { 1000.0 }
+        }
+        fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+            1.0
+        }
+        fn wake_ns(&self) -> f64 {
+            0.0
+        }
+    }
+    let mut program = offload();
+    program.lanes[2].instructions.remove(1);
+    let timeline = simulate(&program, &FastCopies, 1).unwrap();
+    let end = |lane| timeline.spans.iter().find(|span| span.lane == lane).unwrap().end_ns;
+    let q = timeline.spans.iter().find(|span| span.lane == Lane::GpuCompute).unwrap();
+    assert!(end(Lane::H2dWeights) <= q.start_ns);
+    let ValidateError::Race { buffer, first, second } = refused(&program) else { panic!() };
+    assert_eq!(&*buffer, "slot.q");
+    assert_eq!((first.lane, second.lane), (Lane::H2dWeights, Lane::GpuCompute));
+    assert_eq!((first.step, second.step), (0, 0));
+}
+
+#[test]
+fn a_hazard_between_steps() {
+    let mut program = offload();
+    // The next step's weights may arrive while `q` of this step still reads the slot.
+    program.lanes[0].instructions.remove(0);
+    let ValidateError::Race { buffer, first, second } = refused(&program) else { panic!() };
+    assert_eq!(&*buffer, "slot.q");
+    assert_ne!(first.step, second.step);
+}
+
+#[test]
+fn a_deadlock() {
+    let mut program = offload();
+    // The input waits for the result that needs it.
+    program.lanes[1].instructions[0] = wait(Lane::D2h, 1);
+    let error = refused(&program);
+    let ValidateError::Deadlock { blocked } = &error else { panic!("{error}") };
+    let lanes: Vec<Lane> = blocked.iter().map(|blocked| blocked.site.lane).collect();
+    assert_eq!(
+        lanes,
+        [Lane::H2dWeights, Lane::H2dActivations, Lane::GpuCompute, Lane::D2h],
+        "{error}"
+    );
+    assert_eq!((blocked[1].waits_for, blocked[1].needed, blocked[1].given), (Lane::D2h, 1, 0));
+    assert!(simulate_is_stuck(&program));
+}
+
+fn simulate_is_stuck(program: &Program) -> bool {
+    struct One;
+    impl Costs for One {
+        fn work_ns(&self, _: Place, _: &Instruction, _: u32) -> f64 {
+            1.0
+        }
+        fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+            1.0
+        }
+        fn wake_ns(&self) -> f64 {
+            0.0
+        }
+    }
+    simulate(program, &One, 1).is_err()
+}
+
+#[test]
+fn a_lost_signal() {
+    let mut program = offload();
+    program.lanes[2].instructions.pop();
+    let error = refused(&program);
+    assert!(matches!(
+        error,
+        ValidateError::SignalCount { lane: Lane::GpuCompute, declared: 1, found: 0, .. }
+    ));
+    // Lost before it was counted: whoever waits for it names a signal that is never given.
+    program.lanes[2].signals_per_step = 0;
+    let error = refused(&program);
+    assert!(matches!(error, ValidateError::WaitOffset { lane: Lane::GpuCompute, signals: 0, .. }));
+}
+
+#[test]
+fn malformed_programs() {
+    let change = |edit: &dyn Fn(&mut Program)| {
+        let mut program = offload();
+        edit(&mut program);
+        refused(&program)
+    };
+    let twice = change(&|p| p.lanes[1].lane = Lane::H2dWeights);
+    assert!(matches!(twice, ValidateError::DuplicateLane { lane: Lane::H2dWeights, .. }));
+    let absent = change(&|p| p.lanes[3].instructions[0] = wait(Lane::CpuAppend, 1));
+    assert!(matches!(absent, ValidateError::WaitLane { lane: Lane::CpuAppend, .. }));
+    let zero = change(&|p| p.lanes[3].instructions[0] = wait(Lane::GpuCompute, 0));
+    assert!(matches!(zero, ValidateError::WaitOffset { signals: 1, .. }));
+    let malformed = |error: ValidateError, text: &str| {
+        let ValidateError::Malformed { problem, .. } = &error else { panic!("{error}") };
+        assert!(problem.contains(text), "{problem}");
+    };
+    let normed = Moved::Value(Value::Normed0);
+    malformed(change(&|p| p.lanes[1].instructions[1] = copy(normed, HOST_NORMED, 99)), "buffer 99");
+    malformed(
+        change(&|p| p.lanes[1].instructions[1] = copy(normed, HOST_NORMED, HOST_QUERY)),
+        "its target is host.query in HostActivations",
+    );
+    malformed(change(&|p| p.lanes[3].instructions[1] = q_on_device()), "lane d2h cannot run it");
+    malformed(
+        change(&|p| {
+            let Instruction::Compute(q) = &mut p.lanes[2].instructions[3] else { panic!() };
+            q.inputs.clear();
+        }),
+        "it has 0 inputs",
+    );
+    malformed(
+        change(&|p| {
+            let Instruction::Copy(copy) = &mut p.lanes[3].instructions[1] else { panic!() };
+            copy.chunk = Some(Chunk { index: 4, of: 4 });
+        }),
+        "chunk 4 of 4",
+    );
+}
+
+/// Two chunks of one split do not conflict; a chunk and the whole do.
+#[test]
+fn chunks_conflict_only_where_they_overlap() {
+    let half = |index, lane| {
+        let chunk = Some(Chunk { index, of: 2 });
+        let (from, to) = (BufferId(HOST_QUERY), BufferId(DEVICE_QUERY));
+        let copy = Copy {
+            moved: Moved::Value(Value::Attended),
+            at: at(),
+            chunk,
+            from: Region { buffer: from, chunk },
+            to: Region { buffer: to, chunk },
+            table: Some(region(TABLE)),
+        };
+        list(lane, vec![Instruction::Copy(copy)])
+    };
+    let halves = |index| Program {
+        phase: Phase::Decode,
+        lanes: vec![half(0, Lane::H2dWeights), half(index, Lane::H2dActivations)],
+    };
+    assert!(validate_program(&halves(1), &buffers()).is_ok());
+    assert!(matches!(refused(&halves(0)), ValidateError::Race { .. }));
+}
+
+#[test]
+fn errors_name_lane_operation_and_layer() {
+    let mut program = offload();
+    program.lanes[2].instructions.remove(1);
+    let text = refused(&program).to_string();
+    assert_eq!(
+        text,
+        "race on buffer slot.q: decode instruction 2 of lane gpu.compute (q, layer 0, batch 0) in \
+         step 0 is not ordered after decode instruction 1 of lane h2d.weights (copy of q weights, \
+         layer 0, batch 0) in step 0"
+    );
+    assert_eq!(
+        describe(&wait_previous(Lane::D2h, 3), Family::Opt),
+        "wait for signal 3 of d2h of the previous step"
+    );
+}

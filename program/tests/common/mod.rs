@@ -1,0 +1,138 @@
+//! Small models, runs and maps for the tests of compiled plans.
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use program::map::{ChunkOrder, Chunking, Device, DeviceMap, Home, LayerKv, PhaseMap, layer_list};
+use program::plan::RunShape;
+
+/// Fewest with an inner layer whose streamed weights reuse a slot.
+pub const LAYERS: usize = 3;
+
+pub fn opt() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-opt".to_owned(),
+        family: Family::Opt,
+        num_layers: LAYERS,
+        hidden_size: 16,
+        num_heads: 4,
+        num_kv_heads: 4,
+        head_dim: 4,
+        ffn_size: 32,
+        vocab_size: 64,
+        max_positions: 64,
+        norm_eps: 1e-5,
+        activation: Activation::Relu,
+        rope: None,
+        position_offset: 2,
+        qkv_bias: true,
+        out_bias: true,
+        ffn_bias: true,
+        tied_embeddings: true,
+        sliding_window: None,
+        bos_token_id: Some(2),
+        eos_token_ids: vec![2],
+    }
+}
+
+pub fn llama() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-llama".to_owned(),
+        family: Family::Llama,
+        num_kv_heads: 2,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 10000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: false,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        ..opt()
+    }
+}
+
+/// `batches` of 4 sequences, prefill in micro-batches of `micro_sequences`.
+pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
+    RunShape {
+        batches,
+        batch_size: 4,
+        max_prompt: 8,
+        max_context: 16,
+        max_new: 8,
+        micro_sequences,
+        dtype: Dtype::F32,
+    }
+}
+
+/// What a map does besides the split.
+#[derive(Debug, Clone, Copy)]
+pub struct Choices {
+    pub chunking: Option<(ChunkOrder, u16)>,
+    /// Device of prefill's layers and of embedding's surroundings.
+    pub prefill: Device,
+    pub outer: Device,
+    pub weights: Home,
+    /// Of parts that only the GPU reads.
+    pub gpu_kv: Home,
+    pub hidden: Home,
+    pub fuse: bool,
+    pub slots: u16,
+}
+
+pub const PLAIN: Choices = Choices {
+    chunking: None,
+    prefill: Device::Gpu,
+    outer: Device::Cpu,
+    weights: Home::Host,
+    gpu_kv: Home::Host,
+    hidden: Home::Host,
+    fuse: true,
+    slots: 2,
+};
+
+/// The GPU runs entries `from..to` of every layer's decode list.
+pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> DeviceMap {
+    let chunking = choices.chunking.map(|(order, chunks)| Chunking { order, chunks });
+    let entries = layer_list(config, chunking).len();
+    let device = |i| if (from..to).contains(&i) { Device::Gpu } else { Device::Cpu };
+    let decode: Vec<Device> = (0..entries).map(device).collect();
+    let ops = config.layer_ops().len();
+    let phase = |layer: Vec<Device>| PhaseMap {
+        embed: Device::Cpu,
+        layers: vec![layer; config.num_layers],
+        final_norm: choices.outer,
+        head: choices.outer,
+    };
+    let mut map = DeviceMap {
+        policy: "test".to_owned(),
+        chunking,
+        prefill: phase(vec![choices.prefill; ops]),
+        decode: phase(decode),
+        weights: vec![vec![choices.weights; ops]; config.num_layers],
+        outer_weights: choices.weights,
+        kv: Vec::new(),
+        fuse_attention: choices.fuse,
+        weight_slots: choices.slots,
+        kv_slots: choices.slots,
+        prefill_hidden: choices.hidden,
+    };
+    map.kv = (0..config.num_layers).map(|layer| layer_kv(config, &map, layer, choices)).collect();
+    map
+}
+
+fn layer_kv(config: &ModelConfig, map: &DeviceMap, layer: usize, choices: Choices) -> LayerKv {
+    use model::ops::{Kv, Op};
+    let chunking = map.layer_chunking(config, layer);
+    let homes = |kv: Kv, op: Op| {
+        let parts = chunking.map_or(1, |chunking| chunking.parts(kv));
+        (0..parts)
+            .map(|part| {
+                let cpu = map.decode_layer(config, layer).into_iter().any(|(entry, device)| {
+                    let same = entry.op == op && entry.chunk.is_none_or(|c| c.index == part);
+                    same && device == Device::Cpu
+                });
+                if cpu { Home::Host } else { choices.gpu_kv }
+            })
+            .collect()
+    };
+    LayerKv { k: homes(Kv::K, Op::Scores), v: homes(Kv::V, Op::Wv) }
+}

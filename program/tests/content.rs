@@ -1,0 +1,152 @@
+//! What the validator says when a read would find something else than it is for.
+
+mod common;
+
+use common::{Choices, PLAIN, llama, opt, shape, split};
+use model::ops::{Kv, Op, Value};
+use program::compile::compile;
+use program::ir::{Instruction, Lane, Moved, Phase, Program};
+use program::map::{Device, layer_list};
+use program::plan::{Memory, Plan, Weights};
+use program::validate::{ValidateError, validate};
+
+/// All layers on the GPU, weights and KV streamed through two slots.
+fn gpu_only() -> Plan {
+    let config = opt();
+    let entries = layer_list(&config, None).len();
+    let choices = Choices { outer: Device::Gpu, ..PLAIN };
+    compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap()
+}
+
+fn position(program: &Program, lane: Lane, wanted: impl Fn(&Instruction) -> bool) -> usize {
+    program.lane(lane).unwrap().instructions.iter().position(wanted).unwrap()
+}
+
+fn instructions(program: &mut Program, lane: Lane) -> &mut Vec<Instruction> {
+    let list = program.lanes.iter_mut().find(|list| list.lane == lane);
+    &mut list.unwrap().instructions
+}
+
+fn copies(moved: Moved, layer: u16, batch: u16) -> impl Fn(&Instruction) -> bool {
+    move |instruction| {
+        matches!(instruction, Instruction::Copy(copy) if copy.moved == moved
+            && copy.at.layer == Some(layer) && copy.at.batch == batch)
+    }
+}
+
+fn without_copy(moved: Moved, layer: u16, batch: u16) -> String {
+    let mut plan = gpu_only();
+    let lane = match moved {
+        Moved::Value(_) => Lane::D2h,
+        Moved::Weights(_) | Moved::Cache(_) => Lane::H2dWeights,
+    };
+    let index = position(&plan.decode, lane, copies(moved, layer, batch));
+    instructions(&mut plan.decode, lane).remove(index);
+    validate(&plan).unwrap_err().to_string()
+}
+
+#[test]
+fn a_slot_that_holds_another_layer() {
+    let text = without_copy(Moved::Weights(Op::Q), 2, 0);
+    assert!(text.contains("(q, layer 2, batch 0) in step 0 needs weights.layer2.q"), "{text}");
+    assert!(text.contains("but finds weights.layer0.q, left there by decode"), "{text}");
+    // Layer 1 has the second slot for itself: in the first step nothing is there.
+    let text = without_copy(Moved::Weights(Op::Q), 1, 0);
+    assert!(text.contains("which nothing wrote; it needs weights.layer1.q"), "{text}");
+    let text = without_copy(Moved::Cache(Kv::K), 2, 1);
+    assert!(text.contains("needs the K cache of layer 2 for batch 1"), "{text}");
+    let text = without_copy(Moved::Value(Value::Key), 1, 0);
+    assert!(text.contains("needs Key of layer 1 for batch 0.0 in step 0"), "{text}");
+}
+
+#[test]
+fn work_in_the_wrong_order_or_twice() {
+    // The second addition to the residual stream before the first.
+    let config = llama();
+    let choices = Choices { prefill: Device::Cpu, ..PLAIN };
+    let compiled = compile(&config, &shape(1, 4), &split(&config, 0, 0, choices)).unwrap();
+    let is = |op| move |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == op);
+    let mut plan = compiled.clone();
+    let norm = position(&plan.decode, Lane::CpuCompute, is(Op::Norm1));
+    let out = position(&plan.decode, Lane::CpuCompute, is(Op::Out));
+    instructions(&mut plan.decode, Lane::CpuCompute).swap(out, norm);
+    let text = validate(&plan).unwrap_err().to_string();
+    assert!(text.contains("after 1 additions in step 0 in decode.value"), "{text}");
+    assert!(text.contains("finds the residual stream of batch 0.0 after 0 additions"), "{text}");
+
+    for (op, name) in [(Op::Sample, "step table"), (Op::Out, "additions")] {
+        let mut plan = compiled.clone();
+        let index = position(&plan.decode, Lane::CpuCompute, is(op));
+        let list = instructions(&mut plan.decode, Lane::CpuCompute);
+        list.insert(index, list[index].clone());
+        let text = validate(&plan).unwrap_err().to_string();
+        assert!(text.contains(name), "{text}");
+    }
+    let mut plan = compiled.clone();
+    let appends = |i: &Instruction| matches!(i, Instruction::Append(_));
+    let index = position(&plan.decode, Lane::CpuCompute, appends);
+    let list = instructions(&mut plan.decode, Lane::CpuCompute);
+    list.insert(index, list[index].clone());
+    let text = validate(&plan).unwrap_err().to_string();
+    assert!(text.contains("the cache has rows of 1 steps already"), "{text}");
+}
+
+#[test]
+fn prefill_must_fill_what_decode_reads() {
+    let mut plan = gpu_only();
+    let appends = |i: &Instruction| matches!(i, Instruction::Append(a) if a.at.micro == 1);
+    let lane = Lane::CpuAppend;
+    let index = position(&plan.prefill, lane, appends);
+    instructions(&mut plan.prefill, lane).remove(index);
+    let error = validate(&plan).unwrap_err();
+    assert!(matches!(error, ValidateError::Incomplete { phase: Phase::Prefill, .. }), "{error}");
+    assert!(error.to_string().contains("gets 1 of 2 micro-batches"), "{error}");
+}
+
+#[test]
+fn wrong_weights_or_places() {
+    let mut plan = gpu_only();
+    let swapped = |weights| match weights {
+        Weights::Layer { layer: 0, op: Op::K } => Weights::Layer { layer: 0, op: Op::V },
+        Weights::Layer { layer: 0, op: Op::V } => Weights::Layer { layer: 0, op: Op::K },
+        other => other,
+    };
+    plan.weights.iter_mut().for_each(|placed| placed.weights = swapped(placed.weights));
+    let text = validate(&plan).unwrap_err().to_string();
+    assert!(text.contains("finds weights.layer0.v"), "{text}");
+
+    // Two activations of decode at one address: prefill's buffers may lie there, these may not.
+    let plan = gpu_only();
+    let of_decode: Vec<usize> = (0..plan.buffers.len())
+        .filter(|i| plan.buffers[*i].memory == Memory::Device)
+        .filter(|i| plan.buffers[*i].name.starts_with("decode."))
+        .collect();
+    let mut moved = plan.clone();
+    moved.buffers[of_decode[1]].offset_bytes = plan.buffers[of_decode[0]].offset_bytes;
+    let error = validate(&moved).unwrap_err();
+    assert!(matches!(error, ValidateError::Overlap { phase: Phase::Decode, .. }), "{error}");
+    // Caches live through both phases, also where only one of them is at work.
+    let cache = plan.buffers.iter().position(|buffer| buffer.memory == Memory::HostKv).unwrap();
+    let mut moved = plan.clone();
+    moved.buffers[cache].offset_bytes = plan.buffers[cache + 1].offset_bytes;
+    let error = validate(&moved).unwrap_err();
+    assert!(matches!(error, ValidateError::Overlap { .. }), "{error}");
+    let mut moved = plan;
+    moved.buffers[cache].offset_bytes = u64::MAX;
+    let error = validate(&moved).unwrap_err();
+    assert!(matches!(error, ValidateError::BufferRange { .. }), "{error}");
+}
+
+/// The size of a real run, so that a check that compares all pairs would be noticed by whoever waits
+/// for this test.
+#[test]
+fn a_plan_of_48_layers_and_4_batches() {
+    let mut config = opt();
+    config.num_layers = 48;
+    let choices = Choices { slots: 1, ..PLAIN };
+    let plan = compile(&config, &shape(4, 4), &split(&config, 2, 9, choices)).unwrap();
+    let started = std::time::Instant::now();
+    let proof = validate(&plan).unwrap();
+    println!("{proof:?} in {:?}", started.elapsed());
+    assert!(proof.decode.work > 4 * 48 * 11, "{proof:?}");
+}

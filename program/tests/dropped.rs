@@ -1,0 +1,117 @@
+//! Compiled programs are proved, and each of their copies, signals and waits is needed: without any
+//! one of them the validator refuses the plan.
+
+mod common;
+
+use common::{Choices, PLAIN, llama, opt, shape, split};
+use model::config::ModelConfig;
+use program::compile::compile;
+use program::ir::{Instruction, Phase};
+use program::map::{ChunkOrder, Device, DeviceMap, Home, layer_list};
+use program::plan::{Plan, RunShape};
+use program::validate::{describe, validate};
+
+/// The plan without one instruction. Without a signal, its lane says that it gives one fewer, as if
+/// the signal had never been planned.
+fn without(plan: &Plan, phase: Phase, lane: usize, index: usize) -> Plan {
+    let mut plan = plan.clone();
+    let program = match phase {
+        Phase::Prefill => &mut plan.prefill,
+        Phase::Decode => &mut plan.decode,
+    };
+    let list = &mut program.lanes[lane];
+    let removed = list.instructions.remove(index);
+    list.signals_per_step -= u32::from(removed == Instruction::Signal);
+    plan
+}
+
+fn proved(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
+    let plan = compile(config, shape, map).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let proof = validate(&plan).unwrap_or_else(|error| panic!("{name} is refused: {error}"));
+    assert!(
+        proof.prefill.work > 0 && proof.decode.work > 0 && proof.decode.conflicts > 0,
+        "{name}"
+    );
+    plan
+}
+
+/// Compiles and proves a map, then drops each instruction in turn. Returns how many were dropped.
+fn each_is_needed(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> usize {
+    let plan = proved(name, config, shape, map);
+    let mut unneeded = Vec::new();
+    let mut dropped = 0;
+    for program in [&plan.prefill, &plan.decode] {
+        for (lane, list) in program.lanes.iter().enumerate() {
+            for (index, instruction) in list.instructions.iter().enumerate() {
+                dropped += 1;
+                if validate(&without(&plan, program.phase, lane, index)).is_ok() {
+                    let what = describe(instruction, config.family);
+                    let (phase, lane) = (program.phase, list.lane.name());
+                    unneeded.push(format!("{phase:?} {lane} {index}: {what}"));
+                }
+            }
+        }
+    }
+    assert!(unneeded.is_empty(), "{name}: these can be left out: {unneeded:#?}");
+    dropped
+}
+
+#[test]
+fn one_device() {
+    let (opt, llama) = (opt(), llama());
+    let all = layer_list(&opt, None).len();
+    let gpu = Choices { outer: Device::Gpu, ..PLAIN };
+    let resident =
+        Choices { weights: Home::Vram, gpu_kv: Home::Vram, hidden: Home::Vram, slots: 1, ..gpu };
+    let cpu = Choices { prefill: Device::Cpu, ..PLAIN };
+    each_is_needed("cpu-only", &opt, &shape(2, 2), &split(&opt, 0, 0, cpu));
+    each_is_needed("cpu-only llama", &llama, &shape(1, 4), &split(&llama, 0, 0, cpu));
+    each_is_needed("gpu-only", &opt, &shape(2, 2), &split(&opt, 0, all, gpu));
+    each_is_needed("gpu-only resident", &opt, &shape(2, 2), &split(&opt, 0, all, resident));
+    let unfused = Choices { fuse: false, slots: 1, ..gpu };
+    each_is_needed("gpu-only unfused", &llama, &shape(3, 2), &split(&llama, 0, all + 1, unfused));
+}
+
+#[test]
+fn every_interval() {
+    let (opt, llama) = (opt(), llama());
+    let chunked = |order| Choices { chunking: Some((order, 4)), outer: Device::Gpu, ..PLAIN };
+    let cases = [
+        (&opt, PLAIN),
+        (&llama, Choices { slots: 1, fuse: false, ..PLAIN }),
+        (&opt, chunked(ChunkOrder::Scores)),
+        (&llama, chunked(ChunkOrder::Attention)),
+    ];
+    let mut dropped = 0;
+    for (config, choices) in cases {
+        let entries = split(config, 0, 0, choices).decode.layers[0].len();
+        for from in 0..entries {
+            for to in from + 1..=entries {
+                let map = split(config, from, to, choices);
+                let name = format!("{} {from}..{to} {choices:?}", config.name);
+                // Each interval is proved; of some of them every instruction is dropped.
+                if (7 * from + to) % 83 == 0 {
+                    dropped += each_is_needed(&name, config, &shape(2, 2), &map);
+                } else {
+                    proved(&name, config, &shape(2, 2), &map);
+                }
+            }
+        }
+    }
+    assert!(dropped > 1000, "{dropped}");
+}
+
+#[test]
+fn choices_of_a_split() {
+    let (opt, llama) = (opt(), llama());
+    for prefill in [Device::Cpu, Device::Gpu] {
+        for weights in [Home::Host, Home::Vram] {
+            for (hidden, slots) in [(Home::Host, 1), (Home::Vram, 3)] {
+                let choices = Choices { prefill, weights, hidden, slots, gpu_kv: weights, ..PLAIN };
+                let name = format!("{choices:?}");
+                each_is_needed(&name, &opt, &shape(2, 2), &split(&opt, 2, 7, choices));
+                each_is_needed(&name, &llama, &shape(1, 1), &split(&llama, 5, 9, choices));
+            }
+        }
+    }
+}
