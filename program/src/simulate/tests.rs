@@ -336,12 +336,12 @@ fn legal_program(random: &mut Random) -> Program {
         };
         lists[lane].push(instruction);
     }
-    for lane in 0..lane_count {
+    for list in &mut lists {
         let other = random.below(lane_count as u64) as usize;
         if signals[other] > 0 {
             let offset = 1 + random.below(u64::from(signals[other])) as u32;
-            let place = random.below(lists[lane].len() as u64 + 1) as usize;
-            lists[lane].insert(place, wait(Lane::ALL[other], offset, true));
+            let place = random.below(list.len() as u64 + 1) as usize;
+            list.insert(place, wait(Lane::ALL[other], offset, true));
         }
     }
     if random.below(2) == 0 {
