@@ -62,7 +62,9 @@ pub enum WorkerError {
     #[error("{0}")]
     Channel(#[from] ChannelError),
     /// A message that does not belong here.
-    #[error("The coordinator sent {found} where {expected} was expected; both must come from the same build.")]
+    #[error(
+        "The coordinator sent {found} where {expected} was expected; both must come from the same build."
+    )]
     Unexpected {
         /// What came.
         found: &'static str,
@@ -70,7 +72,9 @@ pub enum WorkerError {
         expected: &'static str,
     },
     /// A message that could not be read or written.
-    #[error("A message between coordinator and worker is unreadable ({0}); both must come from the same build.")]
+    #[error(
+        "A message between coordinator and worker is unreadable ({0}); both must come from the same build."
+    )]
     Message(#[from] postcard::Error),
     /// The control segment.
     #[error("{0}")]
@@ -91,7 +95,9 @@ pub enum WorkerError {
     #[error("{0}")]
     Variant(#[from] kernels::VariantError),
     /// The system refused a thread.
-    #[error("The system refused to start a thread of the worker: {0}. Lower the number of threads or raise the limit (`ulimit -u`).")]
+    #[error(
+        "The system refused to start a thread of the worker: {0}. Lower the number of threads or raise the limit (`ulimit -u`)."
+    )]
     Thread(#[source] std::io::Error),
     /// The parent-death signal could not be armed.
     #[error("The worker could not ask to end with the coordinator: {0}.")]

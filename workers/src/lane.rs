@@ -93,7 +93,9 @@ impl LaneRunner {
             if control.last_step() == Some(EXIT) {
                 return Ok(());
             }
-            if self.first_of_role && control.worker(self.setup.role.index()).state() == WorkerState::Ready {
+            if self.first_of_role
+                && control.worker(self.setup.role.index()).state() == WorkerState::Ready
+            {
                 control.worker(self.setup.role.index()).set_state(WorkerState::Run);
             }
             self.run_group(&control)?;

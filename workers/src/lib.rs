@@ -23,3 +23,6 @@ pub mod rows;
 pub mod setup;
 pub mod table;
 pub mod testing;
+
+#[cfg(test)]
+mod tests;

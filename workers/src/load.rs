@@ -198,7 +198,8 @@ fn tensors(config: &ModelConfig, dtype: Dtype, weights: Weights) -> Vec<Tensor> 
     }
     // A norm has no matrix: its gain comes first, its bias second. A linear has a bias only.
     let parts = if shape.matrix.is_some() { [Part::Bias; 2] } else { [Part::Gain, Part::Bias] };
-    for ((count, part), offset_bytes) in shape.vectors.iter().zip(parts).zip(layout.vector_offsets) {
+    for ((count, part), offset_bytes) in shape.vectors.iter().zip(parts).zip(layout.vector_offsets)
+    {
         if let Some(count) = count {
             let shape = (1, *count);
             found.push(Tensor { id: id(part), shape, offset_bytes, dtype: Dtype::F32 });

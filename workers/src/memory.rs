@@ -22,7 +22,9 @@ use shm::Segment;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// A buffer ends behind its segment.
-    #[error("The plan's buffer {buffer} ends at byte {end_bytes} of a segment of {size_bytes} bytes; plan and segments must come from the same coordinator.")]
+    #[error(
+        "The plan's buffer {buffer} ends at byte {end_bytes} of a segment of {size_bytes} bytes; plan and segments must come from the same coordinator."
+    )]
     Outside {
         /// The buffer's name.
         buffer: String,
@@ -148,12 +150,7 @@ impl View {
     }
 
     /// Copies `size_bytes` between two different buffers, each with its own offset.
-    pub(crate) fn copy(
-        &self,
-        from: (BufferId, usize),
-        to: (BufferId, usize),
-        size_bytes: usize,
-    ) {
+    pub(crate) fn copy(&self, from: (BufferId, usize), to: (BufferId, usize), size_bytes: usize) {
         assert_ne!(from.0, to.0, "a copy has two buffers");
         let (source, source_at) = self.memories.locate(from.0, from.1, size_bytes);
         let (target, target_at) = self.memories.locate(to.0, to.1, size_bytes);

@@ -53,12 +53,9 @@ impl Role {
         match self {
             Role::Cpu => &[Memory::HostWeights, Memory::HostKv, Memory::HostActivations],
             Role::Gpu => &[Memory::Device],
-            Role::Transfer => &[
-                Memory::HostWeights,
-                Memory::HostKv,
-                Memory::HostActivations,
-                Memory::Device,
-            ],
+            Role::Transfer => {
+                &[Memory::HostWeights, Memory::HostKv, Memory::HostActivations, Memory::Device]
+            }
         }
     }
 }
@@ -67,9 +64,15 @@ impl Role {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightsFrom {
     /// A directory with safetensors files.
-    Safetensors { directory: String },
-    Gguf { path: String },
-    Dummy { seed: u64 },
+    Safetensors {
+        directory: String,
+    },
+    Gguf {
+        path: String,
+    },
+    Dummy {
+        seed: u64,
+    },
 }
 
 /// First message; its descriptors are control, trace, then those of `memories`, in order.
@@ -96,7 +99,10 @@ pub struct Setup {
 pub enum ToWorker {
     Setup(Box<Setup>),
     /// A segment made by another worker; one descriptor.
-    Attach { memory: Memory, size_bytes: u64 },
+    Attach {
+        memory: Memory,
+        size_bytes: u64,
+    },
     /// Host weights are in place: copy resident weights to the device.
     Load,
 }
@@ -105,9 +111,16 @@ pub enum ToWorker {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromWorker {
     /// A segment this worker made; one descriptor.
-    Exported { memory: Memory, size_bytes: u64 },
+    Exported {
+        memory: Memory,
+        size_bytes: u64,
+    },
     Loaded,
-    Ready { kernel_variant: String },
+    Ready {
+        kernel_variant: String,
+    },
     /// One sentence; the worker exits after it.
-    Failed { message: String },
+    Failed {
+        message: String,
+    },
 }

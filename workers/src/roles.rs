@@ -79,7 +79,8 @@ fn follow_parent() -> Result<(), WorkerError> {
 fn install_panic_hook(channel: &Arc<Channel>) {
     let channel = Arc::clone(channel);
     std::panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
-        let message = format!("A worker met a defect in Tandem and aborted: {info}.").replace('\n', " ");
+        let message =
+            format!("A worker met a defect in Tandem and aborted: {info}.").replace('\n', " ");
         if std::env::var_os(DEBUG_ENV).is_some() {
             eprintln!("{message}");
         }
@@ -99,7 +100,8 @@ fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
             expected: "a descriptor per segment",
         })
     };
-    let control = match next().and_then(|fd| Ok(Control::attach(fd, setup.control_bytes as usize)?)) {
+    let control = match next().and_then(|fd| Ok(Control::attach(fd, setup.control_bytes as usize)?))
+    {
         Ok(control) => control,
         Err(error) => {
             let message = error.to_string();
@@ -285,7 +287,9 @@ impl Worker<'_> {
                         failure.get_or_insert(error);
                     }
                 };
-                let spawned = std::thread::Builder::new().name(name.name().to_owned()).spawn_scoped(scope, body);
+                let spawned = std::thread::Builder::new()
+                    .name(name.name().to_owned())
+                    .spawn_scoped(scope, body);
                 if let Err(error) = spawned {
                     let error = WorkerError::Thread(error);
                     self.report(&error, PoisonCode::Setup, setup_culprit(self.role));

@@ -39,9 +39,7 @@ pub fn sequences(
     let mut row0 = 0;
     range.filter_map(move |index| {
         let (sequence, rows, past) = match phase {
-            Phase::Prefill => {
-                (index, table.field(batch, index, Field::PromptLen) as usize, 0)
-            }
+            Phase::Prefill => (index, table.field(batch, index, Field::PromptLen) as usize, 0),
             Phase::Decode => {
                 let sequence = table.row_sequence(batch, index);
                 (sequence, 1, table.field(batch, sequence, Field::Past) as usize)

@@ -161,7 +161,11 @@ impl StepTable {
         match chunk {
             None | Some(Chunk { of: 1, .. }) => 0..units,
             Some(Chunk { index, of }) => {
-                assert_eq!(u32::from(of), self.layout.chunks, "the table holds this split's bounds");
+                assert_eq!(
+                    u32::from(of),
+                    self.layout.chunks,
+                    "the table holds this split's bounds"
+                );
                 assert!(index < of, "chunk {index} of {of}");
                 let first = self.layout.chunk_bounds(batch) + usize::from(index);
                 let range = self.words.load(first) as usize..self.words.load(first + 1) as usize;

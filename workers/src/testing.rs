@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use half::bf16;
-use model::config::ModelConfig;
 use model::ops::{Op, Value};
-use model::source::{Part, SourceError, TensorId, WeightSource};
+use model::source::WeightSource;
 use program::ir::{Instruction, Lane, Phase};
-use program::plan::{Memory, Plan, Weights};
+use program::plan::{Memory, Plan};
 use program::step_table::{Field, Finish, balance_units};
 use shm::{Control, Segment, TraceReader, TraceRecord, TraceSegment};
 
@@ -250,90 +248,4 @@ pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
         let kv_heads = table.kv_heads() as u32;
         table.set_chunk_bounds(batch, &balance_units(&capacities, kv_heads, plan.table.chunks));
     }
-}
-
-/// Weights that are a function of seed, tensor and index: gains near 1, the rest small.
-#[derive(Debug, Clone)]
-pub struct RandomWeights {
-    pub config: ModelConfig,
-    pub seed: u64,
-}
-
-impl RandomWeights {
-    fn value(&self, id: TensorId, index: usize) -> f32 {
-        let (kind, part) = match id {
-            TensorId::Embedding => (1, Part::Matrix),
-            TensorId::Positions => (2, Part::Matrix),
-            TensorId::Head => (3, Part::Matrix),
-            TensorId::FinalNorm { part } => (4, part),
-            TensorId::Layer { layer, op, part } => (16 + layer * 32 + op as usize, part),
-        };
-        let mut hash = self.seed ^ (kind as u64) << 40 ^ (part as u64) << 36 ^ index as u64;
-        for _ in 0..2 {
-            hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
-            hash = (hash ^ hash >> 29).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        }
-        let unit = (hash >> 40) as f32 / 8_388_608.0 - 1.0;
-        match part {
-            Part::Gain => 1.0 + 0.1 * unit,
-            Part::Bias => 0.1 * unit,
-            Part::Matrix => 0.15 * unit,
-        }
-    }
-
-    fn columns(&self, id: TensorId) -> Result<usize, SourceError> {
-        Ok(self.shape(id)?.1)
-    }
-}
-
-impl WeightSource for RandomWeights {
-    fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError> {
-        let config = &self.config;
-        let op = match id {
-            TensorId::Positions => {
-                return Ok((config.max_positions + config.position_offset, config.hidden_size));
-            }
-            TensorId::Embedding => Op::Embed,
-            TensorId::Head => Op::Head,
-            TensorId::FinalNorm { .. } => Op::FinalNorm,
-            TensorId::Layer { op, .. } => op,
-        };
-        let missing = || SourceError::Missing {
-            path: "random weights".to_owned(),
-            tensor: format!("{id:?}"),
-        };
-        let shape = op.weights(config).ok_or_else(missing)?;
-        match id {
-            TensorId::FinalNorm { part } | TensorId::Layer { part, .. } if part != Part::Matrix => {
-                shape.vectors[0].map(|count| (1, count)).ok_or_else(missing)
-            }
-            _ => shape.matrix.ok_or_else(missing),
-        }
-    }
-
-    fn read_bf16(
-        &self,
-        id: TensorId,
-        first_row: usize,
-        out: &mut [bf16],
-    ) -> Result<(), SourceError> {
-        let first = first_row * self.columns(id)?;
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = bf16::from_f32(self.value(id, first + i));
-        }
-        Ok(())
-    }
-
-    fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
-        let first = first_row * self.columns(id)?;
-        for (i, out) in out.iter_mut().enumerate() {
-            *out = self.value(id, first + i);
-        }
-        Ok(())
-    }
-}
-
-/// Whether a plan keeps these weights on the host, for tests that count what was loaded.
-pub fn host_buffer(plan: &Plan, weights: Weights) -> Option<program::ir::BufferId> {
-    plan.weights.iter().find(|placement| placement.weights == weights).map(|found| found.buffer)
 }

@@ -78,7 +78,11 @@ fn cache<'a, T: Element>(operands: &Operands<'a>, compute: &Compute, kv: Kv) -> 
 }
 
 /// Byte offset and f32 count of the chunk's units, from which scores offsets count.
-fn scores_range(operands: &Operands<'_>, compute: &Compute, chunk: Option<Chunk>) -> (usize, usize) {
+fn scores_range(
+    operands: &Operands<'_>,
+    compute: &Compute,
+    chunk: Option<Chunk>,
+) -> (usize, usize) {
     assert!(operands.phase == Phase::Decode, "prefill has the fused form only");
     let units = operands.table.chunk_units(usize::from(compute.at.batch), chunk);
     let stride = operands.table.scores_stride();

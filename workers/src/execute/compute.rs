@@ -164,9 +164,9 @@ impl ComputeState {
         self.tokens.clear();
         for found in sequences(table, phase, compute.at) {
             match phase {
-                Phase::Prefill => self.tokens.extend(
-                    (0..found.rows).map(|i| table.prompt_token(batch, found.sequence, i)),
-                ),
+                Phase::Prefill => self
+                    .tokens
+                    .extend((0..found.rows).map(|i| table.prompt_token(batch, found.sequence, i))),
                 Phase::Decode => self.tokens.push(table.field(batch, found.sequence, Field::Token)),
             }
         }
@@ -235,8 +235,7 @@ impl ComputeState {
         self.kernels.linear(Linear { rows, n, k, x, weight, bias, out });
         if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
             self.list_positions(operands, compute);
-            let heads =
-                if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
+            let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
             let out = operands.output::<T>(compute, rows);
             self.kernels.rope(
                 rows,

@@ -77,7 +77,9 @@ impl Executor {
                     Dtype::F32 => state.run::<f32>(operands, compute),
                 }
             }
-            Instruction::Copy(copy) => copy::execute(&self.plan, &self.view, &self.table, phase, copy),
+            Instruction::Copy(copy) => {
+                copy::execute(&self.plan, &self.view, &self.table, phase, copy)
+            }
             Instruction::Append(append) => {
                 append::execute(&self.plan, &self.view, &self.table, phase, append)
             }

@@ -1,0 +1,300 @@
+//! Rows, units, copies, appends and sampling against a step table in a real control segment.
+
+use std::collections::BTreeMap;
+
+use kernels::Unit;
+use model::config::{Activation, Dtype, Family, ModelConfig};
+use model::ops::{Kv, Op, Value};
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::{Split, parse_chunking};
+use program::compile::compile;
+use program::ir::{Append, At, BufferId, Copy, Moved, Phase, Region};
+use program::map::{Chunk, Home};
+use program::plan::{Plan, RunShape};
+use program::step_table::{Field, Finish};
+use shm::Control;
+
+use crate::execute::sample::{announce, record};
+use crate::execute::{Span, append_spans, copy_spans};
+use crate::rows::{counts, sequences, units};
+use crate::table::StepTable;
+use crate::testing::{Placed, Request, fill};
+
+const AT: At = At { layer: Some(0), batch: 0, micro: 0 };
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        name: "tiny".to_owned(),
+        family: Family::Opt,
+        num_layers: 1,
+        hidden_size: 24,
+        num_heads: 6,
+        num_kv_heads: 3,
+        head_dim: 4,
+        ffn_size: 40,
+        vocab_size: 61,
+        max_positions: 600,
+        norm_eps: 1e-5,
+        activation: Activation::Relu,
+        rope: None,
+        position_offset: 2,
+        qkv_bias: true,
+        out_bias: true,
+        ffn_bias: true,
+        tied_embeddings: true,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: vec![7],
+    }
+}
+
+fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Plan {
+    let config = config();
+    let shape = RunShape {
+        batches,
+        batch_size,
+        max_prompt: 512,
+        max_context: 520,
+        max_new: 8,
+        micro_sequences,
+        dtype: Dtype::Bf16,
+    };
+    let chunking = Some(parse_chunking(&format!("attention={chunks}")).unwrap());
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let policy = Policy::TwoSplit { split: Split { start: 4, end: 5 }, chunking };
+    compile(&config, &shape, &device_map(&policy, &config, true, homes)).unwrap()
+}
+
+struct Run {
+    plan: Plan,
+    control: Control,
+    table: StepTable,
+}
+
+/// A table with prompts of these lengths in the slots of batch 0; 0 leaves a slot empty.
+fn run(plan: Plan, lengths: &[usize], max_new: u32) -> Run {
+    let control = Control::create(1, plan.table.words() * 4).unwrap();
+    let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
+    let group: Vec<Placed> = (0..lengths.len())
+        .filter(|slot| lengths[*slot] > 0)
+        .map(|slot| {
+            let prompt = (0..lengths[slot]).map(|i| (slot * 100 + i) as u32).collect();
+            let request = Request { ignore_eos: false, ..Request::greedy(prompt, max_new) };
+            Placed { batch: 0, slot, request }
+        })
+        .collect();
+    fill(&table, &plan, &group);
+    Run { plan, control, table }
+}
+
+impl Run {
+    /// Prefill's sampling of batch 0, every sequence drawing `token`.
+    fn prefill(&self, token: u32) {
+        for micro in 0..self.plan.shape.micros() {
+            record(&self.table, Phase::Prefill, At { micro, ..AT }, &[7], |_, _| token);
+        }
+    }
+
+    fn copy(&self, moved: Moved, chunk: Option<Chunk>) -> (Vec<Span>, usize) {
+        let region = |id| Region::whole(BufferId(id));
+        let table = Some(region(0));
+        let copy = Copy { moved, at: AT, chunk, from: region(1), to: region(2), table };
+        let mut spans = Vec::new();
+        let rows =
+            copy_spans(&self.plan, &self.table, Phase::Decode, &copy, 640, |span| spans.push(span));
+        (spans, rows)
+    }
+}
+
+fn total(spans: &[Span]) -> usize {
+    spans.iter().map(|span| span.size_bytes).sum()
+}
+
+#[test]
+fn prefill_rows_are_the_prompts_of_a_micro_batch_one_behind_the_other() {
+    let run = run(plan(1, 5, 2, 1), &[3, 0, 1, 512, 4], 2);
+    let found = |micro| -> Vec<(usize, usize, usize, usize)> {
+        sequences(&run.table, Phase::Prefill, At { micro, ..AT })
+            .map(|s| (s.sequence, s.row0, s.rows, s.past))
+            .collect()
+    };
+    assert_eq!(found(0), [(0, 0, 3, 0)]);
+    assert_eq!(found(1), [(2, 0, 1, 0), (3, 1, 512, 0)]);
+    assert_eq!(found(2), [(4, 0, 4, 0)]);
+    assert_eq!(counts(&run.table, Phase::Prefill, At { micro: 1, ..AT }), (2, 513));
+    // Prefill's units look at no cache: three heads, each over its sequence's rows.
+    let prefill: Vec<Unit> =
+        units(&run.table, Phase::Prefill, At { micro: 1, ..AT }, None).collect();
+    assert_eq!(prefill.len(), 6);
+    assert!(prefill.iter().all(|unit| unit.past == 0));
+}
+
+#[test]
+fn units_of_all_chunks_tile_the_cache() {
+    for (lengths, chunks) in [
+        (vec![3, 0, 9, 1], 1),
+        (vec![3, 0, 9, 1], 4),
+        (vec![1, 512, 0, 30], 5),
+        (vec![0, 0, 2, 0], 7),
+    ] {
+        let run = run(plan(1, 4, 4, chunks), &lengths, 5);
+        run.prefill(1);
+        // What an obvious layout gives: every unit its capacity, one behind the other.
+        let mut expected = BTreeMap::new();
+        let mut elements = 0;
+        for (slot, length) in lengths.iter().enumerate() {
+            let capacity = if *length > 0 { length + 5 } else { 0 };
+            for head in 0..3 {
+                if capacity > 0 {
+                    expected.insert((slot, head), elements);
+                }
+                elements += capacity * 4;
+            }
+        }
+        let mut seen = BTreeMap::new();
+        for index in 0..chunks {
+            let chunk = Some(Chunk { index, of: chunks });
+            let mut first = None;
+            for unit in units(&run.table, Phase::Decode, AT, chunk) {
+                let slot = run.table.row_sequence(0, unit.row0 as usize);
+                let place = expected[&(slot, unit.kv_head as usize)];
+                // Offsets count from the chunk's first unit that has an extent.
+                let origin = *first.get_or_insert(place - unit.cache_offset);
+                assert_eq!(unit.cache_offset + origin, place);
+                assert_eq!((unit.past as usize, unit.rows), (lengths[slot], 1));
+                let number = slot * 3 + unit.kv_head as usize;
+                let bound = run.table.chunk_units(0, chunk).start;
+                assert_eq!(unit.scores_offset, (number - bound) * 2 * 520);
+                assert!(seen.insert((slot, unit.kv_head as usize), ()).is_none(), "twice");
+            }
+        }
+        assert_eq!(seen.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn copies_move_what_is_active() {
+    let run = run(plan(1, 4, 4, 3), &[1, 0, 512, 0], 6);
+    run.prefill(1);
+    let (spans, rows) = run.copy(Moved::Cache(Kv::K), None);
+    assert_eq!((total(&spans), rows), (513 * 3 * 4 * 2, 2));
+    let chunk = |index| Some(Chunk { index, of: 3 });
+    let parts: usize =
+        (0..3).map(|index| total(&run.copy(Moved::Cache(Kv::V), chunk(index)).0)).sum();
+    assert_eq!(parts, 513 * 3 * 4 * 2);
+    let row_bytes = |value: Value| {
+        value.row_elements(&run.plan.config).unwrap() * value.element_bytes(Dtype::Bf16)
+    };
+    for value in [Value::Hidden, Value::Query, Value::Key, Value::Ffn, Value::Logits] {
+        let (spans, rows) = run.copy(Moved::Value(value), None);
+        assert_eq!(spans, [Span { offset_bytes: 0, size_bytes: 2 * row_bytes(value) }]);
+        assert_eq!(rows, 2);
+    }
+    assert_eq!(total(&run.copy(Moved::Weights(Op::Q), None).0), 640);
+    // Scores: both query heads of each unit, past + 1 positions.
+    let (spans, _) = run.copy(Moved::Value(Value::Scores), None);
+    assert_eq!(total(&spans), (2 + 513) * 3 * 2 * 4);
+    assert_eq!(spans[3].offset_bytes, (2 * 3) * 2 * 520 * 4);
+}
+
+#[test]
+fn chunks_of_a_value_are_disjoint_and_complete() {
+    let run = run(plan(1, 3, 3, 4), &[40, 7, 90], 6);
+    run.prefill(1);
+    for value in [Value::Attended, Value::Scores, Value::Probabilities] {
+        let mark = |bytes: &mut BTreeMap<usize, u32>, chunk| {
+            for span in run.copy(Moved::Value(value), chunk).0 {
+                for byte in span.offset_bytes..span.offset_bytes + span.size_bytes {
+                    *bytes.entry(byte).or_insert(0) += 1;
+                }
+            }
+        };
+        let (mut whole, mut parts) = (BTreeMap::new(), BTreeMap::new());
+        mark(&mut whole, None);
+        (0..4).for_each(|index| mark(&mut parts, Some(Chunk { index, of: 4 })));
+        assert!(!whole.is_empty() && whole.values().all(|count| *count == 1));
+        assert_eq!(whole, parts, "{value:?}");
+    }
+}
+
+#[test]
+fn appends_go_behind_the_past() {
+    let run = run(plan(1, 3, 3, 2), &[2, 0, 3], 4);
+    let append = |phase, index| {
+        let region = Region::whole(BufferId(0));
+        let chunk = Chunk { index, of: 2 };
+        let append = Append { kv: Kv::K, at: AT, chunk, from: region, to: region, table: region };
+        let mut spans = Vec::new();
+        append_spans(&run.table, phase, &append, |from, to, count| spans.push((from, to, count)));
+        spans
+    };
+    let rows = |spans: &[(usize, usize, usize)]| -> usize { spans.len() };
+    // 5 prompt rows of 3 heads, over both chunks.
+    assert_eq!(rows(&append(Phase::Prefill, 0)) + rows(&append(Phase::Prefill, 1)), 5 * 3);
+    // Head 0 of sequence 0: row 0 to position 0, row 1 to position 1; rows are 12 elements wide.
+    assert_eq!(append(Phase::Prefill, 0)[..2], [(0, 0, 4), (12, 4, 4)]);
+    run.prefill(1);
+    let first = append(Phase::Decode, 0)[0];
+    assert_eq!(first, (0, 2 * 4, 4), "behind two cached positions");
+    let all = append(Phase::Decode, 0).len() + append(Phase::Decode, 1).len();
+    assert_eq!(all, 2 * 3);
+}
+
+#[test]
+fn sampling_ends_sequences_by_eos_length_and_cancel() {
+    let run = run(plan(1, 4, 2, 1), &[3, 2, 0, 5], 3);
+    let table = &run.table;
+    table.set_field(0, 3, Field::IgnoreEos, 1);
+    run.prefill(1);
+    assert_eq!((table.active(0), table.row_sequence(0, 2)), (3, 3));
+    assert_eq!(table.field(0, 0, Field::Past), 3);
+    // Sequence 0 draws an EOS; 3 draws it too but ignores it.
+    record(table, Phase::Decode, AT, &[7], |_, sequence| if sequence == 1 { 2 } else { 7 });
+    assert_eq!(table.field(0, 0, Field::Finish), Finish::Stop as u32);
+    assert_eq!(table.field(0, 0, Field::Generated), 2);
+    assert_eq!((table.output(0, 0, 0), table.output(0, 0, 1)), (1, 7));
+    assert_eq!((table.active(0), table.row_sequence(0, 0), table.row_sequence(0, 1)), (2, 1, 3));
+    // Sequence 1 reaches its length; rows are drawn in the order of the active list.
+    let mut drawn = Vec::new();
+    record(table, Phase::Decode, AT, &[7], |row, sequence| {
+        drawn.push((row, sequence));
+        4
+    });
+    assert_eq!(drawn, [(0, 1), (1, 3)]);
+    assert_eq!(table.active(0), 0);
+    assert_eq!(table.field(0, 1, Field::Finish), Finish::Length as u32);
+    assert_eq!((table.field(0, 1, Field::Past), table.field(0, 1, Field::Remaining)), (4, 0));
+    assert_eq!(table.field(0, 3, Field::Token), 4);
+    // Nobody is left: drawing is not asked for.
+    record(table, Phase::Decode, AT, &[7], |_, _| panic!("no row is active"));
+}
+
+#[test]
+fn a_cancelled_sequence_ends_at_the_next_sample() {
+    let run = run(plan(1, 2, 2, 1), &[3, 2], 8);
+    run.prefill(1);
+    run.table.set_field(0, 1, Field::Cancel, 1);
+    record(&run.table, Phase::Decode, AT, &[7], |_, _| 5);
+    assert_eq!(run.table.field(0, 1, Field::Finish), Finish::Stop as u32);
+    assert_eq!((run.table.active(0), run.table.row_sequence(0, 0)), (1, 0));
+}
+
+#[test]
+fn the_last_step_is_lowered_one_step_ahead_and_never_below() {
+    let run = run(plan(2, 2, 2, 1), &[3, 2], 6);
+    let Run { control, table, .. } = &run;
+    control.set_last_step(Some(5));
+    run.prefill(1);
+    announce(control, table, 0);
+    assert_eq!((control.last_step(), control.steps().value()), (Some(5), 1));
+    // Sequence 0 ends by EOS in step 1, and 1 has 4 tokens to go.
+    record(table, Phase::Decode, AT, &[7], |row, _| if row == 0 { 7 } else { 1 });
+    announce(control, table, 1);
+    assert_eq!(control.last_step(), Some(5));
+    // All end in step 2: the step after it may have begun, so it is the last.
+    record(table, Phase::Decode, AT, &[7], |_, _| 7);
+    announce(control, table, 2);
+    assert_eq!((control.last_step(), control.steps().value()), (Some(3), 3));
+    announce(control, table, 3);
+    assert_eq!(control.last_step(), Some(3));
+}
