@@ -1,0 +1,231 @@
+//! The key-value part of a GGUF file and typed access to it, for `config` and `gguf_tokenizer`.
+//!
+//! The file's many integer and float widths are folded into one of each: a reader asks for a number
+//! of a certain range, and whether the writer chose u32 or i64 for it does not matter.
+
+use std::collections::HashMap;
+
+/// A metadata value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    /// f32 values are exact in f64.
+    Float(f64),
+    Text(String),
+    Array(Array),
+}
+
+/// A metadata array; all elements have one type.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Array {
+    Bools(Vec<bool>),
+    Unsigned(Vec<u64>),
+    Signed(Vec<i64>),
+    Floats(Vec<f64>),
+    Texts(Vec<String>),
+    Arrays(Vec<Array>),
+}
+
+/// A key that is missing or holds something else than its meaning asks for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    #[error("the metadata key {key} is missing")]
+    Missing { key: String },
+    #[error("the metadata key {key} holds {found}, but {expected} is needed")]
+    Kind { key: String, expected: &'static str, found: String },
+}
+
+/// All metadata of one file.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Metadata {
+    values: HashMap<String, Value>,
+}
+
+impl Metadata {
+    /// Adds a value; `false` when the key was there already (it then keeps the new value).
+    pub(super) fn insert(&mut self, key: String, value: Value) -> bool {
+        self.values.insert(key, value).is_none()
+    }
+
+    /// The value of a key as stored.
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        self.values.get(key)
+    }
+
+    /// A string; `None` when the key is absent.
+    ///
+    /// # Errors
+    /// A value that is no string.
+    pub fn text(&self, key: &str) -> Result<Option<&str>, MetadataError> {
+        self.convert(key, "a string", |value| match value {
+            Value::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// A boolean; `None` when the key is absent.
+    ///
+    /// # Errors
+    /// A value that is no boolean.
+    pub fn boolean(&self, key: &str) -> Result<Option<bool>, MetadataError> {
+        self.convert(key, "a boolean", |value| match value {
+            Value::Bool(flag) => Some(*flag),
+            _ => None,
+        })
+    }
+
+    /// An integer from 0 to `u32::MAX`; `None` when the key is absent.
+    ///
+    /// # Errors
+    /// A value that is no integer, is negative or too large.
+    pub fn integer(&self, key: &str) -> Result<Option<u32>, MetadataError> {
+        self.convert(key, "an integer from 0 to 4294967295", |value| match *value {
+            Value::Unsigned(number) => u32::try_from(number).ok(),
+            Value::Signed(number) => u32::try_from(number).ok(),
+            _ => None,
+        })
+    }
+
+    /// As [`Metadata::integer`], where a writer may give one value for all layers or an array with
+    /// one for each; the array's values must then be equal, as every layer is computed alike.
+    ///
+    /// # Errors
+    /// As `integer`; an array that is empty or of different numbers.
+    pub fn layer_integer(&self, key: &str) -> Result<Option<u32>, MetadataError> {
+        let Some(Value::Array(array)) = self.value(key) else {
+            return self.integer(key);
+        };
+        self.convert(key, "one integer from 0 to 4294967295 for all layers", |_| match array {
+            Array::Unsigned(numbers) => same(numbers).and_then(|n| u32::try_from(n).ok()),
+            Array::Signed(numbers) => same(numbers).and_then(|n| u32::try_from(n).ok()),
+            _ => None,
+        })
+    }
+
+    /// A number, integers among them; `None` when the key is absent.
+    ///
+    /// # Errors
+    /// A value that is no number, or not finite.
+    pub fn number(&self, key: &str) -> Result<Option<f64>, MetadataError> {
+        self.convert(key, "a finite number", |value| match *value {
+            Value::Float(number) => Some(number).filter(|number| number.is_finite()),
+            Value::Unsigned(number) => Some(number as f64),
+            Value::Signed(number) => Some(number as f64),
+            _ => None,
+        })
+    }
+
+    /// An array of strings; `None` when the key is absent.
+    ///
+    /// # Errors
+    /// A value that is no array of strings.
+    pub fn texts(&self, key: &str) -> Result<Option<&[String]>, MetadataError> {
+        self.convert(key, "an array of strings", |value| match value {
+            Value::Array(Array::Texts(texts)) => Some(texts.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// An array of floats; `None` when the key is absent.
+    ///
+    /// # Errors
+    /// A value that is no array of floats.
+    pub fn floats(&self, key: &str) -> Result<Option<&[f64]>, MetadataError> {
+        self.convert(key, "an array of floats", |value| match value {
+            Value::Array(Array::Floats(floats)) => Some(floats.as_slice()),
+            _ => None,
+        })
+    }
+
+    /// An array of integers from 0 to `u32::MAX`; `None` when the key is absent.
+    ///
+    /// # Errors
+    /// A value that is no such array.
+    pub fn integers(&self, key: &str) -> Result<Option<Vec<u32>>, MetadataError> {
+        self.convert(key, "an array of integers from 0 to 4294967295", |value| match value {
+            Value::Array(Array::Unsigned(numbers)) => {
+                numbers.iter().map(|n| u32::try_from(*n).ok()).collect()
+            }
+            Value::Array(Array::Signed(numbers)) => {
+                numbers.iter().map(|n| u32::try_from(*n).ok()).collect()
+            }
+            _ => None,
+        })
+    }
+
+    fn convert<'a, T>(
+        &'a self,
+        key: &str,
+        expected: &'static str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, MetadataError> {
+        let Some(value) = self.value(key) else {
+            return Ok(None);
+        };
+        convert(value).map(Some).ok_or_else(|| MetadataError::Kind {
+            key: key.to_owned(),
+            expected,
+            found: value.describe(),
+        })
+    }
+}
+
+/// The required form of an accessor's answer.
+pub fn required<T>(key: &str, value: Option<T>) -> Result<T, MetadataError> {
+    value.ok_or_else(|| MetadataError::Missing { key: key.to_owned() })
+}
+
+impl Value {
+    /// The value for an error message, short whatever the file holds.
+    fn describe(&self) -> String {
+        match self {
+            Value::Bool(flag) => format!("the boolean {flag}"),
+            Value::Unsigned(number) => format!("the integer {number}"),
+            Value::Signed(number) => format!("the integer {number}"),
+            Value::Float(number) => format!("the number {number}"),
+            Value::Text(text) => {
+                let head: String = text.chars().take(40).collect();
+                format!("the string {head:?}")
+            }
+            Value::Array(array) => array.describe(),
+        }
+    }
+}
+
+impl Array {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Array::Bools(items) => items.len(),
+            Array::Unsigned(items) => items.len(),
+            Array::Signed(items) => items.len(),
+            Array::Floats(items) => items.len(),
+            Array::Texts(items) => items.len(),
+            Array::Arrays(items) => items.len(),
+        }
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn describe(&self) -> String {
+        let kind = match self {
+            Array::Bools(_) => "booleans",
+            Array::Unsigned(_) | Array::Signed(_) => "integers",
+            Array::Floats(_) => "floats",
+            Array::Texts(_) => "strings",
+            Array::Arrays(_) => "arrays",
+        };
+        format!("an array of {} {kind}", self.len())
+    }
+}
+
+/// The one value that all of `numbers` have.
+fn same<T: Copy + PartialEq>(numbers: &[T]) -> Option<T> {
+    let first = *numbers.first()?;
+    numbers.iter().all(|number| *number == first).then_some(first)
+}

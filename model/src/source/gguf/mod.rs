@@ -1,0 +1,313 @@
+//! GGUF files as a source of weights: a bounds-checked reader of our own.
+//!
+//! `parse` reads the head of the file, `metadata` holds its keys, `config` makes a model
+//! configuration of them, `dequantise` knows the tensor types and `layout` which tensor holds what
+//! in which order of rows. [`GgufSource`] joins them for the loader; `gguf_tokenizer` reads its
+//! metadata.
+//!
+//! Invariants: when [`GgufSource::open`] succeeds, every tensor of the configuration is there, has
+//! its shape and a supported type and lies inside the file; and there is no tensor whose meaning is
+//! not known. Tensors are read with positioned reads, so a file cut off later is an error, not a
+//! signal.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use half::bf16;
+
+use super::{SourceError, StoredType, TensorId, WeightSource};
+use crate::config::ModelConfig;
+
+mod config;
+mod dequantise;
+mod layout;
+pub mod metadata;
+mod parse;
+
+use dequantise::{SUPPORTED, TensorType, dequantise, row_bytes};
+use metadata::Metadata;
+use parse::{ParseError, TensorInfo};
+
+/// Rows are read in pieces of about this size: large enough that the system call does not matter,
+/// small enough for the second-level cache.
+const READ_BYTES: usize = 256 << 10;
+
+/// Half the size of a head; heads have 64 to 256 elements.
+const MAX_ROPE_FACTORS: usize = 1 << 16;
+
+/// A GGUF file with a model whose weights can be read.
+#[derive(Debug)]
+pub struct GgufSource {
+    path: String,
+    file: File,
+    metadata: Metadata,
+    config: ModelConfig,
+    tensors: HashMap<String, TensorInfo>,
+}
+
+/// A tensor that was looked up: where its rows are and how they are ordered.
+struct Rows<'a> {
+    name: String,
+    stored: StoredType,
+    offset: u64,
+    rows: usize,
+    row_elements: usize,
+    order: Order,
+    source: &'a GgufSource,
+}
+
+/// How the file orders a tensor's rows.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    /// As the model means them.
+    Stored,
+    /// The rows of each group of `head` rows are permuted for GGML's rope.
+    PermutedRows { head: usize },
+    /// The same for the elements of a vector.
+    PermutedElements { head: usize },
+}
+
+impl GgufSource {
+    /// Opens a file and checks its head against the needs of its architecture. Tensor data is not
+    /// read, except for a rope factor table.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is no GGUF file or is damaged; an architecture, a variant of one
+    /// or a tensor type that is not supported; missing or misshapen tensors.
+    pub fn open(path: &Path) -> Result<Self, SourceError> {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let path_text = path.display().to_string();
+        let io = |source| SourceError::Io { path: path_text.clone(), source };
+        let format = |reason: String| SourceError::Format { path: path_text.clone(), reason };
+
+        let file = File::open(path).map_err(io)?;
+        let file_bytes = file.metadata().map_err(io)?.len();
+        let parsed = parse::parse(BufReader::new(&file), file_bytes);
+        let parsed = parsed.map_err(|error| match error {
+            ParseError::Io(source) => io(source),
+            other => format(other.to_string()),
+        })?;
+        let mut facts = layout::tensor_facts(&parsed.tensors);
+        if let Some(info) = parsed.tensors.get(layout::ROPE_FACTORS) {
+            facts.rope_factors = Some(read_factors(&file, info, &path_text)?);
+        }
+        let config = config::model_config(&parsed.metadata, name, &facts)
+            .map_err(|error| format(error.to_string()))?;
+        let source = Self {
+            path: path_text,
+            file,
+            metadata: parsed.metadata,
+            config,
+            tensors: parsed.tensors,
+        };
+        source.check_tensors()?;
+        Ok(source)
+    }
+
+    /// The model in the file.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// All metadata; `gguf_tokenizer` makes a tokenizer of it.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The path that was opened, for messages.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The type a tensor is stored as.
+    ///
+    /// # Errors
+    /// A tensor the model does not have.
+    pub fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
+        self.rows(id).map(|rows| rows.stored)
+    }
+
+    /// That everything the model needs is there, and nothing else that would change its results.
+    fn check_tensors(&self) -> Result<(), SourceError> {
+        let mut known = HashSet::new();
+        for id in layout::tensor_ids(&self.config) {
+            known.insert(self.rows(id)?.name);
+        }
+        // The first in the alphabet, so that the message does not depend on the hash order.
+        let unknown = self
+            .tensors
+            .keys()
+            .filter(|name| !known.contains(*name) && !layout::is_ignored(name))
+            .min();
+        match unknown {
+            None => Ok(()),
+            Some(name) => Err(SourceError::Format {
+                path: self.path.clone(),
+                reason: format!(
+                    "tensor {name:?} belongs to a variant of the architecture that is not supported"
+                ),
+            }),
+        }
+    }
+
+    fn rows(&self, id: TensorId) -> Result<Rows<'_>, SourceError> {
+        let missing = |tensor: String| SourceError::Missing { path: self.path.clone(), tensor };
+        let (Some(name), Some(expected)) =
+            (layout::name(&self.config, id), layout::shape(&self.config, id))
+        else {
+            return Err(missing(format!("for {id:?}")));
+        };
+        let info = self.tensors.get(&name).ok_or_else(|| missing(name.clone()))?;
+        if info.shape != expected {
+            return Err(SourceError::Shape {
+                path: self.path.clone(),
+                tensor: name,
+                found: info.shape.clone(),
+                expected,
+            });
+        }
+        let TensorType::Known(stored) = info.tensor_type else {
+            return Err(SourceError::Type {
+                path: self.path.clone(),
+                tensor: name,
+                found: info.tensor_type.name(),
+                supported: SUPPORTED,
+            });
+        };
+        let permuted_head = layout::is_permuted(&self.config, id).then_some(self.config.head_dim);
+        let (rows, row_elements, order) = match (expected.as_slice(), permuted_head) {
+            ([rows, elements], None) => (*rows, *elements, Order::Stored),
+            ([rows, elements], Some(head)) => (*rows, *elements, Order::PermutedRows { head }),
+            (vector, None) => (1, vector.iter().product(), Order::Stored),
+            (vector, Some(head)) => (1, vector.iter().product(), Order::PermutedElements { head }),
+        };
+        Ok(Rows { name, stored, offset: info.offset, rows, row_elements, order, source: self })
+    }
+}
+
+/// The rope factor table, which configuration needs before there is a source.
+fn read_factors(file: &File, info: &TensorInfo, path: &str) -> Result<Vec<f32>, SourceError> {
+    let n = match (info.tensor_type, info.shape.as_slice()) {
+        (TensorType::Known(StoredType::F32), &[n]) if n <= MAX_ROPE_FACTORS => n,
+        _ => {
+            return Err(SourceError::Format {
+                path: path.to_owned(),
+                reason: format!("tensor {} is no short vector of F32", layout::ROPE_FACTORS),
+            });
+        }
+    };
+    let mut bytes = vec![0; row_bytes(StoredType::F32, n)];
+    file.read_exact_at(&mut bytes, info.offset)
+        .map_err(|source| SourceError::Io { path: path.to_owned(), source })?;
+    let mut factors = vec![0.0; n];
+    dequantise(StoredType::F32, &bytes, &mut factors);
+    Ok(factors)
+}
+
+impl WeightSource for GgufSource {
+    fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError> {
+        self.rows(id).map(|rows| (rows.rows, rows.row_elements))
+    }
+
+    fn read_bf16(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        out: &mut [bf16],
+    ) -> Result<(), SourceError> {
+        let rows = self.rows(id)?;
+        let (elements, stored) = (rows.row_elements, rows.stored);
+        let mut exact = vec![0.0; elements];
+        rows.visit(first_row, out.len(), |row, bytes| {
+            dequantise(stored, bytes, &mut exact);
+            for (out, value) in out[row * elements..][..elements].iter_mut().zip(&exact) {
+                *out = bf16::from_f32(*value);
+            }
+        })?;
+        rows.order.restore_elements(out);
+        Ok(())
+    }
+
+    fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
+        let rows = self.rows(id)?;
+        let (elements, stored) = (rows.row_elements, rows.stored);
+        rows.visit(first_row, out.len(), |row, bytes| {
+            dequantise(stored, bytes, &mut out[row * elements..][..elements]);
+        })?;
+        rows.order.restore_elements(out);
+        Ok(())
+    }
+}
+
+impl Rows<'_> {
+    /// Calls `each` with the number of a row, counted from `first_row`, and the row's stored bytes,
+    /// for as many rows as `out_elements` hold, in no certain order.
+    ///
+    /// # Panics
+    /// When `out_elements` are no whole rows, or more than there are behind `first_row`.
+    fn visit(
+        &self,
+        first_row: usize,
+        out_elements: usize,
+        mut each: impl FnMut(usize, &[u8]),
+    ) -> Result<(), SourceError> {
+        assert_eq!(out_elements % self.row_elements, 0, "{}: not whole rows", self.name);
+        let count = out_elements / self.row_elements;
+        let last = first_row.checked_add(count).filter(|last| *last <= self.rows);
+        let last = last.unwrap_or_else(|| {
+            panic!("{} has {} rows, not {first_row} + {count}", self.name, self.rows)
+        });
+        let row_bytes = row_bytes(self.stored, self.row_elements);
+        // A head's rows lie among each other, so a head is read whole and picked from.
+        let (first, step) = match self.order {
+            Order::PermutedRows { head } => (first_row / head * head, head),
+            _ => (first_row, (READ_BYTES / row_bytes).max(1)),
+        };
+        let mut bytes = Vec::new();
+        for start in (first..last).step_by(step) {
+            let end = match self.order {
+                Order::PermutedRows { .. } => start + step,
+                _ => (start + step).min(last),
+            };
+            bytes.resize((end - start) * row_bytes, 0);
+            let at = self.offset + (start * row_bytes) as u64;
+            self.source.file.read_exact_at(&mut bytes, at).map_err(|source| SourceError::Io {
+                path: format!("{}, tensor {}", self.source.path, self.name),
+                source,
+            })?;
+            for row in start.max(first_row)..end.min(last) {
+                let stored_row = match self.order {
+                    Order::PermutedRows { head } => layout::permuted_index(row - start, head),
+                    _ => row - start,
+                };
+                each(row - first_row, &bytes[stored_row * row_bytes..][..row_bytes]);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Order {
+    /// Puts the elements of a permuted vector, read whole, into the model's order.
+    fn restore_elements<T: Copy>(self, vector: &mut [T]) {
+        let Order::PermutedElements { head } = self else {
+            return;
+        };
+        let mut stored = Vec::with_capacity(head);
+        for group in vector.chunks_exact_mut(head) {
+            stored.clear();
+            stored.extend_from_slice(group);
+            for (index, element) in group.iter_mut().enumerate() {
+                *element = stored[layout::permuted_index(index, head)];
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+pub(crate) mod writer;

@@ -1,0 +1,161 @@
+use super::super::metadata::{Array, Value};
+use super::*;
+use crate::config::{Activation, Rope, RopeScaling};
+
+#[test]
+fn llama_metadata_becomes_a_configuration() {
+    let mut writer = small_model("llama");
+    writer.set("llama.rope.freq_base", Value::Float(500_000.0));
+    writer.integer("tokenizer.ggml.bos_token_id", 1);
+    writer.integer("tokenizer.ggml.eos_token_id", 2);
+    writer.integer("tokenizer.ggml.eot_token_id", 3);
+    let config = open(&writer).expect("a good file").config().clone();
+    let expected = ModelConfig {
+        name: "small".to_owned(),
+        family: Family::Llama,
+        num_layers: LAYERS,
+        hidden_size: HIDDEN,
+        num_heads: HEADS,
+        num_kv_heads: KV_HEADS,
+        head_dim: HEAD_DIM,
+        ffn_size: FFN,
+        vocab_size: VOCAB,
+        max_positions: 128,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 500_000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: false,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: true,
+        sliding_window: None,
+        bos_token_id: Some(1),
+        eos_token_ids: vec![2, 3],
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn qwen2_has_biases_and_an_untied_head_when_the_file_has_one() {
+    let mut writer = small_model("qwen2");
+    let head = values("head", VOCAB * HIDDEN);
+    writer.tensor_f32("output.weight", &[VOCAB, HIDDEN], &head);
+    let source = open(&writer).expect("a good file");
+    assert_eq!(source.config().family, Family::Qwen2);
+    assert!(source.config().qkv_bias && !source.config().tied_embeddings);
+    assert_eq!(read_f32(&source, TensorId::Head), head);
+    let tied = open(&small_model("qwen2")).expect("a good file");
+    assert_eq!(read_f32(&tied, TensorId::Head), read_f32(&tied, TensorId::Embedding));
+}
+
+#[test]
+fn explicit_head_size_and_per_layer_arrays_are_read() {
+    let mut writer = small_model("llama");
+    writer.integer("llama.attention.key_length", HEAD_DIM as u64);
+    writer.integer("llama.attention.sliding_window", 64);
+    let same = Value::Array(Array::Signed(vec![KV_HEADS as i64; LAYERS]));
+    writer.set("llama.attention.head_count_kv", same);
+    let config = open(&writer).expect("a good file").config().clone();
+    assert_eq!((config.head_dim, config.num_kv_heads), (HEAD_DIM, KV_HEADS));
+    assert_eq!(config.sliding_window, Some(64));
+
+    writer.set("llama.attention.head_count_kv", Value::Array(Array::Signed(vec![2, 4])));
+    let message = refusal(&writer);
+    assert!(message.contains("for all layers"), "{message}");
+}
+
+#[test]
+fn rope_scaling_is_read_or_refused_by_name() {
+    let scaling = |writer: &Writer| {
+        open(writer).map(|source| source.config().rope.clone().expect("rope").scaling)
+    };
+    let mut writer = small_model("llama");
+    writer.text("llama.rope.scaling.type", "linear");
+    writer.set("llama.rope.scaling.factor", Value::Float(4.0));
+    assert_eq!(scaling(&writer).expect("linear"), RopeScaling::Linear { factor: 4.0 });
+    writer.text("llama.rope.scaling.type", "none");
+    assert_eq!(scaling(&writer).expect("none"), RopeScaling::None);
+    writer.text("llama.rope.scaling.type", "yarn");
+    let message = refusal(&writer);
+    assert!(message.contains("rope scaling yarn is not supported"), "{message}");
+    let mut writer = small_model("llama");
+    writer.set("llama.rope.scale_linear", Value::Float(2.0));
+    assert_eq!(scaling(&writer).expect("old key"), RopeScaling::Linear { factor: 2.0 });
+}
+
+#[test]
+fn rope_factors_of_llama3_are_recognised() {
+    // A head of 8 and theta 500000 have the wavelengths 6, 167, 4443 and 118144 positions: two under
+    // 8192 / 4 (kept), one on the ramp, one over 8192 (divided by 8).
+    let ramp = {
+        let wavelength = 2.0 * std::f64::consts::PI * 500_000f64.powf(0.5);
+        let smooth = (8192.0 / wavelength - 1.0) / 3.0;
+        1.0 / ((1.0 - smooth) / 8.0 + smooth)
+    };
+    let mut writer = small_model("llama");
+    writer.set("llama.rope.freq_base", Value::Float(500_000.0));
+    writer.tensor_f32("rope_freqs.weight", &[4], &[1.0, 1.0, ramp as f32, 8.0]);
+    let rope = open(&writer).expect("a good file").config().rope.clone().expect("rope");
+    let expected = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_positions: 8192,
+    };
+    assert_eq!(rope, Rope { theta: 500_000.0, scaling: expected });
+
+    writer.tensor_f32("rope_freqs.weight", &[4], &[1.0; 4]);
+    let rope = open(&writer).expect("a good file").config().rope.clone().expect("rope");
+    assert_eq!(rope.scaling, RopeScaling::None);
+
+    for other in [&[1.0, 2.0, 4.0, 8.0][..], &[1.0, 1.0, 8.0], &[f32::NAN; 4], &[]] {
+        writer.tensor_f32("rope_freqs.weight", &[other.len()], other);
+        let message = refusal(&writer);
+        assert!(message.contains("rope_freqs.weight"), "{message}");
+    }
+}
+
+#[test]
+fn end_tokens_of_llama3_are_found_by_spelling() {
+    let mut writer = small_model("llama");
+    writer.text("tokenizer.ggml.pre", "llama-bpe");
+    writer.integer("tokenizer.ggml.eos_token_id", 5);
+    let tokens = ["a", "b", "<|eot_id|>", "<|eom_id|>", "c", "<|end_of_text|>"];
+    writer.texts("tokenizer.ggml.tokens", &tokens);
+    assert_eq!(open(&writer).expect("a good file").config().eos_token_ids, [5, 2, 3]);
+}
+
+#[test]
+fn what_cannot_run_is_refused_by_name() {
+    let change = |change: &dyn Fn(&mut Writer)| {
+        let mut writer = small_model("llama");
+        change(&mut writer);
+        refusal(&writer)
+    };
+    let cases: [(String, &str); 14] = [
+        (change(&|w| w.text("general.architecture", "gemma2")), "\"gemma2\""),
+        (change(&|w| w.remove("general.architecture")), "general.architecture is missing"),
+        (change(&|w| w.remove("llama.block_count")), "llama.block_count is missing"),
+        (change(&|w| w.integer("llama.block_count", 0)), "a size from 1"),
+        (change(&|w| w.integer("llama.block_count", u64::MAX)), "18446744073709551615"),
+        (change(&|w| w.text("llama.context_length", "long")), "the string \"long\""),
+        (change(&|w| w.integer("llama.attention.head_count_kv", 3)), "a divisor"),
+        (change(&|w| w.integer("llama.attention.head_count", 5)), "a divisor"),
+        (change(&|w| w.integer("llama.rope.dimension_count", 4)), "partial rope"),
+        (change(&|w| w.integer("llama.attention.value_length", 4)), "attention.key_length"),
+        (change(&|w| w.integer("llama.expert_count", 8)), "without experts"),
+        (change(&|w| w.integer("split.count", 3)), "one part of 3"),
+        (change(&|w| w.integer("tokenizer.ggml.eos_token_id", 6)), "inside the vocabulary"),
+        (
+            change(&|w| {
+                w.set("llama.attention.layer_norm_rms_epsilon", Value::Float(f64::NAN));
+            }),
+            "a finite number",
+        ),
+    ];
+    for (message, part) in cases {
+        assert!(message.contains(part), "{message:?} does not say {part:?}");
+        assert!(message.contains("small.gguf: "), "{message:?} does not name the file");
+    }
+}
