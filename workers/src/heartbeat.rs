@@ -1,12 +1,12 @@
 //! The heartbeat: a thread that ticks while its process is scheduled at all, so that the
 //! coordinator notices a stopped worker, and that carries the allocation count over.
 
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use shm::Control;
 use shm::sync::{AtomicU32, Ordering};
-use std::sync::Arc;
 
 use crate::counting;
 use crate::error::WorkerError;
@@ -26,15 +26,20 @@ impl Heartbeat {
     pub(crate) fn start(control: Control, worker: usize) -> Result<Heartbeat, WorkerError> {
         let stop = Arc::new(AtomicU32::new(0));
         let seen = Arc::clone(&stop);
+        // A thread that starts allocates a little, which must not fall behind ready.
+        let started = Arc::new(Barrier::new(2));
+        let up = Arc::clone(&started);
         let thread = std::thread::Builder::new()
             .name("heartbeat".to_owned())
             .spawn(move || {
+                up.wait();
                 while seen.load(Ordering::Relaxed) == 0 {
                     publish(&control, worker);
                     std::thread::park_timeout(PERIOD);
                 }
             })
             .map_err(WorkerError::Thread)?;
+        started.wait();
         Ok(Heartbeat { stop, thread: Some(thread) })
     }
 }

@@ -1,0 +1,335 @@
+//! The three workers as processes, driven as the coordinator drives them: the handshake, groups, no
+//! allocation, and how a worker says that it failed. The test program starts itself again for each
+//! worker, see [`worker_child`].
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use kernels::Variant;
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::source::dummy::DummySource;
+use model::source::{SourceError, WeightSource};
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::parse_split;
+use program::compile::compile;
+use program::ir::Lane;
+use program::map::Home;
+use program::plan::{Memory, Plan, RunShape};
+use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
+use workers::counting::CountingAllocator;
+use workers::protocol::{EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use workers::setup::LaneOptions;
+use workers::table::StepTable;
+use workers::testing::{InProcess, Outcome, Placed, Request, fill};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const CHANNEL_VARIABLE: &str = "TANDEM_TEST_CHANNEL";
+const LIMIT: Duration = Duration::from_secs(60);
+const TRACE_CAPACITY: usize = 4096;
+const SEED: u64 = 3;
+
+/// Not a test of its own: what a worker process of the tests below runs.
+#[test]
+#[ignore = "started by the other tests, with a channel"]
+fn worker_child() {
+    let Ok(number) = std::env::var(CHANNEL_VARIABLE) else {
+        println!("SKIP worker_child: it runs only as a child of the other tests");
+        return;
+    };
+    let number = number.parse().expect("a descriptor");
+    settle_harness();
+    // SAFETY: the number was inherited for this call, and nothing else here owns it.
+    let code = unsafe { workers::roles::worker_main(number, &open_dummy) };
+    #[expect(clippy::disallowed_methods, clippy::exit, reason = "the harness has its own codes")]
+    std::process::exit(i32::from(code));
+}
+
+/// Waits until the harness's main thread sleeps: it allocates on its way there, which would count
+/// as the worker's.
+fn settle_harness() {
+    let stat = format!("/proc/self/task/{}/stat", std::process::id());
+    let until = Instant::now() + LIMIT;
+    while Instant::now() < until {
+        let text = std::fs::read_to_string(&stat).expect("the main thread's state");
+        if text.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S')) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn open_dummy(
+    from: &WeightsFrom,
+    config: &ModelConfig,
+) -> Result<Box<dyn WeightSource>, SourceError> {
+    match from {
+        WeightsFrom::Dummy { seed } => Ok(Box::new(DummySource::new(config.clone(), *seed))),
+        other => Err(SourceError::Format {
+            path: format!("{other:?}"),
+            reason: "this test has dummy weights only".to_owned(),
+        }),
+    }
+}
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        name: "tiny".to_owned(),
+        family: Family::Llama,
+        num_layers: 3,
+        hidden_size: 64,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 16,
+        ffn_size: 96,
+        vocab_size: 200,
+        max_positions: 64,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: false,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+fn plan(split: Option<&str>) -> Plan {
+    let config = config();
+    let shape = RunShape {
+        batches: 2,
+        batch_size: 2,
+        max_prompt: 8,
+        max_context: 20,
+        max_new: 12,
+        micro_sequences: 2,
+        dtype: Dtype::Bf16,
+    };
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+    let policy = match split {
+        None => Policy::CpuOnly,
+        Some(text) => Policy::TwoSplit {
+            split: parse_split(text, &config, None).expect("a split"),
+            chunking: None,
+        },
+    };
+    compile(&config, &shape, &device_map(&policy, &config, true, homes)).expect("compiles")
+}
+
+fn group() -> Vec<Placed> {
+    (0..4)
+        .map(|index: usize| {
+            let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32).collect();
+            let mut request = Request::greedy(prompt, 3 + 3 * index as u32);
+            request.temperature = if index == 2 { 0.8 } else { 0.0 };
+            Placed { batch: index / 2, slot: index % 2, request }
+        })
+        .collect()
+}
+
+struct Worker {
+    role: Role,
+    process: Child,
+    channel: Channel,
+}
+
+impl Worker {
+    fn start(role: Role) -> Worker {
+        let (ours, theirs) = Channel::pair().expect("a channel");
+        let mut command = Command::new(std::env::current_exe().expect("a program"));
+        let number = theirs.hand_to(&mut command);
+        command
+            .args(["worker_child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(CHANNEL_VARIABLE, number.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let process = command.spawn().expect("a process");
+        Worker { role, process, channel: ours }
+    }
+
+    fn send(&self, message: &ToWorker, descriptors: &[BorrowedFd<'_>]) {
+        let bytes = postcard::to_stdvec(message).expect("a message");
+        self.channel.send_large(&bytes, descriptors).expect("sent");
+    }
+
+    fn receive(&self) -> (FromWorker, Vec<OwnedFd>) {
+        let (bytes, descriptors) = self.channel.recv(LIMIT).expect("an answer");
+        (postcard::from_bytes(&bytes).expect("a message"), descriptors)
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let until = Instant::now() + LIMIT;
+        loop {
+            match self.process.try_wait().expect("a child") {
+                Some(status) => return status,
+                None => assert!(Instant::now() < until, "the {} does not end", self.role.name()),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Errors mean that it has ended, which is what is wanted.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Workers of a plan, set up but not answered yet.
+fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec<Worker>) {
+    let lanes = plan.lanes();
+    let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("control");
+    let trace = TraceSegment::create(Lane::ALL.len(), TRACE_CAPACITY).expect("trace");
+    let host = [Memory::HostWeights, Memory::HostKv, Memory::HostActivations];
+    let segments = host.map(|memory| {
+        let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
+        (memory, Segment::create("test", size_bytes).expect("a segment"))
+    });
+    let needed = Role::ALL.into_iter().filter(|role| role.lanes().iter().any(|l| lanes.contains(l)));
+    let workers = needed.map(|role| {
+        let worker = Worker::start(role);
+        let mapped: Vec<_> = segments.iter().filter(|(m, _)| role.memories().contains(m)).collect();
+        let setup = Setup {
+            role,
+            plan: plan.clone(),
+            memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
+            control_bytes: control.segment().size_bytes() as u64,
+            trace_capacity: TRACE_CAPACITY as u32,
+            threads: 2,
+            weights: weights.clone(),
+            link_bytes_per_s: link,
+            wait_timeout_ms: 30_000,
+        };
+        let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
+        descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
+        worker.send(&ToWorker::Setup(Box::new(setup)), &descriptors);
+        worker
+    });
+    let workers = workers.collect();
+    (control, workers)
+}
+
+/// The rest of the handshake, up to all workers being ready.
+fn make_ready(workers: &[Worker]) {
+    let find = |role| workers.iter().find(|worker| worker.role == role);
+    if let (Some(gpu), Some(transfer)) = (find(Role::Gpu), find(Role::Transfer)) {
+        let (exported, descriptors) = gpu.receive();
+        let FromWorker::Exported { memory, size_bytes } = exported else { panic!("{exported:?}") };
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        transfer.send(&ToWorker::Attach { memory, size_bytes }, &borrowed);
+    }
+    let cpu = find(Role::Cpu).expect("a cpu worker");
+    assert_eq!(cpu.receive().0, FromWorker::Loaded);
+    if let Some(transfer) = find(Role::Transfer) {
+        transfer.send(&ToWorker::Load, &[]);
+        assert_eq!(transfer.receive().0, FromWorker::Loaded);
+    }
+    for worker in workers {
+        let (ready, _) = worker.receive();
+        let FromWorker::Ready { kernel_variant } = ready else { panic!("{ready:?}") };
+        assert_eq!(kernel_variant, Variant::from_env().expect("a variant").name());
+    }
+}
+
+fn run_group(plan: &Plan, control: &Control, group: &[Placed]) -> Vec<Outcome> {
+    use program::step_table::Field;
+    let table = StepTable::new(control.extra(0, plan.table.words()), plan);
+    fill(&table, plan, group);
+    let longest = group.iter().map(|placed| placed.request.max_new).max().expect("sequences");
+    let target = control.drained().value() + 1;
+    control.set_last_step(Some(longest - 1));
+    control.groups().signal();
+    control.drained().wait_at_least(target, control.poison(), LIMIT).expect("the lanes drain");
+    let outcome = |placed: &Placed| {
+        let field = |field| table.field(placed.batch, placed.slot, field);
+        let generated = field(Field::Generated) as usize;
+        Outcome {
+            tokens: (0..generated).map(|i| table.output(placed.batch, placed.slot, i)).collect(),
+            finish: field(Field::Finish),
+        }
+    };
+    group.iter().map(outcome).collect()
+}
+
+fn in_process(plan: Plan) -> Vec<Outcome> {
+    let options = LaneOptions {
+        variant: Variant::from_env().expect("a variant"),
+        threads: 1,
+        link_bytes_per_s: None,
+        wait_timeout: LIMIT,
+    };
+    let source = DummySource::new(config(), SEED);
+    let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");
+    let outcomes = lanes.run_group(&group());
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    outcomes
+}
+
+#[test]
+fn processes_give_the_tokens_of_threads_and_allocate_nothing() {
+    let expected = in_process(plan(None));
+    for (split, link) in [(None, None), (Some("k:up"), None), (Some("scores:out"), Some(1 << 30))] {
+        let plan = plan(split);
+        let (control, mut workers) = start(&plan, &WeightsFrom::Dummy { seed: SEED }, link);
+        make_ready(&workers);
+        for _ in 0..3 {
+            assert_eq!(run_group(&plan, &control, &group()), expected, "{split:?}");
+        }
+        let loaded = control.worker(Role::Cpu.index()).load_progress_bytes();
+        assert!(loaded.0 > 0 && loaded.0 == loaded.1, "{loaded:?}");
+        control.set_last_step(Some(EXIT));
+        control.groups().signal();
+        for worker in &mut workers {
+            let role = worker.role;
+            assert!(worker.wait().success(), "{role:?}");
+            let words = control.worker(role.index());
+            assert_eq!(words.state(), WorkerState::Exit);
+            assert_eq!(words.allocations_seen(), 0, "{role:?} {split:?}");
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_cannot_load_says_so_and_poisons() {
+    let plan = plan(Some("scores:out"));
+    let weights = WeightsFrom::Gguf { path: "nowhere.gguf".to_owned() };
+    let (control, mut workers) = start(&plan, &weights, None);
+    let cpu = workers.iter_mut().find(|worker| worker.role == Role::Cpu).expect("a cpu worker");
+    let (failed, _) = cpu.receive();
+    let FromWorker::Failed { message } = failed else { panic!("{failed:?}") };
+    assert!(message.contains("nowhere.gguf") && message.contains("dummy weights only"), "{message}");
+    assert_eq!(cpu.wait().code(), Some(1));
+    assert!(control.poison().cause().is_some());
+}
+
+#[test]
+fn poison_ends_idle_workers_quietly() {
+    let plan = plan(Some("scores:out"));
+    let (control, mut workers) = start(&plan, &WeightsFrom::Dummy { seed: SEED }, None);
+    make_ready(&workers);
+    control.stop(99, 7);
+    for worker in &mut workers {
+        let role = worker.role;
+        // They linger for the coordinator to find the culprit, and leave when it closes.
+        let (_, spare) = Channel::pair().expect("a channel");
+        drop(std::mem::replace(&mut worker.channel, spare));
+        assert_eq!(worker.wait().code(), Some(1), "{role:?}");
+    }
+}
+
+#[test]
+fn a_worker_whose_coordinator_is_gone_ends() {
+    let worker = Worker::start(Role::Transfer);
+    let (_, spare) = Channel::pair().expect("a channel");
+    let mut worker = worker;
+    drop(std::mem::replace(&mut worker.channel, spare));
+    assert_eq!(worker.wait().code(), Some(1));
+}
