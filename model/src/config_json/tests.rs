@@ -1,0 +1,408 @@
+//! Each family's configuration by example, and each refusal by its sentence.
+
+use super::*;
+use crate::config::Family;
+use crate::family::tensor_names;
+use crate::ops::Op;
+use crate::source::{Part, TensorId};
+
+const LLAMA: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 64,
+    "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "vocab_size": 1000,
+    "hidden_act": "silu", "rms_norm_eps": 1e-05, "bos_token_id": 1, "eos_token_id": 2}"#;
+
+const OPT: &str = r#"{"architectures": ["OPTForCausalLM"], "hidden_size": 64, "ffn_dim": 256,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 128,
+    "vocab_size": 500, "activation_function": "relu", "do_layer_norm_before": true,
+    "word_embed_proj_dim": 64, "bos_token_id": 2, "eos_token_id": 2, "torch_dtype": "float16"}"#;
+
+/// `base` with the fields of `changes` put over it.
+fn object(base: &str, changes: &str) -> Map<String, Value> {
+    let mut object: Map<String, Value> = serde_json::from_str(base).unwrap();
+    object.extend(serde_json::from_str::<Map<String, Value>>(changes).unwrap());
+    object
+}
+
+fn read(base: &str, changes: &str) -> Result<ModelConfig, ConfigError> {
+    parse("m", &object(base, changes), &Map::new())
+}
+
+fn good(base: &str, changes: &str) -> ModelConfig {
+    read(base, changes).unwrap_or_else(|error| panic!("{changes}: {error}"))
+}
+
+fn refused(base: &str, changes: &str) -> String {
+    read(base, changes).map(|_| ()).expect_err(changes).to_string()
+}
+
+/// LLaMA's fields under another architecture.
+fn as_architecture(name: &str) -> String {
+    LLAMA.replace("LlamaForCausalLM", name)
+}
+
+#[test]
+fn llama() {
+    let model = good(LLAMA, "{}");
+    assert_eq!(
+        model,
+        ModelConfig {
+            name: "m".to_owned(),
+            family: Family::Llama,
+            num_layers: 3,
+            hidden_size: 64,
+            num_heads: 8,
+            num_kv_heads: 2,
+            head_dim: 8,
+            ffn_size: 160,
+            vocab_size: 1000,
+            max_positions: 512,
+            norm_eps: 1e-5,
+            activation: Activation::Silu,
+            rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+            position_offset: 0,
+            qkv_bias: false,
+            out_bias: false,
+            ffn_bias: false,
+            tied_embeddings: false,
+            sliding_window: None,
+            bos_token_id: Some(1),
+            eos_token_ids: vec![2],
+        }
+    );
+}
+
+#[test]
+fn llama_heads_biases_and_tying() {
+    assert_eq!(good(LLAMA, r#"{"num_key_value_heads": null}"#).num_kv_heads, 8);
+    assert_eq!(good(LLAMA, r#"{"num_key_value_heads": 1}"#).num_kv_heads, 1);
+    // Neither divides the hidden size nor is a multiple of eight.
+    let model = good(LLAMA, r#"{"head_dim": 14, "num_attention_heads": 6}"#);
+    assert_eq!((model.head_dim, model.q_size(), model.kv_size()), (14, 84, 28));
+    let model = good(LLAMA, r#"{"attention_bias": true}"#);
+    assert!(model.qkv_bias && model.out_bias && !model.ffn_bias);
+    let model = good(LLAMA, r#"{"mlp_bias": true, "tie_word_embeddings": true}"#);
+    assert!(!model.qkv_bias && model.ffn_bias && model.tied_embeddings);
+}
+
+#[test]
+fn opt() {
+    let model = good(OPT, "{}");
+    assert_eq!((model.family, model.activation), (Family::Opt, Activation::Relu));
+    assert_eq!((model.head_dim, model.num_kv_heads, model.ffn_size), (16, 4, 256));
+    assert_eq!((model.rope, model.position_offset), (None, 2));
+    assert!(model.qkv_bias && model.out_bias && model.ffn_bias && model.tied_embeddings);
+    assert_eq!(model.norm_eps, 1e-5);
+    let model = good(OPT, r#"{"enable_bias": false, "tie_word_embeddings": false}"#);
+    assert!(!model.qkv_bias && !model.out_bias && !model.ffn_bias && !model.tied_embeddings);
+    assert_eq!(good(OPT, r#"{"activation_function": "gelu"}"#).activation, Activation::Gelu);
+}
+
+#[test]
+fn qwen2_has_biases_and_a_window_only_when_it_is_used() {
+    let qwen2 = as_architecture("Qwen2ForCausalLM");
+    let window = |changes: &str| good(&qwen2, changes).sliding_window;
+    let model = good(&qwen2, "{}");
+    assert!(model.qkv_bias && !model.out_bias && !model.ffn_bias);
+    assert_eq!(model.family, Family::Qwen2);
+    assert_eq!(window(r#"{"sliding_window": 16}"#), None);
+    let used = r#"{"sliding_window": 16, "use_sliding_window": true, "max_window_layers": LAYERS}"#;
+    assert_eq!(window(&used.replace("LAYERS", "2")), Some(16));
+    assert_eq!(window(&used.replace("LAYERS", "0")), Some(16));
+    assert_eq!(window(&used.replace("LAYERS", "3")), None);
+    let typed = r#"{"sliding_window": 16, "use_sliding_window": true, "layer_types": ["KIND"]}"#;
+    assert_eq!(window(&typed.replace("KIND", "sliding_attention")), Some(16));
+    assert_eq!(window(&typed.replace("KIND", "full_attention")), None);
+}
+
+#[test]
+fn mistral_has_a_window_unless_it_says_null() {
+    let mistral = as_architecture("MistralForCausalLM");
+    assert_eq!(good(&mistral, "{}").family, Family::Mistral);
+    assert_eq!(good(&mistral, "{}").sliding_window, Some(4096));
+    assert_eq!(good(&mistral, r#"{"sliding_window": 100}"#).sliding_window, Some(100));
+    assert_eq!(good(&mistral, r#"{"sliding_window": null}"#).sliding_window, None);
+}
+
+#[test]
+fn rope_in_old_and_new_files() {
+    let rope = |changes: &str| good(LLAMA, changes).rope.unwrap();
+    let plain = |theta| Rope { theta, scaling: RopeScaling::None };
+    assert_eq!(rope(r#"{"rope_theta": 500000.0}"#), plain(5e5));
+    assert_eq!(rope(r#"{"rope_theta": 500000.0, "rope_scaling": null}"#), plain(5e5));
+    assert_eq!(
+        rope(r#"{"rope_parameters": {"rope_theta": 7, "rope_type": "default"}}"#),
+        plain(7.0)
+    );
+    assert_eq!(rope(r#"{"rope_theta": 9, "rope_scaling": {"type": "default"}}"#), plain(9.0));
+    let linear = Rope { theta: 1e4, scaling: RopeScaling::Linear { factor: 4.0 } };
+    assert_eq!(rope(r#"{"rope_scaling": {"type": "linear", "factor": 4.0}}"#), linear);
+    assert_eq!(rope(r#"{"rope_scaling": {"rope_type": "linear", "factor": 4}}"#), linear);
+    let llama3 = r#"{"rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+        "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192}}"#;
+    let scaling = RopeScaling::Llama3 {
+        factor: 8.0,
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_positions: 8192,
+    };
+    assert_eq!(rope(llama3), Rope { theta: 5e5, scaling });
+}
+
+#[test]
+fn rope_refusals() {
+    for (changes, sentence) in [
+        (
+            r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}"#,
+            "the rope type yarn is not supported (supported: default, linear, llama3)",
+        ),
+        (
+            r#"{"rope_scaling": {"type": "dynamic", "factor": 4.0}}"#,
+            "the rope type dynamic is not supported (supported: default, linear, llama3)",
+        ),
+        (
+            r#"{"rope_scaling": {"factor": 4.0}}"#,
+            "the rope type without a name is not supported (supported: default, linear, llama3)",
+        ),
+        (
+            r#"{"rope_scaling": {"type": "linear"}}"#,
+            "config.json has no factor, which this architecture needs",
+        ),
+        (
+            r#"{"rope_scaling": {"type": "linear", "factor": 0}}"#,
+            "config.json says factor = 0, where a positive number is needed",
+        ),
+        (
+            r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
+                "high_freq_factor": 4, "original_max_position_embeddings": 64}}"#,
+            "config.json says low_freq_factor = 4, where less than high_freq_factor is needed",
+        ),
+        (
+            r#"{"rope_parameters": {"full_attention": {"rope_type": "default"}}}"#,
+            "a rotary embedding that differs by layer type (full_attention) is not supported",
+        ),
+        (
+            r#"{"partial_rotary_factor": 0.5}"#,
+            "a rotary embedding of a part of each head (0.5) is not supported",
+        ),
+    ] {
+        assert_eq!(refused(LLAMA, changes), sentence);
+    }
+}
+
+#[test]
+fn generation_config_is_asked_first() {
+    let config = object(LLAMA, "{}");
+    let ends = |generation: &str| {
+        let model = parse("m", &config, &object("{}", generation)).unwrap();
+        (model.bos_token_id, model.eos_token_ids)
+    };
+    assert_eq!(ends(r#"{"eos_token_id": [7, 9], "bos_token_id": 5}"#), (Some(5), vec![7, 9]));
+    assert_eq!(ends(r#"{"eos_token_id": 7}"#), (Some(1), vec![7]));
+    assert_eq!(ends("{}"), (Some(1), vec![2]));
+    assert_eq!(good(LLAMA, r#"{"eos_token_id": [3, -1]}"#).eos_token_ids, [3]);
+    assert!(good(LLAMA, r#"{"eos_token_id": null}"#).eos_token_ids.is_empty());
+    let sentence = r#"config.json says eos_token_id = "x", where a token id is needed"#;
+    assert_eq!(refused(LLAMA, r#"{"eos_token_id": "x"}"#), sentence);
+}
+
+#[test]
+fn the_model_type_serves_where_no_architecture_is_named() {
+    assert_eq!(
+        good(LLAMA, r#"{"architectures": null, "model_type": "qwen2"}"#).family,
+        Family::Qwen2
+    );
+    let list =
+        "(supported: LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM, Qwen2ForCausalLM)";
+    assert_eq!(
+        refused(LLAMA, r#"{"architectures": null, "model_type": "bert"}"#),
+        format!("the architecture bert is not supported {list}")
+    );
+    assert_eq!(
+        refused(LLAMA, r#"{"architectures": ["GemmaForCausalLM"], "model_type": "llama"}"#),
+        format!("the architecture GemmaForCausalLM is not supported {list}")
+    );
+}
+
+#[test]
+fn opt_350m_is_refused_by_name() {
+    let norms = refused(OPT, r#"{"do_layer_norm_before": false}"#);
+    assert_eq!(
+        norms,
+        "an OPT with its norms after each half (do_layer_norm_before false), which is OPT-350m, is \
+         not supported; every other published OPT is"
+    );
+    let projection = refused(OPT, r#"{"word_embed_proj_dim": 32}"#);
+    assert_eq!(
+        projection,
+        "an OPT with projected embeddings (word_embed_proj_dim 32, hidden_size 64), as OPT-350m \
+         has, is not supported; every other published OPT is"
+    );
+    let gains = refused(OPT, r#"{"layer_norm_elementwise_affine": false}"#);
+    assert_eq!(gains, "an OPT whose norms have no gains is not supported");
+    let last = refused(OPT, r#"{"_remove_final_layer_norm": true}"#);
+    assert_eq!(last, "an OPT without its final norm is not supported");
+}
+
+#[test]
+fn other_refusals() {
+    for (base, changes, sentence) in [
+        (
+            LLAMA,
+            r#"{"hidden_size": null}"#,
+            "config.json has no hidden_size, which this architecture needs",
+        ),
+        (
+            LLAMA,
+            r#"{"vocab_size": 0}"#,
+            "config.json says vocab_size = 0, where a whole number from 1 to 2^31 is needed",
+        ),
+        (
+            LLAMA,
+            r#"{"num_hidden_layers": "two"}"#,
+            r#"config.json says num_hidden_layers = "two", where a whole number from 1 to 2^31 is needed"#,
+        ),
+        (
+            LLAMA,
+            r#"{"tie_word_embeddings": 1}"#,
+            "config.json says tie_word_embeddings = 1, where true or false is needed",
+        ),
+        (
+            LLAMA,
+            r#"{"head_dim": 9}"#,
+            "the head dimension 9 is odd, but rotary positions rotate pairs",
+        ),
+        (
+            LLAMA,
+            r#"{"num_attention_heads": 6}"#,
+            "hidden_size 64 is not divisible by num_attention_heads 6",
+        ),
+        (
+            OPT,
+            r#"{"num_attention_heads": 5}"#,
+            "hidden_size 64 is not divisible by num_attention_heads 5",
+        ),
+        (
+            LLAMA,
+            r#"{"num_key_value_heads": 3}"#,
+            "num_attention_heads 8 is not divisible by num_key_value_heads 3",
+        ),
+        (
+            LLAMA,
+            r#"{"hidden_act": "gelu"}"#,
+            "the activation gelu is not supported in this family (supported: silu)",
+        ),
+        (
+            OPT,
+            r#"{"activation_function": "gelu_new"}"#,
+            "the activation gelu_new is not supported in this family (supported: relu, gelu)",
+        ),
+        (
+            LLAMA,
+            r#"{"quantization_config": {"quant_method": "gptq", "bits": 4}}"#,
+            "a checkpoint with quantization_config (method gptq) is not supported; use the \
+             unquantised checkpoint, or a GGUF file",
+        ),
+        (
+            LLAMA,
+            r#"{"torch_dtype": "float64"}"#,
+            "a checkpoint stored as float64 is not supported (supported: bfloat16, float16, float32)",
+        ),
+        (
+            LLAMA,
+            r#"{"dtype": "float8_e4m3fn"}"#,
+            "a checkpoint stored as float8_e4m3fn is not supported (supported: bfloat16, float16, \
+             float32)",
+        ),
+    ] {
+        assert_eq!(refused(base, changes), sentence);
+    }
+}
+
+#[test]
+fn a_context_fits_positions_and_window() {
+    let mistral = as_architecture("MistralForCausalLM");
+    let model = good(&mistral, r#"{"sliding_window": 100}"#);
+    assert_eq!(check_context(&model, 100), Ok(()));
+    assert_eq!(
+        check_context(&model, 101).unwrap_err().to_string(),
+        "m attends to the last 100 positions only (its sliding window), and sliding windows are \
+         not supported: prompt + output is 101 tokens, keep it within 100"
+    );
+    let model = good(LLAMA, "{}");
+    assert_eq!(check_context(&model, 512), Ok(()));
+    assert_eq!(
+        check_context(&model, 513).unwrap_err().to_string(),
+        "m was made for 512 positions, but prompt + output is 513"
+    );
+}
+
+#[test]
+fn files_are_read_from_a_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let load = || load(directory.path(), "m");
+    assert!(matches!(load(), Err(ConfigError::Io { .. })));
+    let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
+    write("config.json", LLAMA);
+    assert_eq!(load().unwrap().eos_token_ids, [2]);
+    write("generation_config.json", r#"{"eos_token_id": [4, 5]}"#);
+    assert_eq!(load().unwrap().eos_token_ids, [4, 5]);
+    write("generation_config.json", "[1]");
+    let message = load().unwrap_err().to_string();
+    assert!(message.contains("generation_config.json is not a JSON object"), "{message}");
+    write("config.json", &LLAMA[..LLAMA.len() / 2]);
+    let message = load().unwrap_err().to_string();
+    assert!(message.contains("config.json is not a JSON object"), "{message}");
+}
+
+/// Every tensor of the operation table has a name, and nothing else has.
+#[test]
+fn tensors_have_the_names_of_the_checkpoints() {
+    let llama = good(LLAMA, "{}");
+    let layer = |op, part| TensorId::Layer { layer: 1, op, part };
+    for (id, name) in [
+        (TensorId::Embedding, "model.embed_tokens.weight"),
+        (TensorId::Head, "lm_head.weight"),
+        (TensorId::FinalNorm { part: Part::Gain }, "model.norm.weight"),
+        (layer(Op::Norm0, Part::Gain), "model.layers.1.input_layernorm.weight"),
+        (layer(Op::Q, Part::Matrix), "model.layers.1.self_attn.q_proj.weight"),
+        (layer(Op::K, Part::Bias), "model.layers.1.self_attn.k_proj.bias"),
+        (layer(Op::Out, Part::Matrix), "model.layers.1.self_attn.o_proj.weight"),
+        (layer(Op::Norm1, Part::Gain), "model.layers.1.post_attention_layernorm.weight"),
+        (layer(Op::Gate, Part::Matrix), "model.layers.1.mlp.gate_proj.weight"),
+        (layer(Op::Up, Part::Matrix), "model.layers.1.mlp.up_proj.weight"),
+        (layer(Op::Down, Part::Matrix), "model.layers.1.mlp.down_proj.weight"),
+    ] {
+        assert_eq!(tensor_names(&llama, id), [name]);
+    }
+    let tied = good(LLAMA, r#"{"tie_word_embeddings": true}"#);
+    assert_eq!(tensor_names(&tied, TensorId::Head), ["model.embed_tokens.weight"]);
+    let opt = good(OPT, "{}");
+    for (id, name) in [
+        (TensorId::Embedding, "embed_tokens.weight"),
+        (TensorId::Head, "embed_tokens.weight"),
+        (TensorId::Positions, "embed_positions.weight"),
+        (TensorId::FinalNorm { part: Part::Bias }, "final_layer_norm.bias"),
+        (layer(Op::Norm0, Part::Bias), "layers.1.self_attn_layer_norm.bias"),
+        (layer(Op::V, Part::Matrix), "layers.1.self_attn.v_proj.weight"),
+        (layer(Op::Out, Part::Bias), "layers.1.self_attn.out_proj.bias"),
+        (layer(Op::Norm1, Part::Gain), "layers.1.final_layer_norm.weight"),
+        (layer(Op::Fc0, Part::Matrix), "layers.1.fc1.weight"),
+        (layer(Op::Fc1, Part::Bias), "layers.1.fc2.bias"),
+    ] {
+        assert_eq!(
+            tensor_names(&opt, id),
+            [format!("model.decoder.{name}"), format!("decoder.{name}")]
+        );
+    }
+    for (model, op, part) in [
+        (&llama, Op::Norm0, Part::Bias),
+        (&llama, Op::Fc0, Part::Matrix),
+        (&llama, Op::Q, Part::Gain),
+        (&opt, Op::Gate, Part::Matrix),
+        (&opt, Op::Norm0, Part::Matrix),
+        (&opt, Op::Scores, Part::Matrix),
+    ] {
+        assert!(tensor_names(model, layer(op, part)).is_empty(), "{op:?} {part:?}");
+    }
+}

@@ -1,0 +1,18 @@
+//! Mistral: LLaMA without biases, with a sliding window over the positions that attention sees.
+
+use crate::config::{Family, ModelConfig};
+use crate::config_json::{ConfigError, Fields};
+use crate::family::llama;
+
+/// What the first Mistral had; files that leave the field out mean it, a `null` means no window.
+const SLIDING_WINDOW_DEFAULT: usize = 4096;
+
+/// `MistralForCausalLM`.
+pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let sliding_window = if fields.has("sliding_window") {
+        fields.optional_size("sliding_window")?
+    } else {
+        Some(SLIDING_WINDOW_DEFAULT)
+    };
+    Ok(ModelConfig { sliding_window, ..llama::base(Family::Mistral, name, fields)? })
+}

@@ -1,0 +1,114 @@
+//! OPT: LayerNorm before each half, learned positions with an offset of 2, biases, ReLU.
+
+use crate::config::{Activation, Family, ModelConfig};
+use crate::config_json::{ConfigError, Fields};
+use crate::ops::Op;
+use crate::source::{Part, TensorId};
+
+/// Rows of the position table that precede position 0, left over from padding ids.
+pub(crate) const POSITION_OFFSET: usize = 2;
+/// `torch.nn.LayerNorm`'s epsilon, which OPT's configuration does not name.
+pub(crate) const NORM_EPS: f32 = 1e-5;
+
+/// `OPTForCausalLM`.
+pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
+    refuse_variants(hidden, fields)?;
+    if !hidden.is_multiple_of(heads) {
+        return Err(ConfigError::HiddenByHeads { hidden, heads });
+    }
+    let bias = fields.flag("enable_bias", true)?;
+    let activations = [("relu", Activation::Relu), ("gelu", Activation::Gelu)];
+    Ok(ModelConfig {
+        name: name.to_owned(),
+        family: Family::Opt,
+        num_layers: fields.size("num_hidden_layers")?,
+        hidden_size: hidden,
+        num_heads: heads,
+        num_kv_heads: heads,
+        head_dim: hidden / heads,
+        ffn_size: fields.size("ffn_dim")?,
+        vocab_size: fields.size("vocab_size")?,
+        max_positions: fields.size("max_position_embeddings")?,
+        norm_eps: NORM_EPS,
+        activation: fields.activation(
+            "activation_function",
+            Activation::Relu,
+            &activations,
+            " in this family (supported: relu, gelu)",
+        )?,
+        rope: None,
+        position_offset: POSITION_OFFSET,
+        qkv_bias: bias,
+        out_bias: bias,
+        ffn_bias: bias,
+        tied_embeddings: fields.flag("tie_word_embeddings", true)?,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: Vec::new(),
+    })
+}
+
+/// The variants whose arithmetic differs: OPT-350m and a few fine-tunes.
+fn refuse_variants(hidden: usize, fields: &Fields<'_>) -> Result<(), ConfigError> {
+    let refuse = |what: String, hint| Err(ConfigError::Unsupported { what, hint });
+    if !fields.flag("do_layer_norm_before", true)? {
+        let what = "an OPT with its norms after each half (do_layer_norm_before false), which is \
+                    OPT-350m,";
+        return refuse(what.to_owned(), "; every other published OPT is");
+    }
+    let projected = fields.optional_size("word_embed_proj_dim")?.unwrap_or(hidden);
+    if projected != hidden {
+        let what = format!(
+            "an OPT with projected embeddings (word_embed_proj_dim {projected}, hidden_size \
+             {hidden}), as OPT-350m has,"
+        );
+        return refuse(what, "; every other published OPT is");
+    }
+    if !fields.flag("layer_norm_elementwise_affine", true)? {
+        return refuse("an OPT whose norms have no gains".to_owned(), "");
+    }
+    if fields.flag("_remove_final_layer_norm", false)? {
+        return refuse("an OPT without its final norm".to_owned(), "");
+    }
+    Ok(())
+}
+
+/// Names of OPT's tensors. Checkpoints saved from the bare model lack the prefix `model.`.
+pub(super) fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
+    let tensor = match id {
+        TensorId::Embedding => "embed_tokens.weight".to_owned(),
+        TensorId::Head if config.tied_embeddings => "embed_tokens.weight".to_owned(),
+        TensorId::Head => return vec!["lm_head.weight".to_owned()],
+        TensorId::Positions => "embed_positions.weight".to_owned(),
+        TensorId::FinalNorm { part: Part::Gain } => "final_layer_norm.weight".to_owned(),
+        TensorId::FinalNorm { part: Part::Bias } => "final_layer_norm.bias".to_owned(),
+        TensorId::FinalNorm { part: Part::Matrix } => return Vec::new(),
+        TensorId::Layer { layer, op, part } => match layer_tensor(op, part) {
+            Some(tensor) => format!("layers.{layer}.{tensor}"),
+            None => return Vec::new(),
+        },
+    };
+    vec![format!("model.decoder.{tensor}"), format!("decoder.{tensor}")]
+}
+
+fn layer_tensor(op: Op, part: Part) -> Option<String> {
+    let module = match op {
+        Op::Norm0 => "self_attn_layer_norm",
+        Op::Q => "self_attn.q_proj",
+        Op::K => "self_attn.k_proj",
+        Op::V => "self_attn.v_proj",
+        Op::Out => "self_attn.out_proj",
+        Op::Norm1 => "final_layer_norm",
+        Op::Fc0 => "fc1",
+        Op::Fc1 => "fc2",
+        _ => return None,
+    };
+    let norm = matches!(op, Op::Norm0 | Op::Norm1);
+    match part {
+        Part::Gain if norm => Some(format!("{module}.weight")),
+        Part::Matrix if !norm => Some(format!("{module}.weight")),
+        Part::Bias => Some(format!("{module}.bias")),
+        _ => None,
+    }
+}
