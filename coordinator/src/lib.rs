@@ -1,5 +1,11 @@
-//! What a user sees of Tandem: arguments, the batch job, its files. `main.rs` is only the door.
+//! What a user sees of Tandem: arguments, the batch job, launch and supervision of the workers,
+//! reports. `main.rs` is only the door.
 
+pub mod benchmark;
 pub mod cli;
+pub mod engine;
 pub mod exit;
 pub mod job;
+pub mod opened;
+pub mod report;
+pub mod session;

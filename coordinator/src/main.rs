@@ -3,24 +3,59 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use coordinator::cli::high::Command;
 use coordinator::cli::{Refusal, parse};
 use coordinator::exit::Exit;
+use coordinator::job::error::JobError;
+use coordinator::job::interrupt::Interrupt;
+use coordinator::opened::open_weights;
+use coordinator::session::{self, Usage};
+
+/// Counts what workers allocate while they run, which must be nothing.
+#[global_allocator]
+static ALLOCATOR: workers::counting::CountingAllocator = workers::counting::CountingAllocator;
 
 fn main() -> ExitCode {
-    let (text, exit, to_stdout) = match parse(std::env::args_os()) {
-        // What runs a command is not part of this build yet, and saying so beats pretending.
-        Ok(_) => {
-            let text = "coordinator: this build only reads its command line; it has no engine.\n";
-            (text.to_owned(), Exit::Failure, false)
+    let command = match parse(std::env::args_os()) {
+        Ok(command) => command,
+        Err(Refusal::Told(text)) => {
+            // A closed stdout leaves nobody to tell.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return Exit::Done.into();
         }
-        Err(Refusal::Told(text)) => (text, Exit::Done, true),
-        Err(Refusal::Wrong(text, exit)) => (text, exit, false),
+        Err(Refusal::Wrong(text, exit)) => {
+            let _ = std::io::stderr().write_all(text.as_bytes());
+            return exit.into();
+        }
     };
-    // A closed stdout or stderr leaves nobody to tell.
-    let _ = if to_stdout {
-        std::io::stdout().write_all(text.as_bytes())
-    } else {
-        std::io::stderr().write_all(text.as_bytes())
+    match command {
+        Command::Worker { channel, .. } => {
+            // SAFETY: needed to take over the inherited channel. The coordinator passes its number
+            // to this process alone, and nothing has opened or closed descriptors before.
+            ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) })
+        }
+        Command::Run(run) => {
+            let ran = Interrupt::install()
+                .map_err(anyhow::Error::from)
+                .and_then(|interrupt| session::run(&run, &interrupt));
+            ran.unwrap_or_else(|error| refuse(&error)).into()
+        }
+    }
+}
+
+/// Says what went wrong, causes behind it, and chooses the exit code.
+fn refuse(error: &anyhow::Error) -> Exit {
+    if matches!(error.downcast_ref(), Some(JobError::BrokenPipe)) {
+        return Exit::BrokenPipe;
+    }
+    let exit = match error.downcast_ref::<Usage>() {
+        Some(_) => Exit::Usage,
+        None => Exit::Failure,
     };
-    exit.into()
+    let mut text = format!("coordinator: {error:#}");
+    if !text.ends_with('.') {
+        text.push('.');
+    }
+    let _ = writeln!(std::io::stderr(), "{text}");
+    exit
 }

@@ -1,7 +1,12 @@
 //! Models as Tandem sees them: configuration, the table of operations, tokenizers; and, under
 //! [`source`], the files that weights come from. Pure but for `source`.
 
+pub mod chat;
 pub mod config;
+pub mod config_json;
+pub mod family;
+pub mod known;
+pub mod locate;
 pub mod ops;
 pub mod source;
 pub mod tokenizer;

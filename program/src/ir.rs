@@ -73,10 +73,7 @@ pub struct Region {
 impl Region {
     /// The whole buffer.
     pub const fn whole(buffer: BufferId) -> Region {
-        Region {
-            buffer,
-            chunk: None,
-        }
+        Region { buffer, chunk: None }
     }
 
     /// Whether both may touch the same bytes.

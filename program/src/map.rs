@@ -87,10 +87,7 @@ pub fn layer_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChu
     let Some(Chunking { order, chunks }) = chunking else {
         return config.layer_ops().iter().copied().map(whole).collect();
     };
-    let part = |op, index| OpChunk {
-        op,
-        chunk: Some(Chunk { index, of: chunks }),
-    };
+    let part = |op, index| OpChunk { op, chunk: Some(Chunk { index, of: chunks }) };
     let mut list = Vec::new();
     for &op in config.layer_ops() {
         match (op, order) {
@@ -165,10 +162,7 @@ impl DeviceMap {
     pub fn uses_gpu(&self) -> bool {
         [&self.prefill, &self.decode].iter().any(|phase| {
             [phase.embed, phase.final_norm, phase.head].contains(&Device::Gpu)
-                || phase
-                    .layers
-                    .iter()
-                    .any(|layer| layer.contains(&Device::Gpu))
+                || phase.layers.iter().any(|layer| layer.contains(&Device::Gpu))
         })
     }
 

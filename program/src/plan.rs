@@ -52,12 +52,8 @@ pub enum Memory {
 
 impl Memory {
     /// Those that are segments of their own.
-    pub const SEGMENTS: [Memory; 4] = [
-        Memory::HostWeights,
-        Memory::HostKv,
-        Memory::HostActivations,
-        Memory::Device,
-    ];
+    pub const SEGMENTS: [Memory; 4] =
+        [Memory::HostWeights, Memory::HostKv, Memory::HostActivations, Memory::Device];
 }
 
 /// A named range of a segment.

@@ -77,11 +77,7 @@ impl StepTableLayout {
     }
 
     fn batch(&self, batch: usize) -> usize {
-        assert!(
-            batch < self.batches as usize,
-            "batch {batch} of {}",
-            self.batches
-        );
+        assert!(batch < self.batches as usize, "batch {batch} of {}", self.batches);
         batch * self.batch_words()
     }
 
@@ -144,11 +140,7 @@ pub fn balance_units(capacities: &[u32], kv_heads: u32, chunks: u32) -> Vec<u32>
 /// Most (unit, position) pairs that one part of [`balance_units`] can hold.
 pub fn chunk_positions_max(batch_size: u64, max_context: u64, kv_heads: u64, chunks: u64) -> u64 {
     let total = batch_size * max_context * kv_heads;
-    if chunks == 1 {
-        total
-    } else {
-        total.div_ceil(chunks) + max_context
-    }
+    if chunks == 1 { total } else { total.div_ceil(chunks) + max_context }
 }
 
 #[cfg(test)]
@@ -157,13 +149,8 @@ mod tests {
 
     #[test]
     fn ranges_do_not_overlap() {
-        let layout = StepTableLayout {
-            batches: 2,
-            batch_size: 3,
-            max_prompt: 5,
-            max_new: 4,
-            chunks: 2,
-        };
+        let layout =
+            StepTableLayout { batches: 2, batch_size: 3, max_prompt: 5, max_new: 4, chunks: 2 };
         let mut seen = vec![0u32; layout.words()];
         for batch in 0..2 {
             seen[layout.active(batch)] += 1;
@@ -185,23 +172,17 @@ mod tests {
         let mut state = 7u64;
         for _ in 0..500 {
             let mut next = |n: u64| {
-                state = state
-                    .wrapping_mul(6364136223846793005)
-                    .wrapping_add(1442695040888963407);
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 (state >> 33) % n
             };
             let (sequences, kv_heads, chunks) =
                 (1 + next(6) as usize, 1 + next(8) as u32, 1 + next(9) as u32);
             let max_context = 1 + next(40) as u32;
-            let capacities: Vec<u32> = (0..sequences)
-                .map(|_| next(u64::from(max_context) + 1) as u32)
-                .collect();
+            let capacities: Vec<u32> =
+                (0..sequences).map(|_| next(u64::from(max_context) + 1) as u32).collect();
             let bounds = balance_units(&capacities, kv_heads, chunks);
             assert_eq!(bounds.len(), chunks as usize + 1);
-            assert_eq!(
-                (bounds[0], bounds[chunks as usize]),
-                (0, sequences as u32 * kv_heads)
-            );
+            assert_eq!((bounds[0], bounds[chunks as usize]), (0, sequences as u32 * kv_heads));
             let most = chunk_positions_max(
                 sequences as u64,
                 u64::from(max_context),

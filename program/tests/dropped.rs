@@ -111,6 +111,7 @@ fn choices_of_a_split() {
                 let name = format!("{choices:?}");
                 each_is_needed(&name, &opt, &shape(2, 2), &split(&opt, 2, 7, choices));
                 each_is_needed(&name, &llama, &shape(1, 1), &split(&llama, 5, 9, choices));
+                each_is_needed(&name, &opt, &shape(3, 1), &split(&opt, 2, 7, choices));
             }
         }
     }

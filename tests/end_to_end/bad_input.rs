@@ -14,7 +14,8 @@ struct Said {
 fn run(arguments: &[&str]) -> Said {
     let mut command = coordinator();
     command.args(arguments).env("HF_HUB_CACHE", "/nonexistent/hub").env_remove("HF_HOME");
-    let done = finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"));
+    let done =
+        finish(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts"));
     Said { code: done.status.code(), stderr: text(&done.stderr) }
 }
 
@@ -25,7 +26,11 @@ fn refused(arguments: &[&str], code: i32, words: &[&str]) {
     for word in words {
         assert!(said.stderr.contains(word), "{arguments:?} should say {word:?}: {}", said.stderr);
     }
-    assert!(!said.stderr.contains("panicked") && !said.stderr.contains("backtrace"), "{}", said.stderr);
+    assert!(
+        !said.stderr.contains("panicked") && !said.stderr.contains("backtrace"),
+        "{}",
+        said.stderr
+    );
     assert!(said.stderr.lines().count() < 20, "{}", said.stderr);
 }
 
@@ -53,7 +58,11 @@ fn arguments() {
     refused(&with(&["--device", "emulated", "--split", "scores.3:"]), 2, &["--split-chunks"]);
     refused(&with(&["--device", "cuda:0"]), 1, &["CUDA"]);
     refused(&with(&["--policy", "gpu-only"]), 2, &["--device"]);
-    refused(&["--model", &llama, "--input", "/nonexistent/in.jsonl", "--output", "/tmp/x"], 1, &["/nonexistent/in.jsonl"]);
+    refused(
+        &["--model", &llama, "--input", "/nonexistent/in.jsonl", "--output", "/tmp/x"],
+        1,
+        &["/nonexistent/in.jsonl"],
+    );
 }
 
 #[test]

@@ -23,7 +23,12 @@ pub fn golden(name: &str) -> Value {
 
 /// Token ids of a JSON array.
 pub fn ids(value: &Value) -> Vec<u32> {
-    value.as_array().expect("an array").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
+    value
+        .as_array()
+        .expect("an array")
+        .iter()
+        .map(|id| id.as_u64().expect("an id") as u32)
+        .collect()
 }
 
 /// The binary with no arguments yet.
@@ -97,7 +102,10 @@ pub fn text(bytes: &[u8]) -> String {
 
 /// The first choice's token ids of every line of an output file.
 pub fn token_ids(output: &Path) -> Vec<Vec<u32>> {
-    lines(output).iter().map(|line| ids(&line["response"]["body"]["choices"][0]["token_ids"])).collect()
+    lines(output)
+        .iter()
+        .map(|line| ids(&line["response"]["body"]["choices"][0]["token_ids"]))
+        .collect()
 }
 
 /// The lines of an output file.

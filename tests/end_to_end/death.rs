@@ -13,8 +13,7 @@ use shm::Control;
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
-const WORKERS: [(&str, usize); 3] =
-    [("cpu worker", 0), ("gpu worker", 2), ("transfer worker", 3)];
+const WORKERS: [(&str, usize); 3] = [("cpu worker", 0), ("gpu worker", 2), ("transfer worker", 3)];
 const INSTANTS: u32 = 20;
 /// From death to exit of the coordinator. The design bound is 2 s; this is only a watchdog.
 const WATCHDOG: Duration = Duration::from_secs(30);

@@ -14,7 +14,8 @@ fn run(place: &Place, arguments: &[&str]) {
     let mut command = coordinator();
     command.args(arguments).arg("--report").arg(place.path("report.json"));
     command.arg("--trace").arg(place.path("trace.json")).arg("--quiet");
-    let done = finish(command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("starts"));
+    let done =
+        finish(command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("starts"));
     assert!(done.status.success(), "{}", text(&done.stderr));
 }
 
@@ -65,16 +66,18 @@ fn nothing_is_padded() {
     assert_eq!(sum("embed", "prefill", "rows"), 513);
     // 3 KV heads of 64 elements in bf16.
     let row_bytes = 3 * 64 * 2;
-    assert_eq!(sum("append to the K cache of layer 0", "prefill", "bytes"), 513 * row_bytes);
+    assert_eq!(sum("append to K cache, layer 0", "prefill", "bytes"), 513 * row_bytes);
     // The one decode step streams what was cached before it, not the reserved maximum.
-    assert_eq!(sum("copy of the K cache of layer 0", "decode", "bytes"), 513 * row_bytes);
+    assert_eq!(sum("copy of K cache, layer 0", "decode", "bytes"), 513 * row_bytes);
 }
 
 #[test]
 fn the_coordinators_system_calls_do_not_grow_with_layers() {
     let strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
     if !strace.is_ok_and(|status| status.success()) {
-        println!("SKIP the_coordinators_system_calls_do_not_grow_with_layers: strace is not installed");
+        println!(
+            "SKIP the_coordinators_system_calls_do_not_grow_with_layers: strace is not installed"
+        );
         return;
     }
     let place = Place::new();
@@ -97,7 +100,9 @@ fn the_coordinators_system_calls_do_not_grow_with_layers() {
         done.success().then(|| total.split_whitespace().next()?.parse().ok())?
     };
     let Some(first) = calls("2", "16") else {
-        println!("SKIP the_coordinators_system_calls_do_not_grow_with_layers: strace may not trace here");
+        println!(
+            "SKIP the_coordinators_system_calls_do_not_grow_with_layers: strace may not trace here"
+        );
         return;
     };
     let per_step = |layers: &str, short: u64| -> f64 {

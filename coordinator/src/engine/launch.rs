@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use program::ir::Lane;
 use program::plan::{Memory, Plan};
-use shm::{Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment};
+use shm::{
+    Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
+};
 use workers::protocol::{FromWorker, Role, Setup, ToWorker, WeightsFrom};
 
 use super::supervise::{Supervisor, Worker, WorkerFailure};
@@ -149,8 +151,7 @@ fn spawn(role: Role) -> Result<Worker, LaunchError> {
     let number = theirs.hand_to(&mut command);
     command
         .arg0(format!("tandem {worker}"))
-        .arg("worker")
-        .arg(number.to_string())
+        .args(["worker", worker, &number.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         // A terminal's Ctrl-C is for the coordinator, which then ends the workers in order.
@@ -212,7 +213,8 @@ fn send(
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), LaunchError> {
     let failed = |source| LaunchError::Channel { worker: worker.role.name(), source };
-    let bytes = postcard::to_stdvec(message).map_err(|_| LaunchError::Worker(WorkerFailure::Unknown))?;
+    let bytes =
+        postcard::to_stdvec(message).map_err(|_| LaunchError::Worker(WorkerFailure::Unknown))?;
     worker.channel.send_large(&bytes, descriptors).map_err(failed)
 }
 
@@ -227,7 +229,10 @@ struct Link<'a, 'p> {
 impl Link<'_, '_> {
     fn worker(&mut self, role: Role) -> Result<&mut Worker, LaunchError> {
         let workers = &mut self.launched.supervisor.workers;
-        workers.iter_mut().find(|w| w.role == role).ok_or(LaunchError::Worker(WorkerFailure::Unknown))
+        workers
+            .iter_mut()
+            .find(|w| w.role == role)
+            .ok_or(LaunchError::Worker(WorkerFailure::Unknown))
     }
 
     fn send(&mut self, role: Role, message: &ToWorker, fds: &[OwnedFd]) -> Result<(), LaunchError> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use program::ir::{Instruction, Lane, Phase};
 use program::plan::Plan;
+use program::simulate::{MeasuredCosts, Usage, simulate};
 use shm::TraceRecord;
 
 /// Spans of one group are swept when it ends; more than this many are not kept (and counted).
@@ -40,6 +41,32 @@ pub struct Totals {
 }
 
 impl Totals {
+    fn count_bytes(&mut self, plan: &Plan, span: Span) {
+        use program::ir::Moved;
+        let Some(instruction) = instruction(plan, span) else { return };
+        match instruction {
+            Instruction::Copy(copy) if span.lane == Lane::H2dWeights => match copy.moved {
+                Moved::Cache(_) => self.streamed_kv_bytes += span.record.bytes,
+                Moved::Weights(_) => self.streamed_weight_bytes += span.record.bytes,
+                Moved::Value(_) => {}
+            },
+            Instruction::Compute(compute)
+                if phase_of(&span.record) == Phase::Prefill
+                    && compute.op == model::ops::Op::Embed =>
+            {
+                self.prefill_rows += u64::from(span.record.rows);
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, decode: &Usage) {
+        self.h2d_ns += decode.h2d_busy_ns;
+        self.overlap_ns += decode.h2d_and_cpu_ns;
+        self.decode_ns += decode.total_ns;
+        self.outside_ns += decode.idle_ns;
+    }
+
     /// Share of the h2d lanes' busy time that the CPU computed beside; `None` without transfers.
     pub fn overlap(&self) -> Option<f64> {
         (self.h2d_ns > 0).then(|| self.overlap_ns as f64 / self.h2d_ns as f64)
@@ -73,31 +100,11 @@ impl Collector {
         for span in &self.spans {
             let length = span.record.end_ns - span.record.start_ns;
             *self.totals.busy_ns.entry(span.lane).or_insert(0) += length;
-            self.count_bytes(plan, *span);
+            self.totals.count_bytes(plan, *span);
         }
-        let decode: Vec<Span> =
-            self.spans.iter().filter(|span| phase_of(&span.record) == Phase::Decode).copied().collect();
-        sweep(&decode, &mut self.totals);
-    }
-
-    fn count_bytes(&mut self, plan: &Plan, span: Span) {
-        use program::ir::Moved;
-        let Some(instruction) = instruction(plan, span) else { return };
-        let totals = &mut self.totals;
-        match instruction {
-            Instruction::Copy(copy) if span.lane == Lane::H2dWeights => match copy.moved {
-                Moved::Cache(_) => totals.streamed_kv_bytes += span.record.bytes,
-                Moved::Weights(_) => totals.streamed_weight_bytes += span.record.bytes,
-                Moved::Value(_) => {}
-            },
-            Instruction::Compute(compute)
-                if phase_of(&span.record) == Phase::Prefill
-                    && compute.op == model::ops::Op::Embed =>
-            {
-                totals.prefill_rows += u64::from(span.record.rows);
-            }
-            _ => {}
-        }
+        let decode: Vec<_> =
+            simulator_spans(self.spans.iter()).filter(|span| span.phase == Phase::Decode).collect();
+        self.totals.add(&Usage::of(&decode));
     }
 
     /// Forgets the group's spans.
@@ -120,33 +127,53 @@ pub fn phase_of(record: &TraceRecord) -> Phase {
     if record.phase == Phase::Prefill as u32 { Phase::Prefill } else { Phase::Decode }
 }
 
-/// Walks starts and ends in time order and adds up how long which lanes were busy together.
-fn sweep(spans: &[Span], totals: &mut Totals) {
-    let mut events: Vec<(u64, i32, Lane)> = spans
-        .iter()
-        .flat_map(|span| {
-            [(span.record.start_ns, 1, span.lane), (span.record.end_ns, -1, span.lane)]
-        })
-        .collect();
-    events.sort_unstable();
-    let Some((mut last, _, _)) = events.first().copied() else { return };
-    let mut busy = [0i32; Lane::ALL.len()];
-    for (time, change, lane) in events {
-        let length = time - last;
-        let h2d = busy[Lane::H2dWeights.index()] + busy[Lane::H2dActivations.index()] > 0;
-        totals.decode_ns += length;
-        if h2d {
-            totals.h2d_ns += length;
-        }
-        if h2d && busy[Lane::CpuCompute.index()] > 0 {
-            totals.overlap_ns += length;
-        }
-        if busy.iter().all(|count| *count == 0) {
-            totals.outside_ns += length;
-        }
-        busy[lane.index()] += change;
-        last = time;
+/// The same run in the simulator's terms.
+fn simulator_spans<'a>(
+    spans: impl Iterator<Item = &'a Span> + 'a,
+) -> impl Iterator<Item = program::simulate::Span> + 'a {
+    spans.map(|span| program::simulate::Span {
+        lane: span.lane,
+        phase: phase_of(&span.record),
+        step: span.record.step,
+        instruction: span.record.instruction,
+        start_ns: span.record.start_ns,
+        end_ns: span.record.end_ns,
+    })
+}
+
+/// What the simulator says of the second half of the decode steps, from the first half's costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    pub predicted_ns: f64,
+    pub measured_ns: f64,
+}
+
+/// Fewer decode steps give no medians worth the name.
+const PREDICTED_STEPS_MIN: u32 = 6;
+
+/// Simulates the second half of a group's decode steps with each instruction's median cost in the
+/// first half. `None` with too few steps or an incomplete trace. Both times run from the last span
+/// of the step before to the last span of the last step.
+pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> {
+    let decode: Vec<_> =
+        simulator_spans(spans.iter()).filter(|span| span.phase == Phase::Decode).collect();
+    let steps = decode.iter().map(|span| span.step + 1).max()?;
+    if steps < PREDICTED_STEPS_MIN {
+        return None;
     }
+    let half = steps / 2;
+    // The first step starts cold: nothing was prefetched, caches hold prefill's data.
+    let first: Vec<_> =
+        decode.iter().filter(|span| (1..half).contains(&span.step)).copied().collect();
+    let costs = MeasuredCosts::new(&[&plan.decode], &first, wake_ns).ok()?;
+    let end_of = |spans: &[program::simulate::Span], step: u32| {
+        spans.iter().filter(|span| span.step == step).map(|span| span.end_ns).max()
+    };
+    let simulated = simulate(&plan.decode, &costs, steps).ok()?;
+    let length = |spans: &[program::simulate::Span]| {
+        Some((end_of(spans, steps - 1)? - end_of(spans, half - 1)?) as f64)
+    };
+    Some(Prediction { predicted_ns: length(&simulated.spans)?, measured_ns: length(&decode)? })
 }
 
 #[cfg(test)]
@@ -154,7 +181,8 @@ mod tests {
     use super::*;
 
     fn span(lane: Lane, start_ns: u64, end_ns: u64) -> Span {
-        let record = TraceRecord { start_ns, end_ns, ..TraceRecord::default() };
+        let phase = Phase::Decode as u32;
+        let record = TraceRecord { start_ns, end_ns, phase, ..TraceRecord::default() };
         Span { lane, record }
     }
 
@@ -168,7 +196,7 @@ mod tests {
             span(Lane::D2h, 40, 50),
         ];
         let mut totals = Totals::default();
-        sweep(&spans, &mut totals);
+        totals.add(&Usage::of(&simulator_spans(spans.iter()).collect::<Vec<_>>()));
         assert_eq!((totals.h2d_ns, totals.overlap_ns), (20, 10));
         assert_eq!((totals.decode_ns, totals.outside_ns), (50, 10));
         assert_eq!(totals.overlap(), Some(0.5));

@@ -10,6 +10,7 @@ pub mod launch;
 pub mod measure;
 pub mod memory;
 pub mod supervise;
+mod wake;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,6 +84,7 @@ pub struct RunEngine {
     collector: Collector,
     trace_file: Option<TraceFile>,
     measured: Measured,
+    wake_ns: f64,
     interrupt: Interrupt,
     looked: Instant,
     sampled: Instant,
@@ -125,7 +127,9 @@ impl RunEngine {
         let measured = Measured {
             load: begun.elapsed(),
             load_peaks,
-            kernel_variants: variants.map(|(role, v)| (role.name().to_owned(), v.clone())).collect(),
+            kernel_variants: variants
+                .map(|(role, v)| (role.name().to_owned(), v.clone()))
+                .collect(),
             ..Measured::default()
         };
         let mut readers = Vec::new();
@@ -140,6 +144,7 @@ impl RunEngine {
             collector: Collector::default(),
             trace_file,
             measured,
+            wake_ns: wake::wake_ns(),
             interrupt,
             looked: Instant::now(),
             sampled: Instant::now(),
@@ -255,9 +260,8 @@ impl Engine for RunEngine {
             if step == 0 {
                 prefill = begun.elapsed();
             }
-            generated += group.new_tokens(|index, token| {
-                observer.token(index, token) == Verdict::Stop
-            });
+            generated +=
+                group.new_tokens(|index, token| observer.token(index, token) == Verdict::Stop);
             self.drain_trace();
             if control.last_step().is_some_and(|last| step >= last) {
                 break;
@@ -277,7 +281,7 @@ impl Engine for RunEngine {
             file.add(&plan, &self.collector.spans)
                 .map_err(|error| EngineError::Failed(format!("the trace file: {error}")))?;
         }
-        if let Some(prediction) = measure::predict(&plan, &self.collector.spans) {
+        if let Some(prediction) = measure::predict(&plan, &self.collector.spans, self.wake_ns) {
             measured.prediction = Some(prediction);
         }
         self.collector.clear();

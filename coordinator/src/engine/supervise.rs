@@ -8,8 +8,9 @@ use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use program::ir::{Instruction, Phase};
+use program::ir::Phase;
 use program::plan::Plan;
+use program::validate::describe as describe_instruction;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use shm::{Channel, Control, Position};
 use workers::protocol::{FromWorker, Role};
@@ -233,34 +234,9 @@ fn describe_position(plan: &Plan, lane: program::ir::Lane, position: Position) -
         .lane(lane)
         .and_then(|program| program.instructions.get(position.instruction as usize));
     match instruction {
-        Some(instruction) => format!("in {step}, {}", name(plan, instruction)),
-        None => format!("in {step}"),
-    }
-}
-
-/// `fc0 of layer 3, batch 1`.
-pub(super) fn name(plan: &Plan, instruction: &Instruction) -> String {
-    let what = match instruction {
-        Instruction::Compute(compute) => match compute.chunk {
-            Some(chunk) => format!("{}.{}", compute.op.name(plan.config.family), chunk.index),
-            None => compute.op.name(plan.config.family).to_owned(),
-        },
-        Instruction::Copy(copy) => match copy.moved {
-            program::ir::Moved::Weights(op) => {
-                format!("copy of the weights of {}", op.name(plan.config.family))
-            }
-            program::ir::Moved::Value(value) => format!("copy of {value:?}").to_lowercase(),
-            program::ir::Moved::Cache(kv) => format!("copy of the {kv:?} cache"),
-        },
-        Instruction::Append(append) => format!("append to the {:?} cache", append.kv),
-        Instruction::Wait(wait) => return format!("waiting for {}", wait.lane.name()),
-        Instruction::Signal => return "signalling".to_owned(),
-    };
-    match instruction.at() {
-        Some(program::ir::At { layer: Some(layer), batch, .. }) => {
-            format!("{what} of layer {layer}, batch {batch}")
+        Some(instruction) => {
+            format!("in {step}, {}", describe_instruction(instruction, plan.config.family))
         }
-        Some(at) => format!("{what}, batch {}", at.batch),
-        None => what,
+        None => format!("in {step}"),
     }
 }

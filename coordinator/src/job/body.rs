@@ -25,6 +25,8 @@ pub struct Body {
     pub top_p: f32,
     pub seed: Option<u64>,
     pub stop: Vec<String>,
+    /// End-of-sequence tokens are tokens like others (an extension that vLLM has too).
+    pub ignore_eos: bool,
 }
 
 type Fields = Map<String, Value>;
@@ -61,6 +63,7 @@ pub fn read_body(fields: &Fields, endpoint: Endpoint) -> Result<Body, Rejection>
             .unwrap_or(1.0),
         seed: read_seed(fields)?,
         stop: read_stop(fields)?,
+        ignore_eos: read_flag(fields, "ignore_eos")?,
     })
 }
 
@@ -211,6 +214,11 @@ fn read_seed(fields: &Fields) -> Result<Option<u64>, Rejection> {
     // A negative seed is legal at OpenAI; its bits are as good a key as any.
     let seed = value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64));
     seed.map(Some).ok_or_else(|| invalid("seed", "a whole number"))
+}
+
+fn read_flag(fields: &Fields, name: &str) -> Result<bool, Rejection> {
+    let Some(value) = given(fields, name) else { return Ok(false) };
+    value.as_bool().ok_or_else(|| invalid(name, "true or false"))
 }
 
 fn read_stop(fields: &Fields) -> Result<Vec<String>, Rejection> {

@@ -10,7 +10,7 @@ const IGNORED: [&str; 7] =
     ["model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"];
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 8] = [
+pub const IMPLEMENTED: [&str; 9] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -19,6 +19,7 @@ pub const IMPLEMENTED: [&str; 8] = [
     "top_p",
     "seed",
     "stop",
+    "ignore_eos",
 ];
 
 /// Whether `value` is what OpenAI documents as the default of an unimplemented `field`; `None` for a
@@ -32,8 +33,7 @@ fn is_default(field: &str, value: &Value) -> Option<bool> {
         "presence_penalty" | "frequency_penalty" | "top_logprobs" => value.as_f64() == Some(0.0),
         "logit_bias" => empty_object(),
         "response_format" => {
-            value.as_object().is_some_and(|format| format.len() == 1)
-                && value["type"] == "text"
+            value.as_object().is_some_and(|format| format.len() == 1) && value["type"] == "text"
         }
         "tools" | "functions" => empty_list(),
         // With no tools both mean that no tool is called.

@@ -71,6 +71,7 @@ pub fn request_id(request: &Request) -> String {
     field(&request.temperature.to_le_bytes());
     field(&request.top_p.to_le_bytes());
     field(&request.seed.to_le_bytes());
+    field(&[u8::from(request.ignore_eos)]);
     for prompt in &request.prompts {
         field(&prompt.max_new.to_le_bytes());
         field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());

@@ -132,6 +132,7 @@ fn text_line(text: &str, chat: bool) -> (Endpoint, Body) {
         top_p: 1.0,
         seed: None,
         stop: Vec::new(),
+        ignore_eos: false,
     };
     wrap_as_chat(chat, Endpoint::Completions, &mut body);
     (Endpoint::Completions, body)
@@ -258,5 +259,6 @@ fn build(
         top_p: body.top_p,
         seed: body.seed.unwrap_or(options.seed),
         stop: body.stop.clone(),
+        ignore_eos: body.ignore_eos,
     })
 }

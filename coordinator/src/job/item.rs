@@ -42,6 +42,8 @@ pub struct Request {
     pub seed: u64,
     /// The answer ends before the first of these; none is empty.
     pub stop: Vec<String>,
+    /// End-of-sequence tokens do not end the answer.
+    pub ignore_eos: bool,
 }
 
 /// What is wrong with a request; the name in an error line.

@@ -226,7 +226,7 @@ impl<'a> Job<'a> {
             top_p: request.top_p,
             seed: request.seed,
             id_hash: id_hash(&request.custom_id, ticket.prompt),
-            ignore_eos: false,
+            ignore_eos: request.ignore_eos,
         }
     }
 

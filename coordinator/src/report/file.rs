@@ -51,6 +51,8 @@ pub struct Report {
     pub peak_pss_bytes: BTreeMap<String, u64>,
     /// The same while loading.
     pub load_peak_pss_bytes: BTreeMap<String, u64>,
+    /// Heap allocations of each worker while it ran groups.
+    pub allocations_after_ready: BTreeMap<String, u64>,
     /// Trace records that did not fit and are missing from the figures above.
     pub lost_spans: u64,
 }

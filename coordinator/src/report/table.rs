@@ -16,7 +16,8 @@ pub fn render(report: &Report) -> String {
     );
     let _ = writeln!(text, "{}", phases(report));
     let _ = writeln!(text, "{}", lanes(report));
-    let percent = |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1}%", 100.0 * s));
+    let percent =
+        |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1}%", 100.0 * s));
     let _ = writeln!(
         text,
         "h2d overlapped with CPU compute {}, time outside work {} of decode",

@@ -7,11 +7,11 @@ use std::path::Path;
 
 use program::ir::Lane;
 use program::plan::Plan;
+use program::validate::describe;
 use serde_json::json;
 use workers::protocol::Role;
 
 use crate::engine::measure::{Span, instruction, phase_of};
-use crate::engine::supervise;
 
 /// Writes spans as they come; the file is complete only after [`TraceFile::finish`].
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl TraceFile {
             let record = &span.record;
             let event = json!({
                 "ph": "X",
-                "name": supervise::name(plan, instruction),
+                "name": describe(instruction, plan.config.family),
                 "cat": format!("{:?}", phase_of(record)).to_lowercase(),
                 "pid": role.map_or(0, |role| role.index() + 1),
                 "tid": span.lane.index() + 1,

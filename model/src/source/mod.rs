@@ -1,6 +1,8 @@
 //! Where weights come from: safetensors, GGUF or seeded random numbers, behind one trait.
 
 pub mod dummy;
+pub mod safetensors;
+pub mod gguf;
 
 use std::fmt::Debug;
 

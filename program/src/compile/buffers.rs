@@ -18,21 +18,10 @@ use super::weights_home;
 /// Identity of an activation or slot buffer within a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum PhaseBuffer {
-    Value {
-        value: Value,
-        device: Device,
-        slot: u32,
-    },
-    WeightSlot {
-        op: Op,
-        layer_slot: u16,
-    },
+    Value { value: Value, device: Device, slot: u32 },
+    WeightSlot { op: Op, layer_slot: u16 },
     PositionsSlot,
-    KvSlot {
-        kv: Kv,
-        of: u16,
-        slot: u16,
-    },
+    KvSlot { kv: Kv, of: u16, slot: u16 },
 }
 
 #[derive(Debug)]
@@ -85,12 +74,7 @@ impl<'a> Buffers<'a> {
         let size_bytes = align_up(size_bytes) as u64;
         let offset_bytes = *end;
         *end += size_bytes;
-        self.list.push(Buffer {
-            name,
-            memory,
-            offset_bytes,
-            size_bytes,
-        });
+        self.list.push(Buffer { name, memory, offset_bytes, size_bytes });
         BufferId(self.list.len() as u32 - 1)
     }
 
@@ -140,17 +124,10 @@ impl<'a> Buffers<'a> {
         let phases = [&map.prefill, &map.decode];
         let mut wanted = Vec::new();
         for layer in 0..config.num_layers {
-            for op in config
-                .layer_ops()
-                .iter()
-                .filter(|op| op.weights(config).is_some())
-            {
+            for op in config.layer_ops().iter().filter(|op| op.weights(config).is_some()) {
                 let layer16 = layer as u16;
                 if weights_home(config, map, Some(layer16), *op) == Home::Vram {
-                    wanted.push(Weights::Layer {
-                        layer: layer16,
-                        op: *op,
-                    });
+                    wanted.push(Weights::Layer { layer: layer16, op: *op });
                 }
             }
         }
@@ -236,17 +213,12 @@ impl<'a> Buffers<'a> {
             PhaseBuffer::WeightSlot { op, .. } => {
                 (Memory::Device, op.weight_bytes(self.config, dtype))
             }
-            PhaseBuffer::PositionsSlot => (
-                Memory::Device,
-                Weights::Positions.size_bytes(self.config, dtype),
-            ),
+            PhaseBuffer::PositionsSlot => {
+                (Memory::Device, Weights::Positions.size_bytes(self.config, dtype))
+            }
             PhaseBuffer::KvSlot { of, .. } => (Memory::Device, self.cache_bytes(of)),
         };
-        let id = self.add(
-            memory,
-            format!("{phase:?}.{identity:?}").to_lowercase(),
-            size,
-        );
+        let id = self.add(memory, format!("{phase:?}.{identity:?}").to_lowercase(), size);
         self.phase.insert(identity, id);
         id
     }
@@ -260,10 +232,7 @@ impl<'a> Buffers<'a> {
 
     /// Device copy of a blob that stays there.
     pub(super) fn resident_weights(&self, weights: Weights) -> Option<BufferId> {
-        self.resident
-            .iter()
-            .find(|(other, _)| *other == weights)
-            .map(|(_, id)| *id)
+        self.resident.iter().find(|(other, _)| *other == weights).map(|(_, id)| *id)
     }
 
     pub(super) fn cache(&self, layer: u16, batch: u16, kv: Kv, part: u16) -> Region {

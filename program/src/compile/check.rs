@@ -14,18 +14,9 @@ pub enum CompileError {
     )]
     EmptyShape,
     #[error("the map has {found} layers in {what}, the model has {expected}")]
-    Layers {
-        what: &'static str,
-        found: usize,
-        expected: usize,
-    },
+    Layers { what: &'static str, found: usize, expected: usize },
     #[error("layer {layer}: the {what} lists {found} entries, the layer has {expected}")]
-    Entries {
-        what: &'static str,
-        layer: usize,
-        found: usize,
-        expected: usize,
-    },
+    Entries { what: &'static str, layer: usize, found: usize, expected: usize },
     #[error("the embedding runs on the CPU: it reads a few rows of a table too large to stream")]
     EmbedOnGpu,
     #[error("layer {layer}: in prefill scores, softmax and wv run on one device")]
@@ -33,12 +24,7 @@ pub enum CompileError {
     #[error("layer {layer}: {kv:?} part {part} is kept in device memory, but the CPU reads it")]
     CpuReadsVram { layer: usize, kv: Kv, part: usize },
     #[error("layer {layer}: {kv:?} has {found} parts in the map, its attention has {expected}")]
-    KvParts {
-        layer: usize,
-        kv: Kv,
-        found: usize,
-        expected: usize,
-    },
+    KvParts { layer: usize, kv: Kv, found: usize, expected: usize },
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,
     #[error(
@@ -68,10 +54,7 @@ pub(super) fn check(
     if let Some(chunking) = map.chunking {
         let units = shape.batch_size as usize * config.num_kv_heads;
         if chunking.chunks == 0 || usize::from(chunking.chunks) > units {
-            return Err(CompileError::TooManyChunks {
-                chunks: chunking.chunks,
-                units,
-            });
+            return Err(CompileError::TooManyChunks { chunks: chunking.chunks, units });
         }
     }
     let counts = [
@@ -82,11 +65,7 @@ pub(super) fn check(
     ];
     for (what, found) in counts {
         if found != config.num_layers {
-            return Err(CompileError::Layers {
-                what,
-                found,
-                expected: config.num_layers,
-            });
+            return Err(CompileError::Layers { what, found, expected: config.num_layers });
         }
     }
     (0..config.num_layers).try_for_each(|layer| check_layer(config, map, layer))
@@ -96,26 +75,13 @@ fn check_layer(config: &ModelConfig, map: &DeviceMap, layer: usize) -> Result<()
     let prefill = layer_list(config, None);
     let decode = layer_list(config, map.chunking);
     let counts = [
-        (
-            "prefill map",
-            map.prefill.layers[layer].len(),
-            prefill.len(),
-        ),
+        ("prefill map", map.prefill.layers[layer].len(), prefill.len()),
         ("decode map", map.decode.layers[layer].len(), decode.len()),
-        (
-            "weights' homes",
-            map.weights[layer].len(),
-            config.layer_ops().len(),
-        ),
+        ("weights' homes", map.weights[layer].len(), config.layer_ops().len()),
     ];
     for (what, found, expected) in counts {
         if found != expected {
-            return Err(CompileError::Entries {
-                what,
-                layer,
-                found,
-                expected,
-            });
+            return Err(CompileError::Entries { what, layer, found, expected });
         }
     }
     let mut attention = prefill
@@ -132,12 +98,7 @@ fn check_layer(config: &ModelConfig, map: &DeviceMap, layer: usize) -> Result<()
         let homes = map.kv[layer].homes(kv);
         let expected = usize::from(chunking.map_or(1, |chunking| chunking.parts(kv)));
         if homes.len() != expected {
-            return Err(CompileError::KvParts {
-                layer,
-                kv,
-                found: homes.len(),
-                expected,
-            });
+            return Err(CompileError::KvParts { layer, kv, found: homes.len(), expected });
         }
     }
     for (entry, device) in map.decode_layer(config, layer) {

@@ -90,20 +90,12 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if entry.op == Op::Out && entry.layer.is_some() {
             self.append_fresh(entry);
         }
-        let inputs = entry
-            .op
-            .reads()
-            .iter()
-            .map(|value| self.input(entry, *value))
-            .collect();
+        let inputs = entry.op.reads().iter().map(|value| self.input(entry, *value)).collect();
         let caches = self.caches(entry);
         let weights = self.weights(entry);
         let output = entry.op.writes().map(|value| {
             let buffer = self.value_buffer(entry, value, entry.device);
-            Region {
-                buffer,
-                chunk: self.output_chunk(entry, value),
-            }
+            Region { buffer, chunk: self.output_chunk(entry, value) }
         });
         let compute = Compute {
             op: entry.op,
@@ -135,8 +127,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 self.bring(entry, value, 0, Device::Cpu);
             }
         }
-        let spills = self.phase == Phase::Prefill
-            && self.map.prefill_hidden == Home::Host
+        let spills = self.shares_hidden_slot(entry)
             && entry.device == Device::Gpu
             && entry.ends_segment
             && entry.layer.is_some();
@@ -178,24 +169,31 @@ impl<'a, 'b> Emitter<'a, 'b> {
             Phase::Decode => 1,
         };
         let stream = u32::from(entry.batch) * micros + u32::from(entry.micro);
-        let stays = value == Value::Hidden
-            && (device == Device::Cpu || self.map.prefill_hidden == Home::Vram);
+        let outlives_segments = match value {
+            Value::Hidden => device == Device::Cpu || self.map.prefill_hidden == Home::Vram,
+            // Between the final norm and a head on the other device all streams pass.
+            Value::LastNormed => true,
+            _ => false,
+        };
         match self.rotate {
-            Some(slots) if !stays => stream % slots,
+            Some(slots) if !outlives_segments => stream % slots,
             _ => stream,
         }
     }
 
+    /// Whether another stream's residual stream overwrites this one's on the device.
+    fn shares_hidden_slot(&self, entry: &Entry) -> bool {
+        let (Some(slots), Home::Host) = (self.rotate, self.map.prefill_hidden) else {
+            return false;
+        };
+        let streams = u32::from(self.shape.batches) * u32::from(self.shape.micros());
+        let slot = self.slot(entry, Value::Hidden, Device::Gpu);
+        (slot..streams).step_by(slots as usize).count() > 1
+    }
+
     fn value_buffer(&mut self, entry: &Entry, value: Value, device: Device) -> BufferId {
         let slot = self.slot(entry, value, device);
-        self.buffers.phase_buffer(
-            self.phase,
-            PhaseBuffer::Value {
-                value,
-                device,
-                slot,
-            },
-        )
+        self.buffers.phase_buffer(self.phase, PhaseBuffer::Value { value, device, slot })
     }
 
     /// Values of the layer before must not look valid in this one.
@@ -216,9 +214,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let device = entry.device;
         let chunk = self.output_chunk(entry, value);
         let parts = self.valid_parts(entry, value);
-        let range = chunk.map_or(0..parts.len(), |c| {
-            usize::from(c.index)..usize::from(c.index) + 1
-        });
+        let range =
+            chunk.map_or(0..parts.len(), |c| usize::from(c.index)..usize::from(c.index) + 1);
         for valid in &mut parts[range] {
             *valid = Valid::default();
             *valid.on(device) = true;
@@ -226,9 +223,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn output_chunk(&self, entry: &Entry, value: Value) -> Option<Chunk> {
-        entry
-            .chunk
-            .filter(|_| self.value_parts(entry.layer, value) > 1)
+        entry.chunk.filter(|_| self.value_parts(entry.layer, value) > 1)
     }
 
     /// The region of an input on the entry's device; copies what is not there yet.
@@ -239,10 +234,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         for part in range {
             self.bring(entry, value, part, entry.device);
         }
-        Region {
-            buffer: self.value_buffer(entry, value, entry.device),
-            chunk,
-        }
+        Region { buffer: self.value_buffer(entry, value, entry.device), chunk }
     }
 
     /// Copies part `part` of a value to `device` unless it is there.
@@ -251,23 +243,14 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if std::mem::replace(valid.on(device), true) {
             return;
         }
-        assert!(
-            *valid.on(device.other()),
-            "{value:?} of {entry:?} was never computed"
-        );
+        assert!(*valid.on(device.other()), "{value:?} of {entry:?} was never computed");
         let chunk = chunk_of(part, self.value_parts(entry.layer, value));
         let copy = Copy {
             moved: Moved::Value(value),
             at: at(entry),
             chunk,
-            from: Region {
-                buffer: self.value_buffer(entry, value, device.other()),
-                chunk,
-            },
-            to: Region {
-                buffer: self.value_buffer(entry, value, device),
-                chunk,
-            },
+            from: Region { buffer: self.value_buffer(entry, value, device.other()), chunk },
+            to: Region { buffer: self.value_buffer(entry, value, device), chunk },
             table: Some(self.buffers.table(entry.batch)),
         };
         let lane = match device {
@@ -302,27 +285,13 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
         let identity = match blob {
             Weights::Positions => PhaseBuffer::PositionsSlot,
-            _ => PhaseBuffer::WeightSlot {
-                op: entry.op,
-                layer_slot,
-            },
+            _ => PhaseBuffer::WeightSlot { op: entry.op, layer_slot },
         };
         let slot = Region::whole(self.buffers.phase_buffer(self.phase, identity));
         if self.streamed.insert(blob) {
-            let at = At {
-                layer: entry.layer,
-                batch: 0,
-                micro: 0,
-            };
+            let at = At { layer: entry.layer, batch: 0, micro: 0 };
             let moved = Moved::Weights(entry.op);
-            let copy = Copy {
-                moved,
-                at,
-                chunk: None,
-                from: host,
-                to: slot,
-                table: None,
-            };
+            let copy = Copy { moved, at, chunk: None, from: host, to: slot, table: None };
             self.push(Lane::H2dWeights, Instruction::Copy(copy));
         }
         slot
@@ -339,11 +308,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             .iter()
             .map(|kv| {
                 let of = parts(self.chunking(entry.layer), *kv);
-                let part = if of > 1 {
-                    entry.chunk.map_or(0, |chunk| chunk.index)
-                } else {
-                    0
-                };
+                let part = if of > 1 { entry.chunk.map_or(0, |chunk| chunk.index) } else { 0 };
                 let cache = self.buffers.cache(layer, entry.batch, *kv, part);
                 let home = self.map.kv[layer as usize].homes(*kv)[part as usize];
                 if entry.device == Device::Cpu || home == Home::Vram {
@@ -358,11 +323,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let used = self.kv_used.entry((kv, chunk.of)).or_insert(0);
         let slot = (*used % u32::from(self.map.kv_slots)) as u16;
         *used += 1;
-        let identity = PhaseBuffer::KvSlot {
-            kv,
-            of: chunk.of,
-            slot,
-        };
+        let identity = PhaseBuffer::KvSlot { kv, of: chunk.of, slot };
         let to = Region::whole(self.buffers.phase_buffer(self.phase, identity));
         let copy = Copy {
             moved: Moved::Cache(kv),
@@ -413,17 +374,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
 }
 
 fn kv_of(op: Op) -> (Kv, Value) {
-    if op == Op::K {
-        (Kv::K, Value::Key)
-    } else {
-        (Kv::V, Value::Value)
-    }
+    if op == Op::K { (Kv::K, Value::Key) } else { (Kv::V, Value::Value) }
 }
 
 fn at(entry: &Entry) -> At {
-    At {
-        layer: entry.layer,
-        batch: entry.batch,
-        micro: entry.micro,
-    }
+    At { layer: entry.layer, batch: entry.batch, micro: entry.micro }
 }

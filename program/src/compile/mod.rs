@@ -42,17 +42,12 @@ pub fn compile(
         batch_size: u32::from(shape.batch_size),
         max_prompt: shape.max_prompt,
         max_new: shape.max_new,
-        chunks: map
-            .chunking
-            .map_or(1, |chunking| u32::from(chunking.chunks)),
+        chunks: map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)),
     };
     let resident = buffers
         .resident
         .iter()
-        .map(|(weights, to)| ResidentWeights {
-            from: buffers.host_weights(*weights),
-            to: *to,
-        })
+        .map(|(weights, to)| ResidentWeights { from: buffers.host_weights(*weights), to: *to })
         .collect();
     Ok(Plan {
         config: config.clone(),
@@ -80,10 +75,7 @@ fn phase<'a>(
     for entry in &schedule.entries {
         emitter.emit(entry);
     }
-    Program {
-        phase,
-        lanes: sync::synchronise(emitter.into_nodes()),
-    }
+    Program { phase, lanes: sync::synchronise(emitter.into_nodes()) }
 }
 
 /// Where the weights of an operation stay; `layer` is `None` for final norm and head.
@@ -96,11 +88,7 @@ fn weights_home(
     match layer {
         None => map.outer_weights,
         Some(layer) => {
-            let place = config
-                .layer_ops()
-                .iter()
-                .position(|other| *other == op)
-                .unwrap_or(0);
+            let place = config.layer_ops().iter().position(|other| *other == op).unwrap_or(0);
             map.weights[layer as usize][place]
         }
     }

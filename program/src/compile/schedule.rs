@@ -47,9 +47,8 @@ pub(super) fn schedule(
     shape: &RunShape,
     map: &DeviceMap,
 ) -> Schedule {
-    let layers: Vec<Vec<Item>> = (0..config.num_layers)
-        .map(|layer| layer_items(phase, config, map, layer))
-        .collect();
+    let layers: Vec<Vec<Item>> =
+        (0..config.num_layers).map(|layer| layer_items(phase, config, map, layer)).collect();
     let uniform = layers.iter().all(|layer| is_uniform(layer));
     let segments = segments(phase, map, &layers);
     let micros = match phase {
@@ -86,12 +85,7 @@ fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item
         Phase::Prefill => &map.prefill,
         Phase::Decode => &map.decode,
     };
-    let outer = |op, device| Item {
-        op,
-        chunk: None,
-        layer: None,
-        device,
-    };
+    let outer = |op, device| Item { op, chunk: None, layer: None, device };
     let mut segments: Vec<Vec<Item>> = vec![vec![outer(Op::Embed, places.embed)]];
     let mut cut = phase == Phase::Prefill;
     let tail = [
@@ -99,11 +93,7 @@ fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item
         outer(Op::Head, places.head),
         outer(Op::Sample, places.head),
     ];
-    for items in layers
-        .iter()
-        .map(Vec::as_slice)
-        .chain(std::iter::once(&tail[..]))
-    {
+    for items in layers.iter().map(Vec::as_slice).chain(std::iter::once(&tail[..])) {
         for (i, item) in items.iter().enumerate() {
             let last = segments.last().and_then(|segment| segment.last());
             let device_changes = last.is_some_and(|last| last.device != item.device);
@@ -142,12 +132,7 @@ fn layer_items(phase: Phase, config: &ModelConfig, map: &DeviceMap, layer: usize
             && matches!(rest, [_, (Op::Softmax, s, ds), (Op::Wv, w, dw), ..]
                 if *s == chunk && *w == chunk && *ds == device && *dw == device);
         let (op, taken) = if fused { (Op::Attention, 3) } else { (op, 1) };
-        items.push(Item {
-            op,
-            chunk,
-            layer: u16::try_from(layer).ok(),
-            device,
-        });
+        items.push(Item { op, chunk, layer: u16::try_from(layer).ok(), device });
         rest = &rest[taken..];
     }
     items

@@ -145,14 +145,8 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
 /// Earlier conflicting accesses; records this node's own.
 fn conflicts(nodes: &[Node], index: usize, time: i64, accesses: &mut Accesses) -> Vec<Access> {
     let instruction = &nodes[index].instruction;
-    let reads = instruction
-        .reads()
-        .into_iter()
-        .map(|region| (region, false));
-    let writes = instruction
-        .writes()
-        .into_iter()
-        .map(|region| (region, true));
+    let reads = instruction.reads().into_iter().map(|region| (region, false));
+    let writes = instruction.writes().into_iter().map(|region| (region, true));
     let mine: Vec<(Region, bool)> = reads.chain(writes).collect();
     let mut found = Vec::new();
     for (region, write) in &mine {
@@ -173,12 +167,7 @@ fn conflicts(nodes: &[Node], index: usize, time: i64, accesses: &mut Accesses) -
             let same_lane = nodes[other.node].lane == nodes[index].lane;
             !(covered && (write || (!other.write && same_lane)))
         });
-        list.push(Access {
-            region,
-            node: index,
-            time,
-            write,
-        });
+        list.push(Access { region, node: index, time, write });
     }
     found
 }

@@ -1,0 +1,92 @@
+//! A run without input: seeded random token ids, greedy, EOS ignored.
+
+use crate::job::engine::{Engine, EngineError, Observer, Sequence, Verdict};
+use crate::job::progress::{Amount, Progress};
+
+/// What a benchmark computes: every sequence alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Benchmark {
+    pub sequences: usize,
+    pub prompt_len: u32,
+    pub gen_len: u32,
+    pub vocab_size: usize,
+    pub seed: u64,
+}
+
+impl Benchmark {
+    /// The sequences: token ids from a counter-based hash of seed, sequence and position.
+    pub fn sequences(&self) -> Vec<Sequence> {
+        (0..self.sequences as u64)
+            .map(|sequence| Sequence {
+                prompt: (0..u64::from(self.prompt_len))
+                    .map(|position| {
+                        let word = mix(self.seed ^ mix(sequence << 32 | position));
+                        (word % self.vocab_size as u64) as u32
+                    })
+                    .collect(),
+                max_new: self.gen_len,
+                temperature: 0.0,
+                top_p: 1.0,
+                seed: self.seed,
+                id_hash: sequence,
+                ignore_eos: true,
+            })
+            .collect()
+    }
+
+    /// Runs one group.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn run(
+        &self,
+        engine: &mut dyn Engine,
+        progress: &mut dyn Progress,
+    ) -> Result<(), EngineError> {
+        let tokens = self.sequences as u64 * u64::from(self.gen_len);
+        let total = Amount { groups: 1, sequences: self.sequences, tokens };
+        progress.begin(total);
+        let mut follower = Follower { done: Amount::default(), total, progress };
+        let ran = engine.run_group(&self.sequences(), &mut follower);
+        progress.end();
+        ran.map(|_| ())
+    }
+}
+
+/// The finaliser of SplitMix64.
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+struct Follower<'p> {
+    done: Amount,
+    total: Amount,
+    progress: &'p mut dyn Progress,
+}
+
+impl Observer for Follower<'_> {
+    fn token(&mut self, _sequence: usize, _token: u32) -> Verdict {
+        self.done.tokens += 1;
+        self.progress.update(self.done, self.total, false);
+        Verdict::Continue
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_seeded_and_inside_the_vocabulary() {
+        let of = |seed| {
+            Benchmark { sequences: 3, prompt_len: 50, gen_len: 4, vocab_size: 97, seed }.sequences()
+        };
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1)[0].prompt, of(2)[0].prompt);
+        assert_ne!(of(1)[0].prompt, of(1)[1].prompt);
+        assert!(of(1).iter().all(|s| s.prompt.len() == 50 && s.prompt.iter().all(|t| *t < 97)));
+    }
+}

@@ -1,0 +1,36 @@
+//! What a wake-up costs on this machine now: the time from a signal to the waiter's next
+//! instruction, which the simulator charges for every wait that blocks.
+
+use std::time::{Duration, Instant};
+
+use shm::{Poison, Timeline};
+
+const ROUNDS: u32 = 200;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Median of half a round trip between two sleeping threads, nanoseconds; 0 if it could not be
+/// measured.
+pub(super) fn wake_ns() -> f64 {
+    let (there, back, poison) = (Timeline::new(0), Timeline::new(0), Poison::new());
+    let mut trips_ns: Vec<u128> = Vec::new();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 1..=ROUNDS {
+                if there.wait_at_least(round, &poison, TIMEOUT).is_err() {
+                    return;
+                }
+                back.signal();
+            }
+        });
+        for round in 1..=ROUNDS {
+            let begun = Instant::now();
+            there.signal();
+            if back.wait_at_least(round, &poison, TIMEOUT).is_err() {
+                return;
+            }
+            trips_ns.push(begun.elapsed().as_nanos());
+        }
+    });
+    trips_ns.sort_unstable();
+    trips_ns.get(trips_ns.len() / 2).map_or(0.0, |trip| *trip as f64 / 2.0)
+}

@@ -1,0 +1,125 @@
+//! A model as the session needs it: configuration, where its weights are, its text side.
+
+use anyhow::Context;
+use model::chat::{ChatTemplate, Message};
+use model::config::ModelConfig;
+use model::locate::{Located, Places, Wanted, WeightsAt, locate};
+use model::source::{SourceError, WeightSource};
+use model::tokenizer::TextTokenizer;
+use model::tokenizer_config::TokenizerConfig;
+use workers::protocol::WeightsFrom;
+
+use crate::cli::high::ModelChoice;
+use crate::job::codec::{TextCodec, Turn};
+use crate::job::fingerprint;
+use crate::job::model_codec::{ChatRenderer, ModelCodec};
+use crate::session::weight_files;
+
+/// Seed of `--dummy-weights`; fixed, so that two runs have the same model.
+const DUMMY_SEED: u64 = 0;
+
+/// A model that was found and understood; no weight has been read.
+#[derive(Debug)]
+pub struct Opened {
+    pub config: ModelConfig,
+    pub weights: WeightsFrom,
+    /// Part of the output's fingerprint.
+    pub weights_identity: String,
+    codec: Option<ModelCodec>,
+}
+
+impl Opened {
+    /// Finds the model and reads everything but its weights.
+    ///
+    /// # Errors
+    /// A sentence that says what was looked for, or what is wrong with a file.
+    pub fn open(choice: &ModelChoice) -> anyhow::Result<Opened> {
+        let places = Places::from_environment(|name| std::env::var(name).ok());
+        let wanted = Wanted {
+            name: &choice.name,
+            revision: choice.revision.as_deref(),
+            dummy_weights: choice.dummy_weights,
+        };
+        let located = locate(wanted, &places)?;
+        let mut opened = match &located.weights {
+            WeightsAt::Gguf(path) => gguf(&located, path)?,
+            _ => checkpoint(located)?,
+        };
+        if let Some(layers) = choice.layers {
+            opened.config.keep_layers(layers);
+        }
+        Ok(opened)
+    }
+
+    /// The model's tokenizer and chat template; `None` when it takes token ids only.
+    pub fn codec(&self) -> Option<&dyn TextCodec> {
+        self.codec.as_ref().map(|codec| codec as &dyn TextCodec)
+    }
+}
+
+fn checkpoint(located: Located) -> anyhow::Result<Opened> {
+    let config = located.config.context("the model has no configuration")?;
+    let (weights, weights_identity) = match &located.weights {
+        WeightsAt::Safetensors(directory) => {
+            let identity = fingerprint::weights_identity(&weight_files(directory))
+                .with_context(|| format!("the weights in {}", directory.display()))?;
+            let directory = directory.to_string_lossy().into_owned();
+            (WeightsFrom::Safetensors { directory }, identity)
+        }
+        _ => (WeightsFrom::Dummy { seed: DUMMY_SEED }, format!("dummy {DUMMY_SEED}")),
+    };
+    let codec = match &located.tokenizer_directory {
+        Some(directory) => match TextTokenizer::from_directory(directory, config.family)? {
+            Some(tokenizer) => {
+                let text = TokenizerConfig::from_directory(directory)?;
+                let chat = match &text.chat_template {
+                    Some(template) => Some(renderer(ChatTemplate::new(
+                        template,
+                        text.bos_token.as_deref(),
+                        text.eos_token.as_deref(),
+                    )?)),
+                    None => None,
+                };
+                Some(ModelCodec::new(tokenizer, chat))
+            }
+            None => None,
+        },
+        None => None,
+    };
+    Ok(Opened { config, weights, weights_identity, codec })
+}
+
+fn gguf(_: &Located, _: &std::path::Path) -> anyhow::Result<Opened> {
+    anyhow::bail!(
+        "GGUF files cannot be opened by this build yet; give a directory with safetensors"
+    )
+}
+fn renderer(template: ChatTemplate) -> ChatRenderer {
+    Box::new(move |turns: &[Turn]| {
+        let messages: Vec<Message> = turns
+            .iter()
+            .map(|turn| Message { role: turn.role.clone(), content: turn.content.clone() })
+            .collect();
+        template.render(&messages).map_err(|error| error.to_string())
+    })
+}
+
+/// Opens weights for the cpu worker.
+///
+/// # Errors
+/// What is wrong with the files.
+pub fn open_weights(
+    from: &WeightsFrom,
+    config: &ModelConfig,
+) -> Result<Box<dyn WeightSource>, SourceError> {
+    use model::source::{dummy::DummySource, safetensors::SafetensorsSource};
+    Ok(match from {
+        WeightsFrom::Safetensors { directory } => {
+            Box::new(SafetensorsSource::open(std::path::Path::new(directory), config)?)
+        }
+        WeightsFrom::Gguf { path } => {
+            Box::new(model::source::gguf::GgufSource::open(std::path::Path::new(path))?)
+        }
+        WeightsFrom::Dummy { seed } => Box::new(DummySource::new(config.clone(), *seed)),
+    })
+}

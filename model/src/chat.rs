@@ -1,0 +1,165 @@
+//! Chat templates: Jinja, as Hugging Face's tokenizers render them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::{Environment, Error, ErrorKind, context};
+use serde::Serialize;
+
+/// One turn of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Message {
+    pub role: String,
+    pub content: String,
+}
+
+/// Why a conversation cannot be rendered.
+#[derive(Debug, thiserror::Error)]
+pub enum ChatError {
+    #[error("the model's chat template is not valid Jinja: {0}")]
+    Template(String),
+    /// The template's own words, when it raised them.
+    #[error("the model's chat template refuses this conversation: {0}")]
+    Render(String),
+}
+
+/// A compiled template with the tokens it may write.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos_token: String,
+    eos_token: String,
+}
+
+const NAME: &str = "chat";
+
+impl ChatTemplate {
+    /// Compiles a template.
+    ///
+    /// # Errors
+    /// Text that is no Jinja.
+    pub fn new(
+        template: &str,
+        bos_token: Option<&str>,
+        eos_token: Option<&str>,
+    ) -> Result<ChatTemplate, ChatError> {
+        let mut environment = Environment::new();
+        // As transformers configures Jinja.
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", |format: String| strftime(&format, SystemTime::now()));
+        environment
+            .add_template_owned(NAME, template.to_owned())
+            .map_err(|error| ChatError::Template(error.to_string()))?;
+        Ok(ChatTemplate {
+            environment,
+            bos_token: bos_token.unwrap_or_default().to_owned(),
+            eos_token: eos_token.unwrap_or_default().to_owned(),
+        })
+    }
+
+    /// The text up to where the assistant's answer begins.
+    ///
+    /// # Errors
+    /// A conversation that the template refuses.
+    pub fn render(&self, messages: &[Message]) -> Result<String, ChatError> {
+        let refused = |error: Error| {
+            let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+            ChatError::Render(detail)
+        };
+        let template = self.environment.get_template(NAME).map_err(refused)?;
+        template
+            .render(context! {
+                messages => messages,
+                add_generation_prompt => true,
+                bos_token => self.bos_token,
+                eos_token => self.eos_token,
+            })
+            .map_err(refused)
+    }
+}
+
+/// The directives that published templates use: `%d %b %B %m %Y`.
+fn strftime(format: &str, now: SystemTime) -> String {
+    const MONTHS: [&str; 12] = [
+        "January", "February", "March", "April", "May", "June", "July", "August", "September",
+        "October", "November", "December",
+    ];
+    let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    let (year, month, day) = civil(seconds / 86400);
+    let name = MONTHS[month as usize - 1];
+    format
+        .replace("%d", &format!("{day:02}"))
+        .replace("%m", &format!("{month:02}"))
+        .replace("%Y", &year.to_string())
+        .replace("%b", &name[..3])
+        .replace("%B", name)
+}
+
+/// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    const LLAMA3: &str = "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
+
+    fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
+        turns
+            .iter()
+            .map(|(role, content)| Message { role: (*role).into(), content: (*content).into() })
+            .collect()
+    }
+
+    #[test]
+    fn chatml_and_llama3() {
+        let chatml = ChatTemplate::new(CHATML, None, None).expect("a template");
+        assert_eq!(
+            chatml.render(&turns(&[("user", "Hi")])).expect("rendered"),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        );
+        let llama3 = ChatTemplate::new(LLAMA3, Some("<bos>"), Some("<eos>")).expect("a template");
+        assert_eq!(
+            llama3.render(&turns(&[("system", "Be brief. "), ("user", "Hi")])).expect("rendered"),
+            "<bos><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>\
+             <|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>\
+             <|start_header_id|>assistant<|end_header_id|>\n\n"
+        );
+    }
+
+    #[test]
+    fn python_methods_and_refusals() {
+        let template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}{{ messages[0].content.strip().startswith('a') }}";
+        let template = ChatTemplate::new(template, None, None).expect("a template");
+        assert_eq!(template.render(&turns(&[("user", " abc")])).expect("rendered"), "True");
+        let error = template.render(&turns(&[("system", "x")])).expect_err("refused");
+        assert!(error.to_string().contains("user first"), "{error}");
+        assert!(matches!(ChatTemplate::new("{% for %}", None, None), Err(ChatError::Template(_))));
+    }
+
+    #[test]
+    fn dates() {
+        let at = |days: u64| UNIX_EPOCH + Duration::from_secs(days * 86400 + 3600);
+        assert_eq!(strftime("%d %b %Y", at(0)), "01 Jan 1970");
+        assert_eq!(strftime("%d %B %Y", at(19_782)), "29 February 2024");
+        assert_eq!(strftime("%Y-%m-%d", at(20_819)), "2027-01-01");
+    }
+}
