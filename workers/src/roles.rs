@@ -92,7 +92,7 @@ fn install_panic_hook(channel: &Arc<Channel>) {
 
 /// Everything after the channel is there; an error has been reported and has poisoned the run.
 fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
-    let (setup, descriptors) = receive_setup(channel)?;
+    let (setup, descriptors) = receive_setup(channel).inspect_err(|error| tell(channel, error))?;
     let mut descriptors = descriptors.into_iter();
     let mut next = || {
         descriptors.next().ok_or(WorkerError::Unexpected {
@@ -104,8 +104,7 @@ fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
     {
         Ok(control) => control,
         Err(error) => {
-            let message = error.to_string();
-            send(channel, &FromWorker::Failed { message }, &[])?;
+            tell(channel, &error);
             return Err(error);
         }
     };
@@ -155,6 +154,11 @@ fn send(
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), WorkerError> {
     Ok(channel.send(&postcard::to_stdvec(message)?, descriptors)?)
+}
+
+/// Reports a failure. If the coordinator cannot be told, poison and exit code have to do.
+fn tell(channel: &Channel, error: &WorkerError) {
+    let _ = send(channel, &FromWorker::Failed { message: error.to_string() }, &[]);
 }
 
 /// What a worker has once its control segment is attached.
@@ -323,8 +327,7 @@ impl Worker<'_> {
         if matches!(error, WorkerError::Lane(LaneError::Poisoned)) {
             return;
         }
-        // If the coordinator cannot be told, the poison and the exit code have to do.
-        let _ = send(self.channel, &FromWorker::Failed { message: error.to_string() }, &[]);
+        tell(self.channel, error);
         self.control.stop(lane.index() as u32, code as u32);
     }
 }

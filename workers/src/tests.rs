@@ -298,3 +298,19 @@ fn the_last_step_is_lowered_one_step_ahead_and_never_below() {
     announce(control, table, 3);
     assert_eq!(control.last_step(), Some(3));
 }
+
+#[test]
+fn wait_targets_wrap_and_the_step_before_is_free_at_first() {
+    use crate::lane::wait_target;
+    use program::ir::{Lane, Wait};
+    let wait = |offset, previous_step| Wait { lane: Lane::D2h, offset, previous_step };
+    assert_eq!(wait_target(100, 7, 0, &wait(3, false)), 103);
+    assert_eq!(wait_target(100, 7, 2, &wait(3, false)), 117);
+    assert_eq!(wait_target(100, 7, 2, &wait(3, true)), 110);
+    let first = wait_target(0, 7, 0, &wait(7, true));
+    assert!(shm::timeline::reached(0, first), "nothing to wait for in the first step");
+    assert!(!shm::timeline::reached(0, wait_target(0, 7, 0, &wait(1, false))));
+    let wrapped = wait_target(u32::MAX - 4, 7, 1, &wait(2, false));
+    assert_eq!(wrapped, 4);
+    assert!(!shm::timeline::reached(u32::MAX - 1, wrapped) && shm::timeline::reached(4, wrapped));
+}

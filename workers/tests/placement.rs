@@ -250,7 +250,11 @@ fn a_sequence_alone_and_in_every_slot_gives_the_same_bits() {
                 placed.retain(|other| (other.batch, other.slot) != (batch, slot));
                 placed.push(Placed { batch, slot, request: request.clone() });
                 let outcome = lanes.run_group(&placed).pop().expect("one per sequence");
-                assert_eq!(*alone.get_or_insert_with(|| outcome.clone()), outcome, "{batch} {slot}");
+                assert_eq!(
+                    *alone.get_or_insert_with(|| outcome.clone()),
+                    outcome,
+                    "{batch} {slot}"
+                );
             }
         }
         assert!(lanes.finish().iter().all(Result::is_ok));

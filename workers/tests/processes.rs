@@ -193,7 +193,8 @@ fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec
         let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
         (memory, Segment::create("test", size_bytes).expect("a segment"))
     });
-    let needed = Role::ALL.into_iter().filter(|role| role.lanes().iter().any(|l| lanes.contains(l)));
+    let needed =
+        Role::ALL.into_iter().filter(|role| role.lanes().iter().any(|l| lanes.contains(l)));
     let workers = needed.map(|role| {
         let worker = Worker::start(role);
         let mapped: Vec<_> = segments.iter().filter(|(m, _)| role.memories().contains(m)).collect();
@@ -305,7 +306,10 @@ fn a_worker_that_cannot_load_says_so_and_poisons() {
     let cpu = workers.iter_mut().find(|worker| worker.role == Role::Cpu).expect("a cpu worker");
     let (failed, _) = cpu.receive();
     let FromWorker::Failed { message } = failed else { panic!("{failed:?}") };
-    assert!(message.contains("nowhere.gguf") && message.contains("dummy weights only"), "{message}");
+    assert!(
+        message.contains("nowhere.gguf") && message.contains("dummy weights only"),
+        "{message}"
+    );
     assert_eq!(cpu.wait().code(), Some(1));
     assert!(control.poison().cause().is_some());
 }
