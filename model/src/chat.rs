@@ -1,9 +1,12 @@
 //! Chat templates: Jinja, as Hugging Face's tokenizers render them.
 
+use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::{Environment, Error, ErrorKind, context};
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 /// One turn of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -46,11 +49,14 @@ impl ChatTemplate {
         // As transformers configures Jinja.
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
-        environment.add_function("strftime_now", |format: String| strftime(&format, SystemTime::now()));
+        environment.add_filter("tojson", to_json);
+        environment
+            .add_function("strftime_now", |format: String| strftime(&format, SystemTime::now()));
         environment
             .add_template_owned(NAME, template.to_owned())
             .map_err(|error| ChatError::Template(error.to_string()))?;
@@ -77,16 +83,73 @@ impl ChatTemplate {
                 add_generation_prompt => true,
                 bos_token => self.bos_token,
                 eos_token => self.eos_token,
+                // transformers passes these as None, and templates ask "is not none".
+                tools => (),
+                documents => (),
             })
             .map_err(refused)
+    }
+}
+
+/// Python's `json.dumps(value, ensure_ascii=False)`. Jinja's own filter, made for HTML, would
+/// escape `<`, `>`, `&` and `'`.
+fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    options.assert_all_used()?;
+    let mut text = Vec::new();
+    let written = match indent {
+        Some(indent) => {
+            let spaces = " ".repeat(indent);
+            let format = PrettyFormatter::with_indent(spaces.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut text, format))
+        }
+        None => value.serialize(&mut Serializer::with_formatter(&mut text, OneLine)),
+    };
+    written.map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))?;
+    String::from_utf8(text)
+        .map_err(|error| Error::new(ErrorKind::BadSerialization, error.to_string()))
+}
+
+/// Python's separators: `", "` and `": "`.
+struct OneLine;
+
+impl Formatter for OneLine {
+    fn begin_array_value<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
     }
 }
 
 /// The directives that published templates use: `%d %b %B %m %Y`.
 fn strftime(format: &str, now: SystemTime) -> String {
     const MONTHS: [&str; 12] = [
-        "January", "February", "March", "April", "May", "June", "July", "August", "September",
-        "October", "November", "December",
+        "January",
+        "February",
+        "March",
+        "April",
+        "May",
+        "June",
+        "July",
+        "August",
+        "September",
+        "October",
+        "November",
+        "December",
     ];
     let seconds = now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     let (year, month, day) = civil(seconds / 86400);
@@ -153,6 +216,25 @@ mod tests {
         let error = template.render(&turns(&[("system", "x")])).expect_err("refused");
         assert!(error.to_string().contains("user first"), "{error}");
         assert!(matches!(ChatTemplate::new("{% for %}", None, None), Err(ChatError::Template(_))));
+    }
+
+    #[test]
+    fn the_environment_is_that_of_transformers() {
+        let render = |template: &str| {
+            ChatTemplate::new(template, None, None)
+                .and_then(|template| template.render(&turns(&[("user", "a<b>'é"), ("x", "y")])))
+                .expect(template)
+        };
+        assert_eq!(render("{{ tools is none }} {{ documents is none }}"), "True True");
+        assert_eq!(render("{{ messages[0].content | tojson }}"), r#""a<b>'é""#);
+        assert_eq!(render("{{ {'a': [1, none, true]} | tojson }}"), r#"{"a": [1, null, true]}"#);
+        assert_eq!(render("{{ messages[1:] | tojson }}"), r#"[{"role": "x", "content": "y"}]"#);
+        assert_eq!(render("{{ {'a': 1} | tojson(indent=4) }}"), "{\n    \"a\": 1\n}");
+        let skip = "{% for m in messages %}{% if m.role == 'user' %}{% continue %}{% endif %}\
+                    {{ m.content }}{% break %}{% endfor %}";
+        assert_eq!(render(skip), "y");
+        // Blocks take their line with them.
+        assert_eq!(render("a\n  {% if true %}\nb\n  {% endif %}\nc\n"), "a\nb\nc");
     }
 
     #[test]

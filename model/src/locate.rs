@@ -56,15 +56,25 @@ pub struct Located {
 pub enum LocateError {
     #[error("--model {path}: there is no such file or directory")]
     NoPath { path: String },
-    #[error("--model {path}: this file is no .gguf file; give the model's directory, or a .gguf file")]
+    #[error(
+        "--model {path}: this file is no .gguf file; give the model's directory, or a .gguf file"
+    )]
     NotGguf { path: String },
-    #[error("--model {path}: the directory has no config.json; give the directory that config.json and the weights are in")]
+    #[error(
+        "--model {path}: the directory has no config.json; give the directory that config.json and the weights are in"
+    )]
     NoConfig { path: String },
-    #[error("--model {path}: the directory has no model.safetensors and no model.safetensors.index.json; download the weights, or add --dummy-weights for random ones")]
+    #[error(
+        "--model {path}: the directory has no model.safetensors and no model.safetensors.index.json; download the weights, or add --dummy-weights for random ones"
+    )]
     NoWeights { path: String },
-    #[error("--model {path}: the weights are only there as PyTorch .bin files; convert them once with: python3 scripts/to_safetensors.py {path}")]
+    #[error(
+        "--model {path}: the weights are only there as PyTorch .bin files; convert them once with: python3 scripts/to_safetensors.py {path}"
+    )]
     OnlyBin { path: String },
-    #[error("--model {name}: opt-350m is not supported: it normalises after its layers and projects its embeddings, unlike every other OPT")]
+    #[error(
+        "--model {name}: opt-350m is not supported: it normalises after its layers and projects its embeddings, unlike every other OPT"
+    )]
     Opt350m { name: String },
     #[error("--model {name} was not found. Looked for {}. Download it with: hf download {repository}{}", .looked.join("; "), .hint)]
     NotFound { name: String, looked: Vec<String>, repository: String, hint: &'static str },
@@ -95,7 +105,11 @@ pub fn locate(wanted: Wanted<'_>, places: &Places) -> Result<Located, LocateErro
     }
     if path.is_file() {
         let gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-        return if gguf { Ok(gguf_file(path)) } else { Err(LocateError::NotGguf { path: name.into() }) };
+        return if gguf {
+            Ok(gguf_file(path))
+        } else {
+            Err(LocateError::NotGguf { path: name.into() })
+        };
     }
     if name.to_ascii_lowercase().ends_with("opt-350m") {
         return Err(LocateError::Opt350m { name: name.into() });
@@ -182,7 +196,7 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
             None => Err(LocateError::NoConfig { path: shown() }),
         };
     }
-    let short = Path::new(name).file_name().map_or(name.into(), |n| n.to_string_lossy());
+    let short = Path::new(name).file_name().map_or_else(|| name.into(), |n| n.to_string_lossy());
     let name = if Path::new(name).is_dir() { short.into_owned() } else { name.to_owned() };
     let config = config_json::load(path, &name)
         .map_err(|source| LocateError::Config { name: name.clone(), source })?;
@@ -239,10 +253,7 @@ mod tests {
         model(&folder.path().join("bin"), &["pytorch_model.bin"]);
         let error = find(&at("bin"), None, false).expect_err("only bin").to_string();
         assert!(error.contains("scripts/to_safetensors.py"), "{error}");
-        assert!(matches!(
-            find(&at("bin"), None, true).expect("dummy").weights,
-            WeightsAt::Dummy
-        ));
+        assert!(matches!(find(&at("bin"), None, true).expect("dummy").weights, WeightsAt::Dummy));
         std::fs::create_dir(folder.path().join("empty")).expect("folder");
         assert!(matches!(find(&at("empty"), None, false), Err(LocateError::NoConfig { .. })));
         std::fs::write(folder.path().join("m.gguf"), "").expect("file");
@@ -280,7 +291,9 @@ mod tests {
         let error = find("opt-30b", None, false).expect_err("not there").to_string();
         assert!(error.contains("hf download facebook/opt-30b"), "{error}");
         assert!(error.contains("--dummy-weights"), "{error}");
-        assert!(find("nonsense", None, true).expect_err("unknown").to_string().contains("opt-125m"));
+        assert!(
+            find("nonsense", None, true).expect_err("unknown").to_string().contains("opt-125m")
+        );
         assert!(matches!(find("facebook/opt-350m", None, true), Err(LocateError::Opt350m { .. })));
     }
 

@@ -46,6 +46,10 @@ impl DummySource {
             Part::Gain => (1.0, VECTOR_SPREAD),
             Part::Bias => (0.0, VECTOR_SPREAD),
         };
+        let id = match id {
+            TensorId::Head if self.config.tied_embeddings => TensorId::Embedding,
+            other => other,
+        };
         let key = mix(self.seed ^ mix(tensor_number(id)));
         // 2^-23: the top 24 bits as a number in [-1, 1).
         let scale = spread / 8_388_608.0;
@@ -147,5 +151,19 @@ mod tests {
         source(5).read_f32(other_op, 13, &mut other).expect("in range");
         assert_ne!(rows, other);
         assert!(source(5).read_f32(FC0, 3071, &mut rows).is_err());
+    }
+
+    #[test]
+    fn a_tied_head_is_the_embedding() {
+        let read = |tied: bool, id| {
+            let mut config = crate::known::known("opt-125m").expect("known").config;
+            config.tied_embeddings = tied;
+            let mut row = vec![0.0f32; 768];
+            DummySource::new(config, 1).read_f32(id, 9, &mut row).expect("in range");
+            row
+        };
+        let embedding = read(true, TensorId::Embedding);
+        assert_eq!(read(true, TensorId::Head), embedding);
+        assert_ne!(read(false, TensorId::Head), embedding);
     }
 }

@@ -1,8 +1,8 @@
 //! Where weights come from: safetensors, GGUF or seeded random numbers, behind one trait.
 
 pub mod dummy;
-pub mod safetensors;
 pub mod gguf;
+pub mod safetensors;
 
 use std::fmt::Debug;
 

@@ -208,7 +208,8 @@ fn format_error(path: &Path, reason: String) -> SourceError {
 /// Offset of the data, and the header.
 fn read_header(path: &Path, mut file: &File) -> Result<(u64, Metadata), SourceError> {
     let mut length = [0u8; 8];
-    let cut_off = |_| format_error(path, "the file ends inside its header; download it again".into());
+    let cut_off =
+        |_| format_error(path, "the file ends inside its header; download it again".into());
     file.read_exact(&mut length).map_err(cut_off)?;
     let header_bytes = u64::from_le_bytes(length);
     let size_bytes = file.metadata().map_err(|source| io(path, source))?.len();

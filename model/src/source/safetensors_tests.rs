@@ -89,7 +89,10 @@ fn shards_are_found_through_the_index() {
 fn what_does_not_fit_the_configuration_is_refused() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join("model.safetensors");
-    write(&path, &[(DOWN_NAME, Stored::F32, vec![12, 8]), (EMBEDDING_NAME, Stored::I64, vec![10, 8])]);
+    write(
+        &path,
+        &[(DOWN_NAME, Stored::F32, vec![12, 8]), (EMBEDDING_NAME, Stored::I64, vec![10, 8])],
+    );
     let source = SafetensorsSource::open(folder.path(), &config()).expect("opens");
     assert!(matches!(source.shape(DOWN), Err(SourceError::Shape { .. })));
     let read = source.read_f32(TensorId::Embedding, 0, &mut [0.0; 8]);
