@@ -5,6 +5,7 @@ pub mod chat;
 pub mod config;
 pub mod config_json;
 pub mod family;
+pub mod gguf_tokenizer;
 pub mod known;
 pub mod locate;
 pub mod ops;

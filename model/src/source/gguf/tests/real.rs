@@ -2,17 +2,53 @@
 
 use super::*;
 use crate::config::{Rope, RopeScaling};
+use crate::ops::Op;
+use crate::source::Part;
 
-#[test]
-fn every_tensor_of_the_real_model_can_be_read() {
+/// FNV-1a of f32 values as little-endian bytes.
+fn hash(values: &[f32]) -> u64 {
+    values.iter().flat_map(|value| value.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The file's path; `None`, said aloud, where it was not fetched.
+fn real_model(test: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../.cache/models/smollm2-135m-instruct-q4_1.gguf");
     if !path.exists() {
-        println!(
-            "SKIP every_tensor_of_the_real_model_can_be_read: no model; scripts/model.sh fetches it"
-        );
-        return;
+        println!("SKIP {test}: no model; scripts/model.sh fetches it");
+        return None;
     }
+    Some(path)
+}
+
+/// Bit-equal to what the `gguf` Python package expands, with q and k put in order as transformers
+/// does; a Q8_0 row range, a Q4_1 matrix, and permuted ones with 3 and 9 heads.
+#[test]
+fn values_of_the_real_model_equal_another_reader() {
+    let Some(path) = real_model("values_of_the_real_model_equal_another_reader") else {
+        return;
+    };
+    let source = GgufSource::open(&path).expect("the file is good");
+    let mut rows = vec![0.0; 100 * 576];
+    source.read_f32(TensorId::Embedding, 1000, &mut rows).expect("readable");
+    assert_eq!(hash(&rows), 0x2cff_fe8a_c7a1_faae);
+    for (layer, op, expected) in [
+        (3, Op::Down, 0x7782_3014_c577_66ea),
+        (5, Op::K, 0x8039_9ace_bf46_51be),
+        (29, Op::Q, 0x79e0_0de4_2ce5_876d),
+    ] {
+        let id = TensorId::Layer { layer, op, part: Part::Matrix };
+        assert_eq!(hash(&read_f32(&source, id)), expected, "{id:?}");
+    }
+}
+
+#[test]
+fn every_tensor_of_the_real_model_can_be_read() {
+    let Some(path) = real_model("every_tensor_of_the_real_model_can_be_read") else {
+        return;
+    };
     let source = GgufSource::open(&path).expect("the file is good");
     let config = source.config();
     assert_eq!(config.family, Family::Llama);

@@ -1,0 +1,192 @@
+//! The tokenizer inside a GGUF file, rebuilt from its metadata.
+//!
+//! Used when `--model` is a `.gguf` file. Two schemes exist: byte-level BPE (`byte_level`), where
+//! the file names the way text is split by `tokenizer.ggml.pre` and this program knows four of
+//! those, and SentencePiece BPE (`sentence_piece`), where pieces have scores. A scheme that is not
+//! known is refused by name: a tokenizer that is nearly right gives answers that are quietly worse.
+
+use std::collections::HashMap;
+
+use tokenizers::{AddedToken, Tokenizer};
+
+use crate::source::gguf::metadata::{Metadata, MetadataError, required};
+use crate::tokenizer::TextTokenizer;
+use crate::tokenizer_config::TokenizerConfig;
+
+mod byte_level;
+mod sentence_piece;
+
+/// A file's tokenizer and what its chat template needs to know.
+#[derive(Debug)]
+pub struct GgufTokenizer {
+    pub text: TextTokenizer,
+    /// Special tokens by their spelling, and the chat template.
+    pub config: TokenizerConfig,
+}
+
+/// Why a file's tokenizer cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct GgufTokenizerError {
+    pub path: String,
+    pub problem: Problem,
+}
+
+/// See [`GgufTokenizerError`].
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    #[error("tokenizer model {0:?} is not supported (supported are gpt2 and llama)")]
+    Model(String),
+    #[error(
+        "pre-tokenizer {0:?} is not supported (supported are gpt-2, llama-bpe, qwen2 and smollm)"
+    )]
+    PreTokenizer(String),
+    #[error("the SentencePiece option {0} is not supported")]
+    Option(&'static str),
+    #[error("the metadata key {key} has {found} entries for {expected} tokens")]
+    Length { key: &'static str, found: usize, expected: usize },
+    #[error("the metadata key {key} is {id}, which is no token of the vocabulary")]
+    TokenId { key: String, id: u32 },
+    #[error("token {token} has type {kind}, which is no token type")]
+    TokenType { token: usize, kind: u32 },
+    #[error("merge {index} is not two tokens with a space between")]
+    Merge { index: usize },
+    #[error("the score of token {token} is not a finite number")]
+    Score { token: usize },
+    #[error("the tokenizer should begin texts with BOS, but the file names no BOS token")]
+    NoBos,
+    #[error("the vocabulary and merges do not make a tokenizer: {0}")]
+    Build(String),
+}
+
+/// The format's token types.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Normal,
+    Unknown,
+    Control,
+    UserDefined,
+    Unused,
+    Byte,
+}
+
+/// The token list with what both schemes need of it. Ids are places in the list.
+struct Vocabulary<'a> {
+    tokens: &'a [String],
+    kinds: Vec<Kind>,
+}
+
+impl GgufTokenizer {
+    /// The tokenizer that `metadata` describes; `None` when the file has none, so that prompts are
+    /// token ids. `path` is for messages.
+    ///
+    /// A file's wish to end texts with EOS (`add_eos_token`) is not followed: it is about training
+    /// texts, and a prompt that has ended is not continued.
+    ///
+    /// # Errors
+    /// A scheme that is not supported, or metadata that contradicts itself.
+    pub fn from_metadata(
+        metadata: &Metadata,
+        path: &str,
+    ) -> Result<Option<Self>, GgufTokenizerError> {
+        Self::build(metadata)
+            .map_err(|problem| GgufTokenizerError { path: path.to_owned(), problem })
+    }
+
+    fn build(metadata: &Metadata) -> Result<Option<Self>, Problem> {
+        let model = metadata.text("tokenizer.ggml.model")?;
+        let (Some(model), Some(tokens)) = (model, metadata.texts("tokenizer.ggml.tokens")?) else {
+            return Ok(None);
+        };
+        let vocabulary = Vocabulary::new(metadata, tokens)?;
+        let (mut tokenizer, add_bos) = match model {
+            "gpt2" => byte_level::tokenizer(metadata, &vocabulary)?,
+            "llama" => (sentence_piece::tokenizer(metadata, &vocabulary)?, true),
+            "none" | "no_vocab" => return Ok(None),
+            other => return Err(Problem::Model(other.chars().take(60).collect())),
+        };
+        tokenizer.add_tokens(vocabulary.added_tokens()).map_err(build_error)?;
+
+        let bos = vocabulary.token_id(metadata, "bos")?;
+        let prepend_bos = match (metadata.boolean("tokenizer.ggml.add_bos_token")?, bos) {
+            (Some(true), None) => return Err(Problem::NoBos),
+            (wish, bos) => bos.filter(|_| wish.unwrap_or(add_bos)),
+        };
+        let spelling = |id: Option<u32>| id.map(|id| tokens[id as usize].clone());
+        let config = TokenizerConfig {
+            bos_token: spelling(bos),
+            eos_token: spelling(vocabulary.token_id(metadata, "eos")?),
+            unk_token: spelling(vocabulary.token_id(metadata, "unknown")?),
+            pad_token: spelling(vocabulary.token_id(metadata, "padding")?),
+            add_bos_token: Some(prepend_bos.is_some()),
+            add_prefix_space: metadata
+                .boolean("tokenizer.ggml.add_space_prefix")?
+                .unwrap_or(model == "llama"),
+            chat_template: metadata.text("tokenizer.chat_template")?.map(str::to_owned),
+        };
+        Ok(Some(Self { text: TextTokenizer::new(tokenizer, prepend_bos), config }))
+    }
+}
+
+impl<'a> Vocabulary<'a> {
+    fn new(metadata: &Metadata, tokens: &'a [String]) -> Result<Self, Problem> {
+        let key = "tokenizer.ggml.token_type";
+        let Some(codes) = metadata.integers(key)? else {
+            return Ok(Self { tokens, kinds: vec![Kind::Normal; tokens.len()] });
+        };
+        if codes.len() != tokens.len() {
+            return Err(Problem::Length { key, found: codes.len(), expected: tokens.len() });
+        }
+        let kinds = codes.iter().enumerate().map(|(token, code)| match code {
+            // 0 is "undefined", which old writers left for ordinary tokens.
+            0 | 1 => Ok(Kind::Normal),
+            2 => Ok(Kind::Unknown),
+            3 => Ok(Kind::Control),
+            4 => Ok(Kind::UserDefined),
+            5 => Ok(Kind::Unused),
+            6 => Ok(Kind::Byte),
+            kind => Err(Problem::TokenType { token, kind: *kind }),
+        });
+        Ok(Self { tokens, kinds: kinds.collect::<Result<_, _>>()? })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &'a str, Kind)> {
+        (0u32..)
+            .zip(self.tokens)
+            .zip(&self.kinds)
+            .map(|((id, token), kind)| (id, token.as_str(), *kind))
+    }
+
+    /// Tokens by spelling; of several alike, the last.
+    fn ids<M: FromIterator<(String, u32)>>(&self) -> M {
+        self.iter().map(|(id, token, _)| (token.to_owned(), id)).collect()
+    }
+
+    /// Tokens that are found in the text before it is split. Those of bytes are not among them:
+    /// the text `<0x41>` is six characters.
+    fn added_tokens(&self) -> Vec<AddedToken> {
+        let special = |kind| matches!(kind, Kind::Control | Kind::Unknown);
+        self.iter()
+            .filter(|(.., kind)| special(*kind) || *kind == Kind::UserDefined)
+            .map(|(_, token, kind)| AddedToken::from(token, special(kind)).normalized(false))
+            .collect()
+    }
+
+    /// The id under `tokenizer.ggml.NAME_token_id`; `None` when the file has no such key.
+    fn token_id(&self, metadata: &Metadata, name: &str) -> Result<Option<u32>, Problem> {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        match metadata.integer(&key)? {
+            Some(id) if id as usize >= self.tokens.len() => Err(Problem::TokenId { key, id }),
+            id => Ok(id),
+        }
+    }
+}
+
+fn build_error(error: tokenizers::Error) -> Problem {
+    Problem::Build(error.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+//! SentencePiece BPE (`tokenizer.ggml.model` = llama): pieces with scores instead of merges.
+//!
+//! SentencePiece joins, as long as it can, the two neighbours whose joint piece has the best score,
+//! the leftmost of equals. So a list of merges ordered by the score of what they make does the same.
+//! One difference cannot be expressed in such a list: where occurrences of the *same* piece, split
+//! differently, overlap, or different pieces have the same score, the list decides by itself and not
+//! by the place in the text. The published `tokenizer.json` of these models differ in the same way.
+
+use tokenizers::decoders::DecoderWrapper;
+use tokenizers::decoders::byte_fallback::ByteFallback;
+use tokenizers::decoders::fuse::Fuse;
+use tokenizers::decoders::sequence::Sequence as DecoderSequence;
+use tokenizers::decoders::strip::Strip;
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::normalizers::{NormalizerWrapper, Prepend, Replace, Sequence};
+
+use super::{HashMap, Kind, Metadata, Problem, Tokenizer, Vocabulary, build_error, required};
+
+/// What stands for a space inside pieces.
+const SPACE: &str = "\u{2581}";
+
+/// Longer pieces are not made by merges. SentencePiece trains none of more than 16 characters, and
+/// the search for their parts grows with the square.
+const MAX_PIECE_BYTES: usize = 1024;
+
+/// The tokenizer without its added tokens.
+pub(super) fn tokenizer(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary<'_>,
+) -> Result<Tokenizer, Problem> {
+    refuse_options(metadata)?;
+    let space_prefix = metadata.boolean("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let unknown = match vocabulary.token_id(metadata, "unknown")? {
+        Some(id) => vocabulary.tokens.get(id as usize),
+        None => vocabulary.tokens.first(),
+    };
+    let mut builder = BPE::builder()
+        .vocab_and_merges(vocabulary.ids::<Vocab>(), merges(metadata, vocabulary)?)
+        .fuse_unk(true)
+        .byte_fallback(vocabulary.kinds.contains(&Kind::Byte));
+    if let Some(unknown) = unknown {
+        builder = builder.unk_token(unknown.clone());
+    }
+    let mut tokenizer = Tokenizer::new(builder.build().map_err(build_error)?);
+
+    let spaces = |from: &str, to: &str| Replace::new(from, to).map_err(build_error);
+    let mut normalizers: Vec<NormalizerWrapper> = Vec::new();
+    let mut decoders: Vec<DecoderWrapper> =
+        vec![spaces(SPACE, " ")?.into(), ByteFallback::new().into(), Fuse::new().into()];
+    if space_prefix {
+        normalizers.push(Prepend::new(SPACE.to_owned()).into());
+        decoders.push(Strip::new(' ', 1, 0).into());
+    }
+    normalizers.push(spaces(" ", SPACE)?.into());
+    tokenizer.with_normalizer(Some(Sequence::new(normalizers))).map_err(build_error)?;
+    tokenizer.with_decoder(Some(DecoderSequence::new(decoders)));
+    Ok(tokenizer)
+}
+
+/// Ways to change the text before it is split that the models here do not use.
+fn refuse_options(metadata: &Metadata) -> Result<(), Problem> {
+    let collapse = "tokenizer.ggml.remove_extra_whitespaces";
+    if metadata.boolean(collapse)? == Some(true) {
+        return Err(Problem::Option("remove_extra_whitespaces"));
+    }
+    if metadata.value("tokenizer.ggml.precompiled_charsmap").is_some() {
+        return Err(Problem::Option("precompiled_charsmap"));
+    }
+    Ok(())
+}
+
+/// Every way to make a piece of two others, the best score first. Only ordinary pieces take part:
+/// the others are found in the text as they are or stand for bytes.
+fn merges(
+    metadata: &Metadata,
+    vocabulary: &Vocabulary<'_>,
+) -> Result<Vec<(String, String)>, Problem> {
+    let key = "tokenizer.ggml.scores";
+    let scores = required(key, metadata.floats(key)?)?;
+    let expected = vocabulary.tokens.len();
+    if scores.len() != expected {
+        return Err(Problem::Length { key, found: scores.len(), expected });
+    }
+    if let Some(token) = scores.iter().position(|score| !score.is_finite()) {
+        return Err(Problem::Score { token });
+    }
+    let ordinary: HashMap<&str, u32> = vocabulary
+        .iter()
+        .filter(|(.., kind)| *kind == Kind::Normal)
+        .map(|(id, piece, _)| (piece, id))
+        .collect();
+    let mut merges = Vec::new();
+    for (&piece, &id) in &ordinary {
+        if piece.len() > MAX_PIECE_BYTES {
+            continue;
+        }
+        for (at, _) in piece.char_indices().skip(1) {
+            let (left, right) = piece.split_at(at);
+            if ordinary.contains_key(left) && ordinary.contains_key(right) {
+                merges.push((scores[id as usize], id, left, right));
+            }
+        }
+    }
+    // Among the splits of one piece the longer left part first: text is joined from the left.
+    merges.sort_unstable_by(|a, b| {
+        b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(b.2.len().cmp(&a.2.len()))
+    });
+    let pairs = merges.into_iter().map(|(_, _, left, right)| (left.to_owned(), right.to_owned()));
+    Ok(pairs.collect())
+}
