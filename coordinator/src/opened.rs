@@ -3,7 +3,9 @@
 use anyhow::Context;
 use model::chat::{ChatTemplate, Message};
 use model::config::ModelConfig;
+use model::gguf_tokenizer::GgufTokenizer;
 use model::locate::{Located, Places, Wanted, WeightsAt, locate};
+use model::source::gguf::GgufSource;
 use model::source::{SourceError, WeightSource};
 use model::tokenizer::TextTokenizer;
 use model::tokenizer_config::TokenizerConfig;
@@ -70,18 +72,7 @@ fn checkpoint(located: Located) -> anyhow::Result<Opened> {
     };
     let codec = match &located.tokenizer_directory {
         Some(directory) => match TextTokenizer::from_directory(directory, config.family)? {
-            Some(tokenizer) => {
-                let text = TokenizerConfig::from_directory(directory)?;
-                let chat = match &text.chat_template {
-                    Some(template) => Some(renderer(ChatTemplate::new(
-                        template,
-                        text.bos_token.as_deref(),
-                        text.eos_token.as_deref(),
-                    )?)),
-                    None => None,
-                };
-                Some(ModelCodec::new(tokenizer, chat))
-            }
+            Some(found) => Some(codec(found, &TokenizerConfig::from_directory(directory)?)?),
             None => None,
         },
         None => None,
@@ -89,11 +80,29 @@ fn checkpoint(located: Located) -> anyhow::Result<Opened> {
     Ok(Opened { config, weights, weights_identity, codec })
 }
 
-fn gguf(_: &Located, _: &std::path::Path) -> anyhow::Result<Opened> {
-    anyhow::bail!(
-        "GGUF files cannot be opened by this build yet; give a directory with safetensors"
-    )
+fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
+    let source = GgufSource::open(path)?;
+    let mut config = source.config().clone();
+    config.name.clone_from(&located.name);
+    let weights_identity = fingerprint::weights_identity(&[path.to_owned()])
+        .with_context(|| format!("the weights in {}", path.display()))?;
+    let shown = path.display().to_string();
+    let codec = match GgufTokenizer::from_metadata(source.metadata(), &shown)? {
+        Some(found) => Some(codec(found.text, &found.config)?),
+        None => None,
+    };
+    let weights = WeightsFrom::Gguf { path: path.to_string_lossy().into_owned() };
+    Ok(Opened { config, weights, weights_identity, codec })
 }
+
+/// A tokenizer with the chat template of its configuration, if there is one.
+fn codec(tokenizer: TextTokenizer, config: &TokenizerConfig) -> anyhow::Result<ModelCodec> {
+    let template = config.chat_template.as_deref().map(|template| {
+        ChatTemplate::new(template, config.bos_token.as_deref(), config.eos_token.as_deref())
+    });
+    Ok(ModelCodec::new(tokenizer, template.transpose()?.map(renderer)))
+}
+
 fn renderer(template: ChatTemplate) -> ChatRenderer {
     Box::new(move |turns: &[Turn]| {
         let messages: Vec<Message> = turns
@@ -117,9 +126,7 @@ pub fn open_weights(
         WeightsFrom::Safetensors { directory } => {
             Box::new(SafetensorsSource::open(std::path::Path::new(directory), config)?)
         }
-        WeightsFrom::Gguf { path } => {
-            Box::new(model::source::gguf::GgufSource::open(std::path::Path::new(path))?)
-        }
+        WeightsFrom::Gguf { path } => Box::new(GgufSource::open(std::path::Path::new(path))?),
         WeightsFrom::Dummy { seed } => Box::new(DummySource::new(config.clone(), *seed)),
     })
 }

@@ -153,6 +153,8 @@ impl Supervisor {
             loop {
                 match worker.child.try_wait() {
                     Ok(Some(status)) => return status.success(),
+                    // A stopped worker never leaves; what it had to do is done.
+                    Ok(None) if status(worker, String::new).is_some() => return false,
                     Ok(None) if Instant::now() < until => {
                         std::thread::sleep(Duration::from_millis(2));
                     }
