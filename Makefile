@@ -8,9 +8,10 @@ run:
 	@scripts/install_deps.sh
 	@scripts/run.sh
 
-# ARGS="-p shm" restricts it to one crate.
+# ARGS="-p shm" restricts it to one crate. Without the small real model its test is skipped, loudly.
 test:
 	@scripts/install_deps.sh
+	@scripts/model.sh || true
 	@scripts/test.sh $(ARGS)
 
 lint:

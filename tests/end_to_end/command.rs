@@ -21,6 +21,13 @@ pub fn golden(name: &str) -> Value {
     serde_json::from_str(&text).expect("golden.json is JSON")
 }
 
+/// The small real model, if `scripts/model.sh` has fetched it.
+pub fn real_model() -> Option<PathBuf> {
+    let file = "../.cache/models/smollm2-135m-instruct-q4_1.gguf";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    path.is_file().then_some(path)
+}
+
 /// Token ids of a JSON array.
 pub fn ids(value: &Value) -> Vec<u32> {
     value

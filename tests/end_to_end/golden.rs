@@ -71,3 +71,32 @@ fn generation_ends_at_an_eos_of_the_model() {
         assert_eq!(line["response"]["body"]["choices"][0]["finish_reason"], "stop");
     }
 }
+
+/// The real model, against transformers loading the same file.
+#[test]
+fn smollm2() {
+    let model = crate::command::real_model();
+    let Some(model) = model else {
+        println!("SKIP smollm2: the model is not there; scripts/model.sh fetches it");
+        return;
+    };
+    let golden = golden("smollm2");
+    let lists = |key: &str| -> Vec<Vec<u32>> {
+        golden[key].as_array().expect("lists").iter().map(ids).collect()
+    };
+    let (prompts, expected) = (lists("prompts"), lists("tokens"));
+    assert!(prompts.len() == 8 && expected.iter().all(|tokens| tokens.len() == 48));
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &prompts, 48);
+    for extra in [
+        &["--batches", "1x8"][..],
+        &["--batches", "2x3", "--device", "emulated", "--split", "scores:norm1"],
+    ] {
+        let arguments = [&["--dtype", "f32"], extra].concat();
+        let found = place.answers(&model, &input, &arguments);
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_eq!(found, expected, "prompt {i}, {extra:?}");
+        }
+        assert_eq!(found.len(), expected.len());
+    }
+}
