@@ -15,7 +15,6 @@ use crate::cli::high::ModelChoice;
 use crate::job::codec::{TextCodec, Turn};
 use crate::job::fingerprint;
 use crate::job::model_codec::{ChatRenderer, ModelCodec};
-use crate::session::weight_files;
 
 /// Seed of `--dummy-weights`; fixed, so that two runs have the same model.
 const DUMMY_SEED: u64 = 0;
@@ -63,7 +62,7 @@ fn checkpoint(located: Located) -> anyhow::Result<Opened> {
     let config = located.config.context("the model has no configuration")?;
     let (weights, weights_identity) = match &located.weights {
         WeightsAt::Safetensors(directory) => {
-            let identity = fingerprint::weights_identity(&weight_files(directory))
+            let identity = fingerprint::weights_identity(&fingerprint::weight_files(directory))
                 .with_context(|| format!("the weights in {}", directory.display()))?;
             let directory = directory.to_string_lossy().into_owned();
             (WeightsFrom::Safetensors { directory }, identity)

@@ -47,11 +47,7 @@ impl Budget {
 
     /// Bytes of DRAM of all processes together.
     pub fn dram_bytes(&self, limits: &Limits) -> u64 {
-        let device = if limits.vram_is_dram {
-            self.device_bytes
-        } else {
-            0
-        };
+        let device = if limits.vram_is_dram { self.device_bytes } else { 0 };
         self.weights_bytes
             + self.kv_bytes
             + self.activations_bytes
@@ -62,9 +58,7 @@ impl Budget {
 
     fn fits(&self, limits: &Limits) -> bool {
         self.dram_bytes(limits) <= limits.dram_bytes
-            && limits
-                .vram_bytes
-                .is_none_or(|vram| self.device_bytes <= vram)
+            && limits.vram_bytes.is_none_or(|vram| self.device_bytes <= vram)
     }
 }
 
@@ -164,13 +158,7 @@ impl Request<'_> {
         let (shape, budget) = smallest.ok_or(CompileError::EmptyShape)?;
         let fitting = self.largest_batch(batches, batch_size.saturating_sub(1))?;
         let (model, limits) = (self.config.name.clone(), *self.limits);
-        Err(PlanError::DoesNotFit {
-            model,
-            shape,
-            budget,
-            limits,
-            fitting,
-        })
+        Err(PlanError::DoesNotFit { model, shape, budget, limits, fitting })
     }
 
     /// The largest batch of at most `most` sequences that fits; `None` when not even 1 does.
@@ -211,19 +199,10 @@ impl Request<'_> {
             (Home::Host, Home::Host, shape.micro_sequences),
             (Home::Host, Home::Host, shape.micro_sequences.div_ceil(8)),
         ];
-        choices
-            .into_iter()
-            .map(move |(kv, prefill_hidden, micro_sequences)| {
-                let homes = Homes { kv, prefill_hidden };
-                let map = device_map(self.policy, self.config, self.fuse_attention, homes);
-                compile(
-                    self.config,
-                    &RunShape {
-                        micro_sequences,
-                        ..shape
-                    },
-                    &map,
-                )
-            })
+        choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences)| {
+            let homes = Homes { kv, prefill_hidden };
+            let map = device_map(self.policy, self.config, self.fuse_attention, homes);
+            compile(self.config, &RunShape { micro_sequences, ..shape }, &map)
+        })
     }
 }

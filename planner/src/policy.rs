@@ -61,20 +61,10 @@ pub fn device_map(
     let decode_layer: Vec<Device> = match decode {
         None => vec![prefill; layer_list(config, chunking).len()],
         Some(Split { start, end }) => (0..layer_list(config, chunking).len())
-            .map(|i| {
-                if (start..end).contains(&i) {
-                    Device::Gpu
-                } else {
-                    Device::Cpu
-                }
-            })
+            .map(|i| if (start..end).contains(&i) { Device::Gpu } else { Device::Cpu })
             .collect(),
     };
-    let head = if *policy == Policy::GpuOnly {
-        Device::Gpu
-    } else {
-        Device::Cpu
-    };
+    let head = if *policy == Policy::GpuOnly { Device::Gpu } else { Device::Cpu };
     let mut map = DeviceMap {
         policy: policy.name().to_owned(),
         chunking,
@@ -99,19 +89,12 @@ pub fn device_map(
         kv_slots: KV_SLOTS,
         prefill_hidden: homes.prefill_hidden,
     };
-    let home = if *policy == Policy::GpuOnly {
-        homes.kv
-    } else {
-        Home::Host
-    };
+    let home = if *policy == Policy::GpuOnly { homes.kv } else { Home::Host };
     map.kv = (0..layers)
         .map(|layer| {
             let chunking = map.layer_chunking(config, layer);
             let homes = |kv| vec![home; usize::from(chunking.map_or(1, |c| c.parts(kv)))];
-            LayerKv {
-                k: homes(model::ops::Kv::K),
-                v: homes(model::ops::Kv::V),
-            }
+            LayerKv { k: homes(model::ops::Kv::K), v: homes(model::ops::Kv::V) }
         })
         .collect();
     map

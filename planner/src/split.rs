@@ -19,18 +19,9 @@ pub enum SplitError {
     )]
     Form { text: String },
     #[error("--split {text}: this model has no operation {name}; its layer is {layer}")]
-    Unknown {
-        text: String,
-        name: String,
-        layer: String,
-    },
+    Unknown { text: String, name: String, layer: String },
     #[error("--split {text}: {start} comes after {end} in the layer ({layer})")]
-    Order {
-        text: String,
-        start: String,
-        end: String,
-        layer: String,
-    },
+    Order { text: String, start: String, end: String, layer: String },
     #[error(
         "--split {text}: {name} names a chunk, but attention is not split; add --split-chunks scores=8 or attention=8"
     )]
@@ -44,9 +35,7 @@ pub enum SplitError {
 /// # Errors
 /// Anything else.
 pub fn parse_chunking(text: &str) -> Result<Chunking, SplitError> {
-    let error = || SplitError::Chunks {
-        text: text.to_owned(),
-    };
+    let error = || SplitError::Chunks { text: text.to_owned() };
     let (name, count) = text.split_once('=').ok_or_else(error)?;
     let order = match name.trim() {
         "scores" => ChunkOrder::Scores,
@@ -69,9 +58,7 @@ pub fn parse_split(
     config: &ModelConfig,
     chunking: Option<Chunking>,
 ) -> Result<Split, SplitError> {
-    let form = || SplitError::Form {
-        text: text.to_owned(),
-    };
+    let form = || SplitError::Form { text: text.to_owned() };
     let (start, end) = text.split_once(':').ok_or_else(form)?;
     let (start, end) = (start.trim(), end.trim());
     if end.contains(':') {
@@ -79,11 +66,7 @@ pub fn parse_split(
     }
     let list = layer_list(config, chunking);
     let split = Split {
-        start: if start.is_empty() {
-            0
-        } else {
-            position(text, start, config, &list, chunking)?
-        },
+        start: if start.is_empty() { 0 } else { position(text, start, config, &list, chunking)? },
         end: if end.is_empty() {
             list.len()
         } else {
@@ -114,14 +97,9 @@ fn position(
         .position(|entry| entry.name(config) == name || entry.op.name(config.family) == name);
     found.ok_or_else(|| {
         let operation = name.split('.').next().unwrap_or(name);
-        let known = list
-            .iter()
-            .any(|entry| entry.op.name(config.family) == operation);
+        let known = list.iter().any(|entry| entry.op.name(config.family) == operation);
         if known && operation != name && chunking.is_none() {
-            SplitError::NoChunks {
-                text: text.to_owned(),
-                name: name.to_owned(),
-            }
+            SplitError::NoChunks { text: text.to_owned(), name: name.to_owned() }
         } else {
             SplitError::Unknown {
                 text: text.to_owned(),
@@ -133,8 +111,5 @@ fn position(
 }
 
 fn names(config: &ModelConfig, list: &[OpChunk]) -> String {
-    list.iter()
-        .map(|entry| entry.name(config))
-        .collect::<Vec<_>>()
-        .join(" ")
+    list.iter().map(|entry| entry.name(config)).collect::<Vec<_>>().join(" ")
 }

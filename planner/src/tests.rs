@@ -24,10 +24,7 @@ fn config() -> ModelConfig {
         max_positions: 64,
         norm_eps: 1e-5,
         activation: Activation::Silu,
-        rope: Some(Rope {
-            theta: 1e4,
-            scaling: RopeScaling::None,
-        }),
+        rope: Some(Rope { theta: 1e4, scaling: RopeScaling::None }),
         position_offset: 0,
         qkv_bias: false,
         out_bias: false,
@@ -39,11 +36,7 @@ fn config() -> ModelConfig {
     }
 }
 
-const PLENTY: Limits = Limits {
-    dram_bytes: 1 << 40,
-    vram_bytes: None,
-    vram_is_dram: true,
-};
+const PLENTY: Limits = Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true };
 
 fn request<'a>(config: &'a ModelConfig, policy: &'a Policy, limits: &'a Limits) -> Request<'a> {
     Request {
@@ -60,10 +53,7 @@ fn request<'a>(config: &'a ModelConfig, policy: &'a Policy, limits: &'a Limits) 
 
 fn two_split(text: &str, chunks: Option<&str>) -> Policy {
     let chunking = chunks.map(|text| parse_chunking(text).expect("chunks"));
-    Policy::TwoSplit {
-        split: parse_split(text, &config(), chunking).expect("split"),
-        chunking,
-    }
+    Policy::TwoSplit { split: parse_split(text, &config(), chunking).expect("split"), chunking }
 }
 
 fn plan(policy: &Policy) -> Plan {
@@ -84,27 +74,15 @@ fn splits_by_name() {
     assert!(matches!(split("a:b:c"), Err(SplitError::Form { .. })));
     assert!(matches!(split("fc0:out"), Err(SplitError::Unknown { .. })));
     assert!(matches!(split("out:q"), Err(SplitError::Order { .. })));
-    assert!(matches!(
-        split("scores.2:out"),
-        Err(SplitError::NoChunks { .. })
-    ));
-    let chunking = Some(Chunking {
-        order: ChunkOrder::Scores,
-        chunks: 4,
-    });
-    assert_eq!(
-        parse_split("scores.2:out", &config, chunking),
-        Ok(Split { start: 6, end: 10 })
-    );
+    assert!(matches!(split("scores.2:out"), Err(SplitError::NoChunks { .. })));
+    let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 4 });
+    assert_eq!(parse_split("scores.2:out", &config, chunking), Ok(Split { start: 6, end: 10 }));
     assert!(matches!(
         parse_split("scores.4:out", &config, chunking),
         Err(SplitError::Unknown { .. })
     ));
     for wrong in ["scores", "scores=0", "scores=65", "wv=3", "attention=x"] {
-        assert!(
-            matches!(parse_chunking(wrong), Err(SplitError::Chunks { .. })),
-            "{wrong}"
-        );
+        assert!(matches!(parse_chunking(wrong), Err(SplitError::Chunks { .. })), "{wrong}");
     }
 }
 
@@ -121,18 +99,11 @@ fn cpu_only_has_one_lane_and_no_waits() {
 
 #[test]
 fn a_weight_is_streamed_once_per_step_however_many_batches() {
-    for policy in [
-        Policy::GpuOnly,
-        two_split("q:up", None),
-        two_split("gate:", None),
-    ] {
+    for policy in [Policy::GpuOnly, two_split("q:up", None), two_split("gate:", None)] {
         let plan = plan(&policy);
         for program in [&plan.prefill, &plan.decode] {
             let mut seen = std::collections::HashSet::new();
-            for instruction in program
-                .lane(Lane::H2dWeights)
-                .map_or(&[][..], |l| &l.instructions)
-            {
+            for instruction in program.lane(Lane::H2dWeights).map_or(&[][..], |l| &l.instructions) {
                 if let Instruction::Copy(copy) = instruction
                     && let Moved::Weights(op) = copy.moved
                 {
@@ -147,20 +118,13 @@ fn a_weight_is_streamed_once_per_step_however_many_batches() {
 fn chunks_on_one_device_are_not_cut() {
     let plan = plan(&two_split("out:", Some("scores=3")));
     let lane = plan.decode.lane(Lane::CpuCompute).expect("lane");
-    let attention = lane
-        .instructions
-        .iter()
-        .filter_map(|instruction| match instruction {
-            Instruction::Compute(compute) if compute.op.is_attention() => {
-                Some((compute.op, compute.chunk))
-            }
-            _ => None,
-        });
-    assert!(
-        attention
-            .into_iter()
-            .all(|found| found == (Op::Attention, None))
-    );
+    let attention = lane.instructions.iter().filter_map(|instruction| match instruction {
+        Instruction::Compute(compute) if compute.op.is_attention() => {
+            Some((compute.op, compute.chunk))
+        }
+        _ => None,
+    });
+    assert!(attention.into_iter().all(|found| found == (Op::Attention, None)));
 }
 
 #[test]
@@ -171,10 +135,7 @@ fn every_interval_gives_each_device_its_operations() {
         let entries = program::map::layer_list(&config, chunking).len();
         for start in 0..=entries {
             for end in start..=entries {
-                let policy = Policy::TwoSplit {
-                    split: Split { start, end },
-                    chunking,
-                };
+                let policy = Policy::TwoSplit { split: Split { start, end }, chunking };
                 let plan = plan(&policy);
                 let on_gpu = plan.map.decode.layers[1]
                     .iter()
@@ -190,48 +151,27 @@ fn every_interval_gives_each_device_its_operations() {
 #[test]
 fn a_model_that_does_not_fit_is_refused_with_numbers() {
     let config = config();
-    let small = Limits {
-        dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (1 << 20),
-        ..PLENTY
-    };
-    let error = request(&config, &Policy::CpuOnly, &small)
-        .plan(4, 400)
-        .expect_err("too large");
+    let small = Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (1 << 20), ..PLENTY };
+    let error = request(&config, &Policy::CpuOnly, &small).plan(4, 400).expect_err("too large");
     let text = error.to_string();
     assert!(
         matches!(error, PlanError::DoesNotFit { fitting: Some(fitting), .. } if fitting > 0),
         "{text}"
     );
-    assert!(
-        text.contains("GiB") && text.contains("--batches 4x"),
-        "{text}"
-    );
-    let none = Limits {
-        dram_bytes: 1,
-        ..PLENTY
-    };
-    let error = request(&config, &Policy::CpuOnly, &none)
-        .plan(1, 1)
-        .expect_err("too large");
-    assert!(
-        error.to_string().contains("not even one sequence fits"),
-        "{error}"
-    );
+    assert!(text.contains("GiB") && text.contains("--batches 4x"), "{text}");
+    let none = Limits { dram_bytes: 1, ..PLENTY };
+    let error = request(&config, &Policy::CpuOnly, &none).plan(1, 1).expect_err("too large");
+    assert!(error.to_string().contains("not even one sequence fits"), "{error}");
 }
 
 #[test]
 fn the_largest_batch_is_at_the_edge() {
     let config = config();
     let policy = Policy::CpuOnly;
-    let limits = Limits {
-        dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (600 << 10),
-        ..PLENTY
-    };
+    let limits =
+        Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (600 << 10), ..PLENTY };
     let request = request(&config, &policy, &limits);
-    let largest = request
-        .largest_batch(1, 256)
-        .expect("compiles")
-        .expect("one fits");
+    let largest = request.largest_batch(1, 256).expect("compiles").expect("one fits");
     assert!(request.plan(1, largest).is_ok());
     assert!(largest == 256 || request.plan(1, largest + 1).is_err());
 }

@@ -1,5 +1,13 @@
-//! All lanes of a plan as threads of one process, over real segments: for tests here and for tests
-//! of placement elsewhere. The gpu worker's lane gets the device's memory only, as in its process.
+//! All lanes of a plan in one process, over real segments: for tests here and for tests of placement
+//! elsewhere. The gpu worker's lane gets the device's memory only, as in its process.
+//!
+//! [`InProcess`] runs the workers' own lanes, one thread each. [`Interleaved`] executes the same
+//! instructions on the calling thread in an order of the test's choosing. Both begin with memory
+//! full of NaN, so that whatever is read before it was written shows.
+
+mod group;
+mod interleaved;
+mod prepare;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,63 +16,23 @@ use std::time::Duration;
 use model::ops::{Op, Value};
 use model::source::WeightSource;
 use program::ir::{Instruction, Lane, Phase};
-use program::plan::{Memory, Plan};
-use program::step_table::{Field, Finish, balance_units};
-use shm::{Control, Segment, TraceReader, TraceRecord, TraceSegment};
+use program::plan::Plan;
+use shm::{Control, TraceReader, TraceRecord, WaitError};
 
 use crate::error::{LaneError, WorkerError};
-use crate::load::{load, load_resident};
-use crate::memory::{Memories, View};
+use crate::memory::View;
 use crate::protocol::{EXIT, Role};
 use crate::setup::{LaneOptions, build_lanes};
 use crate::table::StepTable;
 
+pub use group::{Outcome, Placed, Request, fill};
+pub use interleaved::{Interleaved, Sampled, Stuck};
+
+use group::last_step;
+use prepare::Prepared;
+
 /// A run that takes longer is stuck.
 const WATCHDOG: Duration = Duration::from_secs(120);
-
-/// A sequence to generate.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Request {
-    pub prompt: Vec<u32>,
-    pub max_new: u32,
-    /// 0 is greedy.
-    pub temperature: f32,
-    pub top_p: f32,
-    pub seed: u64,
-    pub id_hash: u64,
-    pub ignore_eos: bool,
-}
-
-impl Request {
-    /// A greedy request that EOS does not end.
-    pub fn greedy(prompt: Vec<u32>, max_new: u32) -> Request {
-        Request {
-            prompt,
-            max_new,
-            temperature: 0.0,
-            top_p: 1.0,
-            seed: 0,
-            id_hash: 0,
-            ignore_eos: true,
-        }
-    }
-}
-
-/// A request and its place in the group.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Placed {
-    pub batch: usize,
-    pub slot: usize,
-    pub request: Request,
-}
-
-/// What a sequence came to; a final EOS is part of the tokens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outcome {
-    pub tokens: Vec<u32>,
-    /// A [`Finish`] code.
-    pub finish: u32,
-}
 
 /// A running set of lanes.
 #[derive(Debug)]
@@ -78,7 +46,9 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Creates the segments, loads weights from `source` and starts all lanes.
+    /// Creates the segments, loads weights from `source` and starts all lanes. The plan is a
+    /// compiled one, or one whose lanes wait for no less: copies may be missing and signals lost,
+    /// but a plan that lacks a wait would race ([`Interleaved`] is for those).
     ///
     /// # Errors
     /// What a worker would have reported.
@@ -87,26 +57,15 @@ impl InProcess {
         source: &dyn WeightSource,
         options: LaneOptions,
     ) -> Result<InProcess, WorkerError> {
-        let plan = Arc::new(plan);
+        let prepared = Prepared::new(plan, source)?;
+        let Prepared { plan, control, trace, all, .. } = &prepared;
         let lanes = plan.lanes();
-        let control = Control::create(lanes.len() as u32, plan.table.words() * 4)?;
-        let trace = TraceSegment::create(Lane::ALL.len(), 1 << 16)?;
-        let mut segments = Vec::new();
-        for memory in Memory::SEGMENTS {
-            let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
-            segments.push((memory, Arc::new(Segment::create("tandem-test", size_bytes)?)));
-        }
-        let all = Arc::new(Memories::new(&plan, segments.clone())?);
-        load(&plan, &all, source, 2, &|_, _| {})?;
-        load_resident(&plan, &all);
         let mut threads = Vec::new();
         for role in Role::ALL {
-            let mapped = segments.iter().filter(|(memory, _)| role.memories().contains(memory));
-            let memories = Arc::new(Memories::new(&plan, mapped.cloned().collect())?);
-            // SAFETY: the harness is for compiled plans; each role is built once, and the weights
-            // are in place.
-            let runners =
-                unsafe { build_lanes(role, &plan, &memories, &control, &trace, options) }?;
+            let memories = prepared.memories(role)?;
+            // SAFETY: each role is built once and the weights are in place. Plans are compiled, or
+            // keep the order of a compiled one (contract of this function).
+            let runners = unsafe { build_lanes(role, plan, &memories, control, trace, options) }?;
             for mut runner in runners {
                 let control = control.clone();
                 let thread = std::thread::Builder::new()
@@ -126,9 +85,10 @@ impl InProcess {
         for lane in lanes {
             readers.push((lane, trace.reader(lane.index())?));
         }
-        let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
+        let table = StepTable::new(control.extra(0, plan.table.words()), plan);
         // SAFETY: the harness reads values only between groups, after all lanes have drained.
-        let view = unsafe { View::new(all) };
+        let view = unsafe { View::new(Arc::clone(all)) };
+        let (plan, control) = (Arc::clone(plan), control.clone());
         Ok(InProcess { plan, control, table, view, readers, threads })
     }
 
@@ -152,25 +112,27 @@ impl InProcess {
     /// # Panics
     /// If the lanes do not drain within the watchdog's time, or one of them fails.
     pub fn run_group(&mut self, group: &[Placed]) -> Vec<Outcome> {
-        fill(&self.table, &self.plan, group);
-        let longest = group.iter().map(|placed| placed.request.max_new).max().unwrap_or(1);
-        let drained = self.control.drained().value();
-        self.control.set_last_step(Some(longest.saturating_sub(1)));
-        self.control.groups().signal();
-        let target = drained.wrapping_add(1);
-        let waited = self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG);
-        if let Err(error) = waited {
-            self.control.stop(u32::from(u16::MAX), 1);
-            panic!("the lanes did not drain: {error}");
+        match self.try_group(group) {
+            Ok(outcomes) => outcomes,
+            Err(error) => {
+                self.control.stop(u32::from(u16::MAX), 1);
+                panic!("the lanes did not drain: {error}");
+            }
         }
-        group.iter().map(|placed| self.outcome(placed)).collect()
     }
 
-    fn outcome(&self, placed: &Placed) -> Outcome {
-        let (batch, slot) = (placed.batch, placed.slot);
-        let generated = self.table.field(batch, slot, Field::Generated) as usize;
-        let tokens = (0..generated).map(|i| self.table.output(batch, slot, i)).collect();
-        Outcome { tokens, finish: self.table.field(batch, slot, Field::Finish) }
+    /// Runs one group to its end.
+    ///
+    /// # Errors
+    /// A lane failed; [`InProcess::finish`] says which and why. Or the watchdog's time is up.
+    pub fn try_group(&mut self, group: &[Placed]) -> Result<Vec<Outcome>, WaitError> {
+        fill(&self.table, &self.plan, group);
+        let drained = self.control.drained().value();
+        self.control.set_last_step(Some(last_step(group)));
+        self.control.groups().signal();
+        let target = drained.wrapping_add(1);
+        self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG)?;
+        Ok(group.iter().map(|placed| Outcome::read(&self.table, placed)).collect())
     }
 
     /// The first `rows` rows of the logits that the last `Sample` of `phase` for a batch (and
@@ -214,38 +176,5 @@ impl InProcess {
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| panic!("a lane panicked")))
             .collect()
-    }
-}
-
-/// Writes a group into the table, as the coordinator does.
-pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
-    table.clear();
-    for Placed { batch, slot, request } in group {
-        let store = |field, value| table.set_field(*batch, *slot, field, value);
-        table.set_prompt(*batch, *slot, &request.prompt);
-        let prompt_len = request.prompt.len() as u32;
-        store(Field::PromptLen, prompt_len);
-        store(Field::Remaining, request.max_new);
-        store(Field::KvCapacity, prompt_len + request.max_new);
-        store(Field::Temperature, request.temperature.to_bits());
-        store(Field::TopP, request.top_p.to_bits());
-        store(Field::SeedLow, request.seed as u32);
-        store(Field::SeedHigh, (request.seed >> 32) as u32);
-        store(Field::IdHashLow, request.id_hash as u32);
-        store(Field::IdHashHigh, (request.id_hash >> 32) as u32);
-        store(Field::IgnoreEos, u32::from(request.ignore_eos));
-        store(Field::Finish, Finish::Running as u32);
-    }
-    for batch in 0..table.batches() {
-        let capacities: Vec<u32> = (0..table.batch_size())
-            .map(|slot| table.field(batch, slot, Field::KvCapacity))
-            .collect();
-        let mut start = 0;
-        for (slot, capacity) in capacities.iter().enumerate() {
-            table.set_field(batch, slot, Field::KvStart, start);
-            start += capacity;
-        }
-        let kv_heads = table.kv_heads() as u32;
-        table.set_chunk_bounds(batch, &balance_units(&capacities, kv_heads, plan.table.chunks));
     }
 }

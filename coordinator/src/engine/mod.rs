@@ -68,6 +68,8 @@ pub struct Measured {
     pub load_peaks: Peaks,
     pub peaks: Peaks,
     pub kernel_variants: BTreeMap<String, String>,
+    /// Heap allocations of each worker from ready to drain.
+    pub allocations: BTreeMap<String, u64>,
     /// Of the last group that had enough decode steps.
     pub prediction: Option<measure::Prediction>,
 }
@@ -165,19 +167,17 @@ impl RunEngine {
         self.launched.control.set_last_step(Some(EXIT));
         self.launched.control.groups().signal();
         self.launched.supervisor.leave();
+        // Read last: workers publish their final count on the way out.
+        let words = |role: Role| self.launched.control.worker(role.index()).allocations_seen();
+        self.measured.allocations = launch::roles(&self.plan)
+            .into_iter()
+            .map(|role| (role.name().to_owned(), words(role)))
+            .collect();
         if let Some(file) = self.trace_file.take() {
             file.finish()?;
         }
         self.measured.totals = self.collector.totals;
         Ok(self.measured)
-    }
-
-    /// Heap allocations of the workers since they were ready.
-    pub fn allocations(&self) -> BTreeMap<Role, u64> {
-        launch::roles(&self.plan)
-            .into_iter()
-            .map(|role| (role, self.launched.control.worker(role.index()).allocations_seen()))
-            .collect()
     }
 
     /// Looks after the workers, if it is time to.

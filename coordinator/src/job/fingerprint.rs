@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
@@ -34,6 +34,17 @@ pub fn system_fingerprint(
         dtype.name()
     );
     format!("fp_{}", hex16(described.as_bytes()))
+}
+
+/// Files of a model's weights, for its identity.
+pub fn weight_files(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
+        .collect();
+    files.sort();
+    files
 }
 
 /// Identity of a model's weight files: their sizes and a hash over the first and last MiB of each

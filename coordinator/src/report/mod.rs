@@ -1,5 +1,6 @@
 //! What a run tells when it ends: the report file, the tables, the trace.
 
+pub mod build;
 pub mod file;
 pub mod table;
 pub mod trace_file;

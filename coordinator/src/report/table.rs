@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::{CellAlignment, Table, TableComponent, presets::UTF8_HORIZONTAL_ONLY};
 
 use super::file::Report;
 
@@ -17,7 +17,7 @@ pub fn render(report: &Report) -> String {
     let _ = writeln!(text, "{}", phases(report));
     let _ = writeln!(text, "{}", lanes(report));
     let percent =
-        |share: Option<f64>| share.map_or("-".to_owned(), |s| format!("{:.1}%", 100.0 * s));
+        |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |s| format!("{:.1}%", 100.0 * s));
     let _ = writeln!(
         text,
         "h2d overlapped with CPU compute {}, time outside work {} of decode",
@@ -27,9 +27,9 @@ pub fn render(report: &Report) -> String {
     if let Some(predicted) = &report.predicted {
         let _ = writeln!(
             text,
-            "simulated {:.3} s for the second half of decode, measured {:.3} s ({:+.1}%)",
-            predicted.decode_s,
-            predicted.measured_decode_s,
+            "second half of decode: simulated {} from the first half's costs, measured {} ({:+.1}%)",
+            duration(predicted.decode_s),
+            duration(predicted.measured_decode_s),
             100.0 * (predicted.decode_s / predicted.measured_decode_s - 1.0)
         );
     }
@@ -58,11 +58,11 @@ fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
 
 fn phases(report: &Report) -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["", "latency s", "tokens", "tokens/s"]);
-    let rate = |rate: Option<f64>| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}"));
+    table.load_preset(NOTHING);
+    table.set_header(["", "latency", "tokens", "tokens/s"]);
+    let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
     let row = |name: &str, seconds: f64, tokens: u64, per_s| {
-        [name.to_owned(), format!("{seconds:.3}"), tokens.to_string(), rate(per_s)]
+        [name.to_owned(), duration(seconds), tokens.to_string(), rate(per_s)]
     };
     let (prefill, decode) = (report.prefill_tokens, report.decode_tokens);
     table.add_row(row("prefill", report.prefill_s, prefill, report.prefill_tokens_per_s));
@@ -75,13 +75,13 @@ fn phases(report: &Report) -> Table {
 
 fn lanes(report: &Report) -> Table {
     let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.set_header(["lane", "busy s", "of the run"]);
+    table.load_preset(NOTHING);
+    table.set_header(["lane", "busy", "of the run"]);
     let total = (report.prefill_s + report.decode_s).max(f64::MIN_POSITIVE);
     for (name, lane) in &report.lanes {
         table.add_row([
             name.clone(),
-            format!("{:.3}", lane.busy_s),
+            duration(lane.busy_s),
             format!("{:.1}%", 100.0 * lane.busy_s / total),
         ]);
     }

@@ -1,0 +1,69 @@
+//! From measurements to the report.
+
+use std::collections::BTreeMap;
+
+use program::plan::Plan;
+
+use super::file::{LaneReport, MapSummary, Predicted, Report};
+use crate::engine::{Measured, Peaks};
+
+/// The report of a run. `lengths` are its longest prompt and its largest number of new tokens.
+pub fn build(
+    plan: &Plan,
+    measured: &Measured,
+    lengths: (u32, u32),
+    threads: BTreeMap<String, u16>,
+) -> Report {
+    let (prefill_s, decode_s) = (measured.prefill.as_secs_f64(), measured.decode.as_secs_f64());
+    let rate = |tokens: u64, seconds: f64| (tokens > 0).then(|| tokens as f64 / seconds);
+    let totals = &measured.totals;
+    let with_sum = |peaks: &Peaks| {
+        let mut bytes = peaks.by_process_bytes.clone();
+        bytes.insert("sum".to_owned(), peaks.sum_bytes);
+        bytes
+    };
+    Report {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        model: plan.config.name.clone(),
+        dtype: plan.shape.dtype.name().to_owned(),
+        batches: plan.shape.batches,
+        batch_size: plan.shape.batch_size,
+        prompt_len: lengths.0,
+        gen_len: lengths.1,
+        device: if plan.map.uses_gpu() { "emulated" } else { "none" }.to_owned(),
+        policy: plan.map.policy.clone(),
+        device_map: MapSummary::new(&plan.config, &plan.map),
+        threads,
+        kernel_variants: measured.kernel_variants.clone(),
+        groups: measured.groups,
+        load_s: measured.load.as_secs_f64(),
+        prefill_s,
+        decode_s,
+        total_s: prefill_s + decode_s,
+        prefill_tokens: measured.prefill_tokens,
+        decode_tokens: measured.decode_tokens,
+        generated_tokens: measured.generated_tokens,
+        prefill_tokens_per_s: rate(measured.prefill_tokens, prefill_s),
+        decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
+        total_tokens_per_s: rate(measured.generated_tokens, prefill_s + decode_s),
+        predicted: measured.prediction.map(|prediction| Predicted {
+            source: "this-run".to_owned(),
+            prefill_s: None,
+            decode_s: prediction.predicted_ns / 1e9,
+            measured_decode_s: prediction.measured_ns / 1e9,
+        }),
+        lanes: totals
+            .busy_ns
+            .iter()
+            .map(|(lane, ns)| (lane.name().to_owned(), LaneReport { busy_s: *ns as f64 / 1e9 }))
+            .collect(),
+        overlap: totals.overlap(),
+        time_outside: totals.time_outside(),
+        streamed_weight_bytes: totals.streamed_weight_bytes,
+        streamed_kv_bytes: totals.streamed_kv_bytes,
+        peak_pss_bytes: with_sum(&measured.peaks),
+        load_peak_pss_bytes: with_sum(&measured.load_peaks),
+        allocations_after_ready: measured.allocations.clone(),
+        lost_spans: totals.lost,
+    }
+}

@@ -1,0 +1,161 @@
+//! One run from arguments to exit code: find the model, read the requests, plan, prove, launch,
+//! run, report.
+
+mod planning;
+mod starting;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use anyhow::Context;
+
+use crate::benchmark::Benchmark;
+use crate::cli::high::{Run, Telling, Work};
+use crate::engine::RunEngine;
+use crate::exit::Exit;
+use crate::job::engine::EngineError;
+use crate::job::interrupt::Interrupt;
+use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
+use crate::job::{fingerprint, progress, prompt};
+use crate::opened::Opened;
+use crate::report::{build, table};
+use planning::{DEFAULT_BATCH_MAX, plan, threads};
+use starting::start;
+
+/// An argument that only turns out to be wrong once the model is known.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+/// Runs what the command line asks for.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    let opened = Opened::open(&run.model)?;
+    match &run.work {
+        Work::Benchmark { prompt_len, gen_len } => {
+            benchmark(run, &opened, *prompt_len, *gen_len, interrupt)
+        }
+        Work::Requests { .. } => requests(run, &opened, interrupt),
+    }
+}
+
+fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    let Work::Requests { input, output, mode, chat, max_tokens } = &run.work else {
+        unreachable!("called for requests")
+    };
+    let config = &opened.config;
+    let options = JobOptions {
+        input: input.clone(),
+        output: output.clone(),
+        mode: *mode,
+        chat: *chat,
+        max_tokens: *max_tokens,
+        seed: run.seed,
+    };
+    let facts = ModelFacts {
+        name: config.name.clone(),
+        system_fingerprint: fingerprint::system_fingerprint(
+            config,
+            &opened.weights_identity,
+            run.dtype,
+            "none",
+            run.seed,
+        ),
+        limits: prompt::Limits {
+            context: config.max_positions,
+            vocab_size: config.vocab_size,
+            sliding_window: config.sliding_window,
+        },
+        codec: opened.codec(),
+    };
+    let job = Job::prepare(&options, facts)?;
+    let quiet = run.telling == Telling::Quiet;
+    let asked = interrupt.clone();
+    let Some(demand) = job.demand() else {
+        let summary = job.run(None, progress::for_stderr(true).as_mut(), &move || asked.asked())?;
+        eprintln!("{summary}");
+        return Ok(summary.exit());
+    };
+    let plan = plan(run, opened, demand)?;
+    let lengths = (demand.max_prompt as u32, demand.max_new);
+    let mut engine = start(run, opened, plan, interrupt)?;
+    let summary =
+        job.run(Some(&mut engine), progress::for_stderr(quiet).as_mut(), &move || asked.asked())?;
+    finish(run, engine, lengths)?;
+    eprintln!("{summary}");
+    Ok(summary.exit())
+}
+
+fn benchmark(
+    run: &Run,
+    opened: &Opened,
+    prompt_len: u32,
+    gen_len: u32,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Exit> {
+    let context = (prompt_len + gen_len) as usize;
+    if context > opened.config.max_positions {
+        return Err(Usage(format!(
+            "--prompt-len {prompt_len} and --gen-len {gen_len} make {context} positions; {} has {}",
+            opened.config.name, opened.config.max_positions
+        ))
+        .into());
+    }
+    let demand = Demand {
+        sequences: match run.batches {
+            Some(batches) => usize::from(batches.count) * usize::from(batches.size),
+            None => DEFAULT_BATCH_MAX.into(),
+        },
+        max_prompt: prompt_len as usize,
+        max_new: gen_len,
+        max_context: context,
+    };
+    let plan = plan(run, opened, demand)?;
+    let benchmark = Benchmark {
+        sequences: usize::from(plan.shape.batches) * usize::from(plan.shape.batch_size),
+        prompt_len,
+        gen_len,
+        vocab_size: opened.config.vocab_size,
+        seed: run.seed,
+    };
+    let mut engine = start(run, opened, plan, interrupt)?;
+    let quiet = run.telling == Telling::Quiet;
+    match benchmark.run(&mut engine, progress::for_stderr(quiet).as_mut()) {
+        Ok(()) => {}
+        Err(EngineError::Interrupted) => return Ok(Exit::Interrupted),
+        Err(error) => return Err(error.into()),
+    }
+    finish(run, engine, (prompt_len, gen_len))?;
+    Ok(Exit::Done)
+}
+
+/// Ends the workers and tells what was measured.
+fn finish(run: &Run, engine: RunEngine, lengths: (u32, u32)) -> anyhow::Result<()> {
+    let plan = engine.plan().clone();
+    let (cpu_threads, gpu_threads) = threads(run, plan.map.uses_gpu());
+    let mut by_worker = BTreeMap::from([("cpu worker".to_owned(), cpu_threads)]);
+    if plan.map.uses_gpu() {
+        by_worker.insert("gpu worker".to_owned(), gpu_threads);
+    }
+    let measured = engine.finish().context("the trace file")?;
+    let report = build::build(&plan, &measured, lengths, by_worker);
+    if let Some(path) = &run.report {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
+    }
+    if run.telling != Telling::Quiet {
+        // Results may go to stdout; tables never do then.
+        let text = table::render(&report);
+        match run.work {
+            Work::Benchmark { .. } => write!(std::io::stdout(), "{text}").or_else(quiet_pipe)?,
+            Work::Requests { .. } => eprint!("{text}"),
+        }
+    }
+    Ok(())
+}
+
+fn quiet_pipe(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
+}

@@ -1,0 +1,85 @@
+//! Launching the engine, with a bar while it loads.
+
+use std::io::IsTerminal;
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use program::plan::Plan;
+
+use super::planning::threads;
+use crate::cli::high::{Run, Telling};
+use crate::cli::values::DeviceChoice;
+use crate::engine::RunEngine;
+use crate::engine::launch::LaunchOptions;
+use crate::job::interrupt::Interrupt;
+use crate::opened::Opened;
+use crate::report::trace_file::TraceFile;
+
+/// Starts the workers and waits until the model is loaded.
+///
+/// # Errors
+/// What kept a worker from getting ready, in its own words.
+pub(super) fn start(
+    run: &Run,
+    opened: &Opened,
+    plan: Plan,
+    interrupt: &Interrupt,
+) -> anyhow::Result<RunEngine> {
+    let threads = threads(run, plan.map.uses_gpu());
+    let options = LaunchOptions {
+        weights: opened.weights.clone(),
+        cpu_threads: threads.0,
+        gpu_threads: threads.1,
+        link_bytes_per_s: match run.device {
+            DeviceChoice::Emulated { link_bytes_per_s, .. } => link_bytes_per_s,
+            _ => None,
+        },
+    };
+    let trace = match &run.trace {
+        Some(path) => Some(
+            TraceFile::create(path, &plan.lanes())
+                .with_context(|| format!("the trace file {}", path.display()))?,
+        ),
+        None => None,
+    };
+    let mut progress = LoadBar::new(run.telling == Telling::Quiet);
+    let asked = interrupt.clone();
+    let engine = RunEngine::start(
+        plan,
+        &options,
+        trace,
+        Box::new(move || asked.asked()),
+        &mut |done, total| {
+            progress.update(done, total);
+            true
+        },
+    )?;
+    progress.end();
+    Ok(engine)
+}
+
+/// Loading, on a terminal.
+struct LoadBar {
+    bar: ProgressBar,
+}
+
+impl LoadBar {
+    fn new(quiet: bool) -> LoadBar {
+        let hidden = quiet || !std::io::stderr().is_terminal();
+        let bar = if hidden { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        let style = "loading {wide_bar} {bytes}/{total_bytes}, {bytes_per_sec}, ETA {eta}";
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        LoadBar { bar }
+    }
+
+    fn update(&mut self, done: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+    }
+
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,278 @@
+//! All lanes on one thread, one instruction at a time, in an order that the test chooses.
+//!
+//! Whatever order is chosen, it is one in which lanes of their own could have run: a lane goes on
+//! only when its wait is satisfied, and between steps and phases the rules are those of
+//! [`crate::lane`]. So a race needs no luck to show: the test holds back the lane that a missing
+//! wait would have waited for. And since no two instructions are ever in progress at once, plans
+//! that would race between threads can be run soundly here.
+
+use std::sync::Arc;
+
+use model::ops::{Op, Value};
+use model::source::WeightSource;
+use program::ir::{Compute, Instruction, Lane, LaneProgram, Phase, Program};
+use program::plan::Plan;
+use shm::{Control, Timeline};
+
+use super::group::{Outcome, Placed, fill, last_step};
+use super::prepare::Prepared;
+use crate::error::WorkerError;
+use crate::execute::{ComputeState, Executor};
+use crate::lane::wait_target;
+use crate::memory::View;
+use crate::protocol::Role;
+use crate::rows::sequences;
+use crate::setup::LaneOptions;
+use crate::table::StepTable;
+
+const LANES: usize = Lane::ALL.len();
+
+/// The logits from which one token of one sequence was drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sampled {
+    pub phase: Phase,
+    /// 0 is prefill, decode counts from 1.
+    pub step: u32,
+    pub batch: usize,
+    pub slot: usize,
+    /// `[vocab]`.
+    pub logits: Vec<f32>,
+}
+
+/// Every lane that has not ended waits for another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("No lane can go on: {}.", .waiting.join("; "))]
+pub struct Stuck {
+    /// Each lane that has not ended, and where it stands.
+    pub waiting: Vec<String>,
+}
+
+/// Where a lane stands within a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a list; the index may be one past its end.
+    Prefill(usize),
+    /// Prefill is done, for this lane.
+    Barrier,
+    Decode {
+        step: u32,
+        index: usize,
+    },
+    Drained,
+}
+
+#[derive(Debug)]
+struct InterleavedLane {
+    lane: Lane,
+    executor: Executor,
+    place: Place,
+    /// Index of the last `Sample` of its list, per phase.
+    last_sample: [Option<usize>; 2],
+}
+
+/// A plan whose lanes take turns; see the module header.
+#[derive(Debug)]
+pub struct Interleaved {
+    plan: Arc<Plan>,
+    control: Control,
+    table: StepTable,
+    view: View,
+    lanes: Vec<InterleavedLane>,
+    /// Timelines at the start of the group.
+    bases: [u32; LANES],
+    /// `Control::steps` at the start of the group.
+    steps_base: u32,
+}
+
+impl Interleaved {
+    /// Creates the segments, loads weights from `source` and makes the lanes. The plan need not be
+    /// valid.
+    ///
+    /// # Errors
+    /// What a worker would have reported.
+    pub fn start(
+        plan: Plan,
+        source: &dyn WeightSource,
+        options: LaneOptions,
+    ) -> Result<Interleaved, WorkerError> {
+        let prepared = Prepared::new(plan, source)?;
+        let Prepared { plan, control, all, .. } = &prepared;
+        let mut lanes = Vec::new();
+        for lane in plan.lanes() {
+            let role = Role::ALL.into_iter().find(|role| role.lanes().contains(&lane));
+            let Some(role) = role else { panic!("no worker has the lane {}", lane.name()) };
+            let compute = match lane {
+                Lane::CpuCompute | Lane::GpuCompute => {
+                    Some(ComputeState::new(plan, options.variant, options.threads)?)
+                }
+                _ => None,
+            };
+            // SAFETY: an instruction is the only user of memory while it is executed, since all are
+            // executed by one thread and none keeps a slice.
+            let view = unsafe { View::new(prepared.memories(role)?) };
+            let executor = Executor::new(Arc::clone(plan), view, control.clone(), compute);
+            let last_sample = [&plan.prefill, &plan.decode].map(|program| {
+                let list = program.lane(lane)?;
+                list.instructions.iter().rposition(|other| sample(other).is_some())
+            });
+            lanes.push(InterleavedLane { lane, executor, place: Place::Drained, last_sample });
+        }
+        let table = StepTable::new(control.extra(0, plan.table.words()), plan);
+        // SAFETY: as above; it is read between instructions.
+        let view = unsafe { View::new(Arc::clone(all)) };
+        let (plan, control) = (Arc::clone(plan), control.clone());
+        Ok(Interleaved { plan, control, table, view, lanes, bases: [0; LANES], steps_base: 0 })
+    }
+
+    /// Runs one group. `choose` gets the lanes that can go on and returns the index of the one that
+    /// does, by one instruction. Returns what came of each sequence, and the logits in the order in
+    /// which they were read.
+    ///
+    /// # Errors
+    /// The lanes wait for each other; nothing more can be run.
+    pub fn run_group(
+        &mut self,
+        group: &[Placed],
+        choose: &mut dyn FnMut(&[Lane]) -> usize,
+    ) -> Result<(Vec<Outcome>, Vec<Sampled>), Stuck> {
+        fill(&self.table, &self.plan, group);
+        self.control.set_last_step(Some(last_step(group)));
+        self.lanes.iter_mut().for_each(|lane| lane.place = Place::Prefill(0));
+        let mut sampled = Vec::new();
+        let mut last = 0;
+        while self.lanes.iter().any(|lane| lane.place != Place::Drained) {
+            let ready: Vec<usize> =
+                (0..self.lanes.len()).filter(|lane| self.is_ready(*lane)).collect();
+            if ready.is_empty() {
+                return Err(self.stuck());
+            }
+            let names: Vec<Lane> = ready.iter().map(|lane| self.lanes[*lane].lane).collect();
+            let chosen = ready[choose(&names)];
+            if let Place::Decode { step, .. } = self.lanes[chosen].place {
+                last = last.max(step);
+            }
+            self.advance(chosen, &mut sampled);
+        }
+        for lane in Lane::ALL {
+            let [prefill, decode] =
+                [&self.plan.prefill, &self.plan.decode].map(|program| signals(program, lane));
+            let base = &mut self.bases[lane.index()];
+            *base = base.wrapping_add(prefill).wrapping_add(decode.wrapping_mul(last));
+        }
+        self.steps_base = self.steps_base.wrapping_add(1 + last);
+        let outcomes = group.iter().map(|placed| Outcome::read(&self.table, placed)).collect();
+        Ok((outcomes, sampled))
+    }
+
+    fn list(&self, lane: usize, phase: Phase) -> &[Instruction] {
+        let program = match phase {
+            Phase::Prefill => &self.plan.prefill,
+            Phase::Decode => &self.plan.decode,
+        };
+        program.lane(self.lanes[lane].lane).map_or(&[], |list: &LaneProgram| &list.instructions)
+    }
+
+    /// Whether a lane would not wait.
+    fn is_ready(&self, lane: usize) -> bool {
+        let (phase, step, index) = match self.lanes[lane].place {
+            Place::Drained => return false,
+            Place::Barrier => {
+                return !self.lanes.iter().any(|other| matches!(other.place, Place::Prefill(_)));
+            }
+            Place::Prefill(index) => (Phase::Prefill, 0, index),
+            Place::Decode { step, index } => (Phase::Decode, step, index),
+        };
+        match self.list(lane, phase).get(index) {
+            Some(Instruction::Wait(wait)) => {
+                let mut base = self.bases[wait.lane.index()];
+                let mut signals_per_step = signals(&self.plan.prefill, wait.lane);
+                if phase == Phase::Decode {
+                    base = base.wrapping_add(signals_per_step);
+                    signals_per_step = signals(&self.plan.decode, wait.lane);
+                }
+                let target = wait_target(base, signals_per_step, step.saturating_sub(1), wait);
+                has_reached(&self.control.lane(wait.lane.index()).timeline, target)
+            }
+            // The next step begins when the one before this one was sampled.
+            None if phase == Phase::Decode => {
+                has_reached(self.control.steps(), self.steps_base.wrapping_add(step))
+            }
+            _ => true,
+        }
+    }
+
+    /// One instruction of a lane that is ready, or its way into the next list.
+    fn advance(&mut self, lane: usize, sampled: &mut Vec<Sampled>) {
+        let begin = |step: u32| match self.control.last_step() {
+            Some(last) if step > last => Place::Drained,
+            _ => Place::Decode { step, index: 0 },
+        };
+        let (phase, step, index, next) = match self.lanes[lane].place {
+            Place::Drained => return,
+            Place::Barrier => {
+                self.lanes[lane].place = begin(1);
+                return;
+            }
+            Place::Prefill(index) => (Phase::Prefill, 0, index, Place::Prefill(index + 1)),
+            Place::Decode { step, index } => {
+                (Phase::Decode, step, index, Place::Decode { step, index: index + 1 })
+            }
+        };
+        let Some(instruction) = self.list(lane, phase).get(index).cloned() else {
+            self.lanes[lane].place =
+                if phase == Phase::Prefill { Place::Barrier } else { begin(step + 1) };
+            return;
+        };
+        if let Some(compute) = sample(&instruction) {
+            self.record(phase, step, compute, sampled);
+        }
+        let own = &mut self.lanes[lane];
+        match &instruction {
+            Instruction::Wait(_) => {}
+            Instruction::Signal => self.control.lane(own.lane.index()).timeline.signal(),
+            work => {
+                own.executor.execute(phase, work);
+                if own.last_sample[phase as usize] == Some(index) {
+                    own.executor.end_step(step);
+                }
+            }
+        }
+        own.place = next;
+    }
+
+    fn record(&self, phase: Phase, step: u32, compute: &Compute, sampled: &mut Vec<Sampled>) {
+        let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
+        let logits = compute.inputs[0].buffer;
+        for (row, found) in sequences(&self.table, phase, compute.at).enumerate() {
+            let first_bytes = row * vocab * size_of::<f32>();
+            sampled.push(Sampled {
+                phase,
+                step,
+                batch: usize::from(compute.at.batch),
+                slot: found.sequence,
+                logits: self.view.read::<f32>(logits, first_bytes, vocab).to_vec(),
+            });
+        }
+    }
+
+    fn stuck(&self) -> Stuck {
+        let running = self.lanes.iter().filter(|lane| lane.place != Place::Drained);
+        let waiting = running.map(|lane| format!("{} at {:?}", lane.lane.name(), lane.place));
+        Stuck { waiting: waiting.collect() }
+    }
+}
+
+fn signals(program: &Program, lane: Lane) -> u32 {
+    program.lane(lane).map_or(0, |list| list.signals_per_step)
+}
+
+fn has_reached(timeline: &Timeline, target: u32) -> bool {
+    shm::timeline::reached(timeline.value(), target)
+}
+
+fn sample(instruction: &Instruction) -> Option<&Compute> {
+    match instruction {
+        Instruction::Compute(compute) if compute.op == Op::Sample => Some(compute),
+        _ => None,
+    }
+}
