@@ -56,9 +56,21 @@ fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
     }
 }
 
-fn phases(report: &Report) -> Table {
+/// A table with lines above, below and under its header only.
+fn plain_table() -> Table {
     let mut table = Table::new();
-    table.load_preset(NOTHING);
+    table.load_preset(UTF8_HORIZONTAL_ONLY);
+    table.remove_style(TableComponent::HorizontalLines);
+    table
+}
+
+/// `12.345 s`, or `0.123 ms` for what is short.
+fn duration(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.3} ms", 1e3 * seconds) } else { format!("{seconds:.3} s") }
+}
+
+fn phases(report: &Report) -> Table {
+    let mut table = plain_table();
     table.set_header(["", "latency", "tokens", "tokens/s"]);
     let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
     let row = |name: &str, seconds: f64, tokens: u64, per_s| {
@@ -74,8 +86,7 @@ fn phases(report: &Report) -> Table {
 }
 
 fn lanes(report: &Report) -> Table {
-    let mut table = Table::new();
-    table.load_preset(NOTHING);
+    let mut table = plain_table();
     table.set_header(["lane", "busy", "of the run"]);
     let total = (report.prefill_s + report.decode_s).max(f64::MIN_POSITIVE);
     for (name, lane) in &report.lanes {

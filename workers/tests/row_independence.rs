@@ -1,0 +1,189 @@
+//! Row independence of the whole model: a sequence's logits are the same bits alone and in every
+//! slot of every batch shape, whoever its neighbours are, for every kernel variant and any number
+//! of threads. Variants differ among themselves; each is compared with itself.
+
+use std::time::Duration;
+
+use kernels::Variant;
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::source::dummy::DummySource;
+use planner::policy::{Homes, Policy, device_map};
+use program::compile::compile;
+use program::ir::{Lane, Phase};
+use program::map::Home;
+use program::plan::RunShape;
+use workers::setup::LaneOptions;
+use workers::testing::{Interleaved, Placed, Request, Sampled};
+
+const NEW: u32 = 4;
+/// Batches, batch size, sequences of a micro-batch of prefill.
+const SHAPES: [(u16, u16, u16); 3] = [(1, 1, 1), (1, 5, 2), (2, 3, 3)];
+
+/// Small, but with sums over more than one block of a linear's inputs (the feed-forward size) and
+/// of attention's positions (the prompt), and with enough columns for several tasks.
+fn llama() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-llama".to_owned(),
+        family: Family::Llama,
+        num_layers: 2,
+        hidden_size: 40,
+        num_heads: 6,
+        num_kv_heads: 2,
+        head_dim: 8,
+        ffn_size: 530,
+        vocab_size: 61,
+        max_positions: 96,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: false,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+fn opt() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-opt".to_owned(),
+        family: Family::Opt,
+        num_heads: 5,
+        num_kv_heads: 5,
+        activation: Activation::Relu,
+        rope: None,
+        position_offset: 2,
+        qkv_bias: true,
+        out_bias: true,
+        ffn_bias: true,
+        tied_embeddings: true,
+        ..llama()
+    }
+}
+
+/// The sequence that is looked at. With its new tokens it crosses a block of 64 positions.
+fn subject(config: &ModelConfig) -> Request {
+    let vocab = config.vocab_size as u32;
+    Request::greedy((0..62).map(|i| (i * 23 + 7) % vocab).collect(), NEW)
+}
+
+/// Neighbours of all lengths around the subject, which end before it or with it; one slot of a
+/// batch with several neighbours stays empty.
+fn around(shape: (u16, u16, u16), batch: usize, slot: usize, config: &ModelConfig) -> Vec<Placed> {
+    let (batches, batch_size) = (usize::from(shape.0), usize::from(shape.1));
+    let mut group = Vec::new();
+    for index in 0..batches * batch_size {
+        let place = (index / batch_size, index % batch_size);
+        if place == (batch, slot) {
+            group.push(Placed { batch, slot, request: subject(config) });
+            continue;
+        }
+        if index == (batch * batch_size + slot + 2) % (batches * batch_size) {
+            continue;
+        }
+        let length = 1 + (index * 29) % 70;
+        let prompt = (0..length).map(|i| ((index * 31 + i * 5) % config.vocab_size) as u32);
+        let request = Request::greedy(prompt.collect(), 1 + (index as u32 * 3) % NEW);
+        group.push(Placed { batch: place.0, slot: place.1, request });
+    }
+    group
+}
+
+/// Bits of the logits of prefill and of every decode step, for the sequence in one place.
+fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
+    let own: Vec<&Sampled> =
+        sampled.iter().filter(|other| (other.batch, other.slot) == (batch, slot)).collect();
+    let steps: Vec<(Phase, u32)> = own.iter().map(|other| (other.phase, other.step)).collect();
+    assert_eq!(
+        steps,
+        [(Phase::Prefill, 0), (Phase::Decode, 1), (Phase::Decode, 2), (Phase::Decode, 3)]
+    );
+    own.iter()
+        .map(|other| {
+            assert!(other.logits.iter().all(|logit| logit.is_finite()), "{other:?}");
+            other.logits.iter().map(|logit| logit.to_bits()).collect()
+        })
+        .collect()
+}
+
+/// Puts the subject into every place of a shape, in one set of lanes. Returns how many places.
+fn every_place(
+    config: &ModelConfig,
+    dtype: Dtype,
+    shape: (u16, u16, u16),
+    options: LaneOptions,
+    alone: &mut Option<Vec<Vec<u32>>>,
+) -> usize {
+    let run = RunShape {
+        batches: shape.0,
+        batch_size: shape.1,
+        max_prompt: 70,
+        max_context: 70 + NEW,
+        max_new: NEW,
+        micro_sequences: shape.2,
+        dtype,
+    };
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let map = device_map(&Policy::CpuOnly, config, true, homes);
+    let plan = compile(config, &run, &map).expect("compiles");
+    let source = DummySource::new(config.clone(), 5);
+    let mut lanes = Interleaved::start(plan, &source, options).expect("starts");
+    let mut places = 0;
+    for batch in 0..usize::from(shape.0) {
+        for slot in 0..usize::from(shape.1) {
+            let group = around(shape, batch, slot, config);
+            let first = &mut |_: &[Lane]| 0;
+            let (_, sampled) = lanes.run_group(&group, first).expect("the lanes drain");
+            let found = logits_of(&sampled, batch, slot);
+            let expected = alone.get_or_insert_with(|| found.clone());
+            for (step, (expected, found)) in expected.iter().zip(&found).enumerate() {
+                assert!(
+                    expected == found,
+                    "{:?} {dtype:?} {} with {} threads: step {step} of slot {slot} of batch \
+                     {batch} of {}x{} differs from the sequence alone on one thread",
+                    config.family,
+                    options.variant.name(),
+                    options.threads,
+                    shape.0,
+                    shape.1,
+                );
+            }
+            places += 1;
+        }
+    }
+    places
+}
+
+fn independent(config: &ModelConfig) {
+    for dtype in [Dtype::Bf16, Dtype::F32] {
+        for variant in Variant::available() {
+            let mut alone = None;
+            let mut places = 0;
+            for threads in [1, 2, 3] {
+                let wait_timeout = Duration::from_secs(60);
+                let options =
+                    LaneOptions { variant, threads, link_bytes_per_s: None, wait_timeout };
+                for shape in SHAPES {
+                    places += every_place(config, dtype, shape, options, &mut alone);
+                }
+            }
+            assert_eq!(places, 3 * (1 + 5 + 6));
+        }
+    }
+    for variant in Variant::ALL.into_iter().filter(|variant| !variant.is_available()) {
+        println!("SKIP row independence of {}: not on this machine", variant.name());
+    }
+}
+
+#[test]
+fn a_llama_with_grouped_heads_in_every_slot_is_the_llama_alone() {
+    independent(&llama());
+}
+
+#[test]
+fn an_opt_in_every_slot_is_the_opt_alone() {
+    independent(&opt());
+}
