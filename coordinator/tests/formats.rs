@@ -5,6 +5,7 @@ use coordinator::job::input::{Format, InputOptions, read_items};
 use coordinator::job::item::Item;
 use coordinator::job::output::OutputLine;
 use coordinator::job::prompt::Limits;
+use coordinator::report::file::Report;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
 
@@ -108,6 +109,8 @@ fn every_error_code_is_listed() {
 fn the_report_is_one_object_with_the_promised_names() {
     for block in blocks("json report") {
         let report: serde_json::Value = serde_json::from_str(&block).expect("JSON");
+        let read: Report = serde_json::from_str(&block).expect("a report");
+        assert_eq!(serde_json::to_value(read).expect("serialises"), report);
         for name in [
             "version",
             "model",

@@ -108,8 +108,12 @@ impl<W: Write + Debug> Progress for Lines<W> {
         // Telling is not worth failing for: a closed stderr is ignored here and below.
         let _ = writeln!(
             self.out,
-            "{} sequences in {} groups, at most {} new tokens",
-            total.sequences, total.groups, total.tokens
+            "{} sequence{} in {} group{}, at most {} new tokens",
+            total.sequences,
+            plural(total.sequences),
+            total.groups,
+            plural(total.groups),
+            total.tokens
         );
     }
 
@@ -123,7 +127,8 @@ impl<W: Write + Debug> Progress for Lines<W> {
         let left = total.tokens.saturating_sub(done.tokens);
         let eta = match left {
             0 => String::new(),
-            _ if done.tokens == 0 => String::new(),
+            // The first tokens come after a prefill that says nothing of the speed to come.
+            _ if !group_ended && done.tokens * 20 < total.tokens => String::new(),
             _ => format!(", about {} left", duration(left as f64 / per_s)),
         };
         let _ = writeln!(
@@ -137,6 +142,10 @@ impl<W: Write + Debug> Progress for Lines<W> {
     }
 
     fn end(&mut self) {}
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 fn duration(seconds: f64) -> String {

@@ -33,12 +33,15 @@ pub fn render(report: &Report) -> String {
             100.0 * (predicted.decode_s / predicted.measured_decode_s - 1.0)
         );
     }
+    let gib = |bytes: &u64| format!("{:.2} GiB", *bytes as f64 / (1u64 << 30) as f64);
     let memory: Vec<String> = report
         .peak_pss_bytes
         .iter()
-        .map(|(name, bytes)| format!("{name} {:.2} GiB", *bytes as f64 / (1u64 << 30) as f64))
+        .filter(|(name, _)| *name != "sum")
+        .map(|(name, bytes)| format!("{name} {}", gib(bytes)))
         .collect();
-    let _ = writeln!(text, "peak memory: {}", memory.join(", "));
+    let sum = report.peak_pss_bytes.get("sum").map_or_else(|| "-".to_owned(), gib);
+    let _ = writeln!(text, "peak memory {sum} ({})", memory.join(", "));
     if report.device.starts_with("emulated") {
         let _ = writeln!(
             text,
@@ -60,7 +63,15 @@ fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
 fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);
-    table.remove_style(TableComponent::HorizontalLines);
+    let between_rows = [
+        TableComponent::HorizontalLines,
+        TableComponent::MiddleIntersections,
+        TableComponent::LeftBorderIntersections,
+        TableComponent::RightBorderIntersections,
+    ];
+    for component in between_rows {
+        table.remove_style(component);
+    }
     table
 }
 
