@@ -72,6 +72,24 @@ fn nothing_is_padded() {
 }
 
 #[test]
+fn processes_use_little_more_than_the_plan() {
+    let place = Place::new();
+    let model = ["--model", "opt-1.3b", "--dummy-weights", "--layers", "2", "--batches", "2x4"];
+    let lengths = ["--prompt-len", "32", "--gen-len", "4"];
+    for device in [&["--device", "none"][..], &["--device", "emulated", "--split", "scores:fc0"]] {
+        run(&place, &[&model[..], &lengths, device].concat());
+        let report = json(&place.path("report.json"));
+        let budget = |name: &str| report["budget_bytes"][name].as_u64().expect("bytes");
+        let planned = budget("weights") + budget("kv") + budget("device");
+        let used = report["peak_pss_bytes"]["sum"].as_u64().expect("bytes");
+        // Small beside its processes' code and stacks, so that 10% alone would not hold them.
+        let allowed = planned + planned / 10 + (32 << 20);
+        assert!(used <= allowed, "{used} bytes used, {planned} planned, {device:?}");
+        assert!(used > budget("weights") / 2, "{used} bytes used cannot be all of it");
+    }
+}
+
+#[test]
 fn the_coordinators_system_calls_do_not_grow_with_layers() {
     let strace = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
     if !strace.is_ok_and(|status| status.success()) {

@@ -1,10 +1,13 @@
 //! Compiled plans run by all lanes as threads of this process: whatever the placement, the bits are
 //! those of the run on the CPU alone.
 
+mod common;
+
 use std::time::Duration;
 
+use common::{llama, opt};
 use kernels::Variant;
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
@@ -17,48 +20,6 @@ use program::simulate::Span;
 use program::step_table::Finish;
 use workers::setup::LaneOptions;
 use workers::testing::{InProcess, Outcome, Placed, Request};
-
-fn llama() -> ModelConfig {
-    ModelConfig {
-        name: "tiny-llama".to_owned(),
-        family: Family::Llama,
-        num_layers: 2,
-        hidden_size: 24,
-        num_heads: 6,
-        num_kv_heads: 2,
-        head_dim: 8,
-        ffn_size: 40,
-        vocab_size: 61,
-        max_positions: 64,
-        norm_eps: 1e-5,
-        activation: Activation::Silu,
-        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
-        position_offset: 0,
-        qkv_bias: true,
-        out_bias: false,
-        ffn_bias: false,
-        tied_embeddings: false,
-        sliding_window: None,
-        bos_token_id: None,
-        eos_token_ids: vec![],
-    }
-}
-
-fn opt() -> ModelConfig {
-    ModelConfig {
-        name: "tiny-opt".to_owned(),
-        family: Family::Opt,
-        num_heads: 3,
-        num_kv_heads: 3,
-        activation: Activation::Relu,
-        rope: None,
-        position_offset: 2,
-        out_bias: true,
-        ffn_bias: true,
-        tied_embeddings: true,
-        ..llama()
-    }
-}
 
 fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) -> RunShape {
     RunShape {

@@ -2,10 +2,12 @@
 //! slot of every batch shape, whoever its neighbours are, for every kernel variant and any number
 //! of threads. Variants differ among themselves; each is compared with itself.
 
+mod common;
+
 use std::time::Duration;
 
 use kernels::Variant;
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::config::{Dtype, ModelConfig};
 use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use program::compile::compile;
@@ -19,49 +21,10 @@ const NEW: u32 = 4;
 /// Batches, batch size, sequences of a micro-batch of prefill.
 const SHAPES: [(u16, u16, u16); 3] = [(1, 1, 1), (1, 5, 2), (2, 3, 3)];
 
-/// Small, but with sums over more than one block of a linear's inputs (the feed-forward size) and
-/// of attention's positions (the prompt), and with enough columns for several tasks.
-fn llama() -> ModelConfig {
-    ModelConfig {
-        name: "tiny-llama".to_owned(),
-        family: Family::Llama,
-        num_layers: 2,
-        hidden_size: 40,
-        num_heads: 6,
-        num_kv_heads: 2,
-        head_dim: 8,
-        ffn_size: 530,
-        vocab_size: 61,
-        max_positions: 96,
-        norm_eps: 1e-5,
-        activation: Activation::Silu,
-        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
-        position_offset: 0,
-        qkv_bias: false,
-        out_bias: false,
-        ffn_bias: false,
-        tied_embeddings: false,
-        sliding_window: None,
-        bos_token_id: None,
-        eos_token_ids: vec![],
-    }
-}
-
-fn opt() -> ModelConfig {
-    ModelConfig {
-        name: "tiny-opt".to_owned(),
-        family: Family::Opt,
-        num_heads: 5,
-        num_kv_heads: 5,
-        activation: Activation::Relu,
-        rope: None,
-        position_offset: 2,
-        qkv_bias: true,
-        out_bias: true,
-        ffn_bias: true,
-        tied_embeddings: true,
-        ..llama()
-    }
+/// Sums over more than one block of a linear's inputs (the feed-forward size) and of attention's
+/// positions (the prompt), and columns enough for several tasks.
+fn larger(config: ModelConfig) -> ModelConfig {
+    ModelConfig { hidden_size: 40, ffn_size: 530, max_positions: 96, ..config }
 }
 
 /// The sequence that is looked at. With its new tokens it crosses a block of 64 positions.
@@ -180,10 +143,10 @@ fn independent(config: &ModelConfig) {
 
 #[test]
 fn a_llama_with_grouped_heads_in_every_slot_is_the_llama_alone() {
-    independent(&llama());
+    independent(&larger(common::llama()));
 }
 
 #[test]
 fn an_opt_in_every_slot_is_the_opt_alone() {
-    independent(&opt());
+    independent(&larger(common::opt()));
 }

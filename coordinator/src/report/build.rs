@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use planner::budget::Budget;
 use program::plan::Plan;
 
 use super::file::{LaneReport, MapSummary, Predicted, Report};
@@ -61,9 +62,21 @@ pub fn build(
         time_outside: totals.time_outside(),
         streamed_weight_bytes: totals.streamed_weight_bytes,
         streamed_kv_bytes: totals.streamed_kv_bytes,
+        budget_bytes: budget(plan),
         peak_pss_bytes: with_sum(&measured.peaks),
         load_peak_pss_bytes: with_sum(&measured.load_peaks),
         allocations_after_ready: measured.allocations.clone(),
         lost_spans: totals.lost,
     }
+}
+
+fn budget(plan: &Plan) -> BTreeMap<String, u64> {
+    let budget = Budget::of(plan);
+    let named = [
+        ("weights", budget.weights_bytes),
+        ("kv", budget.kv_bytes),
+        ("activations", budget.activations_bytes),
+        ("device", budget.device_bytes),
+    ];
+    named.into_iter().map(|(name, bytes)| (name.to_owned(), bytes)).collect()
 }

@@ -47,6 +47,8 @@ pub struct Report {
     pub time_outside: Option<f64>,
     pub streamed_weight_bytes: u64,
     pub streamed_kv_bytes: u64,
+    /// What the plan was granted before anything loaded: `weights`, `kv`, `activations`, `device`.
+    pub budget_bytes: BTreeMap<String, u64>,
     /// Largest proportional set size seen from ready to exit, by process and summed.
     pub peak_pss_bytes: BTreeMap<String, u64>,
     /// The same while loading.

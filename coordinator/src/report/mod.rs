@@ -1,6 +1,7 @@
 //! What a run tells when it ends: the report file, the tables, the trace.
 
 pub mod build;
+pub mod explain;
 pub mod file;
 pub mod table;
 pub mod trace_file;

@@ -7,11 +7,12 @@ use planner::split::parse_split;
 use program::plan::Plan;
 
 use super::Usage;
-use crate::cli::high::{Placement, Run};
+use crate::cli::high::{Placement, Run, Telling};
 use crate::cli::values::Batches;
 use crate::engine::memory;
 use crate::job::run::Demand;
 use crate::opened::Opened;
+use crate::report::explain;
 
 /// Largest batch that is chosen when `--batches` is left out.
 pub(super) const DEFAULT_BATCH_MAX: u16 = 32;
@@ -55,6 +56,9 @@ pub(super) fn plan(run: &Run, opened: &Opened, demand: Demand) -> anyhow::Result
     let plan = request.plan(batches.count, batches.size)?;
     program::validate::validate(&plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
+    if run.telling >= Telling::Verbose {
+        eprint!("{}", explain::plan(&plan));
+    }
     Ok(plan)
 }
 

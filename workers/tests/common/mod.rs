@@ -1,0 +1,47 @@
+//! Tiny models that the tests of this crate share.
+
+use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
+
+/// A LLaMA with grouped heads.
+pub fn llama() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-llama".to_owned(),
+        family: Family::Llama,
+        num_layers: 2,
+        hidden_size: 24,
+        num_heads: 6,
+        num_kv_heads: 2,
+        head_dim: 8,
+        ffn_size: 40,
+        vocab_size: 61,
+        max_positions: 64,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: true,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+/// An OPT with as many KV heads as heads.
+pub fn opt() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-opt".to_owned(),
+        family: Family::Opt,
+        num_heads: 3,
+        num_kv_heads: 3,
+        activation: Activation::Relu,
+        rope: None,
+        position_offset: 2,
+        out_bias: true,
+        ffn_bias: true,
+        tied_embeddings: true,
+        ..llama()
+    }
+}
