@@ -52,7 +52,13 @@ fn refuse(error: &anyhow::Error) -> Exit {
         Some(_) => Exit::Usage,
         None => Exit::Failure,
     };
-    let mut text = format!("coordinator: {error:#}");
+    let mut text = format!("coordinator: {error}");
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        // Most of our sentences end with their cause already.
+        if !text.contains(cause.trim_end_matches('.')) {
+            text = format!("{text}: {cause}");
+        }
+    }
     if !text.ends_with('.') {
         text.push('.');
     }

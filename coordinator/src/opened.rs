@@ -16,9 +16,6 @@ use crate::job::codec::{TextCodec, Turn};
 use crate::job::fingerprint;
 use crate::job::model_codec::{ChatRenderer, ModelCodec};
 
-/// Seed of `--dummy-weights`; fixed, so that two runs have the same model.
-const DUMMY_SEED: u64 = 0;
-
 /// A model that was found and understood; no weight has been read.
 #[derive(Debug)]
 pub struct Opened {
@@ -30,11 +27,11 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Finds the model and reads everything but its weights.
+    /// Finds the model and reads everything but its weights. `seed` is that of dummy ones.
     ///
     /// # Errors
     /// A sentence that says what was looked for, or what is wrong with a file.
-    pub fn open(choice: &ModelChoice) -> anyhow::Result<Opened> {
+    pub fn open(choice: &ModelChoice, seed: u64) -> anyhow::Result<Opened> {
         let places = Places::from_environment(|name| std::env::var(name).ok());
         let wanted = Wanted {
             name: &choice.name,
@@ -44,7 +41,7 @@ impl Opened {
         let located = locate(wanted, &places)?;
         let mut opened = match &located.weights {
             WeightsAt::Gguf(path) => gguf(&located, path)?,
-            _ => checkpoint(located)?,
+            _ => checkpoint(located, seed)?,
         };
         if let Some(layers) = choice.layers {
             opened.config.keep_layers(layers);
@@ -58,7 +55,7 @@ impl Opened {
     }
 }
 
-fn checkpoint(located: Located) -> anyhow::Result<Opened> {
+fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
     let config = located.config.context("the model has no configuration")?;
     let (weights, weights_identity) = match &located.weights {
         WeightsAt::Safetensors(directory) => {
@@ -67,7 +64,7 @@ fn checkpoint(located: Located) -> anyhow::Result<Opened> {
             let directory = directory.to_string_lossy().into_owned();
             (WeightsFrom::Safetensors { directory }, identity)
         }
-        _ => (WeightsFrom::Dummy { seed: DUMMY_SEED }, format!("dummy {DUMMY_SEED}")),
+        _ => (WeightsFrom::Dummy { seed }, format!("dummy {seed}")),
     };
     let codec = match &located.tokenizer_directory {
         Some(directory) => match TextTokenizer::from_directory(directory, config.family)? {

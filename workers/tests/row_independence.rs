@@ -10,9 +10,10 @@ use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
+use planner::split::parse_split;
 use program::compile::compile;
 use program::ir::{Lane, Phase};
-use program::map::Home;
+use program::map::{DeviceMap, Home};
 use program::plan::RunShape;
 use workers::setup::LaneOptions;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
@@ -72,9 +73,23 @@ fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
         .collect()
 }
 
+/// Everything on the CPU with fused attention; or softmax and what follows of attention on the
+/// device, so that attention runs in its separate stages and two workers compute. The two may differ
+/// from each other.
+fn maps(config: &ModelConfig) -> [DeviceMap; 2] {
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let split = parse_split("softmax:out", config, None).expect("a split");
+    let two_split = Policy::TwoSplit { split, chunking: None };
+    [
+        device_map(&Policy::CpuOnly, config, true, homes),
+        device_map(&two_split, config, false, homes),
+    ]
+}
+
 /// Puts the subject into every place of a shape, in one set of lanes. Returns how many places.
 fn every_place(
     config: &ModelConfig,
+    map: &DeviceMap,
     dtype: Dtype,
     shape: (u16, u16, u16),
     options: LaneOptions,
@@ -89,9 +104,7 @@ fn every_place(
         micro_sequences: shape.2,
         dtype,
     };
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
-    let map = device_map(&Policy::CpuOnly, config, true, homes);
-    let plan = compile(config, &run, &map).expect("compiles");
+    let plan = compile(config, &run, map).expect("compiles");
     let source = DummySource::new(config.clone(), 5);
     let mut lanes = Interleaved::start(plan, &source, options).expect("starts");
     let mut places = 0;
@@ -105,9 +118,10 @@ fn every_place(
             for (step, (expected, found)) in expected.iter().zip(&found).enumerate() {
                 assert!(
                     expected == found,
-                    "{:?} {dtype:?} {} with {} threads: step {step} of slot {slot} of batch \
+                    "{:?} {} {dtype:?} {} with {} threads: step {step} of slot {slot} of batch \
                      {batch} of {}x{} differs from the sequence alone on one thread",
                     config.family,
+                    map.policy,
                     options.variant.name(),
                     options.threads,
                     shape.0,
@@ -123,17 +137,19 @@ fn every_place(
 fn independent(config: &ModelConfig) {
     for dtype in [Dtype::Bf16, Dtype::F32] {
         for variant in Variant::available() {
-            let mut alone = None;
-            let mut places = 0;
-            for threads in [1, 2, 3] {
-                let wait_timeout = Duration::from_secs(60);
-                let options =
-                    LaneOptions { variant, threads, link_bytes_per_s: None, wait_timeout };
-                for shape in SHAPES {
-                    places += every_place(config, dtype, shape, options, &mut alone);
+            for map in maps(config) {
+                let mut alone = None;
+                let mut places = 0;
+                for threads in [1, 2, 3] {
+                    let wait_timeout = Duration::from_secs(60);
+                    let options =
+                        LaneOptions { variant, threads, link_bytes_per_s: None, wait_timeout };
+                    for shape in SHAPES {
+                        places += every_place(config, &map, dtype, shape, options, &mut alone);
+                    }
                 }
+                assert_eq!(places, 3 * (1 + 5 + 6));
             }
-            assert_eq!(places, 3 * (1 + 5 + 6));
         }
     }
     for variant in Variant::ALL.into_iter().filter(|variant| !variant.is_available()) {

@@ -146,8 +146,8 @@ fn spawn(role: Role) -> Result<Worker, LaunchError> {
     let failed = |source| LaunchError::Spawn { worker, source };
     let channel_failed = |source| LaunchError::Channel { worker, source };
     let (ours, theirs) = Channel::pair().map_err(channel_failed)?;
-    let executable = std::env::current_exe().map_err(failed)?;
-    let mut command = Command::new(executable);
+    // This very program, also when its file was replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
     let number = theirs.hand_to(&mut command);
     command
         .arg0(format!("tandem {worker}"))

@@ -34,17 +34,10 @@ pub fn plan(plan: &Plan) -> String {
 }
 
 fn layers(range: &LayerRange) -> String {
-    let side = |name: &str, ops: &[String]| match ops {
-        [] => String::new(),
-        ops => format!(" {name}: {}", ops.join(" ")),
-    };
-    let (cpu, gpu) = (side("cpu", &range.cpu), side("gpu", &range.gpu));
-    format!(
-        "layers {}-{}:{cpu}{}{gpu}",
-        range.first,
-        range.last,
-        if gpu.is_empty() { "" } else { ";" }
-    )
+    let sides = [("cpu", &range.cpu), ("gpu", &range.gpu)];
+    let sides = sides.iter().filter(|(_, ops)| !ops.is_empty());
+    let sides: Vec<String> = sides.map(|(name, ops)| format!("{name} {}", ops.join(" "))).collect();
+    format!("layers {}-{}: {}", range.first, range.last, sides.join("; "))
 }
 
 fn lanes(program: &Program) -> String {

@@ -32,7 +32,7 @@ pub struct Usage(pub String);
 /// # Errors
 /// A sentence for the user.
 pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let opened = Opened::open(&run.model)?;
+    let opened = Opened::open(&run.model, run.seed)?;
     match &run.work {
         Work::Benchmark { prompt_len, gen_len } => {
             benchmark(run, &opened, *prompt_len, *gen_len, interrupt)
@@ -124,7 +124,10 @@ fn benchmark(
     let quiet = run.telling == Telling::Quiet;
     match benchmark.run(&mut engine, progress::for_stderr(quiet).as_mut()) {
         Ok(()) => {}
-        Err(EngineError::Interrupted) => return Ok(Exit::Interrupted),
+        Err(EngineError::Interrupted) => {
+            eprintln!("interrupted; a benchmark keeps nothing");
+            return Ok(Exit::Interrupted);
+        }
         Err(error) => return Err(error.into()),
     }
     finish(run, engine, (prompt_len, gen_len))?;

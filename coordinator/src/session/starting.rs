@@ -1,6 +1,7 @@
 //! Launching the engine, with a bar while it loads.
 
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -58,25 +59,37 @@ pub(super) fn start(
     Ok(engine)
 }
 
-/// Loading, on a terminal.
+/// How far loading is: a bar on a terminal, a line now and then otherwise.
 struct LoadBar {
     bar: ProgressBar,
+    /// When the next line is due; `None` where a bar or nothing is shown.
+    next_line: Option<Instant>,
 }
+
+/// Without a terminal a line is written so often; a short load writes none.
+const LINE_EVERY: Duration = Duration::from_secs(5);
 
 impl LoadBar {
     fn new(quiet: bool) -> LoadBar {
-        let hidden = quiet || !std::io::stderr().is_terminal();
-        let bar = if hidden { ProgressBar::hidden() } else { ProgressBar::new(0) };
+        let terminal = std::io::stderr().is_terminal();
+        let shown = terminal && !quiet;
+        let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
         let style = "loading {wide_bar} {bytes}/{total_bytes}, {bytes_per_sec}, ETA {eta}";
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        LoadBar { bar }
+        let next_line = (!terminal && !quiet).then(|| Instant::now() + LINE_EVERY);
+        LoadBar { bar, next_line }
     }
 
     fn update(&mut self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done);
+        if self.next_line.is_some_and(|next| Instant::now() >= next) {
+            let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+            eprintln!("loading: {:.2} of {:.2} GiB", gib(done), gib(total));
+            self.next_line = Some(Instant::now() + LINE_EVERY);
+        }
     }
 
     fn end(&self) {

@@ -1,0 +1,203 @@
+//! Compiled plans, and plans that lack one instruction.
+
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use model::source::dummy::DummySource;
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::{parse_chunking, parse_split};
+use program::compile::compile;
+use program::ir::{Instruction, LaneProgram, Moved, Phase, Region, Wait};
+use program::map::Home;
+use program::plan::{Memory, Plan, RunShape};
+use program::validate::{describe, validate};
+use workers::testing::{Placed, Request};
+
+use crate::common;
+
+/// New tokens of every sequence.
+pub const NEW: u32 = 5;
+
+/// An instruction of a plan.
+#[derive(Debug, Clone, Copy)]
+pub struct Site {
+    phase: Phase,
+    /// Of the phase's lanes.
+    list: usize,
+    /// In the lane's list.
+    index: usize,
+}
+
+/// A two-split plan with two batches on the emulated device.
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub config: ModelConfig,
+    pub plan: Plan,
+}
+
+impl Case {
+    fn new(config: ModelConfig, dtype: Dtype, chunks: Option<&str>, split: &str) -> Case {
+        let shape = RunShape {
+            batches: 2,
+            batch_size: 2,
+            max_prompt: 5,
+            max_context: 5 + NEW,
+            max_new: NEW,
+            micro_sequences: 1,
+            dtype,
+        };
+        let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));
+        let split = parse_split(split, &config, chunking).expect("a split");
+        let policy = Policy::TwoSplit { split, chunking };
+        let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+        let map = device_map(&policy, &config, true, homes);
+        let plan = compile(&config, &shape, &map).expect("compiles");
+        validate(&plan).expect("the whole plan is valid");
+        Case { config, plan }
+    }
+
+    /// Whole attention in bf16; and one of two chunks of it on the device, in f32.
+    pub fn all() -> [Case; 2] {
+        let three_layers = |config| ModelConfig { num_layers: 3, ..config };
+        let (llama, opt) = (three_layers(common::llama()), three_layers(common::opt()));
+        [
+            Case::new(llama, Dtype::Bf16, None, "scores:norm1"),
+            Case::new(opt, Dtype::F32, Some("attention=2"), "scores.1:ln1"),
+        ]
+    }
+
+    /// Weights.
+    pub fn source(&self) -> DummySource {
+        DummySource::new(self.config.clone(), 5)
+    }
+
+    /// All sequences run to the last step, with prompts of different lengths.
+    pub fn group(&self) -> Vec<Placed> {
+        (0..4u32)
+            .map(|i| {
+                let prompt = (0..2 + i).map(|j| (i * 11 + j * 7 + 1) % 41).collect();
+                let (batch, slot) = (i as usize / 2, i as usize % 2);
+                Placed { batch, slot, request: Request::greedy(prompt, NEW) }
+            })
+            .collect()
+    }
+
+    /// Every instruction of a kind.
+    pub fn sites(&self, kind: fn(&Instruction) -> bool) -> Vec<Site> {
+        let mut sites = Vec::new();
+        for program in [&self.plan.prefill, &self.plan.decode] {
+            for (list, lane) in program.lanes.iter().enumerate() {
+                for (index, instruction) in lane.instructions.iter().enumerate() {
+                    if kind(instruction) {
+                        sites.push(Site { phase: program.phase, list, index });
+                    }
+                }
+            }
+        }
+        sites
+    }
+
+    /// The plan without one instruction. Lanes still count on the signal if it was one.
+    pub fn without(&self, site: Site) -> Plan {
+        let mut plan = self.plan.clone();
+        let program = match site.phase {
+            Phase::Prefill => &mut plan.prefill,
+            Phase::Decode => &mut plan.decode,
+        };
+        program.lanes[site.list].instructions.remove(site.index);
+        plan
+    }
+
+    fn lists(&self, phase: Phase) -> &[LaneProgram] {
+        match phase {
+            Phase::Prefill => &self.plan.prefill.lanes,
+            Phase::Decode => &self.plan.decode.lanes,
+        }
+    }
+
+    /// The list that has the instruction.
+    pub fn list(&self, site: Site) -> &LaneProgram {
+        &self.lists(site.phase)[site.list]
+    }
+
+    /// The instruction, which is a wait.
+    pub fn wait(&self, site: Site) -> Wait {
+        match &self.list(site).instructions[site.index] {
+            Instruction::Wait(wait) => *wait,
+            other => panic!("{other:?} is not a wait"),
+        }
+    }
+
+    /// The work that a wait is for, and the work that it holds back.
+    fn ends(&self, site: Site) -> (&Instruction, &Instruction) {
+        let wait = self.wait(site);
+        let lists = self.lists(site.phase);
+        let awaited = lists.iter().find(|list| list.lane == wait.lane).expect("a lane");
+        let signals: Vec<usize> = (0..awaited.instructions.len())
+            .filter(|index| is_signal(&awaited.instructions[*index]))
+            .collect();
+        let signal = signals[wait.offset as usize - 1];
+        let mut before = awaited.instructions[..signal].iter().rev();
+        let mut behind = self.list(site).instructions[site.index..].iter();
+        let work = |instruction: &&Instruction| instruction.is_work();
+        (before.find(work).expect("work"), behind.find(work).expect("work"))
+    }
+
+    /// Where it is and what it does.
+    pub fn describe(&self, site: Site) -> String {
+        let list = self.list(site);
+        let what = describe(&list.instructions[site.index], self.config.family);
+        format!("{:?} {} {}: {what}", site.phase, list.lane.name(), site.index)
+    }
+
+    /// Why the lack of a wait changes no value, whatever the order of the lanes; `None` when it
+    /// must.
+    pub fn cannot_show(&self, site: Site) -> Option<&'static str> {
+        if site.phase == Phase::Prefill && self.wait(site).previous_step {
+            return Some("prefill is one step a group, and groups do not overlap");
+        }
+        let (awaited, held) = self.ends(site);
+        if site.phase == Phase::Prefill
+            && conflicts(awaited, held)
+                .iter()
+                .all(|region| self.plan.buffer(region.buffer).memory == Memory::Control)
+            && (is_sample(awaited) || is_sample(held))
+        {
+            return Some("prefill reads nothing of the step table that sampling changes");
+        }
+        if let (Instruction::Copy(copy), Instruction::Append(_)) = (awaited, held)
+            && matches!(copy.moved, Moved::Cache(_))
+        {
+            return Some("the positions streamed end before the one appended");
+        }
+        None
+    }
+}
+
+/// What two instructions both touch, one of them writing.
+fn conflicts(a: &Instruction, b: &Instruction) -> Vec<Region> {
+    let touched = |i: &Instruction| [i.reads(), i.writes()].concat();
+    let mut found = Vec::new();
+    for (writer, other) in [(a, b), (b, a)] {
+        let others = touched(other);
+        let hit = |region: &Region| others.iter().any(|other| other.overlaps(region));
+        found.extend(writer.writes().into_iter().filter(hit));
+    }
+    assert!(!found.is_empty(), "a wait orders {a:?} and {b:?}");
+    found
+}
+
+fn is_sample(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample)
+}
+
+pub fn is_wait(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Wait(_))
+}
+
+pub fn is_signal(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Signal)
+}
+
+pub fn is_copy(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Copy(_))
+}
