@@ -12,7 +12,19 @@ import sys
 import time
 from pathlib import Path
 
-COLUMNS = ["prefill_s", "decode_s", "decode_tokens_per_s", "predicted_s", "measured_s", "error", "time_outside", "overlap"]
+COLUMNS = [
+    "prefill_s",
+    "decode_s",
+    "decode_tokens_per_s",
+    "predicted_s",
+    "measured_s",
+    "overlap",
+    "error",
+    "time_outside",
+    "memory_of_plan",
+]
+# What each must not exceed; the other columns have no goal yet.
+GOALS = {"error": 0.10, "time_outside": 0.05, "memory_of_plan": 1.10}
 
 
 def cpu_name():
@@ -32,6 +44,10 @@ def row(report):
     values["measured_s"] = predicted.get("measured_decode_s")
     if values["predicted_s"] and values["measured_s"]:
         values["error"] = abs(values["predicted_s"] / values["measured_s"] - 1)
+    budget = report.get("budget_bytes") or {}
+    planned = sum(budget.get(name, 0) for name in ("weights", "kv", "device"))
+    used = (report.get("peak_pss_bytes") or {}).get("sum")
+    values["memory_of_plan"] = used / planned if planned and used else None
     return values
 
 
@@ -40,10 +56,11 @@ def main():
         sys.exit(__doc__)
     history, *paths = map(Path, sys.argv[1:])
     rows = {path.stem: row(json.loads(path.read_text(encoding="utf-8"))) for path in paths}
-    print(f"{'':12}" + "".join(f"{name:>21}" for name in COLUMNS))
+    print(f"{'':12}" + "".join(f"{name:>21}" for name in COLUMNS), flush=True)
     for name, values in rows.items():
         cells = ("-" if values[c] is None else f"{values[c]:.4g}" for c in COLUMNS)
         print(f"{name:12}" + "".join(f"{cell:>21}" for cell in cells))
+    print(f"{'goal':12}" + "".join(f"{GOALS[c]:>20.3g}<" if c in GOALS else f"{'':>21}" for c in COLUMNS))
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
     line = {
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
