@@ -152,13 +152,18 @@ pub struct Prediction {
 const PREDICTED_STEPS_MIN: u32 = 6;
 
 /// Simulates the second half of a group's decode steps with each instruction's median cost in the
-/// first half. `None` with too few steps or an incomplete trace. Both times run from the last span
+/// first half. `None` with too few steps, an incomplete trace, or batches that shrink. Both times run from the last span
 /// of the step before to the last span of the last step.
 pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> {
     let decode: Vec<_> =
         simulator_spans(spans.iter()).filter(|span| span.phase == Phase::Decode).collect();
     let steps = decode.iter().map(|span| span.step + 1).max()?;
-    if steps < PREDICTED_STEPS_MIN {
+    // Costs of full batches say nothing of steps in which sequences have already ended.
+    let rows_of = |step: u32| -> u64 {
+        let decode = spans.iter().filter(|span| phase_of(&span.record) == Phase::Decode);
+        decode.filter(|span| span.record.step == step).map(|s| u64::from(s.record.rows)).sum()
+    };
+    if steps < PREDICTED_STEPS_MIN || rows_of(1) != rows_of(steps - 1) {
         return None;
     }
     let half = steps / 2;
