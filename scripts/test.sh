@@ -14,24 +14,28 @@ scope=("$@")
 [ $# -gt 0 ] || scope=(--workspace)
 export CARGO_TERM_COLOR=never
 
-# run HIDE COMMAND...: all output to the log, and to the terminal without what the awk program drops.
+# run HIDE COMMAND...: all output to the log, and to the terminal without what the sed script drops.
+# sed, as Debian's awk (mawk) reads a pipe in blocks: minutes of building would look like a hang.
 run() {
     local hide=$1
     shift
     echo "+ $*"
-    "$@" 2>&1 | tee -a "$log" | awk "$hide"
+    "$@" 2>&1 | tee -a "$log" | sed -u "$hide"
 }
 
 # nextest repeats the output of passing tests after its summary, indented.
-hide_nextest='!summary { print; fflush() } /^     Summary \[/ { summary = 1 }'
-# cargo test lists it between "successes:" and "failures:".
-hide_cargo='/^successes:$/ { hide = 1 } /^(failures:$|test result:)/ { hide = 0 } !hide { print; fflush() }'
+hide_nextest='/^     Summary \[/,$ { /^     Summary \[/!d }'
+# cargo test lists it between "successes:" and "failures:", and repeats the first word.
+hide_cargo='/^successes:$/,/^\(failures:$\|test result:\)/ { /^\(failures:$\|test result:\)/!d }'
 
 if cargo nextest --version > /dev/null 2>&1; then
     run "$hide_nextest" cargo nextest run "${scope[@]}" --no-fail-fast \
         --failure-output immediate --success-output final
     status=$?
-    skips=$(sed '1,/^     Summary \[/d' "$log" | sed -n 's/^ *\(SKIP [^:]*:.*\)/\1/p' | sort -u)
+    after=$(sed '1,/^     Summary \[/d' "$log")
+    skips=$(sed -n 's/^ *\(SKIP [^:]*:.*\)/\1/p' <<< "$after" | sort -u)
+    # "  SIGABRT [   0.028s] (3/5) tiny::crash crashes"
+    failures=$(sed -n 's/^ *\(FAIL\|SIG[A-Z]*\|ABORT\|TIMEOUT\|XFAIL\) \[[^]]*\] *\(([^)]*) \)\{0,1\}/\1 /p' <<< "$after")
     # "Summary [..] 9 tests run: 7 passed (1 slow), 2 failed, 1 skipped": what did not pass failed.
     read -r total passed < <(sed -n 's/^     Summary \[.*\] *\([0-9]*\).* tests\{0,1\} run: \([0-9]*\) passed.*/\1 \2/p' "$log")
     # nextest runs no documentation tests.
@@ -42,15 +46,20 @@ if cargo nextest --version > /dev/null 2>&1; then
         [ $status -ne 0 ] || status=$doc_status
     fi
 else
+    echo "cargo-nextest is not installed: cargo test runs the test binaries one after the other."
     run "$hide_cargo" cargo test "${scope[@]}" --no-fail-fast -- --show-output
     status=$?
     skips=$(sed -n 's/^\(SKIP [^:]*:.*\)/\1/p' "$log" | sort -u)
+    failures=
     total=0
     passed=0
 fi
-# "test result: ok. 3 passed; 1 failed; 0 ignored; ...", a line for each binary.
+# "test result: ok. 3 passed; 1 failed; 0 ignored; ...", a line for each binary; none for one that crashed.
+crashes=$(grep "process didn't exit successfully: .*(signal" "$log" | sed 's/^ *//')
 read -r cargo_passed cargo_failed < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
+failures=$(printf '%s\n' "$failures" "$(sed -n 's/^test \(.*\) \.\.\. FAILED$/FAIL \1/p' "$log")" "$crashes" | sed '/^$/d')
 total=$((${total:-0} + cargo_passed + cargo_failed))
+[ -z "$crashes" ] || total=$((total + $(wc -l <<< "$crashes")))
 passed=$((${passed:-0} + cargo_passed))
 failed=$((total - passed))
 
@@ -60,12 +69,15 @@ if [ "$total" -eq 0 ]; then
     exit $status
 fi
 skipped=0
-echo
+if [ -n "$failures" ]; then
+    printf '\nfailed: %s\n' "$failed"
+    sed 's/^/    /' <<< "$failures"
+fi
 if [ -n "$skips" ]; then
     # A test may say SKIP once for each case that it leaves out.
     skipped=$(sed 's/^SKIP //; s/\( (.*)\)\{0,1\}: .*//' <<< "$skips" | sort -u | wc -l)
-    echo "skipped: $skipped"
+    printf '\nskipped: %s\n' "$skipped"
     sed 's/^/    /' <<< "$skips"
 fi
-echo "$((passed - skipped)) passed, $failed failed, $skipped skipped"
+printf '\n%s passed, %s failed, %s skipped\n' $((passed - skipped)) "$failed" "$skipped"
 exit $status
