@@ -13,6 +13,7 @@
 pub mod counting;
 pub mod error;
 pub mod execute;
+pub mod group;
 mod heartbeat;
 pub mod lane;
 pub mod load;

@@ -249,7 +249,7 @@ impl Engine for RunEngine {
         let table = self.table.clone();
         let mut group = Group::fill(&table, &plan, sequences);
         let control = self.launched.control.clone();
-        control.set_last_step(Some(Group::last_step(sequences)));
+        control.set_last_step(Some(group.last_step()));
         let (steps, drained) = (control.steps().value(), control.drained().value());
         let begun = Instant::now();
         control.groups().signal();
