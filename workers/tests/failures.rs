@@ -100,9 +100,9 @@ fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
     // Where the lanes stand leads to the culprit: one of them waits for it.
     let waits_for_d2h = |list: &LaneProgram| {
         let position = control.lane(list.lane.index()).position();
-        let instruction = &list.instructions[position.instruction as usize];
+        let instruction = list.instructions.get(position.instruction as usize);
         position.phase == Phase::Decode as u32
-            && matches!(instruction, Instruction::Wait(wait) if wait.lane == Lane::D2h)
+            && matches!(instruction, Some(Instruction::Wait(wait)) if wait.lane == Lane::D2h)
     };
     assert!(decode.lanes.iter().any(waits_for_d2h), "{told:?}");
 }
