@@ -3,10 +3,11 @@ PREFIX ?= /usr/local
 
 .PHONY: run test lint loom bench install
 
-# A small real model answers 60 prompts, twice; the two runs must agree. MODEL=path skips the download.
+# A small real model answers 60 prompts, twice; the two runs must agree.
+# MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
 run:
 	@scripts/install_deps.sh
-	@scripts/run.sh
+	@MODEL="$(MODEL)" ARGS="$(ARGS)" SPLIT="$(SPLIT)" scripts/run.sh
 
 # ARGS="-p shm" restricts it to one crate. Without the small real model its test is skipped, loudly.
 test:

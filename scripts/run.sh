@@ -43,11 +43,10 @@ answer() {
 }
 step "3/5 Sixty prompts, four batches of fifteen in flight, on the best that this machine has."
 answer run
-step "4/5 The same prompts; in each layer the emulated device runs $split, the CPU the rest."
+step "4/5 The same prompts; in each layer the emulated device runs ${split%:*} to before ${split#*:}, the CPU the rest."
 answer run-split --device emulated --split "$split"
 
-step "5/5 Where an operation runs must not change an answer. Comparing the two runs."
-say python3 scripts/same_answers.py out/run.jsonl out/run-split.jsonl
-
-step "Three of the answers (all: out/run.jsonl; how each run went: out/run.report.json, out/run-split.report.json):"
+step "5/5 Where an operation runs must not change an answer: three of them, then the comparison of all."
 python3 scripts/show_answers.py examples/prompts.jsonl out/run.jsonl 3
+say python3 scripts/same_answers.py out/run.jsonl out/run-split.jsonl
+echo "The answers are in out/run.jsonl, how the runs went in out/run.report.json and out/run-split.report.json."

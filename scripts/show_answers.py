@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the first prompts of a file with their answers.
+"""Prints the first prompts of a file with their answers, and says where one was cut at its max_tokens.
 
-scripts/show_answers.py PROMPTS.jsonl ANSWERS.jsonl COUNT
+    scripts/show_answers.py PROMPTS.jsonl ANSWERS.jsonl COUNT
 
 A prompt without a custom_id is known in the answers by its line.
 """
@@ -23,9 +23,12 @@ def main():
         if answer.get("error"):
             text = f"error: {answer['error']}"
         else:
-            text = answer["response"]["body"]["choices"][0]["text"]
+            choice = answer["response"]["body"]["choices"][0]
+            text = choice["text"].strip() + (" [cut]" if choice["finish_reason"] == "length" else "")
+        # A terminal would obey control characters.
+        text = "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
         print(f"  {prompt['prompt']}")
-        print(textwrap.indent(text.strip(), "    > ", lambda line: True))
+        print(textwrap.indent(text, "    > ", lambda line: True))
 
 
 if __name__ == "__main__":
