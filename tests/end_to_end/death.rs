@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use shm::Control;
 
 use crate::command::{Place, coordinator, finish, fixture, text};
@@ -73,7 +74,7 @@ fn control_of(coordinator: u32) -> Option<Control> {
 
 /// Sends `signal` to the worker once its lane's timeline has reached `value`, or at once when the
 /// worker is only loading and `value` is 0. `None` when the run ended before.
-fn strike(run: &mut Run, worker: (&str, usize), value: u32, signal: &str) -> Option<u32> {
+fn strike(run: &mut Run, worker: (&str, usize), value: u32, signal: Signal) -> Option<u32> {
     let coordinator = run.child.id();
     let mut control = None;
     loop {
@@ -85,11 +86,8 @@ fn strike(run: &mut Run, worker: (&str, usize), value: u32, signal: &str) -> Opt
         if let (Some((pid, _)), Some(control)) = (target, &control)
             && control.lane(worker.1).timeline.value() >= value
         {
-            let status = std::process::Command::new("kill")
-                .args([signal, &pid.to_string()])
-                .stderr(Stdio::null())
-                .status();
-            return status.is_ok_and(|status| status.success()).then_some(pid);
+            let target = Pid::from_raw(pid.cast_signed()).expect("a process id");
+            return kill_process(target, signal).is_ok().then_some(pid);
         }
         std::thread::yield_now();
     }
@@ -148,7 +146,7 @@ fn undisturbed(place: &Place) -> (String, Vec<u32>) {
     (std::fs::read_to_string(&run.output).expect("output"), last)
 }
 
-fn dies(signal: &str, seed: u64) {
+fn dies(signal: Signal, seed: u64) {
     let place = Place::new();
     requests(&place);
     let (whole, last) = undisturbed(&place);
@@ -169,10 +167,10 @@ fn dies(signal: &str, seed: u64) {
             let said = text(&done.stderr);
             if hit.is_some() && !done.status.success() {
                 struck += 1;
-                assert!(said.contains(worker.0), "{signal} {} at {value}: {said}", worker.0);
+                assert!(said.contains(worker.0), "{signal:?} {} at {value}: {said}", worker.0);
             } else {
                 // It ended before the signal arrived.
-                assert!(done.status.success(), "{signal} {} at {value}: {said}", worker.0);
+                assert!(done.status.success(), "{signal:?} {} at {value}: {said}", worker.0);
             }
             let kept = std::fs::read_to_string(&run.output).unwrap_or_default();
             assert!(whole.starts_with(&kept), "{} at {value}: finished groups changed", worker.0);
@@ -181,19 +179,22 @@ fn dies(signal: &str, seed: u64) {
             let bytes = std::fs::read_to_string(&run.output).expect("output");
             assert_eq!(bytes, whole, "{} at {value}", worker.0);
         }
-        println!("{signal} {}: {struck} of {INSTANTS} struck, slowest exit {slowest:?}", worker.0);
+        println!(
+            "{signal:?} {}: {struck} of {INSTANTS} struck, slowest exit {slowest:?}",
+            worker.0
+        );
         assert!(struck > INSTANTS / 2, "{}: only {struck} struck", worker.0);
     }
 }
 
 #[test]
 fn a_killed_worker_ends_the_run_and_loses_nothing() {
-    dies("-KILL", 1);
+    dies(Signal::KILL, 1);
 }
 
 #[test]
 fn a_stopped_worker_ends_the_run_and_loses_nothing() {
-    dies("-STOP", 2);
+    dies(Signal::STOP, 2);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -103,10 +104,7 @@ impl Sink {
         if is_stream {
             return Ok((Sink { to: To::Stream(file), name, good_bytes: 0 }, Vec::new()));
         }
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err_and(|errno| {
-            // A file system without locks is no reason to refuse it.
-            errno == rustix::io::Errno::WOULDBLOCK
-        }) {
+        if is_busy(&file) {
             return Err(JobError::OutputBusy { path: name });
         }
         let mut existing = Vec::new();
@@ -256,4 +254,22 @@ impl Drop for Regular {
 fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.settling"))
+}
+/// How long another run may take to let go of the output: one that has just ended, or a process
+/// that is about to become another program, holds the lock for a moment longer.
+const BUSY_MAX: Duration = Duration::from_secs(1);
+
+/// Whether another run has locked the file; locks it otherwise.
+fn is_busy(file: &File) -> bool {
+    let until = Instant::now() + BUSY_MAX;
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return true,
+            // A file system without locks is no reason to refuse it.
+            _ => return false,
+        }
+    }
 }
