@@ -25,10 +25,10 @@ run() {
 
 # nextest repeats the output of passing tests after its summary, indented.
 hide_nextest='/^     Summary \[/,$ { /^     Summary \[/!d }'
-# cargo test lists it between "successes:" and "failures:", and repeats the first word. Binaries without
-# tests say nothing.
-hide_cargo='/^running 0 tests$/d; /^test result: ok\. 0 passed; 0 failed; 0 ignored; 0 measured; 0 /d; '
-hide_cargo+='/^successes:$/,/^\(failures:$\|test result:\)/ { /^\(failures:$\|test result:\)/!d }'
+# cargo test lists it between "successes:" and "failures:", and repeats the first word.
+hide_cargo='/^successes:$/,/^\(failures:$\|test result:\)/ { /^\(failures:$\|test result:\)/!d }'
+# Binaries without tests say nothing. After the range, which must see its last line.
+hide_cargo+='; /^running 0 tests$/d; /^test result: ok\. 0 passed; 0 failed; 0 ignored; 0 measured; 0 /d'
 
 if cargo nextest --version > /dev/null 2>&1; then
     run "$hide_nextest" cargo nextest run "${scope[@]}" --no-fail-fast \
