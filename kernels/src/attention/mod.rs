@@ -10,6 +10,7 @@
 //! terms whether its K and V are cached or fresh, so prefill and decode agree bit for bit.
 
 mod steps;
+mod tiles;
 
 use crate::element::Element;
 use crate::scratch::{ScratchLimits, Shared};
@@ -304,7 +305,7 @@ impl<T: Element> SimdTask for BlockTask<'_, T> {
             match stage {
                 Stage::Scores { out } => {
                     let k = (inputs.k_fresh.as_ptr(), inputs.k_cache.as_ptr());
-                    steps.scores(inputs.q.as_ptr(), k, out.pointer().add(at), stride);
+                    steps.scores(inputs.q.as_ptr(), k, k.1, out.pointer().add(at), stride);
                 }
                 Stage::Softmax { scores, out } => {
                     steps.softmax(scores.add(at), out.pointer().add(at), stride);
@@ -318,7 +319,7 @@ impl<T: Element> SimdTask for BlockTask<'_, T> {
                     let scores = scratch.add(block_queries(group) * head_stride(shape.head_dim));
                     let k = (inputs.k_fresh.as_ptr(), inputs.k_cache.as_ptr());
                     let v = (inputs.v_fresh.as_ptr(), inputs.v_cache.as_ptr());
-                    steps.scores(inputs.q.as_ptr(), k, scores, stride);
+                    steps.scores(inputs.q.as_ptr(), k, v.1, scores, stride);
                     steps.softmax(scores, scores, stride);
                     steps.values(scores, stride, v, out.pointer());
                 }

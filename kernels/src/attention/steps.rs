@@ -3,9 +3,10 @@
 //! A *query* is one (row, head of the group); queries of a block are numbered row by row. Query `r`
 //! sees positions `0..limit(r)`: all cached ones and the fresh ones up to its own row.
 
+use super::tiles::{PREFETCH_BYTES, ScoresTile, ValuesTile};
 use super::{AttentionShape, Unit, head_stride};
 use crate::element::Element;
-use crate::linear::tile::{TileShape, pack_row, tile};
+use crate::linear::tile::pack_row;
 use crate::linear::{load_up_to, store_up_to};
 use crate::simd::{MAX_LANES, Simd, math};
 
@@ -20,13 +21,38 @@ pub struct UnitBlock {
 }
 
 /// A run of positions that lie at one stride in memory: the cached or the fresh ones.
-#[derive(Clone, Copy)]
 struct Segment<T> {
     first: usize,
     end: usize,
     /// Position `first`.
     base: *const T,
     stride: usize,
+}
+
+impl<T> Clone for Segment<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Segment<T> {}
+
+impl<T> Segment<T> {
+    /// Positions from one that is read to the one to ask for meanwhile.
+    #[inline(always)]
+    fn distance(&self) -> usize {
+        PREFETCH_BYTES / (self.stride * size_of::<T>()) + 1
+    }
+
+    /// What to ask for while `position` is read: a position further on or, behind the end, `next`.
+    #[inline(always)]
+    fn ahead(&self, position: usize, next: *const T) -> *const T {
+        let ahead = position + self.distance();
+        if ahead < self.end {
+            self.base.wrapping_add((ahead - self.first) * self.stride)
+        } else {
+            next.wrapping_add((ahead - self.end) * self.stride)
+        }
+    }
 }
 
 pub(super) struct Steps<'a, S> {
@@ -83,7 +109,8 @@ impl<S: Simd> Steps<'_, S> {
         ]
     }
 
-    /// Writes the scores of the block's queries, `stride` apart, from `out` on.
+    /// Writes the scores of the block's queries, `stride` apart, from `out` on. `after` is the cache
+    /// that will be read next, asked for ahead of time.
     ///
     /// # Safety
     /// The unit lies within q and k; `out` has room for every query's visible positions.
@@ -92,6 +119,7 @@ impl<S: Simd> Steps<'_, S> {
         &self,
         q: *const T,
         k: (*const T, *const T),
+        after: *const T,
         out: *mut f32,
         stride: usize,
     ) {
@@ -105,42 +133,78 @@ impl<S: Simd> Steps<'_, S> {
                 pack_row(s, q.add(self.head_offset(query)), head_dim, to);
             }
         }
-        let pair = 2 * S::LANES;
-        let (tile_queries, tile_positions) = S::TILE;
+        let next = after.wrapping_add(self.block.unit.cache_offset);
         for segment in self.segments(k) {
-            let shape = TileShape {
-                x_stride: head_stride(head_dim),
-                w_stride: segment.stride,
-                pairs: head_dim / pair,
-                tail: head_dim % pair,
-                acc_stride: tile_positions * S::LANES,
-                fresh: true,
-            };
-            for position in (segment.first..segment.end).step_by(tile_positions) {
-                let width = tile_positions.min(segment.end - position);
-                let keys = segment.base.wrapping_add((position - segment.first) * segment.stride);
-                for query in (0..self.queries()).step_by(tile_queries) {
-                    let height = tile_queries.min(self.queries() - query);
-                    if self.limit(query + height - 1) <= position {
-                        continue;
-                    }
-                    let mut acc = [0.0f32; 4 * 6 * MAX_LANES];
-                    // SAFETY: keys and packed queries cover the tile; `acc` has room for the largest
-                    // tile; only visible positions are written.
-                    unsafe {
-                        let x = packed.add(query * head_stride(head_dim));
-                        tile(s, (height, width), x, keys, acc.as_mut_ptr(), shape);
-                        for i in 0..height {
-                            let visible = self.limit(query + i).saturating_sub(position);
-                            let to = out.add((query + i) * stride + position);
-                            for j in 0..width.min(visible) {
-                                let at = i * shape.acc_stride + j * S::LANES;
-                                let sum = s.sum_lanes(s.load(acc.as_ptr().add(at)));
-                                to.add(j).write(sum * self.shape.scale);
-                            }
+            for first in (segment.first..segment.end).step_by(S::LANES) {
+                let end = segment.end.min(first + S::LANES);
+                let mut query = 0;
+                while query < self.queries() {
+                    let height = [1, 1, 2, 2, 4][(self.queries() - query).min(4)];
+                    for position in (first..end).step_by(S::LANES / height) {
+                        if self.limit(query + height - 1) <= position {
+                            break;
+                        }
+                        let ahead = segment.ahead(position, next);
+                        // SAFETY: as for this function; the positions lie within the segment.
+                        unsafe {
+                            let to = out.add(query * stride + position);
+                            self.scores_tile(segment, position, (query, height), ahead, to, stride);
                         }
                     }
+                    query += height;
                 }
+            }
+        }
+    }
+
+    /// Writes the scores of `height` queries and the `LANES / height` positions from `position` on.
+    ///
+    /// # Safety
+    /// As [`Steps::scores`]; `out` is where the first score belongs.
+    #[inline(always)]
+    unsafe fn scores_tile<T: Element>(
+        &self,
+        segment: Segment<T>,
+        position: usize,
+        (query, height): (usize, usize),
+        ahead: *const T,
+        out: *mut f32,
+        stride: usize,
+    ) {
+        let s = self.s;
+        let head_dim = self.shape.head_dim;
+        let wide = S::LANES / height;
+        let width = wide.min(segment.end - position);
+        // SAFETY: packed queries and keys cover the tile; only visible positions are written.
+        unsafe {
+            let tile = ScoresTile {
+                queries: self.heads_scratch.add(query * head_stride(head_dim)),
+                q_stride: head_stride(head_dim),
+                keys: segment.base.wrapping_add((position - segment.first) * segment.stride),
+                k_stride: segment.stride,
+                width,
+                head_dim,
+                ahead,
+            };
+            let sums = match (S::LANES, height) {
+                (16, 1) => tile.run::<S, 1, 16>(s),
+                (16, 2) => tile.run::<S, 2, 8>(s),
+                (16, _) => tile.run::<S, 4, 4>(s),
+                (_, 1) => tile.run::<S, 1, 8>(s),
+                (_, 2) => tile.run::<S, 2, 4>(s),
+                (_, _) => tile.run::<S, 4, 2>(s),
+            };
+            let scores = s.mul(sums, s.splat(self.shape.scale));
+            if height == 1 {
+                store_up_to(s, out, scores, width.min(self.limit(query) - position));
+                return;
+            }
+            let mut lanes = [0.0f32; MAX_LANES];
+            s.store(lanes.as_mut_ptr(), scores);
+            for i in 0..height {
+                let visible = width.min(self.limit(query + i).saturating_sub(position));
+                let from = lanes.as_ptr().add(i * wide);
+                copy_short(from, out.add(i * stride), visible);
             }
         }
     }
@@ -184,7 +248,14 @@ impl<S: Simd> Steps<'_, S> {
             for first in (segment.first..segment.end).step_by(BLOCK_POSITIONS) {
                 let end = segment.end.min(first + BLOCK_POSITIONS);
                 let values = segment.base.wrapping_add((first - segment.first) * segment.stride);
-                let call = ValuesCall { first, end, values, v_stride: segment.stride };
+                let call = ValuesCall {
+                    first,
+                    end,
+                    values,
+                    v_stride: segment.stride,
+                    distance: segment.distance(),
+                    segment_end: segment.end,
+                };
                 // SAFETY: as for this function; `call` names positions of the segment.
                 unsafe { self.values_block(call, probabilities, stride) };
             }
@@ -220,38 +291,31 @@ impl<S: Simd> Steps<'_, S> {
         let tile_queries = if S::LANES == 16 { 4 } else { 2 };
         let pair = 2 * S::LANES;
         let head_dim = self.shape.head_dim;
-        let mut at = 0;
-        while at < head_dim {
-            let pairs = ((head_dim - at) / pair).min(2);
-            let tail = if pairs == 0 { head_dim - at } else { 0 };
-            for query in (0..self.queries()).step_by(tile_queries) {
-                let height = tile_queries.min(self.queries() - query);
-                // Positions that all queries of the tile see; the first sees the fewest.
-                let common = self.limit(query).clamp(call.first, call.end);
+        for query in (0..self.queries()).step_by(tile_queries) {
+            let height = tile_queries.min(self.queries() - query);
+            // A whole position at a time where the registers allow it.
+            let most_pairs = if height * 2 <= tile_queries { 4 } else { 2 };
+            // Positions that all queries of the tile see; the first sees the fewest.
+            let common = self.limit(query).clamp(call.first, call.end);
+            let mut at = 0;
+            while at < head_dim {
+                let pairs = match (head_dim - at) / pair {
+                    left if left >= most_pairs => most_pairs,
+                    left => left.min(2),
+                };
+                let tail = if pairs == 0 { head_dim - at } else { 0 };
+                let part = (at, pairs, tail);
                 // SAFETY: the caller's promise covers the positions each query sees.
                 unsafe {
-                    self.values_tile(
-                        call,
-                        (call.first, common),
-                        (query, height),
-                        (at, pairs, tail),
-                        probabilities,
-                        stride,
-                    );
+                    let seen = (call.first, common);
+                    self.values_tile(call, seen, (query, height), part, probabilities, stride);
                     for query in query..query + height {
-                        let end = self.limit(query).clamp(common, call.end);
-                        self.values_tile(
-                            call,
-                            (common, end),
-                            (query, 1),
-                            (at, pairs, tail),
-                            probabilities,
-                            stride,
-                        );
+                        let seen = (common, self.limit(query).clamp(common, call.end));
+                        self.values_tile(call, seen, (query, 1), part, probabilities, stride);
                     }
                 }
+                at += (pairs * pair).max(tail);
             }
-            at += (pairs * pair).max(tail);
         }
     }
 
@@ -282,9 +346,13 @@ impl<S: Simd> Steps<'_, S> {
                 sums: self.heads_scratch.add(query * head_stride(self.shape.head_dim) + at),
                 sums_stride: head_stride(self.shape.head_dim),
                 positions: end - first,
+                ahead: call.distance,
+                last: call.segment_end - 1 - first,
                 tail,
             };
             match (height, pairs) {
+                (1, 4) => operands.run::<S, 1, 4>(self.s),
+                (2, 4) => operands.run::<S, 2, 4>(self.s),
                 (1, 2) => operands.run::<S, 1, 2>(self.s),
                 (2, 2) => operands.run::<S, 2, 2>(self.s),
                 (3, 2) => operands.run::<S, 3, 2>(self.s),
@@ -305,6 +373,9 @@ struct ValuesCall<T> {
     /// V at position `first`.
     values: *const T,
     v_stride: usize,
+    /// Positions to prefetch ahead, and where they end.
+    distance: usize,
+    segment_end: usize,
 }
 
 impl<T> Clone for ValuesCall<T> {
@@ -314,59 +385,19 @@ impl<T> Clone for ValuesCall<T> {
 }
 impl<T> Copy for ValuesCall<T> {}
 
-struct ValuesTile<T> {
-    values: *const T,
-    v_stride: usize,
-    probabilities: *const f32,
-    p_stride: usize,
-    sums: *mut f32,
-    sums_stride: usize,
-    positions: usize,
-    /// Elements of the only, incomplete pair; 0 when pairs are whole.
-    tail: usize,
-}
-
-impl<T: Element> ValuesTile<T> {
-    /// One chain of additions per element, position after position, continued from the sums.
-    ///
-    /// # Safety
-    /// The operands cover `positions`, `MR` queries and `NP` pairs.
-    #[inline(always)]
-    unsafe fn run<S: Simd, const MR: usize, const NP: usize>(self, s: S) {
-        let pair = 2 * S::LANES;
-        let mut sums = [[(s.zero(), s.zero()); NP]; MR];
-        // SAFETY: the caller's promise covers every offset used here.
-        unsafe {
-            for (i, row) in sums.iter_mut().enumerate() {
-                for (j, sum) in row.iter_mut().enumerate() {
-                    let from = self.sums.add(i * self.sums_stride + j * pair);
-                    *sum = (s.load(from), s.load(from.add(S::LANES)));
-                }
-            }
-            for position in 0..self.positions {
-                let values = self.values.add(position * self.v_stride);
-                let mut v = [(s.zero(), s.zero()); NP];
-                for (j, v) in v.iter_mut().enumerate() {
-                    *v = if self.tail == 0 {
-                        T::load_pair(s, values.add(j * pair))
-                    } else {
-                        T::load_pair_partial(s, values, self.tail)
-                    };
-                }
-                for (i, row) in sums.iter_mut().enumerate() {
-                    let p = s.splat(*self.probabilities.add(i * self.p_stride + position));
-                    for (sum, v) in row.iter_mut().zip(v) {
-                        *sum = (s.fma(p, v.0, sum.0), s.fma(p, v.1, sum.1));
-                    }
-                }
-            }
-            for (i, row) in sums.iter().enumerate() {
-                for (j, sum) in row.iter().enumerate() {
-                    let to = self.sums.add(i * self.sums_stride + j * pair);
-                    s.store(to, sum.0);
-                    s.store(to.add(S::LANES), sum.1);
-                }
-            }
+/// Copies `count` values; the widths of whole tiles without a call.
+///
+/// # Safety
+/// `from` and `to` hold `count` values and do not overlap.
+#[inline(always)]
+unsafe fn copy_short(from: *const f32, to: *mut f32, count: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match count {
+            2 => std::ptr::copy_nonoverlapping(from, to, 2),
+            4 => std::ptr::copy_nonoverlapping(from, to, 4),
+            8 => std::ptr::copy_nonoverlapping(from, to, 8),
+            _ => std::ptr::copy_nonoverlapping(from, to, count),
         }
     }
 }

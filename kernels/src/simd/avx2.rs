@@ -65,6 +65,34 @@ fn mask(_: Avx2, count: usize) -> __m256i {
     })
 }
 
+/// First step of the sums of lanes of `a` and `b`: four lanes of `a`, then four of `b`.
+#[inline(always)]
+fn fold_8(_: Avx2, a: __m256, b: __m256) -> __m256 {
+    with_token!(_mm256_add_ps(
+        _mm256_permute2f128_ps::<0x20>(a, b),
+        _mm256_permute2f128_ps::<0x31>(a, b)
+    ))
+}
+
+/// Second step, within each half: two lanes of `p`'s vector, then two of `q`'s.
+#[inline(always)]
+fn fold_4(_: Avx2, p: __m256, q: __m256) -> __m256 {
+    with_token!({
+        let (p, q) = (_mm256_castps_pd(p), _mm256_castps_pd(q));
+        let (low, high) = (_mm256_unpacklo_pd(p, q), _mm256_unpackhi_pd(p, q));
+        _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high))
+    })
+}
+
+/// Last step, within each half: one lane of each of the four vectors.
+#[inline(always)]
+fn fold_2(_: Avx2, pq: __m256, rs: __m256) -> __m256 {
+    with_token!(_mm256_add_ps(
+        _mm256_shuffle_ps::<0b10_00_10_00>(pq, rs),
+        _mm256_shuffle_ps::<0b11_01_11_01>(pq, rs)
+    ))
+}
+
 impl Simd for Avx2 {
     type F = __m256;
     const LANES: usize = LANES;
@@ -135,6 +163,18 @@ impl Simd for Avx2 {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<0b01>(two, two)))
         })
+    }
+
+    #[inline(always)]
+    fn sum_lanes_of_each<const MR: usize, const NR: usize>(
+        self,
+        tile: [[__m256; NR]; MR],
+    ) -> __m256 {
+        let of = |lane: usize| tile[lane / NR][lane % NR];
+        // Lane `4 * half + lane` of the result comes from the vector of that number.
+        let halves = |lane: usize| fold_8(self, of(lane), of(lane + 4));
+        let even = fold_4(self, halves(0), halves(1));
+        fold_2(self, even, fold_4(self, halves(2), halves(3)))
     }
 
     #[inline(always)]

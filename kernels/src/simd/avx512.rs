@@ -58,6 +58,43 @@ fn split_pair(_: Avx512, both: __m512i) -> (__m512, __m512) {
     })
 }
 
+/// First step of the sums of lanes of `a` and `b`: eight lanes of `a`, then eight of `b`.
+#[inline(always)]
+fn fold_16(_: Avx512, a: __m512, b: __m512) -> __m512 {
+    with_token!(_mm512_add_ps(
+        _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+        _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b)
+    ))
+}
+
+/// Second step: four lanes of each of the four vectors folded into `ab` and `cd`.
+#[inline(always)]
+fn fold_8(_: Avx512, ab: __m512, cd: __m512) -> __m512 {
+    with_token!(_mm512_add_ps(
+        _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
+        _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd)
+    ))
+}
+
+/// Third step, within each quarter: two lanes of `p`'s vector, then two of `q`'s.
+#[inline(always)]
+fn fold_4(_: Avx512, p: __m512, q: __m512) -> __m512 {
+    with_token!({
+        let (p, q) = (_mm512_castps_pd(p), _mm512_castps_pd(q));
+        let (low, high) = (_mm512_unpacklo_pd(p, q), _mm512_unpackhi_pd(p, q));
+        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+    })
+}
+
+/// Last step, within each quarter: one lane of each of the four vectors.
+#[inline(always)]
+fn fold_2(_: Avx512, pq: __m512, rs: __m512) -> __m512 {
+    with_token!(_mm512_add_ps(
+        _mm512_shuffle_ps::<0b10_00_10_00>(pq, rs),
+        _mm512_shuffle_ps::<0b11_01_11_01>(pq, rs)
+    ))
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     const LANES: usize = 16;
@@ -129,6 +166,22 @@ impl Simd for Avx512 {
             let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<0b01>(two, two)))
         })
+    }
+
+    #[inline(always)]
+    fn sum_lanes_of_each<const MR: usize, const NR: usize>(
+        self,
+        tile: [[__m512; NR]; MR],
+    ) -> __m512 {
+        let of = |lane: usize| tile[lane / NR][lane % NR];
+        // Lane `4 * quarter + lane` of the result comes from the vector of that number.
+        let quarters = |lane: usize| {
+            let low = fold_16(self, of(lane), of(lane + 4));
+            fold_8(self, low, fold_16(self, of(lane + 8), of(lane + 12)))
+        };
+        let (first, second) = (quarters(0), quarters(1));
+        let even = fold_4(self, first, second);
+        fold_2(self, even, fold_4(self, quarters(2), quarters(3)))
     }
 
     #[inline(always)]

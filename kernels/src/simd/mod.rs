@@ -56,6 +56,11 @@ pub trait Simd: Copy {
     fn exp2_integral(self, a: Self::F) -> Self::F;
     /// Sum of all lanes by halving: lane `l` with lane `l + LANES/2`, and so on.
     fn sum_lanes(self, a: Self::F) -> f32;
+    /// Lane `i * NR + j` is `sum_lanes(tile[i][j])`, by the same additions; `MR * NR == LANES`.
+    fn sum_lanes_of_each<const MR: usize, const NR: usize>(
+        self,
+        tile: [[Self::F; NR]; MR],
+    ) -> Self::F;
     /// Largest lane.
     fn max_lanes(self, a: Self::F) -> f32;
 

@@ -87,6 +87,14 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn sum_lanes_of_each<const MR: usize, const NR: usize>(
+        self,
+        tile: [[Self::F; NR]; MR],
+    ) -> Self::F {
+        std::array::from_fn(|lane| self.sum_lanes(tile[lane / NR][lane % NR]))
+    }
+
+    #[inline(always)]
     fn max_lanes(self, a: Self::F) -> f32 {
         a.iter().fold(a[0], |largest, &value| if largest > value { largest } else { value })
     }
