@@ -153,7 +153,7 @@ fn independent(config: &ModelConfig) {
         }
     }
     for variant in Variant::ALL.into_iter().filter(|variant| !variant.is_available()) {
-        println!("SKIP row independence of {}: not on this machine", variant.name());
+        println!("SKIP row_independence ({}): not on this machine", variant.name());
     }
 }
 

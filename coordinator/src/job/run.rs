@@ -129,6 +129,15 @@ impl<'a> Job<'a> {
         })
     }
 
+    /// The sentence of the first error line there will be, so that a user need not open the output to
+    /// learn why nothing was answered.
+    pub fn first_error(&self) -> Option<String> {
+        self.items.iter().find_map(|item| match item {
+            Item::Error(error) => Some(format!("line {}: {}", error.line, error.rejection.message)),
+            Item::Request(_) => None,
+        })
+    }
+
     fn pending_requests(&self) -> impl Iterator<Item = (usize, &Request)> {
         self.items.iter().enumerate().filter_map(|(index, item)| match item {
             Item::Request(request) if self.lines[index].is_none() => Some((index, request)),

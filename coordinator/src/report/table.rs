@@ -11,19 +11,23 @@ pub fn render(report: &Report) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "{} · {} · {}x{} · {} on {}",
-        report.model, report.dtype, report.batches, report.batch_size, report.policy, report.device
+        "{} · {} · {}x{} · {} · {}",
+        report.model,
+        report.dtype,
+        report.batches,
+        report.batch_size,
+        report.policy,
+        if report.device == "none" { "no device" } else { &report.device }
     );
     let _ = writeln!(text, "{}", phases(report));
     let _ = writeln!(text, "{}", lanes(report));
-    let percent =
-        |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |s| format!("{:.1}%", 100.0 * s));
-    let _ = writeln!(
-        text,
-        "h2d overlapped with CPU compute {}, time outside work {} of decode",
-        percent(report.overlap),
-        percent(report.time_outside)
-    );
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    if let Some(overlap) = report.overlap {
+        let _ = writeln!(text, "h2d overlapped with CPU compute {}", percent(overlap));
+    }
+    if let Some(outside) = report.time_outside {
+        let _ = writeln!(text, "time outside work {} of decode", percent(outside));
+    }
     if let Some(predicted) = &report.predicted {
         let _ = writeln!(
             text,

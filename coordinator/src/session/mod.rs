@@ -72,6 +72,9 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     };
     let job = Job::prepare(&options, facts)?;
     let quiet = run.telling == Telling::Quiet;
+    if let (Some(error), false) = (job.first_error(), quiet) {
+        eprintln!("{error}");
+    }
     let asked = interrupt.clone();
     let Some(demand) = job.demand() else {
         let summary = job.run(None, progress::for_stderr(true).as_mut(), &move || asked.asked())?;
