@@ -220,3 +220,34 @@ fn workers_do_not_outlive_the_coordinator() {
         nothing_left(&pids);
     }
 }
+
+/// The memory map of the gpu worker once its lane has signalled, when everything that it will ever
+/// map is mapped. `None` when the run ended before it could be read.
+fn gpu_worker_maps(place: &Place) -> Option<String> {
+    let mut run = start(place, "out.jsonl", &["--force"]);
+    let mut control = None;
+    let mut maps = None;
+    while maps.is_none() && run.child.try_wait().expect("a child").is_none() {
+        control = control.or_else(|| control_of(run.child.id()));
+        let gpu = workers_of(run.child.id()).into_iter().find(|(_, name)| name.contains("gpu"));
+        if let (Some(control), Some((pid, _))) = (&control, gpu)
+            && control.lane(WORKERS[1].1).timeline.value() > 0
+        {
+            let read = std::fs::read_to_string(format!("/proc/{pid}/maps"));
+            maps = read.ok().filter(|maps| maps.contains("tandem-control"));
+        }
+    }
+    assert!(finish(run.child).status.success());
+    maps
+}
+
+#[test]
+fn the_gpu_worker_maps_no_host_weight_kv_or_activation() {
+    let place = Place::new();
+    requests(&place);
+    let maps = (0..20).find_map(|_| gpu_worker_maps(&place)).expect("one run is seen");
+    assert!(maps.contains("tandem-device"), "{maps}");
+    for host in ["tandem-weights", "tandem-kv", "tandem-activations"] {
+        assert!(!maps.contains(host), "{maps}");
+    }
+}
