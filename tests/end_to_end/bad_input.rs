@@ -56,6 +56,8 @@ fn arguments() {
     refused(&with(&["--device", "emulated", "--split", "fc0:out"]), 2, &["fc0", "norm0"]);
     refused(&with(&["--device", "emulated", "--split", "out:q"]), 2, &["after"]);
     refused(&with(&["--device", "emulated", "--split", "scores.3:"]), 2, &["--split-chunks"]);
+    let long = ["--model", &llama, "--prompt-len", "4294967295", "--gen-len", "8"];
+    refused(&long, 2, &["--prompt-len", "128 positions"]);
     refused(&with(&["--device", "cuda:0"]), 1, &["CUDA"]);
     refused(&with(&["--policy", "gpu-only"]), 2, &["--device"]);
     refused(

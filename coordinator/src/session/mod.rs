@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Context;
+use model::config_json::check_context;
 
 use crate::benchmark::Benchmark;
 use crate::cli::high::{Run, Telling, Work};
@@ -98,14 +99,10 @@ fn benchmark(
     gen_len: u32,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Exit> {
-    let context = (prompt_len + gen_len) as usize;
-    if context > opened.config.max_positions {
-        return Err(Usage(format!(
-            "--prompt-len {prompt_len} and --gen-len {gen_len} make {context} positions; {} has {}",
-            opened.config.name, opened.config.max_positions
-        ))
-        .into());
-    }
+    let context = prompt_len as usize + gen_len as usize;
+    check_context(&opened.config, context).map_err(|error| {
+        Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
+    })?;
     let demand = Demand {
         sequences: match run.batches {
             Some(batches) => usize::from(batches.count) * usize::from(batches.size),
