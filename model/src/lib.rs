@@ -2,6 +2,7 @@
 //! [`source`], the files that weights come from. Pure but for `source`.
 
 pub mod chat;
+pub mod compressed;
 pub mod config;
 pub mod config_json;
 pub mod family;
