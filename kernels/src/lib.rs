@@ -12,6 +12,8 @@
 //! - Shapes are checked where a call enters and panic when wrong: they are the caller's program.
 //! - All SIMD is behind `simd`; the algorithms are written once over its trait.
 
+#[cfg(target_arch = "x86_64")]
+mod amx_state;
 mod attention;
 mod compiled;
 mod element;
@@ -62,6 +64,23 @@ impl Kernels {
         limits: ScratchLimits,
     ) -> Result<Kernels, std::io::Error> {
         assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
+        // SAFETY: the variant is available.
+        unsafe { Self::new_unchecked(variant, threads, limits) }
+    }
+
+    /// As [`Kernels::new`], without asking the machine: for tests that emulate instructions.
+    ///
+    /// # Errors
+    /// The system refused to start a thread.
+    ///
+    /// # Safety
+    /// Every instruction of `variant` works in this process, on every thread.
+    #[doc(hidden)]
+    pub unsafe fn new_unchecked(
+        variant: Variant,
+        threads: usize,
+        limits: ScratchLimits,
+    ) -> Result<Kernels, std::io::Error> {
         let thread_len =
             linear::thread_len().max(attention::thread_len(&limits)).max(rope::thread_len(&limits));
         Ok(Kernels {

@@ -5,7 +5,7 @@ use crate::simd::{Simd, scalar::Scalar};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2::Avx2, avx512::Avx512};
 
-/// Environment variable that forces a variant: `scalar`, `avx2` or `avx512`.
+/// Environment variable that forces a variant, by [`Variant::name`].
 pub const VARIANT_ENV: &str = "TANDEM_KERNELS";
 
 /// An instruction set. Different variants agree within `Op::tolerance`, not bit for bit; runs that
@@ -18,31 +18,34 @@ pub enum Variant {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// AMX-BF16 for linears in bf16, AVX-512 for everything else.
+    Amx,
 }
 
 /// Why a variant cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VariantError {
     #[error(
-        "TANDEM_KERNELS={0} names no kernel variant; use scalar, avx2 or avx512, or leave it unset."
+        "TANDEM_KERNELS={0} names no kernel variant; use scalar, avx2, avx512 or amx, or leave it unset."
     )]
     Unknown(String),
     #[error(
-        "TANDEM_KERNELS={requested} cannot be used: this machine's processor lacks it; the best it can run is {best}."
+        "TANDEM_KERNELS={requested} cannot be used: this machine's processor or system lacks it; the best it can run is {best}."
     )]
     Unsupported { requested: &'static str, best: &'static str },
 }
 
 impl Variant {
     /// All variants, slowest first.
-    pub const ALL: [Variant; 3] = [Variant::Scalar, Variant::Avx2, Variant::Avx512];
+    pub const ALL: [Variant; 4] = [Variant::Scalar, Variant::Avx2, Variant::Avx512, Variant::Amx];
 
-    /// `scalar`, `avx2` or `avx512`: in reports and in `TANDEM_KERNELS`.
+    /// `scalar`, `avx2`, `avx512` or `amx`: in reports and in `TANDEM_KERNELS`.
     pub const fn name(self) -> &'static str {
         match self {
             Variant::Scalar => "scalar",
             Variant::Avx2 => "avx2",
             Variant::Avx512 => "avx512",
+            Variant::Amx => "amx",
         }
     }
 
@@ -60,6 +63,8 @@ impl Variant {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
+            #[cfg(target_arch = "x86_64")]
+            Variant::Amx => Variant::Avx512.is_available() && crate::amx_state::is_usable(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -126,7 +131,7 @@ pub(crate) unsafe fn dispatch<W: SimdTask>(variant: Variant, task: W) {
         Variant::Avx2 => unsafe { run_avx2(task) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Variant::Avx512 => unsafe { run_avx512(task) },
+        Variant::Avx512 | Variant::Amx => unsafe { run_avx512(task) },
         #[cfg(not(target_arch = "x86_64"))]
         _ => task.run(Scalar),
     }

@@ -1,0 +1,132 @@
+//! Instructions that this processor lacks, done in software: a SIGILL handler decodes the few that the
+//! AMX and AVX512-BF16 kernels contain, carries them out as Intel's manual describes them, and steps
+//! over them. So those kernels' layouts, strides, tile shapes and tails are tested unchanged on any
+//! machine with AVX-512. Speed is not, and neither are the roundings of a real processor.
+//!
+//! Used by tests only. Where the processor has an instruction no signal comes and it runs natively.
+//! Anything else that is illegal keeps its meaning: the process dies of SIGILL.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+mod decode;
+pub mod products;
+mod tiles;
+mod vectors;
+
+use std::cell::Cell;
+use std::sync::Once;
+
+use decode::{Cursor, Prefix};
+
+thread_local! {
+    static EMULATED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Instructions emulated on this thread so far: shows that a test tested something.
+pub fn emulated() -> u64 {
+    EMULATED.get()
+}
+
+/// Emulates from now on, in every thread. `false`, and nothing is changed, where it cannot: the
+/// handler itself needs AVX-512 state in the signal frame.
+pub fn install() -> bool {
+    static ONCE: Once = Once::new();
+    if !kernels::Variant::Avx512.is_available() {
+        return false;
+    }
+    ONCE.call_once(|| {
+        vectors::find_offsets();
+        // SAFETY: `sigaction` is a plain structure for which zero means no flags and an empty mask;
+        // the handler has the signature that SA_SIGINFO asks for.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_illegal as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            let result = libc::sigaction(libc::SIGILL, &action, std::ptr::null_mut());
+            assert_eq!(result, 0, "the handler is installed");
+        }
+    });
+    true
+}
+
+/// The interrupted thread, as the kernel saved it.
+pub(crate) struct Machine<'a>(&'a mut libc::mcontext_t);
+
+impl Machine<'_> {
+    /// General register `number`, in the order of instruction encodings.
+    pub(crate) fn register(&self, number: u8) -> u64 {
+        const ORDER: [libc::c_int; 16] = [
+            libc::REG_RAX,
+            libc::REG_RCX,
+            libc::REG_RDX,
+            libc::REG_RBX,
+            libc::REG_RSP,
+            libc::REG_RBP,
+            libc::REG_RSI,
+            libc::REG_RDI,
+            libc::REG_R8,
+            libc::REG_R9,
+            libc::REG_R10,
+            libc::REG_R11,
+            libc::REG_R12,
+            libc::REG_R13,
+            libc::REG_R14,
+            libc::REG_R15,
+        ];
+        self.0.gregs[ORDER[usize::from(number)] as usize] as u64
+    }
+
+    fn instruction(&self) -> *const u8 {
+        self.0.gregs[libc::REG_RIP as usize] as *const u8
+    }
+
+    fn step_to(&mut self, next: *const u8) {
+        self.0.gregs[libc::REG_RIP as usize] = next as i64;
+    }
+
+    /// The XSAVE area of vector registers.
+    pub(crate) fn vector_state(&mut self) -> *mut u8 {
+        self.0.fpregs.cast()
+    }
+}
+
+extern "C" fn on_illegal(
+    _signal: libc::c_int,
+    _info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel passes the interrupted thread's context to a SA_SIGINFO handler, and nobody
+    // else uses it while the handler runs.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    let mut machine = Machine(&mut context.uc_mcontext);
+    // SAFETY: the processor has fetched the instruction that starts here, and the cursor reads no
+    // byte beyond it.
+    let mut cursor = unsafe { Cursor::new(machine.instruction()) };
+    let done = match cursor.prefix() {
+        Some(Prefix::Vex(prefix)) => tiles::execute(&mut machine, &mut cursor, prefix),
+        Some(Prefix::Evex(prefix)) => vectors::execute(&mut machine, &mut cursor, prefix),
+        None => None,
+    };
+    match done {
+        Some(()) => {
+            machine.step_to(cursor.position());
+            EMULATED.set(EMULATED.get() + 1);
+        }
+        // SAFETY: both calls may be made in a handler. The instruction is met again and then ends the
+        // process as it would have without us.
+        None => unsafe {
+            libc::signal(libc::SIGILL, libc::SIG_DFL);
+        },
+    }
+}
+
+/// Ends the process with a sentence: for what a processor answers with an exception, where silence
+/// would hide a wrong kernel.
+pub(crate) fn refuse(sentence: &str) -> ! {
+    // SAFETY: `write` and `abort` are among the few functions a signal handler may call; panicking is
+    // not.
+    unsafe {
+        libc::write(2, sentence.as_ptr().cast(), sentence.len());
+        libc::write(2, b"\n".as_ptr().cast(), 1);
+        libc::abort()
+    }
+}
