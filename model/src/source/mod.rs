@@ -3,23 +3,14 @@
 pub mod dummy;
 pub mod gguf;
 pub mod safetensors;
+mod stored;
 
 use std::fmt::Debug;
 
 use crate::config::ModelConfig;
 use crate::ops::{Op, WeightShape};
 
-/// Element type of a tensor as stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StoredType {
-    F32,
-    F16,
-    Bf16,
-    /// GGUF: blocks of 32, f16 scale and minimum, 4-bit values.
-    Q4_1,
-    /// GGUF: blocks of 32, f16 scale, int8 values.
-    Q8_0,
-}
+pub use stored::StoredType;
 
 /// A part of a model's weights, named the same way for every format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -100,6 +91,30 @@ pub trait WeightSource: Debug + Send + Sync {
     /// # Errors
     /// As `read_bf16`.
     fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError>;
+
+    /// The type a tensor is stored as; F32 for sources that make their values.
+    ///
+    /// # Errors
+    /// As [`WeightSource::shape`], or a type that cannot be read.
+    fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
+        self.shape(id).map(|_| StoredType::F32)
+    }
+
+    /// Reads rows `[first, first + out.len() / row_bytes)` of a matrix as its stored blocks, in the
+    /// model's order of rows, `row_bytes` as [`StoredType::row_bytes`] says. Only for matrices whose
+    /// stored type has a form to run from, [`StoredType::grouped`].
+    ///
+    /// # Errors
+    /// As [`WeightSource::read_bf16`], and a tensor that is stored in another type.
+    fn read_blocks(
+        &self,
+        id: TensorId,
+        _first_row: usize,
+        _out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let stored = self.stored_type(id)?.name();
+        Err(SourceError::NoBlocks { tensor: format!("{id:?}"), stored })
+    }
 }
 
 /// What is wrong with a model's files.
@@ -115,4 +130,8 @@ pub enum SourceError {
     Shape { path: String, tensor: String, found: Vec<usize>, expected: Vec<usize> },
     #[error("{path}: tensor {tensor} is stored as {found}, which is not supported ({supported})")]
     Type { path: String, tensor: String, found: String, supported: &'static str },
+    #[error(
+        "tensor {tensor} is stored as {stored}, which has no blocks that a kernel can run from; it must be expanded"
+    )]
+    NoBlocks { tensor: String, stored: &'static str },
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype as Stored, Metadata};
 
-use super::{SourceError, TensorId, WeightSource};
+use super::{SourceError, StoredType, TensorId, WeightSource};
 use crate::config::ModelConfig;
 use crate::family::tensor_names;
 
@@ -118,18 +118,7 @@ impl SafetensorsSource {
         let (_, columns) = self.shape(id)?;
         let (stretch, name) = self.find(id)?;
         let shard = &self.files[stretch.file];
-        let element = match stretch.stored {
-            Stored::F32 => 4,
-            Stored::F16 | Stored::BF16 => 2,
-            other => {
-                return Err(SourceError::Type {
-                    path: shard.path.display().to_string(),
-                    tensor: name,
-                    found: format!("{other:?}"),
-                    supported: SUPPORTED,
-                });
-            }
-        };
+        let (_, element) = self.stored_type(id)?.block();
         let start = first_row * columns;
         let total: usize = stretch.shape.iter().product();
         if start + out.len() > total {
@@ -194,6 +183,21 @@ impl WeightSource for SafetensorsSource {
 
     fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
         self.read(id, first_row, out, Stored::F32, |value| value)
+    }
+
+    fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
+        let (stretch, tensor) = self.find(id)?;
+        match stretch.stored {
+            Stored::F32 => Ok(StoredType::F32),
+            Stored::F16 => Ok(StoredType::F16),
+            Stored::BF16 => Ok(StoredType::Bf16),
+            other => Err(SourceError::Type {
+                path: self.files[stretch.file].path.display().to_string(),
+                tensor,
+                found: format!("{other:?}"),
+                supported: SUPPORTED,
+            }),
+        }
     }
 }
 

@@ -1,19 +1,20 @@
-//! GGML's tensor types: their blocks, and a row of each as f32.
+//! GGML's tensor types: their numbers in a file, and a row of each as f32.
 //!
 //! A value is computed in the order GGML uses (scale times integer, then plus minimum, each rounded
-//! to f32), so that every reader of the same file computes with the same weights.
+//! to f32), so that every reader of the same file computes with the same weights. Products of a
+//! scale and an integer are exact in f32, so only the last step rounds.
 
 use half::{bf16, f16};
 
+use super::k_quants;
 use crate::source::StoredType;
 
 /// For error messages.
-pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, Q4_1 and Q8_0";
+pub(super) const SUPPORTED: &str =
+    "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K";
 
-/// Elements of a block of the quantised types.
+/// Elements of a block of the types with one scale a block.
 const BLOCK: usize = 32;
-const Q4_1_BYTES: usize = 2 + 2 + BLOCK / 2;
-const Q8_0_BYTES: usize = 2 + BLOCK;
 
 /// The type of a tensor in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,53 +24,26 @@ pub(super) enum TensorType {
     Unsupported(u32),
 }
 
-impl TensorType {
-    pub(super) fn from_code(code: u32) -> Self {
-        match code {
-            0 => Self::Known(StoredType::F32),
-            1 => Self::Known(StoredType::F16),
-            3 => Self::Known(StoredType::Q4_1),
-            8 => Self::Known(StoredType::Q8_0),
-            30 => Self::Known(StoredType::Bf16),
-            other => Self::Unsupported(other),
-        }
-    }
-
-    /// Elements and bytes of a block, where known.
-    pub(super) fn block(self) -> Option<(usize, usize)> {
-        match self {
-            Self::Known(stored) => Some(block(stored)),
-            Self::Unsupported(_) => None,
-        }
-    }
-
-    /// GGML's name.
-    pub(super) fn name(self) -> String {
-        match self {
-            Self::Known(StoredType::F32) => "F32".to_owned(),
-            Self::Known(StoredType::F16) => "F16".to_owned(),
-            Self::Known(StoredType::Bf16) => "BF16".to_owned(),
-            Self::Known(StoredType::Q4_1) => "Q4_1".to_owned(),
-            Self::Known(StoredType::Q8_0) => "Q8_0".to_owned(),
-            Self::Unsupported(code) => UNSUPPORTED
-                .iter()
-                .find(|(known, _)| *known == code)
-                .map_or_else(|| format!("type number {code}"), |(_, name)| (*name).to_owned()),
-        }
-    }
-}
+/// GGML's numbers of the types that are read.
+const KNOWN: [(u32, StoredType); 11] = [
+    (0, StoredType::F32),
+    (1, StoredType::F16),
+    (2, StoredType::Q4_0),
+    (3, StoredType::Q4_1),
+    (6, StoredType::Q5_0),
+    (7, StoredType::Q5_1),
+    (8, StoredType::Q8_0),
+    (12, StoredType::Q4K),
+    (13, StoredType::Q5K),
+    (14, StoredType::Q6K),
+    (30, StoredType::Bf16),
+];
 
 /// Names of the types that are not read, so that an error can say them.
-const UNSUPPORTED: [(u32, &str); 27] = [
-    (2, "Q4_0"),
-    (6, "Q5_0"),
-    (7, "Q5_1"),
+const UNSUPPORTED: [(u32, &str); 21] = [
     (9, "Q8_1"),
     (10, "Q2_K"),
     (11, "Q3_K"),
-    (12, "Q4_K"),
-    (13, "Q5_K"),
-    (14, "Q6_K"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
@@ -90,42 +64,54 @@ const UNSUPPORTED: [(u32, &str); 27] = [
     (39, "MXFP4"),
 ];
 
-/// Elements and bytes of a block; 1 element for the plain types.
-pub(super) const fn block(stored: StoredType) -> (usize, usize) {
-    match stored {
-        StoredType::F32 => (1, 4),
-        StoredType::F16 | StoredType::Bf16 => (1, 2),
-        StoredType::Q4_1 => (BLOCK, Q4_1_BYTES),
-        StoredType::Q8_0 => (BLOCK, Q8_0_BYTES),
+impl TensorType {
+    pub(super) fn from_code(code: u32) -> Self {
+        let known = KNOWN.iter().find(|(known, _)| *known == code);
+        known.map_or(Self::Unsupported(code), |(_, stored)| Self::Known(*stored))
     }
-}
 
-/// Bytes of a row of `elements`, which blocks must divide.
-pub(super) const fn row_bytes(stored: StoredType, elements: usize) -> usize {
-    let (block_elements, block_bytes) = block(stored);
-    elements / block_elements * block_bytes
+    /// Elements and bytes of a block, where known.
+    pub(super) fn block(self) -> Option<(usize, usize)> {
+        match self {
+            Self::Known(stored) => Some(stored.block()),
+            Self::Unsupported(_) => None,
+        }
+    }
+
+    /// GGML's name.
+    pub(super) fn name(self) -> String {
+        match self {
+            Self::Known(stored) => stored.name().to_owned(),
+            Self::Unsupported(code) => UNSUPPORTED
+                .iter()
+                .find(|(known, _)| *known == code)
+                .map_or_else(|| format!("type number {code}"), |(_, name)| (*name).to_owned()),
+        }
+    }
 }
 
 /// A stored row as f32.
 ///
 /// # Panics
-/// When `row` is not [`row_bytes`] of `out.len()` long.
+/// When `row` is not [`StoredType::row_bytes`] of `out.len()` long.
 pub(super) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
-    assert_eq!(row.len(), row_bytes(stored, out.len()), "row and output differ in length");
-    match stored {
-        StoredType::F32 => each(row, out, f32::from_le_bytes),
-        StoredType::F16 => each(row, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
-        StoredType::Bf16 => each(row, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
-        StoredType::Q4_1 => {
-            for (block, out) in row.chunks_exact(Q4_1_BYTES).zip(out.chunks_exact_mut(BLOCK)) {
-                q4_1(block, out);
-            }
-        }
-        StoredType::Q8_0 => {
-            for (block, out) in row.chunks_exact(Q8_0_BYTES).zip(out.chunks_exact_mut(BLOCK)) {
-                q8_0(block, out);
-            }
-        }
+    assert_eq!(row.len(), stored.row_bytes(out.len()), "row and output differ in length");
+    let expand: fn(&[u8], &mut [f32]) = match stored {
+        StoredType::F32 => return each(row, out, f32::from_le_bytes),
+        StoredType::F16 => return each(row, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
+        StoredType::Bf16 => return each(row, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
+        StoredType::Q4_0 => q4_0,
+        StoredType::Q4_1 => q4_1,
+        StoredType::Q5_0 => q5_0,
+        StoredType::Q5_1 => q5_1,
+        StoredType::Q8_0 => q8_0,
+        StoredType::Q4K => k_quants::q4_k,
+        StoredType::Q5K => k_quants::q5_k,
+        StoredType::Q6K => k_quants::q6_k,
+    };
+    let (elements, bytes) = stored.block();
+    for (block, out) in row.chunks_exact(bytes).zip(out.chunks_exact_mut(elements)) {
+        expand(block, out);
     }
 }
 
@@ -135,18 +121,51 @@ fn each<const N: usize>(row: &[u8], out: &mut [f32], convert: impl Fn([u8; N]) -
     }
 }
 
-fn half_at(block: &[u8], at: usize) -> f32 {
+/// The f16 at byte `at` of a block.
+pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }
 
-/// `scale * q + minimum`; byte `i` holds element `i` in its low and `i + 16` in its high half.
+/// The halves of 16 bytes through `value(element, half)`: byte `i` holds element `i` in its low and
+/// `i + 16` in its high half.
+fn halves(bytes: &[u8], out: &mut [f32], value: impl Fn(usize, u8) -> f32) {
+    let (low, high) = out.split_at_mut(BLOCK / 2);
+    for (i, ((byte, low), high)) in bytes.iter().zip(low).zip(high).enumerate() {
+        *low = value(i, byte & 0x0f);
+        *high = value(i + BLOCK / 2, byte >> 4);
+    }
+}
+
+/// A 5-bit integer: the half of a byte and bit `i` of the 32 at byte `at` of the block.
+fn with_fifth_bit(block: &[u8], at: usize) -> impl Fn(usize, u8) -> f32 {
+    let bits = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    move |i, half| f32::from(half | ((bits >> i & 1) as u8) << 4)
+}
+
+/// `scale * (q - 8)`.
+fn q4_0(block: &[u8], out: &mut [f32]) {
+    let scale = half_at(block, 0);
+    halves(&block[2..], out, |_, q| scale * (f32::from(q) - 8.0));
+}
+
+/// `scale * q + minimum`.
 fn q4_1(block: &[u8], out: &mut [f32]) {
     let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
-    let (low, high) = out.split_at_mut(BLOCK / 2);
-    for ((byte, low), high) in block[4..].iter().zip(low).zip(high) {
-        *low = scale * f32::from(byte & 0x0f) + minimum;
-        *high = scale * f32::from(byte >> 4) + minimum;
-    }
+    halves(&block[4..], out, |_, q| scale * f32::from(q) + minimum);
+}
+
+/// `scale * (q - 16)`.
+fn q5_0(block: &[u8], out: &mut [f32]) {
+    let scale = half_at(block, 0);
+    let integer = with_fifth_bit(block, 2);
+    halves(&block[6..], out, |i, half| scale * (integer(i, half) - 16.0));
+}
+
+/// `scale * q + minimum`.
+fn q5_1(block: &[u8], out: &mut [f32]) {
+    let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
+    let integer = with_fifth_bit(block, 4);
+    halves(&block[8..], out, |i, half| scale * integer(i, half) + minimum);
 }
 
 /// `scale * q`.

@@ -23,11 +23,12 @@ use crate::config::ModelConfig;
 
 mod config;
 mod dequantise;
+mod k_quants;
 mod layout;
 pub mod metadata;
 mod parse;
 
-use dequantise::{SUPPORTED, TensorType, dequantise, row_bytes};
+use dequantise::{SUPPORTED, TensorType, dequantise};
 use metadata::Metadata;
 use parse::{ParseError, TensorInfo};
 
@@ -122,14 +123,6 @@ impl GgufSource {
         &self.path
     }
 
-    /// The type a tensor is stored as.
-    ///
-    /// # Errors
-    /// A tensor the model does not have.
-    pub fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
-        self.rows(id).map(|rows| rows.stored)
-    }
-
     /// That everything the model needs is there, and nothing else that would change its results.
     fn check_tensors(&self) -> Result<(), SourceError> {
         let mut known = HashSet::new();
@@ -199,7 +192,7 @@ fn read_factors(file: &File, info: &TensorInfo, path: &str) -> Result<Vec<f32>, 
             });
         }
     };
-    let mut bytes = vec![0; row_bytes(StoredType::F32, n)];
+    let mut bytes = vec![0; StoredType::F32.row_bytes(n)];
     file.read_exact_at(&mut bytes, info.offset)
         .map_err(|source| SourceError::Io { path: path.to_owned(), source })?;
     let mut factors = vec![0.0; n];
@@ -240,6 +233,30 @@ impl WeightSource for GgufSource {
         rows.order.restore_elements(out);
         Ok(())
     }
+
+    fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
+        self.rows(id).map(|rows| rows.stored)
+    }
+
+    fn read_blocks(
+        &self,
+        id: TensorId,
+        first_row: usize,
+        out: &mut [u8],
+    ) -> Result<(), SourceError> {
+        let rows = self.rows(id)?;
+        // Elements of a permuted vector move between blocks, so its blocks mean nothing alone.
+        if rows.stored.grouped().is_none() || matches!(rows.order, Order::PermutedElements { .. }) {
+            let stored = rows.stored.name();
+            return Err(SourceError::NoBlocks { tensor: rows.name, stored });
+        }
+        let row_bytes = rows.stored.row_bytes(rows.row_elements);
+        assert_eq!(out.len() % row_bytes, 0, "{}: not whole rows", rows.name);
+        let elements = out.len() / row_bytes * rows.row_elements;
+        rows.visit(first_row, elements, |row, bytes| {
+            out[row * row_bytes..][..row_bytes].copy_from_slice(bytes);
+        })
+    }
 }
 
 impl Rows<'_> {
@@ -260,7 +277,7 @@ impl Rows<'_> {
         let last = last.unwrap_or_else(|| {
             panic!("{} has {} rows, not {first_row} + {count}", self.name, self.rows)
         });
-        let row_bytes = row_bytes(self.stored, self.row_elements);
+        let row_bytes = self.stored.row_bytes(self.row_elements);
         // A head's rows lie among each other, so a head is read whole and picked from.
         let (first, step) = match self.order {
             Order::PermutedRows { head } => (first_row / head * head, head),

@@ -1,0 +1,206 @@
+//! The quantised types: against a second, naive transcription of the formats, against values that
+//! the `gguf` Python package computed, and as raw blocks.
+
+use half::f16;
+
+use super::*;
+use crate::ops::Op;
+use crate::source::Part;
+
+/// Random bytes, the same each time.
+fn noise(count: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let step = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (0..count).map(step).collect()
+}
+
+fn put(block: &mut [u8], at: usize, value: f32) {
+    block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+}
+
+fn at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+/// Bit `index` of a bit string.
+fn bit(bytes: &[u8], index: usize) -> u32 {
+    u32::from(bytes[index / 8]) >> (index % 8) & 1
+}
+
+/// `count` bits from bit `first` on.
+fn field(bytes: &[u8], first: usize, count: usize) -> u32 {
+    (0..count).map(|i| bit(bytes, first + i) << i).sum()
+}
+
+/// Element `e` of a block, bit by bit from the description of the format.
+fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
+    // Where the four bits of element e of a block of 32 begin.
+    let nibble = |e: usize| e % 16 * 8 + e / 16 * 4;
+    // The same in Q4_K and Q5_K: 64 elements to 32 bytes.
+    let k_nibble = |e: usize| e / 64 * 256 + e % 32 * 8 + e / 32 % 2 * 4;
+    let six = |packed: &[u8], part: usize| {
+        let (scale, minimum) = match part {
+            0..4 => (field(packed, part * 8, 6), field(packed, (part + 4) * 8, 6)),
+            _ => (
+                field(packed, (part + 4) * 8, 4) + 16 * field(packed, (part - 4) * 8 + 6, 2),
+                field(packed, (part + 4) * 8 + 4, 4) + 16 * field(packed, part * 8 + 6, 2),
+            ),
+        };
+        (scale as f32, minimum as f32)
+    };
+    match stored {
+        StoredType::Q4_0 => at(b, 0) * (field(&b[2..], nibble(e), 4) as f32 - 8.0),
+        StoredType::Q4_1 => at(b, 0) * field(&b[4..], nibble(e), 4) as f32 + at(b, 2),
+        StoredType::Q5_0 => {
+            let q = field(&b[6..], nibble(e), 4) + 16 * bit(&b[2..], e);
+            at(b, 0) * (q as f32 - 16.0)
+        }
+        StoredType::Q5_1 => {
+            let q = field(&b[8..], nibble(e), 4) + 16 * bit(&b[4..], e);
+            at(b, 0) * q as f32 + at(b, 2)
+        }
+        StoredType::Q8_0 => at(b, 0) * f32::from(b[2 + e] as i8),
+        StoredType::Q4K => {
+            let (scale, minimum) = six(&b[4..], e / 32);
+            let q = field(&b[16..], k_nibble(e), 4);
+            at(b, 0) * scale * q as f32 - at(b, 2) * minimum
+        }
+        StoredType::Q5K => {
+            let (scale, minimum) = six(&b[4..], e / 32);
+            let q = field(&b[48..], k_nibble(e), 4) + 16 * bit(&b[16..], e % 32 * 8 + e / 32);
+            at(b, 0) * scale * q as f32 - at(b, 2) * minimum
+        }
+        StoredType::Q6K => {
+            let (half, quarter, lane) = (e / 128, e % 128 / 32, e % 32);
+            let low = half * 512 + (quarter % 2 * 32 + lane) * 8 + quarter / 2 * 4;
+            let upper = half * 256 + lane * 8 + quarter * 2;
+            let q = field(b, low, 4) + 16 * field(&b[128..], upper, 2);
+            at(b, 208) * f32::from(b[192 + e / 16] as i8) * (q as f32 - 32.0)
+        }
+        StoredType::F32 | StoredType::F16 | StoredType::Bf16 => unreachable!("no blocks"),
+    }
+}
+
+fn quantised() -> impl Iterator<Item = StoredType> {
+    StoredType::ALL.into_iter().filter(|stored| stored.block().0 > 1)
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+#[test]
+fn every_type_is_what_its_format_says() {
+    for stored in quantised() {
+        let (elements, bytes) = stored.block();
+        let mut row = noise(5 * bytes, bytes as u64);
+        for (index, block) in row.chunks_exact_mut(bytes).enumerate() {
+            let place = if stored == StoredType::Q6K { 208 } else { 0 };
+            put(block, place, [0.011, -0.7, 3e-7, 40.0, 0.0][index]);
+            if place == 0 && !matches!(stored, StoredType::Q4_0 | StoredType::Q5_0) {
+                put(block, 2, [-0.09, 1.7, 2e-6, -900.0, 0.25][index]);
+            }
+        }
+        let mut out = vec![f32::NAN; 5 * elements];
+        dequantise(stored, &row, &mut out);
+        let wanted = (0..out.len())
+            .map(|e| naive(stored, &row[e / elements * bytes..][..bytes], e % elements));
+        assert_eq!(bits(&out), bits(&wanted.collect::<Vec<_>>()), "{stored:?}");
+    }
+}
+
+#[test]
+fn a_q4_k_block_by_hand() {
+    // Scale 0.5 and minimum scale 0.25; part 0 has 3 and 2, part 5 has 1 + 16 * 2 and 4 + 16 * 1.
+    let mut block = vec![0u8; 144];
+    put(&mut block, 0, 0.5);
+    put(&mut block, 2, 0.25);
+    block[4] = 3;
+    block[8] = 2;
+    block[13] = 1 | 4 << 4;
+    block[5] = 2 << 6;
+    block[9] = 1 << 6;
+    block[16] = 7;
+    block[16 + 64] = 9 << 4;
+    let mut out = vec![f32::NAN; 256];
+    dequantise(StoredType::Q4K, &block, &mut out);
+    assert_eq!(out[0], 0.5 * 3.0 * 7.0 - 0.25 * 2.0);
+    assert_eq!(out[1], -0.5);
+    assert_eq!(out[160], 0.5 * 33.0 * 9.0 - 0.25 * 20.0);
+    assert_eq!(out[161], -5.0);
+    assert!(out[32..64].iter().all(|value| *value == 0.0));
+}
+
+#[test]
+fn every_type_equals_another_reader() {
+    let mut file: &[u8] = include_bytes!("../../../../tests/fixtures/gguf_quants.bin");
+    let mut seen = Vec::new();
+    while !file.is_empty() {
+        let (head, rest) = file.split_at(16);
+        let number = |index: usize| {
+            u32::from_le_bytes(head[4 * index..][..4].try_into().expect("four bytes"))
+        };
+        let TensorType::Known(stored) = TensorType::from_code(number(0)) else {
+            panic!("type number {} is not read", number(0));
+        };
+        let (count, size, elements) = (number(1) as usize, number(2) as usize, number(3) as usize);
+        assert_eq!(stored.block(), (elements, size), "{stored:?}");
+        let (row, rest) = rest.split_at(count * size);
+        let (values, rest) = rest.split_at(4 * count * elements);
+        let wanted: Vec<f32> = values
+            .chunks_exact(4)
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().expect("four bytes")))
+            .collect();
+        let mut out = vec![f32::NAN; count * elements];
+        dequantise(stored, row, &mut out);
+        assert_eq!(bits(&out), bits(&wanted), "{stored:?}");
+        seen.push(stored);
+        file = rest;
+    }
+    assert_eq!(seen.len(), quantised().count());
+}
+
+#[test]
+fn raw_blocks_come_in_the_models_order_of_rows() {
+    for (code, stored) in [(2, StoredType::Q4_0), (3, StoredType::Q4_1), (8, StoredType::Q8_0)] {
+        let mut writer = small_model("llama");
+        let row_bytes = stored.row_bytes(HIDDEN);
+        let mut data = noise(HEADS * HEAD_DIM * row_bytes, u64::from(code));
+        for block in data.chunks_exact_mut(row_bytes) {
+            put(block, 0, 0.5);
+        }
+        let gate = noise(FFN * row_bytes, 77);
+        writer.tensor("blk.1.attn_q.weight", &[HEADS * HEAD_DIM, HIDDEN], code, data);
+        writer.tensor("blk.0.ffn_gate.weight", &[FFN, HIDDEN], code, gate.clone());
+        let source = open(&writer).expect("a good file");
+
+        let id = TensorId::Layer { layer: 1, op: Op::Q, part: Part::Matrix };
+        assert_eq!(source.stored_type(id).expect("there"), stored);
+        let plain = read_f32(&source, id);
+        for (first, count) in [(0, HEADS * HEAD_DIM), (5, 1), (3, 14)] {
+            let mut blocks = vec![0; count * row_bytes];
+            source.read_blocks(id, first, &mut blocks).expect("readable");
+            let mut out = vec![f32::NAN; count * HIDDEN];
+            dequantise(stored, &blocks, &mut out);
+            let wanted = &plain[first * HIDDEN..][..out.len()];
+            assert_eq!(bits(&out), bits(wanted), "{stored:?}, rows {first} + {count}");
+        }
+        let id = TensorId::Layer { layer: 0, op: Op::Gate, part: Part::Matrix };
+        let mut blocks = vec![0; 3 * row_bytes];
+        source.read_blocks(id, 60, &mut blocks).expect("readable");
+        assert_eq!(blocks, gate[60 * row_bytes..63 * row_bytes]);
+    }
+}
+
+#[test]
+fn types_without_a_form_to_run_from_have_no_raw_blocks() {
+    let source = open(&small_model("llama")).expect("a good file");
+    let id = TensorId::Layer { layer: 0, op: Op::Up, part: Part::Matrix };
+    let error = source.read_blocks(id, 0, &mut [0; 128]).expect_err("F32").to_string();
+    assert!(error.contains("ffn_up") && error.contains("F32"), "{error}");
+}

@@ -1,0 +1,92 @@
+//! The types in which files keep tensors: their blocks, and what becomes of the low-bit ones.
+
+use crate::compressed::Grouped;
+
+/// Element type of a tensor as stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StoredType {
+    F32,
+    F16,
+    Bf16,
+    /// GGUF: blocks of 32, f16 scale, 4-bit values from -8.
+    Q4_0,
+    /// GGUF: blocks of 32, f16 scale and minimum, 4-bit values.
+    Q4_1,
+    /// GGUF: blocks of 32, f16 scale, 5-bit values from -16.
+    Q5_0,
+    /// GGUF: blocks of 32, f16 scale and minimum, 5-bit values.
+    Q5_1,
+    /// GGUF: blocks of 32, f16 scale, int8 values.
+    Q8_0,
+    /// GGUF: blocks of 256 in 8 parts with 6-bit scales and minimums, 4-bit values.
+    Q4K,
+    /// GGUF: blocks of 256 in 8 parts with 6-bit scales and minimums, 5-bit values.
+    Q5K,
+    /// GGUF: blocks of 256 in 16 parts with 8-bit scales, 6-bit values from -32.
+    Q6K,
+}
+
+impl StoredType {
+    /// Every type that can be read.
+    pub const ALL: [StoredType; 11] = [
+        StoredType::F32,
+        StoredType::F16,
+        StoredType::Bf16,
+        StoredType::Q4_0,
+        StoredType::Q4_1,
+        StoredType::Q5_0,
+        StoredType::Q5_1,
+        StoredType::Q8_0,
+        StoredType::Q4K,
+        StoredType::Q5K,
+        StoredType::Q6K,
+    ];
+
+    /// The name that formats and error messages use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            StoredType::F32 => "F32",
+            StoredType::F16 => "F16",
+            StoredType::Bf16 => "BF16",
+            StoredType::Q4_0 => "Q4_0",
+            StoredType::Q4_1 => "Q4_1",
+            StoredType::Q5_0 => "Q5_0",
+            StoredType::Q5_1 => "Q5_1",
+            StoredType::Q8_0 => "Q8_0",
+            StoredType::Q4K => "Q4_K",
+            StoredType::Q5K => "Q5_K",
+            StoredType::Q6K => "Q6_K",
+        }
+    }
+
+    /// Elements and bytes of a block; one element for the plain types.
+    pub const fn block(self) -> (usize, usize) {
+        match self {
+            StoredType::F32 => (1, 4),
+            StoredType::F16 | StoredType::Bf16 => (1, 2),
+            StoredType::Q4_0 => (32, 2 + 16),
+            StoredType::Q4_1 => (32, 4 + 16),
+            StoredType::Q5_0 => (32, 2 + 4 + 16),
+            StoredType::Q5_1 => (32, 4 + 4 + 16),
+            StoredType::Q8_0 => (32, 2 + 32),
+            StoredType::Q4K => (256, 4 + 12 + 128),
+            StoredType::Q5K => (256, 4 + 12 + 32 + 128),
+            StoredType::Q6K => (256, 128 + 64 + 16 + 2),
+        }
+    }
+
+    /// Bytes of a row of `elements`, which blocks must divide.
+    pub const fn row_bytes(self, elements: usize) -> usize {
+        let (block_elements, block_bytes) = self.block();
+        elements / block_elements * block_bytes
+    }
+
+    /// The grouped form that holds a matrix of this type without loss, where there is one.
+    pub const fn grouped(self) -> Option<Grouped> {
+        match self {
+            StoredType::Q4_0 | StoredType::Q4_1 => Some(Grouped::GGUF_Q4),
+            StoredType::Q8_0 => Some(Grouped::GGUF_Q8),
+            _ => None,
+        }
+    }
+}
