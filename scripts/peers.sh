@@ -1,0 +1,88 @@
+#!/bin/sh
+# Makes DIR ready for the comparisons of `make bench PEERS=DIR`:
+#     scripts/peers.sh DIR [--torch]
+# DIR/bin        llama.cpp's bench, quantise and perplexity tools, built natively from the source package of
+#                llama-cpp-python (no binary, so that both engines are compiled for this very machine)
+# DIR/models     the files that both engines load: SmolLM2-135M as Q4_1 and bf16, a seeded 1.1B LLaMA in bf16
+# DIR/torch      with --torch: the Python environment of scripts/fixtures_env.sh, for torch's linears
+# What is there already is kept. Needs a C++ compiler and Python with pip and venv; about 15 minutes, 6 GB.
+set -eu
+
+version=0.3.36
+sha256=832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
+
+[ $# -ge 1 ] || { echo "usage: $0 DIR [--torch]" >&2; exit 2; }
+mkdir -p "$1"
+dir=$(cd "$1" && pwd)
+scripts=$(cd "$(dirname "$0")" && pwd)
+
+say() { echo "+ $*"; "$@"; }
+
+if [ ! -x "$dir/venv/bin/gguf-dump" ]; then
+    say python3 -m venv "$dir/venv"
+    say "$dir/venv/bin/pip" install --quiet --disable-pip-version-check numpy gguf matplotlib
+fi
+python=$dir/venv/bin/python
+for tool in cmake ninja; do
+    "$tool" --version >/dev/null 2>&1 || [ -x "$dir/venv/bin/$tool" ] ||
+        say "$dir/venv/bin/pip" install --quiet --disable-pip-version-check "$tool"
+done
+PATH=$PATH:$dir/venv/bin
+
+# pip asks the package's build tool for its name and version before it keeps a source package, and that tool
+# would first install itself and a compiler's worth of helpers. A stand-in answers, so that pip only fetches,
+# from wherever this machine's pip is told to.
+fetch() {
+    mkdir -p "$work/stand_in/scikit_build_core" "$work/package"
+    cat > "$work/stand_in/scikit_build_core/build.py" <<PYTHON
+import pathlib
+
+
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    info = pathlib.Path(folder) / "llama_cpp_python-$version.dist-info"
+    info.mkdir()
+    text = "Metadata-Version: 2.1\\nName: llama_cpp_python\\nVersion: $version\\n"
+    (info / "METADATA").write_text(text)
+    return info.name
+PYTHON
+    echo "llama-cpp-python==$version --hash=sha256:$sha256" > "$work/requirements.txt"
+    echo "+ pip download llama-cpp-python==$version (75 MB)"
+    PYTHONPATH=$work/stand_in "$python" -m pip download --quiet --disable-pip-version-check --no-deps \
+        --no-build-isolation --no-binary :all: --dest "$work/package" --requirement "$work/requirements.txt"
+}
+
+if [ ! -x "$dir/bin/llama-quantize" ]; then
+    work=$(mktemp -d "$dir/work.XXXXXX")
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    fetch
+    say tar -xzf "$work/package/llama_cpp_python-$version.tar.gz" -C "$work"
+    say cmake -S "$work/llama_cpp_python-$version/vendor/llama.cpp" -B "$work/build" -G Ninja \
+        -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DLLAMA_CURL=OFF \
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF > "$dir/build.log" 2>&1
+    say cmake --build "$work/build" --target llama-bench llama-batched-bench llama-perplexity llama-quantize \
+        >> "$dir/build.log" 2>&1 || { tail -n 20 "$dir/build.log" >&2; exit 1; }
+    mkdir -p "$dir/bin"
+    for tool in llama-bench llama-batched-bench llama-perplexity llama-quantize; do
+        say cp "$work/build/bin/$tool" "$dir/bin/$tool"
+    done
+fi
+
+mkdir -p "$dir/models"
+small=$dir/models/smollm2-135m-q4_1.gguf
+if [ ! -f "$small" ]; then
+    packaged=$("$scripts/model.sh" | tail -n 1)
+    say cp "$packaged" "$small.part"
+    say mv "$small.part" "$small"
+fi
+if [ ! -f "$dir/models/smollm2-135m-bf16.gguf" ]; then
+    say "$python" "$scripts/peers/models.py" widen "$small" "$dir/models/smollm2-135m-bf16.gguf"
+fi
+if [ ! -f "$dir/models/llama-1.1b-bf16.gguf" ]; then
+    say "$python" "$scripts/peers/models.py" random "$small" "$dir/models/llama-1.1b-bf16.gguf"
+fi
+if [ "${2:-}" = --torch ] && [ ! -x "$dir/torch/bin/python" ]; then
+    say "$scripts/fixtures_env.sh" "$dir/torch"
+fi
+echo "$dir is ready: make bench PEERS=$dir"
