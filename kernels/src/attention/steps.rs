@@ -3,10 +3,9 @@
 //! A *query* is one (row, head of the group); queries of a block are numbered row by row. Query `r`
 //! sees positions `0..limit(r)`: all cached ones and the fresh ones up to its own row.
 
-use super::tiles::{PREFETCH_BYTES, ScoresTile, ValuesTile};
+use super::tiles::{PREFETCH_BYTES, ScoresTile, ValuesTile, pack_row};
 use super::{AttentionShape, Unit, head_stride};
 use crate::element::Element;
-use crate::linear::tile::pack_row;
 use crate::linear::{load_up_to, store_up_to};
 use crate::simd::{MAX_LANES, Simd, math};
 

@@ -23,6 +23,33 @@ fn prefetch_pair<S: Simd, T: SimdElement>(s: S, at: *const T) {
     }
 }
 
+/// Packs `k` elements of one row as f32 in pair order, zero-padded to whole pairs.
+///
+/// # Safety
+/// `from` is valid for `k` elements, `to` for `k` rounded up to whole pairs.
+#[inline(always)]
+pub(super) unsafe fn pack_row<S: Simd, T: SimdElement>(
+    s: S,
+    from: *const T,
+    k: usize,
+    to: *mut f32,
+) {
+    let pair = 2 * S::LANES;
+    let whole = k / pair;
+    // SAFETY: `whole` pairs lie within `k` elements, and a tail within its rounded length.
+    unsafe {
+        for step in 0..whole {
+            let value = T::load_pair(s, from.add(step * pair));
+            <f32 as SimdElement>::store_pair(s, to.add(step * pair), value);
+        }
+        let tail = k - whole * pair;
+        if tail > 0 {
+            let value = T::load_pair_partial(s, from.add(whole * pair), tail);
+            <f32 as SimdElement>::store_pair(s, to.add(whole * pair), value);
+        }
+    }
+}
+
 /// Queries times positions of scores, `LANES` of them.
 pub(super) struct ScoresTile<T> {
     /// Packed queries, `q_stride` apart.
