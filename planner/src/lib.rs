@@ -1,8 +1,14 @@
-//! From a policy's name to a compiled plan that fits memory. Pure: what the machine has comes in as
-//! numbers.
+//! From a policy's name to a compiled plan that fits memory, and from an operation table to the best
+//! placement of a layer. Pure: what the machine has comes in as numbers.
 
 pub mod budget;
+pub mod closed_form;
+pub mod cost;
 pub mod policy;
+pub mod search;
 pub mod split;
+pub mod steady;
+pub mod table;
 #[cfg(test)]
 mod tests;
+pub mod time;

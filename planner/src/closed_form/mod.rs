@@ -1,0 +1,168 @@
+//! The closed form of a layer's latency: Park-Egger eqs. 5-14, read as follows.
+//!
+//! The GPU's interval is half-open in every equation, and may be empty or the whole layer. With `n`
+//! batches the CPU term is `n` times eq. 6, since the table holds one batch. In eq. 8 `H[i]` is the
+//! transfer of the first compressed operand of the interval; a weight is decompressed once, a KV
+//! cache once per batch. What comes from NVMe is stored uncompressed, so it enters neither H2D nor
+//! DC (eqs. 10-12). Every stage is taken to overlap perfectly, which [`crate::steady`] does not.
+
+use crate::table::Table;
+use crate::time::Ps;
+
+/// One point of the search: a device map of a layer in the terms of a table.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Candidate {
+    /// `[i, j)`: the operations that the GPU runs; `[0, 0)` is the CPU alone.
+    pub interval: (usize, usize),
+    pub compressed: bool,
+    /// Indices of the weights that come from NVMe, ascending, all inside the interval.
+    pub nvme: Vec<usize>,
+}
+
+impl Candidate {
+    /// Without compression and NVMe.
+    pub const fn plain(start: usize, end: usize) -> Candidate {
+        Candidate { interval: (start, end), compressed: false, nvme: Vec::new() }
+    }
+
+    /// Whether the GPU runs operation `index`.
+    pub const fn on_gpu(&self, index: usize) -> bool {
+        self.interval.0 <= index && index < self.interval.1
+    }
+}
+
+/// The terms of the maximum. `None`: the map does not use this one, so it takes no part in the
+/// imbalance; it counts as 0 in the maximum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    pub cpu: Ps,
+    pub h2d: Ps,
+    /// In use when the map is compressed (eq. 9).
+    pub dc: Option<Ps>,
+    /// In use when the map reads a weight from NVMe (eq. 10).
+    pub s2d: Option<Ps>,
+}
+
+impl Terms {
+    fn in_use(&self) -> impl Iterator<Item = Ps> {
+        [Some(self.cpu), Some(self.h2d), self.dc, self.s2d].into_iter().flatten()
+    }
+
+    /// `L`: the largest term.
+    pub fn latency(&self) -> Ps {
+        self.in_use().max().unwrap_or_default()
+    }
+
+    /// Largest minus smallest of the terms in use.
+    pub fn imbalance(&self) -> Ps {
+        let smallest = self.in_use().min().unwrap_or_default();
+        self.latency().saturating_sub(smallest)
+    }
+}
+
+/// A table's times as the equations use them.
+#[derive(Debug, Clone)]
+pub(crate) struct Costs {
+    pub(crate) batches: u128,
+    pub(crate) ops: Vec<Cost>,
+    /// Range of the fused operations, what the CPU and the GPU save on them.
+    fused: Option<(std::ops::Range<usize>, Ps, Ps)>,
+}
+
+/// One operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cost {
+    pub(crate) cpu: Ps,
+    pub(crate) gpu: Ps,
+    plain: Ps,
+    compressed: Ps,
+    decompress: Ps,
+    pub(crate) s2d: Ps,
+    pub(crate) kv: bool,
+    pub(crate) can_come_from_nvme: bool,
+}
+
+impl Cost {
+    pub(crate) const fn transfer(&self, compressed: bool) -> Ps {
+        if compressed { self.compressed } else { self.plain }
+    }
+
+    /// One decompression, of a weight or of one batch's KV.
+    pub(crate) const fn decompression(&self, compressed: bool) -> Ps {
+        if compressed { self.decompress } else { Ps::ZERO }
+    }
+}
+
+impl Costs {
+    pub(crate) fn of(table: &Table) -> Costs {
+        let ops = table.ops.iter().map(|op| Cost {
+            cpu: Ps::from_ms(op.cpu_ms),
+            gpu: Ps::from_ms(op.gpu_ms),
+            plain: Ps::from_ms(op.h2d_ms),
+            compressed: Ps::from_ms(op.h2d_compressed_ms),
+            decompress: Ps::from_ms(op.decompress_ms),
+            s2d: Ps::from_ms(op.s2d_ms),
+            kv: op.kv,
+            can_come_from_nvme: op.can_come_from_nvme(),
+        });
+        let fused = table.fused.as_ref().map(|fused| {
+            let (cpu, gpu) = (Ps::from_ms(fused.cpu_saved_ms), Ps::from_ms(fused.gpu_saved_ms));
+            (fused.range.clone(), cpu, gpu)
+        });
+        Costs { batches: u128::from(table.batches), ops: ops.collect(), fused }
+    }
+
+    /// Eq. 6, for all batches.
+    pub(crate) fn cpu(&self, (start, end): (usize, usize)) -> Ps {
+        let outside = self.ops[..start].iter().chain(&self.ops[end..]);
+        let one: Ps = outside.map(|op| op.cpu).sum();
+        let saved = match &self.fused {
+            Some((range, cpu, _)) if range.end <= start || range.start >= end => *cpu,
+            _ => Ps::ZERO,
+        };
+        one.saturating_sub(saved).times(self.batches)
+    }
+
+    /// Eq. 14 with nothing from NVMe; eq. 7 for one batch.
+    pub(crate) fn h2d(&self, (start, end): (usize, usize), compressed: bool) -> Ps {
+        let inside = &self.ops[start..end];
+        let all: Ps = inside.iter().map(|op| op.transfer(compressed)).sum();
+        let kv: Ps = inside.iter().filter(|op| op.kv).map(|op| op.transfer(compressed)).sum();
+        let gpu: Ps = inside.iter().map(|op| op.gpu).sum();
+        let saved = match &self.fused {
+            Some((range, _, gpu)) if start <= range.start && range.end <= end => *gpu,
+            _ => Ps::ZERO,
+        };
+        all + (gpu.saturating_sub(saved) + kv).times(self.batches - 1)
+    }
+
+    /// All decompressions of an operation in a layer.
+    pub(crate) fn decompressions(&self, index: usize, compressed: bool) -> Ps {
+        let op = &self.ops[index];
+        op.decompression(compressed).times(if op.kv { self.batches } else { 1 })
+    }
+
+    /// The terms of a candidate.
+    pub(crate) fn terms(&self, candidate: &Candidate) -> Terms {
+        let Candidate { interval, compressed, nvme } = candidate;
+        let from_nvme: Ps = nvme.iter().map(|op| self.ops[*op].transfer(*compressed)).sum();
+        let decompressed = || {
+            (interval.0..interval.1).filter(|index| {
+                !nvme.contains(index) && self.ops[*index].decompression(*compressed) > Ps::ZERO
+            })
+        };
+        let first = decompressed().next().map(|index| self.ops[index].transfer(*compressed));
+        let all: Ps = decompressed().map(|index| self.decompressions(index, *compressed)).sum();
+        Terms {
+            cpu: self.cpu(*interval),
+            h2d: self.h2d(*interval, *compressed).saturating_sub(from_nvme),
+            dc: compressed.then_some(all + first.unwrap_or_default()),
+            s2d: (!nvme.is_empty()).then(|| nvme.iter().map(|op| self.ops[*op].s2d).sum()),
+        }
+    }
+}
+
+/// The terms of a candidate of a table.
+pub fn terms(table: &Table, candidate: &Candidate) -> Terms {
+    Costs::of(table).terms(candidate)
+}

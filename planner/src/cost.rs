@@ -1,0 +1,53 @@
+//! The two cost models behind one trait.
+
+use crate::closed_form::{Candidate, Terms};
+use crate::steady::{Shape, steady_layer};
+use crate::table::Table;
+use crate::time::Ps;
+
+/// Prices a candidate of one table.
+pub trait CostModel {
+    /// Name in reports and in `"cost"`.
+    fn name(&self) -> &'static str;
+
+    /// Time of one layer in a long row of such layers, all batches; `terms` are the candidate's.
+    fn latency(&self, candidate: &Candidate, terms: &Terms) -> Ps;
+}
+
+/// The closed form: the maximum of the terms.
+#[derive(Debug, Clone, Copy)]
+pub struct Paper;
+
+impl CostModel for Paper {
+    fn name(&self) -> &'static str {
+        "paper"
+    }
+
+    fn latency(&self, _: &Candidate, terms: &Terms) -> Ps {
+        terms.latency()
+    }
+}
+
+/// The steady layer as a timeline: what is in order stays in order.
+#[derive(Debug, Clone)]
+pub struct Simulated<'a> {
+    table: &'a Table,
+    shape: Shape,
+}
+
+impl<'a> Simulated<'a> {
+    /// With the slots of the runtime.
+    pub fn of(table: &'a Table) -> Simulated<'a> {
+        Simulated { table, shape: Shape::default() }
+    }
+}
+
+impl CostModel for Simulated<'_> {
+    fn name(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn latency(&self, candidate: &Candidate, _: &Terms) -> Ps {
+        steady_layer(self.table, candidate, &self.shape).latency
+    }
+}

@@ -1,0 +1,140 @@
+//! The exhaustive search for two split points (Park-Egger §4.2): every half-open interval, the
+//! empty and the full one included, with and without compression as asked, and every set of weights
+//! of the interval that could come from NVMe.
+//!
+//! Up to 2^16 candidates each is priced; above, the sets are found by branch and bound, with the same
+//! optimum. The closed form orders all candidates; a second cost model may then choose among its
+//! best (one per interval and compression), which keeps the search quick.
+
+mod output;
+mod rank;
+mod subsets;
+
+pub use output::{Output, TermsMs};
+
+use crate::closed_form::{Candidate, Costs, Terms};
+use crate::cost::{CostModel, Paper, Simulated};
+use crate::table::{CostName, Table, TableError};
+use crate::time::Ps;
+
+use rank::Rank;
+use subsets::Walk;
+
+/// Candidates up to which each is priced.
+const EXHAUSTIVE_MAX: u64 = 1 << 16;
+/// How many of the closed form's best the final cost model sees.
+const FINALISTS: usize = 64;
+
+/// A candidate and what it costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Choice {
+    pub candidate: Candidate,
+    /// Of the closed form.
+    pub terms: Terms,
+    /// By the cost model that chose.
+    pub latency: Ps,
+}
+
+/// What a search found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Name of the cost model that chose.
+    pub cost: &'static str,
+    pub best: Choice,
+    /// The next best map of another interval or compression; `None` when there is no other.
+    pub runner_up: Option<Choice>,
+    /// Size of the space that was decided, each priced or excluded by a bound.
+    pub candidates: u64,
+    /// Whether each was priced.
+    pub exhaustive: bool,
+}
+
+/// Searches with the cost model that the table names.
+///
+/// # Errors
+/// A table that [`Table::validate`] refuses.
+pub fn search(table: &Table) -> Result<Found, TableError> {
+    table.validate()?;
+    Ok(match table.cost {
+        CostName::Paper => search_with(table, &Paper, all_intervals(table)),
+        CostName::Simulated => search_with(table, &Simulated::of(table), all_intervals(table)),
+    })
+}
+
+/// Every half-open interval of the list; the empty one once, as `[0, 0)`.
+pub fn all_intervals(table: &Table) -> Vec<(usize, usize)> {
+    let count = table.ops.len();
+    let filled = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
+    std::iter::once((0, 0)).chain(filled).collect()
+}
+
+/// Searches some intervals with some cost model; `intervals` is not empty, the table is valid.
+pub fn search_with(table: &Table, model: &dyn CostModel, intervals: Vec<(usize, usize)>) -> Found {
+    let costs = Costs::of(table);
+    let candidates = count(table, &costs, &intervals);
+    let walk = if candidates > EXHAUSTIVE_MAX { Walk::BranchAndBound } else { Walk::Exhaustive };
+    let finalists = finalists(table, &costs, intervals, walk);
+    let mut choices: Vec<(Ps, Rank, Choice)> = finalists
+        .into_iter()
+        .map(|(rank, candidate, terms)| {
+            let latency = model.latency(&candidate, &terms);
+            (latency, rank, Choice { candidate, terms, latency })
+        })
+        .collect();
+    choices.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    let mut choices = choices.into_iter().map(|(.., choice)| choice);
+    let nothing = || {
+        let candidate = Candidate::plain(0, 0);
+        let terms = costs.terms(&candidate);
+        Choice { latency: model.latency(&candidate, &terms), candidate, terms }
+    };
+    Found {
+        cost: model.name(),
+        best: choices.next().unwrap_or_else(nothing),
+        runner_up: choices.next(),
+        candidates,
+        exhaustive: walk == Walk::Exhaustive,
+    }
+}
+
+/// Number of (interval, compression, set of NVMe weights).
+fn count(table: &Table, costs: &Costs, intervals: &[(usize, usize)]) -> u64 {
+    let sets = |(start, end): (usize, usize)| {
+        let choices = costs.ops[start..end].iter().filter(|op| op.can_come_from_nvme).count();
+        let bits = if table.nvme { choices as u32 } else { 0 };
+        1u64.checked_shl(bits).unwrap_or(u64::MAX)
+    };
+    let cases = table.compression.cases().len() as u64;
+    let all = intervals.iter().fold(0u64, |sum, interval| sum.saturating_add(sets(*interval)));
+    all.saturating_mul(cases)
+}
+
+/// The best candidate of each interval and compression, of these the best few, best first.
+fn finalists(
+    table: &Table,
+    costs: &Costs,
+    intervals: Vec<(usize, usize)>,
+    walk: Walk,
+) -> Vec<(Rank, Candidate, Terms)> {
+    let cases = table.compression.cases();
+    let mut rooms: Vec<(Ps, bool, (usize, usize))> = cases
+        .iter()
+        .flat_map(|case| intervals.iter().map(move |interval| (*case, *interval)))
+        .map(|(case, interval)| (costs.cpu(interval), case, interval))
+        .collect();
+    // The most promising first, so that the bound cuts early.
+    rooms.sort_unstable();
+    let mut kept: Vec<(Rank, Candidate, Terms)> = Vec::with_capacity(FINALISTS + 1);
+    for (_, compressed, interval) in rooms {
+        let limit = if kept.len() == FINALISTS { kept.last().map(|last| &last.0) } else { None };
+        let found = subsets::best(costs, interval, compressed, table.nvme, walk, limit);
+        let Some(found) = found else { continue };
+        let place = kept.partition_point(|other| other.0 < found.0);
+        kept.insert(place, found);
+        kept.truncate(FINALISTS);
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests;

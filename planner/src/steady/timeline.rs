@@ -1,0 +1,305 @@
+//! One pass over the work of a row of layers.
+
+use std::collections::HashMap;
+
+use crate::closed_form::{Candidate, Costs};
+use crate::table::Table;
+use crate::time::Ps;
+
+/// An in-order queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Lane {
+    Cpu,
+    Gpu,
+    H2d,
+    Decompress,
+    S2d,
+}
+
+impl Lane {
+    /// All lanes, in the order of charts.
+    pub const ALL: [Lane; 5] = [Lane::Cpu, Lane::Gpu, Lane::Decompress, Lane::H2d, Lane::S2d];
+
+    /// Name in charts and reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lane::Cpu => "cpu",
+            Lane::Gpu => "gpu",
+            Lane::H2d => "h2d",
+            Lane::Decompress => "decompress",
+            Lane::S2d => "s2d",
+        }
+    }
+}
+
+/// What bounds a row of layers besides its operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Layers whose streamed weights may be on the device at once; at least 1.
+    pub weight_slots: usize,
+    /// Streamed KV parts of a kind on the device at once; at least 1. The paper's figures have 1.
+    pub kv_slots: usize,
+}
+
+impl Default for Shape {
+    /// Those of the runtime's policies.
+    fn default() -> Shape {
+        Shape { weight_slots: 2, kv_slots: 2 }
+    }
+}
+
+/// How one layer of the row runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerMap {
+    pub candidate: Candidate,
+    /// Its weights stay in device memory, uncompressed.
+    pub weights_resident: bool,
+    /// Its KV stays in device memory, for what the GPU reads.
+    pub kv_resident: bool,
+}
+
+impl LayerMap {
+    /// Nothing stays on the device.
+    pub const fn streamed(candidate: Candidate) -> LayerMap {
+        LayerMap { candidate, weights_resident: false, kv_resident: false }
+    }
+}
+
+/// When something ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    pub lane: Lane,
+    pub layer: usize,
+    /// `None` for a weight, which serves all batches.
+    pub batch: Option<u32>,
+    /// Index in the table.
+    pub op: usize,
+    pub start: Ps,
+    pub end: Ps,
+}
+
+/// A row of layers in time.
+#[derive(Debug, Clone, Default)]
+pub struct Timeline {
+    /// What takes time, in the order of work.
+    pub spans: Vec<Span>,
+    /// When the last batch leaves each layer.
+    pub layer_ends: Vec<Ps>,
+}
+
+#[derive(Debug)]
+struct Builder<'a> {
+    table: &'a Table,
+    costs: Costs,
+    layers: &'a [LayerMap],
+    shape: &'a Shape,
+    dependencies: Vec<Vec<usize>>,
+    exits: Vec<usize>,
+    /// Which ring of KV slots an operation uses: the first operation of its kind.
+    kinds: Vec<usize>,
+    lane_free: [Ps; 5],
+    batches: Vec<Batch>,
+    /// When a weight of the current layer is ready on the device.
+    arrived: HashMap<(usize, usize), Ps>,
+    /// When the weight slot of an operation and a parity was last read.
+    weight_free: HashMap<(usize, usize), Ps>,
+    /// Per kind: uses so far, and when each slot was last read.
+    kv_free: HashMap<usize, (usize, Vec<Ps>)>,
+    timeline: Timeline,
+}
+
+/// How far a batch has come.
+#[derive(Debug, Clone)]
+struct Batch {
+    /// When the layer before was left.
+    entered: Ps,
+    /// End of each operation of the current layer.
+    ends: Vec<Ps>,
+}
+
+/// Runs a row of layers.
+pub fn timeline(table: &Table, layers: &[LayerMap], shape: &Shape) -> Timeline {
+    let ops = table.ops.len();
+    let batch = Batch { entered: Ps::ZERO, ends: vec![Ps::ZERO; ops] };
+    let mut builder = Builder {
+        table,
+        costs: Costs::of(table),
+        layers,
+        shape,
+        dependencies: table.dependencies(),
+        exits: table.exits(),
+        kinds: kinds(table),
+        lane_free: [Ps::ZERO; 5],
+        batches: vec![batch; table.batches as usize],
+        arrived: HashMap::new(),
+        weight_free: HashMap::new(),
+        kv_free: HashMap::new(),
+        timeline: Timeline { spans: Vec::new(), layer_ends: vec![Ps::ZERO; layers.len()] },
+    };
+    for segment in segments(layers, ops) {
+        for batch in 0..table.batches as usize {
+            for &(layer, op) in &segment {
+                builder.run(layer, op, batch);
+            }
+        }
+    }
+    builder.timeline
+}
+
+/// Runs of operations on one device, and whole layers that one device runs: all batches pass a
+/// segment before any goes on.
+fn segments(layers: &[LayerMap], ops: usize) -> Vec<Vec<(usize, usize)>> {
+    let mut segments: Vec<Vec<(usize, usize)>> = Vec::new();
+    let mut last: Option<bool> = None;
+    let mut uniform_before = false;
+    for (layer, map) in layers.iter().enumerate() {
+        for op in 0..ops {
+            let device = map.candidate.on_gpu(op);
+            if last != Some(device) || (op == 0 && uniform_before) {
+                segments.push(Vec::new());
+            }
+            last = Some(device);
+            if let Some(segment) = segments.last_mut() {
+                segment.push((layer, op));
+            }
+        }
+        let (start, end) = map.candidate.interval;
+        uniform_before = end == start || end - start == ops;
+    }
+    segments
+}
+
+/// Chunks of one operation share slots.
+fn kinds(table: &Table) -> Vec<usize> {
+    let base = |index: usize| {
+        let op = &table.ops[index];
+        match (op.chunk, op.name.rsplit_once('.')) {
+            (Some(_), Some((base, _))) => base,
+            _ => op.name.as_str(),
+        }
+    };
+    let first = |index: usize| (0..index).find(|other| base(*other) == base(index));
+    (0..table.ops.len()).map(|index| first(index).unwrap_or(index)).collect()
+}
+
+impl Builder<'_> {
+    /// One operation of one batch, and what must come to the device for it.
+    fn run(&mut self, layer: usize, op: usize, batch: usize) {
+        let map = &self.layers[layer];
+        let on_gpu = map.candidate.on_gpu(op);
+        let state = &self.batches[batch];
+        let before = self.dependencies[op].iter().map(|other| state.ends[*other]).max();
+        let mut ready = before.unwrap_or(state.entered);
+        let (lane, duration) = if on_gpu {
+            (Lane::Gpu, self.costs.ops[op].gpu)
+        } else {
+            (Lane::Cpu, self.costs.ops[op].cpu)
+        };
+        let duration = duration.saturating_sub(self.fused_saving(map, op, on_gpu));
+        let mut kv_slot = None;
+        if on_gpu && self.table.ops[op].kv && !map.kv_resident {
+            let (arrived, slot) = self.stream_kv(layer, op, batch);
+            ready = ready.max(arrived);
+            kv_slot = slot;
+        } else if on_gpu && !self.table.ops[op].kv && !map.weights_resident {
+            ready = ready.max(self.stream_weight(layer, op));
+        }
+        let end = self.push(lane, layer, Some(batch as u32), op, ready, duration);
+        if on_gpu {
+            let parity = layer % self.shape.weight_slots;
+            let free = self.weight_free.entry((op, parity)).or_default();
+            *free = (*free).max(end);
+        }
+        if let Some(slot) = kv_slot
+            && let Some((_, slots)) = self.kv_free.get_mut(&self.kinds[op])
+        {
+            slots[slot] = end;
+        }
+        self.batches[batch].ends[op] = end;
+        if op + 1 == self.table.ops.len() {
+            let state = &mut self.batches[batch];
+            state.entered = self.exits.iter().map(|exit| state.ends[*exit]).max().unwrap_or(end);
+            let left = &mut self.timeline.layer_ends[layer];
+            *left = (*left).max(state.entered);
+        }
+    }
+
+    /// A weight, once per layer; returns when it is ready for use.
+    fn stream_weight(&mut self, layer: usize, op: usize) -> Ps {
+        if let Some(arrived) = self.arrived.get(&(layer, op)) {
+            return *arrived;
+        }
+        let candidate = &self.layers[layer].candidate;
+        let parity = layer % self.shape.weight_slots;
+        let free = self.weight_free.get(&(op, parity)).copied().unwrap_or_default();
+        let arrived = if candidate.nvme.contains(&op) {
+            let duration = self.costs.ops[op].s2d;
+            self.push(Lane::S2d, layer, None, op, free, duration)
+        } else {
+            self.transfer(layer, None, op, free)
+        };
+        self.arrived.insert((layer, op), arrived);
+        arrived
+    }
+
+    /// One batch's KV; returns when it is ready for use, and its slot.
+    fn stream_kv(&mut self, layer: usize, op: usize, batch: usize) -> (Ps, Option<usize>) {
+        let compressed = self.layers[layer].candidate.compressed;
+        if self.costs.ops[op].transfer(compressed) == Ps::ZERO {
+            return (Ps::ZERO, None);
+        }
+        let slots = self.shape.kv_slots;
+        let (used, frees) =
+            self.kv_free.entry(self.kinds[op]).or_insert_with(|| (0, vec![Ps::ZERO; slots]));
+        let slot = *used % slots;
+        *used += 1;
+        let free = frees[slot];
+        (self.transfer(layer, Some(batch as u32), op, free), Some(slot))
+    }
+
+    /// Over the link, and decompressed behind it.
+    fn transfer(&mut self, layer: usize, batch: Option<u32>, op: usize, free: Ps) -> Ps {
+        let compressed = self.layers[layer].candidate.compressed;
+        let cost = self.costs.ops[op];
+        let moved = self.push(Lane::H2d, layer, batch, op, free, cost.transfer(compressed));
+        self.push(Lane::Decompress, layer, batch, op, moved, cost.decompression(compressed))
+    }
+
+    /// Appends to a lane; what takes no time does not hold up the lane.
+    fn push(
+        &mut self,
+        lane: Lane,
+        layer: usize,
+        batch: Option<u32>,
+        op: usize,
+        ready: Ps,
+        duration: Ps,
+    ) -> Ps {
+        if duration == Ps::ZERO {
+            return ready;
+        }
+        let free = &mut self.lane_free[lane as usize];
+        let start = ready.max(*free);
+        let end = start + duration;
+        *free = end;
+        self.timeline.spans.push(Span { lane, layer, batch, op, start, end });
+        end
+    }
+
+    /// What the operation saves where its neighbours on the same device make it one with them: the
+    /// saving is taken from the fused operations in turn.
+    fn fused_saving(&self, map: &LayerMap, op: usize, on_gpu: bool) -> Ps {
+        let Some(fused) = &self.table.fused else { return Ps::ZERO };
+        let same = fused.range.clone().all(|other| map.candidate.on_gpu(other) == on_gpu);
+        if !same || !fused.range.contains(&op) {
+            return Ps::ZERO;
+        }
+        let cost = |index: usize| {
+            let cost = &self.costs.ops[index];
+            if on_gpu { cost.gpu } else { cost.cpu }
+        };
+        let saved_ms = if on_gpu { fused.gpu_saved_ms } else { fused.cpu_saved_ms };
+        let earlier: Ps = (fused.range.start..op).map(cost).sum();
+        Ps::from_ms(saved_ms).saturating_sub(earlier).min(cost(op))
+    }
+}

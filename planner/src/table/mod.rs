@@ -1,0 +1,217 @@
+//! An operation table: what each operation of a decoder layer costs, in the order of the layer
+//! (Park-Egger §4.2: the arrays `O`, `C`, `G`, `H`, `D`, `S`).
+//!
+//! Made from a file (`--tables`, [`Table::from_json`]), from a machine's description
+//! ([`crate::machine`]), or from a profile. Everything above it (closed form, simulator, search,
+//! policies) sees times only and knows no model.
+
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use parse::TableError;
+
+use serde::Deserialize;
+
+/// One operation, or a chunk of one. All times are for one batch, in milliseconds.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpCost {
+    pub name: String,
+    /// `C`: on the CPU.
+    #[serde(default)]
+    pub cpu_ms: f64,
+    /// `G`: on the GPU.
+    #[serde(default)]
+    pub gpu_ms: f64,
+    /// `H`: its weights, or one batch's KV, from host to device.
+    #[serde(default)]
+    pub h2d_ms: f64,
+    /// The same, compressed.
+    #[serde(default)]
+    pub h2d_compressed_ms: f64,
+    /// `D`: decompression on the device.
+    #[serde(default)]
+    pub decompress_ms: f64,
+    /// `S`: its weights from NVMe to the device; 0: they cannot come from there.
+    #[serde(default)]
+    pub s2d_ms: f64,
+    /// What is transferred is one batch's KV cache rather than a weight.
+    #[serde(default)]
+    pub kv: bool,
+    /// Number of the chunk when neighbouring operations are independent parts of one. Chunks with
+    /// different numbers do not wait for each other.
+    #[serde(skip)]
+    pub chunk: Option<u16>,
+}
+
+/// Which maps the search considers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    #[default]
+    Off,
+    On,
+    /// Both, and keeps the better.
+    Search,
+}
+
+impl Compression {
+    /// The cases to search, lossless first.
+    pub const fn cases(self) -> &'static [bool] {
+        match self {
+            Compression::Off => &[false],
+            Compression::On => &[true],
+            Compression::Search => &[false, true],
+        }
+    }
+}
+
+/// Name of a cost model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CostName {
+    /// The closed form, eqs. 5-14.
+    Paper,
+    /// The steady layer as a timeline.
+    #[default]
+    Simulated,
+}
+
+/// The price of neighbouring operations that one device runs as one (fused attention).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fused {
+    /// Indices of the operations, half-open.
+    pub range: std::ops::Range<usize>,
+    /// What the CPU saves against the separate operations, one batch, ms.
+    pub cpu_saved_ms: f64,
+    /// What the GPU saves.
+    pub gpu_saved_ms: f64,
+}
+
+/// A layer's operations and what is asked of the search.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    pub ops: Vec<OpCost>,
+    /// `n`.
+    #[serde(default = "one")]
+    pub batches: u32,
+    #[serde(default)]
+    pub compression: Compression,
+    /// Whether weights may come from NVMe.
+    #[serde(default)]
+    pub nvme: bool,
+    #[serde(default)]
+    pub cost: CostName,
+    /// Files know only separate operations.
+    #[serde(skip)]
+    pub fused: Option<Fused>,
+}
+
+const fn one() -> u32 {
+    1
+}
+
+impl OpCost {
+    /// An operation that costs nothing.
+    pub fn named(name: &str) -> OpCost {
+        OpCost {
+            name: name.to_owned(),
+            cpu_ms: 0.0,
+            gpu_ms: 0.0,
+            h2d_ms: 0.0,
+            h2d_compressed_ms: 0.0,
+            decompress_ms: 0.0,
+            s2d_ms: 0.0,
+            kv: false,
+            chunk: None,
+        }
+    }
+
+    /// The transfer, as a map with or without compression uses it.
+    pub const fn transfer_ms(&self, compressed: bool) -> f64 {
+        if compressed { self.h2d_compressed_ms } else { self.h2d_ms }
+    }
+
+    /// Whether its weights may be read from NVMe. A KV cache changes with every step, so it cannot.
+    pub fn can_come_from_nvme(&self) -> bool {
+        self.s2d_ms > 0.0 && !self.kv
+    }
+
+    /// Part `index` of `of` equal parts, named `name.index`.
+    fn part(&self, index: u16, of: u16) -> OpCost {
+        let share = 1.0 / f64::from(of);
+        OpCost {
+            name: format!("{}.{index}", self.name),
+            cpu_ms: self.cpu_ms * share,
+            gpu_ms: self.gpu_ms * share,
+            h2d_ms: self.h2d_ms * share,
+            h2d_compressed_ms: self.h2d_compressed_ms * share,
+            decompress_ms: self.decompress_ms * share,
+            s2d_ms: self.s2d_ms * share,
+            kv: self.kv,
+            chunk: Some(index),
+        }
+    }
+}
+
+impl Table {
+    /// The table with `name` split into `chunks` equal parts (Park-Egger §3.2), every time divided
+    /// evenly. `None` when there is no such operation, or fewer than one part.
+    #[must_use]
+    pub fn with_chunks(&self, name: &str, chunks: u16) -> Option<Table> {
+        let place = self.ops.iter().position(|op| op.name == name)?;
+        if chunks == 0 || self.fused.is_some() {
+            return None;
+        }
+        let mut table = self.clone();
+        let parts: Vec<OpCost> =
+            (0..chunks).map(|index| self.ops[place].part(index, chunks)).collect();
+        table.ops.splice(place..=place, parts);
+        Some(table)
+    }
+
+    /// For each operation, those whose results it needs. A layer is a chain, but for chunks: those of
+    /// one operation need what stands before the first of them, and what follows needs them all.
+    pub fn dependencies(&self) -> Vec<Vec<usize>> {
+        let mut found: Vec<Vec<usize>> = Vec::with_capacity(self.ops.len());
+        // What an operation after the group needs, and what the group itself needs.
+        let mut exits: Vec<usize> = Vec::new();
+        let mut entry: Vec<usize> = Vec::new();
+        let mut in_group = false;
+        for (index, op) in self.ops.iter().enumerate() {
+            match op.chunk {
+                Some(chunk) => {
+                    if !in_group {
+                        entry = std::mem::take(&mut exits);
+                    }
+                    in_group = true;
+                    let same = exits.iter().position(|last| self.ops[*last].chunk == Some(chunk));
+                    match same {
+                        Some(place) => {
+                            found.push(vec![exits[place]]);
+                            exits[place] = index;
+                        }
+                        None => {
+                            found.push(entry.clone());
+                            exits.push(index);
+                        }
+                    }
+                }
+                None => {
+                    in_group = false;
+                    found.push(std::mem::replace(&mut exits, vec![index]));
+                }
+            }
+        }
+        found
+    }
+
+    /// The operations that the next layer's first one needs.
+    pub fn exits(&self) -> Vec<usize> {
+        let dependencies = self.dependencies();
+        let needed: Vec<usize> = dependencies.into_iter().flatten().collect();
+        (0..self.ops.len()).filter(|index| !needed.contains(index)).collect()
+    }
+}
