@@ -38,7 +38,15 @@ fn table(ops: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Table> {
             for (index, op) in ops.iter_mut().enumerate() {
                 op.name = format!("op{index}");
             }
-            Table { ops, batches, compression, nvme, cost: CostName::Paper, fused: None }
+            Table {
+                ops,
+                batches,
+                compression,
+                nvme,
+                cost: CostName::Paper,
+                fused: None,
+                needs: None,
+            }
         },
     )
 }
@@ -103,6 +111,7 @@ fn also_by_branch_and_bound() {
                 nvme: true,
                 cost: CostName::Paper,
                 fused: None,
+                needs: None,
             };
             let found = search(&table).expect("a valid table");
             if compression == Compression::Search {

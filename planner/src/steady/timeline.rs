@@ -37,7 +37,8 @@ impl Lane {
 pub struct Shape {
     /// Layers whose streamed weights may be on the device at once; at least 1.
     pub weight_slots: usize,
-    /// Streamed KV parts of a kind on the device at once; at least 1. The paper's figures have 1.
+    /// Batches whose streamed KV of an operation may be on the device at once, whole or in chunks; at
+    /// least 1. The paper's figures have 1.
     pub kv_slots: usize,
 }
 
@@ -103,10 +104,13 @@ struct Builder<'a> {
     arrived: HashMap<(usize, usize), Ps>,
     /// When the weight slot of an operation and a parity was last read.
     weight_free: HashMap<(usize, usize), Ps>,
-    /// Per kind: uses so far, and when each slot was last read.
-    kv_free: HashMap<usize, (usize, Vec<Ps>)>,
+    /// Per ring: uses so far, and when each slot was last read.
+    kv_free: HashMap<Ring, (usize, Vec<Ps>)>,
     timeline: Timeline,
 }
+
+/// KV slots that a kind's chunks take in turn: the kind, and how many slots there are.
+type Ring = (usize, usize);
 
 /// How far a batch has come.
 #[derive(Debug, Clone)]
@@ -210,8 +214,8 @@ impl Builder<'_> {
             let free = self.weight_free.entry((op, parity)).or_default();
             *free = (*free).max(end);
         }
-        if let Some(slot) = kv_slot
-            && let Some((_, slots)) = self.kv_free.get_mut(&self.kinds[op])
+        if let Some((ring, slot)) = kv_slot
+            && let Some((_, slots)) = self.kv_free.get_mut(&ring)
         {
             slots[slot] = end;
         }
@@ -243,18 +247,20 @@ impl Builder<'_> {
     }
 
     /// One batch's KV; returns when it is ready for use, and its slot.
-    fn stream_kv(&mut self, layer: usize, op: usize, batch: usize) -> (Ps, Option<usize>) {
-        let compressed = self.layers[layer].candidate.compressed;
-        if self.costs.ops[op].transfer(compressed) == Ps::ZERO {
+    fn stream_kv(&mut self, layer: usize, op: usize, batch: usize) -> (Ps, Option<(Ring, usize)>) {
+        let candidate = &self.layers[layer].candidate;
+        if self.costs.ops[op].transfer(candidate.compressed) == Ps::ZERO {
             return (Ps::ZERO, None);
         }
-        let slots = self.shape.kv_slots;
-        let (used, frees) =
-            self.kv_free.entry(self.kinds[op]).or_insert_with(|| (0, vec![Ps::ZERO; slots]));
-        let slot = *used % slots;
+        let kind = self.kinds[op];
+        let (start, end) = candidate.interval;
+        let parts = self.kinds[start..end].iter().filter(|other| **other == kind).count();
+        let ring = (kind, self.shape.kv_slots * parts);
+        let (used, frees) = self.kv_free.entry(ring).or_insert_with(|| (0, vec![Ps::ZERO; ring.1]));
+        let slot = *used % ring.1;
         *used += 1;
         let free = frees[slot];
-        (self.transfer(layer, Some(batch as u32), op, free), Some(slot))
+        (self.transfer(layer, Some(batch as u32), op, free), Some((ring, slot)))
     }
 
     /// Over the link, and decompressed behind it.

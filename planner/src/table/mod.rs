@@ -5,10 +5,12 @@
 //! ([`crate::machine`]), or from a profile. Everything above it (closed form, simulator, search,
 //! policies) sees times only and knows no model.
 
+mod dataflow;
 mod parse;
 #[cfg(test)]
 mod tests;
 
+pub use dataflow::dataflow;
 pub use parse::TableError;
 
 use serde::Deserialize;
@@ -107,6 +109,9 @@ pub struct Table {
     /// Files know only separate operations.
     #[serde(skip)]
     pub fused: Option<Fused>,
+    /// For each operation, those whose results it needs, when that is known ([`dataflow()`]).
+    #[serde(skip)]
+    pub needs: Option<Vec<Vec<usize>>>,
 }
 
 const fn one() -> u32 {
@@ -165,16 +170,20 @@ impl Table {
         if chunks == 0 || self.fused.is_some() {
             return None;
         }
-        let mut table = self.clone();
+        let mut table = Table { needs: None, ..self.clone() };
         let parts: Vec<OpCost> =
             (0..chunks).map(|index| self.ops[place].part(index, chunks)).collect();
         table.ops.splice(place..=place, parts);
         Some(table)
     }
 
-    /// For each operation, those whose results it needs. A layer is a chain, but for chunks: those of
-    /// one operation need what stands before the first of them, and what follows needs them all.
+    /// For each operation, those whose results it needs. Unless the data flow is known a layer is a
+    /// chain, but for chunks: those of one operation need what stands before the first of them, and
+    /// what follows needs them all.
     pub fn dependencies(&self) -> Vec<Vec<usize>> {
+        if let Some(needs) = &self.needs {
+            return needs.clone();
+        }
         let mut found: Vec<Vec<usize>> = Vec::with_capacity(self.ops.len());
         // What an operation after the group needs, and what the group itself needs.
         let mut exits: Vec<usize> = Vec::new();
