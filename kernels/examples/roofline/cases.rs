@@ -1,0 +1,123 @@
+//! The list of cases in `kernels/cases.txt`: what is measured here, and checked in `tests/cases.rs`.
+
+/// The list itself.
+pub const LIST: &str = include_str!("../../cases.txt");
+
+/// How weights or caches lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    Bf16,
+    F32,
+}
+
+impl Format {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::Bf16 => "bf16",
+            Format::F32 => "f32",
+        }
+    }
+}
+
+/// One thing to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    Linear {
+        n: usize,
+        k: usize,
+        rows: usize,
+    },
+    /// One new row for each of `sequences` behind `first..=last` cached positions, evenly between.
+    Decode {
+        heads: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        sequences: usize,
+        first: usize,
+        last: usize,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    pub model: String,
+    pub format: Format,
+    pub work: Work,
+}
+
+impl Case {
+    /// What tells cases apart, e.g. `linear bf16 opt-30b 7168x7168 rows 25`.
+    pub fn name(&self) -> String {
+        let (model, format) = (&self.model, self.format.name());
+        match self.work {
+            Work::Linear { n, k, rows } => format!("linear {format} {model} {n}x{k} rows {rows}"),
+            Work::Decode { heads, kv_heads, head_dim, sequences, first, last } => {
+                let cached =
+                    if first == last { format!("{last}") } else { format!("{first}..{last}") };
+                format!(
+                    "decode {format} {model} {heads}/{kv_heads} heads of {head_dim}, {sequences} after {cached}"
+                )
+            }
+        }
+    }
+
+    /// Cached positions of every sequence; empty for a linear.
+    pub fn cached(&self) -> Vec<usize> {
+        let Work::Decode { sequences, first, last, .. } = self.work else {
+            return Vec::new();
+        };
+        let steps = (sequences - 1).max(1);
+        (0..sequences).map(|index| first + (last - first) * index / steps).collect()
+    }
+}
+
+/// The cases of one line; none for a comment.
+///
+/// # Errors
+/// The line is none of the forms above; the text says which line.
+pub fn parse_line(line: &str) -> Result<Vec<Case>, String> {
+    let line = line.split('#').next().unwrap_or_default();
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let wrong = || format!("`{line}` is not a case; kernels/cases.txt shows the forms.");
+    let [kind, format, model, numbers @ ..] = &words[..] else {
+        return if words.is_empty() { Ok(Vec::new()) } else { Err(wrong()) };
+    };
+    let format = match *format {
+        "bf16" => Format::Bf16,
+        "f32" => Format::F32,
+        _ => return Err(wrong()),
+    };
+    let number = |text: &str| text.parse::<usize>().ok().filter(|&n| n > 0).ok_or_else(wrong);
+    let works = match (*kind, numbers) {
+        ("linear", [n, k, rows]) => rows
+            .split(',')
+            .map(|rows| Ok(Work::Linear { n: number(n)?, k: number(k)?, rows: number(rows)? }))
+            .collect::<Result<Vec<_>, String>>()?,
+        ("decode", [heads, kv_heads, head_dim, sequences, cached]) => {
+            let (first, last) = cached.split_once("..").unwrap_or((cached, cached));
+            let (first, last) = (number(first)?, number(last)?);
+            if last < first {
+                return Err(wrong());
+            }
+            vec![Work::Decode {
+                heads: number(heads)?,
+                kv_heads: number(kv_heads)?,
+                head_dim: number(head_dim)?,
+                sequences: number(sequences)?,
+                first,
+                last,
+            }]
+        }
+        _ => return Err(wrong()),
+    };
+    Ok(works.into_iter().map(|work| Case { model: (*model).to_owned(), format, work }).collect())
+}
+
+/// All cases of a list, in its order.
+///
+/// # Errors
+/// The first line that is not a case.
+pub fn parse(list: &str) -> Result<Vec<Case>, String> {
+    let lines: Result<Vec<_>, _> = list.lines().map(parse_line).collect();
+    Ok(lines?.into_iter().flatten().collect())
+}

@@ -1,0 +1,296 @@
+//! What this machine can do at this moment, measured in the same process as the kernels: the speed
+//! of reading memory, the peak of multiply-adds, and how far apart the cores are.
+//!
+//! The multiply-add loops are assembly: a compiler that spills one accumulator halves the peak, and
+//! every share measured against it doubles.
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::asm;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use kernels::Variant;
+use shm::sync::{AtomicU32, Ordering, spin_loop};
+
+/// Bytes that one measurement of memory reads: beyond any cache, and one step of the rotation.
+const READ_BYTES: usize = 192 << 20;
+/// Distance of the four rows that the third read loop takes at once: rows of 7168 bf16.
+const ROW_BYTES: usize = 14 << 10;
+/// About 5 ms of multiply-adds.
+const FMA_ROUNDS: u64 = 500_000;
+
+/// Limits of the machine at one moment, all threads together.
+#[derive(Debug, Clone, Copy)]
+pub struct Peaks {
+    /// The best of three read loops, bytes per second.
+    pub dram_bytes_per_s: f64,
+    /// Of the instructions that the variant's bf16 linears are made of.
+    pub flops_per_s: f64,
+    /// A word from one core to another and back. None on a single core.
+    pub spin_ns: Option<f64>,
+}
+
+impl Peaks {
+    pub fn mean(self, other: Peaks) -> Peaks {
+        Peaks {
+            dram_bytes_per_s: f64::midpoint(self.dram_bytes_per_s, other.dram_bytes_per_s),
+            flops_per_s: f64::midpoint(self.flops_per_s, other.flops_per_s),
+            spin_ns: other.spin_ns,
+        }
+    }
+
+    /// Why a sample between these two measurements says nothing, if so.
+    pub fn contention(self, after: Peaks) -> Option<&'static str> {
+        let moved = |a: f64, b: f64| (a / b).max(b / a) - 1.0;
+        let strange = |spin: Option<f64>| spin.is_some_and(|ns| !(80.0..=1000.0).contains(&ns));
+        if strange(self.spin_ns) || strange(after.spin_ns) {
+            Some("the cores' round trip is outside 80..1000 ns")
+        } else if moved(self.dram_bytes_per_s, after.dram_bytes_per_s) > 0.25 {
+            Some("the memory's speed changed by more than 25%")
+        } else if moved(self.flops_per_s, after.flops_per_s) > 0.15 {
+            Some("the peak changed by more than 15%")
+        } else {
+            None
+        }
+    }
+}
+
+/// Measures [`Peaks`], reading `memory` window by window.
+#[derive(Debug)]
+pub struct Meter {
+    threads: usize,
+    variant: Variant,
+    next_window: usize,
+}
+
+impl Meter {
+    pub fn new(threads: usize, variant: Variant) -> Meter {
+        Meter { threads, variant, next_window: 0 }
+    }
+
+    /// Takes about 60 ms. `memory` is larger than any cache.
+    pub fn measure(&mut self, memory: &[u64]) -> Peaks {
+        let spin_ns = (self.threads > 1).then(spin_round_trip_ns);
+        let fma = self.together(&|_| (), &|_, ()| self.multiply_add(FMA_ROUNDS));
+        let dram = [read_one_stream, read_four_streams, read_four_rows]
+            .map(|read| self.read(memory, read))
+            .into_iter()
+            .fold(0.0, f64::max);
+        Peaks { dram_bytes_per_s: dram, flops_per_s: fma, spin_ns }
+    }
+
+    fn read(&mut self, memory: &[u64], read: fn(&[u64]) -> u64) -> f64 {
+        let window = READ_BYTES / 8;
+        let windows = (memory.len() / window).max(1);
+        let memory = memory.chunks(window).nth(self.next_window % windows).unwrap_or(memory);
+        self.next_window += 1;
+        let part = memory.len() / self.threads;
+        self.together(&|thread| &memory[thread * part..(thread + 1) * part], &|_, part| {
+            std::hint::black_box(read(part));
+            size_of_val(part) as f64
+        })
+    }
+
+    /// Runs `work` on all threads at once: the sum of what they did over the time until the last
+    /// one ended.
+    fn together<I>(
+        &self,
+        input: &(dyn Fn(usize) -> I + Sync),
+        work: &(dyn Fn(usize, I) -> f64 + Sync),
+    ) -> f64 {
+        let start = Barrier::new(self.threads);
+        let run = |thread: usize| {
+            let input = input(thread);
+            start.wait();
+            let begin = Instant::now();
+            let done = work(thread, input);
+            (done, begin.elapsed())
+        };
+        let results: Vec<(f64, Duration)> = std::thread::scope(|scope| {
+            let others: Vec<_> =
+                (1..self.threads).map(|thread| scope.spawn(move || run(thread))).collect();
+            let mine = run(0);
+            let mut results = vec![mine];
+            results.extend(others.into_iter().map(|thread| thread.join().expect("no panic")));
+            results
+        });
+        let slowest = results.iter().map(|result| result.1).max().unwrap_or_default();
+        results.iter().map(|result| result.0).sum::<f64>() / slowest.as_secs_f64()
+    }
+
+    /// Operations done in `rounds` of the loop for the variant.
+    fn multiply_add(&self, rounds: u64) -> f64 {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let vector_bf16 = matches!(self.variant.name(), "avx512bf16" | "amx")
+                && is_x86_feature_detected!("avx512bf16");
+            // SAFETY: the loops need instructions that the standard library has no stable name for
+            // in one unspillable piece; each is entered only where the machine has them.
+            unsafe {
+                if vector_bf16 {
+                    return fma_bf16(rounds);
+                } else if self.variant >= Variant::Avx512 {
+                    return fma_512(rounds);
+                } else if self.variant == Variant::Avx2 {
+                    return fma_256(rounds);
+                }
+            }
+        }
+        fma_scalar(rounds)
+    }
+}
+
+/// Multiply-adds without intrinsics, as the portable kernels have them.
+fn fma_scalar(rounds: u64) -> f64 {
+    let mut sums = [0.0f32; 16];
+    let (a, b) = std::hint::black_box((0.0f32, 1.0f32));
+    for _ in 0..rounds / 4 {
+        for sum in &mut sums {
+            *sum += a * b;
+        }
+        std::hint::black_box(&mut sums);
+    }
+    (rounds / 4) as f64 * 32.0
+}
+
+/// `$op` on each register `$n`, with `$a` and `$b` of the same width as operands.
+#[cfg(target_arch = "x86_64")]
+macro_rules! each {
+    ($op:literal, $width:literal, $a:literal, $b:literal; $($n:literal)*) => {
+        concat!($($op, " ", $width, $n, ", ", $width, $a, ", ", $width, $b, "\n"),*)
+    };
+}
+
+/// `$width` registers of zero: no NaN and no subnormal slows the loop down.
+#[cfg(target_arch = "x86_64")]
+macro_rules! zero {
+    ($width:literal; $($n:literal)*) => {
+        concat!($("vxorps ", $width, $n, ", ", $width, $n, ", ", $width, $n, "\n"),*)
+    };
+}
+
+/// `$rounds` times `$op` on every accumulator `$n`: more of them than a multiply-add takes cycles
+/// times the ones that start in each.
+#[cfg(target_arch = "x86_64")]
+macro_rules! fma_loop {
+    ($rounds:ident, $op:literal, $width:literal, $a:literal, $b:literal; $($n:literal)*) => {
+        asm!(
+            zero!($width; $a $b $($n)*),
+            "2:",
+            each!($op, $width, $a, $b; $($n)*),
+            "dec rcx",
+            "jnz 2b",
+            inout("rcx") $rounds => _,
+            clobber_abi("C"),
+            options(nomem, nostack),
+        )
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw")]
+fn fma_512(rounds: u64) -> f64 {
+    // SAFETY: registers only, all declared; assembly because nothing may be spilled.
+    unsafe {
+        fma_loop!(rounds, "vfmadd231ps", "zmm", "30", "31";
+            "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11" "12" "13" "14" "15" "16" "17" "18" "19");
+    }
+    rounds as f64 * 20.0 * 32.0
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw")]
+fn fma_bf16(rounds: u64) -> f64 {
+    // SAFETY: as above; the caller asked for AVX512-BF16.
+    unsafe {
+        fma_loop!(rounds, "vdpbf16ps", "zmm", "30", "31";
+            "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11" "12" "13" "14" "15" "16" "17" "18" "19");
+    }
+    rounds as f64 * 20.0 * 64.0
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn fma_256(rounds: u64) -> f64 {
+    // SAFETY: as above.
+    unsafe {
+        fma_loop!(rounds, "vfmadd231ps", "ymm", "14", "15";
+            "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11");
+    }
+    rounds as f64 * 12.0 * 16.0
+}
+
+type Line = [u64; 8];
+
+/// One stream: what the hardware's prefetcher likes best.
+fn read_one_stream(data: &[u64]) -> u64 {
+    fold(bytemuck::cast_slice(&data[..data.len() / 8 * 8]))
+}
+
+fn read_four_streams(data: &[u64]) -> u64 {
+    let quarter = data.len() / 32 * 8;
+    read_four(data, quarter, quarter)
+}
+
+/// Four rows of a matrix side by side, then the next four.
+fn read_four_rows(data: &[u64]) -> u64 {
+    let row = ROW_BYTES / 8;
+    data.chunks_exact(4 * row).map(|rows| read_four(rows, row, row)).fold(0, |a, b| a ^ b)
+}
+
+/// Four streams of `len` words, `apart` from each other.
+fn read_four(data: &[u64], len: usize, apart: usize) -> u64 {
+    let stream = |index: usize| -> &[Line] {
+        bytemuck::cast_slice(&data[index * apart..index * apart + len])
+    };
+    let (a, b, c, d) = (stream(0), stream(1), stream(2), stream(3));
+    let mut sums = [[0u64; 8]; 4];
+    for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+        for lane in 0..8 {
+            sums[0][lane] ^= a[lane];
+            sums[1][lane] ^= b[lane];
+            sums[2][lane] ^= c[lane];
+            sums[3][lane] ^= d[lane];
+        }
+    }
+    sums.iter().flatten().fold(0, |a, b| a ^ b)
+}
+
+fn fold(lines: &[Line]) -> u64 {
+    let mut sums = [0u64; 8];
+    for line in lines {
+        for lane in 0..8 {
+            sums[lane] ^= line[lane];
+        }
+    }
+    sums.iter().fold(0, |a, b| a ^ b)
+}
+
+/// The best of a few: an interrupted one says nothing about the cores.
+fn spin_round_trip_ns() -> f64 {
+    const TRIPS: u32 = 1000;
+    let word = AtomicU32::new(0);
+    let await_value = |value: u32| {
+        while word.load(Ordering::Acquire) != value {
+            spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for trip in 0..5 * TRIPS {
+                await_value(2 * trip + 1);
+                word.store(2 * trip + 2, Ordering::Release);
+            }
+        });
+        let mut best = f64::INFINITY;
+        for group in 0..5 {
+            let begin = Instant::now();
+            for trip in group * TRIPS..(group + 1) * TRIPS {
+                word.store(2 * trip + 1, Ordering::Release);
+                await_value(2 * trip + 2);
+            }
+            best = best.min(begin.elapsed().as_nanos() as f64 / f64::from(TRIPS));
+        }
+        best
+    })
+}

@@ -1,0 +1,167 @@
+//! Rows of the table, JSON lines, and the goals that the means are held to.
+
+use crate::cases::{Case, Work};
+use crate::peaks::Peaks;
+
+/// Share of the roofline that a bf16 linear of OPT-30B must reach and should reach: rows, must, goal.
+const LINEAR_GOALS: [(usize, f64, f64); 8] = [
+    (1, 0.88, 0.93),
+    (4, 0.78, 0.90),
+    (16, 0.72, 0.85),
+    (25, 0.70, 0.80),
+    (50, 0.78, 0.87),
+    (60, 0.78, 0.87),
+    (100, 0.80, 0.90),
+    (240, 0.80, 0.90),
+];
+/// Share of DRAM read that decode attention must reach.
+const DECODE_GOAL: f64 = 0.90;
+
+/// The kept samples of one case.
+#[derive(Debug)]
+pub struct Row {
+    pub case: Case,
+    pub bytes: f64,
+    pub flops: f64,
+    /// Seconds of one call, and the machine around that moment.
+    pub samples: Vec<(f64, Peaks)>,
+    pub discarded: usize,
+}
+
+impl Row {
+    pub fn seconds(&self) -> f64 {
+        median(self.samples.iter().map(|sample| sample.0))
+    }
+
+    /// The time that memory and arithmetic must take at least, over the time taken.
+    pub fn share(&self) -> f64 {
+        median(self.shares())
+    }
+
+    fn shares(&self) -> impl Iterator<Item = f64> {
+        self.samples.iter().map(|(seconds, peaks)| {
+            (self.bytes / peaks.dram_bytes_per_s).max(self.flops / peaks.flops_per_s) / seconds
+        })
+    }
+
+    pub fn dram_gb_per_s(&self) -> f64 {
+        median(self.samples.iter().map(|sample| sample.1.dram_bytes_per_s)) / 1e9
+    }
+
+    pub fn peak_gflop_per_s(&self) -> f64 {
+        median(self.samples.iter().map(|sample| sample.1.flops_per_s)) / 1e9
+    }
+
+    pub fn spin_ns(&self) -> Option<f64> {
+        let spins: Option<Vec<f64>> = self.samples.iter().map(|sample| sample.1.spin_ns).collect();
+        spins.map(|spins| median(spins.into_iter()))
+    }
+
+    fn share_range(&self) -> (f64, f64) {
+        self.shares().fold((f64::INFINITY, 0.0), |(low, high), x| (low.min(x), high.max(x)))
+    }
+
+    pub fn print_header() {
+        println!(
+            "{:52} {:>10} {:>9} {:>7} {:>6} {:>13} {:>6} {:>6} {:>5} {:>4}",
+            "", "us", "GFLOP/s", "GB/s", "share", "min..max", "DRAM", "peak", "spin", "bad"
+        );
+    }
+
+    pub fn print(&self) {
+        let seconds = self.seconds();
+        let (low, high) = self.share_range();
+        let spin = self.spin_ns().map_or("-".to_owned(), |ns| format!("{ns:.0}"));
+        println!(
+            "{:52} {:>10.1} {:>9.1} {:>7.2} {:>6.3} {:>6.2}..{:<5.2} {:>6.1} {:>6.0} {:>5} {:>4}",
+            self.case.name(),
+            seconds * 1e6,
+            self.flops / seconds / 1e9,
+            self.bytes / seconds / 1e9,
+            self.share(),
+            low,
+            high,
+            self.dram_gb_per_s(),
+            self.peak_gflop_per_s(),
+            spin,
+            self.discarded
+        );
+    }
+
+    /// One line, every value a number, a string or null.
+    pub fn json(&self, variant: &str, threads: usize) -> String {
+        let (low, high) = self.share_range();
+        let seconds = self.seconds();
+        let work = match self.case.work {
+            Work::Linear { n, k, rows } => {
+                format!(r#""kind":"linear","n":{n},"k":{k},"rows":{rows}"#)
+            }
+            Work::Decode { heads, kv_heads, head_dim, sequences, first, last } => format!(
+                r#""kind":"decode","heads":{heads},"kv_heads":{kv_heads},"head_dim":{head_dim},"rows":{sequences},"cached_min":{first},"cached_max":{last}"#
+            ),
+        };
+        let spin = self.spin_ns().map_or("null".to_owned(), |ns| format!("{ns:.1}"));
+        format!(
+            r#"{{"case":"{}",{work},"model":"{}","format":"{}","variant":"{variant}","threads":{threads},"time_us":{:.3},"gflop_per_s":{:.2},"gb_per_s":{:.3},"share":{:.4},"share_min":{low:.4},"share_max":{high:.4},"dram_gb_per_s":{:.2},"peak_gflop_per_s":{:.1},"spin_ns":{spin},"samples":{},"discarded":{}}}"#,
+            self.case.name(),
+            self.case.model,
+            self.case.format.name(),
+            seconds * 1e6,
+            self.flops / seconds / 1e9,
+            self.bytes / seconds / 1e9,
+            self.share(),
+            self.dram_gb_per_s(),
+            self.peak_gflop_per_s(),
+            self.samples.len(),
+            self.discarded
+        )
+    }
+}
+
+/// The middle value; NaN of nothing.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        len if len.is_multiple_of(2) => f64::midpoint(values[len / 2 - 1], values[len / 2]),
+        len => values[len / 2],
+    }
+}
+
+/// What the rows come to beside what they are held to.
+pub fn print_goals(rows: &[Row]) {
+    println!("\n{:52} {:>6} {:>6} {:>6}", "share of the roofline", "", "least", "goal");
+    for (batch, must, goal) in LINEAR_GOALS {
+        let shares: Vec<f64> = rows
+            .iter()
+            .filter(|row| row.case.model == "opt-30b" && row.case.format.name() == "bf16")
+            .filter(|row| matches!(row.case.work, Work::Linear { rows, .. } if rows == batch))
+            .map(Row::share)
+            .collect();
+        if !shares.is_empty() {
+            let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+            let name = format!("bf16 linear, {batch} rows, mean of {} shapes", shares.len());
+            println!("{name:52} {mean:>6.3} {must:>6.2} {goal:>6.2} {}", verdict(mean, must, goal));
+        }
+    }
+    for row in rows {
+        // A cache that fits the processor's is no question of memory.
+        let of_memory = row.case.model != "smollm2";
+        if matches!(row.case.work, Work::Decode { .. }) && of_memory {
+            let share = row.share();
+            let verdict = verdict(share, DECODE_GOAL, DECODE_GOAL);
+            println!("{:52} {share:>6.3} {DECODE_GOAL:>6.2} {:>6} {verdict}", row.case.name(), "");
+        }
+    }
+}
+
+fn verdict(value: f64, must: f64, goal: f64) -> &'static str {
+    if value >= goal {
+        "met"
+    } else if value >= must {
+        "met, goal missed"
+    } else {
+        "MISSED"
+    }
+}

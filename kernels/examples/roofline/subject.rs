@@ -1,0 +1,183 @@
+//! A case ready to be called again and again: operands in memory, weights and caches in rotation,
+//! so that every call finds them in DRAM as a model larger than the caches does.
+
+use std::time::Instant;
+
+use bytemuck::{Pod, Zeroable};
+use half::bf16;
+use kernels::{AttentionShape, Element, Kernels, Linear, LinearOut, ScratchLimits, Unit, Variant};
+
+use crate::cases::{Case, Format, Work};
+
+/// Weights and caches together, at least.
+const ROTATION_BYTES: usize = 1280 << 20;
+/// Calls are repeated until a sample takes this long.
+const SAMPLE_S: f64 = 0.05;
+
+/// Memory on the boundary where loaders place weights.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+pub struct Line([u8; 64]);
+
+/// The memory that all cases take their weights and caches from: seeded small numbers, the same
+/// bytes a sensible bf16 and a sensible f32.
+#[derive(Debug)]
+pub struct Memory(Vec<Line>);
+
+impl Memory {
+    pub fn new() -> Memory {
+        let mut bits = 0x9e37_79b9_7f4a_7c15u64;
+        let mut line = || {
+            let mut line = [0u8; 64];
+            for word in line.chunks_exact_mut(2) {
+                bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let value = (bits >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+                word.copy_from_slice(&bf16::from_f32(value / 16.0).to_bits().to_ne_bytes());
+            }
+            Line(line)
+        };
+        let seeded: Vec<Line> = (0..1 << 16).map(|_| line()).collect();
+        let lines = ROTATION_BYTES / 64;
+        Memory((0..lines).map(|index| seeded[index % seeded.len()]).collect())
+    }
+
+    pub fn words(&self) -> &[u64] {
+        bytemuck::cast_slice(&self.0)
+    }
+
+    fn elements<T: Element>(&self) -> &[T] {
+        bytemuck::cast_slice(&self.0)
+    }
+}
+
+/// One timed sample of a case.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// Of one call.
+    pub seconds: f64,
+}
+
+/// A case with its operands.
+pub struct Subject<'a> {
+    call: Box<dyn FnMut() + 'a>,
+    /// Weights, or K and V, that one call must read.
+    pub bytes: f64,
+    /// Multiplications and additions of one call.
+    pub flops: f64,
+    calls: usize,
+}
+
+impl<'a> Subject<'a> {
+    /// # Errors
+    /// The kernels' threads did not start.
+    pub fn new(
+        case: &Case,
+        variant: Variant,
+        threads: usize,
+        memory: &'a Memory,
+    ) -> Result<Subject<'a>, std::io::Error> {
+        let (call, bytes, flops) = match case.format {
+            Format::Bf16 => operands::<bf16>(case, variant, threads, memory)?,
+            Format::F32 => operands::<f32>(case, variant, threads, memory)?,
+        };
+        let mut subject = Subject { call, bytes, flops, calls: 1 };
+        // The first calls bring up pages and threads and tell how many make a sample.
+        (subject.call)();
+        let begin = Instant::now();
+        (subject.call)();
+        subject.calls = (SAMPLE_S / begin.elapsed().as_secs_f64()).ceil().clamp(1.0, 1e5) as usize;
+        Ok(subject)
+    }
+
+    pub fn sample(&mut self) -> Sample {
+        let begin = Instant::now();
+        for _ in 0..self.calls {
+            (self.call)();
+        }
+        Sample { seconds: begin.elapsed().as_secs_f64() / self.calls as f64 }
+    }
+}
+
+type Operands<'a> = (Box<dyn FnMut() + 'a>, f64, f64);
+
+fn operands<'a, T: Element>(
+    case: &Case,
+    variant: Variant,
+    threads: usize,
+    memory: &'a Memory,
+) -> Result<Operands<'a>, std::io::Error> {
+    match case.work {
+        Work::Linear { n, k, rows } => linear::<T>(n, k, rows, variant, threads, memory),
+        Work::Decode { .. } => decode::<T>(case, variant, threads, memory),
+    }
+}
+
+fn linear<T: Element>(
+    n: usize,
+    k: usize,
+    rows: usize,
+    variant: Variant,
+    threads: usize,
+    memory: &Memory,
+) -> Result<Operands<'_>, std::io::Error> {
+    let limits = ScratchLimits { rows, linear_inputs: k, positions: 1, group: 1, head_dim: 1 };
+    let kernels = Kernels::new(variant, threads, limits)?;
+    let x: Vec<T> = (0..rows * k).map(|i| T::from_f32((i % 31) as f32 / 31.0 - 0.5)).collect();
+    let mut out = vec![T::from_f32(0.0); rows * n];
+    let mut weights = memory.elements::<T>().chunks_exact(n * k).cycle();
+    let call = move || {
+        let weight = weights.next().expect("the memory holds at least one weight");
+        let out = LinearOut::Store(&mut out[..]);
+        kernels.linear(Linear { rows, n, k, x: &x, weight, bias: None, out });
+    };
+    let flops = 2.0 * (rows * n * k) as f64;
+    Ok((Box::new(call), (n * k * size_of::<T>()) as f64, flops))
+}
+
+fn decode<'a, T: Element>(
+    case: &Case,
+    variant: Variant,
+    threads: usize,
+    memory: &'a Memory,
+) -> Result<Operands<'a>, std::io::Error> {
+    let Work::Decode { heads, kv_heads, head_dim, sequences, last, .. } = case.work else {
+        unreachable!("only called for decode");
+    };
+    let shape = AttentionShape { heads, kv_heads, head_dim, scale: (head_dim as f32).powf(-0.5) };
+    let limits = ScratchLimits {
+        rows: 1,
+        linear_inputs: 1,
+        positions: last + 1,
+        group: shape.group(),
+        head_dim,
+    };
+    let kernels = Kernels::new(variant, threads, limits)?;
+    let mut units = Vec::new();
+    let mut cache_len = 0;
+    for (sequence, past) in case.cached().into_iter().enumerate() {
+        for kv_head in 0..kv_heads {
+            units.push(Unit {
+                row0: sequence as u32,
+                rows: 1,
+                past: past as u32,
+                kv_head: kv_head as u32,
+                cache_offset: cache_len,
+                scores_offset: 0,
+            });
+            cache_len += past * head_dim;
+        }
+    }
+    let positions: usize = case.cached().iter().sum();
+    let value = |i: usize| T::from_f32((i % 31) as f32 / 31.0 - 0.5);
+    let q: Vec<T> = (0..sequences * heads * head_dim).map(value).collect();
+    let fresh: Vec<T> = (0..sequences * kv_heads * head_dim).map(value).collect();
+    let mut out = q.clone();
+    let mut caches = memory.elements::<T>().chunks_exact(2 * cache_len).cycle();
+    let call = move || {
+        let cache = caches.next().expect("the memory holds at least one cache");
+        let (keys, values) = cache.split_at(cache_len);
+        kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, &mut out);
+    };
+    let flops = 4.0 * (positions * heads * head_dim) as f64;
+    Ok((Box::new(call), 2.0 * (cache_len * size_of::<T>()) as f64, flops))
+}

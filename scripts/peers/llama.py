@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Whole models against llama.cpp: the same files, shapes and threads, in turn, run after run.
+
+    scripts/peers/llama.py DIR --coordinator FILE --roofline FILE [--rounds 5] [--only TEXT]... [--json FILE]
+    scripts/peers/llama.py --table FILE
+
+DIR is what scripts/peers.sh made. Prints tokens/s of both, the median of the paired ratios, and the goal; writes
+a JSON line for each pair. The machine is measured between all runs; pairs that ran while others used it are
+discarded. --table prints the table of an earlier run's lines."""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+THREADS = 2
+SPIN_NS = (80, 1000)
+SMALL, LARGE, FOUR_BIT = "smollm2-135m-bf16", "llama-1.1b-bf16", "smollm2-135m-q4_1"
+
+# Model, sequences, prompt tokens, new tokens, what is compared, ratio that must be reached. The shapes of the
+# large model are shorter: only the rate matters, and no run may take minutes.
+CASES = [
+    (SMALL, 1, 512, 2, "prefill", 1.4),
+    (SMALL, 1, 128, 64, "decode", 1.05),
+    (SMALL, 8, 128, 64, "prefill", 1.4),
+    (SMALL, 8, 128, 64, "decode", 1.5),
+    (SMALL, 32, 128, 32, "decode", 1.5),
+    (SMALL, 60, 128, 16, "decode", 1.5),
+    (LARGE, 1, 512, 2, "prefill", 1.4),
+    (LARGE, 1, 32, 24, "decode", 1.05),
+    (LARGE, 8, 64, 12, "prefill", 1.4),
+    (LARGE, 8, 64, 12, "decode", 1.5),
+    (LARGE, 32, 16, 10, "decode", 1.5),
+    (LARGE, 60, 16, 8, "decode", 1.5),
+    (FOUR_BIT, 1, 512, 2, "prefill", None),
+    (FOUR_BIT, 1, 128, 64, "decode", 1.2),
+    (FOUR_BIT, 8, 128, 64, "decode", None),
+    (FOUR_BIT, 32, 128, 32, "decode", None),
+    (FOUR_BIT, 60, 128, 16, "decode", 2.0),
+]
+# Bytes that one decode step of a single sequence must read: every matrix but the embedding's other rows.
+STEP_BYTES = {LARGE: 2 * (1_100_048_384 - 32000 * 2048)}
+OF_DRAM = 0.90
+
+
+def shapes(only):
+    """Runs that are needed, each once for all it is compared in."""
+    wanted = {}
+    for model, batch, prompt, new, what, _ in CASES:
+        name = f"{model} B={batch} prompt={prompt} new={new}"
+        if not only or any(text in name for text in only):
+            wanted.setdefault((model, batch, prompt, new), []).append(what)
+    return wanted
+
+
+def command_output(command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{command[0]} failed ({done.returncode}):\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def ours(coordinator, model, batch, prompt, new, options):
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [coordinator, "--model", model, "--batches", f"1x{batch}", "--prompt-len", prompt]
+        command += ["--gen-len", new, "--policy", "cpu-only", "--device", "none", "--cpu-threads", THREADS]
+        command_output([*command, "--report", report, "--quiet", "--output", Path(folder) / "answers", *options])
+        values = json.loads(report.read_text(encoding="utf-8"))
+    return {"prefill": values["prefill_tokens_per_s"], "decode": values["decode_tokens_per_s"]}
+
+
+def theirs(bench, model, batch, prompt, new):
+    command = [bench, "-m", model, "-npp", prompt, "-ntg", new, "-npl", batch, "-t", THREADS]
+    command += ["-c", (prompt + new) * batch + 256, "--output-format", "jsonl"]
+    lines = [line for line in command_output(command).splitlines() if line.startswith("{")]
+    values = json.loads(lines[-1])
+    return {"prefill": values["speed_pp"], "decode": values["speed_tg"]}
+
+
+def check(roofline):
+    return json.loads(command_output([roofline, "--check", "--threads", THREADS]))
+
+
+def contention(checks):
+    """Why what ran between these says nothing, if so."""
+    for values in checks:
+        spin = values["spin_ns"]
+        if spin is not None and not SPIN_NS[0] <= spin <= SPIN_NS[1]:
+            return f"round trip of the cores {spin:.0f} ns"
+    for name, allowed in (("dram_gb_per_s", 0.25), ("peak_gflop_per_s", 0.15)):
+        figures = [values[name] for values in checks]
+        if max(figures) / min(figures) > 1 + allowed:
+            return f"{name} moved from {min(figures):.1f} to {max(figures):.1f}"
+    return None
+
+
+def pair(arguments, shape, before):
+    """Ours, then llama.cpp's, with the machine measured before, between and after."""
+    name, batch, prompt, new = shape
+    model = arguments.dir / "models" / f"{name}.gguf"
+    mine = ours(arguments.coordinator, model, batch, prompt, new, arguments.option)
+    between = check(arguments.roofline)
+    peer = theirs(arguments.dir / "bin" / "llama-batched-bench", model, batch, prompt, new)
+    after = check(arguments.roofline)
+    machine = {key: statistics.mean([c[key] for c in (before, between, after)]) for key in before if before[key]}
+    line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "model": name, "batch": batch}
+    line |= {"prompt": prompt, "new": new, "ours": mine, "llama.cpp": peer, "machine": machine}
+    line["contention"] = contention([before, between, after])
+    return line, after
+
+
+def run(arguments):
+    lines = []
+    before = check(arguments.roofline)
+    for round_index in range(arguments.rounds):
+        for shape in shapes(arguments.only):
+            line, before = pair(arguments, shape, before)
+            lines.append(line)
+            if arguments.json:
+                with open(arguments.json, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+        print(f"round {round_index + 1} of {arguments.rounds}", file=sys.stderr, flush=True)
+    return lines
+
+
+def table(lines):
+    kept = [line for line in lines if not line["contention"]]
+    spins = [line["machine"]["spin_ns"] for line in kept if "spin_ns" in line["machine"]]
+    if spins:
+        print(f"round trip of the cores: median {statistics.median(spins):.0f} ns, {max(spins):.0f} at most")
+    print(f"{len(lines)} pairs, {len(lines) - len(kept)} discarded because the machine was busy\n")
+    head = ("model", "B", "prompt", "new", "what", "ours", "llama.cpp", "ratio", "min..max", "n", "goal")
+    layout = "{:20} {:>3} {:>6} {:>4} {:8} {:>8} {:>10} {:>6} {:>12} {:>3} {:>5} {}"
+    print(layout.format(*head, "").rstrip())
+    for model, batch, prompt, new, what, goal in CASES:
+        shape = (model, batch, prompt, new)
+        pairs = [(line["ours"][what], line["llama.cpp"][what]) for line in kept if key(line) == shape]
+        if not pairs:
+            continue
+        ratios = [mine / peer for mine, peer in pairs]
+        ratio = statistics.median(ratios)
+        verdict = "" if goal is None else "met" if ratio >= goal else "MISSED"
+        medians = (statistics.median(column) for column in zip(*pairs))
+        cells = [*shape, what, *(f"{value:.1f}" for value in medians), f"{ratio:.2f}"]
+        cells += [f"{min(ratios):.2f}..{max(ratios):.2f}", len(pairs), goal or "-", verdict]
+        print(layout.format(*cells).rstrip())
+    for model, size_bytes in STEP_BYTES.items():
+        of_dram = {
+            who: [
+                line[who]["decode"] * size_bytes / 1e9 / line["machine"]["dram_gb_per_s"]
+                for line in kept
+                if line["model"] == model and line["batch"] == 1 and line["new"] > 2
+            ]
+            for who in ("ours", "llama.cpp")
+        }
+        if of_dram["ours"]:
+            mine, peer = (statistics.median(values) for values in of_dram.values())
+            verdict = "met" if mine >= OF_DRAM else "MISSED"
+            print(f"\n{model}, decode at B=1, share of DRAM read: {mine:.2f} (llama.cpp {peer:.2f}), goal {OF_DRAM}: {verdict}")
+
+
+def key(line):
+    return line["model"], line["batch"], line["prompt"], line["new"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dir", nargs="?", type=Path)
+    parser.add_argument("--coordinator", type=Path)
+    parser.add_argument("--roofline", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT")
+    parser.add_argument("--option", action="append", default=[], help="one more word for the coordinator")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    if arguments.table:
+        table([json.loads(line) for line in arguments.table.read_text(encoding="utf-8").splitlines()])
+        return
+    if not (arguments.dir and arguments.coordinator and arguments.roofline):
+        parser.error("DIR, --coordinator and --roofline are needed")
+    table(run(arguments))
+
+
+if __name__ == "__main__":
+    main()
