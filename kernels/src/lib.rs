@@ -18,6 +18,7 @@ mod attention;
 mod compiled;
 mod element;
 mod embed;
+pub mod grouped;
 mod linear;
 mod norm;
 mod pool;

@@ -1,0 +1,88 @@
+//! Rows of a weight matrix to 4-bit records, at load.
+
+use half::bf16;
+use model::compressed::{Bits, Grouped, ROWS};
+
+use super::range::{LONGEST, quantise_range};
+use super::record::{set_scale_and_minimum, store_nibbles};
+use crate::element::Element;
+use crate::simd::Simd;
+use crate::variant::{SimdTask, Variant, dispatch};
+
+/// Quantises rows of `k` weights to 4 bits: `weights` is `[rows, k]`, and `out`, of
+/// `form.size_bytes(rows, k)`, is written whole. A matrix can be given in pieces of whole blocks of
+/// 16 rows. Every weight is then within [`error_bound`](super::error_bound) of its decoded value;
+/// NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number.
+///
+/// # Panics
+/// `form` is not of 4 bits in groups of 8 to 64, the lengths do not match, or the machine lacks
+/// `variant`.
+pub fn quantise<T: Element>(
+    variant: Variant,
+    form: Grouped,
+    weights: &[T],
+    k: usize,
+    out: &mut [u8],
+) {
+    assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
+    assert!(
+        form.bits == Bits::Four
+            && form.group.is_multiple_of(8)
+            && (8..=LONGEST).contains(&form.group),
+        "{form:?} is no form to quantise to"
+    );
+    assert!(k > 0 && weights.len().is_multiple_of(k), "the weights are not whole rows");
+    assert_eq!(out.len(), form.size_bytes(weights.len() / k, k), "the output has another size");
+    // Not generic from here on, so that it is compiled once and in this crate.
+    if T::IS_F32 {
+        quantise_f32(variant, Rows { form, weights: bytemuck::cast_slice(weights), k, out });
+    } else {
+        quantise_bf16(variant, Rows { form, weights: bytemuck::cast_slice(weights), k, out });
+    }
+}
+
+#[inline(never)]
+fn quantise_f32(variant: Variant, rows: Rows<'_, f32>) {
+    // SAFETY: needed to enter code compiled for the variant, which `quantise` found available.
+    unsafe { dispatch(variant, rows) }
+}
+
+#[inline(never)]
+fn quantise_bf16(variant: Variant, rows: Rows<'_, bf16>) {
+    // SAFETY: needed to enter code compiled for the variant, which `quantise` found available.
+    unsafe { dispatch(variant, rows) }
+}
+
+/// `weights` is `[rows, k]`.
+struct Rows<'a, T> {
+    form: Grouped,
+    weights: &'a [T],
+    k: usize,
+    out: &'a mut [u8],
+}
+
+impl<T: Element> SimdTask for Rows<'_, T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, _simd: S) {
+        let Rows { form, weights, k, out } = self;
+        let blocks = out.chunks_exact_mut(form.block_bytes(k));
+        for (weights, out) in weights.chunks(ROWS * k).zip(blocks) {
+            for (group, record) in out.chunks_exact_mut(form.record_bytes()).enumerate() {
+                let first = group * form.group;
+                let count = form.group.min(k - first);
+                if weights.len() < ROWS * k {
+                    record.fill(0);
+                }
+                for (row, weights) in weights.chunks_exact(k).enumerate() {
+                    let mut values = [0.0; LONGEST];
+                    for (value, weight) in values.iter_mut().zip(&weights[first..first + count]) {
+                        *value = weight.to_f32();
+                    }
+                    let range = quantise_range(&mut values, count);
+                    set_scale_and_minimum(record, row, range.scale, range.minimum);
+                    store_nibbles(record, row, &range.q[..form.group]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! The compressed forms: what is where in a record, error bounds of the quantisers, the same bytes
+//! from every variant and every cut, widening and repacking without loss.
+
+use half::{bf16, f16};
+use kernels::grouped::{
+    RepackError, decode_kv, decode_row, error_bound, from_blocks, integer, quantise, quantise_kv,
+    scale_and_minimum, widen,
+};
+use kernels::{Element, Variant};
+use model::compressed::{Grouped, kv4_position_bytes};
+use model::source::StoredType;
+
+/// Random words, the same each time.
+struct Noise(u64);
+
+impl Noise {
+    fn word(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        let shifted = ((self.0 >> 18 ^ self.0) >> 27) as u32;
+        shifted.rotate_right((self.0 >> 59) as u32)
+    }
+
+    /// About normal, mean 0 and deviation 1.
+    fn normal(&mut self) -> f32 {
+        let sum: u64 = (0..12).map(|_| u64::from(self.word() >> 8)).sum();
+        sum as f32 / (1 << 24) as f32 - 6.0
+    }
+}
+
+/// Groups that a model can have and some that it should not, `count` values of each kind.
+fn kinds(count: usize) -> Vec<(&'static str, Vec<f32>)> {
+    let mut noise = Noise(3);
+    let mut kind = |name, mut value: Box<dyn FnMut(usize, f32) -> f32>| {
+        (name, (0..count).map(|i| value(i, noise.normal())).collect::<Vec<_>>())
+    };
+    vec![
+        kind("weights", Box::new(|_, x| x * 0.02)),
+        kind("one outlier", Box::new(|i, x| if i % 97 == 5 { 300.0 } else { x * 0.02 })),
+        kind("far from zero", Box::new(|_, x| 1000.25 + x * 0.01)),
+        kind("far below zero", Box::new(|_, x| -7.77 + x * 1e-4)),
+        kind("positive", Box::new(|_, x| x.abs() * 3.0)),
+        kind("tiny range", Box::new(|_, x| x * 1e-7)),
+        kind("tiny range far from zero", Box::new(|i, _| 1.0 + (i % 3) as f32 * f32::EPSILON)),
+        kind("subnormal", Box::new(|i, x| f32::from_bits(i as u32 & 0xff) * x.signum())),
+        kind("zeros of both signs", Box::new(|i, _| if i % 2 == 0 { 0.0 } else { -0.0 })),
+        kind("constant", Box::new(|_, _| -0.3)),
+        kind("two values", Box::new(|i, _| if i % 5 == 0 { -1.0 } else { 1.0 })),
+        kind("whole range", Box::new(|i, _| if i % 2 == 0 { 65504.0 } else { -65504.0 })),
+        kind("large", Box::new(|_, x| x * 10_000.0)),
+    ]
+}
+
+/// What the quantisers take a value for.
+fn taken_for(value: f32) -> f32 {
+    if value.is_nan() { 0.0 } else { value.clamp(-65504.0, 65504.0) }
+}
+
+fn quantised<T: Element>(form: Grouped, weights: &[T], k: usize) -> Vec<u8> {
+    let mut out = vec![0xff; form.size_bytes(weights.len() / k, k)];
+    quantise(Variant::best(), form, weights, k, &mut out);
+    out
+}
+
+fn decoded(form: Grouped, matrix: &[u8], rows: usize, k: usize) -> Vec<f32> {
+    let mut out = vec![f32::NAN; rows * k];
+    for (row, out) in out.chunks_exact_mut(k).enumerate() {
+        decode_row(form, matrix, k, row, out);
+    }
+    out
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|value| value.to_bits()).collect()
+}
+
+/// The record of a row's group, and the row's place in it.
+fn record(form: Grouped, matrix: &[u8], k: usize, row: usize, group: usize) -> (&[u8], usize) {
+    let index = row / 16 * form.groups(k) + group;
+    (&matrix[index * form.record_bytes()..][..form.record_bytes()], row % 16)
+}
+
+const FORMS: [Grouped; 2] = [Grouped::W4, Grouped::GGUF_Q4];
+
+#[test]
+fn a_record_keeps_everything_where_the_format_says() {
+    for form in FORMS {
+        // Every group has a 0 and a 15, so scales are 1, minimums 0 and integers the weights.
+        let (rows, k) = (16, form.group);
+        let q = |row: usize, k: usize| match k {
+            0 => 0,
+            1 => 15,
+            _ => (row * 7 + k * 5 + k / 9) % 16,
+        };
+        let weights: Vec<f32> = (0..rows * k).map(|i| q(i / k, i % k) as f32).collect();
+        let matrix = quantised(form, &weights, k);
+        assert_eq!(matrix.len(), form.record_bytes());
+        for row in 0..rows {
+            let half = |at: usize| u16::from_le_bytes([matrix[at], matrix[at + 1]]);
+            assert_eq!(half(2 * row), 0x3c00, "scale of row {row}");
+            assert_eq!(half(32 + 2 * row), 0, "minimum of row {row}");
+            for vector in 0..k / 8 {
+                let at = 64 + 64 * vector + 4 * row;
+                let dword = u32::from_le_bytes(matrix[at..at + 4].try_into().expect("four"));
+                for p in 0..8 {
+                    let k = if p < 4 { 8 * vector + 2 * p } else { 8 * vector + 2 * (p - 4) + 1 };
+                    assert_eq!((dword >> (4 * p) & 15) as usize, q(row, k), "row {row}, {k}");
+                    assert_eq!(integer(form, &matrix, row, k) as usize, q(row, k));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_weight_is_within_the_bound_and_the_bound_is_no_larger_than_it_must() {
+    for form in FORMS {
+        let (rows, k) = (19, 3 * form.group + 7);
+        for (kind, weights) in kinds(rows * k) {
+            check_weights(form, kind, &weights, rows, k);
+            let brain: Vec<bf16> = weights.iter().map(|w| bf16::from_f32(*w)).collect();
+            let exact: Vec<f32> = brain.iter().map(|w| w.to_f32()).collect();
+            check_weights(form, kind, &exact, rows, k);
+            assert_eq!(quantised(form, &brain, k), quantised(form, &exact, k), "{kind}");
+        }
+    }
+}
+
+fn check_weights(form: Grouped, kind: &str, weights: &[f32], rows: usize, k: usize) {
+    let matrix = quantised(form, weights, k);
+    let found = decoded(form, &matrix, rows, k);
+    for row in 0..rows {
+        for group in 0..form.groups(k) {
+            let range = row * k + group * form.group..row * k + ((group + 1) * form.group).min(k);
+            let wanted: Vec<f32> = weights[range.clone()].iter().copied().map(taken_for).collect();
+            let (record, lane) = record(form, &matrix, k, row, group);
+            let (scale, minimum) = scale_and_minimum(record, lane);
+            check_group(kind, &wanted, &found[range], scale, minimum);
+        }
+    }
+}
+
+/// The bound holds, and the step is that of the group's range but for the roundings of minimum and
+/// scale to f16.
+fn check_group(kind: &str, wanted: &[f32], found: &[f32], scale: f16, minimum: f16) {
+    let bound = error_bound(scale, minimum);
+    for (wanted, found) in wanted.iter().zip(found) {
+        let error = (wanted - found).abs();
+        assert!(error <= bound, "{kind}: {wanted} became {found}, the bound is {bound:e}");
+    }
+    let low = wanted.iter().copied().fold(f32::INFINITY, f32::min);
+    let high = wanted.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let smallest = 2f32.powi(-24);
+    let shift = (low.abs() * 2f32.powi(-10)).max(smallest);
+    let step = (high - low + shift) / 15.0 * (1.0 + 2f32.powi(-9)) + smallest;
+    assert!(scale.to_f32() <= step, "{kind}: scale {scale} for {low}..{high}");
+    assert!(minimum.to_f32() <= low && low - minimum.to_f32() <= shift, "{kind}: {minimum}, {low}");
+}
+
+#[test]
+fn groups_of_one_value_that_f16_holds_are_exact() {
+    for value in [0.0, -0.0, 1.0, -0.3125, 65504.0, -65504.0, 2f32.powi(-24)] {
+        let matrix = quantised(Grouped::W4, &[value; 64], 64);
+        let (scale, minimum) = scale_and_minimum(&matrix, 0);
+        assert_eq!((scale.to_bits(), minimum.to_f32()), (0, value), "{value}");
+        assert!(decoded(Grouped::W4, &matrix, 1, 64).iter().all(|found| *found == value));
+    }
+}
+
+#[test]
+fn infinities_count_as_the_largest_number_and_nan_as_zero() {
+    let mut weights = [0.5f32; 128];
+    weights[3] = f32::NAN;
+    weights[5] = -f32::NAN;
+    weights[64] = f32::INFINITY;
+    weights[65] = f32::NEG_INFINITY;
+    weights[66] = 1e30;
+    let matrix = quantised(Grouped::W4, &weights, 128);
+    let found = decoded(Grouped::W4, &matrix, 1, 128);
+    assert!(found.iter().all(|value| value.is_finite()));
+    assert_eq!((found[3], found[5]), (0.0, 0.0));
+    assert!((found[0] - 0.5).abs() < 1e-3);
+    for (index, wanted) in [(64, 65504.0), (65, -65504.0f32), (66, 65504.0)] {
+        assert!((found[index] - wanted).abs() <= 65504.0 * 2f32.powi(-9), "{}", found[index]);
+    }
+    check_weights(Grouped::W4, "infinities and NaN", &weights, 1, 128);
+}
+
+#[test]
+fn what_lies_behind_the_matrix_is_zero() {
+    let (rows, k) = (17, 65);
+    let matrix = quantised(Grouped::W4, &vec![3.5f32; rows * k], k);
+    assert_eq!(matrix.len(), 4 * 576);
+    for row in 17..32 {
+        for group in 0..2 {
+            let (record, lane) = record(Grouped::W4, &matrix, k, row, group);
+            let (scale, minimum) = scale_and_minimum(record, lane);
+            assert_eq!((scale.to_bits(), minimum.to_bits()), (0, 0), "row {row}");
+            assert!((0..64).all(|k| integer(Grouped::W4, record, lane, k) == 0), "row {row}");
+        }
+    }
+    let mut weights = vec![1.0f32; rows * k];
+    weights[64] = -2.0;
+    let matrix = quantised(Grouped::W4, &weights, k);
+    let (record, _) = record(Grouped::W4, &matrix, k, 0, 1);
+    assert_eq!(scale_and_minimum(record, 0).1.to_f32(), -2.0);
+    assert!((1..64).all(|k| integer(Grouped::W4, record, 0, k) == 0));
+}
+
+#[test]
+fn every_variant_and_every_cut_make_the_same_bytes() {
+    let (rows, k) = (35, 200);
+    for (kind, weights) in kinds(rows * k) {
+        for form in FORMS {
+            let whole = quantised(form, &weights, k);
+            let mut wide = vec![0xff; form.widened().size_bytes(rows, k)];
+            widen(Variant::best(), form, &whole, &mut wide);
+            for variant in Variant::available() {
+                let mut out = vec![0xff; whole.len()];
+                quantise(variant, form, &weights, k, &mut out);
+                assert!(out == whole, "{kind}, {form:?}, {variant:?}");
+                let mut out = vec![0xff; wide.len()];
+                widen(variant, form, &whole, &mut out);
+                assert!(out == wide, "widening of {kind}, {form:?}, {variant:?}");
+            }
+            let mut pieces = Vec::new();
+            for weights in weights.chunks(16 * k) {
+                pieces.extend(quantised(form, weights, k));
+            }
+            assert!(pieces == whole, "{kind}, {form:?} in pieces");
+            let (narrow, record) = (form.record_bytes(), form.widened().record_bytes());
+            let mut pieces = vec![0xff; wide.len()];
+            for (from, to) in whole.chunks(5 * narrow).zip(pieces.chunks_mut(5 * record)) {
+                widen(Variant::best(), form, from, to);
+            }
+            assert!(pieces == wide, "widening of {kind}, {form:?} in pieces");
+        }
+    }
+}
+
+#[test]
+fn widening_keeps_scales_minimums_integers_and_so_values() {
+    let (rows, k) = (18, 130);
+    for form in FORMS {
+        let (_, weights) = kinds(rows * k).swap_remove(0);
+        let matrix = quantised(form, &weights, k);
+        let mut wide = vec![0xff; form.widened().size_bytes(rows, k)];
+        widen(Variant::best(), form, &matrix, &mut wide);
+        let (narrow, record) = (form.record_bytes(), form.widened().record_bytes());
+        for (from, to) in matrix.chunks_exact(narrow).zip(wide.chunks_exact(record)) {
+            assert_eq!(from[..64], to[..64]);
+            for row in 0..16 {
+                for k in 0..form.group {
+                    let q = integer(form, from, row, k);
+                    assert_eq!(integer(form.widened(), to, row, k), q);
+                    assert_eq!(i32::from(to[64 + k / 4 * 64 + row * 4 + k % 4] as i8), q);
+                }
+            }
+        }
+        let values = decoded(form, &matrix, rows, k);
+        assert_eq!(bits(&decoded(form.widened(), &wide, rows, k)), bits(&values));
+        let (scale, minimum) = scale_and_minimum(&matrix, 0);
+        let q = integer(form, &matrix, 0, 9) as f32;
+        assert_eq!(values[9], scale.to_f32().mul_add(q, minimum.to_f32()));
+    }
+}
+
+/// Element `e` of a block, from the description of the format.
+fn gguf_value(stored: StoredType, block: &[u8], e: usize) -> f32 {
+    let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
+    let nibble = |at: usize| f32::from(block[at + e % 16] >> (e / 16 * 4) & 15);
+    match stored {
+        StoredType::Q4_0 => half(0) * (nibble(2) - 8.0),
+        StoredType::Q4_1 => half(0) * nibble(4) + half(2),
+        StoredType::Q8_0 => half(0) * f32::from(block[2 + e] as i8),
+        other => panic!("{other:?} is not repacked"),
+    }
+}
+
+#[test]
+fn gguf_blocks_are_repacked_without_loss() {
+    let mut noise = Noise(8);
+    for (stored, f16_numbers) in
+        [(StoredType::Q4_0, 1), (StoredType::Q4_1, 2), (StoredType::Q8_0, 1)]
+    {
+        let (rows, k) = (21, 96);
+        let (_, block_bytes) = stored.block();
+        let mut blocks: Vec<u8> =
+            (0..rows * stored.row_bytes(k)).map(|_| noise.word() as u8).collect();
+        for (index, block) in blocks.chunks_exact_mut(block_bytes).enumerate() {
+            for number in 0..f16_numbers {
+                let value = match index {
+                    0 => 8188.0,
+                    1 => -2f32.powi(-24),
+                    _ => noise.normal() * 2f32.powi(-(noise.word() as i32 % 12).abs()),
+                };
+                block[2 * number..][..2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+            }
+        }
+        let form = stored.grouped().expect("a form");
+        let mut out = vec![0xff; form.size_bytes(rows, k)];
+        from_blocks(stored, &blocks, k, &mut out).expect("scales are ordinary");
+        let wanted: Vec<f32> = blocks
+            .chunks_exact(block_bytes)
+            .flat_map(|block| (0..32).map(|e| gguf_value(stored, block, e)))
+            // Adding 0 takes the sign off a zero and changes nothing else.
+            .map(|value| value + 0.0)
+            .collect();
+        let found = decoded(form, &out, rows, k);
+        assert_eq!(bits(&found), bits(&wanted), "{stored:?}");
+        for row in rows..32 {
+            let (record, lane) = record(form, &out, k, row, 2);
+            let (scale, minimum) = scale_and_minimum(record, lane);
+            assert_eq!((scale.to_bits(), minimum.to_bits()), (0, 0));
+            assert!((0..32).all(|k| integer(form, record, lane, k) == 0));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_repacked_is_refused_in_a_sentence() {
+    let mut blocks = vec![0u8; 2 * 2 * 18];
+    blocks[54..56].copy_from_slice(&f16::from_f32(8192.0).to_le_bytes());
+    let mut out = vec![0; Grouped::GGUF_Q4.size_bytes(2, 64)];
+    let error = from_blocks(StoredType::Q4_0, &blocks, 64, &mut out).expect_err("too large");
+    assert_eq!(error, RepackError::Scale { row: 1, block: 1, scale: f16::from_f32(8192.0) });
+    assert!(error.to_string().contains("row 1, block 1, has the scale 8192"), "{error}");
+    let error = from_blocks(StoredType::Q6K, &[], 256, &mut []).expect_err("no form");
+    assert!(error.to_string().starts_with("Q6_K has no grouped form"), "{error}");
+}
+
+#[test]
+fn a_kv_record_keeps_everything_where_the_format_says() {
+    // Groups of 64, 64 and 6; each has a 0 and a 15, so scales are 1 and minimums as added.
+    let head_dim = 134;
+    let q = |e: usize| match e % 64 {
+        0 => 0,
+        1 => 15,
+        _ => (e * 11 + e / 7) % 16,
+    };
+    let offset = |e: usize| [2.0, -3.0, 100.0][e / 64];
+    let x: Vec<f32> = (0..head_dim).map(|e| q(e) as f32 + offset(e)).collect();
+    let mut out = vec![0xff; kv4_position_bytes(head_dim).expect("even")];
+    quantise_kv(Variant::best(), &x, head_dim, &mut out);
+    assert_eq!(out.len(), 67 + 12);
+    for group in 0..3 {
+        let length = if group == 2 { 6 } else { 64 };
+        for i in 0..length / 2 {
+            let byte = out[32 * group + i];
+            assert_eq!(usize::from(byte & 15), q(64 * group + i));
+            assert_eq!(usize::from(byte >> 4), q(64 * group + i + length / 2));
+        }
+        let half = |at: usize| f16::from_le_bytes([out[at], out[at + 1]]).to_f32();
+        assert_eq!(half(67 + 2 * group), 1.0);
+        assert_eq!(half(67 + 6 + 2 * group), offset(64 * group));
+    }
+}
+
+#[test]
+fn kv_is_within_the_bound_and_the_same_from_every_variant() {
+    for head_dim in [2, 6, 32, 64, 66, 80, 96, 128, 256] {
+        let positions = 5;
+        for (kind, x) in kinds(positions * head_dim) {
+            let bytes = kv4_position_bytes(head_dim).expect("even");
+            let mut records = vec![0xff; positions * bytes];
+            quantise_kv(Variant::Scalar, &x, head_dim, &mut records);
+            let mut found = vec![f32::NAN; x.len()];
+            decode_kv(&records, head_dim, &mut found);
+            for (position, record) in records.chunks_exact(bytes).enumerate() {
+                let row = position * head_dim..(position + 1) * head_dim;
+                let (x, found) = (&x[row.clone()], &found[row]);
+                let groups = head_dim.div_ceil(64);
+                for (group, (x, found)) in x.chunks(64).zip(found.chunks(64)).enumerate() {
+                    let half = |index: usize| {
+                        let at = head_dim / 2 + 2 * index;
+                        f16::from_le_bytes([record[at], record[at + 1]])
+                    };
+                    check_group(kind, x, found, half(group), half(groups + group));
+                }
+            }
+            let brain: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();
+            let exact: Vec<f32> = brain.iter().map(|x| x.to_f32()).collect();
+            for variant in Variant::available() {
+                let made = |x: &[f32]| {
+                    let mut out = vec![0xff; x.len() / head_dim * bytes];
+                    quantise_kv(variant, x, head_dim, &mut out);
+                    out
+                };
+                assert!(made(&x) == records, "{kind}, {head_dim}, {variant:?}");
+                let alone: Vec<u8> = x.chunks_exact(head_dim).flat_map(made).collect();
+                assert!(alone == records, "{kind}, {head_dim}, one by one");
+                let mut out = vec![0xff; records.len()];
+                quantise_kv(variant, &brain, head_dim, &mut out);
+                assert!(out == made(&exact), "{kind}, {head_dim}, {variant:?}, bf16");
+            }
+        }
+    }
+}
