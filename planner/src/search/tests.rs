@@ -4,7 +4,7 @@ use crate::closed_form::Costs;
 use crate::table::{Compression, OpCost, Table};
 
 use super::subsets::{self, Walk};
-use super::{all_intervals, search};
+use super::{Output, all_intervals, search};
 
 fn table(ops: usize) -> Table {
     let op = |index: usize| {
@@ -105,4 +105,14 @@ fn the_cpu_alone_is_the_empty_interval() {
         assert_eq!(found.best.latency.ms(), 2.0);
         assert!(found.runner_up.expect("another").latency > found.best.latency);
     }
+}
+
+#[test]
+fn the_answer_has_exactly_its_fields() {
+    let text = r#"{"ops":[{"name":"a","cpu_ms":9,"gpu_ms":1,"h2d_ms":2,"s2d_ms":1},
+        {"name":"b","cpu_ms":1.5,"h2d_ms":9}],"nvme":true,"cost":"paper"}"#;
+    let table = Table::from_json(text).expect("a table");
+    let output = Output::of(&table, &search(&table).expect("found"));
+    let expected = r#"{"gpu_interval":[0,1],"gpu_ops":["a"],"compression":false,"nvme":["a"],"terms_ms":{"cpu":1.5,"h2d":0.0,"dc":0.0,"s2d":1.0},"latency_ms":1.5,"imbalance_ms":1.5,"candidates":6}"#;
+    assert_eq!(serde_json::to_string(&output).expect("numbers and names"), expected);
 }

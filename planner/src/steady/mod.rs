@@ -42,8 +42,12 @@ pub struct Steady {
 
 /// Runs a row of equal layers and looks at those in its middle.
 pub fn steady_layer(table: &Table, candidate: &Candidate, shape: &Shape) -> Steady {
-    let layer = LayerMap::streamed(candidate.clone());
-    let layers = vec![layer; WARM_LAYERS + MEAN_LAYERS + TAIL_LAYERS];
+    steady_map(table, &LayerMap::streamed(candidate, table.ops.len()), shape)
+}
+
+/// The same for a map that is no interval.
+pub fn steady_map(table: &Table, layer: &LayerMap, shape: &Shape) -> Steady {
+    let layers = vec![layer.clone(); WARM_LAYERS + MEAN_LAYERS + TAIL_LAYERS];
     let timeline = timeline(table, &layers, shape);
     let window =
         (timeline.layer_ends[WARM_LAYERS - 1], timeline.layer_ends[WARM_LAYERS + MEAN_LAYERS - 1]);

@@ -90,7 +90,7 @@ fn overlap_is_the_share_of_the_link_beside_the_cpu() {
 #[test]
 fn resident_layers_need_no_link() {
     let table = table(PAIR);
-    let streamed = LayerMap::streamed(Candidate::plain(0, 2));
+    let streamed = LayerMap::streamed(&Candidate::plain(0, 2), 2);
     let resident = LayerMap { weights_resident: true, kv_resident: true, ..streamed.clone() };
     let row = |layers: &[LayerMap]| {
         timeline(&table, layers, &Shape::default()).layer_ends[layers.len() - 1].ms()

@@ -52,7 +52,11 @@ impl Default for Shape {
 /// How one layer of the row runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerMap {
-    pub candidate: Candidate,
+    /// For each operation whether the GPU runs it; any set, not only an interval.
+    pub on_gpu: Vec<bool>,
+    pub compressed: bool,
+    /// Weights that come from NVMe.
+    pub nvme: Vec<usize>,
     /// Its weights stay in device memory, uncompressed.
     pub weights_resident: bool,
     /// Its KV stays in device memory, for what the GPU reads.
@@ -60,9 +64,23 @@ pub struct LayerMap {
 }
 
 impl LayerMap {
-    /// Nothing stays on the device.
-    pub const fn streamed(candidate: Candidate) -> LayerMap {
-        LayerMap { candidate, weights_resident: false, kv_resident: false }
+    /// Of devices; nothing stays on the GPU.
+    pub const fn of(on_gpu: Vec<bool>, compressed: bool) -> LayerMap {
+        let nvme = Vec::new();
+        LayerMap { on_gpu, compressed, nvme, weights_resident: false, kv_resident: false }
+    }
+
+    /// Of a candidate for a layer of `ops` operations; nothing stays on the device.
+    pub fn streamed(candidate: &Candidate, ops: usize) -> LayerMap {
+        LayerMap {
+            nvme: candidate.nvme.clone(),
+            ..LayerMap::of((0..ops).map(|op| candidate.on_gpu(op)).collect(), candidate.compressed)
+        }
+    }
+
+    /// Whether one device runs it whole.
+    fn is_uniform(&self) -> bool {
+        self.on_gpu.iter().all(|device| *device == self.on_gpu[0])
     }
 }
 
@@ -158,7 +176,7 @@ fn segments(layers: &[LayerMap], ops: usize) -> Vec<Vec<(usize, usize)>> {
     let mut uniform_before = false;
     for (layer, map) in layers.iter().enumerate() {
         for op in 0..ops {
-            let device = map.candidate.on_gpu(op);
+            let device = map.on_gpu[op];
             if last != Some(device) || (op == 0 && uniform_before) {
                 segments.push(Vec::new());
             }
@@ -167,8 +185,7 @@ fn segments(layers: &[LayerMap], ops: usize) -> Vec<Vec<(usize, usize)>> {
                 segment.push((layer, op));
             }
         }
-        let (start, end) = map.candidate.interval;
-        uniform_before = end == start || end - start == ops;
+        uniform_before = map.is_uniform();
     }
     segments
 }
@@ -190,7 +207,7 @@ impl Builder<'_> {
     /// One operation of one batch, and what must come to the device for it.
     fn run(&mut self, layer: usize, op: usize, batch: usize) {
         let map = &self.layers[layer];
-        let on_gpu = map.candidate.on_gpu(op);
+        let on_gpu = map.on_gpu[op];
         let state = &self.batches[batch];
         let before = self.dependencies[op].iter().map(|other| state.ends[*other]).max();
         let mut ready = before.unwrap_or(state.entered);
@@ -233,10 +250,9 @@ impl Builder<'_> {
         if let Some(arrived) = self.arrived.get(&(layer, op)) {
             return *arrived;
         }
-        let candidate = &self.layers[layer].candidate;
         let parity = layer % self.shape.weight_slots;
         let free = self.weight_free.get(&(op, parity)).copied().unwrap_or_default();
-        let arrived = if candidate.nvme.contains(&op) {
+        let arrived = if self.layers[layer].nvme.contains(&op) {
             let duration = self.costs.ops[op].s2d;
             self.push(Lane::S2d, layer, None, op, free, duration)
         } else {
@@ -248,13 +264,13 @@ impl Builder<'_> {
 
     /// One batch's KV; returns when it is ready for use, and its slot.
     fn stream_kv(&mut self, layer: usize, op: usize, batch: usize) -> (Ps, Option<(Ring, usize)>) {
-        let candidate = &self.layers[layer].candidate;
-        if self.costs.ops[op].transfer(candidate.compressed) == Ps::ZERO {
+        let map = &self.layers[layer];
+        if self.costs.ops[op].transfer(map.compressed) == Ps::ZERO {
             return (Ps::ZERO, None);
         }
         let kind = self.kinds[op];
-        let (start, end) = candidate.interval;
-        let parts = self.kinds[start..end].iter().filter(|other| **other == kind).count();
+        let streamed = |other: &usize| map.on_gpu[*other] && self.kinds[*other] == kind;
+        let parts = (0..self.kinds.len()).filter(streamed).count();
         let ring = (kind, self.shape.kv_slots * parts);
         let (used, frees) = self.kv_free.entry(ring).or_insert_with(|| (0, vec![Ps::ZERO; ring.1]));
         let slot = *used % ring.1;
@@ -265,7 +281,7 @@ impl Builder<'_> {
 
     /// Over the link, and decompressed behind it.
     fn transfer(&mut self, layer: usize, batch: Option<u32>, op: usize, free: Ps) -> Ps {
-        let compressed = self.layers[layer].candidate.compressed;
+        let compressed = self.layers[layer].compressed;
         let cost = self.costs.ops[op];
         let moved = self.push(Lane::H2d, layer, batch, op, free, cost.transfer(compressed));
         self.push(Lane::Decompress, layer, batch, op, moved, cost.decompression(compressed))
@@ -296,7 +312,7 @@ impl Builder<'_> {
     /// saving is taken from the fused operations in turn.
     fn fused_saving(&self, map: &LayerMap, op: usize, on_gpu: bool) -> Ps {
         let Some(fused) = &self.table.fused else { return Ps::ZERO };
-        let same = fused.range.clone().all(|other| map.candidate.on_gpu(other) == on_gpu);
+        let same = fused.range.clone().all(|other| map.on_gpu[other] == on_gpu);
         if !same || !fused.range.contains(&op) {
             return Ps::ZERO;
         }

@@ -1,0 +1,88 @@
+//! `--batches auto`: the N x B of highest predicted throughput that fits memory.
+
+/// Most batches tried; more hide nothing that these do not.
+const BATCHES_MAX: u32 = 8;
+/// Parts of the largest batch that are tried too: throughput need not grow with the batch.
+const SHARES: [(u32, u32); 5] = [(1, 1), (3, 4), (1, 2), (1, 4), (1, 8)];
+
+/// A shape and what it promises.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct BatchChoice {
+    /// N.
+    pub batches: u32,
+    /// B.
+    pub batch_size: u32,
+    pub tokens_per_s: f64,
+}
+
+/// Chooses among shapes with batches of at most `size_max` sequences. `fits` says whether a shape
+/// fits memory, where fewer sequences always fit if more do; `tokens_per_s` predicts it, `None` where
+/// it cannot. Fewer sequences win a tie. `None` when nothing fits.
+pub fn choose(
+    size_max: u32,
+    mut fits: impl FnMut(u32, u32) -> bool,
+    mut tokens_per_s: impl FnMut(u32, u32) -> Option<f64>,
+) -> Option<BatchChoice> {
+    let mut best: Option<BatchChoice> = None;
+    for batches in 1..=BATCHES_MAX {
+        let largest = largest(size_max, |size| fits(batches, size));
+        let mut sizes: Vec<u32> =
+            SHARES.iter().map(|(part, of)| largest * part / of).filter(|size| *size > 0).collect();
+        sizes.dedup();
+        for batch_size in sizes {
+            let Some(tokens_per_s) = tokens_per_s(batches, batch_size) else { continue };
+            let found = BatchChoice { batches, batch_size, tokens_per_s };
+            let better = |best: &BatchChoice| {
+                let fewer = batches * batch_size < best.batches * best.batch_size;
+                tokens_per_s > best.tokens_per_s || (tokens_per_s == best.tokens_per_s && fewer)
+            };
+            if best.as_ref().is_none_or(better) {
+                best = Some(found);
+            }
+        }
+    }
+    best
+}
+
+/// The largest size of at most `most` that fits; 0 when none does.
+fn largest(most: u32, mut fits: impl FnMut(u32) -> bool) -> u32 {
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::choose;
+
+    #[test]
+    fn the_edge_of_memory_wins_when_more_is_better() {
+        let fits = |n: u32, b: u32| n * b <= 240;
+        // Weights cost the same for all: throughput grows with the sequences.
+        let rate = |n: u32, b: u32| Some(f64::from(n * b) / (100.0 + f64::from(n * b)));
+        let found = choose(1000, fits, rate).expect("something fits");
+        assert_eq!(found.batches * found.batch_size, 240);
+    }
+
+    #[test]
+    fn smaller_batches_win_when_larger_ones_cost() {
+        let rate = |n: u32, b: u32| Some(if b > 30 { 1.0 } else { 2.0 + f64::from(n * b) });
+        let found = choose(100, |n, b| n * b <= 200, rate).expect("something fits");
+        assert!(found.batch_size <= 30, "{found:?}");
+        assert!(choose(100, |_, _| false, rate).is_none());
+        assert!(choose(100, |_, _| true, |_, _| None).is_none());
+    }
+
+    #[test]
+    fn fewer_sequences_win_a_tie() {
+        let found = choose(64, |_, _| true, |_, _| Some(1.0)).expect("something fits");
+        assert_eq!((found.batches, found.batch_size), (1, 8));
+    }
+}

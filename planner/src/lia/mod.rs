@@ -1,0 +1,142 @@
+//! LIA (ISCA '25): which of the six sublayers of a decoder layer the CPU computes, from roofline
+//! costs, for prefill and decode separately; all 64 vectors are priced.
+//!
+//! `p_i = 1` means CPU, as LIA's text and every policy it names have it. Eqs. 5, 8 and 9 are printed
+//! with the opposite sense; here a parameter or KV operand is loaded over the link when the sublayer
+//! runs on the GPU, computation uses the rates of the device it runs on, and fresh K and V are stored
+//! to the host when QKV ran on the GPU. Eq. 2 adds the parts up without overlap.
+
+mod latency;
+mod map;
+mod sublayer;
+#[cfg(test)]
+mod tests;
+
+pub use latency::{Part, latency_ms, parts};
+pub(crate) use map::sublayer_of;
+pub use map::{LiaError, device_map};
+pub use sublayer::{SUBLAYERS, Sublayer, sublayers};
+
+use model::config::{Dtype, ModelConfig};
+use serde::{Serialize, Serializer};
+
+use crate::machine::{Machine, MachineError};
+
+/// Where two of LIA's policies meet, eqs. 4, 6 and 9 make several vectors equal but for the small
+/// traffic of activations in eq. 8 (at the decode threshold the CPU may as well keep QKV). So close a
+/// win says nothing (LIA §7 gives the equations an error of 12%), and a run should not change its map
+/// for it.
+pub const NAMED_MARGIN: f64 = 1e-3;
+
+/// A step of inference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// All `length` tokens of every sequence.
+    Prefill,
+    /// One token a sequence over a cache of `length` positions.
+    Decode,
+}
+
+/// The offload vector `p`: for QKV mapping, Q x K^T, S x V, output projection, FC1, FC2 whether the
+/// CPU computes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vector(pub [bool; SUBLAYERS]);
+
+impl Vector {
+    /// "Full CPU Offloading" (LIA §7.1).
+    pub const FULL_CPU: Vector = Vector([true; SUBLAYERS]);
+    /// "Full GPU Compute".
+    pub const FULL_GPU: Vector = Vector([false; SUBLAYERS]);
+    /// "Partial CPU Offloading": attention on the CPU.
+    pub const PARTIAL_CPU: Vector = Vector([false, true, true, false, false, false]);
+
+    /// The three primary policies.
+    pub const NAMED: [Vector; 3] = [Vector::FULL_CPU, Vector::FULL_GPU, Vector::PARTIAL_CPU];
+
+    /// All 64.
+    pub fn all() -> impl Iterator<Item = Vector> {
+        (0u32..1 << SUBLAYERS).map(|bits| Vector(std::array::from_fn(|i| bits >> i & 1 == 1)))
+    }
+}
+
+impl Serialize for Vector {
+    /// `[p1..p6]`, 1 for CPU.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.map(u8::from).serialize(serializer)
+    }
+}
+
+/// What the equations look at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Case {
+    /// B, sequences.
+    pub batch: u32,
+    /// L, tokens: of the prompt in prefill, cached in decode.
+    pub length: u32,
+    pub dtype: Dtype,
+    /// The layer's parameters stay in device memory (LIA §5.2, optimisation 1).
+    pub resident: bool,
+}
+
+/// All vectors with their latencies, ms, the least first; of equal ones in the order of
+/// [`Vector::all`].
+///
+/// # Errors
+/// A number format that the description leaves out.
+pub fn ranking(
+    machine: &Machine,
+    config: &ModelConfig,
+    stage: Stage,
+    case: &Case,
+) -> Result<Vec<(Vector, f64)>, MachineError> {
+    let mut found = Vector::all()
+        .map(|vector| Ok((vector, latency_ms(machine, config, stage, case, vector)?)))
+        .collect::<Result<Vec<_>, MachineError>>()?;
+    found.sort_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(found)
+}
+
+/// The vector to use and its latency, ms: the least of all 64, except that the best of the three that
+/// LIA names is kept when it is within [`NAMED_MARGIN`] of it.
+///
+/// # Errors
+/// A number format that the description leaves out.
+pub fn best(
+    machine: &Machine,
+    config: &ModelConfig,
+    stage: Stage,
+    case: &Case,
+) -> Result<(Vector, f64), MachineError> {
+    let ranking = ranking(machine, config, stage, case)?;
+    let named = ranking.iter().find(|(vector, _)| Vector::NAMED.contains(vector));
+    Ok(match named {
+        Some(named) if named.1 <= ranking[0].1 * (1.0 + NAMED_MARGIN) => *named,
+        _ => ranking[0],
+    })
+}
+
+/// A layer's latency in both stages, ms.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LatencyMs {
+    pub prefill: f64,
+    pub decode: f64,
+}
+
+/// The answer of `coordinator plan --policy lia --json`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Output {
+    pub prefill: Vector,
+    pub decode: Vector,
+    pub latency_ms: LatencyMs,
+}
+
+/// The best vector of each stage, separately.
+///
+/// # Errors
+/// A number format that the description leaves out.
+pub fn plan(machine: &Machine, config: &ModelConfig, case: &Case) -> Result<Output, MachineError> {
+    let (prefill, prefill_ms) = best(machine, config, Stage::Prefill, case)?;
+    let (decode, decode_ms) = best(machine, config, Stage::Decode, case)?;
+    let latency_ms = LatencyMs { prefill: prefill_ms, decode: decode_ms };
+    Ok(Output { prefill, decode, latency_ms })
+}

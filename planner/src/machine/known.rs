@@ -1,0 +1,23 @@
+//! The machines that come with the project.
+
+use super::{Machine, MachineError};
+
+const FILES: [(&str, &str); 3] = [
+    ("ryzen7950x-a4000", include_str!("../../machines/ryzen7950x-a4000.toml")),
+    ("spr-a100", include_str!("../../machines/spr-a100.toml")),
+    ("spr-h100", include_str!("../../machines/spr-h100.toml")),
+];
+
+/// The machine of that name; `None` when there is none.
+///
+/// # Errors
+/// None for the files that a test has read; they are parsed like any other.
+pub fn known(name: &str) -> Option<Result<Machine, MachineError>> {
+    let (_, text) = FILES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name))?;
+    Some(Machine::from_toml(text))
+}
+
+/// All names, for error messages.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(name, _)| *name)
+}

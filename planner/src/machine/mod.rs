@@ -1,0 +1,142 @@
+//! Machines by description, for planning on hardware one does not have (`--machine FILE.toml`), and
+//! the operation table that a description predicts for a model and a workload.
+//!
+//! A description holds sustained rates and capacities. Time is bytes over a bandwidth plus operations
+//! over a throughput (LIA eq. 8): a roofline whose two limits do not overlap, which is also what the
+//! two batch sizes of Park-Egger figs. 6a and 7a show. GB and TFLOPS are powers of ten, GiB of two.
+
+mod known;
+mod op_costs;
+mod parse;
+#[cfg(test)]
+mod tests;
+
+pub use known::{known, names};
+pub use op_costs::{PrefillLayer, Stored, Workload, head_ms, op_costs, prefill_layer};
+pub use parse::MachineError;
+
+use model::config::Dtype;
+use serde::Deserialize;
+
+/// Sustained rates of one device in one number format.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rates {
+    /// Bytes of weights, GB/s.
+    pub linear_gbps: f64,
+    pub linear_tflops: f64,
+    /// Bytes of KV, GB/s.
+    pub attention_gbps: f64,
+    pub attention_tflops: f64,
+}
+
+/// The CPU.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cpu {
+    pub name: String,
+    pub bf16: Rates,
+    #[serde(default)]
+    pub f32: Option<Rates>,
+}
+
+/// The GPU.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpu {
+    pub name: String,
+    pub bf16: Rates,
+    #[serde(default)]
+    pub f32: Option<Rates>,
+    /// Bytes after decompression, GB/s; absent: no compressed maps are planned.
+    #[serde(default)]
+    pub decompress_gbps: Option<f64>,
+    /// Time of a decompression besides its bytes.
+    #[serde(default)]
+    pub decompress_overhead_ms: f64,
+}
+
+/// What joins host and device.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    pub h2d_gbps: f64,
+    pub d2h_gbps: f64,
+}
+
+/// Capacities, and the host memory's bandwidth for copies.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Capacity {
+    pub dram_gib: f64,
+    pub dram_gbps: f64,
+    pub vram_gib: f64,
+}
+
+/// A storage device that reads straight into device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nvme {
+    pub read_gbps: f64,
+}
+
+/// A machine.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    pub name: String,
+    pub cpu: Cpu,
+    pub gpu: Gpu,
+    pub link: Link,
+    pub memory: Capacity,
+    /// Read together; absent: no weights from NVMe.
+    #[serde(default)]
+    pub nvme: Vec<Nvme>,
+}
+
+impl Machine {
+    /// The CPU's rates.
+    ///
+    /// # Errors
+    /// A format that the description leaves out.
+    pub fn cpu_rates(&self, dtype: Dtype) -> Result<&Rates, MachineError> {
+        self.rates("cpu", &self.cpu.bf16, self.cpu.f32.as_ref(), dtype)
+    }
+
+    /// The GPU's rates.
+    ///
+    /// # Errors
+    /// A format that the description leaves out.
+    pub fn gpu_rates(&self, dtype: Dtype) -> Result<&Rates, MachineError> {
+        self.rates("gpu", &self.gpu.bf16, self.gpu.f32.as_ref(), dtype)
+    }
+
+    fn rates<'a>(
+        &self,
+        device: &'static str,
+        bf16: &'a Rates,
+        f32: Option<&'a Rates>,
+        dtype: Dtype,
+    ) -> Result<&'a Rates, MachineError> {
+        let absent = || MachineError::NoRates { machine: self.name.clone(), device };
+        match dtype {
+            Dtype::Bf16 => Ok(bf16),
+            Dtype::F32 => f32.ok_or_else(absent),
+        }
+    }
+
+    /// All storage devices together, GB/s; 0 without any.
+    pub fn nvme_gbps(&self) -> f64 {
+        self.nvme.iter().map(|device| device.read_gbps).sum()
+    }
+
+    /// Capacity of host memory.
+    pub fn dram_bytes(&self) -> u64 {
+        (self.memory.dram_gib * f64::from(1u32 << 30)) as u64
+    }
+
+    /// Capacity of device memory.
+    pub fn vram_bytes(&self) -> u64 {
+        (self.memory.vram_gib * f64::from(1u32 << 30)) as u64
+    }
+}

@@ -1,0 +1,119 @@
+//! Machine files, and what is refused about them: one sentence each.
+
+use super::{Machine, Rates};
+
+/// Why a description was not accepted.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum MachineError {
+    #[error("the machine file is not what it should be: {message} (line {line})")]
+    Toml { message: String, line: usize },
+    #[error("the machine file gives the machine no name")]
+    NoName,
+    #[error("{field} is {value}; it must be a finite number")]
+    NotFinite { field: String, value: f64 },
+    #[error("{field} is {value}; it must be more than 0")]
+    NotPositive { field: String, value: f64 },
+    #[error(
+        "{field} is {value}; that is not between {low} and {high} {unit}, so the unit is probably another"
+    )]
+    Absurd { field: String, value: f64, low: f64, high: f64, unit: &'static str },
+    #[error(
+        "link.{field} is {value} GB/s, more than the {gpu} GB/s of the GPU's own memory; it is in GB/s, not Gbit/s"
+    )]
+    LinkTooFast { field: &'static str, value: f64, gpu: f64 },
+    #[error(
+        "memory.vram_gib is {vram}, more than sixteen times the {dram} GiB of host memory; both are in GiB"
+    )]
+    VramAboveDram { vram: f64, dram: f64 },
+    #[error(
+        "{machine} is described without {device}.f32 rates, so --dtype f32 cannot be planned for it"
+    )]
+    NoRates { machine: String, device: &'static str },
+    #[error(
+        "{machine} is described without gpu.decompress_gbps, so compression cannot be planned for it"
+    )]
+    NoDecompression { machine: String },
+}
+
+/// Allowed range of a figure and its unit.
+type Bounds = (f64, f64, &'static str);
+
+const BANDWIDTH: Bounds = (0.01, 50_000.0, "GB/s");
+const THROUGHPUT: Bounds = (0.001, 50_000.0, "TFLOPS");
+const CAPACITY: Bounds = (0.01, 100_000.0, "GiB");
+const OVERHEAD_MAX_MS: f64 = 1000.0;
+
+impl Machine {
+    /// Reads a `--machine` file.
+    ///
+    /// # Errors
+    /// Text that is no such description, with the line; figures that are missing or cannot be.
+    pub fn from_toml(text: &str) -> Result<Machine, MachineError> {
+        let machine: Machine = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+            let message = error.message().trim().replace('\n', ", ");
+            MachineError::Toml { message, line }
+        })?;
+        machine.validate()?;
+        Ok(machine)
+    }
+
+    fn validate(&self) -> Result<(), MachineError> {
+        if self.name.trim().is_empty() {
+            return Err(MachineError::NoName);
+        }
+        rates("cpu.bf16", Some(&self.cpu.bf16))?;
+        rates("cpu.f32", self.cpu.f32.as_ref())?;
+        rates("gpu.bf16", Some(&self.gpu.bf16))?;
+        rates("gpu.f32", self.gpu.f32.as_ref())?;
+        if let Some(decompress) = self.gpu.decompress_gbps {
+            within("gpu.decompress_gbps", decompress, BANDWIDTH)?;
+        }
+        let overhead = self.gpu.decompress_overhead_ms;
+        if overhead != 0.0 {
+            within("gpu.decompress_overhead_ms", overhead, (0.0, OVERHEAD_MAX_MS, "ms"))?;
+        }
+        within("link.h2d_gbps", self.link.h2d_gbps, BANDWIDTH)?;
+        within("link.d2h_gbps", self.link.d2h_gbps, BANDWIDTH)?;
+        within("memory.dram_gib", self.memory.dram_gib, CAPACITY)?;
+        within("memory.dram_gbps", self.memory.dram_gbps, BANDWIDTH)?;
+        within("memory.vram_gib", self.memory.vram_gib, CAPACITY)?;
+        for (index, device) in self.nvme.iter().enumerate() {
+            within(&format!("nvme[{index}].read_gbps"), device.read_gbps, BANDWIDTH)?;
+        }
+        let gpu = self.gpu.bf16.linear_gbps;
+        for (field, value) in [("h2d_gbps", self.link.h2d_gbps), ("d2h_gbps", self.link.d2h_gbps)] {
+            if value > gpu {
+                return Err(MachineError::LinkTooFast { field, value, gpu });
+            }
+        }
+        let (vram, dram) = (self.memory.vram_gib, self.memory.dram_gib);
+        if vram > dram * 16.0 {
+            return Err(MachineError::VramAboveDram { vram, dram });
+        }
+        Ok(())
+    }
+}
+
+fn rates(name: &str, rates: Option<&Rates>) -> Result<(), MachineError> {
+    let Some(rates) = rates else { return Ok(()) };
+    within(&format!("{name}.linear_gbps"), rates.linear_gbps, BANDWIDTH)?;
+    within(&format!("{name}.linear_tflops"), rates.linear_tflops, THROUGHPUT)?;
+    within(&format!("{name}.attention_gbps"), rates.attention_gbps, BANDWIDTH)?;
+    within(&format!("{name}.attention_tflops"), rates.attention_tflops, THROUGHPUT)
+}
+
+fn within(field: &str, value: f64, (low, high, unit): Bounds) -> Result<(), MachineError> {
+    let field = || field.to_owned();
+    if !value.is_finite() {
+        return Err(MachineError::NotFinite { field: field(), value });
+    }
+    if value <= 0.0 {
+        return Err(MachineError::NotPositive { field: field(), value });
+    }
+    if !(low..=high).contains(&value) {
+        return Err(MachineError::Absurd { field: field(), value, low, high, unit });
+    }
+    Ok(())
+}
