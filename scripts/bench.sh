@@ -1,22 +1,51 @@
 #!/bin/sh
-# `make bench`: four true OPT-30B layers with random weights, all on the CPU and split with the emulated
-# device. Prints a row each, and appends one JSON line with commit and machine to out/bench.jsonl.
-# MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case.
+# `make bench`, about 15 minutes with everything; each row stands beside its goal.
+# 1. The kernels over kernels/cases.txt, each beside what memory and arithmetic allow.
+# 2. Four true OPT-30B layers with random weights, all on the CPU and split with the emulated device;
+#    appends one JSON line with commit and machine to out/bench.jsonl.
+# 3. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
+#    is, the linears in turn with oneDNN.
+# ONLY=kernels, layers or peers runs one of them. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
 
 say() { echo "+ $*"; "$@"; }
+wanted() { [ -z "${ONLY:-}" ] || [ "$ONLY" = "$1" ]; }
 
 say cargo build --release --package coordinator
-coordinator=${CARGO_TARGET_DIR:-target}/release/coordinator
+say cargo build --release --package kernels --example roofline
+release=${CARGO_TARGET_DIR:-target}/release
 mkdir -p out
-bench() {
+layers() {
     name=$1
     shift
-    say "$coordinator" --model "${MODEL:-opt-30b}" --dummy-weights --layers "${LAYERS:-4}" \
+    say "$release/coordinator" --model "${MODEL:-opt-30b}" --dummy-weights --layers "${LAYERS:-4}" \
         --batches "${BATCHES:-2x8}" --prompt-len "${PROMPT_LEN:-64}" --gen-len "${GEN_LEN:-8}" \
         --report "out/bench-$name.json" "$@"
 }
-bench cpu --policy cpu-only
-bench split --device emulated --split "${SPLIT:-scores:ln1}"
-say python3 scripts/bench_rows.py out/bench.jsonl out/bench-cpu.json out/bench-split.json
+
+if wanted kernels; then
+    rm -f out/roofline.jsonl
+    say "$release/examples/roofline" --samples "${SAMPLES:-5}" --json out/roofline.jsonl
+fi
+if wanted layers; then
+    layers cpu --policy cpu-only
+    layers split --device emulated --split "${SPLIT:-scores:ln1}"
+    say python3 scripts/bench_rows.py out/bench.jsonl out/bench-cpu.json out/bench-split.json
+fi
+if wanted peers; then
+    if [ -z "${PEERS:-}" ]; then
+        echo "Peers are not compared: make them with scripts/peers.sh DIR, then make bench PEERS=DIR."
+    else
+        rm -f out/llama.jsonl out/torch.jsonl
+        say python3 scripts/peers/llama.py "$PEERS" --coordinator "$release/coordinator" \
+            --roofline "$release/examples/roofline" --rounds "${ROUNDS:-2}" --json out/llama.jsonl
+        if [ -x "$PEERS/torch/bin/python" ]; then
+            say python3 scripts/peers/torch_linear.py --torch "$PEERS/torch/bin/python" \
+                --roofline "$release/examples/roofline" --samples "${ROUNDS:-2}" --json out/torch.jsonl
+        else
+            echo "oneDNN is not compared: scripts/peers.sh $PEERS --torch installs it."
+        fi
+    fi
+fi

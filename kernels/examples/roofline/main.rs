@@ -79,7 +79,8 @@ fn run(options: &Options) -> Result<(), String> {
     // The first measurement brings up pages and clocks.
     meter.measure(memory.words());
     if options.check {
-        println!("{}", peaks_json(meter.measure(memory.words())));
+        let several = [(); 5].map(|()| meter.measure(memory.words()));
+        println!("{}", peaks_json(Peaks::median(&several)));
         return Ok(());
     }
     if options.serve {
