@@ -27,14 +27,16 @@ mod rope;
 mod sample;
 mod scratch;
 mod simd;
+mod threads;
 mod variant;
 
 pub use attention::{AttentionShape, Unit, scores_len};
 pub use element::Element;
 pub use linear::{Linear, LinearOut};
-pub use pool::Pool;
+pub use pool::{Pool, PoolOptions};
 pub use sample::{SampleScratch, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
+pub use threads::ThreadLimits;
 pub use variant::{VARIANT_ENV, Variant, VariantError};
 
 use scratch::{AlignedBuffer, ThreadScratch};
@@ -45,6 +47,7 @@ pub struct Kernels {
     variant: Variant,
     limits: ScratchLimits,
     pool: Pool,
+    thread_limits: ThreadLimits,
     /// Packed activations of a linear, read by all threads.
     packed: AlignedBuffer,
     per_thread: ThreadScratch,
@@ -82,15 +85,29 @@ impl Kernels {
         threads: usize,
         limits: ScratchLimits,
     ) -> Result<Kernels, std::io::Error> {
+        Ok(Self::assemble(variant, Pool::new(threads)?, limits))
+    }
+
+    /// As [`Kernels::new`], on a pool that says where its threads run and whether they spin.
+    ///
+    /// # Panics
+    /// This machine cannot run `variant`.
+    pub fn with_pool(variant: Variant, pool: Pool, limits: ScratchLimits) -> Kernels {
+        assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
+        Self::assemble(variant, pool, limits)
+    }
+
+    fn assemble(variant: Variant, pool: Pool, limits: ScratchLimits) -> Kernels {
         let thread_len =
             linear::thread_len().max(attention::thread_len(&limits)).max(rope::thread_len(&limits));
-        Ok(Kernels {
+        Kernels {
             variant,
             limits,
-            pool: Pool::new(threads)?,
+            thread_limits: ThreadLimits::default(),
             packed: AlignedBuffer::new(linear::packed_len(limits.rows, limits.linear_inputs)),
-            per_thread: ThreadScratch::new(threads, thread_len),
-        })
+            per_thread: ThreadScratch::new(pool.threads(), thread_len),
+            pool,
+        }
     }
 
     /// The instruction set in use.
@@ -101,19 +118,6 @@ impl Kernels {
     /// Threads that work on a call, the caller included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
-    }
-
-    /// Runs `tasks` tasks over the pool, or on the calling thread alone when all of them together
-    /// touch so few bytes that waking another thread would take longer.
-    fn run_sized(&self, tasks: usize, bytes: usize, function: &(dyn Fn(usize, usize) + Sync)) {
-        const WORTH_WAKING_BYTES: usize = 128 << 10;
-        if bytes < WORTH_WAKING_BYTES {
-            for task in 0..tasks {
-                function(task, 0);
-            }
-        } else {
-            self.pool.run(tasks, function);
-        }
     }
 }
 

@@ -20,6 +20,7 @@ const ATOMICS_FENCE: &str = "shm/src/sync.rs";
 const EDGES: &[(&str, &[&str])] = &[
     ("shm", &[]),
     ("model", &[]),
+    ("machine", &[]),
     ("kernels", &["model", "shm"]),
     ("program", &["model"]),
     ("planner", &["model", "program"]),

@@ -219,7 +219,7 @@ impl Kernels {
         let positions: usize = units.iter().map(|unit| unit.positions() * unit.rows as usize).sum();
         let bytes = 2 * positions * shape.head_dim * size_of::<T>();
         let (variant, per_thread) = (self.variant, &self.per_thread);
-        self.run_sized(units.len() * blocks, bytes, &|task, thread| {
+        self.run_attention(units.len() * blocks, bytes, &|task, thread| {
             let unit = units[task / blocks];
             // The last rows see the most positions: heaviest first evens out the end of the run.
             let first = (blocks - 1 - task % blocks) * block_rows;

@@ -120,7 +120,7 @@ impl Kernels {
         };
         if pass.rows * pass.k >= PARALLEL_PACK {
             let chunk = 8;
-            self.pool.run(pass.rows.div_ceil(chunk), &|task, _| {
+            self.run_linear(pass.rows.div_ceil(chunk), &|task, _| {
                 pack(task * chunk, chunk.min(pass.rows - task * chunk));
             });
         } else {
@@ -128,7 +128,7 @@ impl Kernels {
         }
         let row_blocks = pass.rows.div_ceil(TASK_ROWS);
         let block_rows = pass.rows.div_ceil(row_blocks);
-        self.pool.run(pass.n.div_ceil(TASK_COLS) * row_blocks, &|task, thread| {
+        self.run_linear(pass.n.div_ceil(TASK_COLS) * row_blocks, &|task, thread| {
             // Row blocks of the same columns follow each other: the weight comes from memory once.
             let (block, columns) = (task % row_blocks, task / row_blocks);
             let rows = block * block_rows..pass.rows.min((block + 1) * block_rows);

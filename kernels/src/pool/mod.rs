@@ -1,0 +1,203 @@
+//! A pool of persistent threads for one worker process: one op at a time is cut into tasks that the
+//! threads share out.
+//!
+//! - The caller is thread 0 and works too; a pool of one thread spawns none.
+//! - Every thread first takes its own contiguous range of the tasks, so that from step to step the
+//!   same thread reads the same weights and no two threads fetch the same pages; a thread that is
+//!   done helps the others.
+//! - A run allocates nothing and takes no lock. A thread that wakes late finds its tasks taken and
+//!   the run closed, so a short op never pays for a slow wake-up.
+//! - Between runs the threads sleep on a futex each, after spinning for as long as
+//!   [`Pool::set_spin`] allows: nothing by default, because spinning threads take cores from whom
+//!   they wait for. At the end of a run the caller spins while others finish their last tasks.
+//! - Threads may be pinned to CPUs; then the caller is too, from its first run on.
+//! - A panic in a task aborts the process: a worker that lost a thread in the middle of an op must
+//!   not signal its timeline.
+
+mod rendezvous;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use shm::sync::{AtomicUsize, Ordering};
+
+use rendezvous::Rendezvous;
+
+/// A task function: `(task, thread)`.
+type Task<'a> = &'a (dyn Fn(usize, usize) + Sync + 'a);
+
+/// How a pool is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Threads that work on a run, the caller included; at least 1.
+    pub threads: usize,
+    /// CPU of each thread in the system's numbering, the caller's first; empty: nobody is pinned.
+    /// More CPUs than threads are ignored.
+    pub cpus: Vec<usize>,
+    /// See [`Pool::set_spin`].
+    pub spin: Duration,
+}
+
+impl PoolOptions {
+    /// A pool of `threads` threads that are not pinned and do not spin between runs.
+    pub fn unpinned(threads: usize) -> PoolOptions {
+        PoolOptions { threads, cpus: Vec::new(), spin: Duration::ZERO }
+    }
+}
+
+/// See the module header.
+pub struct Pool {
+    shared: Arc<Rendezvous>,
+    workers: Vec<JoinHandle<()>>,
+    /// Where the caller is to run, until it has been pinned.
+    caller_cpu: Cell<Option<usize>>,
+    /// Guards against a task that calls `run` again; also makes the pool `!Sync`: one run at a time.
+    running: Cell<bool>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("threads", &self.threads()).finish_non_exhaustive()
+    }
+}
+
+/// Aborts when dropped by unwinding.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}
+
+impl Pool {
+    /// A pool of `threads` threads that are not pinned and do not spin between runs.
+    ///
+    /// # Errors
+    /// As [`Pool::with_options`].
+    pub fn new(threads: usize) -> std::io::Result<Pool> {
+        Pool::with_options(&PoolOptions::unpinned(threads))
+    }
+
+    /// Starts `options.threads - 1` threads.
+    ///
+    /// # Errors
+    /// The system refused to start a thread, or to let one run on its CPU (offline, or outside what
+    /// this process may use).
+    ///
+    /// # Panics
+    /// No threads, or CPUs for some of the threads only.
+    pub fn with_options(options: &PoolOptions) -> std::io::Result<Pool> {
+        let PoolOptions { threads, ref cpus, spin } = *options;
+        assert!(threads >= 1, "a pool has at least the calling thread");
+        assert!(cpus.is_empty() || cpus.len() >= threads, "every thread has a CPU, or none has");
+        let mut pool = Pool {
+            shared: Arc::new(Rendezvous::new(threads)),
+            workers: Vec::with_capacity(threads - 1),
+            caller_cpu: Cell::new(cpus.first().copied()),
+            running: Cell::new(false),
+        };
+        pool.set_spin(spin);
+        let started = Arc::new(AtomicUsize::new(0));
+        let refused = Arc::new(std::sync::Mutex::new(None));
+        for thread in 1..threads {
+            let (shared, started) = (Arc::clone(&pool.shared), Arc::clone(&started));
+            let (refused, cpu) = (Arc::clone(&refused), cpus.get(thread).copied());
+            let body = move || {
+                if let Some(Err(error)) = cpu.map(pin_this_thread) {
+                    refused
+                        .lock()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner)
+                        .replace(error);
+                }
+                drop(refused);
+                started.fetch_add(1, Ordering::Release);
+                drop(started);
+                let guard = AbortOnPanic;
+                shared.serve(thread);
+                std::mem::forget(guard);
+            };
+            let name = format!("kernels-{thread}");
+            pool.workers.push(std::thread::Builder::new().name(name).spawn(body)?);
+        }
+        // A starting thread allocates; afterwards nothing does, so its start belongs here.
+        while started.load(Ordering::Acquire) < threads - 1 {
+            std::thread::yield_now();
+        }
+        let error = refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        error.map_or(Ok(pool), Err)
+    }
+
+    /// Threads that work on a run, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// For how long a thread that has nothing to do looks out for the next run before it sleeps. A
+    /// sleeping thread joins microseconds later, and waking it costs the caller a system call; a
+    /// spinning one keeps its core from others. So allow it only while all threads that can be busy
+    /// have cores of their own.
+    pub fn set_spin(&self, spin: Duration) {
+        self.shared.set_spin(spin);
+    }
+
+    /// Calls `function(task, thread)` once for every task in `0..tasks` and returns when all have
+    /// returned. `thread` is below [`Pool::threads`], and no two calls with the same `thread` overlap.
+    pub fn run(&self, tasks: usize, function: &(dyn Fn(usize, usize) + Sync)) {
+        self.run_on(usize::MAX, tasks, function);
+    }
+
+    /// As [`Pool::run`], on the first `threads_max` threads only (at least the caller).
+    pub fn run_on(
+        &self,
+        threads_max: usize,
+        tasks: usize,
+        function: &(dyn Fn(usize, usize) + Sync),
+    ) {
+        assert!(!self.running.replace(true), "a task must not start a run of its own pool");
+        if let Some(cpu) = self.caller_cpu.take() {
+            // The pool's own threads were pinned when they started; a caller that may not run
+            // there is no reason to end the run, it only runs where the system puts it.
+            let _ = pin_this_thread(cpu);
+        }
+        let guard = AbortOnPanic;
+        let threads = threads_max.min(self.threads()).min(tasks);
+        if threads <= 1 {
+            for task in 0..tasks {
+                function(task, 0);
+            }
+        } else {
+            self.shared.run(threads, tasks, function);
+        }
+        std::mem::forget(guard);
+        self.running.set(false);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop();
+        for worker in self.workers.drain(..) {
+            // A worker cannot panic: tasks abort, and the loop around them has nothing to panic at.
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Lets the calling thread run on `cpu` only.
+fn pin_this_thread(cpu: usize) -> std::io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(std::io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}

@@ -1,0 +1,64 @@
+//! How many threads of the pool work on a call: limits per class of operation, and the calling thread
+//! alone where waking others costs more than they do.
+
+use crate::Kernels;
+
+/// Most threads that one call of a class uses, the caller included; by default all. For each class
+/// the fastest number differs: linears stop gaining when memory is saturated, small operations when
+/// the hand-over costs more than the work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ThreadLimits {
+    pub linear: usize,
+    pub attention: usize,
+    /// Norms, rope, embedding, sampling.
+    pub small: usize,
+}
+
+impl Default for ThreadLimits {
+    fn default() -> Self {
+        ThreadLimits { linear: usize::MAX, attention: usize::MAX, small: usize::MAX }
+    }
+}
+
+/// Bytes a small operation has to touch before a second thread pays; see `small_speed`.
+const WORTH_SHARING_BYTES: usize = 128 << 10;
+
+impl Kernels {
+    /// Limits the threads of every later call.
+    pub fn set_thread_limits(&mut self, limits: ThreadLimits) {
+        self.thread_limits = limits;
+    }
+
+    /// For how long idle threads look out for the next call before they sleep; see
+    /// [`crate::Pool::set_spin`].
+    pub fn set_spin(&self, spin: std::time::Duration) {
+        self.pool.set_spin(spin);
+    }
+
+    /// Tasks of a linear.
+    pub(crate) fn run_linear(&self, tasks: usize, function: &(dyn Fn(usize, usize) + Sync)) {
+        self.pool.run_on(self.thread_limits.linear, tasks, function);
+    }
+
+    /// Tasks of attention that touch `bytes` bytes together.
+    pub(crate) fn run_attention(
+        &self,
+        tasks: usize,
+        bytes: usize,
+        function: &(dyn Fn(usize, usize) + Sync),
+    ) {
+        let limit = if bytes < WORTH_SHARING_BYTES { 1 } else { self.thread_limits.attention };
+        self.pool.run_on(limit, tasks, function);
+    }
+
+    /// Tasks of a small operation that touch `bytes` bytes together.
+    pub(crate) fn run_sized(
+        &self,
+        tasks: usize,
+        bytes: usize,
+        function: &(dyn Fn(usize, usize) + Sync),
+    ) {
+        let limit = if bytes < WORTH_SHARING_BYTES { 1 } else { self.thread_limits.small };
+        self.pool.run_on(limit, tasks, function);
+    }
+}

@@ -1,0 +1,217 @@
+//! Cores, caches and memory, read through hwloc and cut down to what this process may use.
+
+use hwlocality::Topology as Hwloc;
+use hwlocality::object::TopologyObject;
+use hwlocality::object::attributes::ObjectAttributes;
+use hwlocality::object::types::ObjectType;
+use rustix::thread::{CpuSet, sched_getaffinity};
+use serde::{Deserialize, Serialize};
+
+/// Why the topology cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TopologyError {
+    /// hwloc failed.
+    #[error("The machine's cores and caches cannot be read through hwloc: {0}.")]
+    Hwloc(String),
+    /// The system does not say where this process may run.
+    #[error("The system does not say which CPUs this process may use: {0}.")]
+    Affinity(#[source] std::io::Error),
+    /// No CPU is left after the affinity mask.
+    #[error("hwloc finds no core among the CPUs that this process may use.")]
+    NoCore,
+}
+
+/// A physical core, as far as this process may use it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Core {
+    /// Its hardware threads in the system's numbering, ascending; never empty.
+    pub cpus: Vec<usize>,
+    /// Index into [`Topology::packages`].
+    pub package: usize,
+    /// Index into [`Topology::l3`]; `None` without an L3 cache, or when the system hides it.
+    pub l3: Option<usize>,
+    /// Index into [`Topology::numa_nodes`]; `None` when hwloc finds no memory near the core.
+    pub numa_node: Option<usize>,
+    /// L1 data cache; 0 when unknown.
+    pub l1d_bytes: u64,
+    /// L2 cache; 0 when unknown. Shared if [`Core::l2_cores`] is above 1.
+    pub l2_bytes: u64,
+    /// Cores that share the L2 cache, this one included.
+    pub l2_cores: usize,
+}
+
+/// A processor package (socket).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Package {
+    /// As the processor calls itself; empty when unknown.
+    pub model: String,
+}
+
+/// A cache that several cores share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharedCache {
+    /// 0 when unknown.
+    pub size_bytes: u64,
+}
+
+/// A memory controller's memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// The system's number.
+    pub os_index: usize,
+    /// 0 when unknown.
+    pub memory_bytes: u64,
+}
+
+/// The machine as this process may use it: CPUs outside its affinity mask and its cgroup are left
+/// out, and cores without any CPU with them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topology {
+    /// In the order of the hardware: neighbours share caches.
+    pub cores: Vec<Core>,
+    pub packages: Vec<Package>,
+    pub l3: Vec<SharedCache>,
+    pub numa_nodes: Vec<NumaNode>,
+}
+
+/// Which cores threads get first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Placement {
+    /// Neighbours first: threads share caches and a memory controller.
+    Packed,
+    /// In turn from each L3 domain: threads share as little as possible, and few of them already
+    /// reach every memory channel.
+    Spread,
+}
+
+impl Topology {
+    /// Reads this machine.
+    ///
+    /// # Errors
+    /// hwloc or the system refuses, or nothing is left for this process.
+    pub fn read() -> Result<Topology, TopologyError> {
+        let hwloc = Hwloc::new().map_err(|error| TopologyError::Hwloc(error.to_string()))?;
+        let mask =
+            sched_getaffinity(None).map_err(|errno| TopologyError::Affinity(errno.into()))?;
+        Topology::of(&hwloc, |cpu| cpu < CpuSet::MAX_CPU && mask.is_set(cpu))
+    }
+
+    /// The part of `hwloc` whose CPUs are `allowed`.
+    pub(crate) fn of(
+        hwloc: &Hwloc,
+        allowed: impl Fn(usize) -> bool,
+    ) -> Result<Topology, TopologyError> {
+        let numa_nodes: Vec<&TopologyObject> =
+            hwloc.objects_with_type(ObjectType::NUMANode).collect();
+        let mut cores = Vec::new();
+        for object in hwloc.objects_with_type(ObjectType::Core) {
+            let cpus: Vec<usize> = cpus_of(object).filter(|cpu| allowed(*cpu)).collect();
+            if cpus.is_empty() {
+                continue;
+            }
+            let cache = |kind| object.first_ancestor_with_type(kind);
+            let l2 = cache(ObjectType::L2Cache);
+            let near = |node: &&TopologyObject| cpus_of(node).any(|cpu| cpu == cpus[0]);
+            cores.push(Core {
+                package: index_of(object, ObjectType::Package).unwrap_or(0),
+                l3: index_of(object, ObjectType::L3Cache),
+                numa_node: numa_nodes.iter().position(near),
+                l1d_bytes: cache(ObjectType::L1Cache).map_or(0, cache_bytes),
+                l2_bytes: l2.map_or(0, cache_bytes),
+                l2_cores: l2.map_or(1, |l2| cores_inside(hwloc, l2)),
+                cpus,
+            });
+        }
+        if cores.is_empty() {
+            return Err(TopologyError::NoCore);
+        }
+        let mut packages: Vec<Package> = hwloc
+            .objects_with_type(ObjectType::Package)
+            .map(|package| Package { model: info(package, "CPUModel") })
+            .collect();
+        if packages.is_empty() {
+            packages.push(Package { model: String::new() });
+        }
+        let l3 = hwloc.objects_with_type(ObjectType::L3Cache);
+        Ok(Topology {
+            cores,
+            packages,
+            l3: l3.map(|cache| SharedCache { size_bytes: cache_bytes(cache) }).collect(),
+            numa_nodes: numa_nodes.into_iter().map(numa_node).collect(),
+        })
+    }
+
+    /// CPUs in the order in which compute threads take them: one of every core first, further
+    /// hardware threads of the cores last, because siblings share the units that kernels keep busy.
+    pub fn cpus(&self, placement: Placement) -> Vec<usize> {
+        let order = match placement {
+            Placement::Packed => (0..self.cores.len()).collect(),
+            Placement::Spread => self.spread(),
+        };
+        let siblings_max = self.cores.iter().map(|core| core.cpus.len()).max().unwrap_or(0);
+        (0..siblings_max)
+            .flat_map(|sibling| order.iter().map(move |core| (*core, sibling)))
+            .filter_map(|(core, sibling)| self.cores[core].cpus.get(sibling).copied())
+            .collect()
+    }
+
+    /// Hardware threads this process may use.
+    pub fn cpu_count(&self) -> usize {
+        self.cores.iter().map(|core| core.cpus.len()).sum()
+    }
+
+    /// Cores, the first of each L3 domain, then the second of each, and so on. Domains alternate
+    /// between packages.
+    fn spread(&self) -> Vec<usize> {
+        let mut rank_in_domain = std::collections::BTreeMap::new();
+        let mut rank_of_domain = std::collections::BTreeMap::new();
+        let mut keyed: Vec<_> = (0..self.cores.len())
+            .map(|index| {
+                let core = &self.cores[index];
+                let domain = (core.package, core.l3);
+                let domains_before = rank_of_domain
+                    .range((core.package, None)..domain)
+                    .filter(|(other, _)| **other != domain)
+                    .count();
+                rank_of_domain.entry(domain).or_insert(());
+                let rank = rank_in_domain.entry(domain).or_insert(0usize);
+                *rank += 1;
+                (*rank, domains_before, core.package, index)
+            })
+            .collect();
+        keyed.sort_unstable();
+        keyed.into_iter().map(|(.., index)| index).collect()
+    }
+}
+
+fn cpus_of(object: &TopologyObject) -> impl Iterator<Item = usize> + '_ {
+    object.cpuset().into_iter().flat_map(|set| set.iter_set().map(usize::from).collect::<Vec<_>>())
+}
+
+/// Index of the ancestor of `kind` among all objects of its kind.
+fn index_of(object: &TopologyObject, kind: ObjectType) -> Option<usize> {
+    object.first_ancestor_with_type(kind).map(TopologyObject::logical_index)
+}
+
+fn cores_inside(hwloc: &Hwloc, cache: &TopologyObject) -> usize {
+    hwloc.objects_with_type(ObjectType::Core).filter(|core| core.is_in_subtree(cache)).count()
+}
+
+fn cache_bytes(object: &TopologyObject) -> u64 {
+    match object.attributes() {
+        Some(ObjectAttributes::Cache(cache)) => cache.size().map_or(0, u64::from),
+        _ => 0,
+    }
+}
+
+fn numa_node(object: &TopologyObject) -> NumaNode {
+    let memory_bytes = match object.attributes() {
+        Some(ObjectAttributes::NUMANode(node)) => node.local_memory().map_or(0, u64::from),
+        _ => 0,
+    };
+    NumaNode { os_index: object.os_index().unwrap_or(0), memory_bytes }
+}
+
+fn info(object: &TopologyObject, key: &str) -> String {
+    object.info(key).map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+}
