@@ -179,3 +179,27 @@ fn chunked_scores_balance_two_batches() {
         assert!(output.latency_ms >= output.terms_ms.cpu);
     }
 }
+
+/// Every weight in four parts, each from NVMe or not: far more than 2^16 maps, found by bounds. A
+/// finer cut is never worse.
+#[test]
+fn weights_in_parts_are_searched_by_bounds() {
+    let mut table = Table { nvme: true, compression: Compression::Search, ..paper::single_batch() };
+    let (_, whole) = answer(&table);
+    for name in ["Q", "K", "V", "Output", "FC.0", "FC.1"] {
+        table = table.with_chunks(name, 4).expect("an operation");
+    }
+    let start = std::time::Instant::now();
+    let (found, output) = answer(&table);
+    println!(
+        "{} operations, {} maps: {} ms, GPU {:?}, NVMe {:?}; searched in {:?}",
+        table.ops.len(),
+        found.candidates,
+        output.latency_ms,
+        output.gpu_interval,
+        output.nvme,
+        start.elapsed()
+    );
+    assert!(!found.exhaustive && found.candidates > 1 << 24);
+    assert!(output.latency_ms <= whole.latency_ms);
+}
