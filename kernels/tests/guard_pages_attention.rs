@@ -1,0 +1,148 @@
+//! Attention reads and writes nothing beyond an operand; see `guard_pages`.
+
+mod common;
+mod guarded;
+
+use common::{Random, bits, kernels, poison, variants};
+use guarded::{Guarded, SIDES, set_case};
+use half::bf16;
+use kernels::{AttentionShape, Element, Kernels, Unit, scores_len};
+
+/// Sequences of `(fresh rows, cached positions)`, every KV head a unit, without gaps anywhere.
+struct Batch {
+    shape: AttentionShape,
+    units: Vec<Unit>,
+    rows: usize,
+    cache: usize,
+    scores: usize,
+}
+
+/// `room` is what the cache has for positions to be appended: none when only read.
+fn batch(
+    (heads, kv_heads, head_dim): (usize, usize, usize),
+    sequences: &[(usize, usize)],
+    room: bool,
+) -> Batch {
+    let shape = AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
+    let mut batch = Batch { shape, units: Vec::new(), rows: 0, cache: 0, scores: 0 };
+    for &(fresh, past) in sequences {
+        for kv_head in 0..kv_heads {
+            batch.units.push(Unit {
+                row0: batch.rows as u32,
+                rows: fresh as u32,
+                past: past as u32,
+                kv_head: kv_head as u32,
+                cache_offset: batch.cache,
+                scores_offset: batch.scores,
+            });
+            batch.cache += (past + if room { fresh } else { 0 }) * head_dim;
+            batch.scores += scores_len(&shape, fresh, past);
+        }
+        batch.rows += fresh;
+    }
+    batch
+}
+
+const SHAPES: [(usize, usize, usize); 6] =
+    [(1, 1, 1), (3, 3, 33), (6, 2, 64), (4, 2, 80), (7, 1, 128), (5, 5, 17)];
+const SEQUENCES: [&[(usize, usize)]; 6] = [
+    &[(1, 0)],
+    &[(1, 1), (1, 2)],
+    &[(3, 15), (1, 17)],
+    &[(17, 0), (1, 63)],
+    &[(1, 33), (5, 65), (2, 31)],
+    &[(1, 129), (1, 300)],
+];
+
+fn check_reads<T: Element>(kernels: &Kernels) {
+    for (index, (dims, sequences)) in
+        SHAPES.iter().flat_map(|dims| SEQUENCES.iter().map(move |s| (*dims, *s))).enumerate()
+    {
+        let Batch { shape, units, rows, cache, scores } = batch(dims, sequences, false);
+        let case = |name: &str| {
+            set_case(format!("{name} {:?} {dims:?} {sequences:?}", kernels.variant()));
+        };
+        let mut random = Random::new(index as u64);
+        let (heads, kv) = (rows * dims.0 * dims.2, rows * dims.1 * dims.2);
+        let [q, k_fresh, v_fresh, k_cache, v_cache] =
+            [heads, kv, kv, cache, cache].map(|len| random.vector::<T>(len));
+        let mut expected_scores = poison::<f32>(scores);
+        let mut expected_probabilities = poison::<f32>(scores);
+        let mut expected = poison::<T>(heads);
+        kernels.scores(&shape, &units, &q, &k_fresh, &k_cache, &mut expected_scores);
+        kernels.softmax(&shape, &units, &expected_scores, &mut expected_probabilities);
+        kernels.attention(
+            &shape,
+            &units,
+            &q,
+            &k_fresh,
+            &v_fresh,
+            &k_cache,
+            &v_cache,
+            &mut expected,
+        );
+        for side in SIDES {
+            let q = Guarded::new("q", side, &q);
+            let k_fresh = Guarded::new("k_fresh", side, &k_fresh);
+            let v_fresh = Guarded::new("v_fresh", side, &v_fresh);
+            let k_cache = Guarded::new("k_cache", side, &k_cache);
+            let v_cache = Guarded::new("v_cache", side, &v_cache);
+            let mut made = Guarded::new("scores", side, &poison::<f32>(scores));
+            let mut probabilities = Guarded::new("probabilities", side, &poison::<f32>(scores));
+            let mut values = Guarded::new("values", side, &poison::<T>(heads));
+            let mut fused = Guarded::new("out", side, &poison::<T>(heads));
+            case("scores");
+            let (q, k) = (q.slice(), (k_fresh.slice(), k_cache.slice()));
+            kernels.scores(&shape, &units, q, k.0, k.1, made.slice_mut());
+            case("softmax");
+            kernels.softmax(&shape, &units, made.slice(), probabilities.slice_mut());
+            case("weighted values");
+            let (v, weights) = ((v_fresh.slice(), v_cache.slice()), probabilities.slice());
+            kernels.weighted_values(&shape, &units, weights, v.0, v.1, values.slice_mut());
+            case("attention");
+            kernels.attention(&shape, &units, q, k.0, v.0, k.1, v.1, fused.slice_mut());
+            assert_eq!(bits(made.slice()), bits(&expected_scores), "{dims:?} {sequences:?}");
+            assert_eq!(bits(weights), bits(&expected_probabilities), "{dims:?} {sequences:?}");
+            assert_eq!(bits(values.slice()), bits(&expected), "{dims:?} {sequences:?}");
+            assert_eq!(bits(fused.slice()), bits(&expected), "{dims:?} {sequences:?}");
+        }
+    }
+}
+
+#[test]
+fn attention_stays_within_its_operands() {
+    for variant in variants("attention_stays_within_its_operands") {
+        let kernels = kernels(variant, 1);
+        check_reads::<bf16>(&kernels);
+        check_reads::<f32>(&kernels);
+    }
+}
+
+fn check_append<T: Element>(kernels: &Kernels) {
+    for dims in SHAPES {
+        let sequences = [(1, 0), (3, 5), (2, 1)];
+        let Batch { shape, units, rows, cache, .. } = batch(dims, &sequences, true);
+        set_case(format!("append {:?} {dims:?}", kernels.variant()));
+        let mut random = Random::new(dims.2 as u64);
+        let fresh: Vec<T> = random.vector(rows * dims.1 * dims.2);
+        let before: Vec<T> = random.vector(cache);
+        let mut expected = before.clone();
+        kernels.append(&shape, &units, &fresh, &mut expected);
+        assert_ne!(bits(&expected), bits(&before));
+        for side in SIDES {
+            let fresh = Guarded::new("fresh", side, &fresh);
+            let mut cache = Guarded::new("cache", side, &before);
+            kernels.append(&shape, &units, fresh.slice(), cache.slice_mut());
+            assert_eq!(bits(cache.slice()), bits(&expected), "{dims:?}");
+        }
+    }
+}
+
+#[test]
+fn append_stays_within_its_operands() {
+    for variant in variants("append_stays_within_its_operands") {
+        let kernels = kernels(variant, 1);
+        check_append::<bf16>(&kernels);
+        check_append::<f32>(&kernels);
+    }
+}
