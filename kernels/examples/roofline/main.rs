@@ -54,10 +54,10 @@ fn options() -> Result<Options, String> {
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} needs a value."));
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value."));
         let number = |text: String| {
             let number = text.parse().ok().filter(|&number| number > 0);
-            number.ok_or(format!("{text} is not a positive number."))
+            number.ok_or_else(|| format!("{text} is not a positive number."))
         };
         match argument.as_str() {
             "--threads" => options.threads = number(value()?)?,
@@ -162,7 +162,7 @@ fn serve(
             let after = meter.measure(memory.words());
             let contention = before
                 .contention(after)
-                .map_or("null".to_owned(), |reason| format!("\"{reason}\""));
+                .map_or_else(|| "null".to_owned(), |reason| format!("\"{reason}\""));
             println!(
                 r#"{{"time_us":{:.3},"bytes":{:.0},"flops":{:.0},"contention":{contention},"peaks":{}}}"#,
                 sample.seconds * 1e6,
@@ -176,7 +176,7 @@ fn serve(
 }
 
 fn peaks_json(peaks: Peaks) -> String {
-    let spin = peaks.spin_ns.map_or("null".to_owned(), |ns| format!("{ns:.1}"));
+    let spin = peaks.spin_ns.map_or_else(|| "null".to_owned(), |ns| format!("{ns:.1}"));
     format!(
         r#"{{"dram_gb_per_s":{:.2},"peak_gflop_per_s":{:.1},"spin_ns":{spin}}}"#,
         peaks.dram_bytes_per_s / 1e9,

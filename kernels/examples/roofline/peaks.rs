@@ -281,7 +281,7 @@ fn fold(lines: &[Line]) -> u64 {
     sums.iter().fold(0, |a, b| a ^ b)
 }
 
-/// The best of a few: an interrupted one says nothing about the cores.
+/// The middle of a few: an interrupted one says nothing about the cores.
 fn spin_round_trip_ns() -> f64 {
     const TRIPS: u32 = 1000;
     let word = AtomicU32::new(0);
@@ -297,15 +297,14 @@ fn spin_round_trip_ns() -> f64 {
                 word.store(2 * trip + 2, Ordering::Release);
             }
         });
-        let mut best = f64::INFINITY;
-        for group in 0..5 {
+        let groups = [0, 1, 2, 3, 4].map(|group| {
             let begin = Instant::now();
             for trip in group * TRIPS..(group + 1) * TRIPS {
                 word.store(2 * trip + 1, Ordering::Release);
                 await_value(2 * trip + 2);
             }
-            best = best.min(begin.elapsed().as_nanos() as f64 / f64::from(TRIPS));
-        }
-        best
+            begin.elapsed().as_nanos() as f64 / f64::from(TRIPS)
+        });
+        median(groups.into_iter())
     })
 }

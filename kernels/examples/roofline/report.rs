@@ -71,7 +71,7 @@ impl Row {
     pub fn print(&self) {
         let seconds = self.seconds();
         let (low, high) = self.share_range();
-        let spin = self.spin_ns().map_or("-".to_owned(), |ns| format!("{ns:.0}"));
+        let spin = self.spin_ns().map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}"));
         println!(
             "{:52} {:>10.1} {:>9.1} {:>7.2} {:>6.3} {:>6.2}..{:<5.2} {:>6.1} {:>6.0} {:>5} {:>4}",
             self.case.name(),
@@ -100,7 +100,7 @@ impl Row {
                 r#""kind":"decode","heads":{heads},"kv_heads":{kv_heads},"head_dim":{head_dim},"rows":{sequences},"cached_min":{first},"cached_max":{last}"#
             ),
         };
-        let spin = self.spin_ns().map_or("null".to_owned(), |ns| format!("{ns:.1}"));
+        let spin = self.spin_ns().map_or_else(|| "null".to_owned(), |ns| format!("{ns:.1}"));
         format!(
             r#"{{"case":"{}",{work},"model":"{}","format":"{}","variant":"{variant}","threads":{threads},"time_us":{:.3},"gflop_per_s":{:.2},"gb_per_s":{:.3},"share":{:.4},"share_min":{low:.4},"share_max":{high:.4},"dram_gb_per_s":{:.2},"peak_gflop_per_s":{:.1},"spin_ns":{spin},"samples":{},"discarded":{}}}"#,
             self.case.name(),
