@@ -1,103 +1,188 @@
-//! Prints how fast linears and attention run on this machine, beside a plain read of memory and the
-//! peak of f32 multiply-adds that the linear's own inner loop could reach.
+//! Prints how fast linears run on this machine, as a share of the roofline: weights read from memory
+//! at the speed of a plain read, or multiply-adds at the processor's peak, whichever is slower.
 //!
-//!     cargo run --release -p kernels --example linear_speed -- [threads] [bf16|f32]
+//!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8] [seconds] [rows,..]
+//!     [large|small|NxK]
 
 use std::time::Instant;
 
 use half::bf16;
-use kernels::{AttentionShape, Element, Kernels, Linear, LinearOut, ScratchLimits, Unit, Variant};
+use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Variant};
+use model::compressed::{Bits, Grouped};
+
+const THREADS: usize = 2;
+const LARGE: [(usize, usize); 3] = [(7168, 7168), (28672, 7168), (7168, 28672)];
+const SMALL: [(usize, usize); 5] = [(576, 576), (1536, 576), (576, 1536), (192, 576), (49152, 576)];
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
-    let threads = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(2);
-    let dtype = arguments.next().unwrap_or_else(|| "bf16".to_owned());
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let word = |index: usize| arguments.get(index).map_or("", String::as_str);
+    let dtype = if word(0).is_empty() { "bf16" } else { word(0) };
+    let seconds: f64 = word(1).parse().unwrap_or(0.5);
+    let rows: Vec<usize> = word(2).split(',').filter_map(|text| text.parse().ok()).collect();
+    let rows = if rows.is_empty() { vec![1, 4, 8, 16, 25, 50, 60, 100, 240] } else { rows };
+    let one = word(3).split_once('x').and_then(|(n, k)| Some((n.parse().ok()?, k.parse().ok()?)));
+    let shapes = match (one, word(3)) {
+        (Some(shape), _) => vec![shape],
+        (None, "small") => SMALL.to_vec(),
+        _ => LARGE.to_vec(),
+    };
     let limits =
-        ScratchLimits { rows: 256, linear_inputs: 8192, positions: 1024, group: 8, head_dim: 128 };
+        ScratchLimits { rows: 256, linear_inputs: 28672, positions: 64, group: 8, head_dim: 128 };
     let variant = Variant::from_env().expect("a variant of this machine");
-    let kernels = Kernels::new(variant, threads, limits).expect("threads start");
-    println!("{} on {threads} threads, {dtype}", variant.name());
-    if dtype == "f32" {
-        measure::<f32>(&kernels);
-    } else {
-        measure::<bf16>(&kernels);
-    }
-}
-
-fn measure<T: Element>(kernels: &Kernels) {
-    read_speed(kernels.threads());
-    for (n, k) in [(7168, 7168), (576, 576), (1536, 576)] {
-        // Enough copies of the weight that each comes from memory.
-        let copies = (512 << 20) / (n * k * size_of::<T>()) + 1;
-        let weights: Vec<T> = vec![T::from_f32(0.01); n * k * copies.min(200)];
-        for rows in [1, 2, 4, 8, 16, 32, 60, 128, 256] {
-            let x = vec![T::from_f32(0.5); rows * k];
-            let mut out = vec![T::from_f32(0.0); rows * n];
-            let mut best = f64::INFINITY;
-            let mut weights = weights.chunks_exact(n * k).cycle();
-            let start = Instant::now();
-            while start.elapsed().as_secs_f64() < 0.25 {
-                let weight = weights.next().expect("at least one weight");
-                let out = LinearOut::Store(&mut out[..]);
-                let begin = Instant::now();
-                kernels.linear(Linear { rows, n, k, x: &x, weight, bias: None, out });
-                best = best.min(begin.elapsed().as_secs_f64());
-            }
-            let flops = 2.0 * (rows * n * k) as f64 / best / 1e9;
-            let bytes = (n * k * size_of::<T>()) as f64 / best / 1e9;
-            println!("{n}x{k} rows {rows:4}: {flops:7.1} GFLOP/s {bytes:6.1} GB/s of weight");
+    let kernels = Kernels::new(variant, THREADS, limits).expect("threads start");
+    let (read, peak) = (read_speed(), peak());
+    println!("{} {dtype}: read {read:.1} GB/s, peak {peak:.0} GFLOP/s", variant.name());
+    // Weights rotate through more than any cache holds, those of small models within one.
+    let large = if word(3) == "small" { 64 << 20 } else { 1 << 30 };
+    let pool = vec![0x3c3cu16; large / 2];
+    for &rows in &rows {
+        let mut shares = Vec::new();
+        for &(n, k) in &shapes {
+            let bytes = weight_bytes(dtype, n, k);
+            let time = match dtype {
+                "f32" => measure::<f32>(&kernels, dtype, (rows, n, k), &pool, seconds),
+                _ => measure::<bf16>(&kernels, dtype, (rows, n, k), &pool, seconds),
+            };
+            let flops = 2.0 * (rows * n * k) as f64;
+            let share = (bytes as f64 / read / 1e9).max(flops / peak / 1e9) / time;
+            shares.push(share);
+            print!(
+                "{n}x{k} {rows:3}: {share:.2} {:8.1} us {:5.1} GB/s {:5.0} GF | ",
+                time * 1e6,
+                bytes as f64 / time / 1e9,
+                flops / time / 1e9
+            );
         }
+        println!("mean {:.3}", shares.iter().sum::<f64>() / shares.len() as f64);
     }
-    attention::<T>(kernels);
 }
 
-fn read_speed(threads: usize) {
-    let data = vec![1u64; 64 << 20];
+fn form(dtype: &str) -> Grouped {
+    if dtype == "w8" { Grouped { bits: Bits::Eight, group: 64 } } else { Grouped::W4 }
+}
+
+fn weight_bytes(dtype: &str, n: usize, k: usize) -> usize {
+    match dtype {
+        "f32" => 4 * n * k,
+        "bf16" => 2 * n * k,
+        _ => form(dtype).size_bytes(n, k),
+    }
+}
+
+/// Median time of a call, seconds, over weights that rotate through `pool`.
+fn measure<T: Element>(
+    kernels: &Kernels,
+    dtype: &str,
+    (rows, n, k): (usize, usize, usize),
+    pool: &[u16],
+    seconds: f64,
+) -> f64 {
+    let x = vec![T::from_f32(0.5); rows * k];
+    let mut out = vec![T::from_f32(0.0); rows * n];
+    let bytes = weight_bytes(dtype, n, k);
+    let pool: &[u8] = bytemuck::cast_slice(pool);
+    let copies = pool.len() / bytes;
+    let mut times = Vec::new();
     let start = Instant::now();
-    let part = data.len() / threads;
+    while start.elapsed().as_secs_f64() < seconds || times.len() < 5 {
+        let weight = &pool[times.len() % copies * bytes..][..bytes];
+        let out = LinearOut::Store(&mut out[..]);
+        let begin = Instant::now();
+        if dtype.starts_with('w') {
+            let form = form(dtype);
+            let bias = None;
+            kernels.linear_grouped(LinearGrouped {
+                rows,
+                n,
+                k,
+                x: &x,
+                form,
+                records: weight,
+                bias,
+                out,
+            });
+        } else {
+            let weight = bytemuck::cast_slice(weight);
+            kernels.linear(Linear { rows, n, k, x: &x, weight, bias: None, out });
+        }
+        times.push(begin.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+fn on_all_threads(work: impl Fn(usize) + Sync) -> f64 {
+    let begin = Instant::now();
     std::thread::scope(|scope| {
-        for part in data.chunks(part) {
-            scope.spawn(move || std::hint::black_box(part.iter().fold(0, |a, b| a ^ b)));
+        for thread in 0..THREADS {
+            let work = &work;
+            scope.spawn(move || work(thread));
         }
     });
-    println!(
-        "memory read: {:.1} GB/s",
-        data.len() as f64 * 8.0 / start.elapsed().as_secs_f64() / 1e9
-    );
+    begin.elapsed().as_secs_f64()
 }
 
-fn attention<T: Element>(kernels: &Kernels) {
-    for (batch, rows, past, heads, kv_heads, head_dim) in
-        [(16, 1, 512, 56, 56, 128), (60, 1, 256, 9, 3, 64), (2, 512, 0, 9, 3, 64)]
-    {
-        let scale = 0.1;
-        let shape = AttentionShape { heads, kv_heads, head_dim, scale };
-        let units: Vec<Unit> = (0..batch * kv_heads)
-            .map(|unit| Unit {
-                row0: (unit / kv_heads * rows) as u32,
-                rows: rows as u32,
-                past: past as u32,
-                kv_head: (unit % kv_heads) as u32,
-                cache_offset: unit * past * head_dim,
-                scores_offset: 0,
-            })
-            .collect();
-        let q = vec![T::from_f32(0.1); batch * rows * heads * head_dim];
-        let fresh = vec![T::from_f32(0.1); batch * rows * kv_heads * head_dim];
-        let cache = vec![T::from_f32(0.1); batch * kv_heads * past * head_dim];
-        let values = cache.clone();
-        let mut out = q.clone();
-        let mut best = f64::INFINITY;
-        for _ in 0..10 {
-            let begin = Instant::now();
-            kernels.attention(&shape, &units, &q, &fresh, &fresh, &cache, &values, &mut out);
-            best = best.min(begin.elapsed().as_secs_f64());
-        }
-        let pairs = batch * heads * (rows * past + rows * (rows + 1) / 2);
-        let bytes = (2 * cache.len() * size_of::<T>()) as f64 / best / 1e9;
-        let flops = (4 * pairs * head_dim) as f64 / best / 1e9;
-        println!(
-            "attention {batch}x{rows} after {past}, {heads}/{kv_heads} heads of {head_dim}: {bytes:.1} GB/s {flops:.1} GFLOP/s"
+/// Plain read of memory by all threads, best of five, GB/s.
+fn read_speed() -> f64 {
+    let data = vec![1u64; 64 << 20];
+    let part = data.len() / THREADS;
+    let once = || {
+        on_all_threads(|thread| {
+            let part = &data[thread * part..][..part];
+            let mut sums = [0u64; 32];
+            for some in part.chunks_exact(32) {
+                for (sum, value) in sums.iter_mut().zip(some) {
+                    *sum ^= value;
+                }
+            }
+            std::hint::black_box(sums);
+        })
+    };
+    let best = (0..5).map(|_| once()).fold(f64::INFINITY, f64::min);
+    data.len() as f64 * 8.0 / best / 1e9
+}
+
+/// f32 multiply-adds of all threads, GFLOP/s.
+fn peak() -> f64 {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("avx512f") {
+        const ROUNDS: u64 = 10_000_000;
+        let time = on_all_threads(|_| {
+            // SAFETY: the instructions exist; only registers that are named are touched.
+            unsafe { peak_avx512(ROUNDS) };
+        });
+        return (THREADS as u64 * ROUNDS * 16 * 32) as f64 / time / 1e9;
+    }
+    f64::NAN
+}
+
+/// # Safety
+/// The machine has AVX-512.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn peak_avx512(rounds: u64) {
+    // SAFETY: a loop over registers that are declared as overwritten.
+    unsafe {
+        std::arch::asm!(
+            "vxorps xmm16, xmm16, xmm16", "vxorps xmm17, xmm17, xmm17",
+            "2:",
+            "vfmadd231ps zmm0, zmm16, zmm17", "vfmadd231ps zmm1, zmm16, zmm17",
+            "vfmadd231ps zmm2, zmm16, zmm17", "vfmadd231ps zmm3, zmm16, zmm17",
+            "vfmadd231ps zmm4, zmm16, zmm17", "vfmadd231ps zmm5, zmm16, zmm17",
+            "vfmadd231ps zmm6, zmm16, zmm17", "vfmadd231ps zmm7, zmm16, zmm17",
+            "vfmadd231ps zmm8, zmm16, zmm17", "vfmadd231ps zmm9, zmm16, zmm17",
+            "vfmadd231ps zmm10, zmm16, zmm17", "vfmadd231ps zmm11, zmm16, zmm17",
+            "vfmadd231ps zmm12, zmm16, zmm17", "vfmadd231ps zmm13, zmm16, zmm17",
+            "vfmadd231ps zmm14, zmm16, zmm17", "vfmadd231ps zmm15, zmm16, zmm17",
+            "dec {rounds}",
+            "jnz 2b",
+            rounds = inout(reg) rounds => _,
+            out("zmm0") _, out("zmm1") _, out("zmm2") _, out("zmm3") _,
+            out("zmm4") _, out("zmm5") _, out("zmm6") _, out("zmm7") _,
+            out("zmm8") _, out("zmm9") _, out("zmm10") _, out("zmm11") _,
+            out("zmm16") _, out("zmm17") _,
+            out("zmm12") _, out("zmm13") _, out("zmm14") _, out("zmm15") _,
         );
     }
 }

@@ -7,9 +7,10 @@
 use half::bf16;
 
 use crate::attention::BlockTask;
-use crate::linear::{Block, Pack};
+use crate::linear::form::{Plain, Records};
+use crate::linear::{Finish, Pack, Sums};
 use crate::norm::NormRow;
-use crate::variant::{Variant, dispatch};
+use crate::variant::{Variant, dispatch, dispatch_pairs};
 
 /// Each task for one element type; part of what seals [`crate::Element`].
 pub trait Compiled: Sized {
@@ -18,7 +19,13 @@ pub trait Compiled: Sized {
     unsafe fn pack(variant: Variant, task: Pack<Self>);
     /// # Safety
     /// As [`Compiled::pack`].
-    unsafe fn linear_block(variant: Variant, task: Block<Self>);
+    unsafe fn linear_plain(variant: Variant, task: Sums<Plain<Self>>);
+    /// # Safety
+    /// As [`Compiled::pack`].
+    unsafe fn linear_grouped(variant: Variant, task: Sums<Records>);
+    /// # Safety
+    /// As [`Compiled::pack`].
+    unsafe fn linear_finish(variant: Variant, task: Finish<Self>);
     /// # Safety
     /// As [`Compiled::pack`].
     unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>);
@@ -28,16 +35,28 @@ pub trait Compiled: Sized {
 }
 
 macro_rules! compile_for {
-    ($element:ty) => {
+    ($element:ty, $linear:ident) => {
         impl Compiled for $element {
             #[inline(never)]
             unsafe fn pack(variant: Variant, task: Pack<Self>) {
                 // SAFETY: the caller's promise is the callee's.
-                unsafe { dispatch(variant, task) }
+                unsafe { $linear(variant, task) }
             }
 
             #[inline(never)]
-            unsafe fn linear_block(variant: Variant, task: Block<Self>) {
+            unsafe fn linear_plain(variant: Variant, task: Sums<Plain<Self>>) {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { $linear(variant, task) }
+            }
+
+            #[inline(never)]
+            unsafe fn linear_grouped(variant: Variant, task: Sums<Records>) {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { $linear(variant, task) }
+            }
+
+            #[inline(never)]
+            unsafe fn linear_finish(variant: Variant, task: Finish<Self>) {
                 // SAFETY: the caller's promise is the callee's.
                 unsafe { dispatch(variant, task) }
             }
@@ -57,5 +76,5 @@ macro_rules! compile_for {
     };
 }
 
-compile_for!(f32);
-compile_for!(bf16);
+compile_for!(f32, dispatch);
+compile_for!(bf16, dispatch_pairs);

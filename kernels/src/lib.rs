@@ -32,7 +32,7 @@ mod variant;
 
 pub use attention::{AttentionShape, Unit, scores_len};
 pub use element::Element;
-pub use linear::{Linear, LinearOut};
+pub use linear::{Linear, LinearGrouped, LinearOut};
 pub use pool::{Pool, PoolOptions};
 pub use sample::{SampleScratch, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;

@@ -1,7 +1,7 @@
 //! Which instruction set the kernels use, decided once at run time: one binary for every machine,
 //! and tests can force each variant.
 
-use crate::simd::{Simd, scalar::Scalar};
+use crate::simd::{Bf16Dot, Simd, scalar::Scalar};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2::Avx2, avx512::Avx512};
 
@@ -18,6 +18,8 @@ pub enum Variant {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
+    /// AVX512-BF16 for linears in bf16, AVX-512 for everything else.
+    Avx512Bf16,
     /// AMX-BF16 for linears in bf16, AVX-512 for everything else.
     Amx,
 }
@@ -26,7 +28,7 @@ pub enum Variant {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum VariantError {
     #[error(
-        "TANDEM_KERNELS={0} names no kernel variant; use scalar, avx2, avx512 or amx, or leave it unset."
+        "TANDEM_KERNELS={0} names no kernel variant; use scalar, avx2, avx512, avx512bf16 or amx, or leave it unset."
     )]
     Unknown(String),
     #[error(
@@ -37,14 +39,16 @@ pub enum VariantError {
 
 impl Variant {
     /// All variants, slowest first.
-    pub const ALL: [Variant; 4] = [Variant::Scalar, Variant::Avx2, Variant::Avx512, Variant::Amx];
+    pub const ALL: [Variant; 5] =
+        [Variant::Scalar, Variant::Avx2, Variant::Avx512, Variant::Avx512Bf16, Variant::Amx];
 
-    /// `scalar`, `avx2`, `avx512` or `amx`: in reports and in `TANDEM_KERNELS`.
+    /// `scalar`, `avx2`, `avx512`, `avx512bf16` or `amx`: in reports and in `TANDEM_KERNELS`.
     pub const fn name(self) -> &'static str {
         match self {
             Variant::Scalar => "scalar",
             Variant::Avx2 => "avx2",
             Variant::Avx512 => "avx512",
+            Variant::Avx512Bf16 => "avx512bf16",
             Variant::Amx => "amx",
         }
     }
@@ -54,7 +58,11 @@ impl Variant {
         match self {
             Variant::Scalar => true,
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            Variant::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
             #[cfg(target_arch = "x86_64")]
             Variant::Avx512 => {
                 Variant::Avx2.is_available()
@@ -64,10 +72,30 @@ impl Variant {
                     && is_x86_feature_detected!("avx512vl")
             }
             #[cfg(target_arch = "x86_64")]
+            Variant::Avx512Bf16 => {
+                Variant::Avx512.is_available() && is_x86_feature_detected!("avx512bf16")
+            }
+            #[cfg(target_arch = "x86_64")]
             Variant::Amx => Variant::Avx512.is_available() && crate::amx_state::is_usable(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
+    }
+
+    /// Rows of x in the register tile of the linears.
+    pub(crate) fn tile_rows(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx2 => Avx2::TILE_ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx => Avx512::TILE_ROWS,
+            _ => Scalar::TILE_ROWS,
+        }
+    }
+
+    /// Whether linears in bf16 multiply pairs of bf16 instead of widening them.
+    pub(crate) fn multiplies_pairs(self) -> bool {
+        self == Variant::Avx512Bf16
     }
 
     /// The variants this machine can run, slowest first.
@@ -117,6 +145,32 @@ pub(crate) trait SimdTask {
     fn run<S: Simd>(self, simd: S);
 }
 
+/// As [`SimdTask`], over instructions for pairs of bf16.
+pub(crate) trait PairsTask {
+    /// As [`SimdTask::run`].
+    fn run_pairs<S: Bf16Dot>(self, simd: S);
+}
+
+/// Runs `task` with the instructions of `variant`, those for pairs of bf16 if it has them.
+///
+/// # Safety
+/// As [`dispatch`].
+#[inline]
+pub(crate) unsafe fn dispatch_pairs<W: SimdTask + PairsTask>(variant: Variant, task: W) {
+    if variant.multiplies_pairs() {
+        // SAFETY: the caller guarantees that the machine has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            run_avx512_pairs(task);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        task.run_pairs(Scalar);
+    } else {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { dispatch(variant, task) }
+    }
+}
+
 /// Runs `task` with the instructions of `variant`.
 ///
 /// # Safety
@@ -131,14 +185,14 @@ pub(crate) unsafe fn dispatch<W: SimdTask>(variant: Variant, task: W) {
         Variant::Avx2 => unsafe { run_avx2(task) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Variant::Avx512 | Variant::Amx => unsafe { run_avx512(task) },
+        Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx => unsafe { run_avx512(task) },
         #[cfg(not(target_arch = "x86_64"))]
         _ => task.run(Scalar),
     }
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 fn run_avx2<W: SimdTask>(task: W) {
     // SAFETY: this function is only entered on machines with AVX2 and FMA, which is the token's
     // promise.
@@ -146,11 +200,19 @@ fn run_avx2<W: SimdTask>(task: W) {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 fn run_avx512<W: SimdTask>(task: W) {
     // SAFETY: this function is only entered on machines with these AVX-512 subsets, which is the
     // token's promise.
     task.run(unsafe { Avx512::new() })
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn run_avx512_pairs<W: PairsTask>(task: W) {
+    // SAFETY: as in `run_avx512`; the instruction of AVX512-BF16 itself is written as assembly, and
+    // this function is only entered on machines that have it.
+    task.run_pairs(unsafe { Avx512::new() })
 }
 
 #[cfg(test)]

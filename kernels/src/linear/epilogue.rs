@@ -2,7 +2,7 @@
 
 use super::LinearOut;
 use crate::element::Element;
-use crate::simd::{MAX_LANES, Simd, math};
+use crate::simd::{Simd, math};
 
 /// A [`LinearOut`] as pointers, so that tasks can write disjoint parts of it.
 #[derive(Debug)]
@@ -57,26 +57,22 @@ impl<T: Element> Epilogue<T> {
     /// Finishes `count` neighbouring outputs of one row, the first at element `at`.
     ///
     /// # Safety
-    /// `acc` holds `count` accumulators `LANES` apart, `bias` `count` values; elements `at..at +
-    /// count` lie within the outputs, which no other thread touches.
+    /// `sums` holds `count` sums, `bias` `count` values; elements `at..at + count` lie within the
+    /// outputs, which no other thread touches.
     #[inline(always)]
     pub(super) unsafe fn finish<S: Simd>(
         self,
         s: S,
-        acc: *const f32,
+        sums: *const f32,
         bias: Option<*const f32>,
         at: usize,
         count: usize,
     ) {
-        let mut sums = [0.0f32; MAX_LANES];
         for first in (0..count).step_by(S::LANES) {
             let width = S::LANES.min(count - first);
-            // SAFETY: `width` accumulators, biases and outputs remain from `first` on.
+            // SAFETY: `width` sums, biases and outputs remain from `first` on.
             unsafe {
-                for (lane, sum) in sums.iter_mut().enumerate().take(width) {
-                    *sum = s.sum_lanes(s.load(acc.add((first + lane) * S::LANES)));
-                }
-                let mut value = s.load(sums.as_ptr());
+                let mut value = load_up_to(s, sums.add(first), width);
                 if let Some(bias) = bias {
                     value = s.add(value, load_up_to(s, bias.add(first), width));
                 }

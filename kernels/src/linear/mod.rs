@@ -1,34 +1,52 @@
 //! `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as they lie in the
-//! checkpoint: nothing is repacked.
+//! checkpoint, and for grouped low-bit weights: nothing is repacked.
 //!
-//! A task is a block of output columns for a block of rows. Within it: block of k, then tile of
-//! weight rows (converted to f32 once when several row tiles follow), then tile of rows. See
-//! `tile` for the order of sums, which none of this touches.
+//! **The order of every sum.** A vector lane is an output column. Along k an output is one chain of
+//! multiply-adds per segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments
+//! are added in order. Batch size, tiles, tasks and threads do not enter, so a row's bits depend on
+//! that row alone.
+//!
+//! - `form`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed in
+//!   registers, or lie so already in the records of a grouped weight.
+//! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
+//! - `direct`: few rows, weights used straight from registers.
+//! - `tiled`: more rows, weights expanded once into L1 for all of them.
+//! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
+//!
+//! A variant with other instructions for the sums plugs in as another [`form::Dot`], with forms that
+//! make its units, and `PairsTask` as its way in (`compiled`); one with another way through the
+//! weights takes the place of `task::Sums` in `Compiled` and leaves its sums where that does.
 
+mod direct;
 mod epilogue;
-pub(crate) mod tile;
+pub(crate) mod form;
+mod pack;
+mod task;
+mod tiled;
 
 use crate::element::Element;
 use crate::scratch::Shared;
-use crate::simd::{MAX_LANES, Simd, SimdElement};
-use crate::variant::SimdTask;
+use crate::simd::MAX_LANES;
 use crate::{Kernels, round_up};
 use epilogue::Epilogue;
 pub(crate) use epilogue::{load_up_to, store_up_to};
-use tile::{TileShape, pack_row, tile};
+use model::compressed::Grouped;
+pub use pack::Pack;
+pub use task::{Finish, Sums};
 
 /// Rows packed at a time; beyond it the weight is read again.
 const PACK_ROWS: usize = 256;
-/// Rows of one task: packed rows of one k block and their accumulators stay in L2.
-const TASK_ROWS: usize = 128;
-/// Output columns of one task; a multiple of every variant's tile.
-const TASK_COLS: usize = 24;
-/// Elements of k per block: a converted tile of weight rows stays in L1.
-const BLOCK_K: usize = 512;
-/// Padding of packed rows, f32: rows a power of two apart would share cache sets.
-const ROW_PAD: usize = 16;
+/// Output columns of one task at most, and the distance between its rows of sums.
+const TASK_COLS: usize = 128;
+/// Columns of the narrowest task; a multiple of every variant's pair of panels.
+const MIN_COLS: usize = 2 * MAX_LANES;
+/// Units along k of one chain, and of one expanded block, which stays in L1. A multiple of every
+/// chunk and group.
+const BLOCK_UNITS: usize = 256;
 /// Packing more elements than this is worth a run of its own.
 const PARALLEL_PACK: usize = 1 << 18;
+/// Rows up to which weights are used straight from registers.
+const DIRECT_ROWS: usize = 4;
 
 /// Where the result of a linear goes. All slices are `[rows, n]` and written in full.
 #[derive(Debug)]
@@ -65,252 +83,233 @@ pub struct Linear<'a, T> {
     pub out: LinearOut<'a, T>,
 }
 
-/// Floats of shared scratch for packed rows.
+/// A linear operation on a grouped weight: `scale * q + min` per output column and group of inputs.
+#[derive(Debug)]
+pub struct LinearGrouped<'a, T> {
+    pub rows: usize,
+    /// Output width.
+    pub n: usize,
+    /// Input width.
+    pub k: usize,
+    /// `[rows, k]`.
+    pub x: &'a [T],
+    pub form: Grouped,
+    /// `form.size_bytes(n, k)` bytes of records; fastest on a 64-byte boundary.
+    pub records: &'a [u8],
+    /// `[n]`.
+    pub bias: Option<&'a [f32]>,
+    pub out: LinearOut<'a, T>,
+}
+
+/// Rows of a pass in tiles of nearly equal height.
+#[derive(Debug, Clone, Copy)]
+pub struct RowTiles {
+    rows: usize,
+    count: usize,
+}
+
+impl RowTiles {
+    fn new(rows: usize, highest: usize) -> Self {
+        RowTiles { rows, count: rows.div_ceil(highest) }
+    }
+
+    /// First row of a tile, or of the one after it.
+    #[inline(always)]
+    fn start(self, tile: usize) -> usize {
+        tile * self.rows / self.count
+    }
+}
+
+/// Floats of shared scratch for packed rows and their sums over groups.
 pub(crate) fn packed_len(rows: usize, k: usize) -> usize {
-    rows.clamp(1, PACK_ROWS) * packed_stride(k)
+    rows.clamp(1, PACK_ROWS) * packed_row(k) + MAX_LANES
+}
+
+/// Floats of a packed row: padded to whole groups, and a sum for every group of the smallest size.
+fn packed_row(k: usize) -> usize {
+    round_up(k, 64) + round_up(k, 64) / 32
 }
 
 /// Floats of scratch per thread.
 pub(crate) fn thread_len() -> usize {
-    ACCUMULATORS + WEIGHT_TILE
+    tiled::TILE_LEN + PACK_ROWS * TASK_COLS
 }
 
-const ACCUMULATORS: usize = TASK_ROWS * TASK_COLS * MAX_LANES;
-const WEIGHT_TILE: usize = 8 * (BLOCK_K + ROW_PAD);
+/// The weight of a pass.
+#[derive(Debug, Clone, Copy)]
+enum Weight<T> {
+    Plain(*const T),
+    Grouped(Grouped, *const u8),
+}
 
-fn packed_stride(k: usize) -> usize {
-    round_up(k, 2 * MAX_LANES) + ROW_PAD
+/// What a linear computes, once its operands are checked.
+#[derive(Debug)]
+struct Call<T> {
+    rows: usize,
+    n: usize,
+    k: usize,
+    x: *const T,
+    weight: Weight<T>,
+    bias: Option<*const f32>,
+    epilogue: Epilogue<T>,
 }
 
 impl Kernels {
     /// Runs a linear. Each row's result depends on that row alone, bit for bit.
     pub fn linear<T: Element>(&self, linear: Linear<'_, T>) {
         let Linear { rows, n, k, x, weight, bias, out } = linear;
+        assert_eq!(weight.len(), n * k, "weight is [n, k]");
+        self.linear_call((rows, n, k), x, Weight::Plain(weight.as_ptr()), bias, out);
+    }
+
+    /// Runs a linear on a grouped weight. Each row's result depends on that row alone, bit for bit.
+    ///
+    /// For every group in order: `part` is the chain of fused multiply-adds of `q` and `x` from 0;
+    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. So 4-bit
+    /// weights and the same weights widened to 8 bits give the same bits.
+    pub fn linear_grouped<T: Element>(&self, linear: LinearGrouped<'_, T>) {
+        let LinearGrouped { rows, n, k, x, form, records, bias, out } = linear;
+        assert!(matches!(form.group, 32 | 64), "groups have 32 or 64 inputs");
+        assert_eq!(records.len(), form.size_bytes(n, k), "records hold [n, k]");
+        self.linear_call((rows, n, k), x, Weight::Grouped(form, records.as_ptr()), bias, out);
+    }
+
+    fn linear_call<T: Element>(
+        &self,
+        (rows, n, k): (usize, usize, usize),
+        x: &[T],
+        weight: Weight<T>,
+        bias: Option<&[f32]>,
+        out: LinearOut<'_, T>,
+    ) {
         assert!(k >= 1, "a linear has inputs");
         assert!(k <= self.limits.linear_inputs, "k {k} is beyond the scratch limits");
         assert_eq!(x.len(), rows * k, "x is [rows, k]");
-        assert_eq!(weight.len(), n * k, "weight is [n, k]");
         assert!(bias.is_none_or(|bias| bias.len() == n), "bias is [n]");
         let epilogue = Epilogue::new(out, rows * n);
-        let stride = packed_stride(k);
-        let pass_rows = (self.packed.len() / stride).min(PACK_ROWS);
+        let pass_rows = ((self.packed.len() - MAX_LANES) / packed_row(k)).min(PACK_ROWS);
         assert!(pass_rows >= 1, "scratch holds at least one packed row");
         for first_row in (0..rows).step_by(pass_rows) {
-            let pass = Pass {
+            self.linear_pass(Call {
                 rows: pass_rows.min(rows - first_row),
                 n,
                 k,
                 x: x[first_row * k..].as_ptr(),
-                packed: Shared(self.packed.as_mut_ptr()),
-                stride,
-                weight: weight.as_ptr(),
+                weight,
                 bias: bias.map(<[f32]>::as_ptr),
                 epilogue: epilogue.skip(first_row * n),
-            };
-            self.linear_pass(pass);
+            });
         }
     }
 
-    fn linear_pass<T: Element>(&self, pass: Pass<T>) {
+    fn linear_pass<T: Element>(&self, call: Call<T>) {
+        let Call { rows, n, k, x, weight, bias, epilogue } = call;
         let (variant, per_thread) = (self.variant, &self.per_thread);
-        let pack = |first: usize, count: usize| {
-            // SAFETY: the variant was checked when the kernels were built; rows `first..first +
-            // count` of x and of the packed scratch exist, and no two tasks pack the same row.
-            unsafe { T::pack(variant, Pack { pass, first, count }) };
+        let tiles = RowTiles::new(rows, variant.tile_rows());
+        let inputs = if variant.multiplies_pairs() && !T::IS_F32 { 2 } else { 1 };
+        let (units, group) = match weight {
+            Weight::Plain(_) => (k.div_ceil(inputs), None),
+            Weight::Grouped(form, _) => (form.groups(k) * form.group / inputs, Some(form.group)),
         };
-        if pass.rows * pass.k >= PARALLEL_PACK {
-            let chunk = 8;
-            self.run_linear(pass.rows.div_ceil(chunk), &|task, _| {
-                pack(task * chunk, chunk.min(pass.rows - task * chunk));
+        let packed = Shared(self.packed.as_mut_ptr());
+        let sums = Shared(self.packed.as_mut_ptr().wrapping_add(rows * units));
+        let x = SharedConst(x);
+        let blocks = units.div_ceil(BLOCK_UNITS);
+        let pack = |tile: usize, blocks: std::ops::Range<usize>| {
+            let x = x.pointer();
+            let task = Pack { x, k, units, tiles, tile, blocks, packed, sums, group };
+            // SAFETY: the variant was checked when the kernels were built; x has these rows, the
+            // scratch has room for them, and no two tasks pack the same part.
+            unsafe { T::pack(variant, task) };
+        };
+        if rows * k >= PARALLEL_PACK {
+            let some = blocks.div_ceil(8);
+            let cuts = blocks.div_ceil(some);
+            self.run_linear(tiles.count * cuts, &|task, _| {
+                let (tile, cut) = (task / cuts, task % cuts);
+                pack(tile, cut * some..blocks.min((cut + 1) * some));
             });
         } else {
-            pack(0, pass.rows);
+            (0..tiles.count).for_each(|tile| pack(tile, 0..blocks));
         }
-        let row_blocks = pass.rows.div_ceil(TASK_ROWS);
-        let block_rows = pass.rows.div_ceil(row_blocks);
-        self.run_linear(pass.n.div_ceil(TASK_COLS) * row_blocks, &|task, thread| {
-            // Row blocks of the same columns follow each other: the weight comes from memory once.
-            let (block, columns) = (task % row_blocks, task / row_blocks);
-            let rows = block * block_rows..pass.rows.min((block + 1) * block_rows);
-            let cols = columns * TASK_COLS..pass.n.min((columns + 1) * TASK_COLS);
+        let cuts = Cuts::new(n, tiles, self.pool.threads());
+        let weight = SharedConst(&raw const weight);
+        let bias = bias.map(SharedConst);
+        let epilogue = task::Shareable(epilogue);
+        self.run_linear(cuts.tasks(), &|task, thread| {
+            let (cols, row_tiles) = cuts.of(task);
             let scratch = per_thread.of(thread);
+            let area = task::Area { packed, sums, tiles, row_tiles, cols, scratch };
             // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
-            // within the shapes asserted in `linear`, tasks write disjoint outputs, and `scratch`
-            // belongs to this thread.
-            unsafe { T::linear_block(variant, Block { pass, rows, cols, scratch }) };
+            // within the shapes asserted above, tasks write disjoint outputs, and `scratch` belongs
+            // to this thread.
+            unsafe {
+                match *weight.pointer() {
+                    Weight::Plain(weight) => {
+                        let form = form::Plain::new(weight, n, k);
+                        T::linear_plain(variant, Sums { form, area: area.clone() });
+                    }
+                    Weight::Grouped(format, records) => {
+                        let form = form::Records::new(records, format, n, k);
+                        T::linear_grouped(variant, Sums { form, area: area.clone() });
+                    }
+                }
+                let bias = bias.map(SharedConst::pointer);
+                T::linear_finish(variant, Finish { area, n, bias, epilogue: epilogue.get() });
+            }
         });
     }
 }
 
-/// One pass over the weight: pointers of a [`Linear`] for at most `PACK_ROWS` rows.
-#[derive(Debug)]
-pub struct Pass<T> {
-    rows: usize,
+/// How the outputs are cut into tasks.
+#[derive(Debug, Clone, Copy)]
+struct Cuts {
     n: usize,
-    k: usize,
-    x: *const T,
-    packed: Shared<f32>,
-    stride: usize,
-    weight: *const T,
-    bias: Option<*const f32>,
-    epilogue: Epilogue<T>,
+    tiles: RowTiles,
+    /// Columns of a task.
+    cols: usize,
+    /// Cuts of the rows.
+    row_cuts: usize,
 }
 
-impl<T> Clone for Pass<T> {
+impl Cuts {
+    fn new(n: usize, tiles: RowTiles, threads: usize) -> Self {
+        let wanted = if threads == 1 { 1 } else { 8 * threads };
+        let cols = (n / wanted / MIN_COLS * MIN_COLS).clamp(MIN_COLS, TASK_COLS);
+        // Rows are cut only when there are too few columns: each cut expands the weight again.
+        let row_cuts = (wanted / 2 / n.div_ceil(cols)).clamp(1, (tiles.count / 2).max(1));
+        Cuts { n, tiles, cols, row_cuts }
+    }
+
+    fn tasks(self) -> usize {
+        self.n.div_ceil(self.cols) * self.row_cuts
+    }
+
+    /// Columns and tiles of rows of a task. Cuts of the same columns follow each other: the weight
+    /// comes from memory once.
+    fn of(self, task: usize) -> (std::ops::Range<usize>, std::ops::Range<usize>) {
+        let (cut, columns) = (task % self.row_cuts, task / self.row_cuts);
+        let tile = |cut: usize| cut * self.tiles.count / self.row_cuts;
+        let first = columns * self.cols;
+        (first..self.n.min(first + self.cols), tile(cut)..tile(cut + 1))
+    }
+}
+
+/// A pointer to what several threads read.
+struct SharedConst<T>(*const T);
+
+impl<T> Clone for SharedConst<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Pass<T> {}
+impl<T> Copy for SharedConst<T> {}
 
-// SAFETY: the pointers come from slices borrowed for the whole call; inputs are only read, and
-// outputs and packed rows are written by one task each.
-unsafe impl<T: Sync> Sync for Pass<T> {}
-
-/// Packs rows `first..first + count` of a pass.
-#[derive(Debug)]
-pub struct Pack<T> {
-    pass: Pass<T>,
-    first: usize,
-    count: usize,
-}
-
-impl<T: Element> SimdTask for Pack<T> {
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Pass { k, x, packed, stride, .. } = self.pass;
-        for row in self.first..self.first + self.count {
-            // SAFETY: the row lies within x and within the packed scratch, whose stride is at least
-            // k in whole pairs.
-            unsafe { pack_row(s, x.add(row * k), k, packed.pointer().add(row * stride)) };
-        }
+impl<T> SharedConst<T> {
+    fn pointer(self) -> *const T {
+        self.0
     }
 }
 
-/// One task: the outputs of some rows and columns.
-#[derive(Debug)]
-pub struct Block<T> {
-    pass: Pass<T>,
-    rows: std::ops::Range<usize>,
-    cols: std::ops::Range<usize>,
-    scratch: *mut f32,
-}
-
-impl<T: Element> SimdTask for Block<T> {
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Pass { k, .. } = self.pass;
-        let (tile_rows, tile_cols) = S::TILE;
-        let row_tiles = self.rows.len().div_ceil(tile_rows);
-        // One tile of rows reads the weight straight through; more share it by blocks of k. Two
-        // convert bf16 twice in registers, which costs less than a detour through L1.
-        let block_k = if row_tiles == 1 { k } else { BLOCK_K };
-        let convert = row_tiles > 2 && !T::IS_F32;
-        for k0 in (0..k).step_by(block_k) {
-            let k1 = k.min(k0 + block_k);
-            for col in self.cols.clone().step_by(tile_cols) {
-                let cols = tile_cols.min(self.cols.end - col);
-                if convert {
-                    self.converted(s, (k0, k1), (col, cols));
-                } else {
-                    self.direct(s, (k0, k1), (col, cols));
-                }
-            }
-        }
-        let Block { pass, rows, cols, scratch } = self;
-        for row in rows.clone() {
-            // SAFETY: the accumulators of this row are complete, and row and columns lie within the
-            // outputs.
-            unsafe {
-                let acc = scratch.add((row - rows.start) * TASK_COLS * S::LANES);
-                let bias = pass.bias.map(|bias| bias.add(cols.start));
-                pass.epilogue.finish(s, acc, bias, row * pass.n + cols.start, cols.len());
-            }
-        }
-    }
-}
-
-impl<T: Element> Block<T> {
-    /// All row tiles against weight rows `col..col + cols`, read in their own format.
-    #[inline(always)]
-    fn direct<S: Simd>(&self, s: S, (k0, k1): (usize, usize), (col, cols): (usize, usize)) {
-        let pair = 2 * S::LANES;
-        let k = self.pass.k;
-        let shape = TileShape {
-            x_stride: self.pass.stride,
-            w_stride: k,
-            pairs: (k1 - k0) / pair,
-            tail: (k1 - k0) % pair,
-            acc_stride: TASK_COLS * S::LANES,
-            fresh: k0 == 0,
-        };
-        // SAFETY: `k0` is a whole number of pairs; the weight rows and k range lie within `[n, k]`.
-        unsafe {
-            let weight = self.pass.weight.add(col * k + k0);
-            self.row_tiles(s, k0, (col, cols), weight, shape, |_| ());
-        }
-    }
-
-    /// As `direct`, with the weight rows first converted to f32 in L1.
-    #[inline(always)]
-    fn converted<S: Simd>(&self, s: S, (k0, k1): (usize, usize), (col, cols): (usize, usize)) {
-        let pair = 2 * S::LANES;
-        let k = self.pass.k;
-        let w_stride = BLOCK_K + ROW_PAD;
-        let shape = TileShape {
-            x_stride: self.pass.stride,
-            w_stride,
-            pairs: (k1 - k0).div_ceil(pair),
-            tail: 0,
-            acc_stride: TASK_COLS * S::LANES,
-            fresh: k0 == 0,
-        };
-        // SAFETY: the scratch behind the accumulators holds eight rows of a k block; the weight rows
-        // lie within `[n, k]`. Prefetches may point anywhere.
-        unsafe {
-            let converted = self.scratch.add(ACCUMULATORS);
-            for j in 0..cols {
-                let from = self.pass.weight.add((col + j) * k + k0);
-                pack_row(s, from, k1 - k0, converted.add(j * w_stride));
-            }
-            let next = self.pass.weight.wrapping_add((col + cols) * k + k0);
-            let tiles = self.rows.len().div_ceil(S::TILE.0);
-            let lines = (k1 - k0) * size_of::<T>() / 64 + 1;
-            self.row_tiles(s, k0, (col, cols), converted.cast_const(), shape, |tile| {
-                // The next tile of weight rows, a share of it beside each tile of rows.
-                for j in 0..S::TILE.1 {
-                    for line in tile * lines / tiles..(tile + 1) * lines / tiles {
-                        s.prefetch(next.wrapping_add(j * k).cast::<u8>().wrapping_add(line * 64));
-                    }
-                }
-            });
-        }
-    }
-
-    /// # Safety
-    /// `weight` and `shape` describe `cols` weight rows for the k block that starts at `k0`.
-    #[inline(always)]
-    unsafe fn row_tiles<S: Simd, W: SimdElement>(
-        &self,
-        s: S,
-        k0: usize,
-        (col, cols): (usize, usize),
-        weight: *const W,
-        shape: TileShape,
-        mut before: impl FnMut(usize),
-    ) {
-        let tile_rows = S::TILE.0;
-        for row in self.rows.clone().step_by(tile_rows) {
-            let local = row - self.rows.start;
-            before(local / tile_rows);
-            let rows = tile_rows.min(self.rows.end - row);
-            // SAFETY: packed rows and accumulators of these rows and columns lie within their
-            // scratch; the caller answers for the weight.
-            unsafe {
-                let x = self.pass.packed.pointer().add(row * self.pass.stride + k0);
-                let acc = (local * TASK_COLS + col - self.cols.start) * S::LANES;
-                tile(s, (rows, cols), x, weight, self.scratch.add(acc), shape);
-            }
-        }
-    }
-}
+// SAFETY: the pointers come from borrows that last for the whole call, and are only read.
+unsafe impl<T> Sync for SharedConst<T> {}

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use half::bf16;
+use half::{bf16, f16};
 
 use super::Simd;
 
@@ -93,10 +93,47 @@ fn fold_2(_: Avx2, pq: __m256, rs: __m256) -> __m256 {
     ))
 }
 
+/// Sixteen bytes of row `row` and of row `row + 4` as one vector.
+///
+/// # Safety
+/// Both are readable.
+#[inline(always)]
+unsafe fn half_rows(from: *const u8, stride: usize, row: usize) -> __m256i {
+    // SAFETY: the caller's promise; inserting from memory spares the shuffle port.
+    unsafe {
+        let low = _mm_loadu_si128(from.add(row * stride).cast());
+        let high = _mm_loadu_si128(from.add((row + 4) * stride).cast());
+        _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), high)
+    }
+}
+
+/// The four dwords at `from` of each of eight rows as four vectors.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn quarter_columns(_: Avx2, from: *const u8, stride: usize) -> [__m256i; 4] {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe {
+        let (a, b) = (half_rows(from, stride, 0), half_rows(from, stride, 1));
+        let (c, d) = (half_rows(from, stride, 2), half_rows(from, stride, 3));
+        let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+        let (ab2, cd2) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+        [
+            _mm256_unpacklo_epi64(ab, cd),
+            _mm256_unpackhi_epi64(ab, cd),
+            _mm256_unpacklo_epi64(ab2, cd2),
+            _mm256_unpackhi_epi64(ab2, cd2),
+        ]
+    }
+}
+
 impl Simd for Avx2 {
     type F = __m256;
+    type D = __m256i;
+    type Block = [__m256i; LANES];
     const LANES: usize = LANES;
-    const TILE: (usize, usize) = (3, 4);
+    const TILE_ROWS: usize = 6;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
@@ -189,6 +226,83 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
         with_token!(_mm_prefetch::<_MM_HINT_T0>(at.cast()))
+    }
+
+    #[inline(always)]
+    fn prefetch_l2(self, at: *const u8) {
+        with_token!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
+    }
+
+    #[inline(always)]
+    fn bits(self, d: __m256i) -> __m256 {
+        with_token!(_mm256_castsi256_ps(d))
+    }
+
+    #[inline(always)]
+    fn low_bf16(self, d: __m256i) -> __m256 {
+        split_pair(self, d).0
+    }
+
+    #[inline(always)]
+    fn high_bf16(self, d: __m256i) -> __m256 {
+        split_pair(self, d).1
+    }
+
+    #[inline(always)]
+    fn nibble(self, d: __m256i, index: usize) -> __m256 {
+        with_token!({
+            let shifted = match index {
+                0 => d,
+                1 => _mm256_srli_epi32::<4>(d),
+                2 => _mm256_srli_epi32::<8>(d),
+                3 => _mm256_srli_epi32::<12>(d),
+                4 => _mm256_srli_epi32::<16>(d),
+                5 => _mm256_srli_epi32::<20>(d),
+                6 => _mm256_srli_epi32::<24>(d),
+                _ => _mm256_srli_epi32::<28>(d),
+            };
+            _mm256_cvtepi32_ps(_mm256_and_si256(shifted, _mm256_set1_epi32(15)))
+        })
+    }
+
+    #[inline(always)]
+    fn byte(self, d: __m256i, index: usize) -> __m256 {
+        with_token!({
+            let top = match index {
+                0 => _mm256_slli_epi32::<24>(d),
+                1 => _mm256_slli_epi32::<16>(d),
+                2 => _mm256_slli_epi32::<8>(d),
+                _ => d,
+            };
+            _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(top))
+        })
+    }
+
+    #[inline(always)]
+    fn repeat(self, d: __m256i) -> Self::Block {
+        [d; Self::LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load_dwords(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller promises LANES readable dwords.
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const u8, stride: usize) -> [__m256i; LANES] {
+        // SAFETY: the caller's promise is the callee's.
+        let (low, high) = unsafe {
+            (quarter_columns(self, from, stride), quarter_columns(self, from.add(16), stride))
+        };
+        [low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]]
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const f16) -> __m256 {
+        // SAFETY: the caller promises LANES readable f16; every machine with AVX2 has F16C, and
+        // `Variant::is_available` asks for it.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 
     #[inline(always)]

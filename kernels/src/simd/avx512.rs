@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use half::bf16;
+use half::{bf16, f16};
 
-use super::Simd;
+use super::{Bf16Dot, Simd};
 
 /// Token: the machine has AVX-512 F, BW, DQ and VL.
 #[derive(Debug, Clone, Copy)]
@@ -95,10 +95,53 @@ fn fold_2(_: Avx512, pq: __m512, rs: __m512) -> __m512 {
     ))
 }
 
+/// Nibble `index` of each dword in its low four bits; other bits are not cleared.
+#[inline(always)]
+fn shift_nibbles(_: Avx512, d: __m512i, index: usize) -> __m512i {
+    with_token!(match index {
+        0 => d,
+        1 => _mm512_srli_epi32::<4>(d),
+        2 => _mm512_srli_epi32::<8>(d),
+        3 => _mm512_srli_epi32::<12>(d),
+        4 => _mm512_srli_epi32::<16>(d),
+        5 => _mm512_srli_epi32::<20>(d),
+        6 => _mm512_srli_epi32::<24>(d),
+        _ => _mm512_srli_epi32::<28>(d),
+    })
+}
+
+/// Each pair of vectors `distance` apart replaced by two shuffles of both.
+macro_rules! shuffle_pairs {
+    ($t:ident, $low:expr, $high:expr, $distance:literal: $($i:literal)*) => {{
+        let mut out = $t;
+        $(
+            out[$i] = $low($t[$i], $t[$i + $distance]);
+            out[$i + $distance] = $high($t[$i], $t[$i + $distance]);
+        )*
+        out
+    }};
+}
+
+/// Quarters of row `row` and of row `row + 4` as one vector: the half at `offset` bytes of each.
+///
+/// # Safety
+/// Both rows are readable for 64 bytes.
+#[inline(always)]
+unsafe fn half_rows(from: *const u8, stride: usize, row: usize, offset: usize) -> __m512i {
+    // SAFETY: the caller's promise; inserting from memory spares the shuffle port.
+    unsafe {
+        let low = _mm256_loadu_si256(from.add(row * stride + offset).cast());
+        let high = _mm256_loadu_si256(from.add((row + 4) * stride + offset).cast());
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+    }
+}
+
 impl Simd for Avx512 {
     type F = __m512;
+    type D = __m512i;
+    type Block = [__m512i; 16];
     const LANES: usize = 16;
-    const TILE: (usize, usize) = (4, 6);
+    const TILE_ROWS: usize = 13;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -200,6 +243,115 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch_l2(self, at: *const u8) {
+        with_token!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
+    }
+
+    #[inline(always)]
+    fn bits(self, d: __m512i) -> __m512 {
+        with_token!(_mm512_castsi512_ps(d))
+    }
+
+    #[inline(always)]
+    fn low_bf16(self, d: __m512i) -> __m512 {
+        split_pair(self, d).0
+    }
+
+    #[inline(always)]
+    fn high_bf16(self, d: __m512i) -> __m512 {
+        split_pair(self, d).1
+    }
+
+    #[inline(always)]
+    fn nibble(self, d: __m512i, index: usize) -> __m512 {
+        with_token!({
+            // The permutation looks at the low four bits only, so no mask is needed.
+            let table = _mm512_setr_ps(
+                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0,
+                15.0,
+            );
+            _mm512_permutexvar_ps(shift_nibbles(self, d, index), table)
+        })
+    }
+
+    #[inline(always)]
+    fn byte(self, d: __m512i, index: usize) -> __m512 {
+        with_token!({
+            let top = match index {
+                0 => _mm512_slli_epi32::<24>(d),
+                1 => _mm512_slli_epi32::<16>(d),
+                2 => _mm512_slli_epi32::<8>(d),
+                _ => d,
+            };
+            _mm512_cvtepi32_ps(_mm512_srai_epi32::<24>(top))
+        })
+    }
+
+    #[inline(always)]
+    fn repeat(self, d: __m512i) -> Self::Block {
+        [d; Self::LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load_dwords(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller promises LANES readable dwords.
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const u8, stride: usize) -> [__m512i; 16] {
+        // Vector `8 * half + i` has rows `i` and `i + 4` for i < 4, and rows `i + 4` and `i + 8`
+        // for the others, so that three rounds of shuffles of neighbours are left. Within each
+        // quarter, two rounds gather a column of four rows; the last one joins the quarters.
+        // SAFETY: the caller promises sixteen readable rows.
+        let t: [__m512i; 16] = unsafe {
+            [
+                half_rows(from, stride, 0, 0),
+                half_rows(from, stride, 1, 0),
+                half_rows(from, stride, 2, 0),
+                half_rows(from, stride, 3, 0),
+                half_rows(from, stride, 8, 0),
+                half_rows(from, stride, 9, 0),
+                half_rows(from, stride, 10, 0),
+                half_rows(from, stride, 11, 0),
+                half_rows(from, stride, 0, 32),
+                half_rows(from, stride, 1, 32),
+                half_rows(from, stride, 2, 32),
+                half_rows(from, stride, 3, 32),
+                half_rows(from, stride, 8, 32),
+                half_rows(from, stride, 9, 32),
+                half_rows(from, stride, 10, 32),
+                half_rows(from, stride, 11, 32),
+            ]
+        };
+        with_token!({
+            let t = shuffle_pairs!(
+                t, _mm512_unpacklo_epi32, _mm512_unpackhi_epi32, 1: 0 2 4 6 8 10 12 14
+            );
+            let t = shuffle_pairs!(
+                t, _mm512_unpacklo_epi64, _mm512_unpackhi_epi64, 2: 0 1 4 5 8 9 12 13
+            );
+            // Vectors 0, 2, 1, 3 of four now hold columns 0, 1, 2, 3 of each quarter.
+            let t = shuffle_pairs!(
+                t,
+                _mm512_shuffle_i32x4::<0b10_00_10_00>,
+                _mm512_shuffle_i32x4::<0b11_01_11_01>,
+                4: 0 1 2 3 8 9 10 11
+            );
+            [
+                t[0], t[2], t[1], t[3], t[4], t[6], t[5], t[7], t[8], t[10], t[9], t[11], t[12],
+                t[14], t[13], t[15],
+            ]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const f16) -> __m512 {
+        // SAFETY: the caller promises LANES readable f16.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
         // SAFETY: the caller promises LANES readable f32.
         unsafe { _mm512_loadu_ps(from) }
@@ -260,5 +412,75 @@ impl Simd for Avx512 {
             let both = _mm512_or_si512(even, _mm512_slli_epi32::<16>(odd));
             _mm512_storeu_si512(to.cast(), both);
         }
+    }
+}
+
+/// One `vdpbf16ps`. As an instruction of its own it stays in the order in which the kernels name it,
+/// where the intrinsic is reordered and spilled.
+///
+/// # Safety
+/// The machine has AVX512-BF16.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn dot_bf16(w: __m512, x: __m512, acc: __m512) -> __m512 {
+    let mut acc = acc;
+    // SAFETY: the instruction exists, by the caller's promise, and touches registers only.
+    unsafe {
+        std::arch::asm!(
+            "vdpbf16ps {acc}, {w}, {x}",
+            acc = inout(zmm_reg) acc,
+            w = in(zmm_reg) w,
+            x = in(zmm_reg) x,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    acc
+}
+
+impl Bf16Dot for Avx512 {
+    #[inline(always)]
+    fn dot_bf16(self, w: __m512, x: __m512, acc: __m512) -> __m512 {
+        // SAFETY: only machines with AVX512-BF16 get here: it is what `Variant::Avx512Bf16` stands
+        // for.
+        unsafe { dot_bf16(w, x, acc) }
+    }
+
+    #[inline(always)]
+    fn nibble_pair(self, d: __m512i, index: usize) -> __m512 {
+        with_token!({
+            // bf16 of 0..=15 twice: the permutation looks at five bits, of which the fifth is
+            // another nibble's.
+            let quarter = |a: u16, b: u16| (i32::from(b as i16) << 16) | i32::from(a as i16);
+            let table = _mm512_setr_epi32(
+                quarter(0, 0x3f80),
+                quarter(0x4000, 0x4040),
+                quarter(0x4080, 0x40a0),
+                quarter(0x40c0, 0x40e0),
+                quarter(0x4100, 0x4110),
+                quarter(0x4120, 0x4130),
+                quarter(0x4140, 0x4150),
+                quarter(0x4160, 0x4170),
+                quarter(0, 0x3f80),
+                quarter(0x4000, 0x4040),
+                quarter(0x4080, 0x40a0),
+                quarter(0x40c0, 0x40e0),
+                quarter(0x4100, 0x4110),
+                quarter(0x4120, 0x4130),
+                quarter(0x4140, 0x4150),
+                quarter(0x4160, 0x4170),
+            );
+            let pairs = _mm512_permutexvar_epi16(shift_nibbles(self, d, index), table);
+            _mm512_castsi512_ps(pairs)
+        })
+    }
+
+    #[inline(always)]
+    fn byte_pair(self, d: __m512i, index: usize) -> __m512 {
+        let (low, high) = (self.byte(d, 2 * index), self.byte(d, 2 * index + 1));
+        with_token!({
+            // Eight bits are exact in bf16: the lower halves are zero.
+            let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
+            _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_castps_si512(high)))
+        })
     }
 }

@@ -17,7 +17,7 @@ pub mod avx512;
 pub mod math;
 pub mod scalar;
 
-use half::bf16;
+use half::{bf16, f16};
 
 /// Widest vector of any variant, in f32 lanes; scratch is laid out for it.
 pub const MAX_LANES: usize = 16;
@@ -29,9 +29,13 @@ pub const MAX_LANES: usize = 16;
 pub trait Simd: Copy {
     /// A vector of [`Simd::LANES`] f32.
     type F: Copy;
+    /// A vector of [`Simd::LANES`] dwords: packed numbers of some format, one weight row a lane.
+    type D: Copy;
+    /// [`Simd::LANES`] vectors of dwords.
+    type Block: Copy + AsRef<[Self::D]>;
     const LANES: usize;
-    /// Rows by weight rows of the register tile of the dot kernels.
-    const TILE: (usize, usize);
+    /// Most rows of x in the register tile of the linears, which is two vectors wide.
+    const TILE_ROWS: usize;
 
     fn splat(self, value: f32) -> Self::F;
     #[inline(always)]
@@ -66,6 +70,32 @@ pub trait Simd: Copy {
 
     /// Asks for the cache line at `at`, which may be any address.
     fn prefetch(self, at: *const u8);
+    /// As `prefetch`, into the second level only.
+    fn prefetch_l2(self, at: *const u8);
+
+    /// The bits of each dword as an f32.
+    fn bits(self, d: Self::D) -> Self::F;
+    /// The low half of each dword, a bf16, as f32.
+    fn low_bf16(self, d: Self::D) -> Self::F;
+    /// The high half of each dword, a bf16, as f32.
+    fn high_bf16(self, d: Self::D) -> Self::F;
+    /// Bits `4 * index..4 * index + 4` of each dword as an unsigned number.
+    fn nibble(self, d: Self::D, index: usize) -> Self::F;
+    /// Byte `index` of each dword as a signed number.
+    fn byte(self, d: Self::D, index: usize) -> Self::F;
+    /// A block of one vector, as often as it takes.
+    fn repeat(self, d: Self::D) -> Self::Block;
+    /// # Safety
+    /// `from` is valid for reading `LANES` dwords, at any alignment.
+    unsafe fn load_dwords(self, from: *const u8) -> Self::D;
+    /// Dword `p` of each of `LANES` rows that lie `stride` bytes apart, as vector `p`.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `LANES` dwords, at any alignment, and so are the rows after it.
+    unsafe fn transpose(self, from: *const u8, stride: usize) -> Self::Block;
+    /// # Safety
+    /// `from` is valid for reading `LANES` f16.
+    unsafe fn load_f16(self, from: *const f16) -> Self::F;
 
     /// # Safety
     /// `from` is valid for reading `LANES` f32.
@@ -95,6 +125,16 @@ pub trait Simd: Copy {
     /// # Safety
     /// `to` is valid for writing `2 * LANES` bf16. Rounds to nearest even.
     unsafe fn store_pair_bf16(self, to: *mut bf16, value: (Self::F, Self::F));
+}
+
+/// Sums of products of pairs of bf16, in instructions of their own.
+pub trait Bf16Dot: Simd {
+    /// `acc + w.high * x.high + w.low * x.low` for the bf16 halves of each lane's bits.
+    fn dot_bf16(self, w: Self::F, x: Self::F, acc: Self::F) -> Self::F;
+    /// Nibbles `index` (low half) and `index + 4` (high half) of each dword as a pair of bf16.
+    fn nibble_pair(self, d: Self::D, index: usize) -> Self::F;
+    /// Signed bytes `2 * index` (low half) and `2 * index + 1` of each dword as a pair of bf16.
+    fn byte_pair(self, d: Self::D, index: usize) -> Self::F;
 }
 
 /// Loads and stores of one element type; sealed by living in a private module.

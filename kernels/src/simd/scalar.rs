@@ -1,9 +1,9 @@
 //! The portable variant: eight lanes as an array, which the compiler turns into whatever the target
 //! guarantees. No fused multiply-add, because without the instruction it is a library call.
 
-use half::bf16;
+use half::{bf16, f16};
 
-use super::Simd;
+use super::{Bf16Dot, Simd};
 use crate::element::Element;
 
 const LANES: usize = 8;
@@ -19,8 +19,10 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
 
 impl Simd for Scalar {
     type F = [f32; LANES];
+    type D = [u32; LANES];
+    type Block = [[u32; LANES]; LANES];
     const LANES: usize = LANES;
-    const TILE: (usize, usize) = (2, 2);
+    const TILE_ROWS: usize = 4;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -103,6 +105,59 @@ impl Simd for Scalar {
     fn prefetch(self, _at: *const u8) {}
 
     #[inline(always)]
+    fn prefetch_l2(self, _at: *const u8) {}
+
+    #[inline(always)]
+    fn bits(self, d: Self::D) -> Self::F {
+        d.map(f32::from_bits)
+    }
+
+    #[inline(always)]
+    fn low_bf16(self, d: Self::D) -> Self::F {
+        d.map(|dword| f32::from_bits(dword << 16))
+    }
+
+    #[inline(always)]
+    fn high_bf16(self, d: Self::D) -> Self::F {
+        d.map(|dword| f32::from_bits(dword & 0xffff_0000))
+    }
+
+    #[inline(always)]
+    fn nibble(self, d: Self::D, index: usize) -> Self::F {
+        d.map(|dword| ((dword >> (4 * index)) & 15) as f32)
+    }
+
+    #[inline(always)]
+    fn byte(self, d: Self::D, index: usize) -> Self::F {
+        d.map(|dword| f32::from(dword.to_le_bytes()[index] as i8))
+    }
+
+    #[inline(always)]
+    fn repeat(self, d: Self::D) -> Self::Block {
+        [d; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load_dwords(self, from: *const u8) -> Self::D {
+        // SAFETY: the caller promises LANES readable dwords.
+        unsafe { from.cast::<[u32; LANES]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(self, from: *const u8, stride: usize) -> Self::Block {
+        // SAFETY: the caller promises LANES readable rows.
+        let rows: Self::Block =
+            std::array::from_fn(|row| unsafe { self.load_dwords(from.add(row * stride)) });
+        std::array::from_fn(|column| rows.map(|row| row[column]))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const f16) -> Self::F {
+        // SAFETY: the caller promises LANES readable f16.
+        unsafe { from.cast::<[f16; LANES]>().read_unaligned() }.map(f16::to_f32)
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::F {
         // SAFETY: the caller promises LANES readable f32; an array of f32 has their alignment.
         unsafe { from.cast::<[f32; LANES]>().read_unaligned() }
@@ -169,5 +224,30 @@ impl Simd for Scalar {
         });
         // SAFETY: the caller promises 2 * LANES writable bf16.
         unsafe { to.cast::<[[bf16; 2]; LANES]>().write_unaligned(pairs) }
+    }
+}
+
+/// The pair of bf16 that holds two numbers of at most eight bits.
+fn exact_pair(low: f32, high: f32) -> f32 {
+    f32::from_bits((low.to_bits() >> 16) | high.to_bits())
+}
+
+/// What the instruction of other machines does, for tests of the code around it.
+impl Bf16Dot for Scalar {
+    #[inline(always)]
+    fn dot_bf16(self, w: Self::F, x: Self::F, acc: Self::F) -> Self::F {
+        let (w, x) = (w.map(f32::to_bits), x.map(f32::to_bits));
+        let acc = self.fma(self.high_bf16(w), self.high_bf16(x), acc);
+        self.fma(self.low_bf16(w), self.low_bf16(x), acc)
+    }
+
+    #[inline(always)]
+    fn nibble_pair(self, d: Self::D, index: usize) -> Self::F {
+        zip(self.nibble(d, index), self.nibble(d, index + 4), exact_pair)
+    }
+
+    #[inline(always)]
+    fn byte_pair(self, d: Self::D, index: usize) -> Self::F {
+        zip(self.byte(d, 2 * index), self.byte(d, 2 * index + 1), exact_pair)
     }
 }

@@ -1,0 +1,175 @@
+//! Activations as the kernels read them: for every block of k and every tile of rows, `[unit][row]`,
+//! so that a kernel walks along one stream; and the sums over groups of k for grouped weights.
+
+use super::form::{Dot, Form, PairsBf16, Plain, PlainBf16, PlainF32};
+use super::{BLOCK_UNITS, RowTiles};
+use crate::element::Element;
+use crate::scratch::Shared;
+use crate::simd::{Bf16Dot, Simd};
+use crate::variant::{PairsTask, SimdTask};
+
+/// A form of activations: plain, with its inputs to be added up.
+trait Packed<S: Simd>: Form<S> {
+    /// `sum` plus the inputs in a dword, in order.
+    fn add(s: S, sum: S::F, dword: S::D) -> S::F;
+}
+
+impl<S: Simd> Packed<S> for PlainF32 {
+    #[inline(always)]
+    fn add(s: S, sum: S::F, dword: S::D) -> S::F {
+        s.add(sum, s.bits(dword))
+    }
+}
+
+impl<S: Simd> Packed<S> for PlainBf16 {
+    #[inline(always)]
+    fn add(s: S, sum: S::F, dword: S::D) -> S::F {
+        s.add(s.add(sum, s.low_bf16(dword)), s.high_bf16(dword))
+    }
+}
+
+impl<S: Bf16Dot> Packed<S> for PairsBf16 {
+    #[inline(always)]
+    fn add(s: S, sum: S::F, dword: S::D) -> S::F {
+        s.add(s.add(sum, s.low_bf16(dword)), s.high_bf16(dword))
+    }
+}
+
+/// Packs a range of blocks of k for one tile of rows.
+#[derive(Debug, Clone)]
+pub struct Pack<T> {
+    pub(super) x: *const T,
+    pub(super) k: usize,
+    /// Units along k of the weight: those of x, or more where the weight is padded.
+    pub(super) units: usize,
+    pub(super) tiles: RowTiles,
+    pub(super) tile: usize,
+    pub(super) blocks: std::ops::Range<usize>,
+    pub(super) packed: Shared<f32>,
+    pub(super) sums: Shared<f32>,
+    /// Inputs of a group, if sums are wanted.
+    pub(super) group: Option<usize>,
+}
+
+impl<T: Element> SimdTask for Pack<T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let rows = self.rows();
+        let x = self.x.wrapping_add(self.tiles.start(self.tile) * self.k);
+        if rows == 1 {
+            self.one_row(s, x);
+        } else if T::IS_F32 {
+            self.run_as(s, PlainF32(Plain::new(x.cast(), rows, self.k)));
+        } else {
+            self.run_as(s, PlainBf16(Plain::new(x.cast(), rows, self.k)));
+        }
+    }
+}
+
+impl<T: Element> PairsTask for Pack<T> {
+    #[inline(always)]
+    fn run_pairs<S: Bf16Dot>(self, s: S) {
+        let x = self.x.wrapping_add(self.tiles.start(self.tile) * self.k);
+        self.run_as(s, PairsBf16(Plain::new(x.cast(), self.rows(), self.k)));
+    }
+}
+
+impl<T: Element> Pack<T> {
+    fn rows(&self) -> usize {
+        self.tiles.start(self.tile + 1) - self.tiles.start(self.tile)
+    }
+
+    #[inline(always)]
+    fn run_as<S: Simd, X: Packed<S>>(&self, s: S, form: X) {
+        let (first_row, rows) = (self.tiles.start(self.tile), self.rows());
+        let chunk = X::UNITS * X::DWORDS;
+        let per_group = self.group.map(|group| group / <X::Dot as Dot<S>>::INPUTS);
+        let mut sum = s.zero();
+        for block in self.blocks.clone() {
+            let first = block * BLOCK_UNITS;
+            let units = BLOCK_UNITS.min(self.units - first);
+            let to = first * self.tiles.rows + first_row * units;
+            let to = self.packed.pointer().wrapping_add(to);
+            for at in (0..units).step_by(chunk) {
+                let count = chunk.min(units - at);
+                let dwords = if first + at < form.units() {
+                    // SAFETY: the row tile and this unit of it exist.
+                    unsafe { form.edge(s, 0, block, at / chunk) }
+                } else {
+                    // SAFETY: zeros to read as a vector.
+                    s.repeat(unsafe { s.load_dwords([0u8; 64].as_ptr()) })
+                };
+                for (i, &dword) in dwords.as_ref().iter().enumerate().take(X::DWORDS) {
+                    for j in 0..X::UNITS {
+                        let unit = i * X::UNITS + j;
+                        if unit < count {
+                            // SAFETY: packed rows have room for `units` units of this tile.
+                            unsafe {
+                                let to = to.add((at + unit) * rows);
+                                store_some(s, to, X::unit(s, dword, j), rows);
+                            }
+                        }
+                    }
+                    sum = X::add(s, sum, dword);
+                }
+                let done = first + at + chunk;
+                if let Some(per_group) = per_group
+                    && done.is_multiple_of(per_group)
+                {
+                    let group = done / per_group - 1;
+                    let to = group * self.tiles.rows + first_row;
+                    // SAFETY: there is a sum for every group and row.
+                    unsafe { store_some(s, self.sums.pointer().wrapping_add(to), sum, rows) };
+                    sum = s.zero();
+                }
+            }
+        }
+    }
+
+    /// A row alone is packed by reading it.
+    #[inline(always)]
+    fn one_row<S: Simd>(&self, s: S, x: *const T) {
+        let first = self.blocks.start * BLOCK_UNITS;
+        let end = self.units.min(self.blocks.end * BLOCK_UNITS);
+        let to = self.packed.pointer();
+        let mut at = first;
+        // SAFETY: x has `k` elements, packed rows and sums have room for all units and groups.
+        unsafe {
+            while at + S::LANES <= end.min(self.k) {
+                s.store(to.add(at), T::load(s, x.add(at)));
+                at += S::LANES;
+            }
+            while at < end {
+                *to.add(at) = if at < self.k { (*x.add(at)).to_f32() } else { 0.0 };
+                at += 1;
+            }
+            if let Some(group) = self.group {
+                let groups = first / group..end / group;
+                let sums = self.sums.pointer();
+                // Several groups at a time, because one sum is one long chain.
+                for some in groups.clone().step_by(8) {
+                    let count = 8.min(groups.end - some);
+                    let mut chains = [0.0f32; 8];
+                    for i in 0..group {
+                        for (g, chain) in chains.iter_mut().enumerate().take(count) {
+                            *chain += *to.add((some + g) * group + i);
+                        }
+                    }
+                    for (g, chain) in chains.into_iter().enumerate().take(count) {
+                        *sums.add(some + g) = chain;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// `to` is valid for `count <= LANES` f32.
+#[inline(always)]
+unsafe fn store_some<S: Simd>(s: S, to: *mut f32, value: S::F, count: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if count == S::LANES { s.store(to, value) } else { s.store_partial(to, value, count) }
+    }
+}

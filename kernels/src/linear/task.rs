@@ -1,0 +1,182 @@
+//! One task of a linear: the sums of some columns and rows, then what becomes of them.
+
+use std::ops::Range;
+
+use half::bf16;
+
+use super::direct::{Rows, direct, panels};
+use super::epilogue::Epilogue;
+use super::form::{
+    Eight, EightPairs, Form, Four, FourPairs, Lines, PairsBf16, Plain, PlainBf16, PlainF32, Records,
+};
+use super::tiled::{Parts, TILE_LEN, tiled};
+use super::{BLOCK_UNITS, DIRECT_ROWS, RowTiles, TASK_COLS};
+use crate::element::Element;
+use crate::scratch::Shared;
+use crate::simd::{Bf16Dot, Simd};
+use crate::variant::{PairsTask, SimdTask};
+use model::compressed::Bits;
+
+/// Floats of packed x that stay in the second level of cache beside the rest.
+const X_LEN: usize = 96 << 10;
+
+/// What a task works on.
+#[derive(Debug, Clone)]
+pub struct Area {
+    pub(super) packed: Shared<f32>,
+    /// Sums of packed x over groups.
+    pub(super) sums: Shared<f32>,
+    pub(super) tiles: RowTiles,
+    pub(super) row_tiles: Range<usize>,
+    pub(super) cols: Range<usize>,
+    /// The thread's own: an expanded block, then the sums `[row of the task][TASK_COLS]`.
+    pub(super) scratch: *mut f32,
+}
+
+impl Area {
+    fn results(&self) -> *mut f32 {
+        self.scratch.wrapping_add(TILE_LEN)
+    }
+
+    #[inline(always)]
+    fn sum<S: Simd, W: Form<S>>(&self, s: S, form: W) {
+        let first = self.cols.start / S::LANES;
+        let end = self.cols.end.div_ceil(S::LANES);
+        let mut panel = first;
+        if self.tiles.rows <= DIRECT_ROWS {
+            let step = panels(self.tiles.rows, W::GROUPED);
+            let rows = Rows {
+                x: self.packed.pointer(),
+                sums: self.sums.pointer(),
+                out: self.results(),
+                stride: TASK_COLS,
+                scratch: self.scratch,
+            };
+            while panel + step <= end && form.is_full(panel + step - 1) {
+                let out = rows.out.wrapping_add((panel - first) * S::LANES);
+                // SAFETY: the panels are full; packed rows, sums and results are the task's.
+                unsafe { direct(s, form, panel, self.tiles.rows, Rows { out, ..rows }) };
+                panel += step;
+            }
+        }
+        let start = panel;
+        let blocks = form.units().div_ceil(BLOCK_UNITS);
+        // Blocks of k whose packed x stays in the second level while all columns use it.
+        let run = (X_LEN / (BLOCK_UNITS * self.tiles.rows)).max(1);
+        for first_block in (0..blocks).step_by(run) {
+            let blocks_end = blocks.min(first_block + run);
+            let visits = (start..end)
+                .step_by(2)
+                .flat_map(|panel| (first_block..blocks_end).map(move |block| (panel, block)));
+            for (panel, block) in visits {
+                let next = if block + 1 < blocks_end {
+                    form.lines(panel, 2.min(end - panel), block + 1)
+                } else if panel + 2 < end {
+                    form.lines(panel + 2, 2.min(end - panel - 2), first_block)
+                } else if blocks_end < blocks {
+                    form.lines(start, 2.min(end - start), blocks_end)
+                } else {
+                    Lines::NONE
+                };
+                let parts = Parts {
+                    x: self.packed.pointer(),
+                    sums: self.sums.pointer(),
+                    tiles: self.tiles,
+                    first_tile: self.row_tiles.start,
+                    end_tile: self.row_tiles.end,
+                    out: self.results().wrapping_add((panel - first) * S::LANES),
+                    stride: TASK_COLS,
+                    scratch: self.scratch,
+                };
+                // SAFETY: panels and block exist; packed rows, sums and results are the task's.
+                unsafe { tiled(s, form, panel, block, parts, next) };
+            }
+        }
+    }
+}
+
+/// The sums of a task, from weights as `P` describes them.
+#[derive(Debug, Clone)]
+pub struct Sums<P> {
+    pub(super) form: P,
+    pub(super) area: Area,
+}
+
+impl SimdTask for Sums<Plain<f32>> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.area.sum(s, PlainF32(self.form));
+    }
+}
+
+impl SimdTask for Sums<Plain<bf16>> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.area.sum(s, PlainBf16(self.form));
+    }
+}
+
+impl PairsTask for Sums<Plain<bf16>> {
+    #[inline(always)]
+    fn run_pairs<S: Bf16Dot>(self, s: S) {
+        self.area.sum(s, PairsBf16(self.form));
+    }
+}
+
+impl SimdTask for Sums<Records> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        match self.form.bits() {
+            Bits::Four => self.area.sum(s, Four(self.form)),
+            Bits::Eight => self.area.sum(s, Eight(self.form)),
+        }
+    }
+}
+
+impl PairsTask for Sums<Records> {
+    #[inline(always)]
+    fn run_pairs<S: Bf16Dot>(self, s: S) {
+        match self.form.bits() {
+            Bits::Four => self.area.sum(s, FourPairs(self.form)),
+            Bits::Eight => self.area.sum(s, EightPairs(self.form)),
+        }
+    }
+}
+
+/// An epilogue that several threads use, each on its own outputs.
+pub(super) struct Shareable<T>(pub(super) Epilogue<T>);
+
+impl<T> Shareable<T> {
+    pub(super) fn get(&self) -> Epilogue<T> {
+        self.0
+    }
+}
+
+// SAFETY: the pointers come from slices borrowed for the whole call; tasks write disjoint parts.
+unsafe impl<T> Sync for Shareable<T> {}
+
+/// Bias, activation and rounding of a task's sums.
+#[derive(Debug)]
+pub struct Finish<T> {
+    pub(super) area: Area,
+    pub(super) n: usize,
+    pub(super) bias: Option<*const f32>,
+    pub(super) epilogue: Epilogue<T>,
+}
+
+impl<T: Element> SimdTask for Finish<T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Finish { area, n, bias, epilogue } = self;
+        let cols = area.cols.clone();
+        let first_row = area.tiles.start(area.row_tiles.start);
+        for row in first_row..area.tiles.start(area.row_tiles.end) {
+            // SAFETY: the sums of this row are complete; row and columns lie within the outputs.
+            unsafe {
+                let sums = area.results().add((row - first_row) * TASK_COLS);
+                let bias = bias.map(|bias| bias.add(cols.start));
+                epilogue.finish(s, sums, bias, row * n + cols.start, cols.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Linears on grouped low-bit weights: the stated order of operations bit for bit, 4 bits against
+//! the same weights in 8, row independence, output forms, unaligned records.
+
+mod common;
+
+use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
+use half::{bf16, f16};
+use kernels::{Element, Kernels, LinearGrouped, LinearOut, Variant};
+use model::compressed::{Bits, Grouped, ROWS};
+
+/// A grouped matrix as numbers, and its records.
+struct Matrix {
+    form: Grouped,
+    n: usize,
+    k: usize,
+    q: Vec<i8>,
+    /// Scale and minimum by row and group.
+    scales: Vec<(f16, f16)>,
+    records: Vec<u8>,
+}
+
+impl Matrix {
+    /// 4-bit numbers in records of 4 or 8 bits; with `wide`, 8-bit numbers.
+    fn random(random: &mut Random, form: Grouped, (n, k): (usize, usize), wide: bool) -> Matrix {
+        let groups = form.groups(k);
+        let q = (0..n * k)
+            .map(|_| if wide { random.bits() as i8 } else { (random.bits() & 15) as i8 })
+            .collect();
+        let scales = (0..n * groups)
+            .map(|_| (f16::from_f32(random.unit() / 8.0), f16::from_f32(random.unit())))
+            .collect();
+        let mut matrix = Matrix { form, n, k, q, scales, records: Vec::new() };
+        matrix.records = matrix.encode(form);
+        matrix
+    }
+
+    /// The records, from the written description of the format.
+    fn encode(&self, form: Grouped) -> Vec<u8> {
+        let groups = form.groups(self.k);
+        let mut records = vec![0u8; form.size_bytes(self.n, self.k)];
+        for row in 0..self.n {
+            for group in 0..groups {
+                let start = (row / ROWS * groups + group) * form.record_bytes();
+                let record = &mut records[start..][..form.record_bytes()];
+                let lane = row % ROWS;
+                let (scale, min) = self.scales[row * groups + group];
+                record[2 * lane..][..2].copy_from_slice(&scale.to_le_bytes());
+                record[2 * (ROWS + lane)..][..2].copy_from_slice(&min.to_le_bytes());
+                for i in 0..form.group.min(self.k - group * form.group) {
+                    let q = self.q[row * self.k + group * form.group + i];
+                    match form.bits {
+                        Bits::Four => {
+                            let nibble = i % 8 / 2 + i % 2 * 4;
+                            let at = 64 + i / 8 * 64 + 4 * lane + nibble / 2;
+                            record[at] |= (q as u8) << (4 * (nibble % 2));
+                        }
+                        Bits::Eight => record[64 + i / 4 * 64 + 4 * lane + i % 4] = q as u8,
+                    }
+                }
+            }
+        }
+        records
+    }
+
+    /// Every output by the stated order of fused operations.
+    fn fused<T: Element>(&self, x: &[T]) -> Vec<f32> {
+        let Matrix { form, n, k, .. } = *self;
+        let mut out = Vec::new();
+        for x in x.chunks(k) {
+            for row in 0..n {
+                let mut total = 0.0f32;
+                for (group, x) in x.chunks(form.group).enumerate() {
+                    let (mut part, mut sum) = (0.0f32, 0.0f32);
+                    for (i, x) in x.iter().enumerate() {
+                        let q = self.q[row * k + group * form.group + i];
+                        part = f32::from(q).mul_add(x.to_f32(), part);
+                        sum += x.to_f32();
+                    }
+                    let (scale, min) = self.scales[row * form.groups(k) + group];
+                    total = scale.to_f32().mul_add(part, total);
+                    total = min.to_f32().mul_add(sum, total);
+                }
+                out.push(total);
+            }
+        }
+        out
+    }
+
+    fn run<T: Element>(&self, kernels: &Kernels, x: &[T], out: LinearOut<'_, T>) {
+        let Matrix { form, n, k, .. } = *self;
+        let rows = x.len() / k;
+        let records = &self.records;
+        kernels.linear_grouped(LinearGrouped { rows, n, k, x, form, records, bias: None, out });
+    }
+
+    fn sums<T: Element>(&self, kernels: &Kernels, x: &[T]) -> Vec<f32> {
+        let mut out = poison::<f32>(x.len() / self.k * self.n);
+        self.run(kernels, x, LinearOut::StoreF32(&mut out));
+        out
+    }
+}
+
+fn forms() -> [Grouped; 4] {
+    let form = |bits, group| Grouped { bits, group };
+    [form(Bits::Four, 32), form(Bits::Four, 64), form(Bits::Eight, 32), form(Bits::Eight, 64)]
+}
+
+/// Whether a variant computes exactly as stated: with fused multiply-adds of f32.
+fn is_exact<T: Element>(variant: Variant) -> bool {
+    matches!(variant, Variant::Avx2 | Variant::Avx512)
+        || (size_of::<T>() == 4 && variant != Variant::Scalar)
+}
+
+fn check_sizes<T: Element>(name: &str) {
+    const SIZES: [usize; 12] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65];
+    for variant in variants(name) {
+        let kernels = kernels(variant, 2);
+        for form in forms() {
+            for (round, &rows) in
+                [1, 2, 3, 4, 5, 7, 8, 12, 13, 14, 16, 17, 25, 33].iter().enumerate()
+            {
+                for (offset, &n) in SIZES.iter().enumerate() {
+                    for k in [SIZES[(offset + round) % 12], SIZES[(offset * 5 + round) % 12], 600] {
+                        let seed = (rows * 1_000_003 + n * 1_009 + k) as u64;
+                        let mut random = Random::new(seed);
+                        let wide = form.bits == Bits::Eight && round % 2 == 1;
+                        let matrix = Matrix::random(&mut random, form, (n, k), wide);
+                        let x: Vec<T> = random.vector(rows * k);
+                        let context = format!("seed {seed} {variant:?} {form:?} {rows}x{n}x{k}");
+                        let (out, expected) = (matrix.sums(&kernels, &x), matrix.fused(&x));
+                        if is_exact::<T>(variant) {
+                            assert_eq!(bits(&out), bits(&expected), "{context}");
+                        } else {
+                            let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
+                            let typical = (k as f64).sqrt() * if wide { 8.0 } else { 1.0 };
+                            let allowed = 4.0 * tolerance();
+                            assert_close(&out, &expected, (n, typical), allowed, &context);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn bf16_follows_the_stated_order_over_awkward_sizes() {
+    check_sizes::<bf16>("bf16_follows_the_stated_order_over_awkward_sizes");
+}
+
+#[test]
+fn f32_follows_the_stated_order_over_awkward_sizes() {
+    check_sizes::<f32>("f32_follows_the_stated_order_over_awkward_sizes");
+}
+
+#[test]
+fn four_bits_and_their_widening_to_eight_give_the_same_bits() {
+    for variant in variants("four_bits_and_their_widening_to_eight_give_the_same_bits") {
+        let kernels = kernels(variant, 2);
+        for group in [32, 64] {
+            let mut random = Random::new(8);
+            let form = Grouped { bits: Bits::Four, group };
+            let mut matrix = Matrix::random(&mut random, form, (150, 330), false);
+            for rows in [1, 2, 4, 9, 30] {
+                let x: Vec<bf16> = random.vector(rows * 330);
+                matrix.form = form;
+                matrix.records = matrix.encode(form);
+                let four = matrix.sums(&kernels, &x);
+                matrix.form = form.widened();
+                matrix.records = matrix.encode(matrix.form);
+                let eight = matrix.sums(&kernels, &x);
+                assert_eq!(bits(&four), bits(&eight), "{variant:?} group {group} rows {rows}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_batch_or_on_threads() {
+    for variant in variants("a_row_does_not_depend_on_its_batch_or_on_threads") {
+        for form in forms() {
+            let mut random = Random::new(99);
+            let matrix = Matrix::random(&mut random, form, (135, 700), false);
+            let row: Vec<bf16> = random.vector(700);
+            let alone = bits(&matrix.sums(&kernels(variant, 1), &row));
+            for threads in [1, 2, 3] {
+                let kernels = kernels(variant, threads);
+                for rows in [1, 2, 3, 4, 6, 13, 17, 290] {
+                    let mut x: Vec<bf16> = random.vector(rows * 700);
+                    for position in [0, rows / 2, rows - 1] {
+                        x[position * 700..][..700].copy_from_slice(&row);
+                    }
+                    let out = matrix.sums(&kernels, &x);
+                    for position in [0, rows / 2, rows - 1] {
+                        assert_eq!(
+                            bits(&out[position * 135..][..135]),
+                            alone,
+                            "{variant:?} {form:?} {threads} threads, row {position} of {rows}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn records_need_no_alignment_and_every_output_form_works() {
+    for variant in variants("records_need_no_alignment_and_every_output_form_works") {
+        let kernels = kernels(variant, 2);
+        let mut random = Random::new(5);
+        let matrix = Matrix::random(&mut random, Grouped::W4, (40, 130), false);
+        let x: Vec<bf16> = random.vector(6 * 130);
+        let expected = matrix.sums(&kernels, &x);
+        let shifted: Vec<u8> = std::iter::once(0).chain(matrix.records.iter().copied()).collect();
+        let mut out = poison::<f32>(6 * 40);
+        kernels.linear_grouped(LinearGrouped {
+            rows: 6,
+            n: 40,
+            k: 130,
+            x: &x,
+            form: Grouped::W4,
+            records: &shifted[1..],
+            bias: None,
+            out: LinearOut::StoreF32(&mut out),
+        });
+        assert_eq!(bits(&out), bits(&expected), "{variant:?}");
+        let mut relu = poison::<bf16>(6 * 40);
+        matrix.run(&kernels, &x, LinearOut::Relu(&mut relu));
+        for (relu, sum) in relu.iter().zip(&expected) {
+            assert_eq!(relu.to_bits(), bf16::from_f32(sum.max(0.0)).to_bits(), "{variant:?}");
+        }
+    }
+}
