@@ -7,5 +7,6 @@ pub mod engine;
 pub mod exit;
 pub mod job;
 pub mod opened;
+pub mod plan;
 pub mod report;
 pub mod session;

@@ -9,6 +9,7 @@ use coordinator::exit::Exit;
 use coordinator::job::error::JobError;
 use coordinator::job::interrupt::Interrupt;
 use coordinator::opened::open_weights;
+use coordinator::plan;
 use coordinator::session::{self, Usage};
 
 /// Counts what workers allocate while they run, which must be nothing.
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
             // to this process alone, and nothing has opened or closed descriptors before.
             ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) })
         }
+        Command::Plan(request) => plan::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Run(run) => {
             let ran = Interrupt::install()
                 .map_err(anyhow::Error::from)

@@ -2,13 +2,15 @@
 
 use anyhow::Context;
 use model::chat::{ChatTemplate, Message};
+use model::compressed::WeightFormat;
 use model::config::ModelConfig;
 use model::gguf_tokenizer::GgufTokenizer;
 use model::locate::{Located, Places, Wanted, WeightsAt, locate};
 use model::source::gguf::GgufSource;
-use model::source::{SourceError, WeightSource};
+use model::source::{Part, SourceError, TensorId, WeightSource};
 use model::tokenizer::TextTokenizer;
 use model::tokenizer_config::TokenizerConfig;
+use program::formats::WeightFormats;
 use workers::protocol::WeightsFrom;
 
 use crate::cli::high::ModelChoice;
@@ -21,6 +23,8 @@ use crate::job::model_codec::{ChatRenderer, ModelCodec};
 pub struct Opened {
     pub config: ModelConfig,
     pub weights: WeightsFrom,
+    /// The forms in which the files hold the weights, where kernels can use them as they are.
+    pub stored: WeightFormats,
     /// Part of the output's fingerprint.
     pub weights_identity: String,
     codec: Option<ModelCodec>,
@@ -45,6 +49,7 @@ impl Opened {
         };
         if let Some(layers) = choice.layers {
             opened.config.keep_layers(layers);
+            opened.stored.layers.truncate(opened.config.num_layers);
         }
         Ok(opened)
     }
@@ -73,7 +78,8 @@ fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
         },
         None => None,
     };
-    Ok(Opened { config, weights, weights_identity, codec })
+    let stored = WeightFormats::plain(&config);
+    Ok(Opened { config, weights, stored, weights_identity, codec })
 }
 
 fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
@@ -87,8 +93,33 @@ fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
         Some(found) => Some(codec(found.text, &found.config)?),
         None => None,
     };
+    let stored = stored_formats(&source, &config)?;
     let weights = WeightsFrom::Gguf { path: path.to_string_lossy().into_owned() };
-    Ok(Opened { config, weights, weights_identity, codec })
+    Ok(Opened { config, weights, stored, weights_identity, codec })
+}
+
+/// How a file holds each matrix, where kernels have that form.
+fn stored_formats(
+    source: &dyn WeightSource,
+    config: &ModelConfig,
+) -> anyhow::Result<WeightFormats> {
+    let of = |id| -> anyhow::Result<WeightFormat> {
+        let stored = source.stored_type(id)?;
+        Ok(stored.grouped().map_or(WeightFormat::Plain, WeightFormat::Grouped))
+    };
+    let mut formats = WeightFormats::plain(config);
+    formats.embedding = of(TensorId::Embedding)?;
+    if !config.tied_embeddings {
+        formats.head = of(TensorId::Head)?;
+    }
+    for (layer, formats) in formats.layers.iter_mut().enumerate() {
+        for (op, format) in config.layer_ops().iter().zip(formats) {
+            if op.weights(config).is_some_and(|shape| shape.matrix.is_some()) {
+                *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix })?;
+            }
+        }
+    }
+    Ok(formats)
 }
 
 /// A tokenizer with the chat template of its configuration, if there is one.

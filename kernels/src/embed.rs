@@ -1,7 +1,10 @@
 //! Token embedding, with learned positions where the model has them.
 
+use model::compressed::{Grouped, ROWS};
+
 use crate::Kernels;
 use crate::element::Element;
+use crate::grouped::decode_row;
 use crate::scratch::Shared;
 
 /// Rows of one task.
@@ -59,6 +62,34 @@ impl Kernels {
                         *out += value.to_f32();
                     }
                 }
+            }
+        });
+    }
+
+    /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded. The hidden size is that
+    /// of `out`.
+    ///
+    /// # Panics
+    /// A token lies outside the table.
+    pub fn embed_grouped(&self, tokens: &[u32], form: Grouped, records: &[u8], out: &mut [f32]) {
+        if tokens.is_empty() {
+            return;
+        }
+        let hidden = out.len() / tokens.len();
+        assert_eq!(out.len(), tokens.len() * hidden, "out is [tokens, hidden]");
+        let rows = records.len() / form.block_bytes(hidden) * ROWS;
+        for &token in tokens {
+            assert!((token as usize) < rows, "token {token} is outside the vocabulary");
+        }
+        let bytes = out.len() * 2 * size_of::<f32>();
+        let out = Shared(out.as_mut_ptr());
+        self.run_sized(tokens.len().div_ceil(TASK_ROWS), bytes, &|task, _| {
+            for row in task * TASK_ROWS..tokens.len().min((task + 1) * TASK_ROWS) {
+                // SAFETY: the row lies within `out`, and no other task writes it.
+                let out = unsafe {
+                    std::slice::from_raw_parts_mut(out.pointer().add(row * hidden), hidden)
+                };
+                decode_row(form, records, hidden, tokens[row] as usize, out);
             }
         });
     }

@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::compressed::WeightFormat;
 use crate::config::{Activation, Dtype, Family, ModelConfig};
 
 /// An operation of a decoder layer, or one of the four around the layers.
@@ -142,9 +143,13 @@ pub const fn align_up(bytes: usize) -> usize {
 }
 
 impl WeightShape {
-    /// Places matrix and vectors behind each other, in the run's `dtype`.
-    pub fn layout(&self, dtype: Dtype) -> WeightLayout {
-        let matrix_bytes = self.matrix.map_or(0, |(n, k)| n * k * dtype.size_bytes());
+    /// Places matrix and vectors behind each other: the matrix in `format`, which is the run's
+    /// `dtype` where it is plain.
+    pub fn layout(&self, dtype: Dtype, format: WeightFormat) -> WeightLayout {
+        let matrix_bytes = self.matrix.map_or(0, |(n, k)| match format {
+            WeightFormat::Plain => n * k * dtype.size_bytes(),
+            WeightFormat::Grouped(grouped) => grouped.size_bytes(n, k),
+        });
         let first = align_up(matrix_bytes);
         let second = align_up(first + self.vectors[0].unwrap_or(0) * 4);
         let size_bytes = align_up(second + self.vectors[1].unwrap_or(0) * 4);
@@ -303,9 +308,20 @@ impl Op {
         }
     }
 
-    /// Bytes of this operation's weight blob. The learned position table (OPT) is a blob of its own.
+    /// Bytes of this operation's weight blob, uncompressed. The learned position table (OPT) is a
+    /// blob of its own.
     pub fn weight_bytes(self, config: &ModelConfig, dtype: Dtype) -> usize {
-        self.weights(config).map_or(0, |shape| shape.layout(dtype).size_bytes)
+        self.weight_bytes_in(config, dtype, WeightFormat::Plain)
+    }
+
+    /// Bytes of this operation's weight blob with its matrix in `format`.
+    pub fn weight_bytes_in(
+        self,
+        config: &ModelConfig,
+        dtype: Dtype,
+        format: WeightFormat,
+    ) -> usize {
+        self.weights(config).map_or(0, |shape| shape.layout(dtype, format).size_bytes)
     }
 
     /// Floating-point operations for `rows` rows that look at `kv_positions` (row, position) pairs

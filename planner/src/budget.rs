@@ -6,7 +6,7 @@ use program::compile::{CompileError, compile};
 use program::map::Home;
 use program::plan::{Memory, Plan, RunShape};
 
-use crate::policy::{Homes, Policy, device_map};
+use crate::policy::{Forms, Homes, Policy, device_map};
 
 /// Code, stacks, thread scratch and control segments of all processes, bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
@@ -117,6 +117,7 @@ fn refusal(
 pub struct Request<'a> {
     pub config: &'a ModelConfig,
     pub policy: &'a Policy,
+    pub forms: &'a Forms,
     pub fuse_attention: bool,
     pub dtype: Dtype,
     pub max_prompt: u32,
@@ -201,7 +202,8 @@ impl Request<'_> {
         ];
         choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences)| {
             let homes = Homes { kv, prefill_hidden };
-            let map = device_map(self.policy, self.config, self.fuse_attention, homes);
+            let mut map = device_map(self.policy, self.config, self.fuse_attention, homes);
+            self.forms.apply(&mut map);
             compile(self.config, &RunShape { micro_sequences, ..shape }, &map)
         })
     }

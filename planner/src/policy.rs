@@ -1,7 +1,8 @@
 //! Policies: functions that return a device map. Workers contain none.
 
 use model::config::ModelConfig;
-use program::map::{Chunking, Device, DeviceMap, Home, LayerKv, PhaseMap, layer_list};
+use program::formats::{KvFormat, WeightFormats};
+use program::map::{Chunking, Device, DeviceMap, Home, LayerKv, PhaseMap, Schedule, layer_list};
 
 use crate::split::Split;
 
@@ -44,7 +45,27 @@ pub struct Homes {
     pub prefill_hidden: Home,
 }
 
-/// The device map of a policy.
+/// In which form weights and KV are kept; no policy chooses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forms {
+    pub weights: WeightFormats,
+    pub kv: KvFormat,
+}
+
+impl Forms {
+    /// Everything in the run's dtype.
+    pub fn plain(config: &ModelConfig) -> Forms {
+        Forms { weights: WeightFormats::plain(config), kv: KvFormat::Plain }
+    }
+
+    /// Keeps the weights and the KV cache of a map in these forms.
+    pub fn apply(&self, map: &mut DeviceMap) {
+        map.weight_formats.clone_from(&self.weights);
+        map.kv_format = self.kv;
+    }
+}
+
+/// The device map of a policy, with everything in the run's dtype; [`Forms::apply`] changes that.
 pub fn device_map(
     policy: &Policy,
     config: &ModelConfig,
@@ -88,6 +109,9 @@ pub fn device_map(
         weight_slots: WEIGHT_SLOTS,
         kv_slots: KV_SLOTS,
         prefill_hidden: homes.prefill_hidden,
+        weight_formats: WeightFormats::plain(config),
+        kv_format: KvFormat::Plain,
+        schedule: Schedule::Overlapped,
     };
     let home = if *policy == Policy::GpuOnly { homes.kv } else { Home::Host };
     map.kv = (0..layers)

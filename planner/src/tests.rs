@@ -7,7 +7,7 @@ use program::map::{ChunkOrder, Chunking, Device};
 use program::plan::{Memory, Plan};
 
 use crate::budget::{Limits, PlanError, Request};
-use crate::policy::Policy;
+use crate::policy::{Forms, Policy};
 use crate::split::{Split, SplitError, parse_chunking, parse_split};
 
 fn config() -> ModelConfig {
@@ -38,10 +38,16 @@ fn config() -> ModelConfig {
 
 const PLENTY: Limits = Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true };
 
-fn request<'a>(config: &'a ModelConfig, policy: &'a Policy, limits: &'a Limits) -> Request<'a> {
+fn request<'a>(
+    config: &'a ModelConfig,
+    policy: &'a Policy,
+    forms: &'a Forms,
+    limits: &'a Limits,
+) -> Request<'a> {
     Request {
         config,
         policy,
+        forms,
         fuse_attention: true,
         dtype: Dtype::Bf16,
         max_prompt: 8,
@@ -58,7 +64,7 @@ fn two_split(text: &str, chunks: Option<&str>) -> Policy {
 
 fn plan(policy: &Policy) -> Plan {
     let config = config();
-    request(&config, policy, &PLENTY).plan(2, 3).expect("plan")
+    request(&config, policy, &Forms::plain(&config), &PLENTY).plan(2, 3).expect("plan")
 }
 
 #[test]
@@ -152,7 +158,9 @@ fn every_interval_gives_each_device_its_operations() {
 fn a_model_that_does_not_fit_is_refused_with_numbers() {
     let config = config();
     let small = Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (1 << 20), ..PLENTY };
-    let error = request(&config, &Policy::CpuOnly, &small).plan(4, 400).expect_err("too large");
+    let error = request(&config, &Policy::CpuOnly, &Forms::plain(&config), &small)
+        .plan(4, 400)
+        .expect_err("too large");
     let text = error.to_string();
     assert!(
         matches!(error, PlanError::DoesNotFit { fitting: Some(fitting), .. } if fitting > 0),
@@ -160,7 +168,9 @@ fn a_model_that_does_not_fit_is_refused_with_numbers() {
     );
     assert!(text.contains("GiB") && text.contains("--batches 4x"), "{text}");
     let none = Limits { dram_bytes: 1, ..PLENTY };
-    let error = request(&config, &Policy::CpuOnly, &none).plan(1, 1).expect_err("too large");
+    let error = request(&config, &Policy::CpuOnly, &Forms::plain(&config), &none)
+        .plan(1, 1)
+        .expect_err("too large");
     assert!(error.to_string().contains("not even one sequence fits"), "{error}");
 }
 
@@ -170,7 +180,8 @@ fn the_largest_batch_is_at_the_edge() {
     let policy = Policy::CpuOnly;
     let limits =
         Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (600 << 10), ..PLENTY };
-    let request = request(&config, &policy, &limits);
+    let forms = Forms::plain(&config);
+    let request = request(&config, &policy, &forms, &limits);
     let largest = request.largest_batch(1, 256).expect("compiles").expect("one fits");
     assert!(request.plan(1, largest).is_ok());
     assert!(largest == 256 || request.plan(1, largest + 1).is_err());

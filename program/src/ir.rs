@@ -15,6 +15,8 @@ pub enum Lane {
     /// Fresh K and V that came from the device into the host cache.
     CpuAppend,
     GpuCompute,
+    /// Streamed 4-bit weights to the form that the GPU multiplies.
+    GpuDecompress,
     /// Streamed weights and KV, host to device.
     H2dWeights,
     H2dActivations,
@@ -23,10 +25,11 @@ pub enum Lane {
 
 impl Lane {
     /// All lanes, in the order of their timelines.
-    pub const ALL: [Lane; 6] = [
+    pub const ALL: [Lane; 7] = [
         Lane::CpuCompute,
         Lane::CpuAppend,
         Lane::GpuCompute,
+        Lane::GpuDecompress,
         Lane::H2dWeights,
         Lane::H2dActivations,
         Lane::D2h,
@@ -43,6 +46,7 @@ impl Lane {
             Lane::CpuCompute => "cpu.compute",
             Lane::CpuAppend => "cpu.append",
             Lane::GpuCompute => "gpu.compute",
+            Lane::GpuDecompress => "gpu.decompress",
             Lane::H2dWeights => "h2d.weights",
             Lane::H2dActivations => "h2d.activations",
             Lane::D2h => "d2h",
@@ -150,6 +154,16 @@ pub struct Append {
     pub table: Region,
 }
 
+/// A weight blob from its 4-bit form to the wider one that the GPU multiplies, both in device
+/// memory (Park-Egger §4.3).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decompress {
+    pub op: Op,
+    pub at: At,
+    pub from: Region,
+    pub to: Region,
+}
+
 /// Blocks until `lane`'s timeline has reached `base + step * signals_per_step + offset`, where
 /// `step` is the current one, or the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -166,6 +180,7 @@ pub enum Instruction {
     Compute(Compute),
     Copy(Copy),
     Append(Append),
+    Decompress(Decompress),
     Wait(Wait),
     /// Adds one to the lane's timeline; all earlier work of the lane is complete.
     Signal,
@@ -185,6 +200,7 @@ impl Instruction {
                 .collect(),
             Instruction::Copy(copy) => std::iter::once(copy.from).chain(copy.table).collect(),
             Instruction::Append(append) => vec![append.from, append.table],
+            Instruction::Decompress(decompress) => vec![decompress.from],
             Instruction::Wait(_) | Instruction::Signal => Vec::new(),
         }
     }
@@ -196,6 +212,7 @@ impl Instruction {
             Instruction::Compute(compute) => compute.output.into_iter().collect(),
             Instruction::Copy(copy) => vec![copy.to],
             Instruction::Append(append) => vec![append.to],
+            Instruction::Decompress(decompress) => vec![decompress.to],
             Instruction::Wait(_) | Instruction::Signal => Vec::new(),
         }
     }
@@ -206,6 +223,7 @@ impl Instruction {
             Instruction::Compute(compute) => Some(compute.at),
             Instruction::Copy(copy) => Some(copy.at),
             Instruction::Append(append) => Some(append.at),
+            Instruction::Decompress(decompress) => Some(decompress.at),
             Instruction::Wait(_) | Instruction::Signal => None,
         }
     }

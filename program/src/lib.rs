@@ -7,6 +7,7 @@
 //! costs. Everything here is pure: no I/O, no clock, no threads.
 
 pub mod compile;
+pub mod formats;
 pub mod ir;
 pub mod map;
 pub mod plan;

@@ -4,6 +4,8 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op};
 use serde::{Deserialize, Serialize};
 
+use crate::formats::{KvFormat, WeightFormats};
+
 /// The two sides of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -103,6 +105,21 @@ pub fn layer_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChu
     list
 }
 
+/// How far the lanes run ahead of each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    /// As far as data and slots allow.
+    #[default]
+    Overlapped,
+    /// FlexGen's loop: layer by layer, batch by batch, all lanes meeting after each batch. While a
+    /// batch is computed the next one's KV is streamed, and while a layer's first batch is computed
+    /// all weights of the next layer.
+    Barrier,
+    /// The same with the weights of the next layer spread over the layer's batches.
+    BarrierSpread,
+}
+
 /// Who runs what in one phase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseMap {
@@ -155,6 +172,9 @@ pub struct DeviceMap {
     pub kv_slots: u16,
     /// Hidden states of prefill stay on the device between layers, or spill to the host.
     pub prefill_hidden: Home,
+    pub weight_formats: WeightFormats,
+    pub kv_format: KvFormat,
+    pub schedule: Schedule,
 }
 
 impl DeviceMap {

@@ -1,5 +1,6 @@
 //! A plan: everything workers need to know, in one value that travels to them.
 
+use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use model::ops::{Op, align_up};
 use serde::{Deserialize, Serialize};
@@ -98,18 +99,18 @@ impl Weights {
         }
     }
 
-    /// Bytes of the blob in the run's dtype, a multiple of 64.
-    pub fn size_bytes(self, config: &ModelConfig, dtype: Dtype) -> usize {
+    /// Bytes of the blob, a multiple of 64: its matrix in `format`, all else in the run's dtype.
+    pub fn size_bytes(self, config: &ModelConfig, dtype: Dtype, format: WeightFormat) -> usize {
         match self {
-            Weights::Embedding => Op::Embed.weight_bytes(config, dtype),
+            Weights::Embedding => Op::Embed.weight_bytes_in(config, dtype, format),
             Weights::Positions => align_up(
                 (config.max_positions + config.position_offset)
                     * config.hidden_size
                     * dtype.size_bytes(),
             ),
-            Weights::FinalNorm => Op::FinalNorm.weight_bytes(config, dtype),
-            Weights::Head => Op::Head.weight_bytes(config, dtype),
-            Weights::Layer { op, .. } => op.weight_bytes(config, dtype),
+            Weights::FinalNorm => Op::FinalNorm.weight_bytes_in(config, dtype, format),
+            Weights::Head => Op::Head.weight_bytes_in(config, dtype, format),
+            Weights::Layer { op, .. } => op.weight_bytes_in(config, dtype, format),
         }
     }
 

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Choices, PLAIN, llama, opt, shape, split};
+use model::compressed::{Grouped, WeightFormat};
 use model::ops::{Kv, Op, Value};
 use program::compile::compile;
 use program::ir::{Instruction, Lane, Moved, Phase, Program};
@@ -57,6 +58,42 @@ fn a_slot_that_holds_another_layer() {
     assert!(text.contains("needs the K cache of layer 2 for batch 1"), "{text}");
     let text = without_copy(Moved::Value(Value::Key), 1, 0);
     assert!(text.contains("needs Key of layer 1 for batch 0.0 in step 0"), "{text}");
+}
+
+#[test]
+fn compressed_weights_are_multiplied_after_their_own_decompression() {
+    let config = opt();
+    let entries = layer_list(&config, None).len();
+    let format = WeightFormat::Grouped(Grouped::W4);
+    let choices = Choices { outer: Device::Gpu, format, ..PLAIN };
+    let compiled = compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap();
+    let of = |op, layer| move |i: &Instruction| matches!(i, Instruction::Decompress(d) if d.op == op && d.at.layer == Some(layer));
+    // Once per layer and step, whatever the number of batches; norms and the head have none.
+    let list = &compiled.decode.lane(Lane::GpuDecompress).unwrap().instructions;
+    let count = list.iter().filter(|i| matches!(i, Instruction::Decompress(_))).count();
+    assert_eq!(count, 6 * config.num_layers);
+    // What is streamed is the 4-bit form, what is multiplied has 8 bits.
+    let index = list.iter().position(of(Op::Fc0, 1)).unwrap();
+    let Instruction::Decompress(decompress) = &list[index] else { unreachable!() };
+    let bytes = [decompress.from, decompress.to].map(|r| compiled.buffer(r.buffer).size_bytes);
+    let bias = 4 * config.ffn_size as u64;
+    let records = config.ffn_size as u64 / 16;
+    assert_eq!(bytes, [576 * records + bias, 1088 * records + bias]);
+    let mut plan = compiled.clone();
+    instructions(&mut plan.decode, Lane::GpuDecompress).remove(index);
+    let text = validate(&plan).unwrap_err().to_string();
+    assert!(text.contains("weights.layer1.fc0, decompressed"), "{text}");
+    // Multiplying the 4-bit form itself is refused.
+    let mut plan = compiled.clone();
+    let from = decompress.from;
+    let is = |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == Op::Fc0 && c.at.layer == Some(1));
+    let at = position(&plan.decode, Lane::GpuCompute, is);
+    let Instruction::Compute(compute) = &mut instructions(&mut plan.decode, Lane::GpuCompute)[at]
+    else {
+        unreachable!()
+    };
+    compute.weights[0] = from;
+    assert!(validate(&plan).is_err());
 }
 
 #[test]

@@ -4,12 +4,15 @@
 mod common;
 
 use common::{Choices, PLAIN, llama, opt, shape, split};
+use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use program::compile::compile;
 use program::ir::{Instruction, Phase};
 use program::map::{ChunkOrder, Device, DeviceMap, Home, layer_list};
 use program::plan::{Plan, RunShape};
 use program::validate::{describe, validate};
+
+const W4: WeightFormat = WeightFormat::Grouped(Grouped::W4);
 
 /// The plan without one instruction. Without a signal, its lane says that it gives one fewer, as if
 /// the signal had never been planned.
@@ -68,6 +71,10 @@ fn one_device() {
     each_is_needed("cpu-only llama", &llama, &shape(1, 4), &split(&llama, 0, 0, cpu));
     each_is_needed("gpu-only", &opt, &shape(2, 2), &split(&opt, 0, all, gpu));
     each_is_needed("gpu-only resident", &opt, &shape(2, 2), &split(&opt, 0, all, resident));
+    let w4 = Choices { format: W4, ..gpu };
+    each_is_needed("gpu-only w4", &opt, &shape(2, 2), &split(&opt, 0, all, w4));
+    let resident = Choices { weights: Home::Vram, slots: 1, ..w4 };
+    each_is_needed("gpu-only w4 resident", &opt, &shape(1, 2), &split(&opt, 0, all, resident));
     let unfused = Choices { fuse: false, slots: 1, ..gpu };
     each_is_needed("gpu-only unfused", &llama, &shape(3, 2), &split(&llama, 0, all + 1, unfused));
 }
@@ -81,6 +88,7 @@ fn every_interval() {
         (&llama, Choices { slots: 1, fuse: false, ..PLAIN }),
         (&opt, chunked(ChunkOrder::Scores)),
         (&llama, chunked(ChunkOrder::Attention)),
+        (&opt, Choices { format: W4, ..PLAIN }),
     ];
     let mut dropped = 0;
     for (config, choices) in cases {

@@ -91,6 +91,9 @@ fn smollm2() {
     for extra in [
         &["--batches", "1x8"][..],
         &["--batches", "2x3", "--device", "emulated", "--split", "scores:norm1"],
+        // Straight from the file's 4-bit and 8-bit blocks, which is the same arithmetic.
+        &["--batches", "1x8", "--quantized", "direct"],
+        &["--batches", "2x3", "--quantized", "direct", "--device", "emulated", "--split", "k:up"],
     ] {
         let arguments = [&["--dtype", "f32"], extra].concat();
         let found = place.answers(&model, &input, &arguments);

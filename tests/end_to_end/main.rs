@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod command;
+mod compress;
 mod death;
 mod golden;
 mod lean;

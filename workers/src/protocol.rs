@@ -43,7 +43,7 @@ impl Role {
     pub const fn lanes(self) -> &'static [Lane] {
         match self {
             Role::Cpu => &[Lane::CpuCompute, Lane::CpuAppend],
-            Role::Gpu => &[Lane::GpuCompute],
+            Role::Gpu => &[Lane::GpuCompute, Lane::GpuDecompress],
             Role::Transfer => &[Lane::H2dWeights, Lane::H2dActivations, Lane::D2h],
         }
     }

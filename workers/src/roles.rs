@@ -200,7 +200,7 @@ impl Worker<'_> {
         }
         let memories = Arc::new(Memories::new(&setup.plan, segments)?);
         self.state(WorkerState::Load);
-        self.load(&setup, &memories, open)?;
+        self.load(&setup, &memories, variant, open)?;
         let options = LaneOptions {
             variant,
             threads: usize::from(setup.threads),
@@ -247,6 +247,7 @@ impl Worker<'_> {
         &self,
         setup: &Setup,
         memories: &Arc<Memories>,
+        variant: Variant,
         open: &OpenWeights,
     ) -> Result<(), WorkerError> {
         match self.role {
@@ -259,7 +260,7 @@ impl Worker<'_> {
                     words.load_done_bytes.store(done, Ordering::Relaxed);
                 };
                 let threads = usize::from(setup.threads);
-                load(&setup.plan, memories, source.as_ref(), threads, &progress)?;
+                load(&setup.plan, memories, source.as_ref(), variant, threads, &progress)?;
             }
             Role::Gpu => return Ok(()),
             Role::Transfer => match receive(self.channel)? {

@@ -53,7 +53,8 @@ pub unsafe fn build_lanes(
         // SAFETY: one view per lane; the runner executes its lane's list in order, waits included,
         // and the plan is valid (contract of this function).
         let view = unsafe { View::new(Arc::clone(memories)) };
-        let executor = Executor::new(Arc::clone(plan), view, control.clone(), compute);
+        let executor =
+            Executor::new(lane, Arc::clone(plan), view, control.clone(), options.variant, compute);
         let setup = LaneSetup {
             lane,
             role,

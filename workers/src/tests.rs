@@ -225,17 +225,17 @@ fn appends_go_behind_the_past() {
         let chunk = Chunk { index, of: 2 };
         let append = Append { kv: Kv::K, at: AT, chunk, from: region, to: region, table: region };
         let mut spans = Vec::new();
-        append_spans(&run.table, phase, &append, |from, to, count| spans.push((from, to, count)));
+        append_spans(&run.table, phase, &append, |from, to| spans.push((from, to)));
         spans
     };
-    let rows = |spans: &[(usize, usize, usize)]| -> usize { spans.len() };
+    let rows = |spans: &[(usize, usize)]| -> usize { spans.len() };
     // 5 prompt rows of 3 heads, over both chunks.
     assert_eq!(rows(&append(Phase::Prefill, 0)) + rows(&append(Phase::Prefill, 1)), 5 * 3);
     // Head 0 of sequence 0: row 0 to position 0, row 1 to position 1; rows are 12 elements wide.
-    assert_eq!(append(Phase::Prefill, 0)[..2], [(0, 0, 4), (12, 4, 4)]);
+    assert_eq!(append(Phase::Prefill, 0)[..2], [(0, 0), (12, 4)]);
     run.prefill(1);
     let first = append(Phase::Decode, 0)[0];
-    assert_eq!(first, (0, 2 * 4, 4), "behind two cached positions");
+    assert_eq!(first, (0, 2 * 4), "behind two cached positions");
     let all = append(Phase::Decode, 0).len() + append(Phase::Decode, 1).len();
     assert_eq!(all, 2 * 3);
 }

@@ -200,7 +200,8 @@ fn loaded(plan: &Plan, threads: usize) -> Vec<u8> {
         assert!(done >= last.0, "progress does not go back");
         *last = (done, total);
     };
-    load(plan, &memories, &DummySource::new(config(), 9), threads, &progress).expect("loads");
+    load(plan, &memories, &DummySource::new(config(), 9), Variant::best(), threads, &progress)
+        .expect("loads");
     let (done, total) = *last.lock().expect("no thread panics");
     assert!(done == total && done > 0, "{done} of {total}");
     // SAFETY: loading is over, nobody else has this segment.
@@ -217,7 +218,10 @@ fn loading_gives_the_same_bytes_with_any_number_of_threads() {
         let weights = program::plan::Weights::Layer { layer: 1, op: Op::Q };
         let placed = plan.weights.iter().find(|placement| placement.weights == weights);
         let buffer = plan.buffer(placed.expect("q has weights").buffer);
-        let layout = Op::Q.weights(&plan.config).expect("q has weights").layout(dtype);
+        let layout = Op::Q
+            .weights(&plan.config)
+            .expect("q has weights")
+            .layout(dtype, model::compressed::WeightFormat::Plain);
         let at = buffer.offset_bytes as usize + layout.vector_offsets[0];
         let mut expected = vec![0.0f32; plan.config.q_size()];
         let id = TensorId::Layer { layer: 1, op: Op::Q, part: Part::Bias };

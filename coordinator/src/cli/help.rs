@@ -40,3 +40,18 @@ Exit codes:
   3    finished, and some requests got an error line
   130  interrupted by Ctrl-C or SIGTERM; finished groups are kept (a second one stops at once)
   141  the reader of stdout went away";
+
+/// Last lines of `plan --help`.
+pub const AFTER_PLAN: &str = "\
+Examples:
+  The best split of a layer whose operations were timed elsewhere:
+    coordinator plan --tables layer.json
+  OPT-30B on a machine one does not have, four batches of sixty:
+    coordinator plan --machine ryzen7950x-a4000 --model opt-30b --batches 4x60
+  The same for a machine of one's own; the files that come with the program are the template:
+    coordinator plan --machine my-machine.toml --model ./my-model --batches 1x50 --json
+
+A table: {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms\": 6.0}, ...], \"batches\": 2}.
+Times are for one batch; also h2d_compressed_ms, decompress_ms, s2d_ms (from NVMe), and kv: true where the
+transfer is the KV cache. compression: off, on or search; nvme: true or false; cost: paper or simulated.
+docs/formats.md describes tables and machine files by example.";

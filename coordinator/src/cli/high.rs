@@ -6,9 +6,12 @@ use model::config::Dtype;
 use planner::split::{SplitError, parse_chunking};
 use program::map::Chunking;
 
-use super::low::{Low, LowCommand, LowRun};
-use super::values::{Batches, DeviceChoice, DtypeChoice, PolicyChoice};
+use super::low::{Low, LowCommand, LowPlan, LowRun};
+use super::values::{
+    Batches, CompressChoice, DeviceChoice, DtypeChoice, PolicyChoice, QuantizedChoice,
+};
 use crate::job::sink::{OutputMode, Place};
+use crate::plan::{Described, PlanRequest, Source};
 
 /// `max_tokens` of requests that do not say, as at OpenAI.
 pub const MAX_TOKENS: u32 = 16;
@@ -21,6 +24,8 @@ pub const GEN_LEN: u32 = 32;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     Run(Box<Run>),
+    /// Say what would be run, and why.
+    Plan(Box<PlanRequest>),
     /// This process is a worker.
     Worker {
         role: String,
@@ -33,6 +38,9 @@ pub enum Command {
 pub struct Run {
     pub model: ModelChoice,
     pub dtype: Dtype,
+    pub compress: CompressChoice,
+    /// Resolved: `Direct` for bf16 unless told otherwise.
+    pub quantized: QuantizedChoice,
     /// `None`: 1xB with the largest B up to 32 that fits memory.
     pub batches: Option<Batches>,
     pub work: Work,
@@ -130,8 +138,36 @@ impl Command {
     pub fn from_low(low: Low) -> Result<Command, UsageError> {
         match low.command {
             Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
+            Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
             None => Ok(Command::Run(Box::new(run(low.run)?))),
         }
+    }
+}
+
+fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
+    let source = match (low.tables, low.machine, low.model) {
+        (Some(tables), ..) => Source::Tables(tables),
+        (None, Some(machine), Some(name)) => Source::Machine(Box::new(Described {
+            machine,
+            // Only its configuration is read: weights need not be there.
+            model: ModelChoice { name, revision: None, dummy_weights: true, layers: None },
+            dtype: dtype(low.dtype),
+            compress: low.compress,
+            batches: low.batches,
+            prompt_len: low.prompt_len,
+            gen_len: low.gen_len,
+            policy: low.policy,
+            chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
+        })),
+        _ => return Err(UsageError::NoModel),
+    };
+    Ok(PlanRequest { source, json: low.json, chart: low.chart })
+}
+
+fn dtype(choice: DtypeChoice) -> Dtype {
+    match choice {
+        DtypeChoice::Bf16 => Dtype::Bf16,
+        DtypeChoice::F32 => Dtype::F32,
     }
 }
 
@@ -146,10 +182,12 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
             dummy_weights: low.dummy_weights,
             layers: low.layers.map(|layers| layers as usize),
         },
-        dtype: match low.dtype {
-            DtypeChoice::Bf16 => Dtype::Bf16,
-            DtypeChoice::F32 => Dtype::F32,
-        },
+        dtype: dtype(low.dtype),
+        compress: low.compress,
+        quantized: low.quantized.unwrap_or(match low.dtype {
+            DtypeChoice::Bf16 => QuantizedChoice::Direct,
+            DtypeChoice::F32 => QuantizedChoice::Expand,
+        }),
         batches: low.batches,
         work,
         seed: low.seed,

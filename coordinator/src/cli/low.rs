@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use planner::policies::PolicyName;
 
 use super::help;
 use super::values::{
-    Batches, DeviceChoice, DtypeChoice, PolicyChoice, parse_batches, parse_device, parse_size,
+    Batches, CompressChoice, DeviceChoice, DtypeChoice, PolicyChoice, QuantizedChoice,
+    parse_batches, parse_device, parse_policy, parse_size,
 };
 
 /// Runs a language model too large for the GPU on GPU and CPU together.
@@ -30,6 +32,9 @@ pub struct Low {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum LowCommand {
+    /// Say which placement is best and why, and run nothing
+    #[command(after_long_help = help::AFTER_PLAN)]
+    Plan(Box<LowPlan>),
     /// A worker process; started by the coordinator, never by hand
     #[command(hide = true)]
     Worker {
@@ -58,6 +63,13 @@ pub struct LowRun {
     /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16", help_heading = "Model")]
     pub dtype: DtypeChoice,
+    /// Keep weights, KV cache or both in 4 bits: less memory and less to move, slightly other
+    /// answers. Works for any model, at load
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "none", help_heading = "Model")]
+    pub compress: CompressChoice,
+    /// Weights that a GGUF file holds in 4 or 8 bits [default: direct with bf16, expand with f32]
+    #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
+    pub quantized: Option<QuantizedChoice>,
 
     /// N batches of B prompts are computed together, as a group [default: 1xB, the largest B up to
     /// 32 that fits memory]
@@ -134,4 +146,50 @@ pub struct LowRun {
     /// Also say what was decided and why; twice says more
     #[arg(long, short, action = clap::ArgAction::Count, help_heading = "Telling")]
     pub verbose: u8,
+}
+
+/// Arguments of `plan`.
+#[derive(Debug, Args)]
+pub struct LowPlan {
+    /// Measured times of a layer's operations, as JSON; needs no model
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "machine",
+        required_unless_present = "machine"
+    )]
+    pub tables: Option<PathBuf>,
+    /// A machine by description: a .toml file, or ryzen7950x-a4000, spr-a100, spr-h100
+    #[arg(long, value_name = "MACHINE", requires = "model")]
+    pub machine: Option<String>,
+    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
+    #[arg(long, value_name = "MODEL", requires = "machine")]
+    pub model: Option<String>,
+    /// N batches of B sequences
+    #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches, allow_hyphen_values = true)]
+    pub batches: Batches,
+    /// Tokens of each prompt
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_len: u32,
+    /// New tokens of each sequence
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub gen_len: u32,
+    /// Number format
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: DtypeChoice,
+    /// What is kept in 4 bits [default: nothing where that fits, else w4kv4]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub compress: Option<CompressChoice>,
+    /// auto, two-split, one-split, gpu-only, cpu-only, lia, flexgen or flexgen:spread
+    #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = parse_policy)]
+    pub policy: PolicyName,
+    /// Attention in chunks that a split may come between: scores=8 or attention=8
+    #[arg(long, value_name = "KIND=N")]
+    pub split_chunks: Option<String>,
+    /// Say it as one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Write the simulated layer for scripts/plot.py
+    #[arg(long, value_name = "FILE")]
+    pub chart: Option<PathBuf>,
 }

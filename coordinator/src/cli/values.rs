@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use planner::policies::{PolicyName, UnknownPolicy};
+
 /// `--batches NxB`: N batches of B sequences, both at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batches {
@@ -134,6 +136,14 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// Parses a policy's name.
+///
+/// # Errors
+/// A name that no policy has.
+pub fn parse_policy(text: &str) -> Result<PolicyName, String> {
+    text.parse().map_err(|error: UnknownPolicy| error.to_string())
+}
+
 /// Who computes what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum PolicyChoice {
@@ -152,4 +162,48 @@ pub enum DtypeChoice {
     Bf16,
     /// f32 everywhere, for verification
     F32,
+}
+
+/// What is kept in 4 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum CompressChoice {
+    /// Nothing
+    None,
+    /// The linears of the layers, in groups of 64 with a scale and a minimum each
+    W4,
+    /// The KV cache, in groups of up to 64 along a head
+    Kv4,
+    /// Both
+    W4kv4,
+}
+
+impl CompressChoice {
+    /// Whether weights are quantised to 4 bits.
+    pub const fn weights(self) -> bool {
+        matches!(self, CompressChoice::W4 | CompressChoice::W4kv4)
+    }
+
+    /// Whether the KV cache is.
+    pub const fn kv(self) -> bool {
+        matches!(self, CompressChoice::Kv4 | CompressChoice::W4kv4)
+    }
+
+    /// As typed, and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CompressChoice::None => "none",
+            CompressChoice::W4 => "w4",
+            CompressChoice::Kv4 => "kv4",
+            CompressChoice::W4kv4 => "w4kv4",
+        }
+    }
+}
+
+/// What becomes of weights that a GGUF file holds in 4 or 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum QuantizedChoice {
+    /// Q4_0, Q4_1 and Q8_0 are multiplied as they are; others are expanded
+    Direct,
+    /// All are expanded to --dtype
+    Expand,
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use model::compressed::{Grouped, WeightFormat};
 use planner::budget::Budget;
+use program::formats::KvFormat;
 use program::plan::Plan;
 
 use super::file::{LaneReport, MapSummary, Predicted, Report};
@@ -27,6 +29,11 @@ pub fn build(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model: plan.config.name.clone(),
         dtype: plan.shape.dtype.name().to_owned(),
+        weight_bytes_by_form: weight_bytes_by_form(plan),
+        kv_form: match plan.map.kv_format {
+            KvFormat::Plain => plan.shape.dtype.name().to_owned(),
+            KvFormat::Four => "4-bit".to_owned(),
+        },
         batches: plan.shape.batches,
         batch_size: plan.shape.batch_size,
         prompt_len: lengths.0,
@@ -68,6 +75,20 @@ pub fn build(
         allocations_after_ready: measured.allocations.clone(),
         lost_spans: totals.lost,
     }
+}
+
+fn weight_bytes_by_form(plan: &Plan) -> BTreeMap<String, u64> {
+    let mut bytes = BTreeMap::new();
+    for placed in &plan.weights {
+        let form = match plan.map.weight_formats.of(&plan.config, placed.weights) {
+            WeightFormat::Plain => plan.shape.dtype.name().to_owned(),
+            WeightFormat::Grouped(Grouped { bits, group }) => {
+                format!("{}-bit in groups of {group}", bits.count())
+            }
+        };
+        *bytes.entry(form).or_insert(0) += plan.buffer(placed.buffer).size_bytes;
+    }
+    bytes
 }
 
 fn budget(plan: &Plan) -> BTreeMap<String, u64> {

@@ -12,6 +12,10 @@ pub struct Report {
     pub version: String,
     pub model: String,
     pub dtype: String,
+    /// Bytes of the host's weights by the form of their matrices, vectors included.
+    pub weight_bytes_by_form: BTreeMap<String, u64>,
+    /// Form of the KV cache.
+    pub kv_form: String,
     pub batches: u16,
     pub batch_size: u16,
     /// Longest prompt, tokens.

@@ -19,6 +19,9 @@ pub fn render(report: &Report) -> String {
         report.policy,
         if report.device == "none" { "no device" } else { &report.device }
     );
+    if report.weight_bytes_by_form.len() > 1 || report.kv_form != report.dtype {
+        let _ = writeln!(text, "{}", forms(report));
+    }
     let _ = writeln!(text, "{}", phases(report));
     let _ = writeln!(text, "{}", lanes(report));
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
@@ -55,7 +58,16 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
+/// `weights 4-bit in groups of 64 0.06 GiB, bf16 0.05 GiB; KV 4-bit`.
+fn forms(report: &Report) -> String {
+    let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+    let weights = report.weight_bytes_by_form.iter();
+    let weights: Vec<String> =
+        weights.map(|(form, bytes)| format!("{form} {:.2} GiB", gib(*bytes))).collect();
+    format!("weights {}; KV {}", weights.join(", "), report.kv_form)
+}
+
+pub(crate) fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
     for column in columns {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
@@ -64,7 +76,7 @@ fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
 }
 
 /// A table with lines above, below and under its header only.
-fn plain_table() -> Table {
+pub(crate) fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY);
     let between_rows = [

@@ -1,6 +1,7 @@
 //! One run from arguments to exit code: find the model, read the requests, plan, prove, launch,
 //! run, report.
 
+mod forms;
 mod planning;
 mod starting;
 
@@ -20,6 +21,7 @@ use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
 use crate::job::{fingerprint, progress, prompt};
 use crate::opened::Opened;
 use crate::report::{build, table};
+use forms::described;
 use planning::{DEFAULT_BATCH_MAX, plan, threads};
 use starting::start;
 
@@ -61,7 +63,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
             config,
             &opened.weights_identity,
             run.dtype,
-            "none",
+            &described(run, opened),
             run.seed,
         ),
         limits: prompt::Limits {

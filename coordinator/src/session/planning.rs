@@ -7,6 +7,7 @@ use planner::split::parse_split;
 use program::plan::Plan;
 
 use super::Usage;
+use super::forms::forms;
 use crate::cli::high::{Placement, Run, Telling};
 use crate::cli::values::Batches;
 use crate::engine::memory;
@@ -36,9 +37,11 @@ pub(super) fn plan(run: &Run, opened: &Opened, demand: Demand) -> anyhow::Result
         vram_bytes: run.vram_bytes,
         vram_is_dram: true,
     };
+    let forms = forms(run, opened);
     let request = Request {
         config,
         policy: &policy,
+        forms: &forms,
         fuse_attention: run.fuse_attention,
         dtype: run.dtype,
         max_prompt: demand.max_prompt as u32,

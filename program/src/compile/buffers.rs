@@ -5,9 +5,11 @@
 
 use std::collections::HashMap;
 
+use model::compressed::WeightFormat;
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value, align_up};
 
+use crate::formats::decompressed;
 use crate::ir::{BufferId, Phase, Region};
 use crate::map::{Chunk, Chunking, Device, DeviceMap, Home};
 use crate::plan::{Buffer, Memory, RunShape, WeightPlacement, Weights};
@@ -18,16 +20,33 @@ use super::weights_home;
 /// Identity of an activation or slot buffer within a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum PhaseBuffer {
-    Value { value: Value, device: Device, slot: u32 },
-    WeightSlot { op: Op, layer_slot: u16 },
+    Value {
+        value: Value,
+        device: Device,
+        slot: u32,
+    },
+    WeightSlot {
+        op: Op,
+        layer_slot: u16,
+    },
+    /// What a weight of the slot is decompressed to.
+    WideSlot {
+        op: Op,
+        layer_slot: u16,
+    },
     PositionsSlot,
-    KvSlot { kv: Kv, of: u16, slot: u16 },
+    KvSlot {
+        kv: Kv,
+        of: u16,
+        slot: u16,
+    },
 }
 
 #[derive(Debug)]
 pub(super) struct Buffers<'a> {
     config: &'a ModelConfig,
     shape: &'a RunShape,
+    map: &'a DeviceMap,
     list: Vec<Buffer>,
     ends: HashMap<Memory, u64>,
     phase_starts: HashMap<Memory, u64>,
@@ -41,10 +60,11 @@ pub(super) struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    pub(super) fn new(config: &'a ModelConfig, shape: &'a RunShape, map: &DeviceMap) -> Self {
+    pub(super) fn new(config: &'a ModelConfig, shape: &'a RunShape, map: &'a DeviceMap) -> Self {
         let mut buffers = Buffers {
             config,
             shape,
+            map,
             list: Vec::new(),
             ends: HashMap::new(),
             phase_starts: HashMap::new(),
@@ -112,7 +132,7 @@ impl<'a> Buffers<'a> {
             all.push(Weights::Head);
         }
         for weights in all {
-            let size = weights.size_bytes(self.config, self.shape.dtype);
+            let size = self.weights_bytes(weights);
             let buffer = self.add(Memory::HostWeights, weights.name(self.config), size);
             self.host_weights.insert(weights, buffer);
             self.placements.push(WeightPlacement { buffer, weights });
@@ -140,7 +160,7 @@ impl<'a> Buffers<'a> {
             }
         }
         for weights in wanted {
-            let size = weights.size_bytes(config, self.shape.dtype);
+            let size = self.weights_bytes(weights);
             let name = format!("vram.{}", weights.name(config));
             let id = self.add(Memory::Device, name, size);
             self.resident.push((weights, id));
@@ -176,7 +196,32 @@ impl<'a> Buffers<'a> {
             self.config.num_kv_heads as u64,
             u64::from(of),
         );
-        pairs as usize * self.config.head_dim * self.shape.dtype.size_bytes()
+        pairs as usize * self.map.kv_format.position_bytes(self.config.head_dim, self.shape.dtype)
+    }
+
+    fn weights_bytes(&self, weights: Weights) -> usize {
+        let format = self.map.weight_formats.of(self.config, weights);
+        weights.size_bytes(self.config, self.shape.dtype, format)
+    }
+
+    /// Bytes of a slot through which an operation's weights pass: enough for every layer's, as they
+    /// are streamed, or `wide`, as they are multiplied.
+    fn slot_bytes(&self, op: Op, layer_slot: u16, wide: bool) -> usize {
+        let bytes = |layer: Option<u16>| {
+            let weights = Weights::of(op, layer);
+            let format = self.map.weight_formats.of(self.config, weights);
+            let format = match decompressed(format) {
+                Some(grouped) if wide => WeightFormat::Grouped(grouped),
+                _ => format,
+            };
+            weights.size_bytes(self.config, self.shape.dtype, format)
+        };
+        if !self.config.layer_ops().contains(&op) {
+            return bytes(None);
+        }
+        let slots = usize::from(self.map.weight_slots);
+        let layers = (usize::from(layer_slot)..self.config.num_layers).step_by(slots);
+        layers.map(|layer| bytes(Some(layer as u16))).max().unwrap_or(0)
     }
 
     fn value_bytes(&self, phase: Phase, value: Value) -> usize {
@@ -201,7 +246,6 @@ impl<'a> Buffers<'a> {
         if let Some(id) = self.phase.get(&identity) {
             return *id;
         }
-        let dtype = self.shape.dtype;
         let (memory, size) = match identity {
             PhaseBuffer::Value { value, device, .. } => {
                 let memory = match device {
@@ -210,12 +254,13 @@ impl<'a> Buffers<'a> {
                 };
                 (memory, self.value_bytes(phase, value))
             }
-            PhaseBuffer::WeightSlot { op, .. } => {
-                (Memory::Device, op.weight_bytes(self.config, dtype))
+            PhaseBuffer::WeightSlot { op, layer_slot } => {
+                (Memory::Device, self.slot_bytes(op, layer_slot, false))
             }
-            PhaseBuffer::PositionsSlot => {
-                (Memory::Device, Weights::Positions.size_bytes(self.config, dtype))
+            PhaseBuffer::WideSlot { op, layer_slot } => {
+                (Memory::Device, self.slot_bytes(op, layer_slot, true))
             }
+            PhaseBuffer::PositionsSlot => (Memory::Device, self.weights_bytes(Weights::Positions)),
             PhaseBuffer::KvSlot { of, .. } => (Memory::Device, self.cache_bytes(of)),
         };
         let id = self.add(memory, format!("{phase:?}.{identity:?}").to_lowercase(), size);

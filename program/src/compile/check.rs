@@ -1,9 +1,11 @@
 //! What a map must satisfy before it is compiled.
 
+use model::compressed::kv4_position_bytes;
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};
 
-use crate::map::{Device, DeviceMap, Home, layer_list};
+use crate::formats::KvFormat;
+use crate::map::{Device, DeviceMap, Home, Schedule, layer_list};
 use crate::plan::RunShape;
 
 /// Why a map cannot be compiled.
@@ -25,6 +27,14 @@ pub enum CompileError {
     CpuReadsVram { layer: usize, kv: Kv, part: usize },
     #[error("layer {layer}: {kv:?} has {found} parts in the map, its attention has {expected}")]
     KvParts { layer: usize, kv: Kv, found: usize, expected: usize },
+    #[error(
+        "a 4-bit KV cache needs heads of even size, this model's have {head_dim} elements; leave kv4 out of --compress"
+    )]
+    OddHead { head_dim: usize },
+    #[error(
+        "with barriers the next layer's weights and the next batch's KV are streamed ahead, which needs two slots of each"
+    )]
+    BarrierSlots,
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,
     #[error(
@@ -48,8 +58,14 @@ pub(super) fn check(
     if map.weight_slots == 0 || map.kv_slots == 0 {
         return Err(CompileError::NoSlots);
     }
+    if map.schedule != Schedule::Overlapped && (map.weight_slots < 2 || map.kv_slots < 2) {
+        return Err(CompileError::BarrierSlots);
+    }
     if map.prefill.embed == Device::Gpu || map.decode.embed == Device::Gpu {
         return Err(CompileError::EmbedOnGpu);
+    }
+    if map.kv_format == KvFormat::Four && kv4_position_bytes(config.head_dim).is_none() {
+        return Err(CompileError::OddHead { head_dim: config.head_dim });
     }
     if let Some(chunking) = map.chunking {
         let units = shape.batch_size as usize * config.num_kv_heads;
@@ -62,6 +78,7 @@ pub(super) fn check(
         ("the decode map", map.decode.layers.len()),
         ("the weights' homes", map.weights.len()),
         ("the KV homes", map.kv.len()),
+        ("the weights' formats", map.weight_formats.layers.len()),
     ];
     for (what, found) in counts {
         if found != config.num_layers {
@@ -78,6 +95,7 @@ fn check_layer(config: &ModelConfig, map: &DeviceMap, layer: usize) -> Result<()
         ("prefill map", map.prefill.layers[layer].len(), prefill.len()),
         ("decode map", map.decode.layers[layer].len(), decode.len()),
         ("weights' homes", map.weights[layer].len(), config.layer_ops().len()),
+        ("weights' formats", map.weight_formats.layers[layer].len(), config.layer_ops().len()),
     ];
     for (what, found, expected) in counts {
         if found != expected {

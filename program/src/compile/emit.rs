@@ -6,7 +6,10 @@ use std::collections::{HashMap, HashSet};
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value};
 
-use crate::ir::{Append, At, BufferId, Compute, Copy, Instruction, Lane, Moved, Phase, Region};
+use crate::formats::decompressed;
+use crate::ir::{
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Lane, Moved, Phase, Region,
+};
 use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap, Home};
 use crate::plan::{RunShape, Weights};
 
@@ -23,6 +26,8 @@ const PREFILL_SLOTS: u32 = 2;
 pub(super) struct Node {
     pub(super) lane: Lane,
     pub(super) instruction: Instruction,
+    /// No lane begins it, or what follows it, before every lane is through with what precedes it.
+    pub(super) barrier: bool,
 }
 
 /// On which devices the parts of a value are up to date.
@@ -42,16 +47,21 @@ impl Valid {
 }
 
 pub(super) struct Emitter<'a, 'b> {
-    phase: Phase,
-    config: &'a ModelConfig,
-    shape: &'a RunShape,
-    map: &'a DeviceMap,
+    pub(super) phase: Phase,
+    pub(super) config: &'a ModelConfig,
+    pub(super) shape: &'a RunShape,
+    pub(super) map: &'a DeviceMap,
     buffers: &'b mut Buffers<'a>,
     /// Slots that activations rotate through; `None`: one per stream.
     rotate: Option<u32>,
     nodes: Vec<Node>,
+    /// The next node begins after a barrier.
+    pub(super) barrier: bool,
+    /// Slots of caches that were streamed before the entry that reads them was reached.
+    pub(super) prefetched: HashMap<(u16, u16, Kv), Region>,
     valid: HashMap<(u16, u16, Value), Vec<Valid>>,
     streamed: HashSet<Weights>,
+    decompressed: HashSet<Weights>,
     kv_used: HashMap<(Kv, u16), u32>,
 }
 
@@ -73,8 +83,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
             buffers,
             rotate,
             nodes: Vec::new(),
+            barrier: false,
+            prefetched: HashMap::new(),
             valid: HashMap::new(),
             streamed: HashSet::new(),
+            decompressed: HashSet::new(),
             kv_used: HashMap::new(),
         }
     }
@@ -141,7 +154,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn push(&mut self, lane: Lane, instruction: Instruction) {
-        self.nodes.push(Node { lane, instruction });
+        let barrier = std::mem::take(&mut self.barrier);
+        self.nodes.push(Node { lane, instruction, barrier });
     }
 
     fn chunking(&self, layer: Option<u16>) -> Option<Chunking> {
@@ -260,7 +274,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.push(lane, Instruction::Copy(copy));
     }
 
-    fn weights(&mut self, entry: &Entry) -> Vec<Region> {
+    pub(super) fn weights(&mut self, entry: &Entry) -> Vec<Region> {
         if entry.op.weights(self.config).is_none() {
             return Vec::new();
         }
@@ -277,6 +291,23 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if entry.device == Device::Cpu {
             return host;
         }
+        let stored = self.device_weights(entry, blob, host);
+        if decompressed(self.map.weight_formats.of(self.config, blob)).is_none() {
+            return stored;
+        }
+        let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
+        let identity = PhaseBuffer::WideSlot { op: entry.op, layer_slot };
+        let wide = Region::whole(self.buffers.phase_buffer(self.phase, identity));
+        if self.decompressed.insert(blob) {
+            let at = At { layer: entry.layer, batch: 0, micro: 0 };
+            let decompress = Decompress { op: entry.op, at, from: stored, to: wide };
+            self.push(Lane::GpuDecompress, Instruction::Decompress(decompress));
+        }
+        wide
+    }
+
+    /// Where the device finds a blob as it is stored: in place, or in a slot it is streamed to.
+    fn device_weights(&mut self, entry: &Entry, blob: Weights, host: Region) -> Region {
         if weights_home(self.config, self.map, entry.layer, entry.op) == Home::Vram
             && let Some(resident) = self.buffers.resident_weights(blob)
         {
@@ -298,7 +329,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     /// Caches read by an attention operation in decode, streamed to the device where it needs them.
-    fn caches(&mut self, entry: &Entry) -> Vec<Region> {
+    pub(super) fn caches(&mut self, entry: &Entry) -> Vec<Region> {
         let (Phase::Decode, Some(layer)) = (self.phase, entry.layer) else {
             return Vec::new();
         };
@@ -313,6 +344,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 let home = self.map.kv[layer as usize].homes(*kv)[part as usize];
                 if entry.device == Device::Cpu || home == Home::Vram {
                     return cache;
+                }
+                if let Some(slot) = self.prefetched.remove(&(layer, entry.batch, *kv)) {
+                    return slot;
                 }
                 self.stream_cache(entry, *kv, Chunk { index: part, of }, cache)
             })

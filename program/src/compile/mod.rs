@@ -1,13 +1,14 @@
 //! The compiler: device map to plan.
 //!
 //! Three steps, each in a file: `schedule` lists the work in one global order that respects data
-//! flow; `emit` turns an entry into instructions, inserting copies where a value or a weight is
+//! flow (with the early copies and barriers of `barrier`, if the map asks); `emit` turns an entry into instructions, inserting copies where a value or a weight is
 //! needed on the other device; `sync` splits the order into lanes and inserts the fewest waits and
 //! signals that keep every pair of conflicting accesses ordered, also between consecutive steps.
 //!
 //! Executing the global order serially would be a correct run. Every wait points backwards in it,
 //! so no compiled program can deadlock; the validator proves it again, independently.
 
+mod barrier;
 mod buffers;
 mod check;
 mod emit;
@@ -17,7 +18,7 @@ mod sync;
 use model::config::ModelConfig;
 
 use crate::ir::{Phase, Program};
-use crate::map::{Device, DeviceMap, Home};
+use crate::map::{Device, DeviceMap, Home, Schedule};
 use crate::plan::{Plan, ResidentWeights, RunShape};
 use crate::step_table::StepTableLayout;
 
@@ -72,8 +73,11 @@ fn phase<'a>(
     buffers.begin_phase();
     let schedule = schedule::schedule(phase, config, shape, map);
     let mut emitter = emit::Emitter::new(phase, config, shape, map, buffers, schedule.uniform);
-    for entry in &schedule.entries {
-        emitter.emit(entry);
+    match map.schedule {
+        Schedule::Overlapped => schedule.entries.iter().for_each(|entry| emitter.emit(entry)),
+        Schedule::Barrier | Schedule::BarrierSpread => {
+            barrier::emit(&mut emitter, &schedule.entries);
+        }
     }
     Program { phase, lanes: sync::synchronise(emitter.into_nodes()) }
 }

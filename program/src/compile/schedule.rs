@@ -9,7 +9,7 @@ use model::config::ModelConfig;
 use model::ops::Op;
 
 use crate::ir::Phase;
-use crate::map::{Chunk, Device, DeviceMap, layer_list};
+use crate::map::{Chunk, Device, DeviceMap, Schedule as MapSchedule, layer_list};
 use crate::plan::RunShape;
 
 /// One operation (or chunk) of one stream.
@@ -87,6 +87,7 @@ fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item
     };
     let outer = |op, device| Item { op, chunk: None, layer: None, device };
     let mut segments: Vec<Vec<Item>> = vec![vec![outer(Op::Embed, places.embed)]];
+    let by_layer = map.schedule != MapSchedule::Overlapped;
     let mut cut = phase == Phase::Prefill;
     let tail = [
         outer(Op::FinalNorm, places.final_norm),
@@ -97,7 +98,9 @@ fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item
         for (i, item) in items.iter().enumerate() {
             let last = segments.last().and_then(|segment| segment.last());
             let device_changes = last.is_some_and(|last| last.device != item.device);
-            if device_changes || (i == 0 && cut) {
+            // With barriers a layer is computed whole for one batch before the next batch.
+            let cuts = if by_layer { i == 0 } else { device_changes || (i == 0 && cut) };
+            if cuts {
                 segments.push(Vec::new());
             }
             if let Some(segment) = segments.last_mut() {

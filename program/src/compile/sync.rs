@@ -87,10 +87,16 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
     let mut completed: Vec<Clock> = vec![[0; LANES]; nodes.len()];
     let mut previous: Vec<Clock> = completed.clone();
     let mut needs = vec![Vec::new(); nodes.len()];
+    // The last node of each lane, and what it was when the last barrier was passed.
+    let mut last: [Option<Access>; LANES] = [None; LANES];
+    let mut at_barrier = last;
     for step in 0..STEPS {
         for (index, node) in nodes.iter().enumerate() {
             let time = step * count + index as i64;
             let lane = node.lane.index();
+            if node.barrier {
+                at_barrier = last;
+            }
             let implied = |access: &Access| {
                 if access.time >= step * count {
                     &completed[access.node]
@@ -101,7 +107,7 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
             let candidates = conflicts(nodes, index, time, &mut accesses);
             // The latest dependency of each lane stands for the earlier ones of that lane.
             let mut latest: [Option<Access>; LANES] = [None; LANES];
-            for access in candidates {
+            for access in candidates.into_iter().chain(at_barrier.into_iter().flatten()) {
                 let other = nodes[access.node].lane.index();
                 let known = other == lane || access.time < lane_clocks[lane][other];
                 if !known && latest[other].is_none_or(|best| best.time < access.time) {
@@ -136,6 +142,8 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
             }
             lane_clocks[lane][lane] = time + 1;
             completed[index] = lane_clocks[lane];
+            let region = Region::whole(BufferId(0));
+            last[lane] = Some(Access { region, node: index, time, write: false });
         }
         previous.clone_from(&completed);
     }

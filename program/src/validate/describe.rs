@@ -28,6 +28,13 @@ pub fn describe(instruction: &Instruction, family: Family) -> String {
                 place(append.at)
             )
         }
+        Instruction::Decompress(decompress) => {
+            format!(
+                "decompression of {} weights{}",
+                decompress.op.name(family),
+                place(decompress.at)
+            )
+        }
         Instruction::Wait(wait) => {
             let which = if wait.previous_step { " of the previous step" } else { "" };
             format!("wait for signal {} of {}{which}", wait.offset, wait.lane.name())

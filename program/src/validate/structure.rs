@@ -96,7 +96,7 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
         Instruction::Compute(compute) => compute.chunk,
         Instruction::Copy(copy) => copy.chunk,
         Instruction::Append(append) => Some(append.chunk),
-        Instruction::Wait(_) | Instruction::Signal => None,
+        Instruction::Decompress(_) | Instruction::Wait(_) | Instruction::Signal => None,
     }
 }
 
@@ -136,6 +136,10 @@ fn check_operands(
             need("step table", append.table, Memory::Control)?;
             need("fresh rows", append.from, own(Memory::HostActivations))?;
             need("cache", append.to, own(Memory::HostKv))
+        }
+        (Instruction::Decompress(decompress), Lane::GpuDecompress) => {
+            need("source", decompress.from, Memory::Device)?;
+            need("target", decompress.to, Memory::Device)
         }
         (Instruction::Copy(copy), Lane::H2dWeights | Lane::H2dActivations | Lane::D2h) => {
             check_copy(copy)?;

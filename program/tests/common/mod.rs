@@ -1,8 +1,12 @@
 //! Small models, runs and maps for the tests of compiled plans.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+use model::compressed::WeightFormat;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
-use program::map::{ChunkOrder, Chunking, Device, DeviceMap, Home, LayerKv, PhaseMap, layer_list};
+use program::formats::{KvFormat, WeightFormats};
+use program::map::{
+    ChunkOrder, Chunking, Device, DeviceMap, Home, LayerKv, PhaseMap, Schedule, layer_list,
+};
 use program::plan::RunShape;
 
 /// Fewest with an inner layer whose streamed weights reuse a slot.
@@ -76,6 +80,9 @@ pub struct Choices {
     pub hidden: Home,
     pub fuse: bool,
     pub slots: u16,
+    /// Of the layers' linears.
+    pub format: WeightFormat,
+    pub schedule: Schedule,
 }
 
 pub const PLAIN: Choices = Choices {
@@ -87,6 +94,8 @@ pub const PLAIN: Choices = Choices {
     hidden: Home::Host,
     fuse: true,
     slots: 2,
+    format: WeightFormat::Plain,
+    schedule: Schedule::Overlapped,
 };
 
 /// The GPU runs entries `from..to` of every layer's decode list.
@@ -114,6 +123,9 @@ pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> 
         weight_slots: choices.slots,
         kv_slots: choices.slots,
         prefill_hidden: choices.hidden,
+        weight_formats: WeightFormats::with_layers(config, choices.format),
+        kv_format: KvFormat::Plain,
+        schedule: choices.schedule,
     };
     map.kv = (0..config.num_layers).map(|layer| layer_kv(config, &map, layer, choices)).collect();
     map

@@ -1,5 +1,10 @@
 //! Fresh K and V rows behind the cached positions of a chunk's units.
 
+use half::bf16;
+use kernels::grouped::quantise_kv;
+use kernels::{Element, Variant};
+use model::config::Dtype;
+use program::formats::KvFormat;
 use program::ir::{Append, Phase};
 use program::plan::Plan;
 
@@ -8,39 +13,74 @@ use crate::memory::View;
 use crate::rows::{counts, units};
 use crate::table::StepTable;
 
-/// Calls `each(from, to, size)` in elements, for every fresh row of every unit of the chunk: `from`
-/// in the `[rows, kv_heads * head_dim]` value, `to` in the chunk's cache.
+/// Calls `each(from, to, position)` for every fresh row of every unit of the chunk: `from` in the
+/// `[rows, kv_heads * head_dim]` value and `to` in the chunk's cache, both in elements.
 pub fn append_spans(
     table: &StepTable,
     phase: Phase,
     append: &Append,
-    mut each: impl FnMut(usize, usize, usize),
+    mut each: impl FnMut(usize, usize),
 ) {
     let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
     for unit in units(table, phase, append.at, Some(append.chunk)) {
         for row in 0..unit.rows as usize {
             let from = ((unit.row0 as usize + row) * kv_heads + unit.kv_head as usize) * head_dim;
             let to = unit.cache_offset + (unit.past as usize + row) * head_dim;
-            each(from, to, head_dim);
+            each(from, to);
         }
     }
 }
 
-pub(super) fn execute(
-    plan: &Plan,
-    view: &View,
-    table: &StepTable,
-    phase: Phase,
-    append: &Append,
-) -> Work {
-    let element_bytes = plan.shape.dtype.size_bytes();
-    let (from, to) = (append.from.buffer, append.to.buffer);
-    let mut bytes = 0;
-    append_spans(table, phase, append, |from_at, to_at, count| {
-        let size_bytes = count * element_bytes;
-        view.copy((from, from_at * element_bytes), (to, to_at * element_bytes), size_bytes);
-        bytes += size_bytes as u64;
-    });
+/// Where an append finds its rows and what it does to them.
+#[derive(Clone, Copy)]
+pub(super) struct Appending<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) view: &'a View,
+    pub(super) table: &'a StepTable,
+    pub(super) variant: Variant,
+    pub(super) phase: Phase,
+}
+
+pub(super) fn execute(from: Appending<'_>, append: &Append) -> Work {
+    let Appending { plan, table, phase, .. } = from;
+    let bytes = match (plan.map.kv_format, plan.shape.dtype) {
+        (KvFormat::Plain, dtype) => copied(from, append, dtype.size_bytes()),
+        (KvFormat::Four, Dtype::Bf16) => quantised::<bf16>(from, append),
+        (KvFormat::Four, Dtype::F32) => quantised::<f32>(from, append),
+    };
     let (_, rows) = counts(table, phase, append.at);
-    Work { bytes, rows: rows as u32 }
+    Work { bytes: bytes as u64, rows: rows as u32 }
+}
+
+fn copied(
+    Appending { view, table, phase, .. }: Appending<'_>,
+    append: &Append,
+    element_bytes: usize,
+) -> usize {
+    let size_bytes = table.head_dim() * element_bytes;
+    let mut bytes = 0;
+    append_spans(table, phase, append, |from, to| {
+        let from = (append.from.buffer, from * element_bytes);
+        view.copy(from, (append.to.buffer, to * element_bytes), size_bytes);
+        bytes += size_bytes;
+    });
+    bytes
+}
+
+/// Each row becomes a record of its own, so its bits depend on that row alone.
+fn quantised<T: Element>(
+    Appending { view, table, variant, phase, .. }: Appending<'_>,
+    append: &Append,
+) -> usize {
+    let head_dim = table.head_dim();
+    let record_bytes = KvFormat::Four.position_bytes(head_dim, Dtype::Bf16);
+    let mut bytes = 0;
+    append_spans(table, phase, append, |from, to| {
+        let row = view.read::<T>(append.from.buffer, from * size_of::<T>(), head_dim);
+        let at = to / head_dim * record_bytes;
+        let record = view.write::<u8>(append.to.buffer, at, record_bytes);
+        quantise_kv(variant, row, head_dim, record);
+        bytes += record_bytes;
+    });
+    bytes
 }

@@ -1,11 +1,16 @@
 //! One operation of the model's table on this lane's kernels.
 
 use bytemuck::Pod;
-use kernels::{Element, Kernels, Linear, LinearOut, SampleScratch, ScratchLimits, Unit, Variant};
+use kernels::{
+    Element, Kernels, Linear, LinearGrouped, LinearOut, SampleScratch, ScratchLimits, Unit, Variant,
+};
+use model::compressed::{Grouped, WeightFormat};
 use model::config::Activation;
 use model::ops::{Op, Value};
+use program::formats::decompressed;
 use program::ir::{Compute, Phase, Region};
-use program::plan::Plan;
+use program::map::Device;
+use program::plan::{Plan, Weights};
 use program::step_table::Field;
 
 use super::{Work, attention, sample};
@@ -33,6 +38,7 @@ pub(super) struct Operands<'a> {
     pub(super) view: &'a View,
     pub(super) table: &'a StepTable,
     pub(super) phase: Phase,
+    pub(super) device: Device,
 }
 
 impl<'a> Operands<'a> {
@@ -52,18 +58,41 @@ impl<'a> Operands<'a> {
         self.view.write(output_region(compute).buffer, 0, rows * elements)
     }
 
-    /// The matrix of the operation's weights.
-    fn matrix<T: Pod>(&self, compute: &Compute) -> (usize, usize, &'a [T]) {
+    /// Shape of the operation's matrix.
+    fn matrix_shape(&self, compute: &Compute) -> (usize, usize) {
         let shape = compute.op.weights(&self.plan.config).and_then(|weights| weights.matrix);
-        let Some((n, k)) = shape else { panic!("{:?} has no matrix", compute.op) };
-        (n, k, self.view.read(compute.weights[0].buffer, 0, n * k))
+        let Some(shape) = shape else { panic!("{:?} has no matrix", compute.op) };
+        shape
+    }
+
+    /// The operation's matrix, where it is kept in the run's dtype.
+    fn matrix<T: Pod>(&self, compute: &Compute) -> &'a [T] {
+        let (n, k) = self.matrix_shape(compute);
+        self.view.read(compute.weights[0].buffer, 0, n * k)
+    }
+
+    /// The records of the operation's matrix in a grouped form.
+    fn records(&self, compute: &Compute, form: Grouped) -> &'a [u8] {
+        let (n, k) = self.matrix_shape(compute);
+        self.view.read(compute.weights[0].buffer, 0, form.size_bytes(n, k))
+    }
+
+    /// The form of the matrix, as this lane's device reads it.
+    fn format(&self, compute: &Compute) -> WeightFormat {
+        let weights = Weights::of(compute.op, compute.at.layer);
+        let stored = self.plan.map.weight_formats.of(&self.plan.config, weights);
+        match (self.device, decompressed(stored)) {
+            (Device::Gpu, Some(wide)) => WeightFormat::Grouped(wide),
+            _ => stored,
+        }
     }
 
     /// A vector behind the matrix: a bias, a gain.
     fn vector(&self, compute: &Compute, index: usize) -> Option<&'a [f32]> {
         let shape = compute.op.weights(&self.plan.config)?;
         let count = shape.vectors[index]?;
-        let offset = shape.layout(self.plan.shape.dtype).vector_offsets[index];
+        let layout = shape.layout(self.plan.shape.dtype, self.format(compute));
+        let offset = layout.vector_offsets[index];
         Some(self.view.read(compute.weights[0].buffer, offset, count))
     }
 }
@@ -144,7 +173,7 @@ impl ComputeState {
         let bytes = match compute.op {
             _ if rows == 0 => 0,
             Op::Embed => rows * config.hidden_size * size_of::<T>() * compute.weights.len(),
-            op => op.weight_bytes(config, operands.plan.shape.dtype),
+            op => op.weight_bytes_in(config, operands.plan.shape.dtype, operands.format(compute)),
         };
         bytes as u64
     }
@@ -170,9 +199,17 @@ impl ComputeState {
                 Phase::Decode => self.tokens.push(table.field(batch, found.sequence, Field::Token)),
             }
         }
-        let (_, _, matrix) = operands.matrix::<T>(compute);
         let out = operands.output::<f32>(compute, rows);
         let config = &plan.config;
+        let matrix = match operands.format(compute) {
+            WeightFormat::Plain => operands.matrix::<T>(compute),
+            WeightFormat::Grouped(form) => {
+                assert!(config.rope.is_some(), "only files of models with rope hold such a table");
+                let records = operands.records(compute, form);
+                self.kernels.embed_grouped(&self.tokens, form, records, out);
+                return;
+            }
+        };
         if config.rope.is_some() {
             self.kernels.embed(&self.tokens, matrix, None, out);
             return;
@@ -209,7 +246,7 @@ impl ComputeState {
 
     fn linear<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
         let config = &operands.plan.config;
-        let (n, k, weight) = operands.matrix::<T>(compute);
+        let (n, k) = operands.matrix_shape(compute);
         let x = operands.rows::<T>(compute.inputs[0], compute.op.reads()[0], rows);
         let bias = operands.vector(compute, 0);
         let out = match compute.op {
@@ -232,7 +269,17 @@ impl ComputeState {
             Op::Fc0 => LinearOut::Gelu(operands.output::<T>(compute, rows)),
             _ => LinearOut::Store(operands.output::<T>(compute, rows)),
         };
-        self.kernels.linear(Linear { rows, n, k, x, weight, bias, out });
+        match operands.format(compute) {
+            WeightFormat::Plain => {
+                let weight = operands.matrix::<T>(compute);
+                self.kernels.linear(Linear { rows, n, k, x, weight, bias, out });
+            }
+            WeightFormat::Grouped(form) => {
+                let records = operands.records(compute, form);
+                let linear = LinearGrouped { rows, n, k, x, form, records, bias, out };
+                self.kernels.linear_grouped(linear);
+            }
+        }
         if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
             self.list_positions(operands, compute);
             let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };

@@ -34,10 +34,10 @@ pub fn copy_spans(
             return 0;
         }
         Moved::Cache(_) => {
-            let position_bytes = table.head_dim() * dtype.size_bytes();
+            let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), dtype);
             for unit in units(table, phase, copy.at, copy.chunk) {
                 each(Span {
-                    offset_bytes: unit.cache_offset * dtype.size_bytes(),
+                    offset_bytes: unit.cache_offset / table.head_dim() * position_bytes,
                     size_bytes: unit.past as usize * position_bytes,
                 });
             }

@@ -7,12 +7,15 @@ mod append;
 mod attention;
 mod compute;
 mod copy;
+mod decompress;
 pub mod sample;
 
 use std::sync::Arc;
 
+use kernels::Variant;
 use model::config::Dtype;
-use program::ir::{Instruction, Phase};
+use program::ir::{Instruction, Lane, Phase};
+use program::map::Device;
 use program::plan::Plan;
 use shm::Control;
 
@@ -39,6 +42,8 @@ pub struct Executor {
     view: View,
     table: StepTable,
     control: Control,
+    device: Device,
+    variant: Variant,
     /// Kernels and scratch of a compute lane.
     compute: Option<ComputeState>,
 }
@@ -46,13 +51,19 @@ pub struct Executor {
 impl Executor {
     /// An executor for one lane; `compute` for the lanes that run operations.
     pub fn new(
+        lane: Lane,
         plan: Arc<Plan>,
         view: View,
         control: Control,
+        variant: Variant,
         compute: Option<ComputeState>,
     ) -> Executor {
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-        Executor { plan, view, table, control, compute }
+        let device = match lane {
+            Lane::GpuCompute | Lane::GpuDecompress => Device::Gpu,
+            _ => Device::Cpu,
+        };
+        Executor { plan, view, table, control, device, variant, compute }
     }
 
     /// Executes `instruction`, which must be work and not order.
@@ -71,6 +82,7 @@ impl Executor {
                     view: &self.view,
                     table: &self.table,
                     phase,
+                    device: self.device,
                 };
                 match self.plan.shape.dtype {
                     Dtype::Bf16 => state.run::<half::bf16>(operands, compute),
@@ -81,7 +93,17 @@ impl Executor {
                 copy::execute(&self.plan, &self.view, &self.table, phase, copy)
             }
             Instruction::Append(append) => {
-                append::execute(&self.plan, &self.view, &self.table, phase, append)
+                let from = append::Appending {
+                    plan: &self.plan,
+                    view: &self.view,
+                    table: &self.table,
+                    variant: self.variant,
+                    phase,
+                };
+                append::execute(from, append)
+            }
+            Instruction::Decompress(decompress) => {
+                decompress::execute(&self.plan, &self.view, self.variant, decompress)
             }
             Instruction::Wait(_) | Instruction::Signal => Work::default(),
         }

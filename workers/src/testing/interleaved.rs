@@ -110,7 +110,14 @@ impl Interleaved {
             // SAFETY: an instruction is the only user of memory while it is executed, since all are
             // executed by one thread and none keeps a slice.
             let view = unsafe { View::new(prepared.memories(role)?) };
-            let executor = Executor::new(Arc::clone(plan), view, control.clone(), compute);
+            let executor = Executor::new(
+                lane,
+                Arc::clone(plan),
+                view,
+                control.clone(),
+                options.variant,
+                compute,
+            );
             let last_sample = [&plan.prefill, &plan.decode].map(|program| {
                 let list = program.lane(lane)?;
                 list.instructions.iter().rposition(|other| sample(other).is_some())

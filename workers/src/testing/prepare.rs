@@ -8,6 +8,8 @@ use program::plan::{Memory, Plan};
 use shm::{Control, Segment, TraceSegment};
 
 use crate::error::WorkerError;
+use kernels::Variant;
+
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::protocol::Role;
@@ -39,7 +41,7 @@ impl Prepared {
             segments.push((memory, Arc::new(segment)));
         }
         let all = Arc::new(Memories::new(&plan, segments.clone())?);
-        load(&plan, &all, source, 2, &|_, _| {})?;
+        load(&plan, &all, source, Variant::best(), 2, &|_, _| {})?;
         load_resident(&plan, &all);
         Ok(Prepared { plan, control, trace, segments, all })
     }

@@ -1,5 +1,9 @@
 //! Tiny models that the tests of this crate share.
 
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod placed;
+
 use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
 
 /// A LLaMA with grouped heads.

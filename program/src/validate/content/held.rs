@@ -13,6 +13,8 @@ use super::super::structure::normal;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Content {
     Weights(Weights),
+    /// The same, widened to what the GPU multiplies.
+    Decompressed(Weights),
     /// The residual stream after so many in-place additions (two per layer).
     Hidden {
         at: Stream,
@@ -57,6 +59,7 @@ impl Content {
             |layer: Option<u16>| layer.map_or_else(String::new, |l| format!(" of layer {l}"));
         match self {
             Content::Weights(weights) => weights.name(config),
+            Content::Decompressed(weights) => format!("{}, decompressed", weights.name(config)),
             Content::Hidden { at: Stream { batch, micro }, updates, step } => format!(
                 "the residual stream of batch {batch}.{micro} after {updates} additions in step {step}"
             ),

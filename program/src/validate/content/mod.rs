@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::ops::{Kv, Op, Value};
 
-use crate::ir::{Append, At, BufferId, Compute, Copy, Instruction, Moved, Phase, Region};
+use crate::formats::decompressed;
+use crate::ir::{
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Lane, Moved, Phase, Region,
+};
 use crate::map::Chunk;
 use crate::plan::{Plan, Weights};
 
@@ -80,6 +83,7 @@ impl<'a> Walk<'a> {
             Instruction::Compute(compute) => self.compute(&now, compute),
             Instruction::Copy(copy) => self.copy(&now, copy),
             Instruction::Append(append) => self.append(&now, append),
+            Instruction::Decompress(decompress) => self.decompress(&now, decompress),
             Instruction::Wait(_) | Instruction::Signal => Ok(()),
         }
     }
@@ -105,7 +109,12 @@ impl<'a> Walk<'a> {
             return Err(ValidateError::Malformed { site: now.site(), problem: problem.into() });
         }
         for (weights, region) in weights.into_iter().zip(&compute.weights) {
-            self.need(now, *region, Content::Weights(weights))?;
+            let widened = now.event.lane == Lane::GpuCompute && self.is_widened(weights);
+            let content = match widened {
+                true => Content::Decompressed(weights),
+                false => Content::Weights(weights),
+            };
+            self.need(now, *region, content)?;
         }
         if let (Some(value), Some(output)) = (compute.op.writes(), compute.output) {
             let updates = self.hidden_updates_before(compute.op, at);
@@ -147,6 +156,23 @@ impl<'a> Walk<'a> {
         };
         self.need(now, copy.from, content)?;
         self.write(now, copy.to, content);
+        Ok(())
+    }
+
+    /// Whether the GPU multiplies another form of these weights than the stored one.
+    fn is_widened(&self, weights: Weights) -> bool {
+        let map = &self.plan.map;
+        decompressed(map.weight_formats.of(&self.plan.config, weights)).is_some()
+    }
+
+    fn decompress(&mut self, now: &Now<'_>, decompress: &Decompress) -> Result<(), ValidateError> {
+        let blobs = self.weights_of(decompress.op, decompress.at.layer);
+        let Some(weights) = blobs.first().copied().filter(|blob| self.is_widened(*blob)) else {
+            let problem = "it decompresses weights that are not compressed".into();
+            return Err(ValidateError::Malformed { site: now.site(), problem });
+        };
+        self.need(now, decompress.from, Content::Weights(weights))?;
+        self.write(now, decompress.to, Content::Decompressed(weights));
         Ok(())
     }
 

@@ -1,13 +1,18 @@
-//! Host weights into their buffers, in parallel by row ranges.
+//! Host weights into their buffers, in parallel by row ranges, each in the form that the plan keeps
+//! it in (`form`).
 //!
-//! A blob is a matrix in the run's dtype and f32 vectors behind it (`Op::weights`). A norm gain or
+//! A blob is a matrix and f32 vectors behind it (`Op::weights`). A norm gain or
 //! a bias that the configuration promises and the files lack is an error of the source, never a
 //! silent zero.
 
+mod form;
+
 use std::sync::{Arc, Mutex, PoisonError};
 
-use half::bf16;
-use model::config::{Dtype, ModelConfig};
+use kernels::Variant;
+use kernels::grouped::RepackError;
+use model::compressed::WeightFormat;
+use model::config::Dtype;
 use model::ops::Op;
 use model::source::{Part, SourceError, TensorId, WeightSource};
 use program::ir::BufferId;
@@ -15,6 +20,7 @@ use program::plan::{Plan, WeightPlacement, Weights};
 use shm::sync::{AtomicUsize, Ordering};
 
 use crate::memory::{Memories, View};
+use form::Form;
 
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to share out.
 const PIECE_BYTES: usize = 4 << 20;
@@ -28,6 +34,13 @@ pub enum LoadError {
     /// A tensor of another shape than the configuration's.
     #[error("The tensor {tensor} has shape [{}, {}] where the model's configuration needs [{}, {}]; the files belong to another model.", .found.0, .found.1, .expected.0, .expected.1)]
     Shape { tensor: String, found: (usize, usize), expected: (usize, usize) },
+    /// A quantised block of a file that has no place in the form it is to be kept in.
+    #[error("{tensor}: {source}; --quantized expand loads the file all the same.")]
+    Repack {
+        tensor: String,
+        #[source]
+        source: RepackError,
+    },
     /// The system refused a thread.
     #[error("The system refused to start a loading thread: {0}.")]
     Thread(#[source] std::io::Error),
@@ -40,30 +53,18 @@ struct Piece {
     buffer: BufferId,
     offset_bytes: usize,
     first_row: usize,
-    count: usize,
-    dtype: Dtype,
+    rows: usize,
+    columns: usize,
+    form: Form,
 }
 
 impl Piece {
     fn size_bytes(&self) -> usize {
-        self.count * self.dtype.size_bytes()
-    }
-
-    fn read(&self, source: &dyn WeightSource, view: &View) -> Result<(), SourceError> {
-        match self.dtype {
-            Dtype::Bf16 => {
-                let out = view.write::<bf16>(self.buffer, self.offset_bytes, self.count);
-                source.read_bf16(self.id, self.first_row, out)
-            }
-            Dtype::F32 => {
-                let out = view.write::<f32>(self.buffer, self.offset_bytes, self.count);
-                source.read_f32(self.id, self.first_row, out)
-            }
-        }
+        self.form.size_bytes(self.rows, self.columns)
     }
 }
 
-/// Fills all host weights of `plan` on `threads` threads. `progress(done, total)` in bytes is
+/// Fills all host weights of `plan` on `threads` threads, quantising with `variant`. `progress(done, total)` in bytes is
 /// called as pieces are done, from any thread.
 ///
 /// # Errors
@@ -72,6 +73,7 @@ pub fn load(
     plan: &Plan,
     memories: &Arc<Memories>,
     source: &dyn WeightSource,
+    variant: Variant,
     threads: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(), LoadError> {
@@ -86,10 +88,10 @@ pub fn load(
     progress(0, total);
     let next = AtomicUsize::new(0);
     let done = Mutex::new(0u64);
-    let failure: Mutex<Option<SourceError>> = Mutex::new(None);
+    let failure: Mutex<Option<LoadError>> = Mutex::new(None);
     let take = || {
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = piece.read(source, &view) {
+            if let Err(error) = form::read(piece, variant, source, &view) {
                 lock(&failure).get_or_insert(error);
                 // Nobody takes another piece.
                 next.store(pieces.len(), Ordering::Relaxed);
@@ -111,7 +113,7 @@ pub fn load(
         Ok::<(), LoadError>(())
     })?;
     match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-        Some(error) => Err(error.into()),
+        Some(error) => Err(error),
         None => Ok(()),
     }
 }
@@ -138,25 +140,26 @@ fn list_pieces(
     source: &dyn WeightSource,
     pieces: &mut Vec<Piece>,
 ) -> Result<(), LoadError> {
-    let dtype = plan.shape.dtype;
     let buffer = placement.buffer;
-    for tensor in tensors(&plan.config, dtype, placement.weights) {
+    for tensor in tensors(plan, placement.weights) {
         let found = source.shape(tensor.id)?;
         if found != tensor.shape {
             let name = format!("{:?}", tensor.id);
             return Err(LoadError::Shape { tensor: name, found, expected: tensor.shape });
         }
-        let (rows, columns) = tensor.shape;
-        let row_bytes = columns * tensor.dtype.size_bytes();
-        let rows_per_piece = (PIECE_BYTES / row_bytes.max(1)).max(1);
-        for first_row in (0..rows).step_by(rows_per_piece) {
+        let (all_rows, columns) = tensor.shape;
+        let step = tensor.form.row_step();
+        let step_bytes = tensor.form.size_bytes(step, columns);
+        let steps = (PIECE_BYTES / step_bytes.max(1)).max(1);
+        for (index, first_row) in (0..all_rows).step_by(steps * step).enumerate() {
             pieces.push(Piece {
                 id: tensor.id,
                 buffer,
-                offset_bytes: tensor.offset_bytes + first_row * row_bytes,
+                offset_bytes: tensor.offset_bytes + index * steps * step_bytes,
                 first_row,
-                count: rows_per_piece.min(rows - first_row) * columns,
-                dtype: tensor.dtype,
+                rows: (steps * step).min(all_rows - first_row),
+                columns,
+                form: tensor.form,
             });
         }
     }
@@ -169,15 +172,17 @@ struct Tensor {
     id: TensorId,
     shape: (usize, usize),
     offset_bytes: usize,
-    dtype: Dtype,
+    form: Form,
 }
 
 /// The tensors of a blob: the matrix, then the vectors.
-fn tensors(config: &ModelConfig, dtype: Dtype, weights: Weights) -> Vec<Tensor> {
+fn tensors(plan: &Plan, weights: Weights) -> Vec<Tensor> {
+    let (config, dtype) = (&plan.config, plan.shape.dtype);
     let op = match weights {
         Weights::Positions => {
             let shape = (config.max_positions + config.position_offset, config.hidden_size);
-            return vec![Tensor { id: TensorId::Positions, shape, offset_bytes: 0, dtype }];
+            let form = Form::Plain(dtype);
+            return vec![Tensor { id: TensorId::Positions, shape, offset_bytes: 0, form }];
         }
         Weights::Embedding => Op::Embed,
         Weights::FinalNorm => Op::FinalNorm,
@@ -185,7 +190,8 @@ fn tensors(config: &ModelConfig, dtype: Dtype, weights: Weights) -> Vec<Tensor> 
         Weights::Layer { op, .. } => op,
     };
     let Some(shape) = op.weights(config) else { return Vec::new() };
-    let layout = shape.layout(dtype);
+    let format = plan.map.weight_formats.of(config, weights);
+    let layout = shape.layout(dtype, format);
     let id = |part| match weights {
         Weights::FinalNorm => TensorId::FinalNorm { part },
         Weights::Head => TensorId::Head,
@@ -194,7 +200,11 @@ fn tensors(config: &ModelConfig, dtype: Dtype, weights: Weights) -> Vec<Tensor> 
     };
     let mut found = Vec::new();
     if let Some(shape) = shape.matrix {
-        found.push(Tensor { id: id(Part::Matrix), shape, offset_bytes: 0, dtype });
+        let form = match format {
+            WeightFormat::Plain => Form::Plain(dtype),
+            WeightFormat::Grouped(grouped) => Form::Grouped(grouped),
+        };
+        found.push(Tensor { id: id(Part::Matrix), shape, offset_bytes: 0, form });
     }
     // A norm has no matrix: its gain comes first, its bias second. A linear has a bias only.
     let parts = if shape.matrix.is_some() { [Part::Bias; 2] } else { [Part::Gain, Part::Bias] };
@@ -202,7 +212,8 @@ fn tensors(config: &ModelConfig, dtype: Dtype, weights: Weights) -> Vec<Tensor> 
     {
         if let Some(count) = count {
             let shape = (1, *count);
-            found.push(Tensor { id: id(part), shape, offset_bytes, dtype: Dtype::F32 });
+            let form = Form::Plain(Dtype::F32);
+            found.push(Tensor { id: id(part), shape, offset_bytes, form });
         }
     }
     found

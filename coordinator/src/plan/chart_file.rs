@@ -1,0 +1,60 @@
+//! `--chart FILE`: the simulated layer and the latency of every split, for `scripts/plot.py`.
+
+use std::path::Path;
+
+use anyhow::Context;
+use planner::closed_form::{Candidate, terms};
+use planner::steady::{Shape, steady_layer};
+use planner::table::Table;
+use serde_json::json;
+
+/// Layers of the chart.
+const LAYERS: usize = 3;
+
+/// Writes spans of a few steady layers, and for every start of an interval that ends where the
+/// chosen one does (Park-Egger fig. 14 varies one split) the latency by both cost models.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(super) fn write(path: &Path, table: &Table, chosen: &Candidate) -> anyhow::Result<()> {
+    let shape = Shape::default();
+    let steady = steady_layer(table, chosen, &shape);
+    let (start, end) = (steady.window.0, steady.window.0 + steady.latency.times(LAYERS as u128));
+    let spans: Vec<_> = steady
+        .timeline
+        .spans
+        .iter()
+        .filter(|span| span.end > start && span.start < end)
+        .map(|span| {
+            json!({
+                "lane": span.lane.name(),
+                "op": table.ops[span.op].name,
+                "layer": span.layer,
+                "batch": span.batch,
+                "start_ms": span.start.ms() - start.ms(),
+                "end_ms": span.end.ms() - start.ms(),
+            })
+        })
+        .collect();
+    let last = chosen.interval.1;
+    let curve: Vec<_> = (0..=last)
+        .map(|first| {
+            let interval = if first == last { (0, 0) } else { (first, last) };
+            let candidate = Candidate { interval, nvme: Vec::new(), ..chosen.clone() };
+            json!({
+                "first_gpu_op": table.ops.get(first).map_or("none", |op| op.name.as_str()),
+                "paper_ms": terms(table, &candidate).latency().ms(),
+                "simulated_ms": steady_layer(table, &candidate, &shape).latency.ms(),
+            })
+        })
+        .collect();
+    let chart = json!({
+        "layer_ms": steady.latency.ms(),
+        "window_ms": end.ms() - start.ms(),
+        "gpu_interval": chosen.interval,
+        "spans": spans,
+        "curve": curve,
+    });
+    let text = serde_json::to_string_pretty(&chart)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("the chart {}", path.display()))
+}

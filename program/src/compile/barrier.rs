@@ -1,0 +1,77 @@
+//! FlexGen's loop as a schedule, flaw and all, to compare with (its `generation_loop_overlap_multi_batch`).
+//!
+//! The entries come layer by layer and batch by batch; each (layer, batch) is an iteration that ends
+//! with a barrier. Beside its computation run the copies for what comes next: the KV of the next
+//! batch, and the weights of the next layer, all of them beside the first batch. So a layer takes
+//! the longer of all its weights and one batch, plus its other batches; `BarrierSpread` lifts that.
+
+use model::ops::Op;
+
+use crate::map::{Device, Schedule};
+
+use super::emit::Emitter;
+use super::schedule::Entry;
+
+/// Lists all entries with barriers and early copies.
+pub(super) fn emit(emitter: &mut Emitter<'_, '_>, entries: &[Entry]) {
+    let iterations: Vec<&[Entry]> = entries.split_inclusive(|entry| entry.ends_segment).collect();
+    let streams = streams(&iterations);
+    for (index, iteration) in iterations.iter().enumerate() {
+        emitter.barrier = true;
+        let stream = index % streams;
+        if let Some(next) = iterations.get(index - stream + streams) {
+            for entry in share(emitter, next, stream, streams) {
+                emitter.weights(&entry);
+            }
+        }
+        if let Some(next) = iterations.get(index + 1) {
+            prefetch_caches(emitter, next);
+        }
+        for entry in *iteration {
+            emitter.emit(entry);
+        }
+    }
+}
+
+/// Batches (and micro-batches) that pass each layer.
+fn streams(iterations: &[&[Entry]]) -> usize {
+    let first = |iteration: &&[Entry]| (iteration[0].layer, iteration[0].op);
+    let Some(head) = iterations.first().map(first) else { return 1 };
+    iterations.iter().take_while(|iteration| first(iteration) == head).count()
+}
+
+/// The operations of the next layer whose weights are streamed beside iteration `stream` of this
+/// one. Spread by bytes, whole blobs at a time.
+fn share(emitter: &Emitter<'_, '_>, next: &[Entry], stream: usize, streams: usize) -> Vec<Entry> {
+    let streamed = next.iter().filter(|entry| entry.device == Device::Gpu && entry.op != Op::Embed);
+    if emitter.map.schedule == Schedule::Barrier {
+        return if stream == 0 { streamed.copied().collect() } else { Vec::new() };
+    }
+    let dtype = emitter.shape.dtype;
+    let bytes = |entry: &Entry| entry.op.weight_bytes(emitter.config, dtype);
+    let total: usize = streamed.clone().map(bytes).sum();
+    let mut before = 0;
+    let mut mine = Vec::new();
+    for entry in streamed {
+        // The batch in whose share of all bytes the blob's middle lies.
+        let middle = before + bytes(entry) / 2;
+        if middle * streams / total.max(1) == stream {
+            mine.push(*entry);
+        }
+        before += bytes(entry);
+    }
+    mine
+}
+
+fn prefetch_caches(emitter: &mut Emitter<'_, '_>, next: &[Entry]) {
+    for entry in next.iter().filter(|entry| entry.device == Device::Gpu) {
+        let Some(layer) = entry.layer else { continue };
+        if entry.op.caches().is_empty() || entry.chunk.is_some() {
+            continue;
+        }
+        let regions = emitter.caches(entry);
+        for (kv, region) in entry.op.caches().iter().zip(regions) {
+            emitter.prefetched.insert((layer, entry.batch, *kv), region);
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! In which form the weights and the KV cache of a run are kept.
+//!
+//! The form belongs to the device map, since it decides bytes, and with them where things fit. Both
+//! devices compute from the same form with the same meaning, so it never depends on the placement.
+
+use model::compressed::{Bits, Grouped, WeightFormat, kv4_position_bytes};
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Weights;
+
+/// The form of every weight matrix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WeightFormats {
+    /// Also the head of a tied model.
+    pub embedding: WeightFormat,
+    pub head: WeightFormat,
+    /// Per layer, per operation of `ModelConfig::layer_ops`; `Plain` where there is no matrix.
+    pub layers: Vec<Vec<WeightFormat>>,
+}
+
+impl WeightFormats {
+    /// Everything in the run's dtype.
+    pub fn plain(config: &ModelConfig) -> WeightFormats {
+        WeightFormats::with_layers(config, WeightFormat::Plain)
+    }
+
+    /// The linears of the layers in `format`; embedding and head stay in the run's dtype, since one
+    /// is looked up by row and the other decides between tokens.
+    pub fn with_layers(config: &ModelConfig, format: WeightFormat) -> WeightFormats {
+        let of = |op: &Op| match op.weights(config) {
+            Some(shape) if shape.matrix.is_some() => format,
+            _ => WeightFormat::Plain,
+        };
+        let layer: Vec<WeightFormat> = config.layer_ops().iter().map(of).collect();
+        WeightFormats {
+            embedding: WeightFormat::Plain,
+            head: WeightFormat::Plain,
+            layers: vec![layer; config.num_layers],
+        }
+    }
+
+    /// The form of a blob's matrix.
+    pub fn of(&self, config: &ModelConfig, weights: Weights) -> WeightFormat {
+        match weights {
+            Weights::Embedding => self.embedding,
+            Weights::Head if config.tied_embeddings => self.embedding,
+            Weights::Head => self.head,
+            Weights::Positions | Weights::FinalNorm => WeightFormat::Plain,
+            Weights::Layer { layer, op } => {
+                let place = config.layer_ops().iter().position(|other| *other == op);
+                place.map_or(WeightFormat::Plain, |place| self.layers[usize::from(layer)][place])
+            }
+        }
+    }
+
+    /// Whether any matrix is kept in fewer bits than the run's dtype.
+    pub fn any_grouped(&self) -> bool {
+        let grouped = |format: &WeightFormat| *format != WeightFormat::Plain;
+        grouped(&self.embedding) || grouped(&self.head) || self.layers.iter().flatten().any(grouped)
+    }
+}
+
+/// What the GPU widens a matrix of this form to before it multiplies; `None` where it reads the
+/// form as it is.
+pub fn decompressed(format: WeightFormat) -> Option<Grouped> {
+    match format {
+        WeightFormat::Grouped(grouped) if grouped.bits == Bits::Four => Some(grouped.widened()),
+        _ => None,
+    }
+}
+
+/// The form of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvFormat {
+    /// The run's dtype.
+    #[default]
+    Plain,
+    /// 4-bit groups along the head, quantised when appended.
+    Four,
+}
+
+impl KvFormat {
+    /// Bytes of one position of one KV head, of K or of V.
+    ///
+    /// # Panics
+    /// For 4-bit groups of a head of odd size, which the compiler refuses.
+    pub fn position_bytes(self, head_dim: usize, dtype: Dtype) -> usize {
+        match self {
+            KvFormat::Plain => head_dim * dtype.size_bytes(),
+            KvFormat::Four => match kv4_position_bytes(head_dim) {
+                Some(bytes) => bytes,
+                None => panic!("a head of {head_dim} elements has no 4-bit form"),
+            },
+        }
+    }
+}

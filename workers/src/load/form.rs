@@ -1,0 +1,71 @@
+//! One piece of a tensor into the form that the plan keeps it in.
+
+use half::bf16;
+use kernels::Variant;
+use kernels::grouped::{from_blocks, quantise};
+use model::compressed::{Grouped, ROWS};
+use model::config::Dtype;
+use model::source::WeightSource;
+
+use super::{LoadError, Piece};
+use crate::memory::View;
+
+/// Form of a piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Plain(Dtype),
+    Grouped(Grouped),
+}
+
+impl Form {
+    /// Bytes of `rows` rows of `columns`; whole blocks of rows in a grouped form.
+    pub(super) fn size_bytes(self, rows: usize, columns: usize) -> usize {
+        match self {
+            Form::Plain(dtype) => rows * columns * dtype.size_bytes(),
+            Form::Grouped(grouped) => grouped.size_bytes(rows, columns),
+        }
+    }
+
+    /// Rows that a piece may begin and, but for the last one, end with.
+    pub(super) fn row_step(self) -> usize {
+        match self {
+            Form::Plain(_) => 1,
+            Form::Grouped(_) => ROWS,
+        }
+    }
+}
+
+pub(super) fn read(
+    piece: &Piece,
+    variant: Variant,
+    source: &dyn WeightSource,
+    view: &View,
+) -> Result<(), LoadError> {
+    let Piece { id, buffer, offset_bytes, first_row, rows, columns, form } = *piece;
+    match form {
+        Form::Plain(Dtype::Bf16) => {
+            let out = view.write::<bf16>(buffer, offset_bytes, rows * columns);
+            source.read_bf16(id, first_row, out)?;
+        }
+        Form::Plain(Dtype::F32) => {
+            let out = view.write::<f32>(buffer, offset_bytes, rows * columns);
+            source.read_f32(id, first_row, out)?;
+        }
+        Form::Grouped(grouped) => {
+            let out = view.write::<u8>(buffer, offset_bytes, piece.size_bytes());
+            let stored = source.stored_type(id)?;
+            if stored.grouped() == Some(grouped) {
+                // The file has this very form: its blocks change places, and no value changes.
+                let mut blocks = vec![0u8; rows * stored.row_bytes(columns)];
+                source.read_blocks(id, first_row, &mut blocks)?;
+                from_blocks(stored, &blocks, columns, out)
+                    .map_err(|source| LoadError::Repack { tensor: format!("{id:?}"), source })?;
+            } else {
+                let mut values = vec![0f32; rows * columns];
+                source.read_f32(id, first_row, &mut values)?;
+                quantise(variant, grouped, &values, columns, out);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,126 @@
+//! Runs of compiled maps in this process, for the tests that compare their bits.
+
+use std::time::Duration;
+
+use kernels::Variant;
+use model::config::{Dtype, ModelConfig};
+use model::source::dummy::DummySource;
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::Split;
+use program::compile::compile;
+use program::ir::Phase;
+use program::map::{Chunking, DeviceMap, Home};
+use program::plan::RunShape;
+use program::simulate::Span;
+use program::step_table::Finish;
+use workers::setup::LaneOptions;
+use workers::testing::{InProcess, Outcome, Placed, Request};
+
+pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) -> RunShape {
+    RunShape {
+        batches,
+        batch_size,
+        max_prompt: 9,
+        max_context: 15,
+        max_new: 6,
+        micro_sequences,
+        dtype,
+    }
+}
+
+/// Ragged prompts and lengths over all slots but one, so that a batch is not full.
+pub fn group(shape: &RunShape, vocab: usize) -> Vec<Placed> {
+    let mut placed = Vec::new();
+    for batch in 0..usize::from(shape.batches) {
+        for slot in 0..usize::from(shape.batch_size) {
+            let index = batch * usize::from(shape.batch_size) + slot;
+            if index == 2 {
+                continue;
+            }
+            let length = 1 + (index * 5) % shape.max_prompt as usize;
+            let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
+            let mut request = Request::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
+            if index % 3 == 1 {
+                request.temperature = 0.9;
+                request.top_p = 0.95;
+                request.seed = 11;
+                request.id_hash = index as u64;
+            }
+            placed.push(Placed { batch, slot, request });
+        }
+    }
+    placed
+}
+
+pub fn options(threads: usize) -> LaneOptions {
+    LaneOptions {
+        variant: Variant::best(),
+        threads,
+        link_bytes_per_s: None,
+        wait_timeout: Duration::from_secs(60),
+    }
+}
+
+/// The trace of one group, checked against the plan: lane order, waits, no conflict in time.
+fn replay(lanes: &mut InProcess) {
+    let records = lanes.drain_trace();
+    let spans: Vec<Span> = records
+        .iter()
+        .map(|(lane, record)| Span {
+            lane: *lane,
+            phase: if record.phase == 0 { Phase::Prefill } else { Phase::Decode },
+            step: record.step,
+            instruction: record.instruction,
+            start_ns: record.start_ns,
+            end_ns: record.end_ns,
+        })
+        .collect();
+    if let Err(error) = program::validate::replay(lanes.plan(), &spans) {
+        panic!("{error}");
+    }
+}
+
+/// Tokens of a group twice in a row, and the logits of prefill of a group that ends with it.
+pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outcome>, Vec<f32>) {
+    let plan = compile(config, shape, map).expect("the map compiles");
+    if let Err(error) = program::validate::validate(&plan) {
+        panic!("{error}");
+    }
+    let source = DummySource::new(config.clone(), 5);
+    let mut lanes = InProcess::start(plan, &source, options(1)).expect("the lanes start");
+    let full = group(shape, config.vocab_size);
+    let outcomes = lanes.run_group(&full);
+    replay(&mut lanes);
+    assert_eq!(lanes.run_group(&full), outcomes, "a second group in the same lanes");
+    for (placed, outcome) in full.iter().zip(&outcomes) {
+        assert_eq!(outcome.tokens.len(), placed.request.max_new as usize);
+        assert_eq!(outcome.finish, Finish::Length as u32);
+    }
+    let mut logits = Vec::new();
+    for (max_new, phase) in [(1, Phase::Prefill), (4, Phase::Decode)] {
+        let mut same = full.clone();
+        same.iter_mut().for_each(|placed| placed.request.max_new = max_new);
+        lanes.run_group(&same);
+        let sequences = same.iter().filter(|placed| placed.batch == 0).count();
+        let rows = match phase {
+            Phase::Prefill => {
+                let micro = usize::from(shape.micro_sequences);
+                same.iter().filter(|placed| placed.batch == 0 && placed.slot < micro).count()
+            }
+            Phase::Decode => sequences,
+        };
+        logits.extend(lanes.logits(phase, 0, 0, rows));
+    }
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    (outcomes, logits)
+}
+
+pub fn two_split(config: &ModelConfig, split: Split, chunking: Option<Chunking>) -> DeviceMap {
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+    device_map(&Policy::TwoSplit { split, chunking }, config, true, homes)
+}
+
+pub fn cpu_only(config: &ModelConfig) -> DeviceMap {
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    device_map(&Policy::CpuOnly, config, true, homes)
+}
