@@ -34,7 +34,7 @@ pub use attention::{AttentionShape, Unit, scores_len};
 pub use element::Element;
 pub use linear::{Linear, LinearGrouped, LinearOut};
 pub use pool::{Pool, PoolOptions};
-pub use sample::{SampleScratch, argmax, random_unit, sample};
+pub use sample::{Draw, SampleScratch, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;
 pub use variant::{VARIANT_ENV, Variant, VariantError};

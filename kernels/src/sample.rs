@@ -4,84 +4,200 @@
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
+use crate::Kernels;
+use crate::scratch::Shared;
+
+/// Logits looked at together: their largest is found with vector instructions, its place only in
+/// the block that holds it.
+const BLOCK: usize = 512;
+/// Independent maxima within a block, so that one comparison does not wait for the last.
+const LANES: usize = 32;
+
 /// Index of the largest logit, the lowest one on ties. NaN never wins; 0 if nothing else is there.
 pub fn argmax(logits: &[f32]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
-    let mut found = false;
-    for (index, &logit) in logits.iter().enumerate() {
-        if logit > best.1 || (!found && !logit.is_nan()) {
-            best = (index, logit);
-            found = true;
+    for (index, block) in logits.chunks(BLOCK).enumerate() {
+        let largest = largest(block);
+        if largest > best.1 {
+            best = (index * BLOCK, largest);
         }
     }
-    best.0 as u32
+    // Nothing above minus infinity: the first logit that is a number.
+    let found = |logit: &f32| *logit == best.1;
+    let place = logits[best.0..].iter().position(found).unwrap_or(0);
+    (best.0 + place) as u32
 }
 
-/// Room to order a vocabulary, allocated once.
+/// The largest number of a block; minus infinity if it has none. Plain code in the one form that
+/// becomes a vector maximum: NaN compares as not larger.
+fn largest(block: &[f32]) -> f32 {
+    let larger = |a: f32, b: f32| if a > b { a } else { b };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (whole, rest) = block.as_chunks::<LANES>();
+    for chunk in whole {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*logit, *lane);
+        }
+    }
+    let rest = rest.iter().fold(f32::NEG_INFINITY, |best, logit| larger(*logit, best));
+    lanes.iter().fold(rest, |best, lane| larger(*lane, best))
+}
+
+/// How the token of one row is drawn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Draw {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// 1 or more keeps every token.
+    pub top_p: f32,
+    /// In `[0, 1)`; see [`random_unit`].
+    pub random: f32,
+}
+
+impl Draw {
+    /// The most likely token.
+    pub const GREEDY: Draw = Draw { temperature: 0.0, top_p: 1.0, random: 0.0 };
+}
+
+/// Room for one row's weights, allocated once.
 #[derive(Debug)]
 pub struct SampleScratch {
-    order: Vec<u32>,
     weights: Vec<f32>,
+    /// Tokens of the bucket in which the nucleus ends.
+    edge: Vec<u32>,
 }
 
 impl SampleScratch {
     /// Scratch for logits of up to `vocab` entries.
     pub fn new(vocab: usize) -> Self {
-        SampleScratch { order: Vec::with_capacity(vocab), weights: Vec::with_capacity(vocab) }
+        SampleScratch { weights: Vec::with_capacity(vocab), edge: Vec::with_capacity(vocab) }
+    }
+}
+
+impl Kernels {
+    /// `tokens[i]` is [`sample`]d from row `i` of `logits` `[rows, vocab]` as `draws[i]` says; rows
+    /// are shared out over the threads, each of which uses its own entry of `scratch`.
+    ///
+    /// # Panics
+    /// Fewer scratches than threads, or scratch for a smaller vocabulary.
+    pub fn sample_rows(
+        &self,
+        logits: &[f32],
+        draws: &[Draw],
+        scratch: &mut [SampleScratch],
+        tokens: &mut [u32],
+    ) {
+        let rows = draws.len();
+        assert_eq!(tokens.len(), rows, "tokens has an entry per row");
+        assert!(scratch.len() >= self.threads(), "every thread has its scratch");
+        if rows == 0 {
+            return;
+        }
+        let vocab = logits.len() / rows;
+        assert_eq!(logits.len(), rows * vocab, "logits is [rows, vocab]");
+        assert!(scratch.iter().all(|scratch| vocab <= scratch.weights.capacity()), "scratch fits");
+        let (scratch, tokens) = (Shared(scratch.as_mut_ptr()), Shared(tokens.as_mut_ptr()));
+        self.run_sized(rows, size_of_val(logits), &|row, thread| {
+            // SAFETY: there is a scratch for every thread, and a thread has one task at a time.
+            let scratch = unsafe { &mut *scratch.pointer().add(thread) };
+            let token = sample(&logits[row * vocab..][..vocab], draws[row], scratch);
+            // SAFETY: `tokens` has an entry per row, and no other task writes this one.
+            unsafe { *tokens.pointer().add(row) = token };
+        });
     }
 }
 
 /// Draws a token from `softmax(logits / temperature)`, restricted to the smallest set of most likely
-/// tokens whose probability reaches `top_p`. `random` lies in `[0, 1)`.
+/// tokens whose probability reaches `top_p` (of equally likely ones those with lower numbers).
 ///
-/// A temperature of 0 is [`argmax`]. A `top_p` of 1 or more keeps everything. NaN logits are never
-/// drawn.
-pub fn sample(
-    logits: &[f32],
-    temperature: f32,
-    top_p: f32,
-    random: f32,
-    scratch: &mut SampleScratch,
-) -> u32 {
+/// NaN logits are never drawn.
+pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
+    let Draw { temperature, top_p, random } = draw;
     let greedy = argmax(logits);
     let largest = logits.get(greedy as usize).copied().unwrap_or(f32::NAN);
     if temperature <= 0.0 || temperature.is_nan() || !largest.is_finite() {
         return greedy;
     }
-    assert!(logits.len() <= scratch.order.capacity(), "scratch is as long as the logits");
-    let SampleScratch { order, weights } = scratch;
+    let SampleScratch { weights, edge } = scratch;
+    assert!(logits.len() <= weights.capacity(), "scratch is as long as the logits");
     weights.clear();
     weights.extend(logits.iter().map(|&logit| {
         let weight = ((logit - largest) / temperature).exp();
         if weight.is_nan() { 0.0 } else { weight }
     }));
-    order.clear();
-    order.extend((0..logits.len() as u32).filter(|&token| weights[token as usize] > 0.0));
-    let total: f64 = order.iter().map(|&token| f64::from(weights[token as usize])).sum();
-    let mut kept_total = total;
-    if top_p < 1.0 {
-        // Ties in the order of the vocabulary, so that the set is well defined.
-        order.sort_unstable_by(|&a, &b| {
-            weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b))
-        });
-        let target = f64::from(top_p) * total;
-        let mut kept = 0;
-        kept_total = 0.0;
-        while kept < order.len() && (kept == 0 || kept_total < target) {
-            kept_total += f64::from(weights[order[kept] as usize]);
-            kept += 1;
-        }
-        order.truncate(kept);
-    }
-    let mut remaining = f64::from(random) * kept_total;
-    for &token in order.iter() {
-        remaining -= f64::from(weights[token as usize]);
+    let last = if top_p < 1.0 { nucleus(weights, top_p, edge) } else { Place::NOWHERE };
+    let kept =
+        || (0u32..).zip(weights.iter()).filter(|(token, weight)| last.keeps(*token, **weight));
+    let total: f64 = kept().map(|(_, weight)| f64::from(*weight)).sum();
+    let mut remaining = f64::from(random) * total;
+    let mut drawn = greedy;
+    for (token, weight) in kept() {
+        drawn = token;
+        remaining -= f64::from(*weight);
         if remaining < 0.0 {
-            return token;
+            break;
         }
     }
-    // Rounding may leave a crumb behind the last token.
-    order.last().copied().unwrap_or(greedy)
+    // Rounding may leave a crumb behind the last token, which is then the drawn one.
+    drawn
+}
+
+/// A place in the order of tokens by weight, equal weights by number.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    weight: f32,
+    token: u32,
+}
+
+impl Place {
+    /// Behind every token that can be drawn at all.
+    const NOWHERE: Place = Place { weight: 0.0, token: 0 };
+
+    /// Whether a token stands at this place or before it.
+    fn keeps(self, token: u32, weight: f32) -> bool {
+        weight > self.weight || (weight == self.weight && weight > 0.0 && token <= self.token)
+    }
+}
+
+/// Weights, none above 1, fall in buckets by their exponent and first three bits of mantissa.
+const BUCKET_SHIFT: u32 = 20;
+const BUCKETS: usize = (1f32.to_bits() >> BUCKET_SHIFT) as usize + 1;
+
+/// The last token of the smallest set of largest `weights` that reaches `top_p` of their sum. Sums
+/// per bucket tell in which bucket it lies, so that only that one is sorted.
+fn nucleus(weights: &[f32], top_p: f32, edge: &mut Vec<u32>) -> Place {
+    let bucket_of = |weight: f32| (weight.to_bits() >> BUCKET_SHIFT) as usize;
+    let mut sums = [0f64; BUCKETS];
+    for &weight in weights {
+        sums[bucket_of(weight)] += f64::from(weight);
+    }
+    let target = f64::from(top_p) * sums.iter().sum::<f64>();
+    let mut reached = 0.0;
+    let Some(bucket) = (0..BUCKETS).rev().find(|bucket| {
+        let ends_here = reached + sums[*bucket] >= target;
+        reached += if ends_here { 0.0 } else { sums[*bucket] };
+        ends_here
+    }) else {
+        // Rounding left the sum below the target: everything is needed.
+        return Place::NOWHERE;
+    };
+    edge.clear();
+    let numbered = (0u32..).zip(weights);
+    edge.extend(
+        numbered.filter(|(_, weight)| bucket_of(**weight) == bucket).map(|(token, _)| token),
+    );
+    edge.sort_unstable_by(|&a, &b| {
+        weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b))
+    });
+    let mut last = Place::NOWHERE;
+    for &token in edge.iter() {
+        last = Place { weight: weights[token as usize], token };
+        reached += f64::from(last.weight);
+        if reached >= target {
+            break;
+        }
+    }
+    last
 }
 
 /// The random number in `[0, 1)` of one token: keyed by the run's seed and a hash of the request's
@@ -97,71 +213,5 @@ pub fn random_unit(seed: u64, id_hash: u64, position: u32) -> f32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn argmax_takes_the_first_of_equals_and_skips_nan() {
-        assert_eq!(argmax(&[1.0, 3.0, 3.0, 2.0]), 1);
-        assert_eq!(argmax(&[f32::NAN, -2.0, -1.0, f32::NAN]), 2);
-        assert_eq!(argmax(&[f32::NAN, f32::NEG_INFINITY]), 1);
-        assert_eq!(argmax(&[f32::NAN]), 0);
-        assert_eq!(argmax(&[]), 0);
-    }
-
-    #[test]
-    fn temperature_zero_and_a_tiny_nucleus_are_greedy() {
-        let logits = [0.5, 2.0, 1.9, -4.0];
-        let mut scratch = SampleScratch::new(4);
-        for random in [0.0, 0.3, 0.999_999] {
-            assert_eq!(sample(&logits, 0.0, 1.0, random, &mut scratch), 1);
-            assert_eq!(sample(&logits, 1.0, 1e-6, random, &mut scratch), 1);
-            assert_eq!(sample(&logits, 1.0, 0.0, random, &mut scratch), 1);
-        }
-    }
-
-    #[test]
-    fn draws_follow_the_distribution() {
-        let probabilities = [0.1f32, 0.4, 0.2, 0.3];
-        let logits = probabilities.map(f32::ln);
-        let mut scratch = SampleScratch::new(4);
-        let draw = |top_p: f32, scratch: &mut SampleScratch| {
-            let mut counts = [0usize; 4];
-            for position in 0..20_000 {
-                let random = random_unit(7, 11, position);
-                assert!((0.0..1.0).contains(&random));
-                counts[sample(&logits, 1.0, top_p, random, scratch) as usize] += 1;
-            }
-            counts.map(|count| count as f32 / 20_000.0)
-        };
-        for (seen, expected) in draw(1.0, &mut scratch).into_iter().zip(probabilities) {
-            assert!((seen - expected).abs() < 0.015, "{seen} {expected}");
-        }
-        // 0.4 + 0.3 reaches 0.65, so only those two remain.
-        let nucleus = draw(0.65, &mut scratch);
-        assert_eq!((nucleus[0], nucleus[2]), (0.0, 0.0));
-        assert!((nucleus[1] - 4.0 / 7.0).abs() < 0.015, "{}", nucleus[1]);
-    }
-
-    #[test]
-    fn nan_is_never_drawn_and_infinity_always_wins() {
-        let mut scratch = SampleScratch::new(3);
-        for step in 0..50 {
-            let random = step as f32 / 50.0;
-            assert_ne!(sample(&[1.0, f32::NAN, 1.0], 1.0, 1.0, random, &mut scratch), 1);
-            assert_eq!(sample(&[1.0, f32::INFINITY, 1.0], 1.0, 0.9, random, &mut scratch), 1);
-        }
-    }
-
-    #[test]
-    fn random_numbers_depend_on_every_part_of_the_key_and_stay_what_they_are() {
-        let base = random_unit(0, 0, 0);
-        assert_ne!(base, random_unit(1, 0, 0));
-        assert_ne!(base, random_unit(0, 1, 0));
-        assert_ne!(base, random_unit(0, 0, 1));
-        // Printed answers depend on these: a new generator would change every sampled run.
-        let pinned = [(0, 0, 0), (7, 11, 13), (u64::MAX, 1, u32::MAX)];
-        let seen = pinned.map(|(seed, id, position)| random_unit(seed, id, position).to_bits());
-        assert_eq!(seen, [1_044_364_288, 1_064_022_937, 1_063_980_678]);
-    }
-}
+#[path = "sample_tests.rs"]
+mod tests;

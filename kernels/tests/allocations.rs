@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 
 use common::{Random, kernels, variants};
 use half::bf16;
-use kernels::{AttentionShape, Kernels, Linear, LinearOut, SampleScratch, Unit};
+use kernels::{AttentionShape, Draw, Kernels, Linear, LinearOut, SampleScratch, Unit};
 use shm::sync::{AtomicU64, Ordering};
 
 /// The system's allocator, counting.
@@ -47,7 +47,7 @@ struct Buffers {
     scores: Vec<f32>,
     probabilities: Vec<f32>,
     cache: Vec<bf16>,
-    scratch: SampleScratch,
+    scratch: Vec<SampleScratch>,
 }
 
 const ROWS: usize = 200;
@@ -91,8 +91,8 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.attention(&shape, &units, x, x, x, cache, cache, out);
     kernels.append(&shape, &units, x, cache);
     let random = kernels::random_unit(1, 2, 3);
-    kernels::sample(&logits[..HIDDEN], 0.7, 0.9, random, scratch);
-    kernels::argmax(logits);
+    let draw = Draw { temperature: 0.7, top_p: 0.9, random };
+    kernels.sample_rows(logits, &[draw; ROWS], scratch, &mut [0; ROWS]);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn no_call_allocates_after_the_kernels_are_built() {
         scores: random.vector(heads * ROWS * (ROWS + 10)),
         probabilities: random.vector(heads * ROWS * (ROWS + 10)),
         cache: random.vector(heads * 300 * HEAD_DIM),
-        scratch: SampleScratch::new(HIDDEN),
+        scratch: (0..3).map(|_| SampleScratch::new(HIDDEN)).collect(),
     };
     for variant in variants("no_call_allocates_after_the_kernels_are_built") {
         let kernels = kernels(variant, 3);

@@ -68,7 +68,7 @@ fn runs(threads: usize, tasks: &[usize]) {
 
 #[test]
 fn loom_one_run_of_two_threads() {
-    check(4, || runs(2, &[2]));
+    check(3, || runs(2, &[2]));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use bytemuck::Pod;
 use kernels::{
-    Element, Kernels, Linear, LinearGrouped, LinearOut, SampleScratch, ScratchLimits, Unit, Variant,
+    Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Unit, Variant,
 };
 use model::compressed::{Grouped, WeightFormat};
 use model::config::Activation;
@@ -28,7 +28,7 @@ pub struct ComputeState {
     positions: Vec<u32>,
     last_rows: Vec<u32>,
     pub(super) units: Vec<Unit>,
-    sample: SampleScratch,
+    sample: sample::SampleState,
 }
 
 /// Where a compute instruction finds its operands.
@@ -129,7 +129,7 @@ impl ComputeState {
             positions: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
-            sample: SampleScratch::new(config.vocab_size),
+            sample: sample::SampleState::new(config.vocab_size, sequences, threads.max(1)),
         })
     }
 
@@ -142,9 +142,9 @@ impl ComputeState {
         };
         let weight_bytes = self.weight_bytes::<T>(&operands, compute, rows);
         if compute.op == Op::Sample {
-            let vocab = operands.plan.config.vocab_size;
             let logits = operands.rows(compute.inputs[0], Value::Logits, rows);
-            sample::sample_batch(&operands, compute.at, logits, vocab, &mut self.sample);
+            let Self { kernels, sample, .. } = self;
+            sample::sample_batch(kernels, &operands, compute.at, logits, sample);
             return Work { bytes: 0, rows: rows as u32 };
         }
         if rows == 0 {

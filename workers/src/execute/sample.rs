@@ -1,7 +1,7 @@
 //! Logits to tokens, and the bookkeeping of the step table that follows: who goes on, and when all
 //! have ended. The only place that writes the table during a group.
 
-use kernels::{SampleScratch, argmax, random_unit, sample};
+use kernels::{Draw, Kernels, SampleScratch, random_unit};
 use program::ir::{At, Phase};
 use program::step_table::{Field, Finish};
 use shm::Control;
@@ -10,31 +10,58 @@ use super::compute::Operands;
 use crate::rows::sequences;
 use crate::table::StepTable;
 
+/// Room for the rows of a batch, allocated once.
+#[derive(Debug)]
+pub(super) struct SampleState {
+    /// One for each thread.
+    scratch: Vec<SampleScratch>,
+    draws: Vec<Draw>,
+    tokens: Vec<u32>,
+}
+
+impl SampleState {
+    /// For up to `rows` rows of logits of `vocab` entries on `threads` threads.
+    pub(super) fn new(vocab: usize, rows: usize, threads: usize) -> SampleState {
+        SampleState {
+            scratch: (0..threads).map(|_| SampleScratch::new(vocab)).collect(),
+            draws: Vec::with_capacity(rows),
+            tokens: Vec::with_capacity(rows),
+        }
+    }
+}
+
 /// Samples one token for each row of a (micro-)batch, and lists who is active in the next step.
 /// `logits` is `[rows, vocab]`.
 pub(super) fn sample_batch(
+    kernels: &Kernels,
     operands: &Operands<'_>,
     at: At,
     logits: &[f32],
-    vocab: usize,
-    scratch: &mut SampleScratch,
+    state: &mut SampleState,
 ) {
     let Operands { plan, table, phase, .. } = *operands;
     let batch = usize::from(at.batch);
+    let SampleState { scratch, draws, tokens } = state;
+    draws.clear();
+    draws.extend(sequences(table, phase, at).map(|found| draw_of(table, batch, found.sequence)));
+    tokens.clear();
+    tokens.resize(draws.len(), 0);
+    kernels.sample_rows(logits, draws, scratch, tokens);
     let eos = plan.config.eos_token_ids.as_slice();
-    let rows = logits.chunks_exact(vocab);
-    record(table, phase, at, eos, |row, sequence| {
-        let Some(logits) = rows.clone().nth(row) else { panic!("no logits for row {row}") };
-        let float = |field| f32::from_bits(table.field(batch, sequence, field));
-        let temperature = float(Field::Temperature);
-        if temperature == 0.0 {
-            return argmax(logits);
-        }
-        let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
-        let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
-        let random = random_unit(seed, id, table.field(batch, sequence, Field::Generated));
-        sample(logits, temperature, float(Field::TopP), random, scratch)
-    });
+    record(table, phase, at, eos, |row, _| tokens[row]);
+}
+
+/// How the next token of a sequence is drawn.
+fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
+    let float = |field| f32::from_bits(table.field(batch, sequence, field));
+    let temperature = float(Field::Temperature);
+    if temperature == 0.0 {
+        return Draw::GREEDY;
+    }
+    let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
+    let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
+    let random = random_unit(seed, id, table.field(batch, sequence, Field::Generated));
+    Draw { temperature, top_p: float(Field::TopP), random }
 }
 
 /// Writes a token for every sequence of the (micro-)batch and rebuilds the list of active rows:

@@ -1,0 +1,159 @@
+use super::*;
+
+fn draw(temperature: f32, top_p: f32, random: f32) -> Draw {
+    Draw { temperature, top_p, random }
+}
+
+#[test]
+fn argmax_takes_the_first_of_equals_and_skips_nan() {
+    assert_eq!(argmax(&[1.0, 3.0, 3.0, 2.0]), 1);
+    assert_eq!(argmax(&[f32::NAN, -2.0, -1.0, f32::NAN]), 2);
+    assert_eq!(argmax(&[f32::NAN, f32::NEG_INFINITY]), 1);
+    assert_eq!(argmax(&[f32::NAN]), 0);
+    assert_eq!(argmax(&[]), 0);
+}
+
+#[test]
+fn argmax_finds_every_place_across_block_and_lane_edges() {
+    for len in [1, 2, 31, 32, 33, 511, 512, 513, 1024, 1537] {
+        for place in [0, 1, 30, 31, 32, 510, 511, 512, 513, 1024, 1536] {
+            if place >= len {
+                continue;
+            }
+            let mut logits: Vec<f32> = (0..len).map(|i| -1.0 - (i % 7) as f32).collect();
+            logits[place] = 2.5;
+            assert_eq!(argmax(&logits) as usize, place, "{len}");
+            // The same value later does not win, NaN anywhere changes nothing.
+            *logits.last_mut().unwrap() = 2.5;
+            logits[0] = if place == 0 { 2.5 } else { f32::NAN };
+            assert_eq!(argmax(&logits) as usize, place, "{len}");
+        }
+    }
+    let mut lowest = vec![f32::NEG_INFINITY; 2_000];
+    lowest[..600].fill(f32::NAN);
+    assert_eq!(argmax(&lowest), 600);
+}
+
+#[test]
+fn temperature_zero_and_a_tiny_nucleus_are_greedy() {
+    let logits = [0.5, 2.0, 1.9, -4.0];
+    let mut scratch = SampleScratch::new(4);
+    for random in [0.0, 0.3, 0.999_999] {
+        assert_eq!(sample(&logits, draw(0.0, 1.0, random), &mut scratch), 1);
+        assert_eq!(sample(&logits, draw(1.0, 1e-6, random), &mut scratch), 1);
+        assert_eq!(sample(&logits, draw(1.0, 0.0, random), &mut scratch), 1);
+    }
+}
+
+#[test]
+fn draws_follow_the_distribution() {
+    let probabilities = [0.1f32, 0.4, 0.2, 0.3];
+    let logits = probabilities.map(f32::ln);
+    let mut scratch = SampleScratch::new(4);
+    let mut frequencies = |top_p: f32| {
+        let mut counts = [0usize; 4];
+        for position in 0..20_000 {
+            let random = random_unit(7, 11, position);
+            assert!((0.0..1.0).contains(&random));
+            counts[sample(&logits, draw(1.0, top_p, random), &mut scratch) as usize] += 1;
+        }
+        counts.map(|count| count as f32 / 20_000.0)
+    };
+    for (seen, expected) in frequencies(1.0).into_iter().zip(probabilities) {
+        assert!((seen - expected).abs() < 0.015, "{seen} {expected}");
+    }
+    // 0.4 + 0.3 reaches 0.65, so only those two remain.
+    let nucleus = frequencies(0.65);
+    assert_eq!((nucleus[0], nucleus[2]), (0.0, 0.0));
+    assert!((nucleus[1] - 4.0 / 7.0).abs() < 0.015, "{}", nucleus[1]);
+}
+
+/// The nucleus by its definition: everything sorted, taken until the sum is reached.
+fn sorted_nucleus(weights: &[f32], top_p: f32) -> Vec<u32> {
+    let mut order: Vec<u32> =
+        (0..weights.len() as u32).filter(|t| weights[*t as usize] > 0.0).collect();
+    order.sort_by(|&a, &b| weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b)));
+    let target = f64::from(top_p) * weights.iter().map(|weight| f64::from(*weight)).sum::<f64>();
+    let (mut total, mut kept) = (0.0, 0);
+    while kept < order.len() && (kept == 0 || total < target) {
+        total += f64::from(weights[order[kept] as usize]);
+        kept += 1;
+    }
+    order.truncate(kept);
+    order.sort_unstable();
+    order
+}
+
+#[test]
+fn the_nucleus_is_that_of_the_sorted_vocabulary() {
+    let mut edge = Vec::new();
+    for seed in 0..200u32 {
+        // Weights from 1 down to the subnormal, every third seed with many ties; sums of a power of
+        // two each are exact, so both ways agree to the last token.
+        let spread = 1 + seed % 40;
+        let weights: Vec<f32> = std::iter::once(1.0)
+            .chain((1..300).map(|token| {
+                let random = (random_unit(u64::from(seed), 5, token) * 1e6) as i32;
+                if seed % 3 == 0 && token % 5 == 0 {
+                    0.0
+                } else {
+                    2f32.powi(-(random % spread as i32))
+                }
+            }))
+            .collect();
+        for top_p in [0.0, 0.001, 0.25, 0.5, 0.9, 0.999] {
+            let last = nucleus(&weights, top_p, &mut edge);
+            let kept: Vec<u32> = (0u32..)
+                .zip(&weights)
+                .filter(|(t, w)| last.keeps(*t, **w))
+                .map(|(t, _)| t)
+                .collect();
+            assert_eq!(kept, sorted_nucleus(&weights, top_p), "seed {seed} top_p {top_p}");
+        }
+    }
+}
+
+#[test]
+fn nan_is_never_drawn_and_infinity_always_wins() {
+    let mut scratch = SampleScratch::new(3);
+    for step in 0..50 {
+        let random = step as f32 / 50.0;
+        assert_ne!(sample(&[1.0, f32::NAN, 1.0], draw(1.0, 1.0, random), &mut scratch), 1);
+        assert_ne!(sample(&[1.0, f32::NAN, 1.0], draw(1.0, 0.99, random), &mut scratch), 1);
+        assert_eq!(sample(&[1.0, f32::INFINITY, 1.0], draw(1.0, 0.9, random), &mut scratch), 1);
+    }
+}
+
+#[test]
+fn rows_are_sampled_as_if_alone() {
+    let limits =
+        crate::ScratchLimits { rows: 1, linear_inputs: 1, positions: 1, group: 1, head_dim: 2 };
+    let (rows, vocab) = (37, 3_001);
+    let unit = |i: usize| random_unit(3, 4, i as u32);
+    let logits: Vec<f32> = (0..rows * vocab).map(|i| unit(i) * 9.0).collect();
+    let draws: Vec<Draw> = (0..rows)
+        .map(|row| if row % 2 == 0 { Draw::GREEDY } else { draw(0.8, 0.9, unit(row)) })
+        .collect();
+    for threads in [1, 3] {
+        let kernels = Kernels::new(crate::Variant::Scalar, threads, limits).unwrap();
+        let mut scratch: Vec<_> = (0..threads).map(|_| SampleScratch::new(vocab)).collect();
+        let mut tokens = vec![u32::MAX; rows];
+        kernels.sample_rows(&logits, &draws, &mut scratch, &mut tokens);
+        for row in 0..rows {
+            let alone = sample(&logits[row * vocab..][..vocab], draws[row], &mut scratch[0]);
+            assert_eq!(tokens[row], alone, "row {row} of {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn random_numbers_depend_on_every_part_of_the_key_and_stay_what_they_are() {
+    let base = random_unit(0, 0, 0);
+    assert_ne!(base, random_unit(1, 0, 0));
+    assert_ne!(base, random_unit(0, 1, 0));
+    assert_ne!(base, random_unit(0, 0, 1));
+    // Printed answers depend on these: a new generator would change every sampled run.
+    let pinned = [(0, 0, 0), (7, 11, 13), (u64::MAX, 1, u32::MAX)];
+    let seen = pinned.map(|(seed, id, position)| random_unit(seed, id, position).to_bits());
+    assert_eq!(seen, [1_044_364_288, 1_064_022_937, 1_063_980_678]);
+}
