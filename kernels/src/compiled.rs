@@ -7,6 +7,8 @@
 use half::bf16;
 
 use crate::attention::BlockTask;
+#[cfg(target_arch = "x86_64")]
+use crate::linear::amx;
 use crate::linear::form::{Plain, Records};
 use crate::linear::{Finish, Pack, Sums};
 use crate::norm::NormRow;
@@ -34,25 +36,61 @@ pub trait Compiled: Sized {
     unsafe fn attention_block(variant: Variant, task: BlockTask<'_, Self>);
 }
 
+/// # Safety
+/// As [`Compiled::pack`].
+unsafe fn pack_bf16(variant: Variant, task: Pack<bf16>) {
+    match variant {
+        // SAFETY: the caller's promise is the callee's.
+        #[cfg(target_arch = "x86_64")]
+        Variant::Amx if task.is_grouped() => unsafe { amx::pack_grouped(&task) },
+        // SAFETY: as above.
+        _ => unsafe { dispatch_pairs(variant, task) },
+    }
+}
+
+/// # Safety
+/// As [`Compiled::pack`].
+unsafe fn plain_bf16(variant: Variant, task: Sums<Plain<bf16>>) {
+    match variant {
+        // SAFETY: the caller's promise is the callee's.
+        #[cfg(target_arch = "x86_64")]
+        Variant::Amx => unsafe { amx::linear_plain(&task) },
+        // SAFETY: as above.
+        _ => unsafe { dispatch_pairs(variant, task) },
+    }
+}
+
+/// # Safety
+/// As [`Compiled::pack`].
+unsafe fn grouped_bf16(variant: Variant, task: Sums<Records>) {
+    match variant {
+        // SAFETY: the caller's promise is the callee's.
+        #[cfg(target_arch = "x86_64")]
+        Variant::Amx => unsafe { amx::linear_grouped(&task) },
+        // SAFETY: as above.
+        _ => unsafe { dispatch_pairs(variant, task) },
+    }
+}
+
 macro_rules! compile_for {
-    ($element:ty, $linear:ident) => {
+    ($element:ty, $pack:ident, $plain:ident, $grouped:ident) => {
         impl Compiled for $element {
             #[inline(never)]
             unsafe fn pack(variant: Variant, task: Pack<Self>) {
                 // SAFETY: the caller's promise is the callee's.
-                unsafe { $linear(variant, task) }
+                unsafe { $pack(variant, task) }
             }
 
             #[inline(never)]
             unsafe fn linear_plain(variant: Variant, task: Sums<Plain<Self>>) {
                 // SAFETY: the caller's promise is the callee's.
-                unsafe { $linear(variant, task) }
+                unsafe { $plain(variant, task) }
             }
 
             #[inline(never)]
             unsafe fn linear_grouped(variant: Variant, task: Sums<Records>) {
                 // SAFETY: the caller's promise is the callee's.
-                unsafe { $linear(variant, task) }
+                unsafe { $grouped(variant, task) }
             }
 
             #[inline(never)]
@@ -76,5 +114,5 @@ macro_rules! compile_for {
     };
 }
 
-compile_for!(f32, dispatch);
-compile_for!(bf16, dispatch_pairs);
+compile_for!(f32, dispatch, dispatch, dispatch);
+compile_for!(bf16, pack_bf16, plain_bf16, grouped_bf16);

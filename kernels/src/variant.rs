@@ -88,14 +88,16 @@ impl Variant {
             #[cfg(target_arch = "x86_64")]
             Variant::Avx2 => Avx2::TILE_ROWS,
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx => Avx512::TILE_ROWS,
+            Variant::Avx512 | Variant::Avx512Bf16 => Avx512::TILE_ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Variant::Amx => crate::linear::amx::TILE_ROWS,
             _ => Scalar::TILE_ROWS,
         }
     }
 
     /// Whether linears in bf16 multiply pairs of bf16 instead of widening them.
     pub(crate) fn multiplies_pairs(self) -> bool {
-        self == Variant::Avx512Bf16
+        matches!(self, Variant::Avx512Bf16 | Variant::Amx)
     }
 
     /// The variants this machine can run, slowest first.

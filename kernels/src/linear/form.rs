@@ -120,6 +120,18 @@ impl<T> Plain<T> {
         Plain { rows, n, k }
     }
 
+    /// Inputs of a row.
+    #[inline(always)]
+    pub fn inputs(self) -> usize {
+        self.k
+    }
+
+    /// Where a row starts, if it exists.
+    #[inline(always)]
+    pub fn row(self, row: usize) -> *const T {
+        self.rows.wrapping_add(row * self.k)
+    }
+
     #[inline(always)]
     fn stride(self) -> usize {
         self.k * size_of::<T>()
@@ -228,6 +240,12 @@ macro_rules! plain_form {
 
         #[inline(always)]
         unsafe fn chunk(self, s: S, panel: usize, segment: usize, index: usize) -> S::Block {
+            // Of an odd number of inputs the last has no partner in memory but the next row's first.
+            let end = segment * BLOCK_UNITS * 4 / $units + (index + 1) * 4 * S::LANES;
+            if $inputs > 1 && end > self.0.stride() {
+                // SAFETY: the caller's promise.
+                return unsafe { self.edge(s, panel, segment, index) };
+            }
             // SAFETY: the caller promises that these rows and inputs exist.
             unsafe { s.transpose(self.0.at::<S>(panel, segment, index, $units), self.0.stride()) }
         }

@@ -11,12 +11,15 @@
 //! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
+//! - `amx`: instead of these two, tiles of AMX.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //!
 //! A variant with other instructions for the sums plugs in as another [`form::Dot`], with forms that
 //! make its units, and `PairsTask` as its way in (`compiled`); one with another way through the
 //! weights takes the place of `task::Sums` in `Compiled` and leaves its sums where that does.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
 mod direct;
 mod epilogue;
 pub(crate) mod form;
@@ -111,6 +114,18 @@ pub struct RowTiles {
 impl RowTiles {
     fn new(rows: usize, highest: usize) -> Self {
         RowTiles { rows, count: rows.div_ceil(highest) }
+    }
+
+    /// Rows of all tiles.
+    #[inline(always)]
+    fn rows(self) -> usize {
+        self.rows
+    }
+
+    /// Rows of a tile.
+    #[inline(always)]
+    fn height(self, tile: usize) -> usize {
+        self.start(tile + 1) - self.start(tile)
     }
 
     /// First row of a tile, or of the one after it.

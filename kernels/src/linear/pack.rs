@@ -74,6 +74,13 @@ impl<T: Element> PairsTask for Pack<T> {
     }
 }
 
+impl<T> Pack<T> {
+    /// Whether the weight is grouped.
+    pub(crate) fn is_grouped(&self) -> bool {
+        self.group.is_some()
+    }
+}
+
 impl<T: Element> Pack<T> {
     fn rows(&self) -> usize {
         self.tiles.start(self.tile + 1) - self.tiles.start(self.tile)

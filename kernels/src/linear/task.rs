@@ -34,7 +34,7 @@ pub struct Area {
 }
 
 impl Area {
-    fn results(&self) -> *mut f32 {
+    pub(super) fn results(&self) -> *mut f32 {
         self.scratch.wrapping_add(TILE_LEN)
     }
 

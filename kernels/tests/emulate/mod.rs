@@ -130,3 +130,17 @@ pub(crate) fn refuse(sentence: &str) -> ! {
         libc::abort()
     }
 }
+
+/// Kernels of `variant`, run natively where it is available and emulated where it can be.
+pub fn kernels(variant: kernels::Variant, threads: usize) -> Option<kernels::Kernels> {
+    use kernels::Variant;
+    let emulable = matches!(variant, Variant::Avx512Bf16 | Variant::Amx);
+    if !variant.is_available() && !(emulable && install()) {
+        return None;
+    }
+    // SAFETY: the variant is available, or the handler that carries out its instructions has been
+    // installed for the whole process.
+    let kernels =
+        unsafe { kernels::Kernels::new_unchecked(variant, threads, crate::common::LIMITS) };
+    Some(kernels.expect("threads start"))
+}

@@ -1,0 +1,364 @@
+//! The tile instructions: two kernels, each whole in one `asm!` block with its configuration, because
+//! the compiler knows no tile registers and nothing of it may come between.
+//!
+//! **Plain weights** are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
+//! the checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
+//! `pack` leaves them. Sums come out as `[weight row][x row]`.
+//!
+//! **Grouped weights** are the column operand, because that is how records lie once decoded: a dword
+//! of two inputs per output. Activations are the row operand, and sums come out as
+//! `[x row][output]`.
+//!
+//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in order,
+//! then both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles do not
+//! meet, so neither batch nor neighbours enter.
+
+use std::arch::asm;
+use std::mem::offset_of;
+
+/// Rows of a tile, and dwords of its rows.
+pub(super) const TILE: usize = 16;
+/// Bytes of a tile; whole tiles of sums lie this far apart in memory.
+pub(super) const TILE_BYTES: usize = 1024;
+/// How far ahead of the sums weight rows are asked for: several steps, because one takes less time
+/// than memory needs to answer.
+const AHEAD_BYTES: usize = 512;
+
+/// What `ldtilecfg` reads: palette 1, then bytes per row and rows of each tile.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Config>() == 64);
+
+impl Config {
+    /// Tiles by rows and dwords per row. A tile without rows is not used.
+    fn new(shapes: [(usize, usize); 8]) -> Self {
+        let mut config = Config {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        for (tile, (rows, dwords)) in shapes.into_iter().enumerate() {
+            debug_assert!(rows <= TILE && dwords <= TILE);
+            if rows > 0 && dwords > 0 {
+                config.rows[tile] = rows as u8;
+                config.row_bytes[tile] = 4 * dwords as u16;
+            }
+        }
+        config
+    }
+}
+
+/// A call of [`plain`]: up to two tiles of weight rows by up to two of x rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PlainCall {
+    /// The first weight row, at the first input of the call; rows lie `weight_stride` bytes apart.
+    pub weight: *const u8,
+    pub weight_stride: usize,
+    /// Rows of each tile of weight rows. The second may be 0; it starts 16 rows after the first.
+    pub weight_rows: [usize; 2],
+    /// Packed rows of each tile of x, `[pair of inputs][row]`, and their number; the second may be 0.
+    pub x: [*const u8; 2],
+    pub x_rows: [usize; 2],
+    /// Bytes from a block of packed rows to the next.
+    pub x_block: usize,
+    /// Blocks, steps of each block, pairs of inputs of each step. Steps of fewer than 16 pairs come
+    /// alone.
+    pub blocks: usize,
+    pub steps: usize,
+    pub pairs: usize,
+    /// Tiles of sums, `[tile of x][tile of weight rows][16][16]`.
+    pub sums: *mut f32,
+    /// Sums start at zero instead of being read.
+    pub is_first: bool,
+    /// Weight rows come from memory, and are asked for ahead.
+    pub prefetch: bool,
+}
+
+/// What the instructions of [`plain`] read besides registers.
+#[repr(C)]
+#[derive(Debug)]
+struct PlainArguments {
+    config: Config,
+    is_first: usize,
+    blocks: usize,
+    steps: usize,
+    /// From the end of a tile's block of x to its next block.
+    x_jump: [usize; 2],
+}
+
+/// Adds the products of the call to its sums.
+///
+/// # Safety
+/// AMX may be used by this process, or is emulated. There is at least one block of one step. Weight
+/// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, and the
+/// sums cover the tiles.
+pub(super) unsafe fn plain(call: &PlainCall) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe {
+        match (call.weight_rows[1] > 0, call.x_rows[1] > 0, call.prefetch) {
+            (true, true, true) => plain_tiles::<2, 2, true>(call),
+            (true, true, false) => plain_tiles::<2, 2, false>(call),
+            (true, false, true) => plain_tiles::<2, 1, true>(call),
+            (true, false, false) => plain_tiles::<2, 1, false>(call),
+            (false, true, _) => plain_tiles::<1, 2, true>(call),
+            (false, false, _) => plain_tiles::<1, 1, true>(call),
+        }
+    }
+}
+
+/// Registers: sums of tile `a` of weight rows and `b` of x in `tmm(a + 2b)`, weight rows in tmm4 and
+/// tmm5, x in tmm6 and tmm7.
+///
+/// # Safety
+/// As [`plain`], with `A` tiles of weight rows and `B` of x.
+unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH: bool>(call: &PlainCall) {
+    let ([a0, a1], [b0, b1]) = (call.weight_rows, call.x_rows);
+    let mut arguments = PlainArguments {
+        config: Config::new([
+            (a0, b0),
+            (a1, b0),
+            (a0, b1),
+            (a1, b1),
+            (a0, call.pairs),
+            (a1, call.pairs),
+            (call.pairs, b0),
+            (call.pairs, b1),
+        ]),
+        is_first: usize::from(call.is_first),
+        blocks: call.blocks,
+        steps: call.steps,
+        x_jump: call.x_rows.map(|rows| call.x_block.wrapping_sub(call.steps * TILE * 4 * rows)),
+    };
+    // SAFETY: these instructions exist only in assembly. They read and write what the caller
+    // promises, in the shapes configured, and `arguments`; prefetches may point anywhere.
+    unsafe {
+        asm!(
+            "ldtilecfg [{arguments} + {config}]",
+            "cmp qword ptr [{arguments} + {is_first}], 0",
+            "je 2f",
+            "tilezero tmm0",
+            ".if {a} > 1",
+            "tilezero tmm1",
+            ".endif",
+            ".if {b} > 1",
+            "tilezero tmm2",
+            ".endif",
+            ".if {a} + {b} > 3",
+            "tilezero tmm3",
+            ".endif",
+            "jmp 3f",
+            "2:",
+            "tileloadd tmm0, [{sums} + {line}]",
+            ".if {a} > 1",
+            "tileloadd tmm1, [{sums} + {line} + 1024]",
+            ".endif",
+            ".if {b} > 1",
+            "tileloadd tmm2, [{sums} + {line} + 2048]",
+            ".endif",
+            ".if {a} + {b} > 3",
+            "tileloadd tmm3, [{sums} + {line} + 3072]",
+            ".endif",
+            // A block of packed x.
+            "3:",
+            "mov {steps}, [{arguments} + {steps_each}]",
+            // A step of up to 32 inputs.
+            "4:",
+            "tileloadd tmm6, [{x0} + {x0_stride}]",
+            "tileloadd tmm4, [{w0} + {w_stride}]",
+            ".if {prefetch}",
+            "lea {ahead}, [{w0} + {ahead_bytes}]",
+            ".rept 16 * {a}",
+            "prefetcht0 [{ahead}]",
+            "add {ahead}, {w_stride}",
+            ".endr",
+            ".endif",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            ".if {a} > 1",
+            "tileloadd tmm5, [{w1} + {w_stride}]",
+            "tdpbf16ps tmm1, tmm5, tmm6",
+            ".endif",
+            ".if {b} > 1",
+            "tileloadd tmm7, [{x1} + {x1_stride}]",
+            "tdpbf16ps tmm2, tmm4, tmm7",
+            ".endif",
+            ".if {a} + {b} > 3",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            ".endif",
+            "add {w0}, 64",
+            "add {w1}, 64",
+            // Sixteen pairs further.
+            "lea {x0}, [{x0} + 8*{x0_stride}]",
+            "lea {x0}, [{x0} + 8*{x0_stride}]",
+            "lea {x1}, [{x1} + 8*{x1_stride}]",
+            "lea {x1}, [{x1} + 8*{x1_stride}]",
+            "dec {steps}",
+            "jnz 4b",
+            "add {x0}, [{arguments} + {x0_jump}]",
+            "add {x1}, [{arguments} + {x1_jump}]",
+            "dec qword ptr [{arguments} + {blocks}]",
+            "jnz 3b",
+            "tilestored [{sums} + {line}], tmm0",
+            ".if {a} > 1",
+            "tilestored [{sums} + {line} + 1024], tmm1",
+            ".endif",
+            ".if {b} > 1",
+            "tilestored [{sums} + {line} + 2048], tmm2",
+            ".endif",
+            ".if {a} + {b} > 3",
+            "tilestored [{sums} + {line} + 3072], tmm3",
+            ".endif",
+            // A thread without tiles is switched faster.
+            "tilerelease",
+            a = const A,
+            b = const B,
+            prefetch = const PREFETCH as usize,
+            ahead_bytes = const AHEAD_BYTES,
+            config = const offset_of!(PlainArguments, config),
+            is_first = const offset_of!(PlainArguments, is_first),
+            steps_each = const offset_of!(PlainArguments, steps),
+            blocks = const offset_of!(PlainArguments, blocks),
+            x0_jump = const offset_of!(PlainArguments, x_jump),
+            x1_jump = const offset_of!(PlainArguments, x_jump) + 8,
+            arguments = in(reg) &mut arguments,
+            w0 = inout(reg) call.weight => _,
+            w1 = inout(reg) call.weight.wrapping_add(TILE * call.weight_stride) => _,
+            w_stride = in(reg) call.weight_stride,
+            x0 = inout(reg) call.x[0] => _,
+            x1 = inout(reg) call.x[1] => _,
+            x0_stride = in(reg) 4 * b0,
+            x1_stride = in(reg) 4 * b1,
+            line = in(reg) 64usize,
+            sums = in(reg) call.sums,
+            steps = out(reg) _,
+            ahead = out(reg) _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Tiles for [`grouped_parts`], on this thread, until dropped.
+#[derive(Debug)]
+pub(super) struct GroupedTiles {
+    /// Rows of a lower tile of x; others have one more.
+    low: usize,
+    _thread_bound: std::marker::PhantomData<*const ()>,
+}
+
+impl GroupedTiles {
+    /// For tiles of `low` and, if different, `high` rows of x. Sums are in tmm0 or tmm1, x in tmm2 or
+    /// tmm3, weights in tmm4.
+    ///
+    /// # Safety
+    /// AMX may be used by this process, or is emulated.
+    pub(super) unsafe fn new(low: usize, high: usize) -> Self {
+        let (low_rows, high_rows, none) = ((low, TILE), (high, TILE), (0, 0));
+        let config =
+            Config::new([high_rows, low_rows, high_rows, low_rows, (TILE, TILE), none, none, none]);
+        // SAFETY: the instruction exists only in assembly; it reads `config`.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+        GroupedTiles { low, _thread_bound: std::marker::PhantomData }
+    }
+}
+
+impl Drop for GroupedTiles {
+    fn drop(&mut self) {
+        // SAFETY: the value exists where the instruction does. A thread without tiles is switched
+        // faster.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+    }
+}
+
+/// A call of [`grouped_parts`]: some rows of x by 16 outputs, summed by group.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GroupedCall {
+    /// x at the first input of the call; rows lie `x_stride` bytes apart.
+    pub x: *const u8,
+    pub x_stride: usize,
+    /// Rows, as many as one of the two heights of the [`GroupedTiles`].
+    pub rows: usize,
+    /// Decoded weights, `[pair of inputs][16 outputs]`.
+    pub weight: *const f32,
+    /// Groups, and steps of 32 inputs of each: 1 or 2.
+    pub groups: usize,
+    pub steps: usize,
+    /// `[group][16 rows][16 outputs]`, of which the call's rows are written.
+    pub parts: *mut f32,
+}
+
+/// The products of x and weights, summed over each group from zero.
+///
+/// # Safety
+/// There is at least one group of one step. Rows of x are readable for `groups * steps * 64` bytes,
+/// and weights and parts cover the groups.
+pub(super) unsafe fn grouped_parts(tiles: &GroupedTiles, call: &GroupedCall) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe {
+        if call.rows == tiles.low {
+            grouped_rows::<true>(call);
+        } else {
+            grouped_rows::<false>(call);
+        }
+    }
+}
+
+/// # Safety
+/// As [`grouped_parts`], for the lower or the higher tiles that are configured.
+unsafe fn grouped_rows<const LOW: bool>(call: &GroupedCall) {
+    // SAFETY: as in `plain_tiles`; the tiles are configured.
+    unsafe {
+        asm!(
+            "2:",
+            ".if {low}",
+            "tilezero tmm1",
+            ".else",
+            "tilezero tmm0",
+            ".endif",
+            "mov {left}, {steps}",
+            "3:",
+            "tileloadd tmm4, [{weight} + {line}]",
+            ".if {low}",
+            "tileloadd tmm3, [{x} + {x_stride}]",
+            "tdpbf16ps tmm1, tmm3, tmm4",
+            ".else",
+            "tileloadd tmm2, [{x} + {x_stride}]",
+            "tdpbf16ps tmm0, tmm2, tmm4",
+            ".endif",
+            "add {x}, 64",
+            "add {weight}, {tile}",
+            "dec {left}",
+            "jnz 3b",
+            ".if {low}",
+            "tilestored [{parts} + {line}], tmm1",
+            ".else",
+            "tilestored [{parts} + {line}], tmm0",
+            ".endif",
+            "add {parts}, {tile}",
+            "dec {groups}",
+            "jnz 2b",
+            low = const LOW as usize,
+            tile = const TILE_BYTES,
+            x = inout(reg) call.x => _,
+            x_stride = in(reg) call.x_stride,
+            weight = inout(reg) call.weight => _,
+            line = in(reg) 64usize,
+            parts = inout(reg) call.parts => _,
+            groups = inout(reg) call.groups => _,
+            steps = in(reg) call.steps,
+            left = out(reg) _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
+            options(nostack),
+        );
+    }
+}

@@ -1,0 +1,329 @@
+//! Linears of the variants whose instructions this machine may lack, emulated if so: against the
+//! reference, in every output form, and row by row. Cases are few and small, for an emulated
+//! instruction takes microseconds.
+
+mod common;
+mod emulate;
+
+use common::{Random, assert_close, bits, kernels as native_kernels, poison, tolerance};
+use emulate::emulated;
+use half::{bf16, f16};
+use kernels::{Kernels, Linear, LinearGrouped, LinearOut, Variant, reference};
+use model::compressed::{Bits, Grouped, ROWS};
+
+/// Kernels of each variant with instructions of its own for bf16, on `threads` threads.
+fn all_kernels(test: &str, threads: usize) -> Vec<Kernels> {
+    let mut all = Vec::new();
+    for variant in [Variant::Avx512Bf16, Variant::Amx] {
+        match emulate::kernels(variant, threads) {
+            Some(kernels) => all.push(kernels),
+            None => println!("SKIP {test} ({}): no AVX-512 to emulate it with", variant.name()),
+        }
+    }
+    all
+}
+
+/// Panics unless instructions were emulated since `before`, or did not need to be.
+fn assert_emulated(variant: Variant, before: u64) {
+    assert!(variant.is_available() || emulated() > before, "{variant:?} used none of its own");
+}
+
+/// `(rows, n, k)`: below, at and above tiles, odd inputs, steps and blocks of inputs with and without
+/// a remainder.
+const SHAPES: [(usize, usize, usize); 20] = [
+    (1, 1, 1),
+    (1, 16, 32),
+    (1, 33, 65),
+    (2, 15, 31),
+    (3, 17, 63),
+    (4, 65, 2),
+    (5, 32, 64),
+    (7, 31, 33),
+    (13, 3, 127),
+    (14, 47, 15),
+    (15, 64, 17),
+    (16, 16, 16),
+    (17, 2, 3),
+    (25, 63, 66),
+    (31, 5, 95),
+    (33, 48, 34),
+    (50, 35, 97),
+    (1, 35, 1025),
+    (18, 20, 561),
+    (3, 130, 513),
+];
+
+#[test]
+fn plain_linears_agree_with_the_reference() {
+    for kernels in all_kernels("plain_linears_agree_with_the_reference", 1) {
+        let before = emulated();
+        for (seed, (rows, n, k)) in SHAPES.into_iter().enumerate() {
+            let mut random = Random::new(seed as u64);
+            let (x, weight): (Vec<bf16>, Vec<bf16>) =
+                (random.vector(rows * k), random.vector(n * k));
+            let bias: Vec<f32> = random.vector(n);
+            let mut out = poison::<f32>(rows * n);
+            let form = LinearOut::StoreF32(&mut out);
+            kernels.linear(Linear {
+                rows,
+                n,
+                k,
+                x: &x,
+                weight: &weight,
+                bias: Some(&bias),
+                out: form,
+            });
+            let expected = reference::linear((rows, n, k), &x, &weight, Some(&bias));
+            let context = format!("seed {seed} {:?} {rows}x{n}x{k}", kernels.variant());
+            let typical = (k as f64).sqrt() / 2.0;
+            assert_close(&out, &expected, (n, typical), tolerance(), &context);
+        }
+        assert_emulated(kernels.variant(), before);
+    }
+}
+
+/// A grouped matrix with random scales and integers, and its values.
+struct Matrix {
+    form: Grouped,
+    records: Vec<u8>,
+    /// `[n, k]`.
+    values: Vec<f64>,
+}
+
+/// `groups`' padding is zero throughout, as the format says.
+fn matrix(random: &mut Random, form: Grouped, n: usize, k: usize) -> Matrix {
+    let mut records = vec![0u8; form.size_bytes(n, k)];
+    let mut values = vec![0.0; n * k];
+    let vector = 4 * ROWS;
+    for row in 0..n {
+        for group in 0..form.groups(k) {
+            let record = (row / ROWS * form.groups(k) + group) * form.record_bytes();
+            let lane = row % ROWS;
+            let scale = f16::from_f32(random.unit() / 16.0);
+            let min = f16::from_f32(random.unit());
+            let at = record + 2 * lane;
+            records[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+            records[at + 2 * ROWS..][..2].copy_from_slice(&min.to_le_bytes());
+            for within in 0..form.group.min(k - group * form.group) {
+                let dwords = record + vector + 4 * lane;
+                let q = match form.bits {
+                    Bits::Four => {
+                        let q = random.below(16);
+                        let (index, place) = (within / 8, within % 8 / 2 + within % 2 * 4);
+                        records[dwords + index * vector + place / 2] |=
+                            (q << (place % 2 * 4)) as u8;
+                        q as f64
+                    }
+                    Bits::Eight => {
+                        let q = random.bits() as i8;
+                        records[dwords + within / 4 * vector + within % 4] = q as u8;
+                        f64::from(q)
+                    }
+                };
+                let value = f64::from(scale.to_f32()) * q + f64::from(min.to_f32());
+                values[row * k + group * form.group + within] = value;
+            }
+        }
+    }
+    Matrix { form, records, values }
+}
+
+const FORMS: [Grouped; 4] =
+    [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8, Grouped { bits: Bits::Eight, group: 64 }];
+
+fn run_grouped(
+    kernels: &Kernels,
+    (rows, n, k): (usize, usize, usize),
+    x: &[bf16],
+    matrix: &Matrix,
+) -> Vec<f32> {
+    let mut out = poison::<f32>(rows * n);
+    let form = LinearOut::StoreF32(&mut out);
+    kernels.linear_grouped(LinearGrouped {
+        rows,
+        n,
+        k,
+        x,
+        form: matrix.form,
+        records: &matrix.records,
+        bias: None,
+        out: form,
+    });
+    out
+}
+
+#[test]
+fn grouped_linears_agree_with_the_reference() {
+    for kernels in all_kernels("grouped_linears_agree_with_the_reference", 1) {
+        let before = emulated();
+        for (seed, (rows, n, k)) in SHAPES.into_iter().enumerate() {
+            // Two forms of each shape: of 4 and of 8 bits, groups of 32 and of 64.
+            for form in [FORMS[seed % 2], FORMS[2 + seed / 2 % 2]] {
+                let mut random = Random::new(seed as u64);
+                let x: Vec<bf16> = random.vector(rows * k);
+                let matrix = matrix(&mut random, form, n, k);
+                let out = run_grouped(&kernels, (rows, n, k), &x, &matrix);
+                let mut expected = Vec::with_capacity(rows * n);
+                for x in x.chunks(k) {
+                    for weight in matrix.values.chunks(k) {
+                        let terms = x.iter().zip(weight).map(|(x, w)| f64::from(x.to_f32()) * w);
+                        expected.push(terms.sum::<f64>());
+                    }
+                }
+                let context =
+                    format!("seed {seed} {:?} {rows}x{n}x{k} {form:?}", kernels.variant());
+                // Terms are larger than their sum: up to 128 steps of a scale beside the minimum.
+                let typical = 4.0 * (k as f64).sqrt();
+                assert_close(&out, &expected, (n, typical), tolerance(), &context);
+            }
+        }
+        assert_emulated(kernels.variant(), before);
+    }
+}
+
+#[test]
+fn a_row_does_not_depend_on_its_batch_or_on_threads() {
+    let test = "a_row_does_not_depend_on_its_batch_or_on_threads";
+    let alone_kernels = all_kernels(test, 1);
+    let threaded = all_kernels(test, 2);
+    for (one, two) in alone_kernels.iter().zip(&threaded) {
+        // The second shape has two blocks of inputs.
+        for (n, k, batches) in [
+            (37, 97, &[(1, vec![0]), (3, vec![0, 2]), (17, vec![0, 7, 16])][..]),
+            (18, 530, &[(1, vec![0]), (19, vec![0, 18])]),
+        ] {
+            let mut random = Random::new(4242);
+            let weight: Vec<bf16> = random.vector(n * k);
+            let matrices = FORMS.map(|form| matrix(&mut random, form, n, k));
+            let row: Vec<bf16> = random.vector(k);
+            // Index 0 is the plain weight, the others are the grouped forms.
+            let run = |kernels: &Kernels, rows: usize, x: &[bf16], which: usize| {
+                if which > 0 {
+                    return run_grouped(kernels, (rows, n, k), x, &matrices[which - 1]);
+                }
+                let mut out = poison::<f32>(rows * n);
+                let form = LinearOut::StoreF32(&mut out);
+                kernels.linear(Linear { rows, n, k, x, weight: &weight, bias: None, out: form });
+                out
+            };
+            for which in 0..=FORMS.len() {
+                let alone = bits(&run(one, 1, &row, which));
+                for (kernels, threads) in [(one, 1), (two, 2)] {
+                    for (rows, positions) in batches {
+                        let rows = *rows;
+                        let mut x: Vec<bf16> = random.vector(rows * k);
+                        for &position in positions {
+                            x[position * k..][..k].copy_from_slice(&row);
+                        }
+                        // A neighbour that would spoil every sum it entered.
+                        if rows > 1 {
+                            x[k..][..k].fill(bf16::NAN);
+                        }
+                        let out = run(kernels, rows, &x, which);
+                        for position in positions {
+                            let variant = one.variant();
+                            let context = format!(
+                                "{variant:?} form {which} {n}x{k}, {threads} threads, row {position} of {rows}"
+                            );
+                            assert_eq!(bits(&out[position * n..][..n]), alone, "{context}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chunk_of_outputs_has_the_bits_of_the_whole() {
+    for kernels in all_kernels("a_chunk_of_outputs_has_the_bits_of_the_whole", 1) {
+        let (rows, n, k) = (5, 50, 80);
+        let mut random = Random::new(3);
+        let (x, weight): (Vec<bf16>, Vec<bf16>) = (random.vector(rows * k), random.vector(n * k));
+        let run = |first: usize, end: usize| {
+            let mut out = poison::<bf16>(rows * (end - first));
+            let form = LinearOut::Store(&mut out);
+            kernels.linear(Linear {
+                rows,
+                n: end - first,
+                k,
+                x: &x,
+                weight: &weight[first * k..end * k],
+                bias: None,
+                out: form,
+            });
+            out
+        };
+        let all = run(0, n);
+        for (first, end) in [(0, 7), (7, 31), (31, 50)] {
+            let (part, width) = (run(first, end), end - first);
+            for row in 0..rows {
+                let expected = &all[row * n + first..row * n + end];
+                assert_eq!(bits(&part[row * width..][..width]), bits(expected));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_overflow_or_nan_in_a_weight_stays_in_its_column() {
+    for kernels in all_kernels("an_overflow_or_nan_in_a_weight_stays_in_its_column", 1) {
+        // Odd inputs: the last pair of a row must not see the next row's first element.
+        for (bad, k) in [(f32::NAN, 33), (f32::INFINITY, 31), (f32::NAN, 65)] {
+            let n = 20;
+            let x = vec![bf16::ONE; 2 * k];
+            for column in [0, 1, 15, 16, 19] {
+                let mut weight = vec![bf16::ONE; n * k];
+                weight[column * k] = bf16::from_f32(bad);
+                let mut out = poison::<f32>(2 * n);
+                let form = LinearOut::StoreF32(&mut out);
+                kernels.linear(Linear {
+                    rows: 2,
+                    n,
+                    k,
+                    x: &x,
+                    weight: &weight,
+                    bias: None,
+                    out: form,
+                });
+                for (at, value) in out.iter().enumerate() {
+                    let variant = kernels.variant();
+                    assert_eq!(value.is_finite(), at % n != column, "{variant:?} {column} {at}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_has_no_instructions_of_its_own_is_avx512() {
+    for kernels in all_kernels("what_has_no_instructions_of_its_own_is_avx512", 1) {
+        let reference = native_kernels(Variant::Avx512, 1);
+        let mut random = Random::new(5);
+        let (rows, n, k) = (3, 18, 70);
+        let (x, weight): (Vec<f32>, Vec<f32>) = (random.vector(rows * k), random.vector(n * k));
+        let gain: Vec<f32> = random.vector(k);
+        let run = |kernels: &Kernels| {
+            let (mut out, mut normed) = (poison::<f32>(rows * n), poison::<bf16>(rows * k));
+            let form = LinearOut::Gelu(&mut out);
+            kernels.linear(Linear { rows, n, k, x: &x, weight: &weight, bias: None, out: form });
+            kernels.rms_norm(rows, k, &x, &gain, 1e-5, None, &mut normed);
+            (bits(&out), bits(&normed))
+        };
+        let before = emulated();
+        assert_eq!(run(&kernels), run(&reference), "{:?}", kernels.variant());
+        assert_eq!(emulated(), before, "f32 and norms use nothing that would be emulated");
+    }
+}
+
+#[test]
+fn a_variant_that_is_only_emulated_is_still_refused() {
+    emulate::install();
+    for variant in Variant::ALL.into_iter().filter(|variant| !variant.is_available()) {
+        let refused = Variant::from_name(variant.name()).expect_err("this machine lacks it");
+        let sentence = refused.to_string();
+        assert!(sentence.contains(variant.name()) && sentence.ends_with('.'), "{sentence}");
+        let built = std::panic::catch_unwind(|| Kernels::new(variant, 1, common::LIMITS));
+        assert!(built.is_err(), "{variant:?} must not be built without its instructions");
+    }
+}

@@ -1,0 +1,409 @@
+//! No kernel reads or writes beyond an operand: in every call here all operands lie at forbidden
+//! pages, first with their start and then with their end, and results have the bits of ordinary
+//! memory. Sizes are awkward.
+
+mod common;
+mod emulate;
+mod guarded;
+
+use common::{Random, bits, poison, variants};
+use guarded::{Guarded, SIDES, Side, set_case};
+use half::bf16;
+use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut, Variant, grouped};
+use model::compressed::{Bits, Grouped};
+
+/// Kernels of every variant that runs here, or can be emulated. One thread: the handler knows the
+/// operands of the faulting thread.
+fn all_kernels(test: &str) -> Vec<Kernels> {
+    let native = Variant::available();
+    let emulated = Variant::ALL.into_iter().filter(|variant| !native.contains(variant));
+    let emulated = emulated.filter_map(|variant| emulate::kernels(variant, 1));
+    let native = native.iter().map(|&variant| common::kernels(variant, 1));
+    let all: Vec<Kernels> = native.chain(emulated).collect();
+    for variant in Variant::ALL {
+        if !all.iter().any(|kernels| kernels.variant() == variant) {
+            println!("SKIP {test} ({}): neither here nor emulated", variant.name());
+        }
+    }
+    all
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Out {
+    Store,
+    Relu,
+    Gelu,
+    SiluMul,
+    AddTo,
+    StoreF32,
+}
+
+const OUTS: [Out; 6] = [Out::Store, Out::Relu, Out::Gelu, Out::SiluMul, Out::AddTo, Out::StoreF32];
+
+/// Calls `run` with the output form `out` on ordinary memory, then on guarded memory, and compares.
+fn compare_outs<T: Element>(
+    out: Out,
+    (len, seed): (usize, u64),
+    mut run: impl FnMut(Option<Side>, LinearOut<'_, T>),
+) {
+    let mut random = Random::new(seed);
+    let (gate, residual): (Vec<T>, Vec<f32>) = (random.vector(len), random.vector(len));
+    let mut typed = |side: Option<Side>, memory: &mut [T], gate: &[T]| {
+        let form = match out {
+            Out::Store => LinearOut::Store(memory),
+            Out::Relu => LinearOut::Relu(memory),
+            Out::Gelu => LinearOut::Gelu(memory),
+            _ => LinearOut::SiluMul { gate, out: memory },
+        };
+        run(side, form);
+    };
+    if matches!(out, Out::AddTo | Out::StoreF32) {
+        let mut floats = |side: Option<Side>, memory: &mut [f32]| {
+            run(
+                side,
+                if matches!(out, Out::AddTo) {
+                    LinearOut::AddTo(memory)
+                } else {
+                    LinearOut::StoreF32(memory)
+                },
+            );
+        };
+        let mut expected = residual.clone();
+        floats(None, &mut expected);
+        for side in SIDES {
+            let mut memory = Guarded::new("out", side, &residual);
+            floats(Some(side), memory.slice_mut());
+            assert_eq!(bits(memory.slice()), bits(&expected), "{side:?} {out:?}");
+        }
+        return;
+    }
+    let mut expected = poison::<T>(len);
+    typed(None, &mut expected, &gate);
+    for side in SIDES {
+        let mut memory = Guarded::new("out", side, &poison::<T>(len));
+        let gate = Guarded::new("gate", side, &gate);
+        typed(Some(side), memory.slice_mut(), gate.slice());
+        assert_eq!(bits(memory.slice()), bits(&expected), "{side:?} {out:?}");
+    }
+}
+
+fn check_linear<T: Element>(kernels: &Kernels, cases: &[(usize, usize, usize)]) {
+    for (index, &(rows, n, k)) in cases.iter().enumerate() {
+        let mut random = Random::new(index as u64);
+        let (x, weight): (Vec<T>, Vec<T>) = (random.vector(rows * k), random.vector(n * k));
+        let bias: Vec<f32> = random.vector(n);
+        let out = OUTS[index % OUTS.len()];
+        compare_outs::<T>(out, (rows * n, index as u64), |side, out_form| {
+            let case = format!("linear {:?} {rows}x{n}x{k} {out:?}", kernels.variant());
+            set_case(case);
+            let call = |x: &[T], weight: &[T], bias: &[f32]| {
+                let bias = (index % 3 > 0).then_some(bias);
+                kernels.linear(Linear { rows, n, k, x, weight, bias, out: out_form });
+            };
+            match side {
+                None => call(&x, &weight, &bias),
+                Some(side) => {
+                    let x = Guarded::new("x", side, &x);
+                    let weight = Guarded::new("weight", side, &weight);
+                    let bias = Guarded::new("bias", side, &bias);
+                    call(x.slice(), weight.slice(), bias.slice());
+                }
+            }
+        });
+    }
+}
+
+/// Shapes of rows, outputs and inputs. Fewer where instructions may be emulated.
+fn linear_cases(kernels: &Kernels) -> Vec<(usize, usize, usize)> {
+    let native = kernels.variant().is_available();
+    let sizes: &[usize] = if native {
+        &[1, 2, 3, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 127, 129]
+    } else {
+        &[1, 3, 16, 17, 31, 48, 63]
+    };
+    let mut cases = Vec::new();
+    let rows: &[usize] = if native { &[1, 2, 3, 5, 13, 17, 33] } else { &[1, 3, 5, 17] };
+    for (round, &rows) in rows.iter().enumerate() {
+        for (offset, &n) in sizes.iter().enumerate() {
+            for step in [0, 3] {
+                cases.push((rows, n, sizes[(offset * 2 + round + step) % sizes.len()]));
+            }
+        }
+        // More than a block of inputs.
+        cases.push((rows, 19 + round, 512 + 29 * round));
+    }
+    cases
+}
+
+#[test]
+fn linears_stay_within_their_operands() {
+    for kernels in all_kernels("linears_stay_within_their_operands") {
+        let cases = linear_cases(&kernels);
+        check_linear::<bf16>(&kernels, &cases);
+        if kernels.variant().is_available() {
+            check_linear::<f32>(&kernels, &cases);
+        }
+    }
+}
+
+/// Any bytes are records; scales and minimums are made finite.
+fn records(random: &mut Random, form: Grouped, n: usize, k: usize) -> Vec<u8> {
+    let mut records: Vec<u8> = (0..form.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
+    for record in records.chunks_mut(form.record_bytes()) {
+        for high in record[..64].iter_mut().skip(1).step_by(2) {
+            *high = *high & 0x83 | 0x2c;
+        }
+    }
+    records
+}
+
+fn check_grouped<T: Element>(kernels: &Kernels, cases: &[(usize, usize, usize)]) {
+    const FORMS: [Grouped; 3] = [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8];
+    for (index, &(rows, n, k)) in cases.iter().enumerate() {
+        let mut random = Random::new(index as u64);
+        let form = FORMS[index % FORMS.len()];
+        let x: Vec<T> = random.vector(rows * k);
+        let weight = records(&mut random, form, n, k);
+        let out = OUTS[index / 2 % OUTS.len()];
+        compare_outs::<T>(out, (rows * n, index as u64), |side, out_form| {
+            let variant = kernels.variant();
+            set_case(format!("grouped linear {variant:?} {rows}x{n}x{k} {form:?} {out:?}"));
+            let call = |x: &[T], records: &[u8]| {
+                let (bias, out) = (None, out_form);
+                kernels.linear_grouped(LinearGrouped { rows, n, k, x, form, records, bias, out });
+            };
+            match side {
+                None => call(&x, &weight),
+                Some(side) => {
+                    let x = Guarded::new("x", side, &x);
+                    let weight = Guarded::new("records", side, &weight);
+                    call(x.slice(), weight.slice());
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn grouped_linears_stay_within_their_operands() {
+    for kernels in all_kernels("grouped_linears_stay_within_their_operands") {
+        let cases = linear_cases(&kernels);
+        if kernels.variant().is_available() {
+            check_grouped::<bf16>(&kernels, &cases);
+            check_grouped::<f32>(&kernels, &cases);
+        } else {
+            let some: Vec<_> = cases.into_iter().step_by(3).collect();
+            check_grouped::<bf16>(&kernels, &some);
+        }
+    }
+}
+
+/// Calls `run` with an output of `len` bytes on ordinary and on guarded memory, and compares.
+fn compare_bytes(len: usize, mut run: impl FnMut(Option<Side>, &mut [u8])) {
+    let mut expected = vec![0xaa; len];
+    run(None, &mut expected);
+    for side in SIDES {
+        let mut out = Guarded::new("out", side, &vec![0x55u8; len]);
+        run(Some(side), out.slice_mut());
+        assert_eq!(out.slice(), expected, "{side:?}");
+    }
+}
+
+fn check_formats<T: Element>(variant: Variant) {
+    let mut random = Random::new(6);
+    for (n, k) in [(1, 1), (3, 63), (16, 64), (17, 65), (33, 200)] {
+        set_case(format!("quantise {variant:?} {n}x{k}"));
+        let weights: Vec<T> = random.vector(n * k);
+        compare_bytes(Grouped::W4.size_bytes(n, k), |side, out| {
+            let run = |weights: &[T], out| grouped::quantise(variant, Grouped::W4, weights, k, out);
+            match side {
+                None => run(&weights, out),
+                Some(side) => run(Guarded::new("weights", side, &weights).slice(), out),
+            }
+        });
+    }
+    for (positions, head_dim) in [(1, 2), (3, 30), (2, 64), (5, 66), (3, 128), (1, 98)] {
+        set_case(format!("quantise_kv {variant:?} {positions}x{head_dim}"));
+        let x: Vec<T> = random.vector(positions * head_dim);
+        let record = model::compressed::kv4_position_bytes(head_dim).expect("an even head");
+        compare_bytes(positions * record, |side, out| {
+            let run = |x: &[T], out| grouped::quantise_kv(variant, x, head_dim, out);
+            match side {
+                None => run(&x, out),
+                Some(side) => run(Guarded::new("x", side, &x).slice(), out),
+            }
+        });
+    }
+}
+
+#[test]
+fn quantisers_and_widening_stay_within_their_operands() {
+    for variant in variants("quantisers_and_widening_stay_within_their_operands") {
+        check_formats::<bf16>(variant);
+        check_formats::<f32>(variant);
+        for form in [Grouped::W4, Grouped::GGUF_Q4] {
+            assert_eq!(form.bits, Bits::Four);
+            set_case(format!("widen {variant:?} {form:?}"));
+            let narrow = records(&mut Random::new(7), form, 33, 130);
+            compare_bytes(form.widened().size_bytes(33, 130), |side, out| match side {
+                None => grouped::widen(variant, form, &narrow, out),
+                Some(side) => {
+                    let narrow = Guarded::new("from", side, &narrow);
+                    grouped::widen(variant, form, narrow.slice(), out);
+                }
+            });
+        }
+    }
+}
+
+fn check_norms<T: Element>(kernels: &Kernels) {
+    for hidden in [1usize, 2, 15, 16, 17, 31, 33, 65, 577] {
+        let mut random = Random::new(hidden as u64);
+        let rows = 3;
+        let x: Vec<f32> = random.vector(rows * hidden);
+        let (gain, bias): (Vec<f32>, Vec<f32>) = (random.vector(hidden), random.vector(hidden));
+        let index = [2u32, 0, 2];
+        for layer in [false, true] {
+            set_case(format!("norm {:?} hidden {hidden} layer {layer}", kernels.variant()));
+            let run = |x: &[f32], gain: &[f32], bias: &[f32], index: &[u32], out: &mut [T]| {
+                let index = Some(index);
+                if layer {
+                    kernels.layer_norm(rows, hidden, x, gain, bias, 1e-5, index, out);
+                } else {
+                    kernels.rms_norm(rows, hidden, x, gain, 1e-5, index, out);
+                }
+            };
+            let mut expected = poison::<T>(rows * hidden);
+            run(&x, &gain, &bias, &index, &mut expected);
+            for side in SIDES {
+                let x = Guarded::new("x", side, &x);
+                let gain = Guarded::new("gain", side, &gain);
+                let bias = Guarded::new("bias", side, &bias);
+                let index = Guarded::new("row_index", side, &index);
+                let mut out = Guarded::new("out", side, &poison::<T>(rows * hidden));
+                run(x.slice(), gain.slice(), bias.slice(), index.slice(), out.slice_mut());
+                assert_eq!(bits(out.slice()), bits(&expected), "{side:?} {hidden}");
+            }
+        }
+    }
+}
+
+#[test]
+fn norms_stay_within_their_operands() {
+    for variant in variants("norms_stay_within_their_operands") {
+        let kernels = common::kernels(variant, 1);
+        check_norms::<bf16>(&kernels);
+        check_norms::<f32>(&kernels);
+    }
+}
+
+fn check_rope<T: Element>(kernels: &Kernels) {
+    for (rows, heads, head_dim) in [(1, 1, 2), (3, 5, 6), (2, 3, 62), (5, 1, 66), (1, 3, 96)] {
+        set_case(format!("rope {:?} {rows}x{heads}x{head_dim}", kernels.variant()));
+        let mut random = Random::new(head_dim as u64);
+        let frequencies: Vec<f32> = (0..head_dim / 2).map(|i| 0.9f32.powi(i as i32)).collect();
+        let positions: Vec<u32> = (0..rows as u32).map(|row| 7 * row + 3).collect();
+        let before: Vec<T> = random.vector(rows * heads * head_dim);
+        let mut expected = before.clone();
+        kernels.rope(rows, heads, head_dim, &positions, &frequencies, &mut expected);
+        for side in SIDES {
+            let frequencies = Guarded::new("inverse_frequencies", side, &frequencies);
+            let positions = Guarded::new("positions", side, &positions);
+            let mut x = Guarded::new("x", side, &before);
+            let (positions, frequencies) = (positions.slice(), frequencies.slice());
+            kernels.rope(rows, heads, head_dim, positions, frequencies, x.slice_mut());
+            assert_eq!(bits(x.slice()), bits(&expected), "{side:?} {head_dim}");
+        }
+    }
+}
+
+#[test]
+fn rope_stays_within_its_operands() {
+    for variant in variants("rope_stays_within_its_operands") {
+        let kernels = common::kernels(variant, 1);
+        check_rope::<bf16>(&kernels);
+        check_rope::<f32>(&kernels);
+    }
+}
+
+fn check_embed<T: Element>(kernels: &Kernels) {
+    for hidden in [1usize, 15, 17, 33, 65] {
+        set_case(format!("embed {:?} hidden {hidden}", kernels.variant()));
+        let mut random = Random::new(hidden as u64);
+        let (table, places): (Vec<T>, Vec<T>) =
+            (random.vector(5 * hidden), random.vector(6 * hidden));
+        // The first and the last entry of each table.
+        let (tokens, positions) = ([4u32, 0, 4], [0u32, 4, 2]);
+        let mut expected = poison::<f32>(3 * hidden);
+        kernels.embed(&tokens, &table, Some((&positions, &places, 1)), &mut expected);
+        for side in SIDES {
+            let table = Guarded::new("table", side, &table);
+            let places = Guarded::new("position_table", side, &places);
+            let tokens = Guarded::new("tokens", side, &tokens);
+            let positions = Guarded::new("positions", side, &positions);
+            let mut out = Guarded::new("out", side, &poison::<f32>(3 * hidden));
+            let added = Some((positions.slice(), places.slice(), 1));
+            kernels.embed(tokens.slice(), table.slice(), added, out.slice_mut());
+            assert_eq!(bits(out.slice()), bits(&expected), "{side:?} {hidden}");
+        }
+    }
+}
+
+#[test]
+fn embedding_stays_within_its_operands() {
+    for variant in variants("embedding_stays_within_its_operands") {
+        let kernels = common::kernels(variant, 1);
+        check_embed::<bf16>(&kernels);
+        check_embed::<f32>(&kernels);
+    }
+}
+
+#[test]
+fn sampling_stays_within_the_logits() {
+    let mut scratch = kernels::SampleScratch::new(200);
+    for vocab in [1usize, 2, 15, 16, 17, 33, 63, 65, 127, 200] {
+        set_case(format!("sampling from {vocab}"));
+        let logits: Vec<f32> = Random::new(vocab as u64).vector(vocab);
+        let best = kernels::argmax(&logits);
+        let drawn = kernels::sample(&logits, 0.8, 0.9, 0.4, &mut scratch);
+        for side in SIDES {
+            let logits = Guarded::new("logits", side, &logits);
+            assert_eq!(kernels::argmax(logits.slice()), best);
+            let again = kernels::sample(logits.slice(), 0.8, 0.9, 0.4, &mut scratch);
+            assert_eq!(again, drawn);
+        }
+    }
+}
+
+#[test]
+fn a_touch_beyond_an_operand_ends_the_process_and_names_it() {
+    const CHILD: &str = "TANDEM_TEST_GUARD";
+    let test = "a_touch_beyond_an_operand_ends_the_process_and_names_it";
+    let touch = |side: Side| {
+        let operand = Guarded::new("weight", side, &[1u8; 100]);
+        set_case("case 7".to_owned());
+        let first = operand.slice().as_ptr();
+        let beyond =
+            if side == Side::Start { first.wrapping_sub(1) } else { first.wrapping_add(100) };
+        // SAFETY: none: this process is there to die of the access.
+        unsafe { std::ptr::read_volatile(beyond) }
+    };
+    match std::env::var(CHILD).as_deref() {
+        Ok("start") => println!("{}", touch(Side::Start)),
+        Ok(_) => println!("{}", touch(Side::End)),
+        Err(_) => {}
+    }
+    for (side, words) in [("start", "before its start"), ("end", "behind its end")] {
+        use std::os::unix::process::ExitStatusExt;
+        let program = std::env::current_exe().expect("this program has a name");
+        let output = std::process::Command::new(program)
+            .args(["--exact", test, "--nocapture"])
+            .env(CHILD, side)
+            .output()
+            .expect("this program starts again");
+        assert_eq!(output.status.signal(), Some(libc::SIGSEGV));
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("guard page touched: operand weight, {words}, case 7");
+        assert!(said.contains(&expected), "{said}");
+    }
+}
