@@ -8,6 +8,8 @@ pub const LIST: &str = include_str!("../../cases.txt");
 pub enum Format {
     Bf16,
     F32,
+    /// 4 bits in groups of 64; activations are bf16.
+    W4,
 }
 
 impl Format {
@@ -15,6 +17,7 @@ impl Format {
         match self {
             Format::Bf16 => "bf16",
             Format::F32 => "f32",
+            Format::W4 => "w4",
         }
     }
 }
@@ -85,6 +88,7 @@ pub fn parse_line(line: &str) -> Result<Vec<Case>, String> {
     let format = match *format {
         "bf16" => Format::Bf16,
         "f32" => Format::F32,
+        "w4" => Format::W4,
         _ => return Err(wrong()),
     };
     let number = |text: &str| text.parse::<usize>().ok().filter(|&n| n > 0).ok_or_else(wrong);

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use kernels::Variant;
 
-use cases::Case;
+use cases::{Case, Format};
 use peaks::{Meter, Peaks};
 use report::{Row, print_goals};
 use subject::{Memory, Subject};
@@ -123,8 +123,14 @@ fn measure(
 ) -> Result<Row, String> {
     let mut subject = Subject::new(case, variant, options.threads, memory)
         .map_err(|error| format!("The kernels' threads did not start: {error}."))?;
-    let (bytes, flops) = (subject.bytes, subject.flops);
-    let mut row = Row { case: case.clone(), bytes, flops, samples: Vec::new(), discarded: 0 };
+    let mut plain = match plain_twin(case) {
+        Some(twin) => Some(
+            Subject::new(&twin, variant, options.threads, memory)
+                .map_err(|error| format!("The kernels' threads did not start: {error}."))?,
+        ),
+        None => None,
+    };
+    let mut row = Row::new(case.clone(), subject.bytes, subject.flops);
     let mut before = meter.measure(memory.words());
     // A machine that never rests must not keep this from ending.
     while row.samples.len() < options.samples && row.discarded < 3 * options.samples {
@@ -134,10 +140,18 @@ fn measure(
             row.discarded += 1;
         } else {
             row.samples.push((sample.seconds, before.mean(after)));
+            if let Some(plain) = &mut plain {
+                row.ratios.push(plain.sample().seconds / sample.seconds);
+            }
         }
         before = after;
     }
     Ok(row)
+}
+
+/// The bf16 case that a compressed one is compared with, sample by sample.
+fn plain_twin(case: &Case) -> Option<Case> {
+    (case.format == Format::W4).then(|| Case { format: Format::Bf16, ..case.clone() })
 }
 
 /// Answers each line of stdin, a case as in `cases.txt`, with a sample.

@@ -87,21 +87,21 @@ impl Meter {
             .map(|()| self.together(&|_| (), &|_, ()| self.multiply_add(FMA_ROUNDS)))
             .into_iter()
             .fold(0.0, f64::max);
-        let dram = [read_one_stream, read_four_streams, read_four_rows]
+        let dram = [Read::OneStream, Read::FourStreams, Read::FourRows]
             .map(|read| self.read(memory, read))
             .into_iter()
             .fold(0.0, f64::max);
         Peaks { dram_bytes_per_s: dram, flops_per_s: fma, spin_ns }
     }
 
-    fn read(&mut self, memory: &[u64], read: fn(&[u64]) -> u64) -> f64 {
+    fn read(&mut self, memory: &[u64], read: Read) -> f64 {
         let window = READ_BYTES / 8;
         let windows = (memory.len() / window).max(1);
         let memory = memory.chunks(window).nth(self.next_window % windows).unwrap_or(memory);
         self.next_window += 1;
         let part = memory.len() / self.threads;
         self.together(&|thread| &memory[thread * part..(thread + 1) * part], &|_, part| {
-            std::hint::black_box(read(part));
+            std::hint::black_box(wide(read, part));
             size_of_val(part) as f64
         })
     }
@@ -237,27 +237,56 @@ fn fma_256(rounds: u64) -> f64 {
 
 type Line = [u64; 8];
 
-/// One stream: what the hardware's prefetcher likes best.
-fn read_one_stream(data: &[u64]) -> u64 {
-    fold(bytemuck::cast_slice(&data[..data.len() / 8 * 8]))
+/// The ways of reading; which one is fastest depends on the machine.
+#[derive(Debug, Clone, Copy)]
+enum Read {
+    /// What the hardware's prefetcher likes best.
+    OneStream,
+    FourStreams,
+    /// Four rows of a matrix side by side, then the next four.
+    FourRows,
 }
 
-fn read_four_streams(data: &[u64]) -> u64 {
-    let quarter = data.len() / 32 * 8;
-    read_four(data, quarter, quarter)
+/// Reads `data` with the widest loads: narrow ones fill the core's window with fewer lines.
+fn wide(read: Read, data: &[u64]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx512f")]
+        fn in_512(read: Read, data: &[u64]) -> u64 {
+            run(read, data)
+        }
+        #[target_feature(enable = "avx2")]
+        fn in_256(read: Read, data: &[u64]) -> u64 {
+            run(read, data)
+        }
+        if is_x86_feature_detected!("avx512f") {
+            // SAFETY: compiled for instructions that this machine has, as was just asked.
+            return unsafe { in_512(read, data) };
+        } else if is_x86_feature_detected!("avx2") {
+            // SAFETY: as above.
+            return unsafe { in_256(read, data) };
+        }
+    }
+    run(read, data)
 }
 
-/// Four rows of a matrix side by side, then the next four.
-fn read_four_rows(data: &[u64]) -> u64 {
-    let row = ROW_BYTES / 8;
-    data.chunks_exact(4 * row).map(|rows| read_four(rows, row, row)).fold(0, |a, b| a ^ b)
+#[inline(always)]
+fn run(read: Read, data: &[u64]) -> u64 {
+    match read {
+        Read::OneStream => fold(bytemuck::cast_slice(&data[..data.len() / 8 * 8])),
+        Read::FourStreams => read_four(data, data.len() / 32 * 8),
+        Read::FourRows => {
+            let row = ROW_BYTES / 8;
+            data.chunks_exact(4 * row).map(|rows| read_four(rows, row)).fold(0, |a, b| a ^ b)
+        }
+    }
 }
 
-/// Four streams of `len` words, `apart` from each other.
-fn read_four(data: &[u64], len: usize, apart: usize) -> u64 {
-    let stream = |index: usize| -> &[Line] {
-        bytemuck::cast_slice(&data[index * apart..index * apart + len])
-    };
+/// Four streams of `len` words each, one behind the other.
+#[inline(always)]
+fn read_four(data: &[u64], len: usize) -> u64 {
+    let stream =
+        |index: usize| -> &[Line] { bytemuck::cast_slice(&data[index * len..(index + 1) * len]) };
     let (a, b, c, d) = (stream(0), stream(1), stream(2), stream(3));
     let mut sums = [[0u64; 8]; 4];
     for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
@@ -271,6 +300,7 @@ fn read_four(data: &[u64], len: usize, apart: usize) -> u64 {
     sums.iter().flatten().fold(0, |a, b| a ^ b)
 }
 
+#[inline(always)]
 fn fold(lines: &[Line]) -> u64 {
     let mut sums = [0u64; 8];
     for line in lines {

@@ -14,6 +14,17 @@ const LINEAR_GOALS: [(usize, f64, f64); 8] = [
     (100, 0.80, 0.90),
     (240, 0.80, 0.90),
 ];
+/// How many times as fast as our bf16 linear the 4-bit one must and should be: rows, must, goal.
+const COMPRESSED_GOALS: [(usize, f64, f64); 8] = [
+    (1, 2.6, 3.2),
+    (4, 2.0, 2.0),
+    (16, 0.9, 1.1),
+    (25, 0.9, 1.1),
+    (50, 0.9, 1.1),
+    (60, 0.9, 1.1),
+    (100, 0.9, 1.1),
+    (240, 0.9, 1.1),
+];
 /// Share of DRAM read that decode attention must reach.
 const DECODE_GOAL: f64 = 0.90;
 
@@ -25,10 +36,21 @@ pub struct Row {
     pub flops: f64,
     /// Seconds of one call, and the machine around that moment.
     pub samples: Vec<(f64, Peaks)>,
+    /// Time of our own bf16 over this, one for each sample; empty where this is bf16.
+    pub ratios: Vec<f64>,
     pub discarded: usize,
 }
 
 impl Row {
+    pub fn new(case: Case, bytes: f64, flops: f64) -> Row {
+        Row { case, bytes, flops, samples: Vec::new(), ratios: Vec::new(), discarded: 0 }
+    }
+
+    /// How many times as fast as our own bf16; NaN where this is bf16.
+    pub fn over_plain(&self) -> f64 {
+        median(self.ratios.iter().copied())
+    }
+
     pub fn seconds(&self) -> f64 {
         median(self.samples.iter().map(|sample| sample.0))
     }
@@ -63,8 +85,18 @@ impl Row {
 
     pub fn print_header() {
         println!(
-            "{:52} {:>10} {:>9} {:>7} {:>6} {:>13} {:>6} {:>6} {:>5} {:>4}",
-            "", "us", "GFLOP/s", "GB/s", "share", "min..max", "DRAM", "peak", "spin", "bad"
+            "{:52} {:>10} {:>9} {:>7} {:>6} {:>13} {:>6} {:>6} {:>5} {:>4} {:>6}",
+            "",
+            "us",
+            "GFLOP/s",
+            "GB/s",
+            "share",
+            "min..max",
+            "DRAM",
+            "peak",
+            "spin",
+            "bad",
+            "/bf16"
         );
     }
 
@@ -73,7 +105,7 @@ impl Row {
         let (low, high) = self.share_range();
         let spin = self.spin_ns().map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}"));
         println!(
-            "{:52} {:>10.1} {:>9.1} {:>7.2} {:>6.3} {:>6.2}..{:<5.2} {:>6.1} {:>6.0} {:>5} {:>4}",
+            "{:52} {:>10.1} {:>9.1} {:>7.2} {:>6.3} {:>6.2}..{:<5.2} {:>6.1} {:>6.0} {:>5} {:>4} {:>6}",
             self.case.name(),
             seconds * 1e6,
             self.flops / seconds / 1e9,
@@ -84,7 +116,12 @@ impl Row {
             self.dram_gb_per_s(),
             self.peak_gflop_per_s(),
             spin,
-            self.discarded
+            self.discarded,
+            if self.ratios.is_empty() {
+                "-".to_owned()
+            } else {
+                format!("{:.2}", self.over_plain())
+            }
         );
     }
 
@@ -101,8 +138,10 @@ impl Row {
             ),
         };
         let spin = self.spin_ns().map_or_else(|| "null".to_owned(), |ns| format!("{ns:.1}"));
+        let over = self.over_plain();
+        let over = if over.is_nan() { "null".to_owned() } else { format!("{over:.3}") };
         format!(
-            r#"{{"case":"{}",{work},"model":"{}","format":"{}","variant":"{variant}","threads":{threads},"time_us":{:.3},"gflop_per_s":{:.2},"gb_per_s":{:.3},"share":{:.4},"share_min":{low:.4},"share_max":{high:.4},"dram_gb_per_s":{:.2},"peak_gflop_per_s":{:.1},"spin_ns":{spin},"samples":{},"discarded":{}}}"#,
+            r#"{{"case":"{}",{work},"model":"{}","format":"{}","variant":"{variant}","threads":{threads},"time_us":{:.3},"gflop_per_s":{:.2},"gb_per_s":{:.3},"share":{:.4},"share_min":{low:.4},"share_max":{high:.4},"dram_gb_per_s":{:.2},"peak_gflop_per_s":{:.1},"spin_ns":{spin},"samples":{},"discarded":{},"over_bf16":{over}}}"#,
             self.case.name(),
             self.case.model,
             self.case.format.name(),
@@ -143,6 +182,19 @@ pub fn print_goals(rows: &[Row]) {
             let mean = shares.iter().sum::<f64>() / shares.len() as f64;
             let name = format!("bf16 linear, {batch} rows, mean of {} shapes", shares.len());
             println!("{name:52} {mean:>6.3} {must:>6.2} {goal:>6.2} {}", verdict(mean, must, goal));
+        }
+    }
+    for (batch, must, goal) in COMPRESSED_GOALS {
+        let ratios: Vec<f64> = rows
+            .iter()
+            .filter(|row| !row.ratios.is_empty())
+            .filter(|row| matches!(row.case.work, Work::Linear { rows, .. } if rows == batch))
+            .map(Row::over_plain)
+            .collect();
+        if !ratios.is_empty() {
+            let mean = ratios.iter().sum::<f64>() / ratios.len() as f64;
+            let name = format!("w4 linear over bf16, {batch} rows, mean of {}", ratios.len());
+            println!("{name:52} {mean:>6.2} {must:>6.2} {goal:>6.2} {}", verdict(mean, must, goal));
         }
     }
     for row in rows {

@@ -5,7 +5,11 @@ use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
-use kernels::{AttentionShape, Element, Kernels, Linear, LinearOut, ScratchLimits, Unit, Variant};
+use kernels::{
+    AttentionShape, Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Unit,
+    Variant,
+};
+use model::compressed::Grouped;
 
 use crate::cases::{Case, Format, Work};
 
@@ -45,7 +49,7 @@ impl Memory {
         bytemuck::cast_slice(&self.0)
     }
 
-    fn elements<T: Element>(&self) -> &[T] {
+    fn elements<T: Pod>(&self) -> &[T] {
         bytemuck::cast_slice(&self.0)
     }
 }
@@ -79,6 +83,10 @@ impl<'a> Subject<'a> {
         let (call, bytes, flops) = match case.format {
             Format::Bf16 => operands::<bf16>(case, variant, threads, memory)?,
             Format::F32 => operands::<f32>(case, variant, threads, memory)?,
+            Format::W4 => match case.work {
+                Work::Linear { n, k, rows } => grouped(n, k, rows, variant, threads, memory)?,
+                Work::Decode { .. } => operands::<bf16>(case, variant, threads, memory)?,
+            },
         };
         let mut subject = Subject { call, bytes, flops, calls: 1 };
         // The first calls bring up pages and threads and tell how many make a sample.
@@ -132,6 +140,31 @@ fn linear<T: Element>(
     };
     let flops = 2.0 * (rows * n * k) as f64;
     Ok((Box::new(call), (n * k * size_of::<T>()) as f64, flops))
+}
+
+fn grouped(
+    n: usize,
+    k: usize,
+    rows: usize,
+    variant: Variant,
+    threads: usize,
+    memory: &Memory,
+) -> Result<Operands<'_>, std::io::Error> {
+    let limits = ScratchLimits { rows, linear_inputs: k, positions: 1, group: 1, head_dim: 1 };
+    let kernels = Kernels::new(variant, threads, limits)?;
+    let form = Grouped::W4;
+    let size_bytes = form.size_bytes(n, k);
+    let x: Vec<bf16> =
+        (0..rows * k).map(|i| bf16::from_f32((i % 31) as f32 / 31.0 - 0.5)).collect();
+    let mut out = vec![bf16::ZERO; rows * n];
+    // The seeded bytes are ordinary numbers also as the f16 scales and minima of records.
+    let mut weights = memory.elements::<u8>().chunks_exact(size_bytes).cycle();
+    let call = move || {
+        let records = weights.next().expect("the memory holds at least one weight");
+        let out = LinearOut::Store(&mut out[..]);
+        kernels.linear_grouped(LinearGrouped { rows, n, k, x: &x, form, records, bias: None, out });
+    };
+    Ok((Box::new(call), size_bytes as f64, 2.0 * (rows * n * k) as f64))
 }
 
 fn decode<'a, T: Element>(
