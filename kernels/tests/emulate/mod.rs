@@ -134,8 +134,8 @@ pub(crate) fn refuse(sentence: &str) -> ! {
 /// Kernels of `variant`, run natively where it is available and emulated where it can be.
 pub fn kernels(variant: kernels::Variant, threads: usize) -> Option<kernels::Kernels> {
     use kernels::Variant;
-    let emulable = matches!(variant, Variant::Avx512Bf16 | Variant::Amx);
-    if !variant.is_available() && !(emulable && install()) {
+    let can_emulate = || matches!(variant, Variant::Avx512Bf16 | Variant::Amx) && install();
+    if !(variant.is_available() || can_emulate()) {
         return None;
     }
     // SAFETY: the variant is available, or the handler that carries out its instructions has been
