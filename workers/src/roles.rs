@@ -10,7 +10,7 @@ use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kernels::Variant;
+use kernels::{PoolOptions, Variant};
 use model::config::ModelConfig;
 use model::source::{SourceError, WeightSource};
 use program::ir::Lane;
@@ -203,7 +203,11 @@ impl Worker<'_> {
         self.load(&setup, &memories, variant, open)?;
         let options = LaneOptions {
             variant,
-            threads: usize::from(setup.threads),
+            pool: PoolOptions {
+                threads: usize::from(setup.threads.max(1)),
+                cpus: setup.cpus.iter().map(|cpu| *cpu as usize).collect(),
+                spin: Duration::from_micros(u64::from(setup.spin_us)),
+            },
             link_bytes_per_s: setup.link_bytes_per_s,
             wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
         };
@@ -211,7 +215,7 @@ impl Worker<'_> {
         // SAFETY: the coordinator sends plans that the validator has accepted, starts one worker
         // per role, and releases groups only after all workers said that they are ready.
         let lanes =
-            unsafe { build_lanes(self.role, &plan, &memories, self.control, &trace, options) }?;
+            unsafe { build_lanes(self.role, &plan, &memories, self.control, &trace, &options) }?;
         self.run_lanes(lanes, variant)?;
         self.state(WorkerState::Drain);
         heartbeat::publish(self.control, self.role.index());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kernels::Variant;
+use kernels::{PoolOptions, Variant};
 use program::ir::Lane;
 use program::plan::Plan;
 use shm::{Control, TraceSegment};
@@ -15,11 +15,11 @@ use crate::memory::{Memories, View};
 use crate::protocol::Role;
 
 /// Settings of the lanes of one worker.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct LaneOptions {
     pub variant: Variant,
-    /// Compute threads.
-    pub threads: usize,
+    /// Compute threads, of each lane that computes.
+    pub pool: PoolOptions,
     pub link_bytes_per_s: Option<u64>,
     pub wait_timeout: Duration,
 }
@@ -39,14 +39,14 @@ pub unsafe fn build_lanes(
     memories: &Arc<Memories>,
     control: &Control,
     trace: &TraceSegment,
-    options: LaneOptions,
+    options: &LaneOptions,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
     let with_work = plan.lanes();
     let mut lanes = Vec::new();
     for lane in role.lanes().iter().copied().filter(|lane| with_work.contains(lane)) {
         let compute = match lane {
             Lane::CpuCompute | Lane::GpuCompute => {
-                Some(ComputeState::new(plan, options.variant, options.threads)?)
+                Some(ComputeState::new(plan, options.variant, &options.pool)?)
             }
             _ => None,
         };

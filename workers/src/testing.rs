@@ -65,7 +65,7 @@ impl InProcess {
             let memories = prepared.memories(role)?;
             // SAFETY: each role is built once and the weights are in place. Plans are compiled, or
             // keep the order of a compiled one (contract of this function).
-            let runners = unsafe { build_lanes(role, plan, &memories, control, trace, options) }?;
+            let runners = unsafe { build_lanes(role, plan, &memories, control, trace, &options) }?;
             for mut runner in runners {
                 let control = control.clone();
                 let thread = std::thread::Builder::new()

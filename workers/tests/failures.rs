@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use half::bf16;
-use kernels::Variant;
+use kernels::{PoolOptions, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::known;
 use model::ops::Op;
@@ -57,7 +57,7 @@ fn plan(dtype: Dtype) -> Plan {
 fn options() -> LaneOptions {
     LaneOptions {
         variant: Variant::best(),
-        threads: 1,
+        pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout: Duration::from_millis(300),
     }

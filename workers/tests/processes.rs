@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use kernels::Variant;
+use kernels::{PoolOptions, Variant};
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
 use model::source::dummy::DummySource;
 use model::source::{SourceError, WeightSource};
@@ -205,6 +205,8 @@ fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec
             control_bytes: control.segment().size_bytes() as u64,
             trace_capacity: TRACE_CAPACITY as u32,
             threads: 2,
+            cpus: Vec::new(),
+            spin_us: 0,
             weights: weights.clone(),
             link_bytes_per_s: link,
             wait_timeout_ms: 30_000,
@@ -263,7 +265,7 @@ fn run_group(plan: &Plan, control: &Control, group: &[Placed]) -> Vec<Outcome> {
 fn in_process(plan: Plan) -> Vec<Outcome> {
     let options = LaneOptions {
         variant: Variant::from_env().expect("a variant"),
-        threads: 1,
+        pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout: LIMIT,
     };

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use kernels::Variant;
+use kernels::{PoolOptions, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
@@ -92,7 +92,7 @@ fn every_place(
     map: &DeviceMap,
     dtype: Dtype,
     shape: (u16, u16, u16),
-    options: LaneOptions,
+    options: &LaneOptions,
     alone: &mut Option<Vec<Vec<u32>>>,
 ) -> usize {
     let run = RunShape {
@@ -142,10 +142,11 @@ fn independent(config: &ModelConfig) {
                 let mut places = 0;
                 for threads in [1, 2, 3] {
                     let wait_timeout = Duration::from_secs(60);
+                    let pool = PoolOptions::unpinned(threads);
                     let options =
-                        LaneOptions { variant, threads, link_bytes_per_s: None, wait_timeout };
+                        LaneOptions { variant, pool, link_bytes_per_s: None, wait_timeout };
                     for shape in SHAPES {
-                        places += every_place(config, &map, dtype, shape, options, &mut alone);
+                        places += every_place(config, &map, dtype, shape, &options, &mut alone);
                     }
                 }
                 assert_eq!(places, 3 * (1 + 5 + 6));

@@ -29,6 +29,11 @@ pub struct LaunchOptions {
     /// Threads of the emulated device.
     pub gpu_threads: u16,
     pub link_bytes_per_s: Option<u64>,
+    /// CPUs for compute threads in the order of preference: the cpu worker's first, then the
+    /// device's. Empty: threads are not pinned.
+    pub cpus: Vec<u32>,
+    /// Spinning between operations, where one pool has the machine for itself.
+    pub spin_us: u32,
 }
 
 /// Why the workers did not start.
@@ -184,9 +189,24 @@ fn setup(
             Role::Gpu => options.gpu_threads,
             Role::Transfer => 1,
         },
+        cpus: cpus(role, options),
+        spin_us: if role == Role::Cpu { options.spin_us } else { 0 },
         weights: options.weights.clone(),
         link_bytes_per_s: options.link_bytes_per_s,
         wait_timeout_ms: WAIT_TIMEOUT.as_millis() as u64,
+    }
+}
+
+/// CPUs of a worker's compute threads: none when there are not enough for all.
+fn cpus(role: Role, options: &LaunchOptions) -> Vec<u32> {
+    let (cpu, gpu) = (usize::from(options.cpu_threads), usize::from(options.gpu_threads));
+    if options.cpus.len() < cpu + gpu {
+        return Vec::new();
+    }
+    match role {
+        Role::Cpu => options.cpus[..cpu].to_vec(),
+        Role::Gpu => options.cpus[cpu..cpu + gpu].to_vec(),
+        Role::Transfer => Vec::new(),
     }
 }
 

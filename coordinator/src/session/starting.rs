@@ -16,6 +16,17 @@ use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
 use crate::report::trace_file::TraceFile;
 
+/// Between operations of a decode step there are microseconds; waking a thread takes longer.
+const SPIN_US: u32 = 50;
+
+/// CPUs for compute threads, one of every core first; empty where the machine cannot be read, which
+/// costs speed only.
+fn compute_cpus() -> Vec<u32> {
+    let topology = machine::Topology::read();
+    let cpus = topology.map(|topology| topology.cpus(machine::Placement::Spread));
+    cpus.unwrap_or_default().into_iter().map(|cpu| cpu as u32).collect()
+}
+
 /// Starts the workers and waits until the model is loaded.
 ///
 /// # Errors
@@ -31,6 +42,8 @@ pub(super) fn start(
         weights: opened.weights.clone(),
         cpu_threads: threads.0,
         gpu_threads: threads.1,
+        cpus: compute_cpus(),
+        spin_us: if plan.map.uses_gpu() { 0 } else { SPIN_US },
         link_bytes_per_s: match run.device {
             DeviceChoice::Emulated { link_bytes_per_s, .. } => link_bytes_per_s,
             _ => None,

@@ -2,7 +2,8 @@
 
 use bytemuck::Pod;
 use kernels::{
-    Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Unit, Variant,
+    Element, Kernels, Linear, LinearGrouped, LinearOut, Pool, PoolOptions, ScratchLimits, Unit,
+    Variant,
 };
 use model::compressed::{Grouped, WeightFormat};
 use model::config::Activation;
@@ -103,11 +104,15 @@ pub(super) fn output_region(compute: &Compute) -> Region {
 }
 
 impl ComputeState {
-    /// Kernels of `variant` with `threads` threads, and scratch for all that `plan` can ask for.
+    /// Kernels of `variant` on threads as `pool` says, and scratch for all that `plan` can ask for.
     ///
     /// # Errors
     /// The system refused to start a thread.
-    pub fn new(plan: &Plan, variant: Variant, threads: usize) -> Result<ComputeState, WorkerError> {
+    pub fn new(
+        plan: &Plan,
+        variant: Variant,
+        pool: &PoolOptions,
+    ) -> Result<ComputeState, WorkerError> {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.micro_rows().max(usize::from(shape.batch_size));
         let sequences = usize::from(shape.micro_sequences.max(shape.batch_size));
@@ -119,7 +124,11 @@ impl ComputeState {
             head_dim: config.head_dim,
         };
         Ok(ComputeState {
-            kernels: Kernels::new(variant, threads.max(1), limits).map_err(WorkerError::Thread)?,
+            kernels: Kernels::with_pool(
+                variant,
+                Pool::with_options(pool).map_err(WorkerError::Thread)?,
+                limits,
+            ),
             inverse_frequencies: config
                 .rope
                 .as_ref()
@@ -129,7 +138,7 @@ impl ComputeState {
             positions: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
-            sample: sample::SampleState::new(config.vocab_size, sequences, threads.max(1)),
+            sample: sample::SampleState::new(config.vocab_size, sequences, pool.threads),
         })
     }
 

@@ -103,7 +103,7 @@ impl Interleaved {
             let Some(role) = role else { panic!("no worker has the lane {}", lane.name()) };
             let compute = match lane {
                 Lane::CpuCompute | Lane::GpuCompute => {
-                    Some(ComputeState::new(plan, options.variant, options.threads)?)
+                    Some(ComputeState::new(plan, options.variant, &options.pool)?)
                 }
                 _ => None,
             };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kernels::Variant;
+use kernels::{PoolOptions, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
@@ -55,7 +55,7 @@ pub fn group(shape: &RunShape, vocab: usize) -> Vec<Placed> {
 pub fn options(threads: usize) -> LaneOptions {
     LaneOptions {
         variant: Variant::best(),
-        threads,
+        pool: PoolOptions::unpinned(threads),
         link_bytes_per_s: None,
         wait_timeout: Duration::from_secs(60),
     }

@@ -10,7 +10,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use case::{Case, NEW, Site, is_copy, is_signal, is_wait};
-use kernels::Variant;
+use kernels::{PoolOptions, Variant};
 use program::ir::{Lane, Phase};
 use program::plan::Plan;
 use workers::error::LaneError;
@@ -18,7 +18,12 @@ use workers::setup::LaneOptions;
 use workers::testing::{InProcess, Interleaved, Outcome, Sampled};
 
 fn options(wait_timeout: Duration) -> LaneOptions {
-    LaneOptions { variant: Variant::best(), threads: 1, link_bytes_per_s: None, wait_timeout }
+    LaneOptions {
+        variant: Variant::best(),
+        pool: PoolOptions::unpinned(1),
+        link_bytes_per_s: None,
+        wait_timeout,
+    }
 }
 
 /// Tokens, and the bits of all logits that they were drawn from, by place and step.
