@@ -35,7 +35,7 @@ def main():
             ]
             places = [place + 0.4 * index for place in range(len(batches))]
             bars = axes.bar(places, middles, 0.4, yerr=spread, color=color, capsize=2, label=who)
-            axes.bar_label(bars, fmt="%.0f", fontsize=6, padding=2)
+            axes.bar_label(bars, fmt="%.3g", fontsize=6, padding=2)
         axes.set_xticks([place + 0.2 for place in range(len(batches))], [str(batch) for batch in batches])
         axes.set_title(model, fontsize=9)
         axes.set_xlabel("batch")

@@ -2,7 +2,8 @@
 //! in the same process at the same moment (`peaks.rs`). A sample around which the machine changed is
 //! discarded and taken again.
 //!
-//!     cargo run --release -p kernels --example roofline -- [options] [part of a case's name]...
+//!     cargo run --release -p kernels --example roofline -- [options] [part of a name]...
+//!     (all parts must be in a case's name; "rows 1 " is not in "rows 16")
 //!       --threads N    default 2
 //!       --samples N    of each case, default 9
 //!       --json FILE    appends a line for each case
@@ -97,7 +98,7 @@ fn run(options: &Options) -> Result<(), String> {
         None => None,
     };
     let cases = cases::parse(cases::LIST)?;
-    let chosen = |case: &&Case| options.parts.iter().all(|part| case.name().contains(part));
+    let chosen = |case: &&Case| options.parts.iter().all(|part| (case.name() + " ").contains(part));
     println!("{} on {} threads", variant.name(), options.threads);
     Row::print_header();
     let mut rows = Vec::new();
