@@ -25,7 +25,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ("program", &["model"]),
     ("planner", &["model", "program"]),
     ("workers", &["kernels", "model", "program", "shm"]),
-    ("coordinator", &["model", "planner", "program", "shm", "workers"]),
+    ("profiler", &["kernels", "model", "program", "shm", "workers"]),
+    ("coordinator", &["machine", "model", "planner", "program", "shm", "workers"]),
 ];
 
 /// Written by tools, or in words that are not ours.

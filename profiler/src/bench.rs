@@ -1,0 +1,406 @@
+//! Hand-made plans: the buffers of true shapes, and instructions over them.
+//!
+//! A [`Bench`] makes a buffer when an instruction first needs it. Its plans differ from compiled
+//! ones in what they prove: they are free of deadlocks and races (`validate_program`), but what an
+//! operation reads is whatever lies there, since only its time matters.
+//!
+//! **KV lengths without prefill.** Prefill of such a plan only samples. Sampling sets each
+//! sequence's cached positions to its prompt's length, so decode runs behind a prompt of any length
+//! that nobody computed; [`Bench::pretend_prompts`] makes that program.
+
+use std::collections::HashMap;
+
+use model::compressed::WeightFormat;
+use model::config::{Dtype, ModelConfig};
+use model::ops::{Kv, Op, Value, align_up};
+use program::formats::{KvFormat, WeightFormats, decompressed};
+use program::ir::{
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Lane, Moved, Phase, Program,
+    Region,
+};
+use program::map::{Chunk, Device, DeviceMap, Home, PhaseMap, Schedule};
+use program::plan::{Buffer, Memory, Plan, ResidentWeights, RunShape, WeightPlacement, Weights};
+use program::step_table::{StepTableLayout, chunk_positions_max};
+
+use crate::stages::Stages;
+
+/// Identity of a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Slot {
+    Host(Weights),
+    /// Loaded once into device memory.
+    Resident(Weights),
+    /// Where copies of a blob go.
+    Streamed(Weights),
+    Wide(Weights),
+    Value(Value, Device),
+    /// Of one layer.
+    Cache(Kv, u16, Chunk, Device),
+    Table(u16),
+}
+
+/// The maxima of a bench.
+#[derive(Debug, Clone)]
+pub(crate) struct BenchShape {
+    /// With as many layers as there are copies of the layer's weights.
+    pub(crate) config: ModelConfig,
+    pub(crate) dtype: Dtype,
+    pub(crate) weights: WeightFormats,
+    pub(crate) kv: KvFormat,
+    pub(crate) batches: u16,
+    pub(crate) batch_size: u16,
+    /// Sequences that one micro-batch of prefill has.
+    pub(crate) micro_sequences: u16,
+    pub(crate) max_prompt: u32,
+    pub(crate) max_new: u32,
+    /// Parts of split attention.
+    pub(crate) chunks: u16,
+    /// Whether there is a device.
+    pub(crate) device: bool,
+}
+
+impl BenchShape {
+    fn max_context(&self) -> u32 {
+        self.max_prompt + self.max_new
+    }
+
+    fn rows_max(&self) -> usize {
+        let micro = usize::from(self.micro_sequences) * self.max_prompt as usize;
+        micro.max(usize::from(self.batch_size))
+    }
+}
+
+/// Builds one plan; see the module header.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    shape: BenchShape,
+    buffers: Vec<Buffer>,
+    ends: HashMap<Memory, u64>,
+    slots: HashMap<Slot, BufferId>,
+    placed: Vec<WeightPlacement>,
+    resident: Vec<ResidentWeights>,
+}
+
+impl Bench {
+    pub(crate) fn new(shape: BenchShape) -> Bench {
+        let mut bench = Bench {
+            shape,
+            buffers: Vec::new(),
+            ends: HashMap::new(),
+            slots: HashMap::new(),
+            placed: Vec::new(),
+            resident: Vec::new(),
+        };
+        // Buffers of no bytes, so that tables have ids like everything else.
+        for batch in 0..bench.shape.batches {
+            bench.slot(Slot::Table(batch));
+        }
+        bench
+    }
+
+    pub(crate) fn shape(&self) -> &BenchShape {
+        &self.shape
+    }
+
+    fn slot(&mut self, slot: Slot) -> BufferId {
+        if let Some(id) = self.slots.get(&slot) {
+            return *id;
+        }
+        let (memory, size_bytes) = self.place(slot);
+        let end = self.ends.entry(memory).or_insert(0);
+        let size_bytes = align_up(size_bytes) as u64;
+        let id = BufferId(self.buffers.len() as u32);
+        let name = format!("bench.{slot:?}").to_lowercase();
+        let offset_bytes = if memory == Memory::Control { 0 } else { *end };
+        self.buffers.push(Buffer { name, memory, offset_bytes, size_bytes });
+        *end += size_bytes;
+        self.slots.insert(slot, id);
+        match slot {
+            Slot::Host(weights) => self.placed.push(WeightPlacement { buffer: id, weights }),
+            Slot::Resident(weights) => {
+                let from = self.host(weights);
+                self.resident.push(ResidentWeights { from, to: id });
+            }
+            _ => {}
+        }
+        id
+    }
+
+    /// The host's copy; the head of a tied model is the embedding.
+    fn host(&mut self, weights: Weights) -> BufferId {
+        let tied = weights == Weights::Head && self.shape.config.tied_embeddings;
+        self.slot(Slot::Host(if tied { Weights::Embedding } else { weights }))
+    }
+
+    fn place(&self, slot: Slot) -> (Memory, usize) {
+        let BenchShape { config, dtype, kv, .. } = &self.shape;
+        let host = |device, memory| if device == Device::Cpu { memory } else { Memory::Device };
+        match slot {
+            Slot::Host(weights) => (Memory::HostWeights, self.blob_bytes(weights, false)),
+            Slot::Resident(weights) | Slot::Streamed(weights) => {
+                (Memory::Device, self.blob_bytes(weights, false))
+            }
+            Slot::Wide(weights) => (Memory::Device, self.blob_bytes(weights, true)),
+            Slot::Value(value, device) => {
+                let elements = match value.row_elements(config) {
+                    Some(elements) => self.shape.rows_max() * elements,
+                    None => {
+                        usize::from(self.shape.batch_size)
+                            * config.num_heads
+                            * self.shape.max_context() as usize
+                    }
+                };
+                let bytes = elements * value.element_bytes(*dtype);
+                (host(device, Memory::HostActivations), bytes)
+            }
+            Slot::Cache(_, _, chunk, device) => {
+                let pairs = chunk_positions_max(
+                    u64::from(self.shape.batch_size),
+                    u64::from(self.shape.max_context()),
+                    config.num_kv_heads as u64,
+                    u64::from(chunk.of),
+                );
+                let bytes = pairs as usize * kv.position_bytes(config.head_dim, *dtype);
+                (host(device, Memory::HostKv), bytes)
+            }
+            Slot::Table(_) => (Memory::Control, 0),
+        }
+    }
+
+    fn format(&self, weights: Weights) -> WeightFormat {
+        self.shape.weights.of(&self.shape.config, weights)
+    }
+
+    fn blob_bytes(&self, weights: Weights, wide: bool) -> usize {
+        let format = match decompressed(self.format(weights)) {
+            Some(grouped) if wide => WeightFormat::Grouped(grouped),
+            _ => self.format(weights),
+        };
+        weights.size_bytes(&self.shape.config, self.shape.dtype, format)
+    }
+
+    fn table(&mut self, batch: u16) -> Region {
+        Region::whole(self.slot(Slot::Table(batch)))
+    }
+
+    fn value(&mut self, value: Value, device: Device, chunk: Option<Chunk>) -> Region {
+        let split = matches!(value, Value::Scores | Value::Probabilities | Value::Attended);
+        let buffer = self.slot(Slot::Value(value, device));
+        Region { buffer, chunk: chunk.filter(|_| split) }
+    }
+
+    /// An operation on a device, for one batch (decode) or micro-batch (prefill). On the device its
+    /// weights are resident, or what `decompress` makes of them.
+    pub(crate) fn compute(
+        &mut self,
+        phase: Phase,
+        device: Device,
+        op: Op,
+        layer: Option<u16>,
+        chunk: Option<Chunk>,
+        at: (u16, u16),
+    ) -> Instruction {
+        let inputs = op.reads().iter().map(|value| self.value(*value, device, chunk)).collect();
+        let kinds = if phase == Phase::Decode { op.caches() } else { &[] };
+        let part = chunk.unwrap_or(Chunk::WHOLE);
+        let caches = kinds
+            .iter()
+            .map(|kv| Region::whole(self.slot(Slot::Cache(*kv, layer.unwrap_or(0), part, device))))
+            .collect();
+        let mut blobs = Vec::new();
+        if op.weights(&self.shape.config).is_some() {
+            blobs.push(Weights::of(op, layer));
+        }
+        if op == Op::Embed && self.shape.config.rope.is_none() {
+            blobs.push(Weights::Positions);
+        }
+        let weights = blobs.into_iter().map(|blob| self.weights_on(device, blob)).collect();
+        let output = op.writes().map(|value| self.value(value, device, chunk));
+        let (batch, micro) = at;
+        let at = At { layer, batch, micro };
+        let table = self.table(batch);
+        Instruction::Compute(Compute { op, at, chunk, inputs, caches, weights, output, table })
+    }
+
+    fn weights_on(&mut self, device: Device, blob: Weights) -> Region {
+        Region::whole(match device {
+            Device::Cpu => self.host(blob),
+            Device::Gpu if decompressed(self.format(blob)).is_some() => self.slot(Slot::Wide(blob)),
+            Device::Gpu => self.slot(Slot::Resident(blob)),
+        })
+    }
+
+    /// A blob from the host to a slot of its own.
+    pub(crate) fn copy_weights(&mut self, op: Op, layer: Option<u16>) -> Instruction {
+        let blob = Weights::of(op, layer);
+        let from = Region::whole(self.host(blob));
+        let to = Region::whole(self.slot(Slot::Streamed(blob)));
+        let at = At { layer, batch: 0, micro: 0 };
+        let moved = Moved::Weights(op);
+        Instruction::Copy(Copy { moved, at, chunk: None, from, to, table: None })
+    }
+
+    /// A blob that lies in its slot, widened; `None` for a form that the device reads as it is.
+    pub(crate) fn decompress(&mut self, op: Op, layer: u16) -> Option<Instruction> {
+        let blob = Weights::Layer { layer, op };
+        decompressed(self.format(blob))?;
+        let at = At { layer: Some(layer), batch: 0, micro: 0 };
+        let from = Region::whole(self.slot(Slot::Streamed(blob)));
+        let to = Region::whole(self.slot(Slot::Wide(blob)));
+        Some(Instruction::Decompress(Decompress { op, at, from, to }))
+    }
+
+    /// The active rows of a value, or of a chunk of it, to the other side.
+    pub(crate) fn copy_value(
+        &mut self,
+        value: Value,
+        chunk: Option<Chunk>,
+        to: Device,
+    ) -> Instruction {
+        let other = if to == Device::Cpu { Device::Gpu } else { Device::Cpu };
+        Instruction::Copy(Copy {
+            moved: Moved::Value(value),
+            at: At { layer: Some(0), batch: 0, micro: 0 },
+            chunk,
+            from: self.value(value, other, chunk),
+            to: self.value(value, to, chunk),
+            table: Some(self.table(0)),
+        })
+    }
+
+    /// The cached positions of a part of the cache, from the host to the device.
+    pub(crate) fn copy_cache(&mut self, kv: Kv, layer: u16, chunk: Chunk) -> Instruction {
+        Instruction::Copy(Copy {
+            moved: Moved::Cache(kv),
+            at: At { layer: Some(layer), batch: 0, micro: 0 },
+            chunk: Some(chunk),
+            from: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, Device::Cpu))),
+            to: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, Device::Gpu))),
+            table: Some(self.table(0)),
+        })
+    }
+
+    /// Fresh rows of a device into its part of the cache.
+    pub(crate) fn append(
+        &mut self,
+        kv: Kv,
+        layer: u16,
+        chunk: Chunk,
+        device: Device,
+    ) -> Instruction {
+        let value = if kv == Kv::K { Value::Key } else { Value::Value };
+        Instruction::Append(Append {
+            kv,
+            at: At { layer: Some(layer), batch: 0, micro: 0 },
+            chunk,
+            from: self.value(value, device, None),
+            to: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, device))),
+            table: self.table(0),
+        })
+    }
+
+    /// Sampling of one batch or micro-batch: the end of a step.
+    pub(crate) fn sample(&mut self, phase: Phase, device: Device, at: (u16, u16)) -> Instruction {
+        self.compute(phase, device, Op::Sample, None, None, at)
+    }
+
+    /// Prefill that computes nothing; see the module header.
+    pub(crate) fn pretend_prompts(&mut self, device: Device) -> Stages {
+        let micros = self.shape.batch_size.div_ceil(self.shape.micro_sequences);
+        let mut stages = Stages::default();
+        let samples =
+            (0..micros).map(|micro| self.sample(Phase::Prefill, device, (0, micro))).collect();
+        stages.then(compute_lane(device), samples);
+        stages
+    }
+
+    /// Bytes that a copy of weights moves; 0 of anything else.
+    pub(crate) fn copied_bytes(&self, instruction: &Instruction) -> u64 {
+        match instruction {
+            Instruction::Copy(Copy { moved: Moved::Weights(op), at, .. }) => {
+                self.blob_bytes(Weights::of(*op, at.layer), false) as u64
+            }
+            _ => 0,
+        }
+    }
+
+    /// A plan without programs, to tell the keys of instructions by.
+    pub(crate) fn peek(&self) -> Plan {
+        Bench::new(self.shape.clone()).plan(Stages::default(), Stages::default())
+    }
+
+    /// The plan of two programs.
+    pub(crate) fn plan(self, prefill: Stages, decode: Stages) -> Plan {
+        let program = |phase, stages: Stages| Program { phase, lanes: stages.into_lanes() };
+        let BenchShape { config, dtype, weights, kv, device, .. } = &self.shape;
+        let max_context = self.shape.max_context();
+        let shape = RunShape {
+            batches: self.shape.batches,
+            batch_size: self.shape.batch_size,
+            max_prompt: self.shape.max_prompt,
+            max_context,
+            max_new: self.shape.max_new,
+            micro_sequences: self.shape.micro_sequences,
+            dtype: *dtype,
+        };
+        let table = StepTableLayout {
+            batches: u32::from(self.shape.batches),
+            batch_size: u32::from(self.shape.batch_size),
+            max_prompt: self.shape.max_prompt,
+            max_new: self.shape.max_new,
+            chunks: u32::from(self.shape.chunks),
+        };
+        Plan {
+            map: map(config, weights.clone(), *kv, *device),
+            config: config.clone(),
+            shape,
+            table,
+            buffers: self.buffers,
+            weights: self.placed,
+            resident: self.resident,
+            prefill: program(Phase::Prefill, prefill),
+            decode: program(Phase::Decode, decode),
+        }
+    }
+}
+
+/// The lane of a device's operations.
+pub(crate) const fn compute_lane(device: Device) -> Lane {
+    match device {
+        Device::Cpu => Lane::CpuCompute,
+        Device::Gpu => Lane::GpuCompute,
+    }
+}
+
+/// A map that says no more than whether there is a device, and the forms; hand-made programs place
+/// the rest themselves.
+fn map(
+    config: &ModelConfig,
+    weight_formats: WeightFormats,
+    kv_format: KvFormat,
+    device: bool,
+) -> DeviceMap {
+    let head = if device { Device::Gpu } else { Device::Cpu };
+    let phase = PhaseMap {
+        embed: Device::Cpu,
+        layers: vec![vec![Device::Cpu; config.layer_ops().len()]; config.num_layers],
+        final_norm: head,
+        head,
+    };
+    DeviceMap {
+        policy: "profile".to_owned(),
+        chunking: None,
+        prefill: phase.clone(),
+        decode: phase,
+        weights: vec![vec![Home::Host; config.layer_ops().len()]; config.num_layers],
+        outer_weights: Home::Host,
+        kv: Vec::new(),
+        fuse_attention: true,
+        weight_slots: 1,
+        kv_slots: 1,
+        prefill_hidden: Home::Host,
+        weight_formats,
+        kv_format,
+        schedule: Schedule::default(),
+    }
+}

@@ -1,0 +1,208 @@
+//! Profiles on disk: one readable file per thing profiled, replaced as a whole.
+//!
+//! A file is written beside its place under another name, synced, and renamed; so whoever dies at
+//! any instant leaves the earlier file or the new one, never a part. A file that was torn or edited
+//! all the same is refused with a reason and made anew. The checksum covers the measurements; the
+//! fingerprint needs none, since any change of it is found, and named, by comparing it.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::fingerprint::Fingerprint;
+use crate::profile::{Measurements, Profile, VERSION};
+
+/// Why a cached profile is not used.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejected {
+    #[error("there is no profile of this yet")]
+    Missing,
+    #[error("the cached profile {} cannot be read: {source}", .path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    #[error("the cached profile {} is damaged: {reason}", .path.display())]
+    Damaged { path: PathBuf, reason: String },
+    #[error(
+        "the cached profile {} has version {found}, this program writes version {VERSION}",
+        .path.display()
+    )]
+    Version { path: PathBuf, found: u64 },
+    #[error("the machine or what is profiled has changed: {}", .differences.join("; "))]
+    Changed { differences: Vec<String> },
+    #[error("a new profile was asked for")]
+    Forced,
+}
+
+/// Why a profile could not be kept.
+#[derive(Debug, thiserror::Error)]
+#[error("The profile could not be written to {}: {source}", .path.display())]
+pub struct StoreError {
+    pub path: PathBuf,
+    pub source: io::Error,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Envelope {
+    version: u32,
+    fingerprint: Fingerprint,
+    /// SHA-256 of `measurements` as compact JSON.
+    checksum: String,
+    measurements: Value,
+}
+
+/// A step of writing a file, before which a test may fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Create,
+    Write,
+    Sync,
+    Rename,
+    SyncDirectory,
+}
+
+/// A directory of profiles.
+#[derive(Debug, Clone)]
+pub struct Cache {
+    directory: PathBuf,
+}
+
+impl Cache {
+    /// The profiles below `directory`, which need not exist yet.
+    pub fn new(directory: impl Into<PathBuf>) -> Cache {
+        Cache { directory: directory.into() }
+    }
+
+    /// The user's: `$XDG_CACHE_HOME/tandem` or `~/.cache/tandem`; `None` without a home.
+    pub fn of_user() -> Option<Cache> {
+        let absolute = |name: &str| {
+            std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+        Some(Cache::new(base.join("tandem")))
+    }
+
+    /// Where the profile of this fingerprint lies.
+    pub fn path(&self, fingerprint: &Fingerprint) -> PathBuf {
+        self.directory.join(format!("profile-{}.json", fingerprint.key()))
+    }
+
+    /// The profile that is valid for `fingerprint`.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn load(&self, fingerprint: &Fingerprint) -> Result<Profile, Rejected> {
+        let path = self.path(fingerprint);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Rejected::Missing),
+            Err(source) => return Err(Rejected::Unreadable { path, source }),
+        };
+        let damaged = |reason: String| Rejected::Damaged { path: path.clone(), reason };
+        let value: Value = serde_json::from_str(&text)
+            .map_err(|error| damaged(format!("it is not whole JSON ({error})")))?;
+        match value.get("version").and_then(Value::as_u64) {
+            Some(found) if found == u64::from(VERSION) => {}
+            Some(found) => return Err(Rejected::Version { path, found }),
+            None => return Err(damaged("it has no version".to_owned())),
+        }
+        let envelope: Envelope = serde_json::from_value(value)
+            .map_err(|error| damaged(format!("it is no profile ({error})")))?;
+        let differences = envelope.fingerprint.differences(fingerprint);
+        if !differences.is_empty() {
+            return Err(Rejected::Changed { differences });
+        }
+        if checksum(&envelope.measurements) != envelope.checksum {
+            return Err(damaged("its measurements do not match their checksum".to_owned()));
+        }
+        let measurements: Measurements = serde_json::from_value(envelope.measurements)
+            .map_err(|error| damaged(format!("its measurements are incomplete ({error})")))?;
+        Ok(Profile { fingerprint: envelope.fingerprint, measurements })
+    }
+
+    /// Keeps a profile, in place of the earlier one.
+    ///
+    /// # Errors
+    /// A directory or file that cannot be written; the earlier profile is then still there.
+    pub fn store(&self, profile: &Profile) -> Result<PathBuf, StoreError> {
+        self.store_with(profile, &mut |_| Ok(()))
+    }
+
+    fn store_with(
+        &self,
+        profile: &Profile,
+        before: &mut dyn FnMut(Step) -> io::Result<()>,
+    ) -> Result<PathBuf, StoreError> {
+        let path = self.path(&profile.fingerprint);
+        let temporary = path.with_extension(format!("json.{}", std::process::id()));
+        let written = self.replace(profile, &path, &temporary, before);
+        match written {
+            Ok(()) => Ok(path),
+            Err(source) => {
+                // A part under another name is no profile, only litter.
+                let _ = fs::remove_file(&temporary);
+                Err(StoreError { path, source })
+            }
+        }
+    }
+
+    fn replace(
+        &self,
+        profile: &Profile,
+        path: &Path,
+        temporary: &Path,
+        before: &mut dyn FnMut(Step) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let text = encode(profile)?;
+        fs::create_dir_all(&self.directory)?;
+        self.remove_litter();
+        before(Step::Create)?;
+        let mut file = File::create(temporary)?;
+        let (first, second) = text.as_bytes().split_at(text.len() / 2);
+        file.write_all(first)?;
+        before(Step::Write)?;
+        file.write_all(second)?;
+        before(Step::Sync)?;
+        file.sync_all()?;
+        before(Step::Rename)?;
+        fs::rename(temporary, path)?;
+        before(Step::SyncDirectory)?;
+        File::open(&self.directory)?.sync_all()
+    }
+
+    /// Removes the unfinished files of processes that are gone.
+    fn remove_litter(&self) {
+        let Ok(entries) = fs::read_dir(&self.directory) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let owner = name.to_str().and_then(|name| {
+                let (_, pid) = name.strip_prefix("profile-")?.split_once(".json.")?;
+                pid.parse::<u32>().ok()
+            });
+            if owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+fn encode(profile: &Profile) -> io::Result<String> {
+    let measurements = serde_json::to_value(&profile.measurements)?;
+    let envelope = Envelope {
+        version: VERSION,
+        fingerprint: profile.fingerprint.clone(),
+        checksum: checksum(&measurements),
+        measurements,
+    };
+    Ok(serde_json::to_string_pretty(&envelope)? + "\n")
+}
+
+/// Of a value, not of its text: indentation may change.
+fn checksum(value: &Value) -> String {
+    Sha256::digest(value.to_string()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

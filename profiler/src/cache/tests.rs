@@ -1,0 +1,179 @@
+use std::collections::BTreeMap;
+
+use program::ir::Lane;
+
+use super::*;
+use crate::key::{Key, Point, Work};
+use crate::profile::{Measured, Overhead};
+use crate::request::Threads;
+use crate::stat::Stat;
+
+fn profile(link: &str, median_ns: f64) -> Profile {
+    let fields = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+    let time = Stat {
+        median_ns,
+        mean_ns: 2.5,
+        min_ns: 0.1,
+        max_ns: 1e9,
+        deviation_ns: 0.0,
+        samples: 3,
+        outliers: 1,
+    };
+    let work = Work::CopyValue { value: model::ops::Value::Hidden, chunk: None };
+    let key = Key { lane: Lane::D2h, phase: None, work };
+    let measured = Measured {
+        key,
+        point: Point { rows: 4, positions: 0 },
+        beside: vec![Lane::CpuCompute],
+        time,
+    };
+    Profile {
+        fingerprint: Fingerprint {
+            machine: fields("PCIe link", link),
+            profiled: fields("batch", "4"),
+        },
+        measurements: Measurements {
+            threads: Threads { cpu: 1, gpu: 1 },
+            work: vec![measured],
+            sweep: Vec::new(),
+            overhead: Overhead { wake: Some(time), empty_span: None, between_spans: None },
+            took_ms: 12,
+        },
+    }
+}
+
+fn folder() -> (tempfile::TempDir, Cache) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = Cache::new(folder.path().join("not/yet/there"));
+    (folder, cache)
+}
+
+#[test]
+fn a_profile_comes_back_as_it_was() {
+    let (_folder, cache) = folder();
+    let wanted = profile("x16", 1234.5678901234567);
+    assert!(matches!(cache.load(&wanted.fingerprint), Err(Rejected::Missing)));
+    let path = cache.store(&wanted).expect("it is written");
+    assert_eq!(cache.load(&wanted.fingerprint).expect("it is read"), wanted);
+    let text = fs::read_to_string(&path).expect("text");
+    assert!(text.contains("\"PCIe link\": \"x16\""), "readable: {text}");
+    // Another indentation is the same profile.
+    let value: Value = serde_json::from_str(&text).expect("JSON");
+    fs::write(&path, value.to_string()).expect("a file");
+    assert_eq!(cache.load(&wanted.fingerprint).expect("it is read"), wanted);
+}
+
+#[test]
+fn a_torn_file_is_refused_wherever_it_ends() {
+    let (_folder, cache) = folder();
+    let wanted = profile("x16", 5.5);
+    let path = cache.store(&wanted).expect("it is written");
+    let text = fs::read_to_string(&path).expect("text");
+    let whole = text.trim_end().len();
+    for end in 0..whole {
+        fs::write(&path, &text[..end]).expect("a file");
+        let found = cache.load(&wanted.fingerprint);
+        assert!(matches!(found, Err(Rejected::Damaged { .. })), "{end} of {whole}: {found:?}");
+    }
+}
+
+#[test]
+fn edited_measurements_are_refused() {
+    let (_folder, cache) = folder();
+    let wanted = profile("x16", 77.25);
+    let path = cache.store(&wanted).expect("it is written");
+    let text = fs::read_to_string(&path).expect("text");
+    for (from, to) in
+        [("77.25", "17.25"), ("\"samples\": 3", "\"samples\": 4"), ("D2h", "H2dWeights")]
+    {
+        assert!(text.contains(from), "{from}");
+        fs::write(&path, text.replacen(from, to, 1)).expect("a file");
+        let error = cache.load(&wanted.fingerprint).expect_err("it was edited");
+        assert!(error.to_string().contains("checksum"), "{error}");
+    }
+}
+
+#[test]
+fn an_edited_fingerprint_names_the_field() {
+    let (_folder, cache) = folder();
+    let wanted = profile("x16", 1.0);
+    let path = cache.store(&wanted).expect("it is written");
+    let text = fs::read_to_string(&path).expect("text").replace("x16", "x8");
+    fs::write(&path, text).expect("a file");
+    match cache.load(&wanted.fingerprint) {
+        Err(Rejected::Changed { differences }) => {
+            assert_eq!(differences, ["PCIe link x8 -> x16"]);
+        }
+        other => panic!("{other:?}"),
+    }
+    // So does a machine that has changed since.
+    cache.store(&wanted).expect("it is written");
+    let error = cache.load(&profile("x8", 1.0).fingerprint).expect_err("it has changed");
+    assert!(error.to_string().contains("PCIe link x16 -> x8"), "{error}");
+}
+
+#[test]
+fn another_version_is_refused() {
+    let (_folder, cache) = folder();
+    let wanted = profile("x16", 1.0);
+    let path = cache.store(&wanted).expect("it is written");
+    let text = fs::read_to_string(&path).expect("text");
+    let now = format!("\"version\": {VERSION}");
+    assert!(text.contains(&now));
+    fs::write(&path, text.replacen(&now, "\"version\": 999", 1)).expect("a file");
+    let found = cache.load(&wanted.fingerprint);
+    assert!(matches!(found, Err(Rejected::Version { found: 999, .. })), "{found:?}");
+    fs::write(&path, text.replacen(&now, "\"edition\": 1", 1)).expect("a file");
+    let found = cache.load(&wanted.fingerprint);
+    assert!(matches!(found, Err(Rejected::Damaged { .. })), "{found:?}");
+}
+
+#[test]
+fn dying_at_any_step_leaves_the_old_profile_or_the_new() {
+    let (_folder, cache) = folder();
+    let (old, new) = (profile("x16", 1.0), profile("x16", 2.0));
+    for died in [Step::Create, Step::Write, Step::Sync, Step::Rename, Step::SyncDirectory] {
+        cache.store(&old).expect("it is written");
+        // A process that dies cleans up nothing: the panic leaves the part where it is.
+        let attempt = std::panic::catch_unwind(|| {
+            cache.store_with(&new, &mut |step| {
+                if step == died {
+                    std::panic::resume_unwind(Box::new("killed"));
+                }
+                Ok(())
+            })
+        });
+        assert!(attempt.is_err(), "{died:?} is a step of writing");
+        let expected = if died == Step::SyncDirectory { &new } else { &old };
+        let found = cache.load(&old.fingerprint).expect("a valid profile");
+        assert_eq!(&found, expected, "killed before {died:?}");
+    }
+}
+
+#[test]
+fn a_failed_write_keeps_the_old_profile_and_leaves_no_litter() {
+    let (_folder, cache) = folder();
+    let (old, new) = (profile("x16", 1.0), profile("x16", 2.0));
+    for failing in [Step::Create, Step::Write, Step::Sync, Step::Rename] {
+        cache.store(&old).expect("it is written");
+        let full = |step| {
+            if step == failing { Err(io::Error::other("no space left")) } else { Ok(()) }
+        };
+        let error = cache.store_with(&new, &mut { full }).expect_err("it fails");
+        assert!(error.to_string().contains("no space left"), "{error}");
+        assert_eq!(cache.load(&old.fingerprint).expect("a valid profile"), old);
+        assert_eq!(fs::read_dir(&cache.directory).expect("a folder").count(), 1);
+    }
+}
+
+#[test]
+fn parts_that_a_dead_process_left_are_removed() {
+    let (_folder, cache) = folder();
+    let wanted = profile("x16", 1.0);
+    let path = cache.store(&wanted).expect("it is written");
+    // No process has such a number.
+    let litter = path.with_extension("json.4294967295");
+    fs::write(&litter, "half").expect("a file");
+    cache.store(&wanted).expect("it is written");
+    assert!(!litter.exists());
+}

@@ -1,0 +1,298 @@
+//! The measured machine as the simulator's costs, for any plan of the profiled model.
+//!
+//! All sequences are taken to be as long as the workload says, and all batches full. An
+//! instruction's work is its median alone, interpolated over rows and KV length. Contention:
+//! `rate` is asked by lane only, so it is the lane's average over all work that was measured both
+//! alone and beside the same lanes, each operation counting with its time;
+//! [`ProfileCosts::rate_of`] has it by instruction, for whoever knows which one runs.
+//!
+//! Some costs are derived where they were not measured. Head and sampling of a large vocabulary were
+//! measured on a part of it, and take their share. Copies of the outer weights take their
+//! bytes at the speed of the measured blob nearest in size; sampling costs on one device what it
+//! costs on the other; and a set of lanes that was not measured slows as the worst of its measured
+//! parts does.
+
+use std::collections::HashMap;
+
+use model::ops::{Op, Value};
+use program::ir::{Instruction, Lane, Phase, Program};
+use program::plan::{Plan, Weights};
+use program::simulate::{Costs, LaneSet, Place};
+
+use crate::key::{Extent, Key, Work};
+use crate::profile::Profile;
+use crate::recorder::HEAVY;
+use crate::request::VOCABULARY_MAX;
+use crate::surface::Surface;
+
+/// An instruction that was not profiled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "The profile has no measurement of {what} on {}; profile the machine for this model, its forms and its chunks.",
+    .lane.name()
+)]
+pub struct Unpriced {
+    pub what: String,
+    pub lane: Lane,
+}
+
+/// How long a run's sequences are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workload {
+    /// Positions of each prompt; decode step `s` (from 0) reads as many and `s` more.
+    pub prompt_len: u32,
+}
+
+/// Rate beside a set of lanes.
+type Rates = Vec<(LaneSet, f64)>;
+
+#[derive(Debug, Clone, Copy)]
+struct Price {
+    /// Index of the surface.
+    surface: usize,
+    key: Key,
+    phase: Phase,
+    sequences: u32,
+    factor: f64,
+}
+
+/// Costs of one plan; see the module header.
+#[derive(Debug, Clone)]
+pub struct ProfileCosts {
+    prices: HashMap<Place, Price>,
+    surfaces: Vec<Surface>,
+    rates: HashMap<Lane, Rates>,
+    rates_of: HashMap<Key, Rates>,
+    prompt_len: u32,
+    wake_ns: f64,
+}
+
+impl ProfileCosts {
+    /// The costs of every instruction of `plan`.
+    ///
+    /// # Errors
+    /// The first instruction that the profile says nothing of.
+    pub fn new(
+        profile: &Profile,
+        plan: &Plan,
+        workload: Workload,
+    ) -> Result<ProfileCosts, Unpriced> {
+        let book = Book::of(profile);
+        let mut prices = HashMap::new();
+        for program in [&plan.prefill, &plan.decode] {
+            price_program(&book, plan, program, &mut prices)?;
+        }
+        let (rates, rates_of) = contention(profile);
+        Ok(ProfileCosts {
+            prices,
+            surfaces: book.surfaces,
+            rates,
+            rates_of,
+            prompt_len: workload.prompt_len,
+            wake_ns: profile.measurements.overhead.wake.map_or(0.0, |wake| wake.median_ns),
+        })
+    }
+
+    /// Like `Costs::rate`, for the instruction that the lane is inside of.
+    ///
+    /// # Panics
+    /// For an instruction of another plan.
+    pub fn rate_of(&self, place: Place, busy: LaneSet) -> f64 {
+        let key = &self.prices[&place].key;
+        let whole = self.rates_of.get(key).or_else(|| self.rates_of.get(&without_chunk(key)));
+        let own = whole.and_then(|rates| find(rates, place.lane, busy));
+        own.unwrap_or_else(|| self.rate(place.lane, busy))
+    }
+}
+
+impl Costs for ProfileCosts {
+    /// # Panics
+    /// For an instruction of another plan.
+    fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
+        let price = &self.prices[&place];
+        let positions = match price.phase {
+            Phase::Prefill => self.prompt_len,
+            Phase::Decode => self.prompt_len + step,
+        };
+        let point = price.key.point(price.phase, Extent { sequences: price.sequences, positions });
+        let found = self.surfaces[price.surface].at(point.rows.into(), point.positions.into());
+        price.factor * found.unwrap_or(0.0)
+    }
+
+    fn rate(&self, lane: Lane, busy: LaneSet) -> f64 {
+        self.rates.get(&lane).and_then(|rates| find(rates, lane, busy)).unwrap_or(1.0)
+    }
+
+    fn wake_ns(&self) -> f64 {
+        self.wake_ns
+    }
+}
+
+/// All surfaces of a profile, by key.
+struct Book {
+    surfaces: Vec<Surface>,
+    index: HashMap<Key, usize>,
+}
+
+impl Book {
+    fn of(profile: &Profile) -> Book {
+        let mut points: Vec<Vec<(u32, u32, f64)>> = Vec::new();
+        let mut index = HashMap::new();
+        for measured in profile.measurements.work.iter().filter(|m| m.beside.is_empty()) {
+            let place = *index.entry(measured.key).or_insert_with(|| {
+                points.push(Vec::new());
+                points.len() - 1
+            });
+            let (rows, positions) = (measured.point.rows, measured.point.positions);
+            points[place].push((rows, positions, measured.time.median_ns));
+        }
+        Book { surfaces: points.into_iter().map(Surface::of).collect(), index }
+    }
+
+    /// The surface of a key and what to multiply it by.
+    fn find(&self, plan: &Plan, key: &Key) -> Option<(usize, f64)> {
+        if let Some(surface) = self.index.get(key) {
+            return Some((*surface, vocabulary_factor(plan, key)));
+        }
+        match key.work {
+            Work::Compute { op: Op::Sample, .. } => {
+                let other = match key.lane {
+                    Lane::CpuCompute => Lane::GpuCompute,
+                    _ => Lane::CpuCompute,
+                };
+                let surface = self.index.get(&Key { lane: other, ..*key })?;
+                Some((*surface, vocabulary_factor(plan, key)))
+            }
+            Work::CopyWeights { op: op @ (Op::Head | Op::FinalNorm), .. } => {
+                self.nearest_blob(plan, key, op)
+            }
+            _ => None,
+        }
+    }
+
+    fn nearest_blob(&self, plan: &Plan, key: &Key, op: Op) -> Option<(usize, f64)> {
+        let (config, dtype) = (&plan.config, plan.shape.dtype);
+        let format = plan.map.weight_formats.of(config, Weights::of(op, None));
+        let bytes = op.weight_bytes_in(config, dtype, format) as f64;
+        let measured = self.index.iter().filter_map(|(other, surface)| match other.work {
+            Work::CopyWeights { op, weights } if other.lane == key.lane => {
+                Some((op.weight_bytes_in(config, dtype, weights) as f64, *surface))
+            }
+            _ => None,
+        });
+        let distance = |other: f64| (other / bytes).ln().abs();
+        let (other, surface) = measured
+            .filter(|(other, _)| *other > 0.0)
+            .min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)).then(a.1.cmp(&b.1)))?;
+        Some((surface, bytes / other))
+    }
+}
+
+/// Head, logits and sampling were measured on a part of a large vocabulary; they grow with it.
+fn vocabulary_factor(plan: &Plan, key: &Key) -> f64 {
+    let vocabulary = plan.config.vocab_size;
+    match key.work {
+        Work::Compute { op: Op::Head | Op::Sample, .. }
+        | Work::CopyValue { value: Value::Logits, .. } => {
+            vocabulary as f64 / vocabulary.clamp(1, VOCABULARY_MAX) as f64
+        }
+        _ => 1.0,
+    }
+}
+
+fn price_program(
+    book: &Book,
+    plan: &Plan,
+    program: &Program,
+    prices: &mut HashMap<Place, Price>,
+) -> Result<(), Unpriced> {
+    let (phase, shape) = (program.phase, &plan.shape);
+    for list in &program.lanes {
+        for (index, instruction) in list.instructions.iter().enumerate() {
+            let (Some(key), Some(at)) =
+                (Key::of(plan, phase, list.lane, instruction), instruction.at())
+            else {
+                continue;
+            };
+            let Some((surface, factor)) = book.find(plan, &key) else {
+                let what = format!("{:?}", key.work).to_lowercase();
+                return Err(Unpriced { what, lane: list.lane });
+            };
+            let sequences = match phase {
+                Phase::Decode => shape.batch_size,
+                // The last micro-batch may be smaller.
+                Phase::Prefill => shape
+                    .micro_sequences
+                    .min(shape.batch_size.saturating_sub(at.micro * shape.micro_sequences)),
+            };
+            let place = Place { phase, lane: list.lane, instruction: index as u32 };
+            let sequences = sequences.into();
+            prices.insert(place, Price { surface, key, phase, sequences, factor });
+        }
+    }
+    Ok(())
+}
+
+fn without_chunk(key: &Key) -> Key {
+    let mut key = *key;
+    match &mut key.work {
+        Work::Compute { chunk, .. }
+        | Work::CopyValue { chunk, .. }
+        | Work::CopyCache { chunk, .. }
+        | Work::Append { chunk, .. } => *chunk = None,
+        Work::CopyWeights { .. } | Work::Decompress { .. } => {}
+    }
+    key
+}
+
+/// Rates of each lane, and of each kind of work, beside every set of lanes that was measured. Beside
+/// others the mean counts: where more lanes are busy than there are cores, a span has a core to
+/// itself or shares one, and the median would be the one or the other.
+fn contention(profile: &Profile) -> (HashMap<Lane, Rates>, HashMap<Key, Rates>) {
+    let work = &profile.measurements.work;
+    let alone: HashMap<_, f64> = work
+        .iter()
+        .filter(|measured| measured.beside.is_empty())
+        .map(|measured| ((measured.key, measured.point), measured.time.median_ns))
+        .collect();
+    let mut sums: HashMap<(Lane, LaneSet), (f64, f64)> = HashMap::new();
+    let mut by_key: HashMap<Key, HashMap<LaneSet, (f64, f64)>> = HashMap::new();
+    for measured in work.iter().filter(|measured| !measured.beside.is_empty()) {
+        let Some(alone_ns) = alone.get(&(measured.key, measured.point)) else { continue };
+        let set = measured.beside.iter().fold(LaneSet::EMPTY, |set, lane| set.with(*lane));
+        let of_lane = sums.entry((measured.key.lane, set)).or_default();
+        let of_key = by_key.entry(measured.key).or_default().entry(set).or_default();
+        for sum in [of_lane, of_key] {
+            sum.0 += alone_ns;
+            sum.1 += measured.time.mean_ns;
+        }
+    }
+    let rate = |(alone_ns, beside_ns): (f64, f64)| {
+        if alone_ns > 0.0 && beside_ns > 0.0 { alone_ns / beside_ns } else { 1.0 }
+    };
+    let mut rates: HashMap<Lane, Rates> = HashMap::new();
+    for ((lane, set), sum) in sums {
+        rates.entry(lane).or_default().push((set, rate(sum)));
+    }
+    let by_key = by_key
+        .into_iter()
+        .map(|(key, sets)| (key, sets.into_iter().map(|(set, sum)| (set, rate(sum))).collect()))
+        .collect();
+    (rates, by_key)
+}
+
+/// The rate of `lane` beside the heavy ones among `busy`: measured, or the worst of the measured
+/// parts of the set.
+fn find(rates: &Rates, lane: Lane, busy: LaneSet) -> Option<f64> {
+    let others = HEAVY.into_iter().filter(|other| *other != lane && busy.contains(*other));
+    let set = others.clone().fold(LaneSet::EMPTY, LaneSet::with);
+    if set == LaneSet::EMPTY {
+        return Some(1.0);
+    }
+    let exact = rates.iter().find(|(measured, _)| *measured == set);
+    let within = |measured: LaneSet| {
+        HEAVY.into_iter().all(|heavy| !measured.contains(heavy) || set.contains(heavy))
+    };
+    let parts = rates.iter().filter(|(measured, _)| within(*measured)).map(|(_, rate)| *rate);
+    exact.map(|(_, rate)| *rate).or_else(|| parts.reduce(f64::min))
+}

@@ -1,0 +1,106 @@
+//! Attention in decode, whole and in parts, and everything whose size follows the KV length.
+
+use model::ops::{Kv, Op, Value};
+use program::formats::KvFormat;
+use program::ir::{Instruction, Lane, Phase};
+use program::map::{Chunk, Device};
+
+use super::{Experiment, STEPS_MAX};
+use crate::bench::{Bench, BenchShape};
+use crate::key::Extent;
+use crate::request::Request;
+use crate::stages::Stages;
+
+/// A vocabulary for plans that have no head; a token is drawn from it after every step.
+pub(super) const SMALL_VOCABULARY: usize = 16;
+
+/// Parts of a split; the whole is `Chunk::WHOLE`.
+pub(super) fn parts(of: u16) -> impl Iterator<Item = Chunk> {
+    (0..of).map(move |index| Chunk { index, of })
+}
+
+fn chunk(part: Chunk) -> Option<Chunk> {
+    (part.of > 1).then_some(part)
+}
+
+fn ops(bench: &mut Bench, device: Device, layers: u16, of: u16) -> Vec<Instruction> {
+    let mut list = Vec::new();
+    for layer in 0..layers {
+        for part in parts(of) {
+            for op in [Op::Scores, Op::Softmax, Op::Wv, Op::Attention] {
+                let layer = Some(layer);
+                list.push(bench.compute(Phase::Decode, device, op, layer, chunk(part), (0, 0)));
+            }
+        }
+        for (kv, part) in [Kv::K, Kv::V].into_iter().flat_map(|kv| parts(of).map(move |p| (kv, p)))
+        {
+            list.push(bench.append(kv, layer, part, device));
+        }
+    }
+    list
+}
+
+/// The batch at the three lengths, then a quarter of it.
+fn extents(request: &Request) -> Vec<Extent> {
+    let batch = u32::from(request.batch_size);
+    let [first, middle, last] = request.lengths();
+    let mut extents = Vec::new();
+    for sequences in [batch, batch.div_ceil(4)] {
+        for positions in [middle, first, last] {
+            let extent = Extent { sequences, positions };
+            if !extents.contains(&extent) {
+                extents.push(extent);
+            }
+        }
+    }
+    extents
+}
+
+/// The plan for one form of the cache, split into `of` parts.
+pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize) -> Experiment {
+    let (mut config, weights) = request.layers(copies);
+    config.vocab_size = SMALL_VOCABULARY;
+    let layers = copies as u16;
+    let mut bench = Bench::new(BenchShape {
+        config,
+        dtype: request.dtype,
+        weights,
+        kv,
+        batches: 1,
+        batch_size: request.batch_size,
+        micro_sequences: 1,
+        max_prompt: request.lengths()[2],
+        max_new: STEPS_MAX + 1,
+        chunks: of,
+        device: request.device.is_some(),
+    });
+    let mut stages = Stages::default();
+    stages.then(Lane::CpuCompute, ops(&mut bench, Device::Cpu, layers, of));
+    if request.device.is_some() {
+        let mut copies = Vec::new();
+        for layer in 0..layers {
+            for part in parts(of) {
+                copies.extend([Kv::K, Kv::V].map(|kv| bench.copy_cache(kv, layer, part)));
+            }
+        }
+        stages.then(Lane::H2dWeights, copies);
+        stages.then(Lane::GpuCompute, ops(&mut bench, Device::Gpu, layers, of));
+        for (lane, to) in [(Lane::H2dActivations, Device::Gpu), (Lane::D2h, Device::Cpu)] {
+            let values = [Value::Scores, Value::Probabilities, Value::Attended];
+            let copies = parts(of)
+                .flat_map(|part| values.map(|value| (value, part)))
+                .map(|(value, part)| bench.copy_value(value, chunk(part), to))
+                .collect();
+            stages.then(lane, copies);
+        }
+    }
+    stages.then(Lane::CpuCompute, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
+    let prefill = bench.pretend_prompts(Device::Cpu);
+    Experiment {
+        name: "attention and KV transfer",
+        plan: bench.plan(prefill, stages),
+        phase: Phase::Decode,
+        extents: extents(request),
+        threads: request.threads,
+    }
+}

@@ -1,0 +1,135 @@
+//! Side by side: what the lanes do to each other (Park-Egger fig. 10a), and what only they do.
+//!
+//! In each stage two or three lanes work at once, each repeating its own list until the longest has
+//! ended; the recorder keeps the spans that ran wholly beside the others. Also here: copies of
+//! weights alone, decompression, and operations on a batch without sequences, whose spans show what
+//! measuring costs.
+
+use model::ops::Op;
+use program::ir::{Instruction, Lane, Phase};
+use program::map::Device;
+use program::plan::Plan;
+
+use super::attention::SMALL_VOCABULARY;
+use super::{Experiment, STEPS_MAX};
+use crate::bench::{Bench, BenchShape, compute_lane};
+use crate::key::Key;
+use crate::recorder::Recorder;
+use crate::request::Request;
+use crate::stages::Stages;
+
+/// Operations on the empty batch, per step.
+const EMPTY: usize = 64;
+/// The batch that has no sequences.
+pub(crate) const EMPTY_BATCH: u16 = 1;
+/// Lists are repeated until they are longer than the longest by this share.
+const MARGIN: f64 = 1.1;
+const REPEATS_MAX: f64 = 64.0;
+/// Link speed assumed where no copy was measured yet, bytes/ns.
+const LINK_GUESS: f64 = 5.0;
+
+/// One pass over all layers.
+fn ops(bench: &mut Bench, device: Device) -> Vec<Instruction> {
+    let config = bench.shape().config.clone();
+    let mut list = Vec::new();
+    for layer in 0..config.num_layers as u16 {
+        for op in config.layer_ops() {
+            let mut run = |op| bench.compute(Phase::Decode, device, op, Some(layer), None, (0, 0));
+            list.push(run(*op));
+            if *op == Op::Wv {
+                list.push(run(Op::Attention));
+            }
+        }
+    }
+    list
+}
+
+fn weights(bench: &mut Bench) -> (Vec<Instruction>, Vec<Instruction>) {
+    let config = bench.shape().config.clone();
+    let (mut copies, mut decompress) = (Vec::new(), Vec::new());
+    for layer in 0..config.num_layers as u16 {
+        for op in config.layer_ops().iter().filter(|op| op.weights(&config).is_some()) {
+            copies.push(bench.copy_weights(*op, Some(layer)));
+            decompress.extend(bench.decompress(*op, layer));
+        }
+    }
+    (copies, decompress)
+}
+
+/// How long a list takes alone, as far as it was measured.
+fn length_ns(
+    request: &Request,
+    plan: &Plan,
+    lane: Lane,
+    list: &[Instruction],
+    recorder: &Recorder,
+) -> f64 {
+    let one = |instruction: &Instruction| {
+        let key = Key::of(plan, Phase::Decode, lane, instruction)?;
+        Some(recorder.alone(&key, key.point(Phase::Decode, request.main()))?.median_ns)
+    };
+    list.iter().filter_map(one).sum()
+}
+
+/// The lists side by side, the shorter ones repeated.
+fn together(lists: &[(Lane, &[Instruction], f64)]) -> Vec<(Lane, Vec<Instruction>)> {
+    let longest_ns = lists.iter().map(|list| list.2).fold(0.0, f64::max);
+    lists
+        .iter()
+        .map(|(lane, list, length_ns)| {
+            let repeats = (longest_ns * MARGIN / length_ns.max(1.0)).ceil().clamp(1.0, REPEATS_MAX);
+            (*lane, vec![*list; repeats as usize].concat())
+        })
+        .collect()
+}
+
+/// The plan; `recorder` says from the experiments before how long the lists take.
+pub(crate) fn beside(request: &Request, copies: usize, recorder: &Recorder) -> Experiment {
+    let (mut config, formats) = request.layers(copies);
+    config.vocab_size = SMALL_VOCABULARY;
+    let main = request.main();
+    let mut bench = Bench::new(BenchShape {
+        config,
+        dtype: request.dtype,
+        weights: formats,
+        kv: request.kv_formats.first().copied().unwrap_or_default(),
+        batches: EMPTY_BATCH + 1,
+        batch_size: request.batch_size,
+        micro_sequences: 1,
+        max_prompt: main.positions,
+        max_new: STEPS_MAX + 1,
+        chunks: 1,
+        device: request.device.is_some(),
+    });
+    let cpu = ops(&mut bench, Device::Cpu);
+    let mut stages = Stages::default();
+    let empty = (EMPTY_BATCH, 0);
+    let nothing = bench.compute(Phase::Decode, Device::Cpu, Op::Norm0, Some(0), None, empty);
+    stages.then(Lane::CpuCompute, vec![nothing; EMPTY]);
+    if request.device.is_some() {
+        let gpu = ops(&mut bench, Device::Gpu);
+        let (copied, decompress) = weights(&mut bench);
+        stages.then(Lane::H2dWeights, copied.clone());
+        stages.then(Lane::GpuDecompress, decompress);
+        let peek = bench.peek();
+        let bytes: u64 = copied.iter().map(|copy| bench.copied_bytes(copy)).sum();
+        let h2d_ns = bytes as f64 / recorder.link_bytes_per_ns().unwrap_or(LINK_GUESS);
+        let length = |lane, list: &[Instruction]| length_ns(request, &peek, lane, list, recorder);
+        let cpu = (Lane::CpuCompute, cpu.as_slice(), length(Lane::CpuCompute, &cpu));
+        let gpu = (Lane::GpuCompute, gpu.as_slice(), length(Lane::GpuCompute, &gpu));
+        let h2d = (Lane::H2dWeights, copied.as_slice(), h2d_ns);
+        for set in [&[cpu, h2d][..], &[gpu, h2d], &[cpu, gpu], &[cpu, gpu, h2d]] {
+            stages.beside(together(set));
+        }
+    }
+    let sample = bench.sample(Phase::Decode, Device::Cpu, (0, 0));
+    stages.then(compute_lane(Device::Cpu), vec![sample]);
+    let prefill = bench.pretend_prompts(Device::Cpu);
+    Experiment {
+        name: "lanes beside each other",
+        plan: bench.plan(prefill, stages),
+        phase: Phase::Decode,
+        extents: vec![main],
+        threads: request.threads,
+    }
+}

@@ -1,0 +1,71 @@
+//! How the time of each class of operations depends on the number of CPU threads (Park-Egger
+//! fig. 10b): one operation stands for its class, at the workload's shape.
+
+use model::ops::Op;
+use program::ir::{Lane, Phase};
+use program::map::Device;
+
+use super::attention::SMALL_VOCABULARY;
+use super::{Experiment, STEPS_MAX};
+use crate::bench::{Bench, BenchShape};
+use crate::request::{Request, Threads};
+use crate::stages::Stages;
+
+/// Thread counts: powers of two, three quarters of the most, and the most.
+pub(crate) fn counts(most: u16) -> Vec<u16> {
+    let mut counts: Vec<u16> =
+        std::iter::successors(Some(1u16), |n| n.checked_mul(2)).take_while(|n| *n < most).collect();
+    if most > 4 {
+        counts.push(most - most / 4);
+    }
+    if most > 0 {
+        counts.push(most);
+    }
+    counts.sort_unstable();
+    counts.dedup();
+    counts
+}
+
+/// The operations that stand for their classes: the largest linear, fused attention, a norm.
+pub(crate) fn representatives(request: &Request) -> [Op; 3] {
+    let bytes = |op: &Op| op.weight_bytes(&request.config, request.dtype);
+    let linear = request.row_ops().into_iter().max_by_key(bytes).unwrap_or(Op::Q);
+    [linear, Op::Attention, Op::Norm0]
+}
+
+/// The plan for one number of threads; `copies` as for the linears.
+pub(crate) fn sweep(request: &Request, copies: usize, cpu: u16) -> Experiment {
+    let (mut config, formats) = request.layers(copies);
+    config.vocab_size = SMALL_VOCABULARY;
+    let main = request.main();
+    let mut bench = Bench::new(BenchShape {
+        config,
+        dtype: request.dtype,
+        weights: formats,
+        kv: request.kv_formats.first().copied().unwrap_or_default(),
+        batches: 1,
+        batch_size: request.batch_size,
+        micro_sequences: 1,
+        max_prompt: main.positions,
+        max_new: STEPS_MAX + 1,
+        chunks: 1,
+        device: false,
+    });
+    let mut list = Vec::new();
+    for layer in 0..copies as u16 {
+        for op in representatives(request) {
+            list.push(bench.compute(Phase::Decode, Device::Cpu, op, Some(layer), None, (0, 0)));
+        }
+    }
+    list.push(bench.sample(Phase::Decode, Device::Cpu, (0, 0)));
+    let mut stages = Stages::default();
+    stages.then(Lane::CpuCompute, list);
+    let prefill = bench.pretend_prompts(Device::Cpu);
+    Experiment {
+        name: "numbers of CPU threads",
+        plan: bench.plan(prefill, stages),
+        phase: Phase::Decode,
+        extents: vec![main],
+        threads: Threads { cpu, gpu: 0 },
+    }
+}

@@ -1,0 +1,169 @@
+//! What a profile is valid for: the machine, and what was profiled on it.
+//!
+//! Both halves are named values, so that a difference can be told in words. The second half names
+//! the file in the cache; the first half is compared when the file is read, so that a changed
+//! machine finds its earlier profile and says what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::machine::Machine;
+use crate::request::Request;
+
+/// See the module header.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fingerprint {
+    pub machine: BTreeMap<String, String>,
+    pub profiled: BTreeMap<String, String>,
+}
+
+impl Fingerprint {
+    /// Of a request on a machine.
+    pub fn of(request: &Request, machine: &Machine) -> Fingerprint {
+        Fingerprint { machine: machine.fields.clone(), profiled: profiled(request) }
+    }
+
+    /// Each field that is not the same, with both values: `PCIe link x16 -> x8`.
+    pub fn differences(&self, now: &Fingerprint) -> Vec<String> {
+        let halves = [(&self.machine, &now.machine), (&self.profiled, &now.profiled)];
+        let mut found = Vec::new();
+        for (before, now) in halves {
+            let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+            let value = |half: &BTreeMap<String, String>, name: &String| {
+                half.get(name).map_or_else(|| "absent".to_owned(), Clone::clone)
+            };
+            found.extend(names.into_iter().filter_map(|name| {
+                let (before, now) = (value(before, name), value(now, name));
+                (before != now).then(|| format!("{name} {before} -> {now}"))
+            }));
+        }
+        found
+    }
+
+    /// Name of what was profiled, for files: 16 hexadecimal digits.
+    pub fn key(&self) -> String {
+        let mut hash = Sha256::new();
+        for (name, value) in &self.profiled {
+            hash.update(format!("{name}={value}\n"));
+        }
+        hash.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn profiled(request: &Request) -> BTreeMap<String, String> {
+    let config = &request.config;
+    let mut fields = BTreeMap::new();
+    let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
+    for op in config.layer_ops() {
+        if let Some((n, k)) = op.weights(config).and_then(|shape| shape.matrix) {
+            set(&format!("shape of {}", op.name(config.family)), format!("{n}x{k}"));
+        }
+    }
+    set(
+        "heads",
+        format!("{} of {}, {} of KV", config.num_heads, config.head_dim, config.num_kv_heads),
+    );
+    set("vocabulary", config.vocab_size.to_string());
+    set("family", format!("{:?}", config.family).to_lowercase());
+    set("biases", format!("{} {} {}", config.qkv_bias, config.out_bias, config.ffn_bias));
+    set("dtype", request.dtype.name().to_owned());
+    let kinds = request.layer_kinds().into_iter().map(|kind| format!("{kind:?}"));
+    set("weight forms", kinds.collect::<Vec<_>>().join("; "));
+    let outer = request.weight_formats.first();
+    set("outer forms", outer.map_or(String::new(), |f| format!("{:?} {:?}", f.embedding, f.head)));
+    set("KV forms", format!("{:?}", request.kv_formats));
+    set("attention parts", format!("{:?}", request.chunks));
+    set("batch", request.batch_size.to_string());
+    set("micro-batch", request.micro_sequences.to_string());
+    set("prompt", request.max_prompt.to_string());
+    set("context", request.max_context.to_string());
+    set("CPU threads", request.threads.cpu.to_string());
+    set("device threads", request.threads.gpu.to_string());
+    set("sweep", request.sweep_threads_max.to_string());
+    set("device", request.device.clone().unwrap_or_else(|| "none".to_owned()));
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use model::config::Dtype;
+    use model::known::known;
+    use program::plan::RunShape;
+
+    use super::*;
+    use crate::machine::Gpu;
+    use crate::request::Threads;
+
+    fn request() -> Request {
+        let config = known("opt-30b").expect("known").config;
+        let shape = RunShape {
+            batches: 1,
+            batch_size: 4,
+            max_prompt: 512,
+            max_context: 544,
+            max_new: 32,
+            micro_sequences: 2,
+            dtype: Dtype::Bf16,
+        };
+        Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 1 })
+    }
+
+    fn gpu(pcie_link: &str) -> Gpu {
+        let text = str::to_owned;
+        Gpu {
+            name: text("Card"),
+            uuid: text("GPU-1"),
+            driver: text("1.0"),
+            pcie_link: text(pcie_link),
+        }
+    }
+
+    #[test]
+    fn a_difference_names_the_field_and_both_values() {
+        let of = |link| Fingerprint::of(&request(), &Machine::this(Some(&gpu(link))));
+        let (before, now) = (of("4.0 x16"), of("4.0 x8"));
+        assert_eq!(before.differences(&now), ["PCIe link 4.0 x16 -> 4.0 x8"]);
+        assert_eq!(before.differences(&before), [""; 0]);
+        assert_eq!(before.key(), now.key(), "a changed machine finds its earlier profile");
+    }
+
+    #[test]
+    fn every_field_is_told_when_it_alone_changes() {
+        let before = Fingerprint::of(&request(), &Machine::this(None));
+        for half in 0..2 {
+            let names: Vec<String> =
+                [&before.machine, &before.profiled][half].keys().cloned().collect();
+            assert!(names.len() > 10, "{names:?}");
+            for name in names {
+                let mut now = before.clone();
+                let fields = [&mut now.machine, &mut now.profiled].into_iter().nth(half);
+                let fields = fields.expect("two halves");
+                let old = fields.insert(name.clone(), "changed".to_owned());
+                let old = old.expect("a name of the fields");
+                assert_eq!(before.differences(&now), [format!("{name} {old} -> changed")]);
+                assert_eq!(before.key() == now.key(), half == 0);
+                now.machine.remove(&name);
+                now.profiled.remove(&name);
+                assert_eq!(before.differences(&now), [format!("{name} {old} -> absent")]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_profiled_decides_the_key() {
+        let machine = Machine::this(None);
+        let key = |change: &dyn Fn(&mut Request)| {
+            let mut request = request();
+            change(&mut request);
+            Fingerprint::of(&request, &machine).key()
+        };
+        let same = key(&|_| {});
+        assert_eq!(same, key(&|request| request.config.num_layers = 3), "one layer's shapes count");
+        assert_ne!(same, key(&|request| request.dtype = Dtype::F32));
+        assert_ne!(same, key(&|request| request.threads.cpu = 2));
+        assert_ne!(same, key(&|request| request.config.ffn_size = 64));
+        assert_ne!(same, key(&|request| request.chunks = vec![8]));
+    }
+}

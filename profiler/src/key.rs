@@ -1,0 +1,156 @@
+//! What is measured and priced as one: instructions that do the same work on the same lane.
+//!
+//! The recorder sorts the spans of hand-made programs by [`Key`], and the cost model looks compiled
+//! programs up by it, with the same function. So whatever a compiled program contains is either
+//! priced by a measurement of the same instruction or reported as missing.
+
+use model::compressed::WeightFormat;
+use model::ops::{Kv, Op, Value};
+use program::formats::KvFormat;
+use program::ir::{Instruction, Lane, Moved, Phase};
+use program::map::Chunk;
+use program::plan::{Plan, Weights};
+use serde::{Deserialize, Serialize};
+
+/// The work of an instruction, without its place in the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    Compute {
+        op: Op,
+        chunk: Option<Chunk>,
+        /// In which form the host keeps the matrix; `Plain` where there is none.
+        weights: WeightFormat,
+        /// In which form the cache is kept; `None` for operations that read none.
+        kv: Option<KvFormat>,
+    },
+    CopyWeights {
+        op: Op,
+        weights: WeightFormat,
+    },
+    CopyValue {
+        value: Value,
+        chunk: Option<Chunk>,
+    },
+    CopyCache {
+        cache: Kv,
+        chunk: Option<Chunk>,
+        kv: KvFormat,
+    },
+    Append {
+        cache: Kv,
+        chunk: Option<Chunk>,
+        kv: KvFormat,
+    },
+    Decompress {
+        op: Op,
+        weights: WeightFormat,
+    },
+}
+
+/// A kind of work on a lane; see the module header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// Appends of `cpu.append` count as `cpu.compute`'s: they are the same code on the same host.
+    pub lane: Lane,
+    /// Only where the same instruction costs something else in the other phase.
+    pub phase: Option<Phase>,
+    pub work: Work,
+}
+
+/// What the cost of a kind of work depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Depends {
+    Nothing,
+    /// Rows of the residual stream.
+    Rows,
+    /// Sequences, each with one row.
+    Sequences,
+    /// Sequences, and the positions of each.
+    SequencesAndPositions,
+}
+
+/// A point at which work is measured or priced; a coordinate that does not matter is 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Point {
+    pub rows: u32,
+    pub positions: u32,
+}
+
+/// Sequences of equal length: decode with so many cached positions each, prefill with so many
+/// prompt tokens each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    pub sequences: u32,
+    pub positions: u32,
+}
+
+fn part(chunk: Option<Chunk>) -> Option<Chunk> {
+    chunk.filter(|chunk| chunk.of > 1)
+}
+
+impl Key {
+    /// The key of a work instruction of `plan`; `None` for `Wait` and `Signal`.
+    pub fn of(plan: &Plan, phase: Phase, lane: Lane, instruction: &Instruction) -> Option<Key> {
+        let stored =
+            |op: Op, layer| plan.map.weight_formats.of(&plan.config, Weights::of(op, layer));
+        let kv = plan.map.kv_format;
+        let work = match instruction {
+            Instruction::Compute(compute) => Work::Compute {
+                op: compute.op,
+                chunk: part(compute.chunk),
+                weights: match compute.op.weights(&plan.config) {
+                    Some(shape) if shape.matrix.is_some() => stored(compute.op, compute.at.layer),
+                    _ => WeightFormat::Plain,
+                },
+                kv: (!compute.op.caches().is_empty()).then_some(kv),
+            },
+            Instruction::Copy(copy) => match copy.moved {
+                Moved::Weights(op) => Work::CopyWeights { op, weights: stored(op, copy.at.layer) },
+                Moved::Value(value) => Work::CopyValue { value, chunk: part(copy.chunk) },
+                Moved::Cache(cache) => Work::CopyCache { cache, chunk: part(copy.chunk), kv },
+            },
+            Instruction::Append(append) => {
+                Work::Append { cache: append.kv, chunk: part(Some(append.chunk)), kv }
+            }
+            Instruction::Decompress(decompress) => Work::Decompress {
+                op: decompress.op,
+                weights: stored(decompress.op, decompress.at.layer),
+            },
+            Instruction::Wait(_) | Instruction::Signal => return None,
+        };
+        let lane = if lane == Lane::CpuAppend { Lane::CpuCompute } else { lane };
+        let phase = (work.depends() == Depends::SequencesAndPositions).then_some(phase);
+        Some(Key { lane, phase, work })
+    }
+
+    /// Where an instruction over `extent` lies.
+    pub fn point(&self, phase: Phase, extent: Extent) -> Point {
+        let Extent { sequences, positions } = extent;
+        match (self.work.depends(), phase) {
+            (Depends::Nothing, _) => Point { rows: 0, positions: 0 },
+            (Depends::Sequences, _) | (Depends::Rows, Phase::Decode) => {
+                Point { rows: sequences, positions: 0 }
+            }
+            (Depends::Rows, Phase::Prefill) => Point { rows: sequences * positions, positions: 0 },
+            (Depends::SequencesAndPositions, _) => Point { rows: sequences, positions },
+        }
+    }
+}
+
+impl Work {
+    fn depends(self) -> Depends {
+        match self {
+            Work::CopyWeights { .. } | Work::Decompress { .. } => Depends::Nothing,
+            Work::Compute { op: Op::FinalNorm | Op::Head | Op::Sample, .. }
+            | Work::CopyValue { value: Value::LastNormed | Value::Logits, .. } => {
+                Depends::Sequences
+            }
+            Work::Compute { op, .. } if op.is_attention() => Depends::SequencesAndPositions,
+            Work::CopyValue { value: Value::Scores | Value::Probabilities, .. }
+            | Work::CopyCache { .. }
+            | Work::Append { .. } => Depends::SequencesAndPositions,
+            Work::Compute { .. } | Work::CopyValue { .. } => Depends::Rows,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Spans to samples: which work each span was, at which point, beside which other lanes.
+
+use std::collections::HashMap;
+
+use program::ir::{Instruction, Lane, Phase, Program};
+use program::plan::Plan;
+use program::simulate::LaneSet;
+use shm::TraceRecord;
+
+use crate::key::{Extent, Key, Point};
+use crate::stat::Stat;
+
+/// Lanes that can slow each other down: they move or compute on much at a time.
+pub const HEAVY: [Lane; 4] =
+    [Lane::CpuCompute, Lane::GpuCompute, Lane::GpuDecompress, Lane::H2dWeights];
+/// A span ran beside a lane that was busy for at least this share of it,
+const BESIDE_SHARE: f64 = 0.95;
+/// and without a lane that was busy for at most this share; in between it tells nothing.
+const ALONE_SHARE: f64 = 0.05;
+/// Copies of fewer bytes say nothing of the link's speed.
+const LINK_BYTES_MIN: u64 = 1 << 20;
+
+/// One group's trace, and what it ran over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trace<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) phase: Phase,
+    pub(crate) extent: Extent,
+    pub(crate) records: &'a [(Lane, TraceRecord)],
+    /// Steps that only warm up.
+    pub(crate) skip_steps: u32,
+}
+
+/// Collects samples over all experiments.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    samples_ns: HashMap<(Key, Point, LaneSet), Vec<u64>>,
+    pub(crate) wake_ns: Vec<u64>,
+    pub(crate) empty_ns: Vec<u64>,
+    pub(crate) between_ns: Vec<u64>,
+    link_bytes: u64,
+    link_ns: u64,
+}
+
+impl Recorder {
+    /// Takes the spans of one group.
+    pub(crate) fn record(&mut self, trace: Trace<'_>) {
+        let program = match trace.phase {
+            Phase::Prefill => &trace.plan.prefill,
+            Phase::Decode => &trace.plan.decode,
+        };
+        let lanes = by_lane(&trace);
+        for list in &program.lanes {
+            let own = &lanes[list.lane.index()];
+            for record in own.iter().filter(|record| record.step >= trace.skip_steps) {
+                let Some(work) = list.instructions.get(record.instruction as usize) else {
+                    continue;
+                };
+                self.span(&trace, list.lane, work, record, &lanes);
+            }
+            self.gaps(program, list.lane, &lanes);
+        }
+    }
+
+    fn span(
+        &mut self,
+        trace: &Trace<'_>,
+        lane: Lane,
+        instruction: &Instruction,
+        record: &TraceRecord,
+        lanes: &[Vec<TraceRecord>],
+    ) {
+        let Some(key) = Key::of(trace.plan, trace.phase, lane, instruction) else { return };
+        let length_ns = record.end_ns.saturating_sub(record.start_ns);
+        if record.rows == 0 && matches!(instruction, Instruction::Compute(_)) {
+            self.empty_ns.push(length_ns);
+            return;
+        }
+        let Some(beside) = beside(lane, record, lanes) else { return };
+        if lane == Lane::H2dWeights && beside == LaneSet::EMPTY && record.bytes >= LINK_BYTES_MIN {
+            self.link_bytes += record.bytes;
+            self.link_ns += length_ns;
+        }
+        let point = key.point(trace.phase, trace.extent);
+        self.samples_ns.entry((key, point, beside)).or_default().push(length_ns);
+    }
+
+    /// Time from a signal to the first work of a lane that was blocked on it, and time between two
+    /// instructions with nothing in between.
+    fn gaps(&mut self, program: &Program, lane: Lane, lanes: &[Vec<TraceRecord>]) {
+        let Some(list) = program.lane(lane) else { return };
+        for pair in lanes[lane.index()].windows(2) {
+            let [before, after] = pair else { continue };
+            if before.step != after.step {
+                continue;
+            }
+            let (from, to) = (before.instruction as usize + 1, after.instruction as usize);
+            let Some(order) = list.instructions.get(from..to) else { continue };
+            if order.is_empty() {
+                self.between_ns.push(after.start_ns.saturating_sub(before.end_ns));
+            }
+            let released = order.iter().filter_map(|instruction| match instruction {
+                Instruction::Wait(wait) if !wait.previous_step => {
+                    released_ns(program, wait.lane, wait.offset, after.step, lanes)
+                }
+                _ => None,
+            });
+            if let Some(released_ns) = released.max()
+                && released_ns > before.end_ns
+            {
+                self.wake_ns.push(after.start_ns.saturating_sub(released_ns));
+            }
+        }
+    }
+
+    /// Work alone at a point, if it was measured there.
+    pub(crate) fn alone(&self, key: &Key, point: Point) -> Option<Stat> {
+        Stat::of(self.samples_ns.get(&(*key, point, LaneSet::EMPTY))?)
+    }
+
+    /// Speed of the copies of weights and caches so far, alone.
+    pub(crate) fn link_bytes_per_ns(&self) -> Option<f64> {
+        (self.link_ns > 0).then(|| self.link_bytes as f64 / self.link_ns as f64)
+    }
+
+    /// Everything measured, summed up, in no order.
+    pub(crate) fn stats(&self) -> impl Iterator<Item = (Key, Point, LaneSet, Stat)> + '_ {
+        self.samples_ns.iter().filter_map(|((key, point, beside), samples)| {
+            Some((*key, *point, *beside, Stat::of(samples)?))
+        })
+    }
+}
+
+/// The records of the measured phase, by lane.
+fn by_lane(trace: &Trace<'_>) -> Vec<Vec<TraceRecord>> {
+    let mut lanes = vec![Vec::new(); Lane::ALL.len()];
+    for (lane, record) in trace.records {
+        if record.phase == trace.phase as u32 {
+            lanes[lane.index()].push(*record);
+        }
+    }
+    lanes
+}
+
+/// The heavy lanes that were busy during a span of `lane`; `None` when one was for a part of it.
+fn beside(lane: Lane, record: &TraceRecord, lanes: &[Vec<TraceRecord>]) -> Option<LaneSet> {
+    let mut beside = LaneSet::EMPTY;
+    for other in HEAVY.into_iter().filter(|other| *other != lane) {
+        let share = busy_share(record, &lanes[other.index()]);
+        if share >= BESIDE_SHARE {
+            beside = beside.with(other);
+        } else if share > ALONE_SHARE {
+            return None;
+        }
+    }
+    Some(beside)
+}
+
+/// Share of a span during which a lane was inside work.
+fn busy_share(span: &TraceRecord, lane: &[TraceRecord]) -> f64 {
+    let first = lane.partition_point(|other| other.end_ns <= span.start_ns);
+    let busy_ns: u64 = lane[first..]
+        .iter()
+        .take_while(|other| other.start_ns < span.end_ns)
+        .map(|other| other.end_ns.min(span.end_ns) - other.start_ns.max(span.start_ns))
+        .sum();
+    busy_ns as f64 / span.end_ns.saturating_sub(span.start_ns).max(1) as f64
+}
+
+/// When the last work before a lane's signal number `offset` (from 1) ended, in a step.
+fn released_ns(
+    program: &Program,
+    lane: Lane,
+    offset: u32,
+    step: u32,
+    lanes: &[Vec<TraceRecord>],
+) -> Option<u64> {
+    let list = program.lane(lane)?;
+    let mut signals =
+        list.instructions.iter().enumerate().filter(|(_, i)| **i == Instruction::Signal);
+    let (signal, _) = signals.nth(offset.checked_sub(1)? as usize)?;
+    let records = &lanes[lane.index()];
+    let after = records.partition_point(|r| (r.step, r.instruction as usize) < (step, signal));
+    let last = records.get(after.checked_sub(1)?)?;
+    (last.step == step).then_some(last.end_ns)
+}

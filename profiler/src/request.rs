@@ -1,0 +1,137 @@
+//! What is to be profiled: the model's shapes, the workload's extents, the forms, the threads.
+
+use std::time::Duration;
+
+use model::compressed::WeightFormat;
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use program::formats::{KvFormat, WeightFormats};
+use program::plan::RunShape;
+use serde::{Deserialize, Serialize};
+
+use crate::key::Extent;
+
+/// Tokens of the vocabulary that head and sampling are measured on: loading a whole head would take
+/// longer than measuring it, and both grow in proportion.
+pub(crate) const VOCABULARY_MAX: usize = 16_384;
+
+/// Compute threads of the two workers that have some.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Threads {
+    pub cpu: u16,
+    /// Of the emulated device; 0 where there is none.
+    pub gpu: u16,
+}
+
+/// What a profile is made for.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// The whole model; as many layers are kept as measuring needs.
+    pub config: ModelConfig,
+    pub dtype: Dtype,
+    /// Sequences of a batch.
+    pub batch_size: u16,
+    /// Whole sequences per micro-batch of prefill.
+    pub micro_sequences: u16,
+    /// Longest prompt, positions.
+    pub max_prompt: u32,
+    /// Longest prompt and output together, positions.
+    pub max_context: u32,
+    /// Forms of the weights that plans may choose from; at least one.
+    pub weight_formats: Vec<WeightFormats>,
+    /// Forms of the KV cache that plans may choose from; at least one.
+    pub kv_formats: Vec<KvFormat>,
+    /// Numbers of parts into which plans may split attention, beside leaving it whole.
+    pub chunks: Vec<u16>,
+    /// The device in words (`emulated`, a name and link); `None`: everything on the CPU.
+    pub device: Option<String>,
+    pub threads: Threads,
+    /// Most threads of the CPU that the sweep tries; 0 leaves the sweep out.
+    pub sweep_threads_max: u16,
+    /// What the whole may take. It is kept by measuring fewer points and repetitions, not by
+    /// stopping: three repetitions of the workload's own shape are always made.
+    pub budget: Duration,
+}
+
+impl Request {
+    /// The request for a run of this shape.
+    pub fn for_shape(config: &ModelConfig, shape: &RunShape, threads: Threads) -> Request {
+        Request {
+            config: config.clone(),
+            dtype: shape.dtype,
+            batch_size: shape.batch_size,
+            micro_sequences: shape.micro_sequences,
+            max_prompt: shape.max_prompt,
+            max_context: shape.max_context,
+            weight_formats: vec![WeightFormats::plain(config)],
+            kv_formats: vec![KvFormat::Plain],
+            chunks: Vec::new(),
+            device: (threads.gpu > 0).then(|| "emulated".to_owned()),
+            threads,
+            sweep_threads_max: threads.cpu + threads.gpu,
+            budget: Duration::from_secs(30),
+        }
+    }
+
+    /// The shape of the workload in the middle of its decoding, at which contention is measured.
+    pub(crate) fn main(&self) -> Extent {
+        Extent { sequences: u32::from(self.batch_size), positions: self.lengths()[1] }
+    }
+
+    /// KV lengths: behind the prompt, in the middle, at the end.
+    pub(crate) fn lengths(&self) -> [u32; 3] {
+        let (first, last) = (self.max_prompt.max(1), self.max_context.max(self.max_prompt + 1));
+        [first, first.midpoint(last), last]
+    }
+
+    /// Distinct forms of each operation's matrix, in the order of the request: entry `v` of the
+    /// result is layer kind `v`, with the `v`-th form of every operation (its last one where it has
+    /// fewer).
+    pub(crate) fn layer_kinds(&self) -> Vec<Vec<WeightFormat>> {
+        let ops = self.config.layer_ops().len();
+        let mut distinct: Vec<Vec<WeightFormat>> = vec![Vec::new(); ops];
+        for layer in self.weight_formats.iter().flat_map(|formats| &formats.layers) {
+            for (known, format) in distinct.iter_mut().zip(layer) {
+                if !known.contains(format) {
+                    known.push(*format);
+                }
+            }
+        }
+        let kinds = distinct.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        let format = |known: &Vec<WeightFormat>, kind: usize| {
+            known.get(kind).or_else(|| known.last()).copied().unwrap_or_default()
+        };
+        (0..kinds).map(|kind| distinct.iter().map(|known| format(known, kind)).collect()).collect()
+    }
+
+    /// The model with `copies` layers of each kind, and their forms.
+    pub(crate) fn layers(&self, copies: usize) -> (ModelConfig, WeightFormats) {
+        let kinds = self.layer_kinds();
+        let mut config = self.config.clone();
+        config.num_layers = kinds.len() * copies;
+        config.vocab_size = config.vocab_size.min(VOCABULARY_MAX);
+        let mut formats = WeightFormats::plain(&config);
+        if let Some(first) = self.weight_formats.first() {
+            (formats.embedding, formats.head) = (first.embedding, first.head);
+        }
+        formats.layers = kinds.into_iter().flat_map(|kind| vec![kind; copies]).collect();
+        (config, formats)
+    }
+
+    /// Bytes of one layer's weights in the run's dtype.
+    pub(crate) fn layer_bytes(&self) -> u64 {
+        self.config.layer_weight_bytes(self.dtype) as u64
+    }
+
+    /// Bytes of one layer's K and V at the workload's middle.
+    pub(crate) fn kv_bytes(&self) -> u64 {
+        let Extent { sequences, positions } = self.main();
+        let position = self.config.kv_bytes_per_position(self.dtype) as u64;
+        u64::from(sequences) * u64::from(positions) * position
+    }
+
+    /// The layer's operations that are no attention.
+    pub(crate) fn row_ops(&self) -> Vec<Op> {
+        self.config.layer_ops().iter().copied().filter(|op| !op.is_attention()).collect()
+    }
+}

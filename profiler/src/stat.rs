@@ -1,0 +1,112 @@
+//! Repeated measurements as one figure: the median, how far the rest lies from it, and how many were
+//! left out.
+//!
+//! **Outliers.** A sample is an outlier when it lies further than [`OUTLIER_DEVIATIONS`] scaled
+//! median absolute deviations from the median, or [`OUTLIER_SHARE`] of the median where the samples
+//! agree better than that. Figures are taken over what remains. Interrupts and migrations make
+//! single samples long; a median alone would forgive them, but not the spread.
+
+use serde::{Deserialize, Serialize};
+
+/// Scaled median absolute deviations beyond which a sample is an outlier.
+pub const OUTLIER_DEVIATIONS: f64 = 3.5;
+/// Share of the median within which no sample is an outlier, however well the others agree.
+pub const OUTLIER_SHARE: f64 = 0.02;
+/// A normal distribution's standard deviation in median absolute deviations.
+const NORMAL_SCALE: f64 = 1.4826;
+
+/// What repeated measurements say, nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Stat {
+    pub median_ns: f64,
+    /// Over all samples, outliers included: what a long run pays for each.
+    pub mean_ns: f64,
+    /// Smallest and largest sample that is no outlier.
+    pub min_ns: f64,
+    pub max_ns: f64,
+    /// Scaled median absolute deviation: the standard deviation, if it were a normal distribution.
+    pub deviation_ns: f64,
+    /// Samples that count.
+    pub samples: u32,
+    /// Samples that were left out.
+    pub outliers: u32,
+}
+
+impl Stat {
+    /// Sums up samples in nanoseconds; `None` of none.
+    pub fn of(samples_ns: &[u64]) -> Option<Stat> {
+        let mut values: Vec<f64> = samples_ns.iter().map(|ns| *ns as f64).collect();
+        values.sort_unstable_by(f64::total_cmp);
+        let centre = median(&values)?;
+        let allowed = (OUTLIER_DEVIATIONS * deviation(&values, centre)).max(OUTLIER_SHARE * centre);
+        let all = values.len();
+        let mean_ns = values.iter().sum::<f64>() / all as f64;
+        values.retain(|value| (value - centre).abs() <= allowed);
+        // At least the samples next to the median remain.
+        let median_ns = median(&values)?;
+        Some(Stat {
+            median_ns,
+            mean_ns,
+            min_ns: *values.first()?,
+            max_ns: *values.last()?,
+            deviation_ns: deviation(&values, median_ns),
+            samples: values.len() as u32,
+            outliers: (all - values.len()) as u32,
+        })
+    }
+}
+
+/// Of sorted values; the mean of the middle two of an even count.
+fn median(sorted: &[f64]) -> Option<f64> {
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => None,
+        count if count % 2 == 1 => Some(sorted[middle]),
+        _ => Some((sorted[middle - 1] + sorted[middle]) / 2.0),
+    }
+}
+
+fn deviation(sorted: &[f64], centre: f64) -> f64 {
+    let mut distances: Vec<f64> = sorted.iter().map(|value| (value - centre).abs()).collect();
+    distances.sort_unstable_by(f64::total_cmp);
+    NORMAL_SCALE * median(&distances).unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_by_hand() {
+        assert_eq!(Stat::of(&[]), None);
+        let one = Stat::of(&[7]).expect("one sample");
+        assert_eq!((one.median_ns, one.deviation_ns, one.samples, one.outliers), (7.0, 0.0, 1, 0));
+        let even = Stat::of(&[40, 10, 30, 20]).expect("four samples");
+        assert_eq!((even.median_ns, even.min_ns, even.max_ns), (25.0, 10.0, 40.0));
+        // Distances 15 5 5 15: their median is 10.
+        assert_eq!(even.deviation_ns, 10.0 * NORMAL_SCALE);
+    }
+
+    #[test]
+    fn an_interrupted_sample_is_left_out_and_counted() {
+        // Median 102, distances 2 1 0 1 2 898 0: their median is 1, so 102 +- 5.2 remain.
+        let found = Stat::of(&[100, 101, 102, 103, 104, 1000, 102]).expect("samples");
+        assert_eq!((found.samples, found.outliers), (6, 1));
+        assert_eq!((found.median_ns, found.max_ns), (102.0, 104.0));
+        assert_eq!(found.mean_ns, 1612.0 / 7.0, "the mean is over all");
+    }
+
+    #[test]
+    fn samples_that_agree_have_no_outliers_within_the_share() {
+        // The deviation is 0; 2% of 1000 are 20.
+        let found = Stat::of(&[1000, 1000, 1000, 1000, 1020, 1021]).expect("samples");
+        assert_eq!((found.samples, found.outliers), (5, 1));
+        assert_eq!(found.max_ns, 1020.0);
+    }
+
+    #[test]
+    fn a_wide_distribution_keeps_its_samples() {
+        let found = Stat::of(&[100, 200, 300, 400, 500]).expect("samples");
+        assert_eq!((found.samples, found.outliers), (5, 0));
+    }
+}

@@ -1,0 +1,109 @@
+//! Times between measured points: piecewise linear in rows and in positions.
+//!
+//! Costs of kernels grow piecewise: with the weights they read, then with the arithmetic. Between
+//! two points the line is close; beyond the last one the last slope goes on, since what bounds an
+//! operation there bounds it further out. Nothing is extrapolated below the smallest measured time
+//! to less than a share of it, so that a noisy slope never makes work free.
+
+/// Least share of the nearest measured time that an extrapolation may give.
+const LEAST_SHARE: f64 = 0.05;
+
+/// Points of one coordinate, ascending: `(x, time)`.
+fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
+    let (first, last) = (points.first()?, points.last()?);
+    if points.len() == 1 || x == first.0 {
+        return Some(first.1);
+    }
+    let above = points.partition_point(|point| point.0 < x).clamp(1, points.len() - 1);
+    let (low, high) = (points[above - 1], points[above]);
+    let value = low.1 + (high.1 - low.1) * (x - low.0) / (high.0 - low.0);
+    let nearest = if x < first.0 { first.1 } else { last.1 };
+    let inside = (first.0..=last.0).contains(&x);
+    Some(if inside { value } else { value.max(LEAST_SHARE * nearest) })
+}
+
+/// Times over rows and positions.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Surface {
+    /// Per number of rows, ascending: its points over positions, ascending.
+    lines: Vec<(f64, Vec<(f64, f64)>)>,
+}
+
+impl Surface {
+    /// Of points `(rows, positions, time)` in any order; the last of equal coordinates counts.
+    pub fn of(points: impl IntoIterator<Item = (u32, u32, f64)>) -> Surface {
+        let mut surface = Surface::default();
+        for (rows, positions, time) in points {
+            let (rows, positions) = (f64::from(rows), f64::from(positions));
+            let place = surface.lines.partition_point(|line| line.0 < rows);
+            if surface.lines.get(place).is_none_or(|line| line.0 != rows) {
+                surface.lines.insert(place, (rows, Vec::new()));
+            }
+            let line = &mut surface.lines[place].1;
+            let place = line.partition_point(|point| point.0 < positions);
+            match line.get_mut(place) {
+                Some(point) if point.0 == positions => point.1 = time,
+                _ => line.insert(place, (positions, time)),
+            }
+        }
+        surface
+    }
+
+    /// The time at a point; `None` without any point.
+    pub fn at(&self, rows: f64, positions: f64) -> Option<f64> {
+        let over_rows: Vec<(f64, f64)> = self
+            .lines
+            .iter()
+            .filter_map(|(rows, line)| Some((*rows, interpolate(line, positions)?)))
+            .collect();
+        interpolate(&over_rows, rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_by_hand() {
+        let points = [(1.0, 10.0), (3.0, 20.0), (7.0, 60.0)];
+        for (x, expected) in [(1.0, 10.0), (2.0, 15.0), (3.0, 20.0), (5.0, 40.0), (7.0, 60.0)] {
+            assert_eq!(interpolate(&points, x), Some(expected), "at {x}");
+        }
+        assert_eq!(interpolate(&points, 9.0), Some(80.0), "the last slope goes on");
+        assert_eq!(interpolate(&points, 0.0), Some(5.0), "and so does the first");
+        assert_eq!(interpolate(&points, -9.0), Some(0.5), "but work is never free");
+        assert_eq!(interpolate(&[(4.0, 8.0)], 100.0), Some(8.0), "one point is a constant");
+        assert_eq!(interpolate(&[], 1.0), None);
+    }
+
+    #[test]
+    fn a_falling_slope_does_not_reach_zero() {
+        let points = [(1.0, 10.0), (2.0, 4.0)];
+        assert_eq!(interpolate(&points, 3.0), Some(0.2));
+    }
+
+    #[test]
+    fn surfaces_are_linear_in_both_coordinates() {
+        // time = 2 rows + 3 positions + rows * positions is bilinear, so it is met everywhere.
+        let time = |rows: f64, positions: f64| 2.0 * rows + 3.0 * positions + rows * positions;
+        let mut points = Vec::new();
+        for rows in [8, 2, 4] {
+            for positions in [100, 10, 50] {
+                points.push((rows, positions, time(f64::from(rows), f64::from(positions))));
+            }
+        }
+        let surface = Surface::of(points);
+        for (rows, positions) in [(2.0, 10.0), (3.0, 30.0), (7.5, 99.0), (16.0, 200.0)] {
+            let found = surface.at(rows, positions).expect("there are points");
+            assert!((found - time(rows, positions)).abs() < 1e-9, "{rows}, {positions}: {found}");
+        }
+        assert_eq!(Surface::default().at(1.0, 1.0), None);
+    }
+
+    #[test]
+    fn a_later_point_replaces_an_earlier_one() {
+        let surface = Surface::of([(1, 1, 5.0), (1, 1, 6.0)]);
+        assert_eq!(surface.at(1.0, 1.0), Some(6.0));
+    }
+}

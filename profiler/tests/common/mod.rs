@@ -1,0 +1,104 @@
+//! Tiny models, and a runner whose lanes are threads of this process.
+
+use std::time::Duration;
+
+use kernels::{PoolOptions, Variant};
+use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
+use model::source::dummy::DummySource;
+use profiler::{Runner, RunnerError, Session, Threads};
+use program::ir::Lane;
+use program::plan::Plan;
+use shm::TraceRecord;
+use workers::group::Placed;
+use workers::setup::LaneOptions;
+use workers::testing::InProcess;
+
+/// Runs plans in this process; both workers get the CPU's number of threads.
+#[derive(Debug, Default)]
+pub struct InProcessRunner {
+    /// Plans started so far.
+    pub started: usize,
+    /// The start that fails, if any.
+    pub fails_at: Option<usize>,
+}
+
+struct InProcessSession(Option<InProcess>);
+
+impl Runner for InProcessRunner {
+    fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError> {
+        self.started += 1;
+        if self.fails_at == Some(self.started) {
+            return Err(RunnerError::Interrupted);
+        }
+        let source = DummySource::new(plan.config.clone(), 7);
+        let options = LaneOptions {
+            variant: Variant::best(),
+            pool: PoolOptions::unpinned(threads.cpu.into()),
+            link_bytes_per_s: None,
+            wait_timeout: Duration::from_secs(60),
+        };
+        let lanes = InProcess::start(plan, &source, options)
+            .map_err(|error| RunnerError::Failed(Box::new(error)))?;
+        Ok(Box::new(InProcessSession(Some(lanes))))
+    }
+}
+
+impl Session for InProcessSession {
+    fn run(&mut self, group: &[Placed]) -> Result<Vec<(Lane, TraceRecord)>, RunnerError> {
+        let lanes = self.0.as_mut().expect("taken only when dropped");
+        lanes.try_group(group).map_err(|error| RunnerError::Failed(Box::new(error)))?;
+        Ok(lanes.drain_trace())
+    }
+}
+
+impl Drop for InProcessSession {
+    fn drop(&mut self) {
+        if let Some(lanes) = self.0.take() {
+            lanes.finish();
+        }
+    }
+}
+
+/// A LLaMA with grouped heads.
+pub fn llama() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-llama".to_owned(),
+        family: Family::Llama,
+        num_layers: 2,
+        hidden_size: 24,
+        num_heads: 6,
+        num_kv_heads: 2,
+        head_dim: 8,
+        ffn_size: 40,
+        vocab_size: 61,
+        max_positions: 64,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: true,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+/// An OPT with as many KV heads as heads.
+pub fn opt() -> ModelConfig {
+    ModelConfig {
+        name: "tiny-opt".to_owned(),
+        family: Family::Opt,
+        num_heads: 3,
+        num_kv_heads: 3,
+        activation: Activation::Relu,
+        rope: None,
+        position_offset: 2,
+        out_bias: true,
+        ffn_bias: true,
+        tied_embeddings: true,
+        ..llama()
+    }
+}

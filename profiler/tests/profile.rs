@@ -1,0 +1,239 @@
+//! A tiny model profiled from end to end, and its plans priced and simulated.
+
+mod common;
+
+use std::fs;
+use std::time::Duration;
+
+use common::{InProcessRunner, llama, opt};
+use model::compressed::{Grouped, WeightFormat};
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use planner::policy::{Forms, Homes, Policy, device_map};
+use planner::split::Split;
+use profiler::key::Work;
+use profiler::{
+    Cache, Machine, Profile, ProfileCosts, Rejected, Request, Threads, Workload, cached, run,
+};
+use program::compile::compile;
+use program::formats::{KvFormat, WeightFormats};
+use program::ir::Lane;
+use program::map::{ChunkOrder, Chunking, Home, layer_list};
+use program::plan::{Plan, RunShape};
+use program::simulate::{Costs, LaneSet, simulate};
+
+const SHAPE: RunShape = RunShape {
+    batches: 2,
+    batch_size: 4,
+    max_prompt: 9,
+    max_context: 15,
+    max_new: 6,
+    micro_sequences: 3,
+    dtype: Dtype::F32,
+};
+const THREADS: Threads = Threads { cpu: 1, gpu: 1 };
+const WORKLOAD: Workload = Workload { prompt_len: 9 };
+
+fn request(config: &ModelConfig) -> Request {
+    let mut request = Request::for_shape(config, &SHAPE, THREADS);
+    request.chunks = vec![2];
+    request.sweep_threads_max = 2;
+    request.budget = Duration::from_secs(3);
+    request
+}
+
+fn machine() -> Machine {
+    // Tiny layers never leave a real cache; one copy of each will do.
+    Machine { last_level_cache_bytes: 0, ..Machine::this(None) }
+}
+
+fn measure(request: &Request) -> Profile {
+    let mut runner = InProcessRunner::default();
+    let mut last = 0;
+    let profile = run::profile(request, &machine(), &mut runner, &mut |done, total, what| {
+        assert!(last <= done && done <= total && !what.is_empty(), "{last} {done} {total} {what}");
+        last = done;
+    });
+    assert_eq!(last, 1000, "progress reaches its end");
+    profile.expect("the tiny model is profiled")
+}
+
+/// Every compiled two-split plan and both whole-device ones, with the given forms.
+fn plans(config: &ModelConfig, forms: &Forms, chunks: u16) -> Vec<Plan> {
+    let chunkings =
+        [ChunkOrder::Scores, ChunkOrder::Attention].map(|order| Some(Chunking { order, chunks }));
+    let mut policies = vec![Policy::CpuOnly, Policy::GpuOnly];
+    for chunking in [None, chunkings[0], chunkings[1]] {
+        let entries = layer_list(config, chunking).len();
+        for start in 0..=entries {
+            for end in start..=entries {
+                policies.push(Policy::TwoSplit { split: Split { start, end }, chunking });
+            }
+        }
+    }
+    let mut plans = Vec::new();
+    for policy in policies {
+        for (fuse, home) in [(true, Home::Host), (false, Home::Vram)] {
+            let homes = Homes { kv: home, prefill_hidden: home };
+            let mut map = device_map(&policy, config, fuse, homes);
+            forms.apply(&mut map);
+            plans.push(compile(config, &SHAPE, &map).expect("the map compiles"));
+        }
+    }
+    plans
+}
+
+/// Prices and simulates all plans; returns how many instructions were priced.
+fn simulate_all(profile: &Profile, plans: &[Plan]) -> usize {
+    let mut priced = 0;
+    for plan in plans {
+        let costs = ProfileCosts::new(profile, plan, WORKLOAD).expect("everything has a cost");
+        for (program, steps) in [(&plan.prefill, 1), (&plan.decode, 4)] {
+            let timeline = simulate(program, &costs, steps).expect("it runs to its end");
+            assert!(timeline.total_ns.is_finite() && timeline.total_ns > 0.0);
+            assert!(timeline.spans.iter().all(|span| span.end_ns >= span.start_ns));
+            priced += timeline.spans.len();
+        }
+    }
+    priced
+}
+
+fn check_figures(profile: &Profile) {
+    assert!(profile.measurements.work.len() > 100, "{}", profile.measurements.work.len());
+    for measured in &profile.measurements.work {
+        let time = measured.time;
+        assert!(time.median_ns.is_finite() && time.median_ns >= 0.0, "{measured:?}");
+        assert!(time.min_ns <= time.median_ns && time.median_ns <= time.max_ns, "{measured:?}");
+        assert!(time.samples >= 1, "{measured:?}");
+        let computes = matches!(measured.key.work, Work::Compute { .. });
+        assert!(!computes || time.median_ns > 0.0, "{measured:?}");
+        // Only contention may have fewer: not every span lies wholly beside another lane's.
+        let repeated = time.samples + time.outliers >= run::REPETITIONS_MIN;
+        assert!(repeated || !measured.beside.is_empty(), "{measured:?}");
+    }
+    let overhead = profile.measurements.overhead;
+    for stat in [overhead.wake, overhead.empty_span, overhead.between_spans] {
+        let stat = stat.expect("every run has such samples");
+        assert!(stat.median_ns.is_finite() && stat.median_ns > 0.0);
+    }
+    let classes: Vec<&str> = profile.measurements.sweep.iter().map(|s| s.class.as_str()).collect();
+    assert_eq!(classes, ["linear", "attention", "small"]);
+    for sweep in &profile.measurements.sweep {
+        let threads: Vec<u16> = sweep.curve.iter().map(|point| point.threads).collect();
+        assert_eq!(threads, [1, 2], "{sweep:?}");
+        let best = sweep.curve.iter().find(|point| point.threads == sweep.best_threads);
+        let best = best.expect("the best is on the curve").time.median_ns;
+        assert!(sweep.curve.iter().all(|point| best <= point.time.median_ns), "{sweep:?}");
+    }
+}
+
+#[test]
+fn every_two_split_plan_of_an_opt_has_a_cost() {
+    let config = opt();
+    let profile = measure(&request(&config));
+    check_figures(&profile);
+    let forms = Forms::plain(&config);
+    assert!(simulate_all(&profile, &plans(&config, &forms, 2)) > 10_000);
+    // What was not profiled is an error that says what.
+    let three = plans(&config, &forms, 3);
+    let missing = three.iter().find_map(|plan| ProfileCosts::new(&profile, plan, WORKLOAD).err());
+    let missing = missing.expect("chunks of three were not profiled").to_string();
+    assert!(missing.contains("chunk") && missing.contains("of: 3"), "{missing}");
+}
+
+#[test]
+fn compressed_plans_of_a_llama_have_costs_too() {
+    let config = llama();
+    let w4 = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::W4));
+    let mut request = request(&config);
+    request.weight_formats.push(w4.clone());
+    let profile = measure(&request);
+    check_figures(&profile);
+    for weights in [WeightFormats::plain(&config), w4] {
+        let forms = Forms { weights, kv: KvFormat::Plain };
+        assert!(simulate_all(&profile, &plans(&config, &forms, 2)) > 10_000);
+    }
+    let decompressed = |work: &Work| matches!(work, Work::Decompress { op: Op::Down, .. });
+    assert!(profile.measurements.work.iter().any(|m| decompressed(&m.key.work)));
+}
+
+#[test]
+fn rates_are_those_of_the_slowed_samples() {
+    let config = opt();
+    let mut profile = measure(&request(&config));
+    let plan = &plans(&config, &Forms::plain(&config), 2)[0];
+    // Whatever was measured: exactly half speed beside copies, a quarter beside both.
+    let work = &mut profile.measurements.work;
+    work.retain(|measured| measured.beside.is_empty());
+    let alone = work.clone();
+    for (beside, slowdown) in
+        [(vec![Lane::H2dWeights], 2.0), (vec![Lane::GpuCompute, Lane::H2dWeights], 4.0)]
+    {
+        work.extend(alone.iter().filter(|m| m.key.lane == Lane::CpuCompute).map(|measured| {
+            let mut slowed = measured.clone();
+            slowed.beside.clone_from(&beside);
+            slowed.time.mean_ns = slowdown * measured.time.median_ns;
+            slowed
+        }));
+    }
+    let costs = ProfileCosts::new(&profile, plan, WORKLOAD).expect("everything has a cost");
+    let busy = |lanes: &[Lane]| lanes.iter().fold(LaneSet::EMPTY, |set, lane| set.with(*lane));
+    let cpu = Lane::CpuCompute;
+    for (lanes, expected) in [
+        (&[cpu][..], 1.0),
+        (&[cpu, Lane::H2dWeights], 0.5),
+        (&[cpu, Lane::H2dWeights, Lane::D2h], 0.5),
+        (&[cpu, Lane::GpuCompute, Lane::H2dWeights], 0.25),
+        // Not measured, nor any part of it.
+        (&[cpu, Lane::GpuCompute], 1.0),
+        // Not measured; its worst measured part counts.
+        (&[cpu, Lane::GpuDecompress, Lane::GpuCompute, Lane::H2dWeights], 0.25),
+    ] {
+        assert!((costs.rate(cpu, busy(lanes)) - expected).abs() < 1e-9, "{lanes:?}");
+    }
+    assert_eq!(costs.rate(Lane::H2dWeights, busy(&[cpu, Lane::H2dWeights])), 1.0);
+}
+
+#[test]
+fn the_cache_spares_measuring_until_something_changes() {
+    let config = opt();
+    let folder = tempfile::tempdir().expect("a folder");
+    let cache = Cache::new(folder.path());
+    let mut request = request(&config);
+    (request.chunks, request.budget) = (Vec::new(), Duration::ZERO);
+    let mut runner = InProcessRunner::default();
+    let mut ask = |force: bool, fails_at: Option<usize>| {
+        runner.started = 0;
+        runner.fails_at = fails_at;
+        let found =
+            cached(Some(&cache), &request, &machine(), force, &mut runner, &mut |_, _, _| {});
+        (found, runner.started)
+    };
+    let (first, started) = ask(false, None);
+    let first = first.expect("it is profiled");
+    assert!(matches!(first.measured_because, Some(Rejected::Missing)) && started > 0);
+    assert!(first.not_stored.is_none());
+    let (second, started) = ask(false, None);
+    let second = second.expect("it is cached");
+    assert!(second.measured_because.is_none() && started == 0);
+    assert_eq!(second.profile, first.profile);
+    // Interrupted half way: the earlier profile is still there.
+    let (interrupted, started) = ask(true, Some(3));
+    assert!(interrupted.is_err() && started == 3);
+    let (third, started) = ask(false, None);
+    assert!(started == 0 && third.expect("it is cached").profile == first.profile);
+    // A field changed by hand: one new profile, which names the field.
+    let path = cache.path(&first.profile.fingerprint);
+    let text = fs::read_to_string(&path).expect("a readable file");
+    assert!(text.contains("\"PCIe link\": \"none\""), "{text}");
+    fs::write(&path, text.replace("\"PCIe link\": \"none\"", "\"PCIe link\": \"x16\""))
+        .expect("a file");
+    let (fourth, started) = ask(false, None);
+    let reason = fourth.expect("it is profiled").measured_because.expect("it has changed");
+    assert!(reason.to_string().contains("PCIe link x16 -> none"), "{reason}");
+    assert!(started > 0);
+    assert_eq!(ask(false, None).1, 0, "once");
+    let (forced, started) = ask(true, None);
+    let reason = forced.expect("it is profiled").measured_because;
+    assert!(matches!(reason, Some(Rejected::Forced)) && started > 0);
+}
