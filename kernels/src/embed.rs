@@ -84,12 +84,12 @@ impl Kernels {
         let bytes = out.len() * 2 * size_of::<f32>();
         let out = Shared(out.as_mut_ptr());
         self.run_sized(tokens.len().div_ceil(TASK_ROWS), bytes, &|task, _| {
-            for row in task * TASK_ROWS..tokens.len().min((task + 1) * TASK_ROWS) {
+            for (row, token) in tokens.iter().enumerate().skip(task * TASK_ROWS).take(TASK_ROWS) {
                 // SAFETY: the row lies within `out`, and no other task writes it.
                 let out = unsafe {
                     std::slice::from_raw_parts_mut(out.pointer().add(row * hidden), hidden)
                 };
-                decode_row(form, records, hidden, tokens[row] as usize, out);
+                decode_row(form, records, hidden, *token as usize, out);
             }
         });
     }

@@ -20,8 +20,20 @@ impl Default for ThreadLimits {
     }
 }
 
-/// Bytes a small operation has to touch before a second thread pays; see `small_speed`.
-const WORTH_SHARING_BYTES: usize = 128 << 10;
+/// Bytes that a call has to touch before a second thread pays.
+#[derive(Debug, Clone, Copy)]
+struct WorthSharing {
+    /// While idle threads spin: a hand-over costs half a microsecond.
+    spinning_bytes: usize,
+    /// While they sleep: they join after some ten microseconds, which the call must outlast.
+    sleeping_bytes: usize,
+}
+
+/// Measured with `examples/small_speed.rs`: shorter calls gain nothing from another thread, or lose.
+const SMALL: WorthSharing = WorthSharing { spinning_bytes: 128 << 10, sleeping_bytes: 1 << 20 };
+/// Attention computes more per byte of its cache than the small operations do.
+const ATTENTION: WorthSharing =
+    WorthSharing { spinning_bytes: 32 << 10, sleeping_bytes: 128 << 10 };
 
 impl Kernels {
     /// Limits the threads of every later call.
@@ -47,7 +59,7 @@ impl Kernels {
         bytes: usize,
         function: &(dyn Fn(usize, usize) + Sync),
     ) {
-        let limit = if bytes < WORTH_SHARING_BYTES { 1 } else { self.thread_limits.attention };
+        let limit = self.limit_for(bytes, ATTENTION, self.thread_limits.attention);
         self.pool.run_on(limit, tasks, function);
     }
 
@@ -58,7 +70,12 @@ impl Kernels {
         bytes: usize,
         function: &(dyn Fn(usize, usize) + Sync),
     ) {
-        let limit = if bytes < WORTH_SHARING_BYTES { 1 } else { self.thread_limits.small };
+        let limit = self.limit_for(bytes, SMALL, self.thread_limits.small);
         self.pool.run_on(limit, tasks, function);
+    }
+
+    fn limit_for(&self, bytes: usize, worth: WorthSharing, limit: usize) -> usize {
+        let least = if self.pool.spins() { worth.spinning_bytes } else { worth.sleeping_bytes };
+        if bytes < least { 1 } else { limit }
     }
 }

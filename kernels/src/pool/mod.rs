@@ -149,6 +149,11 @@ impl Pool {
         self.shared.set_spin(spin);
     }
 
+    /// Whether idle threads look out for the next run at all.
+    pub fn spins(&self) -> bool {
+        self.shared.spins()
+    }
+
     /// Calls `function(task, thread)` once for every task in `0..tasks` and returns when all have
     /// returned. `thread` is below [`Pool::threads`], and no two calls with the same `thread` overlap.
     pub fn run(&self, tasks: usize, function: &(dyn Fn(usize, usize) + Sync)) {

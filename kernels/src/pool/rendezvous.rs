@@ -85,6 +85,10 @@ impl Rendezvous {
         self.spin_ns.store(spin_ns, Ordering::Relaxed);
     }
 
+    pub(super) fn spins(&self) -> bool {
+        self.spin_ns.load(Ordering::Relaxed) > 0
+    }
+
     /// Runs `tasks` tasks on threads `0..threads`, of which the caller is 0. One caller at a time.
     pub(super) fn run(
         &self,
