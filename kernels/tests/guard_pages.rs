@@ -361,15 +361,16 @@ fn embedding_stays_within_its_operands() {
 #[test]
 fn sampling_stays_within_the_logits() {
     let mut scratch = kernels::SampleScratch::new(200);
+    let draw = kernels::Draw { temperature: 0.8, top_p: 0.9, random: 0.4 };
     for vocab in [1usize, 2, 15, 16, 17, 33, 63, 65, 127, 200] {
         set_case(format!("sampling from {vocab}"));
         let logits: Vec<f32> = Random::new(vocab as u64).vector(vocab);
         let best = kernels::argmax(&logits);
-        let drawn = kernels::sample(&logits, 0.8, 0.9, 0.4, &mut scratch);
+        let drawn = kernels::sample(&logits, draw, &mut scratch);
         for side in SIDES {
             let logits = Guarded::new("logits", side, &logits);
             assert_eq!(kernels::argmax(logits.slice()), best);
-            let again = kernels::sample(logits.slice(), 0.8, 0.9, 0.4, &mut scratch);
+            let again = kernels::sample(logits.slice(), draw, &mut scratch);
             assert_eq!(again, drawn);
         }
     }
