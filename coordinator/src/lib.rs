@@ -8,5 +8,6 @@ pub mod exit;
 pub mod job;
 pub mod opened;
 pub mod plan;
+pub mod profile;
 pub mod report;
 pub mod session;

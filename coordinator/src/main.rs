@@ -10,6 +10,7 @@ use coordinator::job::error::JobError;
 use coordinator::job::interrupt::Interrupt;
 use coordinator::opened::open_weights;
 use coordinator::plan;
+use coordinator::profile;
 use coordinator::session::{self, Usage};
 
 /// Counts what workers allocate while they run, which must be nothing.
@@ -34,6 +35,12 @@ fn main() -> ExitCode {
             // SAFETY: needed to take over the inherited channel. The coordinator passes its number
             // to this process alone, and nothing has opened or closed descriptors before.
             ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) })
+        }
+        Command::Profile(request) => {
+            let ran = Interrupt::install()
+                .map_err(anyhow::Error::from)
+                .and_then(|interrupt| profile::run(&request, &interrupt));
+            ran.unwrap_or_else(|error| refuse(&error)).into()
         }
         Command::Plan(request) => plan::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Run(run) => {

@@ -26,7 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("planner", &["model", "program"]),
     ("workers", &["kernels", "model", "program", "shm"]),
     ("profiler", &["kernels", "model", "program", "shm", "workers"]),
-    ("coordinator", &["machine", "model", "planner", "program", "shm", "workers"]),
+    ("coordinator", &["machine", "model", "planner", "profiler", "program", "shm", "workers"]),
 ];
 
 /// Written by tools, or in words that are not ours.

@@ -55,3 +55,14 @@ A table: {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms
 Times are for one batch; also h2d_compressed_ms, decompress_ms, s2d_ms (from NVMe), and kv: true where the
 transfer is the KV cache. compression: off, on or search; nvme: true or false; cost: paper or simulated.
 docs/formats.md describes tables and machine files by example.";
+
+/// Last lines of `profile --help`.
+pub const AFTER_PROFILE: &str = "\
+Examples:
+  OPT-30B's operations on this machine's CPU, in under 40 seconds:
+    coordinator profile --model opt-30b
+  Four batches of sixty beside the emulated device, uncompressed and in 4 bits:
+    coordinator profile --model opt-30b --batches 4x60 --device emulated --compress w4kv4
+
+The measurement is kept under $XDG_CACHE_HOME/tandem or ~/.cache/tandem with a fingerprint of the machine. When
+the machine or what is profiled changes, the difference is named and the profile is made anew.";

@@ -6,12 +6,13 @@ use model::config::Dtype;
 use planner::split::{SplitError, parse_chunking};
 use program::map::Chunking;
 
-use super::low::{Low, LowCommand, LowPlan, LowRun};
+use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::values::{
     Batches, CompressChoice, DeviceChoice, DtypeChoice, PolicyChoice, QuantizedChoice,
 };
 use crate::job::sink::{OutputMode, Place};
 use crate::plan::{Described, PlanRequest, Source};
+use crate::profile::ProfileRequest;
 
 /// `max_tokens` of requests that do not say, as at OpenAI.
 pub const MAX_TOKENS: u32 = 16;
@@ -24,6 +25,8 @@ pub const GEN_LEN: u32 = 32;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
     Run(Box<Run>),
+    /// Measure the machine.
+    Profile(Box<ProfileRequest>),
     /// Say what would be run, and why.
     Plan(Box<PlanRequest>),
     /// This process is a worker.
@@ -138,6 +141,7 @@ impl Command {
     pub fn from_low(low: Low) -> Result<Command, UsageError> {
         match low.command {
             Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
+            Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
             None => Ok(Command::Run(Box::new(run(low.run)?))),
         }
@@ -162,6 +166,35 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
         _ => return Err(UsageError::NoModel),
     };
     Ok(PlanRequest { source, json: low.json, chart: low.chart })
+}
+
+fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
+    let emulated = match low.device {
+        DeviceChoice::Cuda(device) => return Err(UsageError::NoCuda { device }),
+        DeviceChoice::Emulated { link_bytes_per_s, .. } => Some(link_bytes_per_s),
+        DeviceChoice::Auto | DeviceChoice::None => None,
+    };
+    if emulated.is_none() && low.emulated_threads.is_some() {
+        return Err(UsageError::EmulatedThreads);
+    }
+    Ok(ProfileRequest {
+        model: ModelChoice {
+            name: low.model,
+            revision: None,
+            dummy_weights: true,
+            layers: low.layers.map(|layers| layers as usize),
+        },
+        dtype: dtype(low.dtype),
+        compress: low.compress,
+        batches: low.batches,
+        prompt_len: low.prompt_len,
+        gen_len: low.gen_len,
+        emulated,
+        cpu_threads: low.cpu_threads,
+        emulated_threads: low.emulated_threads,
+        force: low.force,
+        quiet: low.quiet,
+    })
 }
 
 fn dtype(choice: DtypeChoice) -> Dtype {

@@ -35,6 +35,9 @@ pub enum LowCommand {
     /// Say which placement is best and why, and run nothing
     #[command(after_long_help = help::AFTER_PLAN)]
     Plan(Box<LowPlan>),
+    /// Measure this machine on the true shapes of a model, and keep the measurement
+    #[command(after_long_help = help::AFTER_PROFILE)]
+    Profile(Box<LowProfile>),
     /// A worker process; started by the coordinator, never by hand
     #[command(hide = true)]
     Worker {
@@ -192,4 +195,46 @@ pub struct LowPlan {
     /// Write the simulated layer for scripts/plot.py
     #[arg(long, value_name = "FILE")]
     pub chart: Option<PathBuf>,
+}
+
+/// Arguments of `profile`.
+#[derive(Debug, Args)]
+pub struct LowProfile {
+    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b;
+    /// its weights are not read
+    #[arg(long, value_name = "MODEL")]
+    pub model: String,
+    /// Only the first LAYERS layers
+    #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub layers: Option<u32>,
+    /// N batches of B sequences
+    #[arg(long, value_name = "NxB", default_value = "1x1", value_parser = parse_batches, allow_hyphen_values = true)]
+    pub batches: Batches,
+    /// Tokens of each prompt
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    pub prompt_len: u32,
+    /// New tokens of each sequence
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    pub gen_len: u32,
+    /// Number format
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: DtypeChoice,
+    /// Also measure these 4-bit forms
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
+    pub compress: CompressChoice,
+    /// none or emulated
+    #[arg(long, value_name = "DEVICE", default_value = "none", value_parser = parse_device)]
+    pub device: DeviceChoice,
+    /// Compute threads of the cpu worker [default: the cores the others leave]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub cpu_threads: Option<u16>,
+    /// Compute threads of the emulated device [default: half of the cores]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub emulated_threads: Option<u16>,
+    /// Measure again although a valid profile is kept
+    #[arg(long)]
+    pub force: bool,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub quiet: bool,
 }

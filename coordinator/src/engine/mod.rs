@@ -5,6 +5,7 @@
 //! [`RunEngine::finish`] lets the workers leave and returns the measurements. The coordinator is
 //! never on the step path: workers run a group to its end without it.
 
+pub mod bench;
 pub mod group;
 pub mod launch;
 pub mod measure;

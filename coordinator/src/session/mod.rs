@@ -3,7 +3,7 @@
 
 mod forms;
 mod planning;
-mod starting;
+pub(crate) mod starting;
 
 use std::collections::BTreeMap;
 use std::io::Write;

@@ -17,11 +17,11 @@ use crate::opened::Opened;
 use crate::report::trace_file::TraceFile;
 
 /// Between operations of a decode step there are microseconds; waking a thread takes longer.
-const SPIN_US: u32 = 50;
+pub(crate) const SPIN_US: u32 = 50;
 
 /// CPUs for compute threads, one of every core first; empty where the machine cannot be read, which
 /// costs speed only.
-fn compute_cpus() -> Vec<u32> {
+pub(crate) fn compute_cpus() -> Vec<u32> {
     let topology = machine::Topology::read();
     let cpus = topology.map(|topology| topology.cpus(machine::Placement::Spread));
     cpus.unwrap_or_default().into_iter().map(|cpu| cpu as u32).collect()

@@ -1,0 +1,116 @@
+//! The profiler's plans on real worker processes: launched like a run's, with dummy weights.
+
+use std::sync::Arc;
+
+use profiler::{Runner, RunnerError, Session, Threads};
+use program::ir::Lane;
+use program::plan::Plan;
+use shm::{TraceReader, TraceRecord, WaitError};
+use workers::group::{Placed, fill, last_step};
+use workers::protocol::{EXIT, WeightsFrom};
+use workers::table::StepTable;
+
+use super::Interrupt;
+use super::launch::{LaunchError, LaunchOptions, Launched, SLICE, launch};
+
+/// Starts the profiler's plans; `options` but for threads and weights are those of the run to come.
+pub struct WorkerRunner {
+    pub options: LaunchOptions,
+    pub interrupt: Arc<Interrupt>,
+}
+
+impl std::fmt::Debug for WorkerRunner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkerRunner").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl Runner for WorkerRunner {
+    fn start(&mut self, plan: Plan, threads: Threads) -> Result<Box<dyn Session>, RunnerError> {
+        let options = LaunchOptions {
+            weights: WeightsFrom::Dummy { seed: 0 },
+            cpu_threads: threads.cpu,
+            gpu_threads: threads.gpu,
+            ..self.options.clone()
+        };
+        let interrupt = Arc::clone(&self.interrupt);
+        let launched =
+            launch(&plan, &options, &mut |_, _| !interrupt(), &mut |_| {}).map_err(|error| {
+                match error {
+                    LaunchError::Interrupted => RunnerError::Interrupted,
+                    error => RunnerError::Failed(Box::new(error)),
+                }
+            })?;
+        let mut readers = Vec::new();
+        for lane in plan.lanes() {
+            let reader = launched.trace.reader(lane.index()).map_err(failed)?;
+            readers.push((lane, reader));
+        }
+        let table = StepTable::new(launched.control.extra(0, plan.table.words()), &plan);
+        Ok(Box::new(WorkerSession { launched, plan, table, readers, interrupt }))
+    }
+}
+
+fn failed(error: impl std::error::Error + Send + Sync + 'static) -> RunnerError {
+    RunnerError::Failed(Box::new(error))
+}
+
+struct WorkerSession {
+    launched: Launched,
+    plan: Plan,
+    table: StepTable,
+    readers: Vec<(Lane, TraceReader)>,
+    interrupt: Arc<Interrupt>,
+}
+
+/// A trace ring that was not emptied in time.
+#[derive(Debug, thiserror::Error)]
+#[error("the trace of {} lost {count} records", .lane.name())]
+struct Lost {
+    lane: Lane,
+    count: u64,
+}
+
+impl Session for WorkerSession {
+    fn run(&mut self, group: &[Placed]) -> Result<Vec<(Lane, TraceRecord)>, RunnerError> {
+        let control = self.launched.control.clone();
+        fill(&self.table, &self.plan, group);
+        control.set_last_step(Some(last_step(group)));
+        let target = control.drained().value().wrapping_add(1);
+        control.groups().signal();
+        let mut records: Vec<Vec<(Lane, TraceRecord)>> = vec![Vec::new(); self.readers.len()];
+        let mut drained = false;
+        while !drained {
+            drained = match control.drained().wait_at_least(target, control.poison(), SLICE) {
+                Ok(()) => true,
+                Err(WaitError::TimedOut { .. }) if (self.interrupt)() => {
+                    return Err(RunnerError::Interrupted);
+                }
+                Err(WaitError::TimedOut { .. }) => {
+                    self.launched.supervisor.check(&self.plan).map_err(failed)?;
+                    false
+                }
+                Err(WaitError::Poisoned(_)) => {
+                    return Err(failed(self.launched.supervisor.cause(&self.plan)));
+                }
+            };
+            for ((lane, reader), records) in self.readers.iter_mut().zip(&mut records) {
+                reader.drain(|record| records.push((*lane, *record)));
+            }
+        }
+        let lost =
+            self.readers.iter().map(|(lane, reader)| Lost { lane: *lane, count: reader.lost() });
+        if let Some(lost) = lost.into_iter().find(|lost| lost.count > 0) {
+            return Err(failed(lost));
+        }
+        Ok(records.into_iter().flatten().collect())
+    }
+}
+
+impl Drop for WorkerSession {
+    fn drop(&mut self) {
+        self.launched.control.set_last_step(Some(EXIT));
+        self.launched.control.groups().signal();
+        self.launched.supervisor.leave();
+    }
+}
