@@ -52,10 +52,10 @@ impl Task {
     /// Shares of the budget, relative to each other.
     fn weight(&self) -> f64 {
         match self {
-            Task::Linear => 5.0,
+            Task::Linear => 8.0,
             Task::Attention { .. } => 1.5,
             Task::Prefill { .. } => 0.7,
-            Task::Beside => 4.0,
+            Task::Beside => 3.0,
             Task::Sweep { .. } => 0.6,
         }
     }
@@ -158,20 +158,12 @@ fn run(
     let mut bench = Repeater { session, experiment, recorder };
     let count = experiment.extents.len();
     let mut measured: Vec<(Extent, Duration)> = Vec::new();
-    let mut dearest = (0.0f64, Duration::ZERO);
     for (index, extent) in experiment.extents.iter().enumerate() {
-        let size = f64::from(extent.sequences) * f64::from(extent.positions);
-        // Work grows with the extent, at most in proportion.
-        let growth = if dearest.0 > 0.0 { (size / dearest.0).max(1.0) } else { 1.0 };
-        let expected = dearest.1.mul_f64(growth) * (REPETITIONS_MIN + 1);
+        let expected = expected(&measured, *extent) * (1 + REPETITIONS_MIN);
         if index > 0 && expected > share.saturating_sub(begun.elapsed()) {
             continue;
         }
-        let once = bench.first(*extent)?;
-        measured.push((*extent, once));
-        if size > dearest.0 {
-            dearest = (size, once);
-        }
+        measured.push((*extent, bench.first(*extent)?));
         told((index + 1) as f64 / count as f64, experiment.name);
     }
     for (index, (extent, once)) in measured.iter().enumerate() {
@@ -181,6 +173,25 @@ fn run(
         bench.more(*extent, more.min(STEPS_MAX))?;
     }
     Ok(())
+}
+
+/// What a repetition of `next` will take: on the line through the two largest extents so far, or in
+/// proportion to the only one.
+fn expected(measured: &[(Extent, Duration)], next: Extent) -> Duration {
+    let size = |extent: Extent| f64::from(extent.sequences) * f64::from(extent.positions);
+    let mut known: Vec<(f64, f64)> =
+        measured.iter().map(|(extent, once)| (size(*extent), once.as_secs_f64())).collect();
+    known.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let next = size(next);
+    let seconds = match known.as_slice() {
+        [] => 0.0,
+        [.., (low, before), (high, after)] if low < high => {
+            let slope = ((after - before) / (high - low)).max(0.0);
+            after + slope * (next - high).max(0.0)
+        }
+        [.., (only, once)] => once * (next / only).max(1.0),
+    };
+    Duration::from_secs_f64(seconds)
 }
 
 /// Repeats the extents of one experiment.
