@@ -1,8 +1,9 @@
 //! Prints how fast fused attention reads K and V, case by case, beside plain reading of the same
 //! caches in the same process and in turn with it, because a shared machine's memory speed changes
-//! from second to second. Medians; `of plain` is the median of the ratios of neighbours in time.
+//! from second to second. Medians; `of read` is the median of the ratios of neighbours in time, and
+//! a read is the fastest of three loops over the same bytes.
 //!
-//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32] [rounds]
+//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32] [rounds] [case]
 
 use std::time::Instant;
 
@@ -10,81 +11,136 @@ use half::bf16;
 use kernels::{AttentionShape, Element, Kernels, Pool, ScratchLimits, Unit, Variant};
 
 /// Sequences, fresh rows and cached positions of each, query heads, KV heads, elements of a head.
-const CASES: [[usize; 6]; 6] = [
+const CASES: [[usize; 6]; 10] = [
     [25, 1, 512, 56, 56, 128],
     [50, 1, 512, 56, 56, 128],
+    [25, 1, 544, 56, 56, 128],
+    [50, 1, 544, 56, 56, 128],
     [4, 1, 8192, 32, 8, 128],
-    [60, 1, 256, 9, 3, 64],
+    [1, 1, 65536, 32, 8, 128],
+    [60, 1, 128, 9, 3, 64],
+    [60, 1, 512, 9, 3, 64],
     [1, 512, 0, 56, 56, 128],
     [2, 512, 0, 9, 3, 64],
 ];
+
+/// Cached positions of the sequences of the ragged case, which has the bytes of 16 x 1024.
+const RAGGED: [usize; 16] =
+    [6000, 64, 3000, 128, 17, 2048, 1, 512, 900, 300, 1500, 33, 1024, 257, 96, 504];
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let threads = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(2);
     let dtype = arguments.next().unwrap_or_else(|| "bf16".to_owned());
     let rounds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(9);
+    let only: Option<usize> = arguments.next().and_then(|text| text.parse().ok());
     let variant = Variant::from_env().expect("a variant of this machine");
     println!("{} on {threads} threads, {dtype}", variant.name());
-    for case in CASES {
+    let run = Run { variant, threads, rounds };
+    for (index, [batch, rows, past, heads, kv_heads, head_dim]) in CASES.into_iter().enumerate() {
+        if only.is_none_or(|only| only == index) {
+            let name = format!("{batch:3} x {rows} after {past}");
+            let sequences = vec![(rows, past); batch];
+            run.measure_as(&dtype, &name, &sequences, (heads, kv_heads, head_dim));
+        }
+    }
+    if only.is_none_or(|only| only == CASES.len()) {
+        let even = vec![(1, RAGGED.iter().sum::<usize>() / RAGGED.len()); RAGGED.len()];
+        let ragged: Vec<(usize, usize)> = RAGGED.into_iter().map(|past| (1, past)).collect();
+        run.measure_as(&dtype, "even", &even, (32, 8, 128));
+        run.measure_as(&dtype, "ragged", &ragged, (32, 8, 128));
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Run {
+    variant: Variant,
+    threads: usize,
+    rounds: usize,
+}
+
+impl Run {
+    fn measure_as(
+        self,
+        dtype: &str,
+        name: &str,
+        sequences: &[(usize, usize)],
+        heads: (usize, usize, usize),
+    ) {
         if dtype == "f32" {
-            measure::<f32>(variant, threads, rounds, case);
+            self.measure::<f32>(name, sequences, heads);
         } else {
-            measure::<bf16>(variant, threads, rounds, case);
+            self.measure::<bf16>(name, sequences, heads);
+        }
+    }
+
+    fn measure<T: Element>(
+        self,
+        name: &str,
+        sequences: &[(usize, usize)],
+        (heads, kv_heads, head_dim): (usize, usize, usize),
+    ) {
+        let group = heads / kv_heads;
+        let positions = sequences.iter().map(|(rows, past)| rows + past).max().unwrap_or(0);
+        let limits = ScratchLimits { rows: 1, linear_inputs: 1, positions, group, head_dim };
+        let kernels = Kernels::new(self.variant, self.threads, limits).expect("threads start");
+        let readers = Pool::new(self.threads).expect("threads start");
+        let shape = AttentionShape { heads, kv_heads, head_dim, scale: 0.1 };
+        let mut units = Vec::new();
+        let (mut all_rows, mut cache, mut pairs) = (0, 0, 0);
+        for &(rows, past) in sequences {
+            for kv_head in 0..kv_heads {
+                units.push(Unit {
+                    row0: all_rows as u32,
+                    rows: rows as u32,
+                    past: past as u32,
+                    kv_head: kv_head as u32,
+                    cache_offset: cache,
+                    scores_offset: 0,
+                });
+                cache += past * head_dim;
+            }
+            all_rows += rows;
+            pairs += rows * past + rows * (rows + 1) / 2;
+        }
+        let q = vec![T::from_f32(0.1); all_rows * heads * head_dim];
+        let fresh = vec![T::from_f32(0.1); all_rows * kv_heads * head_dim];
+        let keys = vec![T::from_f32(0.1); cache];
+        let values = keys.clone();
+        let mut out = q.clone();
+        let (mut attention_s, mut read_s, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..=self.rounds {
+            let read = read_all(&readers, &keys, &values);
+            let attention = timed(|| {
+                kernels.attention(&shape, &units, &q, &fresh, &fresh, &keys, &values, &mut out);
+            });
+            // The first round brings pages and threads up.
+            if round > 0 {
+                attention_s.push(attention);
+                read_s.push(read);
+                ratios.push(read / attention);
+            }
+        }
+        let name = format!("{name}, {heads}/{kv_heads} heads of {head_dim}");
+        let seconds = median(attention_s);
+        if cache == 0 {
+            let flops = (4 * heads * pairs * head_dim) as f64 / seconds / 1e9;
+            println!("{name:38} {flops:6.1} GFLOP/s");
+        } else {
+            let bytes = 2.0 * size_of_val(&keys[..]) as f64 / 1e9;
+            let (speed, read, ratio) = (bytes / seconds, bytes / median(read_s), median(ratios));
+            println!("{name:38} {speed:6.1} GB/s, read {read:5.1} GB/s, {ratio:.2} of read");
         }
     }
 }
 
-fn measure<T: Element>(variant: Variant, threads: usize, rounds: usize, case: [usize; 6]) {
-    let [batch, rows, past, heads, kv_heads, head_dim] = case;
-    let group = heads / kv_heads;
-    let limits =
-        ScratchLimits { rows: 1, linear_inputs: 1, positions: past + rows, group, head_dim };
-    let kernels = Kernels::new(variant, threads, limits).expect("threads start");
-    let readers = Pool::new(threads).expect("threads start");
-    let shape = AttentionShape { heads, kv_heads, head_dim, scale: 0.1 };
-    let units: Vec<Unit> = (0..batch * kv_heads)
-        .map(|unit| Unit {
-            row0: (unit / kv_heads * rows) as u32,
-            rows: rows as u32,
-            past: past as u32,
-            kv_head: (unit % kv_heads) as u32,
-            cache_offset: unit * past * head_dim,
-            scores_offset: 0,
-        })
-        .collect();
-    let q = vec![T::from_f32(0.1); batch * rows * heads * head_dim];
-    let fresh = vec![T::from_f32(0.1); batch * rows * kv_heads * head_dim];
-    let keys = vec![T::from_f32(0.1); batch * kv_heads * past * head_dim];
-    let values = keys.clone();
-    let mut out = q.clone();
-    let (mut attention_s, mut plain_s, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for round in 0..=rounds {
-        let plain = timed(|| {
-            read(&readers, bytemuck::pod_align_to(&keys).1);
-            read(&readers, bytemuck::pod_align_to(&values).1);
-        });
-        let attention = timed(|| {
-            kernels.attention(&shape, &units, &q, &fresh, &fresh, &keys, &values, &mut out);
-        });
-        // The first round brings pages and threads up.
-        if round > 0 {
-            attention_s.push(attention);
-            plain_s.push(plain);
-            ratios.push(plain / attention);
-        }
-    }
-    let name = format!("{batch:3} x {rows} after {past}, {heads}/{kv_heads} heads of {head_dim}");
-    let seconds = median(attention_s);
-    if past == 0 {
-        let pairs = batch * heads * rows * (rows + 1) / 2;
-        let flops = (4 * pairs * head_dim) as f64 / seconds / 1e9;
-        println!("{name:38} {flops:6.1} GFLOP/s");
-    } else {
-        let bytes = 2.0 * size_of_val(&keys[..]) as f64 / 1e9;
-        let (speed, plain, ratio) = (bytes / seconds, bytes / median(plain_s), median(ratios));
-        println!("{name:38} {speed:6.1} GB/s, plain read {plain:5.1} GB/s, {ratio:.2} of plain");
-    }
+/// Seconds of the fastest of three loops that read both caches.
+fn read_all<T: Element>(pool: &Pool, keys: &[T], values: &[T]) -> f64 {
+    let parts = [bytemuck::pod_align_to(keys).1, bytemuck::pod_align_to(values).1];
+    [1usize, 4, 8]
+        .into_iter()
+        .map(|streams| timed(|| parts.iter().for_each(|part| read(pool, part, streams))))
+        .fold(f64::INFINITY, f64::min)
 }
 
 fn timed(work: impl FnOnce()) -> f64 {
@@ -98,10 +154,23 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Reads all of `data` on all threads of `pool`, in parts of the size of a unit's K.
-fn read(pool: &Pool, data: &[u64]) {
+/// Reads all of `data` on all threads of `pool`, in parts of the size of a unit's K, each in
+/// `streams` streams side by side.
+fn read(pool: &Pool, data: &[u64], streams: usize) {
     let parts: Vec<&[u64]> = data.chunks(16 << 10).collect();
     pool.run(parts.len(), &|part, _| {
-        std::hint::black_box(parts[part].iter().fold(0, |a, b| a ^ b));
+        let part = parts[part];
+        let stream = (part.len() / streams).next_multiple_of(8).max(8);
+        let mut sums = [0u64; 8];
+        for at in (0..stream).step_by(8) {
+            for first in (0..part.len()).step_by(stream) {
+                if let Some(line) = part.get(first + at..first + at + 8) {
+                    for (sum, word) in sums.iter_mut().zip(line) {
+                        *sum ^= word;
+                    }
+                }
+            }
+        }
+        std::hint::black_box(sums);
     });
 }

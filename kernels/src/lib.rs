@@ -51,6 +51,7 @@ pub struct Kernels {
     /// Packed activations of a linear, read by all threads.
     packed: AlignedBuffer,
     per_thread: ThreadScratch,
+    attention: attention::Workspace,
 }
 
 impl Kernels {
@@ -106,6 +107,7 @@ impl Kernels {
             thread_limits: ThreadLimits::default(),
             packed: AlignedBuffer::new(linear::packed_len(limits.rows, limits.linear_inputs)),
             per_thread: ThreadScratch::new(pool.threads(), thread_len),
+            attention: attention::Workspace::new(pool.threads(), &limits),
             pool,
         }
     }

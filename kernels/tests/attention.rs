@@ -5,7 +5,9 @@ mod common;
 
 use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
 use half::bf16;
-use kernels::{AttentionShape, Element, Kernels, Unit, reference, scores_len};
+use kernels::{
+    AttentionShape, Element, Kernels, ScratchLimits, Unit, Variant, reference, scores_len,
+};
 
 /// A batch of ragged sequences: `(fresh rows, cached positions)` each, all KV heads as units.
 struct Batch<T> {
@@ -99,10 +101,42 @@ impl<T: Element> Batch<T> {
     }
 }
 
-const SHAPES: [(usize, usize, usize); 6] =
-    [(1, 1, 6), (3, 3, 64), (9, 3, 64), (4, 2, 80), (7, 1, 128), (5, 5, 16)];
-const SEQUENCES: [(usize, usize); 9] =
-    [(1, 0), (1, 1), (3, 2), (1, 15), (17, 0), (1, 64), (33, 31), (2, 130), (5, 65)];
+const SHAPES: [(usize, usize, usize); 9] = [
+    (1, 1, 6),
+    (3, 3, 64),
+    (9, 3, 64),
+    (4, 2, 80),
+    (7, 1, 128),
+    (5, 5, 16),
+    (2, 1, 33),
+    (4, 1, 96),
+    (9, 1, 31),
+];
+/// Fresh rows and cached positions around the edges of vectors, blocks of rows and of positions.
+const SEQUENCES: [(usize, usize); 22] = [
+    (1, 0),
+    (1, 1),
+    (1, 2),
+    (1, 3),
+    (3, 2),
+    (1, 15),
+    (1, 16),
+    (1, 17),
+    (17, 0),
+    (1, 31),
+    (1, 32),
+    (1, 33),
+    (1, 63),
+    (1, 64),
+    (1, 65),
+    (33, 31),
+    (2, 130),
+    (5, 65),
+    (47, 0),
+    (48, 1),
+    (49, 0),
+    (2, 63),
+];
 
 fn check_reference<T: Element>(name: &str) {
     for variant in variants(name) {
@@ -253,6 +287,58 @@ fn a_sequence_does_not_depend_on_its_neighbours() {
             let out = alone.fused(&kernels, &alone.units);
             assert_eq!(bits(&out), bits(&part(&together, 6 * 80)), "{variant:?} {sequence:?}");
         }
+    }
+}
+
+/// Longer than a chunk of positions, around its edges.
+const LONG: [(usize, usize); 6] =
+    [(1, 1022), (1, 1023), (1, 1024), (1, 2500), (1, 3071), (3, 1023)];
+
+/// Kernels with room for a few thousand positions.
+fn long_kernels(variant: Variant, threads: usize) -> Kernels {
+    let limits =
+        ScratchLimits { rows: 1, linear_inputs: 64, positions: 3200, group: 9, head_dim: 128 };
+    Kernels::new(variant, threads, limits).expect("threads start")
+}
+
+fn check_split<T: Element>(variant: Variant) {
+    let one = long_kernels(variant, 1);
+    for (seed, (heads, kv_heads, head_dim)) in
+        [(4, 2, 64), (3, 3, 80), (9, 1, 128)].into_iter().enumerate()
+    {
+        // Decode alone, which is what is cut, and a mixture, which is not.
+        for sequences in [&LONG[..5], &LONG[..]] {
+            let batch = batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), sequences);
+            let (probabilities, out) = batch.separate(&one);
+            let (probabilities_bits, whole) = (bits(&probabilities), bits(&out));
+            let context = format!("{variant:?} {:?} of {} sequences", batch.shape, sequences.len());
+            assert_eq!(bits(&batch.fused(&one, &batch.units)), whole, "fused, {context}");
+            for unit in &batch.units {
+                check_unit(&batch, unit, &probabilities, &out, &context);
+            }
+            for threads in [2, 3, 9] {
+                let many = long_kernels(variant, threads);
+                let context = format!("{threads} threads, {context}");
+                assert_eq!(bits(&batch.fused(&many, &batch.units)), whole, "fused, {context}");
+                let (probabilities, out) = batch.separate(&many);
+                assert_eq!(bits(&probabilities), probabilities_bits, "{context}");
+                assert_eq!(bits(&out), whole, "{context}");
+                // A unit alone is cut where the whole batch need not be.
+                let mut alone = poison::<T>(batch.q.len());
+                for unit in batch.units.chunks(1) {
+                    batch.fused_into(&many, unit, &mut alone);
+                }
+                assert_eq!(bits(&alone), whole, "alone, {context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn cutting_units_into_chunks_of_positions_changes_no_bit() {
+    for variant in variants("cutting_units_into_chunks_of_positions_changes_no_bit") {
+        check_split::<bf16>(variant);
+        check_split::<f32>(variant);
     }
 }
 

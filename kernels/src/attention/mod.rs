@@ -2,25 +2,29 @@
 //!
 //! A **unit** is one (sequence, KV head). Its query heads share one reading of K and V. The three
 //! operations `scores`, `softmax`, `weighted_values` and the fused `attention` are the same three
-//! steps (`steps.rs`); the fused form runs them for a block of rows through scratch that stays in
-//! cache, so both give the same bits.
+//! steps (`block.rs`); the fused form runs them for a block of rows through scratch that stays in
+//! cache, so both give the same bits. Where there are fewer units than the threads need, a unit is
+//! cut into chunks of positions (`schedule.rs`).
 //!
-//! Order of sums: a score runs along head_dim like a linear; the softmax sum takes position `p` in
-//! lane `p % LANES`; a weighted value adds position after position. A position gives the same
-//! terms whether its K and V are cached or fresh, so prefill and decode agree bit for bit.
+//! Order of sums: a score is one chain along head_dim (`scores.rs`); the softmax sum takes position
+//! `p` in lane `p % LANES` (`softmax.rs`); a weighted value adds position after position
+//! (`values.rs`); the latter two chunk by chunk (`task.rs`). A position gives the same terms whether
+//! its K and V are cached or fresh, so prefill and decode agree bit for bit.
 
-mod steps;
-mod tiles;
+mod block;
+mod schedule;
+mod scores;
+mod softmax;
+mod task;
+mod values;
 
 use crate::element::Element;
-use crate::scratch::{ScratchLimits, Shared};
-use crate::simd::{MAX_LANES, Simd};
-use crate::variant::SimdTask;
+use crate::simd::MAX_LANES;
 use crate::{Kernels, round_up};
-use steps::{Steps, UnitBlock};
-
-/// Query rows (row by head of the group) of one task, at least one row's whole group.
-const BLOCK_QUERIES: usize = 16;
+use block::Source;
+pub(crate) use schedule::{Workspace, thread_len};
+pub use task::BlockTask;
+use task::{Steps, Tensors};
 
 /// Shape and scale shared by all units of a call.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -68,44 +72,35 @@ pub const fn scores_len(shape: &AttentionShape, rows: usize, past: usize) -> usi
     rows * shape.group() * (past + rows)
 }
 
-/// Floats of scratch per thread: packed queries (later the weighted values) and a block's scores.
-pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
-    block_queries(limits.group) * (head_stride(limits.head_dim) + score_stride(limits.positions))
-}
-
-fn block_queries(group: usize) -> usize {
-    (BLOCK_QUERIES / group.max(1)).max(1) * group
-}
-
-fn head_stride(head_dim: usize) -> usize {
+/// Floats of a head in scratch: whole pairs of the widest vectors.
+const fn head_stride(head_dim: usize) -> usize {
     round_up(head_dim, 2 * MAX_LANES)
 }
 
-fn score_stride(positions: usize) -> usize {
+/// Floats of a row of scores in scratch.
+const fn score_stride(positions: usize) -> usize {
     round_up(positions, MAX_LANES) + MAX_LANES
 }
 
-/// The two caches, or the fresh rows, or nothing where a step does not read them.
-#[derive(Debug)]
-pub struct Inputs<'a, T> {
-    q: &'a [T],
-    k_fresh: &'a [T],
-    k_cache: &'a [T],
-    v_fresh: &'a [T],
-    v_cache: &'a [T],
-}
+const SCORES: Steps = Steps { scores: true, softmax: false, values: false };
+const SOFTMAX: Steps = Steps { scores: false, softmax: true, values: false };
+const VALUES: Steps = Steps { scores: false, softmax: false, values: true };
+const FUSED: Steps = Steps { scores: true, softmax: true, values: true };
 
-/// Which steps a call runs, and where scores and results go.
-#[derive(Debug, Clone, Copy)]
-pub enum Stage<T> {
-    Scores { out: Shared<f32> },
-    Softmax { scores: *const f32, out: Shared<f32> },
-    Values { probabilities: *const f32, out: Shared<T> },
-    Fused { out: Shared<T> },
+impl<T> Tensors<T> {
+    /// Tensors of which nothing is read or written yet.
+    fn none() -> Self {
+        let none = Source { fresh: std::ptr::null(), cache: std::ptr::null() };
+        Tensors {
+            q: std::ptr::null(),
+            k: none,
+            v: none,
+            out: std::ptr::null_mut(),
+            scores_in: std::ptr::null(),
+            scores_out: std::ptr::null_mut(),
+        }
+    }
 }
-
-// SAFETY: the pointers come from slices borrowed for the whole call; units write disjoint parts.
-unsafe impl<T: Send + Sync> Sync for Stage<T> {}
 
 impl Kernels {
     /// `q · k * scale` of every unit. `q` is `[rows, heads * head_dim]`, `k_fresh`
@@ -122,8 +117,11 @@ impl Kernels {
         let rows = check_rows(shape, q);
         self.check_units(shape, units, rows, k_fresh, k_cache);
         check_scores(shape, units, out.len());
-        let inputs = Inputs { q, k_fresh, k_cache, v_fresh: &[], v_cache: &[] };
-        self.attention_stage(shape, units, inputs, Stage::Scores { out: Shared(out.as_mut_ptr()) });
+        let k = Source { fresh: k_fresh.as_ptr(), cache: k_cache.as_ptr() };
+        // Where a block's K ends, the next one's begins for all the prefetching knows.
+        let scores_out = out.as_mut_ptr();
+        let tensors = Tensors { q: q.as_ptr(), k, v: k, scores_out, ..Tensors::none() };
+        self.attention_steps(shape, units, SCORES, &tensors);
     }
 
     /// Softmax over the visible positions of every (row, head) of every unit.
@@ -136,11 +134,12 @@ impl Kernels {
     ) {
         check_scores(shape, units, scores.len());
         check_scores(shape, units, probabilities.len());
-        let out = Shared(probabilities.as_mut_ptr());
-        let inputs =
-            Inputs::<f32> { q: &[], k_fresh: &[], k_cache: &[], v_fresh: &[], v_cache: &[] };
-        let stage = Stage::Softmax { scores: scores.as_ptr(), out };
-        self.attention_stage(shape, units, inputs, stage);
+        let tensors = Tensors::<f32> {
+            scores_in: scores.as_ptr(),
+            scores_out: probabilities.as_mut_ptr(),
+            ..Tensors::none()
+        };
+        self.attention_steps(shape, units, SOFTMAX, &tensors);
     }
 
     /// `probabilities · v` of every unit. `v_fresh` is `[rows, kv_heads * head_dim]`, `out`
@@ -157,10 +156,13 @@ impl Kernels {
         let rows = check_rows(shape, out);
         self.check_units(shape, units, rows, v_fresh, v_cache);
         check_scores(shape, units, probabilities.len());
-        let inputs = Inputs { q: &[], k_fresh: &[], k_cache: &[], v_fresh, v_cache };
-        let probabilities = probabilities.as_ptr();
-        let stage = Stage::Values { probabilities, out: Shared(out.as_mut_ptr()) };
-        self.attention_stage(shape, units, inputs, stage);
+        let tensors = Tensors {
+            v: Source { fresh: v_fresh.as_ptr(), cache: v_cache.as_ptr() },
+            scores_in: probabilities.as_ptr(),
+            out: out.as_mut_ptr(),
+            ..Tensors::none()
+        };
+        self.attention_steps(shape, units, VALUES, &tensors);
     }
 
     /// The three operations in one pass, bit-equal to them, without scores in memory.
@@ -180,8 +182,14 @@ impl Kernels {
         assert_eq!(out.len(), q.len(), "out is [rows, heads * head_dim]");
         self.check_units(shape, units, rows, k_fresh, k_cache);
         self.check_units(shape, units, rows, v_fresh, v_cache);
-        let inputs = Inputs { q, k_fresh, k_cache, v_fresh, v_cache };
-        self.attention_stage(shape, units, inputs, Stage::Fused { out: Shared(out.as_mut_ptr()) });
+        let tensors = Tensors {
+            q: q.as_ptr(),
+            k: Source { fresh: k_fresh.as_ptr(), cache: k_cache.as_ptr() },
+            v: Source { fresh: v_fresh.as_ptr(), cache: v_cache.as_ptr() },
+            out: out.as_mut_ptr(),
+            ..Tensors::none()
+        };
+        self.attention_steps(shape, units, FUSED, &tensors);
     }
 
     /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past` cached
@@ -202,38 +210,6 @@ impl Kernels {
                 cache[to..to + head_dim].copy_from_slice(&fresh[from..from + head_dim]);
             }
         }
-    }
-
-    /// Cuts the units into blocks of rows and runs `stage` on each.
-    fn attention_stage<T: Element>(
-        &self,
-        shape: &AttentionShape,
-        units: &[Unit],
-        inputs: Inputs<'_, T>,
-        stage: Stage<T>,
-    ) {
-        let group = shape.group();
-        let block_rows = block_queries(group) / group;
-        let most_rows = units.iter().map(|unit| unit.rows as usize).max().unwrap_or(0);
-        let blocks = most_rows.div_ceil(block_rows);
-        let positions: usize = units.iter().map(|unit| unit.positions() * unit.rows as usize).sum();
-        let bytes = 2 * positions * shape.head_dim * size_of::<T>();
-        let (variant, per_thread) = (self.variant, &self.per_thread);
-        self.run_attention(units.len() * blocks, bytes, &|task, thread| {
-            let unit = units[task / blocks];
-            // The last rows see the most positions: heaviest first evens out the end of the run.
-            let first = (blocks - 1 - task % blocks) * block_rows;
-            let rows = first..(first + block_rows).min(unit.rows as usize);
-            if rows.is_empty() {
-                return;
-            }
-            let block = UnitBlock { unit, rows };
-            let scratch = per_thread.of(thread);
-            let task = BlockTask { shape, block, inputs: &inputs, stage, scratch };
-            // SAFETY: the variant was checked when the kernels were built; every unit was checked
-            // against every slice that this stage touches, and the scratch is this thread's.
-            unsafe { T::attention_block(variant, task) };
-        });
     }
 
     fn check_units<T>(
@@ -277,53 +253,5 @@ fn check_scores(shape: &AttentionShape, units: &[Unit], len: usize) {
     for unit in units {
         let end = unit.scores_offset + scores_len(shape, unit.rows as usize, unit.past as usize);
         assert!(end <= len, "a unit's scores lie within their buffer");
-    }
-}
-
-/// One task: some rows of one unit through one stage.
-#[derive(Debug)]
-pub struct BlockTask<'a, T> {
-    shape: &'a AttentionShape,
-    block: UnitBlock,
-    inputs: &'a Inputs<'a, T>,
-    stage: Stage<T>,
-    scratch: *mut f32,
-}
-
-impl<T: Element> SimdTask for BlockTask<'_, T> {
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let BlockTask { shape, block, inputs, stage, scratch } = self;
-        let group = shape.group();
-        // Where this block's first row lies in the unit's scores.
-        let stride = block.unit.positions();
-        let at = block.unit.scores_offset + block.rows.start * group * stride;
-        let steps = Steps { s, shape, block: &block, heads_scratch: scratch };
-        // SAFETY: units were checked against all slices; scratch has room for a block's heads and
-        // behind them its scores.
-        unsafe {
-            match stage {
-                Stage::Scores { out } => {
-                    let k = (inputs.k_fresh.as_ptr(), inputs.k_cache.as_ptr());
-                    steps.scores(inputs.q.as_ptr(), k, k.1, out.pointer().add(at), stride);
-                }
-                Stage::Softmax { scores, out } => {
-                    steps.softmax(scores.add(at), out.pointer().add(at), stride);
-                }
-                Stage::Values { probabilities, out } => {
-                    let v = (inputs.v_fresh.as_ptr(), inputs.v_cache.as_ptr());
-                    steps.values(probabilities.add(at), stride, v, out.pointer());
-                }
-                Stage::Fused { out } => {
-                    let stride = score_stride(stride);
-                    let scores = scratch.add(block_queries(group) * head_stride(shape.head_dim));
-                    let k = (inputs.k_fresh.as_ptr(), inputs.k_cache.as_ptr());
-                    let v = (inputs.v_fresh.as_ptr(), inputs.v_cache.as_ptr());
-                    steps.scores(inputs.q.as_ptr(), k, v.1, scores, stride);
-                    steps.softmax(scores, scores, stride);
-                    steps.values(scores, stride, v, out.pointer());
-                }
-            }
-        }
     }
 }

@@ -1,0 +1,317 @@
+//! A block: some rows of one unit, where their K and V lie, and their scores.
+//!
+//! A *query* is one (row, head of the group); queries of a block are numbered row by row. Query `r`
+//! sees positions `0..limit(r)`: all cached ones and the fresh ones up to its own row.
+
+use std::ops::Range;
+
+use super::scores::{BLOCK_POSITIONS, Keys, Queries, blocked};
+use super::{AttentionShape, Unit, head_stride};
+use crate::element::Element;
+use crate::linear::store_up_to;
+use crate::simd::Simd;
+
+/// How far ahead of the reading K and V are asked for.
+const PREFETCH_BYTES: usize = 8 << 10;
+
+/// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache.
+#[derive(Debug)]
+pub(super) struct Source<T> {
+    pub fresh: *const T,
+    pub cache: *const T,
+}
+
+impl<T> Clone for Source<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Source<T> {}
+
+/// A run of positions that lie at one stride in memory: cached or fresh ones.
+pub(super) struct Segment<T> {
+    pub first: usize,
+    pub end: usize,
+    /// Position `first`.
+    pub base: *const T,
+    pub stride: usize,
+}
+
+impl<T> Clone for Segment<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Segment<T> {}
+
+impl<T> Segment<T> {
+    /// The positions of this segment that lie in `positions`.
+    #[inline(always)]
+    fn within(self, positions: &Range<usize>) -> Segment<T> {
+        let first = self.first.clamp(positions.start, positions.end);
+        let end = self.end.clamp(first, positions.end);
+        let base = self.base.wrapping_add(first.wrapping_sub(self.first) * self.stride);
+        Segment { first, end, base, stride: self.stride }
+    }
+
+    /// Positions from one that is read to the one to ask for meanwhile.
+    #[inline(always)]
+    pub(super) fn distance(&self) -> usize {
+        PREFETCH_BYTES / (self.stride * size_of::<T>()) + 1
+    }
+}
+
+/// Fresh rows `rows` of a unit, and the scratch of their queries.
+pub(super) struct Block<'a, S> {
+    pub s: S,
+    pub shape: &'a AttentionShape,
+    pub unit: Unit,
+    pub rows: Range<usize>,
+    /// One head per query, `head_stride` apart.
+    pub packed: *mut f32,
+    /// Room for a transposed block of K.
+    pub transposed: *mut f32,
+}
+
+impl<S: Simd> Block<'_, S> {
+    #[inline(always)]
+    pub(super) fn queries(&self) -> usize {
+        self.rows.len() * self.shape.group()
+    }
+
+    /// Positions that query `query` sees.
+    #[inline(always)]
+    pub(super) fn limit(&self, query: usize) -> usize {
+        self.unit.past as usize + self.rows.start + query / self.shape.group() + 1
+    }
+
+    /// Positions that the last query sees.
+    #[inline(always)]
+    pub(super) fn positions(&self) -> usize {
+        self.unit.past as usize + self.rows.end
+    }
+
+    /// Offset of a query's head in a `[rows, heads * head_dim]` tensor.
+    #[inline(always)]
+    pub(super) fn head_offset(&self, query: usize) -> usize {
+        let AttentionShape { heads, head_dim, .. } = *self.shape;
+        let group = self.shape.group();
+        let row = self.unit.row0 as usize + self.rows.start + query / group;
+        let head = self.unit.kv_head as usize * group + query % group;
+        (row * heads + head) * head_dim
+    }
+
+    /// The cached and the fresh positions of the block that lie in `positions`.
+    #[inline(always)]
+    pub(super) fn segments<T>(
+        &self,
+        source: Source<T>,
+        positions: &Range<usize>,
+    ) -> [Segment<T>; 2] {
+        let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
+        let Unit { row0, past, kv_head, cache_offset, .. } = self.unit;
+        let past = past as usize;
+        let first_row = row0 as usize * kv_heads + kv_head as usize;
+        let cached = Segment {
+            first: 0,
+            end: past,
+            base: source.cache.wrapping_add(cache_offset),
+            stride: head_dim,
+        };
+        let fresh = Segment {
+            first: past,
+            end: past + self.rows.end,
+            base: source.fresh.wrapping_add(first_row * head_dim),
+            stride: kv_heads * head_dim,
+        };
+        [cached.within(positions), fresh.within(positions)]
+    }
+
+    /// Packs the block's queries as f32, padded with zeros.
+    ///
+    /// # Safety
+    /// The unit lies within q.
+    #[inline(always)]
+    pub(super) unsafe fn pack_queries<T: Element>(&self, q: *const T) {
+        let head_dim = self.shape.head_dim;
+        for query in 0..self.queries() {
+            let packed = self.packed_queries(query);
+            // SAFETY: the head lies within q; scratch has room for every query's head.
+            unsafe {
+                let (from, to) = (q.add(self.head_offset(query)), packed.from.cast_mut());
+                std::ptr::write_bytes(to, 0, packed.stride);
+                for i in 0..head_dim {
+                    *to.add(i % 2 * packed.odd + i / 2) = (*from.add(i)).to_f32();
+                }
+            }
+        }
+    }
+
+    /// The packed queries from `query` on.
+    #[inline(always)]
+    fn packed_queries(&self, query: usize) -> Queries {
+        let stride = head_stride(self.shape.head_dim);
+        let from = self.packed.cast_const().wrapping_add(query * stride);
+        Queries { from, stride, odd: stride / 2 }
+    }
+
+    /// Writes the scores of the packed queries at `positions`, `stride` apart, to where position 0
+    /// of `out` says. `after` is the cache that will be read next, asked for ahead of time.
+    ///
+    /// # Safety
+    /// The unit lies within k; `out` has room for every query's visible positions.
+    #[inline(always)]
+    pub(super) unsafe fn scores<T: Element>(
+        &self,
+        k: Source<T>,
+        after: *const T,
+        (out, stride): (*mut f32, usize),
+        positions: Range<usize>,
+    ) {
+        let next = self.unit.cache_offset + positions.start * self.shape.head_dim;
+        let next = after.wrapping_add(next);
+        // Few queries take a transposed vector of K straight from its register.
+        let direct = self.queries() <= 4;
+        let step = if direct { S::LANES } else { 2 * S::LANES };
+        for segment in self.segments(k, &positions) {
+            for first in (segment.first..segment.end).step_by(step) {
+                let distance = segment.distance().max(step);
+                let ahead = first + distance;
+                let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
+                let keys = Keys {
+                    from,
+                    stride: segment.stride,
+                    width: step.min(segment.end - first),
+                    head_dim: self.shape.head_dim,
+                    ahead: if ahead < segment.end {
+                        from.wrapping_add(distance * segment.stride)
+                    } else {
+                        next.wrapping_add((ahead - segment.end) * segment.stride)
+                    },
+                };
+                // SAFETY: the positions lie within the segment.
+                unsafe {
+                    if direct {
+                        self.scores_direct(keys, first, (out, stride));
+                    } else {
+                        self.scores_blocked(keys, first, (out, stride));
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Block::scores`]; `keys` are those from position `first` on.
+    #[inline(always)]
+    unsafe fn scores_direct<T: Element>(
+        &self,
+        keys: Keys<T>,
+        first: usize,
+        (out, stride): (*mut f32, usize),
+    ) {
+        let queries = self.packed_queries(0);
+        if keys.width == 1 {
+            // The fresh row of a decode step is not worth a transposition.
+            for query in 0..self.queries() {
+                // SAFETY: the caller's promise; the score goes where it is visible.
+                unsafe {
+                    let sum = keys.single(self.s, self.packed_queries(query));
+                    self.store_scores(&[[sum]], (query, first), 1, (out, stride));
+                }
+            }
+            return;
+        }
+        macro_rules! tile {
+            ($mr:literal) => {{
+                let sums = keys.direct::<S, $mr>(self.s, queries);
+                self.store_scores(&sums, (0, first), keys.width, (out, stride));
+            }};
+        }
+        // SAFETY: the caller's promise; packed queries are padded.
+        unsafe {
+            match self.queries() {
+                1 => tile!(1),
+                2 => tile!(2),
+                3 => tile!(3),
+                _ => tile!(4),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Block::scores_direct`].
+    #[inline(always)]
+    unsafe fn scores_blocked<T: Element>(
+        &self,
+        keys: Keys<T>,
+        first: usize,
+        (out, stride): (*mut f32, usize),
+    ) {
+        let odd = self.packed_queries(0).odd;
+        // SAFETY: scratch has room for a block of whole slabs.
+        unsafe { keys.transpose_block(self.s, self.transposed, odd) };
+        let count = keys.half_elements::<S>();
+        let queries = self.queries();
+        let most = if S::LANES == 16 { 8 } else { 4 };
+        // As even as they can be, so that no tile is left with too few accumulators.
+        let tiles = queries.div_ceil(most);
+        for tile in 0..tiles {
+            let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
+            let seen = self.limit(end - 1);
+            if seen <= first {
+                continue;
+            }
+            macro_rules! tile {
+                ($mr:literal) => {{
+                    let q = self.packed_queries(query);
+                    let sums = blocked::<S, $mr>(self.s, q, self.transposed, count);
+                    let sums = &sums[..end - query];
+                    self.store_scores(sums, (query, first), keys.width, (out, stride));
+                }};
+            }
+            // SAFETY: the caller's promise; behind the packed queries, which are padded, lies
+            // other scratch: a tile with too many rows computes something that is not stored.
+            unsafe {
+                match (S::LANES, end - query) {
+                    (16, 7..) => tile!(8),
+                    (16, 5..) => tile!(6),
+                    _ => tile!(4),
+                }
+            }
+        }
+    }
+
+    /// Writes the scores of a tile, of which only the visible ones are there.
+    ///
+    /// # Safety
+    /// `out` has room for every query's visible positions.
+    #[inline(always)]
+    unsafe fn store_scores<const NR: usize>(
+        &self,
+        sums: &[[S::F; NR]],
+        (query, first): (usize, usize),
+        width: usize,
+        (out, stride): (*mut f32, usize),
+    ) {
+        let scale = self.s.splat(self.shape.scale);
+        for (i, sums) in sums.iter().enumerate() {
+            let visible = width.min(self.limit(query + i).saturating_sub(first));
+            for (j, sum) in sums.iter().enumerate() {
+                let width = visible.saturating_sub(j * S::LANES).min(S::LANES);
+                if width > 0 {
+                    // SAFETY: these positions are visible to the query.
+                    unsafe {
+                        let to = out.add((query + i) * stride + first + j * S::LANES);
+                        store_up_to(self.s, to, self.s.mul(*sum, scale), width);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Floats of scratch for a transposed block of K.
+pub(super) const fn transposed_len(head_dim: usize) -> usize {
+    head_stride(head_dim) * BLOCK_POSITIONS
+}

@@ -1,0 +1,262 @@
+//! Cuts a call into tasks and shares them out: blocks of rows, heaviest first; and where too few
+//! blocks would leave threads idle, chunks of positions of each block, in phases.
+
+use std::cell::RefCell;
+use std::cmp::Reverse;
+
+use super::task::{BlockTask, CHUNK, Part, SplitScratch, Steps, Tensors, heads_len, split_len};
+use super::{AttentionShape, Unit, score_stride};
+use crate::Kernels;
+use crate::element::Element;
+use crate::scratch::{AlignedBuffer, ScratchLimits, Shared, ThreadScratch};
+use crate::simd::MAX_LANES;
+use crate::variant::Variant;
+
+/// Most queries (row by head of the group) of a block, unless one row has more.
+const BLOCK_QUERIES: usize = 48;
+/// Fewest queries that a block of several rows is made for.
+const FEWEST_QUERIES: usize = 16;
+/// Floats of a block's scores that stay in L2.
+const BLOCK_SCORES: usize = 192 << 10;
+/// Blocks, or chunks of blocks, that are shared out in one run.
+const ITEMS: usize = 8192;
+/// Calls that touch fewer bytes are not worth four runs.
+const SPLIT_BYTES: usize = 1 << 20;
+
+/// A block of rows of a unit.
+#[derive(Debug, Clone, Copy)]
+struct Item {
+    unit: u32,
+    first: u32,
+    rows: u32,
+    /// Positions that it reads.
+    positions: u32,
+    /// Where its part of the split scratch starts.
+    at: usize,
+}
+
+/// A chunk of the item of that number.
+#[derive(Debug, Clone, Copy)]
+struct ItemChunk {
+    item: u32,
+    chunk: u32,
+}
+
+/// The lists and the shared scratch of attention, allocated once.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    items: RefCell<Vec<Item>>,
+    chunks: RefCell<Vec<ItemChunk>>,
+    split: AlignedBuffer,
+}
+
+impl Workspace {
+    pub(crate) fn new(threads: usize, limits: &ScratchLimits) -> Self {
+        // One block has to fit; more are worked on at a time for the threads to share.
+        let block = split_len(limits.group, limits.positions, limits.head_dim);
+        Workspace {
+            items: RefCell::new(Vec::with_capacity(ITEMS)),
+            chunks: RefCell::new(Vec::with_capacity(ITEMS.max(limits.positions.div_ceil(CHUNK)))),
+            split: AlignedBuffer::new(if threads > 1 { block * threads.max(8) } else { 0 }),
+        }
+    }
+}
+
+/// Floats of scratch per thread.
+pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
+    let queries = limits.group.max(BLOCK_QUERIES);
+    let scores = limits.group.max(FEWEST_QUERIES) * score_stride(limits.positions);
+    heads_len(queries, limits.head_dim) + scores.max(BLOCK_SCORES) + MAX_LANES
+}
+
+/// Which of `count` items, heaviest first, is task `task`: threads take contiguous ranges of tasks,
+/// so the items are dealt to the ranges in turn, and every range begins with its heaviest.
+fn dealt(task: usize, count: usize, threads: usize) -> usize {
+    let (each, more) = (count / threads, count % threads);
+    let (thread, place) = if task < more * (each + 1) {
+        (task / (each + 1), task % (each + 1))
+    } else {
+        let task = task - more * (each + 1);
+        (more + task / each, task % each)
+    };
+    place * threads + thread
+}
+
+/// Rows of a block of a unit.
+fn block_rows(shape: &AttentionShape, unit: &Unit) -> usize {
+    let queries = BLOCK_SCORES / score_stride(unit.positions());
+    (queries.clamp(FEWEST_QUERIES, BLOCK_QUERIES) / shape.group()).max(1)
+}
+
+/// A call while it is shared out: what every thread needs of it.
+struct Call<'a, T> {
+    variant: Variant,
+    per_thread: &'a ThreadScratch,
+    shape: &'a AttentionShape,
+    units: &'a [Unit],
+    steps: Steps,
+    tensors: &'a Tensors<T>,
+}
+
+impl Kernels {
+    fn attention_threads(&self) -> usize {
+        self.threads().min(self.thread_limits.attention).max(1)
+    }
+
+    /// Runs `steps` on every unit.
+    pub(super) fn attention_steps<T: Element>(
+        &self,
+        shape: &AttentionShape,
+        units: &[Unit],
+        steps: Steps,
+        tensors: &Tensors<T>,
+    ) {
+        let (variant, per_thread) = (self.variant, &self.per_thread);
+        let call = Call { variant, per_thread, shape, units, steps, tensors };
+        let mut items = self.attention.items.borrow_mut();
+        let (mut unit, mut first) = (0, 0);
+        while unit < units.len() {
+            items.clear();
+            while unit < units.len() && items.len() < ITEMS {
+                let rows = units[unit].rows as usize;
+                let count = block_rows(shape, &units[unit]).min(rows - first);
+                if count > 0 {
+                    items.push(Item {
+                        unit: unit as u32,
+                        first: first as u32,
+                        rows: count as u32,
+                        positions: units[unit].past + (first + count) as u32,
+                        at: 0,
+                    });
+                }
+                first += count;
+                if first == rows {
+                    (unit, first) = (unit + 1, 0);
+                }
+            }
+            // The light ones even out the end of the run.
+            items
+                .sort_unstable_by_key(|item| Reverse((item.positions * item.rows, item.positions)));
+            if call.is_unbalanced(self.attention_threads(), &items) {
+                call.run_split(self, &mut items);
+            } else {
+                call.run_whole(self, &items);
+            }
+        }
+    }
+}
+
+impl<T: Element> Call<'_, T> {
+    /// Bytes of K and V that one position stands for.
+    fn position_bytes(&self) -> usize {
+        2 * self.shape.head_dim * size_of::<T>()
+    }
+
+    /// Whether whole items could leave the threads idle for more than a twentieth of the run.
+    fn is_unbalanced(&self, threads: usize, items: &[Item]) -> bool {
+        let total: usize = items.iter().map(|item| item.positions as usize).sum();
+        let Some(largest) = items.first().map(|item| item.positions as usize) else {
+            return false;
+        };
+        threads > 1
+            && largest > CHUNK
+            && items.iter().all(|item| item.rows == 1)
+            && total * self.position_bytes() >= SPLIT_BYTES
+            && largest * (threads - 1) * 20 > total
+    }
+
+    fn run_whole(&self, kernels: &Kernels, items: &[Item]) {
+        let positions: usize =
+            items.iter().map(|item| item.positions as usize * item.rows as usize).sum();
+        let split = SplitScratch { at: Shared(std::ptr::null_mut()), chunks: 0 };
+        let threads = kernels.attention_threads();
+        kernels.run_attention(items.len(), positions * self.position_bytes(), &|task, thread| {
+            self.run(&items[dealt(task, items.len(), threads)], Part::Whole, split, thread);
+        });
+    }
+
+    /// Runs as many items at a time as the scratch has room for.
+    fn run_split(&self, kernels: &Kernels, items: &mut [Item]) {
+        let mut chunks = kernels.attention.chunks.borrow_mut();
+        let capacity = kernels.attention.split.len();
+        let mut start = 0;
+        while start < items.len() {
+            chunks.clear();
+            let (mut end, mut used) = (start, 0);
+            while let Some(item) = items.get_mut(end) {
+                let len = self.split_len(item);
+                let count = (item.positions as usize).div_ceil(CHUNK);
+                if end > start && (used + len > capacity || chunks.len() + count > ITEMS) {
+                    break;
+                }
+                item.at = used;
+                used += len;
+                chunks.extend(
+                    (0..count).map(|chunk| ItemChunk { item: end as u32, chunk: chunk as u32 }),
+                );
+                end += 1;
+            }
+            assert!(used <= capacity, "the split scratch has room for a block");
+            self.run_phases(kernels, items, start..end, &chunks);
+            start = end;
+        }
+    }
+
+    fn split_len(&self, item: &Item) -> usize {
+        let positions = self.units[item.unit as usize].positions();
+        let queries = item.rows as usize * self.shape.group();
+        split_len(queries, positions, self.shape.head_dim)
+    }
+
+    fn run_phases(
+        &self,
+        kernels: &Kernels,
+        items: &[Item],
+        range: std::ops::Range<usize>,
+        chunks: &[ItemChunk],
+    ) {
+        let shared = Shared(kernels.attention.split.as_mut_ptr());
+        let split = |item: &Item| SplitScratch {
+            at: Shared(shared.pointer().wrapping_add(item.at)),
+            chunks: (item.positions as usize).div_ceil(CHUNK),
+        };
+        let phase = |part: fn(usize) -> Part| {
+            kernels.run_attention(chunks.len(), usize::MAX, &|task, thread| {
+                let ItemChunk { item, chunk } = chunks[task];
+                let item = &items[item as usize];
+                self.run(item, part(chunk as usize), split(item), thread);
+            });
+        };
+        if self.steps.scores || self.steps.softmax {
+            phase(Part::Scores);
+        }
+        if self.steps.softmax {
+            phase(Part::Exponentials);
+        }
+        if self.steps.softmax || self.steps.values {
+            phase(Part::Values);
+        }
+        if self.steps.values {
+            kernels.run_attention(range.len(), usize::MAX, &|task, thread| {
+                let item = &items[range.start + task];
+                self.run(item, Part::Finish, split(item), thread);
+            });
+        }
+    }
+
+    fn run(&self, item: &Item, part: Part, split: SplitScratch, thread: usize) {
+        let task = BlockTask {
+            shape: self.shape,
+            unit: self.units[item.unit as usize],
+            rows: item.first as usize..(item.first + item.rows) as usize,
+            steps: self.steps,
+            tensors: self.tensors,
+            part,
+            scratch: self.per_thread.of(thread),
+            split,
+        };
+        // SAFETY: the variant was checked when the kernels were built; every unit was checked
+        // against every slice that these steps touch, and the scratch is this thread's.
+        unsafe { T::attention_block(self.variant, task) };
+    }
+}

@@ -1,0 +1,282 @@
+//! One task of a call: a block of rows of one unit, whole or one chunk of its positions.
+//!
+//! Positions are cut into chunks of [`CHUNK`]. Every sum over positions is taken chunk by chunk, in
+//! order, whether one thread works on all chunks of a block or many on one each; so the cut changes
+//! no bit.
+
+use super::block::{Block, Source, transposed_len};
+use super::softmax::{exponentials, maximum, multiply};
+use super::{AttentionShape, Unit, head_stride};
+use crate::element::Element;
+use crate::scratch::Shared;
+use crate::simd::Simd;
+use crate::variant::SimdTask;
+
+/// Positions of a chunk, a multiple of every vector.
+pub(super) const CHUNK: usize = 1024;
+
+/// Which of the three operations a call runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Steps {
+    pub scores: bool,
+    pub softmax: bool,
+    pub values: bool,
+}
+
+/// The tensors of a call; those that its steps do not touch are null.
+#[derive(Debug)]
+pub(super) struct Tensors<T> {
+    pub q: *const T,
+    pub k: Source<T>,
+    pub v: Source<T>,
+    pub out: *mut T,
+    /// Scores to read; null for those of the same call.
+    pub scores_in: *const f32,
+    /// Scores or probabilities to write; null for scratch.
+    pub scores_out: *mut f32,
+}
+
+// SAFETY: the pointers come from slices borrowed for the whole call; tasks write disjoint parts.
+unsafe impl<T: Send + Sync> Sync for Tensors<T> {}
+
+/// How much of a block a task does. Phases of a split block follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    Whole,
+    /// Scores of a chunk, and their maximum.
+    Scores(usize),
+    /// Exponentials of a chunk, and their sum.
+    Exponentials(usize),
+    /// Probabilities and weighted values of a chunk.
+    Values(usize),
+    /// The sum of all chunks' weighted values.
+    Finish,
+}
+
+/// What the chunks of a split block leave for its next phase.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SplitScratch {
+    /// One block of it, from here on.
+    pub at: Shared<f32>,
+    pub chunks: usize,
+}
+
+/// Floats of [`SplitScratch`] for `queries` queries and `positions` positions.
+pub(super) fn split_len(queries: usize, positions: usize, head_dim: usize) -> usize {
+    let chunk = queries * (2 + head_stride(head_dim));
+    (queries * super::score_stride(positions) + positions.div_ceil(CHUNK) * chunk)
+        .next_multiple_of(16)
+}
+
+/// Floats of scratch of a thread for blocks of up to `queries` queries, besides their scores.
+pub(super) fn heads_len(queries: usize, head_dim: usize) -> usize {
+    3 * queries * head_stride(head_dim) + transposed_len(head_dim)
+}
+
+/// One task; see the module header.
+#[derive(Debug)]
+pub struct BlockTask<'a, T> {
+    pub(super) shape: &'a AttentionShape,
+    pub(super) unit: Unit,
+    pub(super) rows: std::ops::Range<usize>,
+    pub(super) steps: Steps,
+    pub(super) tensors: &'a Tensors<T>,
+    pub(super) part: Part,
+    /// This thread's scratch.
+    pub(super) scratch: *mut f32,
+    /// Null for whole blocks.
+    pub(super) split: SplitScratch,
+}
+
+/// Where scores are read and written; position 0 of the block's first query.
+#[derive(Clone, Copy)]
+struct Scores {
+    from: *const f32,
+    to: *mut f32,
+    stride: usize,
+}
+
+impl<T: Element> SimdTask for BlockTask<'_, T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let head = self.rows.len() * self.shape.group() * head_stride(self.shape.head_dim);
+        let transposed = self.scratch.wrapping_add(3 * head);
+        let block = Block {
+            s,
+            shape: self.shape,
+            unit: self.unit,
+            rows: self.rows.clone(),
+            packed: self.scratch,
+            transposed,
+        };
+        // SAFETY: units were checked against all slices; scratch was sized for the blocks that the
+        // schedule makes.
+        unsafe {
+            let scores = self
+                .scores(self.scratch.wrapping_add(3 * head + transposed_len(self.shape.head_dim)));
+            self.run_scores(&block, scores);
+            if self.steps.softmax {
+                self.run_softmax(&block, scores);
+            }
+            if self.steps.values {
+                self.run_values(&block, scores, self.scratch.wrapping_add(head));
+            }
+        }
+    }
+}
+
+impl<T: Element> BlockTask<'_, T> {
+    /// Scores of the call, or those in `scratch` or in the split scratch.
+    #[inline(always)]
+    fn scores(&self, scratch: *mut f32) -> Scores {
+        let positions = self.unit.positions();
+        let Tensors { scores_in, scores_out, .. } = *self.tensors;
+        if scores_in.is_null() && scores_out.is_null() {
+            let to = if self.part == Part::Whole { scratch } else { self.split.at.pointer() };
+            return Scores { from: to, to, stride: super::score_stride(positions) };
+        }
+        let at = self.unit.scores_offset + self.rows.start * self.shape.group() * positions;
+        let to = scores_out.wrapping_add(at);
+        if scores_in.is_null() {
+            return Scores { from: to, to, stride: positions };
+        }
+        let from = scores_in.wrapping_add(at);
+        // The weighted values alone only read.
+        let to = if scores_out.is_null() { from.cast_mut() } else { to };
+        Scores { from, to, stride: positions }
+    }
+
+    /// # Safety
+    /// As the caller, [`SimdTask::run`].
+    #[inline(always)]
+    unsafe fn run_scores<S: Simd>(&self, block: &Block<'_, S>, scores: Scores) {
+        let positions = match self.part {
+            Part::Whole => 0..block.positions(),
+            Part::Scores(chunk) => chunk * CHUNK..block.positions().min((chunk + 1) * CHUNK),
+            _ => return,
+        };
+        if self.steps.scores {
+            // SAFETY: the caller's promise.
+            unsafe {
+                block.pack_queries(self.tensors.q);
+                let out = (scores.to, scores.stride);
+                block.scores(self.tensors.k, self.tensors.v.cache, out, positions);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As the caller, [`SimdTask::run`].
+    #[inline(always)]
+    unsafe fn run_softmax<S: Simd>(&self, block: &Block<'_, S>, scores: Scores) {
+        let (s, queries) = (block.s, block.queries());
+        for query in 0..queries {
+            let limit = block.limit(query);
+            let (chunks, row) = (limit.div_ceil(CHUNK), query * scores.stride);
+            let at = |chunk: usize| (row + chunk * CHUNK, CHUNK.min(limit - chunk * CHUNK));
+            let result = |sum: usize, chunk: usize| {
+                let results = self.chunk_results(queries, chunk);
+                if sum == 0 { results.0.wrapping_add(query) } else { results.1.wrapping_add(query) }
+            };
+            let whole = self.part == Part::Whole;
+            let within = match self.part {
+                Part::Whole => 0..chunks,
+                Part::Scores(chunk) | Part::Exponentials(chunk) | Part::Values(chunk) => {
+                    chunk.min(chunks)..chunks.min(chunk + 1)
+                }
+                Part::Finish => return,
+            };
+            // SAFETY: the caller's promise: chunks of visible positions, and a float of each kind
+            // for every query of every chunk.
+            unsafe {
+                let mut highest = f32::NEG_INFINITY;
+                if whole || matches!(self.part, Part::Scores(_)) {
+                    for chunk in within.clone() {
+                        let (at, len) = at(chunk);
+                        highest = highest.max(maximum(s, scores.from.add(at), len));
+                        if !whole {
+                            *result(0, chunk) = highest;
+                        }
+                    }
+                } else if matches!(self.part, Part::Exponentials(_)) {
+                    for chunk in 0..chunks {
+                        highest = highest.max(*result(0, chunk));
+                    }
+                }
+                let mut sum = 0.0;
+                if whole || matches!(self.part, Part::Exponentials(_)) {
+                    for chunk in within.clone() {
+                        let (at, len) = at(chunk);
+                        let row = (scores.from.add(at), scores.to.add(at), len);
+                        let part = exponentials(s, row, highest);
+                        sum = if chunk == 0 { part } else { sum + part };
+                        if !whole {
+                            *result(1, chunk) = part;
+                        }
+                    }
+                } else if matches!(self.part, Part::Values(_)) {
+                    for chunk in 0..chunks {
+                        let part = *result(1, chunk);
+                        sum = if chunk == 0 { part } else { sum + part };
+                    }
+                }
+                if whole || matches!(self.part, Part::Values(_)) {
+                    for chunk in within {
+                        let (at, len) = at(chunk);
+                        multiply(s, scores.to.add(at), len, 1.0 / sum);
+                    }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As the caller, [`SimdTask::run`]; `scratch` has room for two heads of every query.
+    #[inline(always)]
+    unsafe fn run_values<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, scratch: *mut f32) {
+        let whole = self.part == Part::Whole;
+        let positions = block.positions();
+        let (chunks, totals) = match self.part {
+            Part::Whole => (0..positions.div_ceil(CHUNK), scratch),
+            Part::Values(chunk) => (chunk..chunk + 1, self.chunk_results(block.queries(), chunk).2),
+            Part::Finish => (0..0, self.chunk_results(block.queries(), 0).2),
+            _ => return,
+        };
+        let head = block.queries() * head_stride(self.shape.head_dim);
+        // SAFETY: the caller's promise.
+        unsafe {
+            for chunk in chunks {
+                let first = chunk * CHUNK;
+                let weights = (scores.to.cast_const(), scores.stride);
+                let added = whole && chunk > 0;
+                let sums = if added { scratch.add(head) } else { totals };
+                block.values(self.tensors.v, weights, first..positions.min(first + CHUNK), sums);
+                if added {
+                    block.add_sums(sums, totals, first);
+                }
+            }
+            if self.part == Part::Finish {
+                for chunk in 1..self.split.chunks {
+                    let sums = self.chunk_results(block.queries(), chunk).2;
+                    block.add_sums(sums, totals, chunk * CHUNK);
+                }
+            }
+            if whole || self.part == Part::Finish {
+                block.store_heads(totals, self.tensors.out);
+            }
+        }
+    }
+
+    /// Maxima, sums and weighted values of a chunk behind the scores, of its first query.
+    #[inline(always)]
+    fn chunk_results(&self, queries: usize, chunk: usize) -> (*mut f32, *mut f32, *mut f32) {
+        let SplitScratch { at, chunks } = self.split;
+        let maxima =
+            at.pointer().wrapping_add(queries * super::score_stride(self.unit.positions()));
+        let sums = maxima.wrapping_add(chunks * queries);
+        let head = queries * head_stride(self.shape.head_dim);
+        let heads = sums.wrapping_add(chunks * queries);
+        let at = chunk * queries;
+        (maxima.wrapping_add(at), sums.wrapping_add(at), heads.wrapping_add(chunk * head))
+    }
+}

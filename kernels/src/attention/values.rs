@@ -1,0 +1,268 @@
+//! Weighted values: vector lanes run along head_dim, sums of a tile of queries stay in registers.
+//!
+//! Decode reads every V once, at the speed of memory or not at all: the tile touches whole
+//! positions in order and prefetches a fixed distance ahead, across pages, where the processor's
+//! own prefetcher stops.
+//!
+//! **The order of the sum.** Within a chunk of positions a weighted value adds position after
+//! position; the sums of the chunks are added in order. The size of a tile does not enter.
+
+use std::ops::Range;
+
+use super::block::{Block, Segment, Source};
+use super::head_stride;
+use crate::element::Element;
+use crate::simd::{Simd, SimdElement};
+
+/// Positions whose V stays in L1 while all queries of a block pass over it.
+const VALUE_POSITIONS: usize = 64;
+
+/// Asks for the cache lines of a pair.
+#[inline(always)]
+fn prefetch_pair<S: Simd, T: SimdElement>(s: S, at: *const T) {
+    s.prefetch(at.cast());
+    if 2 * S::LANES * size_of::<T>() > 64 {
+        s.prefetch(at.wrapping_add(S::LANES).cast());
+    }
+}
+
+/// Queries times positions of weighted values: the sums stay in registers.
+pub(super) struct ValuesTile<T> {
+    pub values: *const T,
+    pub v_stride: usize,
+    pub probabilities: *const f32,
+    pub p_stride: usize,
+    /// In pair order.
+    pub sums: *mut f32,
+    pub sums_stride: usize,
+    pub positions: usize,
+    /// The position to ask for while the first one is at work, and the last one there is; both
+    /// count from `values`.
+    pub ahead: usize,
+    pub last: usize,
+    /// Elements of the only, incomplete pair; 0 when pairs are whole.
+    pub tail: usize,
+}
+
+impl<T: Element> ValuesTile<T> {
+    /// One chain of additions per element, position after position, continued from the sums.
+    ///
+    /// # Safety
+    /// The operands cover `positions`, `MR` queries and `NP` pairs.
+    #[inline(always)]
+    pub(super) unsafe fn run<S: Simd, const MR: usize, const NP: usize>(self, s: S) {
+        let pair = 2 * S::LANES;
+        let mut sums = [[(s.zero(), s.zero()); NP]; MR];
+        // SAFETY: the caller's promise covers every offset used here.
+        unsafe {
+            for (i, row) in sums.iter_mut().enumerate() {
+                for (j, sum) in row.iter_mut().enumerate() {
+                    let from = self.sums.add(i * self.sums_stride + j * pair);
+                    *sum = (s.load(from), s.load(from.add(S::LANES)));
+                }
+            }
+            for position in 0..self.positions {
+                let values = self.values.add(position * self.v_stride);
+                let ahead = (position + self.ahead).min(self.last) * self.v_stride;
+                let ahead = self.values.wrapping_add(ahead);
+                let mut v = [(s.zero(), s.zero()); NP];
+                for (j, v) in v.iter_mut().enumerate() {
+                    prefetch_pair(s, ahead.wrapping_add(j * pair));
+                    *v = if self.tail == 0 {
+                        T::load_pair(s, values.add(j * pair))
+                    } else {
+                        T::load_pair_partial(s, values, self.tail)
+                    };
+                }
+                for (i, row) in sums.iter_mut().enumerate() {
+                    let p = s.splat(*self.probabilities.add(i * self.p_stride + position));
+                    for (sum, v) in row.iter_mut().zip(v) {
+                        *sum = (s.fma(p, v.0, sum.0), s.fma(p, v.1, sum.1));
+                    }
+                }
+            }
+            for (i, row) in sums.iter().enumerate() {
+                for (j, sum) in row.iter().enumerate() {
+                    let to = self.sums.add(i * self.sums_stride + j * pair);
+                    s.store(to, sum.0);
+                    s.store(to.add(S::LANES), sum.1);
+                }
+            }
+        }
+    }
+}
+
+impl<S: Simd> Block<'_, S> {
+    /// Writes `probabilities · v` over `positions`, in pair order, to `sums`, a head per query.
+    ///
+    /// # Safety
+    /// The unit lies within v; `probabilities` holds every query's visible positions, `stride`
+    /// apart; `sums` has room for a head of every query.
+    #[inline(always)]
+    pub(super) unsafe fn values<T: Element>(
+        &self,
+        v: Source<T>,
+        (probabilities, stride): (*const f32, usize),
+        positions: Range<usize>,
+        sums: *mut f32,
+    ) {
+        // SAFETY: scratch has room for every query's head in whole pairs.
+        unsafe {
+            std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
+        }
+        for segment in self.segments(v, &positions) {
+            for first in (segment.first..segment.end).step_by(VALUE_POSITIONS) {
+                let end = segment.end.min(first + VALUE_POSITIONS);
+                let call = ValuesCall { segment, first, end, probabilities, stride, sums };
+                // SAFETY: as for this function; `call` names positions of the segment.
+                unsafe { self.values_block(call) };
+            }
+        }
+    }
+
+    /// Adds the positions of `call` to every query's sums.
+    ///
+    /// # Safety
+    /// As [`Block::values`].
+    #[inline(always)]
+    unsafe fn values_block<T: Element>(&self, call: ValuesCall<T>) {
+        let most = if S::LANES == 16 { 4 } else { 2 };
+        let pair = 2 * S::LANES;
+        let head_dim = self.shape.head_dim;
+        let queries = self.queries();
+        let tiles = queries.div_ceil(most);
+        for tile in 0..tiles {
+            let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
+            let height = end - query;
+            // A whole position at a time where the registers allow it.
+            let most_pairs = if height <= (if S::LANES == 16 { 2 } else { 1 }) { 4 } else { 2 };
+            // Positions that all queries of the tile see; the first sees the fewest.
+            let common = self.limit(query).clamp(call.first, call.end);
+            let mut at = 0;
+            while at < head_dim {
+                let pairs = match (head_dim - at) / pair {
+                    left if left >= most_pairs => most_pairs,
+                    left => left.min(2),
+                };
+                let tail = if pairs == 0 { head_dim - at } else { 0 };
+                let part = (at, pairs, tail);
+                // SAFETY: the caller's promise covers the positions each query sees.
+                unsafe {
+                    self.values_tile(call, call.first..common, (query, height), part);
+                    for query in query..end {
+                        let seen = common..self.limit(query).clamp(common, call.end);
+                        self.values_tile(call, seen, (query, 1), part);
+                    }
+                }
+                at += (pairs * pair).max(tail);
+            }
+        }
+    }
+
+    /// Adds `positions` to elements `at..` of the sums of `height` queries.
+    ///
+    /// # Safety
+    /// As [`Block::values`]; all these queries see all these positions.
+    #[inline(always)]
+    unsafe fn values_tile<T: Element>(
+        &self,
+        call: ValuesCall<T>,
+        positions: Range<usize>,
+        (query, height): (usize, usize),
+        (at, pairs, tail): (usize, usize, usize),
+    ) {
+        if positions.is_empty() {
+            return;
+        }
+        let segment = call.segment;
+        let head = head_stride(self.shape.head_dim);
+        // SAFETY: positions and queries lie within the tensors the caller answers for.
+        unsafe {
+            let operands = ValuesTile {
+                values: segment.base.add((positions.start - segment.first) * segment.stride + at),
+                v_stride: segment.stride,
+                probabilities: call.probabilities.add(query * call.stride + positions.start),
+                p_stride: call.stride,
+                sums: call.sums.add(query * head + at),
+                sums_stride: head,
+                positions: positions.len(),
+                ahead: segment.distance(),
+                last: segment.end - 1 - positions.start,
+                tail,
+            };
+            match (S::LANES, height, pairs) {
+                (_, 1, 4) => operands.run::<S, 1, 4>(self.s),
+                (16, 2, 4) => operands.run::<S, 2, 4>(self.s),
+                (_, 1, 2) => operands.run::<S, 1, 2>(self.s),
+                (_, 2, 2) => operands.run::<S, 2, 2>(self.s),
+                (16, 3, 2) => operands.run::<S, 3, 2>(self.s),
+                (16, 4, 2) => operands.run::<S, 4, 2>(self.s),
+                (_, 1, _) => operands.run::<S, 1, 1>(self.s),
+                (_, 2, _) => operands.run::<S, 2, 1>(self.s),
+                (16, 3, _) => operands.run::<S, 3, 1>(self.s),
+                (16, 4, _) => operands.run::<S, 4, 1>(self.s),
+                _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
+            }
+        }
+    }
+
+    /// `totals += sums`, for the queries that see `position`.
+    ///
+    /// # Safety
+    /// Both hold a head of every query.
+    #[inline(always)]
+    pub(super) unsafe fn add_sums(&self, sums: *const f32, totals: *mut f32, position: usize) {
+        let head = head_stride(self.shape.head_dim);
+        for query in (0..self.queries()).filter(|query| self.limit(*query) > position) {
+            for at in (query * head..(query + 1) * head).step_by(S::LANES) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let total = self.s.load(totals.cast_const().add(at));
+                    self.s.store(totals.add(at), self.s.add(total, self.s.load(sums.add(at))));
+                }
+            }
+        }
+    }
+
+    /// Writes the sums, in pair order, to the block's heads in `out`, `[rows, heads * head_dim]`.
+    ///
+    /// # Safety
+    /// The unit lies within out, and no other task writes these rows of it.
+    #[inline(always)]
+    pub(super) unsafe fn store_heads<T: Element>(&self, sums: *const f32, out: *mut T) {
+        let (s, head_dim) = (self.s, self.shape.head_dim);
+        let pair = 2 * S::LANES;
+        for query in 0..self.queries() {
+            // SAFETY: the head lies within `out`; sums are whole pairs.
+            unsafe {
+                let from = sums.add(query * head_stride(head_dim));
+                let to = out.add(self.head_offset(query));
+                for at in (0..head_dim).step_by(pair) {
+                    let sum = (s.load(from.add(at)), s.load(from.add(at + S::LANES)));
+                    if head_dim - at >= pair {
+                        T::store_pair(s, to.add(at), sum);
+                    } else {
+                        T::store_pair_partial(s, to.add(at), sum, head_dim - at);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Positions `first..end` of one segment, and what their weighted values are made of.
+struct ValuesCall<T> {
+    segment: Segment<T>,
+    first: usize,
+    end: usize,
+    probabilities: *const f32,
+    stride: usize,
+    sums: *mut f32,
+}
+
+impl<T> Clone for ValuesCall<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for ValuesCall<T> {}
