@@ -51,7 +51,7 @@ fn an_output_is_never_overwritten_or_mixed_by_accident() {
     let refused = run(&place, "out.jsonl", &[]);
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("--resume"), "{}", text(&refused.stderr));
-    for other in [["--seed", "7"], ["--dtype", "f32"], ["--compress", "kv4"]] {
+    for other in [["--seed", "7"], ["--dtype", "f32"], ["--compress", "w4"]] {
         let mixed = run(&place, "out.jsonl", &[&["--resume"], &other[..]].concat());
         assert!(!mixed.status.success(), "{other:?}");
     }

@@ -1,4 +1,4 @@
-//! Weights and KV in 4 bits: whatever the placement, the bits are those of the run on the CPU, which
+//! Weights in 4 bits: whatever the placement, the bits are those of the run on the CPU, which
 //! multiplies straight from the 4-bit form while the device decompresses first.
 
 mod common;
@@ -9,43 +9,28 @@ use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
-use program::formats::{KvFormat, WeightFormats};
+use program::formats::WeightFormats;
 use program::map::{DeviceMap, Home, layer_list};
 
-#[derive(Debug, Clone, Copy)]
-struct Compress {
-    weights: bool,
-    kv: bool,
-}
-
-const W4: Compress = Compress { weights: true, kv: false };
-const KV4: Compress = Compress { weights: false, kv: true };
-const BOTH: Compress = Compress { weights: true, kv: false };
-
-fn compressed(config: &ModelConfig, mut map: DeviceMap, compress: Compress) -> DeviceMap {
-    if compress.weights {
-        let format = WeightFormat::Grouped(Grouped::W4);
-        map.weight_formats = WeightFormats::with_layers(config, format);
-    }
-    if compress.kv {
-        map.kv_format = KvFormat::Four;
-    }
+fn compressed(config: &ModelConfig, mut map: DeviceMap) -> DeviceMap {
+    let format = WeightFormat::Grouped(Grouped::W4);
+    map.weight_formats = WeightFormats::with_layers(config, format);
     map
 }
 
 #[test]
 fn every_interval_gives_the_bits_of_the_cpu() {
-    for (config, dtype, compress) in [(llama(), Dtype::Bf16, BOTH), (opt(), Dtype::F32, BOTH)] {
+    for (config, dtype) in [(llama(), Dtype::Bf16), (opt(), Dtype::F32)] {
         let shape = shape(2, 3, 2, dtype);
         let plain = run(&config, &shape, &cpu_only(&config));
-        let expected = run(&config, &shape, &compressed(&config, cpu_only(&config), compress));
+        let expected = run(&config, &shape, &compressed(&config, cpu_only(&config)));
         assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
         let ops = layer_list(&config, None).len();
         for start in 0..ops {
             for end in start + 1..=ops {
                 let map = two_split(&config, Split { start, end }, None);
-                let found = run(&config, &shape, &compressed(&config, map, compress));
+                let found = run(&config, &shape, &compressed(&config, map));
                 assert!(found == expected, "{:?} [{start}, {end})", config.family);
             }
         }
@@ -53,20 +38,18 @@ fn every_interval_gives_the_bits_of_the_cpu() {
 }
 
 #[test]
-fn chunks_and_each_form_alone_give_the_bits_of_the_whole() {
+fn chunks_give_the_bits_of_the_whole() {
     let config = llama();
     let shape = shape(2, 4, 4, Dtype::Bf16);
-    for compress in [W4] {
-        let expected = run(&config, &shape, &compressed(&config, cpu_only(&config), compress));
-        for (chunks, split) in
-            [("scores=3", "scores.1:up"), ("attention=3", "q:softmax.1"), ("attention=3", "wv.1:")]
-        {
-            let chunking = Some(parse_chunking(chunks).expect("a chunking"));
-            let split = parse_split(split, &config, chunking).expect("a split");
-            let map = two_split(&config, split, chunking);
-            let found = run(&config, &shape, &compressed(&config, map, compress));
-            assert!(found == expected, "{compress:?} {chunks}");
-        }
+    let expected = run(&config, &shape, &compressed(&config, cpu_only(&config)));
+    for (chunks, split) in
+        [("scores=3", "scores.1:up"), ("attention=3", "q:softmax.1"), ("attention=3", "wv.1:")]
+    {
+        let chunking = Some(parse_chunking(chunks).expect("a chunking"));
+        let split = parse_split(split, &config, chunking).expect("a split");
+        let map = two_split(&config, split, chunking);
+        let found = run(&config, &shape, &compressed(&config, map));
+        assert!(found == expected, "{chunks}");
     }
 }
 
@@ -74,11 +57,11 @@ fn chunks_and_each_form_alone_give_the_bits_of_the_whole() {
 fn the_device_alone_decompresses_what_is_streamed_and_what_stays() {
     let config = llama();
     let shape = shape(2, 3, 1, Dtype::Bf16);
-    let expected = run(&config, &shape, &compressed(&config, cpu_only(&config), BOTH));
+    let expected = run(&config, &shape, &compressed(&config, cpu_only(&config)));
     for home in [Home::Host, Home::Vram] {
         let homes = Homes { kv: home, prefill_hidden: home };
         let map = device_map(&Policy::GpuOnly, &config, false, homes);
-        let mut map = compressed(&config, map, BOTH);
+        let mut map = compressed(&config, map);
         let streamed = run(&config, &shape, &map);
         assert!(streamed == expected, "{homes:?}");
         map.weights.iter_mut().flatten().for_each(|home| *home = Home::Vram);

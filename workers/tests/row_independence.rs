@@ -106,7 +106,7 @@ fn every_place(
     };
     let plan = compile(config, &run, map).expect("compiles");
     let source = DummySource::new(config.clone(), 5);
-    let mut lanes = Interleaved::start(plan, &source, options).expect("starts");
+    let mut lanes = Interleaved::start(plan, &source, options.clone()).expect("starts");
     let mut places = 0;
     for batch in 0..usize::from(shape.0) {
         for slot in 0..usize::from(shape.1) {
@@ -123,7 +123,7 @@ fn every_place(
                     config.family,
                     map.policy,
                     options.variant.name(),
-                    options.threads,
+                    options.pool.threads,
                     shape.0,
                     shape.1,
                 );

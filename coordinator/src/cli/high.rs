@@ -108,6 +108,11 @@ pub enum UsageError {
     )]
     NoCuda { device: u32 },
     #[error(
+        "--compress {compress}: this version plans a 4-bit KV cache but cannot compute from one yet; \
+         use --compress w4, or none."
+    )]
+    NoKv4 { compress: &'static str },
+    #[error(
         "--policy {policy} needs a GPU, and this run has none; add --device emulated, or use \
          --policy cpu-only."
     )]
@@ -185,7 +190,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
             layers: low.layers.map(|layers| layers as usize),
         },
         dtype: dtype(low.dtype),
-        compress: low.compress,
+        compress: without_kv4(low.compress)?,
         batches: low.batches,
         prompt_len: low.prompt_len,
         gen_len: low.gen_len,
@@ -204,6 +209,14 @@ fn dtype(choice: DtypeChoice) -> Dtype {
     }
 }
 
+/// Attention reads plain caches only.
+fn without_kv4(compress: CompressChoice) -> Result<CompressChoice, UsageError> {
+    if compress.kv() {
+        return Err(UsageError::NoKv4 { compress: compress.name() });
+    }
+    Ok(compress)
+}
+
 fn run(low: LowRun) -> Result<Run, UsageError> {
     let work = work(&low)?;
     let device = device(&low)?;
@@ -216,7 +229,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
             layers: low.layers.map(|layers| layers as usize),
         },
         dtype: dtype(low.dtype),
-        compress: low.compress,
+        compress: without_kv4(low.compress)?,
         quantized: low.quantized.unwrap_or(match low.dtype {
             DtypeChoice::Bf16 => QuantizedChoice::Direct,
             DtypeChoice::F32 => QuantizedChoice::Expand,

@@ -5,6 +5,7 @@
 
 use kernels::{AttentionShape, Element};
 use model::ops::{Kv, Op, Value};
+use program::formats::KvFormat;
 use program::ir::{Compute, Phase, Region};
 use program::map::Chunk;
 
@@ -25,6 +26,10 @@ pub(super) fn run<T: Element>(
         head_dim: config.head_dim,
         scale: 1.0 / (config.head_dim as f32).sqrt(),
     };
+    assert!(
+        operands.plan.map.kv_format == KvFormat::Plain,
+        "attention reads plain caches; the command line lets no other through"
+    );
     state.units.clear();
     state.units.extend(units(operands.table, operands.phase, compute.at, compute.chunk));
     if state.units.is_empty() {
