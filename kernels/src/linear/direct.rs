@@ -1,5 +1,12 @@
 //! Few rows: weights go from memory through registers into the sums, once.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "panels and rows are clearer, and surer to stay in registers, by index"
+)]
+
+use super::PANELS;
+use super::ahead::{Ahead, Lines};
 use super::form::{Dot, Form};
 use super::tiled::combine;
 use crate::simd::{MAX_LANES, Simd};
@@ -20,12 +27,12 @@ macro_rules! unroll_16 {
 }
 pub(super) use unroll_16;
 
-/// Panels at a time, for `rows` rows: enough independent sums to hide the latency of a multiply-add.
+/// Panels at a time for `rows` rows. Each row of a plain weight is a stream of memory of its own, and
+/// the fewer there are at a time the better they flow; more panels share the loads of x, which
+/// count from five rows on. Grouped weights are a stream a panel, and need independent sums to hide
+/// the latency of a multiply-add.
 pub(super) const fn panels(rows: usize, grouped: bool) -> usize {
-    match (rows, grouped) {
-        (1 | 2, true) => 4,
-        _ => 2,
-    }
+    if grouped || rows > 4 { PANELS } else { 1 }
 }
 
 /// What a call reads and writes besides the weight.
@@ -38,11 +45,11 @@ pub(super) struct Rows {
     /// Results, rows `stride` apart.
     pub out: *mut f32,
     pub stride: usize,
-    /// Room for a chunk of every panel.
+    /// Room for a segment of every panel.
     pub scratch: *mut f32,
 }
 
-/// All `rows <= 4` rows times `panels(rows)` whole panels from `panel` on.
+/// All `count <= DIRECT_ROWS` rows times `panels(count, W::GROUPED)` whole panels from `panel` on.
 ///
 /// # Safety
 /// The panels are full, `rows` describes that many rows.
@@ -56,14 +63,23 @@ pub(super) unsafe fn direct<S: Simd, W: Form<S>>(
 ) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
-        match (count, W::GROUPED) {
-            (1, false) => run::<S, W, 2, 1>(s, form, panel, rows),
-            (1, true) => run::<S, W, 4, 1>(s, form, panel, rows),
-            (2, false) => run::<S, W, 2, 2>(s, form, panel, rows),
-            (2, true) => run::<S, W, 4, 2>(s, form, panel, rows),
-            (3, _) => run::<S, W, 2, 3>(s, form, panel, rows),
-            _ => run::<S, W, 2, 4>(s, form, panel, rows),
+        macro_rules! rows {
+            ($($rows:literal)*) => {
+                match count {
+                    $(
+                        $rows if $rows <= S::DIRECT_ROWS => {
+                            if panels($rows, W::GROUPED) == 1 {
+                                run::<S, W, 1, $rows>(s, form, panel, rows);
+                            } else {
+                                run::<S, W, PANELS, $rows>(s, form, panel, rows);
+                            }
+                        }
+                    )*
+                    _ => unreachable!("at most DIRECT_ROWS rows"),
+                }
+            };
         }
+        rows!(1 2 3 4 5 6 7 8);
     }
 }
 
@@ -83,27 +99,44 @@ unsafe fn run<S: Simd, W: Form<S>, const P: usize, const R: usize>(
         let units = segment_units.min(all - segment * segment_units);
         let mut parts = [[s.zero(); R]; P];
         let mut x = rows.x.wrapping_add(segment * segment_units * R);
-        for index in 0..units / chunk {
-            for (p, part) in parts.iter_mut().enumerate() {
-                form.prefetch(s, panel + p, segment, index);
-                // SAFETY: the panel is full and the chunk whole; packed x has all its units, and
-                // the scratch room for its dwords.
+        let whole = units / chunk;
+        if W::DWORDS > 1 && R > 2 {
+            // SAFETY: the panels are full, these chunks whole, and the scratch has room for them.
+            unsafe {
+                stage::<S, W, P>(s, form, panel, (segment, whole), rows.scratch);
+                let next = if P == 1 {
+                    Lines::NONE
+                } else if (segment + 1) * segment_units < all {
+                    form.lines(panel, P, segment + 1)
+                } else {
+                    form.lines(panel + P, P, 0)
+                };
+                let ahead = Ahead::new(next, whole * W::DWORDS);
+                multiply_staged::<S, W, P, R>(s, (whole, rows.scratch), x, &mut parts, ahead);
+            }
+            x = x.wrapping_add(whole * chunk * R);
+        } else {
+            for index in 0..whole {
+                for p in 0..P {
+                    form.prefetch(s, panel + p, segment, index);
+                }
+                // SAFETY: the panels are full and the chunk whole; packed x has all its units.
                 unsafe {
-                    let block = form.chunk(s, panel + p, segment, index);
-                    if W::DWORDS > 1 && R > 2 {
-                        for (i, &dword) in block.as_ref().iter().enumerate() {
-                            s.store(rows.scratch.add((i * P + p) * S::LANES), s.bits(dword));
+                    if W::DWORDS == 1 {
+                        let mut dwords = [s.zero_dwords(); P];
+                        for (p, dword) in dwords.iter_mut().enumerate() {
+                            *dword = form.chunk(s, panel + p, segment, index).as_ref()[0];
                         }
+                        multiply_dwords::<S, W, P, R>(s, dwords, x, &mut parts);
                     } else {
-                        multiply_block::<S, W, R>(s, block, x, part);
+                        for (p, part) in parts.iter_mut().enumerate() {
+                            let block = form.chunk(s, panel + p, segment, index);
+                            multiply_block::<S, W, R>(s, block, x, part);
+                        }
                     }
                 }
+                x = x.wrapping_add(chunk * R);
             }
-            if W::DWORDS > 1 && R > 2 {
-                // SAFETY: as above.
-                unsafe { multiply_stored::<S, W, P, R>(s, rows.scratch, x, &mut parts) };
-            }
-            x = x.wrapping_add(chunk * R);
         }
         if units % chunk > 0 {
             for (p, part) in parts.iter_mut().enumerate() {
@@ -155,34 +188,84 @@ unsafe fn multiply_block<S: Simd, W: Form<S>, const R: usize>(
     });
 }
 
-/// A chunk of `P` panels from memory: with more rows the registers do not hold both the chunk and
-/// the sums.
+/// Transposes the whole chunks of a segment into the scratch, panel by panel, `[dword][panel]`: with
+/// more rows the registers do not hold both a chunk and the sums.
 ///
 /// # Safety
-/// `dwords` holds a chunk of `P` panels, `x` covers its units for `R` rows.
+/// The panels are full and the chunks whole; `to` has room for them.
 #[inline(always)]
-unsafe fn multiply_stored<S: Simd, W: Form<S>, const P: usize, const R: usize>(
+unsafe fn stage<S: Simd, W: Form<S>, const P: usize>(
     s: S,
-    dwords: *const f32,
-    x: *const f32,
-    parts: &mut [[S::F; R]; P],
+    form: W,
+    panel: usize,
+    (segment, chunks): (usize, usize),
+    to: *mut f32,
 ) {
-    let mut sums = *parts;
-    for i in 0..W::DWORDS {
-        for (p, sums) in sums.iter_mut().enumerate() {
+    for p in 0..P {
+        for index in 0..chunks {
+            if P == 1 {
+                form.prefetch(s, panel + p, segment, index);
+            }
             // SAFETY: the caller's promise.
-            let dword = unsafe { s.load_dwords(dwords.add((i * P + p) * S::LANES).cast()) };
-            for j in 0..W::UNITS {
-                let weight = W::unit(s, dword, j);
-                for r in 0..R {
-                    // SAFETY: the caller's promise.
-                    let x = s.splat(unsafe { *x.add((i * W::UNITS + j) * R + r) });
-                    sums[r] = W::Dot::step(s, weight, x, sums[r]);
+            unsafe {
+                let block = form.chunk(s, panel + p, segment, index);
+                let to = to.add((index * S::LANES * P + p) * S::LANES);
+                for (i, &dword) in block.as_ref().iter().enumerate() {
+                    s.store(to.add(i * P * S::LANES), s.bits(dword));
                 }
             }
         }
     }
+}
+
+/// # Safety
+/// `dwords` holds `chunks` chunks of every panel, `x` covers their units for `R` rows.
+#[inline(always)]
+unsafe fn multiply_staged<S: Simd, W: Form<S>, const P: usize, const R: usize>(
+    s: S,
+    (chunks, dwords): (usize, *const f32),
+    x: *const f32,
+    parts: &mut [[S::F; R]; P],
+    mut ahead: Ahead,
+) {
+    let mut sums = *parts;
+    for i in 0..chunks * W::DWORDS {
+        ahead.step(s);
+        let mut some = [s.zero_dwords(); P];
+        for (p, dword) in some.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *dword = unsafe { s.load_dwords(dwords.add((i * P + p) * S::LANES).cast()) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { multiply_dwords::<S, W, P, R>(s, some, x.add(i * W::UNITS * R), &mut sums) };
+    }
     *parts = sums;
+}
+
+/// A dword vector of every panel.
+///
+/// # Safety
+/// `x` covers its units for `R` rows.
+#[inline(always)]
+unsafe fn multiply_dwords<S: Simd, W: Form<S>, const P: usize, const R: usize>(
+    s: S,
+    dwords: [S::D; P],
+    x: *const f32,
+    parts: &mut [[S::F; R]; P],
+) {
+    for j in 0..W::UNITS {
+        let mut weights = [s.zero(); P];
+        for p in 0..P {
+            weights[p] = W::unit(s, dwords[p], j);
+        }
+        for r in 0..R {
+            // SAFETY: the caller's promise.
+            let x = s.splat(unsafe { *x.add(j * R + r) });
+            for p in 0..P {
+                parts[p][r] = W::Dot::step(s, weights[p], x, parts[p][r]);
+            }
+        }
+    }
 }
 
 /// The first `units` units of a chunk; the same sums, for the end of k.

@@ -12,12 +12,14 @@
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
 //! - `amx`: instead of these two, tiles of AMX.
+//! - `ahead`: memory asked for before it is needed.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //!
 //! A variant with other instructions for the sums plugs in as another [`form::Dot`], with forms that
 //! make its units, and `PairsTask` as its way in (`compiled`); one with another way through the
 //! weights takes the place of `task::Sums` in `Compiled` and leaves its sums where that does.
 
+mod ahead;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
 mod direct;
@@ -40,16 +42,16 @@ pub use task::{Finish, Sums};
 /// Rows packed at a time; beyond it the weight is read again.
 const PACK_ROWS: usize = 256;
 /// Output columns of one task at most, and the distance between its rows of sums.
-const TASK_COLS: usize = 128;
-/// Columns of the narrowest task; a multiple of every variant's pair of panels.
-const MIN_COLS: usize = 2 * MAX_LANES;
+const TASK_COLS: usize = 96;
+/// Panels that are worked on together: the width of the register tile.
+const PANELS: usize = 3;
+/// Columns of the narrowest task; a multiple of every variant's register tile.
+const MIN_COLS: usize = PANELS * MAX_LANES;
 /// Units along k of one chain, and of one expanded block, which stays in L1. A multiple of every
 /// chunk and group.
-const BLOCK_UNITS: usize = 256;
+const BLOCK_UNITS: usize = 128;
 /// Packing more elements than this is worth a run of its own.
 const PARALLEL_PACK: usize = 1 << 18;
-/// Rows up to which weights are used straight from registers.
-const DIRECT_ROWS: usize = 4;
 
 /// Where the result of a linear goes. All slices are `[rows, n]` and written in full.
 #[derive(Debug)]

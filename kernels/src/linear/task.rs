@@ -4,13 +4,14 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::ahead::Lines;
 use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
 use super::form::{
-    Eight, EightPairs, Form, Four, FourPairs, Lines, PairsBf16, Plain, PlainBf16, PlainF32, Records,
+    Eight, EightPairs, Form, Four, FourPairs, PairsBf16, Plain, PlainBf16, PlainF32, Records,
 };
 use super::tiled::{Parts, TILE_LEN, tiled};
-use super::{BLOCK_UNITS, DIRECT_ROWS, RowTiles, TASK_COLS};
+use super::{BLOCK_UNITS, PANELS, RowTiles, TASK_COLS};
 use crate::element::Element;
 use crate::scratch::Shared;
 use crate::simd::{Bf16Dot, Simd};
@@ -43,8 +44,7 @@ impl Area {
         let first = self.cols.start / S::LANES;
         let end = self.cols.end.div_ceil(S::LANES);
         let mut panel = first;
-        if self.tiles.rows <= DIRECT_ROWS {
-            let step = panels(self.tiles.rows, W::GROUPED);
+        if self.tiles.rows <= S::DIRECT_ROWS {
             let rows = Rows {
                 x: self.packed.pointer(),
                 sums: self.sums.pointer(),
@@ -52,6 +52,7 @@ impl Area {
                 stride: TASK_COLS,
                 scratch: self.scratch,
             };
+            let step = panels(self.tiles.rows, W::GROUPED);
             while panel + step <= end && form.is_full(panel + step - 1) {
                 let out = rows.out.wrapping_add((panel - first) * S::LANES);
                 // SAFETY: the panels are full; packed rows, sums and results are the task's.
@@ -66,15 +67,15 @@ impl Area {
         for first_block in (0..blocks).step_by(run) {
             let blocks_end = blocks.min(first_block + run);
             let visits = (start..end)
-                .step_by(2)
+                .step_by(PANELS)
                 .flat_map(|panel| (first_block..blocks_end).map(move |block| (panel, block)));
             for (panel, block) in visits {
                 let next = if block + 1 < blocks_end {
-                    form.lines(panel, 2.min(end - panel), block + 1)
-                } else if panel + 2 < end {
-                    form.lines(panel + 2, 2.min(end - panel - 2), first_block)
+                    form.lines(panel, PANELS.min(end - panel), block + 1)
+                } else if panel + PANELS < end {
+                    form.lines(panel + PANELS, PANELS.min(end - panel - PANELS), first_block)
                 } else if blocks_end < blocks {
-                    form.lines(start, 2.min(end - start), blocks_end)
+                    form.lines(start, PANELS.min(end - start), blocks_end)
                 } else {
                     Lines::NONE
                 };

@@ -1,20 +1,25 @@
-//! More rows: a block of two panels is expanded to f32 once, into L1, and a register tile of some
-//! rows by two vectors runs over it for every tile of rows.
+//! More rows: a block of `PANELS` panels is expanded to f32 once, into L1, and a register tile of some
+//! rows by `PANELS` vectors runs over it for every tile of rows.
 
 #![allow(
     clippy::needless_range_loop,
     reason = "rows of a register tile are clearer, and surer to stay in registers, by index"
 )]
 
+use super::ahead::{Ahead, Lines};
 use super::direct::unroll_16;
-use super::form::{Dot, Form, Lines};
-use super::{BLOCK_UNITS, RowTiles};
+use super::form::{Dot, Form};
+use super::{BLOCK_UNITS, PANELS, RowTiles};
 use crate::simd::{MAX_LANES, Simd};
 
 /// Segments of a block at most: groups of 32 inputs, two inputs to a unit.
 const MAX_SEGMENTS: usize = BLOCK_UNITS / 16;
-/// Floats of an expanded block of two panels with its scales and minimums.
-pub(super) const TILE_LEN: usize = (BLOCK_UNITS + 2 * MAX_SEGMENTS) * 2 * MAX_LANES;
+/// Units of an unrolled step of the product.
+const STEP: usize = 4;
+/// Floats of an expanded block of `PANELS` panels with its scales and minimums.
+const EXPANDED_LEN: usize = (BLOCK_UNITS + 2 * MAX_SEGMENTS) * PANELS * MAX_LANES;
+/// Floats of a thread's scratch before its results: an expanded block, or what AMX keeps there.
+pub(super) const TILE_LEN: usize = if EXPANDED_LEN > 9216 { EXPANDED_LEN } else { 9216 };
 
 /// `total` after a finished segment.
 ///
@@ -54,11 +59,11 @@ pub(super) struct Parts {
     pub scratch: *mut f32,
 }
 
-/// Adds block `block` of k of two panels from `panel` on to the results, which the first block sets.
+/// Adds block `block` of k of `PANELS` panels from `panel` on to the results, which the first block sets.
 /// `next` is the memory to ask for meanwhile.
 ///
 /// # Safety
-/// The first panel exists; `parts` describes packed rows and results of two panels.
+/// The first panel exists; `parts` describes packed rows and results of `PANELS` panels.
 #[inline(always)]
 pub(super) unsafe fn tiled<S: Simd, W: Form<S>>(
     s: S,
@@ -69,18 +74,14 @@ pub(super) unsafe fn tiled<S: Simd, W: Form<S>>(
     next: Lines,
 ) {
     let units = BLOCK_UNITS.min(form.units() - block * BLOCK_UNITS);
-    for half in 0..2 {
-        if (panel + half) * S::LANES < form.columns() {
-            // SAFETY: the panel exists; the scratch has room for two halves.
-            unsafe {
-                expand(s, form, panel + half, block, units, parts.scratch.add(half * S::LANES))
-            };
+    for p in 0..PANELS {
+        if (panel + p) * S::LANES < form.columns() {
+            // SAFETY: the panel exists; the scratch has room for every panel.
+            unsafe { expand(s, form, panel + p, block, units, parts.scratch.add(p * S::LANES)) };
         }
     }
     let tiles = parts.end_tile - parts.first_tile;
-    let lines = next.rows * next.lines;
-    let mut ahead = Ahead { lines: next, line: 0, left: lines, every: 0 };
-    ahead.every = (units * tiles / lines.max(1)).max(1);
+    let mut ahead = Ahead::new(next, units / STEP * tiles);
     let first_row = parts.tiles.start(parts.first_tile);
     for tile in parts.first_tile..parts.end_tile {
         let row = parts.tiles.start(tile);
@@ -115,29 +116,25 @@ unsafe fn expand<S: Simd, W: Form<S>>(
     units: usize,
     to: *mut f32,
 ) {
-    let (width, chunk) = (2 * S::LANES, W::UNITS * W::DWORDS);
+    let (width, chunk) = (PANELS * S::LANES, W::UNITS * W::DWORDS);
     let segment_units = form.segment();
     let first = block * (BLOCK_UNITS / segment_units);
     let whole = if form.is_full(panel) { units / chunk } else { 0 };
     let per_segment = segment_units / chunk;
     for segment in 0..units.div_ceil(segment_units) {
         let chunks = (units - segment * segment_units).min(segment_units).div_ceil(chunk);
-        for index in 0..chunks {
-            let at = segment * per_segment + index;
-            // SAFETY: whole chunks of full panels exist entirely, others in part; a chunk that ends
-            // beyond the block's units still ends within the block.
-            unsafe {
-                let dwords = if at < whole {
-                    form.chunk(s, panel, first + segment, index)
-                } else {
-                    form.edge(s, panel, first + segment, index)
-                };
-                let to = to.add(at * chunk * width);
-                unroll_16!(W::DWORDS, I => {
-                    for j in 0..W::UNITS {
-                        s.store(to.add((I * W::UNITS + j) * width), W::unit(s, dwords.as_ref()[I], j));
-                    }
-                });
+        let full = chunks.min(whole.saturating_sub(segment * per_segment));
+        let at = |index: usize| (segment * per_segment + index) * chunk * width;
+        // SAFETY: whole chunks of full panels exist entirely, others in part; a chunk that ends
+        // beyond the block's units still ends within the block.
+        unsafe {
+            for index in 0..full {
+                let dwords = form.chunk(s, panel, first + segment, index);
+                store_units::<S, W>(s, dwords, to.add(at(index)));
+            }
+            for index in full..chunks {
+                let dwords = form.edge(s, panel, first + segment, index);
+                store_units::<S, W>(s, dwords, to.add(at(index)));
             }
         }
         if W::GROUPED {
@@ -152,28 +149,19 @@ unsafe fn expand<S: Simd, W: Form<S>>(
     }
 }
 
-/// Memory that is asked for a line at a time while sums are made.
-struct Ahead {
-    lines: Lines,
-    line: usize,
-    left: usize,
-    /// Units between two lines.
-    every: usize,
-}
-
-impl Ahead {
-    #[inline(always)]
-    fn step<S: Simd>(&mut self, s: S) {
-        if self.left > 0 {
-            s.prefetch_l2(self.lines.at.wrapping_add(self.line * 64));
-            self.left -= 1;
-            self.line += 1;
-            if self.line == self.lines.lines {
-                self.line = 0;
-                self.lines.at = self.lines.at.wrapping_add(self.lines.stride);
-            }
+/// The units of a chunk as f32, `2 * LANES` apart.
+///
+/// # Safety
+/// `to` has room for them.
+#[inline(always)]
+unsafe fn store_units<S: Simd, W: Form<S>>(s: S, dwords: S::Block, to: *mut f32) {
+    unroll_16!(W::DWORDS, I => {
+        for j in 0..W::UNITS {
+            let unit = W::unit(s, dwords.as_ref()[I], j);
+            // SAFETY: the caller's promise.
+            unsafe { s.store(to.add((I * W::UNITS + j) * PANELS * S::LANES), unit) };
         }
-    }
+    });
 }
 
 /// One tile of rows times an expanded block.
@@ -208,43 +196,45 @@ unsafe fn by_rows<S: Simd, W: Form<S>>(s: S, rows: usize, product: Product, ahea
             }
         };
     }
-    choose!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+    choose!(1 2 3 4 5 6 7 8 9);
 }
 
 /// # Safety
 /// As [`by_rows`], for `R` rows.
 #[inline(always)]
 unsafe fn multiply<S: Simd, W: Form<S>, const R: usize>(s: S, product: Product, ahead: &mut Ahead) {
-    let width = 2 * S::LANES;
+    let width = PANELS * S::LANES;
     let Product { mut x, mut sums, weight, .. } = product;
     let mut scale = weight.wrapping_add(BLOCK_UNITS * width);
     let mut done = 0;
     let mut is_first = product.is_first;
     while done < product.units {
         let end = product.units.min(done + product.segment);
-        let mut parts = [[s.zero(); 2]; R];
-        while done < end {
+        let mut parts = [[s.zero(); PANELS]; R];
+        // Several units to a step: what counts and branches would take slots from the products.
+        let step = if R > 8 { STEP / 2 } else { STEP };
+        while done + step <= end {
             ahead.step(s);
-            let stop = end.min(done + ahead.every);
-            while done < stop {
-                // SAFETY: `done` is below the units of x and of the expanded block.
+            for unit in 0..step {
+                // SAFETY: these are units of x and of the expanded block.
                 unsafe {
-                    let at = weight.add(done * width);
-                    let (first, second) = (s.load(at), s.load(at.add(S::LANES)));
-                    for r in 0..R {
-                        let x = s.splat(*x.add(r));
-                        parts[r][0] = W::Dot::step(s, first, x, parts[r][0]);
-                        parts[r][1] = W::Dot::step(s, second, x, parts[r][1]);
-                    }
+                    let weight = weight.add((done + unit) * width);
+                    multiply_unit::<S, W, R>(s, weight, x.add(unit * R), &mut parts);
                 }
-                x = x.wrapping_add(R);
-                done += 1;
             }
+            x = x.wrapping_add(step * R);
+            done += step;
+        }
+        while done < end {
+            // SAFETY: as above.
+            unsafe { multiply_unit::<S, W, R>(s, weight.add(done * width), x, &mut parts) };
+            x = x.wrapping_add(R);
+            done += 1;
         }
         for (r, part) in parts.into_iter().enumerate() {
-            for (half, part) in part.into_iter().enumerate() {
-                let at = half * S::LANES;
-                // SAFETY: results have `R` rows of two vectors; scales and sums of x as above.
+            for (p, part) in part.into_iter().enumerate() {
+                let at = p * S::LANES;
+                // SAFETY: results have `R` rows of `PANELS` vectors; scales and sums of x as above.
                 unsafe {
                     let to = product.out.add(r * product.stride + at);
                     let total = if is_first { s.zero() } else { s.load(to) };
@@ -260,5 +250,31 @@ unsafe fn multiply<S: Simd, W: Form<S>, const R: usize>(s: S, product: Product, 
         scale = scale.wrapping_add(2 * width);
         sums = sums.wrapping_add(product.sums_stride);
         is_first = false;
+    }
+}
+
+/// One unit of `PANELS` panels times `R` rows.
+///
+/// # Safety
+/// `weight` holds `PANELS` vectors, `x` a value for each row.
+#[inline(always)]
+unsafe fn multiply_unit<S: Simd, W: Form<S>, const R: usize>(
+    s: S,
+    weight: *const f32,
+    x: *const f32,
+    parts: &mut [[S::F; PANELS]; R],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut weights = [s.zero(); PANELS];
+        for p in 0..PANELS {
+            weights[p] = s.load(weight.add(p * S::LANES));
+        }
+        for r in 0..R {
+            let x = s.splat(*x.add(r));
+            for p in 0..PANELS {
+                parts[r][p] = W::Dot::step(s, weights[p], x, parts[r][p]);
+            }
+        }
     }
 }

@@ -65,34 +65,6 @@ fn mask(_: Avx2, count: usize) -> __m256i {
     })
 }
 
-/// First step of the sums of lanes of `a` and `b`: four lanes of `a`, then four of `b`.
-#[inline(always)]
-fn fold_8(_: Avx2, a: __m256, b: __m256) -> __m256 {
-    with_token!(_mm256_add_ps(
-        _mm256_permute2f128_ps::<0x20>(a, b),
-        _mm256_permute2f128_ps::<0x31>(a, b)
-    ))
-}
-
-/// Second step, within each half: two lanes of `p`'s vector, then two of `q`'s.
-#[inline(always)]
-fn fold_4(_: Avx2, p: __m256, q: __m256) -> __m256 {
-    with_token!({
-        let (p, q) = (_mm256_castps_pd(p), _mm256_castps_pd(q));
-        let (low, high) = (_mm256_unpacklo_pd(p, q), _mm256_unpackhi_pd(p, q));
-        _mm256_add_ps(_mm256_castpd_ps(low), _mm256_castpd_ps(high))
-    })
-}
-
-/// Last step, within each half: one lane of each of the four vectors.
-#[inline(always)]
-fn fold_2(_: Avx2, pq: __m256, rs: __m256) -> __m256 {
-    with_token!(_mm256_add_ps(
-        _mm256_shuffle_ps::<0b10_00_10_00>(pq, rs),
-        _mm256_shuffle_ps::<0b11_01_11_01>(pq, rs)
-    ))
-}
-
 /// Sixteen bytes of row `row` and of row `row + 4` as one vector.
 ///
 /// # Safety
@@ -133,7 +105,8 @@ impl Simd for Avx2 {
     type D = __m256i;
     type Block = [__m256i; LANES];
     const LANES: usize = LANES;
-    const TILE_ROWS: usize = 6;
+    const TILE_ROWS: usize = 4;
+    const DIRECT_ROWS: usize = 4;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {
@@ -203,18 +176,6 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn sum_lanes_of_each<const MR: usize, const NR: usize>(
-        self,
-        tile: [[__m256; NR]; MR],
-    ) -> __m256 {
-        let of = |lane: usize| tile[lane / NR][lane % NR];
-        // Lane `4 * half + lane` of the result comes from the vector of that number.
-        let halves = |lane: usize| fold_8(self, of(lane), of(lane + 4));
-        let even = fold_4(self, halves(0), halves(1));
-        fold_2(self, even, fold_4(self, halves(2), halves(3)))
-    }
-
-    #[inline(always)]
     fn max_lanes(self, a: __m256) -> f32 {
         with_token!({
             let four = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps::<1>(a));
@@ -231,6 +192,11 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn prefetch_l2(self, at: *const u8) {
         with_token!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
+    }
+
+    #[inline(always)]
+    fn zero_dwords(self) -> __m256i {
+        with_token!(_mm256_setzero_si256())
     }
 
     #[inline(always)]

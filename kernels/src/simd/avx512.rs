@@ -58,43 +58,6 @@ fn split_pair(_: Avx512, both: __m512i) -> (__m512, __m512) {
     })
 }
 
-/// First step of the sums of lanes of `a` and `b`: eight lanes of `a`, then eight of `b`.
-#[inline(always)]
-fn fold_16(_: Avx512, a: __m512, b: __m512) -> __m512 {
-    with_token!(_mm512_add_ps(
-        _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
-        _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b)
-    ))
-}
-
-/// Second step: four lanes of each of the four vectors folded into `ab` and `cd`.
-#[inline(always)]
-fn fold_8(_: Avx512, ab: __m512, cd: __m512) -> __m512 {
-    with_token!(_mm512_add_ps(
-        _mm512_shuffle_f32x4::<0b10_00_10_00>(ab, cd),
-        _mm512_shuffle_f32x4::<0b11_01_11_01>(ab, cd)
-    ))
-}
-
-/// Third step, within each quarter: two lanes of `p`'s vector, then two of `q`'s.
-#[inline(always)]
-fn fold_4(_: Avx512, p: __m512, q: __m512) -> __m512 {
-    with_token!({
-        let (p, q) = (_mm512_castps_pd(p), _mm512_castps_pd(q));
-        let (low, high) = (_mm512_unpacklo_pd(p, q), _mm512_unpackhi_pd(p, q));
-        _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
-    })
-}
-
-/// Last step, within each quarter: one lane of each of the four vectors.
-#[inline(always)]
-fn fold_2(_: Avx512, pq: __m512, rs: __m512) -> __m512 {
-    with_token!(_mm512_add_ps(
-        _mm512_shuffle_ps::<0b10_00_10_00>(pq, rs),
-        _mm512_shuffle_ps::<0b11_01_11_01>(pq, rs)
-    ))
-}
-
 /// Nibble `index` of each dword in its low four bits; other bits are not cleared.
 #[inline(always)]
 fn shift_nibbles(_: Avx512, d: __m512i, index: usize) -> __m512i {
@@ -122,17 +85,16 @@ macro_rules! shuffle_pairs {
     }};
 }
 
-/// Quarters of row `row` and of row `row + 4` as one vector: the half at `offset` bytes of each.
+/// 32 bytes at `low` and 32 at `high` as one vector.
 ///
 /// # Safety
-/// Both rows are readable for 64 bytes.
+/// Both are readable.
 #[inline(always)]
-unsafe fn half_rows(from: *const u8, stride: usize, row: usize, offset: usize) -> __m512i {
+unsafe fn halves(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: the caller's promise; inserting from memory spares the shuffle port.
     unsafe {
-        let low = _mm256_loadu_si256(from.add(row * stride + offset).cast());
-        let high = _mm256_loadu_si256(from.add((row + 4) * stride + offset).cast());
-        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+        let low = _mm256_loadu_si256(low.cast());
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), _mm256_loadu_si256(high.cast()))
     }
 }
 
@@ -141,7 +103,8 @@ impl Simd for Avx512 {
     type D = __m512i;
     type Block = [__m512i; 16];
     const LANES: usize = 16;
-    const TILE_ROWS: usize = 13;
+    const TILE_ROWS: usize = 9;
+    const DIRECT_ROWS: usize = 8;
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -212,22 +175,6 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn sum_lanes_of_each<const MR: usize, const NR: usize>(
-        self,
-        tile: [[__m512; NR]; MR],
-    ) -> __m512 {
-        let of = |lane: usize| tile[lane / NR][lane % NR];
-        // Lane `4 * quarter + lane` of the result comes from the vector of that number.
-        let quarters = |lane: usize| {
-            let low = fold_16(self, of(lane), of(lane + 4));
-            fold_8(self, low, fold_16(self, of(lane + 8), of(lane + 12)))
-        };
-        let (first, second) = (quarters(0), quarters(1));
-        let even = fold_4(self, first, second);
-        fold_2(self, even, fold_4(self, quarters(2), quarters(3)))
-    }
-
-    #[inline(always)]
     fn max_lanes(self, a: __m512) -> f32 {
         with_token!({
             let eight = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps::<1>(a));
@@ -245,6 +192,11 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn prefetch_l2(self, at: *const u8) {
         with_token!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
+    }
+
+    #[inline(always)]
+    fn zero_dwords(self) -> __m512i {
+        with_token!(_mm512_setzero_si512())
     }
 
     #[inline(always)]
@@ -305,23 +257,27 @@ impl Simd for Avx512 {
         // quarter, two rounds gather a column of four rows; the last one joins the quarters.
         // SAFETY: the caller promises sixteen readable rows.
         let t: [__m512i; 16] = unsafe {
+            // Four bases and three distances, which is what addresses can be made of.
+            let (a, b) = (from, from.add(4 * stride));
+            let (c, d) = (from.add(8 * stride), from.add(12 * stride));
+            let (two, three) = (2 * stride, 3 * stride);
             [
-                half_rows(from, stride, 0, 0),
-                half_rows(from, stride, 1, 0),
-                half_rows(from, stride, 2, 0),
-                half_rows(from, stride, 3, 0),
-                half_rows(from, stride, 8, 0),
-                half_rows(from, stride, 9, 0),
-                half_rows(from, stride, 10, 0),
-                half_rows(from, stride, 11, 0),
-                half_rows(from, stride, 0, 32),
-                half_rows(from, stride, 1, 32),
-                half_rows(from, stride, 2, 32),
-                half_rows(from, stride, 3, 32),
-                half_rows(from, stride, 8, 32),
-                half_rows(from, stride, 9, 32),
-                half_rows(from, stride, 10, 32),
-                half_rows(from, stride, 11, 32),
+                halves(a, b),
+                halves(a.add(stride), b.add(stride)),
+                halves(a.add(two), b.add(two)),
+                halves(a.add(three), b.add(three)),
+                halves(c, d),
+                halves(c.add(stride), d.add(stride)),
+                halves(c.add(two), d.add(two)),
+                halves(c.add(three), d.add(three)),
+                halves(a.add(32), b.add(32)),
+                halves(a.add(stride + 32), b.add(stride + 32)),
+                halves(a.add(two + 32), b.add(two + 32)),
+                halves(a.add(three + 32), b.add(three + 32)),
+                halves(c.add(32), d.add(32)),
+                halves(c.add(stride + 32), d.add(stride + 32)),
+                halves(c.add(two + 32), d.add(two + 32)),
+                halves(c.add(three + 32), d.add(three + 32)),
             ]
         };
         with_token!({

@@ -36,6 +36,8 @@ pub trait Simd: Copy {
     const LANES: usize;
     /// Most rows of x in the register tile of the linears, which is two vectors wide.
     const TILE_ROWS: usize;
+    /// Rows of x up to which the linears use weights straight from registers.
+    const DIRECT_ROWS: usize;
 
     fn splat(self, value: f32) -> Self::F;
     #[inline(always)]
@@ -60,11 +62,6 @@ pub trait Simd: Copy {
     fn exp2_integral(self, a: Self::F) -> Self::F;
     /// Sum of all lanes by halving: lane `l` with lane `l + LANES/2`, and so on.
     fn sum_lanes(self, a: Self::F) -> f32;
-    /// Lane `i * NR + j` is `sum_lanes(tile[i][j])`, by the same additions; `MR * NR == LANES`.
-    fn sum_lanes_of_each<const MR: usize, const NR: usize>(
-        self,
-        tile: [[Self::F; NR]; MR],
-    ) -> Self::F;
     /// Largest lane.
     fn max_lanes(self, a: Self::F) -> f32;
 
@@ -73,6 +70,7 @@ pub trait Simd: Copy {
     /// As `prefetch`, into the second level only.
     fn prefetch_l2(self, at: *const u8);
 
+    fn zero_dwords(self) -> Self::D;
     /// The bits of each dword as an f32.
     fn bits(self, d: Self::D) -> Self::F;
     /// The low half of each dword, a bf16, as f32.

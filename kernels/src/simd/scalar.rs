@@ -23,6 +23,7 @@ impl Simd for Scalar {
     type Block = [[u32; LANES]; LANES];
     const LANES: usize = LANES;
     const TILE_ROWS: usize = 4;
+    const DIRECT_ROWS: usize = 4;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -89,14 +90,6 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn sum_lanes_of_each<const MR: usize, const NR: usize>(
-        self,
-        tile: [[Self::F; NR]; MR],
-    ) -> Self::F {
-        std::array::from_fn(|lane| self.sum_lanes(tile[lane / NR][lane % NR]))
-    }
-
-    #[inline(always)]
     fn max_lanes(self, a: Self::F) -> f32 {
         a.iter().fold(a[0], |largest, &value| if largest > value { largest } else { value })
     }
@@ -106,6 +99,11 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn prefetch_l2(self, _at: *const u8) {}
+
+    #[inline(always)]
+    fn zero_dwords(self) -> Self::D {
+        [0; LANES]
+    }
 
     #[inline(always)]
     fn bits(self, d: Self::D) -> Self::F {

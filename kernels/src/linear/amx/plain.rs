@@ -11,7 +11,7 @@ use crate::simd::avx512::Avx512;
 
 /// Whole blocks of packed x of a kernel call, at most. The weight rows of a call stay in L2 for the
 /// other tiles of x; reading and writing its sums is little beside it.
-const CALL_BLOCKS: usize = 8;
+const CALL_BLOCKS: usize = 16;
 /// Pairs of inputs of a step.
 const STEP: usize = 16;
 /// Tiles of x rows of a pass, at most.
