@@ -140,6 +140,20 @@ impl Request<'_> {
         }
     }
 
+    /// The plan of [`Request::plan`], without looking for what would fit where it does not.
+    ///
+    /// # Errors
+    /// A map that cannot be compiled.
+    pub fn fitting(&self, batches: u16, batch_size: u16) -> Result<Option<Plan>, PlanError> {
+        for plan in self.candidates(batches, batch_size) {
+            let plan = plan?;
+            if Budget::of(&plan).fits(self.limits) {
+                return Ok(Some(plan));
+            }
+        }
+        Ok(None)
+    }
+
     /// The roomiest plan of the policy that fits: KV and hidden states on the device, then hidden
     /// states on the host, then KV on the host, then an eighth of the
     /// sequences per micro-batch.

@@ -8,4 +8,5 @@ mod death;
 mod golden;
 mod lean;
 mod placement;
+mod plan;
 mod resume;

@@ -177,7 +177,15 @@ fn help_teaches_and_everything_else_is_refused() {
     {
         assert!(help.contains(word), "{word}: {help}");
     }
-    assert!(!help.contains("worker <") && !help.contains("Commands:"), "{help}");
+    assert!(!help.contains("worker <"), "the hidden command shows: {help}");
+    for (words, taught) in [("plan --help", "--tables layer.json"), ("profile --help", "--force")] {
+        let found = parse(words.split(' ').fold(vec!["coordinator"], |mut all, word| {
+            all.push(word);
+            all
+        }));
+        let Err(Refusal::Told(text)) = found else { panic!("{words}") };
+        assert!(text.contains(taught) && text.contains("Examples:"), "{text}");
+    }
     let Err(Refusal::Told(version)) = parse(words("--version")) else { panic!("version") };
     assert_eq!(version, format!("coordinator {}\n", env!("CARGO_PKG_VERSION")));
     refused("", Exit::Usage, &["--model"]);

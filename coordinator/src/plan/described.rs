@@ -120,16 +120,15 @@ fn choose(
         vram_bytes: Some(machine.vram_bytes()),
         vram_is_dram: false,
     };
-    let mut refused = None;
-    for predicted in runs {
-        match fitting(described, config, stored, &predicted, &limits) {
-            Ok(plan) => {
-                return Ok(Ok(Box::new(Fitting { stored, predicted, plan, limits })));
-            }
-            Err(error) => refused = refused.or(Some(error)),
+    let place = Placing { described, config, stored, limits: &limits };
+    for predicted in &runs {
+        if let Some(plan) = place.fitting(predicted)? {
+            let predicted = predicted.clone();
+            return Ok(Ok(Box::new(Fitting { stored, predicted, plan, limits })));
         }
     }
-    refused.map(Err).context("no policy has a layer for this workload")
+    let fastest = runs.first().context("no policy has a layer for this workload")?;
+    Ok(Err(place.refusal(fastest)?))
 }
 
 fn forms(config: &ModelConfig, stored: Stored) -> Forms {
@@ -143,45 +142,63 @@ fn forms(config: &ModelConfig, stored: Stored) -> Forms {
     forms
 }
 
-/// The compiled plan of a predicted layer, if it fits.
-fn fitting(
-    described: &Described,
-    config: &ModelConfig,
+/// Compiles predicted layers to see what they need.
+struct Placing<'a> {
+    described: &'a Described,
+    config: &'a ModelConfig,
     stored: Stored,
-    predicted: &Predicted,
-    limits: &Limits,
-) -> Result<Plan, PlanError> {
-    let policy = match &predicted.decode_layer.layer {
-        Layer::Interval(Candidate { interval: (start, end), .. }) if start == end => {
-            Policy::CpuOnly
+    limits: &'a Limits,
+}
+
+impl Placing<'_> {
+    /// The plan of a predicted layer, if it fits.
+    fn fitting(&self, predicted: &Predicted) -> Result<Option<Plan>, PlanError> {
+        let (policy, forms) = (self.policy(predicted), forms(self.config, self.stored));
+        let batches = self.described.batches;
+        self.request(&policy, &forms).fitting(batches.count, batches.size)
+    }
+
+    /// Why a predicted layer does not fit, with the batch that would.
+    fn refusal(&self, predicted: &Predicted) -> anyhow::Result<PlanError> {
+        let (policy, forms) = (self.policy(predicted), forms(self.config, self.stored));
+        let batches = self.described.batches;
+        let refused = self.request(&policy, &forms).plan(batches.count, batches.size);
+        refused.err().context("a plan fits that was found not to fit")
+    }
+
+    fn request<'b>(&'b self, policy: &'b Policy, forms: &'b Forms) -> Request<'b> {
+        let described = self.described;
+        Request {
+            config: self.config,
+            policy,
+            forms,
+            fuse_attention: true,
+            dtype: described.dtype,
+            max_prompt: described.prompt_len,
+            max_context: described.prompt_len + described.gen_len,
+            max_new: described.gen_len,
+            limits: self.limits,
         }
-        Layer::Interval(Candidate { interval: (start, end), .. }) => match end - start {
-            count if count == predicted.table.ops.len() => Policy::GpuOnly,
-            _ => Policy::TwoSplit {
-                split: Split { start: *start, end: *end },
-                chunking: described.chunking,
+    }
+
+    fn policy(&self, predicted: &Predicted) -> Policy {
+        let ops = predicted.table.ops.len();
+        match &predicted.decode_layer.layer {
+            Layer::Interval(Candidate { interval: (start, end), .. }) => match end - start {
+                0 => Policy::CpuOnly,
+                count if count == ops => Policy::GpuOnly,
+                _ => Policy::TwoSplit {
+                    split: Split { start: *start, end: *end },
+                    chunking: self.described.chunking,
+                },
             },
-        },
-        // Sublayers on both devices need what a split needs.
-        Layer::Devices(_) => Policy::TwoSplit {
-            split: Split { start: 0, end: predicted.table.ops.len() - 1 },
-            chunking: None,
-        },
-        Layer::Flexgen(_) => Policy::GpuOnly,
-    };
-    let forms = forms(config, stored);
-    let request = Request {
-        config,
-        policy: &policy,
-        forms: &forms,
-        fuse_attention: true,
-        dtype: described.dtype,
-        max_prompt: described.prompt_len,
-        max_context: described.prompt_len + described.gen_len,
-        max_new: described.gen_len,
-        limits,
-    };
-    request.plan(described.batches.count, described.batches.size)
+            // Sublayers on both devices need what a split needs.
+            Layer::Devices(_) => {
+                Policy::TwoSplit { split: Split { start: 0, end: ops - 1 }, chunking: None }
+            }
+            Layer::Flexgen(_) => Policy::GpuOnly,
+        }
+    }
 }
 
 fn compress_name(stored: Stored) -> &'static str {

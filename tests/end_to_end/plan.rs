@@ -1,0 +1,81 @@
+//! `coordinator plan` as a user meets it: answers, refusals with numbers, and one sentence for each
+//! kind of bad input.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::command::{Place, coordinator, finish, text};
+
+/// Exit code, stdout, stderr.
+fn plan(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = coordinator();
+    command.arg("plan").args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = finish(command.spawn().expect("starts"));
+    (done.status.code(), text(&done.stdout), text(&done.stderr))
+}
+
+fn table(place: &Place, value: &Value) -> String {
+    let path = place.path("table.json");
+    std::fs::write(&path, value.to_string()).expect("writable");
+    path.to_string_lossy().into_owned()
+}
+
+#[test]
+fn a_table_has_one_answer() {
+    let place = Place::new();
+    // Two batches. The GPU takes `b` and `c`: CPU 2 x 4 ms against transfers of 3 + 3 + the second
+    // batch's 2 x 1 ms of compute, 8 ms both; any other interval is longer on one side.
+    let op = |name, transfer| json!({"name": name, "cpu_ms": 4, "gpu_ms": 1, "h2d_ms": transfer});
+    let ops = json!([op("a", 6), op("b", 3), op("c", 3)]);
+    let path = table(&place, &json!({"ops": ops, "batches": 2, "cost": "paper"}));
+    let (code, answer, _) = plan(&["--tables", &path, "--json"]);
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    assert_eq!(code, Some(0));
+    assert_eq!(answer["gpu_interval"], json!([1, 3]));
+    assert_eq!(answer["gpu_ops"], json!(["b", "c"]));
+    assert_eq!(answer["terms_ms"], json!({"cpu": 8.0, "h2d": 8.0, "dc": 0.0, "s2d": 0.0}));
+    assert_eq!((&answer["latency_ms"], &answer["imbalance_ms"]), (&json!(8.0), &json!(0.0)));
+    assert_eq!((&answer["compression"], &answer["nvme"]), (&json!(false), &json!([])));
+    let chart = place.path("chart.json");
+    let (code, told, _) = plan(&["--tables", &path, "--chart", &chart.to_string_lossy()]);
+    assert_eq!(code, Some(0));
+    assert!(told.contains("runner-up") && told.contains("h2d"), "{told}");
+    let chart: Value =
+        serde_json::from_str(&std::fs::read_to_string(chart).expect("a chart")).expect("JSON");
+    assert!(!chart["spans"].as_array().expect("spans").is_empty());
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
+    let machine = ["--machine", "ryzen7950x-a4000", "--model", "opt-30b", "--batches", "4x60"];
+    let (code, _, refusal) = plan(&[&machine[..], &["--compress", "none"]].concat());
+    assert_eq!(code, Some(1));
+    for word in ["GiB", "128.00 GiB", "--batches 4x"] {
+        assert!(refusal.contains(word), "{word}: {refusal}");
+    }
+    let (code, told, _) = plan(&machine);
+    assert_eq!(code, Some(0));
+    assert!(told.contains("--compress w4kv4") && told.contains("tokens/s"), "{told}");
+}
+
+#[test]
+fn bad_input_is_one_sentence() {
+    let place = Place::new();
+    let refused = |arguments: &[&str], word: &str| {
+        let (code, _, said) = plan(arguments);
+        assert!(matches!(code, Some(1 | 2)), "{arguments:?}: {code:?}");
+        assert!(said.contains(word), "{arguments:?}: {said}");
+        assert!(!said.contains("panicked"), "{said}");
+    };
+    refused(&["--tables", "/nowhere.json"], "/nowhere.json");
+    refused(&[], "--tables");
+    let negative = table(&place, &json!({"ops": [{"name": "a", "cpu_ms": -1}]}));
+    refused(&["--tables", &negative], "cpu_ms");
+    let unknown = table(&place, &json!({"ops": [{"name": "a", "cpus": 1}]}));
+    refused(&["--tables", &unknown], "cpus");
+    let cost = table(&place, &json!({"ops": [{"name": "a"}], "cost": "guess"}));
+    refused(&["--tables", &cost], "guess");
+    refused(&["--machine", "toaster", "--model", "opt-30b"], "spr-a100");
+    refused(&["--machine", "spr-a100", "--model", "opt-30b", "--policy", "magic"], "two-split");
+}
