@@ -7,7 +7,7 @@
 //! Invariants:
 //! - **Row independence.** The bits of a row of output depend on that row's inputs and on the
 //!   [`Variant`], never on batch size, neighbours, thread count or how the work is cut. Every sum
-//!   has one order, fixed by its length (`linear/tile.rs`, `attention/`).
+//!   has one order, fixed by its length (`linear/`, `attention/`).
 //! - Sums are f32; a result is rounded once, to nearest even, when it is stored.
 //! - Shapes are checked where a call enters and panic when wrong: they are the caller's program.
 //! - All SIMD is behind `simd`; the algorithms are written once over its trait.
