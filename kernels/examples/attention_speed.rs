@@ -3,12 +3,13 @@
 //! from second to second. Medians; `of read` is the median of the ratios of neighbours in time, and
 //! a read is the fastest of three loops over the same bytes.
 //!
-//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32] [rounds] [case]
+//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32|kv4] [rounds] [case]
 
 use std::time::Instant;
 
 use half::bf16;
-use kernels::{AttentionShape, Element, Kernels, Pool, ScratchLimits, Unit, Variant};
+use kernels::{AttentionShape, Cache, Element, Kernels, Pool, ScratchLimits, Unit, Variant};
+use model::compressed::kv4_position_bytes;
 
 /// Sequences, fresh rows and cached positions of each, query heads, KV heads, elements of a head.
 const CASES: [[usize; 6]; 10] = [
@@ -67,10 +68,10 @@ impl Run {
         sequences: &[(usize, usize)],
         heads: (usize, usize, usize),
     ) {
-        if dtype == "f32" {
-            self.measure::<f32>(name, sequences, heads);
-        } else {
-            self.measure::<bf16>(name, sequences, heads);
+        match dtype {
+            "f32" => self.measure::<f32>(name, sequences, heads, false),
+            "kv4" => self.measure::<bf16>(name, sequences, heads, true),
+            _ => self.measure::<bf16>(name, sequences, heads, false),
         }
     }
 
@@ -79,10 +80,12 @@ impl Run {
         name: &str,
         sequences: &[(usize, usize)],
         (heads, kv_heads, head_dim): (usize, usize, usize),
+        four: bool,
     ) {
         let group = heads / kv_heads;
         let positions = sequences.iter().map(|(rows, past)| rows + past).max().unwrap_or(0);
-        let limits = ScratchLimits { rows: 1, linear_inputs: 1, positions, group, head_dim };
+        let rows = sequences.iter().map(|(rows, _)| rows).sum();
+        let limits = ScratchLimits { rows, linear_inputs: 1, positions, group, head_dim };
         let kernels = Kernels::new(self.variant, self.threads, limits).expect("threads start");
         let readers = Pool::new(self.threads).expect("threads start");
         let shape = AttentionShape { heads, kv_heads, head_dim, scale: 0.1 };
@@ -105,14 +108,19 @@ impl Run {
         }
         let q = vec![T::from_f32(0.1); all_rows * heads * head_dim];
         let fresh = vec![T::from_f32(0.1); all_rows * kv_heads * head_dim];
-        let keys = vec![T::from_f32(0.1); cache];
-        let values = keys.clone();
+        let record = kv4_position_bytes(head_dim).expect("an even head");
+        let size = if four { cache / head_dim * record } else { cache * size_of::<T>() };
+        let (keys, values) = (vec![0x2du8; size], vec![0x2du8; size]);
+        let view = |bytes| {
+            if four { Cache::Four(bytes) } else { Cache::Plain(bytemuck::pod_align_to(bytes).1) }
+        };
         let mut out = q.clone();
         let (mut attention_s, mut read_s, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=self.rounds {
             let read = read_all(&readers, &keys, &values);
             let attention = timed(|| {
-                kernels.attention(&shape, &units, &q, &fresh, &fresh, &keys, &values, &mut out);
+                let (keys, values) = (view(&keys), view(&values));
+                kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, &mut out);
             });
             // The first round brings pages and threads up.
             if round > 0 {
@@ -127,15 +135,18 @@ impl Run {
             let flops = (4 * heads * pairs * head_dim) as f64 / seconds / 1e9;
             println!("{name:38} {flops:6.1} GFLOP/s");
         } else {
-            let bytes = 2.0 * size_of_val(&keys[..]) as f64 / 1e9;
+            let bytes = 2.0 * size as f64 / 1e9;
             let (speed, read, ratio) = (bytes / seconds, bytes / median(read_s), median(ratios));
-            println!("{name:38} {speed:6.1} GB/s, read {read:5.1} GB/s, {ratio:.2} of read");
+            println!(
+                "{name:38} {speed:6.1} GB/s, read {read:5.1} GB/s, {ratio:.2} of read, {:.2} ms",
+                seconds * 1e3
+            );
         }
     }
 }
 
 /// Seconds of the fastest of three loops that read both caches.
-fn read_all<T: Element>(pool: &Pool, keys: &[T], values: &[T]) -> f64 {
+fn read_all(pool: &Pool, keys: &[u8], values: &[u8]) -> f64 {
     let parts = [bytemuck::pod_align_to(keys).1, bytemuck::pod_align_to(values).1];
     [1usize, 4, 8]
         .into_iter()

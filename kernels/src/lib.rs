@@ -30,7 +30,7 @@ mod simd;
 mod threads;
 mod variant;
 
-pub use attention::{AttentionShape, Unit, scores_len};
+pub use attention::{AttentionShape, Cache, Unit, scores_len};
 pub use element::Element;
 pub use linear::{Linear, LinearGrouped, LinearOut};
 pub use pool::{Pool, PoolOptions};

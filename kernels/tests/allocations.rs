@@ -85,10 +85,10 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
         cache_offset: head * 300 * HEAD_DIM,
         scores_offset: head * ROWS * (ROWS + 10),
     });
-    kernels.scores(&shape, &units, x, x, cache, scores);
+    kernels.scores(&shape, &units, x, x, &*cache, scores);
     kernels.softmax(&shape, &units, scores, probabilities);
-    kernels.weighted_values(&shape, &units, probabilities, x, cache, out);
-    kernels.attention(&shape, &units, x, x, x, cache, cache, out);
+    kernels.weighted_values(&shape, &units, probabilities, x, &*cache, out);
+    kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, out);
     kernels.append(&shape, &units, x, cache);
     let random = kernels::random_unit(1, 2, 3);
     let draw = Draw { temperature: 0.7, top_p: 0.9, random };

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use super::four_keys::unpacked_len;
+use super::four_values::four_values_len;
 use super::scores::{BLOCK_POSITIONS, Keys, Queries, blocked};
 use super::{AttentionShape, Unit, head_stride};
 use crate::element::Element;
@@ -14,11 +16,12 @@ use crate::simd::Simd;
 /// How far ahead of the reading K and V are asked for.
 const PREFETCH_BYTES: usize = 8 << 10;
 
-/// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache.
+/// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, as elements or as
+/// records of 4-bit integers.
 #[derive(Debug)]
-pub(super) struct Source<T> {
-    pub fresh: *const T,
-    pub cache: *const T,
+pub(super) enum Source<T> {
+    Plain { fresh: *const T, cache: *const T },
+    Four { fresh: *const u8, cache: *const u8 },
 }
 
 impl<T> Clone for Source<T> {
@@ -101,11 +104,12 @@ impl<S: Simd> Block<'_, S> {
         (row * heads + head) * head_dim
     }
 
-    /// The cached and the fresh positions of the block that lie in `positions`.
+    /// The cached and the fresh positions of the block that lie in `positions`, `size` of `T` each.
     #[inline(always)]
     pub(super) fn segments<T>(
         &self,
-        source: Source<T>,
+        (fresh, cache): (*const T, *const T),
+        size: usize,
         positions: &Range<usize>,
     ) -> [Segment<T>; 2] {
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
@@ -115,14 +119,19 @@ impl<S: Simd> Block<'_, S> {
         let cached = Segment {
             first: 0,
             end: past,
-            base: source.cache.wrapping_add(cache_offset),
-            stride: head_dim,
+            // Elements lie at any offset, records at whole ones.
+            base: if size == head_dim {
+                cache.wrapping_add(cache_offset)
+            } else {
+                cache.wrapping_add(cache_offset / head_dim * size)
+            },
+            stride: size,
         };
         let fresh = Segment {
             first: past,
             end: past + self.rows.end,
-            base: source.fresh.wrapping_add(first_row * head_dim),
-            stride: kv_heads * head_dim,
+            base: fresh.wrapping_add(first_row * size),
+            stride: kv_heads * size,
         };
         [cached.within(positions), fresh.within(positions)]
     }
@@ -163,7 +172,7 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) unsafe fn scores<T: Element>(
         &self,
-        k: Source<T>,
+        k: (*const T, *const T),
         after: *const T,
         (out, stride): (*mut f32, usize),
         positions: Range<usize>,
@@ -173,7 +182,7 @@ impl<S: Simd> Block<'_, S> {
         // Few queries take a transposed vector of K straight from its register.
         let direct = self.queries() <= 4;
         let step = if direct { S::LANES } else { 2 * S::LANES };
-        for segment in self.segments(k, &positions) {
+        for segment in self.segments(k, self.shape.head_dim, &positions) {
             for first in (segment.first..segment.end).step_by(step) {
                 let distance = segment.distance().max(step);
                 let ahead = first + distance;
@@ -287,7 +296,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// `out` has room for every query's visible positions.
     #[inline(always)]
-    unsafe fn store_scores<const NR: usize>(
+    pub(super) unsafe fn store_scores<const NR: usize>(
         &self,
         sums: &[[S::F; NR]],
         (query, first): (usize, usize),
@@ -311,7 +320,9 @@ impl<S: Simd> Block<'_, S> {
     }
 }
 
-/// Floats of scratch for a transposed block of K.
-pub(super) const fn transposed_len(head_dim: usize) -> usize {
-    head_stride(head_dim) * BLOCK_POSITIONS
+/// Floats of scratch for a block of K or V on its way to up to `queries` queries.
+pub(super) fn transposed_len(head_dim: usize, queries: usize) -> usize {
+    let plain = head_stride(head_dim) * BLOCK_POSITIONS;
+    let four = unpacked_len(head_dim).max(four_values_len(head_dim, queries));
+    plain.max(four.next_multiple_of(16))
 }

@@ -6,12 +6,16 @@
 //! cache, so both give the same bits. Where there are fewer units than the threads need, a unit is
 //! cut into chunks of positions (`schedule.rs`).
 //!
-//! Order of sums: a score is one chain along head_dim (`scores.rs`); the softmax sum takes position
+//! Order of sums: a score is two chains along head_dim (`scores.rs`); the softmax sum takes position
 //! `p` in lane `p % LANES` (`softmax.rs`); a weighted value adds position after position
 //! (`values.rs`); the latter two chunk by chunk (`task.rs`). A position gives the same terms whether
-//! its K and V are cached or fresh, so prefill and decode agree bit for bit.
+//! its K and V are cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the
+//! products are summed as integers (`four_keys.rs`, `four_values.rs`), in the same frame.
 
 mod block;
+mod four;
+mod four_keys;
+mod four_values;
 mod schedule;
 mod scores;
 mod softmax;
@@ -22,6 +26,8 @@ use crate::element::Element;
 use crate::simd::MAX_LANES;
 use crate::{Kernels, round_up};
 use block::Source;
+use four_keys::MOST_GROUPS;
+use model::compressed::{kv4_groups, kv4_position_bytes};
 pub(crate) use schedule::{Workspace, thread_len};
 pub use task::BlockTask;
 use task::{Steps, Tensors};
@@ -44,6 +50,28 @@ impl AttentionShape {
     }
 }
 
+/// The cached K or V of all units of a call.
+#[derive(Debug, Clone, Copy)]
+pub enum Cache<'a, T> {
+    /// Elements.
+    Plain(&'a [T]),
+    /// A record of 4-bit integers per position; see `grouped::quantise_kv`. Fresh rows are then seen
+    /// as they will be read from the cache later: quantised.
+    Four(&'a [u8]),
+}
+
+impl<'a, T> From<&'a [T]> for Cache<'a, T> {
+    fn from(cache: &'a [T]) -> Self {
+        Cache::Plain(cache)
+    }
+}
+
+impl<'a, T> From<&'a Vec<T>> for Cache<'a, T> {
+    fn from(cache: &'a Vec<T>) -> Self {
+        Cache::Plain(cache)
+    }
+}
+
 /// One (sequence, KV head). No two units of a call may share both rows and KV head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit {
@@ -54,7 +82,8 @@ pub struct Unit {
     /// Cached positions before them.
     pub past: u32,
     pub kv_head: u32,
-    /// Element offset of position 0 in the K and V cache slices; positions are `head_dim` apart.
+    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
+    /// are apart; a 4-bit cache has a record for each `head_dim` elements.
     pub cache_offset: usize,
     /// Element offset in the scores and probabilities: `[row][query head in group][past + rows]`.
     /// Entries a row must not see are neither written nor read. Unused by the fused form.
@@ -72,9 +101,18 @@ pub const fn scores_len(shape: &AttentionShape, rows: usize, past: usize) -> usi
     rows * shape.group() * (past + rows)
 }
 
-/// Floats of a head in scratch: whole pairs of the widest vectors.
+/// Floats of a head in scratch: whole pairs of the widest vectors, and whole vectors of every nibble
+/// of a 4-bit record.
 const fn head_stride(head_dim: usize) -> usize {
-    round_up(head_dim, 2 * MAX_LANES)
+    round_up(head_dim, 8 * MAX_LANES)
+}
+
+/// Bytes of a position in a 4-bit cache.
+fn record_bytes(head_dim: usize) -> usize {
+    match kv4_position_bytes(head_dim) {
+        Some(bytes) if kv4_groups(head_dim) <= MOST_GROUPS => bytes,
+        _ => panic!("a 4-bit KV cache cannot hold heads of {head_dim} elements"),
+    }
 }
 
 /// Floats of a row of scores in scratch.
@@ -90,7 +128,7 @@ const FUSED: Steps = Steps { scores: true, softmax: true, values: true };
 impl<T> Tensors<T> {
     /// Tensors of which nothing is read or written yet.
     fn none() -> Self {
-        let none = Source { fresh: std::ptr::null(), cache: std::ptr::null() };
+        let none = Source::Plain { fresh: std::ptr::null(), cache: std::ptr::null() };
         Tensors {
             q: std::ptr::null(),
             k: none,
@@ -105,19 +143,18 @@ impl<T> Tensors<T> {
 impl Kernels {
     /// `q · k * scale` of every unit. `q` is `[rows, heads * head_dim]`, `k_fresh`
     /// `[rows, kv_heads * head_dim]`.
-    pub fn scores<T: Element>(
+    pub fn scores<'a, T: Element>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
         q: &[T],
         k_fresh: &[T],
-        k_cache: &[T],
+        k_cache: impl Into<Cache<'a, T>>,
         out: &mut [f32],
     ) {
         let rows = check_rows(shape, q);
-        self.check_units(shape, units, rows, k_fresh, k_cache);
         check_scores(shape, units, out.len());
-        let k = Source { fresh: k_fresh.as_ptr(), cache: k_cache.as_ptr() };
+        let k = self.source(shape, units, (rows, 0), k_fresh, k_cache.into());
         // Where a block's K ends, the next one's begins for all the prefetching knows.
         let scores_out = out.as_mut_ptr();
         let tensors = Tensors { q: q.as_ptr(), k, v: k, scores_out, ..Tensors::none() };
@@ -144,20 +181,19 @@ impl Kernels {
 
     /// `probabilities · v` of every unit. `v_fresh` is `[rows, kv_heads * head_dim]`, `out`
     /// `[rows, heads * head_dim]`.
-    pub fn weighted_values<T: Element>(
+    pub fn weighted_values<'a, T: Element>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
         probabilities: &[f32],
         v_fresh: &[T],
-        v_cache: &[T],
+        v_cache: impl Into<Cache<'a, T>>,
         out: &mut [T],
     ) {
         let rows = check_rows(shape, out);
-        self.check_units(shape, units, rows, v_fresh, v_cache);
         check_scores(shape, units, probabilities.len());
         let tensors = Tensors {
-            v: Source { fresh: v_fresh.as_ptr(), cache: v_cache.as_ptr() },
+            v: self.source(shape, units, (rows, 1), v_fresh, v_cache.into()),
             scores_in: probabilities.as_ptr(),
             out: out.as_mut_ptr(),
             ..Tensors::none()
@@ -167,25 +203,23 @@ impl Kernels {
 
     /// The three operations in one pass, bit-equal to them, without scores in memory.
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each with its own name.
-    pub fn attention<T: Element>(
+    pub fn attention<'a, T: Element>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
         q: &[T],
         k_fresh: &[T],
         v_fresh: &[T],
-        k_cache: &[T],
-        v_cache: &[T],
+        k_cache: impl Into<Cache<'a, T>>,
+        v_cache: impl Into<Cache<'a, T>>,
         out: &mut [T],
     ) {
         let rows = check_rows(shape, q);
         assert_eq!(out.len(), q.len(), "out is [rows, heads * head_dim]");
-        self.check_units(shape, units, rows, k_fresh, k_cache);
-        self.check_units(shape, units, rows, v_fresh, v_cache);
         let tensors = Tensors {
             q: q.as_ptr(),
-            k: Source { fresh: k_fresh.as_ptr(), cache: k_cache.as_ptr() },
-            v: Source { fresh: v_fresh.as_ptr(), cache: v_cache.as_ptr() },
+            k: self.source(shape, units, (rows, 0), k_fresh, k_cache.into()),
+            v: self.source(shape, units, (rows, 1), v_fresh, v_cache.into()),
             out: out.as_mut_ptr(),
             ..Tensors::none()
         };
@@ -212,14 +246,39 @@ impl Kernels {
         }
     }
 
-    fn check_units<T>(
+    /// Checks one of K and V (`place` 0 or 1) and says where it lies; fresh rows beside a 4-bit cache
+    /// are quantised first.
+    fn source<T: Element>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
-        rows: usize,
+        (rows, place): (usize, usize),
         fresh: &[T],
-        cache: &[T],
-    ) {
+        cache: Cache<'_, T>,
+    ) -> Source<T> {
+        self.check_units(shape, units, rows, fresh);
+        let (cache_len, position) = match cache {
+            Cache::Plain(cache) => (cache.len(), shape.head_dim),
+            Cache::Four(cache) => (cache.len(), record_bytes(shape.head_dim)),
+        };
+        for unit in units {
+            let first = unit.cache_offset / shape.head_dim;
+            let end = match cache {
+                Cache::Plain(_) => unit.cache_offset + unit.past as usize * position,
+                Cache::Four(_) => (first + unit.past as usize) * position,
+            };
+            assert!(unit.past == 0 || end <= cache_len, "a unit's positions lie within the cache");
+        }
+        match cache {
+            Cache::Plain(cache) => Source::Plain { fresh: fresh.as_ptr(), cache: cache.as_ptr() },
+            Cache::Four(cache) => {
+                let fresh = self.quantise_fresh(shape, place, fresh);
+                Source::Four { fresh, cache: cache.as_ptr() }
+            }
+        }
+    }
+
+    fn check_units<T>(&self, shape: &AttentionShape, units: &[Unit], rows: usize, fresh: &[T]) {
         let AttentionShape { heads, kv_heads, head_dim, .. } = *shape;
         let limits = &self.limits;
         assert!(
@@ -233,11 +292,6 @@ impl Kernels {
             assert!(unit.row0 as usize + unit.rows as usize <= rows, "a unit lies within the rows");
             assert!((unit.kv_head as usize) < kv_heads, "a unit's KV head exists");
             assert!(unit.positions() <= limits.positions, "positions beyond the scratch limits");
-            let end = unit.cache_offset + unit.past as usize * head_dim;
-            assert!(
-                unit.past == 0 || end <= cache.len(),
-                "a unit's positions lie within the cache"
-            );
         }
     }
 }

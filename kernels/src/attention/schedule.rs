@@ -4,10 +4,13 @@
 use std::cell::RefCell;
 use std::cmp::Reverse;
 
+use model::compressed::kv4_position_bytes;
+
 use super::task::{BlockTask, CHUNK, Part, SplitScratch, Steps, Tensors, heads_len, split_len};
-use super::{AttentionShape, Unit, score_stride};
+use super::{AttentionShape, Unit, record_bytes, score_stride};
 use crate::Kernels;
 use crate::element::Element;
+use crate::grouped::quantise_kv;
 use crate::scratch::{AlignedBuffer, ScratchLimits, Shared, ThreadScratch};
 use crate::simd::MAX_LANES;
 use crate::variant::Variant;
@@ -18,8 +21,13 @@ const BLOCK_QUERIES: usize = 48;
 const FEWEST_QUERIES: usize = 16;
 /// Floats of a block's scores that stay in L2.
 const BLOCK_SCORES: usize = 192 << 10;
+/// Fresh rows of heads that one task quantises.
+const TASK_RECORDS: usize = 64;
 /// Blocks, or chunks of blocks, that are shared out in one run.
 const ITEMS: usize = 8192;
+/// Most KV heads whose fresh rows have room as records: a limit on address space, which costs no
+/// memory before it is used.
+const MOST_KV_HEADS: usize = 128;
 /// Calls that touch fewer bytes are not worth four runs.
 const SPLIT_BYTES: usize = 1 << 20;
 
@@ -48,16 +56,20 @@ pub(crate) struct Workspace {
     items: RefCell<Vec<Item>>,
     chunks: RefCell<Vec<ItemChunk>>,
     split: AlignedBuffer,
+    /// Fresh rows of K, then of V, as records beside a 4-bit cache.
+    fresh: AlignedBuffer,
 }
 
 impl Workspace {
     pub(crate) fn new(threads: usize, limits: &ScratchLimits) -> Self {
         // One block has to fit; more are worked on at a time for the threads to share.
         let block = split_len(limits.group, limits.positions, limits.head_dim);
+        let record = kv4_position_bytes(limits.head_dim.next_multiple_of(2)).unwrap_or(0);
         Workspace {
             items: RefCell::new(Vec::with_capacity(ITEMS)),
             chunks: RefCell::new(Vec::with_capacity(ITEMS.max(limits.positions.div_ceil(CHUNK)))),
             split: AlignedBuffer::new(if threads > 1 { block * threads.max(8) } else { 0 }),
+            fresh: AlignedBuffer::new(2 * limits.rows * MOST_KV_HEADS * record / 4),
         }
     }
 }
@@ -101,6 +113,35 @@ struct Call<'a, T> {
 impl Kernels {
     fn attention_threads(&self) -> usize {
         self.threads().min(self.thread_limits.attention).max(1)
+    }
+
+    /// Quantises all fresh rows of K or V (`place` 0 or 1), `[rows, kv_heads * head_dim]`; returns
+    /// their records in the same order.
+    pub(super) fn quantise_fresh<T: Element>(
+        &self,
+        shape: &AttentionShape,
+        place: usize,
+        fresh: &[T],
+    ) -> *const u8 {
+        let head_dim = shape.head_dim;
+        let bytes = record_bytes(head_dim);
+        let records = fresh.len() / head_dim;
+        let half = self.attention.fresh.len() / 2 * 4;
+        assert!(records * bytes <= half, "fresh rows are beyond the scratch limits");
+        let all = Shared(self.attention.fresh.as_mut_ptr().cast::<u8>().wrapping_add(place * half));
+        let variant = self.variant;
+        self.run_attention(records.div_ceil(TASK_RECORDS), size_of_val(fresh), &|task, _| {
+            let first = task * TASK_RECORDS;
+            let count = TASK_RECORDS.min(records - first);
+            // SAFETY: tasks write disjoint records of the scratch, which nothing else uses now.
+            let out = unsafe {
+                let to = all.pointer().add(first * bytes);
+                std::slice::from_raw_parts_mut(to, count * bytes)
+            };
+            let from = &fresh[first * head_dim..(first + count) * head_dim];
+            quantise_kv(variant, from, head_dim, out);
+        });
+        all.pointer().cast_const()
     }
 
     /// Runs `steps` on every unit.

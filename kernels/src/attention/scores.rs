@@ -41,6 +41,8 @@ macro_rules! each_dword {
     };
 }
 
+pub(super) use each_dword;
+
 /// Packed queries: f32, even elements first, padded with zeros.
 #[derive(Clone, Copy)]
 pub(super) struct Queries {

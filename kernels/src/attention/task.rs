@@ -70,7 +70,7 @@ pub(super) fn split_len(queries: usize, positions: usize, head_dim: usize) -> us
 
 /// Floats of scratch of a thread for blocks of up to `queries` queries, besides their scores.
 pub(super) fn heads_len(queries: usize, head_dim: usize) -> usize {
-    3 * queries * head_stride(head_dim) + transposed_len(head_dim)
+    3 * queries * head_stride(head_dim) + transposed_len(head_dim, queries)
 }
 
 /// One task; see the module header.
@@ -112,8 +112,10 @@ impl<T: Element> SimdTask for BlockTask<'_, T> {
         // SAFETY: units were checked against all slices; scratch was sized for the blocks that the
         // schedule makes.
         unsafe {
-            let scores = self
-                .scores(self.scratch.wrapping_add(3 * head + transposed_len(self.shape.head_dim)));
+            let scores = self.scores(
+                self.scratch
+                    .wrapping_add(3 * head + transposed_len(self.shape.head_dim, block.queries())),
+            );
             self.run_scores(&block, scores);
             if self.steps.softmax {
                 self.run_softmax(&block, scores);
@@ -158,9 +160,18 @@ impl<T: Element> BlockTask<'_, T> {
         if self.steps.scores {
             // SAFETY: the caller's promise.
             unsafe {
-                block.pack_queries(self.tensors.q);
                 let out = (scores.to, scores.stride);
-                block.scores(self.tensors.k, self.tensors.v.cache, out, positions);
+                match (self.tensors.k, self.tensors.v) {
+                    (Source::Plain { fresh, cache }, Source::Plain { cache: after, .. }) => {
+                        block.pack_queries(self.tensors.q);
+                        block.scores((fresh, cache), after, out, positions);
+                    }
+                    (Source::Four { fresh, cache }, Source::Four { cache: after, .. }) => {
+                        block.pack_four_queries(self.tensors.q);
+                        block.four_scores((fresh, cache), after, out, positions);
+                    }
+                    _ => unreachable!("K and V are cached in one form"),
+                }
             }
         }
     }
@@ -250,7 +261,15 @@ impl<T: Element> BlockTask<'_, T> {
                 let weights = (scores.to.cast_const(), scores.stride);
                 let added = whole && chunk > 0;
                 let sums = if added { scratch.add(head) } else { totals };
-                block.values(self.tensors.v, weights, first..positions.min(first + CHUNK), sums);
+                let range = first..positions.min(first + CHUNK);
+                match self.tensors.v {
+                    Source::Plain { fresh, cache } => {
+                        block.values((fresh, cache), weights, range, sums);
+                    }
+                    Source::Four { fresh, cache } => {
+                        block.four_values((fresh, cache), weights, range, sums);
+                    }
+                }
                 if added {
                     block.add_sums(sums, totals, first);
                 }
@@ -262,7 +281,10 @@ impl<T: Element> BlockTask<'_, T> {
                 }
             }
             if whole || self.part == Part::Finish {
-                block.store_heads(totals, self.tensors.out);
+                match self.tensors.v {
+                    Source::Plain { .. } => block.store_heads(totals, self.tensors.out),
+                    Source::Four { .. } => block.store_four_heads(totals, self.tensors.out),
+                }
             }
         }
     }

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::block::{Block, Segment, Source};
+use super::block::{Block, Segment};
 use super::head_stride;
 use crate::element::Element;
 use crate::simd::{Simd, SimdElement};
@@ -101,7 +101,7 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) unsafe fn values<T: Element>(
         &self,
-        v: Source<T>,
+        v: (*const T, *const T),
         (probabilities, stride): (*const f32, usize),
         positions: Range<usize>,
         sums: *mut f32,
@@ -110,7 +110,7 @@ impl<S: Simd> Block<'_, S> {
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
         }
-        for segment in self.segments(v, &positions) {
+        for segment in self.segments(v, self.shape.head_dim, &positions) {
             for first in (segment.first..segment.end).step_by(VALUE_POSITIONS) {
                 let end = segment.end.min(first + VALUE_POSITIONS);
                 let call = ValuesCall { segment, first, end, probabilities, stride, sums };

@@ -101,8 +101,6 @@ unsafe fn quarter_columns(_: Avx2, from: *const u8, stride: usize) -> [__m256i; 
 }
 
 impl Simd for Avx2 {
-    type F = __m256;
-    type D = __m256i;
     type Block = [__m256i; LANES];
     const LANES: usize = LANES;
     const TILE_ROWS: usize = 4;

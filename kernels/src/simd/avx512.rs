@@ -99,8 +99,6 @@ unsafe fn halves(low: *const u8, high: *const u8) -> __m512i {
 }
 
 impl Simd for Avx512 {
-    type F = __m512;
-    type D = __m512i;
     type Block = [__m512i; 16];
     const LANES: usize = 16;
     const TILE_ROWS: usize = 9;

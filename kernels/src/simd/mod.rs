@@ -14,10 +14,13 @@
 pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
+pub mod integers;
 pub mod math;
 pub mod scalar;
 
 use half::{bf16, f16};
+
+use integers::Integers;
 
 /// Widest vector of any variant, in f32 lanes; scratch is laid out for it.
 pub const MAX_LANES: usize = 16;
@@ -26,11 +29,7 @@ pub const MAX_LANES: usize = 16;
 ///
 /// # Safety of the pointer methods
 /// The pointer must be valid for the named number of elements; no alignment is needed.
-pub trait Simd: Copy {
-    /// A vector of [`Simd::LANES`] f32.
-    type F: Copy;
-    /// A vector of [`Simd::LANES`] dwords: packed numbers of some format, one weight row a lane.
-    type D: Copy;
+pub trait Simd: Integers {
     /// [`Simd::LANES`] vectors of dwords.
     type Block: Copy + AsRef<[Self::D]>;
     const LANES: usize;

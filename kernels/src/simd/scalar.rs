@@ -18,8 +18,6 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
 }
 
 impl Simd for Scalar {
-    type F = [f32; LANES];
-    type D = [u32; LANES];
     type Block = [[u32; LANES]; LANES];
     const LANES: usize = LANES;
     const TILE_ROWS: usize = 4;

@@ -1,0 +1,227 @@
+//! A block over K and V in 4 bits: the steps of `block.rs` and `values.rs` on records.
+
+use std::ops::Range;
+
+use super::block::Block;
+use super::four_keys::{FourKeys, FourQueries, elements_of, four_scores};
+use super::four_values::{BLOCK, FourValues, sum_place};
+use super::{head_stride, record_bytes};
+use crate::element::Element;
+use crate::simd::Simd;
+
+/// How far ahead of the reading records are asked for.
+const PREFETCH_BYTES: usize = 4 << 10;
+
+/// The fresh and the cached records.
+type Records = (*const u8, *const u8);
+
+impl<S: Simd> Block<'_, S> {
+    /// The packed queries from `query` on.
+    #[inline(always)]
+    fn four_queries(&self, query: usize) -> FourQueries {
+        let (stride, head_dim) = (head_stride(self.shape.head_dim), self.shape.head_dim);
+        FourQueries { from: self.packed.wrapping_add(query * stride), stride, head_dim }
+    }
+
+    /// Packs the block's queries as integers.
+    ///
+    /// # Safety
+    /// The unit lies within q.
+    #[inline(always)]
+    pub(super) unsafe fn pack_four_queries<T: Element>(&self, q: *const T) {
+        for query in 0..self.queries() {
+            // SAFETY: the head lies within q; scratch has room for every query's head.
+            unsafe { self.four_queries(query).pack(q.add(self.head_offset(query))) };
+        }
+    }
+
+    /// As [`Block::scores`].
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn four_scores(
+        &self,
+        k: Records,
+        after: *const u8,
+        (out, stride): (*mut f32, usize),
+        positions: Range<usize>,
+    ) {
+        let head_dim = self.shape.head_dim;
+        let bytes = record_bytes(head_dim);
+        let fast = self.s.has_fast_dots();
+        let next = self.unit.cache_offset / head_dim + positions.start;
+        let next = after.wrapping_add(next * bytes);
+        for segment in self.segments(k, bytes, &positions) {
+            for first in (segment.first..segment.end).step_by(S::LANES) {
+                let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
+                let left = (segment.end - first) * segment.stride;
+                let keys = FourKeys {
+                    records: from,
+                    record_bytes: segment.stride,
+                    width: S::LANES.min(segment.end - first),
+                    head_dim,
+                    behind: left.saturating_sub(S::LANES * segment.stride).min(64),
+                    ahead: if left > PREFETCH_BYTES {
+                        from.wrapping_add(PREFETCH_BYTES)
+                    } else {
+                        next.wrapping_add(PREFETCH_BYTES - left)
+                    },
+                };
+                // SAFETY: the positions lie within the segment; scratch has room for them.
+                unsafe {
+                    keys.unpack(self.s, self.transposed);
+                    if fast {
+                        self.four_tiles::<true>(first, keys.width, (out, stride));
+                    } else {
+                        self.four_tiles::<false>(first, keys.width, (out, stride));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Scores of all queries and the unpacked positions.
+    ///
+    /// # Safety
+    /// As [`Block::four_scores`]; `FAST` only where the machine has fast dot products.
+    #[inline(always)]
+    unsafe fn four_tiles<const FAST: bool>(
+        &self,
+        first: usize,
+        width: usize,
+        (out, stride): (*mut f32, usize),
+    ) {
+        let queries = self.queries();
+        let tiles = queries.div_ceil(4);
+        for tile in 0..tiles {
+            let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
+            if self.limit(end - 1) <= first {
+                continue;
+            }
+            let packed = self.four_queries(query);
+            macro_rules! tile {
+                ($mr:literal) => {{
+                    let sums = four_scores::<S, $mr, FAST>(self.s, packed, self.transposed);
+                    self.store_scores(&sums, (query, first), width, (out, stride));
+                }};
+            }
+            // SAFETY: the caller's promise.
+            unsafe {
+                match end - query {
+                    1 => tile!(1),
+                    2 => tile!(2),
+                    3 => tile!(3),
+                    _ => tile!(4),
+                }
+            }
+        }
+    }
+
+    /// As [`Block::values`], with the sums in the order of `sum_place`.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn four_values(
+        &self,
+        v: Records,
+        (probabilities, stride): (*const f32, usize),
+        positions: Range<usize>,
+        sums: *mut f32,
+    ) {
+        let head_dim = self.shape.head_dim;
+        let head = head_stride(head_dim);
+        let fast = self.s.has_fast_dots();
+        let segments = self.segments(v, record_bytes(head_dim), &positions);
+        // SAFETY: scratch has room for every query's head; blocks lie within the positions.
+        unsafe {
+            std::ptr::write_bytes(sums, 0, self.queries() * head);
+            for first in positions.clone().step_by(BLOCK) {
+                let end = positions.end.min(first + BLOCK);
+                let mut values =
+                    FourValues { records: [std::ptr::null(); BLOCK], count: end - first, head_dim };
+                for segment in &segments {
+                    for position in segment.first.max(first)..segment.end.min(end) {
+                        let from = (position - segment.first) * segment.stride;
+                        values.records[position - first] = segment.base.add(from);
+                    }
+                }
+                if end - first < BLOCK {
+                    values.records[end - first] = values.records[end - first - 1];
+                }
+                let weights = (probabilities.wrapping_add(first), stride);
+                if fast {
+                    self.four_values_block::<true>(&values, first, weights, sums);
+                } else {
+                    self.four_values_block::<false>(&values, first, weights, sums);
+                }
+            }
+        }
+    }
+
+    /// Adds a block from position `first` on to the sums of all queries.
+    ///
+    /// # Safety
+    /// As [`Block::four_values`]; `FAST` only where the machine has fast dot products.
+    #[inline(always)]
+    unsafe fn four_values_block<const FAST: bool>(
+        &self,
+        values: &FourValues,
+        first: usize,
+        (probabilities, stride): (*const f32, usize),
+        sums: *mut f32,
+    ) {
+        let (s, queries) = (self.s, self.queries());
+        let head = head_stride(self.shape.head_dim);
+        let (ranges, weights) = values.scratch(self.transposed);
+        let each = values.weights_len();
+        let most = if S::LANES == 16 { 4 } else { 2 };
+        let tiles = queries.div_ceil(most);
+        // SAFETY: the caller's promise; queries that see nothing of the block are left out.
+        unsafe {
+            values.load_ranges(s, ranges);
+            for tile in 0..tiles {
+                let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
+                if self.limit(end - 1) <= first {
+                    continue;
+                }
+                for (place, query) in (query..end).enumerate() {
+                    let visible = self.limit(query).saturating_sub(first).min(values.count);
+                    let row = (probabilities.wrapping_add(query * stride), visible);
+                    values.load_weights(s, row, ranges, weights.add(place * each));
+                }
+                let sums = (sums.add(query * head), head);
+                match (S::LANES, end - query) {
+                    (_, 1) => values.add::<S, 1, FAST>(s, weights, sums, PREFETCH_BYTES),
+                    (_, 2) => values.add::<S, 2, FAST>(s, weights, sums, PREFETCH_BYTES),
+                    (16, 3) => values.add::<S, 3, FAST>(s, weights, sums, PREFETCH_BYTES),
+                    (16, _) => values.add::<S, 4, FAST>(s, weights, sums, PREFETCH_BYTES),
+                    _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
+                }
+            }
+        }
+    }
+
+    /// As [`Block::store_heads`], from sums in the order of `sum_place`.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub(super) unsafe fn store_four_heads<T: Element>(&self, sums: *const f32, out: *mut T) {
+        let head_dim = self.shape.head_dim;
+        for query in 0..self.queries() {
+            // SAFETY: the head lies within `out`, every byte's sums within the query's.
+            unsafe {
+                let from = sums.add(query * head_stride(head_dim));
+                let to = out.add(self.head_offset(query));
+                for byte in 0..head_dim / 2 {
+                    let (low, high) = elements_of(byte, head_dim);
+                    let place = sum_place::<S>(byte);
+                    *to.add(low) = T::from_f32(*from.add(place));
+                    *to.add(high) = T::from_f32(*from.add(place + S::LANES));
+                }
+            }
+        }
+    }
+}

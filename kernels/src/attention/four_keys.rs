@@ -1,0 +1,235 @@
+//! Scores over K in 4 bits: vector lanes are positions, sums are exact integers.
+//!
+//! A query becomes integers of 14 bits and a sign, `x = scale * X`, and `X = 128 * high + low` in two
+//! signed bytes. The products of a group of K with both are summed as integers, so their order does
+//! not matter. **The order of what is left**: group after group, `total = fma(scale_k, scale * sum,
+//! total)`, then `total = fma(min_k, scale * sum of X, total)`.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
+)]
+
+use model::compressed::{KV_GROUP, kv4_groups};
+
+use super::scores::each_dword;
+use crate::element::Element;
+use crate::simd::{MAX_LANES, Simd};
+
+/// Bytes of a whole group's integers.
+pub(super) const GROUP_BYTES: usize = KV_GROUP / 2;
+/// Dwords of a whole group's integers.
+const GROUP_DWORDS: usize = GROUP_BYTES / 4;
+/// Groups of the longest head.
+pub(super) const MOST_GROUPS: usize = 16;
+/// Largest `X`: its high byte is then 127.
+const LARGEST: f32 = 16_256.0;
+
+/// Elements of a head that the nibbles of byte `byte` are, low and high.
+#[inline(always)]
+pub(super) const fn elements_of(byte: usize, head_dim: usize) -> (usize, usize) {
+    let first = byte / GROUP_BYTES * KV_GROUP;
+    let left = head_dim - first;
+    let group = if left < KV_GROUP { left } else { KV_GROUP };
+    (first + byte % GROUP_BYTES, first + byte % GROUP_BYTES + group / 2)
+}
+
+/// Dwords of a record's integers, rounded up to whole vectors of any width.
+const fn dwords(head_dim: usize) -> usize {
+    (head_dim / 2).next_multiple_of(4 * MAX_LANES) / 4
+}
+
+/// A packed query: four dwords for each of the record's (the high bytes and the low bytes of the
+/// low nibbles' elements, the same of the high nibbles'), then its scale, then each group's sum.
+#[derive(Clone, Copy)]
+pub(super) struct FourQueries {
+    pub from: *const f32,
+    /// Floats from one to the next.
+    pub stride: usize,
+    pub head_dim: usize,
+}
+
+impl FourQueries {
+    /// Packs one head.
+    ///
+    /// # Safety
+    /// `q` is a head; there is room for `stride` floats at `from`.
+    #[inline(always)]
+    pub(super) unsafe fn pack<T: Element>(self, q: *const T) {
+        let head_dim = self.head_dim;
+        let bytes = self.from.cast_mut().cast::<[[i8; 4]; 4]>();
+        let mut largest = 0.0f32;
+        let mut poison = 0.0f32;
+        // SAFETY: the caller's promise; four dwords for each of the record's, a scale and a sum per
+        // group are fewer floats than a padded head.
+        unsafe {
+            std::ptr::write_bytes(self.from.cast_mut(), 0, self.stride);
+            for i in 0..head_dim {
+                let x = (*q.add(i)).to_f32();
+                largest = largest.max(x.abs());
+                // NaN and infinities must show.
+                poison += x * 0.0;
+            }
+            let inverse = if largest > 1e-30 { LARGEST / largest } else { 0.0 };
+            let scale = largest / LARGEST + poison;
+            let ranges = self.ranges().cast_mut();
+            *ranges = scale;
+            for group in 0..kv4_groups(head_dim) {
+                let mut sum = 0;
+                let end = (head_dim / 2).min((group + 1) * GROUP_BYTES);
+                for byte in group * GROUP_BYTES..end {
+                    let (low, high) = elements_of(byte, head_dim);
+                    for (nibble, element) in [low, high].into_iter().enumerate() {
+                        let x = ((*q.add(element)).to_f32() * inverse).round_ties_even() as i32;
+                        let upper = (x + 64) >> 7;
+                        let parts = &mut *bytes.add(byte / 4);
+                        parts[2 * nibble][byte % 4] = upper as i8;
+                        parts[2 * nibble + 1][byte % 4] = (x - 128 * upper) as i8;
+                        sum += x;
+                    }
+                }
+                *ranges.add(1 + group) = scale * sum as f32;
+            }
+        }
+    }
+
+    /// The scale, and behind it the sums.
+    #[inline(always)]
+    fn ranges(self) -> *const f32 {
+        self.from.wrapping_add(4 * dwords(self.head_dim))
+    }
+
+    #[inline(always)]
+    fn skip(self, queries: usize) -> Self {
+        FourQueries { from: self.from.wrapping_add(queries * self.stride), ..self }
+    }
+}
+
+/// K of some positions as records.
+#[derive(Clone, Copy)]
+pub(super) struct FourKeys {
+    pub records: *const u8,
+    pub record_bytes: usize,
+    /// Positions, at least one.
+    pub width: usize,
+    pub head_dim: usize,
+    /// Readable bytes behind the last record.
+    pub behind: usize,
+    /// What to ask for meanwhile; any address.
+    pub ahead: *const u8,
+}
+
+impl FourKeys {
+    /// Writes the bytes of the low and of the high nibbles of every dword of a vector of positions
+    /// to `to`, and behind them every group's scales and minimums.
+    ///
+    /// # Safety
+    /// The positions are readable, `to` has room for [`unpacked_len`] floats.
+    #[inline(always)]
+    pub(super) unsafe fn unpack<S: Simd>(&self, s: S, to: *mut f32) {
+        let bytes = self.head_dim / 2;
+        let width = self.width.min(S::LANES);
+        for line in 0..(width * self.record_bytes).div_ceil(64) {
+            s.prefetch(self.ahead.wrapping_add(64 * line));
+        }
+        // The scales and minimums first, so that they have left the store buffer when they are read.
+        let groups = kv4_groups(self.head_dim);
+        let mut ranges = [[0u32; MAX_LANES]; MOST_GROUPS];
+        for row in 0..width {
+            for (group, dwords) in ranges.iter_mut().enumerate().take(groups) {
+                // SAFETY: the caller's promise; a record ends with as many dwords.
+                dwords[row] = unsafe {
+                    let at = row * self.record_bytes + bytes + 4 * group;
+                    self.records.add(at).cast::<u32>().read_unaligned()
+                };
+            }
+        }
+        for first in (0..bytes).step_by(4 * S::LANES) {
+            // SAFETY: the caller's promise; what cannot be read as whole vectors goes through a
+            // buffer. What a vector has behind its record meets no query and is not looked at.
+            let block = unsafe {
+                if width == S::LANES && bytes - first + self.behind >= 4 * S::LANES {
+                    s.transpose(self.records.add(first), self.record_bytes)
+                } else {
+                    let mut rows = [[0u8; 4 * MAX_LANES]; MAX_LANES];
+                    let count = (bytes - first).min(4 * S::LANES);
+                    for (row, to) in rows.iter_mut().enumerate().take(width) {
+                        let from = self.records.add(row * self.record_bytes + first);
+                        std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), count);
+                    }
+                    s.transpose(rows.as_ptr().cast(), 4 * MAX_LANES)
+                }
+            };
+            let to = to.wrapping_add(first / 4 * 2 * S::LANES);
+            each_dword!(S::LANES, P => {
+                let dword = block.as_ref()[P];
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let to = to.add(2 * P * S::LANES);
+                    s.store(to, s.bits(s.nibble_bytes(dword, false)));
+                    s.store(to.add(S::LANES), s.bits(s.nibble_bytes(dword, true)));
+                }
+            });
+        }
+        let to = to.wrapping_add(dwords(self.head_dim) * 2 * S::LANES);
+        for (group, dwords) in ranges.iter().enumerate().take(groups) {
+            // SAFETY: the caller's promise; the buffer has room for the widest vectors.
+            unsafe {
+                let both = s.load_dwords(dwords.as_ptr().cast());
+                s.store(to.add(2 * group * S::LANES), s.half_f16(both, false));
+                s.store(to.add((2 * group + 1) * S::LANES), s.half_f16(both, true));
+            }
+        }
+    }
+}
+
+/// Floats that [`FourKeys::unpack`] writes.
+pub(super) const fn unpacked_len(head_dim: usize) -> usize {
+    2 * MAX_LANES * (dwords(head_dim) + kv4_groups(head_dim))
+}
+
+/// Scores of `MR` queries and a vector of positions that was unpacked to `keys`.
+///
+/// # Safety
+/// `keys` is what `unpack` wrote; `queries` are `MR` packed ones; `FAST` only where the machine has
+/// fast dot products.
+#[inline(always)]
+pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const FAST: bool>(
+    s: S,
+    queries: FourQueries,
+    keys: *const f32,
+) -> [[S::F; 1]; MR] {
+    let head_dim = queries.head_dim;
+    let groups = kv4_groups(head_dim);
+    let all = (head_dim / 2).div_ceil(4);
+    let ranges = keys.wrapping_add(dwords(head_dim) * 2 * S::LANES);
+    let mut totals = [[s.zero(); 1]; MR];
+    // SAFETY: the caller's promise covers every offset used here.
+    unsafe {
+        for group in 0..groups {
+            let mut upper = [s.splat_dword(0); MR];
+            let mut lower = [s.splat_dword(0); MR];
+            for dword in group * GROUP_DWORDS..all.min((group + 1) * GROUP_DWORDS) {
+                let at = keys.add(2 * dword * S::LANES).cast::<u8>();
+                let (low, high) = (s.load_dwords(at), s.load_dwords(at.add(4 * S::LANES)));
+                for i in 0..MR {
+                    let q = queries.from.add(i * queries.stride + 4 * dword).cast::<u32>();
+                    upper[i] = s.dot_bytes::<FAST>(upper[i], low, s.splat_dword(*q));
+                    lower[i] = s.dot_bytes::<FAST>(lower[i], low, s.splat_dword(*q.add(1)));
+                    upper[i] = s.dot_bytes::<FAST>(upper[i], high, s.splat_dword(*q.add(2)));
+                    lower[i] = s.dot_bytes::<FAST>(lower[i], high, s.splat_dword(*q.add(3)));
+                }
+            }
+            let scale = s.load(ranges.add(group * S::LANES));
+            let minimum = s.load(ranges.add((groups + group) * S::LANES));
+            for i in 0..MR {
+                let q = queries.skip(i).ranges();
+                let (upper, lower) = (s.dwords_to_f32(upper[i]), s.dwords_to_f32(lower[i]));
+                let sum = s.mul(s.fma(s.splat(128.0), upper, lower), s.splat(*q));
+                let total = s.fma(scale, sum, totals[i][0]);
+                totals[i][0] = s.fma(minimum, s.splat(*q.add(1 + group)), total);
+            }
+        }
+    }
+    totals
+}

@@ -1,0 +1,220 @@
+//! Weighted values over V in 4 bits: vector lanes are pairs of words, sums are exact integers.
+//!
+//! Positions are taken in blocks of [`BLOCK`]. The weights of a block, probability times the
+//! position's scale, become integers of 15 bits, `w = unit * W`. The words of two positions lie side
+//! by side, so that one instruction adds both positions' products; the sums of a block are exact.
+//! **The order of what is left**: block after block, `sum = fma(unit, sum of W * q, sum)`, then
+//! `sum += sum of probability * minimum`, which takes position `p` in lane `p % LANES`.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
+)]
+
+use model::compressed::kv4_groups;
+
+use super::four_keys::GROUP_BYTES;
+use crate::simd::Simd;
+
+/// Positions whose weights have one unit.
+pub(super) const BLOCK: usize = 64;
+/// Largest integer weight.
+const LARGEST: f32 = 32_767.0;
+
+/// Some positions of V, at most a block.
+pub(super) struct FourValues {
+    /// The record of each; behind the last one any readable record.
+    pub records: [*const u8; BLOCK],
+    pub count: usize,
+    pub head_dim: usize,
+}
+
+/// The integer weights of a block and of one query, of which group by group there are `BLOCK / 2`
+/// pairs, a unit and a sum of minimums.
+const WEIGHTS: usize = BLOCK / 2 + 2;
+
+/// Floats of scratch for a block with up to `queries` queries.
+pub(super) const fn four_values_len(head_dim: usize, queries: usize) -> usize {
+    kv4_groups(head_dim) * (2 * BLOCK + queries * WEIGHTS)
+}
+
+impl FourValues {
+    /// Floats of one query's weights.
+    #[inline(always)]
+    pub(super) fn weights_len(&self) -> usize {
+        kv4_groups(self.head_dim) * WEIGHTS
+    }
+
+    /// The places of ranges and weights in scratch.
+    #[inline(always)]
+    pub(super) fn scratch(&self, at: *mut f32) -> (*mut f32, *mut f32) {
+        (at, at.wrapping_add(kv4_groups(self.head_dim) * 2 * BLOCK))
+    }
+
+    /// Writes the scales, then the minimums of every group, `BLOCK` of each, to `to`.
+    ///
+    /// # Safety
+    /// The records are readable; `to` has room.
+    #[inline(always)]
+    pub(super) unsafe fn load_ranges<S: Simd>(&self, s: S, to: *mut f32) {
+        for group in 0..kv4_groups(self.head_dim) {
+            let mut dwords = [0u32; BLOCK];
+            for (dword, record) in dwords.iter_mut().zip(&self.records).take(self.count) {
+                // SAFETY: the caller's promise; a record ends with as many dwords.
+                *dword = unsafe {
+                    record.add(self.head_dim / 2 + 4 * group).cast::<u32>().read_unaligned()
+                };
+            }
+            for at in (0..BLOCK).step_by(S::LANES) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let both = s.load_dwords(dwords.as_ptr().add(at).cast());
+                    let to = to.add(2 * group * BLOCK + at);
+                    s.store(to, s.half_f16(both, false));
+                    s.store(to.add(BLOCK), s.half_f16(both, true));
+                }
+            }
+        }
+    }
+
+    /// Writes the integer weights of `visible` probabilities to `to`.
+    ///
+    /// # Safety
+    /// `ranges` is what `load_ranges` wrote; `to` has room for `WEIGHTS` floats of every group.
+    #[inline(always)]
+    pub(super) unsafe fn load_weights<S: Simd>(
+        &self,
+        s: S,
+        (probabilities, visible): (*const f32, usize),
+        ranges: *const f32,
+        to: *mut f32,
+    ) {
+        let groups = kv4_groups(self.head_dim);
+        for group in 0..groups {
+            let mut weights = [s.zero(); BLOCK / 8];
+            let (mut largest, mut minimums) = (s.zero(), s.zero());
+            // SAFETY: the caller's promise; only visible probabilities are read.
+            unsafe {
+                for i in 0..BLOCK / S::LANES {
+                    let at = i * S::LANES;
+                    let p = match visible.saturating_sub(at) {
+                        0 => s.zero(),
+                        left if left >= S::LANES => s.load(probabilities.add(at)),
+                        left => s.load_partial(probabilities.add(at), left),
+                    };
+                    weights[i] = s.mul(p, s.load(ranges.add(group * BLOCK + at)));
+                    largest = s.max(weights[i], largest);
+                    let minimum = s.load(ranges.add((groups + group) * BLOCK + at));
+                    minimums = s.fma(p, minimum, minimums);
+                }
+                let largest = s.max_lanes(largest);
+                // Weights that small are nothing beside any minimum or other block.
+                let there = largest > 1e-30;
+                let inverse = s.splat(if there { LARGEST / largest } else { 0.0 });
+                let to = to.add(group * WEIGHTS);
+                for i in 0..BLOCK / S::LANES {
+                    let integers = s.round_dwords(s.mul(weights[i], inverse));
+                    s.store_words(to.cast::<u16>().add(i * S::LANES), integers);
+                }
+                *to.add(BLOCK / 2) = if there { largest / LARGEST } else { 0.0 };
+                *to.add(BLOCK / 2 + 1) = s.sum_lanes(minimums);
+            }
+        }
+    }
+}
+
+impl FourValues {
+    /// Adds the block to `MR` heads of sums, in the order of the vectors; see [`sum_place`].
+    ///
+    /// # Safety
+    /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart; `sums` of
+    /// them are `stride` apart; `FAST` only where the machine has fast dot products.
+    #[inline(always)]
+    pub(super) unsafe fn add<S: Simd, const MR: usize, const FAST: bool>(
+        &self,
+        s: S,
+        weights: *const f32,
+        (sums, stride): (*mut f32, usize),
+        ahead: usize,
+    ) {
+        let groups = kv4_groups(self.head_dim);
+        let bytes = self.head_dim / 2;
+        for first in (0..bytes).step_by(4 * S::LANES) {
+            // A vector of sixteen lanes has two groups, one of eight has one.
+            let low = first / GROUP_BYTES;
+            let high = (low + S::LANES / 8 - 1).min(groups - 1);
+            let count = (bytes - first).min(4 * S::LANES);
+            for half in 0..2 {
+                let mut accumulators = [[s.splat_dword(0); 4]; MR];
+                for pair in 0..self.count.div_ceil(2) {
+                    // SAFETY: the caller's promise covers every offset used here.
+                    unsafe {
+                        let (a, b) = (self.records[2 * pair], self.records[2 * pair + 1]);
+                        if half == 0 {
+                            s.prefetch(a.wrapping_add(ahead + first));
+                            s.prefetch(b.wrapping_add(ahead + first));
+                        }
+                        let a = load_bytes(s, a.add(first), count);
+                        let b = load_bytes(s, b.add(first), count);
+                        let words = s.interleave_words(a, b, half);
+                        let mut w = [s.splat_dword(0); MR];
+                        for i in 0..MR {
+                            let of = |group: usize| {
+                                let at = (i * groups + group) * WEIGHTS + pair;
+                                *weights.add(at).cast::<u32>()
+                            };
+                            w[i] = s.two_dwords(of(low), of(high));
+                        }
+                        for j in 0..4 {
+                            let nibbles = s.nibble_words(words, j);
+                            for i in 0..MR {
+                                let sum = accumulators[i][j];
+                                accumulators[i][j] = s.dot_words::<FAST>(sum, nibbles, w[i]);
+                            }
+                        }
+                    }
+                }
+                for i in 0..MR {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let of = |group: usize, index: usize| {
+                            let at = (i * groups + group) * WEIGHTS + BLOCK / 2 + index;
+                            (*weights.add(at)).to_bits()
+                        };
+                        let unit = s.bits(s.two_dwords(of(low, 0), of(high, 0)));
+                        let minimum = s.bits(s.two_dwords(of(low, 1), of(high, 1)));
+                        for j in 0..4 {
+                            let at = (first / 4 / S::LANES * 8 + half * 4 + j) * S::LANES;
+                            let sum = sums.add(i * stride + at);
+                            let block = s.dwords_to_f32(accumulators[i][j]);
+                            let value = s.fma(unit, block, s.load(sum));
+                            s.store(sum, s.add(value, minimum));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `count` bytes, at most a vector; zeros behind them.
+///
+/// # Safety
+/// They are readable.
+#[inline(always)]
+unsafe fn load_bytes<S: Simd>(s: S, from: *const u8, count: usize) -> S::D {
+    // SAFETY: the caller's promise.
+    unsafe { if count == 4 * S::LANES { s.load_dwords(from) } else { s.load_bytes(from, count) } }
+}
+
+/// Where the sum of the low nibble of byte `byte` lies among the sums of a head; that of the high
+/// one lies `LANES` behind it.
+#[inline(always)]
+pub(super) fn sum_place<S: Simd>(byte: usize) -> usize {
+    let (vector, byte) = (byte / (4 * S::LANES), byte % (4 * S::LANES));
+    let word = byte / 2;
+    // Words lie in lanes as `interleave_words` puts them, nibbles of a word in vectors.
+    let (half, lane) = (word / 4 % 2, word / 8 * 4 + word % 4);
+    let nibble = byte % 2 * 2;
+    (vector * 8 + half * 4 + nibble) * S::LANES + lane
+}

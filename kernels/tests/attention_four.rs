@@ -1,0 +1,276 @@
+//! Attention over a 4-bit KV cache: every variant against the reference on the decoded cache, fused
+//! against separate, prefill against decode, and independence of threads, chunks and neighbours.
+
+mod common;
+
+use common::{Random, assert_close, bits, poison, variants};
+use half::bf16;
+use kernels::grouped::{decode_kv, quantise_kv};
+use kernels::{
+    AttentionShape, Cache, Element, Kernels, ScratchLimits, Unit, Variant, reference, scores_len,
+};
+use model::compressed::kv4_position_bytes;
+
+/// Rounding of queries to 14 bits, of weights to 15.
+const TOLERANCE: f64 = 1e-3;
+
+const SHAPES: [(usize, usize, usize); 8] =
+    [(1, 1, 2), (2, 1, 6), (3, 3, 64), (9, 3, 64), (4, 2, 80), (7, 1, 128), (5, 5, 16), (4, 1, 96)];
+/// Fresh rows and cached positions around the edges of vectors and blocks.
+const SEQUENCES: [(usize, usize); 20] = [
+    (1, 0),
+    (1, 1),
+    (1, 2),
+    (1, 3),
+    (3, 2),
+    (1, 15),
+    (1, 16),
+    (1, 17),
+    (17, 0),
+    (1, 31),
+    (1, 32),
+    (1, 33),
+    (1, 63),
+    (1, 64),
+    (1, 65),
+    (33, 31),
+    (2, 130),
+    (5, 65),
+    (49, 0),
+    (2, 63),
+];
+/// Longer than a chunk of positions.
+const LONG: [(usize, usize); 4] = [(1, 1023), (1, 1024), (1, 2500), (1, 3071)];
+
+struct Batch<T> {
+    shape: AttentionShape,
+    units: Vec<Unit>,
+    q: Vec<T>,
+    fresh: [Vec<T>; 2],
+    caches: [Vec<u8>; 2],
+    scores_len: usize,
+}
+
+fn four_kernels(variant: Variant, threads: usize) -> Kernels {
+    let limits =
+        ScratchLimits { rows: 300, linear_inputs: 64, positions: 3200, group: 9, head_dim: 128 };
+    Kernels::new(variant, threads, limits).expect("threads start")
+}
+
+fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
+    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
+}
+
+fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usize)]) -> Batch<T> {
+    let mut random = Random::new(seed);
+    let record = kv4_position_bytes(shape.head_dim).expect("an even head");
+    let mut units = Vec::new();
+    let (mut rows, mut cached, mut scores) = (0, 0, 0);
+    for &(fresh, past) in sequences {
+        for kv_head in 0..shape.kv_heads {
+            units.push(Unit {
+                row0: rows as u32,
+                rows: fresh as u32,
+                past: past as u32,
+                kv_head: kv_head as u32,
+                cache_offset: cached * shape.head_dim,
+                scores_offset: scores,
+            });
+            cached += past + fresh + 1;
+            scores += scores_len(&shape, fresh, past);
+        }
+        rows += fresh;
+    }
+    let mut cache = || {
+        // What lies behind the cached positions decodes to NaN.
+        let mut cache = vec![0xff; cached * record];
+        for unit in &units {
+            let len = unit.past as usize;
+            let values: Vec<T> = random.vector(len * shape.head_dim);
+            let first = unit.cache_offset / shape.head_dim * record;
+            let to = &mut cache[first..][..len * record];
+            quantise_kv(Variant::Scalar, &values, shape.head_dim, to);
+        }
+        cache
+    };
+    let caches = [cache(), cache()];
+    let kv = rows * shape.kv_heads * shape.head_dim;
+    Batch {
+        q: random.vector(rows * shape.heads * shape.head_dim),
+        fresh: [random.vector(kv), random.vector(kv)],
+        caches,
+        scores_len: scores,
+        shape,
+        units,
+    }
+}
+
+/// Quantised and decoded.
+fn rounded<T: Element>(values: &[T], head_dim: usize) -> Vec<f32> {
+    let record = kv4_position_bytes(head_dim).expect("an even head");
+    let mut records = vec![0; values.len() / head_dim * record];
+    quantise_kv(Variant::Scalar, values, head_dim, &mut records);
+    decoded(&records, head_dim)
+}
+
+fn decoded(records: &[u8], head_dim: usize) -> Vec<f32> {
+    let record = kv4_position_bytes(head_dim).expect("an even head");
+    let mut out = vec![0.0; records.len() / record * head_dim];
+    decode_kv(records, head_dim, &mut out);
+    out
+}
+
+impl<T: Element> Batch<T> {
+    fn caches(&self) -> [Cache<'_, T>; 2] {
+        [Cache::Four(&self.caches[0]), Cache::Four(&self.caches[1])]
+    }
+
+    fn fused(&self, kernels: &Kernels, units: &[Unit]) -> Vec<T> {
+        let mut out = poison::<T>(self.q.len());
+        self.fused_into(kernels, units, &mut out);
+        out
+    }
+
+    fn fused_into(&self, kernels: &Kernels, units: &[Unit], out: &mut [T]) {
+        let [k, v] = self.caches();
+        let [k_fresh, v_fresh] = &self.fresh;
+        kernels.attention(&self.shape, units, &self.q, k_fresh, v_fresh, k, v, out);
+    }
+
+    fn separate(&self, kernels: &Kernels) -> (Vec<f32>, Vec<T>) {
+        let (shape, units) = (&self.shape, &self.units[..]);
+        let [k, v] = self.caches();
+        let mut scores = poison::<f32>(self.scores_len);
+        let mut probabilities = poison::<f32>(self.scores_len);
+        let mut out = poison::<T>(self.q.len());
+        kernels.scores(shape, units, &self.q, &self.fresh[0], k, &mut scores);
+        kernels.softmax(shape, units, &scores, &mut probabilities);
+        kernels.weighted_values(shape, units, &probabilities, &self.fresh[1], v, &mut out);
+        (probabilities, out)
+    }
+
+    fn check_reference(&self, probabilities: &[f32], out: &[T], context: &str) {
+        let AttentionShape { heads, head_dim, .. } = self.shape;
+        let q: Vec<f32> = self.q.iter().map(|q| q.to_f32()).collect();
+        let fresh = [rounded(&self.fresh[0], head_dim), rounded(&self.fresh[1], head_dim)];
+        let caches = [decoded(&self.caches[0], head_dim), decoded(&self.caches[1], head_dim)];
+        let (k, v) = ((&fresh[0][..], &caches[0][..]), (&fresh[1][..], &caches[1][..]));
+        let group = self.shape.group();
+        for unit in &self.units {
+            let context = format!("{context} {unit:?}");
+            let stride = (unit.past + unit.rows) as usize;
+            let expected = reference::attention(&self.shape, unit, &q, k, v);
+            for (query, (expected_probabilities, expected)) in expected.iter().enumerate() {
+                let visible = expected_probabilities.len();
+                let at = unit.scores_offset + query * stride;
+                let actual = &probabilities[at..at + visible];
+                assert_close(actual, expected_probabilities, (visible, 1.0), TOLERANCE, &context);
+                let hidden = &probabilities[at + visible..at + stride];
+                assert!(hidden.iter().all(|value| value.is_nan()), "{context}: hidden, written");
+                let row = unit.row0 as usize + query / group;
+                let head = unit.kv_head as usize * group + query % group;
+                let actual = &out[(row * heads + head) * head_dim..][..head_dim];
+                assert_close(actual, expected, (head_dim, 0.1), TOLERANCE, &context);
+            }
+        }
+    }
+}
+
+fn check<T: Element>(variant: Variant, sequences: &[(usize, usize)]) {
+    let one = four_kernels(variant, 1);
+    for (seed, (heads, kv_heads, head_dim)) in SHAPES.into_iter().enumerate() {
+        let batch = batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), sequences);
+        let (probabilities, out) = batch.separate(&one);
+        let whole = bits(&out);
+        let context = format!("seed {seed} {variant:?} {:?}", batch.shape);
+        assert_eq!(bits(&batch.fused(&one, &batch.units)), whole, "fused, {context}");
+        batch.check_reference(&probabilities, &out, &context);
+        for threads in [2, 5] {
+            let many = four_kernels(variant, threads);
+            let context = format!("{threads} threads, {context}");
+            assert_eq!(bits(&batch.fused(&many, &batch.units)), whole, "fused, {context}");
+            assert_eq!(bits(&batch.separate(&many).1), whole, "separate, {context}");
+            let mut alone = poison::<T>(batch.q.len());
+            for units in batch.units.chunks(1).rev() {
+                batch.fused_into(&many, units, &mut alone);
+            }
+            assert_eq!(bits(&alone), whole, "unit by unit, {context}");
+        }
+    }
+}
+
+#[test]
+fn four_bits_agree_with_the_reference_and_nothing_else_enters() {
+    for variant in variants("four_bits_agree_with_the_reference_and_nothing_else_enters") {
+        check::<bf16>(variant, &SEQUENCES);
+        check::<f32>(variant, &SEQUENCES);
+    }
+}
+
+#[test]
+fn four_bits_of_long_sequences_agree_with_the_reference() {
+    for variant in variants("four_bits_of_long_sequences_agree_with_the_reference") {
+        check::<bf16>(variant, &LONG);
+    }
+}
+
+/// A row has the bits of decode over the cache that its predecessors were appended to.
+#[test]
+fn decode_over_the_cache_has_the_bits_of_prefill() {
+    for variant in variants("decode_over_the_cache_has_the_bits_of_prefill") {
+        for (heads, kv_heads, head_dim) in [(6, 2, 64), (4, 4, 80), (3, 1, 6)] {
+            let kernels = four_kernels(variant, 2);
+            let shape = shape(heads, kv_heads, head_dim);
+            let rows = 75;
+            let whole = batch::<bf16>(5, shape, &[(rows, 0)]);
+            let expected = bits(&whole.fused(&kernels, &whole.units));
+            let (q_row, kv_row) = (heads * head_dim, kv_heads * head_dim);
+            let record = kv4_position_bytes(head_dim).expect("an even head");
+            let mut caches = [vec![0xff; kv_heads * rows * record], Vec::new()];
+            caches[1] = caches[0].clone();
+            let mut past = 0;
+            for piece in [1, 40, 1, 1, 15, 16, 1] {
+                let units: Vec<Unit> = (0..kv_heads)
+                    .map(|kv_head| Unit {
+                        row0: 0,
+                        rows: piece as u32,
+                        past: past as u32,
+                        kv_head: kv_head as u32,
+                        cache_offset: kv_head * rows * head_dim,
+                        scores_offset: 0,
+                    })
+                    .collect();
+                let fresh = [0, 1].map(|kv| &whole.fresh[kv][past * kv_row..][..piece * kv_row]);
+                let q = &whole.q[past * q_row..][..piece * q_row];
+                let mut out = poison::<bf16>(piece * q_row);
+                let (k, v) = (Cache::Four(&caches[0]), Cache::Four(&caches[1]));
+                kernels.attention(&shape, &units, q, fresh[0], fresh[1], k, v, &mut out);
+                let expected = &expected[past * q_row..][..piece * q_row];
+                assert_eq!(bits(&out), expected, "{variant:?} {shape:?} {piece} after {past}");
+                for (cache, fresh) in caches.iter_mut().zip(fresh) {
+                    for (at, row) in fresh.chunks(head_dim).enumerate() {
+                        let position = past + at / kv_heads;
+                        let to = (at % kv_heads * rows + position) * record;
+                        quantise_kv(variant, row, head_dim, &mut cache[to..][..record]);
+                    }
+                }
+                past += piece;
+            }
+            assert_eq!(past, rows);
+        }
+    }
+}
+
+#[test]
+fn nan_and_infinities_in_queries_show() {
+    for variant in variants("nan_and_infinities_in_queries_show") {
+        let kernels = four_kernels(variant, 1);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut batch = batch::<f32>(3, shape(2, 1, 64), &[(1, 20), (1, 3)]);
+            batch.q[70] = bad;
+            let out = batch.fused(&kernels, &batch.units);
+            assert!(out[64..128].iter().all(|value| value.is_nan()), "{variant:?} {bad}");
+            assert!(out[..64].iter().chain(&out[128..]).all(|value| value.is_finite()));
+        }
+    }
+}
