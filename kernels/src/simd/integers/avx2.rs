@@ -1,0 +1,114 @@
+//! Packed integers of AVX2.
+
+use std::arch::x86_64::*;
+
+use super::Integers;
+use crate::simd::avx2::Avx2;
+
+impl Integers for Avx2 {
+    type F = __m256;
+    type D = __m256i;
+
+    #[inline(always)]
+    fn splat_dword(self, value: u32) -> __m256i {
+        with_token!(_mm256_set1_epi32(value as i32))
+    }
+
+    #[inline(always)]
+    fn two_dwords(self, low: u32, high: u32) -> __m256i {
+        with_token!(_mm256_set_m128i(_mm_set1_epi32(high as i32), _mm_set1_epi32(low as i32)))
+    }
+
+    #[inline(always)]
+    fn dwords_to_f32(self, d: __m256i) -> __m256 {
+        with_token!(_mm256_cvtepi32_ps(d))
+    }
+
+    #[inline(always)]
+    fn round_dwords(self, a: __m256) -> __m256i {
+        with_token!(_mm256_cvtps_epi32(a))
+    }
+
+    #[inline(always)]
+    fn nibble_bytes(self, d: __m256i, high: bool) -> __m256i {
+        with_token!({
+            let d = if high { _mm256_srli_epi32::<4>(d) } else { d };
+            _mm256_and_si256(d, _mm256_set1_epi32(0x0f0f_0f0f))
+        })
+    }
+
+    #[inline(always)]
+    fn interleave_words(self, a: __m256i, b: __m256i, half: usize) -> __m256i {
+        with_token!(if half == 0 {
+            _mm256_unpacklo_epi16(a, b)
+        } else {
+            _mm256_unpackhi_epi16(a, b)
+        })
+    }
+
+    #[inline(always)]
+    fn nibble_words(self, d: __m256i, index: usize) -> __m256i {
+        with_token!({
+            let shifted = match index {
+                0 => d,
+                1 => _mm256_srli_epi32::<4>(d),
+                2 => _mm256_srli_epi32::<8>(d),
+                _ => _mm256_srli_epi32::<12>(d),
+            };
+            _mm256_and_si256(shifted, _mm256_set1_epi32(0xf_000f))
+        })
+    }
+
+    #[inline(always)]
+    fn half_f16(self, d: __m256i, high: bool) -> __m256 {
+        with_token!({
+            let d = if high {
+                _mm256_srli_epi32::<16>(d)
+            } else {
+                _mm256_and_si256(d, _mm256_set1_epi32(0xffff))
+            };
+            let low = _mm256_castsi256_si128(d);
+            _mm256_cvtph_ps(_mm_packus_epi32(low, _mm256_extracti128_si256::<1>(d)))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(self, to: *mut u16, d: __m256i) {
+        // SAFETY: the caller promises eight writable words; masked, no word saturates.
+        unsafe {
+            let d = _mm256_and_si256(d, _mm256_set1_epi32(0xffff));
+            let low = _mm256_castsi256_si128(d);
+            let words = _mm_packus_epi32(low, _mm256_extracti128_si256::<1>(d));
+            _mm_storeu_si128(to.cast(), words);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8, count: usize) -> __m256i {
+        let mut buffer = [0u8; 32];
+        // SAFETY: the caller promises `count` bytes, fewer than the buffer's.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), count);
+            _mm256_loadu_si256(buffer.as_ptr().cast())
+        }
+    }
+
+    #[inline(always)]
+    fn has_fast_dots(self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn dot_bytes<const FAST: bool>(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // Sums of two products of bytes below 16 stay within a word.
+        with_token!({
+            let words = _mm256_maddubs_epi16(a, b);
+            _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)))
+        })
+    }
+
+    #[inline(always)]
+    fn dot_words<const FAST: bool>(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        with_token!(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)))
+    }
+}

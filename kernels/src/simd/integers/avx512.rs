@@ -1,0 +1,150 @@
+//! Packed integers of AVX-512, and the dot products of AVX512-VNNI where the machine has them.
+
+use std::arch::x86_64::*;
+
+use super::Integers;
+use crate::simd::avx512::Avx512;
+
+/// One `vpdpbusd`, which is not among the instructions of the variant.
+///
+/// # Safety
+/// The machine has AVX512-VNNI.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn vpdpbusd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    let mut acc = acc;
+    // SAFETY: the instruction exists, by the caller's promise, and touches registers only.
+    unsafe {
+        std::arch::asm!(
+            "vpdpbusd {acc}, {a}, {b}",
+            acc = inout(zmm_reg) acc,
+            a = in(zmm_reg) a,
+            b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    acc
+}
+
+/// One `vpdpwssd`, which is not among the instructions of the variant.
+///
+/// # Safety
+/// The machine has AVX512-VNNI.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn vpdpwssd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    let mut acc = acc;
+    // SAFETY: the instruction exists, by the caller's promise, and touches registers only.
+    unsafe {
+        std::arch::asm!(
+            "vpdpwssd {acc}, {a}, {b}",
+            acc = inout(zmm_reg) acc,
+            a = in(zmm_reg) a,
+            b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    acc
+}
+
+impl Integers for Avx512 {
+    type F = __m512;
+    type D = __m512i;
+
+    #[inline(always)]
+    fn splat_dword(self, value: u32) -> __m512i {
+        with_token!(_mm512_set1_epi32(value as i32))
+    }
+
+    #[inline(always)]
+    fn two_dwords(self, low: u32, high: u32) -> __m512i {
+        with_token!(_mm512_mask_set1_epi32(_mm512_set1_epi32(low as i32), 0xff00, high as i32))
+    }
+
+    #[inline(always)]
+    fn dwords_to_f32(self, d: __m512i) -> __m512 {
+        with_token!(_mm512_cvtepi32_ps(d))
+    }
+
+    #[inline(always)]
+    fn round_dwords(self, a: __m512) -> __m512i {
+        with_token!(_mm512_cvtps_epi32(a))
+    }
+
+    #[inline(always)]
+    fn nibble_bytes(self, d: __m512i, high: bool) -> __m512i {
+        with_token!({
+            let d = if high { _mm512_srli_epi32::<4>(d) } else { d };
+            _mm512_and_si512(d, _mm512_set1_epi32(0x0f0f_0f0f))
+        })
+    }
+
+    #[inline(always)]
+    fn interleave_words(self, a: __m512i, b: __m512i, half: usize) -> __m512i {
+        with_token!(if half == 0 {
+            _mm512_unpacklo_epi16(a, b)
+        } else {
+            _mm512_unpackhi_epi16(a, b)
+        })
+    }
+
+    #[inline(always)]
+    fn nibble_words(self, d: __m512i, index: usize) -> __m512i {
+        with_token!({
+            let shifted = match index {
+                0 => d,
+                1 => _mm512_srli_epi32::<4>(d),
+                2 => _mm512_srli_epi32::<8>(d),
+                _ => _mm512_srli_epi32::<12>(d),
+            };
+            _mm512_and_si512(shifted, _mm512_set1_epi32(0xf_000f))
+        })
+    }
+
+    #[inline(always)]
+    fn half_f16(self, d: __m512i, high: bool) -> __m512 {
+        with_token!({
+            let d = if high { _mm512_srli_epi32::<16>(d) } else { d };
+            _mm512_cvtph_ps(_mm512_cvtepi32_epi16(d))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(self, to: *mut u16, d: __m512i) {
+        // SAFETY: the caller promises sixteen writable words.
+        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(d)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8, count: usize) -> __m512i {
+        // SAFETY: masked bytes are not touched; the caller promises the others.
+        unsafe { _mm512_maskz_loadu_epi8((1 << count) - 1, from.cast()) }
+    }
+
+    #[inline(always)]
+    fn has_fast_dots(self) -> bool {
+        is_x86_feature_detected!("avx512vnni")
+    }
+
+    #[inline(always)]
+    fn dot_bytes<const FAST: bool>(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        if FAST {
+            // SAFETY: `has_fast_dots` said that the machine has the instruction.
+            return unsafe { vpdpbusd(acc, a, b) };
+        }
+        // Sums of two products of bytes below 16 stay within a word.
+        with_token!({
+            let words = _mm512_maddubs_epi16(a, b);
+            _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(1)))
+        })
+    }
+
+    #[inline(always)]
+    fn dot_words<const FAST: bool>(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        if FAST {
+            // SAFETY: `has_fast_dots` said that the machine has the instruction.
+            return unsafe { vpdpwssd(acc, a, b) };
+        }
+        with_token!(_mm512_add_epi32(acc, _mm512_madd_epi16(a, b)))
+    }
+}

@@ -1,0 +1,63 @@
+//! The types of vectors, and arithmetic on packed small integers: exact, so that every order and
+//! every instruction gives the same bits. Attention over a 4-bit KV cache is made of it.
+
+/// Evaluates intrinsics that only need the instructions to exist.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_token {
+    ($body:expr) => {{
+        // SAFETY: intrinsics are unsafe outside functions compiled for them; the token exists only
+        // where the machine has the instructions, and nothing here touches memory.
+        unsafe { $body }
+    }};
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+/// What [`Simd`](super::Simd) builds on.
+pub trait Integers: Copy {
+    /// A vector of [`Simd::LANES`](super::Simd::LANES) f32.
+    type F: Copy;
+    /// A vector of as many dwords: packed numbers of some format.
+    type D: Copy;
+
+    /// `value` in every lane.
+    fn splat_dword(self, value: u32) -> Self::D;
+    /// `low` in the first half of the lanes, `high` in the others.
+    fn two_dwords(self, low: u32, high: u32) -> Self::D;
+    /// Each dword, signed, as f32.
+    fn dwords_to_f32(self, d: Self::D) -> Self::F;
+    /// The nearest signed dword of each lane, ties to even.
+    fn round_dwords(self, a: Self::F) -> Self::D;
+    /// The low or the high nibble of every byte as a byte.
+    fn nibble_bytes(self, d: Self::D, high: bool) -> Self::D;
+    /// Words of `a` and of `b` side by side, `b`'s in the high half: lane `l` has words
+    /// `8 * (l / 4) + 4 * half + l % 4`.
+    fn interleave_words(self, a: Self::D, b: Self::D, half: usize) -> Self::D;
+    /// Nibble `index` of both words of each dword as words.
+    fn nibble_words(self, d: Self::D, index: usize) -> Self::D;
+    /// The low or the high half of each dword, an f16, as f32.
+    fn half_f16(self, d: Self::D, high: bool) -> Self::F;
+    /// The low word of each dword, one behind the other.
+    ///
+    /// # Safety
+    /// `to` is valid for writing a word for each lane.
+    unsafe fn store_words(self, to: *mut u16, d: Self::D);
+    /// `count` bytes, fewer than a vector's, and zeros.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `count` bytes.
+    unsafe fn load_bytes(self, from: *const u8, count: usize) -> Self::D;
+    /// Whether the machine has instructions of its own for the dot products below, which are then
+    /// called with `FAST`; the sums are exact, so both give the same bits.
+    fn has_fast_dots(self) -> bool;
+    /// `acc +` the sum of the products of four bytes of `a`, below 16, and signed ones of `b`.
+    fn dot_bytes<const FAST: bool>(self, acc: Self::D, a: Self::D, b: Self::D) -> Self::D;
+    /// `acc +` the sum of the products of two signed words.
+    fn dot_words<const FAST: bool>(self, acc: Self::D, a: Self::D, b: Self::D) -> Self::D;
+}

@@ -1,0 +1,105 @@
+//! Packed integers without any instruction for them.
+
+use half::f16;
+
+use super::Integers;
+use crate::simd::scalar::Scalar;
+
+/// Lanes of the portable variant.
+const LANES: usize = 8;
+
+impl Integers for Scalar {
+    type F = [f32; LANES];
+    type D = [u32; LANES];
+
+    #[inline(always)]
+    fn splat_dword(self, value: u32) -> [u32; LANES] {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn two_dwords(self, low: u32, high: u32) -> [u32; LANES] {
+        std::array::from_fn(|lane| if lane < LANES / 2 { low } else { high })
+    }
+
+    #[inline(always)]
+    fn dwords_to_f32(self, d: [u32; LANES]) -> [f32; LANES] {
+        d.map(|dword| dword as i32 as f32)
+    }
+
+    #[inline(always)]
+    fn round_dwords(self, a: [f32; LANES]) -> [u32; LANES] {
+        a.map(|value| value.round_ties_even() as i32 as u32)
+    }
+
+    #[inline(always)]
+    fn nibble_bytes(self, d: [u32; LANES], high: bool) -> [u32; LANES] {
+        d.map(|dword| (if high { dword >> 4 } else { dword }) & 0x0f0f_0f0f)
+    }
+
+    #[inline(always)]
+    fn interleave_words(self, a: [u32; LANES], b: [u32; LANES], half: usize) -> [u32; LANES] {
+        std::array::from_fn(|lane| {
+            let word = 8 * (lane / 4) + 4 * half + lane % 4;
+            let of = |d: [u32; LANES]| d[word / 2] >> (word % 2 * 16) & 0xffff;
+            of(a) | of(b) << 16
+        })
+    }
+
+    #[inline(always)]
+    fn nibble_words(self, d: [u32; LANES], index: usize) -> [u32; LANES] {
+        d.map(|dword| dword >> (4 * index) & 0xf_000f)
+    }
+
+    #[inline(always)]
+    fn half_f16(self, d: [u32; LANES], high: bool) -> [f32; LANES] {
+        d.map(|dword| f16::from_bits((if high { dword >> 16 } else { dword }) as u16).to_f32())
+    }
+
+    #[inline(always)]
+    unsafe fn store_words(self, to: *mut u16, d: [u32; LANES]) {
+        // SAFETY: the caller promises eight writable words.
+        unsafe { to.cast::<[u16; LANES]>().write_unaligned(d.map(|dword| dword as u16)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8, count: usize) -> [u32; LANES] {
+        let mut buffer = [0u8; 4 * LANES];
+        // SAFETY: the caller promises `count` bytes, fewer than the buffer's.
+        unsafe { std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), count) };
+        bytemuck::cast(buffer)
+    }
+
+    #[inline(always)]
+    fn has_fast_dots(self) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn dot_bytes<const FAST: bool>(
+        self,
+        acc: [u32; LANES],
+        a: [u32; LANES],
+        b: [u32; LANES],
+    ) -> [u32; LANES] {
+        std::array::from_fn(|lane| {
+            let (a, b) = (a[lane].to_le_bytes(), b[lane].to_le_bytes());
+            let product = |i: usize| i32::from(a[i]) * i32::from(b[i] as i8);
+            acc[lane].wrapping_add((0..4).map(product).sum::<i32>() as u32)
+        })
+    }
+
+    #[inline(always)]
+    fn dot_words<const FAST: bool>(
+        self,
+        acc: [u32; LANES],
+        a: [u32; LANES],
+        b: [u32; LANES],
+    ) -> [u32; LANES] {
+        std::array::from_fn(|lane| {
+            let product =
+                |shift: u32| (a[lane] >> shift) as i16 as i32 * ((b[lane] >> shift) as i16 as i32);
+            acc[lane].wrapping_add((product(0) + product(16)) as u32)
+        })
+    }
+}
