@@ -12,7 +12,7 @@ use model::config::{Dtype, ModelConfig};
 use model::config_json::check_context;
 use model::ops::Op;
 use planner::budget::{Limits, Request as PlanRequest};
-use planner::policy::{Forms, Policy};
+use planner::policy::{Forms, Policy, Stays};
 use profiler::key::Work;
 use profiler::{Cache, Cached, Machine, Profile, Request, Threads, cached};
 use program::formats::{KvFormat, WeightFormats};
@@ -102,6 +102,7 @@ fn wanted(request: &ProfileRequest, config: &ModelConfig) -> anyhow::Result<Requ
     let plan = PlanRequest {
         config,
         policy: &policy,
+        stays: Stays::NONE,
         forms: &forms,
         fuse_attention: true,
         dtype: request.dtype,

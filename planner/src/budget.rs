@@ -6,7 +6,7 @@ use program::compile::{CompileError, compile};
 use program::map::Home;
 use program::plan::{Memory, Plan, RunShape};
 
-use crate::policy::{Forms, Homes, Policy, device_map};
+use crate::policy::{Forms, Homes, Policy, Stays, device_map};
 
 /// Code, stacks, thread scratch and control segments of all processes, bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
@@ -117,6 +117,8 @@ fn refusal(
 pub struct Request<'a> {
     pub config: &'a ModelConfig,
     pub policy: &'a Policy,
+    /// Layers that stay on the device.
+    pub stays: &'a Stays,
     pub forms: &'a Forms,
     pub fuse_attention: bool,
     pub dtype: Dtype,
@@ -217,6 +219,7 @@ impl Request<'_> {
         choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences)| {
             let homes = Homes { kv, prefill_hidden };
             let mut map = device_map(self.policy, self.config, self.fuse_attention, homes);
+            self.stays.apply(&mut map);
             self.forms.apply(&mut map);
             compile(self.config, &RunShape { micro_sequences, ..shape }, &map)
         })

@@ -7,7 +7,7 @@ use program::map::{ChunkOrder, Chunking, Device};
 use program::plan::{Memory, Plan};
 
 use crate::budget::{Limits, PlanError, Request};
-use crate::policy::{Forms, Policy};
+use crate::policy::{Forms, Policy, Stays};
 use crate::split::{Split, SplitError, parse_chunking, parse_split};
 
 fn config() -> ModelConfig {
@@ -47,6 +47,7 @@ fn request<'a>(
     Request {
         config,
         policy,
+        stays: Stays::NONE,
         forms,
         fuse_attention: true,
         dtype: Dtype::Bf16,

@@ -65,7 +65,7 @@ impl Costs for TableCosts<'_> {
         (ms * 1e6).round()
     }
 
-    fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+    fn rate(&self, _: Place, _: LaneSet) -> f64 {
         1.0
     }
 

@@ -1,10 +1,9 @@
 //! The measured machine as the simulator's costs, for any plan of the profiled model.
 //!
 //! All sequences are taken to be as long as the workload says, and all batches full. An
-//! instruction's work is its median alone, interpolated over rows and KV length. Contention:
-//! `rate` is asked by lane only, so it is the lane's average over all work that was measured both
-//! alone and beside the same lanes, each operation counting with its time;
-//! [`ProfileCosts::rate_of`] has it by instruction, for whoever knows which one runs.
+//! instruction's work is its median alone, interpolated over rows and KV length. Contention is that
+//! of the same work measured beside the same lanes; where it was not measured,
+//! [`ProfileCosts::lane_rate`], the average of what the lane does.
 //!
 //! Some costs are derived where they were not measured. Head and sampling of a large vocabulary were
 //! measured on a part of it, and take their share. Copies of the outer weights take their
@@ -93,15 +92,10 @@ impl ProfileCosts {
         })
     }
 
-    /// Like `Costs::rate`, for the instruction that the lane is inside of.
-    ///
-    /// # Panics
-    /// For an instruction of another plan.
-    pub fn rate_of(&self, place: Place, busy: LaneSet) -> f64 {
-        let key = &self.prices[&place].key;
-        let whole = self.rates_of.get(key).or_else(|| self.rates_of.get(&without_chunk(key)));
-        let own = whole.and_then(|rates| find(rates, place.lane, busy));
-        own.unwrap_or_else(|| self.rate(place.lane, busy))
+    /// The lane's average over all work that was measured both alone and beside the same lanes, each
+    /// operation counting with its time.
+    pub fn lane_rate(&self, lane: Lane, busy: LaneSet) -> f64 {
+        self.rates.get(&lane).and_then(|rates| find(rates, lane, busy)).unwrap_or(1.0)
     }
 }
 
@@ -119,8 +113,13 @@ impl Costs for ProfileCosts {
         price.factor * found.unwrap_or(0.0)
     }
 
-    fn rate(&self, lane: Lane, busy: LaneSet) -> f64 {
-        self.rates.get(&lane).and_then(|rates| find(rates, lane, busy)).unwrap_or(1.0)
+    /// # Panics
+    /// For an instruction of another plan.
+    fn rate(&self, place: Place, busy: LaneSet) -> f64 {
+        let key = &self.prices[&place].key;
+        let whole = self.rates_of.get(key).or_else(|| self.rates_of.get(&without_chunk(key)));
+        let own = whole.and_then(|rates| find(rates, place.lane, busy));
+        own.unwrap_or_else(|| self.lane_rate(place.lane, busy))
     }
 
     fn wake_ns(&self) -> f64 {

@@ -20,7 +20,7 @@ use program::formats::{KvFormat, WeightFormats};
 use program::ir::Lane;
 use program::map::{ChunkOrder, Chunking, Home, layer_list};
 use program::plan::{Plan, RunShape};
-use program::simulate::{Costs, LaneSet, simulate};
+use program::simulate::{LaneSet, simulate};
 
 const SHAPE: RunShape = RunShape {
     batches: 2,
@@ -147,14 +147,20 @@ fn compressed_plans_of_a_llama_have_costs_too() {
     let w4 = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::W4));
     let mut request = request(&config);
     request.weight_formats.push(w4.clone());
+    request.kv_formats.push(KvFormat::Four);
     let profile = measure(&request);
     check_figures(&profile);
-    for weights in [WeightFormats::plain(&config), w4] {
-        let forms = Forms { weights, kv: KvFormat::Plain };
+    let plain = WeightFormats::plain(&config);
+    for (weights, kv) in
+        [(plain.clone(), KvFormat::Plain), (w4.clone(), KvFormat::Four), (plain, KvFormat::Four)]
+    {
+        let forms = Forms { weights, kv };
         assert!(simulate_all(&profile, &plans(&config, &forms, 2)) > 10_000);
     }
     let decompressed = |work: &Work| matches!(work, Work::Decompress { op: Op::Down, .. });
     assert!(profile.measurements.work.iter().any(|m| decompressed(&m.key.work)));
+    let over_four_bits = |work: &Work| matches!(work, Work::Compute { kv: Some(KvFormat::Four), .. });
+    assert!(profile.measurements.work.iter().any(|m| over_four_bits(&m.key.work)));
 }
 
 #[test]
@@ -189,9 +195,9 @@ fn rates_are_those_of_the_slowed_samples() {
         // Not measured; its worst measured part counts.
         (&[cpu, Lane::GpuDecompress, Lane::GpuCompute, Lane::H2dWeights], 0.25),
     ] {
-        assert!((costs.rate(cpu, busy(lanes)) - expected).abs() < 1e-9, "{lanes:?}");
+        assert!((costs.lane_rate(cpu, busy(lanes)) - expected).abs() < 1e-9, "{lanes:?}");
     }
-    assert_eq!(costs.rate(Lane::H2dWeights, busy(&[cpu, Lane::H2dWeights])), 1.0);
+    assert_eq!(costs.lane_rate(Lane::H2dWeights, busy(&[cpu, Lane::H2dWeights])), 1.0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use common::{Choices, PLAIN, opt, shape, split};
 use model::ops::Op;
 use program::compile::{CompileError, compile};
-use program::ir::{Instruction, Lane, Moved};
+use program::ir::{Instruction, Moved};
 use program::map::{Device, Home, Schedule, layer_list};
 use program::simulate::{Costs, LaneSet, Place, simulate};
 use program::validate::validate;
@@ -26,7 +26,7 @@ impl Costs for SixtyAndTwenty {
         }
     }
 
-    fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+    fn rate(&self, _: Place, _: LaneSet) -> f64 {
         1.0
     }
 

@@ -20,7 +20,7 @@ impl Costs for Uneven {
         (1 + (key + place.lane.index() as u64 * 13) * 2_654_435_761 % 97) as f64
     }
 
-    fn rate(&self, lane: Lane, busy: LaneSet) -> f64 {
+    fn rate(&self, Place { lane, .. }: Place, busy: LaneSet) -> f64 {
         let cpu = lane == Lane::CpuCompute;
         if cpu && busy.contains(Lane::H2dWeights) { 0.6 } else { 1.0 }
     }

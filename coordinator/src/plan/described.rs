@@ -11,7 +11,7 @@ use planner::budget::{Budget, Limits, PlanError, Request};
 use planner::closed_form::Candidate;
 use planner::machine::{Machine, Stored, Workload, known, names};
 use planner::policies::{Layer, PolicyName, Run as Predicted, RunRequest, run};
-use planner::policy::{Forms, Policy};
+use planner::policy::{Forms, Policy, Stays};
 use planner::search::search;
 use planner::split::Split;
 use planner::steady::{Shape, steady_layer};
@@ -171,6 +171,7 @@ impl Placing<'_> {
         Request {
             config: self.config,
             policy,
+            stays: Stays::NONE,
             forms,
             fuse_attention: true,
             dtype: described.dtype,

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use planner::budget::{Limits, Request};
-use planner::policy::Policy;
+use planner::policy::{Policy, Stays};
 use planner::split::parse_split;
 use program::plan::Plan;
 
@@ -41,6 +41,7 @@ pub(super) fn plan(run: &Run, opened: &Opened, demand: Demand) -> anyhow::Result
     let request = Request {
         config,
         policy: &policy,
+        stays: Stays::NONE,
         forms: &forms,
         fuse_attention: run.fuse_attention,
         dtype: run.dtype,

@@ -7,14 +7,12 @@
 //! to the host when QKV ran on the GPU. Eq. 2 adds the parts up without overlap.
 
 mod latency;
-mod map;
 mod sublayer;
 #[cfg(test)]
 mod tests;
 
 pub use latency::{Part, latency_ms, parts};
-pub(crate) use map::sublayer_of;
-pub use map::{LiaError, device_map};
+pub(crate) use sublayer::sublayer_of;
 pub use sublayer::{SUBLAYERS, Sublayer, sublayers};
 
 use model::config::{Dtype, ModelConfig};

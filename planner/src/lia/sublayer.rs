@@ -1,6 +1,7 @@
 //! LIA's table 1: operand sizes and operations of the six sublayers.
 
 use model::config::ModelConfig;
+use model::ops::Op;
 
 use super::{Case, Stage};
 
@@ -61,4 +62,18 @@ pub(super) fn fresh_kv_bytes(config: &ModelConfig, stage: Stage, case: &Case) ->
         Stage::Decode => f64::from(case.batch),
     };
     2.0 * rows * config.kv_size() as f64 * case.dtype.size_bytes() as f64
+}
+
+/// The sublayer that an operation belongs to. LIA fuses what it does not list with a neighbour: the
+/// norms with what follows them, softmax with the scores.
+pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
+    match op {
+        Op::Norm0 | Op::Q | Op::K | Op::V => Some(0),
+        Op::Scores | Op::Softmax | Op::Attention => Some(1),
+        Op::Wv => Some(2),
+        Op::Out => Some(3),
+        Op::Norm1 | Op::Gate | Op::Up | Op::Fc0 => Some(4),
+        Op::Down | Op::Fc1 => Some(5),
+        Op::Embed | Op::FinalNorm | Op::Head | Op::Sample => None,
+    }
 }

@@ -2,13 +2,10 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known as model;
-use program::compile::compile;
-use program::map::Device;
-use program::plan::RunShape;
 
 use crate::machine::{Machine, known};
 
-use super::{Case, LiaError, Stage, Vector, device_map, latency_ms, parts, sublayers};
+use super::{Case, Stage, Vector, latency_ms, parts, sublayers};
 
 fn config(name: &str) -> ModelConfig {
     model(name).expect("known").config
@@ -91,33 +88,4 @@ fn resident_parameters_are_not_loaded() {
         latency_ms(&machine, &config, Stage::Decode, case, Vector::FULL_GPU).expect("rates")
     };
     assert!(latency(&stays) < latency(&case(1, 512)) / 5.0);
-}
-
-#[test]
-fn vectors_become_maps_that_compile() {
-    let mut config = config("opt-125m");
-    config.num_layers = 4;
-    let shape = RunShape {
-        batches: 2,
-        batch_size: 2,
-        max_prompt: 8,
-        max_context: 16,
-        max_new: 8,
-        micro_sequences: 2,
-        dtype: Dtype::Bf16,
-    };
-    for decode in Vector::all() {
-        let map = device_map(Vector::FULL_GPU, decode, &config, true, 1).expect("a map");
-        assert_eq!(map.policy, "lia");
-        assert!(map.decode.layers[0].iter().all(|device| *device == Device::Gpu));
-        // scores, out, fc0 of ln0 q k v scores softmax wv out ln1 fc0 fc1
-        let found = [4, 7, 9].map(|entry| map.decode.layers[1][entry] == Device::Cpu);
-        assert_eq!(found, [decode.0[1], decode.0[3], decode.0[4]]);
-        compile(&config, &shape, &map).expect("compiles");
-    }
-    let cut = Vector([true, true, false, true, true, true]);
-    assert_eq!(
-        device_map(cut, Vector::FULL_CPU, &config, true, 0),
-        Err(LiaError::PrefillAttentionCut)
-    );
 }

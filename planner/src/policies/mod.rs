@@ -2,13 +2,11 @@
 //! what a layer then takes. Only FlexGen is a schedule of its own; all others are device maps.
 
 mod flexgen;
-mod map;
 mod run;
 #[cfg(test)]
 mod tests;
 
 pub use flexgen::{Flexgen, layer_time as flexgen_layer};
-pub use map::{MapRequest, device_map};
 pub use run::{Run, RunError, RunRequest, run};
 
 use std::str::FromStr;

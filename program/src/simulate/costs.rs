@@ -53,9 +53,9 @@ pub trait Costs {
     /// the machine. Finite, not negative.
     fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64;
 
-    /// Nanoseconds of work that `lane` does per nanosecond while `busy`, which contains it, are the
-    /// lanes inside work. Positive.
-    fn rate(&self, lane: Lane, busy: LaneSet) -> f64;
+    /// Nanoseconds of work that the lane of `place`, inside that instruction, does per nanosecond
+    /// while `busy`, which contains it, are the lanes inside work. Positive.
+    fn rate(&self, place: Place, busy: LaneSet) -> f64;
 
     /// Nanoseconds from a signal to the first instruction of a lane that was blocked on it.
     fn wake_ns(&self) -> f64;
@@ -115,7 +115,7 @@ impl Costs for MeasuredCosts {
         self.medians_ns[&place]
     }
 
-    fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+    fn rate(&self, _: Place, _: LaneSet) -> f64 {
         1.0
     }
 

@@ -241,7 +241,9 @@ impl Machine<'_> {
             ends.push(match runner.state {
                 State::Working { remaining_ns, .. } => {
                     let lane = runner.program.lane;
-                    let rate = self.costs.rate(lane, busy);
+                    let instruction = runner.index as u32;
+                    let rate =
+                        self.costs.rate(Place { phase: self.phase, lane, instruction }, busy);
                     if !(rate.is_finite() && rate > 0.0) {
                         return Err(SimulateError::Rate { lane, rate });
                     }

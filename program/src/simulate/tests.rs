@@ -23,7 +23,7 @@ impl Costs for ByLayer {
         f64::from(instruction.at().unwrap().layer.unwrap())
     }
 
-    fn rate(&self, lane: Lane, busy: LaneSet) -> f64 {
+    fn rate(&self, Place { lane, .. }: Place, busy: LaneSet) -> f64 {
         let other = match lane {
             Lane::CpuCompute => Lane::H2dWeights,
             Lane::H2dWeights => Lane::CpuCompute,
@@ -197,7 +197,7 @@ fn bad_costs_are_refused() {
         fn work_ns(&self, _: Place, _: &Instruction, _: u32) -> f64 {
             self.0
         }
-        fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+        fn rate(&self, _: Place, _: LaneSet) -> f64 {
             self.1
         }
         fn wake_ns(&self) -> f64 {

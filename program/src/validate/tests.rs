@@ -146,7 +146,7 @@ fn a_race_that_timing_hides() {
         fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
             if place.lane == Lane::H2dWeights { 1.0 } else { 1000.0 }
         }
-        fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+        fn rate(&self, _: Place, _: LaneSet) -> f64 {
             1.0
         }
         fn wake_ns(&self) -> f64 {
@@ -198,7 +198,7 @@ fn simulate_is_stuck(program: &Program) -> bool {
         fn work_ns(&self, _: Place, _: &Instruction, _: u32) -> f64 {
             1.0
         }
-        fn rate(&self, _: Lane, _: LaneSet) -> f64 {
+        fn rate(&self, _: Place, _: LaneSet) -> f64 {
             1.0
         }
         fn wake_ns(&self) -> f64 {

@@ -1,0 +1,123 @@
+//! A policy as a device map of the whole model.
+
+use model::config::ModelConfig;
+use model::ops::{Kv, Op};
+use program::formats::{KvFormat, WeightFormats};
+use program::map::{
+    Chunking, Device, DeviceMap, Home, LayerKv, OpChunk, PhaseMap, Schedule, layer_list,
+};
+
+use super::{Homes, Policy};
+use crate::lia::sublayer_of;
+use crate::policies::Flexgen;
+use crate::split::Split;
+
+/// Streamed weights of the layer being computed and of the next one.
+const WEIGHT_SLOTS: u16 = 2;
+/// Batches whose streamed KV may be on the device at once: the one being read and the next.
+const KV_BATCHES: usize = 2;
+
+/// The device map of a policy, with everything in the run's dtype and no layer resident;
+/// [`super::Forms::apply`] and [`super::Stays::apply`] change that.
+pub fn device_map(
+    policy: &Policy,
+    config: &ModelConfig,
+    fuse_attention: bool,
+    homes: Homes,
+) -> DeviceMap {
+    let chunking = policy.chunking();
+    let whole = layer_list(config, None);
+    let list = layer_list(config, chunking);
+    let prefill_layer: Vec<Device> = whole.iter().map(|entry| prefill(policy, *entry)).collect();
+    let decode_layer: Vec<Device> =
+        list.iter().enumerate().map(|(index, entry)| decode(policy, index, *entry)).collect();
+    let layers = config.num_layers;
+    let all_gpu = matches!(policy, Policy::GpuOnly | Policy::Flexgen(_));
+    let head = if all_gpu { Device::Gpu } else { Device::Cpu };
+    // Only the last rows cross to a head on the CPU.
+    let final_norm = match policy {
+        Policy::CpuOnly | Policy::Lia { .. } => Device::Cpu,
+        _ => Device::Gpu,
+    };
+    let mut map = DeviceMap {
+        policy: policy.name().to_owned(),
+        chunking,
+        kv_slots: kv_slots(&list, &decode_layer),
+        prefill: PhaseMap {
+            embed: Device::Cpu,
+            layers: vec![prefill_layer; layers],
+            final_norm,
+            head,
+        },
+        decode: PhaseMap {
+            embed: Device::Cpu,
+            layers: vec![decode_layer; layers],
+            final_norm: head,
+            head,
+        },
+        weights: vec![vec![Home::Host; config.layer_ops().len()]; layers],
+        outer_weights: Home::Host,
+        kv: Vec::new(),
+        fuse_attention,
+        weight_slots: WEIGHT_SLOTS,
+        prefill_hidden: homes.prefill_hidden,
+        weight_formats: WeightFormats::plain(config),
+        kv_format: KvFormat::Plain,
+        schedule: match policy {
+            Policy::Flexgen(Flexgen { spread: false, .. }) => Schedule::Barrier,
+            Policy::Flexgen(Flexgen { spread: true, .. }) => Schedule::BarrierSpread,
+            _ => Schedule::Overlapped,
+        },
+    };
+    let home = if *policy == Policy::GpuOnly { homes.kv } else { Home::Host };
+    map.kv = (0..layers)
+        .map(|layer| {
+            let chunking = map.layer_chunking(config, layer);
+            let homes = |kv| vec![home; usize::from(chunking.map_or(1, |c: Chunking| c.parts(kv)))];
+            LayerKv { k: homes(Kv::K), v: homes(Kv::V) }
+        })
+        .collect();
+    map
+}
+
+/// Where an operation runs in prefill.
+fn prefill(policy: &Policy, entry: OpChunk) -> Device {
+    match policy {
+        Policy::CpuOnly => Device::Cpu,
+        Policy::Lia { prefill, .. } => offloaded(prefill.0, entry.op),
+        _ => Device::Gpu,
+    }
+}
+
+/// Where entry `index` of the list runs in decode.
+fn decode(policy: &Policy, index: usize, entry: OpChunk) -> Device {
+    let gpu = match policy {
+        Policy::CpuOnly => false,
+        Policy::GpuOnly => true,
+        Policy::TwoSplit { split: Split { start, end }, .. } => (*start..*end).contains(&index),
+        Policy::OneSplit { start, .. } => index >= *start,
+        Policy::Lia { decode, .. } => return offloaded(decode.0, entry.op),
+        Policy::Flexgen(flexgen) => !(flexgen.cpu_attention && entry.op.is_attention()),
+    };
+    if gpu { Device::Gpu } else { Device::Cpu }
+}
+
+/// What LIA's vector says; what it does not list, it leaves on the CPU.
+fn offloaded(cpu: [bool; crate::lia::SUBLAYERS], op: Op) -> Device {
+    match sublayer_of(op) {
+        Some(sublayer) if !cpu[sublayer] => Device::Gpu,
+        _ => Device::Cpu,
+    }
+}
+
+/// Chunks are streamed one by one; as many slots as make up whole batches.
+fn kv_slots(list: &[OpChunk], devices: &[Device]) -> u16 {
+    let parts = |op| {
+        let on_gpu = |(entry, device): &(&OpChunk, &Device)| {
+            entry.op == op && **device == Device::Gpu && entry.chunk.is_some()
+        };
+        list.iter().zip(devices).filter(on_gpu).count()
+    };
+    let parts = parts(Op::Scores).max(parts(Op::Wv)).max(1);
+    u16::try_from(KV_BATCHES * parts).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,124 @@
+//! Policies: functions that return a device map. Workers contain none.
+
+mod map;
+#[cfg(test)]
+mod tests;
+
+pub use map::device_map;
+
+use model::config::ModelConfig;
+use program::formats::{KvFormat, WeightFormats};
+use program::map::{Chunking, DeviceMap, Home, LayerKv};
+
+use crate::lia::Vector;
+use crate::policies::Flexgen;
+use crate::split::Split;
+
+/// A policy by name, with what it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    CpuOnly,
+    /// Every layer on the GPU, its weights streamed (ZeRO-Inference style).
+    GpuOnly,
+    /// Decode: the GPU runs one interval of each layer. Prefill: all layers on the GPU
+    /// (Park-Egger §4.2).
+    TwoSplit {
+        split: Split,
+        chunking: Option<Chunking>,
+    },
+    /// The same with the interval at the layer's end (Park-Egger fig. 14).
+    OneSplit {
+        start: usize,
+        chunking: Option<Chunking>,
+    },
+    /// LIA's offload vectors. Attention of prefill is never cut: a vector that cuts it does not
+    /// compile.
+    Lia {
+        prefill: Vector,
+        decode: Vector,
+    },
+    /// FlexGen's own loop, everything on the GPU but, as asked, attention.
+    Flexgen(Flexgen),
+}
+
+impl Policy {
+    /// Name on the command line and in reports.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Policy::CpuOnly => "cpu-only",
+            Policy::GpuOnly => "gpu-only",
+            Policy::TwoSplit { .. } => "two-split",
+            Policy::OneSplit { .. } => "one-split",
+            Policy::Lia { .. } => "lia",
+            Policy::Flexgen(Flexgen { spread: false, .. }) => "flexgen",
+            Policy::Flexgen(Flexgen { spread: true, .. }) => "flexgen:spread",
+        }
+    }
+
+    /// How decode's attention is cut.
+    pub const fn chunking(&self) -> Option<Chunking> {
+        match self {
+            Policy::TwoSplit { chunking, .. } | Policy::OneSplit { chunking, .. } => *chunking,
+            _ => None,
+        }
+    }
+}
+
+/// What a policy leaves open and memory decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Homes {
+    /// KV that only the GPU reads.
+    pub kv: Home,
+    /// Hidden states of prefill between layers.
+    pub prefill_hidden: Home,
+}
+
+/// Whole layers that stay in device memory and run on the GPU, whatever the policy does with the
+/// others ([`crate::resident`]).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stays {
+    /// Indices, ascending.
+    pub layers: Vec<usize>,
+    /// Their KV stays too.
+    pub kv: bool,
+}
+
+impl Stays {
+    /// No layer stays.
+    pub const NONE: &'static Stays = &Stays { layers: Vec::new(), kv: false };
+
+    /// Keeps the layers of a map.
+    ///
+    /// # Panics
+    /// For a layer that the map lacks.
+    pub fn apply(&self, map: &mut DeviceMap) {
+        use program::map::Device::Gpu;
+        let home = if self.kv { Home::Vram } else { Home::Host };
+        for &layer in &self.layers {
+            map.decode.layers[layer].fill(Gpu);
+            map.prefill.layers[layer].fill(Gpu);
+            map.weights[layer].fill(Home::Vram);
+            map.kv[layer] = LayerKv { k: vec![home], v: vec![home] };
+        }
+    }
+}
+
+/// In which form weights and KV are kept; no policy chooses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Forms {
+    pub weights: WeightFormats,
+    pub kv: KvFormat,
+}
+
+impl Forms {
+    /// Everything in the run's dtype.
+    pub fn plain(config: &ModelConfig) -> Forms {
+        Forms { weights: WeightFormats::plain(config), kv: KvFormat::Plain }
+    }
+
+    /// Keeps the weights and the KV cache of a map in these forms.
+    pub fn apply(&self, map: &mut DeviceMap) {
+        map.weight_formats.clone_from(&self.weights);
+        map.kv_format = self.kv;
+    }
+}

@@ -1,0 +1,113 @@
+//! Policies compile, whatever stays on the device.
+
+use model::config::{Dtype, ModelConfig};
+use model::known::known;
+use program::compile::compile;
+use program::map::{ChunkOrder, Chunking, Device, DeviceMap, Home, Schedule, layer_list};
+use program::plan::{Memory, Plan, RunShape};
+use program::validate::validate;
+
+use super::{Homes, Policy, Stays, device_map};
+use crate::lia::Vector;
+use crate::policies::Flexgen;
+use crate::split::Split;
+
+const SHAPE: RunShape = RunShape {
+    batches: 2,
+    batch_size: 2,
+    max_prompt: 8,
+    max_context: 16,
+    max_new: 8,
+    micro_sequences: 2,
+    dtype: Dtype::Bf16,
+};
+const HOMES: Homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+
+fn config() -> ModelConfig {
+    let mut config = known("opt-125m").expect("known").config;
+    config.num_layers = 4;
+    config
+}
+
+fn planned(policy: &Policy, stays: &Stays) -> (DeviceMap, Plan) {
+    let config = config();
+    let mut map = device_map(policy, &config, true, HOMES);
+    stays.apply(&mut map);
+    let plan = compile(&config, &SHAPE, &map).expect("compiles");
+    (map, plan)
+}
+
+#[test]
+fn every_interval_with_resident_layers_compiles() {
+    let config = config();
+    for chunking in [None, Some(Chunking { order: ChunkOrder::Scores, chunks: 3 })] {
+        let count = layer_list(&config, chunking).len();
+        for (layers, kv) in [(vec![], false), (vec![1, 3], false), (vec![0], true)] {
+            let stays = Stays { layers, kv };
+            for start in 0..count {
+                for end in start..=count {
+                    let policy = Policy::TwoSplit { split: Split { start, end }, chunking };
+                    let (map, plan) = planned(&policy, &stays);
+                    assert_eq!(plan.resident.is_empty(), stays.layers.is_empty());
+                    let on_gpu = map.decode.layers[2].iter().filter(|d| **d == Device::Gpu);
+                    assert_eq!(on_gpu.count(), end - start);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn streamed_chunks_have_slots_for_two_batches() {
+    let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 3 });
+    let slots = |start, end| {
+        planned(&Policy::TwoSplit { split: Split { start, end }, chunking }, Stays::NONE).0.kv_slots
+    };
+    // ln0 q k v scores.0 scores.1 scores.2 softmax wv ..
+    assert_eq!([slots(4, 6), slots(5, 9), slots(0, 4)], [4, 4, 2]);
+}
+
+#[test]
+fn the_cpu_alone_needs_no_device() {
+    let (map, plan) = planned(&Policy::CpuOnly, Stays::NONE);
+    assert_eq!(plan.memory_bytes(Memory::Device), 0);
+    assert!(!map.uses_gpu());
+    let cpu = Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU };
+    assert!(!planned(&cpu, Stays::NONE).0.uses_gpu());
+}
+
+#[test]
+fn every_vector_is_a_map_that_compiles() {
+    for decode in Vector::all() {
+        let stays = Stays { layers: vec![0], kv: false };
+        let policy = Policy::Lia { prefill: Vector::FULL_GPU, decode };
+        let (map, _) = planned(&policy, &stays);
+        assert_eq!(map.policy, "lia");
+        assert!(map.decode.layers[0].iter().all(|device| *device == Device::Gpu));
+        // scores, out, fc0 of ln0 q k v scores softmax wv out ln1 fc0 fc1
+        let found = [4, 7, 9].map(|entry| map.decode.layers[1][entry] == Device::Cpu);
+        assert_eq!(found, [decode.0[1], decode.0[3], decode.0[4]]);
+    }
+}
+
+#[test]
+fn a_prefill_vector_that_cuts_attention_is_refused_by_the_compiler() {
+    let cut = Vector([true, true, false, true, true, true]);
+    let policy = Policy::Lia { prefill: cut, decode: Vector::FULL_CPU };
+    let map = device_map(&policy, &config(), true, HOMES);
+    assert!(compile(&config(), &SHAPE, &map).is_err());
+}
+
+#[test]
+fn flexgen_runs_its_own_loop_and_is_proved() {
+    for (spread, schedule) in [(false, Schedule::Barrier), (true, Schedule::BarrierSpread)] {
+        for cpu_attention in [false, true] {
+            let policy = Policy::Flexgen(Flexgen { spread, cpu_attention });
+            let (map, plan) = planned(&policy, Stays::NONE);
+            assert_eq!(map.schedule, schedule);
+            let on_cpu = map.decode.layers[1].iter().filter(|device| **device == Device::Cpu);
+            assert_eq!(on_cpu.count(), if cpu_attention { 3 } else { 0 });
+            validate(&plan).expect("safe");
+        }
+    }
+}
