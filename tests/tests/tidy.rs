@@ -21,12 +21,16 @@ const EDGES: &[(&str, &[&str])] = &[
     ("shm", &[]),
     ("model", &[]),
     ("machine", &[]),
+    ("cuda", &[]),
     ("kernels", &["model", "shm"]),
     ("program", &["model"]),
     ("planner", &["model", "program"]),
-    ("workers", &["kernels", "model", "program", "shm"]),
+    ("workers", &["cuda", "kernels", "model", "program", "shm"]),
     ("profiler", &["kernels", "model", "program", "shm", "workers"]),
-    ("coordinator", &["machine", "model", "planner", "profiler", "program", "shm", "workers"]),
+    (
+        "coordinator",
+        &["cuda", "machine", "model", "planner", "profiler", "program", "shm", "workers"],
+    ),
 ];
 
 /// Written by tools, or in words that are not ours.

@@ -1,0 +1,177 @@
+//! A device, and this process's context on it.
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use crate::driver::{Driver, Table};
+use crate::error::CudaError;
+
+/// Attributes by number, as the driver's interface fixes them.
+mod attribute {
+    pub(super) const MULTIPROCESSORS: u32 = 16;
+    pub(super) const CAPABILITY_MAJOR: u32 = 75;
+    pub(super) const CAPABILITY_MINOR: u32 = 76;
+    pub(super) const SHARED_BYTES_PER_BLOCK: u32 = 97;
+}
+
+/// Oldest compute capability with bf16 matrix instructions and asynchronous copies.
+const CAPABILITY_MIN: (u32, u32) = (8, 0);
+
+/// What a device is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number, as in `--device cuda:N`.
+    pub index: u32,
+    pub name: String,
+    /// Compute capability, major and minor.
+    pub capability: (u32, u32),
+    /// Memory of the device, free or not.
+    pub total_bytes: u64,
+    /// Domain, bus, device and function, as `lspci` writes them.
+    pub bus: String,
+    pub multiprocessors: u32,
+    /// Most dynamic shared memory that a block may ask for.
+    pub shared_bytes_per_block: u32,
+}
+
+impl Driver {
+    /// Describes a device without making a context on it.
+    ///
+    /// # Errors
+    /// A number beyond the last device, or the driver's refusal.
+    pub fn device(&self, index: u32) -> Result<DeviceInfo, CudaError> {
+        let device = self.handle(index)?;
+        let mut total_bytes = 0;
+        // SAFETY: needed to ask for the memory's size; the driver writes one usize.
+        let result = unsafe { (self.table.device_memory)(&raw mut total_bytes, device) };
+        self.table.check("cuDeviceTotalMem", result)?;
+        let asked = |attribute| self.attribute(device, attribute);
+        Ok(DeviceInfo {
+            index,
+            name: self.text("cuDeviceGetName", self.table.device_name, device)?,
+            capability: (asked(attribute::CAPABILITY_MAJOR)?, asked(attribute::CAPABILITY_MINOR)?),
+            total_bytes: total_bytes as u64,
+            bus: self.text("cuDeviceGetPCIBusId", self.table.device_bus, device)?,
+            multiprocessors: asked(attribute::MULTIPROCESSORS)?,
+            shared_bytes_per_block: asked(attribute::SHARED_BYTES_PER_BLOCK)?,
+        })
+    }
+
+    fn handle(&self, index: u32) -> Result<c_int, CudaError> {
+        if index >= self.device_count() {
+            return Err(CudaError::WrongIndex { index, count: self.device_count() });
+        }
+        let mut device = 0;
+        // SAFETY: needed to get a device; the driver writes one integer.
+        let result = unsafe { (self.table.device)(&raw mut device, index.cast_signed()) };
+        self.table.check("cuDeviceGet", result)?;
+        Ok(device)
+    }
+
+    fn attribute(&self, device: c_int, attribute: u32) -> Result<u32, CudaError> {
+        let mut value = 0;
+        // SAFETY: needed to ask for an attribute; the driver writes one integer.
+        let result = unsafe { (self.table.device_attribute)(&raw mut value, attribute, device) };
+        self.table.check("cuDeviceGetAttribute", result)?;
+        Ok(value.unsigned_abs())
+    }
+
+    fn text(
+        &self,
+        call: &'static str,
+        function: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> u32,
+        device: c_int,
+    ) -> Result<String, CudaError> {
+        let mut bytes = [0u8; 256];
+        // SAFETY: needed to ask for a name; the driver writes at most as many bytes as it is told,
+        // one fewer than there are, so that a zero follows whatever it does.
+        let result = unsafe { function(bytes.as_mut_ptr().cast(), 255, device) };
+        self.table.check(call, result)?;
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+    }
+}
+
+#[derive(Debug)]
+struct Retained {
+    table: &'static Table,
+    device: c_int,
+    context: sys::CUcontext,
+    info: DeviceInfo,
+}
+
+// SAFETY: needed because the context is a pointer. The driver's functions may be called from any
+// thread, and a context may be current on several at once.
+unsafe impl Send for Retained {}
+// SAFETY: as for `Send`; nothing of it changes after it was made.
+unsafe impl Sync for Retained {}
+
+impl Drop for Retained {
+    fn drop(&mut self) {
+        // SAFETY: needed to give the context back. It was retained once, and whoever uses it holds
+        // an `Arc` of this. A failure leaves it to the end of the process.
+        let _ = unsafe { (self.table.context_release)(self.device) };
+    }
+}
+
+/// This process's context on a device. Cheap to clone; the last one gives it back.
+#[derive(Debug, Clone)]
+pub struct Context {
+    retained: Arc<Retained>,
+}
+
+impl Context {
+    /// Opens device `index` and makes its context current on the calling thread.
+    ///
+    /// # Errors
+    /// A wrong number, a device that is too old, or the driver's refusal.
+    pub fn open(driver: &Driver, index: u32) -> Result<Context, CudaError> {
+        let info = driver.device(index)?;
+        if info.capability < CAPABILITY_MIN {
+            let (major, minor) = info.capability;
+            return Err(CudaError::OldDevice { index, name: info.name, major, minor });
+        }
+        let (table, device) = (driver.table, driver.handle(index)?);
+        let mut context = std::ptr::null_mut();
+        // SAFETY: needed to make a context; the driver writes one pointer.
+        let result = unsafe { (table.context_retain)(&raw mut context, device) };
+        table.check("cuDevicePrimaryCtxRetain", result)?;
+        let context = Context { retained: Arc::new(Retained { table, device, context, info }) };
+        context.make_current()?;
+        Ok(context)
+    }
+
+    /// Makes the context current on the calling thread, which every thread does once before it
+    /// uses anything of the device.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn make_current(&self) -> Result<(), CudaError> {
+        // SAFETY: needed to bind the thread. The context is retained by `self`.
+        let result = unsafe { (self.table().context_set)(self.retained.context) };
+        self.table().check("cuCtxSetCurrent", result)
+    }
+
+    /// What the device is.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.retained.info
+    }
+
+    /// Free and total bytes of device memory.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn memory_bytes(&self) -> Result<(u64, u64), CudaError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: needed to ask for sizes; the driver writes two usize.
+        let result = unsafe { (self.table().memory_info)(&raw mut free, &raw mut total) };
+        self.table().check("cuMemGetInfo", result)?;
+        Ok((free as u64, total as u64))
+    }
+
+    pub(crate) fn table(&self) -> &'static Table {
+        self.retained.table
+    }
+}

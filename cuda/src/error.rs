@@ -1,0 +1,133 @@
+//! What the driver refuses, in sentences.
+
+/// Why a CUDA device cannot be used, or can be used no longer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// No library of that name.
+    #[error(
+        "This machine has no CUDA driver (libcuda.so.1 was not found): install NVIDIA's driver, version 525 or later, or run with --device none."
+    )]
+    NoDriver,
+    /// A library that lacks a function.
+    #[error(
+        "The CUDA driver has no function {function}: it is too old or incomplete. Install NVIDIA's driver, version 525 or later, or run with --device none."
+    )]
+    Incomplete {
+        /// Name of the function.
+        function: &'static str,
+    },
+    /// A driver from before CUDA 12.0.
+    #[error(
+        "The CUDA driver supports CUDA {major}.{minor} and version 12.0 is needed: install NVIDIA's driver, version 525 or later, or run with --device none."
+    )]
+    TooOld {
+        /// Of the CUDA version.
+        major: u32,
+        /// Of the CUDA version.
+        minor: u32,
+    },
+    /// A driver without a device.
+    #[error(
+        "The CUDA driver finds no device: look at nvidia-smi and at CUDA_VISIBLE_DEVICES, or run with --device none."
+    )]
+    NoDevice,
+    /// A number beyond the last device.
+    #[error(
+        "There is no CUDA device {index}: this machine has {count}, counted from 0; write for example --device cuda:0."
+    )]
+    WrongIndex {
+        /// What was asked for.
+        index: u32,
+        /// Devices of the machine.
+        count: u32,
+    },
+    /// A device from before compute capability 8.0.
+    #[error(
+        "CUDA device {index} ({name}) has compute capability {major}.{minor} and 8.0 is needed (Ampere or later): run with --device none."
+    )]
+    OldDevice {
+        /// Its number.
+        index: u32,
+        /// Its name.
+        name: String,
+        /// Of its compute capability.
+        major: u32,
+        /// Of its compute capability.
+        minor: u32,
+    },
+    /// Other programs hold what the plan needs.
+    #[error(
+        "CUDA device {index} has {free_bytes} of {total_bytes} bytes free and the plan needs {needed_bytes}: end what else uses the device, or lower --vram to at most {free_bytes}."
+    )]
+    Full {
+        /// Number of the device.
+        index: u32,
+        /// Bytes the run asks for.
+        needed_bytes: u64,
+        /// Bytes nobody has.
+        free_bytes: u64,
+        /// Bytes of the device.
+        total_bytes: u64,
+    },
+    /// The compiled kernels and this build do not belong together.
+    #[error(
+        "The device code has no kernel {kernel}: the binary was built from a mixed tree; build it anew."
+    )]
+    NoKernel {
+        /// Its name.
+        kernel: String,
+    },
+    /// Any other refusal.
+    #[error("The CUDA driver refused {call}: {name} ({code}), {meaning}.")]
+    Call {
+        /// The driver's function.
+        call: &'static str,
+        /// Its result.
+        code: u32,
+        /// The driver's name for it.
+        name: String,
+        /// What it means for the run.
+        meaning: &'static str,
+    },
+}
+
+/// Result codes that are told apart; the rest have the driver's name only.
+pub(crate) mod code {
+    pub(crate) const SUCCESS: u32 = 0;
+    pub(crate) const OUT_OF_MEMORY: u32 = 2;
+    pub(crate) const NO_DEVICE: u32 = 100;
+    pub(crate) const NOT_READY: u32 = 600;
+}
+
+impl CudaError {
+    /// The error of a call, once `name` has been asked of the driver.
+    pub(crate) fn of(call: &'static str, code: u32, name: Option<&str>) -> CudaError {
+        let name = name.unwrap_or("an error this build has no name for").to_owned();
+        CudaError::Call { call, code, name, meaning: meaning(code) }
+    }
+
+    /// Whether the driver could not give device memory.
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, CudaError::Call { code: code::OUT_OF_MEMORY, .. })
+    }
+}
+
+fn meaning(code: u32) -> &'static str {
+    match code {
+        1 => "a defect in Tandem, please report it",
+        2 => "the device or the system ran out of memory, perhaps to another program",
+        46 => "the device is used exclusively by another process",
+        100 => "no device is visible",
+        200 | 218 | 222 => "the driver cannot use the device code of this build",
+        201 => "the context is no longer valid",
+        214 | 226 => "a memory error that the hardware could not correct",
+        304 | 999 => "the operating system or the driver failed, look at dmesg",
+        700 => "a kernel touched memory that is not its own",
+        702 => "a kernel ran longer than the system allows",
+        712 => "the host memory is pinned already",
+        715..=719 => "a kernel failed",
+        800 => "the system forbids it here, as some containers do",
+        801 => "this device or system does not support it",
+        _ => "the run cannot go on",
+    }
+}

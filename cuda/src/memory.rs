@@ -1,0 +1,229 @@
+//! Device memory, and host memory that the device reaches.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use cudarc::driver::sys;
+
+use crate::context::Context;
+use crate::error::CudaError;
+
+/// A device address. Never dereferenced on the host, meaningful in one process only.
+pub type Address = u64;
+
+/// Device memory in words that another process can open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IpcHandle(pub [u8; 64]);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Allocated,
+    Opened,
+}
+
+/// One piece of device memory, allocated here or by another process.
+#[derive(Debug)]
+pub struct Arena {
+    context: Context,
+    base: Address,
+    size_bytes: u64,
+    origin: Origin,
+}
+
+/// CUDA wants a flag that lets it enable access between devices; without it opening fails.
+const IPC_LAZY_PEER_ACCESS: u32 = 1;
+
+impl Arena {
+    /// Allocates device memory.
+    ///
+    /// # Errors
+    /// [`CudaError::Full`] where the device has too little left.
+    pub fn allocate(context: &Context, size_bytes: u64) -> Result<Arena, CudaError> {
+        let index = context.info().index;
+        let (free_bytes, total_bytes) = context.memory_bytes()?;
+        let full = CudaError::Full { index, needed_bytes: size_bytes, free_bytes, total_bytes };
+        if size_bytes > free_bytes {
+            return Err(full);
+        }
+        let mut base = 0;
+        // SAFETY: needed to allocate; the driver writes one address.
+        let result = unsafe { (context.table().allocate)(&raw mut base, size_bytes as usize) };
+        match context.table().check("cuMemAlloc", result) {
+            Ok(()) => {}
+            Err(error) if error.is_out_of_memory() => return Err(full),
+            Err(error) => return Err(error),
+        }
+        Ok(Arena { context: context.clone(), base, size_bytes, origin: Origin::Allocated })
+    }
+
+    /// Opens what another process exported; it must keep it for as long.
+    ///
+    /// # Errors
+    /// The driver's refusal, as in containers without a common process namespace.
+    pub fn open(context: &Context, handle: IpcHandle, size_bytes: u64) -> Result<Arena, CudaError> {
+        let mut base = 0;
+        let handle = sys::CUipcMemHandle { reserved: handle.0.map(u8::cast_signed) };
+        // SAFETY: needed to open the memory; the driver writes one address and copies the handle.
+        let result =
+            unsafe { (context.table().ipc_open)(&raw mut base, handle, IPC_LAZY_PEER_ACCESS) };
+        context.table().check("cuIpcOpenMemHandle", result)?;
+        Ok(Arena { context: context.clone(), base, size_bytes, origin: Origin::Opened })
+    }
+
+    /// A handle for another process on the same device.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn export(&self) -> Result<IpcHandle, CudaError> {
+        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: needed to export the memory; the driver writes one handle.
+        let result = unsafe { (self.context.table().ipc_export)(&raw mut handle, self.base) };
+        self.context.table().check("cuIpcGetMemHandle", result)?;
+        Ok(IpcHandle(handle.reserved.map(i8::cast_unsigned)))
+    }
+
+    /// First address.
+    pub fn base(&self) -> Address {
+        self.base
+    }
+
+    /// Size, bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        let table = self.context.table();
+        // SAFETY: needed to give the memory back; it is ours, and whoever launches work on it keeps
+        // it until the work is done. The driver refuses only after a failure that has been reported.
+        let _ = unsafe {
+            match self.origin {
+                Origin::Allocated => (table.free)(self.base),
+                Origin::Opened => (table.ipc_close)(self.base),
+            }
+        };
+    }
+}
+
+/// Pinned host memory of the driver's making, all zero.
+#[derive(Debug)]
+pub struct PinnedBuffer {
+    context: Context,
+    base: NonNull<u8>,
+    size_bytes: usize,
+}
+
+// SAFETY: needed because of the raw pointer. The memory belongs to the process, and access through
+// a shared buffer is by copies whose contract excludes races.
+unsafe impl Send for PinnedBuffer {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for PinnedBuffer {}
+
+/// Valid in every context of the process.
+const PORTABLE: u32 = 1;
+
+impl PinnedBuffer {
+    /// Allocates `size_bytes`, at least one page.
+    ///
+    /// # Errors
+    /// The system or the driver has no more.
+    pub fn allocate(context: &Context, size_bytes: usize) -> Result<PinnedBuffer, CudaError> {
+        let size_bytes = size_bytes.max(4096);
+        let mut base = std::ptr::null_mut();
+        // SAFETY: needed to allocate; the driver writes one pointer.
+        let result =
+            unsafe { (context.table().host_allocate)(&raw mut base, size_bytes, PORTABLE) };
+        context.table().check("cuMemHostAlloc", result)?;
+        let Some(base) = NonNull::new(base.cast::<u8>()) else {
+            return Err(CudaError::of("cuMemHostAlloc", crate::error::code::OUT_OF_MEMORY, None));
+        };
+        // SAFETY: needed to begin with known bytes; the driver gave so many, to nobody else.
+        unsafe { base.write_bytes(0, size_bytes) };
+        Ok(PinnedBuffer { context: context.clone(), base, size_bytes })
+    }
+
+    /// First byte; aligned to a page.
+    pub fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Size, bytes.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+}
+
+impl Drop for PinnedBuffer {
+    fn drop(&mut self) {
+        // SAFETY: needed to give the memory back; it is ours, and no copy outlives its stream.
+        let _ = unsafe { (self.context.table().host_free)(self.base.as_ptr().cast()) };
+    }
+}
+
+/// Host memory that was mapped by somebody else and is pinned for as long as this lives.
+#[derive(Debug)]
+pub struct RegisteredHost {
+    context: Context,
+    base: *mut c_void,
+}
+
+// SAFETY: needed because of the raw pointer, which is only ever handed back to the driver.
+unsafe impl Send for RegisteredHost {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for RegisteredHost {}
+
+const REGISTER_DEVICEMAP: u32 = 2;
+const REGISTER_READ_ONLY: u32 = 8;
+
+impl RegisteredHost {
+    /// Pins `size_bytes` from `base`, a page boundary, and maps them for the device.
+    ///
+    /// # Errors
+    /// The driver's refusal: too little memory that may be locked, or pinned already.
+    ///
+    /// # Safety
+    /// The range is mapped and stays so for as long as this lives.
+    pub unsafe fn new(
+        context: &Context,
+        base: *mut u8,
+        size_bytes: usize,
+        writable: bool,
+    ) -> Result<RegisteredHost, CudaError> {
+        let base = base.cast::<c_void>();
+        let register = |flags| {
+            // SAFETY: needed to pin; the caller vouches for the range.
+            let result = unsafe { (context.table().host_register)(base, size_bytes, flags) };
+            context.table().check("cuMemHostRegister", result)
+        };
+        let flags = PORTABLE | REGISTER_DEVICEMAP;
+        if writable {
+            register(flags)?;
+        } else {
+            // Not every system can pin memory that it may not write; such a one says so, and a
+            // mapping that only we read is then pinned as far as it goes by the plain call.
+            register(flags | REGISTER_READ_ONLY).or_else(|_| register(flags))?;
+        }
+        Ok(RegisteredHost { context: context.clone(), base })
+    }
+
+    /// Where the device finds the first byte.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn address(&self) -> Result<Address, CudaError> {
+        let mut address = 0;
+        // SAFETY: needed to ask for the address; the driver writes one.
+        let result = unsafe { (self.context.table().host_address)(&raw mut address, self.base, 0) };
+        self.context.table().check("cuMemHostGetDevicePointer", result)?;
+        Ok(address)
+    }
+}
+
+impl Drop for RegisteredHost {
+    fn drop(&mut self) {
+        // SAFETY: needed to unpin what `new` pinned; the range is still mapped (contract of `new`).
+        let _ = unsafe { (self.context.table().host_unregister)(self.base) };
+    }
+}

@@ -1,0 +1,146 @@
+//! Device code and its kernels.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::stream::Stream;
+
+/// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`
+const STATIC_SHARED_BYTES: u32 = 1;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+const DYNAMIC_SHARED_BYTES_MAX: u32 = 8;
+/// `CUDA_ERROR_NOT_FOUND`
+const NOT_FOUND: u32 = 500;
+
+/// Loaded device code.
+#[derive(Debug)]
+pub struct Module {
+    context: Context,
+    module: sys::CUmodule,
+}
+
+// SAFETY: needed because the module is a pointer. The driver's functions may be called from any
+// thread.
+unsafe impl Send for Module {}
+// SAFETY: as for `Send`; a module does not change.
+unsafe impl Sync for Module {}
+
+impl Module {
+    /// Lets the driver compile PTX for the device, which it keeps on disk for the next time.
+    ///
+    /// # Errors
+    /// PTX that this driver does not take.
+    pub fn load(context: &Context, ptx: &str) -> Result<Arc<Module>, CudaError> {
+        let image = CString::new(ptx)
+            .map_err(|_| CudaError::of("cuModuleLoadData", 200, Some("PTX with a zero in it")))?;
+        let mut module = std::ptr::null_mut();
+        // SAFETY: needed to load; the image ends with zero and is read during the call only.
+        let result =
+            unsafe { (context.table().module_load)(&raw mut module, image.as_ptr().cast()) };
+        context.table().check("cuModuleLoadData", result)?;
+        Ok(Arc::new(Module { context: context.clone(), module }))
+    }
+
+    /// A kernel by name, allowed to use as much shared memory as the device has for a block.
+    ///
+    /// # Errors
+    /// [`CudaError::NoKernel`], or the driver's refusal.
+    pub fn kernel(self: &Arc<Module>, name: &str) -> Result<Kernel, CudaError> {
+        let table = self.context.table();
+        let missing = || CudaError::NoKernel { kernel: name.to_owned() };
+        let text = CString::new(name).map_err(|_| missing())?;
+        let mut function = std::ptr::null_mut();
+        // SAFETY: needed to find the kernel; the name ends with zero, the driver writes a pointer.
+        let result =
+            unsafe { (table.module_function)(&raw mut function, self.module, text.as_ptr()) };
+        if result == NOT_FOUND {
+            return Err(missing());
+        }
+        table.check("cuModuleGetFunction", result)?;
+        let mut fixed = 0;
+        // SAFETY: needed to ask for its static shared memory; the driver writes one integer.
+        let result =
+            unsafe { (table.function_attribute)(&raw mut fixed, STATIC_SHARED_BYTES, function) };
+        table.check("cuFuncGetAttribute", result)?;
+        let most = self.context.info().shared_bytes_per_block.cast_signed();
+        let most = most.saturating_sub(fixed).max(0);
+        // SAFETY: needed to allow more than 48 KiB; the function is alive with its module.
+        let result =
+            unsafe { (table.set_function_attribute)(function, DYNAMIC_SHARED_BYTES_MAX, most) };
+        table.check("cuFuncSetAttribute", result)?;
+        Ok(Kernel { module: Arc::clone(self), function })
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: needed to give the code back; kernels hold the module, and launches are done
+        // before their stream goes.
+        let _ = unsafe { (self.context.table().module_unload)(self.module) };
+    }
+}
+
+/// The dimensions of a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Launch {
+    /// Blocks.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub block: [u32; 3],
+    /// Dynamic shared memory of a block.
+    pub shared_bytes: u32,
+}
+
+/// A kernel of a module.
+#[derive(Debug)]
+pub struct Kernel {
+    module: Arc<Module>,
+    function: sys::CUfunction,
+}
+
+// SAFETY: needed because the function is a pointer; see `Module`.
+unsafe impl Send for Kernel {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    /// Enqueues a launch. The parameters are copied before it returns.
+    ///
+    /// # Errors
+    /// The driver's refusal, or an earlier failure on the device.
+    ///
+    /// # Safety
+    /// `parameters` points to one value for each parameter of the kernel, of its type; device
+    /// ranges among them stay valid, and are touched by nobody in conflict, until the stream has
+    /// got past the launch.
+    pub unsafe fn launch(
+        &self,
+        stream: &Stream,
+        launch: Launch,
+        parameters: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let table = self.module.context.table();
+        let Launch { grid, block, shared_bytes } = launch;
+        // SAFETY: needed to launch; the caller vouches for the parameters, function and stream live.
+        let result = unsafe {
+            (table.launch)(
+                self.function,
+                grid[0],
+                grid[1],
+                grid[2],
+                block[0],
+                block[1],
+                block[2],
+                shared_bytes,
+                stream.stream,
+                parameters.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        table.check("cuLaunchKernel", result)
+    }
+}

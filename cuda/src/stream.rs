@@ -1,0 +1,219 @@
+//! Streams, the copies on them, and events.
+
+use cudarc::driver::sys;
+
+use crate::context::Context;
+use crate::error::{CudaError, code};
+use crate::memory::Address;
+
+/// Does not order itself against the default stream, which nothing here uses.
+const NON_BLOCKING: u32 = 1;
+/// Waits until `word - value` is not negative, as timelines compare.
+const WAIT_GEQ: u32 = 0;
+
+/// An in-order queue of the device.
+#[derive(Debug)]
+pub struct Stream {
+    context: Context,
+    pub(crate) stream: sys::CUstream,
+}
+
+// SAFETY: needed because the stream is a pointer. The driver's functions may be called from any
+// thread.
+unsafe impl Send for Stream {}
+// SAFETY: as for `Send`; calls on one stream from several threads are ordered by the driver.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream of the context.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn new(context: &Context) -> Result<Stream, CudaError> {
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: needed to make a stream; the driver writes one pointer.
+        let result = unsafe { (context.table().stream_create)(&raw mut stream, NON_BLOCKING) };
+        context.table().check("cuStreamCreate", result)?;
+        Ok(Stream { context: context.clone(), stream })
+    }
+
+    /// Its context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Copies host memory to the device.
+    ///
+    /// # Errors
+    /// The driver's refusal, or an earlier failure on the device.
+    ///
+    /// # Safety
+    /// Until the stream has got past the copy, both ranges stay mapped and nobody writes the source
+    /// or touches the target.
+    pub unsafe fn copy_to_device(
+        &self,
+        to: Address,
+        from: *const u8,
+        size_bytes: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: needed to enqueue the copy; the caller vouches for both ranges.
+        let result = unsafe {
+            (self.context.table().copy_to_device)(to, from.cast(), size_bytes, self.stream)
+        };
+        self.context.table().check("cuMemcpyHtoDAsync", result)
+    }
+
+    /// Copies device memory to the host.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_to_device`].
+    ///
+    /// # Safety
+    /// As [`Stream::copy_to_device`].
+    pub unsafe fn copy_to_host(
+        &self,
+        to: *mut u8,
+        from: Address,
+        size_bytes: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: needed to enqueue the copy; the caller vouches for both ranges.
+        let result = unsafe {
+            (self.context.table().copy_to_host)(to.cast(), from, size_bytes, self.stream)
+        };
+        self.context.table().check("cuMemcpyDtoHAsync", result)
+    }
+
+    /// Copies within the device.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_to_device`].
+    ///
+    /// # Safety
+    /// As [`Stream::copy_to_device`]; the ranges do not overlap.
+    pub unsafe fn copy_on_device(
+        &self,
+        to: Address,
+        from: Address,
+        size_bytes: usize,
+    ) -> Result<(), CudaError> {
+        // SAFETY: needed to enqueue the copy; the caller vouches for both ranges.
+        let result =
+            unsafe { (self.context.table().copy_on_device)(to, from, size_bytes, self.stream) };
+        self.context.table().check("cuMemcpyDtoDAsync", result)
+    }
+
+    /// Fills device memory with one byte.
+    ///
+    /// # Errors
+    /// As [`Stream::copy_to_device`].
+    ///
+    /// # Safety
+    /// The range is device memory, and nobody else touches it until the stream has got past this.
+    pub unsafe fn fill(&self, to: Address, byte: u8, size_bytes: usize) -> Result<(), CudaError> {
+        // SAFETY: needed to enqueue the filling; the caller vouches for the range.
+        let result = unsafe { (self.context.table().fill)(to, byte, size_bytes, self.stream) };
+        self.context.table().check("cuMemsetD8Async", result)
+    }
+
+    /// Lets the stream wait until the u32 at `word` has reached `value`, by signed difference.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    ///
+    /// # Safety
+    /// `word` is the device address of registered host memory that outlives the wait.
+    pub unsafe fn wait_value(&self, word: Address, value: u32) -> Result<(), CudaError> {
+        // SAFETY: needed to enqueue the wait; the caller vouches for the word.
+        let result =
+            unsafe { (self.context.table().stream_wait_value)(self.stream, word, value, WAIT_GEQ) };
+        self.context.table().check("cuStreamWaitValue32", result)
+    }
+
+    /// Blocks until all work of the stream is done: for loading and for tests, where nothing can
+    /// end the wait early.
+    ///
+    /// # Errors
+    /// What failed on the device meanwhile.
+    pub fn synchronize(&self) -> Result<(), CudaError> {
+        // SAFETY: needed to wait; the stream is ours.
+        let result = unsafe { (self.context.table().stream_synchronize)(self.stream) };
+        self.context.table().check("cuStreamSynchronize", result)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: needed to give the stream back; the driver lets queued work finish.
+        let _ = unsafe { (self.context.table().stream_destroy)(self.stream) };
+    }
+}
+
+/// A point in a stream, with the time at which the device passed it.
+#[derive(Debug)]
+pub struct Event {
+    context: Context,
+    event: sys::CUevent,
+}
+
+// SAFETY: needed because the event is a pointer. The driver's functions may be called from any
+// thread.
+unsafe impl Send for Event {}
+// SAFETY: as for `Send`; calls on one event from several threads are ordered by the driver.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event with a time.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn new(context: &Context) -> Result<Event, CudaError> {
+        let mut event = std::ptr::null_mut();
+        // SAFETY: needed to make an event; the driver writes one pointer.
+        let result = unsafe { (context.table().event_create)(&raw mut event, 0) };
+        context.table().check("cuEventCreate", result)?;
+        Ok(Event { context: context.clone(), event })
+    }
+
+    /// Marks the present end of the stream.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
+        // SAFETY: needed to enqueue the mark; event and stream are alive.
+        let result = unsafe { (self.context.table().event_record)(self.event, stream.stream) };
+        self.context.table().check("cuEventRecord", result)
+    }
+
+    /// Whether the stream has passed the last mark.
+    ///
+    /// # Errors
+    /// What failed on the device meanwhile.
+    pub fn is_done(&self) -> Result<bool, CudaError> {
+        // SAFETY: needed to ask; the event is alive.
+        match unsafe { (self.context.table().event_query)(self.event) } {
+            code::NOT_READY => Ok(false),
+            result => self.context.table().check("cuEventQuery", result).map(|()| true),
+        }
+    }
+
+    /// Time from `earlier` to this event, both done, nanoseconds.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn elapsed_ns(&self, earlier: &Event) -> Result<u64, CudaError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: needed to ask for the time; the driver writes one f32, both events are alive.
+        let result = unsafe {
+            (self.context.table().event_elapsed)(&raw mut milliseconds, earlier.event, self.event)
+        };
+        self.context.table().check("cuEventElapsedTime", result)?;
+        Ok((f64::from(milliseconds.max(0.0)) * 1e6) as u64)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: needed to give the event back; the driver keeps it while it is in use.
+        let _ = unsafe { (self.context.table().event_destroy)(self.event) };
+    }
+}
