@@ -13,7 +13,6 @@ mod attribute {
     pub(super) const MULTIPROCESSORS: u32 = 16;
     pub(super) const CAPABILITY_MAJOR: u32 = 75;
     pub(super) const CAPABILITY_MINOR: u32 = 76;
-    pub(super) const SHARED_BYTES_PER_BLOCK: u32 = 97;
 }
 
 /// Oldest compute capability with bf16 matrix instructions and asynchronous copies.
@@ -32,8 +31,6 @@ pub struct DeviceInfo {
     /// Domain, bus, device and function, as `lspci` writes them.
     pub bus: String,
     pub multiprocessors: u32,
-    /// Most dynamic shared memory that a block may ask for.
-    pub shared_bytes_per_block: u32,
 }
 
 impl Driver {
@@ -55,7 +52,6 @@ impl Driver {
             total_bytes: total_bytes as u64,
             bus: self.text("cuDeviceGetPCIBusId", self.table.device_bus, device)?,
             multiprocessors: asked(attribute::MULTIPROCESSORS)?,
-            shared_bytes_per_block: asked(attribute::SHARED_BYTES_PER_BLOCK)?,
         })
     }
 

@@ -77,8 +77,6 @@ table! {
     module_load = "cuModuleLoadData"(*mut sys::CUmodule, *const c_void);
     module_unload = "cuModuleUnload"(sys::CUmodule);
     module_function = "cuModuleGetFunction"(*mut sys::CUfunction, sys::CUmodule, *const c_char);
-    function_attribute = "cuFuncGetAttribute"(*mut c_int, c_uint, sys::CUfunction);
-    set_function_attribute = "cuFuncSetAttribute"(sys::CUfunction, c_uint, c_int);
     launch = "cuLaunchKernel"(
         sys::CUfunction, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, sys::CUstream,
         *mut *mut c_void, *mut *mut c_void

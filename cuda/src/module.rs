@@ -9,10 +9,6 @@ use crate::context::Context;
 use crate::error::CudaError;
 use crate::stream::Stream;
 
-/// `CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES`
-const STATIC_SHARED_BYTES: u32 = 1;
-/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
-const DYNAMIC_SHARED_BYTES_MAX: u32 = 8;
 /// `CUDA_ERROR_NOT_FOUND`
 const NOT_FOUND: u32 = 500;
 
@@ -45,7 +41,7 @@ impl Module {
         Ok(Arc::new(Module { context: context.clone(), module }))
     }
 
-    /// A kernel by name, allowed to use as much shared memory as the device has for a block.
+    /// A kernel by name. A block of it gets up to 48 KiB of shared memory.
     ///
     /// # Errors
     /// [`CudaError::NoKernel`], or the driver's refusal.
@@ -61,17 +57,6 @@ impl Module {
             return Err(missing());
         }
         table.check("cuModuleGetFunction", result)?;
-        let mut fixed = 0;
-        // SAFETY: needed to ask for its static shared memory; the driver writes one integer.
-        let result =
-            unsafe { (table.function_attribute)(&raw mut fixed, STATIC_SHARED_BYTES, function) };
-        table.check("cuFuncGetAttribute", result)?;
-        let most = self.context.info().shared_bytes_per_block.cast_signed();
-        let most = most.saturating_sub(fixed).max(0);
-        // SAFETY: needed to allow more than 48 KiB; the function is alive with its module.
-        let result =
-            unsafe { (table.set_function_attribute)(function, DYNAMIC_SHARED_BYTES_MAX, most) };
-        table.check("cuFuncSetAttribute", result)?;
         Ok(Kernel { module: Arc::clone(self), function })
     }
 }

@@ -1,0 +1,109 @@
+//! Modules and launches.
+
+use std::ffi::{CStr, c_char, c_uint, c_void};
+
+use super::{put, result};
+use crate::ptx::{PtxError, entries};
+use crate::state::{code, enter_device};
+use crate::streams::{Launch, Work};
+
+/// What a block gets without asking for more, which no kernel of ours does.
+const SHARED_BYTES_MAX: u32 = 48 << 10;
+const BLOCK_THREADS_MAX: u64 = 1024;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleLoadData(module: *mut usize, image: *const c_char) -> u32 {
+    result(enter_device("cuModuleLoadData").and_then(|mut state| {
+        if image.is_null() {
+            return Err(code::INVALID_VALUE);
+        }
+        // SAFETY: needed to read the image; PTX ends with zero, as documented.
+        let text = unsafe { CStr::from_ptr(image) }.to_str().map_err(|_| code::INVALID_PTX)?;
+        let found = entries(text).map_err(|error| match error {
+            PtxError::Invalid => code::INVALID_PTX,
+            PtxError::Version => code::UNSUPPORTED_PTX,
+        })?;
+        let first = state.functions.len();
+        state.functions.extend(found);
+        let range = first..state.functions.len();
+        state.modules.push(range);
+        // SAFETY: the caller's pointer, as documented.
+        unsafe { put(module, state.modules.len()) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleUnload(module: usize) -> u32 {
+    result(enter_device("cuModuleUnload").and_then(|state| match state.modules.len() {
+        count if (1..=count).contains(&module) => Ok(()),
+        _ => Err(code::INVALID_HANDLE),
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuModuleGetFunction(
+    function: *mut usize,
+    module: usize,
+    name: *const c_char,
+) -> u32 {
+    result(enter_device("cuModuleGetFunction").and_then(|state| {
+        let range = state.modules.get(module.wrapping_sub(1)).ok_or(code::INVALID_HANDLE)?.clone();
+        // SAFETY: needed to read the name, which ends with zero, as documented.
+        let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+        let place = range
+            .into_iter()
+            .find(|index| state.functions[*index].name.as_bytes() == name)
+            .ok_or(code::NOT_FOUND)?;
+        // SAFETY: the caller's pointer, as documented.
+        unsafe { put(function, place + 1) }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuLaunchKernel(
+    handle: usize,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared_bytes: c_uint,
+    stream: usize,
+    parameters: *mut *mut c_void,
+    _extra: *mut *mut c_void,
+) -> u32 {
+    let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
+    result(enter_device("cuLaunchKernel").and_then(|mut state| {
+        let entry = state.functions.get(handle.wrapping_sub(1)).ok_or(code::INVALID_HANDLE)?;
+        let entry = entry.clone();
+        let threads: u64 = block.iter().map(|count| u64::from(*count)).product();
+        let fits = !grid.contains(&0)
+            && grid_y < 1 << 16
+            && grid_z < 1 << 16
+            && (1..=BLOCK_THREADS_MAX).contains(&threads)
+            && block_z <= 64
+            && shared_bytes <= SHARED_BYTES_MAX;
+        if !fits || (parameters.is_null() && !entry.parameters.is_empty()) {
+            return Err(code::INVALID_VALUE);
+        }
+        let sizes = entry.parameters.iter().enumerate();
+        let parameters = sizes
+            .map(|(index, size_bytes)| {
+                let mut words = vec![0u64; size_bytes.div_ceil(8)];
+                // SAFETY: needed to take the parameters before the call returns. There is a pointer
+                // for each, to a value of its size, as documented.
+                unsafe {
+                    let from = parameters.add(index).read().cast::<u8>();
+                    std::ptr::copy_nonoverlapping(from, words.as_mut_ptr().cast(), *size_bytes);
+                }
+                words
+            })
+            .collect();
+        let launch = Launch { name: entry.name, grid, block, shared_bytes, parameters };
+        match state.streams.push(stream, Work::Launch(launch)) {
+            true => Ok(()),
+            false => Err(code::INVALID_HANDLE),
+        }
+    }))
+}

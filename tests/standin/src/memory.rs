@@ -1,0 +1,143 @@
+//! Ranges that copies and kernels may touch: device memory in memfds, pinned and registered host
+//! memory.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// Beyond it memory begins with zeros: garbage is for finding what was never written, and tests
+/// that look for it are small.
+const GARBAGE_BYTES_MAX: usize = 256 << 20;
+/// A NaN in every float format.
+const GARBAGE: u8 = 0xff;
+/// Begins a handle.
+const MAGIC: u64 = 0x5354_414e_4449_4e31;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Device,
+    /// Device memory of another process.
+    Opened,
+    /// Allocated by the driver.
+    Pinned,
+    /// Mapped by the program.
+    Registered,
+}
+
+#[derive(Debug)]
+struct Range {
+    kind: Kind,
+    size_bytes: usize,
+    /// Keeps a device allocation's file, which its handle names.
+    fd: Option<OwnedFd>,
+}
+
+/// All ranges by first address.
+#[derive(Debug, Default)]
+pub(crate) struct Ranges {
+    ranges: BTreeMap<usize, Range>,
+}
+
+impl Ranges {
+    /// Bytes of device memory in use by this process.
+    pub(crate) fn device_bytes(&self) -> usize {
+        let device = self.ranges.values().filter(|range| range.kind == Kind::Device);
+        device.map(|range| range.size_bytes).sum()
+    }
+
+    /// The kind of the range that holds all of `address..address + size_bytes`.
+    pub(crate) fn kind(&self, address: usize, size_bytes: usize) -> Option<Kind> {
+        let (first, range) = self.ranges.range(..=address).next_back()?;
+        let end = address.checked_add(size_bytes)?;
+        (end <= first + range.size_bytes).then_some(range.kind)
+    }
+
+    /// Whether the device may use the range as its own memory.
+    pub(crate) fn is_device(&self, address: usize, size_bytes: usize) -> bool {
+        matches!(self.kind(address, size_bytes), Some(Kind::Device | Kind::Opened))
+    }
+
+    /// Allocates device or pinned memory.
+    pub(crate) fn allocate(&mut self, kind: Kind, size_bytes: usize) -> Option<usize> {
+        let fd = rustix::fs::memfd_create("standin-cuda", MemfdFlags::CLOEXEC).ok()?;
+        rustix::fs::ftruncate(&fd, size_bytes as u64).ok()?;
+        let base = map(&fd, size_bytes)?;
+        if kind == Kind::Device && size_bytes <= GARBAGE_BYTES_MAX {
+            // SAFETY: needed to fill fresh memory; it was just mapped with this size.
+            unsafe { std::ptr::write_bytes(base as *mut u8, GARBAGE, size_bytes) };
+        }
+        self.ranges.insert(base, Range { kind, size_bytes, fd: Some(fd) });
+        Some(base)
+    }
+
+    /// Remembers host memory that the program mapped; `false` where it is known already.
+    pub(crate) fn register(&mut self, address: usize, size_bytes: usize) -> bool {
+        let range = Range { kind: Kind::Registered, size_bytes, fd: None };
+        if self.kind(address, 1).is_some() {
+            return false;
+        }
+        self.ranges.insert(address, range);
+        true
+    }
+
+    /// Forgets a range that begins at `address` and has this kind.
+    pub(crate) fn release(&mut self, kind: Kind, address: usize) -> bool {
+        if self.ranges.get(&address).is_none_or(|range| range.kind != kind) {
+            return false;
+        }
+        if let Some(range) = self.ranges.remove(&address)
+            && kind != Kind::Registered
+        {
+            // SAFETY: needed to give the memory back; the range was mapped by `map` and nobody
+            // holds a reference to it, only addresses.
+            let _ = unsafe { rustix::mm::munmap(address as *mut _, range.size_bytes) };
+        }
+        true
+    }
+
+    /// The handle of a device allocation: who has it, under which descriptor, how large it is.
+    pub(crate) fn export(&self, address: usize) -> Option<[u8; 64]> {
+        let range = self.ranges.get(&address).filter(|range| range.kind == Kind::Device)?;
+        let fd = range.fd.as_ref()?.as_raw_fd();
+        let mut handle = [0; 64];
+        handle[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        handle[8..12].copy_from_slice(&std::process::id().to_le_bytes());
+        handle[12..16].copy_from_slice(&fd.to_le_bytes());
+        handle[16..24].copy_from_slice(&(range.size_bytes as u64).to_le_bytes());
+        Some(handle)
+    }
+
+    /// Opens another process's allocation.
+    pub(crate) fn open(&mut self, handle: &[u8; 64]) -> Option<usize> {
+        let word =
+            |at: usize| u32::from_le_bytes(handle[at..at + 4].try_into().unwrap_or_default());
+        let (process, number) = (word(8), word(12));
+        if handle[..8] != MAGIC.to_le_bytes() || process == std::process::id() {
+            return None;
+        }
+        let size_bytes = word(16) as usize | (word(20) as usize) << 32;
+        let path = format!("/proc/{process}/fd/{number}");
+        let fd = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let base = map(&fd, size_bytes)?;
+        self.ranges.insert(base, Range { kind: Kind::Opened, size_bytes, fd: None });
+        Some(base)
+    }
+}
+
+fn map(fd: &OwnedFd, size_bytes: usize) -> Option<usize> {
+    // SAFETY: mapping is a foreign call. The address is the kernel's choice, so no mapping is
+    // replaced; the file has this size and nobody shrinks it.
+    let base = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            size_bytes,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::SHARED | MapFlags::NORESERVE,
+            fd,
+            0,
+        )
+    };
+    base.ok().map(|base| base as usize)
+}

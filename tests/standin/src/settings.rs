@@ -1,0 +1,71 @@
+//! What a test sets, from environment variables that are read once.
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+/// One failure: the `nth` call of `function` (from 1) returns `code`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) function: String,
+    pub(crate) nth: u64,
+    pub(crate) code: u32,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// `STANDIN_CUDA_DEVICES`
+    pub(crate) devices: i32,
+    /// `STANDIN_CUDA_VERSION`, as the driver writes it: 12000 is 12.0.
+    pub(crate) version: i32,
+    /// `STANDIN_CUDA_CAPABILITY`: 80 is 8.0.
+    pub(crate) capability: i32,
+    /// `STANDIN_CUDA_MEMORY`, bytes of device memory.
+    pub(crate) memory_bytes: usize,
+    /// `STANDIN_CUDA_SEED` chooses when queued work runs.
+    pub(crate) seed: u64,
+    /// `STANDIN_CUDA_FAIL=function:nth:code`
+    pub(crate) failure: Option<Failure>,
+    /// `STANDIN_CUDA_DROP_WAIT=n`: every n-th wait of a stream for a word is lost.
+    pub(crate) drop_wait: Option<u64>,
+    /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`.
+    pub(crate) log: Option<PathBuf>,
+}
+
+/// The settings of this process.
+pub(crate) fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| Settings {
+        devices: number("STANDIN_CUDA_DEVICES", 1),
+        version: number("STANDIN_CUDA_VERSION", 12000),
+        capability: number("STANDIN_CUDA_CAPABILITY", 80),
+        memory_bytes: number("STANDIN_CUDA_MEMORY", 1 << 30),
+        seed: number("STANDIN_CUDA_SEED", 0),
+        failure: std::env::var("STANDIN_CUDA_FAIL").ok().map(|text| failure(&text)),
+        drop_wait: std::env::var_os("STANDIN_CUDA_DROP_WAIT")
+            .map(|_| number("STANDIN_CUDA_DROP_WAIT", 1)),
+        log: std::env::var_os("STANDIN_CUDA_LOG").map(|path| {
+            let mut path = path;
+            path.push(format!(".{}", std::process::id()));
+            PathBuf::from(path)
+        }),
+    })
+}
+
+fn number<T: std::str::FromStr>(name: &str, default: T) -> T {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Err(_) => default,
+    }
+}
+
+fn failure(text: &str) -> Failure {
+    let wrong = || -> ! { panic!("STANDIN_CUDA_FAIL={text} is not function:nth:code") };
+    let mut parts = text.split(':');
+    let mut part = || parts.next().unwrap_or_else(|| wrong());
+    let (function, nth, code) = (part(), part(), part());
+    Failure {
+        function: function.to_owned(),
+        nth: nth.parse().unwrap_or_else(|_| wrong()),
+        code: code.parse().unwrap_or_else(|_| wrong()),
+    }
+}

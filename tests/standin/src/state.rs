@@ -1,0 +1,135 @@
+//! The driver's state behind one lock, and the gate that every call passes.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::memory::Ranges;
+use crate::ptx::Entry;
+use crate::settings::settings;
+use crate::streams::Streams;
+
+/// Results, as the driver numbers them.
+pub(crate) mod code {
+    pub(crate) const SUCCESS: u32 = 0;
+    pub(crate) const INVALID_VALUE: u32 = 1;
+    pub(crate) const OUT_OF_MEMORY: u32 = 2;
+    pub(crate) const NO_DEVICE: u32 = 100;
+    pub(crate) const INVALID_DEVICE: u32 = 101;
+    pub(crate) const INVALID_PTX: u32 = 218;
+    pub(crate) const UNSUPPORTED_PTX: u32 = 222;
+    pub(crate) const INVALID_CONTEXT: u32 = 201;
+    pub(crate) const INVALID_HANDLE: u32 = 400;
+    pub(crate) const NOT_FOUND: u32 = 500;
+    pub(crate) const NOT_READY: u32 = 600;
+    pub(crate) const ILLEGAL_ADDRESS: u32 = 700;
+    pub(crate) const ALREADY_REGISTERED: u32 = 712;
+    pub(crate) const LAUNCH_FAILED: u32 = 719;
+}
+
+/// Codes after which a real device refuses everything until the process ends.
+const STICKY: [u32; 6] = [214, 700, 702, 715, 716, 719];
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) ranges: Ranges,
+    pub(crate) streams: Streams,
+    /// Kernels by handle; a handle is the index plus one.
+    pub(crate) functions: Vec<Entry>,
+    /// Kernels of each module, as a range of `functions`; a handle is the index plus one.
+    pub(crate) modules: Vec<std::ops::Range<usize>>,
+    calls: HashMap<&'static str, u64>,
+    /// Waits for words so far.
+    pub(crate) waits: u64,
+    sticky: Option<u32>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+thread_local! {
+    static CURRENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Sets whether the calling thread has a context.
+pub(crate) fn set_current(current: bool) {
+    CURRENT.set(current);
+}
+
+/// The lock, held; released and taken again by waits.
+pub(crate) struct Held(MutexGuard<'static, Option<State>>);
+
+impl std::ops::Deref for Held {
+    type Target = State;
+    fn deref(&self) -> &State {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("made by `hold`"))
+    }
+}
+
+impl std::ops::DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut State {
+        self.0.as_mut().unwrap_or_else(|| unreachable!("made by `hold`"))
+    }
+}
+
+pub(crate) fn hold() -> Held {
+    let mut guard = STATE.lock().unwrap_or_else(PoisonError::into_inner);
+    guard.get_or_insert_with(State::default);
+    Held(guard)
+}
+
+impl State {
+    /// Remembers a failure of the device.
+    pub(crate) fn fail(&mut self, code: u32) {
+        if STICKY.contains(&code) {
+            self.sticky.get_or_insert(code);
+        }
+    }
+
+    pub(crate) fn sticky(&self) -> Option<u32> {
+        self.sticky
+    }
+
+    /// One call more of `name`; the code to return instead of doing it, if there is one.
+    fn count(&mut self, name: &'static str) -> Result<(), u32> {
+        let count = self.calls.entry(name).or_default();
+        *count += 1;
+        if let Some(failure) = &settings().failure
+            && failure.function == name
+            && failure.nth == *count
+        {
+            self.fail(failure.code);
+            return Err(failure.code);
+        }
+        Ok(())
+    }
+}
+
+fn log(name: &str) {
+    let Some(path) = &settings().log else { return };
+    let file = std::fs::File::options().create(true).append(true).open(path);
+    // A test that reads the log notices what is missing.
+    let _ = file.and_then(|mut file| file.write_all(format!("{name}\n").as_bytes()));
+}
+
+/// A call that needs no context.
+pub(crate) fn enter(name: &'static str) -> Result<Held, u32> {
+    log(name);
+    let mut state = hold();
+    state.count(name)?;
+    Ok(state)
+}
+
+/// A call on the device: needs a context, fails after a sticky failure, and may find that queued
+/// work has run meanwhile.
+pub(crate) fn enter_device(name: &'static str) -> Result<Held, u32> {
+    let mut state = enter(name)?;
+    if !CURRENT.get() {
+        return Err(code::INVALID_CONTEXT);
+    }
+    state.pass_time();
+    match state.sticky() {
+        Some(code) => Err(code),
+        None => Ok(state),
+    }
+}

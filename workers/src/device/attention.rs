@@ -1,0 +1,112 @@
+//! Attention as launches, over the units of a chunk.
+//!
+//! Fresh K and V come from the values of this step, as everywhere. Beside a 4-bit cache the kernels
+//! take them as the records that the append will store.
+
+use cuda::{Address, CudaError};
+use cuda_kernels::{
+    KeysOrValues, attention_decode, attention_prefill, quantise_kv, scores, softmax,
+    weighted_values,
+};
+use model::ops::{Kv, Op, Value};
+use program::formats::KvFormat;
+use program::ir::{Compute, Phase, Region};
+
+use super::compute::Computing;
+use super::scratch::attention_shape;
+use crate::rows::counts;
+
+impl Computing<'_> {
+    /// Enqueues the operation; returns the bytes of cached K and V that it reads.
+    pub(super) fn attention(&mut self, compute: &Compute) -> Result<u64, CudaError> {
+        let key = (self.phase, compute.at, compute.chunk);
+        let (units, cached) = self.uploads.units(self.device, self.stream, self.table, key)?;
+        if units.count == 0 {
+            return Ok(0);
+        }
+        let (_, rows) = counts(self.table, self.phase, compute.at);
+        let (shape, dtype) = (attention_shape(self.plan), self.plan.shape.dtype);
+        let q = |region| self.rows(region, Value::Query, rows);
+        match compute.op {
+            Op::Scores => {
+                let q = q(compute.inputs[0]);
+                let k = self.keys_or_values(compute, Kv::K, compute.inputs[1], rows)?;
+                let out = self.scores_range(compute, self.whole_output(compute));
+                self.launch(scores(dtype, &shape, &units, q, k, out))?;
+            }
+            Op::Softmax => {
+                let from = self.scores_range(compute, compute.inputs[0]);
+                let to = self.scores_range(compute, self.whole_output(compute));
+                self.launch(softmax(&shape, &units, from, to))?;
+            }
+            Op::Wv => {
+                let probabilities = self.scores_range(compute, compute.inputs[0]);
+                let v = self.keys_or_values(compute, Kv::V, compute.inputs[1], rows)?;
+                let out = self.output(compute, rows);
+                self.launch(weighted_values(dtype, &shape, &units, probabilities, v, out))?;
+            }
+            _ => {
+                let q = q(compute.inputs[0]);
+                let k = self.keys_or_values(compute, Kv::K, compute.inputs[1], rows)?;
+                let v = self.keys_or_values(compute, Kv::V, compute.inputs[2], rows)?;
+                let out = self.output(compute, rows);
+                if self.phase == Phase::Prefill {
+                    self.launch(attention_prefill(dtype, &shape, &units, q, k, v, out))?;
+                } else {
+                    let scratch = self.device.scratch_address(self.device.scratch().attention);
+                    let [parts, whole] =
+                        attention_decode(dtype, &shape, &units, q, k, v, out, scratch);
+                    self.launch(parts)?;
+                    self.launch(whole)?;
+                }
+            }
+        }
+        let position_bytes = self.plan.map.kv_format.position_bytes(self.plan.config.head_dim, dtype);
+        Ok(cached * (position_bytes * compute.op.caches().len()) as u64)
+    }
+
+    /// Fresh rows and cache of K or of V; no cache in prefill, where nothing is cached.
+    fn keys_or_values(
+        &self,
+        compute: &Compute,
+        kv: Kv,
+        fresh: Region,
+        rows: usize,
+    ) -> Result<KeysOrValues, CudaError> {
+        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
+        let place = compute.op.caches().iter().position(|other| *other == kv);
+        let cache = match place.and_then(|place| compute.caches.get(place)) {
+            Some(region) => {
+                let places = self.device.places();
+                places.address(region.buffer, 0, places.size_bytes(region.buffer))
+            }
+            None => 0,
+        };
+        let (value, index) = match kv {
+            Kv::K => (Value::Key, 0),
+            Kv::V => (Value::Value, 1),
+        };
+        let fresh = self.rows(fresh, value, rows);
+        if self.plan.map.kv_format == KvFormat::Plain {
+            return Ok(KeysOrValues::Plain { fresh, cache });
+        }
+        let records = self.device.scratch_address(self.device.scratch().fresh[index]);
+        let shape = ((rows * config.num_kv_heads) as u32, config.head_dim as u32);
+        self.launch(quantise_kv(dtype, shape, fresh, records))?;
+        Ok(KeysOrValues::Four { fresh: records, cache })
+    }
+
+    fn whole_output(&self, compute: &Compute) -> Region {
+        let Some(region) = compute.output else { panic!("{:?} writes no value", compute.op) };
+        region
+    }
+
+    /// Address from which the chunk's scores offsets count.
+    fn scores_range(&self, compute: &Compute, region: Region) -> Address {
+        assert!(self.phase == Phase::Decode, "prefill has the fused form only");
+        let units = self.table.chunk_units(usize::from(compute.at.batch), compute.chunk);
+        let stride_bytes = self.table.scores_stride() * size_of::<f32>();
+        let (first, size_bytes) = (units.start * stride_bytes, units.len() * stride_bytes);
+        self.device.places().address(region.buffer, first, size_bytes)
+    }
+}

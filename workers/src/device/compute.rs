@@ -1,0 +1,157 @@
+//! One operation of the model's table as launches.
+
+use cuda::{Address, CudaError, Stream};
+use cuda_kernels::{Linear, LinearOut, Weight, layer_norm, linear, rms_norm, rope};
+use model::compressed::WeightFormat;
+use model::config::Activation;
+use model::ops::{Op, Value};
+use program::formats::decompressed;
+use program::ir::{Compute, Phase, Region};
+use program::plan::{Plan, Weights};
+
+use super::open::Device;
+use super::uploads::Uploads;
+use crate::execute::Work;
+use crate::rows::counts;
+use crate::table::StepTable;
+
+/// What a compute instruction needs.
+pub(super) struct Computing<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) device: &'a Device,
+    pub(super) stream: &'a Stream,
+    pub(super) table: &'a StepTable,
+    pub(super) phase: Phase,
+    pub(super) uploads: &'a mut Uploads,
+}
+
+impl Computing<'_> {
+    /// Enqueues the operation; `Sample` is none of the device's.
+    pub(super) fn run(&mut self, compute: &Compute) -> Result<Work, CudaError> {
+        let (found, rows) = counts(self.table, self.phase, compute.at);
+        let rows = match compute.op {
+            Op::FinalNorm | Op::Head => found,
+            _ => rows,
+        };
+        if rows == 0 {
+            return Ok(Work::default());
+        }
+        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
+        let weight_bytes = compute.op.weight_bytes_in(config, dtype, self.format(compute)) as u64;
+        let cache_bytes = match compute.op {
+            Op::Embed => panic!("the embedding always runs on the CPU"),
+            Op::Norm0 | Op::Norm1 | Op::FinalNorm => {
+                self.norm(compute, rows)?;
+                0
+            }
+            op if op.is_attention() => self.attention(compute)?,
+            _ => {
+                self.linear(compute, rows)?;
+                0
+            }
+        };
+        Ok(Work { bytes: weight_bytes + cache_bytes, rows: rows as u32 })
+    }
+
+    /// The first `rows` rows of a value.
+    pub(super) fn rows(&self, region: Region, value: Value, rows: usize) -> Address {
+        let elements = value.row_elements(&self.plan.config).unwrap_or(0);
+        let size_bytes = rows * elements * value.element_bytes(self.plan.shape.dtype);
+        self.device.places().address(region.buffer, 0, size_bytes)
+    }
+
+    /// The first `rows` rows of the output.
+    pub(super) fn output(&self, compute: &Compute, rows: usize) -> Address {
+        let (Some(region), Some(value)) = (compute.output, compute.op.writes()) else {
+            panic!("{:?} writes no value", compute.op)
+        };
+        self.rows(region, value, rows)
+    }
+
+    /// The form of the matrix, as the device reads it.
+    fn format(&self, compute: &Compute) -> WeightFormat {
+        let weights = Weights::of(compute.op, compute.at.layer);
+        let stored = self.plan.map.weight_formats.of(&self.plan.config, weights);
+        decompressed(stored).map_or(stored, WeightFormat::Grouped)
+    }
+
+    /// A vector behind the matrix, or 0.
+    fn vector(&self, compute: &Compute, index: usize) -> Address {
+        let Some(shape) = compute.op.weights(&self.plan.config) else { return 0 };
+        let Some(count) = shape.vectors[index] else { return 0 };
+        let layout = shape.layout(self.plan.shape.dtype, self.format(compute));
+        let offset = layout.vector_offsets[index];
+        let buffer = compute.weights[0].buffer;
+        self.device.places().address(buffer, offset, count * size_of::<f32>())
+    }
+
+    pub(super) fn launch(&self, launch: cuda_kernels::Launch) -> Result<(), CudaError> {
+        // SAFETY: needed to compute. All operands come from the plan's buffers through `Places`,
+        // which checks them against the step table's sizes; the program orders who else uses them.
+        unsafe { self.device.launch(self.stream, launch) }
+    }
+
+    fn norm(&mut self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
+        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
+        let picks = compute.op == Op::FinalNorm;
+        let (row_index, input_rows) = if picks {
+            let at = (self.phase, compute.at);
+            let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
+            (lists.last_rows, counts(self.table, self.phase, compute.at).1)
+        } else {
+            (0, rows)
+        };
+        let x = self.rows(compute.inputs[0], Value::Hidden, input_rows);
+        let out = self.output(compute, rows);
+        let (gain, bias) = (self.vector(compute, 0), self.vector(compute, 1));
+        let shape = (rows as u32, config.hidden_size as u32);
+        let eps = config.norm_eps;
+        self.launch(match bias {
+            0 => rms_norm(dtype, shape, x, gain, eps, row_index, out),
+            bias => layer_norm(dtype, shape, x, gain, bias, eps, row_index, out),
+        })
+    }
+
+    fn linear(&mut self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
+        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
+        let Some((n, k)) = compute.op.weights(config).and_then(|weights| weights.matrix) else {
+            panic!("{:?} has no matrix", compute.op)
+        };
+        let to = self.output(compute, rows);
+        let out = match compute.op {
+            Op::Out | Op::Down | Op::Fc1 => LinearOut::AddTo(to),
+            Op::Head => LinearOut::StoreF32(to),
+            Op::Up => {
+                let gate = self.rows(compute.inputs[1], Value::Gate, rows);
+                LinearOut::SiluMul { gate, out: to }
+            }
+            Op::Fc0 if config.activation == Activation::Relu => LinearOut::Relu(to),
+            Op::Fc0 => LinearOut::Gelu(to),
+            _ => LinearOut::Store(to),
+        };
+        let (format, buffer) = (self.format(compute), compute.weights[0].buffer);
+        let matrix_bytes = match format {
+            WeightFormat::Plain => n * k * dtype.size_bytes(),
+            WeightFormat::Grouped(form) => form.size_bytes(n, k),
+        };
+        let matrix = self.device.places().address(buffer, 0, matrix_bytes);
+        let weight = match format {
+            WeightFormat::Plain => Weight::Plain(matrix),
+            WeightFormat::Grouped(form) => Weight::Grouped(form, matrix),
+        };
+        let x = self.rows(compute.inputs[0], compute.op.reads()[0], rows);
+        let bias = self.vector(compute, 0);
+        let (n, k) = (n as u32, k as u32);
+        let product = Linear { rows: rows as u32, n, k, x, weight, bias, out };
+        self.launch(linear(dtype, &product))?;
+        if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
+            let at = (self.phase, compute.at);
+            let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
+            let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
+            let shape = (rows as u32, heads as u32, config.head_dim as u32);
+            let frequencies = self.device.scratch_address(self.device.scratch().frequencies);
+            self.launch(rope(dtype, shape, lists.positions, frequencies, to))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! One lane on the device: enqueues instructions on its stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cuda::{CudaError, PinnedBuffer, Stream};
+use model::ops::{Op, Value};
+use program::ir::{Compute, Instruction, Lane, Phase};
+use program::plan::Plan;
+use shm::{Control, TraceWriter, now_ns};
+
+use super::completion::{Completion, CompletionSetup, Which};
+use super::compute::Computing;
+use super::moving::Moving;
+use super::open::Device;
+use super::uploads::Uploads;
+use crate::error::{LaneError, WorkerError};
+use crate::execute::{ComputeState, Work, sample};
+use crate::memory::View;
+use crate::rows::counts;
+use crate::table::StepTable;
+
+/// What a device lane is made of.
+#[derive(Debug)]
+pub struct DeviceLaneSetup {
+    pub lane: Lane,
+    pub plan: Arc<Plan>,
+    pub device: Arc<Device>,
+    /// The host segments of this worker, for copies.
+    pub view: View,
+    pub control: Control,
+    pub trace: TraceWriter,
+    pub wait_timeout: Duration,
+    /// Sampler of the lane that computes.
+    pub sampler: Option<ComputeState>,
+}
+
+/// The sampler and where it finds logits.
+#[derive(Debug)]
+struct Sampling {
+    state: ComputeState,
+    /// f32 `[sequences, vocab]`.
+    logits: PinnedBuffer,
+}
+
+/// A lane on the device. What it enqueues is finished by a thread of its own.
+#[derive(Debug)]
+pub struct DeviceLane {
+    lane: Lane,
+    // Fields drop in order: nothing may be in flight when memory goes.
+    completion: Completion,
+    stream: Stream,
+    uploads: Option<Uploads>,
+    sampling: Option<Sampling>,
+    plan: Arc<Plan>,
+    view: View,
+    table: StepTable,
+    control: Control,
+    device: Arc<Device>,
+}
+
+impl DeviceLane {
+    /// Makes the stream, its events and all memory that the lane will need.
+    ///
+    /// # Errors
+    /// The driver's refusal, or no thread.
+    pub fn new(setup: DeviceLaneSetup) -> Result<DeviceLane, WorkerError> {
+        let DeviceLaneSetup { lane, plan, device, view, control, trace, wait_timeout, sampler } =
+            setup;
+        let context = device.context().clone();
+        let stream = Stream::new(&context)?;
+        let computes = lane == Lane::GpuCompute;
+        let uploads = if computes { Some(Uploads::new(&device)?) } else { None };
+        let sampling = match sampler {
+            Some(state) => {
+                let sequences = plan.shape.batch_size.max(plan.shape.micro_sequences);
+                let size_bytes = usize::from(sequences) * plan.config.vocab_size * 4;
+                Some(Sampling { state, logits: PinnedBuffer::allocate(&context, size_bytes)? })
+            }
+            None => None,
+        };
+        let completion = CompletionSetup {
+            lane,
+            context,
+            control: control.clone(),
+            trace,
+            wait_timeout,
+        };
+        let completion = Completion::start(completion)?.map_err(WorkerError::Thread)?;
+        let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
+        Ok(DeviceLane {
+            lane,
+            completion,
+            stream,
+            uploads,
+            sampling,
+            plan,
+            view,
+            table,
+            control,
+            device,
+        })
+    }
+
+    /// The thread that calls this runs the lane.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn begin(&self) -> Result<(), LaneError> {
+        let which = Which { phase: Phase::Prefill, step: 0, instruction: 0 };
+        self.device.context().make_current().map_err(|error| self.failed(which, error))
+    }
+
+    /// A run of the list begins: what the step table says may have changed.
+    pub fn begin_list(&mut self) {
+        if let Some(uploads) = &mut self.uploads {
+            uploads.next_run();
+        }
+    }
+
+    /// Lets the stream wait for a lane's timeline; `false` where the host has to.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn wait(&self, lane: Lane, target: u32) -> Result<bool, LaneError> {
+        let Some(word) = self.device.timeline(lane) else { return Ok(false) };
+        // SAFETY: needed to order the stream behind the lane. The word lies in the control segment,
+        // which is registered for as long as the device is open.
+        let waited = unsafe { self.stream.wait_value(word, target) };
+        let which = Which { phase: Phase::Prefill, step: 0, instruction: 0 };
+        waited.map_err(|error| self.failed(which, error))?;
+        Ok(true)
+    }
+
+    /// Advances the lane's timeline once all earlier work is complete.
+    pub fn signal(&self) {
+        self.completion.signal();
+    }
+
+    /// Waits until everything enqueued is complete.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    pub fn settle(&self) -> Result<(), LaneError> {
+        self.completion.settle()
+    }
+
+    /// The error with which this lane's own device work ended, in the place of the poison that it
+    /// caused.
+    pub fn own_failure(&self) -> Option<LaneError> {
+        self.completion.own_failure()
+    }
+
+    /// Enqueues `instruction`, which must be work; `Sample` is done when this returns.
+    ///
+    /// # Errors
+    /// The driver's refusal, or an earlier failure on the device.
+    ///
+    /// # Panics
+    /// As [`crate::execute::Executor::execute`].
+    pub fn execute(
+        &mut self,
+        phase: Phase,
+        step: u32,
+        index: usize,
+        instruction: &Instruction,
+    ) -> Result<(), LaneError> {
+        let which = Which { phase, step, instruction: index as u32 };
+        if let Instruction::Compute(compute) = instruction
+            && compute.op == Op::Sample
+        {
+            return self.sample(which, compute);
+        }
+        let open = self.completion.open(&self.stream, which)?;
+        let work = self.enqueue(phase, instruction).map_err(|error| self.failed(which, error))?;
+        self.completion.close(&self.stream, open, work)
+    }
+
+    fn enqueue(&mut self, phase: Phase, instruction: &Instruction) -> Result<Work, CudaError> {
+        let moving = Moving {
+            plan: &self.plan,
+            device: &self.device,
+            stream: &self.stream,
+            view: &self.view,
+            table: &self.table,
+            phase,
+        };
+        match instruction {
+            Instruction::Compute(compute) => {
+                let Some(uploads) = &mut self.uploads else {
+                    panic!("{} on a lane without kernels", compute.op.name(self.plan.config.family))
+                };
+                let (plan, device) = (&*self.plan, &*self.device);
+                let (stream, table) = (&self.stream, &self.table);
+                Computing { plan, device, stream, table, phase, uploads }.run(compute)
+            }
+            Instruction::Append(append) => {
+                let Some(uploads) = &mut self.uploads else { panic!("an append without units") };
+                moving.append(append, uploads)
+            }
+            Instruction::Copy(copy) => moving.copy(copy),
+            Instruction::Decompress(decompress) => moving.decompress(decompress),
+            Instruction::Wait(_) | Instruction::Signal => Ok(Work::default()),
+        }
+    }
+
+    /// Logits to the host, then the same sampler as everywhere.
+    fn sample(&mut self, which: Which, compute: &Compute) -> Result<(), LaneError> {
+        let (rows, _) = counts(&self.table, which.phase, compute.at);
+        let Some(sampling) = &mut self.sampling else { panic!("a sample without a sampler") };
+        let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
+        let size_bytes = rows * vocab * size_of::<f32>();
+        assert!(size_bytes <= sampling.logits.size_bytes(), "the logits fit their buffer");
+        if size_bytes > 0 {
+            let from = self.device.places().address(compute.inputs[0].buffer, 0, size_bytes);
+            let open = self.completion.open(&self.stream, which)?;
+            // SAFETY: needed to bring the logits down. Both ranges were checked; the pinned one is
+            // this lane's own, and it is read only after the stream is done.
+            let copied = unsafe {
+                self.stream.copy_to_host(sampling.logits.base(), from, size_bytes)
+            };
+            copied.map_err(|error| self.completion.cuda(which, error))?;
+            let work = Work { bytes: 0, rows: rows as u32 };
+            self.completion.close(&self.stream, open, work)?;
+        }
+        self.completion.settle()?;
+        let start_ns = now_ns();
+        // SAFETY: needed to read the logits. So many bytes were just written, whole numbers of f32
+        // on a page boundary, and nothing is in flight on this lane.
+        let logits = unsafe {
+            std::slice::from_raw_parts(sampling.logits.base().cast::<f32>(), rows * vocab)
+        };
+        sampling.state.sample(&self.plan, &self.view, &self.table, which.phase, compute, logits);
+        if size_bytes == 0 {
+            self.completion.host(which, Work::default(), start_ns);
+        }
+        Ok(())
+    }
+
+    /// Called after the last `Sample` of a step, as for lanes of the host.
+    pub fn end_step(&self, step: u32) {
+        sample::announce(&self.control, &self.table, step);
+    }
+
+    fn failed(&self, which: Which, error: CudaError) -> LaneError {
+        let error = self.completion.cuda(which, error);
+        self.completion.stop();
+        error
+    }
+
+    /// The lane it runs.
+    pub fn lane(&self) -> Lane {
+        self.lane
+    }
+}

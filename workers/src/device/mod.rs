@@ -1,0 +1,23 @@
+//! Lanes on a CUDA device.
+//!
+//! The gpu worker owns one arena ([`Device::create`]), the transfer worker opens it in a process and
+//! context of its own ([`Device::open`]). Their lanes ([`DeviceLane`]) interpret the same programs as
+//! the emulated device's, with one difference: to execute an instruction is to enqueue it on the
+//! lane's stream. A thread beside each lane ([`completion`]) turns what the device has done into
+//! trace records and signals, so a signal still means that all earlier work is complete.
+//!
+//! Streams wait for other lanes' timelines by themselves where the driver can do that. Only what
+//! needs the step table's present state waits on the host: sizes are read when work is enqueued.
+
+mod attention;
+mod completion;
+mod compute;
+mod lane;
+mod moving;
+mod open;
+mod places;
+mod scratch;
+mod uploads;
+
+pub use lane::{DeviceLane, DeviceLaneSetup};
+pub use open::{Device, Exported};

@@ -1,0 +1,131 @@
+//! Copies, appends and decompression on a stream.
+
+use cuda::{CudaError, Stream};
+use cuda_kernels::{append, append_four, widen};
+use model::compressed::WeightFormat;
+use program::formats::{KvFormat, decompressed};
+use program::ir::{Append, Copy, Decompress, Moved, Phase};
+use program::plan::{Plan, Weights};
+
+use super::open::Device;
+use super::scratch::attention_shape;
+use super::uploads::Uploads;
+use crate::execute::{Work, copy_spans};
+use crate::memory::View;
+use crate::rows::counts;
+use crate::table::StepTable;
+
+/// What an instruction that moves bytes needs.
+#[derive(Clone, Copy)]
+pub(super) struct Moving<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) device: &'a Device,
+    pub(super) stream: &'a Stream,
+    pub(super) view: &'a View,
+    pub(super) table: &'a StepTable,
+    pub(super) phase: Phase,
+}
+
+impl Moving<'_> {
+    /// The spans of a copy, each on its own.
+    pub(super) fn copy(&self, copy: &Copy) -> Result<Work, CudaError> {
+        let Moving { plan, device, stream, view, table, phase } = *self;
+        let (from, to) = (copy.from.buffer, copy.to.buffer);
+        let places = device.places();
+        let weight_bytes = match copy.moved {
+            Moved::Weights(_) => view.size_bytes(from).min(view.size_bytes(to)),
+            _ => 0,
+        };
+        let (mut bytes, mut outcome) = (0, Ok(()));
+        let rows = copy_spans(plan, table, phase, copy, weight_bytes, |span| {
+            let (offset, size_bytes) = (span.offset_bytes, span.size_bytes);
+            if size_bytes == 0 || outcome.is_err() {
+                return;
+            }
+            bytes += size_bytes as u64;
+            let place = |id| places.address(id, offset, size_bytes);
+            // SAFETY: needed to move the bytes. Both ranges were checked against their buffers, host
+            // segments are mapped for as long as the view, and the program orders who else touches
+            // the ranges behind this lane's signals, which come after the stream is done.
+            outcome = unsafe {
+                match (places.has(from), places.has(to)) {
+                    (false, true) => {
+                        let from = view.pointer(from, offset, size_bytes);
+                        stream.copy_to_device(place(to), from, size_bytes)
+                    }
+                    (true, false) => {
+                        let to = view.pointer(to, offset, size_bytes);
+                        stream.copy_to_host(to, place(from), size_bytes)
+                    }
+                    (true, true) => stream.copy_on_device(place(to), place(from), size_bytes),
+                    (false, false) => panic!("a copy of a device lane has an end on the device"),
+                }
+            };
+        });
+        outcome.map(|()| Work { bytes, rows: rows as u32 })
+    }
+
+    /// Fresh rows into a cache on the device.
+    pub(super) fn append(
+        &self,
+        instruction: &Append,
+        uploads: &mut Uploads,
+    ) -> Result<Work, CudaError> {
+        let Moving { plan, device, stream, table, phase, .. } = *self;
+        let key = (phase, instruction.at, Some(instruction.chunk));
+        let (units, _) = uploads.units(device, stream, table, key)?;
+        let (shape, dtype) = (attention_shape(plan), plan.shape.dtype);
+        let address = |id| device.places().address(id, 0, device.places().size_bytes(id));
+        let (from, to) = (address(instruction.from.buffer), address(instruction.to.buffer));
+        let launch = match plan.map.kv_format {
+            KvFormat::Plain => append(dtype, &shape, &units, from, to),
+            KvFormat::Four => append_four(dtype, &shape, &units, from, to),
+        };
+        // SAFETY: needed to append. The plan sizes both buffers for the units of the step table.
+        unsafe { device.launch(stream, launch) }?;
+        let (_, rows) = counts(table, phase, instruction.at);
+        let position_bytes = plan.map.kv_format.position_bytes(plan.config.head_dim, dtype);
+        let bytes = (units.count as usize * units.rows_max as usize * position_bytes) as u64;
+        Ok(Work { bytes, rows: rows as u32 })
+    }
+
+    /// Streamed 4-bit records to the bytes that linears read.
+    pub(super) fn decompress(&self, decompress: &Decompress) -> Result<Work, CudaError> {
+        let Moving { plan, device, stream, .. } = *self;
+        let (config, dtype) = (&plan.config, plan.shape.dtype);
+        let (from, to) = (decompress.from.buffer, decompress.to.buffer);
+        let weights = Weights::of(decompress.op, decompress.at.layer);
+        let format = plan.map.weight_formats.of(config, weights);
+        let shape = decompress.op.weights(config);
+        let (Some(wide), WeightFormat::Grouped(narrow), Some(shape)) =
+            (decompressed(format), format, shape)
+        else {
+            panic!("{:?} is not kept in 4 bits", decompress.op)
+        };
+        let Some((n, k)) = shape.matrix else { panic!("{:?} has no matrix", decompress.op) };
+        let before = shape.layout(dtype, format);
+        let after = shape.layout(dtype, WeightFormat::Grouped(wide));
+        let places = device.places();
+        let launch = widen(
+            narrow,
+            (n as u32, k as u32),
+            places.address(from, 0, before.matrix_bytes),
+            places.address(to, 0, after.matrix_bytes),
+        );
+        // SAFETY: needed to widen the records; both ranges were just checked.
+        unsafe { device.launch(stream, launch) }?;
+        let mut bytes = before.matrix_bytes;
+        for (index, count) in shape.vectors.iter().enumerate() {
+            let size_bytes = count.unwrap_or(0) * size_of::<f32>();
+            if size_bytes == 0 {
+                continue;
+            }
+            let source = places.address(from, before.vector_offsets[index], size_bytes);
+            let target = places.address(to, after.vector_offsets[index], size_bytes);
+            // SAFETY: needed to bring the bias along; both ranges were just checked.
+            unsafe { stream.copy_on_device(target, source, size_bytes) }?;
+            bytes += size_bytes;
+        }
+        Ok(Work { bytes: bytes as u64, rows: 0 })
+    }
+}

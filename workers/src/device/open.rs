@@ -1,0 +1,245 @@
+//! The device in one process: context, arena, kernels, pinned segments.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cuda::{Address, Arena, Context, CudaError, Driver, IpcHandle, Kernel, Module};
+use cuda::{RegisteredHost, Stream};
+use cuda_kernels::Launch;
+use program::ir::Lane;
+use program::plan::{Memory, Plan, RunShape};
+use shm::{Access, Control, Segment};
+
+use super::places::Places;
+use super::scratch::{Range, Scratch};
+use crate::memory::Memories;
+
+/// How another process gets at the arena.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exported {
+    /// The driver's handle.
+    pub handle: [u8; 64],
+    /// Size of the arena.
+    pub size_bytes: u64,
+}
+
+/// A CUDA device as one worker sees it.
+#[derive(Debug)]
+pub struct Device {
+    context: Context,
+    arena: Arena,
+    places: Places,
+    scratch: Scratch,
+    shape: RunShape,
+    /// By name; empty in the transfer worker.
+    kernels: HashMap<&'static str, Kernel>,
+    /// Unpinned before the segments go.
+    registered: Vec<RegisteredHost>,
+    /// Where the device reads the control segment; `None` where streams cannot wait for words.
+    words: Option<Address>,
+    /// Keeps what is registered mapped.
+    segments: Vec<Arc<Segment>>,
+    control: Control,
+}
+
+impl Device {
+    /// Opens device `index` and allocates the plan's arena on it; for the worker that computes.
+    ///
+    /// # Errors
+    /// No such device, or too little memory on it: a sentence with the numbers.
+    pub fn create(plan: &Plan, index: u32, control: &Control) -> Result<Device, CudaError> {
+        let context = Context::open(&Driver::open()?, index)?;
+        let arena = Arena::allocate(&context, Scratch::new(plan).end_bytes)?;
+        let module = Module::load(&context, cuda_kernels::PTX)?;
+        let mut device = Device::with(plan, context, arena, control);
+        for name in entries(cuda_kernels::PTX) {
+            device.kernels.insert(name, module.kernel(name)?);
+        }
+        device.register_words()?;
+        device.upload_frequencies(plan)?;
+        Ok(device)
+    }
+
+    /// Opens what the gpu worker exported; for the worker that copies.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn open(
+        plan: &Plan,
+        index: u32,
+        exported: &Exported,
+        control: &Control,
+    ) -> Result<Device, CudaError> {
+        let context = Context::open(&Driver::open()?, index)?;
+        let arena = Arena::open(&context, IpcHandle(exported.handle), exported.size_bytes)?;
+        let mut device = Device::with(plan, context, arena, control);
+        device.register_words()?;
+        Ok(device)
+    }
+
+    fn with(plan: &Plan, context: Context, arena: Arena, control: &Control) -> Device {
+        Device {
+            places: Places::new(plan, arena.base(), arena.size_bytes()),
+            scratch: Scratch::new(plan),
+            shape: plan.shape,
+            kernels: HashMap::new(),
+            registered: Vec::new(),
+            words: None,
+            segments: Vec::new(),
+            control: control.clone(),
+            context,
+            arena,
+        }
+    }
+
+    /// A handle of the arena for another process.
+    ///
+    /// # Errors
+    /// The driver's refusal, as in some containers.
+    pub fn export(&self) -> Result<Exported, CudaError> {
+        Ok(Exported { handle: self.arena.export()?.0, size_bytes: self.arena.size_bytes() })
+    }
+
+    /// Pins host segments, so that copies from and to them run beside everything else.
+    ///
+    /// # Errors
+    /// The driver's refusal, as where too little memory may be locked.
+    pub fn pin(&mut self, segments: &[(Memory, Arc<Segment>)]) -> Result<(), CudaError> {
+        for (_, segment) in segments {
+            let writable = segment.access() == Access::ReadWrite;
+            // SAFETY: needed to pin the segment. It stays mapped while this device holds it, and
+            // it is unpinned first (order of the fields).
+            let registered = unsafe {
+                let (base, size_bytes) = (segment.base(), segment.size_bytes());
+                RegisteredHost::new(&self.context, base, size_bytes, writable)
+            }?;
+            self.registered.push(registered);
+            self.segments.push(Arc::clone(segment));
+        }
+        Ok(())
+    }
+
+    /// Lets streams wait for timelines, where the driver can.
+    fn register_words(&mut self) -> Result<(), CudaError> {
+        let segment = self.control.segment();
+        // SAFETY: needed for the device to read timelines. The control segment stays mapped while
+        // this device holds it.
+        let registered = unsafe {
+            RegisteredHost::new(&self.context, segment.base(), segment.size_bytes(), true)
+        }?;
+        let base = registered.address()?;
+        self.registered.push(registered);
+        let stream = Stream::new(&self.context)?;
+        let word = base + self.timeline_offset(Lane::CpuCompute);
+        // A wait that is satisfied already: refused where streams cannot wait. Whatever it is that
+        // was refused, waiting on the host works everywhere.
+        let value = self.control.lane(Lane::CpuCompute.index()).timeline.value();
+        // SAFETY: needed to find out; the word lies in the segment that was just registered.
+        let asked = unsafe { stream.wait_value(word, value) };
+        if asked.is_ok() {
+            stream.synchronize()?;
+            self.words = Some(base);
+        }
+        Ok(())
+    }
+
+    fn timeline_offset(&self, lane: Lane) -> u64 {
+        let timeline = std::ptr::from_ref(&self.control.lane(lane.index()).timeline);
+        timeline.addr().wrapping_sub(self.control.segment().base().addr()) as u64
+    }
+
+    /// Where the device finds a lane's timeline, if streams can wait for it.
+    pub(super) fn timeline(&self, lane: Lane) -> Option<Address> {
+        self.words.map(|base| base + self.timeline_offset(lane))
+    }
+
+    fn upload_frequencies(&self, plan: &Plan) -> Result<(), CudaError> {
+        let Some(rope) = &plan.config.rope else { return Ok(()) };
+        let frequencies = rope.inverse_frequencies(plan.config.head_dim);
+        let bytes: &[u8] = bytemuck::cast_slice(&frequencies);
+        let stream = Stream::new(&self.context)?;
+        let to = self.scratch_address(self.scratch.frequencies);
+        // SAFETY: needed to bring the table to the device. The range has its size; the source lives
+        // until the stream is done, two lines down.
+        unsafe { stream.copy_to_device(to, bytes.as_ptr(), bytes.len()) }?;
+        stream.synchronize()
+    }
+
+    /// Copies the weights that stay on the device from their host buffers.
+    ///
+    /// # Errors
+    /// The driver's refusal.
+    pub fn load_resident(&self, plan: &Plan, memories: &Arc<Memories>) -> Result<(), CudaError> {
+        let stream = Stream::new(&self.context)?;
+        // SAFETY: needed to read host weights. No lane runs before all weights are in place, and the
+        // host weights are complete when this is called.
+        let view = unsafe { crate::memory::View::new(Arc::clone(memories)) };
+        for resident in &plan.resident {
+            let size_bytes =
+                view.size_bytes(resident.from).min(self.places.size_bytes(resident.to));
+            let to = self.places.address(resident.to, 0, size_bytes);
+            let from = view.pointer(resident.from, 0, size_bytes);
+            // SAFETY: as above; both ranges were checked, and the stream is done before this
+            // returns.
+            unsafe { stream.copy_to_device(to, from, size_bytes) }?;
+        }
+        stream.synchronize()
+    }
+
+    /// Enqueues a kernel; nothing for an empty launch.
+    ///
+    /// # Safety
+    /// The launch's operands are device ranges of the sizes that its kernel expects, and nobody
+    /// touches them in conflict until the stream has got past it.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: &Stream,
+        mut launch: Launch,
+    ) -> Result<(), CudaError> {
+        if launch.is_empty() {
+            return Ok(());
+        }
+        let Some(kernel) = self.kernels.get(launch.name) else {
+            return Err(CudaError::NoKernel { kernel: launch.name.to_owned() });
+        };
+        let (grid, block) = (launch.grid, launch.block);
+        let dimensions = cuda::Launch { grid, block, shared_bytes: launch.shared_bytes };
+        let mut parameters = launch.args.pointers();
+        // SAFETY: needed to compute. The parameters are those that the builder of this kernel made;
+        // the caller vouches for the ranges.
+        unsafe { kernel.launch(stream, dimensions, &mut parameters) }
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    pub(super) fn places(&self) -> &Places {
+        &self.places
+    }
+
+    pub(super) fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
+    pub(super) fn shape(&self) -> &RunShape {
+        &self.shape
+    }
+
+    /// First address of a range of the scratch.
+    pub(super) fn scratch_address(&self, range: Range) -> Address {
+        self.arena.base() + range.offset_bytes
+    }
+
+    /// Name and compute capability, for the report.
+    pub fn describe(&self) -> String {
+        let info = self.context.info();
+        let (major, minor) = info.capability;
+        format!("{} (compute capability {major}.{minor})", info.name)
+    }
+}
+
+/// Names of the kernels in PTX.
+fn entries(ptx: &'static str) -> impl Iterator<Item = &'static str> {
+    ptx.split(".entry").skip(1).filter_map(|text| text.split(['(', '{']).next()).map(str::trim)
+}

@@ -1,0 +1,59 @@
+//! Where the plan's buffers lie in the device arena.
+
+use cuda::Address;
+use program::ir::BufferId;
+use program::plan::{Memory, Plan};
+
+/// Addresses of the device buffers in one process.
+#[derive(Debug)]
+pub(super) struct Places {
+    base: Address,
+    /// Per buffer of the plan: offset and size in bytes; `None` for those on the host.
+    buffers: Vec<Option<(u64, u64)>>,
+}
+
+impl Places {
+    /// The plan's buffers in an arena at `base` of `size_bytes`.
+    ///
+    /// # Panics
+    /// An arena that is too small for the plan.
+    pub(super) fn new(plan: &Plan, base: Address, size_bytes: u64) -> Places {
+        assert!(plan.memory_bytes(Memory::Device) <= size_bytes, "the arena holds the plan");
+        let place = |buffer: &program::plan::Buffer| {
+            (buffer.memory == Memory::Device).then_some((buffer.offset_bytes, buffer.size_bytes))
+        };
+        Places { base, buffers: plan.buffers.iter().map(place).collect() }
+    }
+
+    /// Whether a buffer lies on the device.
+    pub(super) fn has(&self, id: BufferId) -> bool {
+        self.buffers[id.0 as usize].is_some()
+    }
+
+    /// Size of a buffer, bytes.
+    pub(super) fn size_bytes(&self, id: BufferId) -> usize {
+        self.place(id).1 as usize
+    }
+
+    /// Address of a range of a buffer.
+    ///
+    /// # Panics
+    /// A range that leaves the buffer, or a buffer on the host: a plan that the validator would
+    /// have refused.
+    pub(super) fn address(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> Address {
+        let (first, size) = self.place(id);
+        assert!(
+            offset_bytes.checked_add(size_bytes).is_some_and(|end| end as u64 <= size),
+            "{size_bytes} bytes at {offset_bytes} leave buffer {} of {size} bytes",
+            id.0
+        );
+        self.base + first + offset_bytes as u64
+    }
+
+    fn place(&self, id: BufferId) -> (u64, u64) {
+        let Some(place) = self.buffers[id.0 as usize] else {
+            panic!("buffer {} does not lie on the device", id.0)
+        };
+        place
+    }
+}

@@ -1,0 +1,190 @@
+//! What the device needs beside the plan's buffers, behind them in the arena: rope frequencies, room
+//! for attention, and a slot for each list of rows or units that changes from step to step.
+
+use std::collections::BTreeMap;
+
+use cuda_kernels::{AttentionShape, Unit, attention_decode_scratch_bytes};
+use model::compressed::kv4_position_bytes;
+use model::ops::Op;
+use program::formats::KvFormat;
+use program::ir::{At, Instruction, Lane, Phase};
+use program::map::Chunk;
+use program::plan::{Memory, Plan};
+
+/// Kernels want 16 bytes; a cache line of the device is 128.
+const ALIGN_BYTES: u64 = 256;
+
+/// A list that the device reads and that a step changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    phase: Phase,
+    batch: u16,
+    micro: u16,
+    list: List,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum List {
+    /// Positions of the rows, then the last row of each sequence.
+    Rows,
+    /// Units of a chunk.
+    Units(Option<Chunk>),
+}
+
+impl Key {
+    /// The rows of a (micro-)batch.
+    pub(super) fn rows(phase: Phase, at: At) -> Key {
+        Key { phase, batch: at.batch, micro: at.micro, list: List::Rows }
+    }
+
+    /// The units of a chunk of a (micro-)batch.
+    pub(super) fn units(phase: Phase, at: At, chunk: Option<Chunk>) -> Key {
+        Key { phase, batch: at.batch, micro: at.micro, list: List::Units(chunk) }
+    }
+}
+
+/// A range of the scratch, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) offset_bytes: u64,
+    pub(super) size_bytes: u64,
+}
+
+/// Where everything lies, from the first byte of the arena.
+#[derive(Debug)]
+pub(super) struct Scratch {
+    /// f32 `[head_dim / 2]`.
+    pub(super) frequencies: Range,
+    /// Parts of decode attention.
+    pub(super) attention: Range,
+    /// Fresh K and V as 4-bit records.
+    pub(super) fresh: [Range; 2],
+    /// All slots together.
+    pub(super) slots: Range,
+    slot_of: BTreeMap<Key, Range>,
+    /// End of the arena.
+    pub(super) end_bytes: u64,
+}
+
+struct Layout {
+    end_bytes: u64,
+}
+
+impl Layout {
+    fn take(&mut self, size_bytes: u64) -> Range {
+        let range = Range { offset_bytes: self.end_bytes, size_bytes };
+        self.end_bytes = (self.end_bytes + size_bytes).next_multiple_of(ALIGN_BYTES);
+        range
+    }
+}
+
+/// The shape of attention, as the kernels take it.
+pub(super) fn attention_shape(plan: &Plan) -> AttentionShape {
+    let config = &plan.config;
+    AttentionShape {
+        heads: config.num_heads as u32,
+        kv_heads: config.num_kv_heads as u32,
+        head_dim: config.head_dim as u32,
+        scale: 1.0 / (config.head_dim as f32).sqrt(),
+    }
+}
+
+/// Most rows and most sequences of an instruction of a phase.
+fn maxima(plan: &Plan, phase: Phase) -> (u64, u64) {
+    let shape = &plan.shape;
+    match phase {
+        Phase::Prefill => (shape.micro_rows() as u64, u64::from(shape.micro_sequences)),
+        Phase::Decode => (u64::from(shape.batch_size), u64::from(shape.batch_size)),
+    }
+}
+
+impl Scratch {
+    /// The scratch of a plan, sized by its maxima.
+    pub(super) fn new(plan: &Plan) -> Scratch {
+        let config = &plan.config;
+        let start = plan.memory_bytes(Memory::Device).next_multiple_of(ALIGN_BYTES);
+        let mut layout = Layout { end_bytes: start };
+        let frequencies = layout.take(config.head_dim as u64 / 2 * 4);
+        let keys = keys(plan);
+        let heads = config.num_kv_heads as u64;
+        let units_max = u64::from(plan.shape.batch_size) * heads;
+        let attends = |key: &Key| key.phase == Phase::Decode && key.list != List::Rows;
+        let attention = match keys.iter().any(attends) {
+            true => attention_decode_scratch_bytes(
+                &attention_shape(plan),
+                units_max as u32,
+                plan.shape.max_context,
+            ),
+            false => 0,
+        };
+        let attention = layout.take(attention);
+        let record_bytes = match plan.map.kv_format {
+            KvFormat::Plain => 0,
+            KvFormat::Four => kv4_position_bytes(config.head_dim).unwrap_or(0) as u64,
+        };
+        let rows_max = maxima(plan, Phase::Prefill).0.max(maxima(plan, Phase::Decode).0);
+        let fresh = [(); 2].map(|()| layout.take(rows_max * heads * record_bytes));
+        let slots_start = layout.end_bytes;
+        let slot_of = keys
+            .into_iter()
+            .map(|key| {
+                let (rows, sequences) = maxima(plan, key.phase);
+                let size_bytes = match key.list {
+                    List::Rows => (rows + sequences) * 4,
+                    List::Units(_) => sequences * heads * size_of::<Unit>() as u64,
+                };
+                (key, layout.take(size_bytes))
+            })
+            .collect();
+        let slots = Range {
+            offset_bytes: slots_start,
+            size_bytes: layout.end_bytes - slots_start,
+        };
+        let end_bytes = layout.end_bytes;
+        Scratch { frequencies, attention, fresh, slots, slot_of, end_bytes }
+    }
+
+    /// The slot of a list.
+    ///
+    /// # Panics
+    /// A list that no instruction of the plan has.
+    pub(super) fn slot(&self, key: Key) -> Range {
+        let Some(range) = self.slot_of.get(&key) else { panic!("no instruction has {key:?}") };
+        *range
+    }
+
+    /// All lists of the plan, in a fixed order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        self.slot_of.keys().copied()
+    }
+}
+
+/// Lists that the device's instructions read.
+fn keys(plan: &Plan) -> Vec<Key> {
+    let mut keys = Vec::new();
+    for program in [&plan.prefill, &plan.decode] {
+        let list = program.lane(Lane::GpuCompute);
+        for instruction in list.map_or(&[][..], |list| &list.instructions) {
+            match instruction {
+                Instruction::Compute(compute) if compute.op.is_attention() => {
+                    keys.push(Key::units(program.phase, compute.at, compute.chunk));
+                }
+                Instruction::Compute(compute) if needs_rows(compute.op) => {
+                    keys.push(Key::rows(program.phase, compute.at));
+                }
+                Instruction::Append(append) => {
+                    keys.push(Key::units(program.phase, append.at, Some(append.chunk)));
+                }
+                _ => {}
+            }
+        }
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+/// Whether an operation takes positions or picks rows.
+fn needs_rows(op: Op) -> bool {
+    matches!(op, Op::Q | Op::K | Op::FinalNorm)
+}

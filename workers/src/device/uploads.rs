@@ -1,0 +1,170 @@
+//! Rows and units of a step on the device: written into pinned memory when an instruction first
+//! needs them, copied on the lane's stream, used by all layers.
+//!
+//! A slot is written once in a step, by one lane. Its pinned bytes may be overwritten in the next
+//! step without a wait: whoever enqueues work of that step has waited for the sampler of the step
+//! before, which came after work that followed the copy on this stream.
+
+use std::collections::BTreeMap;
+
+use bytemuck::Pod;
+use cuda::{CudaError, PinnedBuffer, Stream};
+use cuda_kernels::{DevicePointer, Unit, Units};
+use program::ir::{At, Phase};
+use program::map::Chunk;
+
+use super::open::Device;
+use super::scratch::{Key, Range};
+use crate::rows::{sequences, units};
+use crate::table::StepTable;
+
+/// Rows of an instruction on the device.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Rows {
+    /// u32 per row.
+    pub(super) positions: DevicePointer,
+    /// u32 per sequence: its last row.
+    pub(super) last_rows: DevicePointer,
+}
+
+#[derive(Debug)]
+struct Slot {
+    range: Range,
+    /// Group and step that it was filled for.
+    filled: Option<u64>,
+    units: Units,
+    /// Cached positions of all units.
+    cached: u64,
+}
+
+/// The slots of one lane.
+#[derive(Debug)]
+pub(super) struct Uploads {
+    staging: PinnedBuffer,
+    slots: BTreeMap<Key, Slot>,
+    /// Counts runs of a list, prefill among them.
+    run: u64,
+}
+
+impl Uploads {
+    /// Room for all lists of the plan.
+    ///
+    /// # Errors
+    /// The driver has no pinned memory left.
+    pub(super) fn new(device: &Device) -> Result<Uploads, CudaError> {
+        let scratch = device.scratch();
+        let staging =
+            PinnedBuffer::allocate(device.context(), scratch.slots.size_bytes as usize)?;
+        let slot = |key| {
+            let units = Units { pointer: 0, count: 0, rows_max: 0, positions_max: 0 };
+            (key, Slot { range: scratch.slot(key), filled: None, units, cached: 0 })
+        };
+        Ok(Uploads { staging, slots: scratch.keys().map(slot).collect(), run: 0 })
+    }
+
+    /// What was filled so far is of an earlier step.
+    pub(super) fn next_run(&mut self) {
+        self.run += 1;
+    }
+
+    /// Positions and last rows of a (micro-)batch.
+    pub(super) fn rows(
+        &mut self,
+        device: &Device,
+        stream: &Stream,
+        table: &StepTable,
+        (phase, at): (Phase, At),
+    ) -> Result<Rows, CudaError> {
+        let slot = self.slots.get_mut(&Key::rows(phase, at));
+        let Some(slot) = slot else { panic!("rows of {at:?} have no slot") };
+        let words = slot.range.size_bytes as usize / 4;
+        let last_max = match phase {
+            Phase::Prefill => device.shape().micro_sequences,
+            Phase::Decode => device.shape().batch_size,
+        };
+        let last_at = words - usize::from(last_max);
+        if slot.filled != Some(self.run) {
+            let staged = staged::<u32>(&self.staging, device, slot.range);
+            let (mut row, mut sequence) = (0, last_at);
+            for found in sequences(table, phase, at) {
+                for position in found.past..found.past + found.rows {
+                    staged[row] = position as u32;
+                    row += 1;
+                }
+                staged[sequence] = (row - 1) as u32;
+                sequence += 1;
+            }
+            copy(&self.staging, device, stream, slot.range, slot.range.size_bytes as usize)?;
+            slot.filled = Some(self.run);
+        }
+        let first = device.scratch_address(slot.range);
+        Ok(Rows { positions: first, last_rows: first + last_at as u64 * 4 })
+    }
+
+    /// Units of a chunk of a (micro-)batch, and the cached positions of all of them.
+    pub(super) fn units(
+        &mut self,
+        device: &Device,
+        stream: &Stream,
+        table: &StepTable,
+        (phase, at, chunk): (Phase, At, Option<Chunk>),
+    ) -> Result<(Units, u64), CudaError> {
+        let slot = self.slots.get_mut(&Key::units(phase, at, chunk));
+        let Some(slot) = slot else { panic!("units of {at:?} {chunk:?} have no slot") };
+        if slot.filled != Some(self.run) {
+            let staged = staged::<Unit>(&self.staging, device, slot.range);
+            let (mut count, mut rows_max, mut positions_max, mut cached) = (0, 0, 0, 0);
+            for unit in units(table, phase, at, chunk) {
+                staged[count] = Unit {
+                    row0: unit.row0,
+                    rows: unit.rows,
+                    past: unit.past,
+                    kv_head: unit.kv_head,
+                    cache_offset: unit.cache_offset as u64,
+                    scores_offset: unit.scores_offset as u64,
+                };
+                count += 1;
+                rows_max = rows_max.max(unit.rows);
+                positions_max = positions_max.max(unit.past + unit.rows);
+                cached += u64::from(unit.past);
+            }
+            copy(&self.staging, device, stream, slot.range, count * size_of::<Unit>())?;
+            let pointer = device.scratch_address(slot.range);
+            slot.units = Units { pointer, count: count as u32, rows_max, positions_max };
+            (slot.cached, slot.filled) = (cached, Some(self.run));
+        }
+        Ok((slot.units, slot.cached))
+    }
+}
+
+/// A slot's pinned bytes as values.
+#[expect(clippy::mut_from_ref, reason = "slots are disjoint, and one lane writes them")]
+fn staged<'a, T: Pod>(staging: &'a PinnedBuffer, device: &Device, range: Range) -> &'a mut [T] {
+    let offset = (range.offset_bytes - device.scratch().slots.offset_bytes) as usize;
+    assert!(offset + range.size_bytes as usize <= staging.size_bytes(), "the slot is staged");
+    // SAFETY: needed to write what the device will read. The range lies in the buffer (asserted), it
+    // begins on 256 bytes, any bytes are a `Pod`, and copies of an earlier step are done (module
+    // header), so nobody else touches it.
+    unsafe {
+        let first = staging.base().add(offset).cast::<T>();
+        std::slice::from_raw_parts_mut(first, range.size_bytes as usize / size_of::<T>())
+    }
+}
+
+fn copy(
+    staging: &PinnedBuffer,
+    device: &Device,
+    stream: &Stream,
+    range: Range,
+    size_bytes: usize,
+) -> Result<(), CudaError> {
+    if size_bytes == 0 {
+        return Ok(());
+    }
+    let offset = (range.offset_bytes - device.scratch().slots.offset_bytes) as usize;
+    let to = device.scratch_address(range);
+    // SAFETY: needed to bring the list to the device. Both ranges are as long as the slot; the
+    // pinned one is not written before the copy is done (module header), the other is read by this
+    // stream only.
+    unsafe { stream.copy_to_device(to, staging.base().add(offset), size_bytes) }
+}
