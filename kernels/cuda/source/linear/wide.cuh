@@ -1,0 +1,133 @@
+// Linears of many rows on tensor cores: tiles of 128 columns and ROWS rows, 32 inputs at a time through
+// three stages of shared memory that are filled beside the arithmetic.
+//
+// Rows of a stage are 64 bytes, so the 16-byte pieces that eight lanes read together lie in different
+// banks, and no piece has to be moved. `k` is a multiple of eight.
+#pragma once
+
+template <int ROWS> struct Wide {
+    static const u32 COLUMNS = 128;
+    static const u32 INPUTS = 32;
+    static const u32 STAGES = 3;
+    static const u32 STAGE = (COLUMNS + ROWS) * INPUTS;
+    // Eight warps: four along the columns, two along the rows.
+    static const int M = 2;
+    static const int N = ROWS / 16;
+
+    const bf16* x;
+    const bf16* weight;
+    u32 rows;
+    u32 k;
+    bf16* shared;
+    u32 first_column;
+    u32 first_row;
+
+    // Starts to fill a stage with a tile of inputs, zeros where nothing is.
+    DEVICE void fill(u32 tile, u32 n) const {
+        bf16* stage = shared + tile % STAGES * STAGE;
+        for (u32 at = threadIdx.x; at < (COLUMNS + ROWS) * 4; at += 256) {
+            const u32 line = at / 4;
+            const u32 input = tile * INPUTS + at % 4 * 8;
+            const bool is_weight = line < COLUMNS;
+            const u32 from = is_weight ? first_column + line : first_row + line - COLUMNS;
+            const bool present = input < k && from < (is_weight ? n : rows);
+            const bf16* base = is_weight ? weight : x;
+            // An address that exists, also where nothing is read.
+            copy16_async(stage + line * INPUTS + at % 4 * 8,
+                         present ? base + (u64)from * k + input : base, present);
+        }
+    }
+
+    // Adds the products of a stage.
+    DEVICE void multiply(u32 tile, float (&sums)[M][N][4]) const {
+        const u32 warp = threadIdx.x / 32;
+        const u32 g = lane_index() / 4;
+        const u32 t = lane_index() % 4;
+        const bf16* stage = shared + tile % STAGES * STAGE;
+        const bf16* columns = stage + (warp % 4 * 32 + g) * INPUTS + 8 * t;
+        const bf16* values = stage + (COLUMNS + warp / 4 * (ROWS / 2) + g) * INPUTS + 8 * t;
+        Words4 weights[M][2];
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+            weights[m][0] = load16(columns + 16 * m * INPUTS);
+            weights[m][1] = load16(columns + (16 * m + 8) * INPUTS);
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            const Words4 row = load16(values + 8 * n * INPUTS);
+#pragma unroll
+            for (int m = 0; m < M; ++m) {
+                multiply_32_inputs(sums[m][n], weights[m][0], weights[m][1], row);
+            }
+        }
+    }
+};
+
+template <int ROWS>
+DEVICE void linear_wide(const bf16* x, const bf16* weight, u32 rows, u32 k, const Finish to) {
+    typedef Wide<ROWS> W;
+    SHARED(bf16, shared);
+    const W wide = {x, weight, rows, k, shared, blockIdx.x * W::COLUMNS, blockIdx.y * ROWS};
+    float totals[W::M][W::N][4] = {};
+    float sums[W::M][W::N][4] = {};
+    const u32 tiles = divided_up(k, W::INPUTS);
+    for (u32 tile = 0; tile < W::STAGES - 1; ++tile) {
+        if (tile < tiles) wide.fill(tile, to.n);
+        copy_commit();
+    }
+    for (u32 tile = 0; tile < tiles; ++tile) {
+        copy_wait<W::STAGES - 2>();
+        // Everybody's copies have come, and everybody is done with the stage that is filled next.
+        BLOCK_BARRIER();
+        if (tile + W::STAGES - 1 < tiles) wide.fill(tile + W::STAGES - 1, to.n);
+        copy_commit();
+        wide.multiply(tile, sums);
+        if ((tile + 1) % (SEGMENT / W::INPUTS) == 0 || tile + 1 == tiles) {
+#pragma unroll
+            for (int m = 0; m < W::M; ++m) {
+#pragma unroll
+                for (int n = 0; n < W::N; ++n) {
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        totals[m][n][i] += sums[m][n][i];
+                        sums[m][n][i] = 0.0f;
+                    }
+                }
+            }
+        }
+    }
+    BLOCK_BARRIER();
+    // Eight rows of a warp's 32 columns at a time, turned so that neighbouring lanes store neighbours.
+    const u32 warp = threadIdx.x / 32;
+    const u32 g = lane_index() / 4;
+    const u32 t = lane_index() % 4;
+    float* turned = reinterpret_cast<float*>(shared) + warp * 8 * 33;
+    const u32 column = wide.first_column + warp % 4 * 32 + lane_index();
+#pragma unroll
+    for (int n = 0; n < W::N; ++n) {
+#pragma unroll
+        for (int m = 0; m < W::M; ++m) {
+            for (u32 i = 0; i < 4; ++i) {
+                turned[(2 * t + i % 2) * 33 + 16 * m + g + i / 2 * 8] = totals[m][n][i];
+            }
+        }
+        WARP_BARRIER();
+        const u32 first = wide.first_row + warp / 4 * (ROWS / 2) + 8 * n;
+        for (u32 row = first; row < smaller(rows, first + 8); ++row) {
+            if (column < to.n) {
+                finish<bf16>(to, row, column, turned[(row - first) * 33 + lane_index()]);
+            }
+        }
+        WARP_BARRIER();
+    }
+}
+
+#define LINEAR_WIDE(name, ROWS)                                                                \
+    KERNEL(name, 256,                                                                          \
+           (const bf16* x, const bf16* weight, const float* bias, void* out, const void* gate, \
+            u32 rows, u32 n, u32 k, u32 form, u32)) {                                          \
+        linear_wide<ROWS>(x, weight, rows, k, Finish{bias, out, gate, n, form});               \
+    }
+
+LINEAR_WIDE(linear_wide_64_bf16, 64)
+LINEAR_WIDE(linear_wide_128_bf16, 128)

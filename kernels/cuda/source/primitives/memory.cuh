@@ -1,0 +1,61 @@
+// Wide loads, and copies from global to shared memory that run beside the arithmetic.
+#pragma once
+
+// 16 bytes, on a boundary of 16.
+struct alignas(16) Words4 {
+    u32 word[4];
+};
+
+#ifdef __CUDA_ARCH__
+DEVICE Words4 load16(const void* from) { return *static_cast<const Words4*>(from); }
+
+// Starts a copy of 16 bytes; zeros instead where `present` is false.
+DEVICE void copy16_async(void* shared, const void* global, bool present) {
+    const u32 address = (u32)__cvta_generic_to_shared(shared);
+    const int bytes = present ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(global),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// Ends a group of copies.
+DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most LEFT of this thread's groups are unfinished.
+template <int LEFT> DEVICE void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+#else
+DEVICE Words4 load16(const void* from) {
+    // A GPU faults here.
+    shim::check_alignment(from, 16);
+    return *static_cast<const Words4*>(from);
+}
+#endif
+
+// Eight elements from `from`, of which `count` are there; zeros behind them. `wide`: they lie on a
+// boundary of 16 bytes if all are there.
+DEVICE void load8(const bf16* from, u32 count, bool wide, float* to) {
+    if (wide && count >= 8) {
+        const Words4 words = load16(from);
+        for (int i = 0; i < 4; ++i) {
+            to[2 * i] = float_of_bits(words.word[i] << 16);
+            to[2 * i + 1] = float_of_bits(words.word[i] & 0xffff0000u);
+        }
+    } else {
+        for (u32 i = 0; i < 8; ++i) to[i] = i < count ? to_float(from[i]) : 0.0f;
+    }
+}
+
+DEVICE void load8(const float* from, u32 count, bool wide, float* to) {
+    if (wide && count >= 8) {
+        const Words4 low = load16(from);
+        const Words4 high = load16(from + 4);
+        for (int i = 0; i < 4; ++i) {
+            to[i] = float_of_bits(low.word[i]);
+            to[4 + i] = float_of_bits(high.word[i]);
+        }
+    } else {
+        for (u32 i = 0; i < 8; ++i) to[i] = i < count ? from[i] : 0.0f;
+    }
+}

@@ -1,0 +1,321 @@
+//! Attention over units, and appending to caches.
+//!
+//! **The order of every sum** depends on positions alone: they are taken in fixed blocks from position
+//! 0 on, and the blocks are put together in order.
+
+use bytemuck::{Pod, Zeroable};
+use model::config::Dtype;
+
+use crate::compressed::check_four;
+use crate::launch::{Args, DevicePointer, Launch};
+use crate::named;
+
+/// Positions of one block of decode attention (`source/attention/decode.cuh`).
+const SPLIT: u32 = 256;
+/// Queries and positions of a tile of prefill attention (`source/attention/prefill.cuh`).
+const TILE_QUERIES: u32 = 16;
+/// Threads of a block.
+const THREADS: u32 = 128;
+/// Query heads that share one reading of K and V in a block of decode attention.
+const HEADS_MAX: u32 = 8;
+/// Longest head that the kernels' registers and shared memory hold.
+const HEAD_DIM_MAX: u32 = 256;
+
+/// Shape and scale shared by all units of a launch.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads, a multiple of `kv_heads`.
+    pub heads: u32,
+    pub kv_heads: u32,
+    /// At most 256.
+    pub head_dim: u32,
+    /// Factor of every score, normally `1 / sqrt(head_dim)`.
+    pub scale: f32,
+}
+
+impl AttentionShape {
+    /// Query heads that share a KV head.
+    pub const fn group(&self) -> u32 {
+        self.heads / self.kv_heads
+    }
+
+    fn check(&self) {
+        let AttentionShape { heads, kv_heads, head_dim, .. } = *self;
+        assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "heads are a multiple of kv_heads");
+        assert!((1..=HEAD_DIM_MAX).contains(&head_dim), "heads have 1 to {HEAD_DIM_MAX} elements");
+    }
+}
+
+/// One (sequence, KV head) as it lies in device memory: `kernels::Unit`, field by field.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Pod, Zeroable)]
+pub struct Unit {
+    /// First fresh row in q, k and v.
+    pub row0: u32,
+    /// Fresh rows.
+    pub rows: u32,
+    /// Cached positions before them.
+    pub past: u32,
+    pub kv_head: u32,
+    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
+    /// are apart; a 4-bit cache has a record for each `head_dim` elements.
+    pub cache_offset: u64,
+    /// Element offset in scores and probabilities: `[row][query head in group][past + rows]`.
+    pub scores_offset: u64,
+}
+
+const _: () = assert!(size_of::<Unit>() == 32, "the kernels' Unit has this size");
+
+/// The units of a launch, in device memory, and bounds that size its grid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Units {
+    /// `[count]` of [`Unit`], on an 8-byte boundary.
+    pub pointer: DevicePointer,
+    pub count: u32,
+    /// At least the largest `rows` of a unit; 1 in decode.
+    pub rows_max: u32,
+    /// At least the largest `past + rows` of a unit. A larger bound changes no bit.
+    pub positions_max: u32,
+}
+
+/// K or V: the fresh rows of this step and what is cached before them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeysOrValues {
+    /// Elements of the launch's dtype: fresh `[rows, kv_heads * head_dim]`, and the cache that
+    /// `cache_offset` counts in (0 where nothing is cached).
+    Plain { fresh: DevicePointer, cache: DevicePointer },
+    /// 4-bit records, on 4-byte boundaries: fresh `[rows * kv_heads]`, made by
+    /// [`quantise_kv`](crate::quantise_kv), and the cache.
+    Four { fresh: DevicePointer, cache: DevicePointer },
+}
+
+impl KeysOrValues {
+    fn pointers(self) -> (DevicePointer, DevicePointer) {
+        match self {
+            KeysOrValues::Plain { fresh, cache } | KeysOrValues::Four { fresh, cache } => {
+                (fresh, cache)
+            }
+        }
+    }
+
+    fn is_four(self, shape: &AttentionShape) -> bool {
+        let four = matches!(self, KeysOrValues::Four { .. });
+        if four {
+            check_four(shape.head_dim);
+        }
+        four
+    }
+}
+
+fn with_shape(args: Args, shape: &AttentionShape) -> Args {
+    args.u32(shape.heads).u32(shape.kv_heads).u32(shape.head_dim)
+}
+
+/// `q · k * scale` of every unit and row: f32 at each unit's `scores_offset`. `q` is
+/// `[rows, heads * head_dim]` of `dtype`. Entries that a row does not see are not written.
+pub fn scores(
+    dtype: Dtype,
+    shape: &AttentionShape,
+    units: &Units,
+    q: DevicePointer,
+    k: KeysOrValues,
+    out: DevicePointer,
+) -> Launch {
+    shape.check();
+    let (fresh, cache) = k.pointers();
+    let args = Args::new().u64(units.pointer).u64(q).u64(fresh).u64(cache).u64(out);
+    let args = with_shape(args, shape).f32(shape.scale);
+    Launch {
+        name: if k.is_four(shape) { named!(dtype, "scores_four") } else { named!(dtype, "scores") },
+        grid: [units.count, units.positions_max.div_ceil(SPLIT), units.rows_max],
+        block: [THREADS, 1, 1],
+        shared_bytes: HEADS_MAX * shape.head_dim * 4,
+        args,
+    }
+}
+
+/// Softmax over the visible positions of every (row, head) of every unit. Both are f32 at each unit's
+/// `scores_offset`, and may be the same memory.
+pub fn softmax(
+    shape: &AttentionShape,
+    units: &Units,
+    scores: DevicePointer,
+    probabilities: DevicePointer,
+) -> Launch {
+    shape.check();
+    let args = Args::new().u64(units.pointer).u64(scores).u64(probabilities).u32(shape.group());
+    let grid = [units.count, shape.group(), units.rows_max];
+    Launch { name: "softmax", grid, block: [THREADS, 1, 1], shared_bytes: 32 * 8, args }
+}
+
+/// `probabilities · v` of every unit and row. `out` is `[rows, heads * head_dim]` of `dtype`.
+pub fn weighted_values(
+    dtype: Dtype,
+    shape: &AttentionShape,
+    units: &Units,
+    probabilities: DevicePointer,
+    v: KeysOrValues,
+    out: DevicePointer,
+) -> Launch {
+    shape.check();
+    let (fresh, cache) = v.pointers();
+    let args = Args::new().u64(units.pointer).u64(probabilities).u64(fresh).u64(cache).u64(out);
+    Launch {
+        name: if v.is_four(shape) {
+            named!(dtype, "weighted_values_four")
+        } else {
+            named!(dtype, "weighted_values")
+        },
+        grid: [units.count, shape.group().div_ceil(HEADS_MAX), units.rows_max],
+        block: [THREADS, 1, 1],
+        shared_bytes: value_parts_bytes(shape.head_dim),
+        args: with_shape(args, shape),
+    }
+}
+
+/// Elements of a head that a thread takes at a time.
+const VECTOR: u32 = 8;
+
+/// Shared memory for the sums of one query head over the positions of each team of threads that
+/// together hold a head.
+const fn value_parts_bytes(head_dim: u32) -> u32 {
+    let padded = head_dim.next_multiple_of(VECTOR);
+    THREADS / (padded / VECTOR) * padded * 4
+}
+
+/// Bytes of scratch for [`attention_decode`].
+pub fn attention_decode_scratch_bytes(
+    shape: &AttentionShape,
+    units: u32,
+    positions_max: u32,
+) -> u64 {
+    let parts = u64::from(units) * u64::from(shape.group() * positions_max.div_ceil(SPLIT));
+    parts * u64::from(shape.head_dim + 2) * 4
+}
+
+/// Attention of one fresh row per unit, scores never in memory: blocks of 256 positions apart, then
+/// put together in order. Launch both, in order.
+///
+/// `q` and `out` are `[rows, heads * head_dim]` of `dtype`, `scratch` has
+/// [`attention_decode_scratch_bytes`] on a 16-byte boundary. K and V are both plain or both 4-bit. The
+/// result is near that of [`scores`], [`softmax`] and [`weighted_values`], not bit-equal to it.
+#[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
+pub fn attention_decode(
+    dtype: Dtype,
+    shape: &AttentionShape,
+    units: &Units,
+    q: DevicePointer,
+    k: KeysOrValues,
+    v: KeysOrValues,
+    out: DevicePointer,
+    scratch: DevicePointer,
+) -> [Launch; 2] {
+    shape.check();
+    assert!(units.rows_max <= 1, "a unit of decode attention has one fresh row");
+    let four = k.is_four(shape);
+    assert_eq!(four, v.is_four(shape), "K and V are kept in one form");
+    let ((k_fresh, k_cache), (v_fresh, v_cache)) = (k.pointers(), v.pointers());
+    let splits = units.positions_max.div_ceil(SPLIT);
+    let (heads, name) = match (shape.group(), four) {
+        (1, false) => (1, named!(dtype, "attention_decode_1")),
+        (2..=4, false) => (4, named!(dtype, "attention_decode_4")),
+        (_, false) => (8, named!(dtype, "attention_decode_8")),
+        (1, true) => (1, named!(dtype, "attention_decode_four_1")),
+        (2..=4, true) => (4, named!(dtype, "attention_decode_four_4")),
+        (_, true) => (8, named!(dtype, "attention_decode_four_8")),
+    };
+    let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
+    let args = args.u64(k_cache).u64(v_cache).u64(scratch);
+    let queries_bytes = heads * shape.head_dim * 4;
+    let parts_bytes = value_parts_bytes(shape.head_dim);
+    let part = Launch {
+        name,
+        grid: [units.count, splits, shape.group().div_ceil(heads)],
+        block: [THREADS, 1, 1],
+        // The queries' place is taken by the sums of values later.
+        shared_bytes: heads * SPLIT * 4 + queries_bytes.max(parts_bytes),
+        args: with_shape(args, shape).f32(shape.scale),
+    };
+    let args = Args::new().u64(units.pointer).u64(scratch).u64(out);
+    let whole = Launch {
+        name: named!(dtype, "attention_combine"),
+        grid: [units.count, shape.group(), 1],
+        block: [THREADS, 1, 1],
+        shared_bytes: 0,
+        args: with_shape(args, shape).u32(splits),
+    };
+    [part, whole]
+}
+
+/// Attention of any number of fresh rows per unit, causal and ragged, scores never in memory. Operands
+/// as in [`attention_decode`].
+pub fn attention_prefill(
+    dtype: Dtype,
+    shape: &AttentionShape,
+    units: &Units,
+    q: DevicePointer,
+    k: KeysOrValues,
+    v: KeysOrValues,
+    out: DevicePointer,
+) -> Launch {
+    shape.check();
+    let four = k.is_four(shape);
+    assert_eq!(four, v.is_four(shape), "K and V are kept in one form");
+    let ((k_fresh, k_cache), (v_fresh, v_cache)) = (k.pointers(), v.pointers());
+    let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
+    let args = args.u64(k_cache).u64(v_cache).u64(out);
+    let args = with_shape(args, shape).f32(shape.scale);
+    let queries = units.rows_max * shape.group();
+    let head_dim = shape.head_dim;
+    let positions = if head_dim <= 128 { 32 } else { 16 };
+    Launch {
+        name: if four {
+            named!(dtype, "attention_prefill_four")
+        } else {
+            named!(dtype, "attention_prefill")
+        },
+        grid: [units.count, queries.div_ceil(TILE_QUERIES), 1],
+        block: [THREADS, 1, 1],
+        // Queries, one tile of K or V, scores; rows of odd length, so that columns differ in banks.
+        shared_bytes: ((TILE_QUERIES + positions) * (head_dim | 1) + TILE_QUERIES * 33) * 4,
+        args,
+    }
+}
+
+/// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]` of `dtype`, behind its `past`
+/// cached positions.
+pub fn append(
+    dtype: Dtype,
+    shape: &AttentionShape,
+    units: &Units,
+    fresh: DevicePointer,
+    cache: DevicePointer,
+) -> Launch {
+    shape.check();
+    let args = Args::new().u64(units.pointer).u64(fresh).u64(cache);
+    append_launch(named!(dtype, "append"), shape, units, args)
+}
+
+/// As [`append`], quantised to 4-bit records: the same bytes as the CPU's.
+pub fn append_four(
+    dtype: Dtype,
+    shape: &AttentionShape,
+    units: &Units,
+    fresh: DevicePointer,
+    cache: DevicePointer,
+) -> Launch {
+    shape.check();
+    check_four(shape.head_dim);
+    let args = Args::new().u64(units.pointer).u64(fresh).u64(cache);
+    append_launch(named!(dtype, "append_four"), shape, units, args)
+}
+
+fn append_launch(name: &'static str, shape: &AttentionShape, units: &Units, args: Args) -> Launch {
+    Launch {
+        name,
+        grid: [units.count, units.rows_max, 1],
+        block: [32, 1, 1],
+        shared_bytes: 0,
+        args: args.u32(shape.kv_heads).u32(shape.head_dim),
+    }
+}

@@ -1,0 +1,75 @@
+//! The 4-bit and 8-bit forms of weights and of the KV cache (`model::compressed`).
+
+use model::compressed::{Bits, Grouped, ROWS, kv4_position_bytes};
+use model::config::Dtype;
+
+use crate::launch::{Args, DevicePointer, Launch};
+use crate::named;
+
+/// Threads of a block.
+const THREADS: u32 = 256;
+/// Records that a block works on.
+const BLOCK_RECORDS: u32 = 4;
+
+/// The records of a matrix, a few for each block.
+fn over_records(name: &'static str, records: usize, args: Args) -> Launch {
+    let records = u32::try_from(records).expect("a matrix has fewer than 2^32 records");
+    let grid = [records.div_ceil(BLOCK_RECORDS), 1, 1];
+    let args = args.u32(records);
+    Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
+}
+
+/// A grouped matrix `[n, k]`, 4 or 8 bits, to row-major `[n, k]` of `dtype`: `scale * q + min`, rounded
+/// to `dtype`. A [`linear`](crate::linear) over the result gives the same bits as one straight from
+/// the records.
+pub fn decompress(
+    dtype: Dtype,
+    form: Grouped,
+    (n, k): (u32, u32),
+    records: DevicePointer,
+    out: DevicePointer,
+) -> Launch {
+    let (n_len, k_len) = (n as usize, k as usize);
+    let args = Args::new().u64(records).u64(out).u32(n).u32(k);
+    let args = args.u32(form.bits.count() as u32).u32(form.group as u32);
+    over_records(named!(dtype, "decompress"), form.blocks(n_len) * form.groups(k_len), args)
+}
+
+/// Records of `form`, 4 bits, of a matrix `[n, k]` to records of `form.widened()`: the same scales,
+/// minimums and integers, one a byte.
+pub fn widen(
+    form: Grouped,
+    (n, k): (u32, u32),
+    records: DevicePointer,
+    out: DevicePointer,
+) -> Launch {
+    assert_eq!(form.bits, Bits::Four, "only 4 bits can be widened");
+    let count = form.blocks(n as usize) * form.groups(k as usize);
+    let args = Args::new().u64(records).u64(out).u32((ROWS * form.group / 8) as u32);
+    over_records("widen", count, args)
+}
+
+/// Positions of heads to 4-bit KV records, the same bytes as the CPU's: `x` is `[positions, head_dim]`
+/// of `dtype`, `out` as many records of `kv4_position_bytes(head_dim)`.
+///
+/// Attention over a 4-bit cache takes its fresh rows as such records too: `[rows * kv_heads]` of them.
+pub fn quantise_kv(
+    dtype: Dtype,
+    (positions, head_dim): (u32, u32),
+    x: DevicePointer,
+    out: DevicePointer,
+) -> Launch {
+    check_four(head_dim);
+    let args = Args::new().u64(x).u64(out).u32(positions).u32(head_dim);
+    // A warp for each position.
+    let grid = [positions.div_ceil(THREADS / 32), 1, 1];
+    let name = named!(dtype, "quantise_kv");
+    Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
+}
+
+pub(crate) fn check_four(head_dim: u32) {
+    assert!(
+        kv4_position_bytes(head_dim as usize).is_some(),
+        "a 4-bit KV cache cannot hold heads of {head_dim} elements"
+    );
+}

@@ -1,0 +1,152 @@
+//! Linears over plain and grouped weights.
+//!
+//! **The order of every sum.** In bf16 an output is, for each segment of 512 inputs, one chain of
+//! tensor-core steps of 16 inputs, and the segments are added in order; all kernels take the inputs of
+//! a step in the same places, so which one a batch size selects changes no bit. In f32 an output is a
+//! chain of fused multiply-adds per segment, the segments added in order.
+
+use model::compressed::{Bits, Grouped};
+use model::config::Dtype;
+
+use crate::launch::{Args, DevicePointer, Launch};
+use crate::named;
+
+/// Rows up to which weights go from memory straight to registers.
+const SMALL_ROWS: u32 = 32;
+
+/// Where the result of a linear goes: `[rows, n]`, of the linear's dtype where nothing is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinearOut {
+    Store(DevicePointer),
+    /// `max(result, 0)`; NaN stays.
+    Relu(DevicePointer),
+    /// The erf form.
+    Gelu(DevicePointer),
+    /// `silu(gate) * result`; `out` may be `gate`.
+    SiluMul {
+        gate: DevicePointer,
+        out: DevicePointer,
+    },
+    /// `out += result`, f32: the residual stream, in place.
+    AddTo(DevicePointer),
+    /// f32.
+    StoreF32(DevicePointer),
+}
+
+impl LinearOut {
+    /// Number of the form in `source/linear/finish.cuh`, output and gate.
+    fn parts(self) -> (u32, DevicePointer, DevicePointer) {
+        match self {
+            LinearOut::Store(out) => (0, out, 0),
+            LinearOut::Relu(out) => (1, out, 0),
+            LinearOut::Gelu(out) => (2, out, 0),
+            LinearOut::SiluMul { gate, out } => (3, out, gate),
+            LinearOut::AddTo(out) => (4, out, 0),
+            LinearOut::StoreF32(out) => (5, out, 0),
+        }
+    }
+}
+
+/// A matrix `[n, k]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weight {
+    /// Row-major, of the linear's dtype, on a 16-byte boundary.
+    Plain(DevicePointer),
+    /// Records of 4 or 8 bits in groups of 32 or 64, on a 64-byte boundary.
+    Grouped(Grouped, DevicePointer),
+}
+
+/// `out = epilogue(x · weightᵀ + bias)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Linear {
+    pub rows: u32,
+    /// Output width.
+    pub n: u32,
+    /// Input width.
+    pub k: u32,
+    /// `[rows, k]` of the dtype, on a 16-byte boundary.
+    pub x: DevicePointer,
+    pub weight: Weight,
+    /// f32 `[n]`, or 0.
+    pub bias: DevicePointer,
+    pub out: LinearOut,
+}
+
+/// The linear's one launch. Grouped weights of many rows are faster decompressed first
+/// ([`decompress`](crate::decompress)), with the same bits.
+pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
+    let Linear { rows, n, k, x, weight, bias, out } = *linear;
+    assert!(k >= 1, "a linear has inputs");
+    let (form, out, gate) = out.parts();
+    let (source, bits, group) = match weight {
+        Weight::Plain(weight) => (weight, 0, 0),
+        Weight::Grouped(form, records) => {
+            assert!(matches!(form.group, 32 | 64), "groups have 32 or 64 inputs");
+            (records, form.bits.count() as u32, form.group as u32)
+        }
+    };
+    let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
+    let args = args.u32(rows).u32(n).u32(k).u32(form).u32(group);
+    let launch = |name, cols: u32, tile_rows: u32, shared_bytes| Launch {
+        name,
+        grid: [n.div_ceil(cols), rows.div_ceil(tile_rows), 1],
+        block: [256, 1, 1],
+        shared_bytes,
+        args,
+    };
+    if dtype == Dtype::F32 {
+        let name = match bits {
+            0 => "linear_f32",
+            4 => "linear_four_f32",
+            _ => "linear_eight_f32",
+        };
+        return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
+    }
+    // The wide kernel copies rows in pieces of 16 bytes.
+    if bits == 0 && rows > SMALL_ROWS && k.is_multiple_of(8) {
+        return match rows {
+            ..=64 => launch("linear_wide_64_bf16", 128, 64, wide_bytes(64)),
+            _ => launch("linear_wide_128_bf16", 128, 128, wide_bytes(128)),
+        };
+    }
+    // One segment of sums for each of the eight warps.
+    let small =
+        |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
+    match (rows, weight) {
+        (..=8, Weight::Plain(_)) => small("linear_small_8_bf16", 16, 8),
+        (..=16, Weight::Plain(_)) => small("linear_small_16_bf16", 16, 16),
+        (_, Weight::Plain(_)) => small("linear_small_32_bf16", 32, 32),
+        (..=8, Weight::Grouped(Grouped { bits: Bits::Four, .. }, _)) => {
+            small("linear_four_8_bf16", 16, 8)
+        }
+        (..=16, Weight::Grouped(Grouped { bits: Bits::Four, .. }, _)) => {
+            small("linear_four_16_bf16", 16, 16)
+        }
+        (_, Weight::Grouped(Grouped { bits: Bits::Four, .. }, _)) => {
+            small("linear_four_32_bf16", 32, 32)
+        }
+        (..=8, Weight::Grouped(..)) => small("linear_eight_8_bf16", 16, 8),
+        (..=16, Weight::Grouped(..)) => small("linear_eight_16_bf16", 16, 16),
+        (_, Weight::Grouped(..)) => small("linear_eight_32_bf16", 32, 32),
+    }
+}
+
+/// Three stages of 128 rows of weights and `rows` rows of activations, 32 bf16 each.
+const fn wide_bytes(rows: u32) -> u32 {
+    3 * (128 + rows) * 32 * 2
+}
+
+/// The end of a linear whose sums another library made: `sums` is f32 `[rows, n]`, `bias` f32 `[n]` or
+/// 0; `out` as in [`linear`]. `sums` may be where `StoreF32` goes.
+pub fn epilogue(
+    dtype: Dtype,
+    (rows, n): (u32, u32),
+    sums: DevicePointer,
+    bias: DevicePointer,
+    out: LinearOut,
+) -> Launch {
+    let (form, out, gate) = out.parts();
+    let args = Args::new().u64(sums).u64(bias).u64(out).u64(gate).u32(n).u32(form);
+    let grid = [rows, n.div_ceil(1024), 1];
+    Launch { name: named!(dtype, "epilogue"), grid, block: [256, 1, 1], shared_bytes: 0, args }
+}

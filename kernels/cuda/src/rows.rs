@@ -1,0 +1,112 @@
+//! Operations on rows: embedding, norms, rope, the largest logit.
+
+use model::compressed::Grouped;
+use model::config::Dtype;
+
+use crate::launch::{Args, DevicePointer, Launch};
+use crate::named;
+
+/// Threads of a block that works on one row.
+const ROW_THREADS: u32 = 256;
+/// Bytes of shared memory in which the warps of a block leave their parts of a sum.
+const REDUCTION_BYTES: u32 = 32 * 8;
+
+fn one_block_per_row(name: &'static str, rows: u32, args: Args) -> Launch {
+    Launch {
+        name,
+        grid: [rows, 1, 1],
+        block: [ROW_THREADS, 1, 1],
+        shared_bytes: REDUCTION_BYTES,
+        args,
+    }
+}
+
+/// `out[i] = table[tokens[i]]`, plus `position_table[positions[i] + offset]` with
+/// `Some((positions, position_table, offset))`.
+///
+/// `tokens` and `positions` are u32 `[rows]`; `table` is `[vocab, hidden]` and `position_table`
+/// `[*, hidden]`, of `dtype`; `out` is f32 `[rows, hidden]`. Indices are not checked on the device.
+pub fn embed(
+    dtype: Dtype,
+    (rows, hidden): (u32, u32),
+    tokens: DevicePointer,
+    table: DevicePointer,
+    positions: Option<(DevicePointer, DevicePointer, u32)>,
+    out: DevicePointer,
+) -> Launch {
+    let (positions, position_table, offset) = positions.unwrap_or((0, 0, 0));
+    let args = Args::new().u64(tokens).u64(table).u64(positions).u64(position_table);
+    let args = args.u32(offset).u64(out).u32(hidden);
+    one_block_per_row(named!(dtype, "embed"), rows, args)
+}
+
+/// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded to f32. `tokens` is u32
+/// `[rows]`, `records` the whole table, `out` f32 `[rows, hidden]`.
+pub fn embed_grouped(
+    (rows, hidden): (u32, u32),
+    form: Grouped,
+    tokens: DevicePointer,
+    records: DevicePointer,
+    out: DevicePointer,
+) -> Launch {
+    let args = Args::new().u64(tokens).u64(records).u64(out).u32(hidden);
+    let args = args.u32(form.bits.count() as u32).u32(form.group as u32);
+    one_block_per_row("embed_grouped", rows, args)
+}
+
+/// `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i` when
+/// `row_index` is 0.
+///
+/// `x` is f32 `[*, hidden]`, `gain` f32 `[hidden]`, `row_index` u32 `[rows]`, `out` `[rows, hidden]`
+/// of `dtype`.
+pub fn rms_norm(
+    dtype: Dtype,
+    (rows, hidden): (u32, u32),
+    x: DevicePointer,
+    gain: DevicePointer,
+    eps: f32,
+    row_index: DevicePointer,
+    out: DevicePointer,
+) -> Launch {
+    layer_norm(dtype, (rows, hidden), x, gain, 0, eps, row_index, out)
+}
+
+/// `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes as in [`rms_norm`], `bias` f32
+/// `[hidden]`. A bias of 0 makes it [`rms_norm`].
+#[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
+pub fn layer_norm(
+    dtype: Dtype,
+    (rows, hidden): (u32, u32),
+    x: DevicePointer,
+    gain: DevicePointer,
+    bias: DevicePointer,
+    eps: f32,
+    row_index: DevicePointer,
+    out: DevicePointer,
+) -> Launch {
+    assert!(hidden > 0, "a row has elements");
+    let args = Args::new().u64(x).u64(gain).u64(bias).f32(eps).u64(row_index);
+    one_block_per_row(named!(dtype, "norm"), rows, args.u64(out).u32(hidden))
+}
+
+/// Rotates each pair `(x[i], x[i + head_dim/2])` of every head by `position * frequency[i]`, in place.
+///
+/// `x` is `[rows, heads, head_dim]` of `dtype`, `positions` u32 `[rows]`, `inverse_frequencies` f32
+/// `[head_dim / 2]` with the model's scaling applied (`Rope::inverse_frequencies`).
+pub fn rope(
+    dtype: Dtype,
+    (rows, heads, head_dim): (u32, u32, u32),
+    positions: DevicePointer,
+    inverse_frequencies: DevicePointer,
+    x: DevicePointer,
+) -> Launch {
+    assert!(head_dim.is_multiple_of(2), "head_dim is even");
+    let args = Args::new().u64(positions).u64(inverse_frequencies).u64(x);
+    one_block_per_row(named!(dtype, "rope"), rows, args.u32(heads).u32(head_dim))
+}
+
+/// `tokens[i]` is the index of the largest logit of row `i`, the lowest one on ties; NaN never wins,
+/// and 0 stands for a row of nothing else. `logits` is f32 `[rows, vocab]`, `tokens` u32 `[rows]`.
+pub fn argmax((rows, vocab): (u32, u32), logits: DevicePointer, tokens: DevicePointer) -> Launch {
+    one_block_per_row("argmax", rows, Args::new().u64(logits).u64(tokens).u32(vocab))
+}
