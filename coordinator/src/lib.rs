@@ -11,3 +11,4 @@ pub mod plan;
 pub mod profile;
 pub mod report;
 pub mod session;
+pub mod timed;

@@ -12,6 +12,7 @@ use coordinator::opened::open_weights;
 use coordinator::plan;
 use coordinator::profile;
 use coordinator::session::{self, Usage};
+use coordinator::timed;
 
 /// Counts what workers allocate while they run, which must be nothing.
 #[global_allocator]
@@ -43,6 +44,12 @@ fn main() -> ExitCode {
             ran.unwrap_or_else(|error| refuse(&error)).into()
         }
         Command::Plan(request) => plan::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
+        Command::Timed(request) => {
+            let ran = Interrupt::install()
+                .map_err(anyhow::Error::from)
+                .and_then(|interrupt| timed::run(&request, &interrupt));
+            ran.unwrap_or_else(|error| refuse(&error)).into()
+        }
         Command::Run(run) => {
             let ran = Interrupt::install()
                 .map_err(anyhow::Error::from)

@@ -64,6 +64,7 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
             link_bytes_per_s: request.emulated.flatten(),
             cpus: compute_cpus(),
             spin_us: if request.emulated.is_some() { 0 } else { SPIN_US },
+            durations: None,
         },
         interrupt: Arc::new(Box::new(move || asked.asked())),
     };

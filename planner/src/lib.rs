@@ -17,3 +17,4 @@ pub mod table;
 #[cfg(test)]
 mod tests;
 pub mod time;
+pub mod timed;

@@ -11,11 +11,13 @@ use std::time::Duration;
 use model::ops::Op;
 use program::ir::{Instruction, Lane, LaneProgram, Phase, Program, Wait};
 use program::plan::Plan;
+use shm::timeline::reached;
 use shm::{Control, Position, Timeline, TraceRecord, TraceWriter, WaitError, WorkerState, now_ns};
 
 use crate::error::LaneError;
 use crate::execute::Executor;
 use crate::protocol::{EXIT, Role};
+use crate::timed::Timed;
 
 const LANES: usize = Lane::ALL.len();
 /// How long a lane sleeps for the next group before it looks again; releases end it at once.
@@ -38,11 +40,19 @@ pub struct LaneSetup {
     pub link_bytes_per_s: Option<u64>,
 }
 
+/// What carries out the work of a lane.
+#[derive(Debug)]
+enum Doing {
+    Work(Executor),
+    /// Only time passes.
+    Timed(Timed),
+}
+
 /// A lane of a worker; see the module header.
 #[derive(Debug)]
 pub struct LaneRunner {
     setup: LaneSetup,
-    executor: Executor,
+    doing: Doing,
     /// Timelines at the start of the present phase.
     bases: [u32; LANES],
     signals: [[u32; LANES]; 2],
@@ -57,6 +67,15 @@ pub struct LaneRunner {
 impl LaneRunner {
     /// A lane that has run nothing yet; the control segment must be fresh.
     pub fn new(setup: LaneSetup, executor: Executor) -> LaneRunner {
+        LaneRunner::with(setup, Doing::Work(executor))
+    }
+
+    /// The same for a lane that only lets time pass.
+    pub fn timed(setup: LaneSetup, timed: Timed) -> LaneRunner {
+        LaneRunner::with(setup, Doing::Timed(timed))
+    }
+
+    fn with(setup: LaneSetup, doing: Doing) -> LaneRunner {
         let plan = Arc::clone(&setup.plan);
         let signals = [&plan.prefill, &plan.decode].map(|program| {
             Lane::ALL.map(|lane| program.lane(lane).map_or(0, |list| list.signals_per_step))
@@ -68,7 +87,7 @@ impl LaneRunner {
         let first_of_role = first == Some(&setup.lane);
         LaneRunner {
             setup,
-            executor,
+            doing,
             bases: [0; LANES],
             signals,
             steps_base: 0,
@@ -88,6 +107,9 @@ impl LaneRunner {
     /// Poison, or a lane that stood still for longer than the bound; the caller poisons.
     pub fn run(&mut self) -> Result<(), LaneError> {
         let control = self.setup.control.clone();
+        if let Doing::Timed(timed) = &self.doing {
+            timed.begin();
+        }
         for group in 1u32.. {
             self.wait_for_group(&control, group)?;
             if control.last_step() == Some(EXIT) {
@@ -151,7 +173,10 @@ impl LaneRunner {
                 work => {
                     self.work(phase, index_of_step, index, work);
                     if self.last_sample[phase as usize] == Some(index) {
-                        self.executor.end_step(step);
+                        match &self.doing {
+                            Doing::Work(executor) => executor.end_step(step),
+                            Doing::Timed(timed) => timed.end_step(step),
+                        }
                     }
                 }
             }
@@ -161,7 +186,10 @@ impl LaneRunner {
 
     fn work(&mut self, phase: Phase, step: u32, index: usize, instruction: &Instruction) {
         let start_ns = now_ns();
-        let work = self.executor.execute(phase, instruction);
+        let work = match &mut self.doing {
+            Doing::Work(executor) => executor.execute(phase, instruction),
+            Doing::Timed(timed) => timed.execute(phase, index, instruction),
+        };
         if let (Some(speed), Instruction::Copy(_)) = (self.setup.link_bytes_per_s, instruction) {
             let least_ns = u128::from(work.bytes) * 1_000_000_000 / u128::from(speed.max(1));
             let least = Duration::from_nanos(u64::try_from(least_ns).unwrap_or(u64::MAX));
@@ -179,21 +207,26 @@ impl LaneRunner {
         });
     }
 
-    fn wait_lane(&self, phase: Phase, step: u32, wait: &Wait) -> Result<(), LaneError> {
+    fn wait_lane(&mut self, phase: Phase, step: u32, wait: &Wait) -> Result<(), LaneError> {
         let signals = self.signals[phase as usize][wait.lane.index()];
         let target = wait_target(self.bases[wait.lane.index()], signals, step, wait);
-        let timeline = &self.setup.control.lane(wait.lane.index()).timeline;
-        self.wait(timeline, target, wait.lane.name())
+        let control = self.setup.control.clone();
+        self.wait(&control.lane(wait.lane.index()).timeline, target, wait.lane.name())
     }
 
     /// Waits until `timeline` has reached `target`. The bound is on standing still: as long as any
     /// lane moves on from instruction to instruction, a long phase is no failure.
     fn wait(
-        &self,
+        &mut self,
         timeline: &Timeline,
         target: u32,
         awaited: &'static str,
     ) -> Result<(), LaneError> {
+        if let Doing::Timed(timed) = &mut self.doing
+            && !reached(timeline.value(), target)
+        {
+            timed.blocked();
+        }
         let control = &self.setup.control;
         let timeout = self.setup.wait_timeout;
         let positions = || Lane::ALL.map(|lane| control.lane(lane.index()).position());

@@ -24,6 +24,7 @@ pub mod rows;
 pub mod setup;
 pub mod table;
 pub mod testing;
+pub mod timed;
 
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,8 @@ use program::ir::Lane;
 use program::plan::{Memory, Plan};
 use serde::{Deserialize, Serialize};
 
+use crate::timed::Durations;
+
 /// `Control::last_step` when a "group" only tells the lanes to leave. (u32::MAX means "unknown".)
 pub const EXIT: u32 = u32::MAX - 1;
 
@@ -97,6 +99,8 @@ pub struct Setup {
     pub link_bytes_per_s: Option<u64>,
     /// Bound of any wait for another lane.
     pub wait_timeout_ms: u64,
+    /// Nothing is loaded, computed or moved: instructions only last so long.
+    pub durations: Option<Durations>,
 }
 
 /// Coordinator to worker.

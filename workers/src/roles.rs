@@ -26,7 +26,7 @@ use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::protocol::{FromWorker, Role, Setup, ToWorker, WeightsFrom};
-use crate::setup::{LaneOptions, build_lanes};
+use crate::setup::{LaneOptions, build_lanes, build_timed_lanes};
 
 /// How long a worker waits for the coordinator's next message before it looks again. The parent's
 /// death ends the wait, so this is no bound on loading.
@@ -211,12 +211,22 @@ impl Worker<'_> {
             link_bytes_per_s: setup.link_bytes_per_s,
             wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
         };
-        let plan = Arc::new(setup.plan);
-        // SAFETY: the coordinator sends plans that the validator has accepted, starts one worker
-        // per role, and releases groups only after all workers said that they are ready.
-        let lanes =
-            unsafe { build_lanes(self.role, &plan, &memories, self.control, &trace, &options) }?;
-        self.run_lanes(lanes, variant)?;
+        let (plan, role, control) = (Arc::new(setup.plan), self.role, self.control);
+        let (lanes, kernels) = match &setup.durations {
+            Some(durations) => {
+                let timeout = options.wait_timeout;
+                (build_timed_lanes(role, &plan, control, &trace, timeout, durations)?, "timed")
+            }
+            None => {
+                // SAFETY: the coordinator sends plans that the validator has accepted, starts one
+                // worker per role, and releases groups only after all workers said that they are
+                // ready.
+                let lanes =
+                    unsafe { build_lanes(role, &plan, &memories, control, &trace, &options) }?;
+                (lanes, variant.name())
+            }
+        };
+        self.run_lanes(lanes, kernels)?;
         self.state(WorkerState::Drain);
         heartbeat::publish(self.control, self.role.index());
         counting::disarm();
@@ -255,6 +265,7 @@ impl Worker<'_> {
         open: &OpenWeights,
     ) -> Result<(), WorkerError> {
         match self.role {
+            Role::Cpu if setup.durations.is_some() => {}
             Role::Cpu => {
                 let source = open(&setup.weights, &setup.plan.config)
                     .map_err(crate::load::LoadError::from)?;
@@ -268,6 +279,7 @@ impl Worker<'_> {
             }
             Role::Gpu => return Ok(()),
             Role::Transfer => match receive(self.channel)? {
+                (ToWorker::Load, _) if setup.durations.is_some() => {}
                 (ToWorker::Load, _) => load_resident(&setup.plan, memories),
                 (other, _) => return Err(unexpected(&other, "the order to load")),
             },
@@ -276,7 +288,7 @@ impl Worker<'_> {
     }
 
     /// Runs each lane on a thread of its own until the coordinator lets them leave.
-    fn run_lanes(&self, lanes: Vec<LaneRunner>, variant: Variant) -> Result<(), WorkerError> {
+    fn run_lanes(&self, lanes: Vec<LaneRunner>, kernels: &str) -> Result<(), WorkerError> {
         let (arrived, gate) = (Timeline::new(0), Timeline::new(0));
         let failure = Mutex::new(None);
         let poison = self.control.poison();
@@ -306,7 +318,7 @@ impl Worker<'_> {
                     return Err(error);
                 }
             }
-            let ready = FromWorker::Ready { kernel_variant: variant.name().to_owned() };
+            let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
             // A thread that starts allocates a little; only then does counting begin. Nobody else
             // poisons before the first group, and a failed wait shows in the lanes.
             let _ = arrived.wait_at_least(count, poison, MESSAGE_SLICE);

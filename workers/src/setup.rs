@@ -13,6 +13,7 @@ use crate::execute::{ComputeState, Executor};
 use crate::lane::{LaneRunner, LaneSetup};
 use crate::memory::{Memories, View};
 use crate::protocol::Role;
+use crate::timed::{Durations, Timed};
 
 /// Settings of the lanes of one worker.
 #[derive(Debug, Clone)]
@@ -67,4 +68,33 @@ pub unsafe fn build_lanes(
         lanes.push(LaneRunner::new(setup, executor));
     }
     Ok(lanes)
+}
+
+/// Builds the same lanes to last as long as they are told; they touch no memory but the step table.
+///
+/// # Errors
+/// Trace rings that are taken.
+pub fn build_timed_lanes(
+    role: Role,
+    plan: &Arc<Plan>,
+    control: &Control,
+    trace: &TraceSegment,
+    wait_timeout: Duration,
+    durations: &Durations,
+) -> Result<Vec<LaneRunner>, WorkerError> {
+    let with_work = plan.lanes();
+    let own = role.lanes().iter().copied().filter(|lane| with_work.contains(lane));
+    own.map(|lane| {
+        let setup = LaneSetup {
+            lane,
+            role,
+            plan: Arc::clone(plan),
+            control: control.clone(),
+            trace: trace.writer(lane.index())?,
+            wait_timeout,
+            link_bytes_per_s: None,
+        };
+        Ok(LaneRunner::timed(setup, Timed::new(durations, lane, plan, control)))
+    })
+    .collect()
 }

@@ -13,6 +13,7 @@ use super::values::{
 use crate::job::sink::{OutputMode, Place};
 use crate::plan::{Described, PlanRequest, Source};
 use crate::profile::ProfileRequest;
+use crate::timed::TimedRequest;
 
 /// `max_tokens` of requests that do not say, as at OpenAI.
 pub const MAX_TOKENS: u32 = 16;
@@ -20,6 +21,8 @@ pub const MAX_TOKENS: u32 = 16;
 pub const PROMPT_LEN: u32 = 512;
 /// Benchmark: new tokens of each sequence.
 pub const GEN_LEN: u32 = 32;
+/// Timed emulation: layers of the row that a table's layer stands in.
+pub const TIMED_LAYERS: u32 = 8;
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Measure the machine.
     Profile(Box<ProfileRequest>),
+    /// Run a table's layers, in which nothing but time passes.
+    Timed(Box<TimedRequest>),
     /// Say what would be run, and why.
     Plan(Box<PlanRequest>),
     /// This process is a worker.
@@ -130,6 +135,13 @@ pub enum UsageError {
     Split(#[from] SplitError),
     #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
     ModeOfStdout { flag: &'static str },
+    #[error(
+        "--device emulated:timed lets a table's times pass and computes nothing; add --tables FILE, or \
+         use --device emulated."
+    )]
+    TimedWithoutTables,
+    #[error("--tables runs on a machine that only lets time pass; add --device emulated:timed.")]
+    TablesWithoutTimed,
     #[error("--emulated-threads is only for --device emulated; leave it out.")]
     EmulatedThreads,
     #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
@@ -148,6 +160,7 @@ impl Command {
             Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
             Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
+            None if low.run.tables.is_some() => Ok(Command::Timed(Box::new(timed(low.run)?))),
             None => Ok(Command::Run(Box::new(run(low.run)?))),
         }
     }
@@ -177,6 +190,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
     let emulated = match low.device {
         DeviceChoice::Cuda(device) => return Err(UsageError::NoCuda { device }),
         DeviceChoice::Emulated { link_bytes_per_s, .. } => Some(link_bytes_per_s),
+        DeviceChoice::Timed => return Err(UsageError::TimedWithoutTables),
         DeviceChoice::Auto | DeviceChoice::None => None,
     };
     if emulated.is_none() && low.emulated_threads.is_some() {
@@ -202,6 +216,30 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
     })
 }
 
+fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
+    if low.device != DeviceChoice::Timed {
+        return Err(UsageError::TablesWithoutTimed);
+    }
+    Ok(TimedRequest {
+        telling: telling(&low),
+        tables: low.tables.unwrap_or_default(),
+        layers: low.layers.unwrap_or(TIMED_LAYERS) as usize,
+        gen_len: low.gen_len.unwrap_or(GEN_LEN),
+        json: low.json,
+        report: low.report,
+        trace: low.trace,
+    })
+}
+
+const fn telling(low: &LowRun) -> Telling {
+    match (low.quiet, low.verbose) {
+        (true, _) => Telling::Quiet,
+        (false, 0) => Telling::Normal,
+        (false, 1) => Telling::Verbose,
+        (false, _) => Telling::VeryVerbose,
+    }
+}
+
 fn dtype(choice: DtypeChoice) -> Dtype {
     match choice {
         DtypeChoice::Bf16 => Dtype::Bf16,
@@ -221,6 +259,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
     let work = work(&low)?;
     let device = device(&low)?;
     let placement = placement(&low, device)?;
+    let telling = telling(&low);
     Ok(Run {
         model: ModelChoice {
             name: low.model.ok_or(UsageError::NoModel)?,
@@ -249,12 +288,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         dram_bytes: low.dram,
         report: low.report,
         trace: low.trace,
-        telling: match (low.quiet, low.verbose) {
-            (true, _) => Telling::Quiet,
-            (false, 0) => Telling::Normal,
-            (false, 1) => Telling::Verbose,
-            (false, _) => Telling::VeryVerbose,
-        },
+        telling,
     })
 }
 
@@ -291,6 +325,7 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
 fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
     let device = match low.device {
         DeviceChoice::Cuda(device) => return Err(UsageError::NoCuda { device }),
+        DeviceChoice::Timed => return Err(UsageError::TimedWithoutTables),
         // The emulated device is never chosen on its own, and there is no CUDA device yet.
         DeviceChoice::Auto => DeviceChoice::None,
         chosen => chosen,

@@ -74,6 +74,14 @@ pub struct LowRun {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
     pub quantized: Option<QuantizedChoice>,
 
+    /// No model: real processes and programs in which every operation lasts as long as this table of
+    /// measured times says; needs --device emulated:timed
+    #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
+        "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input", "seed",
+        "prompt_len", "policy", "split", "no_fuse", "cpu_threads", "emulated_threads", "vram", "dram",
+    ])]
+    pub tables: Option<PathBuf>,
+
     /// N batches of B prompts are computed together, as a group [default: 1xB, the largest B up to
     /// 32 that fits memory]
     #[arg(long, value_name = "NxB", value_parser = parse_batches, allow_hyphen_values = true, help_heading = "Work")]
@@ -107,7 +115,8 @@ pub struct LowRun {
     #[arg(long, value_name = "N", conflicts_with = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
     pub gen_len: Option<u32>,
 
-    /// none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and studies
+    /// none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and studies;
+    /// with --tables emulated:timed
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = parse_device, help_heading = "Placement")]
     pub device: DeviceChoice,
     /// Who computes what [default: two-split with --split, else gpu-only with a device, else
@@ -140,6 +149,9 @@ pub struct LowRun {
     /// Write what was measured as JSON
     #[arg(long, value_name = "FILE", help_heading = "Telling")]
     pub report: Option<PathBuf>,
+    /// With --tables: say it as one JSON object
+    #[arg(long, requires = "tables", help_heading = "Telling")]
+    pub json: bool,
     /// Write every instruction as a span, for ui.perfetto.dev
     #[arg(long, value_name = "FILE", help_heading = "Telling")]
     pub trace: Option<PathBuf>,

@@ -54,11 +54,14 @@ pub enum DeviceChoice {
         /// `None`: as fast as memory is.
         link_bytes_per_s: Option<u64>,
     },
+    /// A stand-in that only lets time pass, as a table says.
+    Timed,
     /// The CUDA device of that number.
     Cuda(u32),
 }
 
-/// Parses `none`, `auto`, `cuda:0`, `emulated` or `emulated:vram=8GiB,link=16GB/s`.
+/// Parses `none`, `auto`, `cuda:0`, `emulated`, `emulated:vram=8GiB,link=16GB/s` or
+/// `emulated:timed`.
 ///
 /// # Errors
 /// Anything else.
@@ -69,6 +72,7 @@ pub fn parse_device(text: &str) -> Result<DeviceChoice, String> {
         "emulated" => {
             return Ok(DeviceChoice::Emulated { vram_bytes: None, link_bytes_per_s: None });
         }
+        "emulated:timed" => return Ok(DeviceChoice::Timed),
         "cuda" => return Ok(DeviceChoice::Cuda(0)),
         _ => {}
     }

@@ -12,6 +12,7 @@ use shm::{
     Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
 };
 use workers::protocol::{FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use workers::timed::Durations;
 
 use super::supervise::{Supervisor, Worker, WorkerFailure};
 
@@ -34,6 +35,8 @@ pub struct LaunchOptions {
     pub cpus: Vec<u32>,
     /// Spinning between operations, where one pool has the machine for itself.
     pub spin_us: u32,
+    /// Workers load, compute and move nothing; instructions only last so long.
+    pub durations: Option<Durations>,
 }
 
 /// Why the workers did not start.
@@ -194,6 +197,7 @@ fn setup(
         weights: options.weights.clone(),
         link_bytes_per_s: options.link_bytes_per_s,
         wait_timeout_ms: WAIT_TIMEOUT.as_millis() as u64,
+        durations: options.durations.clone(),
     }
 }
 

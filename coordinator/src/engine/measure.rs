@@ -128,7 +128,7 @@ pub fn phase_of(record: &TraceRecord) -> Phase {
 }
 
 /// The same run in the simulator's terms.
-fn simulator_spans<'a>(
+pub(super) fn simulator_spans<'a>(
     spans: impl Iterator<Item = &'a Span> + 'a,
 ) -> impl Iterator<Item = program::simulate::Span> + 'a {
     spans.map(|span| program::simulate::Span {

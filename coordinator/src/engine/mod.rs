@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use program::ir::Lane;
 use program::plan::Plan;
+use program::simulate::Span;
 use shm::{SharedU32s, TraceReader, WaitError};
 use workers::protocol::{EXIT, Role};
 
@@ -159,6 +160,11 @@ impl RunEngine {
         &self.plan
     }
 
+    /// What the last group executed.
+    pub fn spans(&self) -> Vec<Span> {
+        measure::simulator_spans(self.collector.spans.iter()).collect()
+    }
+
     /// Lets the workers leave; the measurements, and the finished trace file.
     ///
     /// # Errors
@@ -249,6 +255,7 @@ impl Engine for RunEngine {
         let plan = Arc::clone(&self.plan);
         let table = self.table.clone();
         let mut group = Group::fill(&table, &plan, sequences);
+        self.collector.clear();
         let control = self.launched.control.clone();
         control.set_last_step(Some(group.last_step()));
         let (steps, drained) = (control.steps().value(), control.drained().value());
@@ -285,7 +292,6 @@ impl Engine for RunEngine {
         if let Some(prediction) = measure::predict(&plan, &self.collector.spans, self.wake_ns) {
             measured.prediction = Some(prediction);
         }
-        self.collector.clear();
         Ok(group.results())
     }
 }

@@ -48,6 +48,7 @@ pub(super) fn start(
             DeviceChoice::Emulated { link_bytes_per_s, .. } => link_bytes_per_s,
             _ => None,
         },
+        durations: None,
     };
     let trace = match &run.trace {
         Some(path) => Some(

@@ -1,0 +1,204 @@
+//! A table's layer as real programs: a model whose layer is the table's, compiled by the real
+//! compiler, with the table's times for every instruction. The coordinator's timed emulation runs
+//! the programs in the workers and compares them with what the simulator makes of the same programs
+//! and the same times.
+//!
+//! The model is as small as it can be: its buffers are never touched.
+
+mod layer;
+mod steady;
+#[cfg(test)]
+mod tests;
+mod times;
+
+pub use steady::{SteadyLayer, steady};
+pub use times::Times;
+
+use model::compressed::{Grouped, WeightFormat};
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use program::compile::{CompileError, compile};
+use program::formats::{KvFormat, WeightFormats};
+use program::map::Home;
+use program::plan::{Plan, RunShape};
+use program::validate::{ValidateError, validate};
+
+use crate::closed_form::Candidate;
+use crate::policy::{Homes, Policy, device_map};
+use crate::search::{Found, search};
+use crate::split::Split;
+use crate::table::{Table, TableError};
+use layer::Layer;
+
+/// Programs, and what their instructions cost.
+#[derive(Debug, Clone)]
+pub struct Timed {
+    pub plan: Plan,
+    pub times: Times,
+    /// What the table's search chose.
+    pub found: Found,
+}
+
+/// Why a table did not become programs.
+#[derive(Debug, thiserror::Error)]
+pub enum TimedError {
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error(
+        "the table's operation {name} is none of a layer that programs are made of; write {} or {}",
+        layer::OPT,
+        layer::LLAMA
+    )]
+    Unknown { name: String },
+    #[error("{name} stands for the same operation as one before it")]
+    Twice { name: String },
+    #[error("{name} stands behind an operation that it must precede; the order is {order}")]
+    Order { name: String, order: &'static str },
+    #[error("the chunks of {name} must be numbered from 0 to at most 63 without a gap")]
+    Chunks { name: String },
+    #[error(
+        "{name} cannot be cut into chunks here; only the chunks of scores have programs of their own"
+    )]
+    Chunked { name: String },
+    #[error(
+        "{name} and \"kv\" do not go together: KV is what scores and wv read, and nothing else is"
+    )]
+    Kv { name: String },
+    #[error("{name} has a transfer time but no weights and no KV; leave its h2d_ms out")]
+    NothingToMove { name: String },
+    #[error(
+        "{field} of {name} is {value_ms} ms; an instruction of more than {} s would be taken for one that hangs",
+        TIME_MAX_MS / 1e3
+    )]
+    TooLong { name: String, field: &'static str, value_ms: f64 },
+    #[error(
+        "the best placement of this table reads {names} from NVMe, which the runtime cannot yet; set \"nvme\" to false"
+    )]
+    Nvme { names: String },
+    #[error("--layers {layers}: a run has between 1 and {LAYERS_MAX} layers")]
+    Layers { layers: usize },
+    #[error("--gen-len {gen_len}: a run has between 1 and {GEN_LEN_MAX} new tokens")]
+    GenLen { gen_len: u32 },
+    #[error("the table's layer does not compile: {0}")]
+    Compile(#[from] CompileError),
+    #[error("the compiled program is not safe to run; this is a defect, please report it: {0}")]
+    Invalid(#[from] ValidateError),
+}
+
+/// Waits between lanes are bounded by minutes.
+const TIME_MAX_MS: f64 = 120_000.0;
+/// More layers than any model has.
+const LAYERS_MAX: usize = 1024;
+const GEN_LEN_MAX: u32 = 65_536;
+
+impl Timed {
+    /// Searches the table, and compiles and proves programs of `layers` layers in the placement that
+    /// won, for sequences of a prompt of one token and `gen_len` new ones.
+    ///
+    /// # Errors
+    /// A table whose operations are not those of a known layer, or times that no run would take.
+    pub fn of(table: &Table, layers: usize, gen_len: u32) -> Result<Timed, TimedError> {
+        if !(1..=LAYERS_MAX).contains(&layers) {
+            return Err(TimedError::Layers { layers });
+        }
+        if !(1..=GEN_LEN_MAX).contains(&gen_len) {
+            return Err(TimedError::GenLen { gen_len });
+        }
+        let found = search(table)?;
+        let layer = Layer::of(table)?;
+        check_times(table)?;
+        let candidate = &found.best.candidate;
+        if !candidate.nvme.is_empty() {
+            let names = candidate.nvme.iter().map(|op| table.ops[*op].name.as_str());
+            return Err(TimedError::Nvme { names: names.collect::<Vec<_>>().join(", ") });
+        }
+        let plan = plan(&layer, table.batches, candidate, layers, gen_len)?;
+        validate(&plan)?;
+        let times = Times::of(&plan, &layer, table, candidate.compressed);
+        Ok(Timed { plan, times, found })
+    }
+}
+
+fn check_times(table: &Table) -> Result<(), TimedError> {
+    for op in &table.ops {
+        let times = [
+            ("cpu_ms", op.cpu_ms),
+            ("gpu_ms", op.gpu_ms),
+            ("h2d_ms", op.h2d_ms),
+            ("h2d_compressed_ms", op.h2d_compressed_ms),
+            ("decompress_ms", op.decompress_ms),
+        ];
+        if let Some((field, value_ms)) = times.into_iter().find(|(_, ms)| *ms > TIME_MAX_MS) {
+            return Err(TimedError::TooLong { name: op.name.clone(), field, value_ms });
+        }
+    }
+    Ok(())
+}
+
+fn plan(
+    layer: &Layer,
+    batches: u32,
+    candidate: &Candidate,
+    layers: usize,
+    gen_len: u32,
+) -> Result<Plan, CompileError> {
+    let max_context = gen_len + 1;
+    let config = config(layer, layers, max_context as usize);
+    let (start, end) = layer.interval(candidate.interval);
+    let policy = match end - start {
+        0 => Policy::CpuOnly,
+        count if count == layer.entries.len() => Policy::GpuOnly,
+        _ => Policy::TwoSplit { split: Split { start, end }, chunking: layer.chunking },
+    };
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    // Tables know separate operations only.
+    let mut map = device_map(&policy, &config, false, homes);
+    // As many slots as the table's timeline has: two batches' worth of chunks.
+    let parts = layer.score_parts(start..end);
+    map.kv_slots = map.kv_slots.max(2 * parts);
+    if candidate.compressed {
+        let w4 = WeightFormat::Grouped(Grouped::W4);
+        map.weight_formats = WeightFormats::with_layers(&config, w4);
+        map.kv_format = KvFormat::Four;
+    }
+    let shape = RunShape {
+        // Tables are checked to have no more batches than fit.
+        batches: batches as u16,
+        batch_size: 1,
+        max_prompt: 1,
+        max_context,
+        max_new: gen_len,
+        micro_sequences: 1,
+        dtype: Dtype::Bf16,
+    };
+    compile(&config, &shape, &map)
+}
+
+/// The smallest model with such a layer: every head is a unit that a chunk can have to itself.
+fn config(layer: &Layer, layers: usize, positions: usize) -> ModelConfig {
+    const HEADS: usize = 64;
+    const HEAD_DIM: usize = 2;
+    let llama = layer.family == Family::Llama;
+    ModelConfig {
+        name: "table".to_owned(),
+        family: layer.family,
+        num_layers: layers,
+        hidden_size: HEADS * HEAD_DIM,
+        num_heads: HEADS,
+        num_kv_heads: HEADS,
+        head_dim: HEAD_DIM,
+        ffn_size: HEADS * HEAD_DIM,
+        vocab_size: 2,
+        max_positions: positions,
+        norm_eps: 1e-5,
+        activation: if llama { Activation::Silu } else { Activation::Relu },
+        rope: llama.then_some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        position_offset: if llama { 0 } else { 2 },
+        qkv_bias: !llama,
+        out_bias: !llama,
+        ffn_bias: !llama,
+        tied_embeddings: true,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: Vec::new(),
+    }
+}

@@ -1,0 +1,110 @@
+//! The steady layer of a run of several steps, measured or simulated: the layers in the middle of
+//! each step, the steps in the middle of the run.
+
+use program::ir::{Instruction, Lane, Program};
+use program::simulate::{Span, Usage};
+
+/// Layers in the steady state. Times of all batches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SteadyLayer {
+    /// Median over the steps of the mean over a step's layers.
+    pub layer_ms: f64,
+    /// The shortest and the longest step's.
+    pub range_ms: (f64, f64),
+    pub steps: usize,
+    /// Layers of each step.
+    pub layers: usize,
+    /// Within those layers: time in which a host-to-device lane is busy.
+    pub h2d_ms: f64,
+    /// Of that, time in which the CPU computes.
+    pub overlap_ms: f64,
+    /// Time in which no lane is inside work.
+    pub idle_ms: f64,
+    pub total_ms: f64,
+}
+
+impl SteadyLayer {
+    /// Share of the transfers beside which the CPU computes; `None` without transfers.
+    pub fn overlap(&self) -> Option<f64> {
+        (self.h2d_ms > 0.0).then(|| self.overlap_ms / self.h2d_ms)
+    }
+
+    /// Share of the time in which no lane is inside work.
+    pub fn time_outside(&self) -> f64 {
+        if self.total_ms > 0.0 { self.idle_ms / self.total_ms } else { 0.0 }
+    }
+}
+
+/// Looks at decode steps of `layers` layers. The first two layers of a step are left out where there
+/// are enough (what came before a step is not a layer), and the number that stays is even where it
+/// can be, since slots alternate. The first step starts cold and the last has no next one whose
+/// transfers it could begin; both are left out where there are enough. `None` without any span of a
+/// layer.
+pub fn steady(program: &Program, spans: &[Span], layers: usize) -> Option<SteadyLayer> {
+    let ends = layer_ends(program, spans, layers)?;
+    let first = if layers >= 4 { 1 } else { 0 };
+    let count = if layers >= 4 { (layers - 2) / 2 * 2 } else { layers - 1 };
+    let last = first + count;
+    let steps = if ends.len() >= 4 { &ends[1..ends.len() - 1] } else { &ends[..] };
+    if count == 0 || steps.is_empty() {
+        return None;
+    }
+    let mut found = SteadyLayer {
+        layer_ms: 0.0,
+        range_ms: (f64::INFINITY, 0.0),
+        steps: steps.len(),
+        layers: count,
+        h2d_ms: 0.0,
+        overlap_ms: 0.0,
+        idle_ms: 0.0,
+        total_ms: 0.0,
+    };
+    let mut each: Vec<f64> = Vec::with_capacity(steps.len());
+    for step in steps {
+        let window = (step[first], step[last]);
+        let usage = Usage::of(&inside(spans, window));
+        let total_ns = window.1.saturating_sub(window.0);
+        let ms = |ns: u64| ns as f64 / 1e6;
+        each.push(ms(total_ns) / count as f64);
+        found.total_ms += ms(total_ns);
+        found.h2d_ms += ms(usage.h2d_busy_ns);
+        found.overlap_ms += ms(usage.h2d_and_cpu_ns);
+        found.idle_ms += ms(total_ns.saturating_sub(usage.total_ns - usage.idle_ns));
+    }
+    each.sort_by(f64::total_cmp);
+    found.range_ms = (each[0], each[each.len() - 1]);
+    let middle = each.len() / 2;
+    found.layer_ms =
+        if each.len() % 2 == 1 { each[middle] } else { (each[middle - 1] + each[middle]) / 2.0 };
+    Some(found)
+}
+
+/// When the last batch leaves each layer, per step. `None` when a step lacks one.
+fn layer_ends(program: &Program, spans: &[Span], layers: usize) -> Option<Vec<Vec<u64>>> {
+    let first = spans.iter().map(|span| span.step).min()?;
+    let last = spans.iter().map(|span| span.step).max()?;
+    let mut ends = vec![vec![0u64; layers]; (last - first + 1) as usize];
+    for span in spans.iter().filter(|span| computes(span.lane)) {
+        let list = program.lane(span.lane)?;
+        let work = list.instructions.get(span.instruction as usize)?;
+        let Instruction::Compute(compute) = work else { continue };
+        let Some(layer) = compute.at.layer else { continue };
+        let end = ends[(span.step - first) as usize].get_mut(usize::from(layer))?;
+        *end = (*end).max(span.end_ns);
+    }
+    ends.iter().flatten().all(|end| *end > 0).then_some(ends)
+}
+
+const fn computes(lane: Lane) -> bool {
+    matches!(lane, Lane::CpuCompute | Lane::GpuCompute)
+}
+
+/// The spans' parts within a window.
+fn inside(spans: &[Span], (start, end): (u64, u64)) -> Vec<Span> {
+    let cut = |span: &Span| Span {
+        start_ns: span.start_ns.max(start),
+        end_ns: span.end_ns.min(end),
+        ..*span
+    };
+    spans.iter().map(cut).filter(|span| span.start_ns < span.end_ns).collect()
+}

@@ -1,0 +1,96 @@
+//! A table's times for the instructions of a plan.
+
+use model::ops::{Kv, Op};
+use program::ir::{Instruction, Lane, Moved};
+use program::map::Chunk;
+use program::plan::Plan;
+use program::simulate::{Costs, LaneSet, Place};
+
+use super::layer::Layer;
+use crate::table::{OpCost, Table};
+
+/// Nanoseconds of every entry of every decode list; waits, signals and what the table does not price
+/// (activations, appends, what stands around the layers) take 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Times {
+    lanes: Vec<(Lane, Vec<u64>)>,
+}
+
+impl Times {
+    pub(super) fn of(plan: &Plan, layer: &Layer, table: &Table, compressed: bool) -> Times {
+        let prices = Prices { layer, table, compressed };
+        let lanes = plan.decode.lanes.iter().map(|list| {
+            let times = list.instructions.iter().map(|work| prices.of(list.lane, work));
+            (list.lane, times.map(|ms| (ms * 1e6).round() as u64).collect())
+        });
+        Times { lanes: lanes.collect() }
+    }
+
+    /// By lane and index in the lane's list.
+    pub fn lanes(&self) -> &[(Lane, Vec<u64>)] {
+        &self.lanes
+    }
+}
+
+/// Nothing disturbs anything, and waking up takes no time: the machine of the table.
+impl Costs for Times {
+    fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
+        let lane = self.lanes.iter().find(|(lane, _)| *lane == place.lane);
+        lane.and_then(|(_, times)| times.get(place.instruction as usize))
+            .map_or(0.0, |ns| *ns as f64)
+    }
+
+    fn rate(&self, _: Place, _: LaneSet) -> f64 {
+        1.0
+    }
+
+    fn wake_ns(&self) -> f64 {
+        0.0
+    }
+}
+
+struct Prices<'a> {
+    layer: &'a Layer,
+    table: &'a Table,
+    compressed: bool,
+}
+
+impl Prices<'_> {
+    fn of(&self, lane: Lane, work: &Instruction) -> f64 {
+        let transfer = |op: &OpCost| op.transfer_ms(self.compressed);
+        match work {
+            Instruction::Compute(compute) if compute.at.layer.is_some() => {
+                self.sum(compute.op, compute.chunk, |op| match lane {
+                    Lane::CpuCompute => op.cpu_ms,
+                    // The device reads a 4-bit cache as it is, so its decompression belongs to the
+                    // operation that reads it.
+                    _ if op.kv && self.compressed => op.gpu_ms + op.decompress_ms,
+                    _ => op.gpu_ms,
+                })
+            }
+            Instruction::Copy(copy) if copy.at.layer.is_some() => match copy.moved {
+                Moved::Weights(op) => self.sum(op, None, transfer),
+                Moved::Cache(kv) => {
+                    let op = if kv == Kv::K { Op::Scores } else { Op::Wv };
+                    self.sum(op, copy.chunk, transfer)
+                }
+                Moved::Value(_) => 0.0,
+            },
+            Instruction::Decompress(decompress) => {
+                self.sum(decompress.op, None, |op| op.decompress_ms)
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// Of one chunk, or of all rows of the operation: chunks that one device runs are one again.
+    fn sum(&self, op: Op, chunk: Option<Chunk>, time: impl Fn(&OpCost) -> f64) -> f64 {
+        let chunk = chunk.filter(|chunk| chunk.of > 1).map(|chunk| chunk.index);
+        let rows = self.layer.places.iter().zip(&self.table.ops);
+        let asked = rows.filter(|(place, _)| {
+            let (other, index) = self.layer.entries[**place];
+            other == op && (chunk.is_none() || index.is_none() || index == chunk)
+        });
+        asked.map(|(_, row)| time(row)).sum()
+    }
+}

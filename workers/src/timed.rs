@@ -1,0 +1,113 @@
+//! Timed lanes: instructions that last as long as they are told and move no data, so that the real
+//! processes, programs and timelines run at the speed of hardware that is not there.
+//!
+//! An instruction ends at a time on the clock, not after a sleep: behind another one it starts when
+//! that one was due, so what a sleep overshoots is not added up. Behind a wait that blocked it
+//! starts when the lane woke up, so what handing over costs is in every measurement.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use model::ops::Op;
+use program::ir::{Instruction, Lane, Phase};
+use program::plan::Plan;
+use rustix::thread::set_current_timer_slack;
+use serde::{Deserialize, Serialize};
+use shm::{Control, now_ns};
+
+use crate::execute::{Work, sample};
+use crate::rows::counts;
+use crate::table::StepTable;
+
+/// The end of an instruction is spun for: sleeping ends this much earlier. Timers of a virtual
+/// machine fire 30 to 60 us late; spinning longer would take the core from a lane that is due.
+const SPIN: Duration = Duration::from_micros(60);
+
+/// How long the work of the decode program lasts. Prefill takes no time.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Durations {
+    /// Per lane with work a number of nanoseconds per entry of its list; 0 for waits and signals.
+    pub lanes: Vec<(Lane, Vec<u64>)>,
+}
+
+impl Durations {
+    /// Those of one lane; empty for a lane without work.
+    fn of(&self, lane: Lane) -> &[u64] {
+        let found = self.lanes.iter().find(|(other, _)| *other == lane);
+        found.map_or(&[], |(_, durations)| durations)
+    }
+}
+
+/// What a timed lane has in place of operands.
+#[derive(Debug)]
+pub struct Timed {
+    durations_ns: Vec<u64>,
+    table: StepTable,
+    control: Control,
+    /// When the work before was due; 0 when the next starts as soon as it is reached.
+    due_ns: u64,
+}
+
+impl Timed {
+    /// The work of `lane`.
+    pub fn new(durations: &Durations, lane: Lane, plan: &Plan, control: &Control) -> Timed {
+        Timed {
+            durations_ns: durations.of(lane).to_vec(),
+            table: StepTable::new(control.extra(0, plan.table.words()), plan),
+            control: control.clone(),
+            due_ns: 0,
+        }
+    }
+
+    /// The thread that calls this runs the lane. Its timers fire as late as the system can help, not
+    /// by 50 us more, which is what threads are given.
+    pub(crate) fn begin(&self) {
+        // A system without the call has later timers, which the report shows.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+    }
+
+    /// The lane was blocked: the next instruction starts when it is reached.
+    pub(crate) fn blocked(&mut self) {
+        self.due_ns = 0;
+    }
+
+    /// Lets an instruction's time pass. `Sample` gives every row token 0.
+    pub(crate) fn execute(&mut self, phase: Phase, index: usize, work: &Instruction) -> Work {
+        let duration_ns = match phase {
+            Phase::Prefill => 0,
+            Phase::Decode => self.durations_ns.get(index).copied().unwrap_or(0),
+        };
+        if duration_ns > 0 {
+            let start_ns = if self.due_ns == 0 { now_ns() } else { self.due_ns };
+            self.due_ns = start_ns + duration_ns;
+            sleep_until(self.due_ns);
+        }
+        let Some(at) = work.at() else { return Work::default() };
+        if let Instruction::Compute(compute) = work
+            && compute.op == Op::Sample
+        {
+            sample::record(&self.table, phase, at, &[], |_, _| 0);
+        }
+        let (_, rows) = counts(&self.table, phase, at);
+        Work { bytes: 0, rows: rows as u32 }
+    }
+
+    /// As [`crate::execute::Executor::end_step`].
+    pub(crate) fn end_step(&self, step: u32) {
+        sample::announce(&self.control, &self.table, step);
+    }
+}
+
+/// Sleeps, and spins for the last bit.
+fn sleep_until(due_ns: u64) {
+    loop {
+        let left = Duration::from_nanos(due_ns.saturating_sub(now_ns()));
+        match left.checked_sub(SPIN) {
+            Some(sleep) if !sleep.is_zero() => std::thread::sleep(sleep),
+            _ => break,
+        }
+    }
+    while now_ns() < due_ns {
+        std::hint::spin_loop();
+    }
+}
