@@ -1,5 +1,6 @@
 //! Why a worker cannot go on, in sentences for the user, and the codes that poison carries.
 
+use cuda::CudaError;
 use program::ir::Lane;
 use shm::{ChannelError, ControlError, SegmentError, TraceError, WaitError};
 
@@ -14,6 +15,8 @@ pub enum PoisonCode {
     TimedOut = 1,
     /// The worker failed before its lanes ran.
     Setup = 2,
+    /// The device failed under a lane.
+    Device = 3,
 }
 
 /// Why a lane stopped.
@@ -35,6 +38,28 @@ pub enum LaneError {
         place: String,
         /// The bound.
         limit_s: u64,
+    },
+    /// The device did not get done with an instruction.
+    #[error(
+        "Lane {lane} waited {limit_s} s for the device in {place}, and nothing moved; the run was ended. A kernel may hang: look at dmesg."
+    )]
+    Stuck {
+        /// Name of the lane.
+        lane: &'static str,
+        /// Phase, step and instruction.
+        place: String,
+        /// The bound.
+        limit_s: u64,
+    },
+    /// The device or its driver failed.
+    #[error("Lane {lane} failed in {place}: {source}")]
+    Device {
+        /// Name of the lane.
+        lane: &'static str,
+        /// Phase, step and instruction.
+        place: String,
+        /// What the driver said.
+        source: CudaError,
     },
 }
 
@@ -105,6 +130,9 @@ pub enum WorkerError {
     /// The coordinator ended before the worker was armed to follow it.
     #[error("The coordinator has ended.")]
     Orphaned,
+    /// The CUDA device.
+    #[error("{0}")]
+    Device(#[from] CudaError),
     /// A lane.
     #[error("{0}")]
     Lane(#[from] LaneError),

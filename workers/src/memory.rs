@@ -149,6 +149,12 @@ impl View {
         unsafe { segment.slice_mut(at, count) }
     }
 
+    /// First byte of a range of a buffer, for a device that copies it.
+    pub(crate) fn pointer(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> *mut u8 {
+        let (segment, at) = self.memories.locate(id, offset_bytes, size_bytes);
+        segment.pointer::<u8>(at, size_bytes).as_ptr()
+    }
+
     /// Copies `size_bytes` between two different buffers, each with its own offset.
     pub(crate) fn copy(&self, from: (BufferId, usize), to: (BufferId, usize), size_bytes: usize) {
         assert_ne!(from.0, to.0, "a copy has two buffers");

@@ -61,7 +61,8 @@ impl Computing<'_> {
                 }
             }
         }
-        let position_bytes = self.plan.map.kv_format.position_bytes(self.plan.config.head_dim, dtype);
+        let position_bytes =
+            self.plan.map.kv_format.position_bytes(self.plan.config.head_dim, dtype);
         Ok(cached * (position_bytes * compute.op.caches().len()) as u64)
     }
 

@@ -41,9 +41,18 @@ pub(super) struct Which {
 #[derive(Debug, Clone, Copy)]
 enum Pending {
     /// Between the two events of a pair.
-    Device { pair: usize, which: Which, work: Work },
+    Device {
+        pair: usize,
+        which: Which,
+        work: Work,
+    },
     /// Done on the host, after everything before it was done.
-    Host { which: Which, work: Work, start_ns: u64, end_ns: u64 },
+    Host {
+        which: Which,
+        work: Work,
+        start_ns: u64,
+        end_ns: u64,
+    },
     Signal,
 }
 
@@ -134,8 +143,7 @@ impl Completion {
             closed: false,
         };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), changed: Condvar::new(), pairs });
-        let (lane, control, wait_timeout) =
-            (setup.lane, setup.control.clone(), setup.wait_timeout);
+        let (lane, control, wait_timeout) = (setup.lane, setup.control.clone(), setup.wait_timeout);
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name(format!("{} done", lane.name()))
@@ -368,7 +376,7 @@ impl Finisher {
                 Ok(false) => {}
                 Err(error) => return Err(Failure::Cuda { which: Some(which), error }),
             }
-            if control.poison().is_set() {
+            if control.poison().cause().is_some() {
                 return Err(Failure::Poisoned);
             }
             if spinning.elapsed() < SPIN {

@@ -79,13 +79,8 @@ impl DeviceLane {
             }
             None => None,
         };
-        let completion = CompletionSetup {
-            lane,
-            context,
-            control: control.clone(),
-            trace,
-            wait_timeout,
-        };
+        let completion =
+            CompletionSetup { lane, context, control: control.clone(), trace, wait_timeout };
         let completion = Completion::start(completion)?.map_err(WorkerError::Thread)?;
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
         Ok(DeviceLane {
@@ -216,9 +211,8 @@ impl DeviceLane {
             let open = self.completion.open(&self.stream, which)?;
             // SAFETY: needed to bring the logits down. Both ranges were checked; the pinned one is
             // this lane's own, and it is read only after the stream is done.
-            let copied = unsafe {
-                self.stream.copy_to_host(sampling.logits.base(), from, size_bytes)
-            };
+            let copied =
+                unsafe { self.stream.copy_to_host(sampling.logits.base(), from, size_bytes) };
             copied.map_err(|error| self.completion.cuda(which, error))?;
             let work = Work { bytes: 0, rows: rows as u32 };
             self.completion.close(&self.stream, open, work)?;
@@ -230,7 +224,8 @@ impl DeviceLane {
         let logits = unsafe {
             std::slice::from_raw_parts(sampling.logits.base().cast::<f32>(), rows * vocab)
         };
-        sampling.state.sample(&self.plan, &self.view, &self.table, which.phase, compute, logits);
+        let found = (&*self.plan, &self.view, &self.table);
+        sampling.state.sample(found, which.phase, compute, logits);
         if size_bytes == 0 {
             self.completion.host(which, Work::default(), start_ns);
         }

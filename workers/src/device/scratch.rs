@@ -136,10 +136,7 @@ impl Scratch {
                 (key, layout.take(size_bytes))
             })
             .collect();
-        let slots = Range {
-            offset_bytes: slots_start,
-            size_bytes: layout.end_bytes - slots_start,
-        };
+        let slots = Range { offset_bytes: slots_start, size_bytes: layout.end_bytes - slots_start };
         let end_bytes = layout.end_bytes;
         Scratch { frequencies, attention, fresh, slots, slot_of, end_bytes }
     }

@@ -53,8 +53,7 @@ impl Uploads {
     /// The driver has no pinned memory left.
     pub(super) fn new(device: &Device) -> Result<Uploads, CudaError> {
         let scratch = device.scratch();
-        let staging =
-            PinnedBuffer::allocate(device.context(), scratch.slots.size_bytes as usize)?;
+        let staging = PinnedBuffer::allocate(device.context(), scratch.slots.size_bytes as usize)?;
         let slot = |key| {
             let units = Units { pointer: 0, count: 0, rows_max: 0, positions_max: 0 };
             (key, Slot { range: scratch.slot(key), filled: None, units, cached: 0 })

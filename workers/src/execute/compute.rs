@@ -177,6 +177,19 @@ impl ComputeState {
         Work { bytes: weight_bytes + cache_bytes, rows: rows as u32 }
     }
 
+    /// Samples from logits that a device has computed.
+    pub(crate) fn sample(
+        &mut self,
+        (plan, view, table): (&Plan, &View, &StepTable),
+        phase: Phase,
+        compute: &Compute,
+        logits: &[f32],
+    ) {
+        let operands = Operands { plan, view, table, phase, device: Device::Gpu };
+        let Self { kernels, sample, .. } = self;
+        sample::sample_batch(kernels, &operands, compute.at, logits, sample);
+    }
+
     fn weight_bytes<T>(&self, operands: &Operands<'_>, compute: &Compute, rows: usize) -> u64 {
         let config = &operands.plan.config;
         let bytes = match compute.op {
