@@ -65,6 +65,7 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
             cpus: compute_cpus(),
             spin_us: if request.emulated.is_some() { 0 } else { SPIN_US },
             durations: None,
+            cuda: None,
         },
         interrupt: Arc::new(Box::new(move || asked.asked())),
     };

@@ -110,6 +110,11 @@ impl CudaError {
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, CudaError::Call { code: code::OUT_OF_MEMORY, .. })
     }
+
+    /// Whether one process may not open another's device memory here.
+    pub fn is_unshared(&self) -> bool {
+        matches!(self, CudaError::Call { call: "cuIpcOpenMemHandle", .. })
+    }
 }
 
 fn meaning(code: u32) -> &'static str {

@@ -14,6 +14,7 @@ use program::plan::Plan;
 use shm::timeline::reached;
 use shm::{Control, Position, Timeline, TraceRecord, TraceWriter, WaitError, WorkerState, now_ns};
 
+use crate::device::DeviceLane;
 use crate::error::LaneError;
 use crate::execute::Executor;
 use crate::protocol::{EXIT, Role};
@@ -33,7 +34,8 @@ pub struct LaneSetup {
     pub role: Role,
     pub plan: Arc<Plan>,
     pub control: Control,
-    pub trace: TraceWriter,
+    /// `None` where the device's side of the lane writes it.
+    pub trace: Option<TraceWriter>,
     /// Bound of a wait for a lane that makes no progress.
     pub wait_timeout: Duration,
     /// Copies take at least this long per byte; `None`: as fast as memory.
@@ -43,7 +45,9 @@ pub struct LaneSetup {
 /// What carries out the work of a lane.
 #[derive(Debug)]
 enum Doing {
-    Work(Executor),
+    Work(Box<Executor>),
+    /// Work is enqueued on a device, and is complete later.
+    Device(Box<DeviceLane>),
     /// Only time passes.
     Timed(Timed),
 }
@@ -60,6 +64,8 @@ pub struct LaneRunner {
     steps_base: u32,
     /// Index of the last `Sample` of this lane's list, per phase.
     last_sample: [Option<usize>; 2],
+    /// Per batch the `Sample` of decode.
+    sampled: Vec<Sampled>,
     /// The first lane of its worker, which moves the worker's state on.
     first_of_role: bool,
 }
@@ -67,12 +73,17 @@ pub struct LaneRunner {
 impl LaneRunner {
     /// A lane that has run nothing yet; the control segment must be fresh.
     pub fn new(setup: LaneSetup, executor: Executor) -> LaneRunner {
-        LaneRunner::with(setup, Doing::Work(executor))
+        LaneRunner::with(setup, Doing::Work(Box::new(executor)))
     }
 
     /// The same for a lane that only lets time pass.
     pub fn timed(setup: LaneSetup, timed: Timed) -> LaneRunner {
         LaneRunner::with(setup, Doing::Timed(timed))
+    }
+
+    /// The same for a lane on a device.
+    pub fn on_device(setup: LaneSetup, device: DeviceLane) -> LaneRunner {
+        LaneRunner::with(setup, Doing::Device(Box::new(device)))
     }
 
     fn with(setup: LaneSetup, doing: Doing) -> LaneRunner {
@@ -82,6 +93,8 @@ impl LaneRunner {
         });
         let last_sample = [&plan.prefill, &plan.decode]
             .map(|program| program.lane(setup.lane).and_then(last_sample));
+        let batches = 0..plan.shape.batches;
+        let sampled = batches.map(|batch| Sampled::find(&plan.decode, setup.lane, batch)).collect();
         let lanes = plan.lanes();
         let first = setup.role.lanes().iter().find(|lane| lanes.contains(lane));
         let first_of_role = first == Some(&setup.lane);
@@ -92,6 +105,7 @@ impl LaneRunner {
             signals,
             steps_base: 0,
             last_sample,
+            sampled,
             first_of_role,
         }
     }
@@ -106,9 +120,22 @@ impl LaneRunner {
     /// # Errors
     /// Poison, or a lane that stood still for longer than the bound; the caller poisons.
     pub fn run(&mut self) -> Result<(), LaneError> {
+        let ended = self.run_groups();
+        match (&self.doing, ended) {
+            // The poison that a failure on the device brought is not another's.
+            (Doing::Device(device), Err(LaneError::Poisoned)) => {
+                Err(device.own_failure().unwrap_or(LaneError::Poisoned))
+            }
+            (_, ended) => ended,
+        }
+    }
+
+    fn run_groups(&mut self) -> Result<(), LaneError> {
         let control = self.setup.control.clone();
-        if let Doing::Timed(timed) = &self.doing {
-            timed.begin();
+        match &self.doing {
+            Doing::Work(_) => {}
+            Doing::Device(device) => device.begin()?,
+            Doing::Timed(timed) => timed.begin(),
         }
         for group in 1u32.. {
             self.wait_for_group(&control, group)?;
@@ -128,6 +155,7 @@ impl LaneRunner {
     fn run_group(&mut self, control: &Control) -> Result<(), LaneError> {
         let plan = Arc::clone(&self.setup.plan);
         self.run_list(&plan.prefill, 0)?;
+        self.settle()?;
         self.barrier(control)?;
         self.advance_bases(Phase::Prefill, 1);
         let mut steps = 0;
@@ -145,6 +173,7 @@ impl LaneRunner {
             self.run_list(&plan.decode, step)?;
             steps = step;
         }
+        self.settle()?;
         self.barrier(control)?;
         self.advance_bases(Phase::Decode, steps);
         self.steps_base = self.steps_base.wrapping_add(1 + steps);
@@ -161,20 +190,31 @@ impl LaneRunner {
         let index_of_step = step.saturating_sub(1);
         let control = self.setup.control.clone();
         let words = control.lane(self.setup.lane.index());
+        if let Doing::Device(device) = &mut self.doing {
+            device.begin_list();
+        }
         for (index, instruction) in list.instructions.iter().enumerate() {
-            words.set_position(Position {
-                phase: phase as u32,
-                step: index_of_step,
-                instruction: index as u32,
-            });
+            if !matches!(self.doing, Doing::Device(_)) {
+                // On a device the instruction is under way only later.
+                words.set_position(Position {
+                    phase: phase as u32,
+                    step: index_of_step,
+                    instruction: index as u32,
+                });
+            }
             match instruction {
                 Instruction::Wait(wait) => self.wait_lane(phase, index_of_step, wait)?,
-                Instruction::Signal => words.timeline.signal(),
+                Instruction::Signal => match &self.doing {
+                    Doing::Device(device) => device.signal(),
+                    _ => words.timeline.signal(),
+                },
                 work => {
-                    self.work(phase, index_of_step, index, work);
+                    self.wait_for_table(phase, index_of_step, work)?;
+                    self.work(phase, index_of_step, index, work)?;
                     if self.last_sample[phase as usize] == Some(index) {
                         match &self.doing {
                             Doing::Work(executor) => executor.end_step(step),
+                            Doing::Device(device) => device.end_step(step),
                             Doing::Timed(timed) => timed.end_step(step),
                         }
                     }
@@ -184,10 +224,17 @@ impl LaneRunner {
         Ok(())
     }
 
-    fn work(&mut self, phase: Phase, step: u32, index: usize, instruction: &Instruction) {
+    fn work(
+        &mut self,
+        phase: Phase,
+        step: u32,
+        index: usize,
+        instruction: &Instruction,
+    ) -> Result<(), LaneError> {
         let start_ns = now_ns();
         let work = match &mut self.doing {
             Doing::Work(executor) => executor.execute(phase, instruction),
+            Doing::Device(device) => return device.execute(phase, step, index, instruction),
             Doing::Timed(timed) => timed.execute(phase, index, instruction),
         };
         if let (Some(speed), Instruction::Copy(_)) = (self.setup.link_bytes_per_s, instruction) {
@@ -196,7 +243,8 @@ impl LaneRunner {
             let spent = Duration::from_nanos(now_ns().saturating_sub(start_ns));
             std::thread::sleep(least.saturating_sub(spent));
         }
-        self.setup.trace.push(TraceRecord {
+        let Some(trace) = &mut self.setup.trace else { return Ok(()) };
+        trace.push(TraceRecord {
             start_ns,
             end_ns: now_ns(),
             bytes: work.bytes,
@@ -205,13 +253,56 @@ impl LaneRunner {
             step,
             phase: phase as u32,
         });
+        Ok(())
     }
 
     fn wait_lane(&mut self, phase: Phase, step: u32, wait: &Wait) -> Result<(), LaneError> {
         let signals = self.signals[phase as usize][wait.lane.index()];
         let target = wait_target(self.bases[wait.lane.index()], signals, step, wait);
         let control = self.setup.control.clone();
-        self.wait(&control.lane(wait.lane.index()).timeline, target, wait.lane.name())
+        let timeline = &control.lane(wait.lane.index()).timeline;
+        if let Doing::Device(device) = &self.doing
+            && (reached(timeline.value(), target) || device.wait(wait.lane, target)?)
+        {
+            return Ok(());
+        }
+        self.wait(timeline, target, wait.lane.name())
+    }
+
+    /// On a device an instruction's sizes are read when it is enqueued, and its waits may be the
+    /// stream's. So the host waits here for the sampler that wrote them, in the step before.
+    fn wait_for_table(
+        &mut self,
+        phase: Phase,
+        step: u32,
+        instruction: &Instruction,
+    ) -> Result<(), LaneError> {
+        if !matches!(self.doing, Doing::Device(_)) || phase == Phase::Prefill || step == 0 {
+            return Ok(());
+        }
+        let Some(batch) = table_batch(instruction) else { return Ok(()) };
+        let control = self.setup.control.clone();
+        match self.sampled[usize::from(batch)] {
+            Sampled::Here => Ok(()),
+            Sampled::By(wait) => {
+                let signals = self.signals[phase as usize][wait.lane.index()];
+                let target = wait_target(self.bases[wait.lane.index()], signals, step, &wait);
+                self.wait(&control.lane(wait.lane.index()).timeline, target, wait.lane.name())
+            }
+            Sampled::Step => {
+                // Prefill counted one, and so did each step before.
+                let target = self.steps_base.wrapping_add(1 + step);
+                self.wait(control.steps(), target, "the sampled tokens")
+            }
+        }
+    }
+
+    /// Waits until all that a device has been given is complete.
+    fn settle(&self) -> Result<(), LaneError> {
+        match &self.doing {
+            Doing::Device(device) => device.settle(),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until `timeline` has reached `target`. The bound is on standing still: as long as any
@@ -278,6 +369,51 @@ impl LaneRunner {
 pub fn wait_target(base: u32, signals_per_step: u32, step: u32, wait: &Wait) -> u32 {
     let target = base.wrapping_add(step.wrapping_mul(signals_per_step)).wrapping_add(wait.offset);
     if wait.previous_step { target.wrapping_sub(signals_per_step) } else { target }
+}
+
+/// Where a batch's `Sample` of decode is.
+#[derive(Debug, Clone, Copy)]
+enum Sampled {
+    /// In this lane's own list.
+    Here,
+    /// Before this signal of another lane.
+    By(Wait),
+    /// No signal follows it: only the end of the step tells.
+    Step,
+}
+
+impl Sampled {
+    fn find(decode: &Program, own: Lane, batch: u16) -> Sampled {
+        let samples = |instruction: &Instruction| {
+            is_sample(instruction) && instruction.at().is_some_and(|at| at.batch == batch)
+        };
+        for list in &decode.lanes {
+            let Some(place) = list.instructions.iter().rposition(samples) else { continue };
+            if list.lane == own {
+                return Sampled::Here;
+            }
+            let signals = |instructions: &[Instruction]| {
+                let signals = |instruction: &&Instruction| **instruction == Instruction::Signal;
+                instructions.iter().filter(signals).count() as u32
+            };
+            let (before, after) = list.instructions.split_at(place);
+            if signals(after) > 0 {
+                let offset = signals(before) + 1;
+                return Sampled::By(Wait { lane: list.lane, offset, previous_step: true });
+            }
+        }
+        Sampled::Step
+    }
+}
+
+/// The batch whose part of the step table an instruction reads.
+fn table_batch(instruction: &Instruction) -> Option<u16> {
+    match instruction {
+        Instruction::Compute(compute) => Some(compute.at.batch),
+        Instruction::Copy(copy) => copy.table.map(|_| copy.at.batch),
+        Instruction::Append(append) => Some(append.at.batch),
+        Instruction::Decompress(_) | Instruction::Wait(_) | Instruction::Signal => None,
+    }
 }
 
 fn is_sample(instruction: &Instruction) -> bool {

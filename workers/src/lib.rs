@@ -5,12 +5,15 @@
 //! ([`lane`]) runs its list of instructions ([`execute`]) step after step against the step table
 //! ([`table`]). Workers contain no policy and no model code: what runs where is in the plan.
 //!
+//! A gpu worker computes with CPU kernels (the emulated device) or on a CUDA device ([`device`]).
+//!
 //! Invariants:
 //! - From ready to drain a worker allocates nothing ([`counting`] checks it).
 //! - Every wait is released by poison, and a failing lane poisons before its process ends.
 //! - Only [`memory`] turns buffers into slices.
 
 pub mod counting;
+pub mod device;
 pub mod error;
 pub mod execute;
 pub mod group;

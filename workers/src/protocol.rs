@@ -18,7 +18,8 @@ pub const EXIT: u32 = u32::MAX - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
     Cpu,
-    /// The emulated device: GPU operations on CPU kernels, in a process and memory of its own.
+    /// A CUDA device, or the emulated one: GPU operations on CPU kernels, in a process and memory
+    /// of its own.
     Gpu,
     Transfer,
 }
@@ -77,6 +78,16 @@ pub enum WeightsFrom {
     },
 }
 
+/// A CUDA device in the place of the emulated one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CudaUse {
+    /// Its number.
+    pub index: u32,
+    /// The gpu worker runs the transfer worker's lanes too: this system does not let one process
+    /// open another's device memory.
+    pub copies_in_gpu_worker: bool,
+}
+
 /// First message; its descriptors are control, trace, then those of `memories`, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -101,6 +112,8 @@ pub struct Setup {
     pub wait_timeout_ms: u64,
     /// Nothing is loaded, computed or moved: instructions only last so long.
     pub durations: Option<Durations>,
+    /// A CUDA device instead of the emulated one.
+    pub cuda: Option<CudaUse>,
 }
 
 /// Coordinator to worker.
@@ -110,6 +123,11 @@ pub enum ToWorker {
     /// A segment made by another worker; one descriptor.
     Attach {
         memory: Memory,
+        size_bytes: u64,
+    },
+    /// The arena of a CUDA device, as the gpu worker exported it.
+    AttachDevice {
+        handle: Vec<u8>,
         size_bytes: u64,
     },
     /// Host weights are in place: copy resident weights to the device.
@@ -123,6 +141,15 @@ pub enum FromWorker {
     Exported {
         memory: Memory,
         size_bytes: u64,
+    },
+    /// The arena of a CUDA device; `None` where this system exports none.
+    ExportedDevice {
+        handle: Option<Vec<u8>>,
+        size_bytes: u64,
+    },
+    /// Whether the transfer worker could open it.
+    AttachedDevice {
+        opened: bool,
     },
     Loaded,
     Ready {

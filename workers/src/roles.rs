@@ -10,23 +10,25 @@ use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cuda::CudaError;
 use kernels::{PoolOptions, Variant};
 use model::config::ModelConfig;
 use model::source::{SourceError, WeightSource};
 use program::ir::Lane;
-use program::plan::Memory;
+use program::plan::{Memory, Plan};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shm::sync::Ordering;
 use shm::{Access, Channel, ChannelError, Control, Segment, Timeline, TraceSegment, WorkerState};
 
 use crate::counting;
+use crate::device::{Device, Exported};
 use crate::error::{LaneError, PoisonCode, WorkerError};
 use crate::heartbeat::{self, Heartbeat};
 use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
-use crate::protocol::{FromWorker, Role, Setup, ToWorker, WeightsFrom};
-use crate::setup::{LaneOptions, build_lanes, build_timed_lanes};
+use crate::protocol::{CudaUse, FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use crate::setup::{LaneOptions, build_device_lanes, build_lanes, build_timed_lanes};
 
 /// How long a worker waits for the coordinator's next message before it looks again. The parent's
 /// death ends the wait, so this is no bound on loading.
@@ -117,6 +119,15 @@ fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
     outcome
 }
 
+/// Lanes of a worker with a CUDA device.
+fn device_lanes(role: Role, cuda: Option<CudaUse>) -> Vec<Lane> {
+    let mut lanes = role.lanes().to_vec();
+    if role == Role::Gpu && cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker) {
+        lanes.extend(Role::Transfer.lanes());
+    }
+    lanes
+}
+
 /// Whom poison blames for a failure outside the lanes: the worker's first lane.
 fn setup_culprit(role: Role) -> Lane {
     role.lanes()[0]
@@ -133,6 +144,7 @@ fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerError {
     let found = match message {
         ToWorker::Setup(_) => "a second setup",
         ToWorker::Attach { .. } => "a segment to attach",
+        ToWorker::AttachDevice { .. } => "a device to attach",
         ToWorker::Load => "the order to load",
     };
     WorkerError::Unexpected { found, expected }
@@ -195,12 +207,18 @@ impl Worker<'_> {
             let segment = Segment::attach(next()?, *size_bytes as usize, access)?;
             segments.push((*memory, Arc::new(segment)));
         }
-        if let Some(device) = self.device(&setup)? {
-            segments.push((Memory::Device, Arc::new(device)));
-        }
+        let cuda = match setup.cuda {
+            Some(cuda) => self.cuda(&setup.plan, cuda, &segments)?,
+            None => {
+                if let Some(device) = self.device(&setup)? {
+                    segments.push((Memory::Device, Arc::new(device)));
+                }
+                None
+            }
+        };
         let memories = Arc::new(Memories::new(&setup.plan, segments)?);
         self.state(WorkerState::Load);
-        self.load(&setup, &memories, variant, open)?;
+        self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         let options = LaneOptions {
             variant,
             pool: PoolOptions {
@@ -212,12 +230,22 @@ impl Worker<'_> {
             wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
         };
         let (plan, role, control) = (Arc::new(setup.plan), self.role, self.control);
-        let (lanes, kernels) = match &setup.durations {
-            Some(durations) => {
+        let described = cuda.as_ref().map(|device| device.describe());
+        let (lanes, kernels) = match (&setup.durations, &cuda) {
+            (Some(durations), _) => {
                 let timeout = options.wait_timeout;
                 (build_timed_lanes(role, &plan, control, &trace, timeout, durations)?, "timed")
             }
-            None => {
+            (None, Some(device)) => {
+                let own = device_lanes(role, setup.cuda);
+                let device = (device, &memories);
+                // SAFETY: as below.
+                let lanes = unsafe {
+                    build_device_lanes((role, &own), &plan, device, control, &trace, &options)
+                }?;
+                (lanes, described.as_deref().unwrap_or_default())
+            }
+            (None, None) => {
                 // SAFETY: the coordinator sends plans that the validator has accepted, starts one
                 // worker per role, and releases groups only after all workers said that they are
                 // ready.
@@ -232,6 +260,52 @@ impl Worker<'_> {
         counting::disarm();
         drop(heartbeat);
         Ok(())
+    }
+
+    /// Opens the CUDA device: the gpu worker makes its arena, the transfer worker opens it. Whoever
+    /// copies pins its host segments.
+    fn cuda(
+        &self,
+        plan: &Plan,
+        cuda: CudaUse,
+        segments: &[(Memory, Arc<Segment>)],
+    ) -> Result<Option<Arc<Device>>, WorkerError> {
+        let mut device = match self.role {
+            Role::Cpu => return Ok(None),
+            Role::Gpu => {
+                let device = Device::create(plan, cuda.index, self.control)?;
+                if !cuda.copies_in_gpu_worker {
+                    // Refused exports are for the coordinator to judge: it can do without.
+                    let exported = device.export().ok();
+                    let message = FromWorker::ExportedDevice {
+                        size_bytes: exported.as_ref().map_or(0, |exported| exported.size_bytes),
+                        handle: exported.map(|exported| exported.handle.to_vec()),
+                    };
+                    send(self.channel, &message, &[])?;
+                }
+                device
+            }
+            Role::Transfer => match receive(self.channel)? {
+                (ToWorker::AttachDevice { handle, size_bytes }, _) => {
+                    let handle = handle.try_into().map_err(|_| WorkerError::Unexpected {
+                        found: "a handle of another size",
+                        expected: "the device's handle",
+                    })?;
+                    let exported = Exported { handle, size_bytes };
+                    let device = Device::open(plan, cuda.index, &exported, self.control);
+                    let refused = device.as_ref().err().is_some_and(CudaError::is_unshared);
+                    // A refusal to share is for the coordinator to judge; it starts over.
+                    let answer = FromWorker::AttachedDevice { opened: !refused };
+                    if device.is_ok() || refused {
+                        send(self.channel, &answer, &[])?;
+                    }
+                    device?
+                }
+                (other, _) => return Err(unexpected(&other, "the device's memory")),
+            },
+        };
+        device.pin(segments)?;
+        Ok(Some(Arc::new(device)))
     }
 
     /// The gpu worker makes the device's memory, the transfer worker gets it.
@@ -260,7 +334,7 @@ impl Worker<'_> {
     fn load(
         &self,
         setup: &Setup,
-        memories: &Arc<Memories>,
+        (memories, cuda): (&Arc<Memories>, Option<&Device>),
         variant: Variant,
         open: &OpenWeights,
     ) -> Result<(), WorkerError> {
@@ -277,10 +351,13 @@ impl Worker<'_> {
                 let threads = usize::from(setup.threads);
                 load(&setup.plan, memories, source.as_ref(), variant, threads, &progress)?;
             }
-            Role::Gpu => return Ok(()),
-            Role::Transfer => match receive(self.channel)? {
+            Role::Gpu if !setup.cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker) => return Ok(()),
+            Role::Gpu | Role::Transfer => match receive(self.channel)? {
                 (ToWorker::Load, _) if setup.durations.is_some() => {}
-                (ToWorker::Load, _) => load_resident(&setup.plan, memories),
+                (ToWorker::Load, _) => match cuda {
+                    Some(device) => device.load_resident(&setup.plan, memories)?,
+                    None => load_resident(&setup.plan, memories),
+                },
                 (other, _) => return Err(unexpected(&other, "the order to load")),
             },
         }

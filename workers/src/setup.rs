@@ -8,6 +8,7 @@ use program::ir::Lane;
 use program::plan::Plan;
 use shm::{Control, TraceSegment};
 
+use crate::device::{Device, DeviceLane, DeviceLaneSetup};
 use crate::error::WorkerError;
 use crate::execute::{ComputeState, Executor};
 use crate::lane::{LaneRunner, LaneSetup};
@@ -61,7 +62,7 @@ pub unsafe fn build_lanes(
             role,
             plan: Arc::clone(plan),
             control: control.clone(),
-            trace: trace.writer(lane.index())?,
+            trace: Some(trace.writer(lane.index())?),
             wait_timeout: options.wait_timeout,
             link_bytes_per_s: options.link_bytes_per_s,
         };
@@ -90,11 +91,60 @@ pub fn build_timed_lanes(
             role,
             plan: Arc::clone(plan),
             control: control.clone(),
-            trace: trace.writer(lane.index())?,
+            trace: Some(trace.writer(lane.index())?),
             wait_timeout,
             link_bytes_per_s: None,
         };
         Ok(LaneRunner::timed(setup, Timed::new(durations, lane, plan, control)))
+    })
+    .collect()
+}
+
+/// Builds `lanes` of `role` that have work in `plan`, on a device. `memories` are the host segments
+/// that this worker maps.
+///
+/// # Errors
+/// The driver's refusal, no threads, or trace rings that are taken.
+///
+/// # Safety
+/// As [`build_lanes`].
+pub unsafe fn build_device_lanes(
+    (role, lanes): (Role, &[Lane]),
+    plan: &Arc<Plan>,
+    (device, memories): (&Arc<Device>, &Arc<Memories>),
+    control: &Control,
+    trace: &TraceSegment,
+    options: &LaneOptions,
+) -> Result<Vec<LaneRunner>, WorkerError> {
+    let with_work = plan.lanes();
+    let own = lanes.iter().copied().filter(|lane| with_work.contains(lane));
+    own.map(|lane| {
+        let sampler = match lane {
+            Lane::GpuCompute => Some(ComputeState::new(plan, options.variant, &options.pool)?),
+            _ => None,
+        };
+        let device_lane = DeviceLane::new(DeviceLaneSetup {
+            lane,
+            plan: Arc::clone(plan),
+            device: Arc::clone(device),
+            // SAFETY: one view per lane; it executes its list in order, waits included, and the plan
+            // is valid (contract of this function).
+            view: unsafe { View::new(Arc::clone(memories)) },
+            control: control.clone(),
+            trace: trace.writer(lane.index())?,
+            wait_timeout: options.wait_timeout,
+            sampler,
+        })?;
+        let setup = LaneSetup {
+            lane,
+            role,
+            plan: Arc::clone(plan),
+            control: control.clone(),
+            trace: None,
+            wait_timeout: options.wait_timeout,
+            link_bytes_per_s: None,
+        };
+        Ok(LaneRunner::on_device(setup, device_lane))
     })
     .collect()
 }

@@ -211,6 +211,7 @@ fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec
             link_bytes_per_s: link,
             wait_timeout_ms: 30_000,
             durations: None,
+            cuda: None,
         };
         let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
         descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));

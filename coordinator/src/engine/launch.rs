@@ -11,7 +11,7 @@ use program::plan::{Memory, Plan};
 use shm::{
     Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
 };
-use workers::protocol::{FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use workers::protocol::{CudaUse, FromWorker, Role, Setup, ToWorker, WeightsFrom};
 use workers::timed::Durations;
 
 use super::supervise::{Supervisor, Worker, WorkerFailure};
@@ -37,6 +37,8 @@ pub struct LaunchOptions {
     pub spin_us: u32,
     /// Workers load, compute and move nothing; instructions only last so long.
     pub durations: Option<Durations>,
+    /// Number of the CUDA device; `None`: the emulated one, where the plan uses a device.
+    pub cuda: Option<u32>,
 }
 
 /// Why the workers did not start.
@@ -54,6 +56,9 @@ pub enum LaunchError {
     Channel { worker: &'static str, source: ChannelError },
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
+    /// The device's memory cannot be opened by another process; the workers are started another way.
+    #[error("CUDA IPC is refused")]
+    NotShared,
     #[error("interrupted")]
     Interrupted,
 }
@@ -80,6 +85,23 @@ pub(super) fn launch(
     progress: &mut LoadProgress<'_>,
     sample: &mut dyn FnMut(&Supervisor),
 ) -> Result<Launched, LaunchError> {
+    let cuda = options.cuda.map(|index| CudaUse { index, copies_in_gpu_worker: false });
+    match attempt(plan, options, cuda, progress, sample) {
+        Err(LaunchError::NotShared) => {
+            let cuda = cuda.map(|cuda| CudaUse { copies_in_gpu_worker: true, ..cuda });
+            attempt(plan, options, cuda, progress, sample)
+        }
+        outcome => outcome,
+    }
+}
+
+fn attempt(
+    plan: &Plan,
+    options: &LaunchOptions,
+    cuda: Option<CudaUse>,
+    progress: &mut LoadProgress<'_>,
+    sample: &mut dyn FnMut(&Supervisor),
+) -> Result<Launched, LaunchError> {
     let parties = plan.lanes().len() as u32;
     let control = Control::create(parties, plan.table.words() * 4)?;
     let capacity = trace_capacity(plan);
@@ -92,16 +114,33 @@ pub(super) fn launch(
         let size = plan.memory_bytes(memory).max(4096);
         segments.push((memory, Segment::create(memory_name(memory), size as usize)?));
     }
-    for role in roles(plan) {
-        let mut worker = spawn(role)?;
-        let setup = setup(role, plan, options, &launched, &segments, capacity);
-        send_setup(&mut worker, setup, &launched, &segments)?;
+    let copier = match cuda {
+        Some(CudaUse { copies_in_gpu_worker: true, .. }) => Role::Gpu,
+        _ => Role::Transfer,
+    };
+    let roles: Vec<Role> = roles(plan)
+        .into_iter()
+        .filter(|role| *role != Role::Transfer || copier == Role::Transfer)
+        .collect();
+    for role in &roles {
+        let mut worker = spawn(*role)?;
+        let mapped: Vec<_> = segments
+            .iter()
+            .filter(|(memory, _)| {
+                // Who copies needs what it copies.
+                role.memories().contains(memory) || *role == copier
+            })
+            .collect();
+        let setup = setup(*role, plan, (options, cuda), &launched, &mapped, capacity);
+        send_setup(&mut worker, setup, &launched, &mapped)?;
         launched.supervisor.workers.push(worker);
     }
     drop(segments);
     let mut link = Link { plan, launched: &mut launched, progress, sample };
     let uses_gpu = plan.map.uses_gpu();
-    if uses_gpu {
+    if uses_gpu && cuda.is_some() {
+        link.share_device(copier)?;
+    } else if uses_gpu {
         let device = link.receive(Role::Gpu, |message| match message {
             FromWorker::Exported { memory, size_bytes } => Some((memory, size_bytes)),
             _ => None,
@@ -112,14 +151,17 @@ pub(super) fn launch(
     let loaded = |message| matches!(message, FromWorker::Loaded).then_some(());
     link.receive(Role::Cpu, loaded)?;
     if uses_gpu {
-        link.send(Role::Transfer, &ToWorker::Load, &[])?;
-        link.receive(Role::Transfer, loaded)?;
+        link.send(copier, &ToWorker::Load, &[])?;
+        link.receive(copier, loaded)?;
     }
-    for role in roles(plan) {
-        let (variant, _) = link.receive(role, |message| match message {
+    for role in roles {
+        let (mut variant, _) = link.receive(role, |message| match message {
             FromWorker::Ready { kernel_variant } => Some(kernel_variant),
             _ => None,
         })?;
+        if role == Role::Gpu && copier == Role::Gpu {
+            variant.push_str(", copying for itself: CUDA IPC is refused here");
+        }
         link.launched.variants.insert(role, variant);
     }
     Ok(launched)
@@ -171,16 +213,13 @@ fn spawn(role: Role) -> Result<Worker, LaunchError> {
 fn setup(
     role: Role,
     plan: &Plan,
-    options: &LaunchOptions,
+    (options, cuda): (&LaunchOptions, Option<CudaUse>),
     launched: &Launched,
-    segments: &[(Memory, Segment)],
+    mapped: &[&(Memory, Segment)],
     capacity: usize,
 ) -> Setup {
-    let memories = segments
-        .iter()
-        .filter(|(memory, _)| role.memories().contains(memory))
-        .map(|(memory, segment)| (*memory, segment.size_bytes() as u64))
-        .collect();
+    let memories =
+        mapped.iter().map(|(memory, segment)| (*memory, segment.size_bytes() as u64)).collect();
     Setup {
         role,
         plan: plan.clone(),
@@ -198,6 +237,7 @@ fn setup(
         link_bytes_per_s: options.link_bytes_per_s,
         wait_timeout_ms: WAIT_TIMEOUT.as_millis() as u64,
         durations: options.durations.clone(),
+        cuda,
     }
 }
 
@@ -218,16 +258,10 @@ fn send_setup(
     worker: &mut Worker,
     setup: Setup,
     launched: &Launched,
-    segments: &[(Memory, Segment)],
+    mapped: &[&(Memory, Segment)],
 ) -> Result<(), LaunchError> {
-    let role = worker.role;
     let mut descriptors = vec![launched.control.segment().fd(), launched.trace.segment().fd()];
-    descriptors.extend(
-        segments
-            .iter()
-            .filter(|(memory, _)| role.memories().contains(memory))
-            .map(|(_, segment)| segment.fd()),
-    );
+    descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
     send(worker, &ToWorker::Setup(Box::new(setup)), &descriptors)
 }
 
@@ -262,6 +296,24 @@ impl Link<'_, '_> {
     fn send(&mut self, role: Role, message: &ToWorker, fds: &[OwnedFd]) -> Result<(), LaunchError> {
         let descriptors: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         send(self.worker(role)?, message, &descriptors)
+    }
+
+    /// Hands the arena of a CUDA device to the transfer worker, if there is one.
+    fn share_device(&mut self, copier: Role) -> Result<(), LaunchError> {
+        if copier == Role::Gpu {
+            return Ok(());
+        }
+        let (exported, _) = self.receive(Role::Gpu, |message| match message {
+            FromWorker::ExportedDevice { handle, size_bytes } => Some((handle, size_bytes)),
+            _ => None,
+        })?;
+        let (Some(handle), size_bytes) = exported else { return Err(LaunchError::NotShared) };
+        self.send(copier, &ToWorker::AttachDevice { handle, size_bytes }, &[])?;
+        let (refused, _) = self.receive(copier, |message| match message {
+            FromWorker::AttachedDevice { opened } => Some(!opened),
+            _ => None,
+        })?;
+        if refused { Err(LaunchError::NotShared) } else { Ok(()) }
     }
 
     fn receive<T>(

@@ -49,6 +49,10 @@ pub(super) fn start(
             _ => None,
         },
         durations: None,
+        cuda: match run.device {
+            DeviceChoice::Cuda(index) => Some(index),
+            _ => None,
+        },
     };
     let trace = match &run.trace {
         Some(path) => Some(

@@ -114,6 +114,7 @@ fn execute(
         cpus: Vec::new(),
         spin_us: 0,
         durations: Some(Durations { lanes: timed.times.lanes().to_vec() }),
+        cuda: None,
     };
     let trace = match &request.trace {
         Some(path) => Some(
