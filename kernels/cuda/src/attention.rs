@@ -14,6 +14,9 @@ use crate::named;
 const SPLIT: u32 = 256;
 /// Queries and positions of a tile of prefill attention (`source/attention/prefill.cuh`).
 const TILE_QUERIES: u32 = 16;
+/// Queries, and positions, of a tile of prefill attention on tensor cores
+/// (`source/attention/matrix.cuh`).
+const MATRIX_TILE: u32 = 64;
 /// Threads of a block.
 const THREADS: u32 = 128;
 /// Query heads that share one reading of K and V in a block of decode attention.
@@ -249,6 +252,9 @@ pub fn attention_decode(
 
 /// Attention of any number of fresh rows per unit, causal and ragged, scores never in memory. Operands
 /// as in [`attention_decode`].
+///
+/// In bf16, over plain caches and heads of 64 or 128 elements it runs on tensor cores, with weights
+/// rounded to bf16; K and V of all fresh rows must then be finite.
 pub fn attention_prefill(
     dtype: Dtype,
     shape: &AttentionShape,
@@ -267,18 +273,25 @@ pub fn attention_prefill(
     let args = with_shape(args, shape).f32(shape.scale);
     let queries = units.rows_max * shape.group();
     let head_dim = shape.head_dim;
-    let positions = if head_dim <= 128 { 32 } else { 16 };
-    Launch {
-        name: if four {
-            named!(dtype, "attention_prefill_four")
-        } else {
-            named!(dtype, "attention_prefill")
-        },
-        grid: [units.count, queries.div_ceil(TILE_QUERIES), 1],
+    let launch = |name, tile_queries, shared_bytes| Launch {
+        name,
+        grid: [units.count, queries.div_ceil(tile_queries), 1],
         block: [THREADS, 1, 1],
-        // Queries, one tile of K or V, scores; rows of odd length, so that columns differ in banks.
-        shared_bytes: ((TILE_QUERIES + positions) * (head_dim | 1) + TILE_QUERIES * 33) * 4,
+        shared_bytes,
         args,
+    };
+    // Queries, a tile of K and one of V.
+    let matrix_bytes = 3 * MATRIX_TILE * head_dim * 2;
+    // Queries, one tile of K or V, scores; rows of odd length, so that columns differ in banks.
+    let positions = if head_dim <= 128 { 32 } else { 16 };
+    let shared_bytes = ((TILE_QUERIES + positions) * (head_dim | 1) + TILE_QUERIES * 33) * 4;
+    match (dtype, four, head_dim) {
+        (Dtype::Bf16, false, 64) => launch("attention_prefill_64_bf16", MATRIX_TILE, matrix_bytes),
+        (Dtype::Bf16, false, 128) => {
+            launch("attention_prefill_128_bf16", MATRIX_TILE, matrix_bytes)
+        }
+        (_, false, _) => launch(named!(dtype, "attention_prefill"), TILE_QUERIES, shared_bytes),
+        (_, true, _) => launch(named!(dtype, "attention_prefill_four"), TILE_QUERIES, shared_bytes),
     }
 }
 

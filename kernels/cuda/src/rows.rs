@@ -100,7 +100,7 @@ pub fn rope(
     inverse_frequencies: DevicePointer,
     x: DevicePointer,
 ) -> Launch {
-    assert!(head_dim.is_multiple_of(2), "head_dim is even");
+    assert!(head_dim.is_multiple_of(2) && head_dim <= 512, "head_dim is even and at most 512");
     let args = Args::new().u64(positions).u64(inverse_frequencies).u64(x);
     one_block_per_row(named!(dtype, "rope"), rows, args.u32(heads).u32(head_dim))
 }

@@ -1,4 +1,4 @@
-// Barriers, collectives and late copies of a block.
+// Barriers, collectives and copies of a block.
 
 #include "block.h"
 
@@ -20,6 +20,7 @@ static void give_way(Waits waits, Site site) {
 }
 
 bool is_dropped(Site site);
+bool copies_are_early();
 
 void block_barrier(Site site) {
     if (!is_dropped(site)) give_way(Waits::BLOCK, site);
@@ -50,10 +51,22 @@ void fail(Fault fault) {
     __builtin_unreachable();
 }
 
+static void finish_copy(const Copy& copy) {
+    if (copy.present) {
+        memcpy(copy.to, copy.from, 16);
+    } else {
+        memset(copy.to, 0, 16);
+    }
+}
+
 void start_copy(void* shared, const void* global, bool present) {
     Fiber& fiber = *block().running;
-    const bool aligned = (reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global)) % 16 == 0;
-    if (!aligned) fail(MISALIGNED);
+    const uintptr_t bits = reinterpret_cast<uintptr_t>(shared) | reinterpret_cast<uintptr_t>(global);
+    if (bits % 16 != 0) fail(MISALIGNED);
+    if (copies_are_early()) {
+        finish_copy({shared, global, present, 0});
+        return;
+    }
     if (fiber.copy_count == COPIES_MAX) fail(TOO_MANY_COPIES);
     fiber.copies[fiber.copy_count++] = {shared, global, present, fiber.groups};
 }
@@ -67,10 +80,8 @@ void wait_copies(uint32_t left) {
         const Copy copy = fiber.copies[i];
         if (copy.group + left >= fiber.groups) {
             fiber.copies[kept++] = copy;
-        } else if (copy.present) {
-            memcpy(copy.to, copy.from, 16);
         } else {
-            memset(copy.to, 0, 16);
+            finish_copy(copy);
         }
     }
     fiber.copy_count = kept;

@@ -86,8 +86,9 @@ const void* shown_by(uint32_t lane);
 
 void start_copy(void* shared, const void* global, bool present);
 void commit_copies();
-// Copies what belongs to all groups but the `left` newest: as late as the program allows, so that a
-// missing wait shows.
+// Copies what belongs to all groups but the `left` newest. In even orders that is when a copy happens, as
+// late as the program allows, so that a missing wait shows; in odd ones it happens as soon as it is
+// started, so that a place that is still read shows.
 void wait_copies(uint32_t left);
 
 }  // namespace shim

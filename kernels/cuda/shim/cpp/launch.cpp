@@ -126,7 +126,7 @@ void run_block(uint32_t threads) {
     for (uint32_t i = 0; i < threads; ++i) {
         Fiber& fiber = here.fibers[i];
         char* stack = fiber.stack;
-        memset(&fiber, 0, sizeof fiber);
+        fiber = Fiber();
         fiber.stack = stack;
         fiber.index = i;
         fiber.thread = {i % here.block_dim.x, i / here.block_dim.x % here.block_dim.y,
@@ -204,6 +204,8 @@ bool is_dropped(Site site) {
     if (controls.site_count < SITES_MAX) controls.sites[controls.site_count++] = site;
     return site == controls.dropped;
 }
+
+bool copies_are_early() { return controls.seed % 2 == 1; }
 
 }  // namespace shim
 

@@ -74,3 +74,24 @@ inline void multiply_16_8_16_at(float (&d)[4], const u32 (&a)[4], const u32 (&b)
     }
 }
 #define multiply_16_8_16(d, a, b) multiply_16_8_16_at(d, a, b, HERE)
+
+// Lane 4g+t receives two elements of each matrix; `turned` says of a column instead of a row.
+inline void load_matrices_at(const void* row, u32 (&to)[4], bool turned, shim::Site site) {
+    shim::check_alignment(row, 16);
+    shim::show(&row, sizeof row, site);
+    const u32 g = lane_index() / 4;
+    const u32 t = lane_index() % 4;
+    for (u32 matrix = 0; matrix < 4; ++matrix) {
+        u32 pair[2];
+        for (u32 i = 0; i < 2; ++i) {
+            const u32 line = turned ? 2 * t + i : g;
+            const u32 element = turned ? g : 2 * t + i;
+            const bf16* from;
+            memcpy(&from, shim::shown_by(matrix * 8 + line), sizeof from);
+            pair[i] = from[element];
+        }
+        to[matrix] = pair[0] | pair[1] << 16;
+    }
+}
+#define load_matrices(row, to) load_matrices_at(row, to, false, HERE)
+#define load_matrices_turned(row, to) load_matrices_at(row, to, true, HERE)

@@ -4,8 +4,9 @@
 //! For tests and for the stand-in driver of tests; never for a user's work. Launches may run on any
 //! number of host threads at once, each with its own state. What a GPU would leave undefined is an
 //! error here: a barrier that not all threads reach, a warp collective without all lanes, a write behind
-//! the shared memory, a 16-byte access off its boundary. Shared memory begins as garbage (NaN), and
-//! asynchronous copies happen no earlier than somebody waits for them.
+//! the shared memory, a 16-byte access off its boundary. Shared memory begins as garbage (NaN); threads run
+//! in any of many orders, and asynchronous copies happen as late or as early as they may
+//! ([`set_order`]).
 //!
 //! Not covered: the PTX itself, races that no order of threads shows, the rounding of tensor cores, speed.
 
@@ -103,7 +104,8 @@ pub unsafe fn launch(
 }
 
 /// Sets the order in which this host thread runs the threads of a block: 0 in order, 1 backwards, others
-/// seeds of an order that changes from barrier to barrier.
+/// seeds of an order that changes from barrier to barrier. In odd orders asynchronous copies happen as
+/// soon as they are started, in even ones no earlier than they are waited for.
 pub fn set_order(seed: u32) {
     // SAFETY: needed to call C++; it sets a number of this thread's.
     unsafe { tandem_shim_seed(seed) }

@@ -22,7 +22,7 @@ DEVICE void linear_small(const bf16* x, const Source source, u32 rows, u32 k, co
         float sums[M][N][4] = {};
         const u32 first = (base + warp) * SEGMENT;
         const u32 end = smaller(k, first + SEGMENT);
-#pragma unroll 2
+#pragma unroll(M* N > 2 ? 1 : 2)
         for (u32 at = first; at < end; at += 32) {
             Words4 weights[M][2];
             Words4 values[N];

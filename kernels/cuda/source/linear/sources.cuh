@@ -2,11 +2,10 @@
 #pragma once
 
 // Inputs of one chain of sums.
-static const u32 SEGMENT = 512;
+static constexpr u32 SEGMENT = 512;
 
-// Eight bf16 of a row from input `at` on, zeros behind input `k`. `wide`: rows lie on boundaries of 16.
-DEVICE Words4 eight_bf16(const bf16* row, u32 at, u32 k, bool wide) {
-    if (wide && at + 8 <= k) return load16(row + at);
+// Rows off boundaries, and ends of rows: one by one.
+DEVICE_CALL Words4 eight_single_bf16(const bf16* row, u32 at, u32 k) {
     Words4 words;
     for (u32 i = 0; i < 4; ++i) {
         const u32 input = at + 2 * i;
@@ -15,6 +14,11 @@ DEVICE Words4 eight_bf16(const bf16* row, u32 at, u32 k, bool wide) {
         words.word[i] = low | high << 16;
     }
     return words;
+}
+
+// Eight bf16 of a row from input `at` on, zeros behind input `k`. `wide`: rows lie on boundaries of 16.
+DEVICE Words4 eight_bf16(const bf16* row, u32 at, u32 k, bool wide) {
+    return wide && at + 8 <= k ? load16(row + at) : eight_single_bf16(row, at, k);
 }
 
 // Row-major `[n, k]`.

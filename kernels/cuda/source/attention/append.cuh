@@ -1,0 +1,42 @@
+// Fresh rows of K or V behind the cached positions of their units; a warp for (unit, row).
+#pragma once
+
+template <class T>
+DEVICE void append(const Unit* units, const T* fresh, T* cache, u32 kv_heads, u32 head_dim) {
+    const Unit unit = units[blockIdx.x];
+    const u32 row = blockIdx.y;
+    if (row >= unit.rows) return;
+    const T* from = fresh + ((u64)(unit.row0 + row) * kv_heads + unit.kv_head) * head_dim;
+    T* to = cache + unit.cache_offset + (u64)(unit.past + row) * head_dim;
+    for (u32 i = threadIdx.x; i < head_dim; i += blockDim.x) to[i] = from[i];
+}
+
+KERNEL(append_bf16, 32,
+       (const Unit* units, const bf16* fresh, bf16* cache, u32 kv_heads, u32 head_dim)) {
+    append(units, fresh, cache, kv_heads, head_dim);
+}
+
+KERNEL(append_f32, 32,
+       (const Unit* units, const float* fresh, float* cache, u32 kv_heads, u32 head_dim)) {
+    append(units, fresh, cache, kv_heads, head_dim);
+}
+
+template <class T>
+DEVICE void append_four(const Unit* units, const T* fresh, u8* cache, u32 kv_heads, u32 head_dim) {
+    const Unit unit = units[blockIdx.x];
+    const u32 row = blockIdx.y;
+    if (row >= unit.rows) return;
+    const u64 position = unit.cache_offset / head_dim + unit.past + row;
+    quantise_head(fresh + ((u64)(unit.row0 + row) * kv_heads + unit.kv_head) * head_dim, head_dim,
+                  cache + position * kv_record_bytes(head_dim));
+}
+
+KERNEL(append_four_bf16, 32,
+       (const Unit* units, const bf16* fresh, u8* cache, u32 kv_heads, u32 head_dim)) {
+    append_four(units, fresh, cache, kv_heads, head_dim);
+}
+
+KERNEL(append_four_f32, 32,
+       (const Unit* units, const float* fresh, u8* cache, u32 kv_heads, u32 head_dim)) {
+    append_four(units, fresh, cache, kv_heads, head_dim);
+}
