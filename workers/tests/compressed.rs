@@ -1,5 +1,6 @@
-//! Weights in 4 bits: whatever the placement, the bits are those of the run on the CPU, which
-//! multiplies straight from the 4-bit form while the device decompresses first.
+//! Weights and KV caches in 4 bits: whatever the placement, the bits are those of the run on the CPU.
+//! The CPU multiplies straight from the 4-bit form of weights while the device decompresses first;
+//! attention reads 4-bit caches directly on both.
 
 mod common;
 
@@ -9,13 +10,38 @@ use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
-use program::formats::WeightFormats;
+use program::compile::compile;
+use program::formats::{KvFormat, WeightFormats};
 use program::map::{DeviceMap, Home, layer_list};
 
-fn compressed(config: &ModelConfig, mut map: DeviceMap) -> DeviceMap {
-    let format = WeightFormat::Grouped(Grouped::W4);
-    map.weight_formats = WeightFormats::with_layers(config, format);
-    map
+/// What is in 4 bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Form {
+    W4,
+    Kv4,
+    W4Kv4,
+}
+
+impl Form {
+    fn of(self, config: &ModelConfig, mut map: DeviceMap) -> DeviceMap {
+        if self != Form::Kv4 {
+            let format = WeightFormat::Grouped(Grouped::W4);
+            map.weight_formats = WeightFormats::with_layers(config, format);
+        }
+        if self != Form::W4 {
+            map.kv_format = KvFormat::Four;
+        }
+        map
+    }
+}
+
+fn compressed(config: &ModelConfig, map: DeviceMap) -> DeviceMap {
+    Form::W4.of(config, map)
+}
+
+/// The map with scores, softmax and weighted values as operations of their own everywhere in decode.
+fn unfused(map: DeviceMap) -> DeviceMap {
+    DeviceMap { fuse_attention: false, ..map }
 }
 
 #[test]
@@ -69,4 +95,72 @@ fn the_device_alone_decompresses_what_is_streamed_and_what_stays() {
         let resident = run(&config, &shape, &map);
         assert!(resident == expected, "{homes:?} resident");
     }
+}
+
+#[test]
+fn a_4_bit_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
+    for (config, dtype, form) in [
+        (llama(), Dtype::Bf16, Form::Kv4),
+        (opt(), Dtype::F32, Form::Kv4),
+        (llama(), Dtype::Bf16, Form::W4Kv4),
+    ] {
+        let shape = shape(2, 3, 2, dtype);
+        let plain = run(&config, &shape, &cpu_only(&config));
+        let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
+        assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
+        assert!(expected.1.iter().all(|logit| logit.is_finite()));
+        let ops = layer_list(&config, None).len();
+        for start in 0..ops {
+            for end in start + 1..=ops {
+                let map = form.of(&config, two_split(&config, Split { start, end }, None));
+                let case = format!("{:?} {form:?} [{start}, {end})", config.family);
+                assert!(run(&config, &shape, &map) == expected, "{case}");
+                assert!(run(&config, &shape, &unfused(map)) == expected, "{case} unfused");
+            }
+        }
+    }
+}
+
+#[test]
+fn chunks_of_a_4_bit_cache_give_the_bits_of_the_whole() {
+    let config = llama();
+    let shape = shape(2, 4, 4, Dtype::Bf16);
+    for form in [Form::Kv4, Form::W4Kv4] {
+        let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
+        for (chunks, split) in [
+            ("scores=3", "scores.1:up"),
+            ("scores=2", "k:scores.1"),
+            ("attention=3", "q:softmax.1"),
+            ("attention=3", "wv.1:"),
+        ] {
+            let chunking = Some(parse_chunking(chunks).expect("a chunking"));
+            let split = parse_split(split, &config, chunking).expect("a split");
+            let map = form.of(&config, two_split(&config, split, chunking));
+            assert!(run(&config, &shape, &map) == expected, "{form:?} {chunks}");
+            assert!(run(&config, &shape, &unfused(map)) == expected, "{form:?} {chunks} unfused");
+        }
+    }
+}
+
+#[test]
+fn the_device_alone_reads_4_bit_caches_that_are_streamed_or_stay() {
+    let config = llama();
+    let shape = shape(2, 3, 1, Dtype::Bf16);
+    for form in [Form::Kv4, Form::W4Kv4] {
+        let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
+        for home in [Home::Host, Home::Vram] {
+            let homes = Homes { kv: home, prefill_hidden: home };
+            let map = form.of(&config, device_map(&Policy::GpuOnly, &config, false, homes));
+            assert!(run(&config, &shape, &map) == expected, "{form:?} {homes:?}");
+        }
+    }
+}
+
+#[test]
+fn a_4_bit_cache_of_odd_heads_is_refused_with_a_sentence() {
+    let config = ModelConfig { head_dim: 7, ..opt() };
+    let shape = shape(1, 2, 1, Dtype::F32);
+    let refused = compile(&config, &shape, &Form::Kv4.of(&config, cpu_only(&config)));
+    let Err(error) = refused else { panic!("an odd head has no 4-bit form") };
+    assert!(error.to_string().contains("heads of even size"), "{error}");
 }

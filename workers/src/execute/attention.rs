@@ -1,9 +1,10 @@
 //! `Scores`, `Softmax`, `Wv` and the fused form, over the units of a chunk.
 //!
 //! Fresh K and V always come from the values of this step and never from the cache, on every
-//! device, so an append may happen before or after without changing a bit.
+//! device, so an append may happen before or after without changing a bit. Beside a 4-bit cache the
+//! kernels see them as the append will store them.
 
-use kernels::{AttentionShape, Element};
+use kernels::{AttentionShape, Cache, Element};
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
 use program::ir::{Compute, Phase, Region};
@@ -26,10 +27,6 @@ pub(super) fn run<T: Element>(
         head_dim: config.head_dim,
         scale: 1.0 / (config.head_dim as f32).sqrt(),
     };
-    assert!(
-        operands.plan.map.kv_format == KvFormat::Plain,
-        "attention reads plain caches; the command line lets no other through"
-    );
     state.units.clear();
     state.units.extend(units(operands.table, operands.phase, compute.at, compute.chunk));
     if state.units.is_empty() {
@@ -37,7 +34,9 @@ pub(super) fn run<T: Element>(
     }
     let (kernels, units) = (&state.kernels, state.units.as_slice());
     let cached: u64 = units.iter().map(|unit| u64::from(unit.past)).sum();
-    let position_bytes = (config.head_dim * size_of::<T>()) as u64;
+    let kv_format = operands.plan.map.kv_format;
+    let position_bytes =
+        kv_format.position_bytes(config.head_dim, operands.plan.shape.dtype) as u64;
     match compute.op {
         Op::Scores => {
             let q = operands.rows::<T>(compute.inputs[0], Value::Query, rows);
@@ -71,14 +70,17 @@ pub(super) fn run<T: Element>(
 }
 
 /// The cache of the chunk, whole; empty in prefill, where nothing is cached.
-fn cache<'a, T: Element>(operands: &Operands<'a>, compute: &Compute, kv: Kv) -> &'a [T] {
+fn cache<'a, T: Element>(operands: &Operands<'a>, compute: &Compute, kv: Kv) -> Cache<'a, T> {
     let place = compute.op.caches().iter().position(|other| *other == kv);
-    match place.and_then(|place| compute.caches.get(place)) {
-        Some(region) => {
-            let count = operands.view.size_bytes(region.buffer) / size_of::<T>();
-            operands.view.read(region.buffer, 0, count)
+    let buffer = place.and_then(|place| compute.caches.get(place)).map(|region| region.buffer);
+    let size_bytes = buffer.map_or(0, |buffer| operands.view.size_bytes(buffer));
+    match (operands.plan.map.kv_format, buffer) {
+        (KvFormat::Plain, Some(buffer)) => {
+            Cache::Plain(operands.view.read(buffer, 0, size_bytes / size_of::<T>()))
         }
-        None => &[],
+        (KvFormat::Four, Some(buffer)) => Cache::Four(operands.view.read(buffer, 0, size_bytes)),
+        (KvFormat::Plain, None) => Cache::Plain(&[]),
+        (KvFormat::Four, None) => Cache::Four(&[]),
     }
 }
 
