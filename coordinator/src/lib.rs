@@ -9,6 +9,7 @@ pub mod job;
 pub mod opened;
 pub mod plan;
 pub mod profile;
+mod profiling;
 pub mod report;
 pub mod session;
 pub mod timed;

@@ -3,7 +3,7 @@
 
 use model::config::{Dtype, ModelConfig};
 use program::compile::{CompileError, compile};
-use program::map::Home;
+use program::map::{DeviceMap, Home};
 use program::plan::{Memory, Plan, RunShape};
 
 use crate::policy::{Forms, Homes, Policy, Stays, device_map};
@@ -129,7 +129,8 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    fn shape(&self, batches: u16, batch_size: u16) -> RunShape {
+    /// The shape of a run with room to spare.
+    pub fn shape(&self, batches: u16, batch_size: u16) -> RunShape {
         let micro = (MICRO_TOKENS / self.max_prompt.max(1)).clamp(1, u32::from(batch_size)) as u16;
         RunShape {
             batches,
@@ -140,6 +141,27 @@ impl Request<'_> {
             micro_sequences: micro,
             dtype: self.dtype,
         }
+    }
+
+    /// The roomiest homes for KV and hidden states with which the policy fits; those on the host when
+    /// it does not fit at all.
+    ///
+    /// # Errors
+    /// A map that cannot be compiled.
+    pub(crate) fn homes(&self, batches: u16, batch_size: u16) -> Result<Homes, PlanError> {
+        let found = self.fitting(batches, batch_size)?;
+        let homes = found.map(|plan| Homes {
+            kv: plan.map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(Home::Host),
+            prefill_hidden: plan.map.prefill_hidden,
+        });
+        Ok(homes.unwrap_or(Homes { kv: Home::Host, prefill_hidden: Home::Host }))
+    }
+
+    pub(crate) fn map(&self, homes: Homes) -> DeviceMap {
+        let mut map = device_map(self.policy, self.config, self.fuse_attention, homes);
+        self.stays.apply(&mut map);
+        self.forms.apply(&mut map);
+        map
     }
 
     /// The plan of [`Request::plan`], without looking for what would fit where it does not.
@@ -218,9 +240,7 @@ impl Request<'_> {
         ];
         choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences)| {
             let homes = Homes { kv, prefill_hidden };
-            let mut map = device_map(self.policy, self.config, self.fuse_attention, homes);
-            self.stays.apply(&mut map);
-            self.forms.apply(&mut map);
+            let map = self.map(homes);
             compile(self.config, &RunShape { micro_sequences, ..shape }, &map)
         })
     }

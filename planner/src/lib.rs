@@ -7,6 +7,7 @@ pub mod closed_form;
 pub mod cost;
 pub mod lia;
 pub mod machine;
+pub mod measured;
 pub mod policies;
 pub mod policy;
 pub mod resident;

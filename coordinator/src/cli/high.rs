@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 
 use model::config::Dtype;
+use planner::policies::PolicyName;
 use planner::split::{SplitError, parse_chunking};
 use program::map::Chunking;
 
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
-use super::values::{
-    Batches, CompressChoice, DeviceChoice, DtypeChoice, PolicyChoice, QuantizedChoice,
-};
+use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::sink::{OutputMode, Place};
 use crate::plan::{Described, PlanRequest, Source};
 use crate::profile::ProfileRequest;
@@ -50,12 +49,14 @@ pub struct Run {
     /// Resolved: `Direct` for bf16 unless told otherwise.
     pub quantized: QuantizedChoice,
     /// `None`: 1xB with the largest B up to 32 that fits memory.
-    pub batches: Option<Batches>,
+    pub batches: Option<BatchesChoice>,
     pub work: Work,
     pub seed: u64,
     /// Never [`DeviceChoice::Cuda`]: see [`UsageError::NoCuda`].
     pub device: DeviceChoice,
     pub placement: Placement,
+    /// How a searched split may cut attention; `None`: as was measured.
+    pub chunking: Option<Chunking>,
     /// Attention whole on one device runs as one operation.
     pub fuse_attention: bool,
     pub cpu_threads: Option<u16>,
@@ -84,13 +85,12 @@ pub enum Work {
     Requests { input: Place, output: Place, mode: OutputMode, chat: bool, max_tokens: u32 },
 }
 
-/// A policy with what it needs. The split is resolved against the model's layer later, by
+/// A policy by name, or a split by hand. The split is resolved against the model's layer later, by
 /// `planner::split::parse_split`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
-    CpuOnly,
-    GpuOnly,
-    TwoSplit { split: String, chunking: Option<Chunking> },
+    Named(PolicyName),
+    Split { split: String, chunking: Option<Chunking> },
 }
 
 /// How much is said.
@@ -113,11 +113,6 @@ pub enum UsageError {
     )]
     NoCuda { device: u32 },
     #[error(
-        "--compress {compress}: this version plans a 4-bit KV cache but cannot compute from one yet; \
-         use --compress w4, or none."
-    )]
-    NoKv4 { compress: &'static str },
-    #[error(
         "--policy {policy} needs a GPU, and this run has none; add --device emulated, or use \
          --policy cpu-only."
     )]
@@ -129,8 +124,6 @@ pub enum UsageError {
     SplitWithoutDevice,
     #[error("--policy {policy} does not go with --split, which is --policy two-split.")]
     SplitWithPolicy { policy: &'static str },
-    #[error("--policy two-split needs to know where; add for example --split scores:out.")]
-    NoSplit,
     #[error("{0}.")]
     Split(#[from] SplitError),
     #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
@@ -174,7 +167,7 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
             // Only its configuration is read: weights need not be there.
             model: ModelChoice { name, revision: None, dummy_weights: true, layers: None },
             dtype: dtype(low.dtype),
-            compress: low.compress,
+            compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
             batches: low.batches,
             prompt_len: low.prompt_len,
             gen_len: low.gen_len,
@@ -204,7 +197,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
             layers: low.layers.map(|layers| layers as usize),
         },
         dtype: dtype(low.dtype),
-        compress: without_kv4(low.compress)?,
+        compress: low.compress,
         batches: low.batches,
         prompt_len: low.prompt_len,
         gen_len: low.gen_len,
@@ -247,14 +240,6 @@ fn dtype(choice: DtypeChoice) -> Dtype {
     }
 }
 
-/// Attention reads plain caches only.
-fn without_kv4(compress: CompressChoice) -> Result<CompressChoice, UsageError> {
-    if compress.kv() {
-        return Err(UsageError::NoKv4 { compress: compress.name() });
-    }
-    Ok(compress)
-}
-
 fn run(low: LowRun) -> Result<Run, UsageError> {
     let work = work(&low)?;
     let device = device(&low)?;
@@ -268,7 +253,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
             layers: low.layers.map(|layers| layers as usize),
         },
         dtype: dtype(low.dtype),
-        compress: without_kv4(low.compress)?,
+        compress: low.compress,
         quantized: low.quantized.unwrap_or(match low.dtype {
             DtypeChoice::Bf16 => QuantizedChoice::Direct,
             DtypeChoice::F32 => QuantizedChoice::Expand,
@@ -277,6 +262,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         work,
         seed: low.seed,
         placement,
+        chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
         fuse_attention: !low.no_fuse,
         cpu_threads: low.cpu_threads,
         emulated_threads: low.emulated_threads,
@@ -344,25 +330,24 @@ fn placement(low: &LowRun, device: DeviceChoice) -> Result<Placement, UsageError
     let has_device = device != DeviceChoice::None;
     if let Some(split) = &low.split {
         match low.policy {
-            Some(PolicyChoice::CpuOnly) => {
-                return Err(UsageError::SplitWithPolicy { policy: "cpu-only" });
-            }
-            Some(PolicyChoice::GpuOnly) => {
-                return Err(UsageError::SplitWithPolicy { policy: "gpu-only" });
-            }
-            Some(PolicyChoice::TwoSplit) | None => {}
+            Some(PolicyName::TwoSplit) | None => {}
+            Some(other) => return Err(UsageError::SplitWithPolicy { policy: other.name() }),
         }
         if !has_device {
             return Err(UsageError::SplitWithoutDevice);
         }
         let chunking = low.split_chunks.as_deref().map(parse_chunking).transpose()?;
-        return Ok(Placement::TwoSplit { split: split.clone(), chunking });
+        return Ok(Placement::Split { split: split.clone(), chunking });
+    }
+    if low.split_chunks.is_some() && !has_device {
+        return Err(UsageError::SplitWithoutDevice);
     }
     match (low.policy, has_device) {
-        (Some(PolicyChoice::TwoSplit), true) => Err(UsageError::NoSplit),
-        (Some(PolicyChoice::TwoSplit), false) => Err(UsageError::NoDevice { policy: "two-split" }),
-        (Some(PolicyChoice::GpuOnly), false) => Err(UsageError::NoDevice { policy: "gpu-only" }),
-        (Some(PolicyChoice::GpuOnly) | None, true) => Ok(Placement::GpuOnly),
-        (Some(PolicyChoice::CpuOnly), _) | (None, false) => Ok(Placement::CpuOnly),
+        (Some(policy), true) => Ok(Placement::Named(policy)),
+        (None, true) => Ok(Placement::Named(PolicyName::Auto)),
+        (Some(PolicyName::CpuOnly | PolicyName::Auto) | None, false) => {
+            Ok(Placement::Named(PolicyName::CpuOnly))
+        }
+        (Some(policy), false) => Err(UsageError::NoDevice { policy: policy.name() }),
     }
 }

@@ -7,8 +7,8 @@ use planner::policies::PolicyName;
 
 use super::help;
 use super::values::{
-    Batches, CompressChoice, DeviceChoice, DtypeChoice, PolicyChoice, QuantizedChoice,
-    parse_batches, parse_device, parse_policy, parse_size,
+    Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
+    parse_batches, parse_batches_choice, parse_device, parse_policy, parse_size,
 };
 
 /// Runs a language model too large for the GPU on GPU and CPU together.
@@ -68,7 +68,7 @@ pub struct LowRun {
     pub dtype: DtypeChoice,
     /// Keep weights, KV cache or both in 4 bits: less memory and less to move, slightly other
     /// answers. Works for any model, at load
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "none", help_heading = "Model")]
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "auto", help_heading = "Model")]
     pub compress: CompressChoice,
     /// Weights that a GGUF file holds in 4 or 8 bits [default: direct with bf16, expand with f32]
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
@@ -82,10 +82,10 @@ pub struct LowRun {
     ])]
     pub tables: Option<PathBuf>,
 
-    /// N batches of B prompts are computed together, as a group [default: 1xB, the largest B up to
-    /// 32 that fits memory]
-    #[arg(long, value_name = "NxB", value_parser = parse_batches, allow_hyphen_values = true, help_heading = "Work")]
-    pub batches: Option<Batches>,
+    /// N batches of B prompts are computed together, as a group; auto: the shape of highest predicted
+    /// throughput [default: 1xB, the largest B up to 32 that fits memory]
+    #[arg(long, value_name = "NxB", value_parser = parse_batches_choice, allow_hyphen_values = true, help_heading = "Work")]
+    pub batches: Option<BatchesChoice>,
     /// Requests to answer: .jsonl (OpenAI batch lines or {"prompt": ...}), .txt (a prompt a line),
     /// - is stdin. Without it a benchmark runs
     #[arg(long, value_name = "FILE", help_heading = "Work")]
@@ -119,16 +119,17 @@ pub struct LowRun {
     /// with --tables emulated:timed
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = parse_device, help_heading = "Placement")]
     pub device: DeviceChoice,
-    /// Who computes what [default: two-split with --split, else gpu-only with a device, else
-    /// cpu-only]
-    #[arg(long, value_enum, value_name = "POLICY", help_heading = "Placement")]
-    pub policy: Option<PolicyChoice>,
+    /// Who computes what: auto, two-split, one-split, gpu-only, cpu-only, lia, flexgen or
+    /// flexgen:spread [default: auto with a device, else cpu-only]
+    #[arg(long, value_name = "POLICY", value_parser = parse_policy, help_heading = "Placement")]
+    pub policy: Option<PolicyName>,
     /// The GPU runs operations A to before B of each layer in decode, e.g. scores:out; either side
     /// may be empty
     #[arg(long, value_name = "A:B", help_heading = "Placement")]
     pub split: Option<String>,
-    /// Cut attention into chunks that --split can name (scores.3): scores=8 or attention=8
-    #[arg(long, value_name = "KIND=N", requires = "split", help_heading = "Placement")]
+    /// Cut attention into chunks that a split may come between, and --split can name (scores.3):
+    /// scores=8 or attention=8 [default: both are tried where the placement is searched]
+    #[arg(long, value_name = "KIND=N", help_heading = "Placement")]
     pub split_chunks: Option<String>,
     /// Never fuse attention, so that every placement gives the same bits
     #[arg(long, help_heading = "Placement")]

@@ -1,11 +1,14 @@
 //! Arguments: what is understood, and the sentence for what is not.
 
 use super::high::{Command, Placement, Run, Telling, Work};
-use super::values::{Batches, DeviceChoice, parse_batches, parse_device, parse_size};
+use super::values::{
+    Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
+};
 use super::{Refusal, parse};
 use crate::exit::Exit;
 use crate::job::sink::{OutputMode, Place};
 use model::config::Dtype;
+use planner::policies::PolicyName;
 
 fn words(line: &str) -> Vec<&str> {
     std::iter::once("coordinator").chain(line.split_whitespace()).collect()
@@ -35,7 +38,7 @@ fn the_smallest_line_is_a_benchmark_on_the_cpu() {
     assert_eq!(run.work, Work::Benchmark { prompt_len: 512, gen_len: 32 });
     assert_eq!(
         (run.batches, run.device, run.placement),
-        (None, DeviceChoice::None, Placement::CpuOnly)
+        (None, DeviceChoice::None, Placement::Named(PolicyName::CpuOnly))
     );
     assert_eq!((run.dtype, run.seed, run.fuse_attention), (Dtype::Bf16, 0, true));
     assert_eq!(run.telling, Telling::Normal);
@@ -51,13 +54,13 @@ fn a_line_with_everything() {
          --trace t.json -vv");
     assert_eq!(run.model.revision.as_deref(), Some("r"));
     assert_eq!((run.model.layers, run.model.dummy_weights), (Some(4), true));
-    assert_eq!(run.batches, Some(Batches { count: 4, size: 15 }));
+    assert_eq!(run.batches, Some(BatchesChoice::Given(Batches { count: 4, size: 15 })));
     let file = |name: &str| Place::File(name.into());
     let (input, output) = (file("in.jsonl"), file("out.jsonl"));
     let mode = OutputMode::Resume;
     assert_eq!(run.work, Work::Requests { input, output, mode, chat: true, max_tokens: 9 });
     assert_eq!(run.vram_bytes, Some(8 << 30));
-    let Placement::TwoSplit { split, chunking } = run.placement else { panic!("a split") };
+    let Placement::Split { split, chunking } = run.placement else { panic!("a split") };
     assert_eq!((split.as_str(), chunking.map(|chunking| chunking.chunks)), ("scores.3:", Some(8)));
     assert_eq!((run.fuse_attention, run.seed, run.dtype), (false, 5, Dtype::F32));
     assert_eq!((run.cpu_threads, run.emulated_threads), (Some(3), Some(2)));
@@ -151,14 +154,28 @@ fn sizes() {
 #[test]
 fn policies() {
     let placement = |line: &str| run(&format!("--model m {line}")).placement;
-    assert_eq!(placement("--device emulated"), Placement::GpuOnly);
-    assert_eq!(placement("--device emulated --policy cpu-only"), Placement::CpuOnly);
-    let split = Placement::TwoSplit { split: "q:out".to_owned(), chunking: None };
+    let named = Placement::Named;
+    assert_eq!(placement("--device emulated"), named(PolicyName::Auto));
+    assert_eq!(placement("--policy auto"), named(PolicyName::CpuOnly));
+    for name in PolicyName::ALL {
+        let line = format!("--device emulated --policy {}", name.name());
+        assert_eq!(placement(&line), named(name));
+    }
+    assert_eq!(run("--model m --batches auto").batches, Some(BatchesChoice::Auto));
+    assert_eq!(
+        placement("--device emulated --policy cpu-only"),
+        Placement::Named(PolicyName::CpuOnly)
+    );
+    let split = Placement::Split { split: "q:out".to_owned(), chunking: None };
     assert_eq!(placement("--device emulated --split q:out"), split);
     assert_eq!(placement("--device emulated --split q:out --policy two-split"), split);
     refused("--model m --policy gpu-only", Exit::Usage, &["--device"]);
     refused("--model m --policy two-split", Exit::Usage, &["--device"]);
-    refused("--model m --device emulated --policy two-split", Exit::Usage, &["--split"]);
+    refused(
+        "--model m --device emulated --policy best",
+        Exit::Usage,
+        &["best", "two-split", "lia"],
+    );
     refused("--model m --split q:out", Exit::Usage, &["--device emulated"]);
     refused(
         "--model m --device emulated --split q: --policy gpu-only",

@@ -40,6 +40,24 @@ pub fn parse_batches(text: &str) -> Result<Batches, String> {
     Ok(Batches { count: number(count, "batches")?, size: number(size, "prompts in a batch")? })
 }
 
+/// `--batches`: as given, or the shape of highest predicted throughput.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BatchesChoice {
+    Auto,
+    Given(Batches),
+}
+
+/// Parses `auto` or `4x15`.
+///
+/// # Errors
+/// Anything else.
+pub fn parse_batches_choice(text: &str) -> Result<BatchesChoice, String> {
+    match text {
+        "auto" => Ok(BatchesChoice::Auto),
+        text => parse_batches(text).map(BatchesChoice::Given),
+    }
+}
+
 /// Where GPU operations run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceChoice {
@@ -148,17 +166,6 @@ pub fn parse_policy(text: &str) -> Result<PolicyName, String> {
     text.parse().map_err(|error: UnknownPolicy| error.to_string())
 }
 
-/// Who computes what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum PolicyChoice {
-    /// Every operation on the CPU
-    CpuOnly,
-    /// Every operation on the GPU, weights streamed to it
-    GpuOnly,
-    /// Decode: the GPU runs one interval of each layer (--split), the CPU the rest
-    TwoSplit,
-}
-
 /// Number format of weights, activations and KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum DtypeChoice {
@@ -171,6 +178,8 @@ pub enum DtypeChoice {
 /// What is kept in 4 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum CompressChoice {
+    /// Nothing where that fits memory, else what must be; said aloud
+    Auto,
     /// Nothing
     None,
     /// The linears of the layers, in groups of 64 with a scale and a minimum each
@@ -195,6 +204,7 @@ impl CompressChoice {
     /// As typed, and in reports.
     pub const fn name(self) -> &'static str {
         match self {
+            CompressChoice::Auto => "auto",
             CompressChoice::None => "none",
             CompressChoice::W4 => "w4",
             CompressChoice::Kv4 => "kv4",

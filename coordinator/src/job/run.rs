@@ -31,18 +31,27 @@ pub struct JobOptions {
     pub seed: u64,
 }
 
+/// Says the fingerprint of answers to requests of this demand (`None`: there is no request).
+pub type Fingerprinter<'a> = Box<dyn Fn(Option<Demand>) -> String + 'a>;
+
 /// What the job must know of the model.
-#[derive(Debug, Clone)]
 pub struct ModelFacts<'a> {
     pub name: String,
-    /// See [`super::fingerprint::system_fingerprint`].
-    pub system_fingerprint: String,
+    /// See [`super::fingerprint::system_fingerprint`]. In which form weights are kept may depend on what
+    /// all requests together need, so it is asked once they are known.
+    pub system_fingerprint: Fingerprinter<'a>,
     pub limits: Limits,
     /// `None` when the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
 }
 
-/// Maxima over the sequences that are still to run, for the plan.
+impl std::fmt::Debug for ModelFacts<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ModelFacts").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Maxima over sequences that are to run, for the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
     pub sequences: usize,
@@ -52,6 +61,27 @@ pub struct Demand {
     pub max_new: u32,
     /// Longest prompt + new tokens of one sequence.
     pub max_context: usize,
+}
+
+impl Demand {
+    /// Of some requests; `None` when there are none.
+    fn of<'r>(requests: impl Iterator<Item = &'r Request>) -> Option<Demand> {
+        requests.flat_map(|request| &request.prompts).fold(None, |demand, prompt| {
+            let (tokens, max_new) = (prompt.tokens.len(), prompt.max_new);
+            let old = demand.unwrap_or(Demand {
+                sequences: 0,
+                max_prompt: 0,
+                max_new: 0,
+                max_context: 0,
+            });
+            Some(Demand {
+                sequences: old.sequences + 1,
+                max_prompt: old.max_prompt.max(tokens),
+                max_new: old.max_new.max(max_new),
+                max_context: old.max_context.max(tokens + max_new as usize),
+            })
+        })
+    }
 }
 
 /// A job that is read, checked and ready to run.
@@ -83,15 +113,17 @@ impl<'a> Job<'a> {
                 limits: model.limits,
             },
         );
+        let requests = items.iter().filter_map(|item| match item {
+            Item::Request(request) => Some(request),
+            Item::Error(_) => None,
+        });
+        let system_fingerprint = (model.system_fingerprint)(Demand::of(requests));
         let (mut sink, existing) =
             Sink::open(&options.output, options.mode, input.metadata.as_ref())?;
         let resume = match &options.output {
-            Place::File(path) if options.mode == OutputMode::Resume => Resume::read(
-                &existing,
-                &path.display().to_string(),
-                &items,
-                &model.system_fingerprint,
-            )?,
+            Place::File(path) if options.mode == OutputMode::Resume => {
+                Resume::read(&existing, &path.display().to_string(), &items, &system_fingerprint)?
+            }
             _ => Resume::nothing(&items),
         };
         sink.keep(resume.whole_bytes);
@@ -102,7 +134,7 @@ impl<'a> Job<'a> {
             provenance: Provenance {
                 created: input.created(),
                 model: model.name,
-                system_fingerprint: model.system_fingerprint,
+                system_fingerprint,
             },
             codec: model.codec,
         })
@@ -111,22 +143,7 @@ impl<'a> Job<'a> {
     /// What an engine must be able to run; `None` when every request is answered or an error, so
     /// that no engine is needed.
     pub fn demand(&self) -> Option<Demand> {
-        let prompts = self.pending_requests().flat_map(|(_, request)| &request.prompts);
-        prompts.fold(None, |demand: Option<Demand>, prompt| {
-            let (tokens, max_new) = (prompt.tokens.len(), prompt.max_new);
-            let old = demand.unwrap_or(Demand {
-                sequences: 0,
-                max_prompt: 0,
-                max_new: 0,
-                max_context: 0,
-            });
-            Some(Demand {
-                sequences: old.sequences + 1,
-                max_prompt: old.max_prompt.max(tokens),
-                max_new: old.max_new.max(max_new),
-                max_context: old.max_context.max(tokens + max_new as usize),
-            })
-        })
+        Demand::of(self.pending_requests().map(|(_, request)| request))
     }
 
     /// The sentence of the first error line there will be, so that a user need not open the output to

@@ -6,7 +6,7 @@
 mod chart_file;
 mod described;
 mod gantt;
-mod show;
+pub(crate) mod show;
 mod tables;
 
 use std::io::Write;

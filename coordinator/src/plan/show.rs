@@ -10,7 +10,7 @@ use planner::time::Ps;
 use crate::report::table::{plain_table, right_aligned};
 
 /// The layer as a table, the terms of the maximum, and the runner-up.
-pub(super) fn layer(table: &Table, found: &Found) -> String {
+pub(crate) fn layer(table: &Table, found: &Found) -> String {
     let best = &found.best;
     let mut text = format!("{}\n", ops(table, &best.candidate));
     let _ = writeln!(text, "{}", terms(best));

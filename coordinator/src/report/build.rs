@@ -7,14 +7,26 @@ use planner::budget::Budget;
 use program::formats::KvFormat;
 use program::plan::Plan;
 
-use super::file::{LaneReport, MapSummary, Predicted, Report};
+use super::file::{LaneReport, MapSummary, Predicted, Replayed, Report};
 use crate::engine::{Measured, Peaks};
 
-/// The report of a run. `lengths` are its longest prompt and its largest number of new tokens.
+/// What was known before the workers started.
+#[derive(Debug, Clone, Copy)]
+pub struct Foretold {
+    /// Longest prompt and largest number of new tokens.
+    pub lengths: (u32, u32),
+    /// Of one group.
+    pub predicted: Option<planner::measured::Predicted>,
+    pub groups: usize,
+    /// Why something is kept in 4 bits although nobody asked.
+    pub compressed: Option<&'static str>,
+}
+
+/// The report of a run.
 pub fn build(
     plan: &Plan,
     measured: &Measured,
-    lengths: (u32, u32),
+    foretold: &Foretold,
     threads: BTreeMap<String, u16>,
 ) -> Report {
     let (prefill_s, decode_s) = (measured.prefill.as_secs_f64(), measured.decode.as_secs_f64());
@@ -36,8 +48,9 @@ pub fn build(
         },
         batches: plan.shape.batches,
         batch_size: plan.shape.batch_size,
-        prompt_len: lengths.0,
-        gen_len: lengths.1,
+        prompt_len: foretold.lengths.0,
+        gen_len: foretold.lengths.1,
+        note: foretold.compressed.map(str::to_owned),
         device: if plan.map.uses_gpu() { "emulated" } else { "none" }.to_owned(),
         policy: plan.map.policy.clone(),
         device_map: MapSummary::new(&plan.config, &plan.map),
@@ -54,11 +67,17 @@ pub fn build(
         prefill_tokens_per_s: rate(measured.prefill_tokens, prefill_s),
         decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
         total_tokens_per_s: rate(measured.generated_tokens, prefill_s + decode_s),
-        predicted: measured.prediction.map(|prediction| Predicted {
-            source: "this-run".to_owned(),
-            prefill_s: None,
-            decode_s: prediction.predicted_ns / 1e9,
-            measured_decode_s: prediction.measured_ns / 1e9,
+        predicted: foretold.predicted.map(|predicted| {
+            let seconds = |ns: f64| ns * foretold.groups as f64 / 1e9;
+            Predicted {
+                source: "profile".to_owned(),
+                prefill_s: seconds(predicted.prefill_ns),
+                decode_s: seconds(predicted.decode_ns),
+            }
+        }),
+        replayed: measured.prediction.map(|prediction| Replayed {
+            simulated_s: prediction.predicted_ns / 1e9,
+            measured_s: prediction.measured_ns / 1e9,
         }),
         lanes: totals
             .busy_ns

@@ -1,12 +1,88 @@
-//! `-v`: the plan before it runs, in words.
+//! The plan before it runs, in words: what was chosen among what, and with `-v` all of it.
 
 use std::fmt::Write;
 
 use planner::budget::Budget;
+use planner::measured::{Chosen, Considered};
+use planner::policy::Policy;
 use program::ir::Program;
+use program::map::layer_list;
 use program::plan::Plan;
 
 use super::file::{LayerRange, MapSummary};
+use super::table::{plain_table, right_aligned};
+use crate::plan::show;
+
+/// All maps that were estimated, the fastest first, and the layer of the best split.
+pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
+    let mut text = String::new();
+    if let Some(searched) = &chosen.searched {
+        text += &show::layer(&searched.table, &searched.found);
+        text.push('\n');
+    }
+    let mut table = plain_table();
+    table.set_header(["policy", "gpu in decode", "prefill s", "step ms", "run s", ""]);
+    for one in &chosen.considered {
+        let new = plan.shape.max_new;
+        table.add_row([
+            one.name.name().to_owned(),
+            on_gpu(one, plan),
+            format!("{:.2}", one.estimate.prefill_ns / 1e9),
+            format!("{:.1}", one.estimate.step_ns / 1e6),
+            format!("{:.2}", one.estimate.total_ns(new) / 1e9),
+            if one.policy == chosen.policy { "chosen" } else { "" }.to_owned(),
+        ]);
+    }
+    right_aligned(&mut table, 2..5);
+    let _ = writeln!(text, "{table}");
+    if !chosen.stays.layers.is_empty() {
+        let _ = writeln!(
+            text,
+            "{} of {} layers stay on the device{}",
+            chosen.stays.layers.len(),
+            plan.config.num_layers,
+            if chosen.stays.kv { " with their KV" } else { "" }
+        );
+    }
+    let _ = writeln!(
+        text,
+        "predicted: prefill {:.2} s, decode {:.2} s",
+        chosen.predicted.prefill_ns / 1e9,
+        chosen.predicted.decode_ns / 1e9
+    );
+    text
+}
+
+/// `k to wv`, as the map of one layer has it.
+fn on_gpu(one: &Considered, plan: &Plan) -> String {
+    let list = layer_list(&plan.config, one.policy.chunking());
+    let (start, end) = match one.policy {
+        Policy::CpuOnly => (0, 0),
+        Policy::GpuOnly => (0, list.len()),
+        Policy::TwoSplit { split, .. } => (split.start, split.end),
+        Policy::OneSplit { start, .. } => (start, list.len()),
+        Policy::Lia { decode, .. } => {
+            let on: Vec<&str> = LIA_SUBLAYERS
+                .iter()
+                .zip(decode.0)
+                .filter(|(_, cpu)| !cpu)
+                .map(|(name, _)| *name)
+                .collect();
+            return if on.is_empty() { "nothing".to_owned() } else { on.join(" ") };
+        }
+        Policy::Flexgen(flexgen) if flexgen.cpu_attention => return "all but attention".to_owned(),
+        Policy::Flexgen(_) => (0, list.len()),
+    };
+    match end - start {
+        0 => "nothing".to_owned(),
+        count if count == list.len() => "everything".to_owned(),
+        1 => list[start].name(&plan.config),
+        _ => format!("{} to {}", list[start].name(&plan.config), list[end - 1].name(&plan.config)),
+    }
+}
+
+/// LIA's six, in its order.
+const LIA_SUBLAYERS: [&str; 6] = ["qkv", "scores", "wv", "out", "fc1", "fc2"];
 
 /// Memory, placement and program sizes of a plan.
 pub fn plan(plan: &Plan) -> String {

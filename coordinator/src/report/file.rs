@@ -22,6 +22,8 @@ pub struct Report {
     pub prompt_len: u32,
     /// Largest number of new tokens of a sequence.
     pub gen_len: u32,
+    /// What was decided that nobody asked for, in a sentence.
+    pub note: Option<String>,
     pub device: String,
     pub policy: String,
     pub device_map: MapSummary,
@@ -42,8 +44,10 @@ pub struct Report {
     pub prefill_tokens_per_s: Option<f64>,
     pub decode_tokens_per_s: Option<f64>,
     pub total_tokens_per_s: Option<f64>,
-    /// Simulated time; `null` when nothing was decoded long enough to measure.
+    /// What was foretold before the workers started; `null` without a profile of this machine.
     pub predicted: Option<Predicted>,
+    /// The simulator tried on this run; `null` when too few steps were decoded.
+    pub replayed: Option<Replayed>,
     pub lanes: BTreeMap<String, LaneReport>,
     /// Share of the h2d lanes' busy time beside which the CPU computed; `null` without transfers.
     pub overlap: Option<f64>,
@@ -63,15 +67,21 @@ pub struct Report {
     pub lost_spans: u64,
 }
 
-/// What the simulator says, and from which costs.
+/// What the simulator says of the whole run, all sequences taken to be as long as the longest.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
-    /// `this-run`: per-instruction medians of the first half of the decode steps.
+    /// `profile`: costs that were measured before.
     pub source: String,
-    pub prefill_s: Option<f64>,
+    pub prefill_s: f64,
     pub decode_s: f64,
-    /// Measured time of the decode steps that were predicted (the second half).
-    pub measured_decode_s: f64,
+}
+
+/// The second half of the last group's decode steps, simulated with each instruction's median cost in
+/// the first half, and measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Replayed {
+    pub simulated_s: f64,
+    pub measured_s: f64,
 }
 
 /// One lane's share of the run.

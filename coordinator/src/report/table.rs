@@ -19,6 +19,9 @@ pub fn render(report: &Report) -> String {
         report.policy,
         if report.device == "none" { "no device" } else { &report.device }
     );
+    if let Some(note) = &report.note {
+        let _ = writeln!(text, "{note}");
+    }
     if report.weight_bytes_by_form.len() > 1 || report.kv_form != report.dtype {
         let _ = writeln!(text, "{}", forms(report));
     }
@@ -31,14 +34,23 @@ pub fn render(report: &Report) -> String {
     if let Some(outside) = report.time_outside {
         let _ = writeln!(text, "time outside work {} of decode", percent(outside));
     }
+    let against = |said: f64, measured: f64| {
+        let error = 100.0 * (said / measured - 1.0);
+        format!("{}, measured {} ({error:+.1}%)", duration(said), duration(measured))
+    };
     if let Some(predicted) = &report.predicted {
+        let (prefill, decode) = (predicted.prefill_s, predicted.decode_s);
         let _ = writeln!(
             text,
-            "second half of decode: simulated {} from the first half's costs, measured {} ({:+.1}%)",
-            duration(predicted.decode_s),
-            duration(predicted.measured_decode_s),
-            100.0 * (predicted.decode_s / predicted.measured_decode_s - 1.0)
+            "predicted before the start: prefill {}; decode {}",
+            against(prefill, report.prefill_s),
+            against(decode, report.decode_s)
         );
+    }
+    if let Some(replayed) = &report.replayed {
+        let said = against(replayed.simulated_s, replayed.measured_s);
+        let _ =
+            writeln!(text, "second half of decode, simulated from the first half's costs: {said}");
     }
     let gib = |bytes: &u64| format!("{:.2} GiB", *bytes as f64 / (1u64 << 30) as f64);
     let memory: Vec<String> = report

@@ -1,22 +1,63 @@
 //! In which form weights and KV are kept: what the user asked for, over what the files hold.
 
-use model::compressed::{Bits, Grouped, WeightFormat};
+use model::compressed::{Bits, Grouped, WeightFormat, kv4_position_bytes};
 use planner::policy::Forms;
 use program::formats::{KvFormat, WeightFormats};
 
 use crate::cli::high::Run;
-use crate::cli::values::QuantizedChoice;
+use crate::cli::values::{CompressChoice, QuantizedChoice};
 use crate::opened::Opened;
 
-/// The forms of a run. Weights that are in 4 bits already stay as they are under `--compress w4`:
-/// quantising them again would only lose.
-pub(super) fn forms(run: &Run, opened: &Opened) -> Forms {
+/// What is kept in 4 bits beyond what the files hold so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    weights: bool,
+    kv: bool,
+}
+
+impl Case {
+    const LOSSLESS: Case = Case { weights: false, kv: false };
+
+    /// What to say, and to report, when the form was chosen because nothing else fits.
+    pub(crate) fn note(self, run: &Run) -> Option<&'static str> {
+        if run.compress != CompressChoice::Auto {
+            return None;
+        }
+        match (self.weights, self.kv) {
+            (false, false) => None,
+            (true, false) => Some(
+                "Weights do not fit memory uncompressed, so they are kept in 4 bits (--compress w4), which changes answers slightly; --compress none refuses with the numbers.",
+            ),
+            _ => Some(
+                "Weights and KV do not fit memory uncompressed, so both are kept in 4 bits (--compress w4kv4), which changes answers slightly; --compress none refuses with the numbers.",
+            ),
+        }
+    }
+}
+
+/// The cases that a run may choose from, lossless ones first.
+pub(super) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
+    match run.compress {
+        CompressChoice::Auto => {
+            let mut cases = vec![Case::LOSSLESS, Case { weights: true, kv: false }];
+            if kv4_position_bytes(opened.config.head_dim).is_some() {
+                cases.push(Case { weights: true, kv: true });
+            }
+            cases
+        }
+        choice => vec![Case { weights: choice.weights(), kv: choice.kv() }],
+    }
+}
+
+/// The forms of a case. Weights that are in 4 bits already stay as they are: quantising them again
+/// would only lose.
+pub(super) fn forms(run: &Run, opened: &Opened, case: Case) -> Forms {
     let config = &opened.config;
     let mut weights = match run.quantized {
         QuantizedChoice::Direct => opened.stored.clone(),
         QuantizedChoice::Expand => WeightFormats::plain(config),
     };
-    if run.compress.weights() {
+    if case.weights {
         let wanted = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
         for (have, want) in weights.layers.iter_mut().zip(wanted.layers) {
             for (have, want) in have.iter_mut().zip(want) {
@@ -26,8 +67,7 @@ pub(super) fn forms(run: &Run, opened: &Opened) -> Forms {
             }
         }
     }
-    let kv = if run.compress.kv() { KvFormat::Four } else { KvFormat::Plain };
-    Forms { weights, kv }
+    Forms { weights, kv: if case.kv { KvFormat::Four } else { KvFormat::Plain } }
 }
 
 fn in_four_bits(format: WeightFormat) -> bool {
@@ -36,8 +76,7 @@ fn in_four_bits(format: WeightFormat) -> bool {
 
 /// What decides answers beside dtype and files, for their fingerprint: the counts of matrices of
 /// each form would not do, their places do.
-pub(super) fn described(run: &Run, opened: &Opened) -> String {
-    let forms = forms(run, opened);
+pub(super) fn described(forms: &Forms) -> String {
     if !forms.weights.any_grouped() && forms.kv == KvFormat::Plain {
         return "none".to_owned();
     }

@@ -2,9 +2,11 @@
 //! run, report.
 
 mod forms;
-mod planning;
+pub(crate) mod planning;
+mod shapes;
 pub(crate) mod starting;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -13,6 +15,7 @@ use model::config_json::check_context;
 
 use crate::benchmark::Benchmark;
 use crate::cli::high::{Run, Telling, Work};
+use crate::cli::values::BatchesChoice;
 use crate::engine::RunEngine;
 use crate::exit::Exit;
 use crate::job::engine::EngineError;
@@ -20,9 +23,10 @@ use crate::job::interrupt::Interrupt;
 use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
 use crate::job::{fingerprint, progress, prompt};
 use crate::opened::Opened;
-use crate::report::{build, table};
-use forms::described;
-use planning::{DEFAULT_BATCH_MAX, plan, threads};
+use crate::report::build::{self, Foretold};
+use crate::report::table;
+use forms::{described, forms};
+use planning::{DEFAULT_BATCH_MAX, Decision, case, plan, threads};
 use starting::start;
 
 /// An argument that only turns out to be wrong once the model is known.
@@ -57,15 +61,21 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         max_tokens: *max_tokens,
         seed: run.seed,
     };
-    let facts = ModelFacts {
-        name: config.name.clone(),
-        system_fingerprint: fingerprint::system_fingerprint(
+    let settled = Cell::new(None);
+    let fingerprint = |demand: Option<Demand>| {
+        let found = case(run, opened, demand);
+        settled.set(Some(found));
+        fingerprint::system_fingerprint(
             config,
             &opened.weights_identity,
             run.dtype,
-            &described(run, opened),
+            &described(&forms(run, opened, found)),
             run.seed,
-        ),
+        )
+    };
+    let facts = ModelFacts {
+        name: config.name.clone(),
+        system_fingerprint: Box::new(fingerprint),
         limits: prompt::Limits {
             context: config.max_positions,
             vocab_size: config.vocab_size,
@@ -84,12 +94,13 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         eprintln!("{summary}");
         return Ok(summary.exit());
     };
-    let plan = plan(run, opened, demand)?;
-    let lengths = (demand.max_prompt as u32, demand.max_new);
-    let mut engine = start(run, opened, plan, interrupt)?;
+    let found = settled.get().unwrap_or_else(|| case(run, opened, Some(demand)));
+    let decision = plan(run, opened, demand, found, interrupt)?;
+    let foretold = foretold(&decision, demand);
+    let mut engine = start(run, opened, decision.plan, interrupt)?;
     let summary =
         job.run(Some(&mut engine), progress::for_stderr(quiet).as_mut(), &move || asked.asked())?;
-    finish(run, engine, lengths)?;
+    finish(run, engine, &foretold)?;
     eprintln!("{summary}");
     Ok(summary.exit())
 }
@@ -107,14 +118,19 @@ fn benchmark(
     })?;
     let demand = Demand {
         sequences: match run.batches {
-            Some(batches) => usize::from(batches.count) * usize::from(batches.size),
+            Some(BatchesChoice::Given(batches)) => {
+                usize::from(batches.count) * usize::from(batches.size)
+            }
+            Some(BatchesChoice::Auto) => usize::from(u16::MAX),
             None => DEFAULT_BATCH_MAX.into(),
         },
         max_prompt: prompt_len as usize,
         max_new: gen_len,
         max_context: context,
     };
-    let plan = plan(run, opened, demand)?;
+    let found = case(run, opened, Some(demand));
+    let Decision { plan, predicted, compressed, .. } = plan(run, opened, demand, found, interrupt)?;
+    let foretold = Foretold { lengths: (prompt_len, gen_len), predicted, groups: 1, compressed };
     let benchmark = Benchmark {
         sequences: usize::from(plan.shape.batches) * usize::from(plan.shape.batch_size),
         prompt_len,
@@ -132,12 +148,24 @@ fn benchmark(
         }
         Err(error) => return Err(error.into()),
     }
-    finish(run, engine, (prompt_len, gen_len))?;
+    finish(run, engine, &foretold)?;
     Ok(Exit::Done)
 }
 
+/// What is known of a job before the workers start.
+fn foretold(decision: &Decision, demand: Demand) -> Foretold {
+    let shape = &decision.plan.shape;
+    let group = usize::from(shape.batches) * usize::from(shape.batch_size);
+    Foretold {
+        lengths: (demand.max_prompt as u32, demand.max_new),
+        predicted: decision.predicted,
+        groups: demand.sequences.div_ceil(group.max(1)),
+        compressed: decision.compressed,
+    }
+}
+
 /// Ends the workers and tells what was measured.
-fn finish(run: &Run, engine: RunEngine, lengths: (u32, u32)) -> anyhow::Result<()> {
+fn finish(run: &Run, engine: RunEngine, foretold: &Foretold) -> anyhow::Result<()> {
     let plan = engine.plan().clone();
     let (cpu_threads, gpu_threads) = threads(run, plan.map.uses_gpu());
     let mut by_worker = BTreeMap::from([("cpu worker".to_owned(), cpu_threads)]);
@@ -145,7 +173,7 @@ fn finish(run: &Run, engine: RunEngine, lengths: (u32, u32)) -> anyhow::Result<(
         by_worker.insert("gpu worker".to_owned(), gpu_threads);
     }
     let measured = engine.finish().context("the trace file")?;
-    let report = build::build(&plan, &measured, lengths, by_worker);
+    let report = build::build(&plan, &measured, foretold, by_worker);
     if let Some(path) = &run.report {
         let text = serde_json::to_string_pretty(&report)? + "\n";
         std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;

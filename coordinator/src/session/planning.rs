@@ -1,69 +1,253 @@
-//! From arguments and demand to a plan that fits memory and is proved.
+//! From arguments and demand to a plan that fits memory, is proved, and whose time is predicted.
 
 use anyhow::Context;
-use planner::budget::{Limits, Request};
-use planner::policy::{Policy, Stays};
+use planner::budget::{Limits, PlanError, Request};
+use planner::measured::{Chosen, Predicted, Question, choose, predict};
+use planner::policies::PolicyName;
+use planner::policy::{Forms, Policy, Stays};
 use planner::split::parse_split;
+use profiler::Threads;
+use program::map::{ChunkOrder, Chunking};
 use program::plan::Plan;
 
-use super::Usage;
-use super::forms::forms;
+use super::forms::{Case, cases, forms};
+use super::{Usage, shapes};
 use crate::cli::high::{Placement, Run, Telling};
-use crate::cli::values::Batches;
+use crate::cli::values::{Batches, BatchesChoice, DeviceChoice};
 use crate::engine::memory;
+use crate::job::interrupt::Interrupt;
 use crate::job::run::Demand;
 use crate::opened::Opened;
+use crate::profiling::{self, CHUNKS, Hardware, Profiles};
 use crate::report::explain;
 
 /// Largest batch that is chosen when `--batches` is left out.
 pub(super) const DEFAULT_BATCH_MAX: u16 = 32;
 
-/// Plans, and proves the plan before any worker exists.
-///
-/// # Errors
-/// A split that the model lacks, or numbers that do not fit.
-pub(super) fn plan(run: &Run, opened: &Opened, demand: Demand) -> anyhow::Result<Plan> {
-    let config = &opened.config;
-    let policy = match &run.placement {
-        Placement::CpuOnly => Policy::CpuOnly,
-        Placement::GpuOnly => Policy::GpuOnly,
-        Placement::TwoSplit { split, chunking } => Policy::TwoSplit {
-            split: parse_split(split, config, *chunking).map_err(|e| Usage(e.to_string()))?,
-            chunking: *chunking,
-        },
+/// What will be run, and why.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub plan: Plan,
+    /// Of one group of full batches; `None` where no valid profile is kept and none was needed.
+    pub predicted: Option<Predicted>,
+    /// The search, where there was a choice.
+    pub searched: Option<Box<Chosen>>,
+    /// Compression that nobody asked for by name, in one line.
+    pub compressed: Option<&'static str>,
+}
+
+/// The form of weights and KV: the first that fits, lossless ones first; the first one when none
+/// does, so that the refusal has its numbers. It is settled for all requests of a file together, so
+/// that a run that is resumed keeps it.
+pub(super) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
+    let cases = cases(run, opened);
+    let Some(demand) = demand.filter(|_| cases.len() > 1) else { return cases[0] };
+    let limits = limits(run);
+    let (count, size) = match run.batches {
+        Some(BatchesChoice::Given(batches)) => (batches.count, batches.size),
+        _ => (1, 1),
     };
-    let limits = Limits {
+    let fits = |case: &Case| {
+        let forms = forms(run, opened, *case);
+        [Policy::CpuOnly, Policy::GpuOnly].iter().any(|policy| {
+            let request = request(run, opened, demand, &forms, &limits, policy);
+            // A map that does not compile is told of when it is to be run.
+            request.fitting(count, size).map_or(true, |plan| plan.is_some())
+        })
+    };
+    cases.iter().copied().find(fits).unwrap_or(cases[0])
+}
+
+fn limits(run: &Run) -> Limits {
+    Limits {
         dram_bytes: run.dram_bytes.unwrap_or_else(memory::available_bytes),
         vram_bytes: run.vram_bytes,
         vram_is_dram: true,
-    };
-    let forms = forms(run, opened);
-    let request = Request {
-        config,
-        policy: &policy,
+    }
+}
+
+fn request<'a>(
+    run: &Run,
+    opened: &'a Opened,
+    demand: Demand,
+    forms: &'a Forms,
+    limits: &'a Limits,
+    policy: &'a Policy,
+) -> Request<'a> {
+    Request {
+        config: &opened.config,
+        policy,
         stays: Stays::NONE,
-        forms: &forms,
+        forms,
         fuse_attention: run.fuse_attention,
         dtype: run.dtype,
         max_prompt: demand.max_prompt as u32,
         max_context: demand.max_context as u32,
         max_new: demand.max_new,
-        limits: &limits,
-    };
-    let batches = match run.batches {
-        Some(batches) => batches,
-        None => {
-            let most = demand.sequences.clamp(1, usize::from(DEFAULT_BATCH_MAX)) as u16;
-            Batches { count: 1, size: request.largest_batch(1, most)?.unwrap_or(1) }
-        }
-    };
-    let plan = request.plan(batches.count, batches.size)?;
-    program::validate::validate(&plan)
-        .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    if run.telling >= Telling::Verbose {
-        eprint!("{}", explain::plan(&plan));
+        limits,
     }
-    Ok(plan)
+}
+
+/// Plans, and proves the plan before any worker exists.
+///
+/// # Errors
+/// A split that the model lacks, numbers that do not fit, or a machine that could not be profiled.
+pub(super) fn plan(
+    run: &Run,
+    opened: &Opened,
+    demand: Demand,
+    case: Case,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Decision> {
+    let (limits, forms) = (limits(run), forms(run, opened, case));
+    let planning = Planning { run, opened, demand, limits: &limits, forms: &forms, interrupt };
+    let mut decision = planning.decide()?;
+    decision.compressed = case.note(run);
+    proved(run, decision)
+}
+
+fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
+    program::validate::validate(&decision.plan)
+        .context("the compiled program is not safe to run; this is a defect, please report it")?;
+    if run.telling > Telling::Quiet {
+        if let Some(note) = decision.compressed {
+            eprintln!("{note}");
+        }
+        if let Some(chosen) = &decision.searched {
+            eprint!("{}", explain::choice(chosen, &decision.plan));
+        }
+    }
+    if run.telling >= Telling::Verbose {
+        eprint!("{}", explain::plan(&decision.plan));
+    }
+    Ok(decision)
+}
+
+/// One way to keep weights and KV.
+struct Planning<'a> {
+    run: &'a Run,
+    opened: &'a Opened,
+    demand: Demand,
+    limits: &'a Limits,
+    forms: &'a Forms,
+    interrupt: &'a Interrupt,
+}
+
+impl Planning<'_> {
+    fn request<'b>(&'b self, policy: &'b Policy) -> Request<'b> {
+        request(self.run, self.opened, self.demand, self.forms, self.limits, policy)
+    }
+
+    fn decide(&self) -> anyhow::Result<Decision> {
+        match &self.run.placement {
+            Placement::Split { split, chunking } => {
+                let config = &self.opened.config;
+                let split =
+                    parse_split(split, config, *chunking).map_err(|e| Usage(e.to_string()))?;
+                self.given(&Policy::TwoSplit { split, chunking: *chunking })
+            }
+            Placement::Named(PolicyName::CpuOnly) => self.given(&Policy::CpuOnly),
+            Placement::Named(PolicyName::GpuOnly) => self.given(&Policy::GpuOnly),
+            Placement::Named(name) => self.search(*name),
+        }
+    }
+
+    /// A map that needs no search; predicted where a profile is at hand.
+    fn given(&self, policy: &Policy) -> anyhow::Result<Decision> {
+        let request = self.request(policy);
+        let batches = self.batches(&request)?;
+        let plan = request.plan(batches.count, batches.size)?;
+        let shape = request.shape(batches.count, batches.size);
+        let hardware = hardware(self.run, plan.map.uses_gpu());
+        let wanted = profiling::request(request.config, &shape, self.forms, hardware);
+        let predicted = profiling::kept(&wanted).and_then(|profile| {
+            let (with_device, alone) = (Some(profile.clone()), Some(profile));
+            predict(&plan, &Profiles { with_device, alone }).ok()
+        });
+        Ok(Decision { plan, predicted, searched: None, compressed: None })
+    }
+
+    /// The best map of a policy, on this machine as measured.
+    fn search(&self, name: PolicyName) -> anyhow::Result<Decision> {
+        let streaming = self.request(&Policy::GpuOnly);
+        let batches = self.batches(&streaming)?;
+        // Nothing is measured for what will be refused.
+        if streaming.fitting(batches.count, batches.size)?.is_none() {
+            self.request(&Policy::CpuOnly).plan(batches.count, batches.size)?;
+        }
+        let profiles = self.profiles(name, batches)?;
+        let batches = match self.run.batches {
+            Some(BatchesChoice::Auto) => {
+                shapes::best(&streaming, batches, self.demand.sequences, name, &profiles)?
+            }
+            _ => batches,
+        };
+        let chosen = choose(&Question {
+            request: &streaming,
+            batches: batches.count,
+            batch_size: batches.size,
+            policy: name,
+            chunkings: &self.chunkings(&profiles),
+            pricing: &profiles,
+        })?;
+        let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
+        Ok(Decision { plan, predicted, searched: Some(Box::new(chosen)), compressed: None })
+    }
+
+    /// What the run measures before it chooses.
+    fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<Profiles> {
+        let quiet = self.run.telling == Telling::Quiet;
+        let request = self.request(&Policy::GpuOnly);
+        let shape = request.shape(batches.count, batches.size);
+        let measure = |uses_gpu: bool| {
+            let hardware = hardware(self.run, uses_gpu);
+            let wanted = profiling::request(request.config, &shape, self.forms, hardware);
+            let found = profiling::obtain(&wanted, hardware, false, quiet, self.interrupt);
+            found.map(|found| found.profile)
+        };
+        let alone = matches!(name, PolicyName::Auto | PolicyName::Lia);
+        Ok(Profiles {
+            with_device: Some(measure(true)?),
+            alone: if alone { Some(measure(false)?) } else { None },
+        })
+    }
+
+    /// Ways to cut attention: none, and those asked for or, unasked, those that were measured.
+    fn chunkings(&self, profiles: &Profiles) -> Vec<Option<Chunking>> {
+        let mut found = vec![None];
+        if let Some(chunking) = self.run.chunking {
+            found.push(Some(chunking));
+            return found;
+        }
+        let fingerprint = profiles.with_device.as_ref().map(|profile| &profile.fingerprint);
+        let measured = fingerprint.and_then(|found| found.profiled.get("attention parts"));
+        if measured.is_some_and(|parts| *parts == format!("{:?}", [CHUNKS])) {
+            let orders = [ChunkOrder::Scores, ChunkOrder::Attention];
+            found.extend(orders.map(|order| Some(Chunking { order, chunks: CHUNKS })));
+        }
+        found
+    }
+
+    /// Batches as asked for, or one of the largest size up to a default that fits.
+    fn batches(&self, request: &Request<'_>) -> Result<Batches, PlanError> {
+        let most = match self.run.batches {
+            Some(BatchesChoice::Given(batches)) => return Ok(batches),
+            Some(BatchesChoice::Auto) => shapes::SIZE_MAX,
+            None => DEFAULT_BATCH_MAX,
+        };
+        let most = self.demand.sequences.clamp(1, usize::from(most)) as u16;
+        Ok(Batches { count: 1, size: request.largest_batch(1, most)?.unwrap_or(1) })
+    }
+}
+
+/// Threads and device of a run; the device only where it is used.
+fn hardware(run: &Run, uses_gpu: bool) -> Hardware {
+    let (cpu, gpu) = threads(run, uses_gpu);
+    let emulated = match run.device {
+        DeviceChoice::Emulated { link_bytes_per_s, .. } if uses_gpu => Some(link_bytes_per_s),
+        _ => None,
+    };
+    Hardware { threads: Threads { cpu, gpu }, emulated }
 }
 
 /// Threads of the cpu worker and of the emulated device; together no more than the cores unless

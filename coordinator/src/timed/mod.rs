@@ -25,8 +25,8 @@ use crate::job::engine::EngineError;
 use crate::job::error::JobError;
 use crate::job::interrupt::Interrupt;
 use crate::job::progress;
-use crate::report::build;
-use crate::report::file::Predicted;
+use crate::report::build::{self, Foretold};
+use crate::report::file::Replayed;
 use crate::report::trace_file::TraceFile;
 use report::{TimedPart, TimedReport, render};
 
@@ -154,15 +154,13 @@ fn report(
 ) -> TimedReport {
     let plan = &timed.plan;
     let layers = plan.config.num_layers;
-    let mut run = build::build(plan, measured, (1, request.gen_len), BTreeMap::new());
+    let lengths = (1, request.gen_len);
+    let foretold = Foretold { lengths, predicted: None, groups: 1, compressed: None };
+    let mut run = build::build(plan, measured, &foretold, BTreeMap::new());
     run.device = "emulated:timed".to_owned();
     let decode_s = measured.totals.decode_ns as f64 / 1e9;
-    run.predicted = simulated.map(|simulated| Predicted {
-        source: "table".to_owned(),
-        prefill_s: None,
-        decode_s: simulated.decode_s,
-        measured_decode_s: decode_s,
-    });
+    run.replayed =
+        simulated.map(|one| Replayed { simulated_s: one.decode_s, measured_s: decode_s });
     let layer = steady(&plan.decode, spans, layers);
     let timed = TimedPart::new(table, &timed.found, layers, layer, simulated.map(|s| &s.layer));
     TimedReport { run, timed }

@@ -134,13 +134,13 @@ pub(super) fn render(report: &TimedReport) -> String {
         _ => text
             .push_str("Too few layers or steps for a steady state: try --layers 8 --gen-len 32.\n"),
     }
-    if let Some(predicted) = &report.run.predicted {
+    if let Some(replayed) = &report.run.replayed {
         let _ = writeln!(
             text,
             "all of decode: simulated {:.3} s, measured {:.3} s ({:+.2}%)",
-            predicted.decode_s,
-            predicted.measured_decode_s,
-            100.0 * (predicted.measured_decode_s / predicted.decode_s - 1.0)
+            replayed.simulated_s,
+            replayed.measured_s,
+            100.0 * (replayed.measured_s / replayed.simulated_s - 1.0)
         );
     }
     if timed.kv_decompressed_inside {

@@ -145,7 +145,7 @@ impl OpCost {
     }
 
     /// Part `index` of `of` equal parts, named `name.index`.
-    fn part(&self, index: u16, of: u16) -> OpCost {
+    pub(crate) fn part(&self, index: u16, of: u16) -> OpCost {
         let share = 1.0 / f64::from(of);
         OpCost {
             name: format!("{}.{index}", self.name),

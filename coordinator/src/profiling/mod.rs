@@ -1,0 +1,131 @@
+//! The measured machine before a run: which profile a run needs, where it comes from (the cache, or
+//! the workers at work), and the costs that it gives the planner.
+
+mod pricing;
+
+pub use pricing::Profiles;
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use model::config::ModelConfig;
+use planner::policy::Forms;
+use profiler::{Cache, Cached, Machine, Profile, Request, Threads, cached};
+use program::plan::RunShape;
+use workers::protocol::WeightsFrom;
+
+use crate::engine::bench::WorkerRunner;
+use crate::engine::launch::LaunchOptions;
+use crate::job::interrupt::Interrupt;
+use crate::session::starting::{SPIN_US, compute_cpus};
+
+/// Parts into which splits may cut attention; measured for runs with a device.
+pub const CHUNKS: u16 = 8;
+
+/// What a run will compute on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hardware {
+    pub threads: Threads,
+    /// The emulated device with its link's speed, if it has one of its own.
+    pub emulated: Option<Option<u64>>,
+}
+
+/// The profile that a run of this shape needs.
+pub fn request(
+    config: &ModelConfig,
+    shape: &RunShape,
+    forms: &Forms,
+    hardware: Hardware,
+) -> Request {
+    let mut request = Request::for_shape(config, shape, hardware.threads);
+    request.weight_formats = vec![forms.weights.clone()];
+    request.kv_formats = vec![forms.kv];
+    request.device = hardware.emulated.map(|link| match link {
+        Some(bytes_per_s) => format!("emulated, link {bytes_per_s} B/s"),
+        None => "emulated".to_owned(),
+    });
+    if hardware.emulated.is_some() && config.num_kv_heads * usize::from(shape.batch_size) > 1 {
+        request.chunks = vec![CHUNKS];
+    }
+    request
+}
+
+/// The profile that is kept, if it is valid for this machine as it is.
+pub fn kept(request: &Request) -> Option<Profile> {
+    let fingerprint = profiler::Fingerprint::of(request, &Machine::this(None));
+    Cache::of_user()?.load(&fingerprint).ok()
+}
+
+/// The profile: kept, or measured now, with a progress bar.
+///
+/// # Errors
+/// Workers that failed, or an interrupt.
+pub fn obtain(
+    request: &Request,
+    hardware: Hardware,
+    force: bool,
+    quiet: bool,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Cached> {
+    let asked = interrupt.clone();
+    let mut runner = WorkerRunner {
+        options: LaunchOptions {
+            weights: WeightsFrom::Dummy { seed: 0 },
+            cpu_threads: 1,
+            gpu_threads: 0,
+            link_bytes_per_s: hardware.emulated.flatten(),
+            cpus: compute_cpus(),
+            spin_us: if hardware.emulated.is_some() { 0 } else { SPIN_US },
+            durations: None,
+            cuda: None,
+        },
+        interrupt: Arc::new(Box::new(move || asked.asked())),
+    };
+    let bar = bar(quiet);
+    let cache = Cache::of_user();
+    let found = cached(
+        cache.as_ref(),
+        request,
+        &Machine::this(None),
+        force,
+        &mut runner,
+        &mut |done, total, what| {
+            bar.set_length(total);
+            bar.set_position(done);
+            bar.set_message(what.to_owned());
+        },
+    )?;
+    bar.finish_and_clear();
+    if !quiet {
+        tell(&found, cache.as_ref());
+    }
+    Ok(found)
+}
+
+fn tell(found: &Cached, cache: Option<&Cache>) {
+    let measurements = &found.profile.measurements;
+    let kept = cache.map_or_else(
+        || "nowhere".to_owned(),
+        |cache| cache.path(&found.profile.fingerprint).display().to_string(),
+    );
+    match &found.measured_because {
+        Some(reason) => eprintln!(
+            "measured this machine in {:.1} s ({reason}); kept in {kept}",
+            measurements.took_ms as f64 / 1e3
+        ),
+        None => eprintln!("measured before, kept in {kept}"),
+    }
+    if let Some(error) = &found.not_stored {
+        eprintln!("{error}");
+    }
+}
+
+fn bar(quiet: bool) -> ProgressBar {
+    let shown = std::io::stderr().is_terminal() && !quiet;
+    let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("profiling {wide_bar} {msg}, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar
+}

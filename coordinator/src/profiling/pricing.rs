@@ -1,0 +1,30 @@
+//! Profiles as the planner's prices.
+
+use planner::measured::{Pricing, Unpriced};
+use profiler::{Profile, ProfileCosts, Workload};
+use program::plan::Plan;
+use program::simulate::Costs;
+
+/// The profiles of a run: with its device, and with all cores on the CPU, which is another machine
+/// where the device is emulated.
+#[derive(Debug, Default)]
+pub struct Profiles {
+    pub with_device: Option<Profile>,
+    pub alone: Option<Profile>,
+}
+
+impl Pricing for Profiles {
+    fn costs(&self, plan: &Plan, prompt_len: u32) -> Result<Box<dyn Costs>, Unpriced> {
+        let (profile, what) = if plan.map.uses_gpu() {
+            (&self.with_device, "with its device")
+        } else {
+            (&self.alone, "without a device")
+        };
+        let profile = profile
+            .as_ref()
+            .ok_or_else(|| Unpriced(format!("The machine was not profiled {what}.")))?;
+        let costs = ProfileCosts::new(profile, plan, Workload { prompt_len })
+            .map_err(|error| Unpriced(error.to_string()))?;
+        Ok(Box::new(costs))
+    }
+}

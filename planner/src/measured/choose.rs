@@ -1,0 +1,235 @@
+//! From a policy's name to the plan that a run will execute: every map the name stands for is
+//! estimated, the fastest one that fits memory is compiled whole, and its time is predicted.
+
+use std::cell::RefCell;
+
+use program::map::{Chunking, layer_list};
+use program::plan::{Memory, Plan};
+
+use super::programs::policy_of;
+use super::{Estimate, Estimator, Predicted, Pricing, Programs, Unpriced, lia, predict, table};
+use crate::budget::{PlanError, Request};
+use crate::closed_form::Candidate;
+use crate::policies::{Flexgen, PolicyName};
+use crate::policy::{Homes, Policy, Stays};
+use crate::resident::{self, Room};
+use crate::search::{Found, search_with};
+use crate::split::Split;
+use crate::table::Table;
+
+/// What is to be placed.
+#[derive(Debug, Clone, Copy)]
+pub struct Question<'a> {
+    /// Its policy and its resident layers are not looked at.
+    pub request: &'a Request<'a>,
+    pub batches: u16,
+    pub batch_size: u16,
+    pub policy: PolicyName,
+    /// Ways to cut attention that splits may use; at least one.
+    pub chunkings: &'a [Option<Chunking>],
+    pub pricing: &'a dyn Pricing,
+}
+
+/// A map that was estimated.
+#[derive(Debug, Clone)]
+pub struct Considered {
+    pub name: PolicyName,
+    pub policy: Policy,
+    pub estimate: Estimate,
+}
+
+/// The search for the best split, to be shown.
+#[derive(Debug, Clone)]
+pub struct Searched {
+    pub table: Table,
+    pub chunking: Option<Chunking>,
+    pub found: Found,
+}
+
+/// The answer.
+#[derive(Debug)]
+pub struct Chosen {
+    pub name: PolicyName,
+    pub policy: Policy,
+    pub stays: Stays,
+    pub plan: Plan,
+    pub predicted: Predicted,
+    /// What estimates took for granted of maps with everything on the GPU.
+    pub homes: Homes,
+    /// All maps, the fastest first.
+    pub considered: Vec<Considered>,
+    /// Of the chunking whose best split is fastest; `None` for policies that search no split.
+    pub searched: Option<Searched>,
+}
+
+/// Why nothing was chosen.
+#[derive(Debug, thiserror::Error)]
+pub enum ChooseError {
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error("{0}")]
+    Unpriced(#[from] Unpriced),
+}
+
+/// Chooses.
+///
+/// # Errors
+/// Nothing that fits, with the numbers of the fastest map; a plan that cannot be priced.
+pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
+    let Question { request, batches, batch_size, pricing, .. } = *question;
+    let everything = Request { policy: &Policy::GpuOnly, stays: Stays::NONE, ..*request };
+    let homes = everything.homes(batches, batch_size)?;
+    let estimator = Estimator { request, batches, batch_size, pricing, homes };
+    let (mut considered, searched) = consider(question, &estimator)?;
+    let new = request.max_new;
+    considered.sort_by(|a, b| a.estimate.total_ns(new).total_cmp(&b.estimate.total_ns(new)));
+    for one in &considered {
+        let request = Request { policy: &one.policy, stays: Stays::NONE, ..*request };
+        let Some(plan) = request.fitting(batches, batch_size)? else { continue };
+        let predicted = predict(&plan, pricing)?;
+        let (name, policy) = (one.name, one.policy);
+        let stays = Stays::default();
+        let mut chosen =
+            Chosen { name, policy, stays, plan, predicted, homes, considered, searched };
+        if let Some((policy, stays, plan, predicted)) = with_residents(question, &chosen)? {
+            (chosen.policy, chosen.stays) = (policy, stays);
+            (chosen.plan, chosen.predicted) = (plan, predicted);
+        }
+        return Ok(chosen);
+    }
+    let fastest = considered.first().map_or(Policy::CpuOnly, |one| one.policy);
+    let request = Request { policy: &fastest, stays: Stays::NONE, ..*request };
+    match request.plan(batches, batch_size) {
+        Err(error) => Err(error.into()),
+        Ok(_) => Err(Unpriced("a plan fits that was found not to fit".to_owned()).into()),
+    }
+}
+
+/// Estimates every map that the name stands for.
+fn consider(
+    question: &Question<'_>,
+    estimator: &Estimator<'_>,
+) -> Result<(Vec<Considered>, Option<Searched>), ChooseError> {
+    let mut considered = Vec::new();
+    let mut searched: Option<Searched> = None;
+    let names: Vec<PolicyName> = match question.policy {
+        // A split at the layer's end is among all splits.
+        PolicyName::Auto => PolicyName::ALL
+            .into_iter()
+            .filter(|name| ![PolicyName::Auto, PolicyName::OneSplit].contains(name))
+            .collect(),
+        name => vec![name],
+    };
+    let mut add = |name, policy| -> Result<(), Unpriced> {
+        let estimate = estimator.estimate(&policy)?;
+        considered.push(Considered { name, policy, estimate });
+        Ok(())
+    };
+    for name in names {
+        match name {
+            PolicyName::CpuOnly => add(name, Policy::CpuOnly)?,
+            PolicyName::GpuOnly => add(name, Policy::GpuOnly)?,
+            PolicyName::Lia => add(name, lia::vectors(estimator)?)?,
+            PolicyName::Flexgen | PolicyName::FlexgenSpread => {
+                let spread = name == PolicyName::FlexgenSpread;
+                for cpu_attention in [false, true] {
+                    add(name, Policy::Flexgen(Flexgen { spread, cpu_attention }))?;
+                }
+            }
+            PolicyName::TwoSplit | PolicyName::OneSplit | PolicyName::Auto => {
+                for chunking in question.chunkings {
+                    let found = split(name, estimator, *chunking)?;
+                    let config = estimator.request.config;
+                    let candidates =
+                        std::iter::once(&found.found.best).chain(&found.found.runner_up);
+                    for choice in candidates {
+                        let policy = policy_of(choice.candidate.interval, config, *chunking);
+                        add(name, named(name, policy))?;
+                    }
+                    let best = |one: &Searched| one.found.best.latency;
+                    if searched.as_ref().is_none_or(|other| best(&found) < best(other)) {
+                        searched = Some(found);
+                    }
+                }
+            }
+        }
+    }
+    Ok((considered, searched))
+}
+
+/// A split under the name of the policy that chose it.
+fn named(name: PolicyName, policy: Policy) -> Policy {
+    match policy {
+        Policy::TwoSplit { split: Split { start, .. }, chunking }
+            if name == PolicyName::OneSplit =>
+        {
+            Policy::OneSplit { start, chunking }
+        }
+        other => other,
+    }
+}
+
+/// The best of a policy's splits with one way to cut attention.
+fn split(
+    name: PolicyName,
+    estimator: &Estimator<'_>,
+    chunking: Option<Chunking>,
+) -> Result<Searched, Unpriced> {
+    let table = table(estimator, chunking)?;
+    let programs = Programs { estimator: *estimator, chunking, failed: RefCell::new(None) };
+    let intervals = name.intervals(&table).unwrap_or_default();
+    let found = search_with(&table, &programs, intervals);
+    match programs.failed.into_inner() {
+        Some(error) => Err(error),
+        None => Ok(Searched { table, chunking, found }),
+    }
+}
+
+type Resident = (Policy, Stays, Plan, Predicted);
+
+/// The same with layers that stay on a device of known size, if that is faster.
+fn with_residents(
+    question: &Question<'_>,
+    chosen: &Chosen,
+) -> Result<Option<Resident>, ChooseError> {
+    let Question { request, batches, batch_size, pricing, .. } = *question;
+    let config = request.config;
+    let interval = match chosen.policy {
+        Policy::TwoSplit { split, .. } => (split.start, split.end),
+        Policy::GpuOnly if question.policy == PolicyName::Auto => {
+            (0, layer_list(config, None).len())
+        }
+        _ => return Ok(None),
+    };
+    let (Some(vram_bytes), Some(searched)) = (request.limits.vram_bytes, &chosen.searched) else {
+        return Ok(None);
+    };
+    let chunking = chosen.policy.chunking();
+    if chunking != searched.chunking {
+        return Ok(None);
+    }
+    let slots_bytes = chosen.plan.memory_bytes(Memory::Device);
+    let kv_bytes = chosen.plan.memory_bytes(Memory::HostKv) / config.num_layers.max(1) as u64;
+    let room = Room {
+        free_bytes: vram_bytes.saturating_sub(slots_bytes),
+        layer_weights_bytes: config.layer_weight_bytes(request.dtype) as u64,
+        layer_kv_bytes: kv_bytes,
+    };
+    let splits = [Candidate::plain(interval.0, interval.1)];
+    let Some(found) = resident::choose(&searched.table, config.num_layers, &splits, &room) else {
+        return Ok(None);
+    };
+    let mut layers = found.layers;
+    while !layers.is_empty() {
+        let stays = Stays { layers: layers.clone(), kv: found.with_kv };
+        let policy = policy_of(interval, config, chunking);
+        let request = Request { policy: &policy, stays: &stays, ..*request };
+        if let Some(plan) = request.fitting(batches, batch_size)? {
+            let predicted = predict(&plan, pricing)?;
+            let faster = predicted.total_ns() < chosen.predicted.total_ns();
+            return Ok(faster.then_some((policy, stays, plan, predicted)));
+        }
+        layers = resident::resident_layers(layers.len() - 1, config.num_layers, found.spread);
+    }
+    Ok(None)
+}

@@ -1,0 +1,54 @@
+//! LIA's choice on a measured machine: for each of the 64 vectors the sum of everything that is done
+//! (eq. 2 adds the parts up without overlap), here of the compiled layer's instructions.
+
+use program::ir::Program;
+use program::simulate::{Costs, Place};
+
+use super::{Estimator, Unpriced};
+use crate::lia::Vector;
+use crate::policy::Policy;
+
+/// The vectors of least latency for prefill and for decode; the first of equal ones.
+///
+/// # Errors
+/// A plan that cannot be priced.
+pub(super) fn vectors(estimator: &Estimator<'_>) -> Result<Policy, Unpriced> {
+    let prompt = estimator.request.max_prompt;
+    let middle = prompt + estimator.request.max_new / 2;
+    let mut best: [Option<(f64, Vector)>; 2] = [None; 2];
+    for vector in Vector::all() {
+        // Attention of prefill is not cut, so such vectors are decode's only.
+        let whole = vector.0[1] == vector.0[2];
+        let prefill = if whole { vector } else { Vector::FULL_GPU };
+        let plan = estimator
+            .plan(&Policy::Lia { prefill, decode: vector }, 1)
+            .map_err(|error| Unpriced(error.to_string()))?;
+        let costs = estimator.pricing.costs(&plan, middle)?;
+        keep(&mut best[1], sum(&plan.decode, costs.as_ref()), vector);
+        if whole {
+            let costs = estimator.pricing.costs(&plan, prompt)?;
+            keep(&mut best[0], sum(&plan.prefill, costs.as_ref()), vector);
+        }
+    }
+    let [prefill, decode] = best.map(|best| best.map_or(Vector::FULL_CPU, |(_, vector)| vector));
+    Ok(Policy::Lia { prefill, decode })
+}
+
+fn keep(best: &mut Option<(f64, Vector)>, latency: f64, vector: Vector) {
+    if best.is_none_or(|(least, _)| latency < least) {
+        *best = Some((latency, vector));
+    }
+}
+
+/// Everything that a program does, one after the other, ns.
+fn sum(program: &Program, costs: &dyn Costs) -> f64 {
+    let of_lane = |list: &program::ir::LaneProgram| {
+        let work = list.instructions.iter().enumerate().filter(|(_, found)| found.is_work());
+        work.map(|(index, instruction)| {
+            let (phase, lane) = (program.phase, list.lane);
+            costs.work_ns(Place { phase, lane, instruction: index as u32 }, instruction, 0)
+        })
+        .sum::<f64>()
+    };
+    program.lanes.iter().map(of_lane).sum()
+}

@@ -1,0 +1,37 @@
+//! Placement on a measured machine: whoever can price any plan ([`Pricing`]: a profile) gets the
+//! operations as a table, every policy's best map, and what a whole plan will take. Unlike
+//! [`crate::search`] with a described machine, what is compared here are the compiled programs
+//! themselves, in the simulator.
+//!
+//! Used by the coordinator before a run and by `coordinator plan`.
+
+mod choose;
+mod estimate;
+mod lia;
+mod programs;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use choose::{ChooseError, Chosen, Considered, Question, choose};
+pub use estimate::{Estimate, Estimator, Predicted, predict};
+pub use programs::Programs;
+pub use table::table;
+
+use program::plan::Plan;
+use program::simulate::Costs;
+
+/// Why a plan could not be priced or simulated.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unpriced(pub String);
+
+/// Prices plans of one model on one machine.
+pub trait Pricing: std::fmt::Debug {
+    /// The costs of every instruction of `plan`, for prompts of `prompt_len` positions: decode step
+    /// `s` (from 0) reads `s` positions more.
+    ///
+    /// # Errors
+    /// An instruction that was not measured.
+    fn costs(&self, plan: &Plan, prompt_len: u32) -> Result<Box<dyn Costs>, Unpriced>;
+}

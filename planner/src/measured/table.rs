@@ -1,0 +1,155 @@
+//! A layer's operations as measured: the table that the search takes and that users are shown.
+
+use std::ops::Range;
+
+use model::ops::{Kv, Op};
+use program::ir::{Instruction, Lane, Moved};
+use program::map::{Chunking, Home, OpChunk, layer_list};
+use program::plan::Plan;
+use program::simulate::{Costs, LaneSet, Place};
+
+use super::{Estimator, Unpriced};
+use crate::budget::Request;
+use crate::policy::{Homes, Policy};
+use crate::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
+
+/// The layer's table in the middle of the output. CPU times are those beside transfers of weights,
+/// since in a split the link is never idle for long (Park-Egger fig. 10a).
+///
+/// # Errors
+/// A plan that cannot be priced.
+pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Table, Unpriced> {
+    let config = estimator.request.config;
+    let names: Vec<Op> = config.layer_ops().to_vec();
+    let mut ops: Vec<OpCost> =
+        names.iter().map(|op| OpCost::named(op.name(config.family))).collect();
+    let separate = Estimator {
+        request: &Request { fuse_attention: false, ..*estimator.request },
+        batches: 1,
+        // A cache that stays on the device has no transfer to show.
+        homes: Homes { kv: Home::Host, ..estimator.homes },
+        ..*estimator
+    };
+    let mut compressed = false;
+    for policy in [Policy::CpuOnly, Policy::GpuOnly] {
+        let priced = Priced::of(&separate, &policy)?;
+        for (instruction, lane, ms) in priced.layer() {
+            let mut put = |op: Op, set: &dyn Fn(&mut OpCost)| {
+                if let Some(index) = names.iter().position(|other| *other == op) {
+                    set(&mut ops[index]);
+                }
+            };
+            match (instruction, lane) {
+                (Instruction::Compute(compute), Lane::CpuCompute) => {
+                    put(compute.op, &|op| op.cpu_ms = ms);
+                }
+                (Instruction::Compute(compute), _) => put(compute.op, &|op| op.gpu_ms = ms),
+                (Instruction::Copy(copy), Lane::H2dWeights | Lane::H2dActivations) => {
+                    match copy.moved {
+                        Moved::Weights(op) => put(op, &|op| op.h2d_ms = ms),
+                        Moved::Cache(kv) => {
+                            let reader = if kv == Kv::K { Op::Scores } else { Op::Wv };
+                            put(reader, &|op| (op.h2d_ms, op.kv) = (ms, true));
+                        }
+                        _ => {}
+                    }
+                }
+                (Instruction::Decompress(found), _) => {
+                    compressed = true;
+                    put(found.op, &|op| op.decompress_ms = ms);
+                }
+                _ => {}
+            }
+        }
+    }
+    if compressed {
+        // What is moved is already in the form that the map has.
+        for op in &mut ops {
+            op.h2d_compressed_ms = op.h2d_ms;
+        }
+    }
+    let attention = |op: &Op| op.is_attention();
+    let first = names.iter().position(attention).unwrap_or(0);
+    let last = names.iter().rposition(attention).map_or(0, |last| last + 1);
+    let list = layer_list(config, chunking);
+    Ok(Table {
+        fused: match chunking {
+            None if estimator.request.fuse_attention => Some(fused(estimator, &ops, first..last)?),
+            _ => None,
+        },
+        ops: list.iter().map(|entry| of_entry(&names, &ops, entry)).collect(),
+        batches: u32::from(estimator.batches),
+        compression: if compressed { Compression::On } else { Compression::Off },
+        nvme: false,
+        cost: CostName::Simulated,
+        needs: Some(dataflow(&list)),
+    })
+}
+
+/// What one device saves by running attention as one operation.
+fn fused(
+    estimator: &Estimator<'_>,
+    ops: &[OpCost],
+    range: Range<usize>,
+) -> Result<Fused, Unpriced> {
+    let one = Estimator { batches: 1, ..*estimator };
+    let mut saved = [0.0; 2];
+    for (policy, saved) in [Policy::CpuOnly, Policy::GpuOnly].iter().zip(&mut saved) {
+        let on_cpu = *policy == Policy::CpuOnly;
+        let separate: f64 =
+            ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
+        let priced = Priced::of(&one, policy)?;
+        let whole: f64 = priced
+            .layer()
+            .filter(|(found, ..)| matches!(found, Instruction::Compute(c) if c.op == Op::Attention))
+            .map(|(.., ms)| ms)
+            .sum();
+        *saved = (separate - whole).max(0.0);
+    }
+    Ok(Fused { range, cpu_saved_ms: saved[0], gpu_saved_ms: saved[1] })
+}
+
+/// An operation's costs, or an equal part of them.
+fn of_entry(names: &[Op], ops: &[OpCost], entry: &OpChunk) -> OpCost {
+    let place = names.iter().position(|op| *op == entry.op).unwrap_or(0);
+    match entry.chunk {
+        Some(chunk) => ops[place].part(chunk.index, chunk.of),
+        None => ops[place].clone(),
+    }
+}
+
+/// A compiled layer with its costs.
+struct Priced {
+    plan: Plan,
+    costs: Box<dyn Costs>,
+}
+
+impl Priced {
+    fn of(estimator: &Estimator<'_>, policy: &Policy) -> Result<Priced, Unpriced> {
+        let plan = estimator.plan(policy, 1).map_err(|error| Unpriced(error.to_string()))?;
+        let middle = estimator.request.max_prompt + estimator.request.max_new / 2;
+        let costs = estimator.pricing.costs(&plan, middle)?;
+        Ok(Priced { plan, costs })
+    }
+
+    /// Decode's work with its time, ms.
+    fn layer(&self) -> impl Iterator<Item = (&Instruction, Lane, f64)> {
+        let program = &self.plan.decode;
+        program.lanes.iter().flat_map(move |list| {
+            let work = list.instructions.iter().enumerate().filter(|(_, found)| found.is_work());
+            work.map(move |(index, instruction)| {
+                let lane = list.lane;
+                let place = Place { phase: program.phase, lane, instruction: index as u32 };
+                let work_ns = self.costs.work_ns(place, instruction, 0);
+                let rate = match lane {
+                    Lane::CpuCompute => {
+                        let busy = LaneSet::EMPTY.with(lane).with(Lane::H2dWeights);
+                        self.costs.rate(place, busy)
+                    }
+                    _ => 1.0,
+                };
+                (instruction, lane, work_ns / rate / 1e6)
+            })
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! Choices on machines whose costs are simple enough to know the answer.
+
+use model::config::{Dtype, ModelConfig};
+use model::known::known;
+use program::ir::{Instruction, Lane};
+use program::map::Home;
+use program::plan::Plan;
+use program::simulate::{Costs, LaneSet, Place};
+
+use super::{ChooseError, Estimator, Pricing, Question, Unpriced, choose, predict, table};
+use crate::budget::{Limits, Request};
+use crate::policies::PolicyName;
+use crate::policy::{Forms, Homes, Policy, Stays};
+
+/// Every instruction of a lane takes the same time.
+#[derive(Debug, Clone, Copy)]
+struct Flat {
+    cpu_ns: f64,
+    gpu_ns: f64,
+    link_ns: f64,
+}
+
+impl Costs for Flat {
+    fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
+        match place.lane {
+            Lane::CpuCompute | Lane::CpuAppend => self.cpu_ns,
+            Lane::GpuCompute | Lane::GpuDecompress => self.gpu_ns,
+            Lane::H2dWeights => self.link_ns,
+            Lane::H2dActivations | Lane::D2h => 1.0,
+        }
+    }
+
+    fn rate(&self, _: Place, _: LaneSet) -> f64 {
+        1.0
+    }
+
+    fn wake_ns(&self) -> f64 {
+        0.0
+    }
+}
+
+impl Pricing for Flat {
+    fn costs(&self, _: &Plan, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
+        Ok(Box::new(*self))
+    }
+}
+
+#[derive(Debug)]
+struct Blind;
+
+impl Pricing for Blind {
+    fn costs(&self, _: &Plan, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
+        Err(Unpriced("Nothing was measured.".to_owned()))
+    }
+}
+
+fn config(layers: usize) -> ModelConfig {
+    let mut config = known("opt-125m").expect("known").config;
+    config.num_layers = layers;
+    config
+}
+
+const HOMES: Homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+const PLENTY: Limits = Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true };
+
+fn asked<T>(layers: usize, limits: Limits, then: impl FnOnce(&Request<'_>) -> T) -> T {
+    let config = config(layers);
+    let forms = Forms::plain(&config);
+    then(&Request {
+        config: &config,
+        policy: &Policy::CpuOnly,
+        stays: Stays::NONE,
+        forms: &forms,
+        fuse_attention: true,
+        dtype: Dtype::Bf16,
+        max_prompt: 8,
+        max_context: 16,
+        max_new: 8,
+        limits: &limits,
+    })
+}
+
+fn question<'a>(
+    request: &'a Request<'a>,
+    policy: PolicyName,
+    pricing: &'a dyn Pricing,
+) -> Question<'a> {
+    Question { request, batches: 2, batch_size: 2, policy, chunkings: &[None], pricing }
+}
+
+#[test]
+fn the_faster_device_gets_the_work() {
+    let fast_cpu = Flat { cpu_ns: 10.0, gpu_ns: 100.0, link_ns: 1000.0 };
+    let fast_gpu = Flat { cpu_ns: 1000.0, gpu_ns: 10.0, link_ns: 1.0 };
+    let slow_link = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
+    asked(3, PLENTY, |request| {
+        let choice = |pricing| choose(&question(request, PolicyName::Auto, pricing)).expect("one");
+        assert_eq!(choice(&fast_cpu).name, PolicyName::CpuOnly);
+        let chosen = choice(&fast_gpu);
+        assert!(chosen.plan.map.decode.layers[0].iter().all(|d| *d == program::map::Device::Gpu));
+        // Both work while the link is busy.
+        let chosen = choice(&slow_link);
+        assert_eq!(chosen.name, PolicyName::TwoSplit);
+        let (first, second) = (&chosen.considered[0], &chosen.considered[1]);
+        assert!(first.estimate.step_ns <= second.estimate.step_ns);
+    });
+}
+
+#[test]
+fn the_split_is_the_best_of_all_intervals() {
+    let pricing = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
+    asked(4, PLENTY, |request| {
+        let chosen = choose(&question(request, PolicyName::TwoSplit, &pricing)).expect("one");
+        let estimator =
+            Estimator { request, batches: 2, batch_size: 2, pricing: &pricing, homes: HOMES };
+        let count = request.config.layer_ops().len();
+        let all = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
+        let least = all
+            .map(|interval| {
+                let policy = super::programs::policy_of(interval, request.config, None);
+                estimator.estimate(&policy).expect("priced").step_ns
+            })
+            .fold(f64::INFINITY, f64::min);
+        assert_eq!(chosen.considered[0].estimate.step_ns, least);
+    });
+}
+
+#[test]
+fn an_estimate_of_few_layers_is_that_of_all() {
+    let pricing = Flat { cpu_ns: 100.0, gpu_ns: 50.0, link_ns: 300.0 };
+    for policy in [PolicyName::CpuOnly, PolicyName::GpuOnly, PolicyName::Lia, PolicyName::Flexgen] {
+        asked(12, PLENTY, |request| {
+            let chosen = choose(&question(request, policy, &pricing)).expect("one");
+            let estimated = chosen.considered[0].estimate.total_ns(request.max_new);
+            let predicted = predict(&chosen.plan, &pricing).expect("priced").total_ns();
+            assert!(
+                (estimated / predicted - 1.0).abs() < 0.03,
+                "{policy:?} {estimated} {predicted}"
+            );
+        });
+    }
+}
+
+#[test]
+fn layers_stay_where_the_device_has_room() {
+    let pricing = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
+    let layer_bytes = config(1).layer_weight_bytes(Dtype::Bf16) as u64;
+    let chosen = |vram_bytes| {
+        asked(6, Limits { vram_bytes: Some(vram_bytes), ..PLENTY }, |request| {
+            choose(&question(request, PolicyName::TwoSplit, &pricing)).expect("one")
+        })
+    };
+    let (small, large) = (chosen(3 * layer_bytes), chosen(6 * layer_bytes));
+    assert!(small.stays.layers.len() < large.stays.layers.len(), "{:?}", large.stays);
+    assert!(large.predicted.total_ns() < small.predicted.total_ns());
+    assert!(!large.plan.resident.is_empty());
+}
+
+#[test]
+fn the_table_has_what_the_costs_say() {
+    let pricing = Flat { cpu_ns: 7e6, gpu_ns: 2e6, link_ns: 3e6 };
+    asked(2, PLENTY, |request| {
+        let estimator =
+            Estimator { request, batches: 2, batch_size: 2, pricing: &pricing, homes: HOMES };
+        let table = table(&estimator, None).expect("priced");
+        table.validate().expect("valid");
+        let op = |name: &str| table.ops.iter().find(|op| op.name == name).expect("an op").clone();
+        assert_eq!((op("fc0").cpu_ms, op("fc0").gpu_ms, op("fc0").h2d_ms), (7.0, 2.0, 3.0));
+        assert!(op("scores").kv && op("wv").kv && !op("softmax").kv);
+        // Three operations against one.
+        let fused = table.fused.expect("fused");
+        assert_eq!((fused.cpu_saved_ms, fused.gpu_saved_ms), (14.0, 4.0));
+    });
+}
+
+#[test]
+fn what_cannot_be_priced_or_placed_is_said() {
+    let none = Limits { dram_bytes: 1 << 20, ..PLENTY };
+    let pricing = Flat { cpu_ns: 1.0, gpu_ns: 1.0, link_ns: 1.0 };
+    asked(2, none, |request| {
+        let error = choose(&question(request, PolicyName::Auto, &pricing)).expect_err("too large");
+        assert!(matches!(error, ChooseError::Plan(_)), "{error}");
+        assert!(error.to_string().contains("GiB"), "{error}");
+    });
+    asked(2, PLENTY, |request| {
+        let error = choose(&question(request, PolicyName::TwoSplit, &Blind)).expect_err("blind");
+        assert_eq!(error.to_string(), "Nothing was measured.");
+    });
+}
