@@ -16,7 +16,7 @@ COLUMNS = [
     "prefill_s",
     "decode_s",
     "decode_tokens_per_s",
-    "predicted_s",
+    "replayed_s",
     "measured_s",
     "overlap",
     "error",
@@ -39,11 +39,11 @@ def cpu_name():
 def row(report):
     """The columns of one report; None where the run was too short for a figure."""
     values = {name: report.get(name) for name in COLUMNS}
-    predicted = report.get("predicted") or {}
-    values["predicted_s"] = predicted.get("decode_s")
-    values["measured_s"] = predicted.get("measured_decode_s")
-    if values["predicted_s"] and values["measured_s"]:
-        values["error"] = abs(values["predicted_s"] / values["measured_s"] - 1)
+    replayed = report.get("replayed") or {}
+    values["replayed_s"] = replayed.get("simulated_s")
+    values["measured_s"] = replayed.get("measured_s")
+    if values["replayed_s"] and values["measured_s"]:
+        values["error"] = abs(values["replayed_s"] / values["measured_s"] - 1)
     budget = report.get("budget_bytes") or {}
     planned = sum(budget.get(name, 0) for name in ("weights", "kv", "device"))
     used = (report.get("peak_pss_bytes") or {}).get("sum")
