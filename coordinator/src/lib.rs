@@ -3,6 +3,7 @@
 
 pub mod benchmark;
 pub mod cli;
+pub mod doctor;
 pub mod engine;
 pub mod exit;
 pub mod job;

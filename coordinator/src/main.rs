@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use coordinator::cli::high::Command;
 use coordinator::cli::{Refusal, parse};
+use coordinator::doctor;
 use coordinator::exit::Exit;
 use coordinator::job::error::JobError;
 use coordinator::job::interrupt::Interrupt;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
             ran.unwrap_or_else(|error| refuse(&error)).into()
         }
         Command::Plan(request) => plan::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
+        Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Timed(request) => {
             let ran = Interrupt::install()
                 .map_err(anyhow::Error::from)

@@ -84,6 +84,11 @@ impl Cache {
         Some(Cache::new(base.join("tandem")))
     }
 
+    /// Where profiles lie; the folder need not exist.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Where the profile of this fingerprint lies.
     pub fn path(&self, fingerprint: &Fingerprint) -> PathBuf {
         self.directory.join(format!("profile-{}.json", fingerprint.key()))

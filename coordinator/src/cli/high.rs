@@ -33,6 +33,10 @@ pub enum Command {
     Timed(Box<TimedRequest>),
     /// Say what would be run, and why.
     Plan(Box<PlanRequest>),
+    /// Say what this machine has.
+    Doctor {
+        json: bool,
+    },
     /// This process is a worker.
     Worker {
         role: String,
@@ -133,6 +137,8 @@ pub enum UsageError {
          use --device emulated."
     )]
     TimedWithoutTables,
+    #[error("--json is for --tables and for the subcommands; a run's numbers go to --report FILE.")]
+    JsonWithoutTables,
     #[error("--tables runs on a machine that only lets time pass; add --device emulated:timed.")]
     TablesWithoutTimed,
     #[error("--emulated-threads is only for --device emulated; leave it out.")]
@@ -151,6 +157,7 @@ impl Command {
     pub fn from_low(low: Low) -> Result<Command, UsageError> {
         match low.command {
             Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
+            Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
             None if low.run.tables.is_some() => Ok(Command::Timed(Box::new(timed(low.run)?))),
@@ -241,6 +248,9 @@ fn dtype(choice: DtypeChoice) -> Dtype {
 }
 
 fn run(low: LowRun) -> Result<Run, UsageError> {
+    if low.json {
+        return Err(UsageError::JsonWithoutTables);
+    }
     let work = work(&low)?;
     let device = device(&low)?;
     let placement = placement(&low, device)?;

@@ -38,6 +38,12 @@ pub enum LowCommand {
     /// Measure this machine on the true shapes of a model, and keep the measurement
     #[command(after_long_help = help::AFTER_PROFILE)]
     Profile(Box<LowProfile>),
+    /// Say what this machine has and lacks, and what each absence costs
+    Doctor {
+        /// Say it as one JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// A worker process; started by the coordinator, never by hand
     #[command(hide = true)]
     Worker {
@@ -151,7 +157,7 @@ pub struct LowRun {
     #[arg(long, value_name = "FILE", help_heading = "Telling")]
     pub report: Option<PathBuf>,
     /// With --tables: say it as one JSON object
-    #[arg(long, requires = "tables", help_heading = "Telling")]
+    #[arg(long, help_heading = "Telling")]
     pub json: bool,
     /// Write every instruction as a span, for ui.perfetto.dev
     #[arg(long, value_name = "FILE", help_heading = "Telling")]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use planner::closed_form::{Candidate, terms};
+use planner::search::all_intervals;
 use planner::steady::{Shape, steady_layer};
 use planner::table::Table;
 use serde_json::json;
@@ -11,8 +12,8 @@ use serde_json::json;
 /// Layers of the chart.
 const LAYERS: usize = 3;
 
-/// Writes spans of a few steady layers, and for every start of an interval that ends where the
-/// chosen one does (Park-Egger fig. 14 varies one split) the latency by both cost models.
+/// Writes spans of a few steady layers, and the latency by both cost models of every interval; of
+/// those that end where the chosen one does also by the name of the first operation.
 ///
 /// # Errors
 /// A file that cannot be written.
@@ -48,12 +49,30 @@ pub(super) fn write(path: &Path, table: &Table, chosen: &Candidate) -> anyhow::R
             })
         })
         .collect();
+    let intervals: Vec<_> = all_intervals(table)
+        .into_iter()
+        .map(|interval| {
+            let candidate = Candidate { interval, nvme: Vec::new(), ..chosen.clone() };
+            let terms = terms(table, &candidate);
+            json!({
+                "interval": interval,
+                "cpu_ms": terms.cpu.ms(),
+                "h2d_ms": terms.h2d.ms(),
+                "paper_ms": terms.latency().ms(),
+                "simulated_ms": steady_layer(table, &candidate, &shape).latency.ms(),
+            })
+        })
+        .collect();
+    let ops: Vec<&str> = table.ops.iter().map(|op| op.name.as_str()).collect();
     let chart = json!({
         "layer_ms": steady.latency.ms(),
         "window_ms": end.ms() - start.ms(),
         "gpu_interval": chosen.interval,
         "spans": spans,
         "curve": curve,
+        "ops": ops,
+        "batches": table.batches,
+        "intervals": intervals,
     });
     let text = serde_json::to_string_pretty(&chart)? + "\n";
     std::fs::write(path, text).with_context(|| format!("the chart {}", path.display()))

@@ -35,15 +35,18 @@ impl SteadyLayer {
     }
 }
 
-/// Looks at decode steps of `layers` layers. The first two layers of a step are left out where there
-/// are enough (what came before a step is not a layer), and the number that stays is even where it
-/// can be, since slots alternate. The first step starts cold and the last has no next one whose
-/// transfers it could begin; both are left out where there are enough. `None` without any span of a
-/// layer.
+/// Looks at decode steps of `layers` layers. The first two layers of a step and its last are left out
+/// where there are enough: before and behind a step stand no layers, so that there a device works on
+/// the end or the beginning of a layer alone. The number that stays is even where it can be, since
+/// slots alternate. The first step starts cold and the last has no next one whose transfers it could
+/// begin; both are left out where there are enough. `None` without any span of a layer.
 pub fn steady(program: &Program, spans: &[Span], layers: usize) -> Option<SteadyLayer> {
     let ends = layer_ends(program, spans, layers)?;
-    let first = if layers >= 4 { 1 } else { 0 };
-    let count = if layers >= 4 { (layers - 2) / 2 * 2 } else { layers - 1 };
+    let (first, count) = match layers {
+        0..4 => (0, layers.saturating_sub(1)),
+        4 => (1, 1),
+        _ => (1, (layers - 3) / 2 * 2),
+    };
     let last = first + count;
     let steps = if ends.len() >= 4 { &ends[1..ends.len() - 1] } else { &ends[..] };
     if count == 0 || steps.is_empty() {

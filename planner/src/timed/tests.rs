@@ -124,8 +124,8 @@ fn what_a_table_leaves_out_takes_no_time() {
     let timed = Timed::of(&table(&value), 6, 4).expect("compiles");
     let layer = simulated(&timed, 3);
     assert!((layer.layer_ms - timed.found.best.latency.ms()).abs() < 1e-3, "{layer:?}");
-    let empty = json!({"ops": [row("down", [1.0, 5.0, 5.0, 0.0, 0.0])]});
-    let timed = Timed::of(&table(&empty), 2, 2).expect("compiles");
+    let alone = json!({"ops": [row("down", [1.0, 5.0, 5.0, 0.0, 0.0])]});
+    let timed = Timed::of(&table(&alone), 2, 2).expect("compiles");
     assert!(!timed.plan.map.uses_gpu());
     assert_eq!(simulated(&timed, 1).layer_ms, 1.0);
 }

@@ -1,0 +1,145 @@
+//! Block devices, and the room on what is mounted from them.
+
+use serde_json::{Value, json};
+
+use super::{Finding, Root, size};
+
+/// A disk, not a part of one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Disk {
+    name: String,
+    model: Option<String>,
+    size_bytes: u64,
+    /// `None` where the system does not say.
+    rotates: Option<bool>,
+    /// File systems on it or its parts: where they are mounted.
+    mounted: Vec<String>,
+}
+
+impl Disk {
+    fn is_nvme(&self) -> bool {
+        self.name.starts_with("nvme")
+    }
+}
+
+pub(super) fn findings(root: &Root) -> Vec<Finding> {
+    let disks = disks(root);
+    let mut found: Vec<Finding> = disks.iter().map(|disk| of_disk(disk, free_bytes)).collect();
+    let nvme: Vec<&str> =
+        disks.iter().filter(|disk| disk.is_nvme()).map(|disk| disk.name.as_str()).collect();
+    let shown = if nvme.is_empty() { "none".to_owned() } else { nvme.join(" ") };
+    found.push(Finding::new("nvme", "NVMe drives", json!(nvme), shown).costs_unless(
+        !nvme.is_empty(),
+        "weights cannot be staged on one, so all of them must fit memory",
+    ));
+    found
+}
+
+/// What really stores: no loop devices, no memory in disguise.
+fn disks(root: &Root) -> Vec<Disk> {
+    let mounts = root.text("proc/mounts").unwrap_or_default();
+    let names = root.names("sys/block").into_iter();
+    names
+        .filter(|name| {
+            !["loop", "ram", "zram", "dm-", "md", "sr"].iter().any(|kind| name.starts_with(kind))
+        })
+        .filter_map(|name| {
+            let text = |file: &str| root.text(&format!("sys/block/{name}/{file}"));
+            // In sectors of 512 bytes, whatever the disk's own are.
+            let size_bytes = text("size")?.parse::<u64>().ok()? * 512;
+            let (model, rotational) = (text("device/model"), text("queue/rotational"));
+            (size_bytes > 0).then(|| Disk {
+                model,
+                rotates: rotational.map(|flag| flag == "1"),
+                mounted: mounted(&mounts, &name),
+                size_bytes,
+                name,
+            })
+        })
+        .collect()
+}
+
+/// Mount points of a disk or its parts, each device's first.
+fn mounted(mounts: &str, disk: &str) -> Vec<String> {
+    let mut devices: Vec<&str> = Vec::new();
+    let mut places = Vec::new();
+    for line in mounts.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(device), Some(place)) = (words.next(), words.next()) else { continue };
+        let Some(rest) = device.strip_prefix("/dev/").and_then(|name| name.strip_prefix(disk))
+        else {
+            continue;
+        };
+        let part = rest.trim_start_matches('p').chars().all(|c| c.is_ascii_digit());
+        if part && !devices.contains(&device) {
+            devices.push(device);
+            // The kernel writes a space in a name as \040.
+            places.push(place.replace("\\040", " "));
+        }
+    }
+    places
+}
+
+fn free_bytes(place: &str) -> Option<u64> {
+    let system = rustix::fs::statvfs(place).ok()?;
+    Some(system.f_bavail * system.f_frsize)
+}
+
+fn of_disk(disk: &Disk, free: impl Fn(&str) -> Option<u64>) -> Finding {
+    let kind = match (disk.is_nvme(), disk.rotates) {
+        (true, _) => "NVMe",
+        (false, Some(true)) => "rotating",
+        (false, Some(false)) => "solid",
+        (false, None) => "of unknown kind",
+    };
+    let mounts: Vec<(&String, Option<u64>)> =
+        disk.mounted.iter().map(|place| (place, free(place))).collect();
+    let mut shown = format!("{} {kind}", size(disk.size_bytes));
+    if let Some(model) = &disk.model {
+        shown += &format!(" ({model})");
+    }
+    for (place, free) in &mounts {
+        let free = free.map_or_else(|| "unknown".to_owned(), size);
+        shown += &format!(", {free} free on {place}");
+    }
+    let mounts: Vec<Value> =
+        mounts.iter().map(|(place, free)| json!({"at": place, "free_bytes": free})).collect();
+    let value = json!({
+        "device": disk.name, "model": disk.model, "size_bytes": disk.size_bytes,
+        "nvme": disk.is_nvme(), "rotational": disk.rotates, "mounts": mounts,
+    });
+    Finding::new("disk", &disk.name, value, shown)
+        .costs_unless(disk.rotates != Some(true), "a model on it loads slowly")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Disk, mounted, of_disk};
+
+    #[test]
+    fn parts_belong_to_their_disk() {
+        let mounts = "/dev/sda1 / ext4\n/dev/sda1 /again ext4\n/dev/sdab /other ext4\n\
+                      /dev/nvme0n1p2 /with\\040space xfs\nproc /proc proc\n/dev/nvme0n1 /whole xfs";
+        assert_eq!(mounted(mounts, "sda"), ["/"]);
+        assert_eq!(mounted(mounts, "sdab"), ["/other"]);
+        assert_eq!(mounted(mounts, "nvme0n1"), ["/with space", "/whole"]);
+        assert!(mounted(mounts, "nvme1n1").is_empty());
+    }
+
+    #[test]
+    fn a_disk_says_what_it_is() {
+        let disk = Disk {
+            name: "sda".to_owned(),
+            model: Some("SPINNER".to_owned()),
+            size_bytes: 1 << 40,
+            rotates: Some(true),
+            mounted: vec!["/data".to_owned()],
+        };
+        let found = of_disk(&disk, |_| Some(3 << 30));
+        assert_eq!(found.shown, "1.0 TiB rotating (SPINNER), 3.0 GiB free on /data");
+        assert!(found.costs.is_some());
+        let solid = Disk { rotates: Some(false), model: None, mounted: Vec::new(), ..disk };
+        let found = of_disk(&solid, |_| None);
+        assert_eq!((found.shown.as_str(), found.costs), ("1.0 TiB solid", None));
+    }
+}

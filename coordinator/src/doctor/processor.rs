@@ -1,0 +1,120 @@
+//! Cores, caches, NUMA nodes and instruction sets, processor and system together.
+
+use kernels::Variant;
+use machine::{Topology, features};
+
+use super::{Finding, size};
+
+pub(super) fn findings() -> Vec<Finding> {
+    let mut found = match Topology::read() {
+        Ok(topology) => of_topology(&topology),
+        Err(error) => vec![
+            Finding::new(
+                "topology",
+                "cores and caches",
+                serde_json::Value::Null,
+                error.to_string(),
+            )
+            .costs_unless(false, "threads are not pinned, so they may share cores"),
+        ],
+    };
+    found.extend(of_instructions(&features()));
+    let best = Variant::best().name();
+    found.push(Finding::new("kernels", "kernels in use", best, best.to_owned()));
+    found
+}
+
+fn of_topology(topology: &Topology) -> Vec<Finding> {
+    let cores = topology.cores.len();
+    let threads = topology.cpu_count();
+    let model = topology.packages.first().map_or("", |package| package.model.as_str());
+    let shown = if model.is_empty() { "unknown" } else { model };
+    let mut found = vec![
+        Finding::new("model", "model", model, shown.to_owned()),
+        Finding::new("cores", "cores", cores, cores.to_string()).costs_unless(
+            cores > 1,
+            "computing and moving data share one core, so they hardly overlap",
+        ),
+        Finding::new("hardware_threads", "hardware threads", threads, threads.to_string()),
+    ];
+    let l2 = topology.cores.iter().map(|core| core.l2_bytes).max().unwrap_or(0);
+    found.push(Finding::new("l2_bytes", "L2 cache of a core", l2, known(l2)));
+    let l3: u64 = topology.l3.iter().map(|cache| cache.size_bytes).sum();
+    let domains = topology.l3.len();
+    let shown = match domains {
+        0 | 1 => known(l3),
+        _ => format!("{} in {domains} domains", known(l3)),
+    };
+    found.push(Finding::new("l3_bytes", "L3 cache", l3, shown).costs_unless(
+        l3 > 0,
+        "there is none or the system hides it, so threads are placed without regard to it",
+    ));
+    let nodes = topology.numa_nodes.len().max(1);
+    found.push(Finding::new("numa_nodes", "NUMA nodes", nodes, nodes.to_string()).costs_unless(
+        nodes == 1,
+        "weights lie where they were loaded, so threads of other nodes read them through the interconnect",
+    ));
+    found
+}
+
+fn known(bytes: u64) -> String {
+    if bytes == 0 { "unknown".to_owned() } else { size(bytes) }
+}
+
+/// `features` are those that processor and system allow.
+fn of_instructions(features: &[&str]) -> Vec<Finding> {
+    let has = |names: &[&str]| names.iter().all(|name| features.contains(name));
+    let amx = has(&["amx_tile", "amx_bf16", "amx_int8"]);
+    let granted = Variant::Amx.is_available();
+    let mut found = vec![
+        Finding::has(
+            "avx2",
+            "AVX2, FMA and F16C",
+            has(&["avx2", "fma", "f16c"]),
+            "kernels run in portable code, many times slower",
+        ),
+        Finding::has(
+            "avx512",
+            "AVX-512 F, BW, DQ and VL",
+            has(&["avx512f", "avx512bw", "avx512dq", "avx512vl"]),
+            "vectors are half as wide, which prefill and large batches feel",
+        ),
+        Finding::has(
+            "avx512_vnni",
+            "AVX512-VNNI",
+            has(&["avx512_vnni"]),
+            "attention over a 4-bit cache takes more instructions for the same products",
+        ),
+        Finding::has(
+            "avx512_bf16",
+            "AVX512-BF16",
+            has(&["avx512_bf16"]),
+            "bf16 is widened before it is multiplied, about half the arithmetic of large batches",
+        ),
+    ];
+    let costs = if amx {
+        "the processor has it, but Linux does not permit tile data to this process"
+    } else {
+        "prefill and large batches on the CPU multiply vectors instead of tiles"
+    };
+    found.push(Finding::has("amx_bf16", "AMX-BF16, permitted", amx && granted, costs));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of_instructions;
+
+    #[test]
+    fn what_is_missing_costs_and_what_is_there_does_not() {
+        let names = |features: &[&str]| -> Vec<&str> {
+            let found = of_instructions(features);
+            found.iter().filter(|f| f.costs.is_none()).map(|f| f.name).collect()
+        };
+        assert!(names(&[]).is_empty());
+        assert_eq!(names(&["avx2", "fma", "f16c", "avx512f"]), ["avx2"]);
+        let all = ["avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl"];
+        assert_eq!(names(&all), ["avx2", "avx512"]);
+        assert_eq!(names(&["avx512_bf16", "avx512_vnni"]), ["avx512_vnni", "avx512_bf16"]);
+    }
+}

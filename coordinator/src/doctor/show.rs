@@ -1,0 +1,42 @@
+//! The findings for people and for machines.
+
+use std::fmt::Write;
+
+use super::Section;
+use crate::report::table::plain_table;
+
+/// One object: `{"sections": [{"name", "findings": [{"name", "value", "costs"}]}]}`.
+///
+/// # Errors
+/// None that these values can cause.
+pub(super) fn json(sections: &[Section]) -> serde_json::Result<String> {
+    let object = serde_json::json!({ "sections": sections });
+    Ok(serde_json::to_string_pretty(&object)? + "\n")
+}
+
+/// A table a section; what an absence costs stands under it, numbered by nothing but its name.
+pub(super) fn text(sections: &[Section]) -> String {
+    let mut text = String::new();
+    for section in sections {
+        let mut table = plain_table();
+        table.set_header([section.name, ""]);
+        for finding in &section.findings {
+            table.add_row([finding.label.as_str(), finding.shown.as_str()]);
+        }
+        let _ = writeln!(text, "{table}");
+        for finding in &section.findings {
+            if let Some(costs) = &finding.costs {
+                let _ = writeln!(text, " - {} ({}): {costs}.", finding.label, finding.shown);
+            }
+        }
+        text.push('\n');
+    }
+    let missing = sections.iter().flat_map(|section| &section.findings);
+    let missing = missing.filter(|finding| finding.costs.is_some()).count();
+    text.push_str(&match missing {
+        0 => "Nothing that this program could use is missing.\n".to_owned(),
+        1 => "One thing is missing; nothing of it keeps a run from being right.\n".to_owned(),
+        _ => format!("{missing} things are missing; none of them keeps a run from being right.\n"),
+    });
+    text
+}

@@ -1,0 +1,142 @@
+//! Timed emulation as a user meets it: the report beside the plan's, the order of the trace, and one
+//! sentence for what it cannot run.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::command::{Place, coordinator, finish, text};
+
+/// Exit code, stdout, stderr.
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = coordinator();
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = finish(command.spawn().expect("starts"));
+    (done.status.code(), text(&done.stdout), text(&done.stderr))
+}
+
+/// A table of the paper with every time a 40th, so that a test takes a moment.
+fn quick(place: &Place, name: &str) -> String {
+    let path = format!("{}/../scripts/tables/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).expect("a table that comes with the project");
+    let mut table: Value = serde_json::from_str(&text).expect("JSON");
+    for op in table["ops"].as_array_mut().expect("operations") {
+        for field in ["cpu_ms", "gpu_ms", "h2d_ms"] {
+            if let Some(ms) = op[field].as_f64() {
+                op[field] = json!(ms / 40.0);
+            }
+        }
+    }
+    let path = place.path(&format!("{name}.json"));
+    std::fs::write(&path, table.to_string()).expect("writable");
+    path.to_string_lossy().into_owned()
+}
+
+const TIMED: [&str; 6] = ["--device", "emulated:timed", "--layers", "6", "--gen-len", "7"];
+
+#[test]
+fn the_report_stands_beside_the_plan() {
+    let place = Place::new();
+    for (name, batches) in [("park-egger-6a", 1), ("park-egger-7a-scores8", 2)] {
+        let table = quick(&place, name);
+        let (code, planned, _) = run(&["plan", "--tables", &table, "--json"]);
+        assert_eq!(code, Some(0));
+        let planned: Value = serde_json::from_str(&planned).expect("JSON");
+        let file = place.path("r.json");
+        let report = file.to_string_lossy();
+        let arguments = [&["--tables", &table, "--report", &report, "--json"], &TIMED[..]].concat();
+        let (code, told, said) = run(&arguments);
+        assert_eq!(code, Some(0), "{said}");
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        let written = std::fs::read_to_string(file).expect("a report");
+        assert_eq!(serde_json::from_str::<Value>(&written).expect("JSON"), told);
+        let timed = &told["timed"];
+        assert_eq!(timed["gpu_interval"], planned["gpu_interval"]);
+        assert_eq!(timed["gpu_ops"], planned["gpu_ops"]);
+        assert_eq!(timed["planned_layer_ms"], planned["latency_ms"]);
+        assert_eq!(
+            (&told["device"], &told["batches"]),
+            (&json!("emulated:timed"), &json!(batches))
+        );
+        assert_eq!(told["generated_tokens"], json!(batches * 7));
+        let layer_ms = |side: &str| timed[side]["layer_ms"].as_f64().expect(side);
+        // A busy machine is slower than the clock; nothing is faster.
+        assert!(layer_ms("simulated") > 0.0 && layer_ms("measured") > 0.9 * layer_ms("simulated"));
+        for side in ["simulated", "measured"] {
+            let overlap = timed[side]["overlap"].as_f64().expect("transfers");
+            assert!((0.0..=1.0).contains(&overlap), "{side} {overlap}");
+            let shape = (&timed[side]["steps"], &timed[side]["layers_of_each_step"]);
+            assert_eq!(shape, (&json!(4), &json!(2)));
+        }
+        // Nothing was loaded, computed or moved, and the lanes allocated nothing.
+        assert_eq!(
+            (&told["streamed_weight_bytes"], &told["streamed_kv_bytes"]),
+            (&json!(0), &json!(0))
+        );
+        for worker in ["cpu worker", "gpu worker", "transfer worker"] {
+            assert_eq!(told["kernel_variants"][worker], "timed");
+            assert_eq!(told["allocations_after_ready"][worker], 0, "{worker}");
+        }
+    }
+}
+
+#[test]
+fn a_table_for_people_and_a_trace_in_order() {
+    let place = Place::new();
+    let table = quick(&place, "park-egger-7a");
+    let file = place.path("t.json");
+    let trace = file.to_string_lossy();
+    let (code, told, said) = run(&[&["--tables", &table, "--trace", &trace], &TIMED[..]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    for part in ["2 batches", "6 layers", "measured", "simulated", "h2d overlapped", "clock"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let trace: Value =
+        serde_json::from_str(&std::fs::read_to_string(file).expect("a trace")).expect("JSON");
+    let mut last: std::collections::HashMap<(u64, u64), f64> = std::collections::HashMap::new();
+    for event in trace["traceEvents"].as_array().expect("events") {
+        let (Some(start), Some(length)) = (event["ts"].as_f64(), event["dur"].as_f64()) else {
+            continue;
+        };
+        let lane = (event["pid"].as_u64().expect("pid"), event["tid"].as_u64().expect("tid"));
+        let end = last.entry(lane).or_insert(0.0);
+        assert!(start + 1e-3 >= *end, "{event} before {end}");
+        *end = start + length;
+    }
+    assert!(last.len() >= 5, "{last:?}");
+    let (code, told, _) = run(&[&["--tables", &table, "--quiet"], &TIMED[..]].concat());
+    assert_eq!((code, told.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn what_cannot_run_is_refused_in_one_sentence() {
+    let place = Place::new();
+    let refused = |table: Value, code: i32, word: &str| {
+        let path = place.path("bad.json");
+        std::fs::write(&path, table.to_string()).expect("writable");
+        let (found, told, said) =
+            run(&[&["--tables", &path.to_string_lossy()], &TIMED[..]].concat());
+        assert_eq!(found, Some(code), "{said}");
+        assert!(said.contains(word) && told.is_empty(), "{word}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    };
+    let op = |field: &str, value: Value| json!({"ops": [{"name": "q", field: value}]});
+    refused(op("cpu_ms", json!(-1)), 1, "cannot be negative");
+    refused(op("cpu_ms", json!(1e300)), 1, "more than a day");
+    refused(op("cpu_ms", json!(3e6)), 1, "instruction");
+    refused(op("cpu_ms", json!(null)), 1, "invalid type");
+    refused(op("cpu", json!(1)), 1, "unknown field");
+    refused(json!({"ops": [{"name": "mlp", "cpu_ms": 1}]}), 1, "ln0 q k v");
+    refused(json!({"ops": []}), 1, "at least one");
+    let (code, _, said) = run(&["--tables", "/nowhere.json", "--device", "emulated:timed"]);
+    assert!(code == Some(1) && said.contains("/nowhere.json"), "{said}");
+    for (arguments, word) in [
+        (&["--tables", "t.json"][..], "--device emulated:timed"),
+        (&["--device", "emulated:timed", "--model", "opt-125m"][..], "--tables"),
+        (&["--tables", "t.json", "--device", "emulated:timed", "--model", "x"][..], "--model"),
+        (&["--json", "--model", "opt-125m"][..], "--tables"),
+    ] {
+        let (code, _, said) = run(arguments);
+        assert!(code == Some(2) && said.contains(word), "{arguments:?}: {said}");
+    }
+}
