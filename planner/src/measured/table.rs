@@ -11,7 +11,12 @@ use program::simulate::{Costs, LaneSet, Place};
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
 use crate::policy::{Homes, Policy};
+use crate::split::Split;
 use crate::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
+
+/// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
+const BESIDE_A_DEVICE: Policy =
+    Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None };
 
 /// The layer's table in the middle of the output. CPU times are those beside transfers of weights,
 /// since in a split the link is never idle for long (Park-Egger fig. 10a).
@@ -31,7 +36,7 @@ pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Ta
         ..*estimator
     };
     let mut compressed = false;
-    for policy in [Policy::CpuOnly, Policy::GpuOnly] {
+    for policy in [BESIDE_A_DEVICE, Policy::GpuOnly] {
         let priced = Priced::of(&separate, &policy)?;
         for (instruction, lane, ms) in priced.layer() {
             let mut put = |op: Op, set: &dyn Fn(&mut OpCost)| {
@@ -94,8 +99,8 @@ fn fused(
 ) -> Result<Fused, Unpriced> {
     let one = Estimator { batches: 1, ..*estimator };
     let mut saved = [0.0; 2];
-    for (policy, saved) in [Policy::CpuOnly, Policy::GpuOnly].iter().zip(&mut saved) {
-        let on_cpu = *policy == Policy::CpuOnly;
+    for (policy, saved) in [BESIDE_A_DEVICE, Policy::GpuOnly].iter().zip(&mut saved) {
+        let on_cpu = *policy == BESIDE_A_DEVICE;
         let separate: f64 =
             ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
         let priced = Priced::of(&one, policy)?;
