@@ -44,7 +44,12 @@ fn main() -> ExitCode {
                 .and_then(|interrupt| profile::run(&request, &interrupt));
             ran.unwrap_or_else(|error| refuse(&error)).into()
         }
-        Command::Plan(request) => plan::run(&request).unwrap_or_else(|error| refuse(&error)).into(),
+        Command::Plan(request) => {
+            let ran = Interrupt::install()
+                .map_err(anyhow::Error::from)
+                .and_then(|interrupt| plan::run(&request, &interrupt));
+            ran.unwrap_or_else(|error| refuse(&error)).into()
+        }
         Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Timed(request) => {
             let ran = Interrupt::install()

@@ -66,7 +66,7 @@ fn hardware(request: &ProfileRequest) -> Hardware {
         None => 0,
     };
     let cpu = request.cpu_threads.unwrap_or_else(|| cores.saturating_sub(gpu).max(1));
-    Hardware { threads: Threads { cpu, gpu }, emulated: request.emulated }
+    Hardware { threads: Threads { cpu, gpu }, emulated: request.emulated, cuda: None }
 }
 
 /// The shapes of the run that is profiled for.

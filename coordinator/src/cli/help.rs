@@ -44,6 +44,8 @@ Exit codes:
 /// Last lines of `plan --help`.
 pub const AFTER_PLAN: &str = "\
 Examples:
+  What this machine would do with OPT-30B beside the emulated device, measured first if need be:
+    coordinator plan --model opt-30b --device emulated --batches 2x8
   The best split of a layer whose operations were timed elsewhere:
     coordinator plan --tables layer.json
   OPT-30B on a machine one does not have, four batches of sixty:

@@ -7,6 +7,9 @@ use planner::policies::PolicyName;
 use planner::split::{SplitError, parse_chunking};
 use program::map::Chunking;
 
+use ::cuda::CudaError;
+
+use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::sink::{OutputMode, Place};
@@ -56,7 +59,7 @@ pub struct Run {
     pub batches: Option<BatchesChoice>,
     pub work: Work,
     pub seed: u64,
-    /// Never [`DeviceChoice::Cuda`]: see [`UsageError::NoCuda`].
+    /// A CUDA device is one that this machine has.
     pub device: DeviceChoice,
     pub placement: Placement,
     /// How a searched split may cut attention; `None`: as was measured.
@@ -112,10 +115,12 @@ pub enum UsageError {
     #[error("--model is missing; write for example --model ./SmolLM2, or see --help.")]
     NoModel,
     #[error(
-        "--device cuda:{device}: this version has no CUDA device yet; use --device none to run on \
-         the CPU, or --device emulated to study a placement."
+        "--device cuda:{device}: this version does not profile a CUDA device; leave --device out to \
+         profile the CPU."
     )]
-    NoCuda { device: u32 },
+    ProfileCuda { device: u32 },
+    #[error("--device cuda:{device}: {source} --device emulated studies a placement without one.")]
+    NoCuda { device: u32, source: CudaError },
     #[error(
         "--policy {policy} needs a GPU, and this run has none; add --device emulated, or use \
          --policy cpu-only."
@@ -167,12 +172,18 @@ impl Command {
 }
 
 fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
-    let source = match (low.tables, low.machine, low.model) {
+    let (json, chart) = (low.json, low.chart.clone());
+    let source = match (low.tables.clone(), low.machine.clone(), low.model.clone()) {
         (Some(tables), ..) => Source::Tables(tables),
         (None, Some(machine), Some(name)) => Source::Machine(Box::new(Described {
             machine,
             // Only its configuration is read: weights need not be there.
-            model: ModelChoice { name, revision: None, dummy_weights: true, layers: None },
+            model: ModelChoice {
+                name,
+                revision: None,
+                dummy_weights: true,
+                layers: low.layers.map(|layers| layers as usize),
+            },
             dtype: dtype(low.dtype),
             compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
             batches: low.batches,
@@ -181,14 +192,38 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
             policy: low.policy,
             chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
         })),
+        (None, None, Some(_)) => Source::Here(Box::new(run(here(low))?)),
         _ => return Err(UsageError::NoModel),
     };
-    Ok(PlanRequest { source, json: low.json, chart: low.chart })
+    Ok(PlanRequest { source, json, chart })
+}
+
+/// The run that would be planned on this machine.
+fn here(low: LowPlan) -> LowRun {
+    LowRun {
+        model: low.model,
+        // Only its configuration is read: weights need not be there.
+        dummy_weights: true,
+        layers: low.layers,
+        dtype: low.dtype,
+        compress: low.compress.unwrap_or(CompressChoice::Auto),
+        batches: Some(BatchesChoice::Given(low.batches)),
+        prompt_len: Some(low.prompt_len),
+        gen_len: Some(low.gen_len),
+        device: low.device,
+        policy: Some(low.policy),
+        split_chunks: low.split_chunks,
+        vram: low.vram,
+        dram: low.dram,
+        // Everything is told at the end, once.
+        quiet: true,
+        ..LowRun::default()
+    }
 }
 
 fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
     let emulated = match low.device {
-        DeviceChoice::Cuda(device) => return Err(UsageError::NoCuda { device }),
+        DeviceChoice::Cuda(device) => return Err(UsageError::ProfileCuda { device }),
         DeviceChoice::Emulated { link_bytes_per_s, .. } => Some(link_bytes_per_s),
         DeviceChoice::Timed => return Err(UsageError::TimedWithoutTables),
         DeviceChoice::Auto | DeviceChoice::None => None,
@@ -278,6 +313,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         emulated_threads: low.emulated_threads,
         vram_bytes: match device {
             DeviceChoice::Emulated { vram_bytes, .. } => low.vram.or(vram_bytes),
+            DeviceChoice::Cuda(index) => cuda::vram_bytes(index, low.vram),
             _ => low.vram,
         },
         device,
@@ -320,10 +356,13 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
 /// The device of this run, one that exists: `auto` becomes the best real one.
 fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
     let device = match low.device {
-        DeviceChoice::Cuda(device) => return Err(UsageError::NoCuda { device }),
+        DeviceChoice::Cuda(device) => match cuda::find(device) {
+            Ok(_) => DeviceChoice::Cuda(device),
+            Err(source) => return Err(UsageError::NoCuda { device, source }),
+        },
         DeviceChoice::Timed => return Err(UsageError::TimedWithoutTables),
-        // The emulated device is never chosen on its own, and there is no CUDA device yet.
-        DeviceChoice::Auto => DeviceChoice::None,
+        // The emulated device is never chosen on its own.
+        DeviceChoice::Auto => cuda::best(),
         chosen => chosen,
     };
     match device {
@@ -353,7 +392,15 @@ fn placement(low: &LowRun, device: DeviceChoice) -> Result<Placement, UsageError
         return Err(UsageError::SplitWithoutDevice);
     }
     match (low.policy, has_device) {
+        // A CUDA device is not profiled yet, so there is nothing to search with.
+        (Some(PolicyName::Auto) | None, true) if cuda::is_cuda(device) => {
+            Ok(Placement::Named(PolicyName::GpuOnly))
+        }
         (Some(policy), true) => Ok(Placement::Named(policy)),
+        // Profiling through a CUDA device was never tried on hardware, so only who asks gets it.
+        (None, true) if matches!(device, DeviceChoice::Cuda(_)) => {
+            Ok(Placement::Named(PolicyName::GpuOnly))
+        }
         (None, true) => Ok(Placement::Named(PolicyName::Auto)),
         (Some(PolicyName::CpuOnly | PolicyName::Auto) | None, false) => {
             Ok(Placement::Named(PolicyName::CpuOnly))

@@ -55,7 +55,7 @@ pub enum LowCommand {
 }
 
 /// Arguments of the main command.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct LowRun {
     /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
     #[arg(long, value_name = "MODEL", help_heading = "Model")]
@@ -174,19 +174,27 @@ pub struct LowRun {
 #[derive(Debug, Args)]
 pub struct LowPlan {
     /// Measured times of a layer's operations, as JSON; needs no model
-    #[arg(
-        long,
-        value_name = "FILE",
-        conflicts_with = "machine",
-        required_unless_present = "machine"
-    )]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "model"])]
     pub tables: Option<PathBuf>,
-    /// A machine by description: a .toml file, or ryzen7950x-a4000, spr-a100, spr-h100
+    /// A machine by description: a .toml file, or ryzen7950x-a4000, spr-a100, spr-h100 [default: this
+    /// one, as measured]
     #[arg(long, value_name = "MACHINE", requires = "model")]
     pub machine: Option<String>,
     /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
-    #[arg(long, value_name = "MODEL", requires = "machine")]
+    #[arg(long, value_name = "MODEL", required_unless_present = "tables")]
     pub model: Option<String>,
+    /// Only the first LAYERS layers
+    #[arg(long, value_name = "LAYERS", conflicts_with = "tables", value_parser = clap::value_parser!(u32).range(1..))]
+    pub layers: Option<u32>,
+    /// On this machine: none, auto or emulated, as for a run
+    #[arg(long, value_name = "DEVICE", default_value = "auto", conflicts_with_all = ["machine", "tables"], value_parser = parse_device)]
+    pub device: DeviceChoice,
+    /// On this machine: device memory to use at most
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["machine", "tables"], value_parser = parse_size)]
+    pub vram: Option<u64>,
+    /// On this machine: host memory to use at most
+    #[arg(long, value_name = "SIZE", conflicts_with_all = ["machine", "tables"], value_parser = parse_size)]
+    pub dram: Option<u64>,
     /// N batches of B sequences
     #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches, allow_hyphen_values = true)]
     pub batches: Batches,

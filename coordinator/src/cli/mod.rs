@@ -1,6 +1,7 @@
 //! The command line: what was typed ([`low`]), what it means ([`high`]), and what is said back.
 
-pub mod help;
+pub(crate) mod cuda;
+mod help;
 pub mod high;
 pub mod low;
 pub mod values;
@@ -39,7 +40,7 @@ where
     })?;
     Command::from_low(low).map_err(|error| {
         let exit = match error {
-            UsageError::NoCuda { .. } => Exit::Failure,
+            UsageError::NoCuda { .. } | UsageError::ProfileCuda { .. } => Exit::Failure,
             _ => Exit::Usage,
         };
         Refusal::Wrong(format!("coordinator: {error}\n"), exit)

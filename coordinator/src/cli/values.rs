@@ -59,9 +59,10 @@ pub fn parse_batches_choice(text: &str) -> Result<BatchesChoice, String> {
 }
 
 /// Where GPU operations run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
     /// The best real device of the machine, which may be none; never the emulated one.
+    #[default]
     Auto,
     /// Everything on the CPU.
     None,
@@ -167,18 +168,20 @@ pub fn parse_policy(text: &str) -> Result<PolicyName, String> {
 }
 
 /// Number format of weights, activations and KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum DtypeChoice {
     /// bf16 storage, f32 accumulation
+    #[default]
     Bf16,
     /// f32 everywhere, for verification
     F32,
 }
 
 /// What is kept in 4 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum CompressChoice {
     /// Nothing where that fits memory, else what must be; said aloud
+    #[default]
     Auto,
     /// Nothing
     None,

@@ -70,6 +70,8 @@ pub(super) struct Launched {
     pub(super) trace: TraceSegment,
     pub(super) supervisor: Supervisor,
     pub(super) variants: BTreeMap<Role, String>,
+    /// The CUDA device, with its number and name.
+    pub(super) device: Option<String>,
 }
 
 /// Tells how loading gets on; its answer `false` interrupts.
@@ -107,7 +109,8 @@ fn attempt(
     let capacity = trace_capacity(plan);
     let trace = TraceSegment::create(Lane::ALL.len(), capacity)?;
     let supervisor = Supervisor::new(control.clone());
-    let mut launched = Launched { control, trace, supervisor, variants: BTreeMap::new() };
+    let mut launched =
+        Launched { control, trace, supervisor, variants: BTreeMap::new(), device: None };
     // Workers keep host memory alive; the coordinator's mappings end with this function.
     let mut segments = Vec::new();
     for memory in [Memory::HostWeights, Memory::HostKv, Memory::HostActivations] {
@@ -161,6 +164,9 @@ fn attempt(
         })?;
         if role == Role::Gpu && copier == Role::Gpu {
             variant.push_str(", copying for itself: CUDA IPC is refused here");
+        }
+        if let (Role::Gpu, Some(CudaUse { index, .. })) = (role, cuda) {
+            link.launched.device = Some(format!("cuda:{index} {variant}"));
         }
         link.launched.variants.insert(role, variant);
     }

@@ -70,6 +70,8 @@ pub struct Measured {
     pub load_peaks: Peaks,
     pub peaks: Peaks,
     pub kernel_variants: BTreeMap<String, String>,
+    /// The CUDA device, with its number and name; `None` for the emulated one and for none.
+    pub device: Option<String>,
     /// Heap allocations of each worker from ready to drain.
     pub allocations: BTreeMap<String, u64>,
     /// Of the last group that had enough decode steps.
@@ -134,6 +136,7 @@ impl RunEngine {
             kernel_variants: variants
                 .map(|(role, v)| (role.name().to_owned(), v.clone()))
                 .collect(),
+            device: launched.device.clone(),
             ..Measured::default()
         };
         let mut readers = Vec::new();

@@ -1,11 +1,12 @@
 //! `coordinator plan`: which placement, why, and what it would take; nothing is run.
 //!
-//! Two sources of costs: a table of measured operations (`--tables`), which needs no model, and the
-//! description of a machine that one need not have (`--machine`).
+//! Three sources of costs: this machine as measured, a table of measured operations (`--tables`), which
+//! needs no model, and the description of a machine that one need not have (`--machine`).
 
 mod chart_file;
 mod described;
 mod gantt;
+mod here;
 pub(crate) mod show;
 mod tables;
 
@@ -16,10 +17,11 @@ use model::config::Dtype;
 use planner::policies::PolicyName;
 use program::map::Chunking;
 
-use crate::cli::high::ModelChoice;
+use crate::cli::high::{ModelChoice, Run};
 use crate::cli::values::{Batches, CompressChoice};
 use crate::exit::Exit;
 use crate::job::error::JobError;
+use crate::job::interrupt::Interrupt;
 
 /// What to plan, and how to say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct PlanRequest {
 /// Where costs come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
+    /// This machine and a run on it.
+    Here(Box<Run>),
     /// A table of measured times.
     Tables(PathBuf),
     /// A machine by description, a model and a workload.
@@ -59,8 +63,9 @@ pub struct Described {
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn run(request: &PlanRequest) -> anyhow::Result<Exit> {
+pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let answer = match &request.source {
+        Source::Here(run) => here::plan(run, request, interrupt)?,
         Source::Tables(path) => tables::plan(path, request)?,
         Source::Machine(described) => described::plan(described, request)?,
     };

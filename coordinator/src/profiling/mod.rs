@@ -15,6 +15,7 @@ use profiler::{Cache, Cached, Machine, Profile, Request, Threads, cached};
 use program::plan::RunShape;
 use workers::protocol::WeightsFrom;
 
+use crate::cli::cuda;
 use crate::engine::bench::WorkerRunner;
 use crate::engine::launch::LaunchOptions;
 use crate::job::interrupt::Interrupt;
@@ -29,6 +30,27 @@ pub struct Hardware {
     pub threads: Threads,
     /// The emulated device with its link's speed, if it has one of its own.
     pub emulated: Option<Option<u64>>,
+    /// Number of the CUDA device.
+    pub cuda: Option<u32>,
+}
+
+impl Hardware {
+    const fn has_device(self) -> bool {
+        self.emulated.is_some() || self.cuda.is_some()
+    }
+
+    /// The device in words.
+    fn device(self) -> Option<String> {
+        match (self.cuda, self.emulated) {
+            (Some(index), _) => {
+                let name = cuda::find(index).map_or_else(|_| "unknown".to_owned(), |d| d.name);
+                Some(format!("cuda:{index} {name}"))
+            }
+            (None, Some(Some(bytes_per_s))) => Some(format!("emulated, link {bytes_per_s} B/s")),
+            (None, Some(None)) => Some("emulated".to_owned()),
+            (None, None) => None,
+        }
+    }
 }
 
 /// The profile that a run of this shape needs.
@@ -41,11 +63,8 @@ pub fn request(
     let mut request = Request::for_shape(config, shape, hardware.threads);
     request.weight_formats = vec![forms.weights.clone()];
     request.kv_formats = vec![forms.kv];
-    request.device = hardware.emulated.map(|link| match link {
-        Some(bytes_per_s) => format!("emulated, link {bytes_per_s} B/s"),
-        None => "emulated".to_owned(),
-    });
-    if hardware.emulated.is_some() && config.num_kv_heads * usize::from(shape.batch_size) > 1 {
+    request.device = hardware.device();
+    if hardware.has_device() && config.num_kv_heads * usize::from(shape.batch_size) > 1 {
         request.chunks = vec![CHUNKS];
     }
     request
@@ -76,9 +95,9 @@ pub fn obtain(
             gpu_threads: 0,
             link_bytes_per_s: hardware.emulated.flatten(),
             cpus: compute_cpus(),
-            spin_us: if hardware.emulated.is_some() { 0 } else { SPIN_US },
+            spin_us: if hardware.has_device() { 0 } else { SPIN_US },
             durations: None,
-            cuda: None,
+            cuda: hardware.cuda,
         },
         interrupt: Arc::new(Box::new(move || asked.asked())),
     };

@@ -51,7 +51,10 @@ pub fn build(
         prompt_len: foretold.lengths.0,
         gen_len: foretold.lengths.1,
         note: foretold.compressed.map(str::to_owned),
-        device: if plan.map.uses_gpu() { "emulated" } else { "none" }.to_owned(),
+        device: match &measured.device {
+            Some(device) => device.clone(),
+            None => if plan.map.uses_gpu() { "emulated" } else { "none" }.to_owned(),
+        },
         policy: plan.map.policy.clone(),
         device_map: MapSummary::new(&plan.config, &plan.map),
         threads,

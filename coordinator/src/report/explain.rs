@@ -54,7 +54,7 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
 }
 
 /// `k to wv`, as the map of one layer has it.
-fn on_gpu(one: &Considered, plan: &Plan) -> String {
+pub fn on_gpu(one: &Considered, plan: &Plan) -> String {
     let list = layer_list(&plan.config, one.policy.chunking());
     let (start, end) = match one.policy {
         Policy::CpuOnly => (0, 0),

@@ -105,13 +105,17 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     Ok(summary.exit())
 }
 
-fn benchmark(
+/// Plans a benchmark.
+///
+/// # Errors
+/// As [`run`], before any worker of the run starts.
+pub(crate) fn decide(
     run: &Run,
     opened: &Opened,
     prompt_len: u32,
     gen_len: u32,
     interrupt: &Interrupt,
-) -> anyhow::Result<Exit> {
+) -> anyhow::Result<Decision> {
     let context = prompt_len as usize + gen_len as usize;
     check_context(&opened.config, context).map_err(|error| {
         Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
@@ -128,8 +132,18 @@ fn benchmark(
         max_new: gen_len,
         max_context: context,
     };
-    let found = case(run, opened, Some(demand));
-    let Decision { plan, predicted, compressed, .. } = plan(run, opened, demand, found, interrupt)?;
+    plan(run, opened, demand, case(run, opened, Some(demand)), interrupt)
+}
+
+fn benchmark(
+    run: &Run,
+    opened: &Opened,
+    prompt_len: u32,
+    gen_len: u32,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Exit> {
+    let Decision { plan, predicted, compressed, .. } =
+        decide(run, opened, prompt_len, gen_len, interrupt)?;
     let foretold = Foretold { lengths: (prompt_len, gen_len), predicted, groups: 1, compressed };
     let benchmark = Benchmark {
         sequences: usize::from(plan.shape.batches) * usize::from(plan.shape.batch_size),

@@ -12,6 +12,7 @@ use program::plan::Plan;
 
 use super::forms::{Case, cases, forms};
 use super::{Usage, shapes};
+use crate::cli::cuda;
 use crate::cli::high::{Placement, Run, Telling};
 use crate::cli::values::{Batches, BatchesChoice, DeviceChoice};
 use crate::engine::memory;
@@ -62,7 +63,7 @@ fn limits(run: &Run) -> Limits {
     Limits {
         dram_bytes: run.dram_bytes.unwrap_or_else(memory::available_bytes),
         vram_bytes: run.vram_bytes,
-        vram_is_dram: true,
+        vram_is_dram: !cuda::is_cuda(run.device),
     }
 }
 
@@ -247,13 +248,23 @@ fn hardware(run: &Run, uses_gpu: bool) -> Hardware {
         DeviceChoice::Emulated { link_bytes_per_s, .. } if uses_gpu => Some(link_bytes_per_s),
         _ => None,
     };
-    Hardware { threads: Threads { cpu, gpu }, emulated }
+    let cuda = match run.device {
+        DeviceChoice::Cuda(index) if uses_gpu => Some(index),
+        _ => None,
+    };
+    Hardware { threads: Threads { cpu, gpu }, emulated, cuda }
+}
+
+/// A CUDA device wants one for its sampler; half the cores play an emulated one.
+fn gpu_threads(run: &Run, cores: u16) -> u16 {
+    let default = if cuda::is_cuda(run.device) { 1 } else { (cores / 2).max(1) };
+    run.emulated_threads.unwrap_or(default)
 }
 
 /// Threads of the cpu worker and of the emulated device; together no more than the cores unless
 /// asked for, since threads that share a core only disturb each other.
 pub(super) fn threads(run: &Run, uses_gpu: bool) -> (u16, u16) {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u16;
-    let gpu = if uses_gpu { run.emulated_threads.unwrap_or_else(|| (cores / 2).max(1)) } else { 0 };
+    let gpu = if uses_gpu { gpu_threads(run, cores) } else { 0 };
     (run.cpu_threads.unwrap_or_else(|| cores.saturating_sub(gpu).max(1)), gpu)
 }
