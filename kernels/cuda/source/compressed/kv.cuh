@@ -69,14 +69,25 @@ template <class T> DEVICE void quantise_head(const T* x, u32 head_dim, u8* recor
 DEVICE void decode_kv8(const u8* record, u32 head_dim, u32 at, float* to) {
     const u32 group = at / 64;
     const u32 half = smaller(64, head_dim - 64 * group) / 2;
-    const u8* ranges = record + head_dim / 2 + 2 * group;
-    const u32 groups = kv_groups(head_dim);
-    const u16 scale_bits = (u16)(ranges[0] | ranges[1] << 8);
-    const u16 minimum_bits = (u16)(ranges[2 * groups] | ranges[2 * groups + 1] << 8);
-    const RowRange range = {float_of_f16(scale_bits), float_of_f16(minimum_bits)};
+    const u32 first = at - 64 * group;
     const u8* bytes = record + 32 * group;
+    // By bytes: records lie on boundaries of one when heads are short.
+    const u8* ranges = record + head_dim / 2 + 2 * group;
+    const u8* minimums = ranges + 2 * kv_groups(head_dim);
+    const RowRange range = {float_of_f16((u16)(ranges[0] | ranges[1] << 8)),
+                            float_of_f16((u16)(minimums[0] | minimums[1] << 8))};
+    if (head_dim % 16 == 0) {
+        // Halves of groups are then multiples of eight and records of four: eight bytes in two words,
+        // of which the eight elements are all in the low bits or all in the high ones.
+        const bool high = first >= half;
+        const u32* words = reinterpret_cast<const u32*>(bytes + first - (high ? half : 0));
+        for (u32 i = 0; i < 8; ++i) {
+            to[i] = decoded(range, words[i / 4] >> (i % 4 * 8 + (high ? 4 : 0)) & 15);
+        }
+        return;
+    }
     for (u32 i = 0; i < 8; ++i) {
-        const u32 element = at + i - 64 * group;
+        const u32 element = first + i;
         if (at + i >= head_dim) {
             to[i] = 0.0f;
         } else if (element < half) {

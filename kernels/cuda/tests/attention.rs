@@ -1,0 +1,326 @@
+//! Attention against the scalar reference: decode fused and apart, prefill, 4-bit caches, appending; and
+//! the independence of rows.
+
+mod batch;
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod device;
+
+use batch::{Batch, Four, batch, shape};
+use common::{assert_close, bits};
+use cuda_kernels::{
+    KeysOrValues, Launch, Units, append, append_four, attention_decode,
+    attention_decode_scratch_bytes, attention_prefill, scores, softmax, weighted_values,
+};
+use cuda_shim::set_order;
+use device::{Half, Output, dtype, of, of_mut, run};
+use kernels::{Element, reference};
+use model::compressed::kv4_position_bytes;
+
+/// Of the root mean square of a head's output: sums in f32 over a few hundred positions.
+const TOLERANCE: f64 = 1e-5;
+
+/// The same for prefill in bf16 on tensor cores, where weights are rounded to bf16: up to 2^-9 of each
+/// term, and the terms are larger than what is left of them in the sum.
+const MATRIX_TOLERANCE: f64 = 2e-2;
+
+/// Heads, KV heads and elements of a head.
+const SHAPES: [(u32, u32, u32); 9] = [
+    (1, 1, 6),
+    (3, 3, 64),
+    (9, 3, 64),
+    (4, 2, 80),
+    (10, 1, 128),
+    (2, 1, 33),
+    (5, 5, 16),
+    (2, 2, 256),
+    (12, 2, 136),
+];
+
+/// What the reference makes of a batch, `[rows, heads * head_dim]`; with K and V of any element.
+fn expected<T: Element, U: Element>(
+    batch: &Batch<T>,
+    q: &[U],
+    (k_fresh, k_cache): (&[U], &[U]),
+    (v_fresh, v_cache): (&[U], &[U]),
+) -> Vec<f64> {
+    let shape = kernels::AttentionShape {
+        heads: batch.shape.heads as usize,
+        kv_heads: batch.shape.kv_heads as usize,
+        head_dim: batch.shape.head_dim as usize,
+        scale: batch.shape.scale,
+    };
+    let mut out = vec![f64::NAN; batch.out_len()];
+    for unit in &batch.units {
+        let unit = kernels::Unit {
+            row0: unit.row0,
+            rows: unit.rows,
+            past: unit.past,
+            kv_head: unit.kv_head,
+            cache_offset: unit.cache_offset as usize,
+            scores_offset: 0,
+        };
+        let queries =
+            reference::attention(&shape, &unit, q, (k_fresh, k_cache), (v_fresh, v_cache));
+        for (index, (_, values)) in queries.into_iter().enumerate() {
+            let (row, head) = (index / shape.group(), index % shape.group());
+            let row = unit.row0 as usize + row;
+            let head = unit.kv_head as usize * shape.group() + head;
+            out[(row * shape.heads + head) * shape.head_dim..][..shape.head_dim]
+                .copy_from_slice(&values);
+        }
+    }
+    out
+}
+
+fn plainly<T: Element>(batch: &Batch<T>) -> Vec<f64> {
+    let (k, v) =
+        ((&batch.k_fresh[..], &batch.k_cache[..]), (&batch.v_fresh[..], &batch.v_cache[..]));
+    expected(batch, &batch.q, k, v)
+}
+
+fn decoded<T: Element>(
+    batch: &Batch<T>,
+    units: &Units,
+    k: KeysOrValues,
+    v: KeysOrValues,
+) -> Vec<T> {
+    let bytes = attention_decode_scratch_bytes(&batch.shape, units.count, units.positions_max);
+    // A guard behind the scratch shows that its size is right.
+    let mut scratch = Output::<f32>::new(bytes as usize / 4);
+    let mut out = Output::<T>::new(batch.out_len());
+    let (q, to) = (of(&batch.q), out.pointer());
+    run(&attention_decode(dtype::<T>(), &batch.shape, units, q, k, v, to, scratch.pointer()));
+    scratch.take();
+    out.take()
+}
+
+fn apart<T: Element>(batch: &Batch<T>, units: &Units, k: KeysOrValues, v: KeysOrValues) -> Vec<T> {
+    let (dtype, shape) = (dtype::<T>(), &batch.shape);
+    let mut raw = Output::<f32>::new(batch.scores_len);
+    let mut weights = Output::<f32>::new(batch.scores_len);
+    let mut out = Output::<T>::new(batch.out_len());
+    run(&[
+        scores(dtype, shape, units, of(&batch.q), k, raw.pointer()),
+        softmax(shape, units, raw.pointer(), weights.pointer()),
+        weighted_values(dtype, shape, units, weights.pointer(), v, out.pointer()),
+    ]);
+    raw.take();
+    weights.take();
+    out.take()
+}
+
+fn prefilled<T: Element>(
+    batch: &Batch<T>,
+    units: &Units,
+    k: KeysOrValues,
+    v: KeysOrValues,
+) -> Vec<T> {
+    let mut out = Output::<T>::new(batch.out_len());
+    run(&[attention_prefill(dtype::<T>(), &batch.shape, units, of(&batch.q), k, v, out.pointer())]);
+    out.take()
+}
+
+const DECODE: [(u32, u32); 8] =
+    [(1, 0), (1, 1), (1, 15), (1, 254), (1, 255), (1, 256), (1, 300), (1, 530)];
+
+fn decode_matches<T: Element>() {
+    for (seed, &(heads, kv_heads, head_dim)) in SHAPES.iter().enumerate() {
+        // All lengths with every shape would take long: a few of them, differing from shape to shape.
+        let sequences: Vec<_> = DECODE.into_iter().cycle().skip(seed).step_by(3).take(3).collect();
+        let batch = batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), &sequences);
+        let expected = plainly(&batch);
+        let context = format!("{:?} {sequences:?}", batch.shape);
+        let row = (head_dim as usize, 0.1);
+        let fused = decoded(&batch, &batch.listed(0), batch.k(), batch.v());
+        assert_close(&fused, &expected, row, TOLERANCE, &format!("fused {context}"));
+        let apart = apart(&batch, &batch.listed(0), batch.k(), batch.v());
+        assert_close(&apart, &expected, row, TOLERANCE, &format!("apart {context}"));
+    }
+}
+
+#[test]
+fn decode_attention_matches_the_reference() {
+    decode_matches::<Half>();
+    set_order(1);
+    decode_matches::<f32>();
+}
+
+#[test]
+fn every_length_of_decode_matches_the_reference() {
+    let batch = batch::<f32>(77, shape(2, 1, 16), &DECODE);
+    let fused = decoded(&batch, &batch.listed(0), batch.k(), batch.v());
+    assert_close(&fused, &plainly(&batch), (16, 0.1), TOLERANCE, "all lengths");
+}
+
+/// Ragged prompts without a cache, and a few behind one.
+const PREFILL: [(u32, u32); 7] = [(1, 0), (2, 0), (5, 0), (17, 0), (33, 0), (3, 40), (20, 31)];
+
+fn prefill_matches<T: Element>() {
+    for (seed, &(heads, kv_heads, head_dim)) in SHAPES.iter().enumerate() {
+        let sequences: Vec<_> = PREFILL.into_iter().cycle().skip(seed).step_by(2).take(3).collect();
+        let batch = batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), &sequences);
+        let context = format!("{:?} {sequences:?}", batch.shape);
+        let out = prefilled(&batch, &batch.listed(0), batch.k(), batch.v());
+        let on_matrices = size_of::<T>() == 2 && matches!(head_dim, 64 | 128);
+        let tolerance = if on_matrices { MATRIX_TOLERANCE } else { TOLERANCE };
+        assert_close(&out, &plainly(&batch), (head_dim as usize, 0.1), tolerance, &context);
+    }
+}
+
+/// Tiles of 64 queries and positions, and a prompt's last tile and its neighbours.
+#[test]
+fn prefill_on_tensor_cores_matches_the_reference() {
+    for (order, (heads, kv_heads, head_dim)) in
+        [(2, 2, 64), (6, 2, 128), (5, 1, 64)].into_iter().enumerate()
+    {
+        set_order(order as u32);
+        let batch =
+            batch::<Half>(3, shape(heads, kv_heads, head_dim), &[(63, 0), (65, 70), (1, 127)]);
+        let out = prefilled(&batch, &batch.listed(0), batch.k(), batch.v());
+        let row = (head_dim as usize, 0.1);
+        assert_close(&out, &plainly(&batch), row, MATRIX_TOLERANCE, &format!("{:?}", batch.shape));
+    }
+}
+
+#[test]
+fn a_rows_bits_on_tensor_cores_do_not_depend_on_its_neighbours() {
+    let mut all = batch::<Half>(5, shape(4, 2, 64), &[(70, 0), (5, 66), (40, 3)]);
+    let whole = bits(&prefilled(&all, &all.listed(0), all.k(), all.v()));
+    let units = std::mem::take(&mut all.units);
+    let width = 4 * 64;
+    for pair in units.chunks(2) {
+        // The first rows without the later ones of their sequence, too.
+        for rows in [pair[0].rows, pair[0].rows / 2] {
+            all.units = pair.iter().map(|unit| cuda_kernels::Unit { rows, ..*unit }).collect();
+            let alone = bits(&prefilled(&all, &all.listed(9), all.k(), all.v()));
+            let (first, end) = (pair[0].row0 as usize, (pair[0].row0 + rows) as usize);
+            assert_eq!(alone[first * width..end * width], whole[first * width..end * width]);
+        }
+    }
+}
+
+#[test]
+fn prefill_attention_matches_the_reference() {
+    prefill_matches::<f32>();
+    set_order(1);
+    prefill_matches::<Half>();
+}
+
+fn four_matches<T: Element>() {
+    for (seed, (heads, kv_heads, head_dim)) in
+        [(1, 1, 6), (4, 2, 80), (3, 1, 64), (9, 1, 128), (2, 2, 66)].into_iter().enumerate()
+    {
+        let sequences = [(1, 0), (1, 37), (1, 260)];
+        let decode = batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), &sequences);
+        let prefill =
+            batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), &[(19, 0), (4, 13)]);
+        for (batch, is_decode) in [(&decode, true), (&prefill, false)] {
+            let k = Four::of(batch, &batch.k_fresh, &batch.k_cache);
+            let v = Four::of(batch, &batch.v_fresh, &batch.v_cache);
+            let ([k_fresh, k_cache], [v_fresh, v_cache]) =
+                (k.decoded(head_dim as usize), v.decoded(head_dim as usize));
+            let q: Vec<f32> = batch.q.iter().map(|value| value.to_f32()).collect();
+            let expected = expected(batch, &q, (&k_fresh, &k_cache), (&v_fresh, &v_cache));
+            let units = batch.listed(0);
+            let outs = if is_decode {
+                vec![
+                    decoded(batch, &units, k.operand(), v.operand()),
+                    apart(batch, &units, k.operand(), v.operand()),
+                ]
+            } else {
+                vec![prefilled(batch, &units, k.operand(), v.operand())]
+            };
+            for out in outs {
+                let context = format!("{:?} decode {is_decode}", batch.shape);
+                assert_close(&out, &expected, (head_dim as usize, 0.1), TOLERANCE, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_over_4_bit_caches_matches_the_reference_over_what_they_hold() {
+    four_matches::<Half>();
+    four_matches::<f32>();
+}
+
+/// Rows of one sequence, in the batch and alone, in every form, with wider bounds too.
+#[test]
+fn a_rows_bits_do_not_depend_on_its_neighbours() {
+    let sequences = [(1, 300), (1, 20), (1, 0), (1, 256)];
+    let mut all = batch::<Half>(5, shape(6, 2, 32), &sequences);
+    type Form = fn(&Batch<Half>, &Units, KeysOrValues, KeysOrValues) -> Vec<Half>;
+    let forms: [Form; 3] = [decoded, apart, prefilled];
+    let whole: Vec<_> =
+        forms.iter().map(|form| bits(&form(&all, &all.listed(0), all.k(), all.v()))).collect();
+    let units = std::mem::take(&mut all.units);
+    let width = 6 * 32;
+    for (row, pair) in units.chunks(2).enumerate() {
+        all.units = pair.to_vec();
+        for (form, whole) in forms.iter().zip(&whole) {
+            for slack in [0, 700] {
+                let alone = bits(&form(&all, &all.listed(slack), all.k(), all.v()));
+                let of_row = |bits: &[u32]| bits[row * width..][..width].to_vec();
+                assert_eq!(of_row(&alone), of_row(whole), "row {row}, slack {slack}");
+            }
+        }
+    }
+}
+
+/// The last rows of a prompt do not change the first ones, not even by being NaN.
+#[test]
+fn later_rows_of_a_prompt_do_not_reach_earlier_ones() {
+    let mut full = batch::<f32>(6, shape(4, 2, 24), &[(40, 0)]);
+    let clean = bits(&prefilled(&full, &full.listed(0), full.k(), full.v()));
+    let (first, row) = (23, 2 * 24);
+    full.k_fresh[first * row..].fill(f32::NAN);
+    full.v_fresh[first * row..].fill(f32::NAN);
+    let poisoned = bits(&prefilled(&full, &full.listed(0), full.k(), full.v()));
+    let width = 4 * 24;
+    assert_eq!(poisoned[..first * width], clean[..first * width]);
+    assert!(poisoned[first * width..].iter().all(|bits| f32::from_bits(*bits).is_nan()));
+}
+
+fn appends<T: Element>() {
+    let batch = batch::<T>(9, shape(4, 2, 66), &[(3, 5), (1, 0), (7, 70)]);
+    let units = batch.listed(0);
+    let mut cache = batch.k_cache.clone();
+    let to = of_mut(&mut cache);
+    run(&[append(dtype::<T>(), &batch.shape, &units, of(&batch.k_fresh), to)]);
+    let mut wanted = batch.k_cache.clone();
+    let bytes = kv4_position_bytes(66).expect("an even head");
+    let mut records = vec![0xaa; cache.len() / 66 * bytes];
+    let mut wanted_records = records.clone();
+    let four = of_mut(&mut records);
+    run(&[append_four(dtype::<T>(), &batch.shape, &units, of(&batch.k_fresh), four)]);
+    for unit in &batch.units {
+        for row in 0..unit.rows {
+            let from = ((unit.row0 + row) * 2 + unit.kv_head) as usize * 66;
+            let row_values = &batch.k_fresh[from..from + 66];
+            let at = unit.cache_offset as usize + (unit.past + row) as usize * 66;
+            wanted[at..at + 66].copy_from_slice(row_values);
+            let record = &mut wanted_records[at / 66 * bytes..][..bytes];
+            kernels::grouped::quantise_kv(kernels::Variant::Scalar, row_values, 66, record);
+        }
+    }
+    assert_eq!(bits(&cache), bits(&wanted));
+    assert_eq!(records, wanted_records);
+}
+
+#[test]
+fn appending_writes_the_fresh_rows_and_nothing_else() {
+    appends::<Half>();
+    appends::<f32>();
+}
+
+#[test]
+fn nothing_to_do_is_an_empty_launch() {
+    let units = Units { pointer: 0, count: 0, rows_max: 1, positions_max: 1 };
+    let none = KeysOrValues::Plain { fresh: 0, cache: 0 };
+    let shape = shape(2, 1, 8);
+    let dtype = dtype::<f32>();
+    let [part, whole] = attention_decode(dtype, &shape, &units, 0, none, none, 0, 0);
+    let prefill = attention_prefill(dtype, &shape, &units, 0, none, none, 0);
+    assert!([part, whole, prefill].iter().all(Launch::is_empty));
+}

@@ -1,0 +1,171 @@
+//! Every barrier of every kernel is needed and its absence is seen: each is removed in turn, and some
+//! order of threads must then give other bits or an error. Kernels with all their barriers give the same
+//! bits in every order.
+
+mod batch;
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod device;
+
+use batch::{Batch, batch, shape};
+use common::{Random, bits};
+use cuda_kernels::{
+    Launch, Linear, LinearOut, Weight, argmax, attention_decode, attention_decode_scratch_bytes,
+    attention_prefill, layer_norm, linear, scores, softmax, weighted_values,
+};
+use cuda_shim::{Fault, barrier_sites, drop_barrier, set_order};
+use device::{Half, Output, dtype, of, try_run};
+use kernels::Element;
+
+/// Runs launches with this many barriers between them, and returns the last one's output.
+type Run = Box<dyn Fn() -> Result<Vec<u32>, Fault>>;
+
+const ORDERS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+/// One launch whose f32 output has `len` elements.
+fn one(len: usize, launch: impl Fn(u64) -> Launch + 'static) -> Run {
+    Box::new(move || {
+        let mut out = Output::<f32>::new(len);
+        try_run(&[launch(out.pointer())])?;
+        Ok(bits(&out.take()))
+    })
+}
+
+fn norm() -> Run {
+    let mut random = Random::new(1);
+    let (x, gain, bias) = (random.vector::<f32>(700), random.vector(350), random.vector(350));
+    one(700, move |out| {
+        let (gain, bias) = (of::<f32>(&gain), of::<f32>(&bias));
+        layer_norm(dtype::<f32>(), (2, 350), of(&x), gain, bias, 1e-5, 0, out)
+    })
+}
+
+fn largest() -> Run {
+    let mut random = Random::new(2);
+    let logits = random.vector::<f32>(2000);
+    one(4, move |out| argmax((4, 500), of(&logits), out))
+}
+
+fn product<T: Element>(rows: usize, n: usize, k: usize) -> Run {
+    let mut random = Random::new(3);
+    let (x, weight) = (random.vector::<T>(rows * k), random.vector::<T>(n * k));
+    one(rows * n, move |out| {
+        let (weight, out) = (Weight::Plain(of(&weight)), LinearOut::StoreF32(out));
+        let (rows, n, k) = (rows as u32, n as u32, k as u32);
+        linear(dtype::<T>(), &Linear { rows, n, k, x: of(&x), weight, bias: 0, out })
+    })
+}
+
+fn decode_batch() -> Batch<f32> {
+    batch(4, shape(11, 1, 24), &[(1, 300), (1, 40)])
+}
+
+fn attention(which: &'static str) -> Run {
+    let batch = if which == "prefill" {
+        batch(5, shape(4, 2, 24), &[(37, 0), (20, 45)])
+    } else {
+        decode_batch()
+    };
+    let weights: Vec<f32> = Random::new(6).vector(batch.scores_len);
+    Box::new(move || {
+        let units = batch.listed(0);
+        let (dtype, shape, q) = (dtype::<f32>(), &batch.shape, of(&batch.q));
+        let len = match which {
+            "scores" | "softmax" => batch.scores_len,
+            _ => batch.out_len(),
+        };
+        let mut out = Output::<f32>::new(len);
+        let to = out.pointer();
+        let splits = attention_decode_scratch_bytes(shape, units.count, units.positions_max);
+        let mut scratch = Output::<f32>::new(splits as usize / 4);
+        let (k, v) = (batch.k(), batch.v());
+        match which {
+            "scores" => try_run(&[scores(dtype, shape, &units, q, k, to)])?,
+            "softmax" => try_run(&[softmax(shape, &units, of(&weights), to)])?,
+            "values" => {
+                try_run(&[weighted_values(dtype, shape, &units, of(&weights), v, to)])?;
+            }
+            "prefill" => try_run(&[attention_prefill(dtype, shape, &units, q, k, v, to)])?,
+            _ => {
+                let scratch = scratch.pointer();
+                let [part, whole] = attention_decode(dtype, shape, &units, q, k, v, to, scratch);
+                // The second has no barrier, and the sites of the last launch are what is asked for.
+                let result = try_run(&[part]);
+                let sites = barrier_sites();
+                try_run(&[whole])?;
+                assert!(barrier_sites().is_empty(), "combining has no barrier");
+                result?;
+                SITES.with_borrow_mut(|kept| *kept = sites);
+            }
+        }
+        Ok(bits(&out.take()))
+    })
+}
+
+fn matrix_attention() -> Run {
+    let batch = batch::<Half>(8, shape(2, 1, 64), &[(90, 50)]);
+    Box::new(move || {
+        let mut out = Output::<Half>::new(batch.out_len());
+        let (q, to) = (of(&batch.q), out.pointer());
+        let (units, shape) = (batch.listed(0), &batch.shape);
+        let (k, v) = (batch.k(), batch.v());
+        try_run(&[attention_prefill(dtype::<Half>(), shape, &units, q, k, v, to)])?;
+        Ok(bits(&out.take()))
+    })
+}
+
+thread_local! {
+    /// Barriers of the first of two launches.
+    static SITES: std::cell::RefCell<Vec<u32>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
+/// Checks one kernel, which has `barriers` barriers.
+fn check(name: &str, barriers: usize, run: &Run) {
+    SITES.with_borrow_mut(Vec::clear);
+    set_order(0);
+    let expected = run().expect("the kernel runs");
+    let mut sites = barrier_sites();
+    if sites.is_empty() {
+        sites = SITES.with_borrow(Clone::clone);
+    }
+    assert_eq!(sites.len(), barriers, "{name}: barriers in the sources");
+    for order in ORDERS {
+        set_order(order);
+        assert_eq!(run(), Ok(expected.clone()), "{name}: order {order}");
+    }
+    for (place, site) in sites.into_iter().enumerate() {
+        drop_barrier(Some(site));
+        let seen = ORDERS.into_iter().any(|order| {
+            set_order(order);
+            run() != Ok(expected.clone())
+        });
+        drop_barrier(None);
+        assert!(seen, "{name}: barrier {place} can be removed and nothing shows it");
+    }
+}
+
+#[test]
+fn barriers_of_rows() {
+    check("norm", 1, &norm());
+    check("argmax", 1, &largest());
+}
+
+#[test]
+fn barriers_of_linears() {
+    check("small", 2, &product::<Half>(3, 16, 4700));
+    check("small, 32 rows", 2, &product::<Half>(20, 32, 4200));
+    check("f32", 2, &product::<f32>(17, 70, 100));
+    // The last tile lies where the results are turned.
+    check("wide, 64 rows", 4, &product::<Half>(40, 130, 128));
+    check("wide, 128 rows", 4, &product::<Half>(130, 40, 128));
+}
+
+#[test]
+fn barriers_of_attention() {
+    check("scores", 2, &attention("scores"));
+    check("softmax", 2, &attention("softmax"));
+    check("weighted values", 2, &attention("values"));
+    check("decode", 5, &attention("decode"));
+    check("prefill", 4, &attention("prefill"));
+    check("prefill on tensor cores", 4, &matrix_attention());
+}

@@ -1,0 +1,133 @@
+//! Batches of ragged sequences for attention.
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use cuda_kernels::{AttentionShape, KeysOrValues, Unit, Units};
+use kernels::Element;
+use model::compressed::kv4_position_bytes;
+
+use crate::common::Random;
+use crate::device::{dtype, of, of_mut, run};
+
+pub struct Batch<T> {
+    pub shape: AttentionShape,
+    pub units: Vec<Unit>,
+    pub q: Vec<T>,
+    pub k_fresh: Vec<T>,
+    pub v_fresh: Vec<T>,
+    pub k_cache: Vec<T>,
+    pub v_cache: Vec<T>,
+    pub scores_len: usize,
+    pub rows: usize,
+}
+
+pub fn shape(heads: u32, kv_heads: u32, head_dim: u32) -> AttentionShape {
+    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
+}
+
+/// Sequences of `(fresh rows, cached positions)`, all KV heads as units. Caches are NaN where nothing is
+/// cached.
+pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u32)]) -> Batch<T> {
+    let mut random = Random::new(seed);
+    let mut units = Vec::new();
+    let (mut rows, mut cache, mut scores) = (0, 0, 0);
+    for &(fresh, past) in sequences {
+        for kv_head in 0..shape.kv_heads {
+            let (cache_offset, scores_offset) = (cache, scores);
+            units.push(Unit {
+                row0: rows,
+                rows: fresh,
+                past,
+                kv_head,
+                cache_offset,
+                scores_offset,
+            });
+            // Room for the fresh rows to be appended, and a gap behind.
+            cache += u64::from((past + fresh + 1) * shape.head_dim);
+            scores += u64::from(fresh * shape.group() * (past + fresh));
+        }
+        rows += fresh;
+    }
+    let mut cached = || {
+        let mut cached = vec![T::from_f32(f32::NAN); cache as usize + 16];
+        for unit in &units {
+            let values = random.vector((unit.past * shape.head_dim) as usize);
+            cached[unit.cache_offset as usize..][..values.len()].copy_from_slice(&values);
+        }
+        cached
+    };
+    let (k_cache, v_cache) = (cached(), cached());
+    let mut heads = |count: u32| random.vector((rows * count * shape.head_dim) as usize);
+    Batch {
+        q: heads(shape.heads),
+        k_fresh: heads(shape.kv_heads),
+        v_fresh: heads(shape.kv_heads),
+        k_cache,
+        v_cache,
+        scores_len: scores as usize,
+        rows: rows as usize,
+        shape,
+        units,
+    }
+}
+
+impl<T: Element> Batch<T> {
+    /// The units, with bounds that are as tight as can be, or `slack` wider.
+    pub fn listed(&self, slack: u32) -> Units {
+        let most = |of: fn(&Unit) -> u32| self.units.iter().map(of).max().unwrap_or(0);
+        Units {
+            pointer: of(&self.units),
+            count: self.units.len() as u32,
+            rows_max: most(|unit| unit.rows),
+            positions_max: most(|unit| unit.past + unit.rows) + slack,
+        }
+    }
+
+    pub fn k(&self) -> KeysOrValues {
+        KeysOrValues::Plain { fresh: of(&self.k_fresh), cache: of(&self.k_cache) }
+    }
+
+    pub fn v(&self) -> KeysOrValues {
+        KeysOrValues::Plain { fresh: of(&self.v_fresh), cache: of(&self.v_cache) }
+    }
+
+    /// `[rows, heads * head_dim]`.
+    pub fn out_len(&self) -> usize {
+        self.q.len()
+    }
+}
+
+/// K or V of a batch as 4-bit records: fresh ones and the cache.
+pub struct Four {
+    pub fresh: Vec<u8>,
+    pub cache: Vec<u8>,
+}
+
+impl Four {
+    pub fn of<T: Element>(batch: &Batch<T>, fresh: &[T], cache: &[T]) -> Four {
+        let head_dim = batch.shape.head_dim as usize;
+        let bytes = kv4_position_bytes(head_dim).expect("an even head");
+        let quantised = |x: &[T]| {
+            let positions = x.len() / head_dim;
+            let mut records = vec![0xaa; positions * bytes];
+            let shape = (positions as u32, head_dim as u32);
+            let to = of_mut(&mut records);
+            run(&[cuda_kernels::quantise_kv(dtype::<T>(), shape, of(x), to)]);
+            records
+        };
+        Four { fresh: quantised(fresh), cache: quantised(cache) }
+    }
+
+    pub fn operand(&self) -> KeysOrValues {
+        KeysOrValues::Four { fresh: of(&self.fresh), cache: of(&self.cache) }
+    }
+
+    /// What the records mean, as `[fresh, cache]`.
+    pub fn decoded(&self, head_dim: usize) -> [Vec<f32>; 2] {
+        [&self.fresh, &self.cache].map(|records| {
+            let bytes = kv4_position_bytes(head_dim).expect("an even head");
+            let mut out = vec![0.0; records.len() / bytes * head_dim];
+            kernels::grouped::decode_kv(records, head_dim, &mut out);
+            out
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! The compressed forms, byte for byte as the CPU makes them.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod device;
+
+use common::Random;
+use cuda_kernels::{quantise_kv, widen};
+use device::{Half, dtype, of, of_mut, run};
+use kernels::{Element, Variant};
+use model::compressed::{Grouped, kv4_position_bytes};
+
+#[test]
+fn widened_records_are_those_of_the_cpu() {
+    let mut random = Random::new(1);
+    for (form, n, k) in [(Grouped::W4, 16, 64), (Grouped::W4, 33, 200), (Grouped::GGUF_Q4, 50, 96)]
+    {
+        let records: Vec<u8> = (0..form.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
+        let wide = form.widened();
+        let mut out = vec![0xaa; wide.size_bytes(n, k) + 64];
+        run(&[widen(form, (n as u32, k as u32), of(&records), of_mut(&mut out))]);
+        let guard = out.split_off(wide.size_bytes(n, k));
+        assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
+        let mut expected = vec![0; out.len()];
+        kernels::grouped::widen(Variant::Scalar, form, &records, &mut expected);
+        assert!(out == expected, "{form:?} {n} x {k}");
+    }
+}
+
+fn quantises<T: Element>() {
+    let mut random = Random::new(2);
+    for (positions, head_dim) in [(1, 2), (9, 6), (17, 64), (5, 66), (3, 80), (20, 128), (2, 256)] {
+        let mut x = random.vector::<T>(positions * head_dim);
+        for special in [f32::NAN, f32::INFINITY, -1e30, 0.0, -0.0, 1e-8, 65504.0] {
+            let at = random.below(x.len());
+            x[at] = T::from_f32(special);
+        }
+        if positions > 8 {
+            // Groups of one value, of a tiny range, of zeros.
+            x[..head_dim].fill(T::from_f32(0.1));
+            x[head_dim..2 * head_dim].fill(T::from_f32(-0.0));
+            x[2 * head_dim] = T::from_f32(1.0 + 1.0 / 128.0);
+            x[2 * head_dim + 1..3 * head_dim].fill(T::from_f32(1.0));
+        }
+        let bytes = kv4_position_bytes(head_dim).expect("an even head");
+        let mut out = vec![0xaa; positions * bytes + 64];
+        let shape = (positions as u32, head_dim as u32);
+        run(&[quantise_kv(dtype::<T>(), shape, of(&x), of_mut(&mut out))]);
+        let guard = out.split_off(positions * bytes);
+        assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
+        let mut expected = vec![0; positions * bytes];
+        kernels::grouped::quantise_kv(Variant::Scalar, &x, head_dim, &mut expected);
+        assert_eq!(out, expected, "{:?} {positions} positions of {head_dim}", dtype::<T>());
+    }
+}
+
+#[test]
+fn quantised_positions_are_those_of_the_cpu() {
+    quantises::<Half>();
+    quantises::<f32>();
+}

@@ -1,0 +1,237 @@
+//! Linears against the scalar reference, and the independence of rows across batch sizes and kernels.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod device;
+
+use common::{Random, assert_close, bits};
+use cuda_kernels::{DevicePointer, Linear, LinearOut, Weight, decompress, epilogue, linear};
+use cuda_shim::set_order;
+use device::{Half, Output, dtype, of, run};
+use kernels::grouped::{decode_row, quantise};
+use kernels::{Element, Variant, reference};
+use model::compressed::{Bits, Grouped};
+
+/// Of the rows' root mean square. Chains of 512 f32 sums; the last rounding is counted apart.
+const TOLERANCE: f64 = 1e-5;
+
+/// `(rows, n, k)` around the edges of tiles, segments and rounds of segments.
+const SHAPES: [(usize, usize, usize); 14] = [
+    (1, 1, 1),
+    (1, 16, 32),
+    (3, 17, 33),
+    (8, 40, 512),
+    (9, 31, 520),
+    (16, 33, 7),
+    (17, 16, 1030),
+    (32, 64, 96),
+    (33, 130, 64),
+    (33, 20, 63),
+    (65, 129, 544),
+    (129, 16, 40),
+    (2, 16, 4200),
+    (40, 16, 1032),
+];
+
+struct Operands<T> {
+    shape: (usize, usize, usize),
+    x: Vec<T>,
+    weight: Vec<T>,
+    bias: Vec<f32>,
+}
+
+fn operands<T: Element>(seed: u64, shape: (usize, usize, usize)) -> Operands<T> {
+    let (rows, n, k) = shape;
+    let mut random = Random::new(seed);
+    let (x, weight) = (random.vector(rows * k), random.vector(n * k));
+    Operands { shape, x, weight, bias: random.vector(n) }
+}
+
+impl<T: Element> Operands<T> {
+    /// The linear of the rows from `first` to the last.
+    fn linear(
+        &self,
+        first: usize,
+        rows: usize,
+        weight: Weight,
+        bias: bool,
+        out: LinearOut,
+    ) -> Linear {
+        let (_, n, k) = self.shape;
+        let x = of(&self.x[first * k..]);
+        let bias = if bias { of(&self.bias) } else { 0 };
+        Linear { rows: rows as u32, n: n as u32, k: k as u32, x, weight, bias, out }
+    }
+
+    fn plain(&self) -> Weight {
+        Weight::Plain(of(&self.weight))
+    }
+
+    /// Results in f32, without bias.
+    fn results(&self, weight: Weight) -> Vec<f32> {
+        let (rows, n, _) = self.shape;
+        let mut out = Output::<f32>::new(rows * n);
+        let to = LinearOut::StoreF32(out.pointer());
+        run(&[linear(dtype::<T>(), &self.linear(0, rows, weight, false, to))]);
+        out.take()
+    }
+
+    fn context(&self) -> String {
+        format!("{:?} {:?}", self.shape, dtype::<T>())
+    }
+
+    fn scale(&self) -> (usize, f64) {
+        (self.shape.1, (self.shape.2 as f64).sqrt() / 2.0)
+    }
+}
+
+fn matches_reference<T: Element>() {
+    for (seed, shape) in SHAPES.into_iter().enumerate() {
+        let operands = operands::<T>(seed as u64, shape);
+        let expected = reference::linear(shape, &operands.x, &operands.weight, None);
+        let results = operands.results(operands.plain());
+        assert_close(&results, &expected, operands.scale(), TOLERANCE, &operands.context());
+    }
+}
+
+#[test]
+fn plain_linears_match_the_reference() {
+    for order in [0, 1, 4] {
+        set_order(order);
+        matches_reference::<Half>();
+    }
+    set_order(0);
+    matches_reference::<f32>();
+}
+
+/// Every epilogue, of the linear's own kernels and of sums made elsewhere.
+fn epilogues<T: Element>(shape: (usize, usize, usize)) {
+    let (rows, n, _) = shape;
+    let operands = operands::<T>(7, shape);
+    let mut random = Random::new(8);
+    let gate = random.vector::<T>(rows * n);
+    let residual = random.vector::<f32>(rows * n);
+    let sums = operands.results(operands.plain());
+    let expected = reference::linear(shape, &operands.x, &operands.weight, Some(&operands.bias));
+    type Form = fn(DevicePointer, DevicePointer) -> LinearOut;
+    type Meaning = fn(f64, f64) -> f64;
+    let forms: [(&str, Form, Meaning); 4] = [
+        ("store", |out, _| LinearOut::Store(out), |sum, _| sum),
+        ("relu", |out, _| LinearOut::Relu(out), |sum, _| sum.max(0.0)),
+        ("gelu", |out, _| LinearOut::Gelu(out), |sum, _| reference::gelu(sum)),
+        (
+            "silu",
+            |out, gate| LinearOut::SiluMul { gate, out },
+            |sum, gate| reference::silu(gate) * sum,
+        ),
+    ];
+    let dtype = dtype::<T>();
+    for (name, form, reference) in forms {
+        let values: Vec<f64> = expected
+            .iter()
+            .zip(&gate)
+            .map(|(sum, gate)| reference(*sum, f64::from(gate.to_f32())))
+            .collect();
+        let mut own = Output::<T>::new(rows * n);
+        let to = form(own.pointer(), of(&gate));
+        run(&[linear(dtype, &operands.linear(0, rows, operands.plain(), true, to))]);
+        let own = own.take();
+        let context = format!("{name} {}", operands.context());
+        assert_close(&own, &values, operands.scale(), TOLERANCE, &context);
+        let mut apart = Output::<T>::new(rows * n);
+        let to = form(apart.pointer(), of(&gate));
+        run(&[epilogue(dtype, (rows as u32, n as u32), of(&sums), of(&operands.bias), to)]);
+        assert_eq!(bits(&apart.take()), bits(&own), "{context}");
+    }
+    let mut added = Output::holding(&residual);
+    let to = LinearOut::AddTo(added.pointer());
+    run(&[linear(dtype, &operands.linear(0, rows, operands.plain(), true, to))]);
+    let values: Vec<f64> =
+        expected.iter().zip(&residual).map(|(sum, old)| sum + f64::from(*old)).collect();
+    let context = format!("residual {}", operands.context());
+    assert_close(&added.take(), &values, operands.scale(), TOLERANCE, &context);
+}
+
+#[test]
+fn every_epilogue_matches_the_reference() {
+    for shape in [(3, 20, 40), (40, 130, 72)] {
+        epilogues::<Half>(shape);
+        epilogues::<f32>(shape);
+    }
+}
+
+/// A row alone gives the bits that it has in batches of every kernel's size.
+fn rows_are_independent<T: Element>(weight_of: fn(&Operands<T>) -> (Weight, Vec<u8>)) {
+    let (most, n, k) = (130, 24, 1064);
+    let operands = operands::<T>(11, (most, n, k));
+    let (weight, _records) = weight_of(&operands);
+    let batch = |first: usize, rows: usize| {
+        let mut out = Output::<f32>::new(rows * n);
+        let to = LinearOut::StoreF32(out.pointer());
+        run(&[linear(dtype::<T>(), &operands.linear(first, rows, weight, true, to))]);
+        bits(&out.take())
+    };
+    let singles: Vec<Vec<u32>> = (0..most).map(|row| batch(row, 1)).collect();
+    for (first, rows) in [(0, 130), (3, 65), (50, 64), (7, 33), (9, 32), (1, 17), (4, 9), (60, 8)] {
+        for (row, bits) in batch(first, rows).chunks(n).enumerate() {
+            assert_eq!(bits, singles[first + row], "row {row} of {rows}");
+        }
+    }
+}
+
+fn plain<T: Element>(operands: &Operands<T>) -> (Weight, Vec<u8>) {
+    (operands.plain(), Vec::new())
+}
+
+#[test]
+fn a_rows_bits_do_not_depend_on_the_batch() {
+    rows_are_independent::<Half>(plain);
+    rows_are_independent::<f32>(plain);
+    rows_are_independent::<Half>(|operands| grouped(operands, Grouped::W4));
+}
+
+/// The operands' weight in `form`.
+fn grouped<T: Element>(operands: &Operands<T>, form: Grouped) -> (Weight, Vec<u8>) {
+    let (_, n, k) = operands.shape;
+    let narrow = Grouped { bits: Bits::Four, group: form.group };
+    let mut records = vec![0; narrow.size_bytes(n, k)];
+    quantise(Variant::Scalar, narrow, &operands.weight, k, &mut records);
+    if form.bits == Bits::Eight {
+        let mut wide = vec![0; form.size_bytes(n, k)];
+        kernels::grouped::widen(Variant::Scalar, narrow, &records, &mut wide);
+        records = wide;
+    }
+    (Weight::Grouped(form, of(&records)), records)
+}
+
+fn grouped_linears<T: Element>() {
+    let forms = [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8, Grouped::W4.widened()];
+    for (seed, shape) in SHAPES.into_iter().enumerate() {
+        let form = forms[seed % forms.len()];
+        let (_, n, k) = shape;
+        let mut operands = operands::<T>(seed as u64, shape);
+        let (weight, records) = grouped(&operands, form);
+        let straight = operands.results(weight);
+        let mut wide = Output::<T>::new(n * k);
+        let matrix = (n as u32, k as u32);
+        run(&[decompress(dtype::<T>(), form, matrix, of(&records), wide.pointer())]);
+        operands.weight = wide.take();
+        let context = format!("{form:?} {}", operands.context());
+        let mut row_values = vec![0.0; k];
+        for (row, values) in operands.weight.chunks(k).enumerate() {
+            decode_row(form, &records, k, row, &mut row_values);
+            let expected: Vec<T> = row_values.iter().map(|value| T::from_f32(*value)).collect();
+            assert_eq!(bits(values), bits(&expected), "{context}: weights of column {row}");
+        }
+        let through = operands.results(operands.plain());
+        assert_eq!(bits(&straight), bits(&through), "{context}: straight and decompressed");
+        let expected = reference::linear(shape, &operands.x, &operands.weight, None);
+        assert_close(&straight, &expected, operands.scale(), TOLERANCE, &context);
+    }
+}
+
+#[test]
+fn grouped_linears_match_the_reference_and_those_over_decompressed_weights() {
+    grouped_linears::<Half>();
+    grouped_linears::<f32>();
+}

@@ -1,0 +1,162 @@
+//! Operations on rows against the scalar reference, over awkward shapes, outputs poisoned with NaN.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+mod device;
+
+use common::{Random, assert_close, bits};
+use cuda_kernels::{argmax, embed, embed_grouped, layer_norm, rms_norm, rope};
+use cuda_shim::set_order;
+use device::{Half, Output, dtype, of, of_mut, run};
+use kernels::grouped::{decode_row, quantise};
+use kernels::{Element, Variant, reference};
+use model::compressed::Grouped;
+
+/// Rounding of sums of this length in f32.
+const TOLERANCE: f64 = 2e-6;
+
+fn embeds<T: Element>() {
+    let mut random = Random::new(1);
+    for (rows, hidden) in [(1, 1), (3, 33), (5, 64), (2, 700)] {
+        let (vocab, places) = (11, 9);
+        let table = random.vector::<T>(vocab * hidden);
+        let learned = random.vector::<T>(places * hidden);
+        let tokens: Vec<u32> = (0..rows).map(|_| random.below(vocab) as u32).collect();
+        let positions: Vec<u32> = (0..rows).map(|_| random.below(places - 2) as u32).collect();
+        for with_positions in [false, true] {
+            let mut out = Output::<f32>::new(rows * hidden);
+            let extra = with_positions.then(|| (of(&positions), of(&learned), 2));
+            let shape = (rows as u32, hidden as u32);
+            run(&[embed(dtype::<T>(), shape, of(&tokens), of(&table), extra, out.pointer())]);
+            for (at, out) in out.take().into_iter().enumerate() {
+                let (row, i) = (at / hidden, at % hidden);
+                let mut expected = table[tokens[row] as usize * hidden + i].to_f32();
+                if with_positions {
+                    expected += learned[(positions[row] as usize + 2) * hidden + i].to_f32();
+                }
+                assert_eq!(out.to_bits(), expected.to_bits(), "row {row} element {i}");
+            }
+        }
+    }
+}
+
+#[test]
+fn embedding_gathers_rows() {
+    embeds::<Half>();
+    embeds::<f32>();
+}
+
+#[test]
+fn embedding_decodes_rows_of_a_grouped_table() {
+    let mut random = Random::new(2);
+    for (form, hidden) in [(Grouped::W4, 64), (Grouped::W4, 100), (Grouped::GGUF_Q4, 33)] {
+        let table = random.vector::<f32>(40 * hidden);
+        let mut records = vec![0; form.size_bytes(40, hidden)];
+        quantise(Variant::Scalar, form, &table, hidden, &mut records);
+        let tokens = [39u32, 0, 17];
+        let mut out = Output::<f32>::new(3 * hidden);
+        let shape = (3, hidden as u32);
+        run(&[embed_grouped(shape, form, of(&tokens), of(&records), out.pointer())]);
+        let mut expected = vec![0.0; 3 * hidden];
+        for (out, token) in expected.chunks_mut(hidden).zip(tokens) {
+            decode_row(form, &records, hidden, token as usize, out);
+        }
+        assert_eq!(bits(&out.take()), bits(&expected), "{form:?} hidden {hidden}");
+    }
+}
+
+fn norms<T: Element>(with_bias: bool) {
+    let mut random = Random::new(3);
+    for (rows, hidden, indexed) in [(1, 1, false), (3, 7, true), (2, 64, false), (4, 1000, true)] {
+        let x = random.vector::<f32>((rows + 3) * hidden);
+        let (gain, bias) = (random.vector::<f32>(hidden), random.vector::<f32>(hidden));
+        let index: Vec<u32> = (0..rows).map(|_| random.below(rows + 3) as u32).collect();
+        let chosen = if indexed { of(&index) } else { 0 };
+        let mut out = Output::<T>::new(rows * hidden);
+        let (shape, eps, to) = ((rows as u32, hidden as u32), 1e-5, out.pointer());
+        run(&[if with_bias {
+            layer_norm(dtype::<T>(), shape, of(&x), of(&gain), of(&bias), eps, chosen, to)
+        } else {
+            rms_norm(dtype::<T>(), shape, of(&x), of(&gain), eps, chosen, to)
+        }]);
+        let mut expected = Vec::new();
+        for (row, picked) in index.iter().enumerate() {
+            let from = if indexed { *picked as usize } else { row };
+            let x = &x[from * hidden..][..hidden];
+            expected.extend(if with_bias {
+                reference::layer_norm(x, &gain, &bias, f64::from(eps))
+            } else {
+                reference::rms_norm(x, &gain, f64::from(eps))
+            });
+        }
+        let context = format!("rows {rows} hidden {hidden} bias {with_bias}");
+        assert_close(&out.take(), &expected, (hidden, 1.0), TOLERANCE, &context);
+    }
+}
+
+#[test]
+fn norms_match_the_reference() {
+    for order in [0, 1, 5] {
+        set_order(order);
+        norms::<Half>(false);
+        norms::<f32>(false);
+        norms::<Half>(true);
+        norms::<f32>(true);
+    }
+}
+
+fn ropes<T: Element>() {
+    let mut random = Random::new(4);
+    for (rows, heads, head_dim) in [(1, 1, 2), (3, 5, 6), (2, 9, 64), (2, 3, 128), (1, 2, 512)] {
+        let x = random.vector::<T>(rows * heads * head_dim);
+        let frequencies: Vec<f32> = (0..head_dim / 2)
+            .map(|i| 10_000f32.powf(-((2 * i) as f32) / head_dim as f32))
+            .collect();
+        let positions: Vec<u32> = (0..rows).map(|_| random.below(5000) as u32).collect();
+        let mut out = Output::holding(&x);
+        let shape = (rows as u32, heads as u32, head_dim as u32);
+        run(&[rope(dtype::<T>(), shape, of(&positions), of(&frequencies), out.pointer())]);
+        let mut expected = Vec::new();
+        for (row, x) in x.chunks(heads * head_dim).enumerate() {
+            for head in x.chunks(head_dim) {
+                let head: Vec<f64> = head.iter().map(|value| f64::from(value.to_f32())).collect();
+                expected.extend(reference::rope(&head, positions[row], &frequencies));
+            }
+        }
+        let context = format!("rows {rows} heads {heads} head_dim {head_dim}");
+        assert_close(&out.take(), &expected, (head_dim, 1.0), TOLERANCE, &context);
+    }
+}
+
+#[test]
+fn rope_matches_the_reference() {
+    ropes::<Half>();
+    ropes::<f32>();
+}
+
+#[test]
+fn argmax_is_that_of_the_cpu() {
+    let mut random = Random::new(5);
+    let nan = f32::NAN;
+    let mut rows = vec![
+        vec![nan; 300],
+        vec![f32::NEG_INFINITY; 300],
+        [vec![nan; 7], vec![f32::NEG_INFINITY; 293]].concat(),
+        [vec![nan; 299], vec![-5.0]].concat(),
+        [vec![1.0; 300]].concat(),
+    ];
+    for _ in 0..20 {
+        // Few different values, so that there are ties.
+        let mut row: Vec<f32> = (0..300).map(|_| random.below(40) as f32 - 20.0).collect();
+        row[random.below(300)] = nan;
+        rows.push(row);
+    }
+    let logits = rows.concat();
+    let mut tokens = vec![u32::MAX; rows.len()];
+    for order in 0..6 {
+        set_order(order);
+        run(&[argmax((rows.len() as u32, 300), of(&logits), of_mut(&mut tokens))]);
+        let expected: Vec<u32> = rows.iter().map(|row| kernels::argmax(row)).collect();
+        assert_eq!(tokens, expected, "order {order}");
+    }
+}
