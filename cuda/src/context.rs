@@ -119,16 +119,25 @@ pub struct Context {
 }
 
 impl Context {
+    /// Whether the kernels run on a device.
+    ///
+    /// # Errors
+    /// [`CudaError::OldDevice`].
+    pub fn supports(info: &DeviceInfo) -> Result<(), CudaError> {
+        if info.capability >= CAPABILITY_MIN {
+            return Ok(());
+        }
+        let ((major, minor), name) = (info.capability, info.name.clone());
+        Err(CudaError::OldDevice { index: info.index, name, major, minor })
+    }
+
     /// Opens device `index` and makes its context current on the calling thread.
     ///
     /// # Errors
     /// A wrong number, a device that is too old, or the driver's refusal.
     pub fn open(driver: &Driver, index: u32) -> Result<Context, CudaError> {
         let info = driver.device(index)?;
-        if info.capability < CAPABILITY_MIN {
-            let (major, minor) = info.capability;
-            return Err(CudaError::OldDevice { index, name: info.name, major, minor });
-        }
+        Context::supports(&info)?;
         let (table, device) = (driver.table, driver.handle(index)?);
         let mut context = std::ptr::null_mut();
         // SAFETY: needed to make a context; the driver writes one pointer.

@@ -12,6 +12,7 @@ use crate::linear::amx;
 use crate::linear::form::{Plain, Records};
 use crate::linear::{Finish, Pack, Sums};
 use crate::norm::NormRow;
+use crate::rope::RopeRow;
 use crate::variant::{Variant, dispatch, dispatch_pairs};
 
 /// Each task for one element type; part of what seals [`crate::Element`].
@@ -31,6 +32,9 @@ pub trait Compiled: Sized {
     /// # Safety
     /// As [`Compiled::pack`].
     unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>);
+    /// # Safety
+    /// As [`Compiled::pack`].
+    unsafe fn rope_row(variant: Variant, task: RopeRow<'_, Self>);
     /// # Safety
     /// As [`Compiled::pack`].
     unsafe fn attention_block(variant: Variant, task: BlockTask<'_, Self>);
@@ -101,6 +105,12 @@ macro_rules! compile_for {
 
             #[inline(never)]
             unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>) {
+                // SAFETY: the caller's promise is the callee's.
+                unsafe { dispatch(variant, task) }
+            }
+
+            #[inline(never)]
+            unsafe fn rope_row(variant: Variant, task: RopeRow<'_, Self>) {
                 // SAFETY: the caller's promise is the callee's.
                 unsafe { dispatch(variant, task) }
             }

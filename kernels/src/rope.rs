@@ -1,7 +1,10 @@
 //! Rotary position embedding, rotate-half form, in place.
 
 use crate::element::Element;
+use crate::linear::{load_up_to, store_up_to};
 use crate::scratch::{ScratchLimits, Shared};
+use crate::simd::Simd;
+use crate::variant::SimdTask;
 use crate::{Kernels, round_up};
 
 /// Rows of one task.
@@ -36,7 +39,7 @@ impl Kernels {
         let row_elements = heads * head_dim;
         let bytes = 4 * rows * row_elements * size_of::<T>();
         let x = Shared(x.as_mut_ptr());
-        let per_thread = &self.per_thread;
+        let (variant, per_thread) = (self.variant, &self.per_thread);
         self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, thread| {
             // SAFETY: this thread's scratch holds `head_dim` floats and more.
             let table = unsafe { std::slice::from_raw_parts_mut(per_thread.of(thread), head_dim) };
@@ -48,27 +51,48 @@ impl Kernels {
                     let angle = position * frequency;
                     (sines[index], cosines[index]) = angle.sin_cos();
                 }
-                // SAFETY: the row lies within x, and no other task touches it.
-                let x = unsafe {
-                    std::slice::from_raw_parts_mut(
-                        x.pointer().add(row * row_elements),
-                        row_elements,
-                    )
-                };
-                for head in x.chunks_exact_mut(head_dim) {
-                    rotate(head, cosines, sines);
+                // SAFETY: the variant was checked when the kernels were built; the row lies within x,
+                // and no other task touches it.
+                unsafe {
+                    let x = x.pointer().add(row * row_elements);
+                    T::rope_row(variant, RopeRow { x, heads, cosines, sines });
                 }
             }
         });
     }
 }
 
-/// One head. Plain code: it touches each element once and the compiler vectorises it.
-fn rotate<T: Element>(head: &mut [T], cosines: &[f32], sines: &[f32]) {
-    let (low, high) = head.split_at_mut(cosines.len());
-    for ((low, high), (cos, sin)) in low.iter_mut().zip(high).zip(cosines.iter().zip(sines)) {
-        let (a, b) = (low.to_f32(), high.to_f32());
-        *low = T::from_f32(a * cos - b * sin);
-        *high = T::from_f32(b * cos + a * sin);
+/// All heads of one row.
+#[derive(Debug)]
+pub struct RopeRow<'a, T> {
+    /// `[heads, 2 * half]`.
+    x: *mut T,
+    heads: usize,
+    /// `[half]`.
+    cosines: &'a [f32],
+    /// `[half]`.
+    sines: &'a [f32],
+}
+
+impl<T: Element> SimdTask for RopeRow<'_, T> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let RopeRow { x, heads, cosines, sines } = self;
+        let half = cosines.len();
+        for head in 0..heads {
+            for at in (0..half).step_by(S::LANES) {
+                let width = S::LANES.min(half - at);
+                // SAFETY: `width` elements remain in both halves of the head and in the table.
+                unsafe {
+                    let low = x.add(2 * half * head + at);
+                    let high = low.add(half);
+                    let (a, b) = (load_up_to(s, low, width), load_up_to(s, high, width));
+                    let cos = load_up_to(s, cosines.as_ptr().add(at), width);
+                    let sin = load_up_to(s, sines.as_ptr().add(at), width);
+                    store_up_to(s, low, s.sub(s.mul(a, cos), s.mul(b, sin)), width);
+                    store_up_to(s, high, s.add(s.mul(b, cos), s.mul(a, sin)), width);
+                }
+            }
+        }
     }
 }

@@ -6,7 +6,9 @@ mod guarded;
 use common::{Random, bits, kernels, poison, variants};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
-use kernels::{AttentionShape, Element, Kernels, Unit, scores_len};
+use kernels::grouped::quantise_kv;
+use kernels::{AttentionShape, Cache, Element, Kernels, Unit, Variant, scores_len};
+use model::compressed::kv4_position_bytes;
 
 /// Sequences of `(fresh rows, cached positions)`, every KV head a unit, without gaps anywhere.
 struct Batch {
@@ -144,5 +146,67 @@ fn append_stays_within_its_operands() {
         let kernels = kernels(variant, 1);
         check_append::<bf16>(&kernels);
         check_append::<f32>(&kernels);
+    }
+}
+
+/// A 4-bit cache of seeded positions, without a byte behind the last record.
+fn records(random: &mut Random, elements: usize, head_dim: usize) -> Vec<u8> {
+    let record = kv4_position_bytes(head_dim).expect("an even head");
+    let mut records = vec![0; elements / head_dim * record];
+    quantise_kv(Variant::Scalar, &random.vector::<f32>(elements), head_dim, &mut records);
+    records
+}
+
+fn check_four_reads<T: Element>(kernels: &Kernels) {
+    let shapes = [(1, 1, 2), (6, 2, 64), (4, 2, 80), (7, 1, 128), (5, 5, 18)];
+    for (index, (dims, sequences)) in
+        shapes.iter().flat_map(|dims| SEQUENCES.iter().map(move |s| (*dims, *s))).enumerate()
+    {
+        let Batch { shape, units, rows, cache, scores } = batch(dims, sequences, false);
+        let case = |name: &str| {
+            set_case(format!("4-bit {name} {:?} {dims:?} {sequences:?}", kernels.variant()));
+        };
+        let mut random = Random::new(index as u64);
+        let (heads, kv) = (rows * dims.0 * dims.2, rows * dims.1 * dims.2);
+        let [q, k_fresh, v_fresh] = [heads, kv, kv].map(|len| random.vector::<T>(len));
+        let [k, v] = [cache, cache].map(|len| records(&mut random, len, dims.2));
+        let mut expected_scores = poison::<f32>(scores);
+        let mut expected_probabilities = poison::<f32>(scores);
+        let mut expected = poison::<T>(heads);
+        kernels.scores(&shape, &units, &q, &k_fresh, Cache::Four(&k), &mut expected_scores);
+        kernels.softmax(&shape, &units, &expected_scores, &mut expected_probabilities);
+        let (four_k, four_v) = (Cache::Four(&k), Cache::Four(&v));
+        kernels.attention(&shape, &units, &q, &k_fresh, &v_fresh, four_k, four_v, &mut expected);
+        for side in SIDES {
+            let (k, v) = (Guarded::new("k_cache", side, &k), Guarded::new("v_cache", side, &v));
+            let (k, v) = (Cache::Four(k.slice()), Cache::Four(v.slice()));
+            let q = Guarded::new("q", side, &q);
+            let k_fresh = Guarded::new("k_fresh", side, &k_fresh);
+            let v_fresh = Guarded::new("v_fresh", side, &v_fresh);
+            let weights = Guarded::new("probabilities", side, &expected_probabilities);
+            let mut made = Guarded::new("scores", side, &poison::<f32>(scores));
+            let mut values = Guarded::new("values", side, &poison::<T>(heads));
+            let mut fused = Guarded::new("out", side, &poison::<T>(heads));
+            let (q, k_fresh, v_fresh) = (q.slice(), k_fresh.slice(), v_fresh.slice());
+            case("scores");
+            kernels.scores(&shape, &units, q, k_fresh, k, made.slice_mut());
+            case("weighted values");
+            let out = values.slice_mut();
+            kernels.weighted_values(&shape, &units, weights.slice(), v_fresh, v, out);
+            case("attention");
+            kernels.attention(&shape, &units, q, k_fresh, v_fresh, k, v, fused.slice_mut());
+            assert_eq!(bits(made.slice()), bits(&expected_scores), "{dims:?} {sequences:?}");
+            assert_eq!(bits(values.slice()), bits(&expected), "{dims:?} {sequences:?}");
+            assert_eq!(bits(fused.slice()), bits(&expected), "{dims:?} {sequences:?}");
+        }
+    }
+}
+
+#[test]
+fn attention_over_4_bit_caches_stays_within_its_operands() {
+    for variant in variants("attention_over_4_bit_caches_stays_within_its_operands") {
+        let kernels = kernels(variant, 1);
+        check_four_reads::<bf16>(&kernels);
+        check_four_reads::<f32>(&kernels);
     }
 }

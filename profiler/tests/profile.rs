@@ -159,7 +159,8 @@ fn compressed_plans_of_a_llama_have_costs_too() {
     }
     let decompressed = |work: &Work| matches!(work, Work::Decompress { op: Op::Down, .. });
     assert!(profile.measurements.work.iter().any(|m| decompressed(&m.key.work)));
-    let over_four_bits = |work: &Work| matches!(work, Work::Compute { kv: Some(KvFormat::Four), .. });
+    let over_four_bits =
+        |work: &Work| matches!(work, Work::Compute { kv: Some(KvFormat::Four), .. });
     assert!(profile.measurements.work.iter().any(|m| over_four_bits(&m.key.work)));
 }
 

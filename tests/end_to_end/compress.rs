@@ -1,5 +1,5 @@
-//! 4-bit weights through real processes: the device decompresses, the CPU does not, and the answers are
-//! the same to the last token.
+//! 4-bit weights and KV caches through real processes: the device decompresses weights, the CPU does
+//! not, both read caches as they are, and the answers are the same to the last token.
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
@@ -29,8 +29,8 @@ fn placements_agree_and_compression_is_real() {
 #[test]
 fn the_report_tells_the_forms_and_what_they_weigh() {
     let place = Place::new();
-    let report = |compress: &str| -> serde_json::Value {
-        let path = place.path(&format!("{compress}.json"));
+    let report = |compress: &str, placement: &[&str]| -> serde_json::Value {
+        let path = place.path(&format!("{compress}{}.json", placement.concat()));
         let mut command = coordinator();
         command.args([
             "--model",
@@ -42,7 +42,7 @@ fn the_report_tells_the_forms_and_what_they_weigh() {
             "1x2",
         ]);
         command.args(["--prompt-len", "16", "--gen-len", "4", "--compress", compress, "--report"]);
-        command.arg(&path).args(["--device", "emulated", "--policy", "gpu-only"]);
+        command.arg(&path).args(["--device", "emulated"]).args(placement);
         let child = command
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::piped())
@@ -53,11 +53,15 @@ fn the_report_tells_the_forms_and_what_they_weigh() {
         let text = std::fs::read_to_string(path).expect("a report");
         serde_json::from_str(&text).expect("JSON")
     };
-    let (plain, both) = (report("none"), report("w4"));
+    let gpu = ["--policy", "gpu-only"];
+    let (plain, both) = (report("none", &gpu), report("w4kv4", &gpu));
     let bytes = |report: &serde_json::Value, form: &str| {
         report["weight_bytes_by_form"][form].as_f64().unwrap_or(0.0)
     };
-    assert_eq!((plain["kv_form"].as_str(), both["kv_form"].as_str()), (Some("bf16"), Some("bf16")));
+    assert_eq!(
+        (plain["kv_form"].as_str(), both["kv_form"].as_str()),
+        (Some("bf16"), Some("4-bit"))
+    );
     assert_eq!(bytes(&plain, "4-bit in groups of 64"), 0.0);
     // Two layers of 12 * 768^2 weights at 4.5 bits, and their biases.
     let weights = 2.0 * 12.0 * 768.0 * 768.0;
@@ -69,15 +73,34 @@ fn the_report_tells_the_forms_and_what_they_weigh() {
         streamed(&plain, "streamed_weight_bytes") / streamed(&both, "streamed_weight_bytes");
     println!("streamed weights {weights:.2} times smaller");
     assert!((1.2..3.6).contains(&weights), "{weights}");
+    let split = ["--split", "scores:out"];
+    let [plain, four] = ["none", "kv4"].map(|compress| report(compress, &split));
+    let kv = streamed(&plain, "streamed_kv_bytes") / streamed(&four, "streamed_kv_bytes");
+    // 64 elements of 2 bytes to 64 nibbles, a scale and a minimum, to the last byte.
+    assert_eq!(kv, 128.0 / 36.0);
 }
 
 #[test]
-fn a_4_bit_kv_cache_is_refused_before_anything_starts() {
-    for compress in ["kv4", "w4kv4"] {
-        let mut command = coordinator();
-        command.args(["--model", "opt-125m", "--dummy-weights", "--compress", compress]);
-        let done = finish(command.stderr(std::process::Stdio::piped()).spawn().expect("starts"));
-        assert_eq!(done.status.code(), Some(2));
-        assert!(text(&done.stderr).contains("--compress w4"), "{}", text(&done.stderr));
+fn a_4_bit_kv_cache_answers_the_same_from_every_placement() {
+    let emulated = ["--device", "emulated"];
+    for (model, compress) in [("llama", "kv4"), ("opt", "w4kv4")] {
+        let place = Place::new();
+        let input = place.requests("in.jsonl", &prompts(), 16);
+        let run = |compress: &str, extra: &[&str]| {
+            place.answers(&fixture(model), &input, &[&["--compress", compress], extra].concat())
+        };
+        let without = compress.trim_end_matches("kv4").to_owned();
+        let without = if without.is_empty() { "none".to_owned() } else { without };
+        let cpu = run(compress, &["--batches", "1x6"]);
+        assert_ne!(cpu, run(&without, &["--batches", "1x6"]), "{model}: 4 bits changed nothing");
+        let gpu = ["--policy", "gpu-only", "--batches", "2x3"];
+        assert_eq!(run(compress, &[&emulated[..], &gpu].concat()), cpu, "{model} gpu-only");
+        for split in [
+            &["--split", "k:out", "--batches", "2x2"][..],
+            &["--split", "scores:out", "--no-fuse", "--batches", "1x3"],
+            &["--split", "scores.1:out", "--split-chunks", "scores=2", "--batches", "2x2"],
+        ] {
+            assert_eq!(run(compress, &[&emulated[..], split].concat()), cpu, "{model} {split:?}");
+        }
     }
 }

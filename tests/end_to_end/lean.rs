@@ -27,7 +27,12 @@ fn workers_allocate_nothing_from_ready_to_drain() {
     let (input, output) = (input.to_string_lossy().into_owned(), place.path("out.jsonl"));
     let model = fixture("llama").to_string_lossy().into_owned();
     let output = output.to_string_lossy();
-    for split in [&["--policy", "cpu-only"][..], &["--device", "emulated", "--split", "k:up"][..]] {
+    for split in [
+        &["--policy", "cpu-only"][..],
+        &["--device", "emulated", "--split", "k:up"],
+        &["--compress", "kv4"],
+        &["--compress", "w4kv4", "--device", "emulated", "--split", "k:up"],
+    ] {
         let files = ["--model", &model, "--input", &input, "--output", &output, "--force"];
         run(&place, &[&files[..], &["--batches", "2x2"], split].concat());
         let report = json(&place.path("report.json"));

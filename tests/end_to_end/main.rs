@@ -4,6 +4,7 @@
 mod bad_input;
 mod command;
 mod compress;
+mod cuda;
 mod death;
 mod doctor;
 mod golden;

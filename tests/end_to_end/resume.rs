@@ -26,16 +26,25 @@ fn requests(place: &Place) {
 
 #[test]
 fn a_torn_output_is_completed_to_the_same_bytes() {
+    completed(&[]);
+}
+
+#[test]
+fn a_torn_output_of_a_4_bit_kv_cache_is_completed_to_the_same_bytes() {
+    completed(&["--compress", "kv4"]);
+}
+
+fn completed(form: &[&str]) {
     let place = Place::new();
     requests(&place);
-    assert!(run(&place, "whole.jsonl", &[]).status.success());
+    assert!(run(&place, "whole.jsonl", form).status.success());
     let whole = std::fs::read(place.path("whole.jsonl")).expect("output");
     // In the middle of a line, at a line's end, and with nothing written.
     let ends: Vec<usize> =
         whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(i, _)| i + 1).collect();
     for cut in [0, ends[1] - 7, ends[1], ends[3], ends[4] + 1] {
         std::fs::write(place.path("torn.jsonl"), &whole[..cut]).expect("writable");
-        let done = run(&place, "torn.jsonl", &["--resume"]);
+        let done = run(&place, "torn.jsonl", &[form, &["--resume"]].concat());
         assert!(done.status.success(), "cut at {cut}: {}", text(&done.stderr));
         let resumed = std::fs::read(place.path("torn.jsonl")).expect("output");
         assert_eq!(text(&resumed), text(&whole), "cut at {cut}");
@@ -51,7 +60,8 @@ fn an_output_is_never_overwritten_or_mixed_by_accident() {
     let refused = run(&place, "out.jsonl", &[]);
     assert!(!refused.status.success());
     assert!(text(&refused.stderr).contains("--resume"), "{}", text(&refused.stderr));
-    for other in [["--seed", "7"], ["--dtype", "f32"], ["--compress", "w4"]] {
+    for other in [["--seed", "7"], ["--dtype", "f32"], ["--compress", "w4"], ["--compress", "kv4"]]
+    {
         let mixed = run(&place, "out.jsonl", &[&["--resume"], &other[..]].concat());
         assert!(!mixed.status.success(), "{other:?}");
     }

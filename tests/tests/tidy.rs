@@ -29,7 +29,10 @@ const EDGES: &[(&str, &[&str])] = &[
     ("profiler", &["kernels", "model", "program", "shm", "workers"]),
     (
         "coordinator",
-        &["cuda", "machine", "model", "planner", "profiler", "program", "shm", "workers"],
+        &[
+            "cuda", "kernels", "machine", "model", "planner", "profiler", "program", "shm",
+            "workers",
+        ],
     ),
 ];
 

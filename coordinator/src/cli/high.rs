@@ -114,6 +114,8 @@ pub enum Telling {
 pub enum UsageError {
     #[error("--model is missing; write for example --model ./SmolLM2, or see --help.")]
     NoModel,
+    #[error("plan needs --model MODEL, or --tables FILE with the times of a layer.")]
+    NothingToPlan,
     #[error(
         "--device cuda:{device}: this version does not profile a CUDA device; leave --device out to \
          profile the CPU."
@@ -193,7 +195,7 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
             chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
         })),
         (None, None, Some(_)) => Source::Here(Box::new(run(here(low))?)),
-        _ => return Err(UsageError::NoModel),
+        _ => return Err(UsageError::NothingToPlan),
     };
     Ok(PlanRequest { source, json, chart })
 }

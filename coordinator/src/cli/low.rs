@@ -181,7 +181,7 @@ pub struct LowPlan {
     #[arg(long, value_name = "MACHINE", requires = "model")]
     pub machine: Option<String>,
     /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
-    #[arg(long, value_name = "MODEL", required_unless_present = "tables")]
+    #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// Only the first LAYERS layers
     #[arg(long, value_name = "LAYERS", conflicts_with = "tables", value_parser = clap::value_parser!(u32).range(1..))]

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::ahead::Ahead;
 use super::four_keys::unpacked_len;
 use super::four_values::four_values_len;
 use super::scores::{BLOCK_POSITIONS, Keys, Queries, blocked};
@@ -13,7 +14,7 @@ use crate::element::Element;
 use crate::linear::store_up_to;
 use crate::simd::Simd;
 
-/// How far ahead of the reading K and V are asked for.
+/// How far ahead of the reading fresh K and V, which lie row by row, are asked for.
 const PREFETCH_BYTES: usize = 8 << 10;
 
 /// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, as elements or as
@@ -38,6 +39,8 @@ pub(super) struct Segment<T> {
     /// Position `first`.
     pub base: *const T,
     pub stride: usize,
+    /// Cached positions, for which [`Ahead`] asks.
+    pub cached: bool,
 }
 
 impl<T> Clone for Segment<T> {
@@ -54,10 +57,10 @@ impl<T> Segment<T> {
         let first = self.first.clamp(positions.start, positions.end);
         let end = self.end.clamp(first, positions.end);
         let base = self.base.wrapping_add(first.wrapping_sub(self.first) * self.stride);
-        Segment { first, end, base, stride: self.stride }
+        Segment { first, end, base, ..self }
     }
 
-    /// Positions from one that is read to the one to ask for meanwhile.
+    /// Positions from a fresh one that is read to the one to ask for meanwhile.
     #[inline(always)]
     pub(super) fn distance(&self) -> usize {
         PREFETCH_BYTES / (self.stride * size_of::<T>()) + 1
@@ -70,6 +73,8 @@ pub(super) struct Block<'a, S> {
     pub shape: &'a AttentionShape,
     pub unit: Unit,
     pub rows: Range<usize>,
+    /// Query heads that share the KV head; dividing for it each time would show.
+    pub group: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
     /// Room for a transposed block of K.
@@ -79,13 +84,14 @@ pub(super) struct Block<'a, S> {
 impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) fn queries(&self) -> usize {
-        self.rows.len() * self.shape.group()
+        self.rows.len() * self.group
     }
 
     /// Positions that query `query` sees.
     #[inline(always)]
     pub(super) fn limit(&self, query: usize) -> usize {
-        self.unit.past as usize + self.rows.start + query / self.shape.group() + 1
+        let row = if self.rows.len() == 1 { 0 } else { query / self.group };
+        self.unit.past as usize + self.rows.start + row + 1
     }
 
     /// Positions that the last query sees.
@@ -98,7 +104,7 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     pub(super) fn head_offset(&self, query: usize) -> usize {
         let AttentionShape { heads, head_dim, .. } = *self.shape;
-        let group = self.shape.group();
+        let group = self.group;
         let row = self.unit.row0 as usize + self.rows.start + query / group;
         let head = self.unit.kv_head as usize * group + query % group;
         (row * heads + head) * head_dim
@@ -126,12 +132,14 @@ impl<S: Simd> Block<'_, S> {
                 cache.wrapping_add(cache_offset / head_dim * size)
             },
             stride: size,
+            cached: true,
         };
         let fresh = Segment {
             first: past,
             end: past + self.rows.end,
             base: fresh.wrapping_add(first_row * size),
             stride: kv_heads * size,
+            cached: false,
         };
         [cached.within(positions), fresh.within(positions)]
     }
@@ -165,7 +173,7 @@ impl<S: Simd> Block<'_, S> {
     }
 
     /// Writes the scores of the packed queries at `positions`, `stride` apart, to where position 0
-    /// of `out` says. `after` is the cache that will be read next, asked for ahead of time.
+    /// of `out` says.
     ///
     /// # Safety
     /// The unit lies within k; `out` has room for every query's visible positions.
@@ -173,37 +181,30 @@ impl<S: Simd> Block<'_, S> {
     pub(super) unsafe fn scores<T: Element>(
         &self,
         k: (*const T, *const T),
-        after: *const T,
         (out, stride): (*mut f32, usize),
         positions: Range<usize>,
+        ahead: &mut Ahead,
     ) {
-        let next = self.unit.cache_offset + positions.start * self.shape.head_dim;
-        let next = after.wrapping_add(next);
         // Few queries take a transposed vector of K straight from its register.
         let direct = self.queries() <= 4;
         let step = if direct { S::LANES } else { 2 * S::LANES };
         for segment in self.segments(k, self.shape.head_dim, &positions) {
             for first in (segment.first..segment.end).step_by(step) {
-                let distance = segment.distance().max(step);
-                let ahead = first + distance;
                 let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
                 let keys = Keys {
                     from,
                     stride: segment.stride,
                     width: step.min(segment.end - first),
                     head_dim: self.shape.head_dim,
-                    ahead: if ahead < segment.end {
-                        from.wrapping_add(distance * segment.stride)
-                    } else {
-                        next.wrapping_add((ahead - segment.end) * segment.stride)
-                    },
+                    fresh_ahead: (!segment.cached)
+                        .then(|| segment.distance().max(step) * segment.stride),
                 };
                 // SAFETY: the positions lie within the segment.
                 unsafe {
                     if direct {
-                        self.scores_direct(keys, first, (out, stride));
+                        self.scores_direct(keys, first, (out, stride), ahead);
                     } else {
-                        self.scores_blocked(keys, first, (out, stride));
+                        self.scores_blocked(keys, first, (out, stride), ahead);
                     }
                 }
             }
@@ -218,6 +219,7 @@ impl<S: Simd> Block<'_, S> {
         keys: Keys<T>,
         first: usize,
         (out, stride): (*mut f32, usize),
+        ahead: &mut Ahead,
     ) {
         let queries = self.packed_queries(0);
         if keys.width == 1 {
@@ -233,7 +235,7 @@ impl<S: Simd> Block<'_, S> {
         }
         macro_rules! tile {
             ($mr:literal) => {{
-                let sums = keys.direct::<S, $mr>(self.s, queries);
+                let sums = keys.direct::<S, $mr>(self.s, queries, ahead);
                 self.store_scores(&sums, (0, first), keys.width, (out, stride));
             }};
         }
@@ -256,10 +258,11 @@ impl<S: Simd> Block<'_, S> {
         keys: Keys<T>,
         first: usize,
         (out, stride): (*mut f32, usize),
+        ahead: &mut Ahead,
     ) {
         let odd = self.packed_queries(0).odd;
         // SAFETY: scratch has room for a block of whole slabs.
-        unsafe { keys.transpose_block(self.s, self.transposed, odd) };
+        unsafe { keys.transpose_block(self.s, self.transposed, odd, ahead) };
         let count = keys.half_elements::<S>();
         let queries = self.queries();
         let most = if S::LANES == 16 { 8 } else { 4 };

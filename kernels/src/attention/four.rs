@@ -2,15 +2,13 @@
 
 use std::ops::Range;
 
+use super::ahead::Ahead;
 use super::block::Block;
 use super::four_keys::{FourKeys, FourQueries, elements_of, four_scores};
 use super::four_values::{BLOCK, FourValues, sum_place};
 use super::{head_stride, record_bytes};
 use crate::element::Element;
 use crate::simd::Simd;
-
-/// How far ahead of the reading records are asked for.
-const PREFETCH_BYTES: usize = 4 << 10;
 
 /// The fresh and the cached records.
 type Records = (*const u8, *const u8);
@@ -43,15 +41,13 @@ impl<S: Simd> Block<'_, S> {
     pub(super) unsafe fn four_scores(
         &self,
         k: Records,
-        after: *const u8,
         (out, stride): (*mut f32, usize),
         positions: Range<usize>,
+        ahead: &mut Ahead,
     ) {
         let head_dim = self.shape.head_dim;
         let bytes = record_bytes(head_dim);
         let fast = self.s.has_fast_dots();
-        let next = self.unit.cache_offset / head_dim + positions.start;
-        let next = after.wrapping_add(next * bytes);
         for segment in self.segments(k, bytes, &positions) {
             for first in (segment.first..segment.end).step_by(S::LANES) {
                 let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
@@ -62,15 +58,13 @@ impl<S: Simd> Block<'_, S> {
                     width: S::LANES.min(segment.end - first),
                     head_dim,
                     behind: left.saturating_sub(S::LANES * segment.stride).min(64),
-                    ahead: if left > PREFETCH_BYTES {
-                        from.wrapping_add(PREFETCH_BYTES)
-                    } else {
-                        next.wrapping_add(PREFETCH_BYTES - left)
-                    },
                 };
                 // SAFETY: the positions lie within the segment; scratch has room for them.
                 unsafe {
                     keys.unpack(self.s, self.transposed);
+                    if segment.cached {
+                        ahead.read(self.s, keys.width * segment.stride);
+                    }
                     if fast {
                         self.four_tiles::<true>(first, keys.width, (out, stride));
                     } else {
@@ -129,6 +123,7 @@ impl<S: Simd> Block<'_, S> {
         (probabilities, stride): (*const f32, usize),
         positions: Range<usize>,
         sums: *mut f32,
+        ahead: &mut Ahead,
     ) {
         let head_dim = self.shape.head_dim;
         let head = head_stride(head_dim);
@@ -139,9 +134,16 @@ impl<S: Simd> Block<'_, S> {
             std::ptr::write_bytes(sums, 0, self.queries() * head);
             for first in positions.clone().step_by(BLOCK) {
                 let end = positions.end.min(first + BLOCK);
-                let mut values =
-                    FourValues { records: [std::ptr::null(); BLOCK], count: end - first, head_dim };
+                let mut values = FourValues {
+                    records: [std::ptr::null(); BLOCK],
+                    count: end - first,
+                    stride: None,
+                    head_dim,
+                };
                 for segment in &segments {
+                    if segment.first <= first && first + BLOCK <= segment.end {
+                        values.stride = Some(segment.stride);
+                    }
                     for position in segment.first.max(first)..segment.end.min(end) {
                         let from = (position - segment.first) * segment.stride;
                         values.records[position - first] = segment.base.add(from);
@@ -152,9 +154,9 @@ impl<S: Simd> Block<'_, S> {
                 }
                 let weights = (probabilities.wrapping_add(first), stride);
                 if fast {
-                    self.four_values_block::<true>(&values, first, weights, sums);
+                    self.four_values_block::<true>(&values, first, weights, sums, ahead);
                 } else {
-                    self.four_values_block::<false>(&values, first, weights, sums);
+                    self.four_values_block::<false>(&values, first, weights, sums, ahead);
                 }
             }
         }
@@ -171,6 +173,7 @@ impl<S: Simd> Block<'_, S> {
         first: usize,
         (probabilities, stride): (*const f32, usize),
         sums: *mut f32,
+        ahead: &mut Ahead,
     ) {
         let (s, queries) = (self.s, self.queries());
         let head = head_stride(self.shape.head_dim);
@@ -192,11 +195,12 @@ impl<S: Simd> Block<'_, S> {
                     values.load_weights(s, row, ranges, weights.add(place * each));
                 }
                 let sums = (sums.add(query * head), head);
+                let asks = (tile == 0).then_some(&mut *ahead);
                 match (S::LANES, end - query) {
-                    (_, 1) => values.add::<S, 1, FAST>(s, weights, sums, PREFETCH_BYTES),
-                    (_, 2) => values.add::<S, 2, FAST>(s, weights, sums, PREFETCH_BYTES),
-                    (16, 3) => values.add::<S, 3, FAST>(s, weights, sums, PREFETCH_BYTES),
-                    (16, _) => values.add::<S, 4, FAST>(s, weights, sums, PREFETCH_BYTES),
+                    (_, 1) => values.add::<S, 1, FAST>(s, weights, sums, asks),
+                    (_, 2) => values.add::<S, 2, FAST>(s, weights, sums, asks),
+                    (16, 3) => values.add::<S, 3, FAST>(s, weights, sums, asks),
+                    (16, _) => values.add::<S, 4, FAST>(s, weights, sums, asks),
                     _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
                 }
             }

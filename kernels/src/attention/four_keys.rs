@@ -115,8 +115,6 @@ pub(super) struct FourKeys {
     pub head_dim: usize,
     /// Readable bytes behind the last record.
     pub behind: usize,
-    /// What to ask for meanwhile; any address.
-    pub ahead: *const u8,
 }
 
 impl FourKeys {
@@ -129,20 +127,14 @@ impl FourKeys {
     pub(super) unsafe fn unpack<S: Simd>(&self, s: S, to: *mut f32) {
         let bytes = self.head_dim / 2;
         let width = self.width.min(S::LANES);
-        for line in 0..(width * self.record_bytes).div_ceil(64) {
-            s.prefetch(self.ahead.wrapping_add(64 * line));
-        }
         // The scales and minimums first, so that they have left the store buffer when they are read.
-        let groups = kv4_groups(self.head_dim);
-        let mut ranges = [[0u32; MAX_LANES]; MOST_GROUPS];
-        for row in 0..width {
-            for (group, dwords) in ranges.iter_mut().enumerate().take(groups) {
-                // SAFETY: the caller's promise; a record ends with as many dwords.
-                dwords[row] = unsafe {
-                    let at = row * self.record_bytes + bytes + 4 * group;
-                    self.records.add(at).cast::<u32>().read_unaligned()
-                };
-            }
+        let ranges = to.wrapping_add(dwords(self.head_dim) * 2 * S::LANES);
+        // SAFETY: the caller's promise; `ranges` has room for two vectors of every group.
+        unsafe {
+            load_ranges(s, (self.records, self.record_bytes, width), self.head_dim, |i, both| {
+                s.store(ranges.add(2 * i * S::LANES), s.half_f16(both, false));
+                s.store(ranges.add((2 * i + 1) * S::LANES), s.half_f16(both, true));
+            });
         }
         for first in (0..bytes).step_by(4 * S::LANES) {
             // SAFETY: the caller's promise; what cannot be read as whole vectors goes through a
@@ -171,15 +163,41 @@ impl FourKeys {
                 }
             });
         }
-        let to = to.wrapping_add(dwords(self.head_dim) * 2 * S::LANES);
-        for (group, dwords) in ranges.iter().enumerate().take(groups) {
-            // SAFETY: the caller's promise; the buffer has room for the widest vectors.
-            unsafe {
-                let both = s.load_dwords(dwords.as_ptr().cast());
-                s.store(to.add(2 * group * S::LANES), s.half_f16(both, false));
-                s.store(to.add((2 * group + 1) * S::LANES), s.half_f16(both, true));
-            }
+    }
+}
+
+/// Calls `each` with dword `i` of the scales and minimums of `width` records, at most a vector, that
+/// lie `stride` bytes apart; there are as many dwords as groups.
+///
+/// # Safety
+/// The records are readable.
+#[inline(always)]
+pub(super) unsafe fn load_ranges<S: Simd>(
+    s: S,
+    (records, stride, width): (*const u8, usize, usize),
+    head_dim: usize,
+    mut each: impl FnMut(usize, S::D),
+) {
+    let (bytes, groups) = (head_dim / 2, kv4_groups(head_dim));
+    let record_bytes = bytes + 4 * groups;
+    if width == S::LANES && groups == 2 && record_bytes >= 4 * S::LANES {
+        // The ends of the records transposed; shuffles that only other columns need fall away.
+        // SAFETY: whole vectors that end with their records.
+        let block = unsafe { s.transpose(records.add(record_bytes - 4 * S::LANES), stride) };
+        each(0, block.as_ref()[S::LANES - 2]);
+        each(1, block.as_ref()[S::LANES - 1]);
+        return;
+    }
+    for group in 0..groups {
+        let mut dwords = [0u32; MAX_LANES];
+        for (row, dword) in dwords.iter_mut().enumerate().take(width) {
+            // SAFETY: the caller's promise; a record ends with as many dwords.
+            *dword = unsafe {
+                records.add(row * stride + bytes + 4 * group).cast::<u32>().read_unaligned()
+            };
         }
+        // SAFETY: the buffer has room for the widest vectors.
+        each(group, unsafe { s.load_dwords(dwords.as_ptr().cast()) });
     }
 }
 

@@ -13,7 +13,8 @@
 
 use model::compressed::kv4_groups;
 
-use super::four_keys::GROUP_BYTES;
+use super::ahead::Ahead;
+use super::four_keys::{GROUP_BYTES, load_ranges};
 use crate::simd::Simd;
 
 /// Positions whose weights have one unit.
@@ -26,6 +27,8 @@ pub(super) struct FourValues {
     /// The record of each; behind the last one any readable record.
     pub records: [*const u8; BLOCK],
     pub count: usize,
+    /// Bytes from each to the next, if that is the same for a whole block.
+    pub stride: Option<usize>,
     pub head_dim: usize,
 }
 
@@ -57,6 +60,20 @@ impl FourValues {
     /// The records are readable; `to` has room.
     #[inline(always)]
     pub(super) unsafe fn load_ranges<S: Simd>(&self, s: S, to: *mut f32) {
+        if let Some(stride) = self.stride {
+            for at in (0..BLOCK).step_by(S::LANES) {
+                // SAFETY: the caller's promise: a whole block of records at this distance.
+                unsafe {
+                    let rows = (self.records[at], stride, S::LANES);
+                    load_ranges(s, rows, self.head_dim, |i, both| {
+                        let to = to.add(2 * i * BLOCK + at);
+                        s.store(to, s.half_f16(both, false));
+                        s.store(to.add(BLOCK), s.half_f16(both, true));
+                    });
+                }
+            }
+            return;
+        }
         for group in 0..kv4_groups(self.head_dim) {
             let mut dwords = [0u32; BLOCK];
             for (dword, record) in dwords.iter_mut().zip(&self.records).take(self.count) {
@@ -128,17 +145,18 @@ impl FourValues {
     ///
     /// # Safety
     /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart; `sums` of
-    /// them are `stride` apart; `FAST` only where the machine has fast dot products.
+    /// them are `stride` apart; `ahead` where this is the first tile to read them; `FAST` only where the machine has fast dot products.
     #[inline(always)]
     pub(super) unsafe fn add<S: Simd, const MR: usize, const FAST: bool>(
         &self,
         s: S,
         weights: *const f32,
         (sums, stride): (*mut f32, usize),
-        ahead: usize,
+        mut ahead: Option<&mut Ahead>,
     ) {
         let groups = kv4_groups(self.head_dim);
         let bytes = self.head_dim / 2;
+        let record_bytes = bytes + 4 * groups;
         for first in (0..bytes).step_by(4 * S::LANES) {
             // A vector of sixteen lanes has two groups, one of eight has one.
             let low = first / GROUP_BYTES;
@@ -150,9 +168,8 @@ impl FourValues {
                     // SAFETY: the caller's promise covers every offset used here.
                     unsafe {
                         let (a, b) = (self.records[2 * pair], self.records[2 * pair + 1]);
-                        if half == 0 {
-                            s.prefetch(a.wrapping_add(ahead + first));
-                            s.prefetch(b.wrapping_add(ahead + first));
+                        if let (0, 0, Some(ahead)) = (half, first, &mut ahead) {
+                            ahead.read(s, 2 * record_bytes);
                         }
                         let a = load_bytes(s, a.add(first), count);
                         let b = load_bytes(s, b.add(first), count);

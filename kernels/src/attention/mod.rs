@@ -12,6 +12,7 @@
 //! its K and V are cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the
 //! products are summed as integers (`four_keys.rs`, `four_values.rs`), in the same frame.
 
+mod ahead;
 mod block;
 mod four;
 mod four_keys;
@@ -155,9 +156,8 @@ impl Kernels {
         let rows = check_rows(shape, q);
         check_scores(shape, units, out.len());
         let k = self.source(shape, units, (rows, 0), k_fresh, k_cache.into());
-        // Where a block's K ends, the next one's begins for all the prefetching knows.
         let scores_out = out.as_mut_ptr();
-        let tensors = Tensors { q: q.as_ptr(), k, v: k, scores_out, ..Tensors::none() };
+        let tensors = Tensors { q: q.as_ptr(), k, scores_out, ..Tensors::none() };
         self.attention_steps(shape, units, SCORES, &tensors);
     }
 

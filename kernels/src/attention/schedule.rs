@@ -212,7 +212,9 @@ impl<T: Element> Call<'_, T> {
         let split = SplitScratch { at: Shared(std::ptr::null_mut()), chunks: 0 };
         let threads = kernels.attention_threads();
         kernels.run_attention(items.len(), positions * self.position_bytes(), &|task, thread| {
-            self.run(&items[dealt(task, items.len(), threads)], Part::Whole, split, thread);
+            let item = |task| &items[dealt(task, items.len(), threads)];
+            let next = (task + 1 < items.len()).then(|| (item(task + 1), Part::Whole));
+            self.run((item(task), Part::Whole), next, split, thread);
         });
     }
 
@@ -263,9 +265,10 @@ impl<T: Element> Call<'_, T> {
         };
         let phase = |part: fn(usize) -> Part| {
             kernels.run_attention(chunks.len(), usize::MAX, &|task, thread| {
-                let ItemChunk { item, chunk } = chunks[task];
-                let item = &items[item as usize];
-                self.run(item, part(chunk as usize), split(item), thread);
+                let of =
+                    |chunk: &ItemChunk| (&items[chunk.item as usize], part(chunk.chunk as usize));
+                let this = of(&chunks[task]);
+                self.run(this, chunks.get(task + 1).map(of), split(this.0), thread);
             });
         };
         if self.steps.scores || self.steps.softmax {
@@ -280,12 +283,18 @@ impl<T: Element> Call<'_, T> {
         if self.steps.values {
             kernels.run_attention(range.len(), usize::MAX, &|task, thread| {
                 let item = &items[range.start + task];
-                self.run(item, Part::Finish, split(item), thread);
+                self.run((item, Part::Finish), None, split(item), thread);
             });
         }
     }
 
-    fn run(&self, item: &Item, part: Part, split: SplitScratch, thread: usize) {
+    fn run(
+        &self,
+        (item, part): (&Item, Part),
+        next: Option<(&Item, Part)>,
+        split: SplitScratch,
+        thread: usize,
+    ) {
         let task = BlockTask {
             shape: self.shape,
             unit: self.units[item.unit as usize],
@@ -293,6 +302,7 @@ impl<T: Element> Call<'_, T> {
             steps: self.steps,
             tensors: self.tensors,
             part,
+            next: next.map(|(item, part)| (self.units[item.unit as usize], part)),
             scratch: self.per_thread.of(thread),
             split,
         };

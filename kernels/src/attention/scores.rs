@@ -13,6 +13,7 @@
     reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
 )]
 
+use super::ahead::Ahead;
 use crate::element::Element;
 use crate::simd::{MAX_LANES, Simd};
 
@@ -61,8 +62,9 @@ pub(super) struct Keys<T> {
     /// Positions, at least one.
     pub width: usize,
     pub head_dim: usize,
-    /// What to ask for meanwhile, as far apart; any address.
-    pub ahead: *const T,
+    /// Elements from a fresh position to the one to ask for meanwhile; cached ones leave it to
+    /// [`Ahead`].
+    pub fresh_ahead: Option<usize>,
 }
 
 impl<T: Element> Keys<T> {
@@ -72,13 +74,27 @@ impl<T: Element> Keys<T> {
     /// # Safety
     /// The positions are readable.
     #[inline(always)]
-    unsafe fn columns<S: Simd>(&self, s: S, first: usize, at: usize) -> S::Block {
+    unsafe fn columns<S: Simd>(
+        &self,
+        s: S,
+        first: usize,
+        at: usize,
+        ahead: &mut Ahead,
+    ) -> S::Block {
         let offset = first * self.stride + at;
         let from = self.from.wrapping_add(offset).cast::<u8>();
         let stride_bytes = self.stride * size_of::<T>();
         let (width, count) = (self.width.saturating_sub(first), self.head_dim - at);
-        for row in 0..S::LANES {
-            s.prefetch(self.ahead.wrapping_add(offset + row * self.stride).cast());
+        match self.fresh_ahead {
+            Some(distance) => {
+                let there = self.from.wrapping_add(offset + distance);
+                (0..S::LANES)
+                    .for_each(|row| s.prefetch(there.wrapping_add(row * self.stride).cast()));
+            }
+            None => {
+                let elements = width.min(S::LANES) * count.min(slab::<S, T>());
+                ahead.read(s, elements * size_of::<T>());
+            }
         }
         if width >= S::LANES && count >= slab::<S, T>() {
             // SAFETY: the caller's promise: all rows are there for a whole slab.
@@ -116,13 +132,14 @@ impl<T: Element> Keys<T> {
         &self,
         s: S,
         queries: Queries,
+        ahead: &mut Ahead,
     ) -> [[S::F; 1]; MR] {
         let mut even = [s.zero(); MR];
         let mut odd = [s.zero(); MR];
         for at in (0..self.head_dim).step_by(slab::<S, T>()) {
             let q = queries.from.wrapping_add(at / 2);
             // SAFETY: the caller's promise covers all positions.
-            let block = unsafe { self.columns(s, 0, at) };
+            let block = unsafe { self.columns(s, 0, at, ahead) };
             each_dword!(S::LANES, P => {
                 let k = Self::split(s, block.as_ref()[P]);
                 for half in 0..4 / size_of::<T>() {
@@ -166,14 +183,20 @@ impl<T: Element> Keys<T> {
     /// The positions are readable; `to` has room for `2 * odd` elements, of which head_dim rounded
     /// up to whole slabs are written.
     #[inline(always)]
-    pub(super) unsafe fn transpose_block<S: Simd>(&self, s: S, to: *mut f32, odd: usize) {
+    pub(super) unsafe fn transpose_block<S: Simd>(
+        &self,
+        s: S,
+        to: *mut f32,
+        odd: usize,
+        ahead: &mut Ahead,
+    ) {
         for at in (0..self.head_dim).step_by(slab::<S, T>()) {
             for j in 0..2 {
                 if j * S::LANES >= self.width {
                     continue;
                 }
                 // SAFETY: the caller's promise covers all positions.
-                let block = unsafe { self.columns(s, j * S::LANES, at) };
+                let block = unsafe { self.columns(s, j * S::LANES, at, ahead) };
                 each_dword!(S::LANES, P => {
                     let k = Self::split(s, block.as_ref()[P]);
                     for half in 0..4 / size_of::<T>() {

@@ -4,9 +4,10 @@
 //! order, whether one thread works on all chunks of a block or many on one each; so the cut changes
 //! no bit.
 
+use super::ahead::{Ahead, Stretch, WINDOW_BYTES};
 use super::block::{Block, Source, transposed_len};
 use super::softmax::{exponentials, maximum, multiply};
-use super::{AttentionShape, Unit, head_stride};
+use super::{AttentionShape, Unit, head_stride, record_bytes};
 use crate::element::Element;
 use crate::scratch::Shared;
 use crate::simd::Simd;
@@ -82,6 +83,8 @@ pub struct BlockTask<'a, T> {
     pub(super) steps: Steps,
     pub(super) tensors: &'a Tensors<T>,
     pub(super) part: Part,
+    /// What this thread most likely does next.
+    pub(super) next: Option<(Unit, Part)>,
     /// This thread's scratch.
     pub(super) scratch: *mut f32,
     /// Null for whole blocks.
@@ -99,13 +102,15 @@ struct Scores {
 impl<T: Element> SimdTask for BlockTask<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let head = self.rows.len() * self.shape.group() * head_stride(self.shape.head_dim);
+        let group = self.shape.group();
+        let head = self.rows.len() * group * head_stride(self.shape.head_dim);
         let transposed = self.scratch.wrapping_add(3 * head);
         let block = Block {
             s,
             shape: self.shape,
             unit: self.unit,
             rows: self.rows.clone(),
+            group,
             packed: self.scratch,
             transposed,
         };
@@ -116,18 +121,58 @@ impl<T: Element> SimdTask for BlockTask<'_, T> {
                 self.scratch
                     .wrapping_add(3 * head + transposed_len(self.shape.head_dim, block.queries())),
             );
-            self.run_scores(&block, scores);
+            let mut ahead = self.ahead();
+            self.run_scores(&block, scores, &mut ahead);
             if self.steps.softmax {
                 self.run_softmax(&block, scores);
             }
             if self.steps.values {
-                self.run_values(&block, scores, self.scratch.wrapping_add(head));
+                self.run_values(&block, scores, self.scratch.wrapping_add(head), &mut ahead);
             }
+            ahead.finish(s);
         }
     }
 }
 
 impl<T: Element> BlockTask<'_, T> {
+    /// What this task reads of the caches, and first what the next one will.
+    fn ahead(&self) -> Ahead {
+        let [k, v] = self.cached(&self.unit, self.part);
+        let [next_k, next_v] = match &self.next {
+            Some((unit, part)) => self.cached(unit, *part),
+            None => [Stretch::NONE; 2],
+        };
+        let next_k = next_k.window(WINDOW_BYTES);
+        Ahead::new([k, v, next_k, next_v.window(WINDOW_BYTES - next_k.bytes)])
+    }
+
+    /// Cached K and V of a part of a unit, in the order of reading.
+    fn cached(&self, unit: &Unit, part: Part) -> [Stretch; 2] {
+        let past = unit.past as usize;
+        let of_chunk = |chunk: usize| (chunk * CHUNK).min(past)..((chunk + 1) * CHUNK).min(past);
+        let (k, v) = match part {
+            Part::Whole => (0..past, 0..past),
+            Part::Scores(chunk) => (of_chunk(chunk), 0..0),
+            Part::Values(chunk) => (0..0, of_chunk(chunk)),
+            Part::Exponentials(_) | Part::Finish => (0..0, 0..0),
+        };
+        let stretch = |wanted: bool, source: Source<T>, positions: std::ops::Range<usize>| {
+            let head_dim = self.shape.head_dim;
+            let (cache, position_bytes) = match source {
+                Source::Plain { cache, .. } => (cache.cast(), head_dim * size_of::<T>()),
+                Source::Four { cache, .. } => (cache, record_bytes(head_dim)),
+            };
+            if !wanted || positions.is_empty() {
+                return Stretch::NONE;
+            }
+            let first = unit.cache_offset / head_dim + positions.start;
+            let from = cache.wrapping_add(first * position_bytes);
+            Stretch { from, bytes: positions.len() * position_bytes }
+        };
+        let Tensors { k: keys, v: values, .. } = *self.tensors;
+        [stretch(self.steps.scores, keys, k), stretch(self.steps.values, values, v)]
+    }
+
     /// Scores of the call, or those in `scratch` or in the split scratch.
     #[inline(always)]
     fn scores(&self, scratch: *mut f32) -> Scores {
@@ -151,7 +196,7 @@ impl<T: Element> BlockTask<'_, T> {
     /// # Safety
     /// As the caller, [`SimdTask::run`].
     #[inline(always)]
-    unsafe fn run_scores<S: Simd>(&self, block: &Block<'_, S>, scores: Scores) {
+    unsafe fn run_scores<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, ahead: &mut Ahead) {
         let positions = match self.part {
             Part::Whole => 0..block.positions(),
             Part::Scores(chunk) => chunk * CHUNK..block.positions().min((chunk + 1) * CHUNK),
@@ -161,16 +206,15 @@ impl<T: Element> BlockTask<'_, T> {
             // SAFETY: the caller's promise.
             unsafe {
                 let out = (scores.to, scores.stride);
-                match (self.tensors.k, self.tensors.v) {
-                    (Source::Plain { fresh, cache }, Source::Plain { cache: after, .. }) => {
+                match self.tensors.k {
+                    Source::Plain { fresh, cache } => {
                         block.pack_queries(self.tensors.q);
-                        block.scores((fresh, cache), after, out, positions);
+                        block.scores((fresh, cache), out, positions, ahead);
                     }
-                    (Source::Four { fresh, cache }, Source::Four { cache: after, .. }) => {
+                    Source::Four { fresh, cache } => {
                         block.pack_four_queries(self.tensors.q);
-                        block.four_scores((fresh, cache), after, out, positions);
+                        block.four_scores((fresh, cache), out, positions, ahead);
                     }
-                    _ => unreachable!("K and V are cached in one form"),
                 }
             }
         }
@@ -244,7 +288,13 @@ impl<T: Element> BlockTask<'_, T> {
     /// # Safety
     /// As the caller, [`SimdTask::run`]; `scratch` has room for two heads of every query.
     #[inline(always)]
-    unsafe fn run_values<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, scratch: *mut f32) {
+    unsafe fn run_values<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        scores: Scores,
+        scratch: *mut f32,
+        ahead: &mut Ahead,
+    ) {
         let whole = self.part == Part::Whole;
         let positions = block.positions();
         let (chunks, totals) = match self.part {
@@ -264,10 +314,10 @@ impl<T: Element> BlockTask<'_, T> {
                 let range = first..positions.min(first + CHUNK);
                 match self.tensors.v {
                     Source::Plain { fresh, cache } => {
-                        block.values((fresh, cache), weights, range, sums);
+                        block.values((fresh, cache), weights, range, sums, ahead);
                     }
                     Source::Four { fresh, cache } => {
-                        block.four_values((fresh, cache), weights, range, sums);
+                        block.four_values((fresh, cache), weights, range, sums, ahead);
                     }
                 }
                 if added {

@@ -1,14 +1,13 @@
 //! Weighted values: vector lanes run along head_dim, sums of a tile of queries stay in registers.
 //!
-//! Decode reads every V once, at the speed of memory or not at all: the tile touches whole
-//! positions in order and prefetches a fixed distance ahead, across pages, where the processor's
-//! own prefetcher stops.
+//! Decode reads every V once, at the speed of memory or not at all, which `ahead.rs` sees to.
 //!
 //! **The order of the sum.** Within a chunk of positions a weighted value adds position after
 //! position; the sums of the chunks are added in order. The size of a tile does not enter.
 
 use std::ops::Range;
 
+use super::ahead::{ASK_BYTES, Ahead};
 use super::block::{Block, Segment};
 use super::head_stride;
 use crate::element::Element;
@@ -26,6 +25,17 @@ fn prefetch_pair<S: Simd, T: SimdElement>(s: S, at: *const T) {
     }
 }
 
+/// What a tile asks for ahead of its reading.
+#[derive(Clone, Copy)]
+pub(super) enum Asks {
+    /// Another tile reads the same positions.
+    Nothing,
+    /// Cached positions, for which [`Ahead`] asks.
+    Cached,
+    /// Fresh ones, that many further on.
+    Fresh(usize),
+}
+
 /// Queries times positions of weighted values: the sums stay in registers.
 pub(super) struct ValuesTile<T> {
     pub values: *const T,
@@ -36,10 +46,7 @@ pub(super) struct ValuesTile<T> {
     pub sums: *mut f32,
     pub sums_stride: usize,
     pub positions: usize,
-    /// The position to ask for while the first one is at work, and the last one there is; both
-    /// count from `values`.
-    pub ahead: usize,
-    pub last: usize,
+    pub asks: Asks,
     /// Elements of the only, incomplete pair; 0 when pairs are whole.
     pub tail: usize,
 }
@@ -50,7 +57,11 @@ impl<T: Element> ValuesTile<T> {
     /// # Safety
     /// The operands cover `positions`, `MR` queries and `NP` pairs.
     #[inline(always)]
-    pub(super) unsafe fn run<S: Simd, const MR: usize, const NP: usize>(self, s: S) {
+    pub(super) unsafe fn run<S: Simd, const MR: usize, const NP: usize>(
+        self,
+        s: S,
+        ahead: &mut Ahead,
+    ) {
         let pair = 2 * S::LANES;
         let mut sums = [[(s.zero(), s.zero()); NP]; MR];
         // SAFETY: the caller's promise covers every offset used here.
@@ -61,23 +72,39 @@ impl<T: Element> ValuesTile<T> {
                     *sum = (s.load(from), s.load(from.add(S::LANES)));
                 }
             }
-            for position in 0..self.positions {
-                let values = self.values.add(position * self.v_stride);
-                let ahead = (position + self.ahead).min(self.last) * self.v_stride;
-                let ahead = self.values.wrapping_add(ahead);
-                let mut v = [(s.zero(), s.zero()); NP];
-                for (j, v) in v.iter_mut().enumerate() {
-                    prefetch_pair(s, ahead.wrapping_add(j * pair));
-                    *v = if self.tail == 0 {
-                        T::load_pair(s, values.add(j * pair))
-                    } else {
-                        T::load_pair_partial(s, values, self.tail)
-                    };
+            // The asking stays out of the inner loop, whose addresses are then plain steps.
+            let elements = if self.tail == 0 { NP * pair } else { self.tail };
+            let step = match self.asks {
+                Asks::Nothing => self.positions,
+                _ => (ASK_BYTES / (elements * size_of::<T>())).max(1),
+            };
+            for first in (0..self.positions).step_by(step) {
+                let end = self.positions.min(first + step);
+                match self.asks {
+                    Asks::Nothing => {}
+                    Asks::Cached => ahead.read(s, (end - first) * elements * size_of::<T>()),
+                    Asks::Fresh(distance) => {
+                        for position in first + distance..end + distance {
+                            let there = self.values.wrapping_add(position * self.v_stride);
+                            (0..NP).for_each(|j| prefetch_pair(s, there.wrapping_add(j * pair)));
+                        }
+                    }
                 }
-                for (i, row) in sums.iter_mut().enumerate() {
-                    let p = s.splat(*self.probabilities.add(i * self.p_stride + position));
-                    for (sum, v) in row.iter_mut().zip(v) {
-                        *sum = (s.fma(p, v.0, sum.0), s.fma(p, v.1, sum.1));
+                for position in first..end {
+                    let values = self.values.add(position * self.v_stride);
+                    let mut v = [(s.zero(), s.zero()); NP];
+                    for (j, v) in v.iter_mut().enumerate() {
+                        *v = if self.tail == 0 {
+                            T::load_pair(s, values.add(j * pair))
+                        } else {
+                            T::load_pair_partial(s, values, self.tail)
+                        };
+                    }
+                    for (i, row) in sums.iter_mut().enumerate() {
+                        let p = s.splat(*self.probabilities.add(i * self.p_stride + position));
+                        for (sum, v) in row.iter_mut().zip(v) {
+                            *sum = (s.fma(p, v.0, sum.0), s.fma(p, v.1, sum.1));
+                        }
                     }
                 }
             }
@@ -105,6 +132,7 @@ impl<S: Simd> Block<'_, S> {
         (probabilities, stride): (*const f32, usize),
         positions: Range<usize>,
         sums: *mut f32,
+        ahead: &mut Ahead,
     ) {
         // SAFETY: scratch has room for every query's head in whole pairs.
         unsafe {
@@ -115,7 +143,7 @@ impl<S: Simd> Block<'_, S> {
                 let end = segment.end.min(first + VALUE_POSITIONS);
                 let call = ValuesCall { segment, first, end, probabilities, stride, sums };
                 // SAFETY: as for this function; `call` names positions of the segment.
-                unsafe { self.values_block(call) };
+                unsafe { self.values_block(call, ahead) };
             }
         }
     }
@@ -125,7 +153,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// As [`Block::values`].
     #[inline(always)]
-    unsafe fn values_block<T: Element>(&self, call: ValuesCall<T>) {
+    unsafe fn values_block<T: Element>(&self, call: ValuesCall<T>, ahead: &mut Ahead) {
         let most = if S::LANES == 16 { 4 } else { 2 };
         let pair = 2 * S::LANES;
         let head_dim = self.shape.head_dim;
@@ -145,13 +173,30 @@ impl<S: Simd> Block<'_, S> {
                     left => left.min(2),
                 };
                 let tail = if pairs == 0 { head_dim - at } else { 0 };
+                let asks = match (tile, call.segment.cached) {
+                    (0, true) => Asks::Cached,
+                    (0, false) => Asks::Fresh(call.segment.distance()),
+                    _ => Asks::Nothing,
+                };
                 let part = (at, pairs, tail);
                 // SAFETY: the caller's promise covers the positions each query sees.
                 unsafe {
-                    self.values_tile(call, call.first..common, (query, height), part);
+                    self.values_tile(
+                        call,
+                        call.first..common,
+                        (query, height),
+                        part,
+                        (asks, &mut *ahead),
+                    );
                     for query in query..end {
                         let seen = common..self.limit(query).clamp(common, call.end);
-                        self.values_tile(call, seen, (query, 1), part);
+                        self.values_tile(
+                            call,
+                            seen,
+                            (query, 1),
+                            part,
+                            (Asks::Nothing, &mut *ahead),
+                        );
                     }
                 }
                 at += (pairs * pair).max(tail);
@@ -170,6 +215,7 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         (query, height): (usize, usize),
         (at, pairs, tail): (usize, usize, usize),
+        (asks, ahead): (Asks, &mut Ahead),
     ) {
         if positions.is_empty() {
             return;
@@ -186,21 +232,20 @@ impl<S: Simd> Block<'_, S> {
                 sums: call.sums.add(query * head + at),
                 sums_stride: head,
                 positions: positions.len(),
-                ahead: segment.distance(),
-                last: segment.end - 1 - positions.start,
                 tail,
+                asks,
             };
             match (S::LANES, height, pairs) {
-                (_, 1, 4) => operands.run::<S, 1, 4>(self.s),
-                (16, 2, 4) => operands.run::<S, 2, 4>(self.s),
-                (_, 1, 2) => operands.run::<S, 1, 2>(self.s),
-                (_, 2, 2) => operands.run::<S, 2, 2>(self.s),
-                (16, 3, 2) => operands.run::<S, 3, 2>(self.s),
-                (16, 4, 2) => operands.run::<S, 4, 2>(self.s),
-                (_, 1, _) => operands.run::<S, 1, 1>(self.s),
-                (_, 2, _) => operands.run::<S, 2, 1>(self.s),
-                (16, 3, _) => operands.run::<S, 3, 1>(self.s),
-                (16, 4, _) => operands.run::<S, 4, 1>(self.s),
+                (_, 1, 4) => operands.run::<S, 1, 4>(self.s, ahead),
+                (16, 2, 4) => operands.run::<S, 2, 4>(self.s, ahead),
+                (_, 1, 2) => operands.run::<S, 1, 2>(self.s, ahead),
+                (_, 2, 2) => operands.run::<S, 2, 2>(self.s, ahead),
+                (16, 3, 2) => operands.run::<S, 3, 2>(self.s, ahead),
+                (16, 4, 2) => operands.run::<S, 4, 2>(self.s, ahead),
+                (_, 1, _) => operands.run::<S, 1, 1>(self.s, ahead),
+                (_, 2, _) => operands.run::<S, 2, 1>(self.s, ahead),
+                (16, 3, _) => operands.run::<S, 3, 1>(self.s, ahead),
+                (16, 4, _) => operands.run::<S, 4, 1>(self.s, ahead),
                 _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
             }
         }

@@ -50,8 +50,9 @@ const MIN_COLS: usize = PANELS * MAX_LANES;
 /// Units along k of one chain, and of one expanded block, which stays in L1. A multiple of every
 /// chunk and group.
 const BLOCK_UNITS: usize = 128;
-/// Packing more elements than this is worth a run of its own.
-const PARALLEL_PACK: usize = 1 << 18;
+/// Packing more elements than this is worth a run of its own, while idle threads spin and while they
+/// sleep.
+const PARALLEL_PACK: [usize; 2] = [1 << 15, 1 << 18];
 
 /// Where the result of a linear goes. All slices are `[rows, n]` and written in full.
 #[derive(Debug)]
@@ -239,7 +240,8 @@ impl Kernels {
             // scratch has room for them, and no two tasks pack the same part.
             unsafe { T::pack(variant, task) };
         };
-        if rows * k >= PARALLEL_PACK {
+        let [spinning, sleeping] = PARALLEL_PACK;
+        if rows * k >= if self.pool.spins() { spinning } else { sleeping } {
             let some = blocks.div_ceil(8);
             let cuts = blocks.div_ceil(some);
             self.run_linear(tiles.count * cuts, &|task, _| {

@@ -59,9 +59,9 @@ impl<T: Element> SimdTask for Pack<T> {
         if rows == 1 {
             self.one_row(s, x);
         } else if T::IS_F32 {
-            self.run_as(s, PlainF32(Plain::new(x.cast(), rows, self.k)));
+            self.run_as(s, PlainF32(Plain::new(x.cast(), self.rows_left(), self.k)));
         } else {
-            self.run_as(s, PlainBf16(Plain::new(x.cast(), rows, self.k)));
+            self.run_as(s, PlainBf16(Plain::new(x.cast(), self.rows_left(), self.k)));
         }
     }
 }
@@ -70,7 +70,7 @@ impl<T: Element> PairsTask for Pack<T> {
     #[inline(always)]
     fn run_pairs<S: Bf16Dot>(self, s: S) {
         let x = self.x.wrapping_add(self.tiles.start(self.tile) * self.k);
-        self.run_as(s, PairsBf16(Plain::new(x.cast(), self.rows(), self.k)));
+        self.run_as(s, PairsBf16(Plain::new(x.cast(), self.rows_left(), self.k)));
     }
 }
 
@@ -83,7 +83,12 @@ impl<T> Pack<T> {
 
 impl<T: Element> Pack<T> {
     fn rows(&self) -> usize {
-        self.tiles.start(self.tile + 1) - self.tiles.start(self.tile)
+        self.tiles.height(self.tile)
+    }
+
+    /// Rows of this tile and of those after it: a vector is read whole where there are enough.
+    fn rows_left(&self) -> usize {
+        self.tiles.rows() - self.tiles.start(self.tile)
     }
 
     #[inline(always)]
@@ -99,7 +104,10 @@ impl<T: Element> Pack<T> {
             let to = self.packed.pointer().wrapping_add(to);
             for at in (0..units).step_by(chunk) {
                 let count = chunk.min(units - at);
-                let dwords = if first + at < form.units() {
+                let dwords = if form.is_full(0) && first + at + chunk <= form.units() {
+                    // SAFETY: a vector's worth of rows exists, and all units of the chunk.
+                    unsafe { form.chunk(s, 0, block, at / chunk) }
+                } else if first + at < form.units() {
                     // SAFETY: the row tile and this unit of it exist.
                     unsafe { form.edge(s, 0, block, at / chunk) }
                 } else {

@@ -56,7 +56,8 @@ fn simulated(timed: &Timed, steps: u32) -> SteadyLayer {
 
 /// The programs take as long as the table's own timeline says, once it is told that Q, K and V do not
 /// wait for each other; with several batches up to 3% more, since what leaves the device leaves in
-/// order (`planner/tests/steady_against_programs.rs`).
+/// order (`planner/tests/steady_against_programs.rs`), and up to 1% less where Scores is in chunks,
+/// since V then has as many slots as the chunks of K and arrives further ahead.
 #[test]
 fn programs_take_what_the_table_says() {
     for (batches, chunks) in [(1, 1), (2, 1), (2, 8), (3, 8)] {
@@ -77,7 +78,7 @@ fn programs_take_what_the_table_says() {
             let layer = simulated(&timed, 5);
             let longer = layer.layer_ms / expected - 1.0;
             assert!(
-                (-1e-4..0.03).contains(&longer),
+                (if chunks > 1 { -0.01 } else { -1e-4 }..0.03).contains(&longer),
                 "{batches} batches, {chunks} chunks, compression {compression}: {expected} {layer:?}"
             );
             assert!(layer.overlap().is_some_and(|overlap| overlap > 0.3), "{layer:?}");

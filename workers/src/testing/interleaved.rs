@@ -131,6 +131,11 @@ impl Interleaved {
         Ok(Interleaved { plan, control, table, view, lanes, bases: [0; LANES], steps_base: 0 })
     }
 
+    /// The step table, for who wants to change it between instructions.
+    pub fn table(&self) -> StepTable {
+        self.table.clone()
+    }
+
     /// Runs one group. `choose` gets the lanes that can go on and returns the index of the one that
     /// does, by one instruction. Returns what came of each sequence, and the logits in the order in
     /// which they were read.

@@ -83,8 +83,12 @@ impl<T> Plain<T> {
         unsafe { s.transpose(buffer.as_ptr().cast(), 4 * MAX_LANES) }
     }
 
+    /// Asks for what follows in each row of a panel, or, near the end of the rows, for the start of the
+    /// next panel's: short rows would otherwise begin cold.
     #[inline(always)]
-    fn prefetch_rows<S: Simd>(self, s: S, at: *const u8) {
+    fn prefetch_rows<S: Simd>(self, s: S, at: *const u8, offset: usize) {
+        let next = if offset + AHEAD_BYTES < self.stride() { 0 } else { S::LANES - 1 };
+        let at = at.wrapping_add(AHEAD_BYTES + next * self.stride());
         for row in 0..S::LANES {
             s.prefetch(at.wrapping_add(row * self.stride()));
         }
@@ -111,7 +115,7 @@ impl<T> Plain<T> {
 }
 
 /// How far ahead of the chunk in use to ask for memory, bytes along a row.
-const AHEAD_BYTES: usize = 512;
+const AHEAD_BYTES: usize = 768;
 
 macro_rules! plain_form {
     ($dot:ty, $units:literal, $inputs:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
@@ -168,8 +172,8 @@ macro_rules! plain_form {
 
         #[inline(always)]
         fn prefetch(self, s: S, panel: usize, segment: usize, index: usize) {
-            let at = self.0.at::<S>(panel, segment, index, $units);
-            self.0.prefetch_rows(s, at.wrapping_add(AHEAD_BYTES));
+            let offset = segment * BLOCK_UNITS * 4 / $units + index * 4 * S::LANES;
+            self.0.prefetch_rows(s, self.0.at::<S>(panel, segment, index, $units), offset);
         }
 
         #[inline(always)]

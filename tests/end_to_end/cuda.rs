@@ -1,0 +1,108 @@
+//! `--device cuda:0` over the stand-in driver: the main job through the device's own lanes, labelled
+//! as what it is. The exhaustive form (every interval, 200 orders of streams, a failure at every call)
+//! drives the workers directly, in the stand-in's own tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::OnceLock;
+
+use crate::command::{Place, coordinator, finish, fixture, golden, ids, text, token_ids};
+
+/// A folder with the stand-in under the driver's names.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let program = std::env::current_exe().expect("a test has a path");
+        let library = program.with_file_name("libcuda_standin.so");
+        assert!(library.is_file(), "{} is built beside the test", library.display());
+        let name = format!("cuda{}", std::process::id());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            let link = folder.join(name);
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(&library, link).expect("a link can be made");
+        }
+        folder
+    })
+}
+
+/// Runs the binary with the stand-in as this machine's driver.
+fn run(place: &Place, model: &str, input: &Path, extra: &[&str], set: &[(&str, &str)]) -> Output {
+    let mut command = coordinator();
+    command.env("LD_LIBRARY_PATH", folder()).envs(set.iter().copied());
+    command.arg("--model").arg(fixture(model)).arg("--input").arg(input);
+    command.arg("--output").arg(place.path("out.jsonl")).arg("--report").arg(place.path("report"));
+    command.args(["--quiet", "--force", "--dtype", "f32"]).args(extra);
+    finish(command.stderr(Stdio::piped()).spawn().expect("starts"))
+}
+
+/// The first few of transformers' prompts and tokens, `count` tokens each.
+fn equals_transformers(model: &str, count: usize, extra: &[&str], set: &[(&str, &str)]) -> String {
+    let golden = golden(model);
+    let list = |name: &str| -> Vec<Vec<u32>> {
+        golden[name].as_array().expect("a list").iter().take(4).map(ids).collect()
+    };
+    let (prompts, tokens) = (list("prompts"), list("tokens"));
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &prompts, count as u32);
+    let done = run(&place, model, &input, extra, set);
+    assert!(done.status.success(), "{extra:?}: {}", text(&done.stderr));
+    let expected: Vec<Vec<u32>> = tokens.iter().map(|tokens| tokens[..count].to_vec()).collect();
+    assert_eq!(token_ids(&place.path("out.jsonl")), expected, "{model} {extra:?}");
+    std::fs::read_to_string(place.path("report")).expect("a report")
+}
+
+#[test]
+fn golden_tokens_on_the_device_alone() {
+    for model in ["opt", "llama"] {
+        let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
+        let report = equals_transformers(model, 6, &extra, &[]);
+        assert!(report.contains("cuda:0 stand-in"), "the report says what ran: {report}");
+    }
+}
+
+#[test]
+fn golden_tokens_of_a_split() {
+    let extra = ["--device", "cuda:0", "--split", "scores:norm1", "--batches", "2x2"];
+    equals_transformers("llama", 6, &extra, &[("STANDIN_CUDA_SEED", "7")]);
+}
+
+#[test]
+fn without_ipc_the_gpu_worker_copies_and_the_report_says_so() {
+    let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
+    for call in ["cuIpcGetMemHandle:1:800", "cuIpcOpenMemHandle:1:800"] {
+        let report = equals_transformers("llama", 3, &extra, &[("STANDIN_CUDA_FAIL", call)]);
+        assert!(report.contains("CUDA IPC is refused"), "{call}: {report}");
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_used_is_refused_in_a_sentence() {
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &[vec![3, 4]], 2);
+    for (set, device, words) in [
+        (("STANDIN_CUDA_VERSION", "11080"), "cuda:0", ["11.8", "525"]),
+        (("STANDIN_CUDA_DEVICES", "0"), "cuda:0", ["no device", "--device none"]),
+        (("STANDIN_CUDA_DEVICES", "1"), "cuda:1", ["device 1", "has 1"]),
+        (("STANDIN_CUDA_CAPABILITY", "75"), "cuda:0", ["7.5", "8.0"]),
+    ] {
+        let done = run(&place, "llama", &input, &["--device", device], &[set]);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{set:?}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{set:?}: {said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_failure_in_the_middle_names_the_call_and_ends_the_run() {
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &[vec![3, 4], vec![5]], 4);
+    let fail = ("STANDIN_CUDA_FAIL", "cuLaunchKernel:40:719");
+    let extra = ["--device", "cuda:0", "--policy", "gpu-only"];
+    let done = run(&place, "llama", &input, &extra, &[fail]);
+    let said = text(&done.stderr);
+    assert!(!done.status.success(), "{said}");
+    assert!(said.contains("cuLaunchKernel") && said.contains("gpu.compute"), "{said}");
+}

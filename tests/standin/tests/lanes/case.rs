@@ -1,0 +1,112 @@
+//! Small models and plans, and what the CPU makes of them.
+
+use kernels::{PoolOptions, Variant};
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::source::dummy::DummySource;
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::parse_split;
+use program::compile::compile;
+use program::map::{Chunking, Home};
+use program::plan::{Plan, RunShape};
+use workers::setup::LaneOptions;
+use workers::testing::{InProcess, Outcome, Placed, Request};
+
+use crate::harness::{LIMIT, SEED};
+
+/// Grouped-query attention, rope, no bias.
+pub(crate) fn llama() -> ModelConfig {
+    ModelConfig {
+        name: "tiny".to_owned(),
+        family: Family::Llama,
+        num_layers: 2,
+        hidden_size: 32,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 8,
+        ffn_size: 48,
+        vocab_size: 96,
+        max_positions: 64,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: false,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+/// A head for each KV head, learned positions, biases everywhere, tied.
+pub(crate) fn opt() -> ModelConfig {
+    ModelConfig {
+        family: Family::Opt,
+        num_kv_heads: 4,
+        activation: Activation::Relu,
+        rope: None,
+        position_offset: 2,
+        qkv_bias: true,
+        out_bias: true,
+        ffn_bias: true,
+        tied_embeddings: true,
+        ..llama()
+    }
+}
+
+/// A plan of two batches of two; `split` `None` is everything on the CPU.
+pub(crate) fn plan(
+    config: &ModelConfig,
+    dtype: Dtype,
+    split: Option<&str>,
+    chunking: Option<Chunking>,
+    kv: Home,
+) -> Plan {
+    let shape = RunShape {
+        batches: 2,
+        batch_size: 2,
+        max_prompt: 8,
+        max_context: 14,
+        max_new: 6,
+        micro_sequences: 2,
+        dtype,
+    };
+    let homes = Homes { kv, prefill_hidden: Home::Vram };
+    let policy = match split {
+        None => Policy::CpuOnly,
+        Some("gpu-only") => Policy::GpuOnly,
+        Some(text) => Policy::TwoSplit {
+            split: parse_split(text, config, chunking).expect("a split"),
+            chunking,
+        },
+    };
+    compile(config, &shape, &device_map(&policy, config, true, homes)).expect("compiles")
+}
+
+/// Four sequences of different lengths that end at different steps.
+pub(crate) fn group() -> Vec<Placed> {
+    let placed = |index: usize| {
+        let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32).collect();
+        let request = Request::greedy(prompt, 3 + index as u32);
+        Placed { batch: index / 2, slot: index % 2, request }
+    };
+    (0..4).map(placed).collect()
+}
+
+/// The tokens of the CPU's kernels.
+pub(crate) fn on_cpu(config: &ModelConfig, dtype: Dtype) -> Vec<Outcome> {
+    let options = LaneOptions {
+        variant: Variant::from_env().expect("a variant"),
+        pool: PoolOptions::unpinned(1),
+        link_bytes_per_s: None,
+        wait_timeout: LIMIT,
+    };
+    let source = DummySource::new(config.clone(), SEED);
+    let plan = plan(config, dtype, None, None, Home::Host);
+    let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");
+    let outcomes = lanes.run_group(&group());
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    outcomes
+}

@@ -1,0 +1,81 @@
+//! Whatever the driver refuses, at start or in the middle, ends in an error with its name.
+
+use std::collections::BTreeMap;
+
+use model::config::Dtype;
+use program::map::Home;
+
+use crate::case::{group, llama, plan};
+use crate::harness::{Setting, Workers, folder};
+
+/// Calls whose refusal at the end of a run matters to nobody.
+const GIVING_BACK: [&str; 6] = ["Free", "Destroy", "Unload", "Unregister", "Release", "Close"];
+
+/// What workers answer where the system forbids sharing device memory.
+const UNSHARED: [&str; 2] = ["handle: None", "opened: false"];
+
+fn attempt(setting: &Setting<'_>) -> Result<(), String> {
+    let plan = plan(&llama(), Dtype::F32, Some("k:up"), None, Home::Host);
+    let workers = Workers::start(&plan, setting)?;
+    workers.run_group(&group())?;
+    workers.finish().map(drop)
+}
+
+/// How often each process makes each call, at most.
+fn calls() -> BTreeMap<String, u64> {
+    let log = folder().join("calls");
+    let variables = vec![("STANDIN_CUDA_LOG", log.to_str().expect("a plain path").to_owned())];
+    attempt(&Setting { variables, copies_in_gpu_worker: false }).expect("nothing is refused");
+    let mut most = BTreeMap::new();
+    for entry in std::fs::read_dir(folder()).expect("a folder").map(|entry| entry.expect("a file"))
+    {
+        if !entry.file_name().to_string_lossy().starts_with("calls.") {
+            continue;
+        }
+        let mut counts = BTreeMap::new();
+        for name in std::fs::read_to_string(entry.path()).expect("a log").lines() {
+            *counts.entry(name.to_owned()).or_insert(0u64) += 1;
+        }
+        for (name, count) in counts {
+            let known = most.entry(name).or_insert(0);
+            *known = count.max(*known);
+        }
+    }
+    most.retain(|name: &String, _| !GIVING_BACK.iter().any(|end| name.contains(end)));
+    most
+}
+
+#[test]
+fn a_refusal_of_any_call_ends_in_an_error() {
+    let calls = calls();
+    assert!(calls.len() >= 20, "{calls:?}");
+    for (name, count) in calls {
+        for nth in [1, count / 2, count] {
+            // The first wait only asks whether streams can wait; without, the host does.
+            let optional = name == "cuStreamWaitValue32" && nth == 1;
+            let code = if nth % 2 == 0 { 700 } else { 999 };
+            let failed = format!("{name}:{nth}:{code}");
+            let with = |copies_in_gpu_worker| {
+                let variables = vec![("STANDIN_CUDA_FAIL", failed.clone())];
+                attempt(&Setting { variables, copies_in_gpu_worker })
+            };
+            // As the coordinator: where memory is not shared it starts over with the copies in the
+            // gpu worker, which then tells what it died of, if that was why.
+            let unshared = |error: &String| UNSHARED.iter().any(|answer| error.contains(answer));
+            let mut ended = with(false);
+            let started_over = ended.as_ref().is_err_and(unshared);
+            if started_over {
+                ended = with(true);
+            }
+            match ended {
+                Ok(()) => {
+                    let shares = name == "cuIpcGetMemHandle" || name == "cuIpcOpenMemHandle";
+                    assert!(optional || nth == 0 || shares && started_over, "{failed} unnoticed");
+                }
+                Err(error) => {
+                    assert!(error.contains("CUDA") && error.ends_with('.'), "{failed}: {error}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The workers as processes over the stand-in, driven as the coordinator drives them.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use model::config::ModelConfig;
+use model::source::dummy::DummySource;
+use model::source::{SourceError, WeightSource};
+use program::ir::Lane;
+use program::plan::{Memory, Plan};
+use program::step_table::Field;
+use shm::{Channel, Control, Segment, TraceSegment};
+use workers::protocol::{CudaUse, EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use workers::table::StepTable;
+use workers::testing::{Outcome, Placed, fill};
+
+pub(crate) const CHANNEL_VARIABLE: &str = "TANDEM_TEST_CHANNEL";
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const SEED: u64 = 3;
+const TRACE_CAPACITY: usize = 4096;
+
+pub(crate) fn open_dummy(
+    from: &WeightsFrom,
+    config: &ModelConfig,
+) -> Result<Box<dyn WeightSource>, SourceError> {
+    match from {
+        WeightsFrom::Dummy { seed } => Ok(Box::new(DummySource::new(config.clone(), *seed))),
+        other => Err(SourceError::Format {
+            path: format!("{other:?}"),
+            reason: "this test has dummy weights only".to_owned(),
+        }),
+    }
+}
+
+/// A folder with the stand-in under the driver's names.
+pub(crate) fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let program = std::env::current_exe().expect("a test has a path");
+        let library = program.with_file_name("libcuda_standin.so");
+        assert!(library.is_file(), "{} is built beside the test", library.display());
+        let name = format!("lanes{}", std::process::id());
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&folder).expect("the folder can be made");
+        for name in ["libcuda.so", "libcuda.so.1"] {
+            let link = folder.join(name);
+            let _ = std::fs::remove_file(&link);
+            std::os::unix::fs::symlink(&library, link).expect("a link can be made");
+        }
+        folder
+    })
+}
+
+/// How a run differs from a plain one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Setting<'a> {
+    /// Settings of the stand-in, for the workers that use it.
+    pub(crate) variables: Vec<(&'a str, String)>,
+    pub(crate) copies_in_gpu_worker: bool,
+}
+
+struct Worker {
+    role: Role,
+    process: Child,
+    channel: Channel,
+}
+
+impl Worker {
+    fn start(role: Role, setting: &Setting<'_>) -> Worker {
+        let (ours, theirs) = Channel::pair().expect("a channel");
+        let mut command = Command::new(std::env::current_exe().expect("a program"));
+        let number = theirs.hand_to(&mut command);
+        command
+            .args(["worker_child", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env(CHANNEL_VARIABLE, number.to_string())
+            .env("LD_LIBRARY_PATH", folder())
+            .envs(setting.variables.iter().map(|(name, value)| (*name, value)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        Worker { role, process: command.spawn().expect("a process"), channel: ours }
+    }
+
+    fn send(&self, message: &ToWorker, descriptors: &[BorrowedFd<'_>]) -> Result<(), String> {
+        let bytes = postcard::to_stdvec(message).expect("a message");
+        self.channel.send_large(&bytes, descriptors).map_err(|error| error.to_string())
+    }
+
+    /// The next message; a failure is an error with its sentence.
+    fn receive(&self) -> Result<FromWorker, String> {
+        let gone = |error: shm::ChannelError| format!("{}: {error}", self.role.name());
+        let (bytes, _): (Vec<u8>, Vec<OwnedFd>) = self.channel.recv(LIMIT).map_err(gone)?;
+        match postcard::from_bytes(&bytes).expect("a message") {
+            FromWorker::Failed { message } => Err(message),
+            message => Ok(message),
+        }
+    }
+
+    /// What it said before it ended, if it failed.
+    fn failure(&self) -> Option<String> {
+        while let Ok((bytes, _)) = self.channel.recv(Duration::from_millis(200)) {
+            if let Ok(FromWorker::Failed { message }) = postcard::from_bytes(&bytes) {
+                return Some(message);
+            }
+        }
+        None
+    }
+
+    fn ends_well(&mut self) -> bool {
+        let until = Instant::now() + LIMIT;
+        while Instant::now() < until {
+            if let Some(status) = self.process.try_wait().expect("a child") {
+                return status.success();
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("the {} does not end", self.role.name());
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Errors mean that it has ended, which is what is wanted.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Running workers of one plan.
+pub(crate) struct Workers {
+    plan: Plan,
+    control: Control,
+    workers: Vec<Worker>,
+    /// Keeps the rings for as long as the lanes.
+    _trace: TraceSegment,
+}
+
+impl Workers {
+    /// Starts the workers of a plan that uses a device; all are ready when this returns.
+    ///
+    /// # Errors
+    /// The sentence of the worker that could not start.
+    pub(crate) fn start(plan: &Plan, setting: &Setting<'_>) -> Result<Workers, String> {
+        let lanes = plan.lanes();
+        let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("control");
+        let trace = TraceSegment::create(Lane::ALL.len(), TRACE_CAPACITY).expect("trace");
+        let host = [Memory::HostWeights, Memory::HostKv, Memory::HostActivations];
+        let segments = host.map(|memory| {
+            let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
+            (memory, Segment::create("test", size_bytes).expect("a segment"))
+        });
+        let copies_in_gpu_worker = setting.copies_in_gpu_worker;
+        let copier = if copies_in_gpu_worker { Role::Gpu } else { Role::Transfer };
+        let mut workers = Vec::new();
+        for role in Role::ALL {
+            if role == Role::Transfer && copier != role {
+                continue;
+            }
+            let mapped: Vec<_> = segments
+                .iter()
+                .filter(|(memory, _)| role.memories().contains(memory) || role == copier)
+                .collect();
+            let setup = Setup {
+                role,
+                plan: plan.clone(),
+                memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
+                control_bytes: control.segment().size_bytes() as u64,
+                trace_capacity: TRACE_CAPACITY as u32,
+                threads: 1,
+                cpus: Vec::new(),
+                spin_us: 0,
+                weights: WeightsFrom::Dummy { seed: SEED },
+                link_bytes_per_s: None,
+                wait_timeout_ms: 30_000,
+                durations: None,
+                cuda: Some(CudaUse { index: 0, copies_in_gpu_worker }),
+            };
+            let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
+            descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
+            let worker = Worker::start(role, setting);
+            worker.send(&ToWorker::Setup(Box::new(setup)), &descriptors)?;
+            workers.push(worker);
+        }
+        let started = Workers { plan: plan.clone(), control, workers, _trace: trace };
+        started.make_ready(copier)?;
+        Ok(started)
+    }
+
+    fn worker(&self, role: Role) -> &Worker {
+        self.workers.iter().find(|worker| worker.role == role).expect("it was started")
+    }
+
+    fn make_ready(&self, copier: Role) -> Result<(), String> {
+        if copier == Role::Transfer {
+            let exported = self.worker(Role::Gpu).receive()?;
+            let FromWorker::ExportedDevice { handle: Some(handle), size_bytes } = exported else {
+                return Err(format!("{exported:?}"));
+            };
+            self.worker(copier).send(&ToWorker::AttachDevice { handle, size_bytes }, &[])?;
+            let attached = self.worker(copier).receive()?;
+            if attached != (FromWorker::AttachedDevice { opened: true }) {
+                return Err(format!("{attached:?}"));
+            }
+        }
+        let expect = |role, expected: FromWorker| match self.worker(role).receive()? {
+            found if found == expected => Ok(()),
+            found => Err(format!("{found:?}")),
+        };
+        expect(Role::Cpu, FromWorker::Loaded)?;
+        self.worker(copier).send(&ToWorker::Load, &[])?;
+        expect(copier, FromWorker::Loaded)?;
+        for worker in &self.workers {
+            let ready = worker.receive()?;
+            assert!(matches!(ready, FromWorker::Ready { .. }), "{ready:?}");
+        }
+        Ok(())
+    }
+
+    /// Runs one group.
+    ///
+    /// # Errors
+    /// The sentences of the workers that failed.
+    pub(crate) fn run_group(&self, group: &[Placed]) -> Result<Vec<Outcome>, String> {
+        let Workers { plan, control, .. } = self;
+        let table = StepTable::new(control.extra(0, plan.table.words()), plan);
+        fill(&table, plan, group);
+        let longest = group.iter().map(|placed| placed.request.max_new).max().expect("sequences");
+        let target = control.drained().value() + 1;
+        control.set_last_step(Some(longest - 1));
+        control.groups().signal();
+        if let Err(error) = control.drained().wait_at_least(target, control.poison(), LIMIT) {
+            let said: Vec<String> = self.workers.iter().filter_map(Worker::failure).collect();
+            return Err(format!("{error} {}", said.join(" ")));
+        }
+        let outcome = |placed: &Placed| {
+            let field = |field| table.field(placed.batch, placed.slot, field);
+            let generated = field(Field::Generated) as usize;
+            Outcome {
+                tokens: (0..generated)
+                    .map(|i| table.output(placed.batch, placed.slot, i))
+                    .collect(),
+                finish: field(Field::Finish),
+            }
+        };
+        Ok(group.iter().map(outcome).collect())
+    }
+
+    /// Lets the workers leave; what each has allocated since it was ready.
+    ///
+    /// # Errors
+    /// A worker that did not end well.
+    pub(crate) fn finish(mut self) -> Result<Vec<(Role, u64)>, String> {
+        self.control.set_last_step(Some(EXIT));
+        self.control.groups().signal();
+        let mut allocations = Vec::new();
+        for worker in &mut self.workers {
+            if !worker.ends_well() {
+                return Err(format!("the {} did not end well", worker.role.name()));
+            }
+            let words = self.control.worker(worker.role.index());
+            allocations.push((worker.role, words.allocations_seen()));
+        }
+        Ok(allocations)
+    }
+}

@@ -1,0 +1,73 @@
+//! f32 tokens of the device equal the CPU's, wherever the operations run.
+
+use model::config::{Dtype, ModelConfig};
+use planner::split::parse_split;
+use program::map::{ChunkOrder, Chunking, Home, layer_list};
+
+use crate::case::{group, llama, on_cpu, opt, plan};
+use crate::harness::{Setting, Workers};
+
+/// Every interval `[i, j)` of a layer, as `--split` takes it.
+fn intervals(config: &ModelConfig) -> Vec<String> {
+    let names: Vec<String> = layer_list(config, None).iter().map(|op| op.name(config)).collect();
+    let mut found = Vec::new();
+    for first in 0..names.len() {
+        for last in first + 1..=names.len() {
+            let end = names.get(last).map_or("", String::as_str);
+            found.push(format!("{}:{end}", names[first]));
+        }
+    }
+    found
+}
+
+fn same_tokens(config: &ModelConfig, splits: &[String], chunking: Option<Chunking>, kv: Home) {
+    let expected = on_cpu(config, Dtype::F32);
+    for split in splits {
+        let plan = plan(config, Dtype::F32, Some(split), chunking, kv);
+        let workers = Workers::start(&plan, &Setting::default()).expect(split);
+        assert_eq!(workers.run_group(&group()).as_ref(), Ok(&expected), "{split} {chunking:?}");
+        workers.finish().expect(split);
+    }
+}
+
+#[test]
+fn every_interval_gives_the_tokens_of_the_cpu() {
+    for config in [llama(), opt()] {
+        let splits = intervals(&config);
+        assert!(splits.iter().all(|split| parse_split(split, &config, None).is_ok()), "{splits:?}");
+        same_tokens(&config, &splits, None, Home::Host);
+    }
+}
+
+#[test]
+fn chunks_of_attention_give_the_tokens_of_the_cpu() {
+    let config = llama();
+    for (order, split) in
+        [(ChunkOrder::Scores, "scores.1:wv"), (ChunkOrder::Attention, "scores.1:out")]
+    {
+        let chunking = Some(Chunking { order, chunks: 3 });
+        same_tokens(&config, &[split.to_owned()], chunking, Home::Host);
+    }
+}
+
+#[test]
+fn caches_in_device_memory_give_the_tokens_of_the_cpu() {
+    for config in [llama(), opt()] {
+        same_tokens(&config, &["gpu-only".to_owned()], None, Home::Vram);
+    }
+}
+
+#[test]
+fn copies_in_the_gpu_worker_give_the_same_and_nothing_is_allocated() {
+    let config = llama();
+    let expected = on_cpu(&config, Dtype::F32);
+    let plan = plan(&config, Dtype::F32, Some("k:up"), None, Home::Host);
+    for copies_in_gpu_worker in [false, true] {
+        let setting = Setting { copies_in_gpu_worker, ..Setting::default() };
+        let workers = Workers::start(&plan, &setting).expect("the workers start");
+        for _ in 0..3 {
+            assert_eq!(workers.run_group(&group()).as_ref(), Ok(&expected));
+        }
+        workers.finish().expect("they end well");
+    }
+}
