@@ -184,7 +184,8 @@ impl Workers {
             workers.push(worker);
         }
         let started = Workers { plan: plan.clone(), control, workers, _trace: trace };
-        started.make_ready(copier)?;
+        // Who fails first may take another with it, whose channel is then closed: all are asked.
+        started.make_ready(copier).map_err(|error| format!("{}{error}", started.failures()))?;
         Ok(started)
     }
 
@@ -218,6 +219,12 @@ impl Workers {
         Ok(())
     }
 
+    /// What the failed ones said.
+    fn failures(&self) -> String {
+        let said = self.workers.iter().filter_map(Worker::failure);
+        said.map(|sentence| sentence + " ").collect()
+    }
+
     /// Runs one group.
     ///
     /// # Errors
@@ -231,8 +238,7 @@ impl Workers {
         control.set_last_step(Some(longest - 1));
         control.groups().signal();
         if let Err(error) = control.drained().wait_at_least(target, control.poison(), LIMIT) {
-            let said: Vec<String> = self.workers.iter().filter_map(Worker::failure).collect();
-            return Err(format!("{error} {}", said.join(" ")));
+            return Err(format!("{}{error}", self.failures()));
         }
         let outcome = |placed: &Placed| {
             let field = |field| table.field(placed.batch, placed.slot, field);
