@@ -149,6 +149,12 @@ impl View {
         unsafe { segment.slice_mut(at, count) }
     }
 
+    /// Asks for the pages of a range that is about to be written for the first time.
+    pub(crate) fn populate(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) {
+        let (segment, at) = self.memories.locate(id, offset_bytes, size_bytes);
+        segment.populate(at, size_bytes);
+    }
+
     /// First byte of a range of a buffer, for a device that copies it.
     pub(crate) fn pointer(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> *mut u8 {
         let (segment, at) = self.memories.locate(id, offset_bytes, size_bytes);

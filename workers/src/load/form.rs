@@ -42,6 +42,7 @@ pub(super) fn read(
     view: &View,
 ) -> Result<(), LoadError> {
     let Piece { id, buffer, offset_bytes, first_row, rows, columns, form } = *piece;
+    view.populate(buffer, offset_bytes, piece.size_bytes());
     match form {
         Form::Plain(Dtype::Bf16) => {
             let out = view.write::<bf16>(buffer, offset_bytes, rows * columns);
