@@ -1,9 +1,10 @@
 //! The measured machine as the simulator's costs, for any plan of the profiled model.
 //!
 //! All sequences are taken to be as long as the workload says, and all batches full. An
-//! instruction's work is its median alone, interpolated over rows and KV length. Contention is that
-//! of the same work measured beside the same lanes; where it was not measured,
-//! [`ProfileCosts::lane_rate`], the average of what the lane does.
+//! instruction's work is its mean alone, interpolated over rows and KV length: a run is a sum, and
+//! what interruptions add to it the medians of its parts leave out. Contention is that of the same
+//! work measured beside the same lanes; where it was not measured, [`ProfileCosts::lane_rate`], the
+//! average of what the lane does.
 //!
 //! Some costs are derived where they were not measured. Head and sampling of a large vocabulary were
 //! measured on a part of it, and take their share. Copies of the outer weights take their
@@ -143,7 +144,7 @@ impl Book {
                 points.len() - 1
             });
             let (rows, positions) = (measured.point.rows, measured.point.positions);
-            points[place].push((rows, positions, measured.time.median_ns));
+            points[place].push((rows, positions, measured.time.mean_ns));
         }
         Book { surfaces: points.into_iter().map(Surface::of).collect(), index }
     }
@@ -244,15 +245,15 @@ fn without_chunk(key: &Key) -> Key {
     key
 }
 
-/// Rates of each lane, and of each kind of work, beside every set of lanes that was measured. Beside
-/// others the mean counts: where more lanes are busy than there are cores, a span has a core to
-/// itself or shares one, and the median would be the one or the other.
+/// Rates of each lane, and of each kind of work, beside every set of lanes that was measured, by
+/// means: where more lanes are busy than there are cores, a span has a core to itself or shares one,
+/// and the median would be the one or the other.
 fn contention(profile: &Profile) -> (HashMap<Lane, Rates>, HashMap<Key, Rates>) {
     let work = &profile.measurements.work;
     let alone: HashMap<_, f64> = work
         .iter()
         .filter(|measured| measured.beside.is_empty())
-        .map(|measured| ((measured.key, measured.point), measured.time.median_ns))
+        .map(|measured| ((measured.key, measured.point), measured.time.mean_ns))
         .collect();
     let mut sums: HashMap<(Lane, LaneSet), (f64, f64)> = HashMap::new();
     let mut by_key: HashMap<Key, HashMap<LaneSet, (f64, f64)>> = HashMap::new();

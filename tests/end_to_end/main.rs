@@ -11,5 +11,6 @@ mod golden;
 mod lean;
 mod placement;
 mod plan;
+mod profiled;
 mod resume;
 mod timed;

@@ -178,12 +178,18 @@ pub(super) fn roles(plan: &Plan) -> Vec<Role> {
     if plan.map.uses_gpu() { Role::ALL.to_vec() } else { vec![Role::Cpu] }
 }
 
+/// Records of a lane that are always kept, if a group has so many: steps of a tiny model end faster
+/// than anyone drains.
+const TRACE_RECORDS_MIN: usize = 1 << 16;
+
 /// Enough for what lanes do between two drains: all of prefill, or several decode steps.
 fn trace_capacity(plan: &Plan) -> usize {
     let longest = |program: &program::ir::Program| {
         program.lanes.iter().map(|lane| lane.instructions.len()).max().unwrap_or(0)
     };
-    let records = longest(&plan.prefill).max(longest(&plan.decode) * 8) + 1024;
+    let (prefill, step) = (longest(&plan.prefill), longest(&plan.decode));
+    let group = prefill + step * plan.shape.max_new as usize;
+    let records = prefill.max(step * 8).max(group.min(TRACE_RECORDS_MIN)) + 1024;
     records.next_power_of_two().min(1 << 20)
 }
 

@@ -45,6 +45,9 @@ pub(super) fn plan(
             let _ = writeln!(text, "{}: there is nothing to choose", decision.plan.map.policy);
         }
     }
+    if let Some(predicted) = &decision.predicted {
+        text += &explain::predicted(predicted);
+    }
     if let Some(searched) = searched {
         let best = &searched.found.best.candidate;
         let steady = steady_layer(&searched.table, best, &Shape::default());

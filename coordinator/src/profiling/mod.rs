@@ -53,6 +53,11 @@ impl Hardware {
     }
 }
 
+/// Whether a batch has enough units, sequences x KV heads, to cut attention in [`CHUNKS`] parts.
+pub fn divisible(config: &ModelConfig, batch_size: u16) -> bool {
+    config.num_kv_heads * usize::from(batch_size) >= usize::from(CHUNKS)
+}
+
 /// The profile that a run of this shape needs.
 pub fn request(
     config: &ModelConfig,
@@ -64,7 +69,7 @@ pub fn request(
     request.weight_formats = vec![forms.weights.clone()];
     request.kv_formats = vec![forms.kv];
     request.device = hardware.device();
-    if hardware.has_device() && config.num_kv_heads * usize::from(shape.batch_size) > 1 {
+    if hardware.has_device() && divisible(config, shape.batch_size) {
         request.chunks = vec![CHUNKS];
     }
     request

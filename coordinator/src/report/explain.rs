@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use planner::budget::Budget;
-use planner::measured::{Chosen, Considered};
+use planner::measured::{Chosen, Considered, Predicted};
 use planner::policy::Policy;
 use program::ir::Program;
 use program::map::layer_list;
@@ -44,13 +44,16 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
             if chosen.stays.kv { " with their KV" } else { "" }
         );
     }
-    let _ = writeln!(
-        text,
-        "predicted: prefill {:.2} s, decode {:.2} s",
-        chosen.predicted.prefill_ns / 1e9,
-        chosen.predicted.decode_ns / 1e9
-    );
     text
+}
+
+/// What the run will take, said before it starts.
+pub fn predicted(predicted: &Predicted) -> String {
+    format!(
+        "predicted: prefill {:.2} s, decode {:.2} s\n",
+        predicted.prefill_ns / 1e9,
+        predicted.decode_ns / 1e9
+    )
 }
 
 /// `k to wv`, as the map of one layer has it.

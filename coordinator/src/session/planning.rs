@@ -117,6 +117,9 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
         if let Some(chosen) = &decision.searched {
             eprint!("{}", explain::choice(chosen, &decision.plan));
         }
+        if let Some(predicted) = &decision.predicted {
+            eprint!("{}", explain::predicted(predicted));
+        }
     }
     if run.telling >= Telling::Verbose {
         eprint!("{}", explain::plan(&decision.plan));
@@ -188,7 +191,7 @@ impl Planning<'_> {
             batches: batches.count,
             batch_size: batches.size,
             policy: name,
-            chunkings: &self.chunkings(&profiles),
+            chunkings: &self.chunkings(&profiles, batches),
             pricing: &profiles,
         })?;
         let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
@@ -213,8 +216,9 @@ impl Planning<'_> {
         })
     }
 
-    /// Ways to cut attention: none, and those asked for or, unasked, those that were measured.
-    fn chunkings(&self, profiles: &Profiles) -> Vec<Option<Chunking>> {
+    /// Ways to cut attention: none, and those asked for or, unasked, those that were measured and that
+    /// a batch has the units for.
+    fn chunkings(&self, profiles: &Profiles, batches: Batches) -> Vec<Option<Chunking>> {
         let mut found = vec![None];
         if let Some(chunking) = self.run.chunking {
             found.push(Some(chunking));
@@ -222,7 +226,8 @@ impl Planning<'_> {
         }
         let fingerprint = profiles.with_device.as_ref().map(|profile| &profile.fingerprint);
         let measured = fingerprint.and_then(|found| found.profiled.get("attention parts"));
-        if measured.is_some_and(|parts| *parts == format!("{:?}", [CHUNKS])) {
+        let divisible = profiling::divisible(&self.opened.config, batches.size);
+        if divisible && measured.is_some_and(|parts| *parts == format!("{:?}", [CHUNKS])) {
             let orders = [ChunkOrder::Scores, ChunkOrder::Attention];
             found.extend(orders.map(|order| Some(Chunking { order, chunks: CHUNKS })));
         }

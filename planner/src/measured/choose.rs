@@ -83,6 +83,9 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     let (mut considered, searched) = consider(question, &estimator)?;
     let new = request.max_new;
     considered.sort_by(|a, b| a.estimate.total_ns(new).total_cmp(&b.estimate.total_ns(new)));
+    // A split that leaves attention whole is the same however attention would have been cut.
+    considered
+        .dedup_by(|b, a| a.name == b.name && a.estimate.total_ns(new) == b.estimate.total_ns(new));
     for one in &considered {
         let request = Request { policy: &one.policy, stays: Stays::NONE, ..*request };
         let Some(plan) = request.fitting(batches, batch_size)? else { continue };

@@ -1,0 +1,159 @@
+//! The profile behind a run: kept, redone once when the machine changes, safe from any death; and what
+//! is planned with it: every policy gives the same answers, and tells beforehand how long it will take.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::command::{Place, coordinator, finish, fixture, text};
+
+const WORKLOAD: [&str; 4] = ["--batches", "2x2", "--device", "emulated"];
+
+/// The binary with a cache of its own.
+fn alone(place: &Place) -> Command {
+    let mut command = coordinator();
+    command.env("XDG_CACHE_HOME", place.path("cache")).stderr(Stdio::piped());
+    command
+}
+
+fn profile(place: &Place, extra: &[&str]) -> Command {
+    let mut command = alone(place);
+    let workload = ["--batches", "2x2", "--prompt-len", "16", "--gen-len", "4"];
+    command.arg("profile").arg("--model").arg(fixture("llama")).args(workload).args(extra);
+    command.stdout(Stdio::piped());
+    command
+}
+
+/// What `coordinator profile` says first: whether it measured, and why.
+fn said(place: &Place) -> String {
+    let done = finish(profile(place, &[]).spawn().expect("starts"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let all = text(&done.stdout) + &text(&done.stderr);
+    let found = all.lines().find(|line| line.contains("measured"));
+    found.unwrap_or_else(|| panic!("{all}")).to_owned()
+}
+
+/// The only profile in the cache.
+fn kept(place: &Place) -> PathBuf {
+    let folder = place.path("cache/tandem");
+    let files = std::fs::read_dir(&folder).expect("a cache").map(|entry| entry.expect("entry"));
+    let paths: Vec<PathBuf> = files.map(|file| file.path()).collect();
+    assert_eq!(paths.len(), 1, "{paths:?}");
+    paths[0].clone()
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).expect("a profile")
+}
+
+#[test]
+fn a_changed_machine_is_named_and_measured_once() {
+    let place = Place::new();
+    assert!(said(&place).contains("measured this machine"));
+    assert!(said(&place).contains("measured before"));
+    let path = kept(&place);
+    let mut edited: Value = serde_json::from_str(&read(&path)).expect("JSON");
+    edited["fingerprint"]["machine"]["CPU model"] = "An abacus".into();
+    std::fs::write(&path, edited.to_string()).expect("writable");
+    let again = said(&place);
+    assert!(again.contains("CPU model An abacus ->"), "{again}");
+    assert!(said(&place).contains("measured before"));
+    // Figures that somebody changed, and half a file.
+    edited = serde_json::from_str(&read(&path)).expect("JSON");
+    edited["measurements"]["work"][0]["mean_ns"] = 1.0.into();
+    let half = read(&path);
+    for (damaged, why) in [(edited.to_string(), "checksum"), (half[..400].to_owned(), "whole")] {
+        std::fs::write(&path, damaged).expect("writable");
+        let redone = said(&place);
+        assert!(redone.contains("measured this machine") && redone.contains(why), "{redone}");
+        assert!(said(&place).contains("measured before"));
+    }
+}
+
+#[test]
+fn a_death_while_measuring_leaves_the_profile() {
+    let place = Place::new();
+    said(&place);
+    let path = kept(&place);
+    let mut before = read(&path);
+    let mut killed = 0;
+    for delay_ms in [1, 20, 40, 60, 80, 120, 160, 200] {
+        let mut child = profile(&place, &["--force"]).spawn().expect("starts");
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let measuring = child.try_wait().expect("a child").is_none();
+        let pid = Pid::from_child(&child);
+        // Refused where it has ended, which the next line is about.
+        let _ = kill_process(pid, Signal::KILL);
+        finish(child);
+        let after = read(&path);
+        killed += u32::from(measuring && after == before);
+        // The old one or, after the last moment, the new one, and whole in either case.
+        assert!(said(&place).contains("measured before"), "after {delay_ms} ms");
+        before = after;
+    }
+    assert!(killed > 0, "every run had ended before it was killed");
+}
+
+/// Answers and report of a run under its own cache.
+fn run(place: &Place, input: &Path, extra: &[&str]) -> (String, Value, String) {
+    let (output, report) = (place.path("out.jsonl"), place.path("report.json"));
+    let mut command = alone(place);
+    command.arg("--model").arg(fixture("llama")).arg("--input").arg(input);
+    command.arg("--output").arg(&output).arg("--report").arg(&report).arg("--force").args(extra);
+    let done = finish(command.spawn().expect("starts"));
+    assert!(done.status.success(), "{extra:?}: {}", text(&done.stderr));
+    let answers = crate::command::token_ids(&output);
+    let report = serde_json::from_str(&read(&report)).expect("JSON");
+    (format!("{answers:?}"), report, text(&done.stderr))
+}
+
+fn prompts() -> Vec<Vec<u32>> {
+    (0..4u32).map(|i| (0..5 + i).map(|j| 7 + 9 * i + j).collect()).collect()
+}
+
+#[test]
+fn every_policy_answers_the_same_and_predicts_first() {
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &prompts(), 6);
+    let (expected, ..) = run(&place, &input, &["--policy", "cpu-only", "--device", "none"]);
+    for policy in [
+        "auto",
+        "two-split",
+        "one-split",
+        "gpu-only",
+        "cpu-only",
+        "lia",
+        "flexgen",
+        "flexgen:spread",
+    ] {
+        let (answers, report, told) =
+            run(&place, &input, &[&WORKLOAD[..], &["--policy", policy]].concat());
+        assert_eq!(answers, expected, "{policy}");
+        let predicted = &report["predicted"];
+        assert_eq!(predicted["source"], "profile", "{policy}: {predicted}");
+        for time in ["prefill_s", "decode_s"] {
+            assert!(predicted[time].as_f64().is_some_and(|s| s > 0.0), "{policy}: {predicted}");
+        }
+        let (first, then) = (told.find("predicted: prefill"), told.find("group 1 of 1"));
+        assert!(first.is_some() && (then.is_none() || first < then), "{policy}: {told}");
+    }
+    // All of them from two measurements: with the device, and of all cores without it.
+    let files = std::fs::read_dir(place.path("cache/tandem")).expect("a cache").count();
+    assert_eq!(files, 2);
+}
+
+#[test]
+fn batches_and_forms_are_chosen_aloud() {
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &prompts(), 6);
+    let (_, report, _) =
+        run(&place, &input, &["--batches", "auto", "--compress", "auto", "--device", "emulated"]);
+    let (batches, size) = (report["batches"].as_u64(), report["batch_size"].as_u64());
+    assert!(batches.zip(size).is_some_and(|(n, b)| n * b >= 4), "{report}");
+    // What fits is not compressed, and nothing is said of it.
+    assert_eq!(report["kv_form"], "bf16");
+    assert!(report["note"].is_null(), "{report}");
+}
