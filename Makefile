@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test lint loom bench install
+.PHONY: run test lint loom bench test-gpu bench-gpu install
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -26,6 +26,13 @@ loom:
 # A few minutes of true OPT-30B layers with random weights; appends a line to out/bench.jsonl.
 bench:
 	@scripts/bench.sh
+
+# What needs a GPU, as a bundle that runs anywhere with a driver; here too. Without one every row is skipped.
+test-gpu:
+	@scripts/gpu_bundle.sh test
+
+bench-gpu:
+	@scripts/gpu_bundle.sh bench
 
 install:
 	cargo build --release --package coordinator

@@ -11,6 +11,7 @@ pub mod opened;
 pub mod plan;
 pub mod profile;
 mod profiling;
+pub mod rates;
 pub mod report;
 pub mod session;
 pub mod timed;

@@ -12,6 +12,7 @@ use coordinator::job::interrupt::Interrupt;
 use coordinator::opened::open_weights;
 use coordinator::plan;
 use coordinator::profile;
+use coordinator::rates;
 use coordinator::session::{self, Usage};
 use coordinator::timed;
 
@@ -49,6 +50,12 @@ fn main() -> ExitCode {
                 .map_err(anyhow::Error::from)
                 .and_then(|interrupt| plan::run(&request, &interrupt));
             ran.unwrap_or_else(|error| refuse(&error)).into()
+        }
+        Command::OpenDeviceMemory { device, handle } => {
+            ExitCode::from(u8::from(!doctor::probe::opens(device, &handle)))
+        }
+        Command::DeviceRates(request) => {
+            rates::run(request).unwrap_or_else(|error| refuse(&error)).into()
         }
         Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Timed(request) => {

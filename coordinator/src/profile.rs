@@ -17,7 +17,7 @@ use program::formats::{KvFormat, WeightFormats};
 use program::ir::Lane;
 
 use crate::cli::high::ModelChoice;
-use crate::cli::values::{Batches, CompressChoice};
+use crate::cli::values::{Batches, CompressChoice, DeviceChoice};
 use crate::exit::Exit;
 use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
@@ -34,8 +34,8 @@ pub struct ProfileRequest {
     pub batches: Batches,
     pub prompt_len: u32,
     pub gen_len: u32,
-    /// The emulated device with its link's speed, if it has one of its own.
-    pub emulated: Option<Option<u64>>,
+    /// One that exists.
+    pub device: DeviceChoice,
     pub cpu_threads: Option<u16>,
     pub emulated_threads: Option<u16>,
     pub force: bool,
@@ -61,12 +61,19 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
 
 fn hardware(request: &ProfileRequest) -> Hardware {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u16;
-    let gpu = match request.emulated {
-        Some(_) => request.emulated_threads.unwrap_or_else(|| (cores / 2).max(1)),
-        None => 0,
+    let (emulated, cuda) = match request.device {
+        DeviceChoice::Emulated { link_bytes_per_s, .. } => (Some(link_bytes_per_s), None),
+        DeviceChoice::Cuda(index) => (None, Some(index)),
+        _ => (None, None),
+    };
+    let gpu = match (emulated, cuda) {
+        (Some(_), _) => request.emulated_threads.unwrap_or_else(|| (cores / 2).max(1)),
+        // As in a run: one for its sampler.
+        (None, Some(_)) => 1,
+        (None, None) => 0,
     };
     let cpu = request.cpu_threads.unwrap_or_else(|| cores.saturating_sub(gpu).max(1));
-    Hardware { threads: Threads { cpu, gpu }, emulated: request.emulated, cuda: None }
+    Hardware { threads: Threads { cpu, gpu }, emulated, cuda }
 }
 
 /// The shapes of the run that is profiled for.

@@ -13,6 +13,7 @@ mod attribute {
     pub(super) const MULTIPROCESSORS: u32 = 16;
     pub(super) const CAPABILITY_MAJOR: u32 = 75;
     pub(super) const CAPABILITY_MINOR: u32 = 76;
+    pub(super) const GPU_DIRECT: u32 = 116;
 }
 
 /// Oldest compute capability with bf16 matrix instructions and asynchronous copies.
@@ -30,7 +31,11 @@ pub struct DeviceInfo {
     pub total_bytes: u64,
     /// Domain, bus, device and function, as `lspci` writes them.
     pub bus: String,
+    /// `GPU-` and 32 hexadecimal digits in groups, as `nvidia-smi` writes it.
+    pub uuid: String,
     pub multiprocessors: u32,
+    /// Whether other devices may read and write its memory directly.
+    pub gpu_direct: bool,
 }
 
 impl Driver {
@@ -51,8 +56,22 @@ impl Driver {
             capability: (asked(attribute::CAPABILITY_MAJOR)?, asked(attribute::CAPABILITY_MINOR)?),
             total_bytes: total_bytes as u64,
             bus: self.text("cuDeviceGetPCIBusId", self.table.device_bus, device)?,
+            uuid: self.uuid(device)?,
             multiprocessors: asked(attribute::MULTIPROCESSORS)?,
+            gpu_direct: asked(attribute::GPU_DIRECT)? != 0,
         })
+    }
+
+    fn uuid(&self, device: c_int) -> Result<String, CudaError> {
+        let mut bytes = [0u8; 16];
+        // SAFETY: needed to ask; the driver writes 16 bytes.
+        let result = unsafe { (self.table.device_uuid)(bytes.as_mut_ptr(), device) };
+        self.table.check("cuDeviceGetUuid", result)?;
+        let hex = |range: std::ops::Range<usize>| -> String {
+            bytes[range].iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let groups = [hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)];
+        Ok(format!("GPU-{}", groups.join("-")))
     }
 
     fn handle(&self, index: u32) -> Result<c_int, CudaError> {

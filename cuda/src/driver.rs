@@ -47,6 +47,7 @@ table! {
     device_attribute = "cuDeviceGetAttribute"(*mut c_int, c_uint, c_int);
     device_memory = "cuDeviceTotalMem_v2"(*mut usize, c_int);
     device_bus = "cuDeviceGetPCIBusId"(*mut c_char, c_int, c_int);
+    device_uuid = "cuDeviceGetUuid_v2"(*mut u8, c_int);
     context_retain = "cuDevicePrimaryCtxRetain"(*mut sys::CUcontext, c_int);
     context_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
     context_set = "cuCtxSetCurrent"(sys::CUcontext);
@@ -114,6 +115,12 @@ impl Table {
 pub struct Version {
     pub major: u32,
     pub minor: u32,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
 }
 
 /// The oldest that knows all functions of the table under these names (driver 525).

@@ -57,7 +57,7 @@ pub enum CudaError {
     },
     /// Other programs hold what the plan needs.
     #[error(
-        "CUDA device {index} has {free_bytes} of {total_bytes} bytes free and the plan needs {needed_bytes}: end what else uses the device, or lower --vram to at most {free_bytes}."
+        "CUDA device {index} has {} of {} free and the plan needs {}: end what else uses the device, or lower --vram to {free_bytes} or less.", gib(*.free_bytes), gib(*.total_bytes), gib(*.needed_bytes)
     )]
     Full {
         /// Number of the device.
@@ -91,6 +91,10 @@ pub enum CudaError {
     },
 }
 
+fn gib(bytes: u64) -> String {
+    format!("{:.2} GiB", bytes as f64 / (1u64 << 30) as f64)
+}
+
 /// Result codes that are told apart; the rest have the driver's name only.
 pub(crate) mod code {
     pub(crate) const SUCCESS: u32 = 0;
@@ -109,6 +113,13 @@ impl CudaError {
     /// Whether the driver could not give device memory.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, CudaError::Call { code: code::OUT_OF_MEMORY, .. })
+    }
+
+    /// Whether a sentence is about too little device memory. Sentences are what crosses from a worker
+    /// to the coordinator.
+    pub fn tells_of_memory(sentence: &str) -> bool {
+        sentence.contains("CUDA_ERROR_OUT_OF_MEMORY")
+            || sentence.contains("CUDA device") && sentence.contains("free and the plan needs")
     }
 
     /// Whether one process may not open another's device memory here.
@@ -134,5 +145,26 @@ fn meaning(code: u32) -> &'static str {
         800 => "the system forbids it here, as some containers do",
         801 => "this device or system does not support it",
         _ => "the run cannot go on",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_little_memory_is_known_by_its_sentence() {
+        let full = CudaError::Full {
+            index: 0,
+            needed_bytes: 3 << 30,
+            free_bytes: 1 << 30,
+            total_bytes: 16 << 30,
+        };
+        let said = full.to_string();
+        assert!(said.contains("1.00 GiB of 16.00 GiB free and the plan needs 3.00 GiB"), "{said}");
+        let call = |code, name| CudaError::of("cuLaunchKernel", code, Some(name)).to_string();
+        assert!(CudaError::tells_of_memory(&said));
+        assert!(CudaError::tells_of_memory(&call(2, "CUDA_ERROR_OUT_OF_MEMORY")));
+        assert!(!CudaError::tells_of_memory(&call(700, "CUDA_ERROR_ILLEGAL_ADDRESS")));
     }
 }

@@ -7,6 +7,7 @@
 //! Invariants:
 //! - Calls go through [`Driver`]'s table, which holds every function or is not made: a driver that
 //!   lacks one is refused at start and not in the middle of a run.
+//! - Other libraries of NVIDIA's (cuBLASLt, NVML, cuFile) are opened here too, and are never needed.
 //! - A result is a number until it has been compared. Drivers know codes that these bindings do not.
 //! - What owns something on the device gives it back when dropped, and keeps its context alive.
 //! - After start nothing here allocates, errors apart.
@@ -14,13 +15,19 @@
 mod context;
 mod driver;
 mod error;
+mod library;
+mod link;
 mod memory;
 mod module;
+mod nvml;
 mod stream;
 
 pub use context::{Context, DeviceInfo};
 pub use driver::{Driver, Version};
 pub use error::CudaError;
+pub use library::Library;
+pub use link::{LinkAt, PcieLink};
 pub use memory::{Address, Arena, IpcHandle, PinnedBuffer, RegisteredHost};
 pub use module::{Kernel, Launch, Module};
+pub use nvml::{Nvml, NvmlDevice};
 pub use stream::{Event, Stream};

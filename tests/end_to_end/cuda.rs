@@ -3,13 +3,13 @@
 //! drives the workers directly, in the stand-in's own tests.
 
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use crate::command::{Place, coordinator, finish, fixture, golden, ids, text, token_ids};
 
-/// A folder with the stand-in under the driver's names.
-fn folder() -> &'static Path {
+/// A folder with the stand-in under the driver's names, and under that of NVML.
+pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let program = std::env::current_exe().expect("a test has a path");
@@ -18,7 +18,7 @@ fn folder() -> &'static Path {
         let name = format!("cuda{}", std::process::id());
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&folder).expect("the folder can be made");
-        for name in ["libcuda.so", "libcuda.so.1"] {
+        for name in ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"] {
             let link = folder.join(name);
             let _ = std::fs::remove_file(&link);
             std::os::unix::fs::symlink(&library, link).expect("a link can be made");
@@ -27,14 +27,34 @@ fn folder() -> &'static Path {
     })
 }
 
-/// Runs the binary with the stand-in as this machine's driver.
-fn run(place: &Place, model: &str, input: &Path, extra: &[&str], set: &[(&str, &str)]) -> Output {
+/// The binary with the stand-in as this machine's driver, and arguments for answering `input`.
+pub fn command(
+    place: &Place,
+    model: &str,
+    input: &Path,
+    extra: &[&str],
+    set: &[(&str, &str)],
+) -> Command {
     let mut command = coordinator();
     command.env("LD_LIBRARY_PATH", folder()).envs(set.iter().copied());
     command.arg("--model").arg(fixture(model)).arg("--input").arg(input);
     command.arg("--output").arg(place.path("out.jsonl")).arg("--report").arg(place.path("report"));
-    command.args(["--quiet", "--force", "--dtype", "f32"]).args(extra);
-    finish(command.stderr(Stdio::piped()).spawn().expect("starts"))
+    command.args(["--quiet", "--dtype", "f32"]).args(extra);
+    if !extra.contains(&"--resume") {
+        command.arg("--force");
+    }
+    command.stderr(Stdio::piped());
+    command
+}
+
+pub fn run(
+    place: &Place,
+    model: &str,
+    input: &Path,
+    extra: &[&str],
+    set: &[(&str, &str)],
+) -> Output {
+    finish(command(place, model, input, extra, set).spawn().expect("starts"))
 }
 
 /// The first few of transformers' prompts and tokens, `count` tokens each.
@@ -78,31 +98,20 @@ fn without_ipc_the_gpu_worker_copies_and_the_report_says_so() {
 }
 
 #[test]
-fn a_device_that_cannot_be_used_is_refused_in_a_sentence() {
-    let place = Place::new();
-    let input = place.requests("in.jsonl", &[vec![3, 4]], 2);
-    for (set, device, words) in [
-        (("STANDIN_CUDA_VERSION", "11080"), "cuda:0", ["11.8", "525"]),
-        (("STANDIN_CUDA_DEVICES", "0"), "cuda:0", ["no device", "--device none"]),
-        (("STANDIN_CUDA_DEVICES", "1"), "cuda:1", ["device 1", "has 1"]),
-        (("STANDIN_CUDA_CAPABILITY", "75"), "cuda:0", ["7.5", "8.0"]),
-    ] {
-        let done = run(&place, "llama", &input, &["--device", device], &[set]);
-        let said = text(&done.stderr);
-        assert_eq!(done.status.code(), Some(1), "{set:?}: {said}");
-        assert!(words.iter().all(|word| said.contains(word)), "{set:?}: {said}");
-        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    }
-}
-
-#[test]
-fn a_failure_in_the_middle_names_the_call_and_ends_the_run() {
-    let place = Place::new();
-    let input = place.requests("in.jsonl", &[vec![3, 4], vec![5]], 4);
-    let fail = ("STANDIN_CUDA_FAIL", "cuLaunchKernel:40:719");
-    let extra = ["--device", "cuda:0", "--policy", "gpu-only"];
-    let done = run(&place, "llama", &input, &extra, &[fail]);
-    let said = text(&done.stderr);
-    assert!(!done.status.success(), "{said}");
-    assert!(said.contains("cuLaunchKernel") && said.contains("gpu.compute"), "{said}");
+fn a_device_is_chosen_by_default_and_vram_caps_its_arena() {
+    let extra = ["--policy", "gpu-only", "--batches", "2x2"];
+    let whole = equals_transformers("llama", 3, &extra, &[]);
+    assert!(whole.contains("cuda:0 stand-in"), "{whole}");
+    let bytes = |report: &str| {
+        let report: serde_json::Value = serde_json::from_str(report).expect("JSON");
+        report["budget_bytes"]["device"].as_u64().expect("bytes")
+    };
+    // Less than the roomiest plan takes: something goes to the host.
+    let cap = bytes(&whole) - 1;
+    let vram = cap.to_string();
+    let capped = equals_transformers("llama", 3, &[&extra[..], &["--vram", &vram]].concat(), &[]);
+    assert!(bytes(&capped) <= cap, "{} > {cap}", bytes(&capped));
+    let none =
+        equals_transformers("llama", 3, &["--batches", "2x2"], &[("STANDIN_CUDA_DEVICES", "0")]);
+    assert!(none.contains("\"device\": \"none\""), "{none}");
 }

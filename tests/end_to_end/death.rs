@@ -47,7 +47,7 @@ fn start(place: &Place, output: &str, extra: &[&str]) -> Run {
 }
 
 /// Worker processes of a coordinator, with their names.
-fn workers_of(coordinator: u32) -> Vec<(u32, String)> {
+pub fn workers_of(coordinator: u32) -> Vec<(u32, String)> {
     let path = format!("/proc/{coordinator}/task/{coordinator}/children");
     let children = std::fs::read_to_string(path).unwrap_or_default();
     children
@@ -60,7 +60,7 @@ fn workers_of(coordinator: u32) -> Vec<(u32, String)> {
 }
 
 /// The control segment of a running coordinator, found among its descriptors.
-fn control_of(coordinator: u32) -> Option<Control> {
+pub fn control_of(coordinator: u32) -> Option<Control> {
     for entry in std::fs::read_dir(format!("/proc/{coordinator}/fd")).ok()?.flatten() {
         let target = std::fs::read_link(entry.path()).unwrap_or_default();
         if target.to_string_lossy().contains("tandem-control") {
@@ -93,7 +93,7 @@ fn strike(run: &mut Run, worker: (&str, usize), value: u32, signal: Signal) -> O
     }
 }
 
-fn nothing_left(pids: &BTreeSet<u32>) {
+pub fn nothing_left(pids: &BTreeSet<u32>) {
     let until = Instant::now() + WATCHDOG;
     for pid in pids {
         let alive = || {

@@ -1,7 +1,9 @@
 //! Why a worker cannot go on, in sentences for the user, and the codes that poison carries.
 
 use cuda::CudaError;
-use program::ir::Lane;
+use program::ir::{Lane, Phase};
+use program::plan::Plan;
+use program::validate::describe;
 use shm::{ChannelError, ControlError, SegmentError, TraceError, WaitError};
 
 use crate::load::LoadError;
@@ -61,6 +63,19 @@ pub enum LaneError {
         /// What the driver said.
         source: CudaError,
     },
+}
+
+/// Where a lane is, in words: `decode step 3, fc0, layer 4, batch 1`.
+pub(crate) fn place(plan: &Plan, lane: Lane, phase: Phase, step: u32, instruction: u32) -> String {
+    let (program, when) = match phase {
+        Phase::Prefill => (&plan.prefill, "prefill".to_owned()),
+        Phase::Decode => (&plan.decode, format!("decode step {step}")),
+    };
+    let list = program.lane(lane).map_or(&[][..], |list| &list.instructions);
+    match list.get(instruction as usize) {
+        Some(found) => format!("{when}, {}", describe(found, plan.config.family)),
+        None => when,
+    }
 }
 
 impl LaneError {

@@ -15,7 +15,7 @@ use shm::timeline::reached;
 use shm::{Control, Position, Timeline, TraceRecord, TraceWriter, WaitError, WorkerState, now_ns};
 
 use crate::device::DeviceLane;
-use crate::error::LaneError;
+use crate::error::{LaneError, place};
 use crate::execute::Executor;
 use crate::protocol::{EXIT, Role};
 use crate::timed::Timed;
@@ -351,8 +351,9 @@ impl LaneRunner {
         let lane = self.setup.lane;
         let place = || {
             let position = self.setup.control.lane(lane.index()).position();
-            let phase = if position.phase == Phase::Prefill as u32 { "prefill" } else { "decode" };
-            format!("{phase} step {}, instruction {}", position.step, position.instruction)
+            let prefill = position.phase == Phase::Prefill as u32;
+            let phase = if prefill { Phase::Prefill } else { Phase::Decode };
+            place(&self.setup.plan, lane, phase, position.step, position.instruction)
         };
         LaneError::from_wait(error, lane, awaited, place, limit.as_secs())
     }

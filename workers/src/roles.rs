@@ -18,7 +18,8 @@ use program::ir::Lane;
 use program::plan::{Memory, Plan};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shm::sync::Ordering;
-use shm::{Access, Channel, ChannelError, Control, Segment, Timeline, TraceSegment, WorkerState};
+use shm::{Access, Channel, ChannelError, Control, Segment, Timeline, TraceSegment};
+use shm::{WaitError, WorkerState};
 
 use crate::counting;
 use crate::device::{Device, Exported};
@@ -27,7 +28,7 @@ use crate::heartbeat::{self, Heartbeat};
 use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
-use crate::protocol::{CudaUse, FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use crate::protocol::{CudaUse, EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
 use crate::setup::{LaneOptions, build_device_lanes, build_lanes, build_timed_lanes};
 
 /// How long a worker waits for the coordinator's next message before it looks again. The parent's
@@ -409,9 +410,28 @@ impl Worker<'_> {
             gate.signal();
             sent
         })?;
+        if count == 0 {
+            self.idle();
+        }
         match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
             None => Ok(()),
+        }
+    }
+
+    /// Stays until the last group or poison: to the coordinator a worker that leaves early has failed,
+    /// also one for which the plan has no work.
+    fn idle(&self) {
+        let (groups, poison) = (self.control.groups(), self.control.poison());
+        let mut group = 1;
+        loop {
+            match groups.wait_at_least(group, poison, MESSAGE_SLICE) {
+                Ok(()) if self.control.last_step() == Some(EXIT) => return,
+                Ok(()) => group += 1,
+                // Nothing is late: the coordinator may have nothing to do.
+                Err(WaitError::TimedOut { .. }) => {}
+                Err(WaitError::Poisoned(_)) => return,
+            }
         }
     }
 

@@ -1,6 +1,8 @@
 //! The CUDA device that a command line means, if this machine has it.
 
-use cuda::{Context, CudaError, DeviceInfo, Driver};
+use std::path::Path;
+
+use cuda::{Context, CudaError, DeviceInfo, Driver, LinkAt, Nvml, PcieLink};
 
 use super::values::DeviceChoice;
 
@@ -30,10 +32,47 @@ pub(crate) fn best() -> DeviceChoice {
     }
 }
 
-/// Device memory that a plan may use: what was asked for, or all but what the driver needs. How much
-/// of it is free shows when it is allocated.
-pub(crate) fn vram_bytes(index: u32, asked: Option<u64>) -> Option<u64> {
-    let total = find(index).ok()?.total_bytes;
-    let usable = total.saturating_sub(RESERVED_BYTES.min(total / 8));
-    Some(asked.map_or(usable, |asked| asked.min(usable)))
+/// Free and total device memory. Asked on a context of this process, which is given back at once.
+///
+/// # Errors
+/// The driver's refusal.
+pub(crate) fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
+    Context::open(&Driver::open()?, index)?.memory_bytes()
+}
+
+/// Device memory that a plan may use: what is free now but for what the driver needs, and no more
+/// than was asked for. 0 where the driver does not say: then nothing fits.
+pub(crate) fn vram_bytes(index: u32, asked: Option<u64>) -> u64 {
+    let (free, total) = memory_bytes(index).unwrap_or((0, 0));
+    let usable = free.saturating_sub(RESERVED_BYTES.min(total / 8));
+    asked.map_or(usable, |asked| asked.min(usable))
+}
+
+/// `cuda:0 has 0.50 of 16.00 GiB free`; `None` where the driver does not say.
+pub(crate) fn free_in_words(index: u32) -> Option<String> {
+    let (free, total) = memory_bytes(index).ok()?;
+    let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+    Some(format!("cuda:{index} has {:.2} of {:.2} GiB free", gib(free), gib(total)))
+}
+
+/// What a profile's fingerprint keeps of a device. Of the link the width is that of now and the
+/// generation the highest, which an idle device does not lower.
+pub(crate) fn described(index: u32) -> Option<profiler::Gpu> {
+    let driver = Driver::open().ok()?;
+    let info = driver.device(index).ok()?;
+    let nvml = Nvml::open();
+    let managed = nvml.as_ref().and_then(|nvml| nvml.device(&info.bus));
+    let link = |at| {
+        let known = managed.as_ref().and_then(|device| device.link(at));
+        known.or_else(|| PcieLink::of_system(Path::new("/"), &info.bus, at))
+    };
+    let link = link(LinkAt::Most).zip(link(LinkAt::Now));
+    let link = link.map(|(most, now)| PcieLink { generation: most.generation, width: now.width });
+    let release = nvml.as_ref().and_then(Nvml::driver_release);
+    Some(profiler::Gpu {
+        name: info.name,
+        uuid: info.uuid,
+        driver: release.unwrap_or_else(|| format!("CUDA {}", driver.version())),
+        pcie_link: link.map_or_else(|| "unknown".to_owned(), |link| link.to_string()),
+    })
 }

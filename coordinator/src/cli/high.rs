@@ -6,6 +6,7 @@ use model::config::Dtype;
 use planner::policies::PolicyName;
 use planner::split::{SplitError, parse_chunking};
 use program::map::Chunking;
+use workers::device::RateSizes;
 
 use ::cuda::CudaError;
 
@@ -15,6 +16,7 @@ use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, Qu
 use crate::job::sink::{OutputMode, Place};
 use crate::plan::{Described, PlanRequest, Source};
 use crate::profile::ProfileRequest;
+use crate::rates::RatesRequest;
 use crate::timed::TimedRequest;
 
 /// `max_tokens` of requests that do not say, as at OpenAI.
@@ -40,6 +42,13 @@ pub enum Command {
     Doctor {
         json: bool,
     },
+    /// This process only tries to open device memory.
+    OpenDeviceMemory {
+        device: u32,
+        handle: String,
+    },
+    /// Measure a CUDA device by the plainest means.
+    DeviceRates(RatesRequest),
     /// This process is a worker.
     Worker {
         role: String,
@@ -116,11 +125,6 @@ pub enum UsageError {
     NoModel,
     #[error("plan needs --model MODEL, or --tables FILE with the times of a layer.")]
     NothingToPlan,
-    #[error(
-        "--device cuda:{device}: this version does not profile a CUDA device; leave --device out to \
-         profile the CPU."
-    )]
-    ProfileCuda { device: u32 },
     #[error("--device cuda:{device}: {source} --device emulated studies a placement without one.")]
     NoCuda { device: u32, source: CudaError },
     #[error(
@@ -164,6 +168,18 @@ impl Command {
     pub fn from_low(low: Low) -> Result<Command, UsageError> {
         match low.command {
             Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
+            Some(LowCommand::OpenDeviceMemory { device, handle }) => {
+                Ok(Command::OpenDeviceMemory { device, handle })
+            }
+            Some(LowCommand::DeviceRates { device, memory, copy, matrix }) => {
+                let plain = RateSizes::default();
+                let sizes = RateSizes {
+                    copy_bytes: copy.map_or(plain.copy_bytes, |bytes| bytes as usize),
+                    matrix: matrix.unwrap_or(plain.matrix),
+                };
+                let sizes = (!memory).then_some(sizes);
+                Ok(Command::DeviceRates(RatesRequest { device, sizes }))
+            }
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
@@ -224,13 +240,9 @@ fn here(low: LowPlan) -> LowRun {
 }
 
 fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
-    let emulated = match low.device {
-        DeviceChoice::Cuda(device) => return Err(UsageError::ProfileCuda { device }),
-        DeviceChoice::Emulated { link_bytes_per_s, .. } => Some(link_bytes_per_s),
-        DeviceChoice::Timed => return Err(UsageError::TimedWithoutTables),
-        DeviceChoice::Auto | DeviceChoice::None => None,
-    };
-    if emulated.is_none() && low.emulated_threads.is_some() {
+    let device = existing(low.device)?;
+    let is_emulated = matches!(device, DeviceChoice::Emulated { .. });
+    if !is_emulated && low.emulated_threads.is_some() {
         return Err(UsageError::EmulatedThreads);
     }
     Ok(ProfileRequest {
@@ -245,7 +257,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
         batches: low.batches,
         prompt_len: low.prompt_len,
         gen_len: low.gen_len,
-        emulated,
+        device,
         cpu_threads: low.cpu_threads,
         emulated_threads: low.emulated_threads,
         force: low.force,
@@ -315,7 +327,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         emulated_threads: low.emulated_threads,
         vram_bytes: match device {
             DeviceChoice::Emulated { vram_bytes, .. } => low.vram.or(vram_bytes),
-            DeviceChoice::Cuda(index) => cuda::vram_bytes(index, low.vram),
+            DeviceChoice::Cuda(index) => Some(cuda::vram_bytes(index, low.vram)),
             _ => low.vram,
         },
         device,
@@ -355,18 +367,23 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
     })
 }
 
-/// The device of this run, one that exists: `auto` becomes the best real one.
-fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
-    let device = match low.device {
+/// A device that exists: `auto` becomes the best real one.
+fn existing(choice: DeviceChoice) -> Result<DeviceChoice, UsageError> {
+    match choice {
         DeviceChoice::Cuda(device) => match cuda::find(device) {
-            Ok(_) => DeviceChoice::Cuda(device),
-            Err(source) => return Err(UsageError::NoCuda { device, source }),
+            Ok(_) => Ok(DeviceChoice::Cuda(device)),
+            Err(source) => Err(UsageError::NoCuda { device, source }),
         },
-        DeviceChoice::Timed => return Err(UsageError::TimedWithoutTables),
+        DeviceChoice::Timed => Err(UsageError::TimedWithoutTables),
         // The emulated device is never chosen on its own.
-        DeviceChoice::Auto => cuda::best(),
-        chosen => chosen,
-    };
+        DeviceChoice::Auto => Ok(cuda::best()),
+        chosen => Ok(chosen),
+    }
+}
+
+/// The device of this run.
+fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
+    let device = existing(low.device)?;
     match device {
         DeviceChoice::Emulated { vram_bytes: Some(_), .. } if low.vram.is_some() => {
             Err(UsageError::VramTwice)
@@ -394,15 +411,7 @@ fn placement(low: &LowRun, device: DeviceChoice) -> Result<Placement, UsageError
         return Err(UsageError::SplitWithoutDevice);
     }
     match (low.policy, has_device) {
-        // A CUDA device is not profiled yet, so there is nothing to search with.
-        (Some(PolicyName::Auto) | None, true) if cuda::is_cuda(device) => {
-            Ok(Placement::Named(PolicyName::GpuOnly))
-        }
         (Some(policy), true) => Ok(Placement::Named(policy)),
-        // Profiling through a CUDA device was never tried on hardware, so only who asks gets it.
-        (None, true) if matches!(device, DeviceChoice::Cuda(_)) => {
-            Ok(Placement::Named(PolicyName::GpuOnly))
-        }
         (None, true) => Ok(Placement::Named(PolicyName::Auto)),
         (Some(PolicyName::CpuOnly | PolicyName::Auto) | None, false) => {
             Ok(Placement::Named(PolicyName::CpuOnly))

@@ -44,6 +44,30 @@ pub enum LowCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Opens the device memory that another process exported, and says by its exit code whether it
+    /// can; started by doctor, never by hand
+    #[command(hide = true)]
+    OpenDeviceMemory {
+        /// Number of the device
+        device: u32,
+        /// The handle, in hexadecimal digits
+        handle: String,
+    },
+    /// Plain rates of a CUDA device, as JSON; for the GPU bench
+    #[command(hide = true)]
+    DeviceRates {
+        /// Number of the device
+        device: u32,
+        /// Only how much memory is free
+        #[arg(long)]
+        memory: bool,
+        /// Bytes of a copy
+        #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+        copy: Option<u64>,
+        /// Rows, width and depth of a matrix product
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=32768))]
+        matrix: Option<u32>,
+    },
     /// A worker process; started by the coordinator, never by hand
     #[command(hide = true)]
     Worker {
@@ -186,7 +210,7 @@ pub struct LowPlan {
     /// Only the first LAYERS layers
     #[arg(long, value_name = "LAYERS", conflicts_with = "tables", value_parser = clap::value_parser!(u32).range(1..))]
     pub layers: Option<u32>,
-    /// On this machine: none, auto or emulated, as for a run
+    /// On this machine: none, auto, cuda:N or emulated, as for a run
     #[arg(long, value_name = "DEVICE", default_value = "auto", conflicts_with_all = ["machine", "tables"], value_parser = parse_device)]
     pub device: DeviceChoice,
     /// On this machine: device memory to use at most
@@ -249,7 +273,7 @@ pub struct LowProfile {
     /// Also measure these 4-bit forms
     #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
     pub compress: CompressChoice,
-    /// none or emulated
+    /// none, auto, cuda:N or emulated
     #[arg(long, value_name = "DEVICE", default_value = "none", value_parser = parse_device)]
     pub device: DeviceChoice,
     /// Compute threads of the cpu worker [default: the cores the others leave]

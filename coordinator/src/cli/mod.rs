@@ -40,7 +40,7 @@ where
     })?;
     Command::from_low(low).map_err(|error| {
         let exit = match error {
-            UsageError::NoCuda { .. } | UsageError::ProfileCuda { .. } => Exit::Failure,
+            UsageError::NoCuda { .. } => Exit::Failure,
             _ => Exit::Usage,
         };
         Refusal::Wrong(format!("coordinator: {error}\n"), exit)

@@ -1,11 +1,14 @@
 //! `coordinator doctor`: what this machine has of what Tandem can use, and what each absence costs.
-//! Nothing is measured and nothing is changed.
+//! Nothing is measured and nothing is changed; of a CUDA device two MiB are taken for a moment, to see
+//! whether another process can open them.
 //!
 //! A report is a list of sections and a section a list of findings; a device adds a section of its
 //! own to [`examine`].
 
 mod disks;
+mod gpu;
 mod memory;
+pub mod probe;
 mod processor;
 mod show;
 mod system;
@@ -101,6 +104,7 @@ fn examine(root: &Path) -> Vec<Section> {
     vec![
         Section { name: "processor", findings: processor::findings() },
         Section { name: "memory", findings: memory::findings(&root) },
+        Section { name: "gpu", findings: gpu::findings(&root) },
         Section { name: "disks", findings: disks::findings(&root) },
         Section { name: "system", findings: system::findings(&root) },
     ]

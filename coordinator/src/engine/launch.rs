@@ -19,6 +19,8 @@ use super::supervise::{Supervisor, Worker, WorkerFailure};
 /// Bound of any wait of a lane for another: far beyond the slowest instruction, so that only a lane
 /// that will never come is given up.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
+/// Another bound, in seconds, for whoever knows that no instruction takes long.
+const WAIT_ENV: &str = "TANDEM_WAIT_S";
 /// Between two looks at the workers.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 
@@ -247,10 +249,15 @@ fn setup(
         spin_us: if role == Role::Cpu { options.spin_us } else { 0 },
         weights: options.weights.clone(),
         link_bytes_per_s: options.link_bytes_per_s,
-        wait_timeout_ms: WAIT_TIMEOUT.as_millis() as u64,
+        wait_timeout_ms: wait_timeout().as_millis() as u64,
         durations: options.durations.clone(),
         cuda,
     }
+}
+
+fn wait_timeout() -> Duration {
+    let asked = std::env::var(WAIT_ENV).ok().and_then(|text| text.parse().ok());
+    asked.filter(|seconds| *seconds > 0).map_or(WAIT_TIMEOUT, Duration::from_secs)
 }
 
 /// CPUs of a worker's compute threads: none when there are not enough for all.

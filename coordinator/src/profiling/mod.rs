@@ -7,6 +7,7 @@ pub use pricing::Profiles;
 
 use std::io::IsTerminal;
 use std::sync::Arc;
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use model::config::ModelConfig;
@@ -24,6 +25,9 @@ use crate::session::starting::{SPIN_US, compute_cpus};
 /// Parts into which splits may cut attention; measured for runs with a device.
 pub const CHUNKS: u16 = 8;
 
+/// Seconds that a profile may take, instead of the default; fewer measure fewer points.
+const BUDGET_ENV: &str = "TANDEM_PROFILE_S";
+
 /// What a run will compute on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hardware {
@@ -37,6 +41,12 @@ pub struct Hardware {
 impl Hardware {
     const fn has_device(self) -> bool {
         self.emulated.is_some() || self.cuda.is_some()
+    }
+
+    /// This machine; with the GPU where it is used, since a profile without it stays valid when the
+    /// GPU changes.
+    fn machine(self) -> Machine {
+        Machine::this(self.cuda.and_then(cuda::described).as_ref())
     }
 
     /// The device in words.
@@ -69,6 +79,8 @@ pub fn request(
     request.weight_formats = vec![forms.weights.clone()];
     request.kv_formats = vec![forms.kv];
     request.device = hardware.device();
+    let seconds = std::env::var(BUDGET_ENV).ok().and_then(|text| text.parse().ok());
+    request.budget = seconds.map_or(request.budget, Duration::from_secs);
     if hardware.has_device() && divisible(config, shape.batch_size) {
         request.chunks = vec![CHUNKS];
     }
@@ -76,8 +88,8 @@ pub fn request(
 }
 
 /// The profile that is kept, if it is valid for this machine as it is.
-pub fn kept(request: &Request) -> Option<Profile> {
-    let fingerprint = profiler::Fingerprint::of(request, &Machine::this(None));
+pub fn kept(request: &Request, hardware: Hardware) -> Option<Profile> {
+    let fingerprint = profiler::Fingerprint::of(request, &hardware.machine());
     Cache::of_user()?.load(&fingerprint).ok()
 }
 
@@ -111,7 +123,7 @@ pub fn obtain(
     let found = cached(
         cache.as_ref(),
         request,
-        &Machine::this(None),
+        &hardware.machine(),
         force,
         &mut runner,
         &mut |done, total, what| {

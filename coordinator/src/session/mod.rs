@@ -1,6 +1,7 @@
 //! One run from arguments to exit code: find the model, read the requests, plan, prove, launch,
 //! run, report.
 
+mod advice;
 mod forms;
 pub(crate) mod planning;
 mod shapes;
@@ -25,6 +26,7 @@ use crate::job::{fingerprint, progress, prompt};
 use crate::opened::Opened;
 use crate::report::build::{self, Foretold};
 use crate::report::table;
+use advice::Advice;
 use forms::{described, forms};
 use planning::{DEFAULT_BATCH_MAX, Decision, case, plan, threads};
 use starting::start;
@@ -97,9 +99,19 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let found = settled.get().unwrap_or_else(|| case(run, opened, Some(demand)));
     let decision = plan(run, opened, demand, found, interrupt)?;
     let foretold = foretold(&decision, demand);
-    let mut engine = start(run, opened, decision.plan, interrupt)?;
-    let summary =
-        job.run(Some(&mut engine), progress::for_stderr(quiet).as_mut(), &move || asked.asked())?;
+    let advice = Advice { run, opened, demand, case: found };
+    let mut engine =
+        start(run, opened, decision.plan, interrupt).map_err(|error| advice.after(error))?;
+    let ran =
+        job.run(Some(&mut engine), progress::for_stderr(quiet).as_mut(), &move || asked.asked());
+    let summary = match ran {
+        Ok(summary) => summary,
+        Err(error) => {
+            // What the workers hold would not count as free.
+            drop(engine);
+            return Err(advice.after(error.into()));
+        }
+    };
     finish(run, engine, &foretold)?;
     eprintln!("{summary}");
     Ok(summary.exit())
@@ -120,7 +132,13 @@ pub(crate) fn decide(
     check_context(&opened.config, context).map_err(|error| {
         Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
     })?;
-    let demand = Demand {
+    let demand = demand(run, prompt_len, gen_len);
+    plan(run, opened, demand, case(run, opened, Some(demand)), interrupt)
+}
+
+/// What a benchmark asks for.
+fn demand(run: &Run, prompt_len: u32, gen_len: u32) -> Demand {
+    Demand {
         sequences: match run.batches {
             Some(BatchesChoice::Given(batches)) => {
                 usize::from(batches.count) * usize::from(batches.size)
@@ -130,9 +148,8 @@ pub(crate) fn decide(
         },
         max_prompt: prompt_len as usize,
         max_new: gen_len,
-        max_context: context,
-    };
-    plan(run, opened, demand, case(run, opened, Some(demand)), interrupt)
+        max_context: prompt_len as usize + gen_len as usize,
+    }
 }
 
 fn benchmark(
@@ -152,7 +169,9 @@ fn benchmark(
         vocab_size: opened.config.vocab_size,
         seed: run.seed,
     };
-    let mut engine = start(run, opened, plan, interrupt)?;
+    let demand = demand(run, prompt_len, gen_len);
+    let advice = Advice { run, opened, demand, case: case(run, opened, Some(demand)) };
+    let mut engine = start(run, opened, plan, interrupt).map_err(|error| advice.after(error))?;
     let quiet = run.telling == Telling::Quiet;
     match benchmark.run(&mut engine, progress::for_stderr(quiet).as_mut()) {
         Ok(()) => {}
@@ -160,7 +179,10 @@ fn benchmark(
             eprintln!("interrupted; a benchmark keeps nothing");
             return Ok(Exit::Interrupted);
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            drop(engine);
+            return Err(advice.after(error.into()));
+        }
     }
     finish(run, engine, &foretold)?;
     Ok(Exit::Done)

@@ -10,6 +10,7 @@ use profiler::Threads;
 use program::map::{ChunkOrder, Chunking};
 use program::plan::Plan;
 
+use super::advice::of_device;
 use super::forms::{Case, cases, forms};
 use super::{Usage, shapes};
 use crate::cli::cuda;
@@ -59,7 +60,7 @@ pub(super) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
     cases.iter().copied().find(fits).unwrap_or(cases[0])
 }
 
-fn limits(run: &Run) -> Limits {
+pub(super) fn limits(run: &Run) -> Limits {
     Limits {
         dram_bytes: run.dram_bytes.unwrap_or_else(memory::available_bytes),
         vram_bytes: run.vram_bytes,
@@ -67,7 +68,7 @@ fn limits(run: &Run) -> Limits {
     }
 }
 
-fn request<'a>(
+pub(super) fn request<'a>(
     run: &Run,
     opened: &'a Opened,
     demand: Demand,
@@ -100,11 +101,28 @@ pub(super) fn plan(
     case: Case,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Decision> {
-    let (limits, forms) = (limits(run), forms(run, opened, case));
-    let planning = Planning { run, opened, demand, limits: &limits, forms: &forms, interrupt };
-    let mut decision = planning.decide()?;
-    decision.compressed = case.note(run);
-    proved(run, decision)
+    let (mut limits, forms) = (limits(run), forms(run, opened, case));
+    loop {
+        let planning = Planning { run, opened, demand, limits: &limits, forms: &forms, interrupt };
+        let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
+        let beyond_bytes = beyond_bytes(run, &decision.plan);
+        let Some(vram_bytes) = limits.vram_bytes.filter(|_| beyond_bytes > 0) else {
+            decision.compressed = case.note(run);
+            return proved(run, decision);
+        };
+        limits.vram_bytes = Some(vram_bytes.saturating_sub(beyond_bytes));
+    }
+}
+
+/// What a CUDA device would need for the plan beyond what the run may use: beside the plan's buffers
+/// it has scratch, whose size only a plan tells.
+fn beyond_bytes(run: &Run, plan: &Plan) -> u64 {
+    match run.vram_bytes {
+        Some(vram_bytes) if cuda::is_cuda(run.device) && plan.map.uses_gpu() => {
+            workers::device::arena_bytes(plan).saturating_sub(vram_bytes)
+        }
+        _ => 0,
+    }
 }
 
 fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
@@ -164,7 +182,7 @@ impl Planning<'_> {
         let shape = request.shape(batches.count, batches.size);
         let hardware = hardware(self.run, plan.map.uses_gpu());
         let wanted = profiling::request(request.config, &shape, self.forms, hardware);
-        let predicted = profiling::kept(&wanted).and_then(|profile| {
+        let predicted = profiling::kept(&wanted, hardware).and_then(|profile| {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));
             predict(&plan, &Profiles { with_device, alone }).ok()
         });

@@ -7,6 +7,7 @@
 mod device;
 mod memory;
 mod module;
+mod nvml;
 mod stream;
 
 use crate::state::code;

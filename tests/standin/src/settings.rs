@@ -21,12 +21,16 @@ pub(crate) struct Settings {
     pub(crate) capability: i32,
     /// `STANDIN_CUDA_MEMORY`, bytes of device memory.
     pub(crate) memory_bytes: usize,
+    /// `STANDIN_CUDA_OTHERS`, bytes of it that other programs hold.
+    pub(crate) others_bytes: usize,
     /// `STANDIN_CUDA_SEED` chooses when queued work runs.
     pub(crate) seed: u64,
     /// `STANDIN_CUDA_FAIL=function:nth:code`
     pub(crate) failure: Option<Failure>,
     /// `STANDIN_CUDA_DROP_WAIT=n`: every n-th wait of a stream for a word is lost.
     pub(crate) drop_wait: Option<u64>,
+    /// `STANDIN_CUDA_HANG=n`: the n-th launch never ends.
+    pub(crate) hang: Option<u64>,
     /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`.
     pub(crate) log: Option<PathBuf>,
 }
@@ -39,10 +43,12 @@ pub(crate) fn settings() -> &'static Settings {
         version: number("STANDIN_CUDA_VERSION", 12000),
         capability: number("STANDIN_CUDA_CAPABILITY", 80),
         memory_bytes: number("STANDIN_CUDA_MEMORY", 1 << 30),
+        others_bytes: number("STANDIN_CUDA_OTHERS", 0),
         seed: number("STANDIN_CUDA_SEED", 0),
         failure: std::env::var("STANDIN_CUDA_FAIL").ok().map(|text| failure(&text)),
         drop_wait: std::env::var_os("STANDIN_CUDA_DROP_WAIT")
             .map(|_| number("STANDIN_CUDA_DROP_WAIT", 1)),
+        hang: std::env::var_os("STANDIN_CUDA_HANG").map(|_| number("STANDIN_CUDA_HANG", 1)),
         log: std::env::var_os("STANDIN_CUDA_LOG").map(|path| {
             let mut path = path;
             path.push(format!(".{}", std::process::id()));

@@ -42,6 +42,8 @@ pub(crate) struct State {
     calls: HashMap<&'static str, u64>,
     /// Waits for words so far.
     pub(crate) waits: u64,
+    /// Launches so far.
+    pub(crate) launches: u64,
     sticky: Option<u32>,
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum Work {
         size_bytes: usize,
     },
     Launch(Launch),
+    /// A kernel that never ends.
+    Hang,
     Record {
         event: usize,
         mark: u64,
@@ -141,7 +143,7 @@ impl Streams {
     /// Streams whose first work could run now.
     fn ready(&self) -> Vec<usize> {
         let ready = |queue: &VecDeque<Work>| match queue.front() {
-            None => false,
+            None | Some(Work::Hang) => false,
             Some(Work::Wait { word, value }) => {
                 // SAFETY: needed to read a word that other processes write. The range was checked
                 // when the wait was queued, and a program keeps it until the stream is done.
@@ -216,7 +218,7 @@ impl State {
                     event.passed_ns = shm::now_ns();
                 }
             }
-            Work::Wait { .. } => {}
+            Work::Wait { .. } | Work::Hang => {}
         }
     }
 

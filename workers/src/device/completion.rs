@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use cuda::{Context, CudaError, Event, Stream};
 use program::ir::{Lane, Phase};
+use program::plan::Plan;
 use shm::{Control, Position, TraceRecord, TraceWriter, now_ns};
 
-use crate::error::{LaneError, PoisonCode};
+use crate::error::{LaneError, PoisonCode, place};
 use crate::execute::Work;
 
 /// Pieces of work a lane may be ahead of the device. Enough that the device never waits for the
@@ -101,6 +102,8 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct CompletionSetup {
     pub(super) lane: Lane,
+    /// What instructions mean, for errors.
+    pub(super) plan: Arc<Plan>,
     pub(super) context: Context,
     pub(super) control: Control,
     pub(super) trace: TraceWriter,
@@ -112,6 +115,7 @@ pub(super) struct CompletionSetup {
 pub(super) struct Completion {
     shared: Arc<Shared>,
     lane: Lane,
+    plan: Arc<Plan>,
     control: Control,
     wait_timeout: Duration,
     thread: Option<JoinHandle<()>>,
@@ -144,13 +148,13 @@ impl Completion {
         };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), changed: Condvar::new(), pairs });
         let (lane, control, wait_timeout) = (setup.lane, setup.control.clone(), setup.wait_timeout);
-        let theirs = Arc::clone(&shared);
+        let (theirs, plan) = (Arc::clone(&shared), Arc::clone(&setup.plan));
         let thread = std::thread::Builder::new()
             .name(format!("{} done", lane.name()))
             .spawn(move || Finisher { shared: theirs, setup, last_end_ns: 0 }.run());
         Ok(thread.map(|thread| {
             let thread = Some(thread);
-            Completion { shared, lane, control, wait_timeout, thread }
+            Completion { shared, lane, plan, control, wait_timeout, thread }
         }))
     }
 
@@ -237,13 +241,10 @@ impl Completion {
     fn error(&self, failure: Failure) -> LaneError {
         let lane = self.lane.name();
         let place = |which: Option<Which>| match which {
-            Some(Which { phase: Phase::Prefill, instruction, .. }) => {
-                format!("prefill, instruction {instruction}")
+            Some(Which { phase, step, instruction }) => {
+                place(&self.plan, self.lane, phase, step, instruction)
             }
-            Some(Which { step, instruction, .. }) => {
-                format!("decode step {step}, instruction {instruction}")
-            }
-            None => "between instructions".to_owned(),
+            None => "no instruction".to_owned(),
         };
         match failure {
             Failure::Poisoned => LaneError::Poisoned,
@@ -364,7 +365,9 @@ impl Finisher {
     }
 
     /// Waits until the device has passed a pair's end. The bound is on standing still, as in lanes
-    /// of the host: a wait for another lane may be part of it.
+    /// of the host: a wait for another lane may be part of it. Where the work itself has begun the
+    /// bound is half as long, so that of several lanes that stand still it is the one with the hanging
+    /// work that speaks, and not one behind it.
     fn wait(&self, pair: usize, which: Which) -> Result<(), Failure> {
         let control = &self.setup.control;
         let positions = || Lane::ALL.map(|lane| control.lane(lane.index()).position());
@@ -384,7 +387,11 @@ impl Finisher {
                 continue;
             }
             std::thread::sleep(PAUSE);
-            if started.elapsed() > self.setup.wait_timeout {
+            if started.elapsed() > self.setup.wait_timeout / 2 {
+                let begun = self.shared.pairs[pair][0].is_done().unwrap_or(true);
+                if !begun && started.elapsed() <= self.setup.wait_timeout {
+                    continue;
+                }
                 let now = positions();
                 if now == before {
                     return Err(Failure::Stuck { which });

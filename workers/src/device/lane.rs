@@ -79,8 +79,14 @@ impl DeviceLane {
             }
             None => None,
         };
-        let completion =
-            CompletionSetup { lane, context, control: control.clone(), trace, wait_timeout };
+        let completion = CompletionSetup {
+            lane,
+            plan: Arc::clone(&plan),
+            context,
+            control: control.clone(),
+            trace,
+            wait_timeout,
+        };
         let completion = Completion::start(completion)?.map_err(WorkerError::Thread)?;
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
         Ok(DeviceLane {

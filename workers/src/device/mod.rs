@@ -16,8 +16,11 @@ mod lane;
 mod moving;
 mod open;
 mod places;
+mod rates;
 mod scratch;
 mod uploads;
 
 pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use open::{Device, Exported};
+pub use rates::{RateSizes, Rates, memory_bytes, rates};
+pub use scratch::arena_bytes;

@@ -89,6 +89,11 @@ pub(super) fn attention_shape(plan: &Plan) -> AttentionShape {
     }
 }
 
+/// Device memory that a plan takes: its buffers, and what the device needs beside them.
+pub fn arena_bytes(plan: &Plan) -> u64 {
+    Scratch::new(plan).end_bytes
+}
+
 /// Most rows and most sequences of an instruction of a phase.
 fn maxima(plan: &Plan, phase: Phase) -> (u64, u64) {
     let shape = &plan.shape;

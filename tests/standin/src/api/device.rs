@@ -62,7 +62,7 @@ unsafe extern "C" fn cuDeviceGet(device: *mut c_int, ordinal: c_int) -> u32 {
 ///
 /// # Safety
 /// `to` is valid for `room` bytes.
-unsafe fn put_text(to: *mut c_char, room: c_int, text: &[u8]) -> Result<(), u32> {
+pub(super) unsafe fn put_text(to: *mut c_char, room: c_int, text: &[u8]) -> Result<(), u32> {
     let room = usize::try_from(room).map_err(|_| code::INVALID_VALUE)?;
     if to.is_null() || text.len() > room {
         return Err(code::INVALID_VALUE);
@@ -84,6 +84,13 @@ unsafe extern "C" fn cuDeviceGetPCIBusId(bus: *mut c_char, room: c_int, device: 
     let found = enter("cuDeviceGetPCIBusId").and_then(|_| known(device));
     // SAFETY: the caller's pointer, as documented.
     result(found.and_then(|()| unsafe { put_text(bus, room, BUS) }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) -> u32 {
+    let found = enter("cuDeviceGetUuid").and_then(|_| known(device));
+    // SAFETY: the caller's pointer, as documented.
+    result(found.and_then(|()| unsafe { put(uuid, *b"stand-in for gpu") }))
 }
 
 #[unsafe(no_mangle)]
@@ -131,9 +138,10 @@ unsafe extern "C" fn cuCtxSetCurrent(context: usize) -> u32 {
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> u32 {
     result(enter_device("cuMemGetInfo").and_then(|state| {
         let all = settings().memory_bytes;
+        let held = settings().others_bytes + state.ranges.device_bytes();
         // SAFETY: the caller's pointers, as documented.
         unsafe {
-            put(free, all.saturating_sub(state.ranges.device_bytes()))?;
+            put(free, all.saturating_sub(held))?;
             put(total, all)
         }
     }))

@@ -13,7 +13,11 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, size_bytes: usize) -> u32 
         if size_bytes == 0 {
             return Err(code::INVALID_VALUE);
         }
-        if size_bytes > settings().memory_bytes.saturating_sub(state.ranges.device_bytes()) {
+        if size_bytes
+            > settings()
+                .memory_bytes
+                .saturating_sub(settings().others_bytes + state.ranges.device_bytes())
+        {
             return Err(code::OUT_OF_MEMORY);
         }
         let base = state.ranges.allocate(Kind::Device, size_bytes).ok_or(code::OUT_OF_MEMORY)?;

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use super::{put, result};
 use crate::ptx::{PtxError, entries};
+use crate::settings::settings;
 use crate::state::{code, enter_device};
 use crate::streams::{Launch, Work};
 
@@ -101,7 +102,12 @@ unsafe extern "C" fn cuLaunchKernel(
             })
             .collect();
         let launch = Launch { name: entry.name, grid, block, shared_bytes, parameters };
-        match state.streams.push(stream, Work::Launch(launch)) {
+        state.launches += 1;
+        let work = match settings().hang {
+            Some(nth) if nth == state.launches => Work::Hang,
+            _ => Work::Launch(launch),
+        };
+        match state.streams.push(stream, work) {
             true => Ok(()),
             false => Err(code::INVALID_HANDLE),
         }

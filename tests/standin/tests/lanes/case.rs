@@ -56,6 +56,19 @@ pub(crate) fn opt() -> ModelConfig {
     }
 }
 
+/// Two batches of two.
+pub(crate) fn shape(dtype: Dtype) -> RunShape {
+    RunShape {
+        batches: 2,
+        batch_size: 2,
+        max_prompt: 8,
+        max_context: 14,
+        max_new: 6,
+        micro_sequences: 2,
+        dtype,
+    }
+}
+
 /// A plan of two batches of two; `split` `None` is everything on the CPU.
 pub(crate) fn plan(
     config: &ModelConfig,
@@ -64,15 +77,6 @@ pub(crate) fn plan(
     chunking: Option<Chunking>,
     kv: Home,
 ) -> Plan {
-    let shape = RunShape {
-        batches: 2,
-        batch_size: 2,
-        max_prompt: 8,
-        max_context: 14,
-        max_new: 6,
-        micro_sequences: 2,
-        dtype,
-    };
     let homes = Homes { kv, prefill_hidden: Home::Vram };
     let policy = match split {
         None => Policy::CpuOnly,
@@ -82,7 +86,7 @@ pub(crate) fn plan(
             chunking,
         },
     };
-    compile(config, &shape, &device_map(&policy, config, true, homes)).expect("compiles")
+    compile(config, &shape(dtype), &device_map(&policy, config, true, homes)).expect("compiles")
 }
 
 /// Four sequences of different lengths that end at different steps.
@@ -97,6 +101,11 @@ pub(crate) fn group() -> Vec<Placed> {
 
 /// The tokens of the CPU's kernels.
 pub(crate) fn on_cpu(config: &ModelConfig, dtype: Dtype) -> Vec<Outcome> {
+    on_cpu_with(config, plan(config, dtype, None, None, Home::Host))
+}
+
+/// The same for a plan of its own, which uses no device.
+pub(crate) fn on_cpu_with(config: &ModelConfig, plan: Plan) -> Vec<Outcome> {
     let options = LaneOptions {
         variant: Variant::from_env().expect("a variant"),
         pool: PoolOptions::unpinned(1),
@@ -104,7 +113,6 @@ pub(crate) fn on_cpu(config: &ModelConfig, dtype: Dtype) -> Vec<Outcome> {
         wait_timeout: LIMIT,
     };
     let source = DummySource::new(config.clone(), SEED);
-    let plan = plan(config, dtype, None, None, Home::Host);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");
     let outcomes = lanes.run_group(&group());
     assert!(lanes.finish().iter().all(Result::is_ok));

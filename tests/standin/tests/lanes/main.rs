@@ -5,6 +5,7 @@ mod case;
 mod faults;
 mod harness;
 mod orders;
+mod overlap;
 mod placements;
 
 use workers::counting::CountingAllocator;

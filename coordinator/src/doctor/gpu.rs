@@ -1,0 +1,225 @@
+//! NVIDIA devices, the libraries beside their driver, and what one process may share with another.
+
+use std::path::Path;
+
+use cuda::{Arena, Context, CudaError, DeviceInfo, Driver, Library, LinkAt, Nvml, PcieLink};
+use serde_json::{Value, json};
+
+use super::{Finding, Root, probe, size};
+
+/// Large enough to be an allocation of its own, small enough for a device that is in use.
+const PROBE_BYTES: u64 = 2 << 20;
+
+pub(super) fn findings(root: &Root) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let nvml = Nvml::open();
+    match Driver::open() {
+        Ok(driver) => {
+            found.push(of_driver(&driver, nvml.as_ref()));
+            for index in 0..driver.device_count() {
+                found.push(match driver.device(index) {
+                    Ok(info) => of_device(&info, nvml.as_ref(), &root.0),
+                    Err(error) => refused(index, &error),
+                });
+            }
+            found.extend(Library::ALL.map(|library| of_library(library, library.find(), true)));
+            found.push(of_ipc(&shared(&driver)));
+            found.push(of_gpu_direct(&driver, root));
+        }
+        Err(error) => {
+            found.push(no_driver(&error));
+            found.extend(Library::ALL.map(|library| of_library(library, library.find(), false)));
+        }
+    }
+    found
+}
+
+fn no_driver(error: &CudaError) -> Finding {
+    let shown = match error {
+        CudaError::NoDriver => "none".to_owned(),
+        CudaError::NoDevice => "there, without a device".to_owned(),
+        CudaError::TooOld { major, minor } => format!("too old (CUDA {major}.{minor})"),
+        error => error.to_string().trim_end_matches('.').to_owned(),
+    };
+    Finding::new("cuda_driver", "CUDA driver", Value::Null, shown).costs_unless(
+        false,
+        "everything is computed on the CPU; NVIDIA's driver from version 525 on brings a device of \
+         compute capability 8.0 or later into play",
+    )
+}
+
+fn of_driver(driver: &Driver, nvml: Option<&Nvml>) -> Finding {
+    let release = nvml.and_then(Nvml::driver_release);
+    let cuda = driver.version().to_string();
+    let shown = match &release {
+        Some(release) => format!("{release}, CUDA {cuda}"),
+        None => format!("CUDA {cuda}"),
+    };
+    Finding::new("cuda_driver", "CUDA driver", json!({"cuda": cuda, "release": release}), shown)
+}
+
+fn refused(index: u32, error: &CudaError) -> Finding {
+    let shown = error.to_string();
+    let shown = shown.trim_end_matches('.').to_owned();
+    Finding::new("cuda_device", &format!("cuda:{index}"), Value::Null, shown)
+        .costs_unless(false, "it cannot be used")
+}
+
+fn of_device(info: &DeviceInfo, nvml: Option<&Nvml>, root: &Path) -> Finding {
+    let managed = nvml.and_then(|nvml| nvml.device(&info.bus));
+    let link = |at| {
+        let known = managed.as_ref().and_then(|device| device.link(at));
+        known.or_else(|| PcieLink::of_system(root, &info.bus, at))
+    };
+    let free_bytes = managed.as_ref().and_then(cuda::NvmlDevice::free_bytes);
+    told(info, free_bytes, [link(LinkAt::Now), link(LinkAt::Most)])
+}
+
+/// `links`: now, and the most.
+fn told(info: &DeviceInfo, free_bytes: Option<u64>, links: [Option<PcieLink>; 2]) -> Finding {
+    let (major, minor) = info.capability;
+    let text = |link: &Option<PcieLink>| link.map(|link| link.to_string());
+    let [now, most] = links.each_ref().map(text);
+    let mut shown =
+        format!("{}, compute capability {major}.{minor}, {}", info.name, size(info.total_bytes));
+    if let Some(free) = free_bytes {
+        shown += &format!(" ({} free)", size(free));
+    }
+    shown += &match (&now, &most) {
+        (Some(now), Some(most)) => format!(", PCIe {now}, at most {most}"),
+        (Some(now), None) => format!(", PCIe {now}"),
+        _ => ", PCIe link unknown".to_owned(),
+    };
+    let value = json!({
+        "index": info.index, "name": info.name, "uuid": info.uuid, "bus": info.bus,
+        "compute_capability": format!("{major}.{minor}"),
+        "multiprocessors": info.multiprocessors,
+        "memory_bytes": info.total_bytes, "free_bytes": free_bytes,
+        "pcie_link": now, "pcie_link_max": most, "gpu_direct_rdma": info.gpu_direct,
+    });
+    let finding = Finding::new("cuda_device", &format!("cuda:{}", info.index), value, shown);
+    if Context::supports(info).is_err() {
+        return finding
+            .costs_unless(false, "it is too old to be used: kernels need compute capability 8.0");
+    }
+    // An idle device lowers its generation, never its width.
+    let narrow = matches!(links, [Some(now), Some(most)] if now.width < most.width);
+    finding.costs_unless(
+        !narrow,
+        "transfers run at a part of what the device could take; a wider slot lifts it",
+    )
+}
+
+fn of_library(library: Library, file: Option<&'static str>, has_device: bool) -> Finding {
+    let (name, costs) = match library {
+        Library::CublasLt => (
+            "cublaslt",
+            "linears on a CUDA device run on this program's own kernels, which are slower",
+        ),
+        Library::Nvml => ("nvml", "the driver's release and the memory in use are not told"),
+        Library::CuFile => ("cufile", "weights on NVMe reach a CUDA device through host memory"),
+    };
+    let shown = file.unwrap_or("none").to_owned();
+    let value = file.map_or(Value::Null, Value::from);
+    let costs = match has_device {
+        true => format!("{costs}; {} brings it", library.packages()),
+        false => format!("nothing without a device; with one, {costs}"),
+    };
+    Finding::new(name, library.name(), value, shown).costs_unless(file.is_some(), &costs)
+}
+
+/// Whether a second process can open device memory: tried, since what forbids it (containers, mostly)
+/// does not show otherwise.
+fn shared(driver: &Driver) -> Result<bool, CudaError> {
+    let context = Context::open(driver, 0)?;
+    let arena = Arena::allocate(&context, PROBE_BYTES)?;
+    match arena.export() {
+        Ok(handle) => Ok(probe::opened_elsewhere(0, handle)),
+        Err(_) => Ok(false),
+    }
+}
+
+fn of_ipc(tried: &Result<bool, CudaError>) -> Finding {
+    match tried {
+        Ok(there) => Finding::has(
+            "cuda_ipc",
+            "CUDA IPC",
+            *there,
+            "the gpu worker copies for itself instead of a process of its own, and a defect of \
+             either ends both; sharing the host's process and IPC namespaces with the container allows it",
+        ),
+        Err(error) => {
+            let shown = format!("not tried: {}", error.to_string().trim_end_matches('.'));
+            Finding::new("cuda_ipc", "CUDA IPC", Value::Null, shown)
+        }
+    }
+}
+
+/// GPUDirect Storage: device, kernel module and library together.
+fn of_gpu_direct(driver: &Driver, root: &Root) -> Finding {
+    let device = driver.device(0).is_ok_and(|info| info.gpu_direct);
+    let module = root.0.join("proc/driver/nvidia-fs").is_dir();
+    let library = Library::CuFile.find().is_some();
+    let parts = [(device, "the device"), (module, "the nvidia-fs module"), (library, "cuFile")];
+    let missing: Vec<&str> =
+        parts.iter().filter(|(there, _)| !there).map(|(_, name)| *name).collect();
+    let shown = match missing.as_slice() {
+        [] => "yes".to_owned(),
+        missing => format!("no, without {}", missing.join(" and ")),
+    };
+    Finding::new("gpu_direct_storage", "GPUDirect Storage", missing.is_empty(), shown).costs_unless(
+        missing.is_empty(),
+        "what is read from NVMe passes through host memory on its way to the device",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device() -> DeviceInfo {
+        DeviceInfo {
+            index: 1,
+            name: "Card".to_owned(),
+            capability: (8, 6),
+            total_bytes: 16 << 30,
+            bus: "0000:01:00.0".to_owned(),
+            uuid: "GPU-1".to_owned(),
+            multiprocessors: 48,
+            gpu_direct: false,
+        }
+    }
+
+    #[test]
+    fn a_device_says_what_it_is_and_what_its_slot_costs() {
+        let link = |generation, width| Some(PcieLink { generation, width });
+        let fine = told(&device(), Some(15 << 30), [link(1, 16), link(4, 16)]);
+        assert_eq!(
+            fine.shown,
+            "Card, compute capability 8.6, 16.0 GiB (15.0 GiB free), PCIe 1.0 x16, at most 4.0 x16"
+        );
+        assert_eq!((fine.costs, fine.label.as_str()), (None, "cuda:1"));
+        let narrow = told(&device(), None, [link(4, 8), link(4, 16)]);
+        assert!(narrow.costs.is_some_and(|costs| costs.contains("slot")));
+        let old = told(&DeviceInfo { capability: (7, 5), ..device() }, None, [None, None]);
+        assert!(old.costs.is_some_and(|costs| costs.contains("8.0")));
+        assert!(old.shown.ends_with("PCIe link unknown"));
+    }
+
+    #[test]
+    fn absences_cost_one_sentence_each() {
+        for library in Library::ALL {
+            let costs = |file, device| of_library(library, file, device).costs;
+            assert_eq!(costs(Some("lib.so"), true), None);
+            assert!(costs(None, true).is_some_and(|text| text.contains(library.packages())));
+            assert!(costs(None, false).is_some_and(|text| text.starts_with("nothing without")));
+        }
+        let driver = no_driver(&CudaError::NoDriver);
+        assert_eq!((driver.shown.as_str(), driver.value.is_null()), ("none", true));
+        assert!(no_driver(&CudaError::TooOld { major: 11, minor: 8 }).shown.contains("11.8"));
+        assert!(of_ipc(&Ok(false)).costs.is_some_and(|costs| costs.contains("container")));
+        assert_eq!(of_ipc(&Ok(true)).costs, None);
+        let untried = of_ipc(&Err(CudaError::NoDevice));
+        assert!(untried.value.is_null() && untried.shown.starts_with("not tried"));
+    }
+}

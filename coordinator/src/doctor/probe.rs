@@ -1,0 +1,48 @@
+//! Device memory opened by a second process: this very program, started with a hidden subcommand.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cuda::{Arena, Context, Driver, IpcHandle};
+
+/// Far beyond what a driver needs to start; a driver that hangs must not hang the doctor.
+const LIMIT: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Whether another process can open what `handle` stands for.
+pub(super) fn opened_elsewhere(device: u32, handle: IpcHandle) -> bool {
+    let hex: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    let child = Command::new("/proc/self/exe")
+        .args(["open-device-memory", &device.to_string(), &hex])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut child) = child else { return false };
+    let begun = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) if begun.elapsed() < LIMIT => std::thread::sleep(PAUSE),
+            _ => {
+                // An error means that it is gone already.
+                let _ = child.kill();
+                let _ = child.wait();
+                return false;
+            }
+        }
+    }
+}
+
+/// In the second process: whether the memory can be opened. `hex` are the handle's 64 bytes.
+pub fn opens(device: u32, hex: &str) -> bool {
+    let byte = |at: usize| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..64).map(byte).collect();
+    let Some(handle) = bytes.and_then(|bytes| <[u8; 64]>::try_from(bytes).ok()) else {
+        return false;
+    };
+    let opened = Driver::open()
+        .and_then(|driver| Context::open(&driver, device))
+        .and_then(|context| Arena::open(&context, IpcHandle(handle), 1));
+    opened.is_ok()
+}

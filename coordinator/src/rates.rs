@@ -1,0 +1,41 @@
+//! `coordinator device-rates`: a CUDA device's plain rates as one JSON object, for the GPU bench.
+
+use std::io::Write;
+
+use serde_json::json;
+use workers::device::{RateSizes, memory_bytes, rates};
+
+use crate::exit::Exit;
+
+/// What to measure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RatesRequest {
+    pub device: u32,
+    /// `None`: only how much memory is free.
+    pub sizes: Option<RateSizes>,
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// A device that cannot be used, in a sentence.
+pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
+    let told = match request.sizes {
+        None => {
+            let (free_bytes, total_bytes) = memory_bytes(request.device)?;
+            json!({"free_bytes": free_bytes, "total_bytes": total_bytes})
+        }
+        Some(sizes) => {
+            let rates = rates(request.device, sizes)?;
+            json!({
+                "free_bytes": rates.free_bytes,
+                "total_bytes": rates.total_bytes,
+                "h2d_bytes_per_s": rates.h2d_bytes_per_s,
+                "d2h_bytes_per_s": rates.d2h_bytes_per_s,
+                "bf16_flops": rates.bf16_flops,
+            })
+        }
+    };
+    writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&told)?)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,76 @@
+//! NVIDIA's libraries beside the driver, opened under every name that they ship under.
+//!
+//! None of them is needed: each is asked for, and what its absence costs is told by whoever asks.
+
+use libloading::Library as Opened;
+
+/// A library that Tandem makes use of where it is installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Library {
+    /// Matrix products.
+    CublasLt,
+    /// Management: PCIe link, driver release, memory in use.
+    Nvml,
+    /// GPUDirect Storage.
+    CuFile,
+}
+
+impl Library {
+    /// All of them.
+    pub const ALL: [Library; 3] = [Library::CublasLt, Library::Nvml, Library::CuFile];
+
+    /// As people call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Library::CublasLt => "cuBLASLt",
+            Library::Nvml => "NVML",
+            Library::CuFile => "cuFile",
+        }
+    }
+
+    /// Names of the file, the most exact first: an unversioned link belongs to development packages
+    /// and may lead anywhere.
+    pub const fn files(self) -> &'static [&'static str] {
+        match self {
+            Library::CublasLt => &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+            Library::Nvml => &["libnvidia-ml.so.1", "libnvidia-ml.so"],
+            Library::CuFile => &["libcufile.so.0", "libcufile.so"],
+        }
+    }
+
+    /// The packages that bring it.
+    pub const fn packages(self) -> &'static str {
+        match self {
+            Library::CublasLt => {
+                "Debian's libcublaslt12, or pip's nvidia-cublas-cu12 with its lib folder on LD_LIBRARY_PATH"
+            }
+            Library::Nvml => "Debian's libnvidia-ml1, a part of the driver",
+            Library::CuFile => {
+                "Debian's libcufile0, or pip's nvidia-cufile-cu12 with its lib folder on LD_LIBRARY_PATH"
+            }
+        }
+    }
+
+    /// The name under which the loader finds it; `None` where it finds none.
+    pub fn find(self) -> Option<&'static str> {
+        self.open().map(|(file, _)| file)
+    }
+
+    pub(crate) fn open(self) -> Option<(&'static str, Opened)> {
+        self.files().iter().find_map(|file| {
+            // SAFETY: needed to load a library by name, which runs its initialisers: NVIDIA's own,
+            // which any program that uses it relies on.
+            let opened = unsafe { Opened::new(*file) }.ok()?;
+            Some((*file, opened))
+        })
+    }
+}
+
+/// A function of a library by name, copied out of it.
+///
+/// # Safety
+/// `F` is the type of the function with that name, and the library stays loaded while it is called.
+pub(crate) unsafe fn function<F: Copy>(library: &Opened, name: &str) -> Option<F> {
+    // SAFETY: needed to reach a foreign function; the caller vouches for its type.
+    unsafe { library.get::<F>(name) }.ok().map(|symbol| *symbol)
+}

@@ -1,0 +1,78 @@
+//! The PCIe link of a device.
+
+use std::fmt;
+use std::path::Path;
+
+/// Generation and lanes of a PCIe link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PcieLink {
+    pub generation: u32,
+    /// Lanes.
+    pub width: u32,
+}
+
+impl fmt::Display for PcieLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.0 x{}", self.generation, self.width)
+    }
+}
+
+/// Which of a device's links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkAt {
+    /// At this moment. An idle device may lower its generation, never its width.
+    Now,
+    /// The most that device and slot can do.
+    Most,
+}
+
+impl PcieLink {
+    /// The link as the system's files say, for machines without NVML: `root` is `/`, `bus` as
+    /// [`crate::DeviceInfo::bus`]. `None` where they do not say.
+    pub fn of_system(root: &Path, bus: &str, at: LinkAt) -> Option<PcieLink> {
+        let folder = root.join("sys/bus/pci/devices").join(bus.to_lowercase());
+        let prefix = match at {
+            LinkAt::Now => "current",
+            LinkAt::Most => "max",
+        };
+        let text = |name: &str| std::fs::read_to_string(folder.join(format!("{prefix}_{name}")));
+        let speed = text("link_speed").ok()?;
+        let width = text("link_width").ok()?.trim().parse().ok()?;
+        Some(PcieLink { generation: generation(speed.split_whitespace().next()?)?, width })
+    }
+}
+
+/// The generation of a rate in GT/s, as the system writes it.
+fn generation(rate: &str) -> Option<u32> {
+    let rates = ["2.5", "5.0", "8.0", "16.0", "32.0", "64.0"];
+    let place =
+        rates.iter().position(|known| *known == rate || known.trim_end_matches(".0") == rate);
+    place.map(|place| place as u32 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_says_what_a_link_is() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("sys/bus/pci/devices/0000:3b:00.0");
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for (name, text) in [
+            ("current_link_speed", "8.0 GT/s PCIe\n"),
+            ("current_link_width", "8\n"),
+            ("max_link_speed", "16.0 GT/s PCIe\n"),
+            ("max_link_width", "16\n"),
+        ] {
+            std::fs::write(folder.join(name), text).expect("a file");
+        }
+        let link = |at| PcieLink::of_system(root.path(), "0000:3B:00.0", at).map(|l| l.to_string());
+        assert_eq!(link(LinkAt::Now).as_deref(), Some("3.0 x8"));
+        assert_eq!(link(LinkAt::Most).as_deref(), Some("4.0 x16"));
+        std::fs::write(folder.join("max_link_speed"), "Unknown\n").expect("a file");
+        assert_eq!(link(LinkAt::Most), None);
+        assert_eq!(PcieLink::of_system(root.path(), "0000:00:00.0", LinkAt::Now), None);
+        assert_eq!(generation("5"), Some(2));
+    }
+}

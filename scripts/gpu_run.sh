@@ -1,0 +1,326 @@
+#!/bin/sh
+# Runs what needs a GPU, stage after stage, and ends with a table of all of them and the same as JSON.
+#
+#   run.sh test     correctness: golden tokens, placement invariance, no leak over many runs
+#   run.sh bench    the same, then the benchmarks in the order in which they matter
+#
+# Lies in the GPU bundle beside `coordinator`, `fixtures` and `lib`; needs a POSIX shell, awk, timeout and
+# NVIDIA's driver. A stage that cannot run has a row that says why. Exit status: 1 if a stage failed, else 0.
+# Every stage ends within STAGE_S seconds (590). Settings for small machines and for trying the script:
+#   DEVICE=0 MODEL=opt-30b LAYERS=48 VRAM=16GiB PROMPT_LEN=512 GEN_LEN=32   the benchmarks' case
+#   RUNS=100         runs in the search for leaks
+#   SPLITS="a:b .."  intervals of the placement test instead of all
+#   RATES="--copy 1MiB --matrix 64"  sizes of the plain rates
+#   OUT=folder       where reports, logs and results.json go (out, beside this script)
+set -u
+what=${1:-test}
+home=$(cd "$(dirname "$0")" && pwd)
+out=${OUT:-$home/out}
+coordinator=${COORDINATOR:-$home/coordinator}
+fixtures=${FIXTURES:-$home/fixtures}
+device=cuda:${DEVICE:-0}
+stage_s=${STAGE_S:-590}
+layers=${LAYERS:-48}
+vram=${VRAM:-16GiB}
+prompt_len=${PROMPT_LEN:-512}
+gen_len=${GEN_LEN:-32}
+case "$what" in
+    test | bench) ;;
+    *) echo "run.sh: write run.sh test or run.sh bench" >&2; exit 2 ;;
+esac
+mkdir -p "$out"
+rows=$out/rows.tsv
+: > "$rows"
+# Behind the system's own: these are only for machines that lack them.
+[ ! -d "$home/lib" ] || export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$home/lib"
+# Profiles of another machine must not decide here, nor these later elsewhere.
+export XDG_CACHE_HOME="${XDG_CACHE_HOME:-$out/cache}"
+
+# row STAGE STATUS TEXT: STATUS is ok, failed or skipped.
+row() {
+    printf '%s\t%s\t%s\n' "$1" "$2" "$3" >> "$rows"
+    printf '%-34s %-8s %s\n' "$1" "$2" "$3"
+}
+
+# field FILE NAME: a number or text of a report, whose objects have a field a line; the first of its name.
+field() { awk -v name="\"$2\":" '$1 == name { v = $0; sub(/^[^:]*: */, "", v); sub(/,$/, "", v); gsub(/"/, "", v); print v; exit }' "$1"; }
+
+# said FILE: the last line of a log, for a row.
+said() { awk 'NF { line = $0 } END { print line == "" ? "it said nothing" : line }' "$1" | tr '\t' ' ' | cut -c1-300; }
+
+# limited LOG COMMAND...: within what is left of the stage; 124 when it ran out of time.
+limited() {
+    log=$1
+    shift
+    timeout -k 10 "$stage_s" "$@" > "$log" 2>&1
+}
+
+# failed STAGE STATUS LOG: the row of a command that did not succeed.
+failed() {
+    case "$2" in
+        124 | 137) row "$1" failed "out of time: it took more than $stage_s s" ;;
+        *) row "$1" failed "$(said "$3")" ;;
+    esac
+}
+
+# --- Correctness -----------------------------------------------------------------------------------------
+
+# golden_list MODEL NAME COUNT: the first lists of golden.json under a name, one a line, without spaces.
+golden_list() {
+    awk -v name="\"$2\":" -v count="$3" '
+        $1 == name { inside = 1; next }
+        inside && /^ *\]/ { exit }
+        inside && found < count { gsub(/[ \t]/, ""); sub(/,$/, ""); print; found++ }' "$fixtures/$1/golden.json"
+}
+
+# requests MODEL COUNT TOKENS FILE
+requests() {
+    golden_list "$1" prompts "$2" |
+        awk -v tokens="$3" '{ printf "{\"prompt\": %s, \"max_tokens\": %d, \"ignore_eos\": true}\n", $0, tokens }' > "$4"
+}
+
+# answers FILE: the token ids of an output, one list a line.
+answers() { grep -o '"token_ids": *\[[^]]*\]' "$1" | sed 's/^[^[]*//; s/ //g'; }
+
+# answer LOG MODEL OUTPUT ARGUMENTS...: f32, so that tokens must be transformers' own.
+answer() {
+    log=$1 model=$2 output=$3
+    shift 3
+    limited "$log" "$coordinator" --model "$fixtures/$model" --input "$out/$model.jsonl" --output "$output" \
+        --force --quiet --dtype f32 --batches 2x2 "$@"
+}
+
+golden() {
+    for model in llama opt; do
+        requests $model 4 8 "$out/$model.jsonl"
+        golden_list $model tokens 4 | awk -F, '{ line = $1; for (i = 2; i <= 8; i++) line = line "," $i; sub(/\]$/, "", line); print line "]" }' > "$out/$model.expected"
+        for policy in gpu-only cpu-only; do
+            answer "$out/log" $model "$out/answers.jsonl" --device "$device" --policy $policy
+            status=$?
+            [ $status -eq 0 ] || { failed "golden tokens" $status "$out/log"; return; }
+            answers "$out/answers.jsonl" > "$out/answers"
+            cmp -s "$out/answers" "$out/$model.expected" || { row "golden tokens" failed "$model $policy: other tokens than transformers'"; return; }
+        done
+    done
+    row "golden tokens" ok "llama and opt in f32 equal transformers' tokens, all on the device and all on the CPU"
+}
+
+intervals() {
+    ops="norm0 q k v scores softmax wv out norm1 gate up down"
+    [ -z "${SPLITS:-}" ] || { echo "$SPLITS"; return; }
+    for first in $ops; do
+        inside=
+        for last in $ops; do
+            [ -z "$inside" ] || printf '%s:%s ' "$first" "$last"
+            [ "$first" != "$last" ] || inside=1
+        done
+        printf '%s: ' "$first"
+    done
+}
+
+placement() {
+    [ -f "$out/llama.expected" ] || { row "placement invariance" skipped "the golden tokens did not come about"; return; }
+    begun=$(date +%s) count=0
+    for split in $(intervals); do
+        if [ $(($(date +%s) - begun)) -gt $((stage_s - 60)) ]; then
+            row "placement invariance" failed "out of time after $count intervals, all of them equal"
+            return
+        fi
+        answer "$out/log" llama "$out/answers.jsonl" --device "$device" --split "$split"
+        status=$?
+        [ $status -eq 0 ] || { failed "placement invariance" $status "$out/log"; return; }
+        answers "$out/answers.jsonl" > "$out/answers"
+        cmp -s "$out/answers" "$out/llama.expected" || { row "placement invariance" failed "--split $split gives other tokens"; return; }
+        count=$((count + 1))
+    done
+    row "placement invariance" ok "$count intervals of a layer give the same tokens"
+}
+
+free_bytes() { "$coordinator" device-rates "${DEVICE:-0}" --memory > "$out/memory.json" 2> "$out/log" && field "$out/memory.json" free_bytes; }
+
+leaks() {
+    runs=${RUNS:-100}
+    [ -f "$out/llama.jsonl" ] || { row "no leak" skipped "the golden tokens did not come about"; return; }
+    # The first run may leave what the driver keeps: compiled kernels.
+    answer "$out/log" llama "$out/answers.jsonl" --device "$device" --policy gpu-only || { failed "no leak" $? "$out/log"; return; }
+    before=$(free_bytes)
+    begun=$(date +%s) finished=0
+    while [ "$finished" -lt "$runs" ]; do
+        if [ $(($(date +%s) - begun)) -gt $((stage_s - 60)) ]; then
+            row "no leak" failed "out of time after $finished runs"
+            return
+        fi
+        answer "$out/log" llama "$out/answers.jsonl" --device "$device" --policy gpu-only || { failed "no leak" $? "$out/log"; return; }
+        finished=$((finished + 1))
+    done
+    after=$(free_bytes)
+    # Another program may have come or gone; what this one leaks would show in every run.
+    if [ -z "$before" ] || [ -z "$after" ]; then
+        row "no leak" failed "the device does not say how much memory is free: $(said "$out/log")"
+    elif [ "$after" -ge $((before - runs * 65536)) ]; then
+        row "no leak" ok "$runs runs; free before $before bytes, after $after"
+    else
+        row "no leak" failed "$runs runs; free before $before bytes, after $after"
+    fi
+}
+
+sanitizer() {
+    if ! command -v compute-sanitizer > /dev/null 2>&1; then
+        row "compute-sanitizer" skipped "it is not on this machine; it comes with the CUDA toolkit"
+        return
+    fi
+    limited "$out/sanitizer.log" compute-sanitizer --error-exitcode 9 --target-processes all "$coordinator" \
+        --model "$fixtures/llama" --input "$out/llama.jsonl" --output "$out/answers.jsonl" --force --quiet \
+        --device "$device" --policy gpu-only
+    status=$?
+    if [ $status -eq 0 ]; then row "compute-sanitizer" ok "clean"; else failed "compute-sanitizer" $status "$out/sanitizer.log"; fi
+}
+
+# --- Benchmarks --------------------------------------------------------------------------------------------
+
+plain_rates() {
+    # shellcheck disable=SC2086 # RATES is a list of options
+    limited "$out/rates.json" "$coordinator" device-rates "${DEVICE:-0}" ${RATES:-}
+    status=$?
+    [ $status -eq 0 ] || { failed "plain rates" $status "$out/rates.json"; rm -f "$out/rates.json"; return; }
+    row "plain rates" ok "$(awk -v h="$(field "$out/rates.json" h2d_bytes_per_s)" -v d="$(field "$out/rates.json" d2h_bytes_per_s)" -v f="$(field "$out/rates.json" bf16_flops)" 'BEGIN { printf "cuMemcpyHtoDAsync %.2f GB/s, DtoH %.2f GB/s, bf16 matrices %.1f TFLOP/s", h / 1e9, d / 1e9, f / 1e12 }')"
+}
+
+# needed_gib COMPRESS BATCHES: host memory that a run of OPT-30B takes: weights of 1.15 GiB a layer and KV of 28
+# KiB a layer and position, both a quarter and a little in 4 bits, and room for the rest.
+needed_gib() {
+    case "${MODEL:-opt-30b}" in
+        opt-30b)
+            echo "$2" | awk -F x -v layers="$layers" -v positions=$((prompt_len + gen_len)) -v compress="$1" '{
+                gib = layers * (1.15 + $1 * $2 * positions * 28672 / 1073741824)
+                if (compress == "w4kv4") gib *= 0.3
+                print int(gib + 6)
+            }' ;;
+        *) echo 4 ;;
+    esac
+}
+
+# bench STAGE NAME BATCHES COMPRESS ARGUMENTS...
+bench() {
+    stage=$1 name=$2 batches=$3 compress=$4
+    shift 4
+    has=$(awk '$1 == "MemAvailable:" { print int($2 / 1048576) }' /proc/meminfo)
+    needs=$(needed_gib "$compress" "$batches")
+    if [ "$has" -lt "$needs" ]; then
+        row "$stage" skipped "not enough memory: about $needs GiB are needed and $has GiB are available"
+        return
+    fi
+    limited "$out/$name.log" "$coordinator" --model "${MODEL:-opt-30b}" --dummy-weights --layers "$layers" \
+        --device "$device" --vram "$vram" --batches "$batches" --prompt-len "$prompt_len" --gen-len "$gen_len" \
+        --compress "$compress" --report "$out/$name.json" "$@"
+    status=$?
+    [ $status -eq 0 ] || { failed "$stage" $status "$out/$name.log"; return; }
+    row "$stage" ok "$(numbers "$out/$name.json")"
+}
+
+# numbers REPORT: prefill, decode, throughput, busy lanes, overlap, prediction.
+numbers() {
+    awk '
+        function value() { v = $0; sub(/^[^:]*: */, "", v); sub(/,$/, "", v); gsub(/"/, "", v); return v }
+        /^  "policy":/ { policy = value() }
+        /^  "prefill_s":/ { prefill = value() } /^  "decode_s":/ { decode = value() } /^  "total_s":/ { total = value() }
+        /^  "total_tokens_per_s":/ { rate = value() } /^  "overlap":/ { overlap = value() }
+        /^  "predicted": \{/ { in_predicted = 1 } /^  "lanes": \{/ { in_lanes = 1 } /^  \}/ { in_predicted = in_lanes = 0 }
+        in_predicted && /"decode_s":/ { foretold = value() }
+        in_predicted && /"prefill_s":/ { foretold_prefill = value() }
+        in_lanes && /^    "/ { lane = $1; gsub(/[":]/, "", lane) }
+        in_lanes && /"busy_s":/ { busy[lane] = value(); order[++count] = lane }
+        END {
+            printf "%s: prefill %.2f s, decode %.2f s, %.2f tokens/s", policy, prefill, decode, rate
+            if (foretold + 0 > 0) printf "; predicted %.2f and %.2f s", foretold_prefill, foretold
+            if (overlap != "null") printf "; overlap %.1f%%", 100 * overlap
+            printf "; busy"
+            for (i = 1; i <= count; i++) printf " %s %.0f%%", order[i], 100 * busy[order[i]] / (total > 0 ? total : 1)
+        }' "$1"
+}
+
+# h2d STAGE NAME: a run's own rate of pinned copies beside the plain loop's.
+h2d() {
+    [ -f "$out/$2.json" ] && [ -f "$out/rates.json" ] || { row "$1" skipped "the run that it is taken from, or the plain rate, did not come about"; return; }
+    row "$1" ok "$(awk -v plain="$(field "$out/rates.json" h2d_bytes_per_s)" '
+        function value() { v = $0; sub(/^[^:]*: */, "", v); sub(/,$/, "", v); return v }
+        /"streamed_weight_bytes":/ || /"streamed_kv_bytes":/ { bytes += value() }
+        /"h2d.weights":/ { inside = 1 } inside && /"busy_s":/ { busy = value(); inside = 0 }
+        END { if (busy > 0) printf "%.2f GB/s, %.1f%% of the plain loop", bytes / busy / 1e9, 100 * bytes / busy / plain; else printf "nothing was streamed" }' "$out/$2.json")"
+}
+
+# Two operations a weight and prompt token; attention and head are left out, which makes the share smaller.
+prefill_share() {
+    [ -f "$out/1x50.json" ] && [ -f "$out/rates.json" ] || { row "prefill share" skipped "the 1x50 run or the plain rates did not come about"; return; }
+    row "prefill share" ok "$(awk -v flops="$(field "$out/rates.json" bf16_flops)" -v link="$(field "$out/rates.json" h2d_bytes_per_s)" -v layers="$layers" '
+        function value() { v = $0; sub(/^[^:]*: */, "", v); sub(/,$/, "", v); return v }
+        /^  "prefill_s":/ { seconds = value() } /^  "prefill_tokens":/ { tokens = value() }
+        /"weights":/ && !weights { weights = value() }
+        END {
+            matrix = 100 * 2 * tokens * (weights / 2) / seconds / flops; wire = 100 * weights / seconds / link
+            printf "%.1f%% of the bf16 matrix rate, %.1f%% of the link; the limit is the %s", matrix, wire, matrix > wire ? "matrix rate" : "link"
+        }' "$out/1x50.json")"
+}
+
+public_flexgen() {
+    row "FlexGen, its own code" skipped "it needs Python with PyTorch for CUDA, which a bundle of this size cannot carry; its schedule is the row above"
+}
+
+stages_test="golden placement leaks sanitizer"
+name_of() {
+    case "$1" in
+        golden) echo "golden tokens" ;; placement) echo "placement invariance" ;; leaks) echo "no leak" ;;
+        sanitizer) echo "compute-sanitizer" ;; plain_rates) echo "plain rates" ;; prefill_share) echo "prefill share" ;;
+        public_flexgen) echo "FlexGen, its own code" ;; *) echo "$1" ;;
+    esac
+}
+bench_all() {
+    bench "1x50" 1x50 1x50 none --policy auto
+    bench "FlexGen's schedule 1x50" flexgen-1x50 1x50 none --policy flexgen
+    bench "compressed 4x60" w4-4x60 4x60 w4kv4 --policy auto
+    public_flexgen
+    plain_rates
+    bench "gpu-only 1x50" gpu-only 1x50 none --policy gpu-only
+    h2d "pinned H2D alone" gpu-only
+    h2d "pinned H2D beside the CPU worker" 1x50
+    prefill_share
+    bench "1x100" 1x100 1x100 none --policy auto
+    bench "2x50" 2x50 2x50 none --policy auto
+    bench "FlexGen's schedule 2x50" flexgen-2x50 2x50 none --policy flexgen
+    bench "FlexGen's schedule compressed 4x60" flexgen-4x60 4x60 w4kv4 --policy flexgen
+    for policy in two-split one-split lia flexgen:spread cpu-only; do
+        bench "$policy 1x50" "policy-$(echo $policy | tr : -)" 1x50 none --policy $policy
+    done
+}
+bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
+
+# Why nothing can run, or nothing.
+missing=
+if ! "$coordinator" device-rates "${DEVICE:-0}" --memory > "$out/memory.json" 2> "$out/log"; then
+    missing=$(said "$out/log" | sed 's/^coordinator: //')
+fi
+"$coordinator" doctor > "$out/doctor.txt" 2>&1 || true
+grep -E '^ *cuda:|CUDA driver' "$out/doctor.txt" || true
+if [ -n "$missing" ]; then
+    for stage in $stages_test; do row "$(name_of $stage)" skipped "$missing"; done
+    if [ "$what" = bench ]; then
+        echo "$bench_names" | tr '|' '\n' > "$out/names"
+        while read -r name; do row "$name" skipped "$missing"; done < "$out/names"
+    fi
+else
+    for stage in $stages_test; do $stage; done
+    [ "$what" = test ] || bench_all
+fi
+
+echo
+# A device that is none labels its figures itself: its name is in the first line.
+awk -F '\t' -v what="$what" -v name="$(awk '/cuda:[0-9]/ { $1 = $1; print; exit }' "$out/doctor.txt")" '
+    BEGIN { print "GPU " what ": " (name == "" ? "no device" : name); printf "%-34s %-8s %s\n", "stage", "status", "what" }
+    { printf "%-34s %-8s %s\n", $1, $2, $3; count[$2]++ }
+    END { printf "%d ok, %d failed, %d skipped\n", count["ok"], count["failed"], count["skipped"] }' "$rows"
+awk -F '\t' 'function text(t) { gsub(/\\/, "\\\\", t); gsub(/"/, "\\\"", t); return "\"" t "\"" }
+    BEGIN { printf "{\"stages\": [" }
+    { printf "%s\n  {\"stage\": %s, \"status\": %s, \"what\": %s}", (NR > 1 ? "," : ""), text($1), text($2), text($3) }
+    END { print "\n]}" }' "$rows" > "$out/results.json"
+echo "Reports, logs and results.json are in $out."
+! grep -q "	failed	" "$rows"

@@ -1,0 +1,126 @@
+//! What overlaps on a device: layers that stay on it need no copy, and a weight is decompressed as soon
+//! as it has arrived, whatever is on its way behind it.
+
+use model::compressed::{Grouped, WeightFormat};
+use model::config::{Dtype, ModelConfig};
+use planner::policy::{Forms, Homes, Policy, Stays, device_map};
+use program::compile::compile;
+use program::formats::{KvFormat, WeightFormats};
+use program::ir::{Instruction, Lane, Moved, Phase};
+use program::map::Home;
+use program::plan::Plan;
+
+use crate::case::{group, llama, on_cpu_with, plan, shape};
+use crate::harness::{Setting, Workers};
+
+/// Everything on the device, caches on the host, with these layers staying.
+fn streaming(config: &ModelConfig, stays: &Stays, forms: Option<&Forms>) -> Plan {
+    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+    let mut map = device_map(&Policy::GpuOnly, config, true, homes);
+    stays.apply(&mut map);
+    if let Some(forms) = forms {
+        forms.apply(&mut map);
+    }
+    compile(config, &shape(Dtype::F32), &map).expect("compiles")
+}
+
+/// Layers whose weights are copied in a phase.
+fn streamed_layers(plan: &Plan, phase: Phase) -> Vec<u16> {
+    let program = if phase == Phase::Prefill { &plan.prefill } else { &plan.decode };
+    let list = program.lane(Lane::H2dWeights).map_or(&[][..], |list| &list.instructions);
+    let mut layers: Vec<u16> = list
+        .iter()
+        .filter_map(|instruction| match instruction {
+            Instruction::Copy(copy) if matches!(copy.moved, Moved::Weights(_)) => copy.at.layer,
+            _ => None,
+        })
+        .collect();
+    layers.dedup();
+    layers
+}
+
+#[test]
+fn a_layer_that_stays_is_never_copied_again_and_gives_the_tokens_of_the_cpu() {
+    let config = llama();
+    let expected = on_cpu_with(&config, plan(&config, Dtype::F32, None, None, Home::Host));
+    for kv in [false, true] {
+        let stays = Stays { layers: vec![0], kv };
+        let plan = streaming(&config, &stays, None);
+        for phase in [Phase::Prefill, Phase::Decode] {
+            let streamed = streamed_layers(&plan, phase);
+            assert!(!streamed.contains(&0) && streamed.contains(&1), "{phase:?}: {streamed:?}");
+        }
+        let workers = Workers::start(&plan, &Setting::default()).expect("the workers start");
+        for _ in 0..2 {
+            assert_eq!(workers.run_group(&group()).as_ref(), Ok(&expected), "KV stays: {kv}");
+        }
+        workers.finish().expect("they end well");
+    }
+}
+
+/// The instructions of a lane before the signal that brings its timeline to `offset`.
+fn until(list: &[Instruction], offset: u32) -> &[Instruction] {
+    let mut signals = 0;
+    let end = list.iter().position(|instruction| {
+        signals += u32::from(matches!(instruction, Instruction::Signal));
+        signals == offset
+    });
+    &list[..end.expect("so many signals")]
+}
+
+#[test]
+fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
+    // Groups are of 64 inputs.
+    let config = ModelConfig { hidden_size: 64, head_dim: 16, ffn_size: 128, ..llama() };
+    let four = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::W4));
+    let forms = Forms { weights: four, kv: KvFormat::Plain };
+    let plan = streaming(&config, Stays::NONE, Some(&forms));
+    let mut seen = 0;
+    for program in [&plan.prefill, &plan.decode] {
+        let list = |lane| &program.lane(lane).expect("the lane has work").instructions;
+        let (copies, decompressions) = (list(Lane::H2dWeights), list(Lane::GpuDecompress));
+        // The latest copy that has been waited for, and that of this step.
+        let mut arrived = 0;
+        for instruction in decompressions {
+            match instruction {
+                Instruction::Wait(wait) if wait.lane == Lane::H2dWeights && !wait.previous_step => {
+                    arrived = arrived.max(wait.offset);
+                }
+                Instruction::Decompress(decompress) => {
+                    seen += 1;
+                    let last = until(copies, arrived).iter().rev().find_map(|copy| match copy {
+                        Instruction::Copy(copy) => Some(copy),
+                        _ => None,
+                    });
+                    let last = last.expect("something has arrived");
+                    assert_eq!(
+                        (last.moved, last.at.layer),
+                        (Moved::Weights(decompress.op), decompress.at.layer),
+                        "{:?}: its own weight is the last that it waits for",
+                        program.phase
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+    // Seven linears of two layers in two phases.
+    assert_eq!(seen, 2 * 7 * 2);
+
+    let mut on_cpu = device_map(
+        &Policy::CpuOnly,
+        &config,
+        true,
+        Homes { kv: Home::Host, prefill_hidden: Home::Vram },
+    );
+    forms.apply(&mut on_cpu);
+    let on_cpu = compile(&config, &shape(Dtype::F32), &on_cpu).expect("compiles");
+    let expected = on_cpu_with(&config, on_cpu);
+    for seed in ["1", "2", "3"] {
+        let variables = vec![("STANDIN_CUDA_SEED", seed.to_owned())];
+        let setting = Setting { variables, ..Setting::default() };
+        let workers = Workers::start(&plan, &setting).expect("the workers start");
+        assert_eq!(workers.run_group(&group()).as_ref(), Ok(&expected), "seed {seed}");
+        workers.finish().expect("they end well");
+    }
+}

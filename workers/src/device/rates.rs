@@ -1,0 +1,138 @@
+//! What a device does at best, by the plainest means: the yardsticks beside a run's own rates.
+//!
+//! For `coordinator device-rates`, which the GPU bench runs; no run depends on it.
+
+use cuda::{Address, Arena, Context, CudaError, Driver, Event, Module, PinnedBuffer, Stream};
+use cuda_kernels::{Linear, LinearOut, Weight, linear};
+use model::config::Dtype;
+
+/// Repetitions of which the median counts.
+const SAMPLES: usize = 7;
+
+/// How large the measured pieces are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateSizes {
+    /// Bytes of a copy.
+    pub copy_bytes: usize,
+    /// Rows, width and depth of a matrix product.
+    pub matrix: u32,
+}
+
+impl Default for RateSizes {
+    fn default() -> RateSizes {
+        RateSizes { copy_bytes: 256 << 20, matrix: 8192 }
+    }
+}
+
+/// Medians.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    /// Before anything was allocated.
+    pub free_bytes: u64,
+    pub total_bytes: u64,
+    /// A loop of `cuMemcpyHtoDAsync` from pinned memory of the driver's making.
+    pub h2d_bytes_per_s: f64,
+    pub d2h_bytes_per_s: f64,
+    /// bf16 matrix products with f32 sums, this program's own kernel.
+    pub bf16_flops: f64,
+}
+
+/// Free and total device memory.
+///
+/// # Errors
+/// The driver's refusal.
+pub fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
+    Context::open(&Driver::open()?, index)?.memory_bytes()
+}
+
+/// Measures device `index`.
+///
+/// # Errors
+/// The driver's refusal, or too little memory for the sizes.
+pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
+    let context = Context::open(&Driver::open()?, index)?;
+    let (free_bytes, total_bytes) = context.memory_bytes()?;
+    let stream = Stream::new(&context)?;
+    let matrix_bytes = u64::from(sizes.matrix).pow(2) * 2;
+    let arena = Arena::allocate(&context, (3 * matrix_bytes).max(sizes.copy_bytes as u64))?;
+    let host = PinnedBuffer::allocate(&context, sizes.copy_bytes)?;
+    let timer = Timer { stream: &stream, events: [Event::new(&context)?, Event::new(&context)?] };
+    let (device, bytes) = (arena.base(), sizes.copy_bytes);
+    let h2d_s = timer.median_s(|| {
+        // SAFETY: needed to copy. Both ranges have the size and outlive the stream's work, which the
+        // timer waits for.
+        unsafe { stream.copy_to_device(device, host.base(), bytes) }
+    })?;
+    let d2h_s = timer.median_s(|| {
+        // SAFETY: as above.
+        unsafe { stream.copy_to_host(host.base(), device, bytes) }
+    })?;
+    let product_s = product(&timer, &context, device, sizes.matrix)?;
+    let flops = 2.0 * f64::from(sizes.matrix).powi(3);
+    Ok(Rates {
+        free_bytes,
+        total_bytes,
+        h2d_bytes_per_s: bytes as f64 / h2d_s,
+        d2h_bytes_per_s: bytes as f64 / d2h_s,
+        bf16_flops: flops / product_s,
+    })
+}
+
+/// Seconds of a square product over zeros: rates of tensor cores depend on the numbers, and zeros
+/// show the highest.
+fn product(
+    timer: &Timer<'_>,
+    context: &Context,
+    device: Address,
+    size: u32,
+) -> Result<f64, CudaError> {
+    let matrix_bytes = u64::from(size).pow(2) * 2;
+    // SAFETY: needed for defined operands; the arena holds three matrices.
+    unsafe { timer.stream.fill(device, 0, 3 * matrix_bytes as usize) }?;
+    let launch = linear(
+        Dtype::Bf16,
+        &Linear {
+            rows: size,
+            n: size,
+            k: size,
+            x: device,
+            weight: Weight::Plain(device + matrix_bytes),
+            bias: 0,
+            out: LinearOut::Store(device + 2 * matrix_bytes),
+        },
+    );
+    let kernel = Module::load(context, cuda_kernels::PTX)?.kernel(launch.name)?;
+    timer.median_s(|| {
+        let mut launch = launch;
+        let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
+        let mut parameters = launch.args.pointers();
+        // SAFETY: needed to multiply. The parameters are the builder's, the operands lie in the arena
+        // and nobody else touches them.
+        unsafe {
+            kernel.launch(timer.stream, cuda::Launch { grid, block, shared_bytes }, &mut parameters)
+        }
+    })
+}
+
+struct Timer<'a> {
+    stream: &'a Stream,
+    events: [Event; 2],
+}
+
+impl Timer<'_> {
+    /// Median seconds of `work` on the stream, after one run that warms up.
+    fn median_s(&self, mut work: impl FnMut() -> Result<(), CudaError>) -> Result<f64, CudaError> {
+        work()?;
+        let mut samples = Vec::with_capacity(SAMPLES);
+        for _ in 0..SAMPLES {
+            self.events[0].record(self.stream)?;
+            work()?;
+            self.events[1].record(self.stream)?;
+            self.stream.synchronize()?;
+            samples.push(self.events[1].elapsed_ns(&self.events[0])? as f64 / 1e9);
+        }
+        samples.sort_by(f64::total_cmp);
+        // A clock too coarse for so small a piece says 0.
+        Ok(samples[SAMPLES / 2].max(1e-9))
+    }
+}
