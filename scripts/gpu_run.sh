@@ -232,7 +232,7 @@ numbers() {
         in_lanes && /"busy_s":/ { busy[lane] = value(); order[++count] = lane }
         END {
             printf "%s: prefill %.2f s, decode %.2f s, %.2f tokens/s", policy, prefill, decode, rate
-            if (foretold + 0 > 0) printf "; predicted %.2f and %.2f s", foretold_prefill, foretold
+            if (foretold + 0 > 0) printf "; predicted %.2f s (%+.1f%%) and %.2f s (%+.1f%%)", foretold_prefill, 100 * (foretold_prefill / prefill - 1), foretold, 100 * (foretold / decode - 1)
             if (overlap != "null") printf "; overlap %.1f%%", 100 * overlap
             printf "; busy"
             for (i = 1; i <= count; i++) printf " %s %.0f%%", order[i], 100 * busy[order[i]] / (total > 0 ? total : 1)
@@ -258,8 +258,14 @@ prefill_share() {
         /"weights":/ && !weights { weights = value() }
         END {
             matrix = 100 * 2 * tokens * (weights / 2) / seconds / flops; wire = 100 * weights / seconds / link
-            printf "%.1f%% of the bf16 matrix rate, %.1f%% of the link; the limit is the %s", matrix, wire, matrix > wire ? "matrix rate" : "link"
+            printf "%.1f%% of the bf16 matrix rate, %.1f%% of the link; the limit is the %s", matrix, wire, (matrix > wire ? "matrix rate" : "link")
         }' "$out/1x50.json")"
+}
+
+# against STAGE NAME OTHER: throughput of a run over that of another.
+against() {
+    [ -f "$out/$2.json" ] && [ -f "$out/$3.json" ] || { row "$1" skipped "one of the two runs did not come about"; return; }
+    row "$1" ok "$(awk -v a="$(field "$out/$2.json" total_tokens_per_s)" -v b="$(field "$out/$3.json" total_tokens_per_s)" 'BEGIN { printf "%.2fx", (b > 0 ? a / b : 0) }')"
 }
 
 public_flexgen() {
@@ -288,11 +294,14 @@ bench_all() {
     bench "2x50" 2x50 2x50 none --policy auto
     bench "FlexGen's schedule 2x50" flexgen-2x50 2x50 none --policy flexgen
     bench "FlexGen's schedule compressed 4x60" flexgen-4x60 4x60 w4kv4 --policy flexgen
+    against "1x50 over FlexGen's schedule" 1x50 flexgen-1x50
+    against "2x50 over FlexGen's schedule" 2x50 flexgen-2x50
+    against "4x60 over FlexGen's schedule" w4-4x60 flexgen-4x60
     for policy in two-split one-split lia flexgen:spread cpu-only; do
         bench "$policy 1x50" "policy-$(echo $policy | tr : -)" 1x50 none --policy $policy
     done
 }
-bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
+bench_names="1x50|FlexGen's schedule 1x50|compressed 4x60|FlexGen, its own code|plain rates|gpu-only 1x50|pinned H2D alone|pinned H2D beside the CPU worker|prefill share|1x100|2x50|FlexGen's schedule 2x50|FlexGen's schedule compressed 4x60|1x50 over FlexGen's schedule|2x50 over FlexGen's schedule|4x60 over FlexGen's schedule|two-split 1x50|one-split 1x50|lia 1x50|flexgen:spread 1x50|cpu-only 1x50"
 
 # Why nothing can run, or nothing.
 missing=
