@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use bytemuck::Pod;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// What a process may do with a segment it attaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,8 +173,9 @@ impl Segment {
         self.base.as_ptr()
     }
 
-    /// Asks the system for the pages of a range in one call, before they are first written: a fault
-    /// for each page takes twice as long. A system that cannot do it hands them out at the faults.
+    /// Asks the system for the pages of a range in one call, before they are first used: a fault for
+    /// each page takes twice as long, and takes it from whoever touches it first. A system that cannot
+    /// do it hands them out at the faults.
     ///
     /// # Panics
     /// As [`Segment::pointer`].
@@ -183,11 +184,13 @@ impl Segment {
         let first = offset_bytes - offset_bytes % page;
         let size_bytes = offset_bytes + size_bytes - first;
         let base = self.pointer::<u8>(first, size_bytes).as_ptr().cast();
+        let advice = match self.access {
+            Access::ReadOnly => Advice::LinuxPopulateRead,
+            Access::ReadWrite => Advice::LinuxPopulateWrite,
+        };
         // SAFETY: needed to populate; the range is mapped (checked by `pointer`) and stays so, and the
         // call changes no byte of it.
-        let populated = unsafe {
-            rustix::mm::madvise(base, size_bytes, rustix::mm::Advice::LinuxPopulateWrite)
-        };
+        let populated = unsafe { rustix::mm::madvise(base, size_bytes, advice) };
         // Linux before 5.14 knows no such advice.
         let _ = populated;
     }

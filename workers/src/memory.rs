@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use program::ir::BufferId;
 use program::plan::{Memory, Plan};
-use shm::Segment;
+use shm::{Access, Segment};
 
 /// Why segments do not fit a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,6 +78,22 @@ impl Memories {
             });
         }
         Ok(Memories { segments, places })
+    }
+
+    /// Asks for the pages of what the first step would otherwise fault in, which takes seconds for an
+    /// emulated device: all but host weights, which loading has touched where they are written, and the
+    /// KV cache, of which short answers use little.
+    pub(crate) fn populate(&self) {
+        for (memory, segment) in &self.segments {
+            let wanted = match memory {
+                Memory::HostWeights => segment.access() == Access::ReadOnly,
+                Memory::HostKv => false,
+                _ => true,
+            };
+            if wanted {
+                segment.populate(0, segment.size_bytes());
+            }
+        }
     }
 
     /// Segment and first byte of a range of a buffer.

@@ -220,6 +220,9 @@ impl Worker<'_> {
         let memories = Arc::new(Memories::new(&setup.plan, segments)?);
         self.state(WorkerState::Load);
         self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
+        if setup.durations.is_none() {
+            memories.populate();
+        }
         let options = LaneOptions {
             variant,
             pool: PoolOptions {
