@@ -4,9 +4,10 @@
 # 2. Four true OPT-30B layers with random weights, all on the CPU and split with the emulated device;
 #    appends one JSON line with commit and machine to out/bench.jsonl.
 # 3. The same layers under every policy: predicted beside measured, auto beside each.
-# 4. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
+# 4. The paper's printed tables in the real processes, in which instructions only last: measured beside simulated.
+# 5. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
 #    is, the linears in turn with oneDNN.
-# ONLY=kernels, layers, policies or peers runs one of them. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# ONLY=kernels, layers, policies, timed or peers runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -39,6 +40,11 @@ if wanted policies; then
     rm -f out/policies.jsonl
     say python3 scripts/policies.py --coordinator "$release/coordinator" \
         --roofline "$release/examples/roofline" --rounds "${ROUNDS:-2}" --json out/policies.jsonl
+fi
+if wanted timed; then
+    rm -f out/timed.jsonl
+    say python3 scripts/timed_rows.py --coordinator "$release/coordinator" \
+        --roofline "$release/examples/roofline" --rounds "${ROUNDS:-3}" --json out/timed.jsonl
 fi
 if wanted peers; then
     if [ -z "${PEERS:-}" ]; then

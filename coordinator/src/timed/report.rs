@@ -60,8 +60,8 @@ impl Layer {
             longest_ms: steady.range_ms.1,
             steps: steady.steps,
             layers_of_each_step: steady.layers,
-            overlap: steady.overlap(),
-            time_outside: steady.time_outside(),
+            overlap: steady.overlap,
+            time_outside: steady.time_outside,
         }
     }
 }

@@ -14,25 +14,11 @@ pub struct SteadyLayer {
     pub steps: usize,
     /// Layers of each step.
     pub layers: usize,
-    /// Within those layers: time in which a host-to-device lane is busy.
-    pub h2d_ms: f64,
-    /// Of that, time in which the CPU computes.
-    pub overlap_ms: f64,
-    /// Time in which no lane is inside work.
-    pub idle_ms: f64,
-    pub total_ms: f64,
-}
-
-impl SteadyLayer {
-    /// Share of the transfers beside which the CPU computes; `None` without transfers.
-    pub fn overlap(&self) -> Option<f64> {
-        (self.h2d_ms > 0.0).then(|| self.overlap_ms / self.h2d_ms)
-    }
-
-    /// Share of the time in which no lane is inside work.
-    pub fn time_outside(&self) -> f64 {
-        if self.total_ms > 0.0 { self.idle_ms / self.total_ms } else { 0.0 }
-    }
+    /// Share of the transfers beside which the CPU computes, the median over the steps; `None` without
+    /// transfers.
+    pub overlap: Option<f64>,
+    /// Share of the time in which no lane is inside work, the median over the steps.
+    pub time_outside: f64,
 }
 
 /// Looks at decode steps of `layers` layers. The first two layers of a step and its last are left out
@@ -52,34 +38,37 @@ pub fn steady(program: &Program, spans: &[Span], layers: usize) -> Option<Steady
     if count == 0 || steps.is_empty() {
         return None;
     }
-    let mut found = SteadyLayer {
-        layer_ms: 0.0,
-        range_ms: (f64::INFINITY, 0.0),
-        steps: steps.len(),
-        layers: count,
-        h2d_ms: 0.0,
-        overlap_ms: 0.0,
-        idle_ms: 0.0,
-        total_ms: 0.0,
-    };
-    let mut each: Vec<f64> = Vec::with_capacity(steps.len());
+    let (mut each, mut overlaps, mut outside) = (Vec::new(), Vec::new(), Vec::new());
     for step in steps {
         let window = (step[first], step[last]);
         let usage = Usage::of(&inside(spans, window));
         let total_ns = window.1.saturating_sub(window.0);
-        let ms = |ns: u64| ns as f64 / 1e6;
-        each.push(ms(total_ns) / count as f64);
-        found.total_ms += ms(total_ns);
-        found.h2d_ms += ms(usage.h2d_busy_ns);
-        found.overlap_ms += ms(usage.h2d_and_cpu_ns);
-        found.idle_ms += ms(total_ns.saturating_sub(usage.total_ns - usage.idle_ns));
+        each.push(total_ns as f64 / 1e6 / count as f64);
+        if usage.h2d_busy_ns > 0 {
+            overlaps.push(usage.h2d_and_cpu_ns as f64 / usage.h2d_busy_ns as f64);
+        }
+        let idle_ns = total_ns.saturating_sub(usage.total_ns - usage.idle_ns);
+        outside.push(idle_ns as f64 / total_ns.max(1) as f64);
     }
-    each.sort_by(f64::total_cmp);
-    found.range_ms = (each[0], each[each.len() - 1]);
-    let middle = each.len() / 2;
-    found.layer_ms =
-        if each.len() % 2 == 1 { each[middle] } else { (each[middle - 1] + each[middle]) / 2.0 };
-    Some(found)
+    Some(SteadyLayer {
+        layer_ms: median(&mut each)?,
+        range_ms: (each[0], each[each.len() - 1]),
+        steps: steps.len(),
+        layers: count,
+        overlap: median(&mut overlaps),
+        time_outside: median(&mut outside)?,
+    })
+}
+
+/// Sorts; `None` of none.
+fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        odd if odd % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
 }
 
 /// When the last batch leaves each layer, per step. `None` when a step lacks one.
