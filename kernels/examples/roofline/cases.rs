@@ -8,8 +8,10 @@ pub const LIST: &str = include_str!("../../cases.txt");
 pub enum Format {
     Bf16,
     F32,
-    /// 4 bits in groups of 64; activations are bf16.
+    /// Weights of 4 bits in groups of 64; activations are bf16.
     W4,
+    /// Caches of 4 bits; activations are bf16.
+    Kv4,
 }
 
 impl Format {
@@ -18,6 +20,7 @@ impl Format {
             Format::Bf16 => "bf16",
             Format::F32 => "f32",
             Format::W4 => "w4",
+            Format::Kv4 => "kv4",
         }
     }
 }
@@ -85,10 +88,11 @@ pub fn parse_line(line: &str) -> Result<Vec<Case>, String> {
     let [kind, format, model, numbers @ ..] = &words[..] else {
         return if words.is_empty() { Ok(Vec::new()) } else { Err(wrong()) };
     };
-    let format = match *format {
-        "bf16" => Format::Bf16,
-        "f32" => Format::F32,
-        "w4" => Format::W4,
+    let format = match (*kind, *format) {
+        (_, "bf16") => Format::Bf16,
+        (_, "f32") => Format::F32,
+        ("linear", "w4") => Format::W4,
+        ("decode", "kv4") => Format::Kv4,
         _ => return Err(wrong()),
     };
     let number = |text: &str| text.parse::<usize>().ok().filter(|&n| n > 0).ok_or_else(wrong);

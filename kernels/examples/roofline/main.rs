@@ -152,7 +152,8 @@ fn measure(
 
 /// The bf16 case that a compressed one is compared with, sample by sample.
 fn plain_twin(case: &Case) -> Option<Case> {
-    (case.format == Format::W4).then(|| Case { format: Format::Bf16, ..case.clone() })
+    let compressed = matches!(case.format, Format::W4 | Format::Kv4);
+    compressed.then(|| Case { format: Format::Bf16, ..case.clone() })
 }
 
 /// Answers each line of stdin, a case as in `cases.txt`, with a sample.

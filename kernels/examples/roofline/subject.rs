@@ -1,20 +1,22 @@
 //! A case ready to be called again and again: operands in memory, weights and caches in rotation,
 //! so that every call finds them in DRAM as a model larger than the caches does.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytemuck::{Pod, Zeroable};
 use half::bf16;
 use kernels::{
-    AttentionShape, Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Unit,
+    AttentionShape, Cache, Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Unit,
     Variant,
 };
-use model::compressed::Grouped;
+use model::compressed::{Grouped, kv4_position_bytes};
 
 use crate::cases::{Case, Format, Work};
 
 /// Weights and caches together, at least.
 const ROTATION_BYTES: usize = 1280 << 20;
+/// Workers let idle threads look out for the next operation as long.
+const SPIN: Duration = Duration::from_micros(100);
 /// Calls are repeated until a sample takes this long.
 const SAMPLE_S: f64 = 0.05;
 
@@ -80,13 +82,12 @@ impl<'a> Subject<'a> {
         threads: usize,
         memory: &'a Memory,
     ) -> Result<Subject<'a>, std::io::Error> {
-        let (call, bytes, flops) = match case.format {
-            Format::Bf16 => operands::<bf16>(case, variant, threads, memory)?,
-            Format::F32 => operands::<f32>(case, variant, threads, memory)?,
-            Format::W4 => match case.work {
-                Work::Linear { n, k, rows } => grouped(n, k, rows, variant, threads, memory)?,
-                Work::Decode { .. } => operands::<bf16>(case, variant, threads, memory)?,
-            },
+        let (call, bytes, flops) = match (case.format, case.work) {
+            (Format::W4, Work::Linear { n, k, rows }) => {
+                grouped(n, k, rows, variant, threads, memory)?
+            }
+            (Format::F32, _) => operands::<f32>(case, variant, threads, memory)?,
+            _ => operands::<bf16>(case, variant, threads, memory)?,
         };
         let mut subject = Subject { call, bytes, flops, calls: 1 };
         // The first calls bring up pages and threads and tell how many make a sample.
@@ -130,6 +131,7 @@ fn linear<T: Element>(
 ) -> Result<Operands<'_>, std::io::Error> {
     let limits = ScratchLimits { rows, linear_inputs: k, positions: 1, group: 1, head_dim: 1 };
     let kernels = Kernels::new(variant, threads, limits)?;
+    kernels.set_spin(SPIN);
     let x: Vec<T> = (0..rows * k).map(|i| T::from_f32((i % 31) as f32 / 31.0 - 0.5)).collect();
     let mut out = vec![T::from_f32(0.0); rows * n];
     let mut weights = memory.elements::<T>().chunks_exact(n * k).cycle();
@@ -152,6 +154,7 @@ fn grouped(
 ) -> Result<Operands<'_>, std::io::Error> {
     let limits = ScratchLimits { rows, linear_inputs: k, positions: 1, group: 1, head_dim: 1 };
     let kernels = Kernels::new(variant, threads, limits)?;
+    kernels.set_spin(SPIN);
     let form = Grouped::W4;
     let size_bytes = form.size_bytes(n, k);
     let x: Vec<bf16> =
@@ -178,13 +181,14 @@ fn decode<'a, T: Element>(
     };
     let shape = AttentionShape { heads, kv_heads, head_dim, scale: (head_dim as f32).powf(-0.5) };
     let limits = ScratchLimits {
-        rows: 1,
+        rows: sequences,
         linear_inputs: 1,
         positions: last + 1,
         group: shape.group(),
         head_dim,
     };
     let kernels = Kernels::new(variant, threads, limits)?;
+    kernels.set_spin(SPIN);
     let mut units = Vec::new();
     let mut cache_len = 0;
     for (sequence, past) in case.cached().into_iter().enumerate() {
@@ -205,12 +209,21 @@ fn decode<'a, T: Element>(
     let q: Vec<T> = (0..sequences * heads * head_dim).map(value).collect();
     let fresh: Vec<T> = (0..sequences * kv_heads * head_dim).map(value).collect();
     let mut out = q.clone();
-    let mut caches = memory.elements::<T>().chunks_exact(2 * cache_len).cycle();
+    let four = case.format == Format::Kv4;
+    let record_bytes = kv4_position_bytes(head_dim).expect("an even head");
+    let cache_bytes =
+        if four { cache_len / head_dim * record_bytes } else { cache_len * size_of::<T>() };
+    // The seeded bytes are ordinary numbers also as the f16 scales and minima of records.
+    let mut caches = memory.elements::<u8>().chunks_exact(2 * cache_bytes).cycle();
+    let view = move |bytes: &'a [u8]| -> Cache<'a, T> {
+        if four { Cache::Four(bytes) } else { Cache::Plain(bytemuck::cast_slice(bytes)) }
+    };
     let call = move || {
         let cache = caches.next().expect("the memory holds at least one cache");
-        let (keys, values) = cache.split_at(cache_len);
+        let (keys, values) = cache.split_at(cache_bytes);
+        let (keys, values) = (view(keys), view(values));
         kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, &mut out);
     };
     let flops = 4.0 * (positions * heads * head_dim) as f64;
-    Ok((Box::new(call), 2.0 * (cache_len * size_of::<T>()) as f64, flops))
+    Ok((Box::new(call), 2.0 * cache_bytes as f64, flops))
 }
