@@ -183,7 +183,7 @@ plain_rates() {
     limited "$out/rates.json" "$coordinator" device-rates "${DEVICE:-0}" ${RATES:-}
     status=$?
     [ $status -eq 0 ] || { failed "plain rates" $status "$out/rates.json"; rm -f "$out/rates.json"; return; }
-    row "plain rates" ok "$(awk -v h="$(field "$out/rates.json" h2d_bytes_per_s)" -v d="$(field "$out/rates.json" d2h_bytes_per_s)" -v f="$(field "$out/rates.json" bf16_flops)" 'BEGIN { printf "cuMemcpyHtoDAsync %.2f GB/s, DtoH %.2f GB/s, bf16 matrices %.1f TFLOP/s", h / 1e9, d / 1e9, f / 1e12 }')"
+    row "plain rates" ok "$(awk -v h="$(field "$out/rates.json" h2d_bytes_per_s)" -v d="$(field "$out/rates.json" d2h_bytes_per_s)" -v f="$(field "$out/rates.json" bf16_flops)" 'BEGIN { printf "cuMemcpyHtoDAsync %.2f GB/s, DtoH %.2f GB/s, bf16 matrices %.1f TFLOP/s", h / 1e9, d / 1e9, f / 1e12 }'), own kernel $(awk -v f="$(field "$out/rates.json" own_bf16_flops)" 'BEGIN { printf "%.1f", f / 1e12 }')"
 }
 
 # needed_gib COMPRESS BATCHES: host memory that a run of OPT-30B takes: weights of 1.15 GiB a layer and KV of 28

@@ -32,7 +32,9 @@ pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
                 "total_bytes": rates.total_bytes,
                 "h2d_bytes_per_s": rates.h2d_bytes_per_s,
                 "d2h_bytes_per_s": rates.d2h_bytes_per_s,
-                "bf16_flops": rates.bf16_flops,
+                "own_bf16_flops": rates.own_bf16_flops,
+                "blas_bf16_flops": rates.blas_bf16_flops,
+                "bf16_flops": rates.own_bf16_flops.max(rates.blas_bf16_flops.unwrap_or(0.0)),
             })
         }
     };

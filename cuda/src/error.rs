@@ -77,6 +77,14 @@ pub enum CudaError {
         /// Its name.
         kernel: String,
     },
+    /// cuBLASLt's refusal.
+    #[error("cuBLASLt refused {call}: status {code}; TANDEM_BLAS=own runs without it.")]
+    Blas {
+        /// The library's function.
+        call: &'static str,
+        /// Its status.
+        code: u32,
+    },
     /// Any other refusal.
     #[error("The CUDA driver refused {call}: {name} ({code}), {meaning}.")]
     Call {

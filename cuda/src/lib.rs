@@ -12,6 +12,7 @@
 //! - What owns something on the device gives it back when dropped, and keeps its context alive.
 //! - After start nothing here allocates, errors apart.
 
+mod blas;
 mod context;
 mod driver;
 mod error;
@@ -22,6 +23,7 @@ mod module;
 mod nvml;
 mod stream;
 
+pub use blas::{BLAS_WORKSPACE_BYTES, Blas, Product};
 pub use context::{Context, DeviceInfo};
 pub use driver::{Driver, Version};
 pub use error::CudaError;

@@ -39,7 +39,10 @@ pub fn command(
     command.env("LD_LIBRARY_PATH", folder()).envs(set.iter().copied());
     command.arg("--model").arg(fixture(model)).arg("--input").arg(input);
     command.arg("--output").arg(place.path("out.jsonl")).arg("--report").arg(place.path("report"));
-    command.args(["--quiet", "--dtype", "f32"]).args(extra);
+    command.arg("--quiet").args(extra);
+    if !extra.contains(&"--dtype") {
+        command.args(["--dtype", "f32"]);
+    }
     if !extra.contains(&"--resume") {
         command.arg("--force");
     }
@@ -86,6 +89,50 @@ fn golden_tokens_on_the_device_alone() {
 fn golden_tokens_of_a_split() {
     let extra = ["--device", "cuda:0", "--split", "scores:norm1", "--batches", "2x2"];
     equals_transformers("llama", 6, &extra, &[("STANDIN_CUDA_SEED", "7")]);
+}
+
+/// The folder with the stand-in under cuBLASLt's name too.
+fn folder_with_blas() -> PathBuf {
+    let library = std::fs::canonicalize(folder().join("libcuda.so.1")).expect("the stand-in");
+    let with_blas = folder().with_extension("blas");
+    std::fs::create_dir_all(&with_blas).expect("the folder can be made");
+    for name in ["libcuda.so", "libcuda.so.1", "libcublasLt.so.12"] {
+        let link = with_blas.join(name);
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink(&library, link).expect("a link can be made");
+    }
+    with_blas
+}
+
+#[test]
+fn prefill_goes_through_cublaslt_where_it_is_and_gives_the_same_tokens() {
+    let place = Place::new();
+    let prompts: Vec<Vec<u32>> =
+        (1..5).map(|n| (0..4 * n).map(|i| 3 + 7 * i + n).collect()).collect();
+    let input = place.requests("in.jsonl", &prompts, 4);
+    let with_blas = folder_with_blas();
+    let with_blas = with_blas.to_str().expect("a plain path");
+    for model in ["opt", "llama"] {
+        let answers = |set: &[(&str, &str)]| {
+            // f32 runs keep to our own kernels.
+            let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
+            let extra = [&extra[..], &["--dtype", "bf16"]].concat();
+            let set = [&[("LD_LIBRARY_PATH", with_blas)], set].concat();
+            let done = run(&place, model, &input, &extra, &set);
+            assert!(done.status.success(), "{model}: {}", text(&done.stderr));
+            let report = std::fs::read_to_string(place.path("report")).expect("a report");
+            (token_ids(&place.path("out.jsonl")), report)
+        };
+        let (own, report) = answers(&[("TANDEM_BLAS", "own")]);
+        assert!(report.contains("linears by its own kernels"), "{report}");
+        let (library, report) = answers(&[]);
+        assert!(report.contains("prefill's linears by libcublasLt.so.12 (120000)"), "{report}");
+        assert_eq!(own, library, "{model}");
+        // A library that refuses is done without.
+        let (refused, report) = answers(&[("STANDIN_CUDA_FAIL", "cublasLtMatmul:1:15")]);
+        assert!(report.contains("linears by its own kernels"), "{report}");
+        assert_eq!(own, refused, "{model}");
+    }
 }
 
 #[test]

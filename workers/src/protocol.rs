@@ -86,6 +86,8 @@ pub struct CudaUse {
     /// The gpu worker runs the transfer worker's lanes too: this system does not let one process
     /// open another's device memory.
     pub copies_in_gpu_worker: bool,
+    /// cuBLASLt is installed and wanted; the arena has room for it.
+    pub blas: bool,
 }
 
 /// First message; its descriptors are control, trace, then those of `memories`, in order.

@@ -277,7 +277,7 @@ impl Worker<'_> {
         let mut device = match self.role {
             Role::Cpu => return Ok(None),
             Role::Gpu => {
-                let device = Device::create(plan, cuda.index, self.control)?;
+                let device = Device::create(plan, cuda, self.control)?;
                 if !cuda.copies_in_gpu_worker {
                     // Refused exports are for the coordinator to judge: it can do without.
                     let exported = device.export().ok();
@@ -296,7 +296,7 @@ impl Worker<'_> {
                         expected: "the device's handle",
                     })?;
                     let exported = Exported { handle, size_bytes };
-                    let device = Device::open(plan, cuda.index, &exported, self.control);
+                    let device = Device::open(plan, cuda, &exported, self.control);
                     let refused = device.as_ref().err().is_some_and(CudaError::is_unshared);
                     // A refusal to share is for the coordinator to judge; it starts over.
                     let answer = FromWorker::AttachedDevice { opened: !refused };

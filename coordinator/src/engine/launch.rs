@@ -11,6 +11,7 @@ use program::plan::{Memory, Plan};
 use shm::{
     Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
 };
+use workers::device::finds_blas;
 use workers::protocol::{CudaUse, FromWorker, Role, Setup, ToWorker, WeightsFrom};
 use workers::timed::Durations;
 
@@ -89,7 +90,11 @@ pub(super) fn launch(
     progress: &mut LoadProgress<'_>,
     sample: &mut dyn FnMut(&Supervisor),
 ) -> Result<Launched, LaunchError> {
-    let cuda = options.cuda.map(|index| CudaUse { index, copies_in_gpu_worker: false });
+    let cuda = options.cuda.map(|index| CudaUse {
+        index,
+        copies_in_gpu_worker: false,
+        blas: finds_blas(),
+    });
     match attempt(plan, options, cuda, progress, sample) {
         Err(LaunchError::NotShared) => {
             let cuda = cuda.map(|cuda| CudaUse { copies_in_gpu_worker: true, ..cuda });

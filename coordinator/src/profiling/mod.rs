@@ -14,6 +14,7 @@ use model::config::ModelConfig;
 use planner::policy::Forms;
 use profiler::{Cache, Cached, Machine, Profile, Request, Threads, cached};
 use program::plan::RunShape;
+use workers::device::finds_blas;
 use workers::protocol::WeightsFrom;
 
 use crate::cli::cuda;
@@ -54,7 +55,9 @@ impl Hardware {
         match (self.cuda, self.emulated) {
             (Some(index), _) => {
                 let name = cuda::find(index).map_or_else(|_| "unknown".to_owned(), |d| d.name);
-                Some(format!("cuda:{index} {name}"))
+                // Prefill's linears are another library's where it is installed.
+                let linears = if finds_blas() { ", cuBLASLt" } else { "" };
+                Some(format!("cuda:{index} {name}{linears}"))
             }
             (None, Some(Some(bytes_per_s))) => Some(format!("emulated, link {bytes_per_s} B/s")),
             (None, Some(None)) => Some("emulated".to_owned()),

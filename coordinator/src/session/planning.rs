@@ -119,7 +119,8 @@ pub(super) fn plan(
 fn beyond_bytes(run: &Run, plan: &Plan) -> u64 {
     match run.vram_bytes {
         Some(vram_bytes) if cuda::is_cuda(run.device) && plan.map.uses_gpu() => {
-            workers::device::arena_bytes(plan).saturating_sub(vram_bytes)
+            workers::device::arena_bytes(plan, workers::device::finds_blas())
+                .saturating_sub(vram_bytes)
         }
         _ => 0,
     }

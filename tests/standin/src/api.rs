@@ -4,6 +4,7 @@
 //! Each function takes what `cuda.h` documents under its name. Pointers for results must be valid
 //! for one value, handles must come from here: a caller that breaks it gets what C programs get.
 
+pub(crate) mod blas;
 mod device;
 mod memory;
 mod module;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::api::blas::Object;
 use crate::memory::Ranges;
 use crate::ptx::Entry;
 use crate::settings::settings;
@@ -39,6 +40,8 @@ pub(crate) struct State {
     pub(crate) functions: Vec<Entry>,
     /// Kernels of each module, as a range of `functions`; a handle is the index plus one.
     pub(crate) modules: Vec<std::ops::Range<usize>>,
+    /// Of cuBLASLt, by handle.
+    pub(crate) objects: Vec<Object>,
     calls: HashMap<&'static str, u64>,
     /// Waits for words so far.
     pub(crate) waits: u64,

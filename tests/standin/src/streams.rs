@@ -26,6 +26,7 @@ pub(crate) enum Work {
         size_bytes: usize,
     },
     Launch(Launch),
+    Product(Product),
     /// A kernel that never ends.
     Hang,
     Record {
@@ -47,6 +48,36 @@ pub(crate) struct Launch {
     pub(crate) shared_bytes: u32,
     /// Each parameter's bytes, in words so that any type is aligned.
     pub(crate) parameters: Vec<Vec<u64>>,
+}
+
+/// `d = b · aᵀ` in f32, `b` bf16 `[rows, k]` and `a` bf16 `[n, k]`.
+#[derive(Debug)]
+pub(crate) struct Product {
+    pub(crate) a: usize,
+    pub(crate) b: usize,
+    pub(crate) d: usize,
+    pub(crate) rows: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
+}
+
+impl Product {
+    fn run(&self) {
+        let Product { a, b, d, rows, n, k } = *self;
+        let wide = |from: usize, at: usize| {
+            // SAFETY: needed to read an operand; the ranges were checked when the product was queued,
+            // and that nobody else touches them is what callers promise.
+            f32::from_bits(u32::from(unsafe { (from as *const u16).add(at).read() }) << 16)
+        };
+        for row in 0..rows {
+            for column in 0..n {
+                let terms = (0..k).map(|i| wide(b, row * k + i) * wide(a, column * k + i));
+                let sum: f32 = terms.sum();
+                // SAFETY: needed to write a sum; as above.
+                unsafe { (d as *mut f32).add(row * n + column).write(sum) };
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -212,6 +243,7 @@ impl State {
                 unsafe { std::ptr::write_bytes(to as *mut u8, byte, size_bytes) };
             }
             Work::Launch(launch) => self.launch(launch),
+            Work::Product(product) => product.run(),
             Work::Record { event, mark } => {
                 if let Some(event) = self.streams.events.get_mut(&event) {
                     event.passed = event.passed.max(mark);

@@ -1,7 +1,7 @@
 //! One operation of the model's table as launches.
 
 use cuda::{Address, CudaError, Stream};
-use cuda_kernels::{Linear, LinearOut, Weight, layer_norm, linear, rms_norm, rope};
+use cuda_kernels::{Linear, LinearOut, Weight, epilogue, layer_norm, linear, rms_norm, rope};
 use model::compressed::WeightFormat;
 use model::config::Activation;
 use model::ops::{Op, Value};
@@ -112,6 +112,17 @@ impl Computing<'_> {
         })
     }
 
+    /// Enqueues a linear's sums where another library does it, and says where they are.
+    fn sums(&self, product: &Linear) -> Result<Option<Address>, CudaError> {
+        match self.device.products() {
+            // SAFETY: needed to compute; as for launches.
+            Some(products) if self.phase == Phase::Prefill => unsafe {
+                products.enqueue(self.stream, product)
+            },
+            _ => Ok(None),
+        }
+    }
+
     fn linear(&mut self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let Some((n, k)) = compute.op.weights(config).and_then(|weights| weights.matrix) else {
@@ -143,7 +154,10 @@ impl Computing<'_> {
         let bias = self.vector(compute, 0);
         let (n, k) = (n as u32, k as u32);
         let product = Linear { rows: rows as u32, n, k, x, weight, bias, out };
-        self.launch(linear(dtype, &product))?;
+        match self.sums(&product)? {
+            Some(sums) => self.launch(epilogue(dtype, (product.rows, n), sums, bias, out))?,
+            None => self.launch(linear(dtype, &product))?,
+        }
         if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
             let at = (self.phase, compute.at);
             let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;

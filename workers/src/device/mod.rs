@@ -6,6 +6,8 @@
 //! lane's stream. A thread beside each lane ([`completion`]) turns what the device has done into
 //! trace records and signals, so a signal still means that all earlier work is complete.
 //!
+//! Prefill's linears go through cuBLASLt where it is installed ([`products`]).
+//!
 //! Streams wait for other lanes' timelines by themselves where the driver can do that. Only what
 //! needs the step table's present state waits on the host: sizes are read when work is enqueued.
 
@@ -16,11 +18,13 @@ mod lane;
 mod moving;
 mod open;
 mod places;
+mod products;
 mod rates;
 mod scratch;
 mod uploads;
 
 pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use open::{Device, Exported};
+pub use products::finds_blas;
 pub use rates::{RateSizes, Rates, memory_bytes, rates};
 pub use scratch::arena_bytes;

@@ -11,8 +11,10 @@ use program::plan::{Memory, Plan, RunShape};
 use shm::{Access, Control, Segment};
 
 use super::places::Places;
+use super::products::{Products, shapes};
 use super::scratch::{Range, Scratch};
 use crate::memory::Memories;
+use crate::protocol::CudaUse;
 
 /// How another process gets at the arena.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +35,8 @@ pub struct Device {
     shape: RunShape,
     /// By name; empty in the transfer worker.
     kernels: HashMap<&'static str, Kernel>,
+    /// Linears that another library does.
+    products: Option<Products>,
     /// Unpinned before the segments go.
     registered: Vec<RegisteredHost>,
     /// Where the device reads the control segment; `None` where streams cannot wait for words.
@@ -43,15 +47,22 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens device `index` and allocates the plan's arena on it; for the worker that computes.
+    /// Opens the device and allocates the plan's arena on it; for the worker that computes.
     ///
     /// # Errors
     /// No such device, or too little memory on it: a sentence with the numbers.
-    pub fn create(plan: &Plan, index: u32, control: &Control) -> Result<Device, CudaError> {
-        let context = Context::open(&Driver::open()?, index)?;
-        let arena = Arena::allocate(&context, Scratch::new(plan).end_bytes)?;
+    pub fn create(plan: &Plan, cuda: CudaUse, control: &Control) -> Result<Device, CudaError> {
+        let context = Context::open(&Driver::open()?, cuda.index)?;
+        let arena = Arena::allocate(&context, Scratch::new(plan, cuda.blas).end_bytes)?;
         let module = Module::load(&context, cuda_kernels::PTX)?;
-        let mut device = Device::with(plan, context, arena, control);
+        let mut device = Device::with(plan, context, arena, (cuda, control));
+        if cuda.blas && !shapes(plan).is_empty() {
+            let range = (device.arena.base(), device.arena.size_bytes());
+            let scratch = device.scratch.blas.map(|range| device.scratch_address(range));
+            // SAFETY: needed to try the products. The arena was just made, so nobody uses it, and the
+            // scratch lies in it.
+            device.products = unsafe { Products::open(&device.context, plan, range, scratch) }?;
+        }
         for name in entries(cuda_kernels::PTX) {
             device.kernels.insert(name, module.kernel(name)?);
         }
@@ -66,23 +77,29 @@ impl Device {
     /// The driver's refusal.
     pub fn open(
         plan: &Plan,
-        index: u32,
+        cuda: CudaUse,
         exported: &Exported,
         control: &Control,
     ) -> Result<Device, CudaError> {
-        let context = Context::open(&Driver::open()?, index)?;
+        let context = Context::open(&Driver::open()?, cuda.index)?;
         let arena = Arena::open(&context, IpcHandle(exported.handle), exported.size_bytes)?;
-        let mut device = Device::with(plan, context, arena, control);
+        let mut device = Device::with(plan, context, arena, (cuda, control));
         device.register_words()?;
         Ok(device)
     }
 
-    fn with(plan: &Plan, context: Context, arena: Arena, control: &Control) -> Device {
+    fn with(
+        plan: &Plan,
+        context: Context,
+        arena: Arena,
+        (cuda, control): (CudaUse, &Control),
+    ) -> Device {
         Device {
             places: Places::new(plan, arena.base(), arena.size_bytes()),
-            scratch: Scratch::new(plan),
+            scratch: Scratch::new(plan, cuda.blas),
             shape: plan.shape,
             kernels: HashMap::new(),
+            products: None,
             registered: Vec::new(),
             words: None,
             segments: Vec::new(),
@@ -210,6 +227,10 @@ impl Device {
         unsafe { kernel.launch(stream, dimensions, &mut parameters) }
     }
 
+    pub(super) fn products(&self) -> Option<&Products> {
+        self.products.as_ref()
+    }
+
     pub(super) fn context(&self) -> &Context {
         &self.context
     }
@@ -231,11 +252,15 @@ impl Device {
         self.arena.base() + range.offset_bytes
     }
 
-    /// Name and compute capability, for the report.
+    /// Name, compute capability and who does the linears, for the report.
     pub fn describe(&self) -> String {
         let info = self.context.info();
         let (major, minor) = info.capability;
-        format!("{} (compute capability {major}.{minor})", info.name)
+        let linears = match &self.products {
+            Some(products) => format!("prefill's linears by {}", products.describe()),
+            None => "linears by its own kernels".to_owned(),
+        };
+        format!("{} (compute capability {major}.{minor}), {linears}", info.name)
     }
 }
 

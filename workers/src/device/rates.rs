@@ -2,9 +2,12 @@
 //!
 //! For `coordinator device-rates`, which the GPU bench runs; no run depends on it.
 
-use cuda::{Address, Arena, Context, CudaError, Driver, Event, Module, PinnedBuffer, Stream};
+use cuda::{Address, Arena, BLAS_WORKSPACE_BYTES, Blas, Context, CudaError, Driver, Event};
+use cuda::{Module, PinnedBuffer, Product, Stream};
 use cuda_kernels::{Linear, LinearOut, Weight, linear};
 use model::config::Dtype;
+
+use super::products::finds_blas;
 
 /// Repetitions of which the median counts.
 const SAMPLES: usize = 7;
@@ -34,7 +37,9 @@ pub struct Rates {
     pub h2d_bytes_per_s: f64,
     pub d2h_bytes_per_s: f64,
     /// bf16 matrix products with f32 sums, this program's own kernel.
-    pub bf16_flops: f64,
+    pub own_bf16_flops: f64,
+    /// The same by cuBLASLt; `None` where it is missing or not wanted.
+    pub blas_bf16_flops: Option<f64>,
 }
 
 /// Free and total device memory.
@@ -54,7 +59,9 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
     let (free_bytes, total_bytes) = context.memory_bytes()?;
     let stream = Stream::new(&context)?;
     let matrix_bytes = u64::from(sizes.matrix).pow(2) * 2;
-    let arena = Arena::allocate(&context, (3 * matrix_bytes).max(sizes.copy_bytes as u64))?;
+    // Two operands, and sums of four bytes; the library's workspace.
+    let product_bytes = 4 * matrix_bytes + BLAS_WORKSPACE_BYTES;
+    let arena = Arena::allocate(&context, product_bytes.max(sizes.copy_bytes as u64))?;
     let host = PinnedBuffer::allocate(&context, sizes.copy_bytes)?;
     let timer = Timer { stream: &stream, events: [Event::new(&context)?, Event::new(&context)?] };
     let (device, bytes) = (arena.base(), sizes.copy_bytes);
@@ -68,13 +75,15 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
         unsafe { stream.copy_to_host(host.base(), device, bytes) }
     })?;
     let product_s = product(&timer, &context, device, sizes.matrix)?;
+    let blas_s = blas_product(&timer, &context, device, sizes.matrix)?;
     let flops = 2.0 * f64::from(sizes.matrix).powi(3);
     Ok(Rates {
         free_bytes,
         total_bytes,
         h2d_bytes_per_s: bytes as f64 / h2d_s,
         d2h_bytes_per_s: bytes as f64 / d2h_s,
-        bf16_flops: flops / product_s,
+        own_bf16_flops: flops / product_s,
+        blas_bf16_flops: blas_s.map(|seconds| flops / seconds),
     })
 }
 
@@ -87,7 +96,7 @@ fn product(
     size: u32,
 ) -> Result<f64, CudaError> {
     let matrix_bytes = u64::from(size).pow(2) * 2;
-    // SAFETY: needed for defined operands; the arena holds three matrices.
+    // SAFETY: needed for defined operands; the arena holds them.
     unsafe { timer.stream.fill(device, 0, 3 * matrix_bytes as usize) }?;
     let launch = linear(
         Dtype::Bf16,
@@ -112,6 +121,30 @@ fn product(
             kernel.launch(timer.stream, cuda::Launch { grid, block, shared_bytes }, &mut parameters)
         }
     })
+}
+
+/// The same by cuBLASLt, if it is there and wanted.
+fn blas_product(
+    timer: &Timer<'_>,
+    context: &Context,
+    device: Address,
+    size: u32,
+) -> Result<Option<f64>, CudaError> {
+    if !finds_blas() {
+        return Ok(None);
+    }
+    let product = Blas::open(context).and_then(|blas| Product::new(&blas, (size, size, size)));
+    let Some(product) = product else { return Ok(None) };
+    let matrix_bytes = u64::from(size).pow(2) * 2;
+    let (weight, sums) = (device + matrix_bytes, device + 2 * matrix_bytes);
+    let workspace = device + 4 * matrix_bytes;
+    timer
+        .median_s(|| {
+            // SAFETY: needed to multiply. Operands, sums and workspace lie in the arena one behind the
+            // other and nobody else touches them.
+            unsafe { product.enqueue(timer.stream, size, (device, weight, sums), workspace) }
+        })
+        .map(Some)
 }
 
 struct Timer<'a> {

@@ -11,6 +11,8 @@ use program::ir::{At, Instruction, Lane, Phase};
 use program::map::Chunk;
 use program::plan::{Memory, Plan};
 
+use super::products::scratch_bytes;
+
 /// Kernels want 16 bytes; a cache line of the device is 128.
 const ALIGN_BYTES: u64 = 256;
 
@@ -59,6 +61,8 @@ pub(super) struct Scratch {
     pub(super) attention: Range,
     /// Fresh K and V as 4-bit records.
     pub(super) fresh: [Range; 2],
+    /// Sums and workspace of cuBLASLt; empty where it is not used.
+    pub(super) blas: [Range; 2],
     /// All slots together.
     pub(super) slots: Range,
     slot_of: BTreeMap<Key, Range>,
@@ -90,8 +94,9 @@ pub(super) fn attention_shape(plan: &Plan) -> AttentionShape {
 }
 
 /// Device memory that a plan takes: its buffers, and what the device needs beside them.
-pub fn arena_bytes(plan: &Plan) -> u64 {
-    Scratch::new(plan).end_bytes
+/// `blas`: with cuBLASLt.
+pub fn arena_bytes(plan: &Plan, blas: bool) -> u64 {
+    Scratch::new(plan, blas).end_bytes
 }
 
 /// Most rows and most sequences of an instruction of a phase.
@@ -104,8 +109,8 @@ fn maxima(plan: &Plan, phase: Phase) -> (u64, u64) {
 }
 
 impl Scratch {
-    /// The scratch of a plan, sized by its maxima.
-    pub(super) fn new(plan: &Plan) -> Scratch {
+    /// The scratch of a plan, sized by its maxima; `blas` with what cuBLASLt needs.
+    pub(super) fn new(plan: &Plan, blas: bool) -> Scratch {
         let config = &plan.config;
         let start = plan.memory_bytes(Memory::Device).next_multiple_of(ALIGN_BYTES);
         let mut layout = Layout { end_bytes: start };
@@ -129,6 +134,8 @@ impl Scratch {
         };
         let rows_max = maxima(plan, Phase::Prefill).0.max(maxima(plan, Phase::Decode).0);
         let fresh = [(); 2].map(|()| layout.take(rows_max * heads * record_bytes));
+        let blas = if blas { scratch_bytes(plan) } else { [0, 0] };
+        let blas = blas.map(|size_bytes| layout.take(size_bytes));
         let slots_start = layout.end_bytes;
         let slot_of = keys
             .into_iter()
@@ -143,7 +150,7 @@ impl Scratch {
             .collect();
         let slots = Range { offset_bytes: slots_start, size_bytes: layout.end_bytes - slots_start };
         let end_bytes = layout.end_bytes;
-        Scratch { frequencies, attention, fresh, slots, slot_of, end_bytes }
+        Scratch { frequencies, attention, fresh, blas, slots, slot_of, end_bytes }
     }
 
     /// The slot of a list.

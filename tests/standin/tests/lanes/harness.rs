@@ -175,7 +175,7 @@ impl Workers {
                 link_bytes_per_s: None,
                 wait_timeout_ms: 30_000,
                 durations: None,
-                cuda: Some(CudaUse { index: 0, copies_in_gpu_worker }),
+                cuda: Some(CudaUse { index: 0, copies_in_gpu_worker, blas: false }),
             };
             let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
             descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));

@@ -1,0 +1,327 @@
+//! cuBLASLt: matrix products, where the library is installed.
+//!
+//! A [`Product`] keeps one algorithm for all numbers of rows, without a split of the sums, so that a
+//! row's bits do not depend on its neighbours.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libloading::Library as Opened;
+
+use crate::context::Context;
+use crate::error::CudaError;
+use crate::library::{Library, function};
+use crate::memory::Address;
+use crate::stream::Stream;
+
+/// Scratch that an algorithm may use, bytes.
+pub const BLAS_WORKSPACE_BYTES: u64 = 32 << 20;
+
+const SUCCESS: u32 = 0;
+/// `CUBLAS_COMPUTE_32F`
+const COMPUTE_F32: u32 = 68;
+/// `CUDA_R_32F`
+const F32: u32 = 0;
+/// `CUDA_R_16BF`
+const BF16: u32 = 14;
+/// `CUBLASLT_MATMUL_DESC_TRANSA`
+const DESC_TRANSPOSE_A: u32 = 3;
+/// `CUBLAS_OP_T`
+const TRANSPOSED: c_int = 1;
+/// `CUBLASLT_MATRIX_LAYOUT_COLS`
+const LAYOUT_COLUMNS: u32 = 3;
+/// `CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES`
+const PREFER_WORKSPACE_BYTES: u32 = 1;
+/// `CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK`; 0 allows no split of the sums.
+const PREFER_REDUCTION: u32 = 3;
+/// `CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES` to `_D_BYTES`
+const PREFER_ALIGNMENTS: [u32; 4] = [5, 6, 7, 8];
+/// What all operands here lie on at least.
+const ALIGNMENT_BYTES: u32 = 16;
+
+/// `cublasLtMatmulHeuristicResult_t`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    algorithm: [u64; 8],
+    workspace_bytes: usize,
+    state: u32,
+    waves: f32,
+    reserved: [c_int; 4],
+}
+
+type Pointer = *mut c_void;
+type Make = unsafe extern "C" fn(*mut Pointer) -> u32;
+type End = unsafe extern "C" fn(Pointer) -> u32;
+type Set = unsafe extern "C" fn(Pointer, u32, *const c_void, usize) -> u32;
+
+macro_rules! table {
+    ($($field:ident: $type:ty = $symbol:literal;)*) => {
+        /// The library's functions, and the library, which must stay as long.
+        struct Table {
+            $($field: $type,)*
+            _library: Opened,
+        }
+
+        impl Table {
+            /// `None` where one is missing.
+            fn load(library: Opened) -> Option<Table> {
+                Some(Table {
+                    $($field: {
+                        // SAFETY: needed to reach a foreign function, whose signature the library's
+                        // interface fixes since CUDA 11; the table keeps the library.
+                        unsafe { function::<$type>(&library, $symbol) }?
+                    },)*
+                    _library: library,
+                })
+            }
+        }
+    };
+}
+
+table! {
+    create: Make = "cublasLtCreate";
+    destroy: End = "cublasLtDestroy";
+    version: unsafe extern "C" fn() -> usize = "cublasLtGetVersion";
+    desc_create: unsafe extern "C" fn(*mut Pointer, u32, u32) -> u32 = "cublasLtMatmulDescCreate";
+    desc_set: Set = "cublasLtMatmulDescSetAttribute";
+    desc_destroy: End = "cublasLtMatmulDescDestroy";
+    layout_create: unsafe extern "C" fn(*mut Pointer, u32, u64, u64, i64) -> u32
+        = "cublasLtMatrixLayoutCreate";
+    layout_set: Set = "cublasLtMatrixLayoutSetAttribute";
+    layout_destroy: End = "cublasLtMatrixLayoutDestroy";
+    preference_create: Make = "cublasLtMatmulPreferenceCreate";
+    preference_set: Set = "cublasLtMatmulPreferenceSetAttribute";
+    preference_destroy: End = "cublasLtMatmulPreferenceDestroy";
+    heuristic: unsafe extern "C" fn(
+        Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, Pointer, c_int, *mut Found, *mut c_int
+    ) -> u32 = "cublasLtMatmulAlgoGetHeuristic";
+    multiply: unsafe extern "C" fn(
+        Pointer, Pointer, *const f32, u64, Pointer, u64, Pointer, *const f32, u64, Pointer, u64,
+        Pointer, *const [u64; 8], u64, usize, Pointer
+    ) -> u32 = "cublasLtMatmul";
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("cuBLASLt's functions")
+    }
+}
+
+/// An initialised cuBLASLt on a context.
+#[derive(Debug)]
+pub struct Blas {
+    table: Table,
+    handle: Pointer,
+    file: &'static str,
+    _context: Context,
+}
+
+// SAFETY: needed because of the handle, which the library allows on any thread.
+unsafe impl Send for Blas {}
+// SAFETY: as for `Send`; the library's functions may be called at once with one handle.
+unsafe impl Sync for Blas {}
+
+impl Blas {
+    /// Opens cuBLASLt on the context that is current; `None` where it is missing, incomplete or
+    /// refuses, since there is another way.
+    pub fn open(context: &Context) -> Option<Arc<Blas>> {
+        let (file, library) = Library::CublasLt.open()?;
+        let table = Table::load(library)?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: needed to initialise; the library writes one pointer.
+        let result = unsafe { (table.create)(&raw mut handle) };
+        let made = result == SUCCESS && !handle.is_null();
+        made.then(|| Arc::new(Blas { table, handle, file, _context: context.clone() }))
+    }
+
+    /// Name of the file and version, like `libcublasLt.so.12 (120103)`.
+    pub fn describe(&self) -> String {
+        // SAFETY: needed to ask; it takes nothing.
+        let version = unsafe { (self.table.version)() };
+        format!("{} ({version})", self.file)
+    }
+}
+
+impl Drop for Blas {
+    fn drop(&mut self) {
+        // SAFETY: needed to end what `open` began; products hold this.
+        let _ = unsafe { (self.table.destroy)(self.handle) };
+    }
+}
+
+/// Descriptors, given back when dropped.
+#[derive(Debug)]
+struct Descriptors {
+    blas: Arc<Blas>,
+    desc: Pointer,
+    /// Of the weight, the activations and the sums.
+    layouts: [Pointer; 3],
+}
+
+// SAFETY: needed because of the pointers, which the library allows on any thread.
+unsafe impl Send for Descriptors {}
+
+impl Drop for Descriptors {
+    fn drop(&mut self) {
+        let table = &self.blas.table;
+        // SAFETY: needed to give back what was made here; null where making failed.
+        unsafe {
+            for layout in self.layouts.into_iter().filter(|layout| !layout.is_null()) {
+                let _ = (table.layout_destroy)(layout);
+            }
+            if !self.desc.is_null() {
+                let _ = (table.desc_destroy)(self.desc);
+            }
+        }
+    }
+}
+
+/// `sums = x · weightᵀ` in f32 for bf16 operands of one shape, `x` `[rows, k]` and `weight` `[n, k]`.
+#[derive(Debug)]
+pub struct Product {
+    /// Changed by every call: the layouts hold the number of rows.
+    descriptors: Mutex<Descriptors>,
+    algorithm: [u64; 8],
+    rows_max: u32,
+}
+
+impl Product {
+    /// The product of up to `rows_max` rows; `None` where the library knows no way.
+    pub fn new(blas: &Arc<Blas>, (rows_max, n, k): (u32, u32, u32)) -> Option<Product> {
+        let table = &blas.table;
+        let null = std::ptr::null_mut();
+        let mut made = Descriptors { blas: Arc::clone(blas), desc: null, layouts: [null; 3] };
+        let (rows, n, k) = (u64::from(rows_max), u64::from(n), u64::from(k));
+        // The library counts columns first: a row-major [r, c] is its [c, r].
+        let shapes = [(BF16, k, n), (BF16, k, rows), (F32, n, rows)];
+        let size = size_of::<c_int>();
+        // SAFETY: needed to describe the product. The library writes a pointer for each and reads one
+        // integer of the size it is told.
+        unsafe {
+            ok((table.desc_create)(&raw mut made.desc, COMPUTE_F32, F32))?;
+            let transposed = std::ptr::from_ref(&TRANSPOSED).cast();
+            ok((table.desc_set)(made.desc, DESC_TRANSPOSE_A, transposed, size))?;
+            for (layout, (kind, inner, outer)) in made.layouts.iter_mut().zip(shapes) {
+                ok((table.layout_create)(layout, kind, inner, outer, inner.cast_signed()))?;
+            }
+        }
+        let algorithm = made.algorithm()?;
+        Some(Product { descriptors: Mutex::new(made), algorithm, rows_max })
+    }
+
+    /// Enqueues the product of the first `rows` rows.
+    ///
+    /// # Errors
+    /// The library's refusal, or an earlier failure on the device.
+    ///
+    /// # Safety
+    /// As [`crate::Kernel::launch`] for the operands: `x` and `weight` bf16, `sums` f32 `[rows, n]`,
+    /// `workspace` of [`BLAS_WORKSPACE_BYTES`], all on 16-byte boundaries.
+    ///
+    /// # Panics
+    /// More rows than the product was made for.
+    pub unsafe fn enqueue(
+        &self,
+        stream: &Stream,
+        rows: u32,
+        (x, weight, sums): (Address, Address, Address),
+        workspace: Address,
+    ) -> Result<(), CudaError> {
+        assert!(rows <= self.rows_max, "the product was made for {} rows", self.rows_max);
+        let made = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        let table = &made.blas.table;
+        let [a, b, d] = made.layouts;
+        let columns = u64::from(rows);
+        for layout in [b, d] {
+            let value = (&raw const columns).cast();
+            // SAFETY: needed to set the number of rows; the library reads one u64.
+            let result =
+                unsafe { (table.layout_set)(layout, LAYOUT_COLUMNS, value, size_of::<u64>()) };
+            check("cublasLtMatrixLayoutSetAttribute", result)?;
+        }
+        let (one, zero) = (1.0f32, 0.0f32);
+        // SAFETY: needed to multiply. The factors are read during the call; the caller vouches for
+        // the operands, descriptors and stream are alive.
+        let result = unsafe {
+            (table.multiply)(
+                made.blas.handle,
+                made.desc,
+                &raw const one,
+                weight,
+                a,
+                x,
+                b,
+                &raw const zero,
+                sums,
+                d,
+                sums,
+                d,
+                &raw const self.algorithm,
+                workspace,
+                BLAS_WORKSPACE_BYTES as usize,
+                stream.stream.cast(),
+            )
+        };
+        check("cublasLtMatmul", result)
+    }
+}
+
+impl Descriptors {
+    fn algorithm(&self) -> Option<[u64; 8]> {
+        let table = &self.blas.table;
+        let mut preference = std::ptr::null_mut();
+        // SAFETY: needed to ask for an algorithm; the library writes one pointer.
+        ok(unsafe { (table.preference_create)(&raw mut preference) })?;
+        let found = self.preferred(preference);
+        // SAFETY: needed to give back what was just made.
+        let _ = unsafe { (table.preference_destroy)(preference) };
+        found
+    }
+
+    fn preferred(&self, preference: Pointer) -> Option<[u64; 8]> {
+        let table = &self.blas.table;
+        let prefer_u32 = |attribute, value: u32| {
+            // SAFETY: needed to say what is allowed; the library reads one u32.
+            ok(unsafe {
+                (table.preference_set)(preference, attribute, (&raw const value).cast(), 4)
+            })
+        };
+        prefer_u32(PREFER_REDUCTION, 0)?;
+        for attribute in PREFER_ALIGNMENTS {
+            prefer_u32(attribute, ALIGNMENT_BYTES)?;
+        }
+        let workspace = BLAS_WORKSPACE_BYTES as usize;
+        let [a, b, d] = self.layouts;
+        let mut found =
+            Found { algorithm: [0; 8], workspace_bytes: 0, state: 1, waves: 0.0, reserved: [0; 4] };
+        let mut count = 0;
+        // SAFETY: needed to ask; the library reads one usize, and writes one result and one count.
+        unsafe {
+            let size = size_of::<usize>();
+            let value = (&raw const workspace).cast();
+            ok((table.preference_set)(preference, PREFER_WORKSPACE_BYTES, value, size))?;
+            ok((table.heuristic)(
+                self.blas.handle,
+                self.desc,
+                a,
+                b,
+                d,
+                d,
+                preference,
+                1,
+                &raw mut found,
+                &raw mut count,
+            ))?;
+        }
+        (count >= 1 && found.state == SUCCESS).then_some(found.algorithm)
+    }
+}
+
+fn ok(result: u32) -> Option<()> {
+    (result == SUCCESS).then_some(())
+}
+
+fn check(call: &'static str, result: u32) -> Result<(), CudaError> {
+    if result == SUCCESS { Ok(()) } else { Err(CudaError::Blas { call, code: result }) }
+}
