@@ -225,24 +225,28 @@ pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const FAST: bool>(
     // SAFETY: the caller's promise covers every offset used here.
     unsafe {
         for group in 0..groups {
-            let mut upper = [s.splat_dword(0); MR];
-            let mut lower = [s.splat_dword(0); MR];
+            // The sums of low and of high nibbles apart, because one would wait for itself.
+            let mut upper = [[s.splat_dword(0); 2]; MR];
+            let mut lower = [[s.splat_dword(0); 2]; MR];
             for dword in group * GROUP_DWORDS..all.min((group + 1) * GROUP_DWORDS) {
                 let at = keys.add(2 * dword * S::LANES).cast::<u8>();
                 let (low, high) = (s.load_dwords(at), s.load_dwords(at.add(4 * S::LANES)));
                 for i in 0..MR {
                     let q = queries.from.add(i * queries.stride + 4 * dword).cast::<u32>();
-                    upper[i] = s.dot_bytes::<FAST>(upper[i], low, s.splat_dword(*q));
-                    lower[i] = s.dot_bytes::<FAST>(lower[i], low, s.splat_dword(*q.add(1)));
-                    upper[i] = s.dot_bytes::<FAST>(upper[i], high, s.splat_dword(*q.add(2)));
-                    lower[i] = s.dot_bytes::<FAST>(lower[i], high, s.splat_dword(*q.add(3)));
+                    for (j, nibbles) in [low, high].into_iter().enumerate() {
+                        let q = [s.splat_dword(*q.add(2 * j)), s.splat_dword(*q.add(2 * j + 1))];
+                        upper[i][j] = s.dot_bytes::<FAST>(upper[i][j], nibbles, q[0]);
+                        lower[i][j] = s.dot_bytes::<FAST>(lower[i][j], nibbles, q[1]);
+                    }
                 }
             }
             let scale = s.load(ranges.add(group * S::LANES));
             let minimum = s.load(ranges.add((groups + group) * S::LANES));
             for i in 0..MR {
                 let q = queries.skip(i).ranges();
-                let (upper, lower) = (s.dwords_to_f32(upper[i]), s.dwords_to_f32(lower[i]));
+                // Exact: a group's sums stay below 2^24.
+                let add = |[a, b]: [S::D; 2]| s.add(s.dwords_to_f32(a), s.dwords_to_f32(b));
+                let (upper, lower) = (add(upper[i]), add(lower[i]));
                 let sum = s.mul(s.fma(s.splat(128.0), upper, lower), s.splat(*q));
                 let total = s.fma(scale, sum, totals[i][0]);
                 totals[i][0] = s.fma(minimum, s.splat(*q.add(1 + group)), total);

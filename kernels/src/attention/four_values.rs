@@ -19,6 +19,8 @@ use crate::simd::Simd;
 
 /// Positions whose weights have one unit.
 pub(super) const BLOCK: usize = 64;
+/// Pairs of positions between two looks at what to ask for.
+const ASK_PAIRS: usize = 4;
 /// Largest integer weight.
 const LARGEST: f32 = 32_767.0;
 
@@ -145,7 +147,8 @@ impl FourValues {
     ///
     /// # Safety
     /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart; `sums` of
-    /// them are `stride` apart; `ahead` where this is the first tile to read them; `FAST` only where the machine has fast dot products.
+    /// them are `stride` apart; `ahead` where this is the first tile to read them; `FAST` only where the machine has
+    /// fast dot products.
     #[inline(always)]
     pub(super) unsafe fn add<S: Simd, const MR: usize, const FAST: bool>(
         &self,
@@ -156,38 +159,32 @@ impl FourValues {
     ) {
         let groups = kv4_groups(self.head_dim);
         let bytes = self.head_dim / 2;
-        let record_bytes = bytes + 4 * groups;
+        let stride_if_whole = self.stride.filter(|_| groups == 2 && bytes == 2 * GROUP_BYTES);
         for first in (0..bytes).step_by(4 * S::LANES) {
             // A vector of sixteen lanes has two groups, one of eight has one.
             let low = first / GROUP_BYTES;
             let high = (low + S::LANES / 8 - 1).min(groups - 1);
-            let count = (bytes - first).min(4 * S::LANES);
             for half in 0..2 {
+                // The first to read the records asks for what follows them.
+                let asks = if (half, first) == (0, 0) { ahead.take() } else { None };
                 let mut accumulators = [[s.splat_dword(0); 4]; MR];
-                for pair in 0..self.count.div_ceil(2) {
-                    // SAFETY: the caller's promise covers every offset used here.
-                    unsafe {
-                        let (a, b) = (self.records[2 * pair], self.records[2 * pair + 1]);
-                        if let (0, 0, Some(ahead)) = (half, first, &mut ahead) {
-                            ahead.read(s, 2 * record_bytes);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let weights = (weights, [low, high]);
+                    match (stride_if_whole, half) {
+                        (Some(stride), 0) => {
+                            let from = self.records[0].add(first);
+                            let whole = (from, stride, asks);
+                            multiply_whole::<S, MR, FAST, 0>(s, whole, weights, &mut accumulators);
                         }
-                        let a = load_bytes(s, a.add(first), count);
-                        let b = load_bytes(s, b.add(first), count);
-                        let words = s.interleave_words(a, b, half);
-                        let mut w = [s.splat_dword(0); MR];
-                        for i in 0..MR {
-                            let of = |group: usize| {
-                                let at = (i * groups + group) * WEIGHTS + pair;
-                                *weights.add(at).cast::<u32>()
-                            };
-                            w[i] = s.two_dwords(of(low), of(high));
+                        (Some(stride), _) => {
+                            let from = self.records[0].add(first);
+                            let whole = (from, stride, asks);
+                            multiply_whole::<S, MR, FAST, 1>(s, whole, weights, &mut accumulators);
                         }
-                        for j in 0..4 {
-                            let nibbles = s.nibble_words(words, j);
-                            for i in 0..MR {
-                                let sum = accumulators[i][j];
-                                accumulators[i][j] = s.dot_words::<FAST>(sum, nibbles, w[i]);
-                            }
+                        (None, _) => {
+                            let part = (first, half, asks);
+                            self.multiply::<S, MR, FAST>(s, part, weights, &mut accumulators);
                         }
                     }
                 }
@@ -210,6 +207,95 @@ impl FourValues {
                     }
                 }
             }
+        }
+    }
+
+    /// The products of a half of the words of every pair of records, of any form.
+    ///
+    /// # Safety
+    /// As [`FourValues::add`]; the two groups exist.
+    #[inline(always)]
+    unsafe fn multiply<S: Simd, const MR: usize, const FAST: bool>(
+        &self,
+        s: S,
+        (first, half, mut asks): (usize, usize, Option<&mut Ahead>),
+        (weights, [low, high]): (*const f32, [usize; 2]),
+        accumulators: &mut [[S::D; 4]; MR],
+    ) {
+        let groups = kv4_groups(self.head_dim);
+        let bytes = self.head_dim / 2;
+        let count = (bytes - first).min(4 * S::LANES);
+        for pair in 0..self.count.div_ceil(2) {
+            // SAFETY: the caller's promise covers every offset used here.
+            unsafe {
+                let (a, b) = (self.records[2 * pair], self.records[2 * pair + 1]);
+                if let Some(ahead) = &mut asks {
+                    ahead.read(s, 2 * (bytes + 4 * groups));
+                }
+                let a = load_bytes(s, a.add(first), count);
+                let b = load_bytes(s, b.add(first), count);
+                let words = s.interleave_words(a, b, half);
+                let mut w = [s.splat_dword(0); MR];
+                for i in 0..MR {
+                    let of = |group| weights.add((i * groups + group) * WEIGHTS + pair).cast();
+                    w[i] = s.two_dwords_at(of(low), of(high));
+                }
+                add_products::<S, MR, FAST>(s, words, w, accumulators);
+            }
+        }
+    }
+}
+
+/// As [`FourValues::multiply`] for a whole block of records of two groups, `stride` bytes apart, and
+/// half `HALF` of their words: nothing but the products is left to each step.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF: usize>(
+    s: S,
+    (mut records, stride, mut asks): (*const u8, usize, Option<&mut Ahead>),
+    (weights, [low, high]): (*const f32, [usize; 2]),
+    accumulators: &mut [[S::D; 4]; MR],
+) {
+    let mut sums = *accumulators;
+    let (mut low, mut high) =
+        (weights.wrapping_add(low * WEIGHTS), weights.wrapping_add(high * WEIGHTS));
+    for _ in 0..BLOCK / (2 * ASK_PAIRS) {
+        if let Some(ahead) = &mut asks {
+            ahead.read(s, 2 * ASK_PAIRS * (2 * GROUP_BYTES + 8));
+        }
+        for _ in 0..ASK_PAIRS {
+            // SAFETY: the caller's promise covers every offset used here.
+            unsafe {
+                let (a, b) = (s.load_dwords(records), s.load_dwords(records.add(stride)));
+                let words = s.interleave_words(a, b, HALF);
+                let mut w = [s.splat_dword(0); MR];
+                for i in 0..MR {
+                    let of = |from: *const f32| from.add(i * 2 * WEIGHTS).cast();
+                    w[i] = s.two_dwords_at(of(low), of(high));
+                }
+                add_products::<S, MR, FAST>(s, words, w, &mut sums);
+                records = records.add(2 * stride);
+                (low, high) = (low.add(1), high.add(1));
+            }
+        }
+    }
+    *accumulators = sums;
+}
+
+/// Adds the products of the four nibbles of every word, two positions side by side, and the weights.
+#[inline(always)]
+fn add_products<S: Simd, const MR: usize, const FAST: bool>(
+    s: S,
+    words: S::D,
+    w: [S::D; MR],
+    sums: &mut [[S::D; 4]; MR],
+) {
+    for j in 0..4 {
+        let nibbles = s.nibble_words(words, j);
+        for i in 0..MR {
+            sums[i][j] = s.dot_words::<FAST>(sums[i][j], nibbles, w[i]);
         }
     }
 }

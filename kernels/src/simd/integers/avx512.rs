@@ -47,6 +47,30 @@ unsafe fn vpdpwssd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
     acc
 }
 
+/// `low` in the first half of the lanes, `high` in the others: broadcasts that are part of their loads.
+/// The compiler would make of the intrinsics a permutation, and the shuffle port is what is short.
+///
+/// # Safety
+/// The machine has AVX-512; both are readable.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn broadcast_halves(low: *const u32, high: *const u32) -> __m512i {
+    let out: __m512i;
+    // SAFETY: the caller's promise.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastd {out}, dword ptr [{low}]",
+            "vpbroadcastd {out}{{{upper}}}, dword ptr [{high}]",
+            out = out(zmm_reg) out,
+            upper = in(kreg) 0xff00u16,
+            low = in(reg) low,
+            high = in(reg) high,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    out
+}
+
 impl Integers for Avx512 {
     type F = __m512;
     type D = __m512i;
@@ -59,6 +83,12 @@ impl Integers for Avx512 {
     #[inline(always)]
     fn two_dwords(self, low: u32, high: u32) -> __m512i {
         with_token!(_mm512_mask_set1_epi32(_mm512_set1_epi32(low as i32), 0xff00, high as i32))
+    }
+
+    #[inline(always)]
+    unsafe fn two_dwords_at(self, low: *const u32, high: *const u32) -> __m512i {
+        // SAFETY: the caller's promise, and that of the token.
+        unsafe { broadcast_halves(low, high) }
     }
 
     #[inline(always)]

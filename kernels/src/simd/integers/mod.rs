@@ -30,6 +30,15 @@ pub trait Integers: Copy {
     fn splat_dword(self, value: u32) -> Self::D;
     /// `low` in the first half of the lanes, `high` in the others.
     fn two_dwords(self, low: u32, high: u32) -> Self::D;
+    /// The same from memory.
+    ///
+    /// # Safety
+    /// Both are readable.
+    #[inline(always)]
+    unsafe fn two_dwords_at(self, low: *const u32, high: *const u32) -> Self::D {
+        // SAFETY: the caller's promise.
+        unsafe { self.two_dwords(*low, *high) }
+    }
     /// Each dword, signed, as f32.
     fn dwords_to_f32(self, d: Self::D) -> Self::F;
     /// The nearest signed dword of each lane, ties to even.
