@@ -179,7 +179,7 @@ fn rates_are_those_of_the_slowed_samples() {
         work.extend(alone.iter().filter(|m| m.key.lane == Lane::CpuCompute).map(|measured| {
             let mut slowed = measured.clone();
             slowed.beside.clone_from(&beside);
-            slowed.time.mean_ns = slowdown * measured.time.median_ns;
+            slowed.time.mean_ns = slowdown * measured.time.mean_ns;
             slowed
         }));
     }
