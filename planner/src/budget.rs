@@ -2,9 +2,9 @@
 //! and what does not fit is refused with the numbers.
 
 use model::config::{Dtype, ModelConfig};
-use program::compile::{CompileError, compile};
+use program::compile::{CompileError, compile, footprint};
 use program::map::{DeviceMap, Home};
-use program::plan::{Memory, Plan, RunShape};
+use program::plan::{Footprint, Plan, RunShape};
 
 use crate::policy::{Forms, Homes, Policy, Stays, device_map};
 
@@ -36,13 +36,7 @@ pub struct Budget {
 impl Budget {
     /// Adds up a plan.
     pub fn of(plan: &Plan) -> Budget {
-        Budget {
-            weights_bytes: plan.memory_bytes(Memory::HostWeights),
-            kv_bytes: plan.memory_bytes(Memory::HostKv),
-            activations_bytes: plan.memory_bytes(Memory::HostActivations),
-            device_bytes: plan.memory_bytes(Memory::Device),
-            tables_bytes: plan.table.words() as u64 * 4,
-        }
+        Budget::from(plan.footprint())
     }
 
     /// Bytes of DRAM of all processes together.
@@ -59,6 +53,18 @@ impl Budget {
     fn fits(&self, limits: &Limits) -> bool {
         self.dram_bytes(limits) <= limits.dram_bytes
             && limits.vram_bytes.is_none_or(|vram| self.device_bytes <= vram)
+    }
+}
+
+impl From<Footprint> for Budget {
+    fn from(footprint: Footprint) -> Budget {
+        Budget {
+            weights_bytes: footprint.host_weights_bytes,
+            kv_bytes: footprint.host_kv_bytes,
+            activations_bytes: footprint.host_activations_bytes,
+            device_bytes: footprint.device_bytes,
+            tables_bytes: footprint.step_table_bytes,
+        }
     }
 }
 
@@ -149,10 +155,10 @@ impl Request<'_> {
     /// # Errors
     /// A map that cannot be compiled.
     pub(crate) fn homes(&self, batches: u16, batch_size: u16) -> Result<Homes, PlanError> {
-        let found = self.fitting(batches, batch_size)?;
-        let homes = found.map(|plan| Homes {
-            kv: plan.map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(Home::Host),
-            prefill_hidden: plan.map.prefill_hidden,
+        let found = self.roomiest(batches, batch_size)?;
+        let homes = found.map(|Candidate { map, .. }| Homes {
+            kv: map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(Home::Host),
+            prefill_hidden: map.prefill_hidden,
         });
         Ok(homes.unwrap_or(Homes { kv: Home::Host, prefill_hidden: Home::Host }))
     }
@@ -169,10 +175,23 @@ impl Request<'_> {
     /// # Errors
     /// A map that cannot be compiled.
     pub fn fitting(&self, batches: u16, batch_size: u16) -> Result<Option<Plan>, PlanError> {
-        for plan in self.candidates(batches, batch_size) {
-            let plan = plan?;
-            if Budget::of(&plan).fits(self.limits) {
-                return Ok(Some(plan));
+        let found = self.roomiest(batches, batch_size)?;
+        Ok(found.map(|candidate| candidate.plan(self.config)).transpose()?)
+    }
+
+    /// Whether [`Request::fitting`] finds a plan.
+    ///
+    /// # Errors
+    /// A map that cannot be compiled.
+    pub fn fits(&self, batches: u16, batch_size: u16) -> Result<bool, PlanError> {
+        Ok(self.roomiest(batches, batch_size)?.is_some())
+    }
+
+    fn roomiest(&self, batches: u16, batch_size: u16) -> Result<Option<Candidate>, CompileError> {
+        for candidate in self.candidates(batches, batch_size) {
+            let candidate = candidate?;
+            if candidate.budget.fits(self.limits) {
+                return Ok(Some(candidate));
             }
         }
         Ok(None)
@@ -186,15 +205,14 @@ impl Request<'_> {
     /// A map that cannot be compiled; a plan that does not fit, with the largest batch that does.
     pub fn plan(&self, batches: u16, batch_size: u16) -> Result<Plan, PlanError> {
         let mut smallest = None;
-        for plan in self.candidates(batches, batch_size) {
-            let plan = plan?;
-            let budget = Budget::of(&plan);
-            if budget.fits(self.limits) {
-                return Ok(plan);
+        for candidate in self.candidates(batches, batch_size) {
+            let candidate = candidate?;
+            if candidate.budget.fits(self.limits) {
+                return Ok(candidate.plan(self.config)?);
             }
-            smallest = Some((plan.shape, budget));
+            smallest = Some(candidate);
         }
-        let (shape, budget) = smallest.ok_or(CompileError::EmptyShape)?;
+        let Candidate { shape, budget, .. } = smallest.ok_or(CompileError::EmptyShape)?;
         let fitting = self.largest_batch(batches, batch_size.saturating_sub(1))?;
         let (model, limits) = (self.config.name.clone(), *self.limits);
         Err(PlanError::DoesNotFit { model, shape, budget, limits, fitting })
@@ -205,19 +223,11 @@ impl Request<'_> {
     /// # Errors
     /// A map that cannot be compiled.
     pub fn largest_batch(&self, batches: u16, most: u16) -> Result<Option<u16>, PlanError> {
-        let fits = |size: u16| -> Result<bool, PlanError> {
-            for plan in self.candidates(batches, size) {
-                if Budget::of(&plan?).fits(self.limits) {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        };
         // The bytes of a plan grow with the batch, so bisection finds the edge.
         let (mut low, mut high) = (0u16, most);
         while low < high {
             let middle = low + (high - low).div_ceil(2);
-            if fits(middle)? {
+            if self.fits(batches, middle)? {
                 low = middle;
             } else {
                 high = middle - 1;
@@ -230,7 +240,7 @@ impl Request<'_> {
         &self,
         batches: u16,
         batch_size: u16,
-    ) -> impl Iterator<Item = Result<Plan, CompileError>> + '_ {
+    ) -> impl Iterator<Item = Result<Candidate, CompileError>> + '_ {
         let shape = self.shape(batches, batch_size);
         let choices = [
             (Home::Vram, Home::Vram, shape.micro_sequences),
@@ -239,9 +249,23 @@ impl Request<'_> {
             (Home::Host, Home::Host, shape.micro_sequences.div_ceil(8)),
         ];
         choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences)| {
-            let homes = Homes { kv, prefill_hidden };
-            let map = self.map(homes);
-            compile(self.config, &RunShape { micro_sequences, ..shape }, &map)
+            let map = self.map(Homes { kv, prefill_hidden });
+            let shape = RunShape { micro_sequences, ..shape };
+            let budget = footprint(self.config, &shape, &map)?.into();
+            Ok(Candidate { shape, map, budget })
         })
+    }
+}
+
+/// A way to keep what a policy needs, and the memory that takes.
+struct Candidate {
+    shape: RunShape,
+    map: DeviceMap,
+    budget: Budget,
+}
+
+impl Candidate {
+    fn plan(&self, config: &ModelConfig) -> Result<Plan, CompileError> {
+        compile(config, &self.shape, &self.map)
     }
 }

@@ -149,15 +149,48 @@ pub struct Plan {
     pub decode: Program,
 }
 
+/// What memory a plan takes, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Footprint {
+    pub host_weights_bytes: u64,
+    pub host_kv_bytes: u64,
+    pub host_activations_bytes: u64,
+    /// The device arena.
+    pub device_bytes: u64,
+    pub step_table_bytes: u64,
+}
+
+impl Footprint {
+    pub(crate) fn new(buffers: &[Buffer], table: &StepTableLayout) -> Footprint {
+        Footprint {
+            host_weights_bytes: end_bytes(buffers, Memory::HostWeights),
+            host_kv_bytes: end_bytes(buffers, Memory::HostKv),
+            host_activations_bytes: end_bytes(buffers, Memory::HostActivations),
+            device_bytes: end_bytes(buffers, Memory::Device),
+            step_table_bytes: table.words() as u64 * 4,
+        }
+    }
+}
+
+/// The end of the last buffer of a segment.
+fn end_bytes(buffers: &[Buffer], memory: Memory) -> u64 {
+    buffers
+        .iter()
+        .filter(|buffer| buffer.memory == memory)
+        .map(|buffer| buffer.offset_bytes + buffer.size_bytes)
+        .max()
+        .unwrap_or(0)
+}
+
 impl Plan {
     /// Size of a segment: the end of its last buffer.
     pub fn memory_bytes(&self, memory: Memory) -> u64 {
-        self.buffers
-            .iter()
-            .filter(|buffer| buffer.memory == memory)
-            .map(|buffer| buffer.offset_bytes + buffer.size_bytes)
-            .max()
-            .unwrap_or(0)
+        end_bytes(&self.buffers, memory)
+    }
+
+    /// What memory the plan takes.
+    pub fn footprint(&self) -> Footprint {
+        Footprint::new(&self.buffers, &self.table)
     }
 
     /// A buffer by id.

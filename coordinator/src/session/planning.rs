@@ -54,7 +54,7 @@ pub(super) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
         [Policy::CpuOnly, Policy::GpuOnly].iter().any(|policy| {
             let request = request(run, opened, demand, &forms, &limits, policy);
             // A map that does not compile is told of when it is to be run.
-            request.fitting(count, size).map_or(true, |plan| plan.is_some())
+            request.fits(count, size).unwrap_or(true)
         })
     };
     cases.iter().copied().find(fits).unwrap_or(cases[0])
@@ -195,7 +195,7 @@ impl Planning<'_> {
         let streaming = self.request(&Policy::GpuOnly);
         let batches = self.batches(&streaming)?;
         // Nothing is measured for what will be refused.
-        if streaming.fitting(batches.count, batches.size)?.is_none() {
+        if !streaming.fits(batches.count, batches.size)? {
             self.request(&Policy::CpuOnly).plan(batches.count, batches.size)?;
         }
         let profiles = self.profiles(name, batches)?;

@@ -43,8 +43,8 @@ pub(super) fn best(
     let fits = |batches: u32, size: u32| {
         let within = (batches * size) as usize <= sequences.max(1);
         let Some((batches, size)) = sizes(batches, size).filter(|_| within) else { return false };
-        let fitting = |policy: &Policy| Request { policy, ..*request }.fitting(batches, size);
-        policies.iter().any(|policy| matches!(fitting(policy), Ok(Some(_))))
+        let fits = |policy: &Policy| Request { policy, ..*request }.fits(batches, size);
+        policies.iter().any(|policy| matches!(fits(policy), Ok(true)))
     };
     let rate = |batches: u32, size: u32| {
         let (batches, batch_size) = sizes(batches, size)?;

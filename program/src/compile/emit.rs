@@ -59,7 +59,8 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) barrier: bool,
     /// Slots of caches that were streamed before the entry that reads them was reached.
     pub(super) prefetched: HashMap<(u16, u16, Kv), Region>,
-    valid: HashMap<(u16, u16, Value), Vec<Valid>>,
+    /// Where the parts of each value of a micro-batch lie, by batch and micro-batch.
+    valid: HashMap<(u16, u16), HashMap<Value, Vec<Valid>>>,
     streamed: HashSet<Weights>,
     decompressed: HashSet<Weights>,
     kv_used: HashMap<(Kv, u16), u32>,
@@ -146,10 +147,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             && entry.layer.is_some();
         if spills {
             self.bring(entry, Value::Hidden, 0, Device::Cpu);
-            let key = (entry.batch, entry.micro, Value::Hidden);
-            if let Some(valid) = self.valid.get_mut(&key) {
-                valid[0].gpu = false;
-            }
+            self.valid_parts(entry, Value::Hidden)[0].gpu = false;
         }
     }
 
@@ -212,15 +210,17 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// Values of the layer before must not look valid in this one.
     fn forget_layer_values(&mut self, entry: &Entry) {
-        self.valid.retain(|(batch, micro, value), _| {
-            (*batch, *micro) != (entry.batch, entry.micro) || *value == Value::Hidden
-        });
+        if let Some(valid) = self.valid.get_mut(&(entry.batch, entry.micro)) {
+            valid.retain(|value, _| *value == Value::Hidden);
+        }
     }
 
     fn valid_parts(&mut self, entry: &Entry, value: Value) -> &mut Vec<Valid> {
         let parts = usize::from(self.value_parts(entry.layer, value));
         self.valid
-            .entry((entry.batch, entry.micro, value))
+            .entry((entry.batch, entry.micro))
+            .or_default()
+            .entry(value)
             .or_insert_with(|| vec![Valid::default(); parts])
     }
 

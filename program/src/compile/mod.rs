@@ -19,7 +19,7 @@ use model::config::ModelConfig;
 
 use crate::ir::{Phase, Program};
 use crate::map::{Device, DeviceMap, Home, Schedule};
-use crate::plan::{Plan, ResidentWeights, RunShape};
+use crate::plan::{Footprint, Plan, ResidentWeights, RunShape};
 use crate::step_table::StepTableLayout;
 
 use buffers::Buffers;
@@ -36,15 +36,10 @@ pub fn compile(
 ) -> Result<Plan, CompileError> {
     check::check(config, shape, map)?;
     let mut buffers = Buffers::new(config, shape, map);
-    let prefill = phase(Phase::Prefill, config, shape, map, &mut buffers);
-    let decode = phase(Phase::Decode, config, shape, map, &mut buffers);
-    let table = StepTableLayout {
-        batches: u32::from(shape.batches),
-        batch_size: u32::from(shape.batch_size),
-        max_prompt: shape.max_prompt,
-        max_new: shape.max_new,
-        chunks: map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)),
-    };
+    let [prefill, decode] = [Phase::Prefill, Phase::Decode].map(|phase| Program {
+        phase,
+        lanes: sync::synchronise(emit(phase, config, shape, map, &mut buffers)),
+    });
     let resident = buffers
         .resident
         .iter()
@@ -57,19 +52,48 @@ pub fn compile(
         weights: buffers.placements(),
         resident,
         buffers: buffers.into_list(),
-        table,
+        table: table(shape, map),
         prefill,
         decode,
     })
 }
 
-fn phase<'a>(
+/// The memory that [`compile`]'s plan takes, in a fraction of its time: what is done is listed, the order
+/// is not worked out.
+///
+/// # Errors
+/// As [`compile`].
+pub fn footprint(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+) -> Result<Footprint, CompileError> {
+    check::check(config, shape, map)?;
+    let mut buffers = Buffers::new(config, shape, map);
+    for phase in [Phase::Prefill, Phase::Decode] {
+        emit(phase, config, shape, map, &mut buffers);
+    }
+    Ok(Footprint::new(&buffers.into_list(), &table(shape, map)))
+}
+
+fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
+    StepTableLayout {
+        batches: u32::from(shape.batches),
+        batch_size: u32::from(shape.batch_size),
+        max_prompt: shape.max_prompt,
+        max_new: shape.max_new,
+        chunks: map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)),
+    }
+}
+
+/// The work of a phase in one global order; its buffers are laid out on the way.
+fn emit<'a>(
     phase: Phase,
     config: &'a ModelConfig,
     shape: &'a RunShape,
     map: &'a DeviceMap,
     buffers: &mut Buffers<'a>,
-) -> Program {
+) -> Vec<emit::Node> {
     buffers.begin_phase();
     let schedule = schedule::schedule(phase, config, shape, map);
     let mut emitter = emit::Emitter::new(phase, config, shape, map, buffers, schedule.uniform);
@@ -79,7 +103,7 @@ fn phase<'a>(
             barrier::emit(&mut emitter, &schedule.entries);
         }
     }
-    Program { phase, lanes: sync::synchronise(emitter.into_nodes()) }
+    emitter.into_nodes()
 }
 
 /// Where the weights of an operation stay; `layer` is `None` for final norm and head.

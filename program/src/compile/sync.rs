@@ -6,8 +6,6 @@
 //! What the third walk needs is the steady state and becomes the program. A wait on the step
 //! before is trivially satisfied in the first step.
 
-use std::collections::HashMap;
-
 use crate::ir::{BufferId, Instruction, Lane, LaneProgram, Region, Wait};
 
 use super::emit::Node;
@@ -27,7 +25,8 @@ struct Access {
     write: bool,
 }
 
-type Accesses = HashMap<BufferId, Vec<Access>>;
+/// Of each buffer, by id.
+type Accesses = Vec<Vec<Access>>;
 
 /// A wait for an instruction, identified by its node and how many steps back it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +80,11 @@ pub(super) fn synchronise(nodes: Vec<Node>) -> Vec<LaneProgram> {
 /// The waits that each node needs in the steady state.
 fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
     let count = nodes.len() as i64;
-    let mut accesses = Accesses::new();
+    let touched: Vec<Vec<(Region, bool)>> =
+        nodes.iter().map(|node| touched(&node.instruction)).collect();
+    let buffers = touched.iter().flatten().map(|(region, _)| region.buffer.0 as usize + 1).max();
+    let mut accesses: Accesses = vec![Vec::new(); buffers.unwrap_or(0)];
+    let mut candidates = Vec::new();
     let mut lane_clocks = [[0i64; LANES]; LANES];
     // What completion of a node implies, per node, for its latest walk.
     let mut completed: Vec<Clock> = vec![[0; LANES]; nodes.len()];
@@ -104,10 +107,11 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
                     &previous[access.node]
                 }
             };
-            let candidates = conflicts(nodes, index, time, &mut accesses);
+            candidates.clear();
+            conflicts(nodes, &touched[index], index, time, &mut accesses, &mut candidates);
             // The latest dependency of each lane stands for the earlier ones of that lane.
             let mut latest: [Option<Access>; LANES] = [None; LANES];
-            for access in candidates.into_iter().chain(at_barrier.into_iter().flatten()) {
+            for access in candidates.iter().copied().chain(at_barrier.into_iter().flatten()) {
                 let other = nodes[access.node].lane.index();
                 let known = other == lane || access.time < lane_clocks[lane][other];
                 if !known && latest[other].is_none_or(|best| best.time < access.time) {
@@ -150,24 +154,31 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
     needs
 }
 
-/// Earlier conflicting accesses; records this node's own.
-fn conflicts(nodes: &[Node], index: usize, time: i64, accesses: &mut Accesses) -> Vec<Access> {
-    let instruction = &nodes[index].instruction;
+/// Regions that an instruction reads and writes, and whether it writes.
+fn touched(instruction: &Instruction) -> Vec<(Region, bool)> {
     let reads = instruction.reads().into_iter().map(|region| (region, false));
     let writes = instruction.writes().into_iter().map(|region| (region, true));
-    let mine: Vec<(Region, bool)> = reads.chain(writes).collect();
-    let mut found = Vec::new();
-    for (region, write) in &mine {
-        let others = accesses.get(&region.buffer).map_or(&[][..], Vec::as_slice);
+    reads.chain(writes).collect()
+}
+
+/// Adds the earlier conflicting accesses to `found`; records this node's own.
+fn conflicts(
+    nodes: &[Node],
+    mine: &[(Region, bool)],
+    index: usize,
+    time: i64,
+    accesses: &mut Accesses,
+    found: &mut Vec<Access>,
+) {
+    for (region, write) in mine {
         found.extend(
-            others
+            accesses[region.buffer.0 as usize]
                 .iter()
-                .filter(|other| (*write || other.write) && other.region.overlaps(region))
-                .copied(),
+                .filter(|other| (*write || other.write) && other.region.overlaps(region)),
         );
     }
-    for (region, write) in mine {
-        let list = accesses.entry(region.buffer).or_default();
+    for &(region, write) in mine {
+        let list = &mut accesses[region.buffer.0 as usize];
         list.retain(|other| {
             // A write stands for all that it covers, since it is ordered after it; a read for the
             // earlier reads of its lane.
@@ -177,5 +188,4 @@ fn conflicts(nodes: &[Node], index: usize, time: i64, accesses: &mut Accesses) -
         });
         list.push(Access { region, node: index, time, write });
     }
-    found
 }
