@@ -136,6 +136,51 @@ fn prefill_goes_through_cublaslt_where_it_is_and_gives_the_same_tokens() {
 }
 
 #[test]
+fn a_refusal_of_any_call_of_cublaslt_ends_in_a_sentence_or_our_own_kernels() {
+    let place = Place::new();
+    let prompts: Vec<Vec<u32>> =
+        (1..5).map(|n| (0..4 * n).map(|i| 3 + 5 * i + n).collect()).collect();
+    let input = place.requests("in.jsonl", &prompts, 3);
+    let with_blas = folder_with_blas();
+    let with_blas = with_blas.to_str().expect("a plain path");
+    let extra =
+        ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2", "--dtype", "bf16"];
+    let answers = |set: &[(&str, &str)]| {
+        let _ = std::fs::remove_file(place.path("out.jsonl"));
+        run(&place, "llama", &input, &extra, &[&[("LD_LIBRARY_PATH", with_blas)], set].concat())
+    };
+    assert!(answers(&[]).status.success());
+    let whole = token_ids(&place.path("out.jsonl"));
+    let (mut fell_back, mut ended) = (0, 0);
+    for call in [
+        "cublasLtCreate",
+        "cublasLtMatmulDescCreate",
+        "cublasLtMatmulDescSetAttribute",
+        "cublasLtMatrixLayoutCreate",
+        "cublasLtMatrixLayoutSetAttribute",
+        "cublasLtMatmulPreferenceCreate",
+        "cublasLtMatmulPreferenceSetAttribute",
+        "cublasLtMatmulAlgoGetHeuristic",
+        "cublasLtMatmul",
+    ] {
+        // The first call, and one in the middle of the run.
+        for nth in [1, 12] {
+            let done = answers(&[("STANDIN_CUDA_FAIL", &format!("{call}:{nth}:14"))]);
+            let said = text(&done.stderr);
+            assert!(!said.contains("panicked"), "{call}, call {nth}: {said}");
+            if done.status.success() {
+                assert_eq!(token_ids(&place.path("out.jsonl")), whole, "{call}, call {nth}");
+                fell_back += 1;
+            } else {
+                assert!(said.contains("cuBLASLt"), "{call}, call {nth}: {said}");
+                ended += 1;
+            }
+        }
+    }
+    assert!(fell_back >= 1 && ended >= 1, "{fell_back} fell back, {ended} ended");
+}
+
+#[test]
 fn without_ipc_the_gpu_worker_copies_and_the_report_says_so() {
     let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
     for call in ["cuIpcGetMemHandle:1:800", "cuIpcOpenMemHandle:1:800"] {

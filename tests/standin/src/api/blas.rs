@@ -91,7 +91,7 @@ unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     _value: *const c_void,
     _size_bytes: usize,
 ) -> u32 {
-    0
+    result(enter("cublasLtMatmulPreferenceSetAttribute").map(drop))
 }
 
 #[unsafe(no_mangle)]
