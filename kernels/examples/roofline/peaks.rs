@@ -9,7 +9,6 @@ use std::arch::asm;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use crate::report::median;
 use kernels::Variant;
 use shm::sync::{AtomicU32, Ordering, spin_loop};
 
@@ -337,4 +336,15 @@ fn spin_round_trip_ns() -> f64 {
         });
         median(groups.into_iter())
     })
+}
+
+/// The middle value; NaN of nothing.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        len if len.is_multiple_of(2) => f64::midpoint(values[len / 2 - 1], values[len / 2]),
+        len => values[len / 2],
+    }
 }

@@ -1,7 +1,7 @@
 //! Rows of the table, JSON lines, and the goals that the means are held to.
 
 use crate::cases::{Case, Work};
-use crate::peaks::Peaks;
+use crate::peaks::{Peaks, median};
 
 /// Share of the roofline that a bf16 linear of OPT-30B must reach and should reach: rows, must, goal.
 const LINEAR_GOALS: [(usize, f64, f64); 8] = [
@@ -156,17 +156,6 @@ impl Row {
             self.samples.len(),
             self.discarded
         )
-    }
-}
-
-/// The middle value; NaN of nothing.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        len if len.is_multiple_of(2) => f64::midpoint(values[len / 2 - 1], values[len / 2]),
-        len => values[len / 2],
     }
 }
 

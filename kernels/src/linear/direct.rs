@@ -7,25 +7,9 @@
 
 use super::PANELS;
 use super::ahead::{Ahead, Lines};
-use super::form::{Dot, Form};
-use super::tiled::combine;
+use super::form::{Dot, Form, combine};
+use super::unroll::unroll_16;
 use crate::simd::{MAX_LANES, Simd};
-
-/// Repeats `$body` with `$i` a constant from 0 to 15, below `$end`.
-macro_rules! unroll_16 {
-    ($end:expr, $i:ident => $body:expr) => {
-        unroll_16!(@ $end, $i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
-    };
-    (@ $end:expr, $i:ident => $body:expr; $($value:literal)*) => {
-        $(
-            if $value < $end {
-                const $i: usize = $value;
-                $body
-            }
-        )*
-    };
-}
-pub(super) use unroll_16;
 
 /// Panels at a time for `rows` rows. Each row of a plain weight is a stream of memory of its own, and
 /// the fewer there are at a time the better they flow; more panels share the loads of x, which

@@ -7,8 +7,8 @@
 )]
 
 use super::ahead::{Ahead, Lines};
-use super::direct::unroll_16;
-use super::form::{Dot, Form};
+use super::form::{Dot, Form, combine};
+use super::unroll::unroll_16;
 use super::{BLOCK_UNITS, PANELS, RowTiles};
 use crate::simd::{MAX_LANES, Simd};
 
@@ -20,26 +20,6 @@ const STEP: usize = 4;
 const EXPANDED_LEN: usize = (BLOCK_UNITS + 2 * MAX_SEGMENTS) * PANELS * MAX_LANES;
 /// Floats of a thread's scratch before its results: an expanded block, or what AMX keeps there.
 pub(super) const TILE_LEN: usize = if EXPANDED_LEN > 9216 { EXPANDED_LEN } else { 9216 };
-
-/// `total` after a finished segment.
-///
-/// # Safety
-/// If grouped, `sum` points to the sum of the segment's x.
-#[inline(always)]
-pub(super) unsafe fn combine<S: Simd, W: Form<S>>(
-    s: S,
-    total: S::F,
-    part: S::F,
-    (scale, min): (S::F, S::F),
-    sum: *const f32,
-) -> S::F {
-    if W::GROUPED {
-        // SAFETY: the caller's promise.
-        s.fma(min, s.splat(unsafe { *sum }), s.fma(scale, part, total))
-    } else {
-        s.add(total, part)
-    }
-}
 
 /// Where the parts of a product lie.
 #[derive(Debug, Clone, Copy)]

@@ -89,3 +89,23 @@ pub trait Form<S: Simd>: Copy {
     /// The lines of memory of `panels` panels from `panel` on, units of one block.
     fn lines(self, panel: usize, panels: usize, block: usize) -> Lines;
 }
+
+/// `total` after a finished segment.
+///
+/// # Safety
+/// If grouped, `sum` points to the sum of the segment's x.
+#[inline(always)]
+pub(in crate::linear) unsafe fn combine<S: Simd, W: Form<S>>(
+    s: S,
+    total: S::F,
+    part: S::F,
+    (scale, min): (S::F, S::F),
+    sum: *const f32,
+) -> S::F {
+    if W::GROUPED {
+        // SAFETY: the caller's promise.
+        s.fma(min, s.splat(unsafe { *sum }), s.fma(scale, part, total))
+    } else {
+        s.add(total, part)
+    }
+}

@@ -1,0 +1,17 @@
+//! Loops over what must be a constant: an index into registers.
+
+/// Repeats `$body` with `$i` a constant from 0 to 15, below `$end`.
+macro_rules! unroll_16 {
+    ($end:expr, $i:ident => $body:expr) => {
+        unroll_16!(@ $end, $i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    (@ $end:expr, $i:ident => $body:expr; $($value:literal)*) => {
+        $(
+            if $value < $end {
+                const $i: usize = $value;
+                $body
+            }
+        )*
+    };
+}
+pub(super) use unroll_16;
