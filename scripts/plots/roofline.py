@@ -56,7 +56,7 @@ def main():
     ticks = sorted({line["rows"] for line in linears})
     axes.set_xticks(ticks, [str(tick) for tick in ticks], fontsize=7)
     axes.minorticks_off()
-    axes.set_ylim(0, 1.1)
+    axes.set_ylim(0, max(1.1, *axes.get_ylim()))
     axes.set_xlabel("batch (rows of the linear)")
     axes.set_ylabel("share of the roofline")
     axes.set_title("Linears of OPT-30B, two threads")

@@ -86,7 +86,7 @@ impl Meter {
             .map(|()| self.together(&|_| (), &|_, ()| self.multiply_add(FMA_ROUNDS)))
             .into_iter()
             .fold(0.0, f64::max);
-        let dram = [Read::OneStream, Read::FourStreams, Read::FourRows]
+        let dram = [Read::OneStream, Read::FourStreams, Read::FourRows, Read::SixteenRows]
             .map(|read| self.read(memory, read))
             .into_iter()
             .fold(0.0, f64::max);
@@ -244,6 +244,8 @@ enum Read {
     FourStreams,
     /// Four rows of a matrix side by side, then the next four.
     FourRows,
+    /// Sixteen: what the linear does at one row.
+    SixteenRows,
 }
 
 /// Reads `data` with the widest loads: narrow ones fill the core's window with fewer lines.
@@ -273,27 +275,31 @@ fn wide(read: Read, data: &[u64]) -> u64 {
 fn run(read: Read, data: &[u64]) -> u64 {
     match read {
         Read::OneStream => fold(bytemuck::cast_slice(&data[..data.len() / 8 * 8])),
-        Read::FourStreams => read_four(data, data.len() / 32 * 8),
-        Read::FourRows => {
-            let row = ROW_BYTES / 8;
-            data.chunks_exact(4 * row).map(|rows| read_four(rows, row)).fold(0, |a, b| a ^ b)
-        }
+        Read::FourStreams => read_streams::<4>(data, data.len() / 32 * 8),
+        Read::FourRows => read_rows::<4>(data),
+        Read::SixteenRows => read_rows::<16>(data),
     }
 }
 
-/// Four streams of `len` words each, one behind the other.
+/// `N` rows of a matrix side by side, then the next.
 #[inline(always)]
-fn read_four(data: &[u64], len: usize) -> u64 {
-    let stream =
-        |index: usize| -> &[Line] { bytemuck::cast_slice(&data[index * len..(index + 1) * len]) };
-    let (a, b, c, d) = (stream(0), stream(1), stream(2), stream(3));
+fn read_rows<const N: usize>(data: &[u64]) -> u64 {
+    let row = ROW_BYTES / 8;
+    data.chunks_exact(N * row).map(|rows| read_streams::<N>(rows, row)).fold(0, |a, b| a ^ b)
+}
+
+/// `N` streams of `len` words each, one behind the other.
+#[inline(always)]
+fn read_streams<const N: usize>(data: &[u64], len: usize) -> u64 {
+    let lines: &[Line] = bytemuck::cast_slice(&data[..N * len]);
+    let length = len / 8;
     let mut sums = [[0u64; 8]; 4];
-    for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
-        for lane in 0..8 {
-            sums[0][lane] ^= a[lane];
-            sums[1][lane] ^= b[lane];
-            sums[2][lane] ^= c[lane];
-            sums[3][lane] ^= d[lane];
+    for at in 0..length {
+        for stream in 0..N {
+            let line = &lines[stream * length + at];
+            for lane in 0..8 {
+                sums[stream % 4][lane] ^= line[lane];
+            }
         }
     }
     sums.iter().flatten().fold(0, |a, b| a ^ b)
