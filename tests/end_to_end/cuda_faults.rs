@@ -133,7 +133,7 @@ fn a_kernel_that_never_ends_ends_the_run() {
     let place = Place::new();
     let input = requests(&place);
     // Half of it is the bound for a kernel; a busy machine may well keep another lane for half a second.
-    let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "6")];
+    let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "4")];
     let said = refused(&place, &input, &ON_DEVICE, &set);
     assert!(said.contains("gpu.compute") && said.contains("layer "), "{said}");
     assert!(said.contains("kernel may hang"), "{said}");

@@ -365,9 +365,10 @@ impl Finisher {
     }
 
     /// Waits until the device has passed a pair's end. The bound is on standing still, as in lanes
-    /// of the host: a wait for another lane may be part of it. Where the work itself has begun the
-    /// bound is half as long, so that of several lanes that stand still it is the one with the hanging
-    /// work that speaks, and not one behind it.
+    /// of the host: a wait for another lane may be part of it. It counts from the last movement, which
+    /// all lanes see alike. Where the work itself has begun the bound is half as long, so that of
+    /// several lanes that stand still it is the one with the hanging work that speaks, and not one
+    /// behind it.
     fn wait(&self, pair: usize, which: Which) -> Result<(), Failure> {
         let control = &self.setup.control;
         let positions = || Lane::ALL.map(|lane| control.lane(lane.index()).position());
@@ -387,16 +388,17 @@ impl Finisher {
                 continue;
             }
             std::thread::sleep(PAUSE);
-            if started.elapsed() > self.setup.wait_timeout / 2 {
+            let now = positions();
+            if now != before {
+                (started, before) = (Instant::now(), now);
+                continue;
+            }
+            let still = started.elapsed();
+            if still > self.setup.wait_timeout / 2 {
                 let begun = self.shared.pairs[pair][0].is_done().unwrap_or(true);
-                if !begun && started.elapsed() <= self.setup.wait_timeout {
-                    continue;
-                }
-                let now = positions();
-                if now == before {
+                if begun || still > self.setup.wait_timeout {
                     return Err(Failure::Stuck { which });
                 }
-                (started, before) = (Instant::now(), now);
             }
         }
     }
