@@ -16,35 +16,54 @@ impl Lines {
     pub const NONE: Lines = Lines { at: std::ptr::null(), stride: 0, rows: 0, lines: 0 };
 }
 
-/// Lines asked for a few at a time, at the steps of a product: more at once would fill the buffers of
-/// outstanding misses, which the product needs for x.
+/// Lines asked for at once: more would fill the buffers of outstanding misses, which the product needs
+/// for x.
+const BURST: usize = 4;
+
+/// Lines asked for in bursts at some of the steps of a product. What a step costs when there is
+/// nothing to ask for is a count and a branch: the product needs the other slots.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    lines: Lines,
-    line: usize,
+    at: *const u8,
+    /// Bursts left of the run, of all runs, and in a run.
+    left_of_run: usize,
     left: usize,
-    /// Lines at each step.
-    at_once: usize,
+    run: usize,
+    /// From the last burst of a run to the next run.
+    jump: usize,
+    /// Steps until the next burst, and between bursts.
+    wait: usize,
+    pause: usize,
 }
 
 impl Ahead {
-    /// All of `lines` within `steps` steps.
+    /// All of `lines` within `steps` steps, as far as a burst a step reaches.
     #[inline(always)]
     pub(super) fn new(lines: Lines, steps: usize) -> Self {
-        let left = lines.rows * lines.lines;
-        Ahead { lines, line: 0, left, at_once: left.div_ceil(steps.max(1)) }
+        let run = lines.lines.div_ceil(BURST);
+        let left = run * lines.rows;
+        let pause = if left == 0 { usize::MAX } else { (steps / left).max(1) };
+        let jump = lines.stride.wrapping_sub(run.saturating_sub(1) * BURST * 64);
+        Ahead { at: lines.at, left_of_run: run, left, run, jump, wait: pause, pause }
     }
 
     #[inline(always)]
     pub(super) fn step<S: Simd>(&mut self, s: S) {
-        for _ in 0..self.at_once.min(self.left) {
-            s.prefetch_l2(self.lines.at.wrapping_add(self.line * 64));
-            self.left -= 1;
-            self.line += 1;
-            if self.line == self.lines.lines {
-                self.line = 0;
-                self.lines.at = self.lines.at.wrapping_add(self.lines.stride);
-            }
+        self.wait -= 1;
+        if self.wait > 0 {
+            return;
         }
+        for line in 0..BURST {
+            s.prefetch_l2(self.at.wrapping_add(line * 64));
+        }
+        self.left_of_run -= 1;
+        if self.left_of_run == 0 {
+            self.left_of_run = self.run;
+            self.at = self.at.wrapping_add(self.jump);
+        } else {
+            self.at = self.at.wrapping_add(BURST * 64);
+        }
+        self.left -= 1;
+        self.wait = if self.left == 0 { usize::MAX } else { self.pause };
     }
 }
