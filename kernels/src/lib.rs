@@ -28,6 +28,7 @@ mod sample;
 mod scratch;
 mod simd;
 mod threads;
+mod unroll;
 mod variant;
 
 pub use attention::{AttentionShape, Cache, Unit, scores_len};

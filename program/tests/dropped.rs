@@ -6,7 +6,7 @@ mod common;
 use common::{Choices, PLAIN, llama, opt, shape, split};
 use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
-use program::compile::compile;
+use program::compile::{compile, footprint};
 use program::ir::{Instruction, Phase};
 use program::map::{ChunkOrder, Device, DeviceMap, Home, layer_list};
 use program::plan::{Plan, RunShape};
@@ -30,6 +30,7 @@ fn without(plan: &Plan, phase: Phase, lane: usize, index: usize) -> Plan {
 
 fn proved(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
     let plan = compile(config, shape, map).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(footprint(config, shape, map), Ok(plan.footprint()), "{name}");
     let proof = validate(&plan).unwrap_or_else(|error| panic!("{name} is refused: {error}"));
     assert!(
         proof.prefill.work > 0 && proof.decode.work > 0 && proof.decode.conflicts > 0,

@@ -91,34 +91,39 @@ fn golden_tokens_of_a_split() {
     equals_transformers("llama", 6, &extra, &[("STANDIN_CUDA_SEED", "7")]);
 }
 
-/// The folder with the stand-in under cuBLASLt's name too.
-fn folder_with_blas() -> PathBuf {
+/// A folder with the stand-in under cuBLASLt's name too.
+fn folder_with_blas(place: &Place) -> PathBuf {
     let library = std::fs::canonicalize(folder().join("libcuda.so.1")).expect("the stand-in");
-    let with_blas = folder().with_extension("blas");
-    std::fs::create_dir_all(&with_blas).expect("the folder can be made");
+    let with_blas = place.path("libraries");
+    std::fs::create_dir(&with_blas).expect("the folder can be made");
     for name in ["libcuda.so", "libcuda.so.1", "libcublasLt.so.12"] {
-        let link = with_blas.join(name);
-        let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(&library, link).expect("a link can be made");
+        std::os::unix::fs::symlink(&library, with_blas.join(name)).expect("a link can be made");
     }
     with_blas
+}
+
+/// Requests, and how to run them with cuBLASLt there: the model, and what else is set.
+fn job_with_blas(place: &Place) -> impl Fn(&str, &[(&str, &str)]) -> Output {
+    let prompts: Vec<Vec<u32>> =
+        (1..5).map(|n| (0..4 * n).map(|i| 3 + 7 * i + n).collect()).collect();
+    let input = place.requests("in.jsonl", &prompts, 4);
+    let with_blas = folder_with_blas(place).to_str().expect("a plain path").to_owned();
+    move |model, set| {
+        // f32 runs keep to our own kernels.
+        let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
+        let extra = [&extra[..], &["--dtype", "bf16"]].concat();
+        let set = [&[("LD_LIBRARY_PATH", with_blas.as_str())], set].concat();
+        run(place, model, &input, &extra, &set)
+    }
 }
 
 #[test]
 fn prefill_goes_through_cublaslt_where_it_is_and_gives_the_same_tokens() {
     let place = Place::new();
-    let prompts: Vec<Vec<u32>> =
-        (1..5).map(|n| (0..4 * n).map(|i| 3 + 7 * i + n).collect()).collect();
-    let input = place.requests("in.jsonl", &prompts, 4);
-    let with_blas = folder_with_blas();
-    let with_blas = with_blas.to_str().expect("a plain path");
+    let run = job_with_blas(&place);
     for model in ["opt", "llama"] {
         let answers = |set: &[(&str, &str)]| {
-            // f32 runs keep to our own kernels.
-            let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2"];
-            let extra = [&extra[..], &["--dtype", "bf16"]].concat();
-            let set = [&[("LD_LIBRARY_PATH", with_blas)], set].concat();
-            let done = run(&place, model, &input, &extra, &set);
+            let done = run(model, set);
             assert!(done.status.success(), "{model}: {}", text(&done.stderr));
             let report = std::fs::read_to_string(place.path("report")).expect("a report");
             (token_ids(&place.path("out.jsonl")), report)
@@ -138,16 +143,10 @@ fn prefill_goes_through_cublaslt_where_it_is_and_gives_the_same_tokens() {
 #[test]
 fn a_refusal_of_any_call_of_cublaslt_ends_in_a_sentence_or_our_own_kernels() {
     let place = Place::new();
-    let prompts: Vec<Vec<u32>> =
-        (1..5).map(|n| (0..4 * n).map(|i| 3 + 5 * i + n).collect()).collect();
-    let input = place.requests("in.jsonl", &prompts, 3);
-    let with_blas = folder_with_blas();
-    let with_blas = with_blas.to_str().expect("a plain path");
-    let extra =
-        ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "2x2", "--dtype", "bf16"];
+    let run = job_with_blas(&place);
     let answers = |set: &[(&str, &str)]| {
         let _ = std::fs::remove_file(place.path("out.jsonl"));
-        run(&place, "llama", &input, &extra, &[&[("LD_LIBRARY_PATH", with_blas)], set].concat())
+        run("llama", set)
     };
     assert!(answers(&[]).status.success());
     let whole = token_ids(&place.path("out.jsonl"));

@@ -12,9 +12,9 @@
 
 use model::compressed::{KV_GROUP, kv4_groups};
 
-use super::scores::each_dword;
 use crate::element::Element;
 use crate::simd::{MAX_LANES, Simd};
+use crate::unroll::unroll_16;
 
 /// Bytes of a whole group's integers.
 pub(super) const GROUP_BYTES: usize = KV_GROUP / 2;
@@ -153,7 +153,7 @@ impl FourKeys {
                 }
             };
             let to = to.wrapping_add(first / 4 * 2 * S::LANES);
-            each_dword!(S::LANES, P => {
+            unroll_16!(S::LANES, P => {
                 let dword = block.as_ref()[P];
                 // SAFETY: the caller's promise.
                 unsafe {

@@ -16,6 +16,7 @@
 use super::ahead::Ahead;
 use crate::element::Element;
 use crate::simd::{MAX_LANES, Simd};
+use crate::unroll::unroll_16;
 
 /// Positions of a transposed block, for the widest vectors.
 pub(super) const BLOCK_POSITIONS: usize = 2 * MAX_LANES;
@@ -25,24 +26,6 @@ pub(super) const BLOCK_POSITIONS: usize = 2 * MAX_LANES;
 const fn slab<S: Simd, T>() -> usize {
     S::LANES * 4 / size_of::<T>()
 }
-
-/// Runs `$body` for `$i` from 0 up to 16, less in narrow vectors, as constants: a loop would keep the
-/// transposed block in memory.
-macro_rules! each_dword {
-    ($lanes:expr, $i:ident => $body:expr) => {
-        each_dword!(@ $lanes, $i => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
-    };
-    (@ $lanes:expr, $i:ident => $body:expr; $($value:literal)*) => {
-        $(
-            if $value < $lanes {
-                const $i: usize = $value;
-                $body
-            }
-        )*
-    };
-}
-
-pub(super) use each_dword;
 
 /// Packed queries: f32, even elements first, padded with zeros.
 #[derive(Clone, Copy)]
@@ -140,7 +123,7 @@ impl<T: Element> Keys<T> {
             let q = queries.from.wrapping_add(at / 2);
             // SAFETY: the caller's promise covers all positions.
             let block = unsafe { self.columns(s, 0, at, ahead) };
-            each_dword!(S::LANES, P => {
+            unroll_16!(S::LANES, P => {
                 let k = Self::split(s, block.as_ref()[P]);
                 for half in 0..4 / size_of::<T>() {
                     let element = P * (4 / size_of::<T>()) + half;
@@ -197,7 +180,7 @@ impl<T: Element> Keys<T> {
                 }
                 // SAFETY: the caller's promise covers all positions.
                 let block = unsafe { self.columns(s, j * S::LANES, at, ahead) };
-                each_dword!(S::LANES, P => {
+                unroll_16!(S::LANES, P => {
                     let k = Self::split(s, block.as_ref()[P]);
                     for half in 0..4 / size_of::<T>() {
                         let element = P * (4 / size_of::<T>()) + half;

@@ -8,8 +8,8 @@
 use super::PANELS;
 use super::ahead::{Ahead, Lines};
 use super::form::{Dot, Form, combine};
-use super::unroll::unroll_16;
 use crate::simd::{MAX_LANES, Simd};
+use crate::unroll::unroll_16;
 
 /// Panels at a time for `rows` rows. Each row of a plain weight is a stream of memory of its own, and
 /// the fewer there are at a time the better they flow; more panels share the loads of x, which

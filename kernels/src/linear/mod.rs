@@ -28,7 +28,6 @@ pub(crate) mod form;
 mod pack;
 mod task;
 mod tiled;
-mod unroll;
 
 use crate::element::Element;
 use crate::scratch::Shared;

@@ -8,9 +8,9 @@
 
 use super::ahead::{Ahead, Lines};
 use super::form::{Dot, Form, combine};
-use super::unroll::unroll_16;
 use super::{BLOCK_UNITS, PANELS, RowTiles};
 use crate::simd::{MAX_LANES, Simd};
+use crate::unroll::unroll_16;
 
 /// Segments of a block at most: groups of 32 inputs, two inputs to a unit.
 const MAX_SEGMENTS: usize = BLOCK_UNITS / 16;

@@ -81,7 +81,7 @@ pub(super) fn synchronise(nodes: Vec<Node>) -> Vec<LaneProgram> {
 fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
     let count = nodes.len() as i64;
     let touched: Vec<Vec<(Region, bool)>> =
-        nodes.iter().map(|node| touched(&node.instruction)).collect();
+        nodes.iter().map(|node| node.instruction.accesses()).collect();
     let buffers = touched.iter().flatten().map(|(region, _)| region.buffer.0 as usize + 1).max();
     let mut accesses: Accesses = vec![Vec::new(); buffers.unwrap_or(0)];
     let mut candidates = Vec::new();
@@ -152,13 +152,6 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
         previous.clone_from(&completed);
     }
     needs
-}
-
-/// Regions that an instruction reads and writes, and whether it writes.
-fn touched(instruction: &Instruction) -> Vec<(Region, bool)> {
-    let reads = instruction.reads().into_iter().map(|region| (region, false));
-    let writes = instruction.writes().into_iter().map(|region| (region, true));
-    reads.chain(writes).collect()
 }
 
 /// Adds the earlier conflicting accesses to `found`; records this node's own.

@@ -10,7 +10,7 @@ use crate::ir::Region;
 use crate::plan::Buffer;
 
 use super::error::ValidateError;
-use super::order::{Event, Order};
+use super::order::Order;
 
 struct Access {
     region: Region,
@@ -31,7 +31,7 @@ pub(super) fn check(
     let mut live: Vec<Vec<Access>> = buffers.iter().map(|_| Vec::new()).collect();
     let mut compared = 0;
     for (index, event) in order.events.iter().enumerate() {
-        let mine = accesses(event);
+        let mine = event.instruction.accesses();
         for (region, write) in &mine {
             let buffer = region.buffer.0 as usize;
             for other in &live[buffer] {
@@ -59,14 +59,6 @@ pub(super) fn check(
         }
     }
     Ok(compared)
-}
-
-/// Regions an instruction touches, and whether it writes them. A region that is read and written is
-/// listed as both.
-pub(super) fn accesses(event: &Event<'_>) -> Vec<(Region, bool)> {
-    let reads = event.instruction.reads().into_iter().map(|region| (region, false));
-    let writes = event.instruction.writes().into_iter().map(|region| (region, true));
-    reads.chain(writes).collect()
 }
 
 /// Whether `outer` contains `inner`, a region of the same buffer.

@@ -1,4 +1,4 @@
-//! Loops over what must be a constant: an index into registers.
+//! Loops over what must be a constant: an index into registers. A loop would keep them in memory.
 
 /// Repeats `$body` with `$i` a constant from 0 to 15, below `$end`.
 macro_rules! unroll_16 {
@@ -14,4 +14,4 @@ macro_rules! unroll_16 {
         )*
     };
 }
-pub(super) use unroll_16;
+pub(crate) use unroll_16;
