@@ -5,11 +5,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::Fingerprint;
 use crate::key::{Key, Point};
+use crate::rehearsal::Rehearsal;
 use crate::request::Threads;
 use crate::stat::Stat;
 
 /// Version of the cached form; another one is not read.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Measurements and what they are valid for.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +29,8 @@ pub struct Measurements {
     /// One curve per class of operations; empty when it was left out.
     pub sweep: Vec<Sweep>,
     pub overhead: Overhead,
+    /// Plans that were tried out since.
+    pub rehearsals: Vec<Rehearsal>,
     /// How long profiling took.
     pub took_ms: u64,
 }

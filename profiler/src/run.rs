@@ -135,6 +135,7 @@ pub fn profile(
             empty_span: Stat::of(&recorder.empty_ns),
             between_spans: Stat::of(&recorder.between_ns),
         },
+        rehearsals: Vec::new(),
         took_ms: begun.elapsed().as_millis() as u64,
     };
     Ok(Profile { fingerprint: Fingerprint::of(request, machine), measurements })

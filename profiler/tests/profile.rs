@@ -13,11 +13,12 @@ use planner::policy::{Forms, Homes, Policy, device_map};
 use planner::split::Split;
 use profiler::key::Work;
 use profiler::{
-    Cache, Machine, Profile, ProfileCosts, Rejected, Request, Threads, Workload, cached, run,
+    Cache, Machine, Profile, ProfileCosts, ProfileError, Rehearsal, Rejected, Request, Threads,
+    Workload, cached, rehearse, run,
 };
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::Lane;
+use program::ir::{Instruction, Lane};
 use program::map::{ChunkOrder, Chunking, Home, layer_list};
 use program::plan::{Plan, RunShape};
 use program::simulate::{LaneSet, simulate};
@@ -81,6 +82,36 @@ fn plans(config: &ModelConfig, forms: &Forms, chunks: u16) -> Vec<Plan> {
         }
     }
     plans
+}
+
+#[test]
+fn every_placement_is_rehearsed_behind_prompts_that_nobody_computed() {
+    let config = llama();
+    let mut keys = std::collections::BTreeSet::new();
+    // Every seventh of them starts workers quickly enough for a test.
+    for plan in plans(&config, &Forms::plain(&config), 2).iter().step_by(7) {
+        let mut runner = InProcessRunner::default();
+        let found = rehearse(plan, 5, THREADS, &mut runner).expect("a safe plan runs");
+        assert!(found.decode_ns > 0.0 && found.groups >= 2, "{found:?}");
+        assert_eq!((found.steps, &found.plan), (5, &Rehearsal::key(plan)));
+        assert_eq!(Rehearsal::key(plan), Rehearsal::key(&plan.clone()));
+        keys.insert(found.plan);
+    }
+    assert!(keys.len() > 10, "different plans have different keys: {}", keys.len());
+}
+
+#[test]
+fn a_plan_that_is_not_safe_is_not_rehearsed() {
+    let config = opt();
+    let signals = |plan: &Plan| plan.decode.lanes.iter().any(|list| list.signals_per_step > 0);
+    let mut plans = plans(&config, &Forms::plain(&config), 2).into_iter();
+    let mut plan = plans.find(signals).expect("a plan of two lanes");
+    let list =
+        plan.decode.lanes.iter_mut().find(|list| list.signals_per_step > 0).expect("signals");
+    let place = list.instructions.iter().position(|i| *i == Instruction::Signal).expect("one");
+    list.instructions.remove(place);
+    let error = rehearse(&plan, 2, THREADS, &mut InProcessRunner::default()).expect_err("unsafe");
+    assert!(matches!(error, ProfileError::Plan(_)), "{error}");
 }
 
 /// Prices and simulates all plans; returns how many instructions were priced.

@@ -1,6 +1,7 @@
 //! The profile behind a run: kept, redone once when the machine changes, safe from any death; and what
 //! is planned with it: every policy gives the same answers, and tells beforehand how long it will take.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -141,8 +142,17 @@ fn every_policy_answers_the_same_and_predicts_first() {
         assert!(first.is_some() && (then.is_none() || first < then), "{policy}: {told}");
     }
     // All of them from two measurements: with the device, and of all cores without it.
-    let files = std::fs::read_dir(place.path("cache/tandem")).expect("a cache").count();
-    assert_eq!(files, 2);
+    let cached = || {
+        let files = std::fs::read_dir(place.path("cache/tandem")).expect("a cache");
+        let text = |file: std::io::Result<std::fs::DirEntry>| read(&file.expect("entry").path());
+        files.map(text).collect::<BTreeSet<_>>()
+    };
+    let before = cached();
+    assert_eq!(before.len(), 2);
+    // What was tried out is kept with them: the same run again measures nothing.
+    let (.., told) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());
+    assert!(told.contains("x ") && told.contains("tried"), "{told}");
+    assert_eq!(cached(), before);
 }
 
 #[test]

@@ -68,8 +68,8 @@ fn as_json(decision: &Decision) -> serde_json::Value {
         .map(|one| {
             json!({
                 "policy": one.name.name(), "gpu": explain::on_gpu(one, plan),
-                "prefill_ms": one.estimate.prefill_ns / 1e6, "decode_step_ms": one.estimate.step_ns / 1e6,
-                "total_ms": one.estimate.total_ns(plan.shape.max_new) / 1e6,
+                "prefill_ms": one.estimate.prefill_ns / 1e6, "decode_step_ms": one.step_ns() / 1e6,
+                "total_ms": one.total_ns(plan.shape.max_new) / 1e6, "rehearsed": one.rehearsed,
                 "chosen": decision.searched.as_ref().is_some_and(|chosen| chosen.policy == one.policy),
             })
         })

@@ -2,8 +2,10 @@
 //! the workers at work), and the costs that it gives the planner.
 
 mod pricing;
+mod stage;
 
 pub use pricing::Profiles;
+pub use stage::Stage;
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -107,20 +109,7 @@ pub fn obtain(
     quiet: bool,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Cached> {
-    let asked = interrupt.clone();
-    let mut runner = WorkerRunner {
-        options: LaunchOptions {
-            weights: WeightsFrom::Dummy { seed: 0 },
-            cpu_threads: 1,
-            gpu_threads: 0,
-            link_bytes_per_s: hardware.emulated.flatten(),
-            cpus: compute_cpus(),
-            spin_us: if hardware.has_device() { 0 } else { SPIN_US },
-            durations: None,
-            cuda: hardware.cuda,
-        },
-        interrupt: Arc::new(Box::new(move || asked.asked())),
-    };
+    let mut runner = runner(hardware, interrupt);
     let bar = bar(quiet);
     let cache = Cache::of_user();
     let found = cached(
@@ -140,6 +129,24 @@ pub fn obtain(
         tell(&found, cache.as_ref());
     }
     Ok(found)
+}
+
+/// Workers for the profiler's plans.
+fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
+    let asked = interrupt.clone();
+    WorkerRunner {
+        options: LaunchOptions {
+            weights: WeightsFrom::Dummy { seed: 0 },
+            cpu_threads: 1,
+            gpu_threads: 0,
+            link_bytes_per_s: hardware.emulated.flatten(),
+            cpus: compute_cpus(),
+            spin_us: if hardware.has_device() { 0 } else { SPIN_US },
+            durations: None,
+            cuda: hardware.cuda,
+        },
+        interrupt: Arc::new(Box::new(move || asked.asked())),
+    }
 }
 
 fn tell(found: &Cached, cache: Option<&Cache>) {

@@ -13,15 +13,18 @@ pub struct Profiles {
     pub alone: Option<Profile>,
 }
 
+impl Profiles {
+    /// The profile of what a plan runs on.
+    pub fn of(&self, plan: &Plan) -> Option<&Profile> {
+        if plan.map.uses_gpu() { self.with_device.as_ref() } else { self.alone.as_ref() }
+    }
+}
+
 impl Pricing for Profiles {
     fn costs(&self, plan: &Plan, prompt_len: u32) -> Result<Box<dyn Costs>, Unpriced> {
-        let (profile, what) = if plan.map.uses_gpu() {
-            (&self.with_device, "with its device")
-        } else {
-            (&self.alone, "without a device")
-        };
-        let profile = profile
-            .as_ref()
+        let what = if plan.map.uses_gpu() { "with its device" } else { "without a device" };
+        let profile = self
+            .of(plan)
             .ok_or_else(|| Unpriced(format!("The machine was not profiled {what}.")))?;
         let costs = ProfileCosts::new(profile, plan, Workload { prompt_len })
             .map_err(|error| Unpriced(error.to_string()))?;

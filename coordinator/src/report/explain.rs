@@ -21,19 +21,20 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
         text.push('\n');
     }
     let mut table = plain_table();
-    table.set_header(["policy", "gpu in decode", "prefill s", "step ms", "run s", ""]);
+    table.set_header(["policy", "gpu in decode", "prefill s", "step ms", "run s", "tried", ""]);
     for one in &chosen.considered {
         let new = plan.shape.max_new;
         table.add_row([
             one.name.name().to_owned(),
             on_gpu(one, plan),
             format!("{:.2}", one.estimate.prefill_ns / 1e9),
-            format!("{:.1}", one.estimate.step_ns / 1e6),
-            format!("{:.2}", one.estimate.total_ns(new) / 1e9),
+            format!("{:.1}", one.step_ns() / 1e6),
+            format!("{:.2}", one.total_ns(new) / 1e9),
+            one.rehearsed.map_or_else(|| "-".to_owned(), |times| format!("x {times:.2}")),
             if one.policy == chosen.policy { "chosen" } else { "" }.to_owned(),
         ]);
     }
-    right_aligned(&mut table, 2..5);
+    right_aligned(&mut table, 2..6);
     let _ = writeln!(text, "{table}");
     if !chosen.stays.layers.is_empty() {
         let _ = writeln!(

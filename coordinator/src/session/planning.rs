@@ -20,7 +20,7 @@ use crate::engine::memory;
 use crate::job::interrupt::Interrupt;
 use crate::job::run::Demand;
 use crate::opened::Opened;
-use crate::profiling::{self, CHUNKS, Hardware, Profiles};
+use crate::profiling::{self, CHUNKS, Hardware, Profiles, Stage};
 use crate::report::explain;
 
 /// Largest batch that is chosen when `--batches` is left out.
@@ -205,6 +205,13 @@ impl Planning<'_> {
             }
             _ => batches,
         };
+        let stage = Stage {
+            profiles: &profiles,
+            with_device: hardware(self.run, true),
+            alone: hardware(self.run, false),
+            quiet: self.run.telling == Telling::Quiet,
+            interrupt: self.interrupt,
+        };
         let chosen = choose(&Question {
             request: &streaming,
             batches: batches.count,
@@ -212,6 +219,7 @@ impl Planning<'_> {
             policy: name,
             chunkings: &self.chunkings(&profiles, batches),
             pricing: &profiles,
+            stage: Some(&stage),
         })?;
         let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
         Ok(Decision { plan, predicted, searched: Some(Box::new(chosen)), compressed: None })

@@ -32,6 +32,7 @@ pub(super) fn best(
         policy: name,
         chunkings: &[None],
         pricing,
+        stage: None,
     };
     let chosen = choose(&question)?;
     let mut policies = vec![chosen.policy];

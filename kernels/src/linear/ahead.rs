@@ -42,7 +42,7 @@ impl Ahead {
     pub(super) fn new(lines: Lines, steps: usize) -> Self {
         let run = lines.lines.div_ceil(BURST);
         let left = run * lines.rows;
-        let pause = if left == 0 { usize::MAX } else { (steps / left).max(1) };
+        let pause = steps.checked_div(left).map_or(usize::MAX, |pause| pause.max(1));
         let jump = lines.stride.wrapping_sub(run.saturating_sub(1) * BURST * 64);
         Ahead { at: lines.at, left_of_run: run, left, run, jump, wait: pause, pause }
     }

@@ -7,7 +7,9 @@ use program::map::{Chunking, layer_list};
 use program::plan::{Memory, Plan};
 
 use super::programs::policy_of;
-use super::{Estimate, Estimator, Predicted, Pricing, Programs, Unpriced, lia, predict, table};
+use super::{
+    Estimate, Estimator, Predicted, Pricing, Programs, Rehearse, Unpriced, lia, predict, table,
+};
 use crate::budget::{PlanError, Request};
 use crate::closed_form::Candidate;
 use crate::policies::{Flexgen, PolicyName};
@@ -16,6 +18,9 @@ use crate::resident::{self, Room};
 use crate::search::{Found, search_with};
 use crate::split::Split;
 use crate::table::Table;
+
+/// Maps that are rehearsed at most: about one of each policy.
+const REHEARSALS_MAX: u32 = 6;
 
 /// What is to be placed.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +33,8 @@ pub struct Question<'a> {
     /// Ways to cut attention that splits may use; at least one.
     pub chunkings: &'a [Option<Chunking>],
     pub pricing: &'a dyn Pricing,
+    /// Where the fastest maps are rehearsed; `None`: estimates alone decide.
+    pub stage: Option<&'a dyn Rehearse>,
 }
 
 /// A map that was estimated.
@@ -36,6 +43,23 @@ pub struct Considered {
     pub name: PolicyName,
     pub policy: Policy,
     pub estimate: Estimate,
+    /// Decode as rehearsed over decode as simulated, if this very map was rehearsed.
+    pub rehearsed: Option<f64>,
+    /// The same of the policy's map that was rehearsed last, until this one is: maps of one policy
+    /// err alike.
+    pub slowed: f64,
+}
+
+impl Considered {
+    /// One decode step in the middle of the output, all batches.
+    pub fn step_ns(&self) -> f64 {
+        self.estimate.step_ns * self.slowed
+    }
+
+    /// Prefill and all decode steps.
+    pub fn total_ns(&self, max_new: u32) -> f64 {
+        Estimate { step_ns: self.step_ns(), ..self.estimate }.total_ns(max_new)
+    }
 }
 
 /// The search for the best split, to be shown.
@@ -81,30 +105,66 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     let homes = everything.homes(batches, batch_size)?;
     let estimator = Estimator { request, batches, batch_size, pricing, homes };
     let (mut considered, searched) = consider(question, &estimator)?;
-    let new = request.max_new;
-    considered.sort_by(|a, b| a.estimate.total_ns(new).total_cmp(&b.estimate.total_ns(new)));
+    sort(&mut considered, request.max_new);
     // A split that leaves attention whole is the same however attention would have been cut.
-    considered
-        .dedup_by(|b, a| a.name == b.name && a.estimate.total_ns(new) == b.estimate.total_ns(new));
-    for one in &considered {
-        let request = Request { policy: &one.policy, stays: Stays::NONE, ..*request };
-        let Some(plan) = request.fitting(batches, batch_size)? else { continue };
-        let predicted = predict(&plan, pricing)?;
-        let (name, policy) = (one.name, one.policy);
-        let stays = Stays::default();
-        let mut chosen =
-            Chosen { name, policy, stays, plan, predicted, homes, considered, searched };
-        if let Some((policy, stays, plan, predicted)) = with_residents(question, &chosen)? {
-            (chosen.policy, chosen.stays) = (policy, stays);
-            (chosen.plan, chosen.predicted) = (plan, predicted);
-        }
-        return Ok(chosen);
+    let total_ns = |one: &Considered| one.total_ns(request.max_new);
+    considered.dedup_by(|b, a| a.name == b.name && total_ns(a) == total_ns(b));
+    let Some((place, plan)) = fastest(question, &estimator, &mut considered)? else {
+        let fastest = considered.first().map_or(Policy::CpuOnly, |one| one.policy);
+        let request = Request { policy: &fastest, stays: Stays::NONE, ..*request };
+        return match request.plan(batches, batch_size) {
+            Err(error) => Err(error.into()),
+            Ok(_) => Err(Unpriced("a plan fits that was found not to fit".to_owned()).into()),
+        };
+    };
+    let Considered { name, policy, slowed, .. } = considered[place];
+    let predicted = predict(&plan, pricing)?.slowed(slowed);
+    let stays = Stays::default();
+    let mut chosen = Chosen { name, policy, stays, plan, predicted, homes, considered, searched };
+    if let Some((policy, stays, plan, predicted)) = with_residents(question, &chosen, slowed)? {
+        (chosen.policy, chosen.stays) = (policy, stays);
+        (chosen.plan, chosen.predicted) = (plan, predicted);
     }
-    let fastest = considered.first().map_or(Policy::CpuOnly, |one| one.policy);
-    let request = Request { policy: &fastest, stays: Stays::NONE, ..*request };
-    match request.plan(batches, batch_size) {
-        Err(error) => Err(error.into()),
-        Ok(_) => Err(Unpriced("a plan fits that was found not to fit".to_owned()).into()),
+    Ok(chosen)
+}
+
+/// The fastest first.
+fn sort(considered: &mut [Considered], max_new: u32) {
+    considered.sort_by(|a, b| a.total_ns(max_new).total_cmp(&b.total_ns(max_new)));
+}
+
+/// The place of the fastest map that fits memory, and its plan. What looks fastest is rehearsed,
+/// until what then is fastest was rehearsed already.
+fn fastest(
+    question: &Question<'_>,
+    estimator: &Estimator<'_>,
+    considered: &mut [Considered],
+) -> Result<Option<(usize, Plan)>, ChooseError> {
+    let Question { request, batches, batch_size, .. } = *question;
+    let mut rehearsals = REHEARSALS_MAX;
+    loop {
+        let mut found = None;
+        for (place, one) in considered.iter().enumerate() {
+            let request = Request { policy: &one.policy, stays: Stays::NONE, ..*request };
+            if let Some(plan) = request.fitting(batches, batch_size)? {
+                found = Some((place, plan));
+                break;
+            }
+        }
+        let Some((place, plan)) = found else { return Ok(None) };
+        let one = &mut considered[place];
+        let stage = question.stage.filter(|_| one.rehearsed.is_none() && rehearsals > 0);
+        let Some(stage) = stage else { return Ok(Some((place, plan))) };
+        one.rehearsed = estimator.rehearse(&one.policy, stage)?;
+        let Some(slowed) = one.rehearsed else { return Ok(Some((place, plan))) };
+        one.slowed = slowed;
+        let name = one.name;
+        for other in considered.iter_mut().filter(|one| one.name == name && one.rehearsed.is_none())
+        {
+            other.slowed = slowed;
+        }
+        rehearsals -= 1;
+        sort(considered, request.max_new);
     }
 }
 
@@ -125,7 +185,7 @@ fn consider(
     };
     let mut add = |name, policy| -> Result<(), Unpriced> {
         let estimate = estimator.estimate(&policy)?;
-        considered.push(Considered { name, policy, estimate });
+        considered.push(Considered { name, policy, estimate, rehearsed: None, slowed: 1.0 });
         Ok(())
     };
     for name in names {
@@ -188,12 +248,14 @@ fn split(
     }
 }
 
+/// A map with layers that stay.
 type Resident = (Policy, Stays, Plan, Predicted);
 
 /// The same with layers that stay on a device of known size, if that is faster.
 fn with_residents(
     question: &Question<'_>,
     chosen: &Chosen,
+    slowed: f64,
 ) -> Result<Option<Resident>, ChooseError> {
     let Question { request, batches, batch_size, pricing, .. } = *question;
     let config = request.config;
@@ -228,7 +290,7 @@ fn with_residents(
         let policy = policy_of(interval, config, chunking);
         let request = Request { policy: &policy, stays: &stays, ..*request };
         if let Some(plan) = request.fitting(batches, batch_size)? {
-            let predicted = predict(&plan, pricing)?;
+            let predicted = predict(&plan, pricing)?.slowed(slowed);
             let faster = predicted.total_ns() < chosen.predicted.total_ns();
             return Ok(faster.then_some((policy, stays, plan, predicted)));
         }

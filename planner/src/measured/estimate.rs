@@ -29,6 +29,12 @@ impl Predicted {
     pub fn total_ns(&self) -> f64 {
         self.prefill_ns + self.decode_ns
     }
+
+    /// The same with so many times longer decode.
+    #[must_use]
+    pub fn slowed(self, times: f64) -> Predicted {
+        Predicted { decode_ns: self.decode_ns * times, ..self }
+    }
 }
 
 /// Simulates a whole run of `max_new` tokens after prompts of `max_prompt`.

@@ -9,6 +9,7 @@ mod choose;
 mod estimate;
 mod lia;
 mod programs;
+mod rehearse;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ mod tests;
 pub use choose::{ChooseError, Chosen, Considered, Question, choose};
 pub use estimate::{Estimate, Estimator, Predicted, predict};
 pub use programs::Programs;
+pub use rehearse::Rehearse;
 pub use table::table;
 
 use program::plan::Plan;

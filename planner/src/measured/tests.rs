@@ -1,13 +1,17 @@
 //! Choices on machines whose costs are simple enough to know the answer.
 
+use std::cell::RefCell;
+
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
 use program::ir::{Instruction, Lane};
-use program::map::Home;
+use program::map::{Device, Home};
 use program::plan::Plan;
-use program::simulate::{Costs, LaneSet, Place};
+use program::simulate::{Costs, LaneSet, Place, simulate};
 
-use super::{ChooseError, Estimator, Pricing, Question, Unpriced, choose, predict, table};
+use super::{
+    ChooseError, Estimator, Pricing, Question, Rehearse, Unpriced, choose, predict, table,
+};
 use crate::budget::{Limits, Request};
 use crate::policies::PolicyName;
 use crate::policy::{Forms, Homes, Policy, Stays};
@@ -42,6 +46,25 @@ impl Costs for Flat {
 impl Pricing for Flat {
     fn costs(&self, _: &Plan, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
         Ok(Box::new(*self))
+    }
+}
+
+/// A stage on which plans take longer than simulated, those with a device and those without.
+#[derive(Debug)]
+struct Slower {
+    pricing: Flat,
+    with_device: Option<f64>,
+    alone: Option<f64>,
+    /// Layers and steps of what was rehearsed.
+    seen: RefCell<Vec<(usize, u32)>>,
+}
+
+impl Rehearse for Slower {
+    fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
+        self.seen.borrow_mut().push((plan.config.num_layers, steps));
+        let times = if plan.map.uses_gpu() { self.with_device } else { self.alone };
+        let simulated = simulate(&plan.decode, &self.pricing, steps).expect("a program");
+        times.map(|times| times * simulated.total_ns)
     }
 }
 
@@ -85,7 +108,15 @@ fn question<'a>(
     policy: PolicyName,
     pricing: &'a dyn Pricing,
 ) -> Question<'a> {
-    Question { request, batches: 2, batch_size: 2, policy, chunkings: &[None], pricing }
+    Question {
+        request,
+        batches: 2,
+        batch_size: 2,
+        policy,
+        chunkings: &[None],
+        pricing,
+        stage: None,
+    }
 }
 
 #[test]
@@ -97,12 +128,47 @@ fn the_faster_device_gets_the_work() {
         let choice = |pricing| choose(&question(request, PolicyName::Auto, pricing)).expect("one");
         assert_eq!(choice(&fast_cpu).name, PolicyName::CpuOnly);
         let chosen = choice(&fast_gpu);
-        assert!(chosen.plan.map.decode.layers[0].iter().all(|d| *d == program::map::Device::Gpu));
+        assert!(chosen.plan.map.decode.layers[0].iter().all(|d| *d == Device::Gpu));
         // Both work while the link is busy.
         let chosen = choice(&slow_link);
         assert_eq!(chosen.name, PolicyName::TwoSplit);
         let (first, second) = (&chosen.considered[0], &chosen.considered[1]);
         assert!(first.estimate.step_ns <= second.estimate.step_ns);
+    });
+}
+
+#[test]
+fn a_rehearsal_scales_what_is_predicted_and_may_change_the_choice() {
+    let pricing = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
+    asked(3, PLENTY, |request| {
+        let chosen = |with_device, alone| {
+            let seen = RefCell::default();
+            let stage = Slower { pricing, with_device, alone, seen };
+            let question = question(request, PolicyName::Auto, &pricing);
+            let chosen = choose(&Question { stage: Some(&stage), ..question }).expect("one");
+            let best = &chosen.considered[0];
+            assert_eq!((best.name, best.policy), (chosen.name, chosen.policy));
+            (chosen, stage.seen.into_inner())
+        };
+        let plain = choose(&question(request, PolicyName::Auto, &pricing)).expect("one");
+        assert_eq!(plain.name, PolicyName::TwoSplit);
+        // A little slower: once is enough, for the others are taken to be as much slower. All of so
+        // small a model's layers are rehearsed, and all steps of so short an output.
+        let (little, seen) = chosen(Some(1.25), Some(1.25));
+        assert_eq!((little.name, little.policy), (plain.name, plain.policy));
+        let expected_ns = plain.predicted.decode_ns * 1.25;
+        assert!((little.predicted.decode_ns / expected_ns - 1.0).abs() < 1e-9);
+        assert_eq!(little.predicted.prefill_ns, plain.predicted.prefill_ns);
+        assert!(seen.iter().all(|seen| *seen == (3, 7)), "{seen:?}");
+        // Whatever the device takes part in is much slower: only the CPU is left, after one map of
+        // every policy.
+        let (much, seen) = chosen(Some(100.0), Some(1.0));
+        assert!(much.plan.map.decode.layers.iter().flatten().all(|d| *d == Device::Cpu));
+        assert_eq!(much.considered[0].rehearsed, Some(1.0));
+        assert!(seen.len() <= 6, "{seen:?}");
+        // What cannot be rehearsed stays as it was estimated.
+        let (none, seen) = chosen(None, None);
+        assert_eq!((none.policy, none.predicted, seen.len()), (plain.policy, plain.predicted, 1));
     });
 }
 

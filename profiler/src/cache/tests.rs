@@ -33,6 +33,7 @@ fn profile(link: &str, median_ns: f64) -> Profile {
             profiled: fields("batch", "4"),
         },
         measurements: Measurements {
+            rehearsals: Vec::new(),
             threads: Threads { cpu: 1, gpu: 1 },
             work: vec![measured],
             sweep: Vec::new(),

@@ -1,0 +1,60 @@
+//! Rehearsals: a few layers of a map really run before it is chosen.
+//!
+//! A search takes the least of many estimates, so the winner's is too low: it won by the errors of
+//! its prices too. And no sum of single measurements says what lanes lose by waiting for each other
+//! when each of them is now faster, now slower. So the map that looks fastest runs some decode steps
+//! of a few layers; what these take over their simulation scales its decode.
+
+use program::plan::Plan;
+use program::simulate::simulate;
+
+use super::{Estimator, Unpriced};
+use crate::budget::Request;
+use crate::policy::Policy;
+
+/// Layers of a rehearsal: so many that their weights stay in no cache,
+const WEIGHT_BYTES: usize = 512 << 20;
+/// but at least two, which a pipeline needs to be one.
+const LAYERS_MIN: usize = 2;
+/// Tokens of its vocabulary at most: a whole head takes longer to load than to run.
+const VOCABULARY_MAX: usize = 16_384;
+/// Decode steps at most.
+const STEPS_MAX: u32 = 8;
+
+/// Runs plans for a short while.
+pub trait Rehearse: std::fmt::Debug {
+    /// Nanoseconds of the first `steps` decode steps of `plan` behind full batches of its longest
+    /// prompts; `None` if it could not be run.
+    fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64>;
+}
+
+impl Estimator<'_> {
+    /// Decode of a policy's first layers as it runs over its simulation; `None` where nothing can be
+    /// rehearsed.
+    ///
+    /// # Errors
+    /// A map that does not compile, or a plan that cannot be priced.
+    pub(super) fn rehearse(
+        &self,
+        policy: &Policy,
+        stage: &dyn Rehearse,
+    ) -> Result<Option<f64>, Unpriced> {
+        let unpriced = |error: &dyn std::fmt::Display| Unpriced(error.to_string());
+        let mut config = self.request.config.clone();
+        config.vocab_size = config.vocab_size.min(VOCABULARY_MAX);
+        let layers = WEIGHT_BYTES.div_ceil(config.layer_weight_bytes(self.request.dtype).max(1));
+        let request = Request { config: &config, ..*self.request };
+        let plan = Estimator { request: &request, ..*self }
+            .plan(policy, layers.max(LAYERS_MIN))
+            .map_err(|error| unpriced(&error))?;
+        let steps = plan.shape.max_new.saturating_sub(1).min(STEPS_MAX);
+        if steps == 0 {
+            return Ok(None);
+        }
+        let costs = self.pricing.costs(&plan, plan.shape.max_prompt)?;
+        let simulated =
+            simulate(&plan.decode, costs.as_ref(), steps).map_err(|error| unpriced(&error))?;
+        let measured_ns = stage.decode_ns(&plan, steps);
+        Ok(measured_ns.map(|ns| ns / simulated.total_ns).filter(|ratio| ratio.is_finite()))
+    }
+}
