@@ -36,6 +36,9 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
     }
     right_aligned(&mut table, 2..6);
     let _ = writeln!(text, "{table}");
+    if chosen.considered.iter().any(|one| one.rehearsed.is_some()) {
+        text += "tried: what a few layers took over their simulation; it scales the steps of the policy\n";
+    }
     if !chosen.stays.layers.is_empty() {
         let _ = writeln!(
             text,
