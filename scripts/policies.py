@@ -6,7 +6,8 @@
 
 Each round runs all policies once. The prediction of a run is fixed before its workers start; its costs come from a
 profile that the first run of the round measures, and from the rehearsal of what a search chose. The machine is measured
-between all runs; runs beside which others used it are discarded. Prints medians over the rounds: decode predicted and measured with the error, and the paired ratio of
+between all runs; runs beside which others used it are discarded. Prints medians over the rounds: decode predicted and measured with the error, the error against the
+run's median step as often as it had steps (which a second of somebody else's work does not move), and the paired ratio of
 auto's whole run to the policy's."""
 
 import argparse
@@ -67,6 +68,7 @@ def measure(arguments, run):
             "predicted": found["predicted"],
             "prefill_s": found["prefill_s"],
             "decode_s": found["decode_s"],
+            "steady_decode_s": found["decode_step"]["median_s"] * (found["gen_len"] - 1),
             "contended": contended([before, after]),
             "checks": [before, after],
         }
@@ -82,7 +84,7 @@ def measure(arguments, run):
 def table(lines):
     kept = [line for line in lines if not line["contended"]]
     print(f"{len(kept)} of {len(lines)} runs kept; goals: error at most {ERROR:.0%}, auto at most {RATIO} of each")
-    print(f"{'policy':16}{'chose':>12}{'predicted s':>14}{'decode s':>12}{'error':>9}{'prefill error':>15}{'auto / it':>11}{'decode':>9}")
+    print(f"{'policy':16}{'chose':>12}{'predicted s':>14}{'decode s':>12}{'error':>9}{'to median step':>16}{'prefill error':>15}{'auto / it':>11}{'decode':>9}")
     autos = {line["round"]: line for line in kept if line["policy"] == "auto"}
     missed = []
     for policy in dict.fromkeys(line["policy"] for line in lines):
@@ -95,6 +97,7 @@ def table(lines):
         predicted = middle([line["predicted"]["decode_s"] for line in told])
         decode = middle([line["decode_s"] for line in mine])
         error = predicted / decode - 1
+        steady = middle([line["predicted"]["decode_s"] / line["steady_decode_s"] - 1 for line in told])
         prefill = middle([line["predicted"]["prefill_s"] / line["prefill_s"] - 1 for line in told])
         total = lambda line: line["prefill_s"] + line["decode_s"]
         pairs = [(autos[line["round"]], line) for line in mine if line["round"] in autos]
@@ -102,7 +105,7 @@ def table(lines):
         steps = middle([auto["decode_s"] / line["decode_s"] for auto, line in pairs])
         if not abs(error) <= ERROR or not whole <= RATIO:
             missed.append(policy)
-        print(f"{policy:16}{mine[0]['chosen']:>12}{predicted:>14.3f}{decode:>12.3f}{error:>+9.1%}{prefill:>+15.1%}{whole:>11.3f}{steps:>9.3f}")
+        print(f"{policy:16}{mine[0]['chosen']:>12}{predicted:>14.3f}{decode:>12.3f}{error:>+9.1%}{steady:>+16.1%}{prefill:>+15.1%}{whole:>11.3f}{steps:>9.3f}")
     print(f"missed: {', '.join(missed)}" if missed else "all goals reached")
 
 

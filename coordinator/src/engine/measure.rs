@@ -30,6 +30,8 @@ pub struct Totals {
     pub decode_ns: u64,
     /// Decode: of that, time in which no lane was inside work.
     pub outside_ns: u64,
+    /// Decode steps of all groups: from the end of the step before to the end of each.
+    pub steps_ns: Vec<u64>,
     /// Rows of the first layer's first operation in prefill: tokens really computed.
     pub prefill_rows: u64,
     /// Bytes of cache moved to the device.
@@ -65,6 +67,26 @@ impl Totals {
         self.overlap_ns += decode.h2d_and_cpu_ns;
         self.decode_ns += decode.total_ns;
         self.outside_ns += decode.idle_ns;
+    }
+
+    /// Adds a group's steps.
+    fn add_steps(&mut self, decode: &[program::simulate::Span]) {
+        let mut ends_ns: BTreeMap<u32, u64> = BTreeMap::new();
+        for span in decode {
+            let end_ns = ends_ns.entry(span.step).or_default();
+            *end_ns = span.end_ns.max(*end_ns);
+        }
+        let start_ns = decode.iter().map(|span| span.start_ns).min();
+        let starts = start_ns.into_iter().chain(ends_ns.values().copied());
+        self.steps_ns.extend(starts.zip(ends_ns.values()).map(|(start, end)| end - start));
+    }
+
+    /// The step that `share` of all steps are not longer than; `None` when nothing was decoded.
+    pub fn step_ns(&self, share: f64) -> Option<u64> {
+        let mut sorted = self.steps_ns.clone();
+        sorted.sort_unstable();
+        let place = (share * sorted.len() as f64).ceil() as usize;
+        sorted.get(place.max(1) - 1).copied()
     }
 
     /// Share of the h2d lanes' busy time that the CPU computed beside; `None` without transfers.
@@ -105,6 +127,7 @@ impl Collector {
         let decode: Vec<_> =
             simulator_spans(self.spans.iter()).filter(|span| span.phase == Phase::Decode).collect();
         self.totals.add(&Usage::of(&decode));
+        self.totals.add_steps(&decode);
     }
 
     /// Forgets the group's spans.
@@ -206,5 +229,23 @@ mod tests {
         assert_eq!((totals.decode_ns, totals.outside_ns), (50, 10));
         assert_eq!(totals.overlap(), Some(0.5));
         assert_eq!(totals.time_outside(), Some(0.2));
+    }
+
+    #[test]
+    fn steps_by_hand() {
+        let mut totals = Totals::default();
+        assert_eq!(totals.step_ns(0.5), None);
+        // Steps end at 30, 50 and 90; a lane is ahead of the others in each.
+        let spans = [(0, 10, 20), (0, 12, 30), (1, 20, 50), (1, 32, 40), (2, 50, 90), (2, 50, 60)];
+        let spans = spans.map(|(step, start, end)| {
+            let mut span = span(Lane::CpuCompute, start, end);
+            span.record.step = step;
+            span
+        });
+        totals.add_steps(&simulator_spans(spans.iter()).collect::<Vec<_>>());
+        assert_eq!(totals.steps_ns, [20, 20, 40]);
+        assert_eq!([0.5, 0.95, 1.0].map(|share| totals.step_ns(share)), [20, 40, 40].map(Some));
+        totals.add_steps(&[]);
+        assert_eq!(totals.steps_ns.len(), 3);
     }
 }

@@ -7,7 +7,8 @@ use planner::budget::Budget;
 use program::formats::KvFormat;
 use program::plan::Plan;
 
-use super::file::{LaneReport, MapSummary, Predicted, Replayed, Report};
+use super::file::{LaneReport, MapSummary, Predicted, Replayed, Report, StepTimes};
+use crate::engine::measure::Totals;
 use crate::engine::{Measured, Peaks};
 
 /// What was known before the workers started.
@@ -70,6 +71,7 @@ pub fn build(
         prefill_tokens_per_s: rate(measured.prefill_tokens, prefill_s),
         decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
         total_tokens_per_s: rate(measured.generated_tokens, prefill_s + decode_s),
+        decode_step: step_times(totals),
         predicted: foretold.predicted.map(|predicted| {
             let seconds = |ns: f64| ns * foretold.groups as f64 / 1e9;
             Predicted {
@@ -97,6 +99,11 @@ pub fn build(
         allocations_after_ready: measured.allocations.clone(),
         lost_spans: totals.lost,
     }
+}
+
+fn step_times(totals: &Totals) -> Option<StepTimes> {
+    let seconds = |share: f64| totals.step_ns(share).map(|ns| ns as f64 / 1e9);
+    Some(StepTimes { median_s: seconds(0.5)?, p95_s: seconds(0.95)?, max_s: seconds(1.0)? })
 }
 
 fn weight_bytes_by_form(plan: &Plan) -> BTreeMap<String, u64> {

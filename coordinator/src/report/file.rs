@@ -44,6 +44,9 @@ pub struct Report {
     pub prefill_tokens_per_s: Option<f64>,
     pub decode_tokens_per_s: Option<f64>,
     pub total_tokens_per_s: Option<f64>,
+    /// How long decode steps took; `null` when nothing was decoded. A step makes a token of every sequence, so this is
+    /// also the time between two tokens of one.
+    pub decode_step: Option<StepTimes>,
     /// What was foretold before the workers started; `null` without a profile of this machine.
     pub predicted: Option<Predicted>,
     /// The simulator tried on this run; `null` when too few steps were decoded.
@@ -65,6 +68,15 @@ pub struct Report {
     pub allocations_after_ready: BTreeMap<String, u64>,
     /// Trace records that did not fit and are missing from the figures above.
     pub lost_spans: u64,
+}
+
+/// Of all decode steps of all groups.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepTimes {
+    pub median_s: f64,
+    /// 95 of 100 steps are not longer.
+    pub p95_s: f64,
+    pub max_s: f64,
 }
 
 /// What the simulator says of the whole run, all sequences taken to be as long as the longest.

@@ -27,6 +27,10 @@ pub fn render(report: &Report) -> String {
     }
     let _ = writeln!(text, "{}", phases(report));
     let _ = writeln!(text, "{}", lanes(report));
+    if let Some(steps) = &report.decode_step {
+        let [median, p95, max] = [steps.median_s, steps.p95_s, steps.max_s].map(duration);
+        let _ = writeln!(text, "a decode step: median {median}, 95% within {p95}, longest {max}");
+    }
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     if let Some(overlap) = report.overlap {
         let _ = writeln!(text, "h2d overlapped with CPU compute {}", percent(overlap));
