@@ -7,10 +7,10 @@
 use half::bf16;
 
 use crate::attention::BlockTask;
-#[cfg(target_arch = "x86_64")]
-use crate::linear::amx;
 use crate::linear::form::{Plain, Records};
 use crate::linear::{Finish, Pack, Sums};
+#[cfg(target_arch = "x86_64")]
+use crate::linear::{amx, row_lanes};
 use crate::norm::NormRow;
 use crate::rope::RopeRow;
 use crate::variant::{Variant, dispatch, dispatch_pairs};
@@ -59,6 +59,9 @@ unsafe fn plain_bf16(variant: Variant, task: Sums<Plain<bf16>>) {
         // SAFETY: the caller's promise is the callee's.
         #[cfg(target_arch = "x86_64")]
         Variant::Amx => unsafe { amx::linear_plain(&task) },
+        // SAFETY: as above; its tiles are those of `row_lanes`.
+        #[cfg(target_arch = "x86_64")]
+        Variant::Avx512 if task.is_in_lanes() => unsafe { row_lanes::linear_plain(&task) },
         // SAFETY: as above.
         _ => unsafe { dispatch_pairs(variant, task) },
     }

@@ -32,8 +32,8 @@ impl<T: Element> Case<T> {
     }
 }
 
-const ROWS: [usize; 21] =
-    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 25, 31, 33, 130];
+const ROWS: [usize; 23] =
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 25, 31, 32, 33, 48, 130];
 const SIZES: [usize; 12] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65];
 
 fn check_sizes<T: Element>(name: &str) {
@@ -236,6 +236,39 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
     for variant in variants("a_row_does_not_depend_on_its_batch_or_on_threads") {
         check_independence::<bf16>(variant);
         check_independence::<f32>(variant);
+    }
+}
+
+/// Batches of large linears go other ways than those of small ones. Sizes are odd, and tasks end
+/// within a register tile.
+#[test]
+fn a_row_of_a_large_linear_has_the_bits_of_the_row_alone() {
+    for variant in variants("a_row_of_a_large_linear_has_the_bits_of_the_row_alone") {
+        for (n, k) in [(2051, 2083), (2090, 2048), (2049, 2064)] {
+            let whole = case::<bf16>(n as u64, (48, n, k));
+            let run = |kernels: &Kernels, first: usize, rows: usize| {
+                let mut out = poison::<f32>(rows * n);
+                kernels.linear(Linear {
+                    rows,
+                    n,
+                    k,
+                    x: &whole.x[first * k..][..rows * k],
+                    weight: &whole.weight,
+                    bias: Some(&whole.bias),
+                    out: LinearOut::StoreF32(&mut out),
+                });
+                bits(&out)
+            };
+            let one = kernels(variant, 2);
+            let alone: Vec<_> = (0..48).flat_map(|row| run(&one, row, 1)).collect();
+            for threads in [1, 2, 3] {
+                let kernels = kernels(variant, threads);
+                for rows in [15, 16, 17, 31, 32, 48] {
+                    let context = format!("{variant:?} {threads} threads, {rows}x{n}x{k}");
+                    assert!(run(&kernels, 0, rows) == alone[..rows * n], "{context}");
+                }
+            }
+        }
     }
 }
 

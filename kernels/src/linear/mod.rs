@@ -1,17 +1,18 @@
 //! `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as they lie in the
 //! checkpoint, and for grouped low-bit weights: nothing is repacked.
 //!
-//! **The order of every sum.** A vector lane is an output column. Along k an output is one chain of
-//! multiply-adds per segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments
-//! are added in order. Batch size, tiles, tasks and threads do not enter, so a row's bits depend on
-//! that row alone.
+//! **The order of every sum.** A vector lane is an output: of a column, in `row_lanes` of a column and
+//! a row. Along k an output is one chain of multiply-adds per segment (`BLOCK_UNITS` units, or a group
+//! of a grouped weight), and the segments are added in order. Batch size, tiles, tasks and threads do
+//! not enter, so a row's bits depend on that row alone.
 //!
 //! - `form`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed in
 //!   registers, or lie so already in the records of a grouped weight.
 //! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
-//! - `amx`: instead of these two, tiles of AMX.
+//! - `row_lanes`: whole sixteens of rows, whose lanes are rows and columns.
+//! - `amx`: instead of these, tiles of AMX.
 //! - `ahead`: memory asked for before it is needed.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //!
@@ -26,12 +27,15 @@ mod direct;
 mod epilogue;
 pub(crate) mod form;
 mod pack;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod row_lanes;
 mod task;
 mod tiled;
 
 use crate::element::Element;
 use crate::scratch::Shared;
 use crate::simd::MAX_LANES;
+use crate::variant::Variant;
 use crate::{Kernels, round_up};
 use epilogue::Epilogue;
 pub(crate) use epilogue::{load_up_to, store_up_to};
@@ -112,11 +116,40 @@ pub struct LinearGrouped<'a, T> {
 pub struct RowTiles {
     rows: usize,
     count: usize,
+    /// Whether tiles are those of `row_lanes`.
+    in_lanes: bool,
 }
 
 impl RowTiles {
     fn new(rows: usize, highest: usize) -> Self {
-        RowTiles { rows, count: rows.div_ceil(highest) }
+        RowTiles { rows, count: rows.div_ceil(highest), in_lanes: false }
+    }
+
+    /// The tiles of a linear.
+    fn of<T: Element>(
+        variant: Variant,
+        rows: usize,
+        n: usize,
+        k: usize,
+        weight: Weight<T>,
+    ) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if !T::IS_F32 && matches!(weight, Weight::Plain(_)) && row_lanes::fits(variant, rows, n, k)
+        {
+            return RowTiles { in_lanes: true, ..RowTiles::new(rows, row_lanes::ROWS) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (n, k, weight);
+        RowTiles::new(rows, variant.tile_rows())
+    }
+
+    /// Columns of a task, which come in multiples of the least, and at most.
+    fn task_cols(self) -> (usize, usize) {
+        #[cfg(target_arch = "x86_64")]
+        if self.in_lanes {
+            return (row_lanes::COLS, row_lanes::MOST_COLS);
+        }
+        (MIN_COLS, TASK_COLS)
     }
 
     /// Rows of all tiles.
@@ -223,7 +256,7 @@ impl Kernels {
     fn linear_pass<T: Element>(&self, call: Call<T>) {
         let Call { rows, n, k, x, weight, bias, epilogue } = call;
         let (variant, per_thread) = (self.variant, &self.per_thread);
-        let tiles = RowTiles::new(rows, variant.tile_rows());
+        let tiles = RowTiles::of(variant, rows, n, k, weight);
         let inputs = if variant.multiplies_pairs() && !T::IS_F32 { 2 } else { 1 };
         let (units, group) = match weight {
             Weight::Plain(_) => (k.div_ceil(inputs), None),
@@ -294,7 +327,8 @@ struct Cuts {
 impl Cuts {
     fn new(n: usize, tiles: RowTiles, threads: usize) -> Self {
         let wanted = if threads == 1 { 1 } else { 8 * threads };
-        let cols = (n / wanted / MIN_COLS * MIN_COLS).clamp(MIN_COLS, TASK_COLS);
+        let (least, most) = tiles.task_cols();
+        let cols = (n / wanted / least * least).clamp(least, most);
         // Rows are cut only when there are too few columns: each cut expands the weight again.
         let row_cuts = (wanted / 2 / n.div_ceil(cols)).clamp(1, (tiles.count / 2).max(1));
         Cuts { n, tiles, cols, row_cuts }

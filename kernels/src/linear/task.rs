@@ -39,6 +39,17 @@ impl Area {
         self.scratch.wrapping_add(TILE_LEN)
     }
 
+    /// Runs of blocks of k whose packed x stays in the second level while all columns use it; whether
+    /// a run is the last.
+    #[inline(always)]
+    pub(super) fn runs(&self, blocks: usize) -> impl Iterator<Item = (Range<usize>, bool)> {
+        let run = (X_LEN / (BLOCK_UNITS * self.tiles.rows)).max(1);
+        (0..blocks).step_by(run).map(move |first| {
+            let end = blocks.min(first + run);
+            (first..end, end == blocks)
+        })
+    }
+
     #[inline(always)]
     fn sum<S: Simd, W: Form<S>>(&self, s: S, form: W) {
         let first = self.cols.start / S::LANES;
@@ -62,10 +73,8 @@ impl Area {
         }
         let start = panel;
         let blocks = form.units().div_ceil(BLOCK_UNITS);
-        // Blocks of k whose packed x stays in the second level while all columns use it.
-        let run = (X_LEN / (BLOCK_UNITS * self.tiles.rows)).max(1);
-        for first_block in (0..blocks).step_by(run) {
-            let blocks_end = blocks.min(first_block + run);
+        for (run, is_last) in self.runs(blocks) {
+            let (first_block, blocks_end) = (run.start, run.end);
             let visits = (start..end)
                 .step_by(PANELS)
                 .flat_map(|panel| (first_block..blocks_end).map(move |block| (panel, block)));
@@ -74,7 +83,7 @@ impl Area {
                     form.lines(panel, PANELS.min(end - panel), block + 1)
                 } else if panel + PANELS < end {
                     form.lines(panel + PANELS, PANELS.min(end - panel - PANELS), first_block)
-                } else if blocks_end < blocks {
+                } else if !is_last {
                     form.lines(start, PANELS.min(end - start), blocks_end)
                 } else {
                     Lines::NONE
@@ -101,6 +110,14 @@ impl Area {
 pub struct Sums<P> {
     pub(super) form: P,
     pub(super) area: Area,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<P> Sums<P> {
+    /// Whether the task is one of `row_lanes`.
+    pub(crate) fn is_in_lanes(&self) -> bool {
+        self.area.tiles.in_lanes
+    }
 }
 
 impl SimdTask for Sums<Plain<f32>> {

@@ -94,6 +94,19 @@ impl<T> Plain<T> {
         }
     }
 
+    /// The lines of memory of some rows, a block of inputs.
+    #[inline(always)]
+    pub fn lines(self, rows: std::ops::Range<usize>, block: usize) -> Lines {
+        let first = block * BLOCK_UNITS;
+        let inputs = self.k.saturating_sub(first).min(BLOCK_UNITS);
+        Lines {
+            at: self.row(rows.start).wrapping_add(first).cast(),
+            stride: self.stride(),
+            rows: rows.len(),
+            lines: (inputs * size_of::<T>()).div_ceil(64),
+        }
+    }
+
     #[inline(always)]
     fn lines_of_block<S: Simd>(
         self,
