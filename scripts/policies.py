@@ -5,7 +5,7 @@
                         [-- ARGUMENTS OF THE RUN]
 
 Each round runs all policies once. The prediction of a run is fixed before its workers start; its costs come from a
-profile that the first run of the round measures, and from the rehearsal of what a search chose. The machine is measured
+profile measured right before, and from a rehearsal. The machine is measured
 between all runs; runs beside which others used it are discarded. Prints medians over the rounds: decode predicted and measured with the error, the error against the
 run's median step as often as it had steps (which a second of somebody else's work does not move), and the paired ratio of
 auto's whole run to the policy's."""
@@ -22,6 +22,8 @@ from pathlib import Path
 
 POLICIES = ["auto", "two-split", "one-split", "gpu-only", "cpu-only", "lia", "flexgen", "flexgen:spread"]
 RUN = "--model opt-30b --dummy-weights --layers 4 --batches 2x4 --prompt-len 32 --gen-len 16".split()
+# Placements that need no search and so measure nothing themselves, and the device that they use.
+GIVEN = {"cpu-only": "none", "gpu-only": "emulated"}
 SPIN_NS = (80, 1000)
 # Between the checks before and after a run.
 MOVED = {"dram_gb_per_s": 0.25, "peak_gflop_per_s": 0.15}
@@ -54,11 +56,13 @@ def measure(arguments, run):
     lines = []
     for number, policy in itertools.product(range(arguments.rounds), arguments.only or POLICIES):
         with tempfile.TemporaryDirectory() as folder:
-            if not lines or lines[-1]["round"] != number:
-                cache = tempfile.TemporaryDirectory()
             report = Path(folder, "report.json")
+            if policy in GIVEN:
+                of = [word for word in run if word != "--dummy-weights"]
+                profile = [arguments.coordinator, "profile", *of, "--device", GIVEN[policy]]
+                output(profile, XDG_CACHE_HOME=folder)
             command = [arguments.coordinator, *run, "--device", "emulated", "--policy", policy]
-            output([*command, "--quiet", "--report", report], XDG_CACHE_HOME=cache.name)
+            output([*command, "--quiet", "--report", report], XDG_CACHE_HOME=folder)
             found = json.loads(report.read_text(encoding="utf-8"))
         after = check()
         line = {

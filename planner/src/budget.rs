@@ -154,7 +154,7 @@ impl Request<'_> {
     ///
     /// # Errors
     /// A map that cannot be compiled.
-    pub(crate) fn homes(&self, batches: u16, batch_size: u16) -> Result<Homes, PlanError> {
+    pub fn homes(&self, batches: u16, batch_size: u16) -> Result<Homes, PlanError> {
         let found = self.roomiest(batches, batch_size)?;
         let homes = found.map(|Candidate { map, .. }| Homes {
             kv: map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(Home::Host),

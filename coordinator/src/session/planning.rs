@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use planner::budget::{Limits, PlanError, Request};
-use planner::measured::{Chosen, Predicted, Question, choose, predict};
+use planner::measured::{Chosen, Estimator, Predicted, Question, choose, predict};
 use planner::policies::PolicyName;
 use planner::policy::{Forms, Policy, Stays};
 use planner::split::parse_split;
@@ -175,7 +175,7 @@ impl Planning<'_> {
         }
     }
 
-    /// A map that needs no search; predicted where a profile is at hand.
+    /// A map that needs no search; predicted, and tried out for that, where a profile is at hand.
     fn given(&self, policy: &Policy) -> anyhow::Result<Decision> {
         let request = self.request(policy);
         let batches = self.batches(&request)?;
@@ -185,9 +185,30 @@ impl Planning<'_> {
         let wanted = profiling::request(request.config, &shape, self.forms, hardware);
         let predicted = profiling::kept(&wanted, hardware).and_then(|profile| {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));
-            predict(&plan, &Profiles { with_device, alone }).ok()
+            let profiles = Profiles { with_device, alone };
+            let predicted = predict(&plan, &profiles).ok()?;
+            let estimator = Estimator {
+                request: &request,
+                batches: batches.count,
+                batch_size: batches.size,
+                pricing: &profiles,
+                homes: self.request(&Policy::GpuOnly).homes(batches.count, batches.size).ok()?,
+            };
+            let rehearsed = estimator.rehearse(policy, &self.stage(&profiles)).ok().flatten();
+            Some(predicted.slowed(rehearsed.unwrap_or(1.0)))
         });
         Ok(Decision { plan, predicted, searched: None, compressed: None })
+    }
+
+    /// Where plans are tried out.
+    fn stage<'b>(&'b self, profiles: &'b Profiles) -> Stage<'b> {
+        Stage {
+            profiles,
+            with_device: hardware(self.run, true),
+            alone: hardware(self.run, false),
+            quiet: self.run.telling == Telling::Quiet,
+            interrupt: self.interrupt,
+        }
     }
 
     /// The best map of a policy, on this machine as measured.
@@ -205,13 +226,7 @@ impl Planning<'_> {
             }
             _ => batches,
         };
-        let stage = Stage {
-            profiles: &profiles,
-            with_device: hardware(self.run, true),
-            alone: hardware(self.run, false),
-            quiet: self.run.telling == Telling::Quiet,
-            interrupt: self.interrupt,
-        };
+        let stage = self.stage(&profiles);
         let chosen = choose(&Question {
             request: &streaming,
             batches: batches.count,
