@@ -13,7 +13,7 @@ use model::tokenizer_config::TokenizerConfig;
 use program::formats::WeightFormats;
 use workers::protocol::WeightsFrom;
 
-use crate::cli::high::ModelChoice;
+use crate::cli::request::ModelChoice;
 use crate::job::codec::{TextCodec, Turn};
 use crate::job::fingerprint;
 use crate::job::model_codec::{ChatRenderer, ModelCodec};

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use model::compressed::{Grouped, WeightFormat};
-use model::config::{Dtype, ModelConfig};
+use model::config::ModelConfig;
 use model::config_json::check_context;
 use model::ops::Op;
 use planner::budget::{Limits, Request as PlanRequest};
@@ -16,31 +16,14 @@ use profiler::{Profile, Request, Threads};
 use program::formats::{KvFormat, WeightFormats};
 use program::ir::Lane;
 
-use crate::cli::high::ModelChoice;
-use crate::cli::values::{Batches, CompressChoice, DeviceChoice};
+use crate::cli::request::ProfileRequest;
+use crate::cli::values::DeviceChoice;
 use crate::exit::Exit;
 use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
 use crate::profiling::{self, Hardware};
 use crate::report::table::{plain_table, right_aligned};
 use crate::session::Usage;
-
-/// What to measure.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProfileRequest {
-    pub model: ModelChoice,
-    pub dtype: Dtype,
-    pub compress: CompressChoice,
-    pub batches: Batches,
-    pub prompt_len: u32,
-    pub gen_len: u32,
-    /// One that exists.
-    pub device: DeviceChoice,
-    pub cpu_threads: Option<u16>,
-    pub emulated_threads: Option<u16>,
-    pub force: bool,
-    pub quiet: bool,
-}
 
 /// Profiles, or finds the profile that is kept, and prints it.
 ///

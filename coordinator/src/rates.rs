@@ -1,19 +1,12 @@
 //! `coordinator device-rates`: a CUDA device's plain rates as one JSON object, for the GPU bench.
 
+use crate::cli::request::RatesRequest;
 use std::io::Write;
 
 use serde_json::json;
-use workers::device::{RateSizes, memory_bytes, rates};
+use workers::device::{memory_bytes, rates};
 
 use crate::exit::Exit;
-
-/// What to measure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RatesRequest {
-    pub device: u32,
-    /// `None`: only how much memory is free.
-    pub sizes: Option<RateSizes>,
-}
 
 /// Measures and prints.
 ///

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::Fingerprint;
 use crate::key::{Key, Point};
-use crate::rehearsal::Rehearsal;
 use crate::request::Threads;
 use crate::stat::Stat;
 
@@ -78,4 +77,16 @@ pub struct Overhead {
     pub empty_span: Option<Stat>,
     /// From the end of one span to the start of the next with nothing in between.
     pub between_spans: Option<Stat>,
+}
+
+/// What a plan took that was tried out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Rehearsal {
+    /// [`Rehearsal::key`] of the plan.
+    pub plan: String,
+    /// Decode steps of a group.
+    pub steps: u32,
+    /// From the start of a group's first decode step to the end of its last one, mean over the groups.
+    pub decode_ns: f64,
+    pub groups: u32,
 }

@@ -7,10 +7,10 @@ use model::ops::Op;
 use program::ir::{Instruction, LaneProgram, Phase, Program};
 use program::plan::Plan;
 use program::validate::{validate, validate_program};
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use workers::group::{Placed, Request as Sequence};
 
+use crate::profile::Rehearsal;
 use crate::request::Threads;
 use crate::run::ProfileError;
 use crate::runner::{Runner, Session};
@@ -19,18 +19,6 @@ use crate::runner::{Runner, Session};
 const GROUPS: std::ops::RangeInclusive<u32> = 2..=8;
 /// What the measured groups may take, but for the least number of them.
 const BUDGET: Duration = Duration::from_secs(2);
-
-/// What a plan took.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Rehearsal {
-    /// [`Rehearsal::key`] of the plan.
-    pub plan: String,
-    /// Decode steps of a group.
-    pub steps: u32,
-    /// From the start of a group's first decode step to the end of its last one, mean over the groups.
-    pub decode_ns: f64,
-    pub groups: u32,
-}
 
 impl Rehearsal {
     /// Tells plans from each other: SHA-256 of what is run.

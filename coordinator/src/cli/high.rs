@@ -5,19 +5,18 @@ use std::path::PathBuf;
 use model::config::Dtype;
 use planner::policies::PolicyName;
 use planner::split::{SplitError, parse_chunking};
-use program::map::Chunking;
 use workers::device::RateSizes;
 
 use ::cuda::CudaError;
 
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
+use super::request::{
+    Described, ModelChoice, Placement, PlanRequest, ProfileRequest, RatesRequest, Run, Source,
+    Telling, TimedRequest, Work,
+};
 use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::sink::{OutputMode, Place};
-use crate::plan::{Described, PlanRequest, Source};
-use crate::profile::ProfileRequest;
-use crate::rates::RatesRequest;
-use crate::timed::TimedRequest;
 
 /// `max_tokens` of requests that do not say, as at OpenAI.
 pub const MAX_TOKENS: u32 = 16;
@@ -54,68 +53,6 @@ pub enum Command {
         role: String,
         channel: i32,
     },
-}
-
-/// The main command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Run {
-    pub model: ModelChoice,
-    pub dtype: Dtype,
-    pub compress: CompressChoice,
-    /// Resolved: `Direct` for bf16 unless told otherwise.
-    pub quantized: QuantizedChoice,
-    /// `None`: 1xB with the largest B up to 32 that fits memory.
-    pub batches: Option<BatchesChoice>,
-    pub work: Work,
-    pub seed: u64,
-    /// A CUDA device is one that this machine has.
-    pub device: DeviceChoice,
-    pub placement: Placement,
-    /// How a searched split may cut attention; `None`: as was measured.
-    pub chunking: Option<Chunking>,
-    /// Attention whole on one device runs as one operation.
-    pub fuse_attention: bool,
-    pub cpu_threads: Option<u16>,
-    pub emulated_threads: Option<u16>,
-    pub vram_bytes: Option<u64>,
-    pub dram_bytes: Option<u64>,
-    pub report: Option<PathBuf>,
-    pub trace: Option<PathBuf>,
-    pub telling: Telling,
-}
-
-/// Which model.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelChoice {
-    /// A path, `org/name` or a known name.
-    pub name: String,
-    pub revision: Option<String>,
-    pub dummy_weights: bool,
-    pub layers: Option<usize>,
-}
-
-/// What is computed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Work {
-    Benchmark { prompt_len: u32, gen_len: u32 },
-    Requests { input: Place, output: Place, mode: OutputMode, chat: bool, max_tokens: u32 },
-}
-
-/// A policy by name, or a split by hand. The split is resolved against the model's layer later, by
-/// `planner::split::parse_split`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placement {
-    Named(PolicyName),
-    Split { split: String, chunking: Option<Chunking> },
-}
-
-/// How much is said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Telling {
-    Quiet,
-    Normal,
-    Verbose,
-    VeryVerbose,
 }
 
 /// What is wrong with a combination of arguments.

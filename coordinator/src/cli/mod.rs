@@ -1,9 +1,11 @@
-//! The command line: what was typed ([`low`]), what it means ([`high`]), and what is said back.
+//! The command line: what was typed ([`low`]), what it means ([`high`], as a
+//! [`request`]), and what is said back.
 
 pub(crate) mod cuda;
 mod help;
 pub mod high;
 pub mod low;
+pub mod request;
 pub mod values;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Arguments: what is understood, and the sentence for what is not.
 
-use super::high::{Command, Placement, Run, Telling, Work};
+use super::high::Command;
+use super::request::{Placement, Run, Telling, Work};
 use super::values::{
     Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
 };

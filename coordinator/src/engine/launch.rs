@@ -25,6 +25,17 @@ const WAIT_ENV: &str = "TANDEM_WAIT_S";
 /// Between two looks at the workers.
 pub(super) const SLICE: Duration = Duration::from_millis(100);
 
+/// Between operations of a decode step there are microseconds; waking a thread takes longer.
+pub const SPIN_US: u32 = 50;
+
+/// CPUs for compute threads, one of every core first; empty where the machine cannot be read, which
+/// costs speed only.
+pub fn compute_cpus() -> Vec<u32> {
+    let topology = machine::Topology::read();
+    let cpus = topology.map(|topology| topology.cpus(machine::Placement::Spread));
+    cpus.unwrap_or_default().into_iter().map(|cpu| cpu as u32).collect()
+}
+
 /// What a launch needs beside the plan.
 #[derive(Debug, Clone)]
 pub struct LaunchOptions {

@@ -19,7 +19,8 @@ use program::formats::{KvFormat, WeightFormats};
 use program::plan::Plan;
 use serde_json::json;
 
-use super::{Described, PlanRequest, chart_file, gantt, show};
+use super::{chart_file, gantt, show};
+use crate::cli::request::{Described, PlanRequest};
 use crate::cli::values::CompressChoice;
 use crate::opened::Opened;
 use crate::session::Usage;

@@ -6,8 +6,8 @@ use planner::budget::Budget;
 use planner::steady::{Shape, steady_layer};
 use serde_json::json;
 
-use super::{PlanRequest, chart_file, gantt};
-use crate::cli::high::{Run, Work};
+use super::{chart_file, gantt};
+use crate::cli::request::{PlanRequest, Run, Work};
 use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
 use crate::report::explain;

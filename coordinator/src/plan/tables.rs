@@ -8,7 +8,8 @@ use planner::search::{Output, search};
 use planner::steady::{Shape, steady_layer};
 use planner::table::Table;
 
-use super::{PlanRequest, chart_file, gantt, show};
+use super::{chart_file, gantt, show};
+use crate::cli::request::PlanRequest;
 
 /// The answer, as text or JSON.
 ///

@@ -21,9 +21,8 @@ use workers::protocol::WeightsFrom;
 
 use crate::cli::cuda;
 use crate::engine::bench::WorkerRunner;
-use crate::engine::launch::LaunchOptions;
+use crate::engine::launch::{LaunchOptions, SPIN_US, compute_cpus};
 use crate::job::interrupt::Interrupt;
-use crate::session::starting::{SPIN_US, compute_cpus};
 
 /// Parts into which splits may cut attention; measured for runs with a device.
 pub const CHUNKS: u16 = 8;

@@ -6,10 +6,10 @@ use planner::budget::{Limits, PlanError};
 use planner::policy::Policy;
 use planner::split::parse_split;
 
+use super::asked::{DEFAULT_BATCH_MAX, limits, request};
 use super::forms::{Case, forms};
-use super::planning::{DEFAULT_BATCH_MAX, limits, request};
 use crate::cli::cuda;
-use crate::cli::high::{Placement, Run};
+use crate::cli::request::{Placement, Run};
 use crate::cli::values::{BatchesChoice, DeviceChoice};
 use crate::job::run::Demand;
 use crate::opened::Opened;

@@ -4,7 +4,7 @@ use model::compressed::{Bits, Grouped, WeightFormat, kv4_position_bytes};
 use planner::policy::Forms;
 use program::formats::{KvFormat, WeightFormats};
 
-use crate::cli::high::Run;
+use crate::cli::request::Run;
 use crate::cli::values::{CompressChoice, QuantizedChoice};
 use crate::opened::Opened;
 

@@ -2,6 +2,7 @@
 //! run, report.
 
 mod advice;
+mod asked;
 mod forms;
 pub(crate) mod planning;
 mod shapes;
@@ -15,7 +16,7 @@ use anyhow::Context;
 use model::config_json::check_context;
 
 use crate::benchmark::Benchmark;
-use crate::cli::high::{Run, Telling, Work};
+use crate::cli::request::{Run, Telling, Work};
 use crate::cli::values::BatchesChoice;
 use crate::engine::RunEngine;
 use crate::exit::Exit;
@@ -27,8 +28,9 @@ use crate::opened::Opened;
 use crate::report::build::{self, Foretold};
 use crate::report::table;
 use advice::Advice;
+use asked::DEFAULT_BATCH_MAX;
 use forms::{described, forms};
-use planning::{DEFAULT_BATCH_MAX, Decision, case, plan, threads};
+use planning::{Decision, case, plan, threads};
 use starting::start;
 
 /// An argument that only turns out to be wrong once the model is known.

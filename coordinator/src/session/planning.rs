@@ -4,27 +4,24 @@ use anyhow::Context;
 use planner::budget::{Limits, PlanError, Request};
 use planner::measured::{Chosen, Estimator, Predicted, Question, choose, predict};
 use planner::policies::PolicyName;
-use planner::policy::{Forms, Policy, Stays};
+use planner::policy::{Forms, Policy};
 use planner::split::parse_split;
 use profiler::Threads;
 use program::map::{ChunkOrder, Chunking};
 use program::plan::Plan;
 
 use super::advice::of_device;
+use super::asked::{DEFAULT_BATCH_MAX, limits, request};
 use super::forms::{Case, cases, forms};
 use super::{Usage, shapes};
 use crate::cli::cuda;
-use crate::cli::high::{Placement, Run, Telling};
+use crate::cli::request::{Placement, Run, Telling};
 use crate::cli::values::{Batches, BatchesChoice, DeviceChoice};
-use crate::engine::memory;
 use crate::job::interrupt::Interrupt;
 use crate::job::run::Demand;
 use crate::opened::Opened;
 use crate::profiling::{self, CHUNKS, Hardware, Profiles, Stage};
 use crate::report::explain;
-
-/// Largest batch that is chosen when `--batches` is left out.
-pub(super) const DEFAULT_BATCH_MAX: u16 = 32;
 
 /// What will be run, and why.
 #[derive(Debug)]
@@ -58,36 +55,6 @@ pub(super) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
         })
     };
     cases.iter().copied().find(fits).unwrap_or(cases[0])
-}
-
-pub(super) fn limits(run: &Run) -> Limits {
-    Limits {
-        dram_bytes: run.dram_bytes.unwrap_or_else(memory::available_bytes),
-        vram_bytes: run.vram_bytes,
-        vram_is_dram: !cuda::is_cuda(run.device),
-    }
-}
-
-pub(super) fn request<'a>(
-    run: &Run,
-    opened: &'a Opened,
-    demand: Demand,
-    forms: &'a Forms,
-    limits: &'a Limits,
-    policy: &'a Policy,
-) -> Request<'a> {
-    Request {
-        config: &opened.config,
-        policy,
-        stays: Stays::NONE,
-        forms,
-        fuse_attention: run.fuse_attention,
-        dtype: run.dtype,
-        max_prompt: demand.max_prompt as u32,
-        max_context: demand.max_context as u32,
-        max_new: demand.max_new,
-        limits,
-    }
 }
 
 /// Plans, and proves the plan before any worker exists.

@@ -8,24 +8,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use program::plan::Plan;
 
 use super::planning::threads;
-use crate::cli::high::{Run, Telling};
+use crate::cli::request::{Run, Telling};
 use crate::cli::values::DeviceChoice;
 use crate::engine::RunEngine;
-use crate::engine::launch::LaunchOptions;
+use crate::engine::launch::{LaunchOptions, SPIN_US, compute_cpus};
 use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
 use crate::report::trace_file::TraceFile;
-
-/// Between operations of a decode step there are microseconds; waking a thread takes longer.
-pub(crate) const SPIN_US: u32 = 50;
-
-/// CPUs for compute threads, one of every core first; empty where the machine cannot be read, which
-/// costs speed only.
-pub(crate) fn compute_cpus() -> Vec<u32> {
-    let topology = machine::Topology::read();
-    let cpus = topology.map(|topology| topology.cpus(machine::Placement::Spread));
-    cpus.unwrap_or_default().into_iter().map(|cpu| cpu as u32).collect()
-}
 
 /// Starts the workers and waits until the model is loaded.
 ///

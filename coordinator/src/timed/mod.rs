@@ -6,7 +6,7 @@ mod report;
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 use planner::table::Table;
@@ -17,7 +17,7 @@ use workers::protocol::WeightsFrom;
 use workers::timed::Durations;
 
 use crate::benchmark::Benchmark;
-use crate::cli::high::Telling;
+use crate::cli::request::{Telling, TimedRequest};
 use crate::engine::launch::LaunchOptions;
 use crate::engine::{Measured, RunEngine};
 use crate::exit::Exit;
@@ -29,19 +29,6 @@ use crate::report::build::{self, Foretold};
 use crate::report::file::Replayed;
 use crate::report::trace_file::TraceFile;
 use report::{TimedPart, TimedReport, render};
-
-/// What to run, and how to say it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TimedRequest {
-    pub tables: PathBuf,
-    pub layers: usize,
-    /// New tokens; the steps that are measured are one less.
-    pub gen_len: u32,
-    pub json: bool,
-    pub report: Option<PathBuf>,
-    pub trace: Option<PathBuf>,
-    pub telling: Telling,
-}
 
 /// What was expected before any worker started.
 struct Simulated {

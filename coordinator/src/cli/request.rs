@@ -1,0 +1,147 @@
+//! What was asked for, with defaults filled in and nothing left to misread.
+
+use std::path::PathBuf;
+
+use model::config::Dtype;
+use planner::policies::PolicyName;
+use program::map::Chunking;
+use workers::device::RateSizes;
+
+use super::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
+use crate::job::sink::{OutputMode, Place};
+
+/// The main command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    pub model: ModelChoice,
+    pub dtype: Dtype,
+    pub compress: CompressChoice,
+    /// Resolved: `Direct` for bf16 unless told otherwise.
+    pub quantized: QuantizedChoice,
+    /// `None`: 1xB with the largest B up to 32 that fits memory.
+    pub batches: Option<BatchesChoice>,
+    pub work: Work,
+    pub seed: u64,
+    /// A CUDA device is one that this machine has.
+    pub device: DeviceChoice,
+    pub placement: Placement,
+    /// How a searched split may cut attention; `None`: as was measured.
+    pub chunking: Option<Chunking>,
+    /// Attention whole on one device runs as one operation.
+    pub fuse_attention: bool,
+    pub cpu_threads: Option<u16>,
+    pub emulated_threads: Option<u16>,
+    pub vram_bytes: Option<u64>,
+    pub dram_bytes: Option<u64>,
+    pub report: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
+    pub telling: Telling,
+}
+
+/// Which model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelChoice {
+    /// A path, `org/name` or a known name.
+    pub name: String,
+    pub revision: Option<String>,
+    pub dummy_weights: bool,
+    pub layers: Option<usize>,
+}
+
+/// What is computed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    Benchmark { prompt_len: u32, gen_len: u32 },
+    Requests { input: Place, output: Place, mode: OutputMode, chat: bool, max_tokens: u32 },
+}
+
+/// A policy by name, or a split by hand. The split is resolved against the model's layer later, by
+/// `planner::split::parse_split`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Placement {
+    Named(PolicyName),
+    Split { split: String, chunking: Option<Chunking> },
+}
+
+/// How much is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Telling {
+    Quiet,
+    Normal,
+    Verbose,
+    VeryVerbose,
+}
+
+/// What to measure of this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProfileRequest {
+    pub model: ModelChoice,
+    pub dtype: Dtype,
+    pub compress: CompressChoice,
+    pub batches: Batches,
+    pub prompt_len: u32,
+    pub gen_len: u32,
+    /// One that exists.
+    pub device: DeviceChoice,
+    pub cpu_threads: Option<u16>,
+    pub emulated_threads: Option<u16>,
+    pub force: bool,
+    pub quiet: bool,
+}
+
+/// What to plan, and how to say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlanRequest {
+    pub source: Source,
+    pub json: bool,
+    /// A file for `scripts/plot.py`.
+    pub chart: Option<PathBuf>,
+}
+
+/// Where costs come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// This machine and a run on it.
+    Here(Box<Run>),
+    /// A table of measured times.
+    Tables(PathBuf),
+    /// A machine by description, a model and a workload.
+    Machine(Box<Described>),
+}
+
+/// A model on a described machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Described {
+    /// A file, or the name of one that comes with the program.
+    pub machine: String,
+    pub model: ModelChoice,
+    pub dtype: Dtype,
+    /// `None`: lossless where that fits, else both weights and KV in 4 bits.
+    pub compress: Option<CompressChoice>,
+    pub batches: Batches,
+    pub prompt_len: u32,
+    pub gen_len: u32,
+    pub policy: PolicyName,
+    pub chunking: Option<Chunking>,
+}
+
+/// A table's layers to run, and how to say it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimedRequest {
+    pub tables: PathBuf,
+    pub layers: usize,
+    /// New tokens; the steps that are measured are one less.
+    pub gen_len: u32,
+    pub json: bool,
+    pub report: Option<PathBuf>,
+    pub trace: Option<PathBuf>,
+    pub telling: Telling,
+}
+
+/// What to measure of a CUDA device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RatesRequest {
+    pub device: u32,
+    /// `None`: only how much memory is free.
+    pub sizes: Option<RateSizes>,
+}

@@ -1,0 +1,45 @@
+//! What a run asks of the planner.
+
+use planner::budget::{Limits, Request};
+use planner::policy::{Forms, Policy, Stays};
+
+use crate::cli::cuda;
+use crate::cli::request::Run;
+use crate::engine::memory;
+use crate::job::run::Demand;
+use crate::opened::Opened;
+
+/// Largest batch that is chosen when `--batches` is left out.
+pub(super) const DEFAULT_BATCH_MAX: u16 = 32;
+
+/// The memory that a run may use.
+pub(super) fn limits(run: &Run) -> Limits {
+    Limits {
+        dram_bytes: run.dram_bytes.unwrap_or_else(memory::available_bytes),
+        vram_bytes: run.vram_bytes,
+        vram_is_dram: !cuda::is_cuda(run.device),
+    }
+}
+
+/// The run as the planner's request for one policy.
+pub(super) fn request<'a>(
+    run: &Run,
+    opened: &'a Opened,
+    demand: Demand,
+    forms: &'a Forms,
+    limits: &'a Limits,
+    policy: &'a Policy,
+) -> Request<'a> {
+    Request {
+        config: &opened.config,
+        policy,
+        stays: Stays::NONE,
+        forms,
+        fuse_attention: run.fuse_attention,
+        dtype: run.dtype,
+        max_prompt: demand.max_prompt as u32,
+        max_context: demand.max_context as u32,
+        max_new: demand.max_new,
+        limits,
+    }
+}
