@@ -1,5 +1,5 @@
-//! The command line: what was typed ([`low`]), what it means ([`high`], as a
-//! [`request`]), and what is said back.
+//! The command line: what was typed ([`low`]), what it means ([`high`], as a [`request`]), and
+//! what is said back.
 
 pub(crate) mod cuda;
 mod help;

@@ -78,7 +78,9 @@ impl Totals {
         }
         let start_ns = decode.iter().map(|span| span.start_ns).min();
         let starts = start_ns.into_iter().chain(ends_ns.values().copied());
-        self.steps_ns.extend(starts.zip(ends_ns.values()).map(|(start, end)| end - start));
+        // Where records were lost, a step may seem to end before the one before it.
+        let lengths = starts.zip(ends_ns.values()).map(|(start, end)| end.saturating_sub(start));
+        self.steps_ns.extend(lengths);
     }
 
     /// The step that `share` of all steps are not longer than; `None` when nothing was decoded.

@@ -69,7 +69,7 @@ fn as_json(decision: &Decision) -> serde_json::Value {
             json!({
                 "policy": one.name.name(), "gpu": explain::on_gpu(one, plan),
                 "prefill_ms": one.estimate.prefill_ns / 1e6, "decode_step_ms": one.step_ns() / 1e6,
-                "total_ms": one.total_ns(plan.shape.max_new) / 1e6, "rehearsed": one.rehearsed,
+                "total_ms": one.total_ns(plan.shape.max_new) / 1e6, "rehearsed": one.rehearsed.then_some(one.slowed),
                 "chosen": decision.searched.as_ref().is_some_and(|chosen| chosen.policy == one.policy),
             })
         })

@@ -48,9 +48,10 @@ impl Rehearse for Stage<'_> {
                 Some(decode_ns)
             }
             Err(error) => {
-                if !self.quiet {
+                // Whoever interrupts is told by the run that ends.
+                if !self.quiet && !self.interrupt.asked() {
                     eprintln!(
-                        "The fastest map could not be tried out, so its estimate stands: {error}"
+                        "This placement could not be tried out, so its estimate stands: {error}"
                     );
                 }
                 None

@@ -30,13 +30,13 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
             format!("{:.2}", one.estimate.prefill_ns / 1e9),
             format!("{:.1}", one.step_ns() / 1e6),
             format!("{:.2}", one.total_ns(new) / 1e9),
-            one.rehearsed.map_or_else(|| "-".to_owned(), |times| format!("x {times:.2}")),
+            if one.rehearsed { format!("x {:.2}", one.slowed) } else { "-".to_owned() },
             if one.policy == chosen.policy { "chosen" } else { "" }.to_owned(),
         ]);
     }
     right_aligned(&mut table, 2..6);
     let _ = writeln!(text, "{table}");
-    if chosen.considered.iter().any(|one| one.rehearsed.is_some()) {
+    if chosen.considered.iter().any(|one| one.rehearsed) {
         text += "tried: what a few layers took over their simulation; it scales the steps of the policy\n";
     }
     if !chosen.stays.layers.is_empty() {

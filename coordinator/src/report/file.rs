@@ -44,8 +44,8 @@ pub struct Report {
     pub prefill_tokens_per_s: Option<f64>,
     pub decode_tokens_per_s: Option<f64>,
     pub total_tokens_per_s: Option<f64>,
-    /// How long decode steps took; `null` when nothing was decoded. A step makes a token of every sequence, so this is
-    /// also the time between two tokens of one.
+    /// How long decode steps took; `null` when nothing was decoded. A step makes a token of every
+    /// sequence, so this is also the time between two tokens of one.
     pub decode_step: Option<StepTimes>,
     /// What was foretold before the workers started; `null` without a profile of this machine.
     pub predicted: Option<Predicted>,

@@ -37,6 +37,8 @@ pub(super) const MOST_COLS: usize = TASK_COLS / COLS * COLS;
 const CHUNK: usize = 2 * Avx512::LANES;
 /// Dwords of a chunk that lie in one 128-bit lane, which is as far as interleaving reaches.
 const LANE: usize = 4;
+/// Inputs of a dword.
+const PER_DWORD: usize = 2;
 /// Floats of a widened pair of columns.
 const PAIR_LEN: usize = 2 * BLOCK_UNITS;
 
@@ -74,11 +76,11 @@ unsafe fn sums(s: Avx512, form: Plain<bf16>, area: &Area) {
             let totals = totals(area).wrapping_add((first - cols.start) * tiles * ROWS);
             for block in run.clone() {
                 let next = if block + 1 < run.end {
-                    form.lines(group(first), block + 1)
+                    form.lines(group(first), block + 1, PER_DWORD)
                 } else if first + COLS < cols.end {
-                    form.lines(group(first + COLS), run.start)
+                    form.lines(group(first + COLS), run.start, PER_DWORD)
                 } else if !last_run {
-                    form.lines(group(cols.start), run.end)
+                    form.lines(group(cols.start), run.end, PER_DWORD)
                 } else {
                     Lines::NONE
                 };

@@ -43,11 +43,11 @@ pub struct Considered {
     pub name: PolicyName,
     pub policy: Policy,
     pub estimate: Estimate,
-    /// Decode as rehearsed over decode as simulated, if this very map was rehearsed.
-    pub rehearsed: Option<f64>,
-    /// The same of the policy's map that was rehearsed last, until this one is: maps of one policy
-    /// err alike.
+    /// Decode as rehearsed over decode as simulated: of this very map or, until it is rehearsed, of
+    /// the policy's that was last. Maps of one policy err alike.
     pub slowed: f64,
+    /// Whether this very map was rehearsed.
+    pub rehearsed: bool,
 }
 
 impl Considered {
@@ -144,23 +144,28 @@ fn fastest(
     let mut rehearsals = REHEARSALS_MAX;
     loop {
         let mut found = None;
-        for (place, one) in considered.iter().enumerate() {
-            let request = Request { policy: &one.policy, stays: Stays::NONE, ..*request };
-            if let Some(plan) = request.fitting(batches, batch_size)? {
-                found = Some((place, plan));
+        for (place, Considered { policy, rehearsed, .. }) in considered.iter().enumerate() {
+            let request = Request { policy, stays: Stays::NONE, ..*request };
+            if request.fits(batches, batch_size)? {
+                found = Some((place, *policy, *rehearsed));
                 break;
             }
         }
-        let Some((place, plan)) = found else { return Ok(None) };
+        let Some((place, policy, rehearsed)) = found else { return Ok(None) };
+        let stage = question.stage.filter(|_| !rehearsed && rehearsals > 0);
+        let slowed = match stage {
+            Some(stage) => estimator.rehearse(&policy, stage)?,
+            None => None,
+        };
+        let Some(slowed) = slowed else {
+            let request = Request { policy: &policy, stays: Stays::NONE, ..*request };
+            let plan = request.fitting(batches, batch_size)?;
+            return Ok(plan.map(|plan| (place, plan)));
+        };
         let one = &mut considered[place];
-        let stage = question.stage.filter(|_| one.rehearsed.is_none() && rehearsals > 0);
-        let Some(stage) = stage else { return Ok(Some((place, plan))) };
-        one.rehearsed = estimator.rehearse(&one.policy, stage)?;
-        let Some(slowed) = one.rehearsed else { return Ok(Some((place, plan))) };
-        one.slowed = slowed;
+        (one.slowed, one.rehearsed) = (slowed, true);
         let name = one.name;
-        for other in considered.iter_mut().filter(|one| one.name == name && one.rehearsed.is_none())
-        {
+        for other in considered.iter_mut().filter(|one| one.name == name && !one.rehearsed) {
             other.slowed = slowed;
         }
         rehearsals -= 1;
@@ -185,7 +190,7 @@ fn consider(
     };
     let mut add = |name, policy| -> Result<(), Unpriced> {
         let estimate = estimator.estimate(&policy)?;
-        considered.push(Considered { name, policy, estimate, rehearsed: None, slowed: 1.0 });
+        considered.push(Considered { name, policy, estimate, slowed: 1.0, rehearsed: false });
         Ok(())
     };
     for name in names {

@@ -164,7 +164,8 @@ fn a_rehearsal_scales_what_is_predicted_and_may_change_the_choice() {
         // every policy.
         let (much, seen) = chosen(Some(100.0), Some(1.0));
         assert!(much.plan.map.decode.layers.iter().flatten().all(|d| *d == Device::Cpu));
-        assert_eq!(much.considered[0].rehearsed, Some(1.0));
+        let best = &much.considered[0];
+        assert_eq!((best.rehearsed, best.slowed), (true, 1.0));
         assert!(seen.len() <= 6, "{seen:?}");
         // What cannot be rehearsed stays as it was estimated.
         let (none, seen) = chosen(None, None);

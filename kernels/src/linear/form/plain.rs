@@ -94,36 +94,29 @@ impl<T> Plain<T> {
         }
     }
 
-    /// The lines of memory of some rows, a block of inputs.
+    /// The lines of memory of some rows, units of one block, `per_dword` to four bytes.
     #[inline(always)]
-    pub fn lines(self, rows: std::ops::Range<usize>, block: usize) -> Lines {
-        let first = block * BLOCK_UNITS;
-        let inputs = self.k.saturating_sub(first).min(BLOCK_UNITS);
+    pub fn lines(self, rows: std::ops::Range<usize>, block: usize, per_dword: usize) -> Lines {
+        let first = block * BLOCK_UNITS / per_dword * 4;
+        let bytes = self.stride().saturating_sub(first).min(BLOCK_UNITS / per_dword * 4);
         Lines {
-            at: self.row(rows.start).wrapping_add(first).cast(),
+            at: self.rows.cast::<u8>().wrapping_add(rows.start * self.stride() + first),
             stride: self.stride(),
             rows: rows.len(),
-            lines: (inputs * size_of::<T>()).div_ceil(64),
+            lines: bytes.div_ceil(64),
         }
     }
 
     #[inline(always)]
-    fn lines_of_block<S: Simd>(
+    fn lines_of_panels<S: Simd>(
         self,
         panel: usize,
         panels: usize,
         block: usize,
         per_dword: usize,
     ) -> Lines {
-        let first = block * BLOCK_UNITS / per_dword * 4;
-        let bytes = self.stride().saturating_sub(first).min(BLOCK_UNITS / per_dword * 4);
-        let row = panel * S::LANES;
-        Lines {
-            at: self.rows.cast::<u8>().wrapping_add(row * self.stride() + first),
-            stride: self.stride(),
-            rows: self.n.saturating_sub(row).min(panels * S::LANES),
-            lines: bytes.div_ceil(64),
-        }
+        let first = panel * S::LANES;
+        self.lines(first..self.n.min(first + panels * S::LANES), block, per_dword)
     }
 }
 
@@ -196,7 +189,7 @@ macro_rules! plain_form {
 
         #[inline(always)]
         fn lines(self, panel: usize, panels: usize, block: usize) -> Lines {
-            self.0.lines_of_block::<S>(panel, panels, block, $units)
+            self.0.lines_of_panels::<S>(panel, panels, block, $units)
         }
     };
 }
