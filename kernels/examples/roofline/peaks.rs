@@ -10,6 +10,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use kernels::Variant;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use shm::sync::{AtomicU32, Ordering, spin_loop};
 
 /// Bytes that one measurement of memory reads: beyond any cache, and one step of the rotation.
@@ -28,7 +29,14 @@ pub struct Peaks {
     pub flops_per_s: f64,
     /// A word from one core to another and back. None on a single core.
     pub spin_ns: Option<f64>,
+    /// Multiply-adds that load what they multiply, over those that do not, of the core where this is
+    /// least: 1 on a core that is alone, less where its other thread works for somebody else.
+    pub alone: f64,
 }
+
+/// What [`Peaks::alone`] is on a core that is alone, at least. On the machine of `BENCHMARKS.md` it is 1.00
+/// or 0.72 to 0.85, seldom between.
+const LEAST_ALONE: f64 = 0.93;
 
 impl Peaks {
     pub fn mean(self, other: Peaks) -> Peaks {
@@ -36,6 +44,7 @@ impl Peaks {
             dram_bytes_per_s: f64::midpoint(self.dram_bytes_per_s, other.dram_bytes_per_s),
             flops_per_s: f64::midpoint(self.flops_per_s, other.flops_per_s),
             spin_ns: other.spin_ns,
+            alone: self.alone.min(other.alone),
         }
     }
 
@@ -47,6 +56,7 @@ impl Peaks {
             dram_bytes_per_s: middle(|peaks| peaks.dram_bytes_per_s),
             flops_per_s: middle(|peaks| peaks.flops_per_s),
             spin_ns: Some(spin_ns).filter(|ns| !ns.is_nan()),
+            alone: middle(|peaks| peaks.alone),
         }
     }
 
@@ -56,6 +66,8 @@ impl Peaks {
         let strange = |spin: Option<f64>| spin.is_some_and(|ns| !(80.0..=1000.0).contains(&ns));
         if strange(self.spin_ns) || strange(after.spin_ns) {
             Some("the cores' round trip is outside 80..1000 ns")
+        } else if self.alone.min(after.alone) < LEAST_ALONE {
+            Some("a core's other thread works for somebody else")
         } else if moved(self.dram_bytes_per_s, after.dram_bytes_per_s) > 0.25 {
             Some("the memory's speed changed by more than 25%")
         } else if moved(self.flops_per_s, after.flops_per_s) > 0.15 {
@@ -82,15 +94,23 @@ impl Meter {
     /// Takes about 60 ms here. `memory` is larger than any cache.
     pub fn measure(&mut self, memory: &[u64]) -> Peaks {
         let spin_ns = (self.threads > 1).then(spin_round_trip_ns);
-        let fma = [(); 3]
-            .map(|()| self.together(&|_| (), &|_, ()| self.multiply_add(FMA_ROUNDS)))
-            .into_iter()
-            .fold(0.0, f64::max);
+        let mut fma = 0.0f64;
+        let mut ratios = vec![Vec::new(); self.threads];
+        for _ in 0..3 {
+            let plain = self.on_each(&|_| (), &|_, ()| self.multiply_add(FMA_ROUNDS));
+            let loading = self.on_each(&|_| (), &|_, ()| self.load_multiply_add(FMA_ROUNDS));
+            fma = fma.max(total_rate(&plain));
+            for ((ratios, plain), loading) in ratios.iter_mut().zip(&plain).zip(&loading) {
+                ratios.push(loading.rate() / plain.rate());
+            }
+        }
+        let alone =
+            ratios.into_iter().map(|of_core| median(of_core.into_iter())).fold(1.0, f64::min);
         let dram = [Read::OneStream, Read::FourStreams, Read::FourRows, Read::SixteenRows]
             .map(|read| self.read(memory, read))
             .into_iter()
             .fold(0.0, f64::max);
-        Peaks { dram_bytes_per_s: dram, flops_per_s: fma, spin_ns }
+        Peaks { dram_bytes_per_s: dram, flops_per_s: fma, spin_ns, alone }
     }
 
     fn read(&mut self, memory: &[u64], read: Read) -> f64 {
@@ -99,37 +119,39 @@ impl Meter {
         let memory = memory.chunks(window).nth(self.next_window % windows).unwrap_or(memory);
         self.next_window += 1;
         let part = memory.len() / self.threads;
-        self.together(&|thread| &memory[thread * part..(thread + 1) * part], &|_, part| {
+        let input = |thread: usize| &memory[thread * part..(thread + 1) * part];
+        total_rate(&self.on_each(&input, &|_, part| {
             std::hint::black_box(wide(read, part));
             size_of_val(part) as f64
-        })
+        }))
     }
 
-    /// Runs `work` on all threads at once: the sum of what they did over the time until the last
-    /// one ended.
-    fn together<I>(
+    /// Runs `work` on all threads at once.
+    fn on_each<I>(
         &self,
         input: &(dyn Fn(usize) -> I + Sync),
         work: &(dyn Fn(usize, I) -> f64 + Sync),
-    ) -> f64 {
+    ) -> Vec<Done> {
         let start = Barrier::new(self.threads);
         let run = |thread: usize| {
             let input = input(thread);
             start.wait();
             let begin = Instant::now();
-            let done = work(thread, input);
-            (done, begin.elapsed())
+            let amount = work(thread, input);
+            Done { amount, time: begin.elapsed() }
         };
-        let results: Vec<(f64, Duration)> = std::thread::scope(|scope| {
-            let others: Vec<_> =
-                (1..self.threads).map(|thread| scope.spawn(move || run(thread))).collect();
-            let mine = run(0);
-            let mut results = vec![mine];
-            results.extend(others.into_iter().map(|thread| thread.join().expect("no panic")));
-            results
-        });
-        let slowest = results.iter().map(|result| result.1).max().unwrap_or_default();
-        results.iter().map(|result| result.0).sum::<f64>() / slowest.as_secs_f64()
+        std::thread::scope(|scope| {
+            // Each on a core of its own: the scheduler starts a thread beside the one that made it.
+            let threads: Vec<_> = (0..self.threads)
+                .map(|thread| {
+                    scope.spawn(move || {
+                        pin(thread);
+                        run(thread)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        })
     }
 
     /// Operations done in `rounds` of the loop for the variant.
@@ -152,6 +174,50 @@ impl Meter {
         }
         fma_scalar(rounds)
     }
+
+    /// As many operations as [`Meter::multiply_add`], whose operands are loaded as in a linear's
+    /// register tile. Portable code has no such loop: a core counts as alone.
+    fn load_multiply_add(&self, rounds: u64) -> f64 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: each is entered only where the machine has the instructions.
+        unsafe {
+            if self.variant >= Variant::Avx512 {
+                return load_fma_512(rounds * 20 / 24);
+            } else if self.variant == Variant::Avx2 {
+                return load_fma_256(rounds);
+            }
+        }
+        self.multiply_add(rounds)
+    }
+}
+
+/// What a thread did, and in which time.
+#[derive(Debug, Clone, Copy)]
+struct Done {
+    amount: f64,
+    time: Duration,
+}
+
+impl Done {
+    fn rate(self) -> f64 {
+        self.amount / self.time.as_secs_f64()
+    }
+}
+
+/// Keeps this thread on one of the cores it may use, where the system allows it.
+fn pin(thread: usize) {
+    if let Ok(allowed) = sched_getaffinity(None) {
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+        let mut one = CpuSet::new();
+        one.set(cores[thread % cores.len()]);
+        let _ = sched_setaffinity(None, &one);
+    }
+}
+
+/// What all did, over the time until the last one ended.
+fn total_rate(threads: &[Done]) -> f64 {
+    let slowest = threads.iter().map(|done| done.time).max().unwrap_or_default();
+    threads.iter().map(|done| done.amount).sum::<f64>() / slowest.as_secs_f64()
 }
 
 /// Multiply-adds without intrinsics, as the portable kernels have them.
@@ -233,6 +299,65 @@ fn fma_256(rounds: u64) -> f64 {
     }
     rounds as f64 * 12.0 * 16.0
 }
+
+/// `$rounds` times `$rows` of a broadcast and a product with each of the weights, all in the first level
+/// of cache.
+#[cfg(target_arch = "x86_64")]
+macro_rules! load_fma_loop {
+    ($rounds:ident, $operands:ident, $width:literal, $x:literal;
+     $($weight:literal)*; $([$at:literal: $($sum:literal $by:literal)*])*) => {
+        asm!(
+            zero!($width; $($($sum)*)*),
+            "2:",
+            $(concat!("vmovups ", $width, $weight, ", [{operands}]"),)*
+            $(
+                concat!("vbroadcastss ", $width, $x, ", [{operands} + ", $at, "]"),
+                $(concat!("vfmadd231ps ", $width, $sum, ", ", $width, $by, ", ", $width, $x),)*
+            )*
+            "dec rcx",
+            "jnz 2b",
+            operands = in(reg) $operands.as_ptr(),
+            inout("rcx") $rounds => _,
+            clobber_abi("C"),
+            options(readonly, nostack),
+        )
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw")]
+fn load_fma_512(rounds: u64) -> f64 {
+    let operands = Operands([0.0; 32]);
+    let operands = &operands.0;
+    // SAFETY: reads the operands; registers are all declared.
+    unsafe {
+        load_fma_loop!(rounds, operands, "zmm", "31"; "28" "29" "30";
+            ["0": "0" "28" "1" "29" "2" "30"] ["4": "3" "28" "4" "29" "5" "30"]
+            ["8": "6" "28" "7" "29" "8" "30"] ["12": "9" "28" "10" "29" "11" "30"]
+            ["16": "12" "28" "13" "29" "14" "30"] ["20": "15" "28" "16" "29" "17" "30"]
+            ["24": "18" "28" "19" "29" "20" "30"] ["28": "21" "28" "22" "29" "23" "30"]);
+    }
+    rounds as f64 * 24.0 * 32.0
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn load_fma_256(rounds: u64) -> f64 {
+    let operands = Operands([0.0; 32]);
+    let operands = &operands.0;
+    // SAFETY: as above.
+    unsafe {
+        load_fma_loop!(rounds, operands, "ymm", "15"; "13" "14";
+            ["0": "0" "13" "1" "14"] ["4": "2" "13" "3" "14"] ["8": "4" "13" "5" "14"]
+            ["12": "6" "13" "7" "14"] ["16": "8" "13" "9" "14"] ["20": "10" "13" "11" "14"]);
+    }
+    rounds as f64 * 12.0 * 16.0
+}
+
+/// What a loop loads, within two lines.
+#[cfg(target_arch = "x86_64")]
+#[repr(C, align(64))]
+struct Operands([f32; 32]);
 
 type Line = [u64; 8];
 
