@@ -11,7 +11,7 @@ use kernels::Variant;
 pub const KERNEL_REVISIONS: [(&str, u32); 6] = [
     ("linear kernels", 4),
     ("4-bit kernels", 2),
-    ("attention kernels", 2),
+    ("attention kernels", 3),
     ("small kernels", 2),
     ("copies", 1),
     ("thread pool", 1),

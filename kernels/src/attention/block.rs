@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::ahead::Ahead;
 use super::four_keys::unpacked_len;
 use super::four_values::four_values_len;
-use super::scores::{BLOCK_POSITIONS, Keys, Queries, blocked};
+use super::scores::{BLOCK_POSITIONS, Keys, Queries, blocked, chains};
 use super::{AttentionShape, Unit, head_stride};
 use crate::element::Element;
 use crate::linear::store_up_to;
@@ -235,7 +235,7 @@ impl<S: Simd> Block<'_, S> {
         }
         macro_rules! tile {
             ($mr:literal) => {{
-                let sums = keys.direct::<S, $mr>(self.s, queries, ahead);
+                let sums = keys.few::<S, $mr>(self.s, queries, ahead);
                 self.store_scores(&sums, (0, first), keys.width, (out, stride));
             }};
         }
@@ -265,7 +265,12 @@ impl<S: Simd> Block<'_, S> {
         unsafe { keys.transpose_block(self.s, self.transposed, odd, ahead) };
         let count = keys.half_elements::<S>();
         let queries = self.queries();
-        let most = if S::LANES == 16 { 8 } else { 4 };
+        // What four chains are added to takes registers too.
+        let most = match (S::LANES, chains::<S, T>()) {
+            (16, 4) => 6,
+            (16, _) => 8,
+            _ => 4,
+        };
         // As even as they can be, so that no tile is left with too few accumulators.
         let tiles = queries.div_ceil(most);
         for tile in 0..tiles {
@@ -277,7 +282,7 @@ impl<S: Simd> Block<'_, S> {
             macro_rules! tile {
                 ($mr:literal) => {{
                     let q = self.packed_queries(query);
-                    let sums = blocked::<S, $mr>(self.s, q, self.transposed, count);
+                    let sums = blocked::<S, T, $mr>(self.s, q, self.transposed, count);
                     let sums = &sums[..end - query];
                     self.store_scores(sums, (query, first), keys.width, (out, stride));
                 }};

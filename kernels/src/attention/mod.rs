@@ -6,7 +6,7 @@
 //! cache, so both give the same bits. Where there are fewer units than the threads need, a unit is
 //! cut into chunks of positions (`schedule.rs`).
 //!
-//! Order of sums: a score is two chains along head_dim (`scores.rs`); the softmax sum takes position
+//! Order of sums: a score is two or four chains along head_dim (`scores.rs`); the softmax sum takes position
 //! `p` in lane `p % LANES` (`softmax.rs`); a weighted value adds position after position
 //! (`values.rs`); the latter two chunk by chunk (`task.rs`). A position gives the same terms whether
 //! its K and V are cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the
@@ -17,6 +17,8 @@ mod block;
 mod four;
 mod four_keys;
 mod four_values;
+#[cfg(target_arch = "x86_64")]
+mod quarters;
 mod schedule;
 mod scores;
 mod softmax;

@@ -4,9 +4,10 @@
 //! into vectors of positions. A few queries use them at once (`Direct`); many queries share a block
 //! of positions that was transposed to scratch (`transpose_block`, `Blocked`).
 //!
-//! **The order of the sum.** A score is the sum of two chains of fused multiply-adds along head_dim,
-//! padded with zeros to whole slabs: its even and its odd elements. Two, because one chain alone
-//! would wait for itself. Tiles, blocks and neighbours do not enter.
+//! **The order of the sum.** A score is the sum of chains of fused multiply-adds along head_dim,
+//! padded with zeros to whole slabs. Two of them, its even and its odd elements, because one alone would
+//! wait for itself; with AVX-512 and bf16 four, each of every fourth dword (`quarters.rs`). Tiles,
+//! blocks and neighbours do not enter.
 
 #![allow(
     clippy::needless_range_loop,
@@ -14,6 +15,8 @@
 )]
 
 use super::ahead::Ahead;
+#[cfg(target_arch = "x86_64")]
+use super::quarters;
 use crate::element::Element;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
@@ -27,6 +30,12 @@ const fn slab<S: Simd, T>() -> usize {
     S::LANES * 4 / size_of::<T>()
 }
 
+/// Chains of a score, which are added in order.
+#[inline(always)]
+pub(super) const fn chains<S: Simd, T: Element>() -> usize {
+    if S::LANES == 16 && !T::IS_F32 { 4 } else { 2 }
+}
+
 /// Packed queries: f32, even elements first, padded with zeros.
 #[derive(Clone, Copy)]
 pub(super) struct Queries {
@@ -36,6 +45,9 @@ pub(super) struct Queries {
     /// Floats from the even elements to the odd ones.
     pub odd: usize,
 }
+
+/// A slab of the widest vectors' worth of positions.
+pub(super) type Rows = [[u8; 4 * MAX_LANES]; MAX_LANES];
 
 /// K of some positions, `stride` elements apart.
 #[derive(Clone, Copy)]
@@ -51,6 +63,49 @@ pub(super) struct Keys<T> {
 }
 
 impl<T: Element> Keys<T> {
+    /// Asks for what follows the elements from `at` on of positions `first..first + LANES`.
+    #[inline(always)]
+    pub(super) fn ask<S: Simd>(&self, s: S, first: usize, at: usize, ahead: &mut Ahead) {
+        match self.fresh_ahead {
+            Some(distance) => {
+                let there = self.from.wrapping_add(first * self.stride + at + distance);
+                (0..S::LANES)
+                    .for_each(|row| s.prefetch(there.wrapping_add(row * self.stride).cast()));
+            }
+            None => {
+                let positions = self.width.saturating_sub(first).min(S::LANES);
+                let elements = positions * (self.head_dim - at).min(slab::<S, T>());
+                ahead.read(s, elements * size_of::<T>());
+            }
+        }
+    }
+
+    /// A slab of positions `first..first + LANES` from element `at` on, and the bytes from one position
+    /// to the next, if all of it is there.
+    #[inline(always)]
+    pub(super) fn whole<S: Simd>(&self, first: usize, at: usize) -> Option<(*const u8, usize)> {
+        let there = self.width >= first + S::LANES && self.head_dim >= at + slab::<S, T>();
+        let from = self.from.wrapping_add(first * self.stride + at);
+        there.then_some((from.cast(), self.stride * size_of::<T>()))
+    }
+
+    /// As [`Keys::whole`], of which only some is there, and zeros.
+    ///
+    /// # Safety
+    /// The positions are readable.
+    #[inline(always)]
+    pub(super) unsafe fn padded<S: Simd>(&self, first: usize, at: usize) -> Rows {
+        let mut rows = [[0u8; 4 * MAX_LANES]; MAX_LANES];
+        let bytes = (self.head_dim - at).min(slab::<S, T>()) * size_of::<T>();
+        let width = self.width.saturating_sub(first).min(S::LANES);
+        for (row, to) in rows.iter_mut().enumerate().take(width) {
+            let from = self.from.wrapping_add((first + row) * self.stride + at).cast::<u8>();
+            // SAFETY: the caller's promise; a slab is at most as long as a row of the buffer.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), bytes) };
+        }
+        rows
+    }
+
     /// Dword `p` of the elements from `at` on of positions `first..first + LANES`, as vector `p`;
     /// zeros for positions and elements that are not there.
     ///
@@ -64,36 +119,17 @@ impl<T: Element> Keys<T> {
         at: usize,
         ahead: &mut Ahead,
     ) -> S::Block {
-        let offset = first * self.stride + at;
-        let from = self.from.wrapping_add(offset).cast::<u8>();
-        let stride_bytes = self.stride * size_of::<T>();
-        let (width, count) = (self.width.saturating_sub(first), self.head_dim - at);
-        match self.fresh_ahead {
-            Some(distance) => {
-                let there = self.from.wrapping_add(offset + distance);
-                (0..S::LANES)
-                    .for_each(|row| s.prefetch(there.wrapping_add(row * self.stride).cast()));
-            }
-            None => {
-                let elements = width.min(S::LANES) * count.min(slab::<S, T>());
-                ahead.read(s, elements * size_of::<T>());
+        self.ask(s, first, at, ahead);
+        // SAFETY: the caller's promise; the copy has room for the widest vectors.
+        unsafe {
+            match self.whole::<S>(first, at) {
+                Some((from, stride_bytes)) => s.transpose(from, stride_bytes),
+                None => {
+                    let rows = self.padded::<S>(first, at);
+                    s.transpose(rows.as_ptr().cast(), size_of_val(&rows[0]))
+                }
             }
         }
-        if width >= S::LANES && count >= slab::<S, T>() {
-            // SAFETY: the caller's promise: all rows are there for a whole slab.
-            return unsafe { s.transpose(from, stride_bytes) };
-        }
-        let mut rows = [[0u8; 4 * MAX_LANES]; MAX_LANES];
-        let bytes = count.min(slab::<S, T>()) * size_of::<T>();
-        for (row, to) in rows.iter_mut().enumerate().take(width.min(S::LANES)) {
-            // SAFETY: the caller's promise; a slab is at most as long as a row of the buffer.
-            unsafe {
-                let from = from.add(row * stride_bytes);
-                std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), bytes);
-            }
-        }
-        // SAFETY: the buffer has room for the widest vectors.
-        unsafe { s.transpose(rows.as_ptr().cast(), 4 * MAX_LANES) }
     }
 
     /// The elements of a dword of every position; the second vector only if there are two.
@@ -106,12 +142,37 @@ impl<T: Element> Keys<T> {
         }
     }
 
-    /// Scores of `MR` queries and one vector of positions, straight from K.
+    /// Scores of `MR` queries and one vector of positions.
+    ///
+    /// # Safety
+    /// As [`Keys::direct`].
+    #[inline(always)]
+    pub(super) unsafe fn few<S: Simd, const MR: usize>(
+        &self,
+        s: S,
+        queries: Queries,
+        ahead: &mut Ahead,
+    ) -> [[S::F; 1]; MR] {
+        #[cfg(target_arch = "x86_64")]
+        if chains::<S, T>() == 4 {
+            let Keys { stride, width, head_dim, fresh_ahead, .. } = *self;
+            let keys = Keys { from: self.from.cast(), stride, width, head_dim, fresh_ahead };
+            // SAFETY: only AVX-512 has four chains, and only of bf16; the rest is the caller's promise.
+            unsafe {
+                let sums = quarters::scores::<MR>(&keys, queries, ahead);
+                return sums.map(|of_query| [s.load(of_query.as_ptr())]);
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.direct(s, queries, ahead) }
+    }
+
+    /// Scores of `MR` queries and one vector of positions in two chains, straight from K.
     ///
     /// # Safety
     /// The positions are readable; `queries` are `MR` packed heads.
     #[inline(always)]
-    pub(super) unsafe fn direct<S: Simd, const MR: usize>(
+    unsafe fn direct<S: Simd, const MR: usize>(
         &self,
         s: S,
         queries: Queries,
@@ -146,7 +207,7 @@ impl<T: Element> Keys<T> {
     /// The position is readable; `queries` is a packed head.
     #[inline(always)]
     pub(super) unsafe fn single<S: Simd>(&self, s: S, queries: Queries) -> S::F {
-        let mut sums = [s.zero(); 2];
+        let mut sums = [s.zero(); 4];
         for element in 0..2 * self.half_elements::<S>() {
             // SAFETY: the caller's promise; elements behind the head are zeros.
             let (k, q) = unsafe {
@@ -154,9 +215,11 @@ impl<T: Element> Keys<T> {
                 let k = if there { (*self.from.add(element)).to_f32() } else { 0.0 };
                 (k, *queries.from.add(element % 2 * queries.odd + element / 2))
             };
-            sums[element % 2] = s.fma(s.splat(k), s.splat(q), sums[element % 2]);
+            let chain = if chains::<S, T>() == 4 { element / 2 % 4 } else { element % 2 };
+            sums[chain] = s.fma(s.splat(k), s.splat(q), sums[chain]);
         }
-        s.add(sums[0], sums[1])
+        let sum = s.add(sums[0], sums[1]);
+        if chains::<S, T>() == 4 { s.add(s.add(sum, sums[2]), sums[3]) } else { sum }
     }
 
     /// Writes two vectors of positions of every element, `2 * LANES` floats each, to `to`: the even
@@ -200,22 +263,57 @@ impl<T: Element> Keys<T> {
     }
 }
 
-/// Scores of `MR` queries and the two vectors of a block that was transposed to `keys`.
+/// Scores of `MR` queries and the two vectors of a block of `T` that was transposed to `keys`.
 ///
 /// # Safety
 /// `keys` is what `transpose_block` wrote, `count` what `half_elements` says; `queries` are `MR`
 /// packed heads.
 #[inline(always)]
-pub(super) unsafe fn blocked<S: Simd, const MR: usize>(
+pub(super) unsafe fn blocked<S: Simd, T: Element, const MR: usize>(
     s: S,
     queries: Queries,
     keys: *const f32,
     count: usize,
 ) -> [[S::F; 2]; MR] {
-    let mut out = [[s.zero(); 2]; MR];
-    for odd in [0, queries.odd] {
-        let mut sums = [[s.zero(); 2]; MR];
-        for element in odd..odd + count {
+    let mut sums = [[s.zero(); 2]; MR];
+    for number in 0..chains::<S, T>() {
+        // SAFETY: the caller's promise.
+        let chain = unsafe {
+            if chains::<S, T>() == 4 {
+                chain::<S, MR>(s, queries, keys, (number, 4, count), true)
+            } else {
+                let first = number * queries.odd;
+                chain::<S, MR>(s, queries, keys, (first, 1, first + count), false)
+            }
+        };
+        if number == 0 {
+            sums = chain;
+        } else {
+            for i in 0..MR {
+                sums[i] = [s.add(sums[i][0], chain[i][0]), s.add(sums[i][1], chain[i][1])];
+            }
+        }
+    }
+    sums
+}
+
+/// Products of elements `first`, `first + apart` and so on below `end`, each followed by its odd
+/// neighbour if there are `both`.
+///
+/// # Safety
+/// As [`blocked`].
+#[inline(always)]
+unsafe fn chain<S: Simd, const MR: usize>(
+    s: S,
+    queries: Queries,
+    keys: *const f32,
+    (first, apart, end): (usize, usize, usize),
+    both: bool,
+) -> [[S::F; 2]; MR] {
+    let mut sums = [[s.zero(); 2]; MR];
+    for at in (first..end).step_by(apart) {
+        for half in 0..1 + usize::from(both) {
+            let element = at + half * queries.odd;
             // SAFETY: the caller's promise.
             unsafe {
                 let k = keys.add(2 * element * S::LANES);
@@ -226,13 +324,6 @@ pub(super) unsafe fn blocked<S: Simd, const MR: usize>(
                 }
             }
         }
-        if odd == 0 {
-            out = sums;
-        } else {
-            for i in 0..MR {
-                out[i] = [s.add(out[i][0], sums[i][0]), s.add(out[i][1], sums[i][1])];
-            }
-        }
     }
-    out
+    sums
 }
