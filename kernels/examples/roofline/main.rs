@@ -140,7 +140,7 @@ fn measure(
     while row.samples.len() < options.samples && row.discarded < MOST_DISCARDED * options.samples {
         let sample = subject.sample();
         let after = meter.measure(memory.words());
-        if before.contention(after).is_some() {
+        if before.contention(after).or_else(|| before.sharing(after)).is_some() {
             row.discarded += 1;
         } else {
             row.samples.push((sample.seconds, before.mean(after)));

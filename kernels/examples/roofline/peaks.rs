@@ -60,14 +60,19 @@ impl Peaks {
         }
     }
 
+    /// Why a sample between these two measurements is no share of either, if so. Pairs need not be so
+    /// particular: whoever shares a core slows both.
+    pub fn sharing(self, after: Peaks) -> Option<&'static str> {
+        (self.alone.min(after.alone) < LEAST_ALONE)
+            .then_some("a core's other thread works for somebody else")
+    }
+
     /// Why a sample between these two measurements says nothing, if so.
     pub fn contention(self, after: Peaks) -> Option<&'static str> {
         let moved = |a: f64, b: f64| (a / b).max(b / a) - 1.0;
         let strange = |spin: Option<f64>| spin.is_some_and(|ns| !(80.0..=1000.0).contains(&ns));
         if strange(self.spin_ns) || strange(after.spin_ns) {
             Some("the cores' round trip is outside 80..1000 ns")
-        } else if self.alone.min(after.alone) < LEAST_ALONE {
-            Some("a core's other thread works for somebody else")
         } else if moved(self.dram_bytes_per_s, after.dram_bytes_per_s) > 0.25 {
             Some("the memory's speed changed by more than 25%")
         } else if moved(self.flops_per_s, after.flops_per_s) > 0.15 {
