@@ -105,6 +105,9 @@ fn run(options: &Options) -> Result<(), String> {
     for case in cases.iter().filter(chosen) {
         let row = measure(case, options, variant, &memory, &mut meter)?;
         row.print();
+        if row.samples.is_empty() {
+            continue;
+        }
         if let Some(file) = &mut json {
             writeln!(file, "{}", row.json(variant.name(), options.threads))
                 .map_err(|error| format!("The JSON line could not be written: {error}."))?;

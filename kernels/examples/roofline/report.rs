@@ -103,6 +103,10 @@ impl Row {
     }
 
     pub fn print(&self) {
+        if self.samples.is_empty() {
+            println!("{:52} all {} samples were discarded", self.case.name(), self.discarded);
+            return;
+        }
         let seconds = self.seconds();
         let (low, high) = self.share_range();
         let spin = self.spin_ns().map_or_else(|| "-".to_owned(), |ns| format!("{ns:.0}"));
