@@ -225,6 +225,10 @@ fn check_decode<T: Element>(name: &str) {
             let rows = 75;
             let whole = batch::<T>(5, shape, &[(rows, 0)]);
             let expected = bits(&whole.fused(&kernels, &whole.units));
+            // Rounding the outputs hides much of what scores may differ in.
+            let mut expected_scores = poison::<f32>(whole.scores_len);
+            let (k_fresh, k_cache) = (&whole.k_fresh, &whole.k_cache);
+            kernels.scores(&shape, &whole.units, &whole.q, k_fresh, k_cache, &mut expected_scores);
             let (q_row, kv_row) = (heads * head_dim, kv_heads * head_dim);
             let mut k_cache = poison::<T>(kv_heads * rows * head_dim);
             let mut v_cache = k_cache.clone();
@@ -237,7 +241,7 @@ fn check_decode<T: Element>(name: &str) {
                         past: past as u32,
                         kv_head: kv_head as u32,
                         cache_offset: kv_head * rows * head_dim,
-                        scores_offset: 0,
+                        scores_offset: kv_head * scores_len(&shape, piece, past),
                     })
                     .collect();
                 let k_fresh = &whole.k_fresh[past * kv_row..][..piece * kv_row];
@@ -247,7 +251,20 @@ fn check_decode<T: Element>(name: &str) {
                 kernels
                     .attention(&shape, &units, q, k_fresh, v_fresh, &k_cache, &v_cache, &mut out);
                 let expected = &expected[past * q_row..][..piece * q_row];
-                assert_eq!(bits(&out), expected, "{variant:?} {shape:?} {piece} rows after {past}");
+                let context = format!("{variant:?} {shape:?} {piece} rows after {past}");
+                assert_eq!(bits(&out), expected, "{context}");
+                let mut scores = poison::<f32>(kv_heads * scores_len(&shape, piece, past));
+                kernels.scores(&shape, &units, q, k_fresh, &k_cache, &mut scores);
+                for (unit, whole) in units.iter().zip(&whole.units) {
+                    for query in 0..piece * shape.group() {
+                        let seen = past + query / shape.group() + 1;
+                        let at = unit.scores_offset + query * (past + piece);
+                        let there = whole.scores_offset + (past * shape.group() + query) * rows;
+                        let (found, expected) =
+                            (&scores[at..][..seen], &expected_scores[there..][..seen]);
+                        assert_eq!(bits(found), bits(expected), "scores, {context}");
+                    }
+                }
                 kernels.append(&shape, &units, k_fresh, &mut k_cache);
                 kernels.append(&shape, &units, v_fresh, &mut v_cache);
                 past += piece;

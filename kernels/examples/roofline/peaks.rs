@@ -29,7 +29,7 @@ pub struct Peaks {
     pub flops_per_s: f64,
     /// A word from one core to another and back. None on a single core.
     pub spin_ns: Option<f64>,
-    /// Multiply-adds that load what they multiply, over those that do not, of the core where this is
+    /// f32 multiply-adds that load what they multiply, over those that do not, of the core where this is
     /// least: 1 on a core that is alone, less where its other thread works for somebody else.
     pub alone: f64,
 }
@@ -96,7 +96,7 @@ impl Meter {
         Meter { threads, variant, next_window: 0 }
     }
 
-    /// Takes about 60 ms here. `memory` is larger than any cache.
+    /// `memory` is larger than any cache.
     pub fn measure(&mut self, memory: &[u64]) -> Peaks {
         let spin_ns = (self.threads > 1).then(spin_round_trip_ns);
         let mut fma = 0.0f64;
@@ -104,7 +104,10 @@ impl Meter {
         for _ in 0..3 {
             let plain = self.on_each(&|_| (), &|_, ()| self.multiply_add(FMA_ROUNDS));
             let loading = self.on_each(&|_| (), &|_, ()| self.load_multiply_add(FMA_ROUNDS));
-            fma = fma.max(total_rate(&plain));
+            let pairs = self
+                .has_bf16_pairs()
+                .then(|| self.on_each(&|_| (), &|_, ()| Self::multiply_add_pairs(FMA_ROUNDS)));
+            fma = fma.max(total_rate(pairs.as_ref().unwrap_or(&plain)));
             for ((ratios, plain), loading) in ratios.iter_mut().zip(&plain).zip(&loading) {
                 ratios.push(loading.rate() / plain.rate());
             }
@@ -159,22 +162,34 @@ impl Meter {
         })
     }
 
-    /// Operations done in `rounds` of the loop for the variant.
+    /// Whether the variant's bf16 linears multiply pairs of bf16.
+    fn has_bf16_pairs(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self.variant.name(), "avx512bf16" | "amx")
+            && is_x86_feature_detected!("avx512bf16");
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Operations done in `rounds` of the loop on pairs of bf16, which the machine has.
+    fn multiply_add_pairs(rounds: u64) -> f64 {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: only called where the machine has the instruction.
+        return unsafe { fma_bf16(rounds) };
+        #[cfg(not(target_arch = "x86_64"))]
+        unreachable!("pairs of bf16 are {rounds} rounds of x86")
+    }
+
+    /// Operations done in `rounds` of the variant's f32 loop.
     fn multiply_add(&self, rounds: u64) -> f64 {
         #[cfg(target_arch = "x86_64")]
-        {
-            let vector_bf16 = matches!(self.variant.name(), "avx512bf16" | "amx")
-                && is_x86_feature_detected!("avx512bf16");
-            // SAFETY: the loops need instructions that the standard library has no stable name for
-            // in one unspillable piece; each is entered only where the machine has them.
-            unsafe {
-                if vector_bf16 {
-                    return fma_bf16(rounds);
-                } else if self.variant >= Variant::Avx512 {
-                    return fma_512(rounds);
-                } else if self.variant == Variant::Avx2 {
-                    return fma_256(rounds);
-                }
+        // SAFETY: the loops need instructions that the standard library has no stable name for in one
+        // unspillable piece; each is entered only where the machine has them.
+        unsafe {
+            if self.variant >= Variant::Avx512 {
+                return fma_512(rounds);
+            } else if self.variant == Variant::Avx2 {
+                return fma_256(rounds);
             }
         }
         fma_scalar(rounds)

@@ -1,8 +1,8 @@
 //! The register tiles of scores: vector lanes are positions.
 //!
 //! K lies position by position, so the elements of `LANES` positions are transposed in registers
-//! into vectors of positions. A few queries use them at once (`Direct`); many queries share a block
-//! of positions that was transposed to scratch (`transpose_block`, `Blocked`).
+//! into vectors of positions. A few queries use them at once (`few`); many queries share a block
+//! of positions that was transposed to scratch (`transpose_block`, `blocked`).
 //!
 //! **The order of the sum.** A score is the sum of chains of fused multiply-adds along head_dim,
 //! padded with zeros to whole slabs. Two of them, its even and its odd elements, because one alone would
