@@ -10,7 +10,7 @@ use crate::attention::BlockTask;
 use crate::linear::form::{Plain, Records};
 use crate::linear::{Finish, Pack, Sums};
 #[cfg(target_arch = "x86_64")]
-use crate::linear::{amx, row_lanes};
+use crate::linear::{amx, quarters};
 use crate::norm::NormRow;
 use crate::rope::RopeRow;
 use crate::variant::{Variant, dispatch, dispatch_pairs};
@@ -48,6 +48,9 @@ unsafe fn pack_bf16(variant: Variant, task: Pack<bf16>) {
         #[cfg(target_arch = "x86_64")]
         Variant::Amx if task.is_grouped() => unsafe { amx::pack_grouped(&task) },
         // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Variant::Avx512 if task.is_in_quarters() => unsafe { quarters::pack(&task) },
+        // SAFETY: as above.
         _ => unsafe { dispatch_pairs(variant, task) },
     }
 }
@@ -59,9 +62,9 @@ unsafe fn plain_bf16(variant: Variant, task: Sums<Plain<bf16>>) {
         // SAFETY: the caller's promise is the callee's.
         #[cfg(target_arch = "x86_64")]
         Variant::Amx => unsafe { amx::linear_plain(&task) },
-        // SAFETY: as above; its tiles are those of `row_lanes`.
+        // SAFETY: as above; x was packed for it.
         #[cfg(target_arch = "x86_64")]
-        Variant::Avx512 if task.is_in_lanes() => unsafe { row_lanes::linear_plain(&task) },
+        Variant::Avx512 if task.is_in_quarters() => unsafe { quarters::linear_plain(&task) },
         // SAFETY: as above.
         _ => unsafe { dispatch_pairs(variant, task) },
     }

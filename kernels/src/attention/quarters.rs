@@ -15,6 +15,7 @@ use super::ahead::Ahead;
 use super::scores::{Keys, Queries};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
+use crate::simd::quarters::add_chains;
 
 /// Positions of a call.
 const POSITIONS: usize = Avx512::LANES;
@@ -63,7 +64,7 @@ pub(super) unsafe fn scores<const MR: usize>(
     for (i, out) in out.iter_mut().enumerate() {
         let of_query = [sums[0][i], sums[1][i], sums[2][i], sums[3][i]];
         // SAFETY: a vector of floats.
-        unsafe { s.store(out.as_mut_ptr(), chains(of_query)) };
+        unsafe { s.store(out.as_mut_ptr(), add_chains(of_query)) };
     }
     out
 }
@@ -216,22 +217,4 @@ impl Slab {
             }
         }
     }
-}
-
-/// Lane `4 * i + j` is the sum of quarter `j` of vector `i`, whose chains are added in order.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn chains(v: [__m512; QUARTERS]) -> __m512 {
-    let low = [_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpacklo_ps(v[2], v[3])];
-    let high = [_mm512_unpackhi_ps(v[0], v[1]), _mm512_unpackhi_ps(v[2], v[3])];
-    // Chain by chain, of each quarter those of all vectors.
-    let of = [
-        _mm512_shuffle_ps::<0b01_00_01_00>(low[0], low[1]),
-        _mm512_shuffle_ps::<0b11_10_11_10>(low[0], low[1]),
-        _mm512_shuffle_ps::<0b01_00_01_00>(high[0], high[1]),
-        _mm512_shuffle_ps::<0b11_10_11_10>(high[0], high[1]),
-    ];
-    let sums = _mm512_add_ps(_mm512_add_ps(_mm512_add_ps(of[0], of[1]), of[2]), of[3]);
-    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_permutexvar_ps(order, sums)
 }

@@ -1,17 +1,17 @@
 //! `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as they lie in the
 //! checkpoint, and for grouped low-bit weights: nothing is repacked.
 //!
-//! **The order of every sum.** A vector lane is an output: of a column, in `row_lanes` of a column and
-//! a row. Along k an output is one chain of multiply-adds per segment (`BLOCK_UNITS` units, or a group
-//! of a grouped weight), and the segments are added in order. Batch size, tiles, tasks and threads do
-//! not enter, so a row's bits depend on that row alone.
+//! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds per
+//! segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in order;
+//! `quarters` has an order of its own. Batch size, tiles, tasks and threads do not enter, so a row's
+//! bits depend on that row alone.
 //!
 //! - `form`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed in
 //!   registers, or lie so already in the records of a grouped weight.
 //! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
-//! - `row_lanes`: whole sixteens of rows, whose lanes are rows and columns.
+//! - `quarters`: instead of these three, plain bf16 weights with AVX-512.
 //! - `amx`: instead of these, tiles of AMX.
 //! - `ahead`: memory asked for before it is needed.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
@@ -28,7 +28,7 @@ mod epilogue;
 pub(crate) mod form;
 mod pack;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod row_lanes;
+pub(crate) mod quarters;
 mod task;
 mod tiled;
 
@@ -116,40 +116,36 @@ pub struct LinearGrouped<'a, T> {
 pub struct RowTiles {
     rows: usize,
     count: usize,
-    /// Whether tiles are those of `row_lanes`.
-    in_lanes: bool,
+    /// Whether the linear is one of `quarters`.
+    in_quarters: bool,
 }
 
 impl RowTiles {
     fn new(rows: usize, highest: usize) -> Self {
-        RowTiles { rows, count: rows.div_ceil(highest), in_lanes: false }
+        RowTiles { rows, count: rows.div_ceil(highest), in_quarters: false }
     }
 
     /// The tiles of a linear.
-    fn of<T: Element>(
-        variant: Variant,
-        rows: usize,
-        n: usize,
-        k: usize,
-        weight: Weight<T>,
-    ) -> Self {
+    fn of<T: Element>(variant: Variant, rows: usize, weight: Weight<T>) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if !T::IS_F32 && matches!(weight, Weight::Plain(_)) && row_lanes::fits(variant, rows, n, k)
-        {
-            return RowTiles { in_lanes: true, ..RowTiles::new(rows, row_lanes::ROWS) };
+        if matches!(weight, Weight::Plain(_)) && quarters::fits::<T>(variant) {
+            return RowTiles {
+                in_quarters: true,
+                ..RowTiles::new(rows, quarters::tile_rows(rows))
+            };
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = (n, k, weight);
+        let _ = weight;
         RowTiles::new(rows, variant.tile_rows())
     }
 
-    /// Columns of a task, which come in multiples of the least, and at most.
-    fn task_cols(self) -> (usize, usize) {
+    /// Units of a block of packed x.
+    fn block(self) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if self.in_lanes {
-            return (row_lanes::COLS, row_lanes::MOST_COLS);
+        if self.in_quarters {
+            return quarters::block(self.rows);
         }
-        (MIN_COLS, TASK_COLS)
+        BLOCK_UNITS
     }
 
     /// Rows of all tiles.
@@ -183,7 +179,16 @@ fn packed_row(k: usize) -> usize {
 
 /// Floats of scratch per thread.
 pub(crate) fn thread_len() -> usize {
-    tiled::TILE_LEN + PACK_ROWS * TASK_COLS
+    #[cfg(target_arch = "x86_64")]
+    let chains = quarters::chains_len(PACK_ROWS);
+    #[cfg(not(target_arch = "x86_64"))]
+    let chains = 0;
+    tiled::TILE_LEN + results_len() + chains
+}
+
+/// Floats of a task's sums.
+const fn results_len() -> usize {
+    PACK_ROWS * TASK_COLS
 }
 
 /// The weight of a pass.
@@ -256,16 +261,18 @@ impl Kernels {
     fn linear_pass<T: Element>(&self, call: Call<T>) {
         let Call { rows, n, k, x, weight, bias, epilogue } = call;
         let (variant, per_thread) = (self.variant, &self.per_thread);
-        let tiles = RowTiles::of(variant, rows, n, k, weight);
+        let tiles = RowTiles::of(variant, rows, weight);
         let inputs = if variant.multiplies_pairs() && !T::IS_F32 { 2 } else { 1 };
         let (units, group) = match weight {
+            // Whole lines, where x is packed by lines; a row of scratch is padded to more.
+            Weight::Plain(_) if tiles.in_quarters => (round_up(k, 32), None),
             Weight::Plain(_) => (k.div_ceil(inputs), None),
             Weight::Grouped(form, _) => (form.groups(k) * form.group / inputs, Some(form.group)),
         };
         let packed = Shared(self.packed.as_mut_ptr());
         let sums = Shared(self.packed.as_mut_ptr().wrapping_add(rows * units));
         let x = SharedConst(x);
-        let blocks = units.div_ceil(BLOCK_UNITS);
+        let blocks = units.div_ceil(tiles.block());
         let pack = |tile: usize, blocks: std::ops::Range<usize>| {
             let x = x.pointer();
             let task = Pack { x, k, units, tiles, tile, blocks, packed, sums, group };
@@ -327,8 +334,7 @@ struct Cuts {
 impl Cuts {
     fn new(n: usize, tiles: RowTiles, threads: usize) -> Self {
         let wanted = if threads == 1 { 1 } else { 8 * threads };
-        let (least, most) = tiles.task_cols();
-        let cols = (n / wanted / least * least).clamp(least, most);
+        let cols = (n / wanted / MIN_COLS * MIN_COLS).clamp(MIN_COLS, TASK_COLS);
         // Rows are cut only when there are too few columns: each cut expands the weight again.
         let row_cuts = (wanted / 2 / n.div_ceil(cols)).clamp(1, (tiles.count / 2).max(1));
         Cuts { n, tiles, cols, row_cuts }

@@ -79,6 +79,11 @@ impl<T> Pack<T> {
     pub(crate) fn is_grouped(&self) -> bool {
         self.group.is_some()
     }
+
+    /// Whether the linear is one of `quarters`.
+    pub(crate) fn is_in_quarters(&self) -> bool {
+        self.tiles.in_quarters
+    }
 }
 
 impl<T: Element> Pack<T> {

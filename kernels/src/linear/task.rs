@@ -30,7 +30,8 @@ pub struct Area {
     pub(super) tiles: RowTiles,
     pub(super) row_tiles: Range<usize>,
     pub(super) cols: Range<usize>,
-    /// The thread's own: an expanded block, then the sums `[row of the task][TASK_COLS]`.
+    /// The thread's own: an expanded block, the sums `[row of the task][TASK_COLS]`, and the chains of
+    /// `quarters`.
     pub(super) scratch: *mut f32,
 }
 
@@ -39,11 +40,15 @@ impl Area {
         self.scratch.wrapping_add(TILE_LEN)
     }
 
-    /// Runs of blocks of k whose packed x stays in the second level while all columns use it; whether
-    /// a run is the last.
+    /// Runs of blocks of `units` of k whose packed x stays in the second level while all columns use
+    /// it; whether a run is the last.
     #[inline(always)]
-    pub(super) fn runs(&self, blocks: usize) -> impl Iterator<Item = (Range<usize>, bool)> {
-        let run = (X_LEN / (BLOCK_UNITS * self.tiles.rows)).max(1);
+    pub(super) fn runs(
+        &self,
+        units: usize,
+        blocks: usize,
+    ) -> impl Iterator<Item = (Range<usize>, bool)> {
+        let run = (X_LEN / (units * self.tiles.rows)).max(1);
         (0..blocks).step_by(run).map(move |first| {
             let end = blocks.min(first + run);
             (first..end, end == blocks)
@@ -73,7 +78,7 @@ impl Area {
         }
         let start = panel;
         let blocks = form.units().div_ceil(BLOCK_UNITS);
-        for (run, is_last) in self.runs(blocks) {
+        for (run, is_last) in self.runs(BLOCK_UNITS, blocks) {
             let (first_block, blocks_end) = (run.start, run.end);
             let visits = (start..end)
                 .step_by(PANELS)
@@ -114,9 +119,9 @@ pub struct Sums<P> {
 
 #[cfg(target_arch = "x86_64")]
 impl<P> Sums<P> {
-    /// Whether the task is one of `row_lanes`.
-    pub(crate) fn is_in_lanes(&self) -> bool {
-        self.area.tiles.in_lanes
+    /// Whether the task is one of `quarters`.
+    pub(crate) fn is_in_quarters(&self) -> bool {
+        self.area.tiles.in_quarters
     }
 }
 

@@ -16,6 +16,8 @@ pub mod avx2;
 pub mod avx512;
 pub mod integers;
 pub mod math;
+#[cfg(target_arch = "x86_64")]
+pub mod quarters;
 pub mod scalar;
 
 use half::{bf16, f16};

@@ -1,5 +1,7 @@
 //! Row-major weights, transposed in registers.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use super::super::BLOCK_UNITS;
@@ -94,16 +96,14 @@ impl<T> Plain<T> {
         }
     }
 
-    /// The lines of memory of some rows, units of one block, `per_dword` to four bytes.
+    /// The lines of memory of some inputs of some rows.
     #[inline(always)]
-    pub fn lines(self, rows: std::ops::Range<usize>, block: usize, per_dword: usize) -> Lines {
-        let first = block * BLOCK_UNITS / per_dword * 4;
-        let bytes = self.stride().saturating_sub(first).min(BLOCK_UNITS / per_dword * 4);
+    pub fn lines(self, rows: Range<usize>, inputs: Range<usize>) -> Lines {
         Lines {
-            at: self.rows.cast::<u8>().wrapping_add(rows.start * self.stride() + first),
+            at: self.row(rows.start).wrapping_add(inputs.start).cast(),
             stride: self.stride(),
             rows: rows.len(),
-            lines: bytes.div_ceil(64),
+            lines: (inputs.len() * size_of::<T>()).div_ceil(64),
         }
     }
 
@@ -115,8 +115,9 @@ impl<T> Plain<T> {
         block: usize,
         per_dword: usize,
     ) -> Lines {
-        let first = panel * S::LANES;
-        self.lines(first..self.n.min(first + panels * S::LANES), block, per_dword)
+        let rows = panel * S::LANES..self.n.min((panel + panels) * S::LANES);
+        let inputs = BLOCK_UNITS / per_dword * 4 / size_of::<T>();
+        self.lines(rows, self.k.min(block * inputs)..self.k.min((block + 1) * inputs))
     }
 }
 
