@@ -92,7 +92,7 @@ macro_rules! grouped_form {
         #[inline(always)]
         fn prefetch(self, s: S, panel: usize, segment: usize, index: usize) {
             let at = self.0.vector::<S>(panel, segment, index);
-            s.prefetch_l2(at.wrapping_add(AHEAD_RECORD_BYTES));
+            s.prefetch(at.wrapping_add(AHEAD_RECORD_BYTES));
         }
 
         #[inline(always)]
