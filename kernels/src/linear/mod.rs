@@ -139,6 +139,15 @@ impl RowTiles {
         RowTiles::new(rows, variant.tile_rows())
     }
 
+    /// Columns of a task at most.
+    fn task_cols(self) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if self.in_quarters {
+            return quarters::task_cols(self.rows);
+        }
+        TASK_COLS
+    }
+
     /// Units of a block of packed x.
     fn block(self) -> usize {
         #[cfg(target_arch = "x86_64")]
@@ -334,7 +343,7 @@ struct Cuts {
 impl Cuts {
     fn new(n: usize, tiles: RowTiles, threads: usize) -> Self {
         let wanted = if threads == 1 { 1 } else { 8 * threads };
-        let cols = (n / wanted / MIN_COLS * MIN_COLS).clamp(MIN_COLS, TASK_COLS);
+        let cols = (n / wanted / MIN_COLS * MIN_COLS).clamp(MIN_COLS, tiles.task_cols());
         // Rows are cut only when there are too few columns: each cut expands the weight again.
         let row_cuts = (wanted / 2 / n.div_ceil(cols)).clamp(1, (tiles.count / 2).max(1));
         Cuts { n, tiles, cols, row_cuts }

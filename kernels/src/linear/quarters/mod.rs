@@ -64,6 +64,12 @@ pub(super) const fn block(rows: usize) -> usize {
     if rows < MANY_ROWS { 8 * LINE } else { 12 * LINE }
 }
 
+/// Columns of a task of `rows` rows at most: chains of more would leave the second level of cache no room
+/// for x.
+pub(super) const fn task_cols(rows: usize) -> usize {
+    if rows < 2 * MANY_ROWS { TASK_COLS } else { TASK_COLS / 2 }
+}
+
 /// Floats for the chains of a task of up to `rows` rows.
 pub(super) const fn chains_len(rows: usize) -> usize {
     4 * rows * TASK_COLS
