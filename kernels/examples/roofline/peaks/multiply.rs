@@ -33,7 +33,7 @@ pub fn bf16_pairs(variant: Variant, rounds: u64) -> f64 {
 /// Operations done in `rounds` of the variant's f32 loop, all operands in registers.
 pub fn in_registers(variant: Variant, rounds: u64) -> f64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the machine has every instruction of a variant that could be chosen, and each loop is of its variant's.
+    // SAFETY: a variant that could be chosen has its instructions here, and each loop is of its own.
     unsafe {
         if variant >= Variant::Avx512 {
             return fma_512(rounds);

@@ -13,6 +13,8 @@ use super::panel::{Panel, widen};
 use super::{COLS, Chains, LINE, STEPS};
 use crate::linear::form::Plain;
 use crate::linear::task::Area;
+use crate::simd::Simd;
+use crate::simd::avx512::Avx512;
 
 /// How far ahead of the line in use to ask for memory.
 const AHEAD_BYTES: usize = 512;
@@ -111,7 +113,7 @@ impl Call<'_> {
         for r in 0..R {
             for p in 0..P {
                 // SAFETY: there is room for the chains of every panel and row.
-                unsafe { _mm512_storeu_ps(to.add((r * P + p) * 16), sums[p][r]) };
+                unsafe { _mm512_storeu_ps(to.add((r * P + p) * Avx512::LANES), sums[p][r]) };
             }
         }
     }

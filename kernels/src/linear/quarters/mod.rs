@@ -1,9 +1,9 @@
 //! Plain bf16 weights with AVX-512, quarter by quarter: a vector holds sixteen bytes of each of four
-//! columns, four dwords of inputs in a lane's column, and is multiplied by the same four dwords of x.
+//! columns, and is multiplied by the same four inputs of x for each of them.
 //!
 //! Whole columns in lanes would need every line transposed to the last dword, and a load of x for each
-//! panel of sixteen columns and input. Sixteen bytes move in a quarter of the shuffles and x comes four
-//! inputs at a load, which is what counts: the machines give fewer loads than products.
+//! input. Sixteen bytes at a time are half of the shuffles, and x comes four inputs at a load, which is
+//! what counts: the machines give fewer loads than products.
 //!
 //! **The order of every sum.** An output is four chains of multiply-adds, one for each dword of sixteen
 //! bytes, along all of k in order; the four are then added in order. `direct` and `tiled` make the same.
@@ -70,9 +70,16 @@ pub(super) const fn task_cols(rows: usize) -> usize {
     if rows < 2 * MANY_ROWS { TASK_COLS } else { TASK_COLS / 2 }
 }
 
-/// Floats for the chains of a task of up to `rows` rows.
+/// Floats for the chains of any task of a pass of up to `rows` rows.
 pub(super) const fn chains_len(rows: usize) -> usize {
-    4 * rows * TASK_COLS
+    // One column less than a whole panel makes a panel of each of the others.
+    const fn panels(cols: usize) -> usize {
+        cols / COLS - 1 + COLS - 1
+    }
+    let few_rows = if rows < 2 * MANY_ROWS { rows } else { 2 * MANY_ROWS - 1 };
+    let few = few_rows * panels(task_cols(few_rows));
+    let many = rows * panels(task_cols(rows));
+    Avx512::LANES * if few > many { few } else { many }
 }
 
 /// Packs a range of blocks of one tile of rows.
@@ -100,6 +107,8 @@ pub(crate) unsafe fn linear_plain(task: &Sums<Plain<bf16>>) {
         cols: area.cols.clone(),
         group: if few { direct::panels(area.tiles.rows()) } else { PANELS },
     };
+    let chains_len = chains.panels() * chains.rows * Avx512::LANES;
+    debug_assert!(chains_len <= self::chains_len(area.tiles.rows()), "{chains:?}");
     // SAFETY: the caller's promise; columns exist and the scratch has room for the chains.
     unsafe {
         if few {
@@ -130,6 +139,11 @@ impl Chains {
 
     fn panels(&self) -> usize {
         self.whole_panels() + self.cols.len() % COLS
+    }
+
+    /// Columns of a panel.
+    fn width(&self, panel: usize) -> usize {
+        if panel < self.whole_panels() { COLS } else { 1 }
     }
 
     /// The first column of a panel.
@@ -185,9 +199,8 @@ impl Chains {
                     s.store(lanes.as_mut_ptr(), sums);
                     for panel in first..self.panels().min(first + 4) {
                         let at = self.column(panel) - self.cols.start;
-                        let cols = if panel < self.whole_panels() { COLS } else { 1 };
                         let from = lanes.as_ptr().add((panel - first) * COLS);
-                        std::ptr::copy_nonoverlapping(from, to.add(at), cols);
+                        std::ptr::copy_nonoverlapping(from, to.add(at), self.width(panel));
                     }
                 }
             }

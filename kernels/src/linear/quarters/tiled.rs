@@ -38,8 +38,7 @@ pub(super) unsafe fn chains(form: Plain<bf16>, area: &Area, chains: &Chains) {
             let count = chains.together(panel);
             for block in run.clone() {
                 let lines = |panel: usize, block: usize| {
-                    let count = chains.together(panel);
-                    let cols = if panel < chains.whole_panels() { count * COLS } else { 1 };
+                    let cols = chains.together(panel) * chains.width(panel);
                     let first = chains.column(panel);
                     form.lines(first..first + cols, inputs(block))
                 };
@@ -108,11 +107,11 @@ impl Part<'_> {
                     match area.tiles.height(tile) {
                         // SAFETY: packed rows, chains and the widened block are what `product` says.
                         $($rows => unsafe { product.multiply::<$rows>(&mut ahead) },)*
-                        _ => unreachable!("a tile has at most six rows"),
+                        _ => unreachable!("more rows than `direct` takes are in tiles of 4 to 6"),
                     }
                 };
             }
-            rows!(1 2 3 4 5 6);
+            rows!(4 5 6);
         }
     }
 }
