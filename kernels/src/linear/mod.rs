@@ -136,7 +136,7 @@ impl RowTiles {
         }
         #[cfg(not(target_arch = "x86_64"))]
         let _ = weight;
-        RowTiles::new(rows, variant.tile_rows())
+        RowTiles::new(rows, variant.tile_rows::<T>())
     }
 
     /// Columns of a task at most.

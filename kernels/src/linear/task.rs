@@ -76,7 +76,8 @@ impl Area {
                 panel += step;
             }
         }
-        let start = panel;
+        // `tiled` writes whole register tiles, which fit the results only at their own multiples.
+        let start = if panel == end { end } else { panel - (panel - first) % PANELS };
         let blocks = form.units().div_ceil(BLOCK_UNITS);
         for (run, is_last) in self.runs(BLOCK_UNITS, blocks) {
             let (first_block, blocks_end) = (run.start, run.end);
