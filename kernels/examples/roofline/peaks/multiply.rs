@@ -4,30 +4,33 @@
 //! against it doubles.
 
 #[cfg(target_arch = "x86_64")]
+mod amx;
+
+#[cfg(target_arch = "x86_64")]
 use std::arch::asm;
 
 use kernels::Variant;
 
-/// Whether the variant's bf16 linears multiply pairs of bf16.
-pub fn has_bf16_pairs(variant: Variant) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return matches!(variant.name(), "avx512bf16" | "amx")
-        && is_x86_feature_detected!("avx512bf16");
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        let _ = variant;
-        false
+/// Whether the variant's bf16 linears have instructions of their own, which multiply bf16.
+pub fn has_bf16(variant: Variant) -> bool {
+    match variant {
+        #[cfg(target_arch = "x86_64")]
+        Variant::Avx512Bf16 | Variant::Amx => variant.is_available(),
+        _ => false,
     }
 }
 
-/// Operations done in `rounds` of the loop on pairs of bf16, where [`has_bf16_pairs`].
-pub fn bf16_pairs(variant: Variant, rounds: u64) -> f64 {
-    assert!(has_bf16_pairs(variant), "{} has no pairs of bf16", variant.name());
+/// Operations done in `rounds` of the variant's loop of products of bf16, where [`has_bf16`]; of tiles,
+/// a round takes about as long as one of the other loops.
+pub fn bf16(variant: Variant, rounds: u64) -> f64 {
+    assert!(has_bf16(variant), "{} has no products of bf16", variant.name());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the machine has the instruction, as was just asked.
-    return unsafe { fma_bf16(rounds) };
+    // SAFETY: the variant can be used here, as was just asked.
+    unsafe {
+        if variant == Variant::Amx { amx::products(rounds / 6) } else { fma_bf16(rounds) }
+    }
     #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("pairs of bf16 are {rounds} rounds of x86")
+    unreachable!("products of bf16 are {rounds} rounds of x86")
 }
 
 /// Operations done in `rounds` of the variant's f32 loop, all operands in registers.
