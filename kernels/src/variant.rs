@@ -1,7 +1,6 @@
 //! Which instruction set the kernels use, decided once at run time: one binary for every machine,
 //! and tests can force each variant.
 
-use crate::element::Element;
 use crate::simd::{Bf16Dot, Simd, scalar::Scalar};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2::Avx2, avx512::Avx512};
@@ -83,18 +82,13 @@ impl Variant {
         }
     }
 
-    /// Rows of x in the register tile of the linears on elements `T`.
-    pub(crate) fn tile_rows<T: Element>(self) -> usize {
+    /// Rows of x in the register tile of the linears that work with vectors.
+    pub(crate) fn tile_rows(self) -> usize {
         match self {
-            // Tiles of AMX take bf16 alone.
-            #[cfg(target_arch = "x86_64")]
-            Variant::Amx if T::IS_F32 => Avx512::TILE_ROWS,
             #[cfg(target_arch = "x86_64")]
             Variant::Avx2 => Avx2::TILE_ROWS,
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx512 | Variant::Avx512Bf16 => Avx512::TILE_ROWS,
-            #[cfg(target_arch = "x86_64")]
-            Variant::Amx => crate::linear::amx::TILE_ROWS,
+            Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx => Avx512::TILE_ROWS,
             _ => Scalar::TILE_ROWS,
         }
     }

@@ -82,6 +82,23 @@ fn plain_linears_agree_with_the_reference() {
     }
 }
 
+/// f32 has no instructions of its own in any variant: nothing to emulate, but its own tiles of rows.
+#[test]
+fn f32_linears_agree_with_the_reference() {
+    for kernels in all_kernels("f32_linears_agree_with_the_reference", 1) {
+        for (seed, (rows, n, k)) in SHAPES.into_iter().enumerate() {
+            let mut random = Random::new(seed as u64);
+            let (x, weight): (Vec<f32>, Vec<f32>) = (random.vector(rows * k), random.vector(n * k));
+            let mut out = poison::<f32>(rows * n);
+            let (bias, form) = (None, LinearOut::StoreF32(&mut out));
+            kernels.linear(Linear { rows, n, k, x: &x, weight: &weight, bias, out: form });
+            let expected = reference::linear((rows, n, k), &x, &weight, None);
+            let context = format!("seed {seed} {:?} {rows}x{n}x{k}", kernels.variant());
+            assert_close(&out, &expected, (n, (k as f64).sqrt() / 2.0), tolerance(), &context);
+        }
+    }
+}
+
 /// A grouped matrix with random scales and integers, and its values.
 struct Matrix {
     form: Grouped,

@@ -45,8 +45,10 @@ pub use task::{Finish, Sums};
 
 /// Rows packed at a time; beyond it the weight is read again.
 const PACK_ROWS: usize = 256;
-/// Output columns of one task at most, and the distance between its rows of sums.
-const TASK_COLS: usize = 96;
+/// Output columns of one task at most, whatever its way, and the distance between its rows of sums.
+const TASK_COLS: usize = 192;
+/// Output columns of one task that works with vectors, at most.
+const VECTOR_COLS: usize = 96;
 /// Panels that are worked on together: the width of the register tile.
 const PANELS: usize = 3;
 /// Columns of the narrowest task; a multiple of every variant's register tile.
@@ -111,47 +113,72 @@ pub struct LinearGrouped<'a, T> {
     pub out: LinearOut<'a, T>,
 }
 
-/// Rows of a pass in tiles of nearly equal height.
+/// The way through the weights of a linear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// `direct` and `tiled`.
+    Vectors,
+    #[cfg(target_arch = "x86_64")]
+    Quarters,
+    #[cfg(target_arch = "x86_64")]
+    Amx,
+}
+
+impl Way {
+    fn of<T: Element>(variant: Variant, weight: Weight<T>) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if matches!(weight, Weight::Plain(_)) && quarters::fits::<T>(variant) {
+            return Way::Quarters;
+        } else if variant == Variant::Amx && !T::IS_F32 {
+            return Way::Amx;
+        }
+        let _ = (variant, weight);
+        Way::Vectors
+    }
+}
+
+/// Rows of a pass in tiles: of nearly equal height, or, for AMX, whole ones and what is left.
 #[derive(Debug, Clone, Copy)]
 pub struct RowTiles {
     rows: usize,
     count: usize,
-    /// Whether the linear is one of `quarters`.
-    in_quarters: bool,
+    way: Way,
 }
 
 impl RowTiles {
-    fn new(rows: usize, highest: usize) -> Self {
-        RowTiles { rows, count: rows.div_ceil(highest), in_quarters: false }
-    }
-
     /// The tiles of a linear.
     fn of<T: Element>(variant: Variant, rows: usize, weight: Weight<T>) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if matches!(weight, Weight::Plain(_)) && quarters::fits::<T>(variant) {
-            return RowTiles {
-                in_quarters: true,
-                ..RowTiles::new(rows, quarters::tile_rows(rows))
-            };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = weight;
-        RowTiles::new(rows, variant.tile_rows::<T>())
+        let way = Way::of(variant, weight);
+        let highest = match way {
+            Way::Vectors => variant.tile_rows(),
+            #[cfg(target_arch = "x86_64")]
+            Way::Quarters => quarters::tile_rows(rows),
+            #[cfg(target_arch = "x86_64")]
+            Way::Amx => amx::TILE_ROWS,
+        };
+        RowTiles { rows, count: rows.div_ceil(highest), way }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_in_quarters(self) -> bool {
+        self.way == Way::Quarters
     }
 
     /// Columns of a task at most.
     fn task_cols(self) -> usize {
-        #[cfg(target_arch = "x86_64")]
-        if self.in_quarters {
-            return quarters::task_cols(self.rows);
+        match self.way {
+            Way::Vectors => VECTOR_COLS,
+            #[cfg(target_arch = "x86_64")]
+            Way::Quarters => quarters::task_cols(self.rows),
+            #[cfg(target_arch = "x86_64")]
+            Way::Amx => amx::task_cols(self.rows),
         }
-        TASK_COLS
     }
 
     /// Units of a block of packed x.
     fn block(self) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if self.in_quarters {
+        if self.is_in_quarters() {
             return quarters::block(self.rows);
         }
         BLOCK_UNITS
@@ -172,6 +199,11 @@ impl RowTiles {
     /// First row of a tile, or of the one after it.
     #[inline(always)]
     fn start(self, tile: usize) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if self.way == Way::Amx {
+            // Packed rows of a whole tile lie on lines of their own.
+            return self.rows.min(tile * amx::TILE_ROWS);
+        }
         tile * self.rows / self.count
     }
 }
@@ -189,10 +221,10 @@ fn packed_row(k: usize) -> usize {
 /// Floats of scratch per thread.
 pub(crate) fn thread_len() -> usize {
     #[cfg(target_arch = "x86_64")]
-    let chains = quarters::chains_len(PACK_ROWS);
+    let unfinished = quarters::chains_len(PACK_ROWS).max(amx::SUMS_LEN);
     #[cfg(not(target_arch = "x86_64"))]
-    let chains = 0;
-    tiled::TILE_LEN + results_len() + chains
+    let unfinished = 0;
+    tiled::TILE_LEN + results_len() + unfinished
 }
 
 /// Floats of a task's sums.
@@ -274,7 +306,8 @@ impl Kernels {
         let inputs = if variant.multiplies_pairs() && !T::IS_F32 { 2 } else { 1 };
         let (units, group) = match weight {
             // Whole lines, where x is packed by lines; a row of scratch is padded to more.
-            Weight::Plain(_) if tiles.in_quarters => (round_up(k, 32), None),
+            #[cfg(target_arch = "x86_64")]
+            Weight::Plain(_) if tiles.is_in_quarters() => (round_up(k, 32), None),
             Weight::Plain(_) => (k.div_ceil(inputs), None),
             Weight::Grouped(form, _) => (form.groups(k) * form.group / inputs, Some(form.group)),
         };

@@ -81,8 +81,9 @@ impl<T> Pack<T> {
     }
 
     /// Whether the linear is one of `quarters`.
+    #[cfg(target_arch = "x86_64")]
     pub(crate) fn is_in_quarters(&self) -> bool {
-        self.tiles.in_quarters
+        self.tiles.is_in_quarters()
     }
 }
 

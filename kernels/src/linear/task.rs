@@ -30,14 +30,20 @@ pub struct Area {
     pub(super) tiles: RowTiles,
     pub(super) row_tiles: Range<usize>,
     pub(super) cols: Range<usize>,
-    /// The thread's own: an expanded block, the sums `[row of the task][TASK_COLS]`, and the chains of
-    /// `quarters`.
+    /// The thread's own: an expanded block, the sums `[row of the task][TASK_COLS]`, and what `unfinished`
+    /// holds.
     pub(super) scratch: *mut f32,
 }
 
 impl Area {
     pub(super) fn results(&self) -> *mut f32 {
         self.scratch.wrapping_add(TILE_LEN)
+    }
+
+    /// Sums that are not results yet: the chains of `quarters`, the tiles of `amx`.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn unfinished(&self) -> *mut f32 {
+        self.results().wrapping_add(super::results_len())
     }
 
     /// Runs of blocks of `units` of k whose packed x stays in the second level while all columns use
@@ -122,7 +128,7 @@ pub struct Sums<P> {
 impl<P> Sums<P> {
     /// Whether the task is one of `quarters`.
     pub(crate) fn is_in_quarters(&self) -> bool {
-        self.area.tiles.in_quarters
+        self.area.tiles.is_in_quarters()
     }
 }
 

@@ -4,6 +4,7 @@
 use half::bf16;
 
 use super::tile::{self, TILE};
+use crate::linear::ahead::Ahead;
 use crate::linear::form::Form;
 use crate::linear::task::Area;
 use crate::linear::{BLOCK_UNITS, RowTiles, TASK_COLS};
@@ -184,8 +185,13 @@ impl<W> Panel<'_, W> {
         let units = BLOCK_UNITS.min(self.form.units() - block * BLOCK_UNITS);
         let (per_group, groups) = (self.form.segment(), units / self.form.segment());
         let first_group = block * BLOCK_UNITS / per_group;
+        let next = if (block + 1) * BLOCK_UNITS < self.form.units() {
+            self.form.lines(self.col / TILE, 1, block + 1)
+        } else {
+            self.form.lines(self.col / TILE + 1, 1, 0)
+        };
         // SAFETY: these groups exist.
-        unsafe { self.decode(s, first_group, groups) };
+        unsafe { self.decode(s, first_group, groups, Ahead::new(next, units / W::UNITS)) };
         let (tiles, row_tiles) = (self.area.tiles, self.area.row_tiles.clone());
         let first_row = tiles.start(row_tiles.start);
         let col = self.col - self.area.cols.start;
@@ -220,12 +226,12 @@ impl<W> Panel<'_, W> {
         }
     }
 
-    /// Decodes some groups of the columns, and their scales.
+    /// Decodes some groups of the columns, and their scales; asks for memory meanwhile.
     ///
     /// # Safety
     /// The groups exist, and are at most a block.
     #[inline(always)]
-    unsafe fn decode(&self, s: Avx512, first: usize, groups: usize)
+    unsafe fn decode(&self, s: Avx512, first: usize, groups: usize, mut ahead: Ahead)
     where
         W: Form<Avx512>,
     {
@@ -237,7 +243,7 @@ impl<W> Panel<'_, W> {
             unsafe {
                 let scratch = self.scratch();
                 for index in 0..self.form.segment() / W::UNITS {
-                    self.form.prefetch(s, panel, first + group, index);
+                    ahead.step(s);
                     let dwords = self.form.chunk(s, panel, first + group, index);
                     for i in 0..W::UNITS {
                         let value = W::unit(s, dwords.as_ref()[0], i);

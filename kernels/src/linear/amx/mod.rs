@@ -18,11 +18,21 @@ use super::form::{EightPairs, FourPairs, Plain, Records};
 use super::pack::Pack;
 use super::task::Sums;
 use super::tiled::TILE_LEN;
+use super::{TASK_COLS, VECTOR_COLS};
 use crate::simd::avx512::Avx512;
 use model::compressed::Bits;
 
 /// Rows of x in a tile, at most.
 pub(crate) const TILE_ROWS: usize = tile::TILE;
+
+/// Floats of a task's sums in tiles.
+pub(super) const SUMS_LEN: usize = plain::SUMS_LEN;
+
+/// Columns of a task of `rows` rows at most. Few rows read the weights in one go; more come back to x, which
+/// wide tasks do less often.
+pub(super) const fn task_cols(rows: usize) -> usize {
+    if rows <= plain::FEW_TILES * TILE_ROWS { VECTOR_COLS } else { TASK_COLS }
+}
 
 const _: () = assert!(size_of::<plain::Scratch>() <= 4 * TILE_LEN);
 const _: () = assert!(size_of::<grouped::Scratch>() <= 4 * TILE_LEN);

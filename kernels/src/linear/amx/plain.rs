@@ -1,4 +1,10 @@
 //! Sums of plain bf16 weights, 32 columns of a task at a time.
+//!
+//! **Few rows**, two tiles of x: the columns of a panel are read from their first input to their last,
+//! and multiplied as they come.
+//!
+//! **More rows**: all panels of the task take a short part of k before any takes the next, so that a part
+//! of x stays in cache for all of them; meanwhile the next panel's weights are asked for.
 
 use half::bf16;
 
@@ -9,41 +15,58 @@ use crate::linear::{BLOCK_UNITS, PACK_ROWS, TASK_COLS};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
-/// Whole blocks of packed x of a kernel call, at most. The weight rows of a call stay in L2 for the
-/// other tiles of x; reading and writing its sums is little beside it.
-const CALL_BLOCKS: usize = 16;
+/// Tiles of x of a task with few rows, at most: what the tile registers hold sums of.
+pub(super) const FEW_TILES: usize = 2;
+/// Whole blocks of packed x of a kernel call, at most: with few rows, and with more. Sums are read and
+/// written once a call.
+const CALL_BLOCKS: [usize; 2] = [16, 1];
 /// Pairs of inputs of a step.
 const STEP: usize = 16;
+/// Columns of a panel: two tiles of weight rows.
+const PANEL: usize = 2 * TILE;
 /// Tiles of x rows of a pass, at most.
 const MAX_TILES: usize = PACK_ROWS.div_ceil(TILE);
+/// Floats of the sums of a task: `[panel][tile of x][tile of weight rows][16 weight rows][16 x rows]`.
+pub(super) const SUMS_LEN: usize = TASK_COLS.div_ceil(PANEL) * MAX_TILES * PANEL * TILE;
 
-/// What a task uses of its thread's scratch.
-#[repr(C, align(64))]
-pub(super) struct Scratch {
-    /// `[tile of x][tile of weight rows][16 weight rows][16 x rows]`.
-    sums: [[[f32; TILE * TILE]; 2]; MAX_TILES],
-    /// The last inputs of the weight rows, with zeros up to whole steps.
-    tail: [[u8; 4 * STEP]; 2 * TILE],
-}
+/// What a task uses of its thread's scratch: the last inputs of a panel's weight rows, with zeros up to
+/// whole steps.
+pub(super) type Scratch = [[u8; 4 * STEP]; PANEL];
 
 /// Leaves the sums of the task's columns and rows in its results.
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated. `form` has the columns of `area`, whose x is
-/// packed in pairs by tiles of at most 16 rows.
+/// packed in pairs by tiles of 16 rows and one of what is left.
 #[inline(always)]
 pub(super) unsafe fn sums(s: Avx512, form: Plain<bf16>, area: &Area) {
-    for col in area.cols.clone().step_by(2 * TILE) {
-        let panel = Panel { form, area, col };
-        // SAFETY: the caller's promise, for some columns of the task.
-        unsafe {
-            panel.multiply();
-            panel.finish(s);
+    let few = area.row_tiles.len() <= FEW_TILES;
+    let panels = || area.cols.clone().step_by(PANEL).map(|col| Panel { form, area, col });
+    let parts = || Part::all(form.inputs(), CALL_BLOCKS[usize::from(!few)]);
+    // SAFETY: the caller's promise, for some columns of the task and a part of k at a time, in order.
+    unsafe {
+        if few {
+            for panel in panels() {
+                for part in parts() {
+                    panel.multiply(part, None);
+                }
+                panel.finish(s);
+            }
+        } else {
+            for part in parts() {
+                for panel in panels() {
+                    panel.multiply(part, Some(panel.after(part)));
+                }
+            }
+            for panel in panels() {
+                panel.finish(s);
+            }
         }
     }
 }
 
 /// Up to 32 columns of a task.
+#[derive(Clone, Copy)]
 struct Panel<'a> {
     form: Plain<bf16>,
     area: &'a Area,
@@ -58,39 +81,96 @@ struct Part {
     steps: usize,
     /// Of a step.
     pairs: usize,
+    /// Whether a row may end within it, so that it must be copied.
+    is_rest: bool,
+}
+
+impl Part {
+    /// The parts of `inputs` inputs in order: up to `blocks` whole blocks each, then whole steps, then what
+    /// is left.
+    fn all(inputs: usize, blocks: usize) -> impl Iterator<Item = Part> {
+        // Of an odd number of inputs the last has no partner in memory: it belongs to what is left.
+        let (pairs, units) = (inputs / 2, inputs.div_ceil(2));
+        let whole = pairs / BLOCK_UNITS;
+        let of_blocks = move |block: usize| Part {
+            unit: block * BLOCK_UNITS,
+            blocks: blocks.min(whole - block),
+            steps: BLOCK_UNITS / STEP,
+            pairs: STEP,
+            is_rest: false,
+        };
+        let unit = whole * BLOCK_UNITS;
+        let steps = (pairs - unit) / STEP;
+        let of_steps = Part { unit, blocks: 1, steps, pairs: STEP, is_rest: false };
+        let unit = unit + steps * STEP;
+        let rest = Part { unit, blocks: 1, steps: 1, pairs: units - unit, is_rest: true };
+        let blocks = (0..whole).step_by(blocks).map(of_blocks);
+        blocks.chain((steps > 0).then_some(of_steps)).chain((unit < units).then_some(rest))
+    }
+
+    /// Pairs of inputs, of all blocks.
+    fn units(self) -> usize {
+        self.blocks * self.steps * self.pairs
+    }
 }
 
 impl Panel<'_> {
+    /// Weights of the panel from pair `unit` on.
+    fn weight(&self, unit: usize) -> *const u8 {
+        self.form.row(self.col).cast::<u8>().wrapping_add(4 * unit)
+    }
+
+    /// The weights that are multiplied after a part of this panel, where there are many rows: the next
+    /// panel's, or the first one's next.
+    fn after(&self, part: Part) -> *const u8 {
+        let col = self.col + PANEL;
+        if col < self.area.cols.end {
+            Panel { col, ..*self }.weight(part.unit)
+        } else {
+            Panel { col: self.area.cols.start, ..*self }.weight(part.unit + part.units())
+        }
+    }
+
+    /// Adds a part's products with all rows to the panel's sums, and asks for the weights at `next`.
+    ///
     /// # Safety
-    /// As [`sums`].
-    unsafe fn multiply(&self) {
-        // Of an odd number of inputs the last has no partner in memory: it belongs to the tail.
-        let (pairs, units) = (self.form.inputs() / 2, self.form.inputs().div_ceil(2));
-        let row_bytes = 2 * self.form.inputs();
-        let first_row = self.form.row(self.col).cast::<u8>();
-        let at = |unit: usize| (first_row.wrapping_add(4 * unit), row_bytes);
-        let whole = pairs / BLOCK_UNITS;
-        for block in (0..whole).step_by(CALL_BLOCKS) {
-            let unit = block * BLOCK_UNITS;
-            let blocks = CALL_BLOCKS.min(whole - block);
-            let part = Part { unit, blocks, steps: BLOCK_UNITS / STEP, pairs: STEP };
-            // SAFETY: these blocks exist in whole.
-            unsafe { self.multiply_part(part, at(unit)) };
-        }
-        let unit = whole * BLOCK_UNITS;
-        let steps = (pairs - unit) / STEP;
-        if steps > 0 {
-            // SAFETY: these steps exist in whole.
-            unsafe { self.multiply_part(Part { unit, blocks: 1, steps, pairs: STEP }, at(unit)) };
-        }
-        let unit = unit + steps * STEP;
-        if unit < units {
-            let part = Part { unit, blocks: 1, steps: 1, pairs: units - unit };
+    /// As [`sums`]; the parts before it have been multiplied.
+    unsafe fn multiply(&self, part: Part, next: Option<*const u8>) {
+        let (weight, stride) = if part.is_rest {
             // SAFETY: the last pairs exist, at least in half, and at most one step of them is left.
-            unsafe {
-                let tail = self.copy_tail(unit);
-                self.multiply_part(part, (tail, 4 * STEP));
-            }
+            (unsafe { self.copy_rest(part.unit) }, 4 * STEP)
+        } else {
+            (self.weight(part.unit), 2 * self.form.inputs())
+        };
+        let (tiles, row_tiles) = (self.area.tiles, self.area.row_tiles.clone());
+        let ask = tile::Ask::of_rows(next.map(|_| row_tiles.len().div_ceil(2)));
+        for (call, tile) in row_tiles.clone().step_by(2).enumerate() {
+            let second = tile + 1 < row_tiles.end;
+            let ask_at = match next {
+                // Further along the same rows.
+                None => weight.wrapping_add(tile::AHEAD_BYTES),
+                Some(next) => next.wrapping_add(call * ask.rows() * stride),
+            };
+            let call = tile::PlainCall {
+                weight,
+                weight_stride: stride,
+                weight_rows: self.columns(),
+                x: [
+                    self.x(tile, part.unit),
+                    if second { self.x(tile + 1, part.unit) } else { weight },
+                ],
+                x_rows: [tiles.height(tile), if second { tiles.height(tile + 1) } else { 0 }],
+                x_block: 4 * BLOCK_UNITS * tiles.rows(),
+                blocks: part.blocks,
+                steps: part.steps,
+                pairs: part.pairs,
+                sums: self.tile_sums(tile),
+                is_first: part.unit == 0,
+                ask,
+                ask_at,
+            };
+            // SAFETY: the caller's promise, for two tiles of x at most.
+            unsafe { tile::plain(&call) };
         }
     }
 
@@ -100,15 +180,13 @@ impl Panel<'_> {
         [left.min(TILE), left.saturating_sub(TILE).min(TILE)]
     }
 
-    fn scratch(&self) -> *mut Scratch {
-        self.area.scratch.cast()
-    }
-
     /// Sums of tile `tile` of x: two tiles.
     fn tile_sums(&self, tile: usize) -> *mut f32 {
-        let index = tile - self.area.row_tiles.start;
-        debug_assert!(index < MAX_TILES);
-        self.scratch().cast::<f32>().wrapping_add(index * 2 * TILE * TILE)
+        let (first, count) = (self.area.row_tiles.start, self.area.row_tiles.len());
+        let panel = (self.col - self.area.cols.start) / PANEL;
+        let at = (panel * count + tile - first) * PANEL * TILE;
+        debug_assert!(at + PANEL * TILE <= SUMS_LEN);
+        self.area.unfinished().wrapping_add(at)
     }
 
     /// Packed x of tile `tile` from pair `unit` on.
@@ -121,51 +199,22 @@ impl Panel<'_> {
         self.area.packed.pointer().wrapping_add(at).cast_const().cast()
     }
 
-    /// All tiles of x times a part of the weight, which lies at `weight`, rows `stride` bytes apart.
-    ///
-    /// # Safety
-    /// As [`sums`]; the part exists, of columns and x.
-    unsafe fn multiply_part(&self, part: Part, (weight, stride): (*const u8, usize)) {
-        let Part { unit, blocks, steps, pairs } = part;
-        let (tiles, row_tiles) = (self.area.tiles, self.area.row_tiles.clone());
-        for tile in row_tiles.clone().step_by(2) {
-            let second = tile + 1 < row_tiles.end;
-            let call = tile::PlainCall {
-                weight,
-                weight_stride: stride,
-                weight_rows: self.columns(),
-                x: [self.x(tile, unit), if second { self.x(tile + 1, unit) } else { weight }],
-                x_rows: [tiles.height(tile), if second { tiles.height(tile + 1) } else { 0 }],
-                x_block: 4 * BLOCK_UNITS * tiles.rows(),
-                blocks,
-                steps,
-                pairs,
-                sums: self.tile_sums(tile),
-                is_first: unit == 0,
-                // The other tiles of x find the weight in L2.
-                prefetch: tile == row_tiles.start,
-            };
-            // SAFETY: the caller's promise, for two tiles of x at most.
-            unsafe { tile::plain(&call) };
-        }
-    }
-
     /// Copies the weights from pair `unit` on, at most one step, with zeros behind them.
     ///
     /// # Safety
     /// The columns exist.
-    unsafe fn copy_tail(&self, unit: usize) -> *const u8 {
+    unsafe fn copy_rest(&self, unit: usize) -> *const u8 {
         let bytes = 2 * (self.form.inputs() - 2 * unit);
         // SAFETY: the scratch is the thread's own and large enough; a row has `bytes` bytes from
         // `unit` on.
         unsafe {
-            let tail = &mut (*self.scratch()).tail;
-            for (row, to) in tail.iter_mut().enumerate().take(self.columns().iter().sum()) {
+            let rest = &mut *self.area.scratch.cast::<Scratch>();
+            for (row, to) in rest.iter_mut().enumerate().take(self.columns().iter().sum()) {
                 let from = self.form.row(self.col + row).add(2 * unit).cast::<u8>();
                 *to = [0; 4 * STEP];
                 std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), bytes);
             }
-            tail.as_ptr().cast()
+            rest.as_ptr().cast()
         }
     }
 

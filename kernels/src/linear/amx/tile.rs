@@ -20,9 +20,41 @@ use std::mem::offset_of;
 pub(super) const TILE: usize = 16;
 /// Bytes of a tile; whole tiles of sums lie this far apart in memory.
 pub(super) const TILE_BYTES: usize = 1024;
-/// How far ahead of the sums weight rows are asked for: several steps, because one takes less time
-/// than memory needs to answer.
-const AHEAD_BYTES: usize = 512;
+/// How far along the same weight rows memory is asked for, where nothing else is multiplied meanwhile:
+/// several steps, because one takes less time than memory needs to answer.
+pub(super) const AHEAD_BYTES: usize = 512;
+
+/// Of how many weight rows a step asks for a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// All of both tiles, for a step that comes soon, into the first level of cache.
+    All,
+    /// A half of them to an eighth, for another call, into the second level.
+    Half,
+    Quarter,
+    Eighth,
+}
+
+impl Ask {
+    /// Where `calls` calls ask for all rows of those after them, or each for its own.
+    pub(super) fn of_rows(calls: Option<usize>) -> Self {
+        match calls {
+            None | Some(0 | 1) => Ask::All,
+            Some(2) => Ask::Half,
+            Some(3 | 4) => Ask::Quarter,
+            Some(_) => Ask::Eighth,
+        }
+    }
+
+    pub(super) const fn rows(self) -> usize {
+        match self {
+            Ask::All => 2 * TILE,
+            Ask::Half => TILE,
+            Ask::Quarter => TILE / 2,
+            Ask::Eighth => TILE / 4,
+        }
+    }
+}
 
 /// What `ldtilecfg` reads: palette 1, then bytes per row and rows of each tile.
 #[repr(C, align(64))]
@@ -80,8 +112,9 @@ pub(super) struct PlainCall {
     pub sums: *mut f32,
     /// Sums start at zero instead of being read.
     pub is_first: bool,
-    /// Weight rows come from memory, and are asked for ahead.
-    pub prefetch: bool,
+    /// What to ask for: rows `weight_stride` bytes apart, a line of each further at each step.
+    pub ask: Ask,
+    pub ask_at: *const u8,
 }
 
 /// What the instructions of [`plain`] read besides registers.
@@ -94,6 +127,8 @@ struct PlainArguments {
     steps: usize,
     /// From the end of a tile's block of x to its next block.
     x_jump: [usize; 2],
+    /// From the weight rows to what is asked for.
+    ask_offset: usize,
 }
 
 /// Adds the products of the call to its sums.
@@ -105,13 +140,25 @@ struct PlainArguments {
 pub(super) unsafe fn plain(call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
-        match (call.weight_rows[1] > 0, call.x_rows[1] > 0, call.prefetch) {
-            (true, true, true) => plain_tiles::<2, 2, true>(call),
-            (true, true, false) => plain_tiles::<2, 2, false>(call),
-            (true, false, true) => plain_tiles::<2, 1, true>(call),
-            (true, false, false) => plain_tiles::<2, 1, false>(call),
-            (false, true, _) => plain_tiles::<1, 2, true>(call),
-            (false, false, _) => plain_tiles::<1, 1, true>(call),
+        match (call.weight_rows[1] > 0, call.x_rows[1] > 0) {
+            (true, true) => plain_asking::<2, 2>(call),
+            (true, false) => plain_asking::<2, 1>(call),
+            (false, true) => plain_asking::<1, 2>(call),
+            (false, false) => plain_asking::<1, 1>(call),
+        }
+    }
+}
+
+/// # Safety
+/// As [`plain`], with `A` tiles of weight rows and `B` of x.
+unsafe fn plain_asking<const A: usize, const B: usize>(call: &PlainCall) {
+    // SAFETY: the caller's promise is the callee's.
+    unsafe {
+        match call.ask {
+            Ask::All => plain_tiles::<A, B, { Ask::All.rows() }>(call),
+            Ask::Half => plain_tiles::<A, B, { Ask::Half.rows() }>(call),
+            Ask::Quarter => plain_tiles::<A, B, { Ask::Quarter.rows() }>(call),
+            Ask::Eighth => plain_tiles::<A, B, { Ask::Eighth.rows() }>(call),
         }
     }
 }
@@ -120,8 +167,8 @@ pub(super) unsafe fn plain(call: &PlainCall) {
 /// tmm5, x in tmm6 and tmm7.
 ///
 /// # Safety
-/// As [`plain`], with `A` tiles of weight rows and `B` of x.
-unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH: bool>(call: &PlainCall) {
+/// As [`plain`], with `A` tiles of weight rows and `B` of x, asking for lines of `ASK` rows a step.
+unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &PlainCall) {
     let ([a0, a1], [b0, b1]) = (call.weight_rows, call.x_rows);
     let mut arguments = PlainArguments {
         config: Config::new([
@@ -138,6 +185,7 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH: bool>(call
         blocks: call.blocks,
         steps: call.steps,
         x_jump: call.x_rows.map(|rows| call.x_block.wrapping_sub(call.steps * TILE * 4 * rows)),
+        ask_offset: call.ask_at.addr().wrapping_sub(call.weight.addr()),
     };
     // SAFETY: these instructions exist only in assembly. They read and write what the caller
     // promises, in the shapes configured, and `arguments`; prefetches may point anywhere.
@@ -175,13 +223,16 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH: bool>(call
             "4:",
             "tileloadd tmm6, [{x0} + {x0_stride}]",
             "tileloadd tmm4, [{w0} + {w_stride}]",
-            ".if {prefetch}",
-            "lea {ahead}, [{w0} + {ahead_bytes}]",
-            ".rept 16 * {a}",
+            "mov {ahead}, [{arguments} + {ask_offset}]",
+            "add {ahead}, {w0}",
+            ".rept {ask}",
+            ".if {ask} > 16",
             "prefetcht0 [{ahead}]",
+            ".else",
+            "prefetcht1 [{ahead}]",
+            ".endif",
             "add {ahead}, {w_stride}",
             ".endr",
-            ".endif",
             "tdpbf16ps tmm0, tmm4, tmm6",
             ".if {a} > 1",
             "tileloadd tmm5, [{w1} + {w_stride}]",
@@ -221,8 +272,8 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH: bool>(call
             "tilerelease",
             a = const A,
             b = const B,
-            prefetch = const PREFETCH as usize,
-            ahead_bytes = const AHEAD_BYTES,
+            ask = const ASK,
+            ask_offset = const offset_of!(PlainArguments, ask_offset),
             config = const offset_of!(PlainArguments, config),
             is_first = const offset_of!(PlainArguments, is_first),
             steps_each = const offset_of!(PlainArguments, steps),

@@ -25,7 +25,7 @@ use half::bf16;
 use super::form::Plain;
 use super::task::Sums;
 use super::tiled::TILE_LEN;
-use super::{Pack, TASK_COLS};
+use super::{Pack, TASK_COLS, VECTOR_COLS};
 use crate::element::Element;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
@@ -67,7 +67,7 @@ pub(super) const fn block(rows: usize) -> usize {
 /// Columns of a task of `rows` rows at most: chains of more would leave the second level of cache no room
 /// for x.
 pub(super) const fn task_cols(rows: usize) -> usize {
-    if rows < 2 * MANY_ROWS { TASK_COLS } else { TASK_COLS / 2 }
+    if rows < 2 * MANY_ROWS { VECTOR_COLS } else { VECTOR_COLS / 2 }
 }
 
 /// Floats for the chains of any task of a pass of up to `rows` rows.
@@ -102,7 +102,7 @@ pub(crate) unsafe fn linear_plain(task: &Sums<Plain<bf16>>) {
     let first_row = area.tiles.start(area.row_tiles.start);
     let few = area.tiles.rows() <= DIRECT_ROWS;
     let chains = Chains {
-        at: area.results().wrapping_add(super::results_len()),
+        at: area.unfinished(),
         rows: area.tiles.start(area.row_tiles.end) - first_row,
         cols: area.cols.clone(),
         group: if few { direct::panels(area.tiles.rows()) } else { PANELS },
