@@ -4,7 +4,6 @@
 use half::bf16;
 
 use super::tile::{self, TILE};
-use crate::linear::ahead::Ahead;
 use crate::linear::form::Form;
 use crate::linear::task::Area;
 use crate::linear::{BLOCK_UNITS, RowTiles, TASK_COLS};
@@ -18,6 +17,10 @@ const MAX_GROUPS: usize = 2 * BLOCK_UNITS / 32;
 const STEP: usize = 16;
 /// Padding of packed rows, bf16: sixteen rows a power of two apart would share cache sets.
 const ROW_PAD: usize = 32;
+
+/// How far ahead of the records that are decoded others are asked for: a block and a half, because the
+/// products of a block with few rows take less time than memory needs to answer.
+const AHEAD_BYTES: usize = 3072;
 
 /// What a task uses of its thread's scratch.
 #[repr(C, align(64))]
@@ -185,13 +188,8 @@ impl<W> Panel<'_, W> {
         let units = BLOCK_UNITS.min(self.form.units() - block * BLOCK_UNITS);
         let (per_group, groups) = (self.form.segment(), units / self.form.segment());
         let first_group = block * BLOCK_UNITS / per_group;
-        let next = if (block + 1) * BLOCK_UNITS < self.form.units() {
-            self.form.lines(self.col / TILE, 1, block + 1)
-        } else {
-            self.form.lines(self.col / TILE + 1, 1, 0)
-        };
         // SAFETY: these groups exist.
-        unsafe { self.decode(s, first_group, groups, Ahead::new(next, units / W::UNITS)) };
+        unsafe { self.decode(s, first_group, groups) };
         let (tiles, row_tiles) = (self.area.tiles, self.area.row_tiles.clone());
         let first_row = tiles.start(row_tiles.start);
         let col = self.col - self.area.cols.start;
@@ -231,19 +229,26 @@ impl<W> Panel<'_, W> {
     /// # Safety
     /// The groups exist, and are at most a block.
     #[inline(always)]
-    unsafe fn decode(&self, s: Avx512, first: usize, groups: usize, mut ahead: Ahead)
+    unsafe fn decode(&self, s: Avx512, first: usize, groups: usize)
     where
         W: Form<Avx512>,
     {
         let panel = self.col / TILE;
         let mut unit = 0;
+        // Records follow each other to the end of the task, also from a panel to the next.
+        let block = first * self.form.segment() / BLOCK_UNITS;
+        let mut ask = self.form.lines(panel, 1, block).at.wrapping_add(AHEAD_BYTES);
+        let mut ask_line = || {
+            s.prefetch(ask);
+            ask = ask.wrapping_add(64);
+        };
         for group in 0..groups {
             // SAFETY: the group exists, and the scratch has room for the units and scales of a
             // block.
             unsafe {
                 let scratch = self.scratch();
                 for index in 0..self.form.segment() / W::UNITS {
-                    ahead.step(s);
+                    ask_line();
                     let dwords = self.form.chunk(s, panel, first + group, index);
                     for i in 0..W::UNITS {
                         let value = W::unit(s, dwords.as_ref()[0], i);
@@ -251,6 +256,7 @@ impl<W> Panel<'_, W> {
                         unit += 1;
                     }
                 }
+                ask_line();
                 let (scale, min) = self.form.scale(s, panel, first + group);
                 s.store((*scratch).scales[group][0].as_mut_ptr(), scale);
                 s.store((*scratch).scales[group][1].as_mut_ptr(), min);
