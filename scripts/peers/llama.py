@@ -10,6 +10,7 @@ discarded. --table prints the table of an earlier run's lines."""
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -57,8 +58,14 @@ def shapes(only):
     return wanted
 
 
-def command_output(command):
+class PeerEnded(Exception):
+    """llama.cpp was ended by a signal."""
+
+
+def command_output(command, is_peer=False):
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if is_peer and done.returncode < 0:
+        raise PeerEnded(f"{command[0].name} was ended by {signal.Signals(-done.returncode).name}")
     if done.returncode:
         sys.exit(f"{command[0]} failed ({done.returncode}):\n{done.stderr[-2000:]}")
     return done.stdout
@@ -77,7 +84,7 @@ def ours(coordinator, model, batch, prompt, new, options):
 def theirs(bench, model, batch, prompt, new):
     command = [bench, "-m", model, "-npp", prompt, "-ntg", new, "-npl", batch, "-t", THREADS]
     command += ["-c", (prompt + new) * batch + 256, "--output-format", "jsonl"]
-    lines = [line for line in command_output(command).splitlines() if line.startswith("{")]
+    lines = [line for line in command_output(command, is_peer=True).splitlines() if line.startswith("{")]
     values = json.loads(lines[-1])
     return {"prefill": values["speed_pp"], "decode": values["speed_tg"]}
 
@@ -115,11 +122,19 @@ def pair(arguments, shape, before):
 
 
 def run(arguments):
-    lines = []
+    lines, left_out = [], set()
     before = check(arguments.roofline)
     for round_index in range(arguments.rounds):
         for shape in shapes(arguments.only):
-            line, before = pair(arguments, shape, before)
+            if shape in left_out:
+                continue
+            try:
+                line, before = pair(arguments, shape, before)
+            except PeerEnded as ended:
+                left_out.add(shape)
+                name, batch, prompt, new = shape
+                print(f"{ended}: {name} B={batch} prompt={prompt} new={new} is left out", file=sys.stderr, flush=True)
+                continue
             lines.append(line)
             if arguments.json:
                 with open(arguments.json, "a", encoding="utf-8") as file:
