@@ -42,20 +42,21 @@ pub(super) type Scratch = [[u8; 4 * STEP]; PANEL];
 pub(super) unsafe fn sums(s: Avx512, form: Plain<bf16>, area: &Area) {
     let few = area.row_tiles.len() <= FEW_TILES;
     let panels = || area.cols.clone().step_by(PANEL).map(|col| Panel { form, area, col });
+    let mut tiles = tile::PlainTiles::new();
     let parts = || Part::all(form.inputs(), CALL_BLOCKS[usize::from(!few)]);
     // SAFETY: the caller's promise, for some columns of the task and a part of k at a time, in order.
     unsafe {
         if few {
             for panel in panels() {
                 for part in parts() {
-                    panel.multiply(part, None);
+                    panel.multiply(&mut tiles, part, None);
                 }
                 panel.finish(s);
             }
         } else {
             for part in parts() {
                 for panel in panels() {
-                    panel.multiply(part, Some(panel.after(part)));
+                    panel.multiply(&mut tiles, part, Some(panel.after(part)));
                 }
             }
             for panel in panels() {
@@ -135,7 +136,12 @@ impl Panel<'_> {
     ///
     /// # Safety
     /// As [`sums`]; the parts before it have been multiplied.
-    unsafe fn multiply(&self, part: Part, next: Option<*const u8>) {
+    unsafe fn multiply(
+        &self,
+        configured: &mut tile::PlainTiles,
+        part: Part,
+        next: Option<*const u8>,
+    ) {
         let (weight, stride) = if part.is_rest {
             // SAFETY: the last pairs exist, at least in half, and at most one step of them is left.
             (unsafe { self.copy_rest(part.unit) }, 4 * STEP)
@@ -160,6 +166,8 @@ impl Panel<'_> {
                     if second { self.x(tile + 1, part.unit) } else { weight },
                 ],
                 x_rows: [tiles.height(tile), if second { tiles.height(tile + 1) } else { 0 }],
+                // Behind the last row of packed x there is room for one more vector.
+                whole: next.is_some(),
                 x_block: 4 * BLOCK_UNITS * tiles.rows(),
                 blocks: part.blocks,
                 steps: part.steps,
@@ -170,7 +178,7 @@ impl Panel<'_> {
                 ask_at,
             };
             // SAFETY: the caller's promise, for two tiles of x at most.
-            unsafe { tile::plain(&call) };
+            unsafe { tile::plain(configured, &call) };
         }
     }
 

@@ -1,5 +1,5 @@
-//! The tile instructions: two kernels, each whole in one `asm!` block with its configuration, because
-//! the compiler knows no tile registers and nothing of it may come between.
+//! The tile instructions: two kernels, each whole in one `asm!` block, because the compiler knows no tile
+//! registers and nothing of it may come between. Only the configuration outlasts a block.
 //!
 //! **Plain weights** are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
 //! the checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
@@ -101,6 +101,9 @@ pub(super) struct PlainCall {
     /// Packed rows of each tile of x, `[pair of inputs][row]`, and their number; the second may be 0.
     pub x: [*const u8; 2],
     pub x_rows: [usize; 2],
+    /// Work with whole tiles of x, whatever stands behind its rows: then all calls of a task have one
+    /// configuration, and sums of rows that do not exist are of no use.
+    pub whole: bool,
     /// Bytes from a block of packed rows to the next.
     pub x_block: usize,
     /// Blocks, steps of each block, pairs of inputs of each step. Steps of fewer than 16 pairs come
@@ -117,11 +120,83 @@ pub(super) struct PlainCall {
     pub ask_at: *const u8,
 }
 
+impl PlainCall {
+    fn shape(&self) -> PlainShape {
+        let of_x = |rows: usize| if self.whole && rows > 0 { TILE } else { rows };
+        PlainShape {
+            weight_rows: self.weight_rows,
+            x_rows: self.x_rows.map(of_x),
+            pairs: self.pairs,
+        }
+    }
+}
+
+/// Rows of the tiles of a call; 0 where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct PlainShape {
+    weight_rows: [usize; 2],
+    x_rows: [usize; 2],
+    pairs: usize,
+}
+
+impl PlainShape {
+    /// Whether a call of this shape finds its tiles where those of `other` are.
+    fn is_within(self, other: PlainShape) -> bool {
+        let fits = |mine: [usize; 2], theirs: [usize; 2]| {
+            mine[0] == theirs[0] && (mine[1] == 0 || mine[1] == theirs[1])
+        };
+        fits(self.weight_rows, other.weight_rows)
+            && fits(self.x_rows, other.x_rows)
+            && self.pairs == other.pairs
+    }
+
+    fn config(self) -> Config {
+        let ([a0, a1], [b0, b1], pairs) = (self.weight_rows, self.x_rows, self.pairs);
+        let sums = [(a0, b0), (a1, b0), (a0, b1), (a1, b1)];
+        let [s0, s1, s2, s3] = sums;
+        Config::new([s0, s1, s2, s3, (a0, pairs), (a1, pairs), (pairs, b0), (pairs, b1)])
+    }
+}
+
+/// Tiles for [`plain`], on this thread, until dropped. They are configured anew only where a call's shape
+/// differs from the one before: that costs as much as a few steps.
+#[derive(Debug)]
+pub(super) struct PlainTiles {
+    shape: Option<PlainShape>,
+    _thread_bound: std::marker::PhantomData<*const ()>,
+}
+
+impl PlainTiles {
+    pub(super) fn new() -> Self {
+        PlainTiles { shape: None, _thread_bound: std::marker::PhantomData }
+    }
+
+    /// # Safety
+    /// AMX may be used by this process, or is emulated.
+    unsafe fn configure(&mut self, shape: PlainShape) {
+        if self.shape.is_none_or(|configured| !shape.is_within(configured)) {
+            let config = shape.config();
+            // SAFETY: the instruction exists only in assembly; it reads `config`.
+            unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+            self.shape = Some(shape);
+        }
+    }
+}
+
+impl Drop for PlainTiles {
+    fn drop(&mut self) {
+        if self.shape.is_some() {
+            // SAFETY: tiles were configured, so the instruction exists. A thread without tiles is
+            // switched faster.
+            unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+        }
+    }
+}
+
 /// What the instructions of [`plain`] read besides registers.
 #[repr(C)]
 #[derive(Debug)]
 struct PlainArguments {
-    config: Config,
     is_first: usize,
     blocks: usize,
     steps: usize,
@@ -135,11 +210,12 @@ struct PlainArguments {
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated. There is at least one block of one step. Weight
-/// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, and the
-/// sums cover the tiles.
-pub(super) unsafe fn plain(call: &PlainCall) {
+/// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, with a whole
+/// tile readable behind the last where the call is `whole`, and the sums cover the tiles.
+pub(super) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
+        tiles.configure(call.shape());
         match (call.weight_rows[1] > 0, call.x_rows[1] > 0) {
             (true, true) => plain_asking::<2, 2>(call),
             (true, false) => plain_asking::<2, 1>(call),
@@ -150,7 +226,7 @@ pub(super) unsafe fn plain(call: &PlainCall) {
 }
 
 /// # Safety
-/// As [`plain`], with `A` tiles of weight rows and `B` of x.
+/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured.
 unsafe fn plain_asking<const A: usize, const B: usize>(call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
@@ -167,20 +243,10 @@ unsafe fn plain_asking<const A: usize, const B: usize>(call: &PlainCall) {
 /// tmm5, x in tmm6 and tmm7.
 ///
 /// # Safety
-/// As [`plain`], with `A` tiles of weight rows and `B` of x, asking for lines of `ASK` rows a step.
+/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured, asking for lines of `ASK` rows a step.
 unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &PlainCall) {
-    let ([a0, a1], [b0, b1]) = (call.weight_rows, call.x_rows);
+    let [b0, b1] = call.x_rows;
     let mut arguments = PlainArguments {
-        config: Config::new([
-            (a0, b0),
-            (a1, b0),
-            (a0, b1),
-            (a1, b1),
-            (a0, call.pairs),
-            (a1, call.pairs),
-            (call.pairs, b0),
-            (call.pairs, b1),
-        ]),
         is_first: usize::from(call.is_first),
         blocks: call.blocks,
         steps: call.steps,
@@ -191,7 +257,6 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
     // promises, in the shapes configured, and `arguments`; prefetches may point anywhere.
     unsafe {
         asm!(
-            "ldtilecfg [{arguments} + {config}]",
             "cmp qword ptr [{arguments} + {is_first}], 0",
             "je 2f",
             "tilezero tmm0",
@@ -268,13 +333,10 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             ".if {a} + {b} > 3",
             "tilestored [{sums} + {line} + 3072], tmm3",
             ".endif",
-            // A thread without tiles is switched faster.
-            "tilerelease",
             a = const A,
             b = const B,
             ask = const ASK,
             ask_offset = const offset_of!(PlainArguments, ask_offset),
-            config = const offset_of!(PlainArguments, config),
             is_first = const offset_of!(PlainArguments, is_first),
             steps_each = const offset_of!(PlainArguments, steps),
             blocks = const offset_of!(PlainArguments, blocks),
