@@ -3,7 +3,8 @@
 
 use half::bf16;
 
-use super::tile::{self, TILE};
+use super::tile::TILE;
+use super::tile::grouped as tile;
 use crate::linear::form::Form;
 use crate::linear::task::Area;
 use crate::linear::{BLOCK_UNITS, RowTiles, TASK_COLS};

@@ -5,7 +5,7 @@
 //! - `plain`: bf16 weights straight from row-major memory, against pairs of x as `Pack` leaves them.
 //! - `grouped`: records decoded block by block, against rows of x.
 //!
-//! Rows of x come in tiles of at most 16 (`Variant::tile_rows`). Everything around the tile
+//! Rows of x come in tiles of 16, and one of what is left. Everything around the tile
 //! instructions is AVX-512.
 
 mod grouped;

@@ -8,7 +8,8 @@
 
 use half::bf16;
 
-use super::tile::{self, TILE};
+use super::tile::TILE;
+use super::tile::plain as tile;
 use crate::linear::form::Plain;
 use crate::linear::task::Area;
 use crate::linear::{BLOCK_UNITS, PACK_ROWS, TASK_COLS};

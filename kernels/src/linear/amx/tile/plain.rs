@@ -1,32 +1,17 @@
-//! The tile instructions: two kernels, each whole in one `asm!` block, because the compiler knows no tile
-//! registers and nothing of it may come between. Only the configuration outlasts a block.
-//!
-//! **Plain weights** are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
-//! the checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
-//! `pack` leaves them. Sums come out as `[weight row][x row]`.
-//!
-//! **Grouped weights** are the column operand, because that is how records lie once decoded: a dword
-//! of two inputs per output. Activations are the row operand, and sums come out as
-//! `[x row][output]`.
-//!
-//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in order,
-//! then both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles do not
-//! meet, so neither batch nor neighbours enter.
+//! Plain weights: up to two tiles of weight rows by two of x.
 
 use std::arch::asm;
 use std::mem::offset_of;
 
-/// Rows of a tile, and dwords of its rows.
-pub(super) const TILE: usize = 16;
-/// Bytes of a tile; whole tiles of sums lie this far apart in memory.
-pub(super) const TILE_BYTES: usize = 1024;
+use super::{Config, TILE};
+
 /// How far along the same weight rows memory is asked for, where nothing else is multiplied meanwhile:
 /// several steps, because one takes less time than memory needs to answer.
-pub(super) const AHEAD_BYTES: usize = 512;
+pub(in crate::linear::amx) const AHEAD_BYTES: usize = 512;
 
 /// Of how many weight rows a step asks for a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(in crate::linear::amx) enum Ask {
     /// All of both tiles, for a step that comes soon, into the first level of cache.
     All,
     /// A half of them to an eighth, for another call, into the second level.
@@ -37,7 +22,7 @@ pub(super) enum Ask {
 
 impl Ask {
     /// Where `calls` calls ask for all rows of those after them, or each for its own.
-    pub(super) fn of_rows(calls: Option<usize>) -> Self {
+    pub(in crate::linear::amx) fn of_rows(calls: Option<usize>) -> Self {
         match calls {
             None | Some(0 | 1) => Ask::All,
             Some(2) => Ask::Half,
@@ -46,7 +31,7 @@ impl Ask {
         }
     }
 
-    pub(super) const fn rows(self) -> usize {
+    pub(in crate::linear::amx) const fn rows(self) -> usize {
         match self {
             Ask::All => 2 * TILE,
             Ask::Half => TILE,
@@ -56,43 +41,9 @@ impl Ask {
     }
 }
 
-/// What `ldtilecfg` reads: palette 1, then bytes per row and rows of each tile.
-#[repr(C, align(64))]
-#[derive(Debug, Clone, Copy)]
-struct Config {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
-
-const _: () = assert!(size_of::<Config>() == 64);
-
-impl Config {
-    /// Tiles by rows and dwords per row. A tile without rows is not used.
-    fn new(shapes: [(usize, usize); 8]) -> Self {
-        let mut config = Config {
-            palette: 1,
-            start_row: 0,
-            reserved: [0; 14],
-            row_bytes: [0; 16],
-            rows: [0; 16],
-        };
-        for (tile, (rows, dwords)) in shapes.into_iter().enumerate() {
-            debug_assert!(rows <= TILE && dwords <= TILE);
-            if rows > 0 && dwords > 0 {
-                config.rows[tile] = rows as u8;
-                config.row_bytes[tile] = 4 * dwords as u16;
-            }
-        }
-        config
-    }
-}
-
 /// A call of [`plain`]: up to two tiles of weight rows by up to two of x rows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PlainCall {
+pub(in crate::linear::amx) struct PlainCall {
     /// The first weight row, at the first input of the call; rows lie `weight_stride` bytes apart.
     pub weight: *const u8,
     pub weight_stride: usize,
@@ -161,13 +112,13 @@ impl PlainShape {
 /// Tiles for [`plain`], on this thread, until dropped. They are configured anew only where a call's shape
 /// differs from the one before: that costs as much as a few steps.
 #[derive(Debug)]
-pub(super) struct PlainTiles {
+pub(in crate::linear::amx) struct PlainTiles {
     shape: Option<PlainShape>,
     _thread_bound: std::marker::PhantomData<*const ()>,
 }
 
 impl PlainTiles {
-    pub(super) fn new() -> Self {
+    pub(in crate::linear::amx) fn new() -> Self {
         PlainTiles { shape: None, _thread_bound: std::marker::PhantomData }
     }
 
@@ -212,7 +163,7 @@ struct PlainArguments {
 /// AMX may be used by this process, or is emulated. There is at least one block of one step. Weight
 /// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, with a whole
 /// tile readable behind the last where the call is `whole`, and the sums cover the tiles.
-pub(super) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
+pub(in crate::linear::amx) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
         tiles.configure(call.shape());
@@ -356,121 +307,6 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             ahead = out(reg) _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
-    }
-}
-
-/// Tiles for [`grouped_parts`], on this thread, until dropped.
-#[derive(Debug)]
-pub(super) struct GroupedTiles {
-    /// Rows of a lower tile of x; others have one more.
-    low: usize,
-    _thread_bound: std::marker::PhantomData<*const ()>,
-}
-
-impl GroupedTiles {
-    /// For tiles of `low` and, if different, `high` rows of x. Sums are in tmm0 or tmm1, x in tmm2 or
-    /// tmm3, weights in tmm4.
-    ///
-    /// # Safety
-    /// AMX may be used by this process, or is emulated.
-    pub(super) unsafe fn new(low: usize, high: usize) -> Self {
-        let (low_rows, high_rows, none) = ((low, TILE), (high, TILE), (0, 0));
-        let config =
-            Config::new([high_rows, low_rows, high_rows, low_rows, (TILE, TILE), none, none, none]);
-        // SAFETY: the instruction exists only in assembly; it reads `config`.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
-        GroupedTiles { low, _thread_bound: std::marker::PhantomData }
-    }
-}
-
-impl Drop for GroupedTiles {
-    fn drop(&mut self) {
-        // SAFETY: the value exists where the instruction does. A thread without tiles is switched
-        // faster.
-        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
-    }
-}
-
-/// A call of [`grouped_parts`]: some rows of x by 16 outputs, summed by group.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GroupedCall {
-    /// x at the first input of the call; rows lie `x_stride` bytes apart.
-    pub x: *const u8,
-    pub x_stride: usize,
-    /// Rows, as many as one of the two heights of the [`GroupedTiles`].
-    pub rows: usize,
-    /// Decoded weights, `[pair of inputs][16 outputs]`.
-    pub weight: *const f32,
-    /// Groups, and steps of 32 inputs of each: 1 or 2.
-    pub groups: usize,
-    pub steps: usize,
-    /// `[group][16 rows][16 outputs]`, of which the call's rows are written.
-    pub parts: *mut f32,
-}
-
-/// The products of x and weights, summed over each group from zero.
-///
-/// # Safety
-/// There is at least one group of one step. Rows of x are readable for `groups * steps * 64` bytes,
-/// and weights and parts cover the groups.
-pub(super) unsafe fn grouped_parts(tiles: &GroupedTiles, call: &GroupedCall) {
-    // SAFETY: the caller's promise is the callee's.
-    unsafe {
-        if call.rows == tiles.low {
-            grouped_rows::<true>(call);
-        } else {
-            grouped_rows::<false>(call);
-        }
-    }
-}
-
-/// # Safety
-/// As [`grouped_parts`], for the lower or the higher tiles that are configured.
-unsafe fn grouped_rows<const LOW: bool>(call: &GroupedCall) {
-    // SAFETY: as in `plain_tiles`; the tiles are configured.
-    unsafe {
-        asm!(
-            "2:",
-            ".if {low}",
-            "tilezero tmm1",
-            ".else",
-            "tilezero tmm0",
-            ".endif",
-            "mov {left}, {steps}",
-            "3:",
-            "tileloadd tmm4, [{weight} + {line}]",
-            ".if {low}",
-            "tileloadd tmm3, [{x} + {x_stride}]",
-            "tdpbf16ps tmm1, tmm3, tmm4",
-            ".else",
-            "tileloadd tmm2, [{x} + {x_stride}]",
-            "tdpbf16ps tmm0, tmm2, tmm4",
-            ".endif",
-            "add {x}, 64",
-            "add {weight}, {tile}",
-            "dec {left}",
-            "jnz 3b",
-            ".if {low}",
-            "tilestored [{parts} + {line}], tmm1",
-            ".else",
-            "tilestored [{parts} + {line}], tmm0",
-            ".endif",
-            "add {parts}, {tile}",
-            "dec {groups}",
-            "jnz 2b",
-            low = const LOW as usize,
-            tile = const TILE_BYTES,
-            x = inout(reg) call.x => _,
-            x_stride = in(reg) call.x_stride,
-            weight = inout(reg) call.weight => _,
-            line = in(reg) 64usize,
-            parts = inout(reg) call.parts => _,
-            groups = inout(reg) call.groups => _,
-            steps = in(reg) call.steps,
-            left = out(reg) _,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, out("tmm4") _,
             options(nostack),
         );
     }

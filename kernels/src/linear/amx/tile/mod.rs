@@ -1,0 +1,56 @@
+//! The tile instructions: two kernels, each whole in one `asm!` block, because the compiler knows no tile
+//! registers and nothing of it may come between. Only the configuration outlasts a block.
+//!
+//! **Plain weights** are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
+//! the checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
+//! `pack` leaves them. Sums come out as `[weight row][x row]`.
+//!
+//! **Grouped weights** are the column operand, because that is how records lie once decoded: a dword
+//! of two inputs per output. Activations are the row operand, and sums come out as
+//! `[x row][output]`.
+//!
+//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in order,
+//! then both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles do not
+//! meet, so neither batch nor neighbours enter.
+
+pub(super) mod grouped;
+pub(super) mod plain;
+
+/// Rows of a tile, and dwords of its rows.
+pub(super) const TILE: usize = 16;
+/// Bytes of a tile; whole tiles of sums lie this far apart in memory.
+pub(super) const TILE_BYTES: usize = 1024;
+
+/// What `ldtilecfg` reads: palette 1, then bytes per row and rows of each tile.
+#[repr(C, align(64))]
+#[derive(Debug, Clone, Copy)]
+struct Config {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+const _: () = assert!(size_of::<Config>() == 64);
+
+impl Config {
+    /// Tiles by rows and dwords per row. A tile without rows is not used.
+    fn new(shapes: [(usize, usize); 8]) -> Self {
+        let mut config = Config {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [0; 16],
+            rows: [0; 16],
+        };
+        for (tile, (rows, dwords)) in shapes.into_iter().enumerate() {
+            debug_assert!(rows <= TILE && dwords <= TILE);
+            if rows > 0 && dwords > 0 {
+                config.rows[tile] = rows as u8;
+                config.row_bytes[tile] = 4 * dwords as u16;
+            }
+        }
+        config
+    }
+}
