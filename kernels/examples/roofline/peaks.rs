@@ -32,7 +32,7 @@ pub struct Peaks {
 }
 
 /// What [`Peaks::alone`] is on a core that is alone, at least. On Ice Lake it is 1.00 or 0.72 to 0.85, seldom
-/// between. Processors with AMX give 0.86 to 0.93 at any time, so it says nothing of them.
+/// between. The one processor with AMX that was measured gives 0.85 to 0.93 at any time: it says nothing there.
 fn least_alone() -> f64 {
     if Variant::Amx.is_available() { 0.0 } else { 0.93 }
 }

@@ -16,10 +16,9 @@ use crate::unroll::unroll_16;
 const MAX_SEGMENTS: usize = BLOCK_UNITS / 16;
 /// Units of an unrolled step of the product.
 const STEP: usize = 4;
-/// Floats of an expanded block of `PANELS` panels with its scales and minimums.
-const EXPANDED_LEN: usize = (BLOCK_UNITS + 2 * MAX_SEGMENTS) * PANELS * MAX_LANES;
-/// Floats of a thread's scratch before its results: an expanded block, or what AMX keeps there.
-pub(super) const TILE_LEN: usize = if EXPANDED_LEN > 9216 { EXPANDED_LEN } else { 9216 };
+/// Floats of a thread's scratch before its results: an expanded block of `PANELS` panels with its scales and
+/// minimums, or less where `quarters` and `amx` keep something there.
+pub(super) const TILE_LEN: usize = (BLOCK_UNITS + 2 * MAX_SEGMENTS) * PANELS * MAX_LANES;
 
 /// Where the parts of a product lie.
 #[derive(Debug, Clone, Copy)]

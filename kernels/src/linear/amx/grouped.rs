@@ -190,7 +190,7 @@ impl<W> Panel<'_, W> {
         let (per_group, groups) = (self.form.segment(), units / self.form.segment());
         let first_group = block * BLOCK_UNITS / per_group;
         // SAFETY: these groups exist.
-        unsafe { self.decode(s, first_group, groups) };
+        unsafe { self.decode(s, block, groups) };
         let (tiles, row_tiles) = (self.area.tiles, self.area.row_tiles.clone());
         let first_row = tiles.start(row_tiles.start);
         let col = self.col - self.area.cols.start;
@@ -225,19 +225,18 @@ impl<W> Panel<'_, W> {
         }
     }
 
-    /// Decodes some groups of the columns, and their scales; asks for memory meanwhile.
+    /// Decodes the groups of a block of the columns, and their scales; asks for memory meanwhile.
     ///
     /// # Safety
     /// The groups exist, and are at most a block.
     #[inline(always)]
-    unsafe fn decode(&self, s: Avx512, first: usize, groups: usize)
+    unsafe fn decode(&self, s: Avx512, block: usize, groups: usize)
     where
         W: Form<Avx512>,
     {
-        let panel = self.col / TILE;
+        let (panel, first) = (self.col / TILE, block * BLOCK_UNITS / self.form.segment());
         let mut unit = 0;
         // Records follow each other to the end of the task, also from a panel to the next.
-        let block = first * self.form.segment() / BLOCK_UNITS;
         let mut ask = self.form.lines(panel, 1, block).at.wrapping_add(AHEAD_BYTES);
         let mut ask_line = || {
             s.prefetch(ask);

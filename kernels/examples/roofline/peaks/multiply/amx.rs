@@ -2,15 +2,9 @@
 
 use std::arch::asm;
 
-/// What `ldtilecfg` reads: palette 1, then bytes per row and rows of eight whole tiles.
-#[repr(C, align(64))]
-struct Config {
-    palette: u8,
-    start_row: u8,
-    reserved: [u8; 14],
-    row_bytes: [u16; 16],
-    rows: [u8; 16],
-}
+/// What `ldtilecfg` reads: palette 1, from byte 16 on two bytes per row of each tile, from byte 48 on rows.
+#[repr(align(64))]
+struct Config([u8; 64]);
 
 /// Operations of a product of two whole tiles: 16 by 16 sums over 32 inputs.
 const OPERATIONS: f64 = 2.0 * 16.0 * 16.0 * 32.0;
@@ -20,10 +14,12 @@ const OPERATIONS: f64 = 2.0 * 16.0 * 16.0 * 32.0;
 /// # Safety
 /// AMX-BF16 may be used by this process.
 pub unsafe fn products(rounds: u64) -> f64 {
-    let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
-    row_bytes[..8].fill(64);
-    rows[..8].fill(16);
-    let config = Config { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows };
+    let mut config = Config([0; 64]);
+    config.0[0] = 1;
+    for tile in 0..8 {
+        config.0[16 + 2 * tile] = 64;
+        config.0[48 + tile] = 16;
+    }
     // SAFETY: the caller's promise; reads `config`, and loading a configuration zeroes every tile: no
     // NaN and no subnormal slows the loop down.
     unsafe {
