@@ -132,8 +132,8 @@ fn a_sticky_error_names_instruction_and_layer_and_keeps_finished_groups() {
 fn a_kernel_that_never_ends_ends_the_run() {
     let place = Place::new();
     let input = requests(&place);
-    // Half of it is the bound for a kernel; a busy machine may well keep another lane for half a second.
-    let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "4")];
+    // Half of it is the bound for a kernel; a busy machine may well keep another lane for a second.
+    let set = [("STANDIN_CUDA_HANG", "60"), ("TANDEM_WAIT_S", "8")];
     let said = refused(&place, &input, &ON_DEVICE, &set);
     assert!(said.contains("gpu.compute") && said.contains("layer "), "{said}");
     assert!(said.contains("kernel may hang"), "{said}");

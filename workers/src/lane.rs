@@ -18,6 +18,7 @@ use crate::device::DeviceLane;
 use crate::error::{LaneError, place};
 use crate::execute::Executor;
 use crate::protocol::{EXIT, Role};
+use crate::still::Stillness;
 use crate::timed::Timed;
 
 const LANES: usize = Lane::ALL.len();
@@ -318,14 +319,13 @@ impl LaneRunner {
         {
             timed.blocked();
         }
-        let control = &self.setup.control;
         let timeout = self.setup.wait_timeout;
-        let positions = || Lane::ALL.map(|lane| control.lane(lane.index()).position());
+        let control = &self.setup.control;
+        let mut stillness = Stillness::new(control, timeout);
         loop {
-            let before = positions();
-            match timeline.wait_at_least(target, control.poison(), timeout) {
+            match timeline.wait_at_least(target, control.poison(), stillness.slice()) {
                 Ok(()) => return Ok(()),
-                Err(WaitError::TimedOut { .. }) if positions() != before => {}
+                Err(WaitError::TimedOut { .. }) if stillness.look() < timeout => {}
                 Err(error) => return Err(self.lane_error(&error, awaited, timeout)),
             }
         }

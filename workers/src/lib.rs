@@ -25,6 +25,7 @@ pub mod protocol;
 pub mod roles;
 pub mod rows;
 pub mod setup;
+mod still;
 pub mod table;
 pub mod testing;
 pub mod timed;

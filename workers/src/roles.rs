@@ -36,7 +36,7 @@ use crate::setup::{LaneOptions, build_device_lanes, build_lanes, build_timed_lan
 const MESSAGE_SLICE: Duration = Duration::from_secs(60);
 /// How long a worker that only follows another's failure stays, so that the coordinator finds the
 /// one that failed dead first.
-const LINGER: Duration = Duration::from_secs(5);
+const LINGER: Duration = Duration::from_secs(20);
 /// Set to anything: a panic prints one line to stderr.
 const DEBUG_ENV: &str = "TANDEM_DEBUG";
 /// Smallest segment: a plan may need none of a memory, a mapping needs a page.
@@ -414,7 +414,7 @@ impl Worker<'_> {
             sent
         })?;
         if count == 0 {
-            self.idle();
+            self.idle()?;
         }
         match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
@@ -424,16 +424,19 @@ impl Worker<'_> {
 
     /// Stays until the last group or poison: to the coordinator a worker that leaves early has failed,
     /// also one for which the plan has no work.
-    fn idle(&self) {
+    ///
+    /// # Errors
+    /// Poison, like a lane's: who leaves at once would be taken for the one that failed.
+    fn idle(&self) -> Result<(), LaneError> {
         let (groups, poison) = (self.control.groups(), self.control.poison());
         let mut group = 1;
         loop {
             match groups.wait_at_least(group, poison, MESSAGE_SLICE) {
-                Ok(()) if self.control.last_step() == Some(EXIT) => return,
+                Ok(()) if self.control.last_step() == Some(EXIT) => return Ok(()),
                 Ok(()) => group += 1,
                 // Nothing is late: the coordinator may have nothing to do.
                 Err(WaitError::TimedOut { .. }) => {}
-                Err(WaitError::Poisoned(_)) => return,
+                Err(WaitError::Poisoned(_)) => return Err(LaneError::Poisoned),
             }
         }
     }

@@ -183,8 +183,20 @@ impl Drop for Worker {
     }
 }
 
-/// Workers of a plan, set up but not answered yet.
+/// The workers that a plan has lanes for, set up but not answered yet.
 fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec<Worker>) {
+    let lanes = plan.lanes();
+    let needed = |role: &Role| role.lanes().iter().any(|lane| lanes.contains(lane));
+    start_roles(plan, Role::ALL.into_iter().filter(needed), weights, link)
+}
+
+/// These workers, also where the plan has no work for them.
+fn start_roles(
+    plan: &Plan,
+    roles: impl IntoIterator<Item = Role>,
+    weights: &WeightsFrom,
+    link: Option<u64>,
+) -> (Control, Vec<Worker>) {
     let lanes = plan.lanes();
     let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("control");
     let trace = TraceSegment::create(Lane::ALL.len(), TRACE_CAPACITY).expect("trace");
@@ -193,9 +205,7 @@ fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec
         let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
         (memory, Segment::create("test", size_bytes).expect("a segment"))
     });
-    let needed =
-        Role::ALL.into_iter().filter(|role| role.lanes().iter().any(|l| lanes.contains(l)));
-    let workers = needed.map(|role| {
+    let workers = roles.into_iter().map(|role| {
         let worker = Worker::start(role);
         let mapped: Vec<_> = segments.iter().filter(|(m, _)| role.memories().contains(m)).collect();
         let setup = Setup {
@@ -327,6 +337,23 @@ fn poison_ends_idle_workers_quietly() {
     for worker in &mut workers {
         let role = worker.role;
         // They linger for the coordinator to find the culprit, and leave when it closes.
+        let (_, spare) = Channel::pair().expect("a channel");
+        drop(std::mem::replace(&mut worker.channel, spare));
+        assert_eq!(worker.wait().code(), Some(1), "{role:?}");
+    }
+}
+
+#[test]
+fn workers_without_work_do_not_leave_before_the_culprit_is_found() {
+    let plan = plan(None);
+    let weights = WeightsFrom::Dummy { seed: SEED };
+    let (control, mut workers) = start_roles(&plan, Role::ALL, &weights, None);
+    make_ready(&workers);
+    control.stop(99, 7);
+    std::thread::sleep(Duration::from_millis(300));
+    for worker in &mut workers {
+        let role = worker.role;
+        assert!(worker.process.try_wait().expect("a child").is_none(), "{role:?} left");
         let (_, spare) = Channel::pair().expect("a channel");
         drop(std::mem::replace(&mut worker.channel, spare));
         assert_eq!(worker.wait().code(), Some(1), "{role:?}");

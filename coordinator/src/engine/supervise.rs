@@ -17,6 +17,9 @@ use workers::protocol::{FromWorker, Role};
 
 /// A worker whose heartbeat has stood still for so long is given up, though it still exists.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long a worker that poisoned gets to say why, on a machine with too much to do. The others
+/// linger for longer.
+const CAUSE_MAX: Duration = Duration::from_secs(10);
 /// How long a worker gets to leave by itself.
 const LEAVE_MAX: Duration = Duration::from_secs(5);
 
@@ -108,13 +111,15 @@ impl Supervisor {
         // While this process itself was stopped no heartbeat could be seen, which is nobody's fault.
         let slept = self.checked.elapsed() > SILENCE_MAX / 2;
         self.checked = Instant::now();
+        // What one of them said explains any exit better than a code.
         for worker in &mut self.workers {
-            let role = worker.role;
-            // What it said explains an exit better than its code.
             worker.pump(Duration::ZERO);
             if let Some(message) = worker.failed.clone() {
-                return Err(WorkerFailure::Reported { worker: role.name(), message });
+                return Err(WorkerFailure::Reported { worker: worker.role.name(), message });
             }
+        }
+        for worker in &mut self.workers {
+            let role = worker.role;
             if let Some(failure) = status(worker, || describe(&self.control, plan, role)) {
                 return Err(failure);
             }
@@ -134,9 +139,10 @@ impl Supervisor {
         Ok(())
     }
 
-    /// After a poisoned wait: waits a little for the worker that caused it to be seen.
+    /// After a poisoned wait: waits for the worker that caused it to be seen. It may have poisoned
+    /// before it speaks.
     pub(super) fn cause(&mut self, plan: &Plan) -> WorkerFailure {
-        let until = Instant::now() + Duration::from_secs(1);
+        let until = Instant::now() + CAUSE_MAX;
         while Instant::now() < until {
             if let Err(failure) = self.check(plan) {
                 return failure;

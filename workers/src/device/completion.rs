@@ -19,6 +19,7 @@ use shm::{Control, Position, TraceRecord, TraceWriter, now_ns};
 
 use crate::error::{LaneError, PoisonCode, place};
 use crate::execute::Work;
+use crate::still::Stillness;
 
 /// Pieces of work a lane may be ahead of the device. Enough that the device never waits for the
 /// lane, few enough that a lane does not run far ahead of what it has read.
@@ -371,8 +372,7 @@ impl Finisher {
     /// behind it.
     fn wait(&self, pair: usize, which: Which) -> Result<(), Failure> {
         let control = &self.setup.control;
-        let positions = || Lane::ALL.map(|lane| control.lane(lane.index()).position());
-        let (mut started, mut before) = (Instant::now(), positions());
+        let mut stillness = Stillness::new(control, self.setup.wait_timeout);
         let spinning = Instant::now();
         loop {
             match self.shared.pairs[pair][1].is_done() {
@@ -388,12 +388,7 @@ impl Finisher {
                 continue;
             }
             std::thread::sleep(PAUSE);
-            let now = positions();
-            if now != before {
-                (started, before) = (Instant::now(), now);
-                continue;
-            }
-            let still = started.elapsed();
+            let still = stillness.look();
             if still > self.setup.wait_timeout / 2 {
                 let begun = self.shared.pairs[pair][0].is_done().unwrap_or(true);
                 if begun || still > self.setup.wait_timeout {
