@@ -10,7 +10,7 @@ use crate::attention::BlockTask;
 use crate::linear::form::{Plain, Records};
 use crate::linear::{Finish, Pack, Sums};
 #[cfg(target_arch = "x86_64")]
-use crate::linear::{amx, quarters};
+use crate::linear::{amx, integers, quarters};
 use crate::norm::NormRow;
 use crate::rope::RopeRow;
 use crate::variant::{Variant, dispatch, dispatch_pairs};
@@ -46,10 +46,12 @@ unsafe fn pack_bf16(variant: Variant, task: Pack<bf16>) {
     match variant {
         // SAFETY: the caller's promise is the callee's.
         #[cfg(target_arch = "x86_64")]
-        Variant::Amx if task.is_grouped() => unsafe { amx::pack_grouped(&task) },
+        _ if task.is_in_integers() => unsafe { integers::pack(&task) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Variant::Avx512 if task.is_in_quarters() => unsafe { quarters::pack(&task) },
+        // SAFETY: as above.
+        _ if task.is_grouped() => unsafe { dispatch(variant, task) },
         // SAFETY: as above.
         _ => unsafe { dispatch_pairs(variant, task) },
     }
@@ -73,13 +75,13 @@ unsafe fn plain_bf16(variant: Variant, task: Sums<Plain<bf16>>) {
 /// # Safety
 /// As [`Compiled::pack`].
 unsafe fn grouped_bf16(variant: Variant, task: Sums<Records>) {
-    match variant {
-        // SAFETY: the caller's promise is the callee's.
-        #[cfg(target_arch = "x86_64")]
-        Variant::Amx => unsafe { amx::linear_grouped(&task) },
-        // SAFETY: as above.
-        _ => unsafe { dispatch_pairs(variant, task) },
+    #[cfg(target_arch = "x86_64")]
+    if task.is_in_integers() {
+        // SAFETY: the caller's promise; x was packed for it.
+        return unsafe { integers::linear_grouped(&task) };
     }
+    // SAFETY: as above.
+    unsafe { dispatch(variant, task) }
 }
 
 macro_rules! compile_for {

@@ -213,6 +213,54 @@ fn tile_products_are_those_of_the_manual() {
     }
 }
 
+#[test]
+fn tile_products_of_bytes_are_exact() {
+    if !ready("tile_products_of_bytes_are_exact") {
+        return;
+    }
+    let mut random = Random::new(3);
+    for (m, n, k) in [(16, 16, 16), (1, 16, 8), (16, 1, 1), (5, 7, 3)] {
+        let mut dwords = || -> Vec<u32> { (0..256).map(|_| random.bits() as u32).collect() };
+        let (rows, columns, before) = (dwords(), dwords(), dwords());
+        let mut sums = before.clone();
+        let bytes = |dwords: usize| 4 * dwords as u16;
+        let config =
+            config(&[(m as u8, bytes(k)), (k as u8, bytes(n)), (m as u8, bytes(n)), (1, 4)]);
+        // SAFETY: whole tiles of 16 rows 64 bytes apart lie behind every pointer.
+        unsafe {
+            asm!(
+                "ldtilecfg [{config}]",
+                "tileloadd tmm0, [{rows} + {line}]",
+                "tileloadd tmm1, [{columns} + {line}]",
+                "tileloadd tmm2, [{sums} + {line}]",
+                "tdpbsud tmm2, tmm0, tmm1",
+                "tilestored [{sums} + {line}], tmm2",
+                "tilerelease",
+                config = in(reg) &config,
+                rows = in(reg) rows.as_ptr(),
+                columns = in(reg) columns.as_ptr(),
+                sums = in(reg) sums.as_mut_ptr(),
+                line = in(reg) 64usize,
+                options(nostack),
+            );
+        }
+        for at in 0..256 {
+            let (i, j) = (at / 16, at % 16);
+            let mut expected = i64::from(before[at].cast_signed());
+            if i < m && j < n {
+                for d in 0..k {
+                    let (a, b) = (rows[i * 16 + d], columns[d * 16 + j]);
+                    for byte in 0..4 {
+                        let (a, b) = ((a >> (8 * byte)) as i8, (b >> (8 * byte)) as u8);
+                        expected += i64::from(a) * i64::from(b);
+                    }
+                }
+            }
+            assert_eq!(sums[at], expected as u32, "{m}x{n}x{k} at {i}, {j}");
+        }
+    }
+}
+
 #[target_feature(enable = "avx512f")]
 unsafe fn dot_products(sums: &mut [[u32; 16]; 5], a: &[u32; 16], b: &[u32; 16]) {
     // SAFETY: all operands are vectors of 64 bytes, and registers outside the listed ones are kept.

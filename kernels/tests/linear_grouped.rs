@@ -3,7 +3,9 @@
 
 mod common;
 
-use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
+use common::{
+    Random, assert_close, bits, has_integers, kernels, poison, step_of, tolerance, variants,
+};
 use half::{bf16, f16};
 use kernels::{Element, Kernels, LinearGrouped, LinearOut, Variant};
 use model::compressed::{Bits, Grouped, ROWS};
@@ -86,6 +88,32 @@ impl Matrix {
         out
     }
 
+    /// Every output by the stated order where bf16 is multiplied in integers.
+    fn in_integers<T: Element>(&self, x: &[T]) -> Vec<f32> {
+        let Matrix { form, n, k, .. } = *self;
+        let mut out = Vec::new();
+        for x in x.chunks(k) {
+            for row in 0..n {
+                let mut total = 0.0f32;
+                for (group, x) in x.chunks(form.group).enumerate() {
+                    let step = step_of(x);
+                    let (mut part, mut sum) = (0i64, 0i64);
+                    for (i, x) in x.iter().enumerate() {
+                        let v = (f64::from(x.to_f32()) / step).round_ties_even() as i64;
+                        part += v * i64::from(self.q[row * k + group * form.group + i]);
+                        sum += v;
+                    }
+                    let (scale, min) = self.scales[row * form.groups(k) + group];
+                    let (part, sum) = (part as f32 * step as f32, sum as f32 * step as f32);
+                    total = scale.to_f32().mul_add(part, total);
+                    total = min.to_f32().mul_add(sum, total);
+                }
+                out.push(total);
+            }
+        }
+        out
+    }
+
     fn run<T: Element>(&self, kernels: &Kernels, x: &[T], out: LinearOut<'_, T>) {
         let Matrix { form, n, k, .. } = *self;
         let rows = x.len() / k;
@@ -105,12 +133,6 @@ fn forms() -> [Grouped; 4] {
     [form(Bits::Four, 32), form(Bits::Four, 64), form(Bits::Eight, 32), form(Bits::Eight, 64)]
 }
 
-/// Whether a variant computes exactly as stated: with fused multiply-adds of f32.
-fn is_exact<T: Element>(variant: Variant) -> bool {
-    matches!(variant, Variant::Avx2 | Variant::Avx512)
-        || (size_of::<T>() == 4 && variant != Variant::Scalar)
-}
-
 fn check_sizes<T: Element>(name: &str) {
     const SIZES: [usize; 12] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65];
     for variant in variants(name) {
@@ -128,7 +150,9 @@ fn check_sizes<T: Element>(name: &str) {
                         let x: Vec<T> = random.vector(rows * k);
                         let context = format!("seed {seed} {variant:?} {form:?} {rows}x{n}x{k}");
                         let (out, expected) = (matrix.sums(&kernels, &x), matrix.fused(&x));
-                        if is_exact::<T>(variant) {
+                        if size_of::<T>() == 2 && has_integers(variant) {
+                            assert_eq!(bits(&out), bits(&matrix.in_integers(&x)), "{context}");
+                        } else if variant != Variant::Scalar {
                             assert_eq!(bits(&out), bits(&expected), "{context}");
                         } else {
                             let expected: Vec<f64> = expected.into_iter().map(f64::from).collect();
@@ -151,6 +175,79 @@ fn bf16_follows_the_stated_order_over_awkward_sizes() {
 #[test]
 fn f32_follows_the_stated_order_over_awkward_sizes() {
     check_sizes::<f32>("f32_follows_the_stated_order_over_awkward_sizes");
+}
+
+/// Rows whose values are far apart within a group, zero, subnormal or huge.
+fn extreme_rows(random: &mut Random, k: usize) -> Vec<bf16> {
+    let scale = |row: usize, i: usize| match row {
+        0 => 0.0,
+        1 => 1e-39,
+        2 => 1e33,
+        3 => 2.0f32.powi(-(i as i32 % 40)),
+        4 => {
+            if i % 97 == 5 {
+                1000.0
+            } else {
+                0.01
+            }
+        }
+        _ => 1.0,
+    };
+    (0..8 * k).map(|at| bf16::from_f32(random.unit() * scale(at / k, at % k))).collect()
+}
+
+#[test]
+fn what_integers_of_x_lose_is_bounded() {
+    let mut random = Random::new(77);
+    let (n, k) = (48, 330);
+    for form in forms() {
+        let matrix = Matrix::random(&mut random, form, (n, k), false);
+        let x = extreme_rows(&mut random, k);
+        for variant in variants("what_integers_of_x_lose_is_bounded") {
+            let out = matrix.sums(&kernels(variant, 2), &x);
+            for (row, x) in x.chunks(k).enumerate() {
+                for column in 0..n {
+                    let (mut exact, mut sizes, mut lost) = (0.0, 0.0, 0.0);
+                    for (group, x) in x.chunks(form.group).enumerate() {
+                        let (scale, min) = matrix.scales[column * form.groups(k) + group];
+                        let (scale, min) = (f64::from(scale.to_f32()), f64::from(min.to_f32()));
+                        let step = step_of(x);
+                        for (i, x) in x.iter().enumerate() {
+                            let q = matrix.q[column * k + group * form.group + i];
+                            let (x_value, weight) =
+                                (f64::from(x.to_f32()), scale * f64::from(q) + min);
+                            exact += x_value * weight;
+                            sizes += (x_value * scale * f64::from(q)).abs() + (x_value * min).abs();
+                            lost += weight.abs() * step / 2.0;
+                        }
+                    }
+                    // Rounding of f32 sums; and half a step of each input where these are integers.
+                    let lost = if has_integers(variant) { lost } else { 0.0 };
+                    let allowed = lost + 1e-5 * sizes + 1e-44;
+                    let value = f64::from(out[row * n + column]);
+                    let difference = (value - exact).abs();
+                    let context = format!("{variant:?} {form:?} row {row} column {column}");
+                    assert!(difference <= allowed, "{context}: {value} instead of {exact}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn infinities_and_nans_of_x_show_in_their_row_alone() {
+    let mut random = Random::new(78);
+    let matrix = Matrix::random(&mut random, Grouped::W4, (33, 200), false);
+    for variant in variants("infinities_and_nans_of_x_show_in_their_row_alone") {
+        for rows in [3, 20] {
+            let mut x: Vec<bf16> = random.vector(rows * 200);
+            let before = matrix.sums(&kernels(variant, 1), &x);
+            (x[70], x[200 + 199]) = (bf16::NEG_INFINITY, bf16::NAN);
+            let out = matrix.sums(&kernels(variant, 1), &x);
+            assert!(out[..66].iter().all(|value| !value.is_finite()), "{variant:?}");
+            assert_eq!(bits(&out[66..]), bits(&before[66..]), "{variant:?}");
+        }
+    }
 }
 
 #[test]

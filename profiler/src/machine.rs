@@ -10,7 +10,7 @@ use kernels::Variant;
 /// revision are made anew.
 pub const KERNEL_REVISIONS: [(&str, u32); 6] = [
     ("linear kernels", 6),
-    ("4-bit kernels", 4),
+    ("4-bit kernels", 5),
     ("attention kernels", 3),
     ("small kernels", 2),
     ("copies", 1),

@@ -3,7 +3,7 @@
 //!
 //! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds per
 //! segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in order;
-//! `quarters` has an order of its own. Batch size, tiles, tasks and threads do not enter, so a row's
+//! `quarters` and `integers` have orders of their own. Batch size, tiles, tasks and threads do not enter, so a row's
 //! bits depend on that row alone.
 //!
 //! - `form`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed in
@@ -12,7 +12,8 @@
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
 //! - `quarters`: instead of these three, plain bf16 weights with AVX-512.
-//! - `amx`: instead of these, tiles of AMX.
+//! - `amx`: the same with AMX, in tiles.
+//! - `integers`: instead of these three, grouped weights in bf16 linears with AVX512-VNNI.
 //! - `ahead`: memory asked for before it is needed.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //!
@@ -26,6 +27,8 @@ pub(crate) mod amx;
 mod direct;
 mod epilogue;
 pub(crate) mod form;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod integers;
 mod pack;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod quarters;
@@ -122,17 +125,26 @@ enum Way {
     Quarters,
     #[cfg(target_arch = "x86_64")]
     Amx,
+    #[cfg(target_arch = "x86_64")]
+    Integers,
+    /// The same in tiles of AMX.
+    #[cfg(target_arch = "x86_64")]
+    IntegerTiles,
 }
 
 impl Way {
-    fn of<T: Element>(variant: Variant, weight: Weight<T>) -> Self {
+    fn of<T: Element>(variant: Variant, rows: usize, weight: Weight<T>) -> Self {
         #[cfg(target_arch = "x86_64")]
-        if matches!(weight, Weight::Plain(_)) && quarters::fits::<T>(variant) {
-            return Way::Quarters;
-        } else if variant == Variant::Amx && !T::IS_F32 {
-            return Way::Amx;
+        match weight {
+            Weight::Plain(_) if quarters::fits::<T>(variant) => return Way::Quarters,
+            Weight::Plain(_) if variant == Variant::Amx && !T::IS_F32 => return Way::Amx,
+            Weight::Grouped(..) if integers::fits::<T>(variant) => {
+                let tiles = integers::fits_tiles(variant, rows);
+                return if tiles { Way::IntegerTiles } else { Way::Integers };
+            }
+            _ => {}
         }
-        let _ = (variant, weight);
+        let _ = (variant, rows, weight);
         Way::Vectors
     }
 }
@@ -148,13 +160,15 @@ pub struct RowTiles {
 impl RowTiles {
     /// The tiles of a linear.
     fn of<T: Element>(variant: Variant, rows: usize, weight: Weight<T>) -> Self {
-        let way = Way::of(variant, weight);
+        let way = Way::of(variant, rows, weight);
         let highest = match way {
             Way::Vectors => variant.tile_rows(),
             #[cfg(target_arch = "x86_64")]
             Way::Quarters => quarters::tile_rows(rows),
             #[cfg(target_arch = "x86_64")]
-            Way::Amx => amx::TILE_ROWS,
+            Way::Amx | Way::IntegerTiles => amx::TILE_ROWS,
+            #[cfg(target_arch = "x86_64")]
+            Way::Integers => integers::TILE_ROWS,
         };
         RowTiles { rows, count: rows.div_ceil(highest), way }
     }
@@ -164,10 +178,22 @@ impl RowTiles {
         self.way == Way::Quarters
     }
 
+    #[cfg(target_arch = "x86_64")]
+    fn is_in_integers(self) -> bool {
+        matches!(self.way, Way::Integers | Way::IntegerTiles)
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn is_in_integer_tiles(self) -> bool {
+        self.way == Way::IntegerTiles
+    }
+
     /// Columns of a task at most.
     fn task_cols(self) -> usize {
         match self.way {
             Way::Vectors => VECTOR_COLS,
+            #[cfg(target_arch = "x86_64")]
+            Way::Integers | Way::IntegerTiles => VECTOR_COLS,
             #[cfg(target_arch = "x86_64")]
             Way::Quarters => quarters::task_cols(self.rows),
             #[cfg(target_arch = "x86_64")]
@@ -200,7 +226,7 @@ impl RowTiles {
     #[inline(always)]
     fn start(self, tile: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if self.way == Way::Amx {
+        if matches!(self.way, Way::Amx | Way::IntegerTiles) {
             // Packed rows of a whole tile lie on lines of their own.
             return self.rows.min(tile * amx::TILE_ROWS);
         }
@@ -262,8 +288,10 @@ impl Kernels {
     /// Runs a linear on a grouped weight. Each row's result depends on that row alone, bit for bit.
     ///
     /// For every group in order: `part` is the chain of fused multiply-adds of `q` and `x` from 0;
-    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. So 4-bit
-    /// weights and the same weights widened to 8 bits give the same bits.
+    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16 with
+    /// AVX512-VNNI each group of x counts as multiples of 2^-14 of the power of two above its largest value,
+    /// and `part` and `sum(x)` are exact but for one rounding each. Either way 4-bit weights and the same
+    /// weights widened to 8 bits give the same bits.
     pub fn linear_grouped<T: Element>(&self, linear: LinearGrouped<'_, T>) {
         let LinearGrouped { rows, n, k, x, form, records, bias, out } = linear;
         assert!(matches!(form.group, 32 | 64), "groups have 32 or 64 inputs");
@@ -309,7 +337,13 @@ impl Kernels {
             #[cfg(target_arch = "x86_64")]
             Weight::Plain(_) if tiles.is_in_quarters() => (round_up(k, 32), None),
             Weight::Plain(_) => (k.div_ceil(inputs), None),
-            Weight::Grouped(form, _) => (form.groups(k) * form.group / inputs, Some(form.group)),
+            #[cfg(target_arch = "x86_64")]
+            Weight::Grouped(form, _) if tiles.is_in_integers() => {
+                (integers::units(form.groups(k) * form.group), Some((form.group, form.bits)))
+            }
+            Weight::Grouped(form, _) => {
+                (form.groups(k) * form.group, Some((form.group, form.bits)))
+            }
         };
         let packed = Shared(self.packed.as_mut_ptr());
         let sums = Shared(self.packed.as_mut_ptr().wrapping_add(rows * units));

@@ -7,6 +7,7 @@ use crate::element::Element;
 use crate::scratch::Shared;
 use crate::simd::{Bf16Dot, Simd};
 use crate::variant::{PairsTask, SimdTask};
+use model::compressed::Bits;
 
 /// A form of activations: plain, with its inputs to be added up.
 trait Packed<S: Simd>: Form<S> {
@@ -47,8 +48,8 @@ pub struct Pack<T> {
     pub(super) blocks: std::ops::Range<usize>,
     pub(super) packed: Shared<f32>,
     pub(super) sums: Shared<f32>,
-    /// Inputs of a group, if sums are wanted.
-    pub(super) group: Option<usize>,
+    /// Inputs of a group and the bits of its weights, if these are grouped.
+    pub(super) group: Option<(usize, Bits)>,
 }
 
 impl<T: Element> SimdTask for Pack<T> {
@@ -85,10 +86,22 @@ impl<T> Pack<T> {
     pub(crate) fn is_in_quarters(&self) -> bool {
         self.tiles.is_in_quarters()
     }
+
+    /// Whether it is one of `integers`.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn is_in_integers(&self) -> bool {
+        self.tiles.is_in_integers()
+    }
+
+    /// Whether it is one of `integers` in tiles of AMX.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn is_in_integer_tiles(&self) -> bool {
+        self.tiles.is_in_integer_tiles()
+    }
 }
 
 impl<T: Element> Pack<T> {
-    fn rows(&self) -> usize {
+    pub(super) fn rows(&self) -> usize {
         self.tiles.height(self.tile)
     }
 
@@ -101,7 +114,7 @@ impl<T: Element> Pack<T> {
     fn run_as<S: Simd, X: Packed<S>>(&self, s: S, form: X) {
         let (first_row, rows) = (self.tiles.start(self.tile), self.rows());
         let chunk = X::UNITS * X::DWORDS;
-        let per_group = self.group.map(|group| group / <X::Dot as Dot<S>>::INPUTS);
+        let per_group = self.group.map(|(group, _)| group / <X::Dot as Dot<S>>::INPUTS);
         let mut sum = s.zero();
         for block in self.blocks.clone() {
             let first = block * BLOCK_UNITS;
@@ -164,7 +177,7 @@ impl<T: Element> Pack<T> {
                 *to.add(at) = if at < self.k { (*x.add(at)).to_f32() } else { 0.0 };
                 at += 1;
             }
-            if let Some(group) = self.group {
+            if let Some((group, _)) = self.group {
                 let groups = first / group..end / group;
                 let sums = self.sums.pointer();
                 // Several groups at a time, because one sum is one long chain.

@@ -7,9 +7,7 @@ use half::bf16;
 use super::ahead::Lines;
 use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
-use super::form::{
-    Eight, EightPairs, Form, Four, FourPairs, PairsBf16, Plain, PlainBf16, PlainF32, Records,
-};
+use super::form::{Eight, Form, Four, PairsBf16, Plain, PlainBf16, PlainF32, Records};
 use super::tiled::{Parts, TILE_LEN, tiled};
 use super::{BLOCK_UNITS, PANELS, RowTiles, TASK_COLS};
 use crate::element::Element;
@@ -130,6 +128,11 @@ impl<P> Sums<P> {
     pub(crate) fn is_in_quarters(&self) -> bool {
         self.area.tiles.is_in_quarters()
     }
+
+    /// Whether it is one of `integers`.
+    pub(crate) fn is_in_integers(&self) -> bool {
+        self.area.tiles.is_in_integers()
+    }
 }
 
 impl SimdTask for Sums<Plain<f32>> {
@@ -159,16 +162,6 @@ impl SimdTask for Sums<Records> {
         match self.form.bits() {
             Bits::Four => self.area.sum(s, Four(self.form)),
             Bits::Eight => self.area.sum(s, Eight(self.form)),
-        }
-    }
-}
-
-impl PairsTask for Sums<Records> {
-    #[inline(always)]
-    fn run_pairs<S: Bf16Dot>(self, s: S) {
-        match self.form.bits() {
-            Bits::Four => self.area.sum(s, FourPairs(self.form)),
-            Bits::Eight => self.area.sum(s, EightPairs(self.form)),
         }
     }
 }

@@ -398,43 +398,4 @@ impl Bf16Dot for Avx512 {
         // for.
         unsafe { dot_bf16(w, x, acc) }
     }
-
-    #[inline(always)]
-    fn nibble_pair(self, d: __m512i, index: usize) -> __m512 {
-        with_token!({
-            // bf16 of 0..=15 twice: the permutation looks at five bits, of which the fifth is
-            // another nibble's.
-            let quarter = |a: u16, b: u16| (i32::from(b as i16) << 16) | i32::from(a as i16);
-            let table = _mm512_setr_epi32(
-                quarter(0, 0x3f80),
-                quarter(0x4000, 0x4040),
-                quarter(0x4080, 0x40a0),
-                quarter(0x40c0, 0x40e0),
-                quarter(0x4100, 0x4110),
-                quarter(0x4120, 0x4130),
-                quarter(0x4140, 0x4150),
-                quarter(0x4160, 0x4170),
-                quarter(0, 0x3f80),
-                quarter(0x4000, 0x4040),
-                quarter(0x4080, 0x40a0),
-                quarter(0x40c0, 0x40e0),
-                quarter(0x4100, 0x4110),
-                quarter(0x4120, 0x4130),
-                quarter(0x4140, 0x4150),
-                quarter(0x4160, 0x4170),
-            );
-            let pairs = _mm512_permutexvar_epi16(shift_nibbles(self, d, index), table);
-            _mm512_castsi512_ps(pairs)
-        })
-    }
-
-    #[inline(always)]
-    fn byte_pair(self, d: __m512i, index: usize) -> __m512 {
-        let (low, high) = (self.byte(d, 2 * index), self.byte(d, 2 * index + 1));
-        with_token!({
-            // Eight bits are exact in bf16: the lower halves are zero.
-            let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
-            _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_castps_si512(high)))
-        })
-    }
 }

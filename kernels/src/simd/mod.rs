@@ -130,10 +130,6 @@ pub trait Simd: Integers {
 pub trait Bf16Dot: Simd {
     /// `acc + w.high * x.high + w.low * x.low` for the bf16 halves of each lane's bits.
     fn dot_bf16(self, w: Self::F, x: Self::F, acc: Self::F) -> Self::F;
-    /// Nibbles `index` (low half) and `index + 4` (high half) of each dword as a pair of bf16.
-    fn nibble_pair(self, d: Self::D, index: usize) -> Self::F;
-    /// Signed bytes `2 * index` (low half) and `2 * index + 1` of each dword as a pair of bf16.
-    fn byte_pair(self, d: Self::D, index: usize) -> Self::F;
 }
 
 /// Loads and stores of one element type; sealed by living in a private module.

@@ -223,11 +223,6 @@ impl Simd for Scalar {
     }
 }
 
-/// The pair of bf16 that holds two numbers of at most eight bits.
-fn exact_pair(low: f32, high: f32) -> f32 {
-    f32::from_bits((low.to_bits() >> 16) | high.to_bits())
-}
-
 /// What the instruction of other machines does, for tests of the code around it.
 impl Bf16Dot for Scalar {
     #[inline(always)]
@@ -235,15 +230,5 @@ impl Bf16Dot for Scalar {
         let (w, x) = (w.map(f32::to_bits), x.map(f32::to_bits));
         let acc = self.fma(self.high_bf16(w), self.high_bf16(x), acc);
         self.fma(self.low_bf16(w), self.low_bf16(x), acc)
-    }
-
-    #[inline(always)]
-    fn nibble_pair(self, d: Self::D, index: usize) -> Self::F {
-        zip(self.nibble(d, index), self.nibble(d, index + 4), exact_pair)
-    }
-
-    #[inline(always)]
-    fn byte_pair(self, d: Self::D, index: usize) -> Self::F {
-        zip(self.byte(d, 2 * index), self.byte(d, 2 * index + 1), exact_pair)
     }
 }

@@ -91,3 +91,24 @@ pub fn assert_close<T: Element>(
 pub fn tolerance() -> f64 {
     f64::from(model::ops::Op::Q.tolerance(model::config::Dtype::F32))
 }
+
+/// Whether a variant multiplies bf16 by grouped weights in integers on this machine.
+pub fn has_integers(variant: Variant) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has_instruction = is_x86_feature_detected!("avx512vnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has_instruction = false;
+    variant >= Variant::Avx512 && has_instruction
+}
+
+/// The step of a group of x where it is multiplied in integers: 2^-14 of the power of two above its
+/// largest value.
+pub fn step_of<T: Element>(x: &[T]) -> f64 {
+    let largest = x.iter().fold(0.0f32, |a, x| a.max(x.to_f32().abs()));
+    assert!(largest.is_finite(), "a step of finite values");
+    let mut step = 2.0f64.powi(-126);
+    while step * 16384.0 <= f64::from(largest) {
+        step *= 2.0;
+    }
+    step
+}

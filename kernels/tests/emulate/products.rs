@@ -1,4 +1,4 @@
-//! The arithmetic of both bf16 product instructions: f32 fused multiply-adds, rounded to nearest even,
+//! The arithmetic of the product instructions: exact in integers; with bf16, f32 fused multiply-adds, rounded to nearest even,
 //! with subnormal inputs and results taken as zero of their sign.
 
 /// `value`, or zero of its sign if it is subnormal.
@@ -32,6 +32,18 @@ pub fn dot_pair(sum: f32, a: u32, b: u32) -> f32 {
 pub fn dot_pairs(sums: &mut [u32; 16], a: &[u32; 16], b: &[u32; 16]) {
     for lane in 0..16 {
         sums[lane] = dot_pair(f32::from_bits(sums[lane]), a[lane], b[lane]).to_bits();
+    }
+}
+
+/// One row of `tdpbsud`: signed bytes of `row`, a row of the first source, by unsigned ones of `columns`.
+pub fn dot_bytes_row(sums: &mut [u32; 16], row: &[u32], columns: &[[u32; 16]; 16]) {
+    for (four, column) in row.iter().zip(columns) {
+        for n in 0..16 {
+            for (a, b) in four.to_le_bytes().into_iter().zip(column[n].to_le_bytes()) {
+                let product = i32::from(a.cast_signed()) * i32::from(b);
+                sums[n] = sums[n].wrapping_add(product.cast_unsigned());
+            }
+        }
     }
 }
 

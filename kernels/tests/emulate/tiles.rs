@@ -38,7 +38,7 @@ pub(super) fn execute(
     if prefix.map != 2 || prefix.wide || prefix.length != 0 {
         return None;
     }
-    if !matches!(opcode, 0x49 | 0x4b | 0x5c) {
+    if !matches!(opcode, 0x49 | 0x4b | 0x5c | 0x5e) {
         return None;
     }
     let (reg, operand) = cursor.operands(machine, prefix, 1);
@@ -73,7 +73,16 @@ pub(super) fn execute(
                 unsafe { tiles.store(tile, base, index) };
             }
             (0x5c, 2, Operand::Register(first)) => {
-                tiles.products(tile, usize::from(first), usize::from(prefix.second));
+                let sources = [usize::from(first), usize::from(prefix.second)];
+                // SAFETY: `install` refuses machines without AVX-512, and those with it have AVX2 and
+                // FMA.
+                tiles.products(tile, sources, |sums, row, columns| unsafe {
+                    products::dot_row(sums, row, columns);
+                });
+            }
+            (0x5e, 2, Operand::Register(first)) => {
+                let sources = [usize::from(first), usize::from(prefix.second)];
+                tiles.products(tile, sources, products::dot_bytes_row);
             }
             _ => return None,
         }
@@ -143,25 +152,26 @@ impl Tiles {
         }
     }
 
-    fn products(&mut self, sums: usize, rows: usize, columns: usize) {
+    fn products(
+        &mut self,
+        sums: usize,
+        [rows, columns]: [usize; 2],
+        dot_row: impl Fn(&mut [u32; 16], &[u32], &[[u32; 16]; 16]),
+    ) {
         let shapes = [self.shape(sums), self.shape(rows), self.shape(columns)];
         if sums == rows || sums == columns || rows == columns {
-            refuse("tdpbf16ps: the three tiles must differ");
+            refuse("a product of tiles: the three must differ");
         }
         if shapes[0].rows != shapes[1].rows
             || shapes[0].row_bytes != shapes[2].row_bytes
             || shapes[1].row_bytes != shapes[2].rows * 4
         {
-            refuse("tdpbf16ps: the shapes of the three tiles do not fit each other");
+            refuse("a product of tiles: the shapes of the three do not fit each other");
         }
-        let pairs = shapes[2].rows;
+        let dwords = shapes[2].rows;
         for row in 0..shapes[0].rows {
             let mut result = self.data[sums][row];
-            // SAFETY: `install` refuses machines without AVX-512, and those with it have AVX2 and FMA.
-            unsafe {
-                let from = &self.data[rows][row][..pairs];
-                products::dot_row(&mut result, from, &self.data[columns]);
-            }
+            dot_row(&mut result, &self.data[rows][row][..dwords], &self.data[columns]);
             result[shapes[0].row_bytes / 4..].fill(0);
             self.data[sums][row] = result;
         }

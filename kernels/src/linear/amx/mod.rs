@@ -1,26 +1,22 @@
-//! The AMX-BF16 way through the weights of a linear in bf16: takes the place of `task::Sums` (and of
-//! `Pack` for grouped weights) and leaves the same results for the same epilogue.
+//! The AMX-BF16 way through the plain weights of a linear in bf16: takes the place of `task::Sums` and
+//! leaves the same results for the same epilogue.
 //!
 //! - `tile`: the kernels in assembly, and the order of every sum.
 //! - `plain`: bf16 weights straight from row-major memory, against pairs of x as `Pack` leaves them.
-//! - `grouped`: records decoded block by block, against rows of x.
 //!
 //! Rows of x come in tiles of 16, and one of what is left. Everything around the tile
 //! instructions is AVX-512.
 
-mod grouped;
 mod plain;
-mod tile;
+pub(super) mod tile;
 
 use half::bf16;
 
-use super::form::{EightPairs, FourPairs, Plain, Records};
-use super::pack::Pack;
+use super::form::Plain;
 use super::task::Sums;
 use super::tiled::TILE_LEN;
 use super::{TASK_COLS, VECTOR_COLS};
 use crate::simd::avx512::Avx512;
-use model::compressed::Bits;
 
 /// Rows of x in a tile, at most.
 pub(crate) const TILE_ROWS: usize = tile::TILE;
@@ -35,7 +31,6 @@ pub(super) const fn task_cols(rows: usize) -> usize {
 }
 
 const _: () = assert!(size_of::<plain::Scratch>() <= 4 * TILE_LEN);
-const _: () = assert!(size_of::<grouped::Scratch>() <= 4 * TILE_LEN);
 
 /// # Safety
 /// The machine has AVX-512, AMX may be used by this process or is emulated, and the task's own
@@ -44,39 +39,4 @@ const _: () = assert!(size_of::<grouped::Scratch>() <= 4 * TILE_LEN);
 pub(crate) unsafe fn linear_plain(task: &Sums<Plain<bf16>>) {
     // SAFETY: the caller's promise.
     unsafe { plain::sums(Avx512::new(), task.form, &task.area) };
-}
-
-/// # Safety
-/// As [`linear_plain`].
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) unsafe fn linear_grouped(task: &Sums<Records>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let s = Avx512::new();
-        match task.form.bits() {
-            Bits::Four => grouped::sums(s, FourPairs(task.form), &task.area),
-            Bits::Eight => grouped::sums(s, EightPairs(task.form), &task.area),
-        }
-    }
-}
-
-/// Packs x for [`linear_grouped`].
-///
-/// # Safety
-/// As [`linear_plain`].
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) unsafe fn pack_grouped(task: &Pack<bf16>) {
-    let block = super::BLOCK_UNITS;
-    let packing = grouped::Packing {
-        x: task.x,
-        k: task.k,
-        packed: task.packed,
-        tiles: task.tiles,
-        tile: task.tile,
-        units: task.units,
-        part: task.blocks.start * block..task.units.min(task.blocks.end * block),
-        group: task.group.expect("a grouped weight has groups"),
-    };
-    // SAFETY: the caller's promise.
-    unsafe { grouped::pack(Avx512::new(), &packing) };
 }

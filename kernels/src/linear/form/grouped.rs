@@ -4,8 +4,8 @@ use half::f16;
 use model::compressed::{Bits, Grouped, ROWS};
 
 use super::super::BLOCK_UNITS;
-use super::{Fma, Form, Lines, Pairs};
-use crate::simd::{Bf16Dot, Simd};
+use super::{Fma, Form, Lines};
+use crate::simd::Simd;
 
 /// Records of grouped low-bit weights (`model::compressed`).
 #[derive(Debug, Clone, Copy)]
@@ -27,12 +27,31 @@ impl Records {
         self.form.bits
     }
 
+    /// Inputs of a group.
+    pub fn group(self) -> usize {
+        self.form.group
+    }
+
+    /// Groups along k.
+    pub fn groups(self) -> usize {
+        self.groups
+    }
+
+    /// Bytes of a record.
+    pub fn record_bytes(self) -> usize {
+        self.form.record_bytes()
+    }
+
+    /// The record of a block of `ROWS` columns and a group.
+    pub fn record_at(self, block: usize, group: usize) -> *const u8 {
+        self.records.wrapping_add((block * self.groups + group) * self.form.record_bytes())
+    }
+
     /// A record, and the first of the panel's rows in it.
     #[inline(always)]
     fn record<S: Simd>(self, panel: usize, segment: usize) -> (*const u8, usize) {
         let (block, row) = (panel * S::LANES / ROWS, panel * S::LANES % ROWS);
-        let record = (block * self.groups + segment) * self.form.record_bytes();
-        (self.records.wrapping_add(record), row)
+        (self.record_at(block, segment), row)
     }
 
     #[inline(always)]
@@ -46,8 +65,8 @@ impl Records {
 const AHEAD_RECORD_BYTES: usize = 1024;
 
 macro_rules! grouped_form {
-    ($dot:ty, $units:literal, $inputs:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
-        type Dot = $dot;
+    ($units:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
+        type Dot = Fma;
         const UNITS: usize = $units;
         const DWORDS: usize = 1;
         const GROUPED: bool = true;
@@ -64,12 +83,12 @@ macro_rules! grouped_form {
 
         #[inline(always)]
         fn units(self) -> usize {
-            self.0.groups * self.0.form.group / $inputs
+            self.0.groups * self.0.form.group
         }
 
         #[inline(always)]
         fn segment(self) -> usize {
-            self.0.form.group / $inputs
+            self.0.form.group
         }
 
         #[inline(always)]
@@ -105,7 +124,7 @@ macro_rules! grouped_form {
 
         #[inline(always)]
         fn lines(self, panel: usize, panels: usize, block: usize) -> Lines {
-            let segments = BLOCK_UNITS / (self.0.form.group / $inputs);
+            let segments = BLOCK_UNITS / self.0.form.group;
             let (first, bytes) = (block * segments, self.0.form.record_bytes());
             let here = self.0.groups.saturating_sub(first).min(segments);
             let (panels, left) = (panels * S::LANES, self.0.n.saturating_sub(panel * S::LANES));
@@ -125,7 +144,7 @@ pub struct Four(pub Records);
 
 impl<S: Simd> Form<S> for Four {
     // The low half of a dword has the even inputs, the high half the odd ones.
-    grouped_form!(Fma, 8, 1, |s, d, index| s.nibble(d, index / 2 + index % 2 * 4));
+    grouped_form!(8, |s, d, index| s.nibble(d, index / 2 + index % 2 * 4));
 }
 
 /// 8-bit records, widened: four units to a dword.
@@ -133,21 +152,5 @@ impl<S: Simd> Form<S> for Four {
 pub struct Eight(pub Records);
 
 impl<S: Simd> Form<S> for Eight {
-    grouped_form!(Fma, 4, 1, |s, d, index| s.byte(d, index));
-}
-
-/// 4-bit records as pairs of bf16: four units to a dword.
-#[derive(Debug, Clone, Copy)]
-pub struct FourPairs(pub Records);
-
-impl<S: Bf16Dot> Form<S> for FourPairs {
-    grouped_form!(Pairs, 4, 2, |s, d, index| s.nibble_pair(d, index));
-}
-
-/// 8-bit records as pairs of bf16: two units to a dword.
-#[derive(Debug, Clone, Copy)]
-pub struct EightPairs(pub Records);
-
-impl<S: Bf16Dot> Form<S> for EightPairs {
-    grouped_form!(Pairs, 2, 2, |s, d, index| s.byte_pair(d, index));
+    grouped_form!(4, |s, d, index| s.byte(d, index));
 }

@@ -1,30 +1,23 @@
-//! The tile instructions: two kernels, each whole in one `asm!` block, because the compiler knows no tile
+//! The tile instructions: a kernel that is whole in one `asm!` block, because the compiler knows no tile
 //! registers and nothing of it may come between. Only the configuration outlasts a block.
 //!
-//! **Plain weights** are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
+//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
 //! the checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
 //! `pack` leaves them. Sums come out as `[weight row][x row]`.
-//!
-//! **Grouped weights** are the column operand, because that is how records lie once decoded: a dword
-//! of two inputs per output. Activations are the row operand, and sums come out as
-//! `[x row][output]`.
 //!
 //! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in order,
 //! then both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles do not
 //! meet, so neither batch nor neighbours enter.
 
-pub(super) mod grouped;
 pub(super) mod plain;
 
 /// Rows of a tile, and dwords of its rows.
-pub(super) const TILE: usize = 16;
-/// Bytes of a tile; whole tiles of sums lie this far apart in memory.
-pub(super) const TILE_BYTES: usize = 1024;
+pub(in crate::linear) const TILE: usize = 16;
 
 /// What `ldtilecfg` reads: palette 1, then bytes per row and rows of each tile.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
-struct Config {
+pub(in crate::linear) struct Config {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -36,7 +29,7 @@ const _: () = assert!(size_of::<Config>() == 64);
 
 impl Config {
     /// Tiles by rows and dwords per row. A tile without rows is not used.
-    fn new(shapes: [(usize, usize); 8]) -> Self {
+    pub(in crate::linear) fn new(shapes: [(usize, usize); 8]) -> Self {
         let mut config = Config {
             palette: 1,
             start_row: 0,

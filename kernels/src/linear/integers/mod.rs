@@ -1,0 +1,213 @@
+//! Grouped weights in bf16 linears with AVX512-VNNI: products of small integers, four at a lane.
+//!
+//! A group of x becomes integers of 15 bits under a power of two, which loses only what is 2^-6 of the
+//! group's largest value or less, and of that only what is below 2^-14 of it. A weight's integers
+//! are multiplied as they lie in their records, one instruction for four inputs and sixteen columns;
+//! widening them to f32 would take two for one input.
+//!
+//! **The order of every sum.** Products and sums within a group are exact. `part` and `sum(x)` of a
+//! group are rounded to f32 at most once; then the groups are added in order, as everywhere.
+//!
+//! - `pack`: x as integers, in two bytes.
+//! - `multiply`: some rows by some columns.
+//! - `tiles`: more rows with AMX.
+
+mod multiply;
+mod pack;
+mod tiles;
+
+use super::ahead::{Ahead, Lines};
+use super::form::Records;
+use super::pack::Pack;
+use super::task::{Area, Sums};
+use super::{BLOCK_UNITS, VECTOR_COLS};
+use crate::element::Element;
+use crate::variant::Variant;
+use half::bf16;
+use model::compressed::Bits;
+use multiply::{Call, Rows};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
+pub(super) const TILE_ROWS: usize = 6;
+/// Columns of a panel, and panels that are multiplied together.
+const COLS: usize = model::compressed::ROWS;
+const PANELS: usize = 2;
+
+const _: () = assert!(VECTOR_COLS.is_multiple_of(PANELS * COLS));
+
+/// Whether a linear on grouped weights is worked on here.
+pub(super) fn fits<T: Element>(variant: Variant) -> bool {
+    let wide = matches!(variant, Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx);
+    wide && !T::IS_F32 && is_x86_feature_detected!("avx512vnni")
+}
+
+/// Units of packed x, dwords, of a group: two bytes an input.
+const fn group_units(group: usize) -> usize {
+    group / 2
+}
+
+/// Units of packed x of `inputs` inputs.
+pub(super) const fn units(inputs: usize) -> usize {
+    group_units(inputs)
+}
+
+/// Rows from which on tiles of AMX pay.
+const AMX_ROWS: usize = TILE_ROWS + 1;
+
+/// Whether `rows` rows are multiplied in tiles of AMX.
+pub(super) fn fits_tiles(variant: Variant, rows: usize) -> bool {
+    variant == Variant::Amx && rows >= AMX_ROWS
+}
+
+/// What makes results of the integers of a tile of rows and a group: `[step, sum of x, sum of v][row]`.
+#[derive(Debug, Clone, Copy)]
+struct Factors {
+    at: *const f32,
+    rows: usize,
+}
+
+impl Factors {
+    /// Of each row.
+    const COUNT: usize = 3;
+
+    fn of(area: &Area, tile: usize, group: usize) -> Self {
+        let (tiles, first) = (area.tiles, area.tiles.start(tile));
+        let at = area.sums.pointer().wrapping_add(Self::COUNT * (group * tiles.rows() + first));
+        Factors { at, rows: tiles.height(tile) }
+    }
+
+    /// The factors `floats` further on.
+    fn skip(self, floats: usize) -> Self {
+        Factors { at: self.at.wrapping_add(floats), ..self }
+    }
+
+    /// # Safety
+    /// `at` has room for the factors of `rows` rows.
+    unsafe fn write(at: *mut f32, (row, rows): (usize, usize), step: f32, sum: i32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            at.add(row).write(step);
+            at.add(rows + row).write(sum as f32 * step);
+            at.add(2 * rows + row).cast::<i32>().write(sum);
+        }
+    }
+
+    /// `total` of sixteen columns after a group: `(high, low)` are the sums of products of both bytes of
+    /// `v`, with weights of 4 bits if `FOUR`, else with weights that 128 was added to.
+    ///
+    /// # Safety
+    /// The row exists.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f")]
+    unsafe fn add<const FOUR: bool>(
+        self,
+        row: usize,
+        total: __m512,
+        (high, low): (__m512i, __m512i),
+        (scale, min): (__m512, __m512),
+    ) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut part = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
+            if !FOUR {
+                let sum = *self.at.add(2 * self.rows + row).cast::<i32>();
+                part = _mm512_sub_epi32(part, _mm512_slli_epi32::<7>(_mm512_set1_epi32(sum)));
+            }
+            let step = _mm512_set1_ps(*self.at.add(row));
+            let part = _mm512_mul_ps(_mm512_cvtepi32_ps(part), step);
+            let sum = _mm512_set1_ps(*self.at.add(self.rows + row));
+            _mm512_fmadd_ps(min, sum, _mm512_fmadd_ps(scale, part, total))
+        }
+    }
+}
+
+/// Packs a range of blocks of one tile of rows.
+///
+/// # Safety
+/// The machine has AVX-512; the task's own conditions hold.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(crate) unsafe fn pack(task: &Pack<bf16>) {
+    // SAFETY: the caller's promise.
+    unsafe { pack::pack(task) };
+}
+
+/// Leaves the sums of the task's columns and rows in its results.
+///
+/// # Safety
+/// The machine has AVX-512 with VNNI, and for tiles AMX may be used or is emulated; x was packed by [`pack`]; the task's own conditions hold.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+pub(crate) unsafe fn linear_grouped(task: &Sums<Records>) {
+    let Sums { form, area } = task;
+    if area.tiles.is_in_integer_tiles() {
+        // SAFETY: the caller's promise.
+        return unsafe { tiles::sums(*form, area) };
+    }
+    let (group, groups) = (form.group(), form.groups());
+    let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
+    let together = |panel: usize| PANELS.min(end - panel);
+    let call = |panel: usize, tile: usize, groups: Range<usize>| Call {
+        records: *form,
+        panel,
+        groups,
+        rows: Rows::of(area, tile, (group, form.groups())),
+        out: area
+            .results()
+            .wrapping_add((area.tiles.start(tile) - first_row(area)) * super::TASK_COLS)
+            .wrapping_add((panel - first) * COLS),
+    };
+    let is_four = form.bits() == Bits::Four;
+    if area.tiles.rows() <= TILE_ROWS {
+        for panel in (first..end).step_by(PANELS) {
+            // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
+            unsafe {
+                call(panel, area.row_tiles.start, 0..groups).run(is_four, together(panel), None);
+            }
+        }
+        return;
+    }
+    let per_block = BLOCK_UNITS / group_units(group);
+    let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
+    for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
+        for panel in (first..end).step_by(PANELS) {
+            for block in run.clone() {
+                let next = if block + 1 < run.end {
+                    lines(*form, panel, together(panel), of_block(block + 1))
+                } else if panel + PANELS < end {
+                    let panel = panel + PANELS;
+                    lines(*form, panel, together(panel), of_block(run.start))
+                } else if !is_last {
+                    lines(*form, first, together(first), of_block(run.end))
+                } else {
+                    Lines::NONE
+                };
+                let groups = of_block(block);
+                let steps = groups.len() * multiply::steps(group) * area.row_tiles.len();
+                let mut ahead = Ahead::new(next, steps);
+                for tile in area.row_tiles.clone() {
+                    // SAFETY: as above.
+                    unsafe {
+                        let call = call(panel, tile, groups.clone());
+                        call.run(is_four, together(panel), Some(&mut ahead));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The first row of a task.
+fn first_row(area: &Area) -> usize {
+    area.tiles.start(area.row_tiles.start)
+}
+
+/// The lines of memory of some groups of some panels.
+fn lines(form: Records, panel: usize, panels: usize, groups: Range<usize>) -> Lines {
+    Lines {
+        at: form.record_at(panel, groups.start),
+        stride: form.groups() * form.record_bytes(),
+        rows: panels,
+        lines: groups.len() * form.record_bytes() / 64,
+    }
+}

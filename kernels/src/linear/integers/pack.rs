@@ -1,0 +1,163 @@
+//! Groups of x as integers: `x = step * v` with a power of two and `|v| < 2^14`, rounded to nearest,
+//! ties to even. `v` is `256 * high + low` with signed bytes, which is how it is multiplied.
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+use model::compressed::Bits;
+
+use super::{Factors, group_units};
+use crate::linear::{BLOCK_UNITS, Pack};
+
+/// Inputs of a vector of bf16.
+const VECTOR: usize = 32;
+/// Where each byte of eight inputs comes from, so that a dword holds those whose 4-bit weights lie in
+/// the low (the first dword) and in the high nibbles of a dword of weights.
+const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
+
+/// Packs the task's groups as dwords of four inputs: of a tile `[group][dword][high, low][row]`, for tiles
+/// of AMX `[group][high, low][row][dword]`; and its factors.
+///
+/// # Safety
+/// As `Compiled::pack`, on a machine with AVX-512.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn pack(task: &Pack<bf16>) {
+    let (group, bits) = task.group.expect("a grouped weight has groups");
+    let (first_row, rows) = (task.tiles.start(task.tile), task.rows());
+    let units = group_units(group);
+    let dwords = task.packed.pointer().wrapping_add(first_row * task.units).cast::<u32>();
+    let end = task.units.min(task.blocks.end * BLOCK_UNITS) / units;
+    for g in task.blocks.start * BLOCK_UNITS / units..end {
+        let to = dwords.wrapping_add(g * units * rows);
+        let factors =
+            task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows() + first_row));
+        for row in 0..rows {
+            let x = task.x.wrapping_add((first_row + row) * task.k + g * group);
+            // SAFETY: as many inputs of this row exist; the tile's groups are this task's to write.
+            unsafe {
+                let inputs = group.min(task.k - (g * group).min(task.k));
+                let to = if task.is_in_integer_tiles() {
+                    Dwords { at: to.add(row * units / 2), stride: 1, low: rows * units / 2 }
+                } else {
+                    Dwords { at: to.add(row), stride: 2 * rows, low: rows }
+                };
+                let (step, sum) = pack_group(x, inputs, (group, bits), to);
+                Factors::write(factors, (row, rows), step, sum);
+            }
+        }
+    }
+}
+
+/// Where the dwords of a group and row go.
+#[derive(Debug, Clone, Copy)]
+struct Dwords {
+    at: *mut u32,
+    /// From one of high bytes to the next.
+    stride: usize,
+    /// From one of high bytes to that of the same inputs' low bytes.
+    low: usize,
+}
+
+/// Packs `inputs` inputs, and zeros up to a whole group. The step and the sum of all `v`. A group with an infinity or a NaN has a step of NaN.
+///
+/// # Safety
+/// `x` has the inputs; `to` has room.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn pack_group(
+    x: *const bf16,
+    inputs: usize,
+    (group, bits): (usize, Bits),
+    to: Dwords,
+) -> (f32, i32) {
+    let mut x_bits = [_mm512_setzero_si512(); 2];
+    let mut largest = _mm512_setzero_si512();
+    for (i, vector) in x_bits.iter_mut().enumerate().take(group / VECTOR) {
+        let count = inputs.saturating_sub(i * VECTOR).min(VECTOR);
+        let mask = ((1u64 << count) - 1) as u32;
+        // SAFETY: masked lanes are not read; the others exist.
+        *vector = unsafe { _mm512_maskz_loadu_epi16(mask, x.wrapping_add(i * VECTOR).cast()) };
+        let magnitude = _mm512_and_si512(*vector, _mm512_set1_epi16(0x7fff));
+        largest = _mm512_max_epu16(largest, magnitude);
+    }
+    let scale = Scale::of(largest_word(largest));
+    let mut sum = _mm512_setzero_si512();
+    for (i, &vector) in x_bits.iter().enumerate().take(group / VECTOR) {
+        let halves = [_mm512_castsi512_si256(vector), _mm512_extracti64x4_epi64::<1>(vector)];
+        let [a, b] = halves.map(|half| {
+            let wide = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half));
+            _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_castsi512_ps(wide), scale.inverse()))
+        });
+        sum = _mm512_add_epi32(sum, _mm512_add_epi32(a, b));
+        let words = _mm512_inserti64x4::<1>(
+            _mm512_castsi256_si512(_mm512_cvtepi32_epi16(a)),
+            _mm512_cvtepi32_epi16(b),
+        );
+        let rounded = _mm512_add_epi16(words, _mm512_set1_epi16(128));
+        let digits =
+            [_mm512_cvtepi16_epi8(_mm512_srai_epi16::<8>(rounded)), _mm512_cvtepi16_epi8(words)];
+        for (digit, bytes) in digits.into_iter().enumerate() {
+            let bytes = match bits {
+                Bits::Four => _mm256_shuffle_epi8(bytes, nibble_order()),
+                Bits::Eight => bytes,
+            };
+            let mut dwords = [0u32; VECTOR / 4];
+            // SAFETY: the array has the vector's bytes; the caller's promise.
+            unsafe {
+                _mm256_storeu_si256(dwords.as_mut_ptr().cast(), bytes);
+                for (j, dword) in dwords.into_iter().enumerate() {
+                    let at = (i * VECTOR / 4 + j) * to.stride + digit * to.low;
+                    to.at.add(at).write(dword);
+                }
+            }
+        }
+    }
+    (scale.step, _mm512_reduce_add_epi32(sum))
+}
+
+/// The order of bytes that a weight's nibbles ask for.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn nibble_order() -> __m256i {
+    let low = u64::from_le_bytes(NIBBLES) as i64;
+    let high = low + 0x0808_0808_0808_0808;
+    _mm256_setr_epi64x(low, high, low, high)
+}
+
+/// The largest unsigned word.
+#[inline]
+#[target_feature(enable = "avx2,avx512f,avx512bw")]
+fn largest_word(words: __m512i) -> u16 {
+    let half =
+        _mm256_max_epu16(_mm512_castsi512_si256(words), _mm512_extracti64x4_epi64::<1>(words));
+    let quarter = _mm_max_epu16(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
+    // The only search across lanes is for the smallest.
+    let ones = _mm_set1_epi16(-1);
+    !(_mm_extract_epi16::<0>(_mm_minpos_epu16(_mm_xor_si128(quarter, ones))) as u16)
+}
+
+/// What the integers of a group are multiples of.
+#[derive(Debug, Clone, Copy)]
+struct Scale {
+    step: f32,
+    exponent: u32,
+}
+
+impl Scale {
+    /// For a group whose largest magnitude has these bits as a bf16.
+    fn of(magnitude: u16) -> Scale {
+        // Below, the step itself would not be a normal number.
+        let exponent = u32::from(magnitude >> 7).max(14);
+        let is_finite = exponent < 255;
+        let step = if is_finite { f32::from_bits((exponent - 13) << 23) } else { f32::NAN };
+        Scale { step, exponent }
+    }
+
+    /// `1 / step` in all lanes.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn inverse(self) -> __m512 {
+        _mm512_castsi512_ps(_mm512_set1_epi32(((267 - self.exponent) << 23) as i32))
+    }
+}

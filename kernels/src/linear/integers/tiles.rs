@@ -1,0 +1,354 @@
+//! More rows with AMX: the same integers in tiles, sixteen rows by sixteen columns by a group.
+//!
+//! Sums in integers are exact, so they are those of `multiply` bit for bit, and so are the groups added
+//! in order.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use model::compressed::Bits;
+
+use super::multiply::{bytes, steps};
+use super::{BLOCK_UNITS, COLS, Factors, PANELS, group_units, lines};
+use crate::linear::TASK_COLS;
+use crate::linear::ahead::{Ahead, Lines};
+use crate::linear::amx::tile::{Config, TILE};
+use crate::linear::form::Records;
+use crate::linear::task::Area;
+use crate::linear::tiled::TILE_LEN;
+use crate::simd::avx512::Avx512;
+
+/// Tiles of x of a task with few rows, at most.
+const FEW_TILES: usize = 2;
+/// How far ahead along a panel's records few rows ask for memory.
+const AHEAD_BYTES: usize = 3072;
+/// Bytes of a tile.
+const TILE_BYTES: usize = 1024;
+
+/// What a task uses of its thread's scratch.
+#[repr(C, align(64))]
+struct Scratch {
+    /// Weights of a group as bytes, `[panel][step][16 columns][4 inputs]`.
+    weights: [[u8; TILE_BYTES]; PANELS],
+    /// Sums of two tiles of x in turn, `[panel][high, low][16 rows][16 columns]`.
+    sums: [[[[[i32; TILE]; TILE]; 2]; PANELS]; 2],
+}
+
+const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
+
+/// Leaves the sums of the task's columns and rows in its results.
+///
+/// # Safety
+/// AMX may be used by this process, or is emulated; the machine has AVX-512. x was packed in tiles; the
+/// task's own conditions hold.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn sums(form: Records, area: &Area) {
+    let first_row = area.tiles.start(area.row_tiles.start);
+    let rows = area.tiles.start(area.row_tiles.end) - first_row;
+    let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
+    let (group, groups) = (form.group(), form.groups());
+    let per_block = BLOCK_UNITS / group_units(group);
+    let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
+    let pairs = || (first..end).step_by(PANELS);
+    // A part of a tile alone has its own shape; a tile beside others is whole, whatever its last rows
+    // hold.
+    let height = rows.min(TILE);
+    // SAFETY: the caller's promise.
+    let tiles = unsafe { Configured::new(height, steps(group)) };
+    for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
+        let run = of_block(run.start).start..of_block(run.end - 1).end;
+        for panel in pairs() {
+            let panels = PANELS.min(end - panel);
+            let next = if panel + PANELS < end {
+                (panel + PANELS, run.clone())
+            } else {
+                (first, if is_last { 0..0 } else { run.end..groups.min(run.end + run.len()) })
+            };
+            let next = match next {
+                (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
+                (panel, groups) => lines(form, panel, PANELS.min(end - panel), groups),
+            };
+            let strip = Strip {
+                form,
+                area,
+                panel,
+                panels,
+                totals: area.unfinished().wrapping_add((panel - first) * rows * COLS),
+            };
+            let mut ahead = Ahead::new(next, run.len() * rows);
+            // SAFETY: panels and groups exist; the rest is the caller's promise.
+            unsafe { strip.groups(&tiles, run.clone(), &mut ahead) };
+        }
+    }
+    for panel in pairs() {
+        let totals = area.unfinished().wrapping_add((panel - first) * rows * COLS);
+        let panels = PANELS.min(end - panel);
+        for row in 0..rows {
+            let to = area.results().wrapping_add(row * TASK_COLS + (panel - first) * COLS);
+            // SAFETY: totals are complete; results have room for whole panels.
+            unsafe {
+                to.copy_from_nonoverlapping(totals.add(row * panels * COLS), panels * COLS);
+            }
+        }
+    }
+}
+
+/// One or two panels of a task, with all of its rows.
+#[derive(Clone, Copy)]
+struct Strip<'a> {
+    form: Records,
+    area: &'a Area,
+    panel: usize,
+    panels: usize,
+    /// `[row][panel][16]`.
+    totals: *mut f32,
+}
+
+impl Strip<'_> {
+    /// Adds some groups to the totals, which the first group sets.
+    ///
+    /// # Safety
+    /// As [`sums`]; the groups exist.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn groups(&self, tiles: &Configured, groups: Range<usize>, ahead: &mut Ahead) {
+        let Strip { form, area, panel, panels, totals } = *self;
+        let scratch = area.scratch.cast::<Scratch>();
+        let asks_itself = few(area);
+        let steps = steps(form.group());
+        let first_row = area.tiles.start(area.row_tiles.start);
+        // SAFETY: the scratch is the thread's own and large enough; all that is named exists.
+        unsafe {
+            let sums = (&raw mut (*scratch).sums).cast::<i32>();
+            let weights = (&raw mut (*scratch).weights).cast::<u8>();
+            for group in groups {
+                let records: [*const u8; PANELS] =
+                    std::array::from_fn(|p| form.record_at(panel + p.min(panels - 1), group));
+                for (p, record) in records.into_iter().enumerate().take(panels) {
+                    expand(form, record, weights.wrapping_add(p * TILE_BYTES), asks_itself);
+                }
+                // Two tiles' sums in turn: one becomes totals while the other is multiplied.
+                let mut sums = [0, PANELS * 2 * TILE * TILE].map(|at| sums.wrapping_add(at));
+                for tile in area.row_tiles.clone() {
+                    let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
+                    let x = area.packed.pointer().wrapping_add(start * form.groups() * 2 * steps);
+                    let x = x.wrapping_add(group * 2 * steps * rows);
+                    sums.reverse();
+                    let operands = Operands {
+                        x: [x.cast(), x.wrapping_add(steps * rows).cast()],
+                        x_stride: 4 * steps,
+                        weights,
+                        sums: sums[0],
+                    };
+                    tiles.multiply(panels, operands);
+                    let finish = Finish {
+                        is_four: form.bits() == Bits::Four,
+                        panels,
+                        records,
+                        factors: Factors::of(area, tile, group),
+                        rows,
+                        sums: sums[0],
+                        totals: totals.add((start - first_row) * panels * COLS),
+                        is_first: group == 0,
+                    };
+                    finish.run(ahead);
+                }
+            }
+        }
+    }
+}
+
+/// Whether the rows are so few that weights are waited for: then each vector asks for one further along
+/// its panel.
+fn few(area: &Area) -> bool {
+    area.row_tiles.len() <= FEW_TILES
+}
+
+/// The weights of a record as unsigned bytes, a line a step; asks for those `AHEAD_BYTES` further if
+/// `asks`.
+///
+/// # Safety
+/// The record exists; `to` is a tile.
+#[inline]
+#[target_feature(enable = "avx2,avx512f")]
+unsafe fn expand(form: Records, record: *const u8, to: *mut u8, asks: bool) {
+    if asks {
+        for line in 0..form.record_bytes() / 64 {
+            let at = record.wrapping_add(AHEAD_BYTES + 64 * line);
+            _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        }
+    }
+    let vector = |index: usize| {
+        // SAFETY: a record has the vectors of its group.
+        unsafe { _mm512_loadu_si512(record.wrapping_add(64 * (1 + index)).cast()) }
+    };
+    let store = |step: usize, bytes: __m512i| {
+        // SAFETY: a tile has as many lines.
+        unsafe { _mm512_storeu_si512(to.wrapping_add(64 * step).cast(), bytes) };
+    };
+    match form.bits() {
+        Bits::Four => {
+            for index in 0..steps(form.group()) / 2 {
+                let vector = vector(index);
+                store(2 * index, bytes::<true>(vector, false));
+                store(2 * index + 1, bytes::<true>(vector, true));
+            }
+        }
+        Bits::Eight => {
+            for index in 0..steps(form.group()) {
+                store(index, bytes::<false>(vector(index), false));
+            }
+        }
+    }
+}
+
+/// What becomes of the sums of a tile of x and a group.
+struct Finish {
+    is_four: bool,
+    panels: usize,
+    records: [*const u8; PANELS],
+    factors: Factors,
+    rows: usize,
+    sums: *const i32,
+    totals: *mut f32,
+    is_first: bool,
+}
+
+impl Finish {
+    /// # Safety
+    /// Everything covers the panels and the tile's rows.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn run(self, ahead: &mut Ahead) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.is_four, self.panels == PANELS) {
+                (true, true) => self.add::<true, 2>(ahead),
+                (true, false) => self.add::<true, 1>(ahead),
+                (false, true) => self.add::<false, 2>(ahead),
+                (false, false) => self.add::<false, 1>(ahead),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Finish::run`], for `P` panels, 4 bits if `FOUR`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn add<const FOUR: bool, const P: usize>(self, ahead: &mut Ahead) {
+        // SAFETY: this function's own features.
+        let s = unsafe { Avx512::new() };
+        let mut scales = [(_mm512_setzero_ps(), _mm512_setzero_ps()); P];
+        for (scale, record) in scales.iter_mut().zip(self.records) {
+            // SAFETY: the records exist.
+            *scale = unsafe { super::multiply::scales(record) };
+        }
+        for row in 0..self.rows {
+            ahead.step(s);
+            for (p, &scale) in scales.iter().enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let sums = self.sums.add((2 * p * TILE + row) * TILE);
+                    let high = _mm512_loadu_si512(sums.cast());
+                    let low = _mm512_loadu_si512(sums.add(TILE * TILE).cast());
+                    let total = self.totals.add((row * P + p) * COLS);
+                    let before =
+                        if self.is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
+                    let after = self.factors.add::<FOUR>(row, before, (high, low), scale);
+                    _mm512_storeu_ps(total, after);
+                }
+            }
+        }
+    }
+}
+
+/// What a call of [`Configured::multiply`] reads and writes.
+struct Operands {
+    /// High and low bytes of a tile's rows, `x_stride` bytes apart.
+    x: [*const u8; 2],
+    x_stride: usize,
+    /// Tiles of weights.
+    weights: *const u8,
+    /// Tiles of sums.
+    sums: *mut i32,
+}
+
+/// Tiles on this thread, until dropped: sums in tmm0 to tmm3, `[panel][high, low]`, x in tmm4 and tmm5,
+/// weights in tmm6 and tmm7.
+struct Configured {
+    _thread_bound: std::marker::PhantomData<*const ()>,
+}
+
+impl Configured {
+    /// For `rows` rows of x and groups of `steps` steps.
+    ///
+    /// # Safety
+    /// AMX may be used by this process, or is emulated.
+    unsafe fn new(rows: usize, steps: usize) -> Self {
+        let (sums, x, weights) = ((rows, TILE), (rows, steps), (steps, TILE));
+        let config = Config::new([sums, sums, sums, sums, x, x, weights, weights]);
+        // SAFETY: the instruction exists only in assembly; it reads `config`.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+        Configured { _thread_bound: std::marker::PhantomData }
+    }
+
+    /// Sums of the products of a tile of x and one or two tiles of weights.
+    ///
+    /// # Safety
+    /// AMX may be used by this process, or is emulated; the operands cover the tiles as configured.
+    unsafe fn multiply(&self, panels: usize, operands: Operands) {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { if panels == PANELS { multiply::<2>(operands) } else { multiply::<1>(operands) } }
+    }
+}
+
+impl Drop for Configured {
+    fn drop(&mut self) {
+        // SAFETY: tiles were configured, so the instruction exists. A thread without tiles is switched
+        // faster.
+        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+    }
+}
+
+/// # Safety
+/// As [`Configured::multiply`], which has configured the tiles.
+unsafe fn multiply<const P: usize>(operands: Operands) {
+    let Operands { x, x_stride, weights, sums } = operands;
+    // SAFETY: these instructions exist only in assembly. They read and write what the caller
+    // promises, in the shapes configured.
+    unsafe {
+        asm!(
+            "tileloadd tmm4, [{high} + {x_stride}]",
+            "tileloadd tmm6, [{weights} + {line}]",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tdpbsud tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{low} + {x_stride}]",
+            "tdpbsud tmm1, tmm5, tmm6",
+            ".if {panels} > 1",
+            "tileloadd tmm7, [{weights} + {line} + 1024]",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "tdpbsud tmm2, tmm4, tmm7",
+            "tdpbsud tmm3, tmm5, tmm7",
+            ".endif",
+            "tilestored [{sums} + {line}], tmm0",
+            "tilestored [{sums} + {line} + 1024], tmm1",
+            ".if {panels} > 1",
+            "tilestored [{sums} + {line} + 2048], tmm2",
+            "tilestored [{sums} + {line} + 3072], tmm3",
+            ".endif",
+            panels = const P,
+            high = in(reg) x[0],
+            low = in(reg) x[1],
+            x_stride = in(reg) x_stride,
+            weights = in(reg) weights,
+            sums = in(reg) sums,
+            line = in(reg) 64usize,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
