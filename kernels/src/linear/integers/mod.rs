@@ -1,33 +1,37 @@
 //! Grouped weights in bf16 linears with AVX512-VNNI: products of small integers, four at a lane.
 //!
-//! A group of x becomes integers of 15 bits under a power of two, which loses only what is 2^-6 of the
-//! group's largest value or less, and of that only what is below 2^-14 of it. A weight's integers
-//! are multiplied as they lie in their records, one instruction for four inputs and sixteen columns;
-//! widening them to f32 would take two for one input.
+//! A group of x becomes integers of 15 bits: multiples of 2^-14 of the power of two above its largest
+//! value. Values of at least 2^-6 of that keep all their bits. A weight's integers are multiplied as they
+//! lie in their records, one instruction for four inputs and sixteen columns, twice for the two bytes
+//! of x; widening them to f32 took two for one input, before its product.
 //!
 //! **The order of every sum.** Products and sums within a group are exact. `part` and `sum(x)` of a
 //! group are rounded to f32 at most once; then the groups are added in order, as everywhere.
 //!
 //! - `pack`: x as integers, in two bytes.
+//! - `factors`: from sums of integers to results.
 //! - `multiply`: some rows by some columns.
 //! - `tiles`: more rows with AMX.
 
+mod factors;
 mod multiply;
 mod pack;
 mod tiles;
+
+use std::ops::Range;
+
+use factors::Factors;
+use half::bf16;
+use model::compressed::Bits;
+use multiply::{Call, Rows};
 
 use super::ahead::{Ahead, Lines};
 use super::form::Records;
 use super::pack::Pack;
 use super::task::{Area, Sums};
-use super::{BLOCK_UNITS, VECTOR_COLS};
+use super::{BLOCK_UNITS, TASK_COLS, VECTOR_COLS};
 use crate::element::Element;
 use crate::variant::Variant;
-use half::bf16;
-use model::compressed::Bits;
-use multiply::{Call, Rows};
-use std::arch::x86_64::*;
-use std::ops::Range;
 
 /// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
 pub(super) const TILE_ROWS: usize = 6;
@@ -43,84 +47,17 @@ pub(super) fn fits<T: Element>(variant: Variant) -> bool {
     wide && !T::IS_F32 && is_x86_feature_detected!("avx512vnni")
 }
 
-/// Units of packed x, dwords, of a group: two bytes an input.
-const fn group_units(group: usize) -> usize {
-    group / 2
-}
-
-/// Units of packed x of `inputs` inputs.
+/// Units of packed x, dwords, of so many inputs: two bytes each.
 pub(super) const fn units(inputs: usize) -> usize {
-    group_units(inputs)
+    inputs / 2
 }
 
-/// Rows from which on tiles of AMX pay.
+/// Rows from which on tiles of AMX pay: fewer read the weights once either way.
 const AMX_ROWS: usize = TILE_ROWS + 1;
 
 /// Whether `rows` rows are multiplied in tiles of AMX.
 pub(super) fn fits_tiles(variant: Variant, rows: usize) -> bool {
     variant == Variant::Amx && rows >= AMX_ROWS
-}
-
-/// What makes results of the integers of a tile of rows and a group: `[step, sum of x, sum of v][row]`.
-#[derive(Debug, Clone, Copy)]
-struct Factors {
-    at: *const f32,
-    rows: usize,
-}
-
-impl Factors {
-    /// Of each row.
-    const COUNT: usize = 3;
-
-    fn of(area: &Area, tile: usize, group: usize) -> Self {
-        let (tiles, first) = (area.tiles, area.tiles.start(tile));
-        let at = area.sums.pointer().wrapping_add(Self::COUNT * (group * tiles.rows() + first));
-        Factors { at, rows: tiles.height(tile) }
-    }
-
-    /// The factors `floats` further on.
-    fn skip(self, floats: usize) -> Self {
-        Factors { at: self.at.wrapping_add(floats), ..self }
-    }
-
-    /// # Safety
-    /// `at` has room for the factors of `rows` rows.
-    unsafe fn write(at: *mut f32, (row, rows): (usize, usize), step: f32, sum: i32) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            at.add(row).write(step);
-            at.add(rows + row).write(sum as f32 * step);
-            at.add(2 * rows + row).cast::<i32>().write(sum);
-        }
-    }
-
-    /// `total` of sixteen columns after a group: `(high, low)` are the sums of products of both bytes of
-    /// `v`, with weights of 4 bits if `FOUR`, else with weights that 128 was added to.
-    ///
-    /// # Safety
-    /// The row exists.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,avx512f")]
-    unsafe fn add<const FOUR: bool>(
-        self,
-        row: usize,
-        total: __m512,
-        (high, low): (__m512i, __m512i),
-        (scale, min): (__m512, __m512),
-    ) -> __m512 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut part = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
-            if !FOUR {
-                let sum = *self.at.add(2 * self.rows + row).cast::<i32>();
-                part = _mm512_sub_epi32(part, _mm512_slli_epi32::<7>(_mm512_set1_epi32(sum)));
-            }
-            let step = _mm512_set1_ps(*self.at.add(row));
-            let part = _mm512_mul_ps(_mm512_cvtepi32_ps(part), step);
-            let sum = _mm512_set1_ps(*self.at.add(self.rows + row));
-            _mm512_fmadd_ps(min, sum, _mm512_fmadd_ps(scale, part, total))
-        }
-    }
 }
 
 /// Packs a range of blocks of one tile of rows.
@@ -154,7 +91,7 @@ pub(crate) unsafe fn linear_grouped(task: &Sums<Records>) {
         rows: Rows::of(area, tile, (group, form.groups())),
         out: area
             .results()
-            .wrapping_add((area.tiles.start(tile) - first_row(area)) * super::TASK_COLS)
+            .wrapping_add((area.tiles.start(tile) - first_row(area)) * TASK_COLS)
             .wrapping_add((panel - first) * COLS),
     };
     let is_four = form.bits() == Bits::Four;
@@ -167,7 +104,7 @@ pub(crate) unsafe fn linear_grouped(task: &Sums<Records>) {
         }
         return;
     }
-    let per_block = BLOCK_UNITS / group_units(group);
+    let per_block = BLOCK_UNITS / units(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
     for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
         for panel in (first..end).step_by(PANELS) {

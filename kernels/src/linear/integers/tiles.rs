@@ -10,7 +10,7 @@ use std::ops::Range;
 use model::compressed::Bits;
 
 use super::multiply::{bytes, steps};
-use super::{BLOCK_UNITS, COLS, Factors, PANELS, group_units, lines};
+use super::{BLOCK_UNITS, COLS, Factors, PANELS, lines, units};
 use crate::linear::TASK_COLS;
 use crate::linear::ahead::{Ahead, Lines};
 use crate::linear::amx::tile::{Config, TILE};
@@ -48,7 +48,7 @@ pub(super) unsafe fn sums(form: Records, area: &Area) {
     let rows = area.tiles.start(area.row_tiles.end) - first_row;
     let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
     let (group, groups) = (form.group(), form.groups());
-    let per_block = BLOCK_UNITS / group_units(group);
+    let per_block = BLOCK_UNITS / units(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
     let pairs = || (first..end).step_by(PANELS);
     // A part of a tile alone has its own shape; a tile beside others is whole, whatever its last rows

@@ -1,0 +1,67 @@
+//! From the integers of a group to f32.
+
+use std::arch::x86_64::*;
+
+use crate::linear::task::Area;
+
+/// What makes results of the integers of a tile of rows and a group: `[step, sum of x, sum of v][row]`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Factors {
+    at: *const f32,
+    rows: usize,
+}
+
+impl Factors {
+    /// Of each row.
+    pub(super) const COUNT: usize = 3;
+
+    pub(super) fn of(area: &Area, tile: usize, group: usize) -> Self {
+        let (tiles, first) = (area.tiles, area.tiles.start(tile));
+        let at = area.sums.pointer().wrapping_add(Self::COUNT * (group * tiles.rows() + first));
+        Factors { at, rows: tiles.height(tile) }
+    }
+
+    /// The factors `floats` further on.
+    pub(super) fn skip(self, floats: usize) -> Self {
+        Factors { at: self.at.wrapping_add(floats), ..self }
+    }
+
+    /// # Safety
+    /// `at` has room for the factors of `rows` rows.
+    pub(super) unsafe fn write(at: *mut f32, (row, rows): (usize, usize), step: f32, sum: i32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            at.add(row).write(step);
+            at.add(rows + row).write(sum as f32 * step);
+            at.add(2 * rows + row).cast::<i32>().write(sum);
+        }
+    }
+
+    /// `total` of sixteen columns after a group: `(high, low)` are the sums of products of both bytes of
+    /// `v`, with weights of 4 bits if `FOUR`, else with weights that 128 was added to.
+    ///
+    /// # Safety
+    /// The row exists.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f")]
+    pub(super) unsafe fn add<const FOUR: bool>(
+        self,
+        row: usize,
+        total: __m512,
+        (high, low): (__m512i, __m512i),
+        (scale, min): (__m512, __m512),
+    ) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut part = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
+            if !FOUR {
+                let sum = *self.at.add(2 * self.rows + row).cast::<i32>();
+                part = _mm512_sub_epi32(part, _mm512_slli_epi32::<7>(_mm512_set1_epi32(sum)));
+            }
+            let step = _mm512_set1_ps(*self.at.add(row));
+            let part = _mm512_mul_ps(_mm512_cvtepi32_ps(part), step);
+            let sum = _mm512_set1_ps(*self.at.add(self.rows + row));
+            _mm512_fmadd_ps(min, sum, _mm512_fmadd_ps(scale, part, total))
+        }
+    }
+}
