@@ -258,6 +258,14 @@ fn tile_products_of_bytes_are_exact() {
             }
             assert_eq!(sums[at], expected as u32, "{m}x{n}x{k} at {i}, {j}");
         }
+        // The emulator's own arithmetic, also where the processor has the instruction.
+        let columns: Vec<[u32; 16]> = columns.as_chunks().0.to_vec();
+        for i in 0..m {
+            let mut row: [u32; 16] = before[i * 16..][..16].try_into().expect("16 dwords");
+            let columns = columns.as_slice().try_into().expect("16 rows");
+            emulate::products::dot_bytes_row(&mut row, &rows[i * 16..][..k], columns);
+            assert_eq!(row[..n], sums[i * 16..][..n], "{m}x{n}x{k} row {i}");
+        }
     }
 }
 
