@@ -64,20 +64,20 @@ impl Matrix {
         records
     }
 
-    /// Every output by the stated order of fused operations.
-    fn fused<T: Element>(&self, x: &[T]) -> Vec<f32> {
+    /// Every output from the sums of its groups: `group_sums` are those of `q * x` and of `x`.
+    fn of_groups<T: Element>(
+        &self,
+        x: &[T],
+        group_sums: impl Fn(&[i8], &[T]) -> (f32, f32),
+    ) -> Vec<f32> {
         let Matrix { form, n, k, .. } = *self;
         let mut out = Vec::new();
         for x in x.chunks(k) {
             for row in 0..n {
                 let mut total = 0.0f32;
                 for (group, x) in x.chunks(form.group).enumerate() {
-                    let (mut part, mut sum) = (0.0f32, 0.0f32);
-                    for (i, x) in x.iter().enumerate() {
-                        let q = self.q[row * k + group * form.group + i];
-                        part = f32::from(q).mul_add(x.to_f32(), part);
-                        sum += x.to_f32();
-                    }
+                    let q = &self.q[row * k + group * form.group..][..x.len()];
+                    let (part, sum) = group_sums(q, x);
                     let (scale, min) = self.scales[row * form.groups(k) + group];
                     total = scale.to_f32().mul_add(part, total);
                     total = min.to_f32().mul_add(sum, total);
@@ -88,30 +88,25 @@ impl Matrix {
         out
     }
 
+    /// Every output by the stated order of fused operations.
+    fn fused<T: Element>(&self, x: &[T]) -> Vec<f32> {
+        self.of_groups(x, |q, x| {
+            q.iter().zip(x).fold((0.0f32, 0.0f32), |(part, sum), (&q, x)| {
+                (f32::from(q).mul_add(x.to_f32(), part), sum + x.to_f32())
+            })
+        })
+    }
+
     /// Every output by the stated order where bf16 is multiplied in integers.
     fn in_integers<T: Element>(&self, x: &[T]) -> Vec<f32> {
-        let Matrix { form, n, k, .. } = *self;
-        let mut out = Vec::new();
-        for x in x.chunks(k) {
-            for row in 0..n {
-                let mut total = 0.0f32;
-                for (group, x) in x.chunks(form.group).enumerate() {
-                    let step = step_of(x);
-                    let (mut part, mut sum) = (0i64, 0i64);
-                    for (i, x) in x.iter().enumerate() {
-                        let v = (f64::from(x.to_f32()) / step).round_ties_even() as i64;
-                        part += v * i64::from(self.q[row * k + group * form.group + i]);
-                        sum += v;
-                    }
-                    let (scale, min) = self.scales[row * form.groups(k) + group];
-                    let (part, sum) = (part as f32 * step as f32, sum as f32 * step as f32);
-                    total = scale.to_f32().mul_add(part, total);
-                    total = min.to_f32().mul_add(sum, total);
-                }
-                out.push(total);
-            }
-        }
-        out
+        self.of_groups(x, |q, x| {
+            let step = step_of(x);
+            let (part, sum) = q.iter().zip(x).fold((0i64, 0i64), |(part, sum), (&q, x)| {
+                let v = (f64::from(x.to_f32()) / step).round_ties_even() as i64;
+                (part + v * i64::from(q), sum + v)
+            });
+            (part as f32 * step as f32, sum as f32 * step as f32)
+        })
     }
 
     fn run<T: Element>(&self, kernels: &Kernels, x: &[T], out: LinearOut<'_, T>) {

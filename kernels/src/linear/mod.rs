@@ -339,7 +339,7 @@ impl Kernels {
             Weight::Plain(_) => (k.div_ceil(inputs), None),
             #[cfg(target_arch = "x86_64")]
             Weight::Grouped(form, _) if tiles.is_in_integers() => {
-                (integers::units(form.groups(k) * form.group), Some((form.group, form.bits)))
+                (integers::units_of(form.groups(k) * form.group), Some((form.group, form.bits)))
             }
             Weight::Grouped(form, _) => {
                 (form.groups(k) * form.group, Some((form.group, form.bits)))

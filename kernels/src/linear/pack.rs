@@ -1,7 +1,7 @@
 //! Activations as the kernels read them: for every block of k and every tile of rows, `[unit][row]`,
 //! so that a kernel walks along one stream; and the sums over groups of k for grouped weights.
 
-use super::form::{Dot, Form, PairsBf16, Plain, PlainBf16, PlainF32};
+use super::form::{Form, PairsBf16, Plain, PlainBf16, PlainF32};
 use super::{BLOCK_UNITS, RowTiles};
 use crate::element::Element;
 use crate::scratch::Shared;
@@ -114,7 +114,8 @@ impl<T: Element> Pack<T> {
     fn run_as<S: Simd, X: Packed<S>>(&self, s: S, form: X) {
         let (first_row, rows) = (self.tiles.start(self.tile), self.rows());
         let chunk = X::UNITS * X::DWORDS;
-        let per_group = self.group.map(|(group, _)| group / <X::Dot as Dot<S>>::INPUTS);
+        // A unit is an input wherever weights are grouped.
+        let per_group = self.group.map(|(group, _)| group);
         let mut sum = s.zero();
         for block in self.blocks.clone() {
             let first = block * BLOCK_UNITS;

@@ -18,8 +18,6 @@ use crate::simd::{Bf16Dot, Simd};
 
 /// What a unit is and how it is multiplied.
 pub trait Dot<S: Simd> {
-    /// Inputs (k) of a unit.
-    const INPUTS: usize;
     fn step(s: S, w: S::F, x: S::F, acc: S::F) -> S::F;
 }
 
@@ -28,8 +26,6 @@ pub trait Dot<S: Simd> {
 pub struct Fma;
 
 impl<S: Simd> Dot<S> for Fma {
-    const INPUTS: usize = 1;
-
     #[inline(always)]
     fn step(s: S, w: S::F, x: S::F, acc: S::F) -> S::F {
         s.fma(w, x, acc)
@@ -41,8 +37,6 @@ impl<S: Simd> Dot<S> for Fma {
 pub struct Pairs;
 
 impl<S: Bf16Dot> Dot<S> for Pairs {
-    const INPUTS: usize = 2;
-
     #[inline(always)]
     fn step(s: S, w: S::F, x: S::F, acc: S::F) -> S::F {
         s.dot_bf16(w, x, acc)

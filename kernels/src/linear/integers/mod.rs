@@ -48,7 +48,7 @@ pub(super) fn fits<T: Element>(variant: Variant) -> bool {
 }
 
 /// Units of packed x, dwords, of so many inputs: two bytes each.
-pub(super) const fn units(inputs: usize) -> usize {
+pub(super) const fn units_of(inputs: usize) -> usize {
     inputs / 2
 }
 
@@ -104,7 +104,7 @@ pub(crate) unsafe fn linear_grouped(task: &Sums<Records>) {
         }
         return;
     }
-    let per_block = BLOCK_UNITS / units(group);
+    let per_block = BLOCK_UNITS / units_of(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
     for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
         for panel in (first..end).step_by(PANELS) {

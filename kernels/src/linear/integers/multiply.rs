@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{COLS, Factors, PANELS, TILE_ROWS, units};
+use super::{COLS, Factors, PANELS, TILE_ROWS, units_of};
 use crate::linear::TASK_COLS;
 use crate::linear::ahead::Ahead;
 use crate::linear::form::Records;
@@ -39,7 +39,7 @@ pub(super) struct Rows {
 impl Rows {
     pub(super) fn of(area: &Area, tile: usize, (group, groups): (usize, usize)) -> Rows {
         let (tiles, first) = (area.tiles, area.tiles.start(tile));
-        let x = area.packed.pointer().wrapping_add(first * groups * units(group));
+        let x = area.packed.pointer().wrapping_add(first * groups * units_of(group));
         Rows {
             count: tiles.height(tile),
             x: x.cast_const().cast(),

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 use model::compressed::Bits;
 
-use super::{Factors, units as dwords_of};
+use super::{Factors, units_of};
 use crate::linear::{BLOCK_UNITS, Pack};
 
 /// Inputs of a vector of bf16.
@@ -25,7 +25,7 @@ const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 pub(super) unsafe fn pack(task: &Pack<bf16>) {
     let (group, bits) = task.group.expect("a grouped weight has groups");
     let (first_row, rows) = (task.tiles.start(task.tile), task.rows());
-    let units = dwords_of(group);
+    let units = units_of(group);
     let dwords = task.packed.pointer().wrapping_add(first_row * task.units).cast::<u32>();
     let end = task.units.min(task.blocks.end * BLOCK_UNITS) / units;
     for g in task.blocks.start * BLOCK_UNITS / units..end {

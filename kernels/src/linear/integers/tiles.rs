@@ -9,11 +9,11 @@ use std::ops::Range;
 
 use model::compressed::Bits;
 
-use super::multiply::{bytes, steps};
-use super::{BLOCK_UNITS, COLS, Factors, PANELS, lines, units};
+use super::multiply::{bytes, scales, steps};
+use super::{BLOCK_UNITS, COLS, Factors, PANELS, lines, units_of};
 use crate::linear::TASK_COLS;
 use crate::linear::ahead::{Ahead, Lines};
-use crate::linear::amx::tile::{Config, TILE};
+use crate::linear::amx::tile::{Config, TILE, Tiles};
 use crate::linear::form::Records;
 use crate::linear::task::Area;
 use crate::linear::tiled::TILE_LEN;
@@ -44,18 +44,29 @@ const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
 /// task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn sums(form: Records, area: &Area) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match form.bits() {
+            Bits::Four => sums_of::<true>(form, area),
+            Bits::Eight => sums_of::<false>(form, area),
+        }
+    }
+}
+
+/// # Safety
+/// As [`sums`], for weights of 4 bits if `FOUR`.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
     let first_row = area.tiles.start(area.row_tiles.start);
     let rows = area.tiles.start(area.row_tiles.end) - first_row;
     let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
     let (group, groups) = (form.group(), form.groups());
-    let per_block = BLOCK_UNITS / units(group);
+    let per_block = BLOCK_UNITS / units_of(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
     let pairs = || (first..end).step_by(PANELS);
-    // A part of a tile alone has its own shape; a tile beside others is whole, whatever its last rows
-    // hold.
-    let height = rows.min(TILE);
+    let mut tiles = Tiles::new();
     // SAFETY: the caller's promise.
-    let tiles = unsafe { Configured::new(height, steps(group)) };
+    unsafe { tiles.configure(&config(rows, steps(group))) };
     for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
         let run = of_block(run.start).start..of_block(run.end - 1).end;
         for panel in pairs() {
@@ -69,16 +80,17 @@ pub(super) unsafe fn sums(form: Records, area: &Area) {
                 (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
                 (panel, groups) => lines(form, panel, PANELS.min(end - panel), groups),
             };
-            let strip = Strip {
-                form,
-                area,
-                panel,
-                panels,
-                totals: area.unfinished().wrapping_add((panel - first) * rows * COLS),
-            };
+            let totals = area.unfinished().wrapping_add((panel - first) * rows * COLS);
+            let strip = Strip { form, area, panel, totals };
             let mut ahead = Ahead::new(next, run.len() * rows);
-            // SAFETY: panels and groups exist; the rest is the caller's promise.
-            unsafe { strip.groups(&tiles, run.clone(), &mut ahead) };
+            // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's promise.
+            unsafe {
+                if panels == PANELS {
+                    strip.add::<FOUR, PANELS>(run.clone(), &mut ahead);
+                } else {
+                    strip.add::<FOUR, 1>(run.clone(), &mut ahead);
+                }
+            }
         }
     }
     for panel in pairs() {
@@ -94,65 +106,67 @@ pub(super) unsafe fn sums(form: Records, area: &Area) {
     }
 }
 
+/// The tiles of a task of `rows` rows: sums in tmm0 to tmm3, `[panel][high, low]`, x in tmm4 and tmm5,
+/// weights in tmm6 and tmm7. A part of a tile alone has its own shape; a tile beside others is whole,
+/// whatever stands behind its last rows: packed x takes half of its room, so it can be read.
+fn config(rows: usize, steps: usize) -> Config {
+    let rows = rows.min(TILE);
+    let (sums, x, weights) = ((rows, TILE), (rows, steps), (steps, TILE));
+    Config::new([sums, sums, sums, sums, x, x, weights, weights])
+}
+
 /// One or two panels of a task, with all of its rows.
 #[derive(Clone, Copy)]
 struct Strip<'a> {
     form: Records,
     area: &'a Area,
+    /// The first panel.
     panel: usize,
-    panels: usize,
     /// `[row][panel][16]`.
     totals: *mut f32,
 }
 
 impl Strip<'_> {
-    /// Adds some groups to the totals, which the first group sets.
+    /// Adds some groups to the totals of `P` panels, which the first group sets.
     ///
     /// # Safety
-    /// As [`sums`]; the groups exist.
+    /// As [`sums_of`]; the groups exist, and tiles are configured for the task.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn groups(&self, tiles: &Configured, groups: Range<usize>, ahead: &mut Ahead) {
-        let Strip { form, area, panel, panels, totals } = *self;
+    unsafe fn add<const FOUR: bool, const P: usize>(self, groups: Range<usize>, ahead: &mut Ahead) {
+        let Strip { form, area, panel, totals } = self;
         let scratch = area.scratch.cast::<Scratch>();
         let asks_itself = few(area);
         let steps = steps(form.group());
         let first_row = area.tiles.start(area.row_tiles.start);
         // SAFETY: the scratch is the thread's own and large enough; all that is named exists.
         unsafe {
-            let sums = (&raw mut (*scratch).sums).cast::<i32>();
             let weights = (&raw mut (*scratch).weights).cast::<u8>();
+            // Two tiles' sums in turn: one becomes totals while the other is multiplied.
+            let sums = (&raw mut (*scratch).sums).cast::<i32>();
+            let mut sums = [0, PANELS * 2 * TILE * TILE].map(|at| sums.wrapping_add(at));
             for group in groups {
-                let records: [*const u8; PANELS] =
-                    std::array::from_fn(|p| form.record_at(panel + p.min(panels - 1), group));
-                for (p, record) in records.into_iter().enumerate().take(panels) {
-                    expand(form, record, weights.wrapping_add(p * TILE_BYTES), asks_itself);
+                let records: [*const u8; P] =
+                    std::array::from_fn(|p| form.record_at(panel + p, group));
+                for (p, record) in records.into_iter().enumerate() {
+                    let to = weights.wrapping_add(p * TILE_BYTES);
+                    expand::<FOUR>(form, record, to, asks_itself);
                 }
-                // Two tiles' sums in turn: one becomes totals while the other is multiplied.
-                let mut sums = [0, PANELS * 2 * TILE * TILE].map(|at| sums.wrapping_add(at));
                 for tile in area.row_tiles.clone() {
                     let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
                     let x = area.packed.pointer().wrapping_add(start * form.groups() * 2 * steps);
                     let x = x.wrapping_add(group * 2 * steps * rows);
                     sums.reverse();
-                    let operands = Operands {
+                    multiply::<P>(Operands {
                         x: [x.cast(), x.wrapping_add(steps * rows).cast()],
                         x_stride: 4 * steps,
                         weights,
                         sums: sums[0],
-                    };
-                    tiles.multiply(panels, operands);
-                    let finish = Finish {
-                        is_four: form.bits() == Bits::Four,
-                        panels,
-                        records,
-                        factors: Factors::of(area, tile, group),
-                        rows,
-                        sums: sums[0],
-                        totals: totals.add((start - first_row) * panels * COLS),
-                        is_first: group == 0,
-                    };
-                    finish.run(ahead);
+                    });
+                    let totals = totals.add((start - first_row) * P * COLS);
+                    let tile =
+                        Tile { sums: sums[0], factors: Factors::of(area, tile, group), rows };
+                    tile.add_to::<FOUR, P>(totals, group == 0, records, ahead);
                 }
             }
         }
@@ -172,78 +186,50 @@ fn few(area: &Area) -> bool {
 /// The record exists; `to` is a tile.
 #[inline]
 #[target_feature(enable = "avx2,avx512f")]
-unsafe fn expand(form: Records, record: *const u8, to: *mut u8, asks: bool) {
+unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8, asks: bool) {
     if asks {
         for line in 0..form.record_bytes() / 64 {
             let at = record.wrapping_add(AHEAD_BYTES + 64 * line);
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
         }
     }
-    let vector = |index: usize| {
-        // SAFETY: a record has the vectors of its group.
-        unsafe { _mm512_loadu_si512(record.wrapping_add(64 * (1 + index)).cast()) }
-    };
-    let store = |step: usize, bytes: __m512i| {
-        // SAFETY: a tile has as many lines.
-        unsafe { _mm512_storeu_si512(to.wrapping_add(64 * step).cast(), bytes) };
-    };
-    match form.bits() {
-        Bits::Four => {
-            for index in 0..steps(form.group()) / 2 {
-                let vector = vector(index);
-                store(2 * index, bytes::<true>(vector, false));
-                store(2 * index + 1, bytes::<true>(vector, true));
-            }
-        }
-        Bits::Eight => {
-            for index in 0..steps(form.group()) {
-                store(index, bytes::<false>(vector(index), false));
+    // Weights of 4 bits have two steps to a vector.
+    let per_vector = if FOUR { 2 } else { 1 };
+    for index in 0..steps(form.group()) / per_vector {
+        // SAFETY: a record has the vectors of its group, a tile a line for each step.
+        unsafe {
+            let vector = _mm512_loadu_si512(record.add(64 * (1 + index)).cast());
+            for half in 0..per_vector {
+                let line = bytes::<FOUR>(vector, half == 1);
+                _mm512_storeu_si512(to.add(64 * (index * per_vector + half)).cast(), line);
             }
         }
     }
 }
 
-/// What becomes of the sums of a tile of x and a group.
-struct Finish {
-    is_four: bool,
-    panels: usize,
-    records: [*const u8; PANELS],
+/// The sums of products of a tile of x and a group.
+struct Tile {
+    sums: *const i32,
     factors: Factors,
     rows: usize,
-    sums: *const i32,
-    totals: *mut f32,
-    is_first: bool,
 }
 
-impl Finish {
+impl Tile {
+    /// Adds them to the totals of `P` panels, `[row][panel][16]`.
+    ///
     /// # Safety
     /// Everything covers the panels and the tile's rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn run(self, ahead: &mut Ahead) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match (self.is_four, self.panels == PANELS) {
-                (true, true) => self.add::<true, 2>(ahead),
-                (true, false) => self.add::<true, 1>(ahead),
-                (false, true) => self.add::<false, 2>(ahead),
-                (false, false) => self.add::<false, 1>(ahead),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Finish::run`], for `P` panels, 4 bits if `FOUR`.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add<const FOUR: bool, const P: usize>(self, ahead: &mut Ahead) {
-        // SAFETY: this function's own features.
-        let s = unsafe { Avx512::new() };
-        let mut scales = [(_mm512_setzero_ps(), _mm512_setzero_ps()); P];
-        for (scale, record) in scales.iter_mut().zip(self.records) {
-            // SAFETY: the records exist.
-            *scale = unsafe { super::multiply::scales(record) };
-        }
+    unsafe fn add_to<const FOUR: bool, const P: usize>(
+        self,
+        totals: *mut f32,
+        is_first: bool,
+        records: [*const u8; P],
+        ahead: &mut Ahead,
+    ) {
+        // SAFETY: this function's own features; the records exist.
+        let (s, scales) = unsafe { (Avx512::new(), records.map(|record| scales(record))) };
         for row in 0..self.rows {
             ahead.step(s);
             for (p, &scale) in scales.iter().enumerate() {
@@ -252,9 +238,9 @@ impl Finish {
                     let sums = self.sums.add((2 * p * TILE + row) * TILE);
                     let high = _mm512_loadu_si512(sums.cast());
                     let low = _mm512_loadu_si512(sums.add(TILE * TILE).cast());
-                    let total = self.totals.add((row * P + p) * COLS);
+                    let total = totals.add((row * P + p) * COLS);
                     let before =
-                        if self.is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
+                        if is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
                     let after = self.factors.add::<FOUR>(row, before, (high, low), scale);
                     _mm512_storeu_ps(total, after);
                 }
@@ -263,7 +249,7 @@ impl Finish {
     }
 }
 
-/// What a call of [`Configured::multiply`] reads and writes.
+/// What a call of [`multiply`] reads and writes.
 struct Operands {
     /// High and low bytes of a tile's rows, `x_stride` bytes apart.
     x: [*const u8; 2],
@@ -274,45 +260,10 @@ struct Operands {
     sums: *mut i32,
 }
 
-/// Tiles on this thread, until dropped: sums in tmm0 to tmm3, `[panel][high, low]`, x in tmm4 and tmm5,
-/// weights in tmm6 and tmm7.
-struct Configured {
-    _thread_bound: std::marker::PhantomData<*const ()>,
-}
-
-impl Configured {
-    /// For `rows` rows of x and groups of `steps` steps.
-    ///
-    /// # Safety
-    /// AMX may be used by this process, or is emulated.
-    unsafe fn new(rows: usize, steps: usize) -> Self {
-        let (sums, x, weights) = ((rows, TILE), (rows, steps), (steps, TILE));
-        let config = Config::new([sums, sums, sums, sums, x, x, weights, weights]);
-        // SAFETY: the instruction exists only in assembly; it reads `config`.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
-        Configured { _thread_bound: std::marker::PhantomData }
-    }
-
-    /// Sums of the products of a tile of x and one or two tiles of weights.
-    ///
-    /// # Safety
-    /// AMX may be used by this process, or is emulated; the operands cover the tiles as configured.
-    unsafe fn multiply(&self, panels: usize, operands: Operands) {
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { if panels == PANELS { multiply::<2>(operands) } else { multiply::<1>(operands) } }
-    }
-}
-
-impl Drop for Configured {
-    fn drop(&mut self) {
-        // SAFETY: tiles were configured, so the instruction exists. A thread without tiles is switched
-        // faster.
-        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
-    }
-}
-
+/// Sums of the products of a tile of x and `P` tiles of weights.
+///
 /// # Safety
-/// As [`Configured::multiply`], which has configured the tiles.
+/// AMX may be used by this process, or is emulated; the operands cover the tiles as [`config`] has them.
 unsafe fn multiply<const P: usize>(operands: Operands) {
     let Operands { x, x_stride, weights, sums } = operands;
     // SAFETY: these instructions exist only in assembly. They read and write what the caller

@@ -1,7 +1,8 @@
-//! The tile instructions: a kernel that is whole in one `asm!` block, because the compiler knows no tile
-//! registers and nothing of it may come between. Only the configuration outlasts a block.
+//! The tile instructions: kernels that are whole in one `asm!` block, because the compiler knows no tile
+//! registers and nothing of it may come between. Only the configuration outlasts a block. `plain` is here;
+//! that of grouped weights is `linear::integers::tiles`.
 //!
-//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
+//! **Plain weights** are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
 //! the checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
 //! `pack` leaves them. Sums come out as `[weight row][x row]`.
 //!
@@ -10,6 +11,9 @@
 //! meet, so neither batch nor neighbours enter.
 
 pub(super) mod plain;
+
+use std::arch::asm;
+use std::marker::PhantomData;
 
 /// Rows of a tile, and dwords of its rows.
 pub(in crate::linear) const TILE: usize = 16;
@@ -45,5 +49,39 @@ impl Config {
             }
         }
         config
+    }
+}
+
+/// The configuration of this thread's tiles, until dropped.
+#[derive(Debug)]
+pub(in crate::linear) struct Tiles {
+    configured: bool,
+    _thread_bound: PhantomData<*const ()>,
+}
+
+impl Tiles {
+    /// Nothing is configured yet.
+    pub(in crate::linear) fn new() -> Self {
+        Tiles { configured: false, _thread_bound: PhantomData }
+    }
+
+    /// Gives the tiles other shapes; what they held is lost.
+    ///
+    /// # Safety
+    /// AMX may be used by this process, or is emulated.
+    pub(in crate::linear) unsafe fn configure(&mut self, config: &Config) {
+        // SAFETY: the instruction exists only in assembly; it reads `config`.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
+        self.configured = true;
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        if self.configured {
+            // SAFETY: tiles were configured, so the instruction exists. A thread without tiles is
+            // switched faster.
+            unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::arch::asm;
 use std::mem::offset_of;
 
-use super::{Config, TILE};
+use super::{Config, TILE, Tiles};
 
 /// How far along the same weight rows memory is asked for, where nothing else is multiplied meanwhile:
 /// several steps, because one takes less time than memory needs to answer.
@@ -113,33 +113,22 @@ impl PlainShape {
 /// differs from the one before: that costs as much as a few steps.
 #[derive(Debug)]
 pub(in crate::linear::amx) struct PlainTiles {
+    tiles: Tiles,
     shape: Option<PlainShape>,
-    _thread_bound: std::marker::PhantomData<*const ()>,
 }
 
 impl PlainTiles {
     pub(in crate::linear::amx) fn new() -> Self {
-        PlainTiles { shape: None, _thread_bound: std::marker::PhantomData }
+        PlainTiles { tiles: Tiles::new(), shape: None }
     }
 
     /// # Safety
     /// AMX may be used by this process, or is emulated.
     unsafe fn configure(&mut self, shape: PlainShape) {
         if self.shape.is_none_or(|configured| !shape.is_within(configured)) {
-            let config = shape.config();
-            // SAFETY: the instruction exists only in assembly; it reads `config`.
-            unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly)) };
+            // SAFETY: the caller's promise.
+            unsafe { self.tiles.configure(&shape.config()) };
             self.shape = Some(shape);
-        }
-    }
-}
-
-impl Drop for PlainTiles {
-    fn drop(&mut self) {
-        if self.shape.is_some() {
-            // SAFETY: tiles were configured, so the instruction exists. A thread without tiles is
-            // switched faster.
-            unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) };
         }
     }
 }
