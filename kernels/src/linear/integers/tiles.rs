@@ -228,11 +228,16 @@ impl Tile {
         records: [*const u8; P],
         ahead: &mut Ahead,
     ) {
-        // SAFETY: this function's own features; the records exist.
-        let (s, scales) = unsafe { (Avx512::new(), records.map(|record| scales(record))) };
+        // SAFETY: this function's own features.
+        let s = unsafe { Avx512::new() };
+        let mut ranges = [(_mm512_setzero_ps(), _mm512_setzero_ps()); P];
+        for (ranges, record) in ranges.iter_mut().zip(records) {
+            // SAFETY: the records exist.
+            *ranges = unsafe { scales(record) };
+        }
         for row in 0..self.rows {
             ahead.step(s);
-            for (p, &scale) in scales.iter().enumerate() {
+            for (p, &scale) in ranges.iter().enumerate() {
                 // SAFETY: the caller's promise.
                 unsafe {
                     let sums = self.sums.add((2 * p * TILE + row) * TILE);
