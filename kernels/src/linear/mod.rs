@@ -193,11 +193,11 @@ impl RowTiles {
         match self.way {
             Way::Vectors => VECTOR_COLS,
             #[cfg(target_arch = "x86_64")]
-            Way::Integers | Way::IntegerTiles => VECTOR_COLS,
+            Way::Integers => VECTOR_COLS,
             #[cfg(target_arch = "x86_64")]
             Way::Quarters => quarters::task_cols(self.rows),
             #[cfg(target_arch = "x86_64")]
-            Way::Amx => amx::task_cols(self.rows),
+            Way::Amx | Way::IntegerTiles => amx::task_cols(self.rows),
         }
     }
 

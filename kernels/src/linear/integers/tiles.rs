@@ -25,13 +25,17 @@ const FEW_TILES: usize = 2;
 const AHEAD_BYTES: usize = 3072;
 /// Bytes of a tile.
 const TILE_BYTES: usize = 1024;
+/// Panels and groups of a stretch of weights that is bytes while all rows pass by, `FEW_TILES` and more:
+/// a tile of x comes from the second level of cache once for all of them, and its totals stay in the first.
+const FEW: (usize, usize) = (PANELS, 1);
+const MANY: (usize, usize) = (2 * PANELS, 4);
 
 /// What a task uses of its thread's scratch.
 #[repr(C, align(64))]
 struct Scratch {
-    /// Weights of a group as bytes, `[panel][step][16 columns][4 inputs]`.
-    weights: [[u8; TILE_BYTES]; PANELS],
-    /// Sums of two tiles of x in turn, `[panel][high, low][16 rows][16 columns]`.
+    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`.
+    weights: [[[u8; TILE_BYTES]; MANY.0]; MANY.1],
+    /// Sums of two products in turn, `[panel][high, low][16 rows][16 columns]`.
     sums: [[[[[i32; TILE]; TILE]; 2]; PANELS]; 2],
 }
 
@@ -63,45 +67,46 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
     let (group, groups) = (form.group(), form.groups());
     let per_block = BLOCK_UNITS / units_of(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
-    let pairs = || (first..end).step_by(PANELS);
+    let (strip_panels, at_once) = if few(area) { FEW } else { MANY };
+    let strips = || {
+        (first..end).step_by(strip_panels).map(|panel| Strip {
+            form,
+            area,
+            panel,
+            panels: strip_panels.min(end - panel),
+            totals: area.unfinished().wrapping_add((panel - first) * rows * COLS),
+        })
+    };
     let mut tiles = Tiles::new();
     // SAFETY: the caller's promise.
     unsafe { tiles.configure(&config(rows, steps(group))) };
     for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
         let run = of_block(run.start).start..of_block(run.end - 1).end;
-        for panel in pairs() {
-            let panels = PANELS.min(end - panel);
-            let next = if panel + PANELS < end {
-                (panel + PANELS, run.clone())
+        for strip in strips() {
+            let panel = strip.panel + strip.panels;
+            let next = if panel < end {
+                (panel, run.clone())
             } else {
                 (first, if is_last { 0..0 } else { run.end..groups.min(run.end + run.len()) })
             };
             let next = match next {
                 (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
-                (panel, groups) => lines(form, panel, PANELS.min(end - panel), groups),
+                (panel, groups) => lines(form, panel, strip_panels.min(end - panel), groups),
             };
-            let totals = area.unfinished().wrapping_add((panel - first) * rows * COLS);
-            let strip = Strip { form, area, panel, totals };
-            let mut ahead = Ahead::new(next, run.len() * rows);
-            // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's promise.
-            unsafe {
-                if panels == PANELS {
-                    strip.add::<FOUR, PANELS>(run.clone(), &mut ahead);
-                } else {
-                    strip.add::<FOUR, 1>(run.clone(), &mut ahead);
-                }
+            let mut ahead = Ahead::new(next, run.len() * strip.panels.div_ceil(PANELS) * rows);
+            for at in run.clone().step_by(at_once) {
+                let groups = at..run.end.min(at + at_once);
+                // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's promise.
+                unsafe { strip.add::<FOUR>(groups, &mut ahead) };
             }
         }
     }
-    for panel in pairs() {
-        let totals = area.unfinished().wrapping_add((panel - first) * rows * COLS);
-        let panels = PANELS.min(end - panel);
+    for strip in strips() {
+        let cols = strip.panels * COLS;
         for row in 0..rows {
-            let to = area.results().wrapping_add(row * TASK_COLS + (panel - first) * COLS);
+            let to = area.results().wrapping_add(row * TASK_COLS + (strip.panel - first) * COLS);
             // SAFETY: totals are complete; results have room for whole panels.
-            unsafe {
-                to.copy_from_nonoverlapping(totals.add(row * panels * COLS), panels * COLS);
-            }
+            unsafe { to.copy_from_nonoverlapping(strip.totals.add(row * cols), cols) };
         }
     }
 }
@@ -115,26 +120,27 @@ fn config(rows: usize, steps: usize) -> Config {
     Config::new([sums, sums, sums, sums, x, x, weights, weights])
 }
 
-/// One or two panels of a task, with all of its rows.
+/// Some panels of a task, with all of its rows.
 #[derive(Clone, Copy)]
 struct Strip<'a> {
     form: Records,
     area: &'a Area,
-    /// The first panel.
+    /// The first panel, and how many.
     panel: usize,
+    panels: usize,
     /// `[row][panel][16]`.
     totals: *mut f32,
 }
 
 impl Strip<'_> {
-    /// Adds some groups to the totals of `P` panels, which the first group sets.
+    /// Adds some groups, at most `MANY.1`, to the totals, which the first group sets.
     ///
     /// # Safety
     /// As [`sums_of`]; the groups exist, and tiles are configured for the task.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add<const FOUR: bool, const P: usize>(self, groups: Range<usize>, ahead: &mut Ahead) {
-        let Strip { form, area, panel, totals } = self;
+    unsafe fn add<const FOUR: bool>(self, groups: Range<usize>, ahead: &mut Ahead) {
+        let Strip { form, area, panel, panels, totals } = self;
         let scratch = area.scratch.cast::<Scratch>();
         let asks_itself = few(area);
         let steps = steps(form.group());
@@ -142,31 +148,50 @@ impl Strip<'_> {
         // SAFETY: the scratch is the thread's own and large enough; all that is named exists.
         unsafe {
             let weights = (&raw mut (*scratch).weights).cast::<u8>();
-            // Two tiles' sums in turn: one becomes totals while the other is multiplied.
+            let weights_of = |group: usize, p: usize| {
+                weights.wrapping_add(((group - groups.start) * MANY.0 + p) * TILE_BYTES)
+            };
+            for group in groups.clone() {
+                for p in 0..panels {
+                    let record = form.record_at(panel + p, group);
+                    expand::<FOUR>(form, record, weights_of(group, p), asks_itself);
+                }
+            }
+            // Two products' sums in turn: one becomes totals while the other is multiplied.
             let sums = (&raw mut (*scratch).sums).cast::<i32>();
             let mut sums = [0, PANELS * 2 * TILE * TILE].map(|at| sums.wrapping_add(at));
-            for group in groups {
-                let records: [*const u8; P] =
-                    std::array::from_fn(|p| form.record_at(panel + p, group));
-                for (p, record) in records.into_iter().enumerate() {
-                    let to = weights.wrapping_add(p * TILE_BYTES);
-                    expand::<FOUR>(form, record, to, asks_itself);
-                }
-                for tile in area.row_tiles.clone() {
-                    let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
+            for tile in area.row_tiles.clone() {
+                let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
+                for group in groups.clone() {
                     let x = area.packed.pointer().wrapping_add(start * form.groups() * 2 * steps);
                     let x = x.wrapping_add(group * 2 * steps * rows);
-                    sums.reverse();
-                    multiply::<P>(Operands {
-                        x: [x.cast(), x.wrapping_add(steps * rows).cast()],
-                        x_stride: 4 * steps,
-                        weights,
-                        sums: sums[0],
-                    });
-                    let totals = totals.add((start - first_row) * P * COLS);
-                    let tile =
-                        Tile { sums: sums[0], factors: Factors::of(area, tile, group), rows };
-                    tile.add_to::<FOUR, P>(totals, group == 0, records, ahead);
+                    let factors = Factors::of(area, tile, group);
+                    for p in (0..panels).step_by(PANELS) {
+                        sums.reverse();
+                        let operands = Operands {
+                            x: [x.cast(), x.wrapping_add(steps * rows).cast()],
+                            x_stride: 4 * steps,
+                            weights: weights_of(group, p),
+                            sums: sums[0],
+                        };
+                        let product = Product {
+                            sums: sums[0],
+                            record: form.record_at(panel + p, group),
+                            record_stride: form.groups() * form.record_bytes(),
+                            factors,
+                            rows,
+                            is_first: group == 0,
+                            totals: totals.add(((start - first_row) * panels + p) * COLS),
+                            stride: panels * COLS,
+                        };
+                        if p + 1 < panels {
+                            multiply::<PANELS>(operands);
+                            product.add::<FOUR, PANELS>(ahead);
+                        } else {
+                            multiply::<1>(operands);
+                            product.add::<FOUR, 1>(ahead);
+                        }
+                    }
                 }
             }
         }
@@ -207,46 +232,49 @@ unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8
     }
 }
 
-/// The sums of products of a tile of x and a group.
-struct Tile {
+/// The sums of products of a tile of x and a group of one or two panels, and what they are added to.
+struct Product {
     sums: *const i32,
+    /// Of the first panel.
+    record: *const u8,
+    /// Bytes to the next panel's.
+    record_stride: usize,
     factors: Factors,
     rows: usize,
+    /// Totals are set.
+    is_first: bool,
+    /// Of the first row and panel, rows `stride` apart.
+    totals: *mut f32,
+    stride: usize,
 }
 
-impl Tile {
-    /// Adds them to the totals of `P` panels, `[row][panel][16]`.
+impl Product {
+    /// Adds them to the totals of `P` panels.
     ///
     /// # Safety
-    /// Everything covers the panels and the tile's rows.
+    /// Everything covers the panels and the rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add_to<const FOUR: bool, const P: usize>(
-        self,
-        totals: *mut f32,
-        is_first: bool,
-        records: [*const u8; P],
-        ahead: &mut Ahead,
-    ) {
+    unsafe fn add<const FOUR: bool, const P: usize>(self, ahead: &mut Ahead) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let mut ranges = [(_mm512_setzero_ps(), _mm512_setzero_ps()); P];
-        for (ranges, record) in ranges.iter_mut().zip(records) {
+        for (p, ranges) in ranges.iter_mut().enumerate() {
             // SAFETY: the records exist.
-            *ranges = unsafe { scales(record) };
+            *ranges = unsafe { scales(self.record.add(p * self.record_stride)) };
         }
         for row in 0..self.rows {
             ahead.step(s);
-            for (p, &scale) in ranges.iter().enumerate() {
+            for (p, &ranges) in ranges.iter().enumerate() {
                 // SAFETY: the caller's promise.
                 unsafe {
                     let sums = self.sums.add((2 * p * TILE + row) * TILE);
                     let high = _mm512_loadu_si512(sums.cast());
                     let low = _mm512_loadu_si512(sums.add(TILE * TILE).cast());
-                    let total = totals.add((row * P + p) * COLS);
+                    let total = self.totals.add(row * self.stride + p * COLS);
                     let before =
-                        if is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                    let after = self.factors.add::<FOUR>(row, before, (high, low), scale);
+                        if self.is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
+                    let after = self.factors.add::<FOUR>(row, before, (high, low), ranges);
                     _mm512_storeu_ps(total, after);
                 }
             }
