@@ -8,23 +8,8 @@ pub mod opt;
 pub mod qwen2;
 
 use crate::config::{Family, ModelConfig};
-use crate::config_json::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, Fields};
 use crate::source::TensorId;
-
-/// The values of `architectures` in `config.json` that are supported.
-pub const ARCHITECTURES: [&str; 4] =
-    ["LlamaForCausalLM", "MistralForCausalLM", "OPTForCausalLM", "Qwen2ForCausalLM"];
-
-/// The architecture of a `model_type`, for files that name only that.
-pub fn architecture_of_type(model_type: &str) -> Option<&'static str> {
-    match model_type {
-        "llama" => Some("LlamaForCausalLM"),
-        "mistral" => Some("MistralForCausalLM"),
-        "opt" => Some("OPTForCausalLM"),
-        "qwen2" => Some("Qwen2ForCausalLM"),
-        _ => None,
-    }
-}
 
 /// The configuration of an architecture from its fields; begin and end tokens are left empty.
 pub(crate) fn config(

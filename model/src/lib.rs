@@ -1,9 +1,11 @@
 //! Models as Tandem sees them: configuration, the table of operations, tokenizers; and, under
 //! [`source`], the files that weights come from. Pure but for `source`.
 
+pub mod architecture;
 pub mod chat;
 pub mod compressed;
 pub mod config;
+pub mod config_fields;
 pub mod config_json;
 pub mod family;
 pub mod gguf_tokenizer;

@@ -5,7 +5,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::config::ModelConfig;
-use crate::config_json::{self, ConfigError};
+use crate::config_fields::ConfigError;
+use crate::config_json;
 use crate::known::{self, Known};
 
 /// Where models may be found.

@@ -19,8 +19,9 @@ use program::ir::{
     Region,
 };
 use program::map::{Chunk, Device, DeviceMap, Home, PhaseMap, Schedule};
-use program::plan::{Buffer, Memory, Plan, ResidentWeights, RunShape, WeightPlacement, Weights};
+use program::plan::{Buffer, Memory, Plan, ResidentWeights, RunShape, WeightPlacement};
 use program::step_table::{StepTableLayout, chunk_positions_max};
+use program::weights::Weights;
 
 use crate::stages::Stages;
 

@@ -16,8 +16,9 @@ use std::collections::HashMap;
 
 use model::ops::{Op, Value};
 use program::ir::{Instruction, Lane, Phase, Program};
-use program::plan::{Plan, Weights};
+use program::plan::Plan;
 use program::simulate::{Costs, LaneSet, Place};
+use program::weights::Weights;
 
 use crate::key::{Extent, Key, Work};
 use crate::profile::Profile;

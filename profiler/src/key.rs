@@ -9,7 +9,8 @@ use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
 use program::ir::{Instruction, Lane, Moved, Phase};
 use program::map::Chunk;
-use program::plan::{Plan, Weights};
+use program::plan::Plan;
+use program::weights::Weights;
 use serde::{Deserialize, Serialize};
 
 /// The work of an instruction, without its place in the model.

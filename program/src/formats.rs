@@ -8,7 +8,7 @@ use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Weights;
+use crate::weights::Weights;
 
 /// The form of every weight matrix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

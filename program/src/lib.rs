@@ -14,3 +14,4 @@ pub mod plan;
 pub mod simulate;
 pub mod step_table;
 pub mod validate;
+pub mod weights;

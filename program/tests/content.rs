@@ -8,8 +8,9 @@ use model::ops::{Kv, Op, Value};
 use program::compile::compile;
 use program::ir::{Instruction, Lane, Moved, Phase, Program};
 use program::map::{Device, layer_list};
-use program::plan::{Memory, Plan, Weights};
+use program::plan::{Memory, Plan};
 use program::validate::{ValidateError, validate};
+use program::weights::Weights;
 
 /// All layers on the GPU, weights and KV streamed through two slots.
 fn gpu_only() -> Plan {

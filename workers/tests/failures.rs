@@ -215,7 +215,7 @@ fn loading_gives_the_same_bytes_with_any_number_of_threads() {
         let one = loaded(&plan, 1);
         assert_eq!(one, loaded(&plan, 3));
         // Biases lie behind the matrix as f32, in either dtype.
-        let weights = program::plan::Weights::Layer { layer: 1, op: Op::Q };
+        let weights = program::weights::Weights::Layer { layer: 1, op: Op::Q };
         let placed = plan.weights.iter().find(|placement| placement.weights == weights);
         let buffer = plan.buffer(placed.expect("q has weights").buffer);
         let layout = Op::Q

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::Family;
+use crate::config::{Activation, Rope, RopeScaling};
 use crate::family::tensor_names;
 use crate::ops::Op;
 use crate::source::{Part, TensorId};

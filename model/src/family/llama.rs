@@ -2,7 +2,7 @@
 //! this with small changes and the same tensor names.
 
 use crate::config::{Activation, Family, ModelConfig};
-use crate::config_json::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, Fields};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 

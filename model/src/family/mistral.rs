@@ -1,7 +1,7 @@
 //! Mistral: LLaMA without biases, with a sliding window over the positions that attention sees.
 
 use crate::config::{Family, ModelConfig};
-use crate::config_json::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, Fields};
 use crate::family::llama;
 
 /// What the first Mistral had; files that leave the field out mean it, a `null` means no window.

@@ -1,7 +1,7 @@
 //! OPT: LayerNorm before each half, learned positions with an offset of 2, biases, ReLU.
 
 use crate::config::{Activation, Family, ModelConfig};
-use crate::config_json::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, Fields};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 

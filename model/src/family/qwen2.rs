@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::config::{Family, ModelConfig};
-use crate::config_json::{ConfigError, Fields};
+use crate::config_fields::{ConfigError, Fields};
 use crate::family::llama;
 
 /// `Qwen2ForCausalLM`.

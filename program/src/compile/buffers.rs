@@ -12,8 +12,9 @@ use model::ops::{Kv, Op, Value, align_up};
 use crate::formats::decompressed;
 use crate::ir::{BufferId, Phase, Region};
 use crate::map::{Chunk, Chunking, Device, DeviceMap, Home};
-use crate::plan::{Buffer, Memory, RunShape, WeightPlacement, Weights};
+use crate::plan::{Buffer, Memory, RunShape, WeightPlacement};
 use crate::step_table::chunk_positions_max;
+use crate::weights::Weights;
 
 use super::weights_home;
 

@@ -11,7 +11,8 @@ use crate::ir::{
     Append, At, BufferId, Compute, Copy, Decompress, Instruction, Lane, Moved, Phase, Region,
 };
 use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap, Home};
-use crate::plan::{RunShape, Weights};
+use crate::plan::RunShape;
+use crate::weights::Weights;
 
 use super::buffers::{Buffers, PhaseBuffer, chunk_of, parts};
 use super::schedule::Entry;

@@ -7,7 +7,8 @@ use model::config::Activation;
 use model::ops::{Op, Value};
 use program::formats::decompressed;
 use program::ir::{Compute, Phase, Region};
-use program::plan::{Plan, Weights};
+use program::plan::Plan;
+use program::weights::Weights;
 
 use super::open::Device;
 use super::uploads::Uploads;

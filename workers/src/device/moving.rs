@@ -5,7 +5,8 @@ use cuda_kernels::{append, append_four, widen};
 use model::compressed::WeightFormat;
 use program::formats::{KvFormat, decompressed};
 use program::ir::{Append, Copy, Decompress, Moved, Phase};
-use program::plan::{Plan, Weights};
+use program::plan::Plan;
+use program::weights::Weights;
 
 use super::open::Device;
 use super::scratch::attention_shape;

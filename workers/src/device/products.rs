@@ -15,7 +15,8 @@ use model::config::Dtype;
 use model::ops::Op;
 use program::formats::decompressed;
 use program::ir::{Instruction, Lane};
-use program::plan::{Plan, Weights};
+use program::plan::Plan;
+use program::weights::Weights;
 
 /// `own`: our own kernels although the library is there.
 const BLAS_ENV: &str = "TANDEM_BLAS";

@@ -4,21 +4,21 @@
 //! device, so an append may happen before or after without changing a bit. Beside a 4-bit cache the
 //! kernels see them as the append will store them.
 
-use kernels::{AttentionShape, Cache, Element};
+use kernels::{AttentionShape, Cache, Element, Kernels, Unit};
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
 use program::ir::{Compute, Phase, Region};
 use program::map::Chunk;
 
-use super::compute::{ComputeState, Operands, output_region};
-use crate::rows::units;
+use super::operands::{Operands, output_region};
+use crate::rows;
 
-/// Runs the operation; returns the bytes of cached K and V read.
+/// Runs the operation on units that it lists in `units`; returns the bytes of cached K and V read.
 pub(super) fn run<T: Element>(
-    state: &mut ComputeState,
+    (kernels, units): (&Kernels, &mut Vec<Unit>),
     operands: &Operands<'_>,
     compute: &Compute,
-    rows: usize,
+    count: usize,
 ) -> u64 {
     let config = &operands.plan.config;
     let shape = AttentionShape {
@@ -27,20 +27,20 @@ pub(super) fn run<T: Element>(
         head_dim: config.head_dim,
         scale: 1.0 / (config.head_dim as f32).sqrt(),
     };
-    state.units.clear();
-    state.units.extend(units(operands.table, operands.phase, compute.at, compute.chunk));
-    if state.units.is_empty() {
+    units.clear();
+    units.extend(rows::units(operands.table, operands.phase, compute.at, compute.chunk));
+    if units.is_empty() {
         return 0;
     }
-    let (kernels, units) = (&state.kernels, state.units.as_slice());
+    let units = units.as_slice();
     let cached: u64 = units.iter().map(|unit| u64::from(unit.past)).sum();
     let kv_format = operands.plan.map.kv_format;
     let position_bytes =
         kv_format.position_bytes(config.head_dim, operands.plan.shape.dtype) as u64;
     match compute.op {
         Op::Scores => {
-            let q = operands.rows::<T>(compute.inputs[0], Value::Query, rows);
-            let k = operands.rows::<T>(compute.inputs[1], Value::Key, rows);
+            let q = operands.rows::<T>(compute.inputs[0], Value::Query, count);
+            let k = operands.rows::<T>(compute.inputs[1], Value::Key, count);
             let out = scores_mut(operands, compute, output_region(compute));
             kernels.scores(&shape, units, q, k, cache(operands, compute, Kv::K), out);
         }
@@ -51,18 +51,18 @@ pub(super) fn run<T: Element>(
         }
         Op::Wv => {
             let probabilities = scores(operands, compute, compute.inputs[0]);
-            let v = operands.rows::<T>(compute.inputs[1], Value::Value, rows);
-            let out = operands.output::<T>(compute, rows);
+            let v = operands.rows::<T>(compute.inputs[1], Value::Value, count);
+            let out = operands.output::<T>(compute, count);
             let cached_v = cache(operands, compute, Kv::V);
             kernels.weighted_values(&shape, units, probabilities, v, cached_v, out);
         }
         _ => {
-            let q = operands.rows::<T>(compute.inputs[0], Value::Query, rows);
-            let k = operands.rows::<T>(compute.inputs[1], Value::Key, rows);
-            let v = operands.rows::<T>(compute.inputs[2], Value::Value, rows);
+            let q = operands.rows::<T>(compute.inputs[0], Value::Query, count);
+            let k = operands.rows::<T>(compute.inputs[1], Value::Key, count);
+            let v = operands.rows::<T>(compute.inputs[2], Value::Value, count);
             let (cached_k, cached_v) =
                 (cache(operands, compute, Kv::K), cache(operands, compute, Kv::V));
-            let out = operands.output::<T>(compute, rows);
+            let out = operands.output::<T>(compute, count);
             kernels.attention(&shape, units, q, k, v, cached_k, cached_v, out);
         }
     }

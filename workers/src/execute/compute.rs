@@ -1,19 +1,18 @@
 //! One operation of the model's table on this lane's kernels.
 
-use bytemuck::Pod;
 use kernels::{
     Element, Kernels, Linear, LinearGrouped, LinearOut, Pool, PoolOptions, ScratchLimits, Unit,
     Variant,
 };
-use model::compressed::{Grouped, WeightFormat};
+use model::compressed::WeightFormat;
 use model::config::Activation;
 use model::ops::{Op, Value};
-use program::formats::decompressed;
-use program::ir::{Compute, Phase, Region};
+use program::ir::{Compute, Phase};
 use program::map::Device;
-use program::plan::{Plan, Weights};
+use program::plan::Plan;
 use program::step_table::Field;
 
+use super::operands::{Operands, output_region};
 use super::{Work, attention, sample};
 use crate::error::WorkerError;
 use crate::memory::View;
@@ -23,84 +22,13 @@ use crate::table::StepTable;
 /// Kernels and scratch of a lane that runs operations, sized by the plan's maxima.
 #[derive(Debug)]
 pub struct ComputeState {
-    pub(super) kernels: Kernels,
+    kernels: Kernels,
     inverse_frequencies: Vec<f32>,
     tokens: Vec<u32>,
     positions: Vec<u32>,
     last_rows: Vec<u32>,
-    pub(super) units: Vec<Unit>,
+    units: Vec<Unit>,
     sample: sample::SampleState,
-}
-
-/// Where a compute instruction finds its operands.
-#[derive(Clone, Copy)]
-pub(super) struct Operands<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) view: &'a View,
-    pub(super) table: &'a StepTable,
-    pub(super) phase: Phase,
-    pub(super) device: Device,
-}
-
-impl<'a> Operands<'a> {
-    /// The first `rows` rows of an input or output that is rows, for reading.
-    pub(super) fn rows<T: Pod>(&self, region: Region, value: Value, rows: usize) -> &'a [T] {
-        let elements = value.row_elements(&self.plan.config).unwrap_or(0);
-        self.view.read(region.buffer, 0, rows * elements)
-    }
-
-    /// The first `rows` rows of the output.
-    pub(super) fn output<T: Pod>(&self, compute: &Compute, rows: usize) -> &'a mut [T] {
-        let elements = compute
-            .op
-            .writes()
-            .and_then(|value| value.row_elements(&self.plan.config))
-            .unwrap_or(0);
-        self.view.write(output_region(compute).buffer, 0, rows * elements)
-    }
-
-    /// Shape of the operation's matrix.
-    fn matrix_shape(&self, compute: &Compute) -> (usize, usize) {
-        let shape = compute.op.weights(&self.plan.config).and_then(|weights| weights.matrix);
-        let Some(shape) = shape else { panic!("{:?} has no matrix", compute.op) };
-        shape
-    }
-
-    /// The operation's matrix, where it is kept in the run's dtype.
-    fn matrix<T: Pod>(&self, compute: &Compute) -> &'a [T] {
-        let (n, k) = self.matrix_shape(compute);
-        self.view.read(compute.weights[0].buffer, 0, n * k)
-    }
-
-    /// The records of the operation's matrix in a grouped form.
-    fn records(&self, compute: &Compute, form: Grouped) -> &'a [u8] {
-        let (n, k) = self.matrix_shape(compute);
-        self.view.read(compute.weights[0].buffer, 0, form.size_bytes(n, k))
-    }
-
-    /// The form of the matrix, as this lane's device reads it.
-    fn format(&self, compute: &Compute) -> WeightFormat {
-        let weights = Weights::of(compute.op, compute.at.layer);
-        let stored = self.plan.map.weight_formats.of(&self.plan.config, weights);
-        match (self.device, decompressed(stored)) {
-            (Device::Gpu, Some(wide)) => WeightFormat::Grouped(wide),
-            _ => stored,
-        }
-    }
-
-    /// A vector behind the matrix: a bias, a gain.
-    fn vector(&self, compute: &Compute, index: usize) -> Option<&'a [f32]> {
-        let shape = compute.op.weights(&self.plan.config)?;
-        let count = shape.vectors[index]?;
-        let layout = shape.layout(self.plan.shape.dtype, self.format(compute));
-        let offset = layout.vector_offsets[index];
-        Some(self.view.read(compute.weights[0].buffer, offset, count))
-    }
-}
-
-pub(super) fn output_region(compute: &Compute) -> Region {
-    let Some(region) = compute.output else { panic!("{:?} writes no value", compute.op) };
-    region
 }
 
 impl ComputeState {
@@ -168,7 +96,10 @@ impl ComputeState {
                 self.norm::<T>(&operands, compute, rows);
                 0
             }
-            op if op.is_attention() => attention::run::<T>(self, &operands, compute, rows),
+            op if op.is_attention() => {
+                let Self { kernels, units, .. } = self;
+                attention::run::<T>((kernels, units), &operands, compute, rows)
+            }
             _ => {
                 self.linear::<T>(&operands, compute, rows);
                 0

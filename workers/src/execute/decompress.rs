@@ -8,7 +8,8 @@ use kernels::grouped::widen;
 use model::compressed::WeightFormat;
 use program::formats::decompressed;
 use program::ir::Decompress;
-use program::plan::{Plan, Weights};
+use program::plan::Plan;
+use program::weights::Weights;
 
 use super::Work;
 use crate::memory::View;

@@ -8,6 +8,7 @@ mod attention;
 mod compute;
 mod copy;
 mod decompress;
+mod operands;
 pub mod sample;
 
 use std::sync::Arc;
@@ -77,7 +78,7 @@ impl Executor {
                 let Some(state) = &mut self.compute else {
                     panic!("{} on a lane without kernels", compute.op.name(self.plan.config.family))
                 };
-                let operands = compute::Operands {
+                let operands = operands::Operands {
                     plan: &self.plan,
                     view: &self.view,
                     table: &self.table,

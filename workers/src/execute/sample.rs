@@ -6,7 +6,7 @@ use program::ir::{At, Phase};
 use program::step_table::{Field, Finish};
 use shm::Control;
 
-use super::compute::Operands;
+use super::operands::Operands;
 use crate::rows::sequences;
 use crate::table::StepTable;
 

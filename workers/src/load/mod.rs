@@ -16,7 +16,8 @@ use model::config::Dtype;
 use model::ops::Op;
 use model::source::{Part, SourceError, TensorId, WeightSource};
 use program::ir::BufferId;
-use program::plan::{Plan, WeightPlacement, Weights};
+use program::plan::{Plan, WeightPlacement};
+use program::weights::Weights;
 use shm::sync::{AtomicUsize, Ordering};
 
 use crate::memory::{Memories, View};

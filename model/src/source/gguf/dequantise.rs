@@ -6,15 +6,12 @@
 
 use half::{bf16, f16};
 
-use super::k_quants;
+use super::{blocks, k_quants};
 use crate::source::StoredType;
 
 /// For error messages.
 pub(super) const SUPPORTED: &str =
     "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K";
-
-/// Elements of a block of the types with one scale a block.
-const BLOCK: usize = 32;
 
 /// The type of a tensor in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,11 +97,11 @@ pub(super) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
         StoredType::F32 => return each(row, out, f32::from_le_bytes),
         StoredType::F16 => return each(row, out, |bytes| f16::from_le_bytes(bytes).to_f32()),
         StoredType::Bf16 => return each(row, out, |bytes| bf16::from_le_bytes(bytes).to_f32()),
-        StoredType::Q4_0 => q4_0,
-        StoredType::Q4_1 => q4_1,
-        StoredType::Q5_0 => q5_0,
-        StoredType::Q5_1 => q5_1,
-        StoredType::Q8_0 => q8_0,
+        StoredType::Q4_0 => blocks::q4_0,
+        StoredType::Q4_1 => blocks::q4_1,
+        StoredType::Q5_0 => blocks::q5_0,
+        StoredType::Q5_1 => blocks::q5_1,
+        StoredType::Q8_0 => blocks::q8_0,
         StoredType::Q4K => k_quants::q4_k,
         StoredType::Q5K => k_quants::q5_k,
         StoredType::Q6K => k_quants::q6_k,
@@ -118,60 +115,5 @@ pub(super) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
 fn each<const N: usize>(row: &[u8], out: &mut [f32], convert: impl Fn([u8; N]) -> f32) {
     for (bytes, out) in row.as_chunks::<N>().0.iter().zip(out) {
         *out = convert(*bytes);
-    }
-}
-
-/// The f16 at byte `at` of a block.
-pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-/// The halves of 16 bytes through `value(element, half)`: byte `i` holds element `i` in its low and
-/// `i + 16` in its high half.
-fn halves(bytes: &[u8], out: &mut [f32], value: impl Fn(usize, u8) -> f32) {
-    let (low, high) = out.split_at_mut(BLOCK / 2);
-    for (i, ((byte, low), high)) in bytes.iter().zip(low).zip(high).enumerate() {
-        *low = value(i, byte & 0x0f);
-        *high = value(i + BLOCK / 2, byte >> 4);
-    }
-}
-
-/// A 5-bit integer: the half of a byte and bit `i` of the 32 at byte `at` of the block.
-fn with_fifth_bit(block: &[u8], at: usize) -> impl Fn(usize, u8) -> f32 {
-    let bits = u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
-    move |i, half| f32::from(half | ((bits >> i & 1) as u8) << 4)
-}
-
-/// `scale * (q - 8)`.
-fn q4_0(block: &[u8], out: &mut [f32]) {
-    let scale = half_at(block, 0);
-    halves(&block[2..], out, |_, q| scale * (f32::from(q) - 8.0));
-}
-
-/// `scale * q + minimum`.
-fn q4_1(block: &[u8], out: &mut [f32]) {
-    let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
-    halves(&block[4..], out, |_, q| scale * f32::from(q) + minimum);
-}
-
-/// `scale * (q - 16)`.
-fn q5_0(block: &[u8], out: &mut [f32]) {
-    let scale = half_at(block, 0);
-    let integer = with_fifth_bit(block, 2);
-    halves(&block[6..], out, |i, half| scale * (integer(i, half) - 16.0));
-}
-
-/// `scale * q + minimum`.
-fn q5_1(block: &[u8], out: &mut [f32]) {
-    let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
-    let integer = with_fifth_bit(block, 4);
-    halves(&block[8..], out, |i, half| scale * integer(i, half) + minimum);
-}
-
-/// `scale * q`.
-fn q8_0(block: &[u8], out: &mut [f32]) {
-    let scale = half_at(block, 0);
-    for (byte, out) in block[2..].iter().zip(out) {
-        *out = scale * f32::from(i8::from_le_bytes([*byte]));
     }
 }

@@ -1,7 +1,7 @@
 //! GGML's types with blocks of 256 elements in parts that have small scales of their own: Q4_K,
 //! Q5_K and Q6_K, for `dequantise`. Each function expands one block.
 
-use super::dequantise::half_at;
+use super::blocks::half_at;
 
 /// Elements of a part of Q4_K and Q5_K.
 const PART: usize = 32;

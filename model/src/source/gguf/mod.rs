@@ -21,6 +21,7 @@ use half::bf16;
 use super::{SourceError, StoredType, TensorId, WeightSource};
 use crate::config::ModelConfig;
 
+mod blocks;
 mod config;
 mod dequantise;
 mod k_quants;

@@ -4,7 +4,7 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Value};
 
 use crate::map::Chunk;
-use crate::plan::Weights;
+use crate::weights::Weights;
 
 use super::super::error::Site;
 use super::super::structure::normal;

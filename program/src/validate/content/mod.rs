@@ -12,7 +12,8 @@ use crate::ir::{
     Append, At, BufferId, Compute, Copy, Decompress, Instruction, Lane, Moved, Phase, Region,
 };
 use crate::map::Chunk;
-use crate::plan::{Plan, Weights};
+use crate::plan::Plan;
+use crate::weights::Weights;
 
 use super::error::{Site, ValidateError};
 use super::order::{Event, Order};

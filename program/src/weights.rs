@@ -1,0 +1,61 @@
+//! The weight blobs of a model, as the operations name them.
+
+use model::compressed::WeightFormat;
+use model::config::{Dtype, ModelConfig};
+use model::ops::{Op, align_up};
+use serde::{Deserialize, Serialize};
+
+/// A weight blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Weights {
+    Embedding,
+    /// Learned positions, `[max_positions + position_offset, hidden]` in the run's dtype.
+    Positions,
+    FinalNorm,
+    /// Only when not tied to the embedding.
+    Head,
+    Layer {
+        layer: u16,
+        op: Op,
+    },
+}
+
+impl Weights {
+    /// The blob of an operation.
+    pub fn of(op: Op, layer: Option<u16>) -> Weights {
+        match (op, layer) {
+            (Op::Embed, _) => Weights::Embedding,
+            (Op::FinalNorm, _) => Weights::FinalNorm,
+            (op, Some(layer)) => Weights::Layer { layer, op },
+            (_, None) => Weights::Head,
+        }
+    }
+
+    /// Bytes of the blob, a multiple of 64: its matrix in `format`, all else in the run's dtype.
+    pub fn size_bytes(self, config: &ModelConfig, dtype: Dtype, format: WeightFormat) -> usize {
+        match self {
+            Weights::Embedding => Op::Embed.weight_bytes_in(config, dtype, format),
+            Weights::Positions => align_up(
+                (config.max_positions + config.position_offset)
+                    * config.hidden_size
+                    * dtype.size_bytes(),
+            ),
+            Weights::FinalNorm => Op::FinalNorm.weight_bytes_in(config, dtype, format),
+            Weights::Head => Op::Head.weight_bytes_in(config, dtype, format),
+            Weights::Layer { op, .. } => op.weight_bytes_in(config, dtype, format),
+        }
+    }
+
+    /// Name in buffer lists and errors.
+    pub fn name(self, config: &ModelConfig) -> String {
+        match self {
+            Weights::Embedding => "weights.embedding".to_owned(),
+            Weights::Positions => "weights.positions".to_owned(),
+            Weights::FinalNorm => "weights.final_norm".to_owned(),
+            Weights::Head => "weights.head".to_owned(),
+            Weights::Layer { layer, op } => {
+                format!("weights.layer{layer}.{}", op.name(config.family))
+            }
+        }
+    }
+}
