@@ -1,69 +1,14 @@
-//! The two number formats that values and weights have in memory: `half::bf16` and `f32`.
-//!
-//! Every kernel is generic over [`Element`]; sums are always f32. The vector code of a
-//! format lives in sealed supertraits, so that no caller can add a format the kernels do not know.
-
-use std::fmt::Debug;
+//! What callers of the kernels are generic over.
 
 use half::bf16;
 
-use crate::compiled::Compiled;
-use crate::simd::SimdElement;
+use crate::attention::AttentionTasks;
+use crate::linear::LinearTasks;
+use crate::norm::NormTasks;
+use crate::rope::RopeTasks;
 
-/// A number format of activations, weights and caches.
-pub trait Element:
-    SimdElement + Compiled + bytemuck::Pod + Default + Debug + PartialEq + Send + Sync
-{
-    /// The exact f32 value.
-    fn to_f32(self) -> f32;
-    /// The nearest value of this format, ties to even; NaN stays NaN.
-    fn from_f32(value: f32) -> Self;
-}
+/// A number format that every kernel is compiled for.
+pub trait Element: LinearTasks + AttentionTasks + NormTasks + RopeTasks {}
 
-impl Element for f32 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        self
-    }
-
-    #[inline(always)]
-    fn from_f32(value: f32) -> Self {
-        value
-    }
-}
-
-impl Element for bf16 {
-    #[inline(always)]
-    fn to_f32(self) -> f32 {
-        f32::from_bits(u32::from(self.to_bits()) << 16)
-    }
-
-    #[inline(always)]
-    fn from_f32(value: f32) -> Self {
-        let bits = value.to_bits();
-        if value.is_nan() {
-            return bf16::from_bits((bits >> 16) as u16 | 0x40);
-        }
-        let rounding = 0x7fff + ((bits >> 16) & 1);
-        bf16::from_bits((bits.wrapping_add(rounding) >> 16) as u16)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rounding_agrees_with_half() {
-        let mut bits = 1u32;
-        for step in 0..200_000u32 {
-            bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223 ^ step);
-            let value = f32::from_bits(bits);
-            assert_eq!(
-                <bf16 as Element>::from_f32(value).to_bits(),
-                bf16::from_f32(value).to_bits(),
-                "bits {bits:#x}"
-            );
-        }
-    }
-}
+impl Element for f32 {}
+impl Element for bf16 {}

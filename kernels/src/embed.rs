@@ -3,8 +3,8 @@
 use model::compressed::{Grouped, ROWS};
 
 use crate::Kernels;
-use crate::element::Element;
 use crate::grouped::decode_row;
+use crate::number::Number;
 use crate::scratch::Shared;
 
 /// Rows of one task.
@@ -19,7 +19,7 @@ impl Kernels {
     ///
     /// # Panics
     /// A token or position lies outside its table.
-    pub fn embed<T: Element>(
+    pub fn embed<T: Number>(
         &self,
         tokens: &[u32],
         table: &[T],

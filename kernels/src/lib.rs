@@ -15,12 +15,12 @@
 #[cfg(target_arch = "x86_64")]
 mod amx_state;
 mod attention;
-mod compiled;
 mod element;
 mod embed;
 pub mod grouped;
 mod linear;
 mod norm;
+mod number;
 mod pool;
 pub mod reference;
 mod rope;
@@ -34,6 +34,7 @@ mod variant;
 pub use attention::{AttentionShape, Cache, Unit, scores_len};
 pub use element::Element;
 pub use linear::{Linear, LinearGrouped, LinearOut};
+pub use number::Number;
 pub use pool::{Pool, PoolOptions};
 pub use sample::{Draw, SampleScratch, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
@@ -122,9 +123,4 @@ impl Kernels {
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
-}
-
-/// `value` rounded up to a multiple of `step`.
-const fn round_up(value: usize, step: usize) -> usize {
-    value.div_ceil(step) * step
 }

@@ -1,11 +1,13 @@
 //! RMS norm and layer norm over rows of the f32 residual stream.
 
+use half::bf16;
+
 use crate::Kernels;
-use crate::element::Element;
-use crate::linear::{load_up_to, store_up_to};
+use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::Simd;
-use crate::variant::SimdTask;
+use crate::simd::partial::{load_up_to, store_up_to};
+use crate::variant::{SimdTask, Variant, dispatch};
 
 /// Rows of one task.
 const TASK_ROWS: usize = 4;
@@ -16,7 +18,7 @@ impl Kernels {
     ///
     /// `x` is `[*, hidden]`, `gain` `[hidden]`, `out` `[rows, hidden]`; an index has `rows` entries.
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each of its own type.
-    pub fn rms_norm<T: Element>(
+    pub fn rms_norm<T: NormTasks>(
         &self,
         rows: usize,
         hidden: usize,
@@ -32,7 +34,7 @@ impl Kernels {
     /// `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes as in
     /// [`Kernels::rms_norm`].
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each of its own type.
-    pub fn layer_norm<T: Element>(
+    pub fn layer_norm<T: NormTasks>(
         &self,
         rows: usize,
         hidden: usize,
@@ -46,7 +48,7 @@ impl Kernels {
         self.norm(Norm { rows, hidden, x, gain, bias: Some(bias), eps, row_index }, out);
     }
 
-    fn norm<T: Element>(&self, norm: Norm<'_>, out: &mut [T]) {
+    fn norm<T: NormTasks>(&self, norm: Norm<'_>, out: &mut [T]) {
         let Norm { rows, hidden, x, gain, bias, row_index, .. } = norm;
         assert_eq!(gain.len(), hidden, "gain is [hidden]");
         assert!(bias.is_none_or(|bias| bias.len() == hidden), "bias is [hidden]");
@@ -89,6 +91,29 @@ pub struct Norm<'a> {
     row_index: Option<&'a [u32]>,
 }
 
+/// A row of a norm, compiled in this crate once per number format; see `linear::compiled`.
+pub trait NormTasks: Number {
+    /// # Safety
+    /// `variant` is available, and the task's own conditions hold.
+    unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>);
+}
+
+impl NormTasks for f32 {
+    #[inline(never)]
+    unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>) {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { dispatch(variant, task) }
+    }
+}
+
+impl NormTasks for bf16 {
+    #[inline(never)]
+    unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>) {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { dispatch(variant, task) }
+    }
+}
+
 /// One row of a norm.
 #[derive(Debug)]
 pub struct NormRow<'a, T> {
@@ -97,7 +122,7 @@ pub struct NormRow<'a, T> {
     out: *mut T,
 }
 
-impl<T: Element> SimdTask for NormRow<'_, T> {
+impl<T: Number> SimdTask for NormRow<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Norm { hidden, x, gain, bias, eps, .. } = *self.norm;

@@ -3,10 +3,10 @@
 //! Used by tests only; nothing here is fast or shares code with the kernels.
 
 use crate::attention::{AttentionShape, Unit};
-use crate::element::Element;
+use crate::number::Number;
 
 /// `x · weightᵀ + bias` as f64, `[rows, n]`.
-pub fn linear<T: Element>(
+pub fn linear<T: Number>(
     (rows, n, k): (usize, usize, usize),
     x: &[T],
     weight: &[T],
@@ -80,7 +80,7 @@ pub fn rope(head: &[f64], position: u32, inverse_frequencies: &[f32]) -> Vec<f64
 }
 
 /// Attention of one unit: `(probabilities, values)` of every query, row by row, head by head.
-pub fn attention<T: Element>(
+pub fn attention<T: Number>(
     shape: &AttentionShape,
     unit: &Unit,
     q: &[T],

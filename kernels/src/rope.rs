@@ -1,18 +1,20 @@
 //! Rotary position embedding, rotate-half form, in place.
 
-use crate::element::Element;
-use crate::linear::{load_up_to, store_up_to};
+use half::bf16;
+
+use crate::Kernels;
+use crate::number::Number;
 use crate::scratch::{ScratchLimits, Shared};
 use crate::simd::Simd;
-use crate::variant::SimdTask;
-use crate::{Kernels, round_up};
+use crate::simd::partial::{load_up_to, store_up_to};
+use crate::variant::{SimdTask, Variant, dispatch};
 
 /// Rows of one task.
 const TASK_ROWS: usize = 4;
 
 /// Floats of scratch per thread: a row's cosines and sines.
 pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
-    round_up(limits.head_dim, 16) + 16
+    limits.head_dim.next_multiple_of(16) + 16
 }
 
 impl Kernels {
@@ -21,7 +23,7 @@ impl Kernels {
     ///
     /// `x` is `[rows, heads, head_dim]`, `positions` `[rows]`, `inverse_frequencies`
     /// `[head_dim / 2]`.
-    pub fn rope<T: Element>(
+    pub fn rope<T: RopeTasks>(
         &self,
         rows: usize,
         heads: usize,
@@ -62,6 +64,29 @@ impl Kernels {
     }
 }
 
+/// A row of rotary positions, compiled in this crate once per number format; see `linear::compiled`.
+pub trait RopeTasks: Number {
+    /// # Safety
+    /// `variant` is available, and the task's own conditions hold.
+    unsafe fn rope_row(variant: Variant, task: RopeRow<'_, Self>);
+}
+
+impl RopeTasks for f32 {
+    #[inline(never)]
+    unsafe fn rope_row(variant: Variant, task: RopeRow<'_, Self>) {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { dispatch(variant, task) }
+    }
+}
+
+impl RopeTasks for bf16 {
+    #[inline(never)]
+    unsafe fn rope_row(variant: Variant, task: RopeRow<'_, Self>) {
+        // SAFETY: the caller's promise is the callee's.
+        unsafe { dispatch(variant, task) }
+    }
+}
+
 /// All heads of one row.
 #[derive(Debug)]
 pub struct RopeRow<'a, T> {
@@ -74,7 +99,7 @@ pub struct RopeRow<'a, T> {
     sines: &'a [f32],
 }
 
-impl<T: Element> SimdTask for RopeRow<'_, T> {
+impl<T: Number> SimdTask for RopeRow<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let RopeRow { x, heads, cosines, sines } = self;

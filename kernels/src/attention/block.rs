@@ -8,11 +8,12 @@ use std::ops::Range;
 use super::ahead::Ahead;
 use super::four_keys::unpacked_len;
 use super::four_values::four_values_len;
-use super::scores::{BLOCK_POSITIONS, Keys, Queries, blocked, chains};
-use super::{AttentionShape, Unit, head_stride};
-use crate::element::Element;
-use crate::linear::store_up_to;
+use super::keys::{Keys, Queries};
+use super::scores::{BLOCK_POSITIONS, blocked, chains};
+use super::shape::{AttentionShape, Unit, head_stride};
+use crate::number::Number;
 use crate::simd::Simd;
+use crate::simd::partial::store_up_to;
 
 /// How far ahead of the reading fresh K and V, which lie row by row, are asked for.
 const PREFETCH_BYTES: usize = 8 << 10;
@@ -149,7 +150,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// The unit lies within q.
     #[inline(always)]
-    pub(super) unsafe fn pack_queries<T: Element>(&self, q: *const T) {
+    pub(super) unsafe fn pack_queries<T: Number>(&self, q: *const T) {
         let head_dim = self.shape.head_dim;
         for query in 0..self.queries() {
             let packed = self.packed_queries(query);
@@ -178,7 +179,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// The unit lies within k; `out` has room for every query's visible positions.
     #[inline(always)]
-    pub(super) unsafe fn scores<T: Element>(
+    pub(super) unsafe fn scores<T: Number>(
         &self,
         k: (*const T, *const T),
         (out, stride): (*mut f32, usize),
@@ -214,7 +215,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// As [`Block::scores`]; `keys` are those from position `first` on.
     #[inline(always)]
-    unsafe fn scores_direct<T: Element>(
+    unsafe fn scores_direct<T: Number>(
         &self,
         keys: Keys<T>,
         first: usize,
@@ -253,7 +254,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// As [`Block::scores_direct`].
     #[inline(always)]
-    unsafe fn scores_blocked<T: Element>(
+    unsafe fn scores_blocked<T: Number>(
         &self,
         keys: Keys<T>,
         first: usize,

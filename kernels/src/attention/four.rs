@@ -6,8 +6,8 @@ use super::ahead::Ahead;
 use super::block::Block;
 use super::four_keys::{FourKeys, FourQueries, elements_of, four_scores};
 use super::four_values::{BLOCK, FourValues, sum_place};
-use super::{head_stride, record_bytes};
-use crate::element::Element;
+use super::shape::{head_stride, record_bytes};
+use crate::number::Number;
 use crate::simd::Simd;
 
 /// The fresh and the cached records.
@@ -26,7 +26,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// The unit lies within q.
     #[inline(always)]
-    pub(super) unsafe fn pack_four_queries<T: Element>(&self, q: *const T) {
+    pub(super) unsafe fn pack_four_queries<T: Number>(&self, q: *const T) {
         for query in 0..self.queries() {
             // SAFETY: the head lies within q; scratch has room for every query's head.
             unsafe { self.four_queries(query).pack(q.add(self.head_offset(query))) };
@@ -212,7 +212,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// As there.
     #[inline(always)]
-    pub(super) unsafe fn store_four_heads<T: Element>(&self, sums: *const f32, out: *mut T) {
+    pub(super) unsafe fn store_four_heads<T: Number>(&self, sums: *const f32, out: *mut T) {
         let head_dim = self.shape.head_dim;
         for query in 0..self.queries() {
             // SAFETY: the head lies within `out`, every byte's sums within the query's.

@@ -12,7 +12,7 @@
 
 use model::compressed::{KV_GROUP, kv4_groups};
 
-use crate::element::Element;
+use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 
@@ -55,7 +55,7 @@ impl FourQueries {
     /// # Safety
     /// `q` is a head; there is room for `stride` floats at `from`.
     #[inline(always)]
-    pub(super) unsafe fn pack<T: Element>(self, q: *const T) {
+    pub(super) unsafe fn pack<T: Number>(self, q: *const T) {
         let head_dim = self.head_dim;
         let bytes = self.from.cast_mut().cast::<[[i8; 4]; 4]>();
         let mut largest = 0.0f32;

@@ -14,114 +14,28 @@
 
 mod ahead;
 mod block;
+mod compiled;
 mod four;
 mod four_keys;
 mod four_values;
+mod keys;
 #[cfg(target_arch = "x86_64")]
 mod quarters;
 mod schedule;
 mod scores;
+mod shape;
 mod softmax;
 mod task;
 mod values;
 
-use crate::element::Element;
-use crate::simd::MAX_LANES;
-use crate::{Kernels, round_up};
+use crate::Kernels;
+use crate::number::Number;
 use block::Source;
-use four_keys::MOST_GROUPS;
-use model::compressed::{kv4_groups, kv4_position_bytes};
+pub use compiled::AttentionTasks;
 pub(crate) use schedule::{Workspace, thread_len};
-pub use task::BlockTask;
+use shape::record_bytes;
+pub use shape::{AttentionShape, Cache, Unit, scores_len};
 use task::{Steps, Tensors};
-
-/// Shape and scale shared by all units of a call.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionShape {
-    /// Query heads, a multiple of `kv_heads`.
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// Factor of every score, normally `1 / sqrt(head_dim)`.
-    pub scale: f32,
-}
-
-impl AttentionShape {
-    /// Query heads that share a KV head.
-    pub const fn group(&self) -> usize {
-        self.heads / self.kv_heads
-    }
-}
-
-/// The cached K or V of all units of a call.
-#[derive(Debug, Clone, Copy)]
-pub enum Cache<'a, T> {
-    /// Elements.
-    Plain(&'a [T]),
-    /// A record of 4-bit integers per position; see `grouped::quantise_kv`. Fresh rows are then seen
-    /// as they will be read from the cache later: quantised.
-    Four(&'a [u8]),
-}
-
-impl<'a, T> From<&'a [T]> for Cache<'a, T> {
-    fn from(cache: &'a [T]) -> Self {
-        Cache::Plain(cache)
-    }
-}
-
-impl<'a, T> From<&'a Vec<T>> for Cache<'a, T> {
-    fn from(cache: &'a Vec<T>) -> Self {
-        Cache::Plain(cache)
-    }
-}
-
-/// One (sequence, KV head). No two units of a call may share both rows and KV head.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unit {
-    /// First fresh row in q, k and v.
-    pub row0: u32,
-    /// Fresh rows.
-    pub rows: u32,
-    /// Cached positions before them.
-    pub past: u32,
-    pub kv_head: u32,
-    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
-    /// are apart; a 4-bit cache has a record for each `head_dim` elements.
-    pub cache_offset: usize,
-    /// Element offset in the scores and probabilities: `[row][query head in group][past + rows]`.
-    /// Entries a row must not see are neither written nor read. Unused by the fused form.
-    pub scores_offset: usize,
-}
-
-impl Unit {
-    fn positions(&self) -> usize {
-        self.past as usize + self.rows as usize
-    }
-}
-
-/// Elements that a unit of `rows` fresh rows behind `past` cached ones takes in the scores.
-pub const fn scores_len(shape: &AttentionShape, rows: usize, past: usize) -> usize {
-    rows * shape.group() * (past + rows)
-}
-
-/// Floats of a head in scratch: whole pairs of the widest vectors, and whole vectors of every nibble
-/// of a 4-bit record.
-const fn head_stride(head_dim: usize) -> usize {
-    round_up(head_dim, 8 * MAX_LANES)
-}
-
-/// Bytes of a position in a 4-bit cache.
-fn record_bytes(head_dim: usize) -> usize {
-    match kv4_position_bytes(head_dim) {
-        Some(bytes) if kv4_groups(head_dim) <= MOST_GROUPS => bytes,
-        _ => panic!("a 4-bit KV cache cannot hold heads of {head_dim} elements"),
-    }
-}
-
-/// Floats of a row of scores in scratch.
-const fn score_stride(positions: usize) -> usize {
-    round_up(positions, MAX_LANES) + MAX_LANES
-}
 
 const SCORES: Steps = Steps { scores: true, softmax: false, values: false };
 const SOFTMAX: Steps = Steps { scores: false, softmax: true, values: false };
@@ -146,7 +60,7 @@ impl<T> Tensors<T> {
 impl Kernels {
     /// `q · k * scale` of every unit. `q` is `[rows, heads * head_dim]`, `k_fresh`
     /// `[rows, kv_heads * head_dim]`.
-    pub fn scores<'a, T: Element>(
+    pub fn scores<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
@@ -183,7 +97,7 @@ impl Kernels {
 
     /// `probabilities · v` of every unit. `v_fresh` is `[rows, kv_heads * head_dim]`, `out`
     /// `[rows, heads * head_dim]`.
-    pub fn weighted_values<'a, T: Element>(
+    pub fn weighted_values<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
@@ -205,7 +119,7 @@ impl Kernels {
 
     /// The three operations in one pass, bit-equal to them, without scores in memory.
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each with its own name.
-    pub fn attention<'a, T: Element>(
+    pub fn attention<'a, T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
@@ -230,7 +144,7 @@ impl Kernels {
 
     /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past` cached
     /// positions.
-    pub fn append<T: Element>(
+    pub fn append<T: Number>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
@@ -250,7 +164,7 @@ impl Kernels {
 
     /// Checks one of K and V (`place` 0 or 1) and says where it lies; fresh rows beside a 4-bit cache
     /// are quantised first.
-    fn source<T: Element>(
+    fn source<T: Number>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],

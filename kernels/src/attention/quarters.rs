@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::ahead::Ahead;
-use super::scores::{Keys, Queries};
+use super::keys::{Keys, Queries};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use crate::simd::quarters::add_chains;

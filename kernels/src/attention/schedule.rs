@@ -6,11 +6,12 @@ use std::cmp::Reverse;
 
 use model::compressed::kv4_position_bytes;
 
+use super::compiled::AttentionTasks;
+use super::shape::{AttentionShape, Unit, record_bytes, score_stride};
 use super::task::{BlockTask, CHUNK, Part, SplitScratch, Steps, Tensors, heads_len, split_len};
-use super::{AttentionShape, Unit, record_bytes, score_stride};
 use crate::Kernels;
-use crate::element::Element;
 use crate::grouped::quantise_kv;
+use crate::number::Number;
 use crate::scratch::{AlignedBuffer, ScratchLimits, Shared, ThreadScratch};
 use crate::simd::MAX_LANES;
 use crate::variant::Variant;
@@ -117,7 +118,7 @@ impl Kernels {
 
     /// Quantises all fresh rows of K or V (`place` 0 or 1), `[rows, kv_heads * head_dim]`; returns
     /// their records in the same order.
-    pub(super) fn quantise_fresh<T: Element>(
+    pub(super) fn quantise_fresh<T: Number>(
         &self,
         shape: &AttentionShape,
         place: usize,
@@ -145,7 +146,7 @@ impl Kernels {
     }
 
     /// Runs `steps` on every unit.
-    pub(super) fn attention_steps<T: Element>(
+    pub(super) fn attention_steps<T: AttentionTasks>(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
@@ -187,7 +188,7 @@ impl Kernels {
     }
 }
 
-impl<T: Element> Call<'_, T> {
+impl<T: AttentionTasks> Call<'_, T> {
     /// Bytes of K and V that one position stands for.
     fn position_bytes(&self) -> usize {
         2 * self.shape.head_dim * size_of::<T>()

@@ -4,7 +4,7 @@
 //! added by the tree of `Simd::sum_lanes`; the sums of the chunks are added in order. A maximum has
 //! no order.
 
-use crate::linear::{load_up_to, store_up_to};
+use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
 
 /// The largest of `len >= 1` scores. NaN is passed over here and shows in the exponentials.

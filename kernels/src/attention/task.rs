@@ -6,9 +6,9 @@
 
 use super::ahead::{Ahead, Stretch, WINDOW_BYTES};
 use super::block::{Block, Source, transposed_len};
+use super::shape::{AttentionShape, Unit, head_stride, record_bytes, score_stride};
 use super::softmax::{exponentials, maximum, multiply};
-use super::{AttentionShape, Unit, head_stride, record_bytes};
-use crate::element::Element;
+use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::Simd;
 use crate::variant::SimdTask;
@@ -65,8 +65,7 @@ pub(super) struct SplitScratch {
 /// Floats of [`SplitScratch`] for `queries` queries and `positions` positions.
 pub(super) fn split_len(queries: usize, positions: usize, head_dim: usize) -> usize {
     let chunk = queries * (2 + head_stride(head_dim));
-    (queries * super::score_stride(positions) + positions.div_ceil(CHUNK) * chunk)
-        .next_multiple_of(16)
+    (queries * score_stride(positions) + positions.div_ceil(CHUNK) * chunk).next_multiple_of(16)
 }
 
 /// Floats of scratch of a thread for blocks of up to `queries` queries, besides their scores.
@@ -99,7 +98,7 @@ struct Scores {
     stride: usize,
 }
 
-impl<T: Element> SimdTask for BlockTask<'_, T> {
+impl<T: Number> SimdTask for BlockTask<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let group = self.shape.group();
@@ -134,7 +133,7 @@ impl<T: Element> SimdTask for BlockTask<'_, T> {
     }
 }
 
-impl<T: Element> BlockTask<'_, T> {
+impl<T: Number> BlockTask<'_, T> {
     /// What this task reads of the caches, and first what the next one will.
     fn ahead(&self) -> Ahead {
         let [k, v] = self.cached(&self.unit, self.part);
@@ -180,7 +179,7 @@ impl<T: Element> BlockTask<'_, T> {
         let Tensors { scores_in, scores_out, .. } = *self.tensors;
         if scores_in.is_null() && scores_out.is_null() {
             let to = if self.part == Part::Whole { scratch } else { self.split.at.pointer() };
-            return Scores { from: to, to, stride: super::score_stride(positions) };
+            return Scores { from: to, to, stride: score_stride(positions) };
         }
         let at = self.unit.scores_offset + self.rows.start * self.shape.group() * positions;
         let to = scores_out.wrapping_add(at);
@@ -343,8 +342,7 @@ impl<T: Element> BlockTask<'_, T> {
     #[inline(always)]
     fn chunk_results(&self, queries: usize, chunk: usize) -> (*mut f32, *mut f32, *mut f32) {
         let SplitScratch { at, chunks } = self.split;
-        let maxima =
-            at.pointer().wrapping_add(queries * super::score_stride(self.unit.positions()));
+        let maxima = at.pointer().wrapping_add(queries * score_stride(self.unit.positions()));
         let sums = maxima.wrapping_add(chunks * queries);
         let head = queries * head_stride(self.shape.head_dim);
         let heads = sums.wrapping_add(chunks * queries);

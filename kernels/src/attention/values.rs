@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use super::ahead::{ASK_BYTES, Ahead};
 use super::block::{Block, Segment};
-use super::head_stride;
-use crate::element::Element;
+use super::shape::head_stride;
+use crate::number::Number;
 use crate::simd::{Simd, SimdElement};
 
 /// Positions whose V stays in L1 while all queries of a block pass over it.
@@ -51,7 +51,7 @@ pub(super) struct ValuesTile<T> {
     pub tail: usize,
 }
 
-impl<T: Element> ValuesTile<T> {
+impl<T: Number> ValuesTile<T> {
     /// One chain of additions per element, position after position, continued from the sums.
     ///
     /// # Safety
@@ -126,7 +126,7 @@ impl<S: Simd> Block<'_, S> {
     /// The unit lies within v; `probabilities` holds every query's visible positions, `stride`
     /// apart; `sums` has room for a head of every query.
     #[inline(always)]
-    pub(super) unsafe fn values<T: Element>(
+    pub(super) unsafe fn values<T: Number>(
         &self,
         v: (*const T, *const T),
         (probabilities, stride): (*const f32, usize),
@@ -153,7 +153,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// As [`Block::values`].
     #[inline(always)]
-    unsafe fn values_block<T: Element>(&self, call: ValuesCall<T>, ahead: &mut Ahead) {
+    unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, ahead: &mut Ahead) {
         let most = if S::LANES == 16 { 4 } else { 2 };
         let pair = 2 * S::LANES;
         let head_dim = self.shape.head_dim;
@@ -209,7 +209,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// As [`Block::values`]; all these queries see all these positions.
     #[inline(always)]
-    unsafe fn values_tile<T: Element>(
+    unsafe fn values_tile<T: Number>(
         &self,
         call: ValuesCall<T>,
         positions: Range<usize>,
@@ -274,7 +274,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// The unit lies within out, and no other task writes these rows of it.
     #[inline(always)]
-    pub(super) unsafe fn store_heads<T: Element>(&self, sums: *const f32, out: *mut T) {
+    pub(super) unsafe fn store_heads<T: Number>(&self, sums: *const f32, out: *mut T) {
         let (s, head_dim) = (self.s, self.shape.head_dim);
         let pair = 2 * S::LANES;
         for query in 0..self.queries() {

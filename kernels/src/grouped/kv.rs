@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use model::compressed::{KV_GROUP, kv4_groups, kv4_position_bytes};
 
 use super::range::{LONGEST, quantise_range};
-use crate::element::Element;
+use crate::number::Number;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
@@ -17,7 +17,7 @@ const _: () = assert!(KV_GROUP <= LONGEST);
 ///
 /// # Panics
 /// `head_dim` is odd or 0, the lengths do not match, or the machine lacks `variant`.
-pub fn quantise_kv<T: Element>(variant: Variant, x: &[T], head_dim: usize, out: &mut [u8]) {
+pub fn quantise_kv<T: Number>(variant: Variant, x: &[T], head_dim: usize, out: &mut [u8]) {
     assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
     let bytes = position_bytes(head_dim);
     assert!(x.len().is_multiple_of(head_dim), "the elements are not whole positions");
@@ -56,7 +56,7 @@ struct Positions<'a, T> {
     out: &'a mut [u8],
 }
 
-impl<T: Element> SimdTask for Positions<'_, T> {
+impl<T: Number> SimdTask for Positions<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
         let Positions { x, head_dim, out } = self;

@@ -5,7 +5,7 @@ use model::compressed::{Bits, Grouped, ROWS};
 
 use super::range::{LONGEST, quantise_range};
 use super::record::{set_scale_and_minimum, store_nibbles};
-use crate::element::Element;
+use crate::number::Number;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
@@ -17,7 +17,7 @@ use crate::variant::{SimdTask, Variant, dispatch};
 /// # Panics
 /// `form` is not of 4 bits in groups of 8 to 64, the lengths do not match, or the machine lacks
 /// `variant`.
-pub fn quantise<T: Element>(
+pub fn quantise<T: Number>(
     variant: Variant,
     form: Grouped,
     weights: &[T],
@@ -61,7 +61,7 @@ struct Rows<'a, T> {
     out: &'a mut [u8],
 }
 
-impl<T: Element> SimdTask for Rows<'_, T> {
+impl<T: Number> SimdTask for Rows<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
         let Rows { form, weights, k, out } = self;

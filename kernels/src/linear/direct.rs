@@ -5,9 +5,9 @@
     reason = "panels and rows are clearer, and surer to stay in registers, by index"
 )]
 
-use super::PANELS;
 use super::ahead::{Ahead, Lines};
 use super::form::{Dot, Form, combine};
+use super::sizes::PANELS;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 

@@ -1,8 +1,26 @@
 //! What happens to a finished sum: bias, activation, residual, rounding.
 
-use super::LinearOut;
-use crate::element::Element;
+use crate::number::Number;
+use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
+
+/// Where the result of a linear goes. All slices are `[rows, n]` and written in full.
+#[derive(Debug)]
+pub enum LinearOut<'a, T> {
+    Store(&'a mut [T]),
+    /// `max(result, 0)`.
+    Relu(&'a mut [T]),
+    /// The erf form.
+    Gelu(&'a mut [T]),
+    /// `silu(gate) * result`.
+    SiluMul {
+        gate: &'a [T],
+        out: &'a mut [T],
+    },
+    /// `out += result`: the residual stream, in place.
+    AddTo(&'a mut [f32]),
+    StoreF32(&'a mut [f32]),
+}
 
 /// A [`LinearOut`] as pointers, so that tasks can write disjoint parts of it.
 #[derive(Debug)]
@@ -22,7 +40,7 @@ impl<T> Clone for Epilogue<T> {
 }
 impl<T> Copy for Epilogue<T> {}
 
-impl<T: Element> Epilogue<T> {
+impl<T: Number> Epilogue<T> {
     /// Checks that every slice has `len` elements.
     pub(super) fn new(out: LinearOut<'_, T>, len: usize) -> Self {
         let (written, epilogue) = match out {
@@ -105,28 +123,6 @@ impl<T: Element> Epilogue<T> {
                 }
                 Epilogue::StoreF32(out) => store_up_to(s, out.add(at), value, width),
             }
-        }
-    }
-}
-
-/// # Safety
-/// `from` is valid for `width <= LANES` elements.
-#[inline(always)]
-pub(crate) unsafe fn load_up_to<S: Simd, T: Element>(s: S, from: *const T, width: usize) -> S::F {
-    // SAFETY: the caller's promise; the partial form is for less than a vector.
-    unsafe { if width == S::LANES { T::load(s, from) } else { T::load_partial(s, from, width) } }
-}
-
-/// # Safety
-/// `to` is valid for `width <= LANES` elements.
-#[inline(always)]
-pub(crate) unsafe fn store_up_to<S: Simd, T: Element>(s: S, to: *mut T, value: S::F, width: usize) {
-    // SAFETY: the caller's promise; the partial form is for less than a vector.
-    unsafe {
-        if width == S::LANES {
-            T::store(s, to, value);
-        } else {
-            T::store_partial(s, to, value, width);
         }
     }
 }

@@ -2,8 +2,9 @@
 //! so that a kernel walks along one stream; and the sums over groups of k for grouped weights.
 
 use super::form::{Form, PairsBf16, Plain, PlainBf16, PlainF32};
-use super::{BLOCK_UNITS, RowTiles};
-use crate::element::Element;
+use super::rows::RowTiles;
+use super::sizes::BLOCK_UNITS;
+use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::{Bf16Dot, Simd};
 use crate::variant::{PairsTask, SimdTask};
@@ -52,7 +53,7 @@ pub struct Pack<T> {
     pub(super) group: Option<(usize, Bits)>,
 }
 
-impl<T: Element> SimdTask for Pack<T> {
+impl<T: Number> SimdTask for Pack<T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let rows = self.rows();
@@ -67,7 +68,7 @@ impl<T: Element> SimdTask for Pack<T> {
     }
 }
 
-impl<T: Element> PairsTask for Pack<T> {
+impl<T: Number> PairsTask for Pack<T> {
     #[inline(always)]
     fn run_pairs<S: Bf16Dot>(self, s: S) {
         let x = self.x.wrapping_add(self.tiles.start(self.tile) * self.k);
@@ -80,34 +81,16 @@ impl<T> Pack<T> {
     pub(crate) fn is_grouped(&self) -> bool {
         self.group.is_some()
     }
-
-    /// Whether the linear is one of `quarters`.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn is_in_quarters(&self) -> bool {
-        self.tiles.is_in_quarters()
-    }
-
-    /// Whether it is one of `integers`.
-    #[cfg(target_arch = "x86_64")]
-    pub(crate) fn is_in_integers(&self) -> bool {
-        self.tiles.is_in_integers()
-    }
-
-    /// Whether it is one of `integers` in tiles of AMX.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn is_in_integer_tiles(&self) -> bool {
-        self.tiles.is_in_integer_tiles()
-    }
 }
 
-impl<T: Element> Pack<T> {
+impl<T: Number> Pack<T> {
     pub(super) fn rows(&self) -> usize {
         self.tiles.height(self.tile)
     }
 
     /// Rows of this tile and of those after it: a vector is read whole where there are enough.
     fn rows_left(&self) -> usize {
-        self.tiles.rows() - self.tiles.start(self.tile)
+        self.tiles.rows - self.tiles.start(self.tile)
     }
 
     #[inline(always)]

@@ -8,9 +8,10 @@ use super::ahead::Lines;
 use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
 use super::form::{Eight, Form, Four, PairsBf16, Plain, PlainBf16, PlainF32, Records};
+use super::rows::RowTiles;
+use super::sizes::{BLOCK_UNITS, PANELS, TASK_COLS, results_len};
 use super::tiled::{Parts, TILE_LEN, tiled};
-use super::{BLOCK_UNITS, PANELS, RowTiles, TASK_COLS};
-use crate::element::Element;
+use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::{Bf16Dot, Simd};
 use crate::variant::{PairsTask, SimdTask};
@@ -41,7 +42,7 @@ impl Area {
     /// Sums that are not results yet: the chains of `quarters`, the tiles of `amx`.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn unfinished(&self) -> *mut f32 {
-        self.results().wrapping_add(super::results_len())
+        self.results().wrapping_add(results_len())
     }
 
     /// Runs of blocks of `units` of k whose packed x stays in the second level while all columns use
@@ -122,19 +123,6 @@ pub struct Sums<P> {
     pub(super) area: Area,
 }
 
-#[cfg(target_arch = "x86_64")]
-impl<P> Sums<P> {
-    /// Whether the task is one of `quarters`.
-    pub(crate) fn is_in_quarters(&self) -> bool {
-        self.area.tiles.is_in_quarters()
-    }
-
-    /// Whether it is one of `integers`.
-    pub(crate) fn is_in_integers(&self) -> bool {
-        self.area.tiles.is_in_integers()
-    }
-}
-
 impl SimdTask for Sums<Plain<f32>> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -187,7 +175,7 @@ pub struct Finish<T> {
     pub(super) epilogue: Epilogue<T>,
 }
 
-impl<T: Element> SimdTask for Finish<T> {
+impl<T: Number> SimdTask for Finish<T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Finish { area, n, bias, epilogue } = self;

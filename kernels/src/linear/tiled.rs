@@ -8,7 +8,8 @@
 
 use super::ahead::{Ahead, Lines};
 use super::form::{Dot, Form, combine};
-use super::{BLOCK_UNITS, PANELS, RowTiles};
+use super::rows::RowTiles;
+use super::sizes::{BLOCK_UNITS, PANELS};
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 

@@ -16,6 +16,7 @@ pub mod avx2;
 pub mod avx512;
 pub mod integers;
 pub mod math;
+pub mod partial;
 #[cfg(target_arch = "x86_64")]
 pub mod quarters;
 pub mod scalar;

@@ -4,7 +4,7 @@
 use half::{bf16, f16};
 
 use super::{Bf16Dot, Simd};
-use crate::element::Element;
+use crate::number::Number;
 
 const LANES: usize = 8;
 
@@ -186,12 +186,12 @@ impl Simd for Scalar {
     #[inline(always)]
     unsafe fn load_bf16(self, from: *const bf16) -> Self::F {
         // SAFETY: the caller promises LANES readable bf16.
-        unsafe { from.cast::<[bf16; LANES]>().read_unaligned() }.map(Element::to_f32)
+        unsafe { from.cast::<[bf16; LANES]>().read_unaligned() }.map(Number::to_f32)
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut bf16, value: Self::F) {
-        let rounded: [bf16; LANES] = value.map(Element::from_f32);
+        let rounded: [bf16; LANES] = value.map(Number::from_f32);
         // SAFETY: the caller promises LANES writable bf16.
         unsafe { to.cast::<[bf16; LANES]>().write_unaligned(rounded) }
     }
@@ -216,7 +216,7 @@ impl Simd for Scalar {
     #[inline(always)]
     unsafe fn store_pair_bf16(self, to: *mut bf16, value: (Self::F, Self::F)) {
         let pairs: [[bf16; 2]; LANES] = std::array::from_fn(|lane| {
-            [Element::from_f32(value.0[lane]), Element::from_f32(value.1[lane])]
+            [Number::from_f32(value.0[lane]), Number::from_f32(value.1[lane])]
         });
         // SAFETY: the caller promises 2 * LANES writable bf16.
         unsafe { to.cast::<[[bf16; 2]; LANES]>().write_unaligned(pairs) }

@@ -11,8 +11,8 @@ use half::bf16;
 use super::tile::TILE;
 use super::tile::plain as tile;
 use crate::linear::form::Plain;
+use crate::linear::sizes::{BLOCK_UNITS, PACK_ROWS, TASK_COLS};
 use crate::linear::task::Area;
-use crate::linear::{BLOCK_UNITS, PACK_ROWS, TASK_COLS};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
@@ -169,7 +169,7 @@ impl Panel<'_> {
                 x_rows: [tiles.height(tile), if second { tiles.height(tile + 1) } else { 0 }],
                 // Behind the last row of packed x there is room for one more vector.
                 whole: next.is_some(),
-                x_block: 4 * BLOCK_UNITS * tiles.rows(),
+                x_block: 4 * BLOCK_UNITS * tiles.rows,
                 blocks: part.blocks,
                 steps: part.steps,
                 pairs: part.pairs,
@@ -204,7 +204,7 @@ impl Panel<'_> {
         let (block, within) = (unit / BLOCK_UNITS, unit % BLOCK_UNITS);
         let first = block * BLOCK_UNITS;
         let units = BLOCK_UNITS.min(self.form.inputs().div_ceil(2) - first);
-        let at = first * tiles.rows() + tiles.start(tile) * units + within * tiles.height(tile);
+        let at = first * tiles.rows + tiles.start(tile) * units + within * tiles.height(tile);
         self.area.packed.pointer().wrapping_add(at).cast_const().cast()
     }
 

@@ -3,8 +3,8 @@
 use half::f16;
 use model::compressed::{Bits, Grouped, ROWS};
 
-use super::super::BLOCK_UNITS;
 use super::{Fma, Form, Lines};
+use crate::linear::sizes::BLOCK_UNITS;
 use crate::simd::Simd;
 
 /// Records of grouped low-bit weights (`model::compressed`).

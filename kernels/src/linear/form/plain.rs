@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::super::BLOCK_UNITS;
 use super::{Fma, Form, Lines, Pairs};
+use crate::linear::sizes::BLOCK_UNITS;
 use crate::simd::{Bf16Dot, MAX_LANES, Simd};
 
 /// Row-major rows of `T`, as in a checkpoint: the weight, or activations to be packed.

@@ -17,7 +17,7 @@ impl Factors {
 
     pub(super) fn of(area: &Area, tile: usize, group: usize) -> Self {
         let (tiles, first) = (area.tiles, area.tiles.start(tile));
-        let at = area.sums.pointer().wrapping_add(Self::COUNT * (group * tiles.rows() + first));
+        let at = area.sums.pointer().wrapping_add(Self::COUNT * (group * tiles.rows + first));
         Factors { at, rows: tiles.height(tile) }
     }
 

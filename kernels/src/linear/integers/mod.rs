@@ -9,6 +9,7 @@
 //! group are rounded to f32 at most once; then the groups are added in order, as everywhere.
 //!
 //! - `pack`: x as integers, in two bytes.
+//! - `shape`: panels and tiles.
 //! - `factors`: from sums of integers to results.
 //! - `multiply`: some rows by some columns.
 //! - `tiles`: more rows with AMX.
@@ -16,40 +17,30 @@
 mod factors;
 mod multiply;
 mod pack;
+mod shape;
 mod tiles;
 
 use std::ops::Range;
 
-use factors::Factors;
 use half::bf16;
 use model::compressed::Bits;
 use multiply::{Call, Rows};
+use shape::{COLS, PANELS, lines};
+pub(super) use shape::{TILE_ROWS, units_of};
 
 use super::ahead::{Ahead, Lines};
 use super::form::Records;
 use super::pack::Pack;
+use super::rows::Way;
+use super::sizes::{BLOCK_UNITS, TASK_COLS};
 use super::task::{Area, Sums};
-use super::{BLOCK_UNITS, TASK_COLS, VECTOR_COLS};
-use crate::element::Element;
+use crate::number::Number;
 use crate::variant::Variant;
 
-/// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
-pub(super) const TILE_ROWS: usize = 6;
-/// Columns of a panel, and panels that are multiplied together.
-const COLS: usize = model::compressed::ROWS;
-const PANELS: usize = 2;
-
-const _: () = assert!(VECTOR_COLS.is_multiple_of(PANELS * COLS));
-
 /// Whether a linear on grouped weights is worked on here.
-pub(super) fn fits<T: Element>(variant: Variant) -> bool {
+pub(super) fn fits<T: Number>(variant: Variant) -> bool {
     let wide = matches!(variant, Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx);
     wide && !T::IS_F32 && is_x86_feature_detected!("avx512vnni")
-}
-
-/// Units of packed x, dwords, of so many inputs: two bytes each.
-pub(super) const fn units_of(inputs: usize) -> usize {
-    inputs / 2
 }
 
 /// Rows from which on tiles of AMX pay: fewer read the weights once either way.
@@ -75,9 +66,9 @@ pub(crate) unsafe fn pack(task: &Pack<bf16>) {
 /// # Safety
 /// The machine has AVX-512 with VNNI, and for tiles AMX may be used or is emulated; x was packed by [`pack`]; the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) unsafe fn linear_grouped(task: &Sums<Records>) {
+pub(crate) unsafe fn grouped(task: &Sums<Records>) {
     let Sums { form, area } = task;
-    if area.tiles.is_in_integer_tiles() {
+    if area.tiles.way == Way::IntegerTiles {
         // SAFETY: the caller's promise.
         return unsafe { tiles::sums(*form, area) };
     }
@@ -95,7 +86,7 @@ pub(crate) unsafe fn linear_grouped(task: &Sums<Records>) {
             .wrapping_add((panel - first) * COLS),
     };
     let is_four = form.bits() == Bits::Four;
-    if area.tiles.rows() <= TILE_ROWS {
+    if area.tiles.rows <= TILE_ROWS {
         for panel in (first..end).step_by(PANELS) {
             // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
             unsafe {
@@ -137,14 +128,4 @@ pub(crate) unsafe fn linear_grouped(task: &Sums<Records>) {
 /// The first row of a task.
 fn first_row(area: &Area) -> usize {
     area.tiles.start(area.row_tiles.start)
-}
-
-/// The lines of memory of some groups of some panels.
-fn lines(form: Records, panel: usize, panels: usize, groups: Range<usize>) -> Lines {
-    Lines {
-        at: form.record_at(panel, groups.start),
-        stride: form.groups() * form.record_bytes(),
-        rows: panels,
-        lines: groups.len() * form.record_bytes() / 64,
-    }
 }

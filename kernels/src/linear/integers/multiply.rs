@@ -8,10 +8,11 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::{COLS, Factors, PANELS, TILE_ROWS, units_of};
-use crate::linear::TASK_COLS;
+use super::factors::Factors;
+use super::shape::{COLS, PANELS, TILE_ROWS, units_of};
 use crate::linear::ahead::Ahead;
 use crate::linear::form::Records;
+use crate::linear::sizes::TASK_COLS;
 use crate::linear::task::Area;
 use crate::simd::avx512::Avx512;
 
@@ -44,7 +45,7 @@ impl Rows {
             count: tiles.height(tile),
             x: x.cast_const().cast(),
             factors: Factors::of(area, tile, 0),
-            factors_stride: Factors::COUNT * tiles.rows(),
+            factors_stride: Factors::COUNT * tiles.rows,
         }
     }
 }

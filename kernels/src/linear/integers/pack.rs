@@ -6,8 +6,11 @@ use std::arch::x86_64::*;
 use half::bf16;
 use model::compressed::Bits;
 
-use super::{Factors, units_of};
-use crate::linear::{BLOCK_UNITS, Pack};
+use super::factors::Factors;
+use super::shape::units_of;
+use crate::linear::pack::Pack;
+use crate::linear::rows::Way;
+use crate::linear::sizes::BLOCK_UNITS;
 
 /// Inputs of a vector of bf16.
 const VECTOR: usize = 32;
@@ -31,13 +34,13 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
     for g in task.blocks.start * BLOCK_UNITS / units..end {
         let to = dwords.wrapping_add(g * units * rows);
         let factors =
-            task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows() + first_row));
+            task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows + first_row));
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + g * group);
             // SAFETY: as many inputs of this row exist; the tile's groups are this task's to write.
             unsafe {
                 let inputs = group.min(task.k - (g * group).min(task.k));
-                let to = if task.is_in_integer_tiles() {
+                let to = if task.tiles.way == Way::IntegerTiles {
                     Dwords { at: to.add(row * units / 2), stride: 1, low: rows * units / 2 }
                 } else {
                     Dwords { at: to.add(row), stride: 2 * rows, low: rows }

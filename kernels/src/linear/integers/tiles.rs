@@ -9,12 +9,13 @@ use std::ops::Range;
 
 use model::compressed::Bits;
 
+use super::factors::Factors;
 use super::multiply::{bytes, scales, steps};
-use super::{BLOCK_UNITS, COLS, Factors, PANELS, lines, units_of};
-use crate::linear::TASK_COLS;
+use super::shape::{COLS, PANELS, lines, units_of};
 use crate::linear::ahead::{Ahead, Lines};
 use crate::linear::amx::tile::{Config, TILE, Tiles};
 use crate::linear::form::Records;
+use crate::linear::sizes::{BLOCK_UNITS, TASK_COLS};
 use crate::linear::task::Area;
 use crate::linear::tiled::TILE_LEN;
 use crate::simd::avx512::Avx512;

@@ -9,8 +9,8 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
+use super::chains::{COLS, Chains, LINE, STEPS};
 use super::panel::{Panel, widen};
-use super::{COLS, Chains, LINE, STEPS};
 use crate::linear::form::Plain;
 use crate::linear::task::Area;
 use crate::simd::Simd;

@@ -5,9 +5,9 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
+use super::chains::{LINE, STEPS};
 use super::panel::widen;
-use super::{LINE, STEPS};
-use crate::linear::Pack;
+use crate::linear::pack::Pack;
 
 /// # Safety
 /// x has the tile's rows, the scratch has room for whole lines of all rows, and nobody else packs this
@@ -16,11 +16,11 @@ use crate::linear::Pack;
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(task: &Pack<bf16>) {
     let (first_row, rows) = (task.tiles.start(task.tile), task.tiles.height(task.tile));
-    let size = task.tiles.block();
+    let size = task.tiles.block;
     for block in task.blocks.clone() {
         let first = block * size;
         let units = size.min(task.units - first);
-        let to = first * task.tiles.rows() + first_row * units;
+        let to = first * task.tiles.rows + first_row * units;
         let to = task.packed.pointer().wrapping_add(to);
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + first);

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::{COLS, Chains, LINE};
+use super::chains::{COLS, Chains, LINE};
 use crate::linear::form::Plain;
 use crate::simd::quarters::transpose;
 

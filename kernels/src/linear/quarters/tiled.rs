@@ -11,8 +11,8 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::chains::{COLS, Chains, LINE, PANELS, STEPS};
 use super::panel::{Panel, widen};
-use super::{COLS, Chains, LINE, PANELS, STEPS};
 use crate::linear::ahead::{Ahead, Lines};
 use crate::linear::form::Plain;
 use crate::linear::task::Area;
@@ -31,7 +31,7 @@ const STEP_LEN: usize = PANELS * Avx512::LANES;
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn chains(form: Plain<bf16>, area: &Area, chains: &Chains) {
-    let size = area.tiles.block();
+    let size = area.tiles.block;
     let inputs = |block: usize| block * size..form.inputs().min((block + 1) * size);
     for (run, is_last) in area.runs(size, form.inputs().div_ceil(size)) {
         for panel in chains.groups() {
@@ -96,7 +96,7 @@ impl Part<'_> {
                 x: area
                     .packed
                     .pointer()
-                    .wrapping_add(inputs.start * area.tiles.rows() + row * lines * LINE),
+                    .wrapping_add(inputs.start * area.tiles.rows + row * lines * LINE),
                 weight: area.scratch,
                 lines,
                 chains: chains.of(panel, row - first_row),

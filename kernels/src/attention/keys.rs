@@ -1,0 +1,82 @@
+//! Some positions of K, and the queries that they are multiplied with.
+
+use super::ahead::Ahead;
+use crate::number::Number;
+use crate::simd::{MAX_LANES, Simd};
+
+/// Elements of one position that one transposition takes: a dword of them in every vector.
+#[inline(always)]
+pub(super) const fn slab<S: Simd, T>() -> usize {
+    S::LANES * 4 / size_of::<T>()
+}
+
+/// Packed queries: f32, even elements first, padded with zeros.
+#[derive(Clone, Copy)]
+pub(super) struct Queries {
+    pub from: *const f32,
+    /// Floats from one to the next.
+    pub stride: usize,
+    /// Floats from the even elements to the odd ones.
+    pub odd: usize,
+}
+
+/// A slab of the widest vectors' worth of positions.
+pub(super) type Rows = [[u8; 4 * MAX_LANES]; MAX_LANES];
+
+/// K of some positions, `stride` elements apart.
+#[derive(Clone, Copy)]
+pub(super) struct Keys<T> {
+    pub from: *const T,
+    pub stride: usize,
+    /// Positions, at least one.
+    pub width: usize,
+    pub head_dim: usize,
+    /// Elements from a fresh position to the one to ask for meanwhile; cached ones leave it to
+    /// [`Ahead`].
+    pub fresh_ahead: Option<usize>,
+}
+
+impl<T: Number> Keys<T> {
+    /// Asks for what follows the elements from `at` on of positions `first..first + LANES`.
+    #[inline(always)]
+    pub(super) fn ask<S: Simd>(&self, s: S, first: usize, at: usize, ahead: &mut Ahead) {
+        match self.fresh_ahead {
+            Some(distance) => {
+                let there = self.from.wrapping_add(first * self.stride + at + distance);
+                (0..S::LANES)
+                    .for_each(|row| s.prefetch(there.wrapping_add(row * self.stride).cast()));
+            }
+            None => {
+                let positions = self.width.saturating_sub(first).min(S::LANES);
+                let elements = positions * (self.head_dim - at).min(slab::<S, T>());
+                ahead.read(s, elements * size_of::<T>());
+            }
+        }
+    }
+
+    /// A slab of positions `first..first + LANES` from element `at` on, and the bytes from one position
+    /// to the next, if all of it is there.
+    #[inline(always)]
+    pub(super) fn whole<S: Simd>(&self, first: usize, at: usize) -> Option<(*const u8, usize)> {
+        let there = self.width >= first + S::LANES && self.head_dim >= at + slab::<S, T>();
+        let from = self.from.wrapping_add(first * self.stride + at);
+        there.then_some((from.cast(), self.stride * size_of::<T>()))
+    }
+
+    /// As [`Keys::whole`], of which only some is there, and zeros.
+    ///
+    /// # Safety
+    /// The positions are readable.
+    #[inline(always)]
+    pub(super) unsafe fn padded<S: Simd>(&self, first: usize, at: usize) -> Rows {
+        let mut rows = [[0u8; 4 * MAX_LANES]; MAX_LANES];
+        let bytes = (self.head_dim - at).min(slab::<S, T>()) * size_of::<T>();
+        let width = self.width.saturating_sub(first).min(S::LANES);
+        for (row, to) in rows.iter_mut().enumerate().take(width) {
+            let from = self.from.wrapping_add((first + row) * self.stride + at).cast::<u8>();
+            // SAFETY: the caller's promise; a slab is at most as long as a row of the buffer.
+            unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), bytes) };
+        }
+        rows
+    }
+}

@@ -1,0 +1,30 @@
+//! Panels and tiles, and where their memory lies.
+
+use std::ops::Range;
+
+use crate::linear::ahead::Lines;
+use crate::linear::form::Records;
+use crate::linear::sizes::VECTOR_COLS;
+
+/// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
+pub(in crate::linear) const TILE_ROWS: usize = 6;
+/// Columns of a panel, and panels that are multiplied together.
+pub(super) const COLS: usize = model::compressed::ROWS;
+pub(super) const PANELS: usize = 2;
+
+const _: () = assert!(VECTOR_COLS.is_multiple_of(PANELS * COLS));
+
+/// Units of packed x, dwords, of so many inputs: two bytes each.
+pub(in crate::linear) const fn units_of(inputs: usize) -> usize {
+    inputs / 2
+}
+
+/// The lines of memory of some groups of some panels.
+pub(super) fn lines(form: Records, panel: usize, panels: usize, groups: Range<usize>) -> Lines {
+    Lines {
+        at: form.record_at(panel, groups.start),
+        stride: form.groups() * form.record_bytes(),
+        rows: panels,
+        lines: groups.len() * form.record_bytes() / 64,
+    }
+}

@@ -1,0 +1,51 @@
+//! The rows of a pass in tiles, and the way that they take through the weights.
+
+#[cfg(target_arch = "x86_64")]
+use super::amx::tile::TILE;
+
+/// A way through the weights of a linear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// `direct` and `tiled`.
+    Vectors,
+    #[cfg(target_arch = "x86_64")]
+    Quarters,
+    #[cfg(target_arch = "x86_64")]
+    Amx,
+    #[cfg(target_arch = "x86_64")]
+    Integers,
+    /// The same in tiles of AMX.
+    #[cfg(target_arch = "x86_64")]
+    IntegerTiles,
+}
+
+/// Rows of a pass in tiles: of nearly equal height, or, for AMX, whole ones and what is left.
+#[derive(Debug, Clone, Copy)]
+pub struct RowTiles {
+    pub(super) rows: usize,
+    pub(super) count: usize,
+    pub(super) way: Way,
+    /// Columns of a task at most.
+    pub(super) task_cols: usize,
+    /// Units of a block of packed x.
+    pub(super) block: usize,
+}
+
+impl RowTiles {
+    /// Rows of a tile.
+    #[inline(always)]
+    pub(super) fn height(self, tile: usize) -> usize {
+        self.start(tile + 1) - self.start(tile)
+    }
+
+    /// First row of a tile, or of the one after it.
+    #[inline(always)]
+    pub(super) fn start(self, tile: usize) -> usize {
+        #[cfg(target_arch = "x86_64")]
+        if matches!(self.way, Way::Amx | Way::IntegerTiles) {
+            // Packed rows of a whole tile lie on lines of their own.
+            return self.rows.min(tile * TILE);
+        }
+        tile * self.rows / self.count
+    }
+}

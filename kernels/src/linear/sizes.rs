@@ -1,0 +1,30 @@
+//! How a linear is cut, and the scratch that this takes.
+
+use crate::simd::MAX_LANES;
+
+/// Rows packed at a time; beyond it the weight is read again.
+pub(super) const PACK_ROWS: usize = 256;
+/// Output columns of one task at most, whatever its way, and the distance between its rows of sums.
+pub(super) const TASK_COLS: usize = 192;
+/// Output columns of one task that works with vectors, at most.
+pub(super) const VECTOR_COLS: usize = 96;
+/// Panels that are worked on together: the width of the register tile.
+pub(super) const PANELS: usize = 3;
+/// Units along k of one chain, and of one expanded block, which stays in L1. A multiple of every
+/// chunk and group.
+pub(super) const BLOCK_UNITS: usize = 128;
+
+/// Floats of shared scratch for packed rows and their sums over groups.
+pub(crate) fn packed_len(rows: usize, k: usize) -> usize {
+    rows.clamp(1, PACK_ROWS) * packed_row(k) + MAX_LANES
+}
+
+/// Floats of a packed row: padded to whole groups, and a sum for every group of the smallest size.
+pub(super) fn packed_row(k: usize) -> usize {
+    k.next_multiple_of(64) + k.next_multiple_of(64) / 32
+}
+
+/// Floats of a task's sums.
+pub(super) const fn results_len() -> usize {
+    PACK_ROWS * TASK_COLS
+}
