@@ -186,6 +186,17 @@ impl DeviceMap {
         })
     }
 
+    /// Where the weights of an operation stay; `layer` is `None` for final norm and head.
+    pub fn weights_of(&self, config: &ModelConfig, layer: Option<u16>, op: Op) -> Home {
+        match layer {
+            None => self.outer_weights,
+            Some(layer) => {
+                let place = config.layer_ops().iter().position(|other| *other == op).unwrap_or(0);
+                self.weights[usize::from(layer)][place]
+            }
+        }
+    }
+
     /// The chunking that a layer really uses in decode: none when one device runs all its chunks.
     pub fn layer_chunking(&self, config: &ModelConfig, layer: usize) -> Option<Chunking> {
         let chunking = self.chunking?;

@@ -7,6 +7,7 @@ mod forms;
 pub(crate) mod planning;
 mod shapes;
 pub(crate) mod starting;
+mod usage;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -32,11 +33,7 @@ use asked::DEFAULT_BATCH_MAX;
 use forms::{described, forms};
 use planning::{Decision, case, plan, threads};
 use starting::start;
-
-/// An argument that only turns out to be wrong once the model is known.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Usage(pub String);
+pub use usage::Usage;
 
 /// Runs what the command line asks for.
 ///

@@ -6,7 +6,7 @@ use planner::measured::{Estimator, Pricing, Question, choose};
 use planner::policies::PolicyName;
 use planner::policy::Policy;
 
-use super::Usage;
+use super::usage::Usage;
 use crate::cli::values::Batches;
 
 /// Largest batch that is tried.

@@ -31,9 +31,6 @@ use shm::sync::{AtomicUsize, Ordering};
 
 use rendezvous::Rendezvous;
 
-/// A task function: `(task, thread)`.
-type Task<'a> = &'a (dyn Fn(usize, usize) + Sync + 'a);
-
 /// How a pool is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolOptions {

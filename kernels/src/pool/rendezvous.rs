@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 use shm::futex;
 use shm::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering, UnsafeCell, fence, spin_loop};
 
-use super::Task;
-
 /// In `Rendezvous::state`: number of pool threads inside the run.
 const INSIDE: u64 = (1 << 16) - 1;
 /// In `Rendezvous::state`: the run takes threads.
@@ -261,3 +259,6 @@ use std::thread::yield_now;
 
 #[cfg(loom)]
 use loom::thread::yield_now;
+
+/// A task function: `(task, thread)`.
+pub(super) type Task<'a> = &'a (dyn Fn(usize, usize) + Sync + 'a);

@@ -6,12 +6,9 @@ use model::config::Family;
 use model::ops::Op;
 use program::map::{ChunkOrder, Chunking};
 
-use super::TimedError;
+use super::bounds::{LLAMA, OPT};
+use super::error::TimedError;
 use crate::table::{OpCost, Table};
-
-/// Names of a layer's operations, in order, as a user reads them.
-pub(super) const OPT: &str = "ln0 q k v scores softmax wv out ln1 fc0 fc1";
-pub(super) const LLAMA: &str = "norm0 q k v scores softmax wv out norm1 gate up down";
 
 const OPT_OPS: [Op; 11] = [
     Op::Norm0,

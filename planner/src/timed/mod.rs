@@ -5,12 +5,15 @@
 //!
 //! The model is as small as it can be: its buffers are never touched.
 
+mod bounds;
+mod error;
 mod layer;
 mod steady;
 #[cfg(test)]
 mod tests;
 mod times;
 
+pub use error::TimedError;
 pub use steady::{SteadyLayer, steady};
 pub use times::Times;
 
@@ -20,13 +23,14 @@ use program::compile::{CompileError, compile};
 use program::formats::{KvFormat, WeightFormats};
 use program::map::Home;
 use program::plan::{Plan, RunShape};
-use program::validate::{ValidateError, validate};
+use program::validate::validate;
 
 use crate::closed_form::Candidate;
 use crate::policy::{Homes, Policy, device_map};
 use crate::search::{Found, search};
 use crate::split::Split;
-use crate::table::{Table, TableError};
+use crate::table::Table;
+use bounds::{GEN_LEN_MAX, LAYERS_MAX, TIME_MAX_MS};
 use layer::Layer;
 
 /// Programs, and what their instructions cost.
@@ -37,58 +41,6 @@ pub struct Timed {
     /// What the table's search chose.
     pub found: Found,
 }
-
-/// Why a table did not become programs.
-#[derive(Debug, thiserror::Error)]
-pub enum TimedError {
-    #[error(transparent)]
-    Table(#[from] TableError),
-    #[error(
-        "the table's operation {name} is none of a layer that programs are made of; write {} or {}",
-        layer::OPT,
-        layer::LLAMA
-    )]
-    Unknown { name: String },
-    #[error("{name} stands for the same operation as one before it")]
-    Twice { name: String },
-    #[error("{name} stands behind an operation that it must precede; the order is {order}")]
-    Order { name: String, order: &'static str },
-    #[error("the chunks of {name} must be numbered from 0 to at most 63 without a gap")]
-    Chunks { name: String },
-    #[error(
-        "{name} cannot be cut into chunks here; only the chunks of scores have programs of their own"
-    )]
-    Chunked { name: String },
-    #[error(
-        "{name} and \"kv\" do not go together: KV is what scores and wv read, and nothing else is"
-    )]
-    Kv { name: String },
-    #[error("{name} has a transfer time but no weights and no KV; leave its h2d_ms out")]
-    NothingToMove { name: String },
-    #[error(
-        "{field} of {name} is {value_ms} ms; an instruction of more than {} s would be taken for one that hangs",
-        TIME_MAX_MS / 1e3
-    )]
-    TooLong { name: String, field: &'static str, value_ms: f64 },
-    #[error(
-        "the best placement of this table reads {names} from NVMe, which the runtime cannot yet; set \"nvme\" to false"
-    )]
-    Nvme { names: String },
-    #[error("--layers {layers}: a run has between 1 and {LAYERS_MAX} layers")]
-    Layers { layers: usize },
-    #[error("--gen-len {gen_len}: a run has between 1 and {GEN_LEN_MAX} new tokens")]
-    GenLen { gen_len: u32 },
-    #[error("the table's layer does not compile: {0}")]
-    Compile(#[from] CompileError),
-    #[error("the compiled program is not safe to run; this is a defect, please report it: {0}")]
-    Invalid(#[from] ValidateError),
-}
-
-/// Waits between lanes are bounded by minutes.
-const TIME_MAX_MS: f64 = 120_000.0;
-/// More layers than any model has.
-const LAYERS_MAX: usize = 1024;
-const GEN_LEN_MAX: u32 = 65_536;
 
 impl Timed {
     /// Searches the table, and compiles and proves programs of `layers` layers in the placement that

@@ -16,8 +16,6 @@ use crate::plan::{Buffer, Memory, RunShape, WeightPlacement};
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
 
-use super::weights_home;
-
 /// Identity of an activation or slot buffer within a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum PhaseBuffer {
@@ -147,7 +145,7 @@ impl<'a> Buffers<'a> {
         for layer in 0..config.num_layers {
             for op in config.layer_ops().iter().filter(|op| op.weights(config).is_some()) {
                 let layer16 = layer as u16;
-                if weights_home(config, map, Some(layer16), *op) == Home::Vram {
+                if map.weights_of(config, Some(layer16), *op) == Home::Vram {
                     wanted.push(Weights::Layer { layer: layer16, op: *op });
                 }
             }

@@ -16,7 +16,6 @@ use crate::weights::Weights;
 
 use super::buffers::{Buffers, PhaseBuffer, chunk_of, parts};
 use super::schedule::Entry;
-use super::weights_home;
 
 /// Slots of activations in prefill when no value outlives a segment: one is computed on while the
 /// other is still being copied.
@@ -309,7 +308,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// Where the device finds a blob as it is stored: in place, or in a slot it is streamed to.
     fn device_weights(&mut self, entry: &Entry, blob: Weights, host: Region) -> Region {
-        if weights_home(self.config, self.map, entry.layer, entry.op) == Home::Vram
+        if self.map.weights_of(self.config, entry.layer, entry.op) == Home::Vram
             && let Some(resident) = self.buffers.resident_weights(blob)
         {
             return Region::whole(resident);

@@ -18,7 +18,7 @@ mod sync;
 use model::config::ModelConfig;
 
 use crate::ir::{Phase, Program};
-use crate::map::{Device, DeviceMap, Home, Schedule};
+use crate::map::{Device, DeviceMap, Schedule};
 use crate::plan::{Footprint, Plan, ResidentWeights, RunShape};
 use crate::step_table::StepTableLayout;
 
@@ -104,22 +104,6 @@ fn emit<'a>(
         }
     }
     emitter.into_nodes()
-}
-
-/// Where the weights of an operation stay; `layer` is `None` for final norm and head.
-fn weights_home(
-    config: &ModelConfig,
-    map: &DeviceMap,
-    layer: Option<u16>,
-    op: model::ops::Op,
-) -> Home {
-    match layer {
-        None => map.outer_weights,
-        Some(layer) => {
-            let place = config.layer_ops().iter().position(|other| *other == op).unwrap_or(0);
-            map.weights[layer as usize][place]
-        }
-    }
 }
 
 impl Device {

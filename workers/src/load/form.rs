@@ -1,13 +1,14 @@
-//! One piece of a tensor into the form that the plan keeps it in.
+//! A piece of a tensor, and how it gets into the form that the plan keeps it in.
 
 use half::bf16;
 use kernels::Variant;
 use kernels::grouped::{from_blocks, quantise};
 use model::compressed::{Grouped, ROWS};
 use model::config::Dtype;
-use model::source::WeightSource;
+use model::source::{TensorId, WeightSource};
+use program::ir::BufferId;
 
-use super::{LoadError, Piece};
+use super::error::LoadError;
 use crate::memory::View;
 
 /// Form of a piece.
@@ -35,6 +36,25 @@ impl Form {
     }
 }
 
+/// A piece of a tensor and its place in a blob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) id: TensorId,
+    pub(super) buffer: BufferId,
+    pub(super) offset_bytes: usize,
+    pub(super) first_row: usize,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) form: Form,
+}
+
+impl Piece {
+    pub(super) fn size_bytes(&self) -> usize {
+        self.form.size_bytes(self.rows, self.columns)
+    }
+}
+
+/// Reads a piece into its place.
 pub(super) fn read(
     piece: &Piece,
     variant: Variant,

@@ -5,65 +5,26 @@
 //! a bias that the configuration promises and the files lack is an error of the source, never a
 //! silent zero.
 
+mod error;
 mod form;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::Variant;
-use kernels::grouped::RepackError;
 use model::compressed::WeightFormat;
 use model::config::Dtype;
 use model::ops::Op;
-use model::source::{Part, SourceError, TensorId, WeightSource};
-use program::ir::BufferId;
+use model::source::{Part, TensorId, WeightSource};
 use program::plan::{Plan, WeightPlacement};
 use program::weights::Weights;
 use shm::sync::{AtomicUsize, Ordering};
 
 use crate::memory::{Memories, View};
-use form::Form;
+pub use error::LoadError;
+use form::{Form, Piece};
 
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to share out.
 const PIECE_BYTES: usize = 4 << 20;
-
-/// Why weights could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// A file that lacks a tensor, ends early, or cannot be read.
-    #[error("{0}")]
-    Source(#[from] SourceError),
-    /// A tensor of another shape than the configuration's.
-    #[error("The tensor {tensor} has shape [{}, {}] where the model's configuration needs [{}, {}]; the files belong to another model.", .found.0, .found.1, .expected.0, .expected.1)]
-    Shape { tensor: String, found: (usize, usize), expected: (usize, usize) },
-    /// A quantised block of a file that has no place in the form it is to be kept in.
-    #[error("{tensor}: {source}; --quantized expand loads the file all the same.")]
-    Repack {
-        tensor: String,
-        #[source]
-        source: RepackError,
-    },
-    /// The system refused a thread.
-    #[error("The system refused to start a loading thread: {0}.")]
-    Thread(#[source] std::io::Error),
-}
-
-/// A piece of a tensor and its place in a blob.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Piece {
-    id: TensorId,
-    buffer: BufferId,
-    offset_bytes: usize,
-    first_row: usize,
-    rows: usize,
-    columns: usize,
-    form: Form,
-}
-
-impl Piece {
-    fn size_bytes(&self) -> usize {
-        self.form.size_bytes(self.rows, self.columns)
-    }
-}
 
 /// Fills all host weights of `plan` on `threads` threads, quantising with `variant`. `progress(done, total)` in bytes is
 /// called as pieces are done, from any thread.
