@@ -26,10 +26,11 @@ const FEW_TILES: usize = 2;
 const AHEAD_BYTES: usize = 3072;
 /// Bytes of a tile.
 const TILE_BYTES: usize = 1024;
-/// Panels and groups of a stretch of weights that is bytes while all rows pass by, `FEW_TILES` and more:
-/// a tile of x comes from the second level of cache once for all of them, and its totals stay in the first.
+/// Panels and groups of a stretch of weights that is bytes while all rows pass by, with up to `FEW_TILES` tiles
+/// of x and with more: a tile of x comes from the second level of cache once for all of them. Longer
+/// stretches leave the first level no room where another guest has half of it.
 const FEW: (usize, usize) = (PANELS, 1);
-const MANY: (usize, usize) = (2 * PANELS, 4);
+const MANY: (usize, usize) = (2 * PANELS, 2);
 
 /// What a task uses of its thread's scratch.
 #[repr(C, align(64))]
