@@ -55,10 +55,10 @@ pub struct Unit {
     /// Cached positions before them.
     pub past: u32,
     pub kv_head: u32,
-    /// Number offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
+    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
     /// are apart; a 4-bit cache has a record for each `head_dim` elements.
     pub cache_offset: usize,
-    /// Number offset in the scores and probabilities: `[row][query head in group][past + rows]`.
+    /// Element offset in the scores and probabilities: `[row][query head in group][past + rows]`.
     /// Entries a row must not see are neither written nor read. Unused by the fused form.
     pub scores_offset: usize,
 }

@@ -1,4 +1,4 @@
-//! The tasks of a linear, compiled once per element type and in this crate.
+//! The tasks of a linear, compiled once per number format and in this crate.
 //!
 //! The entry points are generic, so callers compile their own copy of them; what they call here is
 //! not, so the code that matters is built once, with this crate's optimisation level, whatever the

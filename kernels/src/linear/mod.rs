@@ -51,6 +51,7 @@ use epilogue::Epilogue;
 pub use epilogue::LinearOut;
 use model::compressed::Grouped;
 use pack::Pack;
+#[cfg(target_arch = "x86_64")]
 use rows::Way;
 pub(crate) use sizes::packed_len;
 use sizes::{PACK_ROWS, packed_row, results_len};

@@ -78,7 +78,7 @@ impl<T: Number> PairsTask for Pack<T> {
 
 impl<T> Pack<T> {
     /// Whether the weight is grouped.
-    pub(crate) fn is_grouped(&self) -> bool {
+    pub(super) fn is_grouped(&self) -> bool {
         self.group.is_some()
     }
 }

@@ -36,7 +36,7 @@ const _: () = assert!(size_of::<plain::Scratch>() <= 4 * TILE_LEN);
 /// The machine has AVX-512, AMX may be used by this process or is emulated, and the task's own
 /// conditions hold.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) unsafe fn plain(task: &Sums<Plain<bf16>>) {
+pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
     // SAFETY: the caller's promise.
     unsafe { plain::sums(Avx512::new(), task.form, &task.area) };
 }

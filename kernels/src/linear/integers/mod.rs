@@ -56,7 +56,7 @@ pub(super) fn fits_tiles(variant: Variant, rows: usize) -> bool {
 /// # Safety
 /// The machine has AVX-512; the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) unsafe fn pack(task: &Pack<bf16>) {
+pub(super) unsafe fn pack(task: &Pack<bf16>) {
     // SAFETY: the caller's promise.
     unsafe { pack::pack(task) };
 }
@@ -64,9 +64,10 @@ pub(crate) unsafe fn pack(task: &Pack<bf16>) {
 /// Leaves the sums of the task's columns and rows in its results.
 ///
 /// # Safety
-/// The machine has AVX-512 with VNNI, and for tiles AMX may be used or is emulated; x was packed by [`pack`]; the task's own conditions hold.
+/// The machine has AVX-512 with VNNI, and for tiles AMX may be used or is emulated; x was packed by [`pack`];
+/// the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(crate) unsafe fn grouped(task: &Sums<Records>) {
+pub(super) unsafe fn grouped(task: &Sums<Records>) {
     let Sums { form, area } = task;
     if area.tiles.way == Way::IntegerTiles {
         // SAFETY: the caller's promise.

@@ -80,7 +80,7 @@ pub(super) const fn chains_len(rows: usize) -> usize {
 /// # Safety
 /// The machine has AVX-512; the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) unsafe fn pack(task: &Pack<bf16>) {
+pub(super) unsafe fn pack(task: &Pack<bf16>) {
     // SAFETY: the caller's promise.
     unsafe { pack::pack(task) };
 }
@@ -90,7 +90,7 @@ pub(crate) unsafe fn pack(task: &Pack<bf16>) {
 /// # Safety
 /// The machine has AVX-512; x was packed by [`pack`]; the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(crate) unsafe fn plain(task: &Sums<Plain<bf16>>) {
+pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
     let Sums { form, area } = task;
     let first_row = area.tiles.start(area.row_tiles.start);
     let few = area.tiles.rows <= DIRECT_ROWS;
