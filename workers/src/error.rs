@@ -43,15 +43,15 @@ pub enum LaneError {
     },
     /// The device did not get done with an instruction.
     #[error(
-        "Lane {lane} waited {limit_s} s for the device in {place}, and nothing moved; the run was ended. A kernel may hang: look at dmesg."
+        "Lane {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was ended. A kernel may hang: look at dmesg."
     )]
     Stuck {
         /// Name of the lane.
         lane: &'static str,
         /// Phase, step and instruction.
         place: String,
-        /// The bound.
-        limit_s: u64,
+        /// For how long.
+        still_s: u64,
     },
     /// The device or its driver failed.
     #[error("Lane {lane} failed in {place}: {source}")]

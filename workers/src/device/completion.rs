@@ -17,6 +17,7 @@ use program::ir::{Lane, Phase};
 use program::plan::Plan;
 use shm::{Control, Position, TraceRecord, TraceWriter, now_ns};
 
+use super::verdict::{Verdict, judge};
 use crate::error::{LaneError, PoisonCode, place};
 use crate::execute::Work;
 use crate::still::Stillness;
@@ -62,7 +63,7 @@ enum Pending {
 #[derive(Debug, Clone)]
 enum Failure {
     Poisoned,
-    Stuck { which: Which },
+    Stuck { which: Which, still: Duration },
     Cuda { which: Option<Which>, error: CudaError },
 }
 
@@ -118,7 +119,6 @@ pub(super) struct Completion {
     lane: Lane,
     plan: Arc<Plan>,
     control: Control,
-    wait_timeout: Duration,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -148,14 +148,14 @@ impl Completion {
             closed: false,
         };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), changed: Condvar::new(), pairs });
-        let (lane, control, wait_timeout) = (setup.lane, setup.control.clone(), setup.wait_timeout);
+        let (lane, control) = (setup.lane, setup.control.clone());
         let (theirs, plan) = (Arc::clone(&shared), Arc::clone(&setup.plan));
         let thread = std::thread::Builder::new()
             .name(format!("{} done", lane.name()))
             .spawn(move || Finisher { shared: theirs, setup, last_end_ns: 0 }.run());
         Ok(thread.map(|thread| {
             let thread = Some(thread);
-            Completion { shared, lane, plan, control, wait_timeout, thread }
+            Completion { shared, lane, plan, control, thread }
         }))
     }
 
@@ -249,11 +249,9 @@ impl Completion {
         };
         match failure {
             Failure::Poisoned => LaneError::Poisoned,
-            Failure::Stuck { which } => LaneError::Stuck {
-                lane,
-                place: place(Some(which)),
-                limit_s: self.wait_timeout.as_secs(),
-            },
+            Failure::Stuck { which, still } => {
+                LaneError::Stuck { lane, place: place(Some(which)), still_s: still.as_secs() }
+            }
             Failure::Cuda { which, error } => {
                 LaneError::Device { lane, place: place(which), source: error }
             }
@@ -366,34 +364,33 @@ impl Finisher {
     }
 
     /// Waits until the device has passed a pair's end. The bound is on standing still, as in lanes
-    /// of the host: a wait for another lane may be part of it. It counts from the last movement, which
-    /// all lanes see alike. Where the work itself has begun the bound is half as long, so that of
-    /// several lanes that stand still it is the one with the hanging work that speaks, and not one
-    /// behind it.
+    /// of the host: a wait for another lane may be part of it. It counts from the last movement,
+    /// which all lanes see alike.
     fn wait(&self, pair: usize, which: Which) -> Result<(), Failure> {
         let control = &self.setup.control;
         let mut stillness = Stillness::new(control, self.setup.wait_timeout);
         let spinning = Instant::now();
+        let [start, end] = &self.shared.pairs[pair];
         loop {
-            match self.shared.pairs[pair][1].is_done() {
+            match end.is_done() {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => return Err(Failure::Cuda { which: Some(which), error }),
             }
-            if control.poison().cause().is_some() {
-                return Err(Failure::Poisoned);
-            }
             if spinning.elapsed() < SPIN {
+                if control.poison().cause().is_some() {
+                    return Err(Failure::Poisoned);
+                }
                 std::hint::spin_loop();
                 continue;
             }
             std::thread::sleep(PAUSE);
+            let begun = || start.is_done().unwrap_or(true);
             let still = stillness.look();
-            if still > self.setup.wait_timeout / 2 {
-                let begun = self.shared.pairs[pair][0].is_done().unwrap_or(true);
-                if begun || still > self.setup.wait_timeout {
-                    return Err(Failure::Stuck { which });
-                }
+            match judge(control, still, self.setup.wait_timeout, begun) {
+                Verdict::Wait => {}
+                Verdict::Poisoned => return Err(Failure::Poisoned),
+                Verdict::Stuck => return Err(Failure::Stuck { which, still }),
             }
         }
     }

@@ -22,6 +22,7 @@ mod products;
 mod rates;
 mod scratch;
 mod uploads;
+mod verdict;
 
 pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use open::{Device, Exported};
