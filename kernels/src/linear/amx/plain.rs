@@ -3,8 +3,8 @@
 //! **Few rows**, two tiles of x: the columns of a panel are read from their first input to their last,
 //! and multiplied as they come.
 //!
-//! **More rows**: all panels of the task take a short part of k before any takes the next, so that a part
-//! of x stays in cache for all of them; meanwhile the next panel's weights are asked for.
+//! **More rows**: all panels of the task take a part of k before any takes the next, so that a part of x stays in the
+//! second level of cache for all of them; meanwhile the next panel's weights are asked for.
 
 use half::bf16;
 
@@ -20,7 +20,7 @@ use crate::simd::avx512::Avx512;
 pub(super) const FEW_TILES: usize = 2;
 /// Whole blocks of packed x of a kernel call, at most: with few rows, and with more. Sums are read and
 /// written once a call.
-const CALL_BLOCKS: [usize; 2] = [16, 1];
+const CALL_BLOCKS: [usize; 2] = [16, 4];
 /// Pairs of inputs of a step.
 const STEP: usize = 16;
 /// Columns of a panel: two tiles of weight rows.
