@@ -12,7 +12,7 @@ use syn::{Item, UseTree, Visibility};
 /// A file as the path of its module.
 type Module = Vec<String>;
 
-/// The folders of all crates below `folder` but those of tests.
+/// The folders of all crates below `folder`.
 fn crates(folder: &Path, found: &mut Vec<PathBuf>) {
     if folder.join("Cargo.toml").is_file() && folder.join("src").is_dir() {
         found.push(folder.to_path_buf());
@@ -20,8 +20,7 @@ fn crates(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder of the project can be read") {
         let path = entry.expect("an entry can be read").path();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let skipped =
-            name.is_none_or(|name| name.starts_with('.') || ["target", "tests"].contains(&&*name));
+        let skipped = name.is_none_or(|name| name.starts_with('.') || name == "target");
         if path.is_dir() && !skipped {
             crates(&path, found);
         }

@@ -4,14 +4,14 @@
 //! Each function takes what `cuda.h` documents under its name. Pointers for results must be valid
 //! for one value, handles must come from here: a caller that breaks it gets what C programs get.
 
-pub(crate) mod blas;
+mod blas;
 mod device;
 mod memory;
 mod module;
 mod nvml;
 mod stream;
 
-use crate::state::code;
+use crate::code;
 
 /// A call's outcome as the driver returns it.
 fn result(outcome: Result<(), u32>) -> u32 {

@@ -19,8 +19,11 @@
 //! caller's back: the queues move only inside calls.
 
 mod api;
+mod code;
 mod memory;
+mod objects;
 mod ptx;
+mod running;
 mod settings;
 mod state;
 mod streams;

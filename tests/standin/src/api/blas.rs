@@ -4,28 +4,15 @@
 use std::ffi::{c_int, c_void};
 
 use super::{put, result};
-use crate::state::{code, enter, enter_device};
+use crate::code;
+use crate::objects::Object;
+use crate::state::{enter, enter_device};
 use crate::streams::{Product, Work};
 
 const BF16: u32 = 14;
 const F32: u32 = 0;
 const COLUMNS: u32 = 3;
 const TRANSPOSE_A: u32 = 3;
-
-/// What a handle stands for; a handle is the index plus one.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Object {
-    Library,
-    Preference,
-    /// Whether the first operand is transposed.
-    Product(bool),
-    Layout {
-        kind: u32,
-        rows: u64,
-        columns: u64,
-        leading: i64,
-    },
-}
 
 fn make(name: &'static str, handle: *mut usize, object: Object) -> u32 {
     result(enter(name).and_then(|mut state| {

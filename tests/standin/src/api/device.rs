@@ -3,8 +3,9 @@
 use std::ffi::{c_char, c_int, c_uint};
 
 use super::{put, result};
+use crate::code;
 use crate::settings::settings;
-use crate::state::{code, enter, enter_device, set_current};
+use crate::state::{enter, enter_device, set_current};
 
 const NAME: &[u8] = b"stand-in\0";
 const BUS: &[u8] = b"0000:00:00.0\0";

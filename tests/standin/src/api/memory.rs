@@ -3,9 +3,10 @@
 use std::ffi::{c_uint, c_void};
 
 use super::{put, result};
+use crate::code;
 use crate::memory::Kind;
 use crate::settings::settings;
-use crate::state::{code, enter_device};
+use crate::state::enter_device;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemAlloc_v2(address: *mut u64, size_bytes: usize) -> u32 {

@@ -3,9 +3,10 @@
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
 use super::{put, result};
+use crate::code;
 use crate::ptx::{PtxError, entries};
 use crate::settings::settings;
-use crate::state::{code, enter_device};
+use crate::state::enter_device;
 use crate::streams::{Launch, Work};
 
 /// What a block gets without asking for more, which no kernel of ours does.

@@ -4,9 +4,10 @@ use std::ffi::{c_uint, c_void};
 use std::time::Duration;
 
 use super::{put, result};
+use crate::code;
 use crate::memory::Kind;
 use crate::settings::settings;
-use crate::state::{Held, code, enter_device, hold};
+use crate::state::{Held, enter_device, hold};
 use crate::streams::Work;
 
 /// Between two looks of a call that blocks.
