@@ -7,6 +7,7 @@
 
 use std::time::Instant;
 
+use bytemuck::{Pod, Zeroable};
 use half::bf16;
 use kernels::{AttentionShape, Cache, Element, Kernels, Pool, ScratchLimits, Unit, Variant};
 use model::compressed::kv4_position_bytes;
@@ -28,6 +29,11 @@ const CASES: [[usize; 6]; 10] = [
 /// Cached positions of the sequences of the ragged case, which has the bytes of 16 x 1024.
 const RAGGED: [usize; 16] =
     [6000, 64, 3000, 128, 17, 2048, 1, 512, 900, 300, 1500, 33, 1024, 257, 96, 504];
+
+/// Memory on the boundary where caches lie.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
@@ -110,16 +116,19 @@ impl Run {
         let fresh = vec![T::from_f32(0.1); all_rows * kv_heads * head_dim];
         let record = kv4_position_bytes(head_dim).expect("an even head");
         let size = if four { cache / head_dim * record } else { cache * size_of::<T>() };
-        let (keys, values) = (vec![0x2du8; size], vec![0x2du8; size]);
+        let lines = || vec![Line([0x2d; 64]); size.div_ceil(64)];
+        let (keys, values) = (lines(), lines());
+        let keys: &[u8] = &bytemuck::cast_slice(&keys)[..size];
+        let values: &[u8] = &bytemuck::cast_slice(&values)[..size];
         let view = |bytes| {
             if four { Cache::Four(bytes) } else { Cache::Plain(bytemuck::pod_align_to(bytes).1) }
         };
         let mut out = q.clone();
         let (mut attention_s, mut read_s, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=self.rounds {
-            let read = read_all(&readers, &keys, &values);
+            let read = read_all(&readers, keys, values);
             let attention = timed(|| {
-                let (keys, values) = (view(&keys), view(&values));
+                let (keys, values) = (view(keys), view(values));
                 kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, &mut out);
             });
             // The first round brings pages and threads up.

@@ -6,12 +6,18 @@
 
 use std::time::Instant;
 
+use bytemuck::{Pod, Zeroable};
 use half::bf16;
 use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Variant};
 use model::compressed::{Bits, Grouped};
 
 const LARGE: [(usize, usize); 3] = [(7168, 7168), (28672, 7168), (7168, 28672)];
 const SMALL: [(usize, usize); 5] = [(576, 576), (1536, 576), (576, 1536), (192, 576), (49152, 576)];
+
+/// Memory on the boundary where loaders place weights.
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u16; 32]);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,19 +41,20 @@ fn main() {
     println!("{} {dtype} on {threads} threads", variant.name());
     // Weights rotate through more than any cache holds, unless told otherwise.
     let mebibytes: usize = word(4).parse().unwrap_or(1024);
-    let pool = vec![0x3c3cu16; mebibytes << 19];
+    let lines = vec![Line([0x3c3c; 32]); mebibytes << 14];
+    let pool: &[u16] = bytemuck::cast_slice(&lines);
     for &rows in &rows {
         let mut shares = Vec::new();
         for &(n, k) in &shapes {
             let bytes = weight_bytes(dtype, n, k);
             let (read, peak) =
-                (read_speed(&pool, threads), (0..3).map(|_| peak(threads)).fold(0.0, f64::max));
+                (read_speed(pool, threads), (0..3).map(|_| peak(threads)).fold(0.0, f64::max));
             let time = match dtype {
-                "f32" => measure::<f32>(&kernels, dtype, (rows, n, k), &pool, seconds),
-                _ => measure::<bf16>(&kernels, dtype, (rows, n, k), &pool, seconds),
+                "f32" => measure::<f32>(&kernels, dtype, (rows, n, k), pool, seconds),
+                _ => measure::<bf16>(&kernels, dtype, (rows, n, k), pool, seconds),
             };
             let (read, peak) =
-                (read.max(read_speed(&pool, threads)), peak.max(self::peak(threads)));
+                (read.max(read_speed(pool, threads)), peak.max(self::peak(threads)));
             let flops = 2.0 * (rows * n * k) as f64;
             let share = (bytes as f64 / read / 1e9).max(flops / peak / 1e9) / time;
             shares.push(share);
