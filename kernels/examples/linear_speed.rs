@@ -53,8 +53,7 @@ fn main() {
                 "f32" => measure::<f32>(&kernels, dtype, (rows, n, k), pool, seconds),
                 _ => measure::<bf16>(&kernels, dtype, (rows, n, k), pool, seconds),
             };
-            let (read, peak) =
-                (read.max(read_speed(pool, threads)), peak.max(self::peak(threads)));
+            let (read, peak) = (read.max(read_speed(pool, threads)), peak.max(self::peak(threads)));
             let flops = 2.0 * (rows * n * k) as f64;
             let share = (bytes as f64 / read / 1e9).max(flops / peak / 1e9) / time;
             shares.push(share);

@@ -91,3 +91,35 @@ fn a_name_of_no_variant_is_refused_with_those_there_are() {
         assert!(sentence.contains(variant.name()), "{sentence}");
     }
 }
+
+#[test]
+fn an_output_of_other_kernels_is_not_resumed() {
+    let best = kernels::Variant::best().name();
+    let scalar = kernels::Variant::Scalar.name();
+    if best == scalar {
+        println!("SKIP an_output_of_other_kernels_is_not_resumed: this machine has one variant");
+        return;
+    }
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &[vec![3, 4, 5], vec![6, 7]], 3);
+    let output = place.path("out.jsonl");
+    let run = |variant: &str, extra: &[&str]| {
+        let mut command = coordinator();
+        command.env(VARIANT, variant).stderr(Stdio::piped());
+        command.arg("--model").arg(fixture("llama")).arg("--input").arg(&input);
+        command.arg("--output").arg(&output).arg("--quiet").args(extra);
+        finish(command.spawn().expect("starts"))
+    };
+    let done = run(scalar, &[]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let whole = std::fs::read(&output).expect("answers");
+    let refused = run(best, &["--resume"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    let sentence = text(&refused.stderr);
+    let words = [format!("the kernels {scalar},"), format!("are {best},"), VARIANT.to_owned()];
+    assert!(words.iter().all(|word| sentence.contains(word)), "{sentence}");
+    assert_eq!(std::fs::read(&output).expect("answers"), whole);
+    let resumed = run(scalar, &["--resume"]);
+    assert!(resumed.status.success(), "{}", text(&resumed.stderr));
+    assert_eq!(std::fs::read(&output).expect("answers"), whole);
+}

@@ -42,6 +42,13 @@ pub enum JobError {
     )]
     ResumeFingerprint { path: String, line: usize, found: String, expected: String },
     #[error(
+        "{path} cannot be resumed: its line {line} was computed with the kernels {found}, and this \
+         run's are {expected}, which round differently. Use the same ones (TANDEM_KERNELS and \
+         --device choose them, `coordinator doctor` says what this machine has), or give --force \
+         to overwrite the file."
+    )]
+    ResumeKernels { path: String, line: usize, found: String, expected: String },
+    #[error(
         "{path} cannot be resumed: its line {line} answers \"{custom_id}\", which the input does \
          not ask. Give the input it was made from, or --force to overwrite the file."
     )]

@@ -18,14 +18,16 @@ const FORMAT: &str = "tandem-1";
 /// Bytes read from each end of a weight file to identify it.
 const SAMPLE_BYTES: u64 = 1 << 20;
 
-/// `system_fingerprint`: everything that decides an answer beside the request itself. The model's
-/// name is left out, so that a moved folder is still the same model.
+/// `system_fingerprint`: everything that decides an answer beside the request itself, as a hash, and the
+/// `kernels` that compute it, in plain: they decide its last bits, and so now and then a token. The
+/// model's name is left out, so that a moved folder is still the same model.
 pub fn system_fingerprint(
     config: &ModelConfig,
     weights_identity: &str,
     dtype: Dtype,
     compression: &str,
     seed: u64,
+    kernels: &str,
 ) -> String {
     let mut config = config.clone();
     config.name.clear();
@@ -33,7 +35,13 @@ pub fn system_fingerprint(
         "{FORMAT}\n{config:?}\n{weights_identity}\n{}\n{compression}\n{seed}",
         dtype.name()
     );
-    format!("fp_{}", hex16(described.as_bytes()))
+    format!("fp_{}_{kernels}", hex16(described.as_bytes()))
+}
+
+/// The hash and the kernels of a `system_fingerprint`; no kernels where it does not name them.
+pub fn hash_and_kernels(system_fingerprint: &str) -> (&str, &str) {
+    let named = system_fingerprint.strip_prefix("fp_").unwrap_or(system_fingerprint);
+    named.split_once('_').unwrap_or((named, ""))
 }
 
 /// Files of a model's weights, for its identity.

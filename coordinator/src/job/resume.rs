@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::error::JobError;
-use super::fingerprint::request_id;
+use super::fingerprint::{hash_and_kernels, request_id};
 use super::item::Item;
 use super::output::{OutputLine, error_line};
 
@@ -52,12 +52,7 @@ impl Resume {
                 (Some(response), None) => {
                     let found = &response.body.system_fingerprint;
                     if found != system_fingerprint {
-                        return Err(JobError::ResumeFingerprint {
-                            path: path.to_owned(),
-                            line,
-                            found: found.clone(),
-                            expected: system_fingerprint.to_owned(),
-                        });
+                        return Err(other_system(path, line, found, system_fingerprint));
                     }
                     let Some(item) = index.by_id.get(told.custom_id.as_str()) else {
                         return Err(JobError::ResumeUnasked {
@@ -84,6 +79,22 @@ impl Resume {
             }
         }
         Ok(Resume { whole_bytes: whole as u64, kept })
+    }
+}
+
+/// Why an answer of the system `found` cannot stand beside those of `expected`.
+fn other_system(path: &str, line: usize, found: &str, expected: &str) -> JobError {
+    let path = path.to_owned();
+    let [(hash, kernels), (wanted, ours)] = [found, expected].map(hash_and_kernels);
+    if hash == wanted && !kernels.is_empty() {
+        let (found, expected) = (kernels.to_owned(), ours.to_owned());
+        return JobError::ResumeKernels { path, line, found, expected };
+    }
+    JobError::ResumeFingerprint {
+        path,
+        line,
+        found: found.to_owned(),
+        expected: expected.to_owned(),
     }
 }
 

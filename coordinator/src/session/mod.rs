@@ -14,9 +14,11 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::Context;
+use kernels::Variant;
 use model::config_json::check_context;
 
 use crate::benchmark::Benchmark;
+use crate::cli::cuda::is_cuda;
 use crate::cli::request::{Run, Telling, Work};
 use crate::cli::values::BatchesChoice;
 use crate::engine::RunEngine;
@@ -49,6 +51,12 @@ pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     }
 }
 
+/// What computes the answers, as a `system_fingerprint` names it.
+fn kernels_of(run: &Run) -> anyhow::Result<String> {
+    let variant = Variant::from_env()?.name();
+    Ok(if is_cuda(run.device) { format!("{variant}_cuda") } else { variant.to_owned() })
+}
+
 fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let Work::Requests { input, output, mode, chat, max_tokens } = &run.work else {
         unreachable!("called for requests")
@@ -63,6 +71,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         seed: run.seed,
     };
     let settled = Cell::new(None);
+    let kernels = kernels_of(run)?;
     let fingerprint = |demand: Option<Demand>| {
         let found = case(run, opened, demand);
         settled.set(Some(found));
@@ -72,6 +81,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
             run.dtype,
             &described(&forms(run, opened, found)),
             run.seed,
+            &kernels,
         )
     };
     let facts = ModelFacts {

@@ -147,6 +147,9 @@ fn outputs_of_another_kind_are_refused_and_kept() {
     let error = desk.run(&mut Echo::new(1)).unwrap_err();
     assert!(matches!(error, JobError::ResumeFingerprint { line: 2, .. }), "{error}");
     assert!(error.to_string().contains("--force"), "{error}");
+    "fp_test_amx".clone_into(&mut desk.fingerprint);
+    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    assert!(matches!(error, JobError::ResumeFingerprint { line: 2, .. }), "{error}");
     "fp_test".clone_into(&mut desk.fingerprint);
     for foreign in [
         "{}\n",
@@ -186,5 +189,21 @@ fn an_existing_output_is_refused_without_resume_or_force() {
     assert_eq!(desk.output(), whole);
     desk.options.mode = OutputMode::Overwrite;
     desk.run(&mut Echo::new(1)).unwrap();
+    assert_eq!(desk.output(), whole);
+}
+
+#[test]
+fn answers_of_other_kernels_are_refused_by_name_and_kept() {
+    let (mut desk, _) = desk();
+    desk.options.mode = OutputMode::Overwrite;
+    "fp_test_avx2".clone_into(&mut desk.fingerprint);
+    desk.run(&mut Echo::new(4)).unwrap();
+    let whole = desk.output();
+    desk.options.mode = OutputMode::Resume;
+    "fp_test_avx512_cuda".clone_into(&mut desk.fingerprint);
+    let error = desk.run(&mut Echo::new(1)).unwrap_err();
+    assert!(matches!(error, JobError::ResumeKernels { line: 2, .. }), "{error}");
+    let words = ["the kernels avx2,", "are avx512_cuda,", "TANDEM_KERNELS", "--force"];
+    assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
     assert_eq!(desk.output(), whole);
 }
