@@ -21,6 +21,7 @@ mod heartbeat;
 pub mod lane;
 pub mod load;
 pub mod memory;
+mod messages;
 pub mod protocol;
 pub mod roles;
 pub mod rows;

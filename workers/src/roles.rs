@@ -5,7 +5,7 @@
 //! poisoned, quietly, after giving the coordinator time to find the culprit (1). A panic aborts:
 //! a process that lost a lane must not signal anything again.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use program::ir::Lane;
 use program::plan::{Memory, Plan};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shm::sync::Ordering;
-use shm::{Access, Channel, ChannelError, Control, Segment, Timeline, TraceSegment};
+use shm::{Access, Channel, Control, Segment, Timeline, TraceSegment};
 use shm::{WaitError, WorkerState};
 
 use crate::counting;
@@ -28,12 +28,10 @@ use crate::heartbeat::{self, Heartbeat};
 use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
+use crate::messages::{MESSAGE_SLICE, receive, receive_setup, send, tell, unexpected};
 use crate::protocol::{CudaUse, EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
 use crate::setup::{LaneOptions, build_device_lanes, build_lanes, build_timed_lanes};
 
-/// How long a worker waits for the coordinator's next message before it looks again. The parent's
-/// death ends the wait, so this is no bound on loading.
-const MESSAGE_SLICE: Duration = Duration::from_secs(60);
 /// How long a worker that only follows another's failure stays, so that the coordinator finds the
 /// one that failed dead first.
 const LINGER: Duration = Duration::from_secs(20);
@@ -132,46 +130,6 @@ fn device_lanes(role: Role, cuda: Option<CudaUse>) -> Vec<Lane> {
 /// Whom poison blames for a failure outside the lanes: the worker's first lane.
 fn setup_culprit(role: Role) -> Lane {
     role.lanes()[0]
-}
-
-fn receive_setup(channel: &Channel) -> Result<(Setup, Vec<OwnedFd>), WorkerError> {
-    match receive(channel)? {
-        (ToWorker::Setup(setup), descriptors) => Ok((*setup, descriptors)),
-        (other, _) => Err(unexpected(&other, "a setup")),
-    }
-}
-
-fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerError {
-    let found = match message {
-        ToWorker::Setup(_) => "a second setup",
-        ToWorker::Attach { .. } => "a segment to attach",
-        ToWorker::AttachDevice { .. } => "a device to attach",
-        ToWorker::Load => "the order to load",
-    };
-    WorkerError::Unexpected { found, expected }
-}
-
-fn receive(channel: &Channel) -> Result<(ToWorker, Vec<OwnedFd>), WorkerError> {
-    loop {
-        match channel.recv(MESSAGE_SLICE) {
-            Ok((bytes, descriptors)) => return Ok((postcard::from_bytes(&bytes)?, descriptors)),
-            Err(ChannelError::TimedOut { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-fn send(
-    channel: &Channel,
-    message: &FromWorker,
-    descriptors: &[BorrowedFd<'_>],
-) -> Result<(), WorkerError> {
-    Ok(channel.send(&postcard::to_stdvec(message)?, descriptors)?)
-}
-
-/// Reports a failure. If the coordinator cannot be told, poison and exit code have to do.
-fn tell(channel: &Channel, error: &WorkerError) {
-    let _ = send(channel, &FromWorker::Failed { message: error.to_string() }, &[]);
 }
 
 /// What a worker has once its control segment is attached.

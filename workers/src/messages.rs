@@ -1,0 +1,57 @@
+//! What a worker and the coordinator say to each other over the channel, message by message.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use shm::{Channel, ChannelError};
+
+use crate::error::WorkerError;
+use crate::protocol::{FromWorker, Setup, ToWorker};
+
+/// How long a worker waits for the coordinator's next message before it looks again. The parent's
+/// death ends the wait, so this is no bound on loading.
+pub(crate) const MESSAGE_SLICE: Duration = Duration::from_secs(60);
+
+/// The first message.
+pub(crate) fn receive_setup(channel: &Channel) -> Result<(Setup, Vec<OwnedFd>), WorkerError> {
+    match receive(channel)? {
+        (ToWorker::Setup(setup), descriptors) => Ok((*setup, descriptors)),
+        (other, _) => Err(unexpected(&other, "a setup")),
+    }
+}
+
+/// The error of a message that is none of those `expected`.
+pub(crate) fn unexpected(message: &ToWorker, expected: &'static str) -> WorkerError {
+    let found = match message {
+        ToWorker::Setup(_) => "a second setup",
+        ToWorker::Attach { .. } => "a segment to attach",
+        ToWorker::AttachDevice { .. } => "a device to attach",
+        ToWorker::Load => "the order to load",
+    };
+    WorkerError::Unexpected { found, expected }
+}
+
+/// The next message, however long it takes.
+pub(crate) fn receive(channel: &Channel) -> Result<(ToWorker, Vec<OwnedFd>), WorkerError> {
+    loop {
+        match channel.recv(MESSAGE_SLICE) {
+            Ok((bytes, descriptors)) => return Ok((postcard::from_bytes(&bytes)?, descriptors)),
+            Err(ChannelError::TimedOut { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// A message to the coordinator.
+pub(crate) fn send(
+    channel: &Channel,
+    message: &FromWorker,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), WorkerError> {
+    Ok(channel.send(&postcard::to_stdvec(message)?, descriptors)?)
+}
+
+/// Reports a failure. If the coordinator cannot be told, poison and exit code have to do.
+pub(crate) fn tell(channel: &Channel, error: &WorkerError) {
+    let _ = send(channel, &FromWorker::Failed { message: error.to_string() }, &[]);
+}
