@@ -3,8 +3,9 @@
 //! **Few rows**, two tiles of x: the columns of a panel are read from their first input to their last,
 //! and multiplied as they come.
 //!
-//! **More rows**: all panels of the task take a part of k before any takes the next, so that a part of x stays in the
-//! second level of cache for all of them; meanwhile the next panel's weights are asked for.
+//! **More rows**: all panels of the task take a part of k before any takes the next, so that a part
+//! of x stays in the second level of cache for all of them; meanwhile the next panel's weights are
+//! asked for.
 
 use half::bf16;
 
