@@ -214,6 +214,8 @@ fn every_variant_and_every_cut_make_the_same_bytes() {
             let whole = quantised(form, &weights, k);
             let mut wide = vec![0xff; form.widened().size_bytes(rows, k)];
             widen(Variant::best(), form, &whole, &mut wide);
+            let at_once = quantised(form.widened(), &weights, k);
+            assert!(at_once == wide, "{kind} to 8 bits, {form:?}");
             for variant in Variant::available() {
                 let mut out = vec![0xff; whole.len()];
                 quantise(variant, form, &weights, k, &mut out);

@@ -1,10 +1,10 @@
-//! Rows of a weight matrix to 4-bit records, at load.
+//! Rows of a weight matrix to records of 4-bit integers, at load.
 
 use half::bf16;
 use model::compressed::{Bits, Grouped, ROWS};
 
 use super::range::{LONGEST, quantise_range};
-use super::record::{set_scale_and_minimum, store_nibbles};
+use super::record::{set_scale_and_minimum, store_bytes, store_nibbles};
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
@@ -12,10 +12,12 @@ use crate::variant::{SimdTask, Variant, dispatch};
 /// Quantises rows of `k` weights to 4 bits: `weights` is `[rows, k]`, and `out`, of
 /// `form.size_bytes(rows, k)`, is written whole. A matrix can be given in pieces of whole blocks of
 /// 16 rows. Every weight is then within [`error_bound`](super::error_bound) of its decoded value;
-/// NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number.
+/// NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number. A form of 8
+/// bits gets the same integers, a byte each: matrices come to it from files that hold 8 bits, and this
+/// way only where random weights stand for such a file's.
 ///
 /// # Panics
-/// `form` is not of 4 bits in groups of 8 to 64, the lengths do not match, or the machine lacks
+/// `form` is not of groups of 8 to 64, the lengths do not match, or the machine lacks
 /// `variant`.
 pub fn quantise<T: Number>(
     variant: Variant,
@@ -26,9 +28,7 @@ pub fn quantise<T: Number>(
 ) {
     assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
     assert!(
-        form.bits == Bits::Four
-            && form.group.is_multiple_of(8)
-            && (8..=LONGEST).contains(&form.group),
+        form.group.is_multiple_of(8) && (8..=LONGEST).contains(&form.group),
         "{form:?} is no form to quantise to"
     );
     assert!(k > 0 && weights.len().is_multiple_of(k), "the weights are not whole rows");
@@ -80,7 +80,11 @@ impl<T: Number> SimdTask for Rows<'_, T> {
                     }
                     let range = quantise_range(&mut values, count);
                     set_scale_and_minimum(record, row, range.scale, range.minimum);
-                    store_nibbles(record, row, &range.q[..form.group]);
+                    let q = &range.q[..form.group];
+                    match form.bits {
+                        Bits::Four => store_nibbles(record, row, q),
+                        Bits::Eight => store_bytes(record, row, q),
+                    }
                 }
             }
         }

@@ -53,6 +53,14 @@ pub(super) fn store_nibbles(record: &mut [u8], row: usize, q: &[u8]) {
     }
 }
 
+/// Stores the 8-bit integers `q` of a row: the whole group.
+#[inline(always)]
+pub(super) fn store_bytes(record: &mut [u8], row: usize, q: &[u8]) {
+    for (vector, four) in q.as_chunks::<4>().0.iter().enumerate() {
+        record[INTEGERS + vector * VECTOR_BYTES + 4 * row..][..4].copy_from_slice(four);
+    }
+}
+
 /// Eight integers below 16, one in each byte, as the dword of a record.
 #[inline(always)]
 fn pack_nibbles(bytes: u64) -> u32 {

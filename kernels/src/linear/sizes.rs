@@ -4,8 +4,11 @@ use crate::simd::MAX_LANES;
 
 /// Rows packed at a time; beyond it the weight is read again.
 pub(super) const PACK_ROWS: usize = 256;
-/// Output columns of one task at most, whatever its way, and the distance between its rows of sums.
-pub(super) const TASK_COLS: usize = 192;
+/// Output columns of one task at most, whatever its way.
+pub(super) const TASK_COLS: usize = 256;
+/// Floats from a row of a task's sums to the next: an odd number of lines, so that a column's rows do not meet
+/// in a few sets of the first level of cache.
+pub(super) const RESULT_STRIDE: usize = TASK_COLS + 16;
 /// Output columns of one task that works with vectors, at most.
 pub(super) const VECTOR_COLS: usize = 96;
 /// Panels that are worked on together: the width of the register tile.
@@ -26,5 +29,5 @@ pub(super) fn packed_row(k: usize) -> usize {
 
 /// Floats of a task's sums.
 pub(super) const fn results_len() -> usize {
-    PACK_ROWS * TASK_COLS
+    PACK_ROWS * RESULT_STRIDE
 }

@@ -9,7 +9,7 @@ use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
 use super::form::{Eight, Form, Four, PairsBf16, Plain, PlainBf16, PlainF32, Records};
 use super::rows::RowTiles;
-use super::sizes::{BLOCK_UNITS, PANELS, TASK_COLS, results_len};
+use super::sizes::{BLOCK_UNITS, PANELS, RESULT_STRIDE, results_len};
 use super::tiled::{Parts, TILE_LEN, tiled};
 use crate::number::Number;
 use crate::scratch::Shared;
@@ -29,7 +29,7 @@ pub struct Area {
     pub(super) tiles: RowTiles,
     pub(super) row_tiles: Range<usize>,
     pub(super) cols: Range<usize>,
-    /// The thread's own: an expanded block, the sums `[row of the task][TASK_COLS]`, and what `unfinished`
+    /// The thread's own: an expanded block, the sums `[row of the task][RESULT_STRIDE]`, and what `unfinished`
     /// holds.
     pub(super) scratch: *mut f32,
 }
@@ -70,7 +70,7 @@ impl Area {
                 x: self.packed.pointer(),
                 sums: self.sums.pointer(),
                 out: self.results(),
-                stride: TASK_COLS,
+                stride: RESULT_STRIDE,
                 scratch: self.scratch,
             };
             let step = panels(self.tiles.rows, W::GROUPED);
@@ -106,7 +106,7 @@ impl Area {
                     first_tile: self.row_tiles.start,
                     end_tile: self.row_tiles.end,
                     out: self.results().wrapping_add((panel - first) * S::LANES),
-                    stride: TASK_COLS,
+                    stride: RESULT_STRIDE,
                     scratch: self.scratch,
                 };
                 // SAFETY: panels and block exist; packed rows, sums and results are the task's.
@@ -184,7 +184,7 @@ impl<T: Number> SimdTask for Finish<T> {
         for row in first_row..area.tiles.start(area.row_tiles.end) {
             // SAFETY: the sums of this row are complete; row and columns lie within the outputs.
             unsafe {
-                let sums = area.results().add((row - first_row) * TASK_COLS);
+                let sums = area.results().add((row - first_row) * RESULT_STRIDE);
                 let bias = bias.map(|bias| bias.add(cols.start));
                 epilogue.finish(s, sums, bias, row * n + cols.start, cols.len());
             }

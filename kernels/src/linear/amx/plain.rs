@@ -5,14 +5,14 @@
 //!
 //! **More rows**: all panels of the task take a part of k before any takes the next, so that a part
 //! of x stays in the second level of cache for all of them; meanwhile the next panel's weights are
-//! asked for.
+//! asked for, and a share of the next part of x.
 
 use half::bf16;
 
 use super::tile::TILE;
 use super::tile::plain as tile;
 use crate::linear::form::Plain;
-use crate::linear::sizes::{BLOCK_UNITS, PACK_ROWS, TASK_COLS};
+use crate::linear::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
 use crate::linear::task::Area;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
@@ -21,7 +21,7 @@ use crate::simd::avx512::Avx512;
 pub(super) const FEW_TILES: usize = 2;
 /// Whole blocks of packed x of a kernel call, at most: with few rows, and with more. Sums are read and
 /// written once a call.
-const CALL_BLOCKS: [usize; 2] = [16, 4];
+const CALL_BLOCKS: [usize; 2] = [16, 2];
 /// Pairs of inputs of a step.
 const STEP: usize = 16;
 /// Columns of a panel: two tiles of weight rows.
@@ -151,7 +151,9 @@ impl Panel<'_> {
             (self.weight(part.unit), 2 * self.form.inputs())
         };
         let (tiles, row_tiles) = (self.area.tiles, self.area.row_tiles.clone());
-        let ask = tile::Ask::of_rows(next.map(|_| row_tiles.len().div_ceil(2)));
+        let calls = row_tiles.len().div_ceil(2);
+        let ask = tile::Ask::of_rows(next.map(|_| calls));
+        let panel = (self.col - self.area.cols.start) / PANEL;
         for (call, tile) in row_tiles.clone().step_by(2).enumerate() {
             let second = tile + 1 < row_tiles.end;
             let ask_at = match next {
@@ -178,10 +180,21 @@ impl Panel<'_> {
                 is_first: part.unit == 0,
                 ask,
                 ask_at,
+                ask_x_at: self.share_of_x_after(part, panel * calls + call),
             };
             // SAFETY: the caller's promise, for two tiles of x at most.
             unsafe { tile::plain(configured, &call) };
         }
+    }
+
+    /// What one call of a part asks for of the x after it, where there are many rows: the calls of all panels
+    /// take their shares in order. After the last part another task begins with the first.
+    fn share_of_x_after(&self, part: Part, call: usize) -> *const u8 {
+        let pair_bytes = 4 * self.area.tiles.rows;
+        let after = part.unit + part.units();
+        let at = if 2 * after < self.form.inputs() { after * pair_bytes } else { 0 };
+        let share = part.blocks * part.steps * tile::ASK_X_BYTES;
+        self.area.packed.pointer().cast_const().cast::<u8>().wrapping_add(at + call * share)
     }
 
     /// Columns of the first and of the second tile of weight rows.
@@ -248,7 +261,7 @@ impl Panel<'_> {
                 unsafe {
                     let rows = s.transpose(from.cast_const().cast(), 4 * TILE);
                     for (r, &values) in rows.as_ref().iter().enumerate().take(tiles.height(tile)) {
-                        let to = self.area.results().add((row + r) * TASK_COLS + col);
+                        let to = self.area.results().add((row + r) * RESULT_STRIDE + col);
                         s.store(to, s.bits(values));
                     }
                 }

@@ -32,7 +32,7 @@ use super::ahead::{Ahead, Lines};
 use super::form::Records;
 use super::pack::Pack;
 use super::rows::Way;
-use super::sizes::{BLOCK_UNITS, TASK_COLS};
+use super::sizes::{BLOCK_UNITS, RESULT_STRIDE};
 use super::task::{Area, Sums};
 use crate::number::Number;
 use crate::variant::Variant;
@@ -83,7 +83,7 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
         rows: Rows::of(area, tile, (group, form.groups())),
         out: area
             .results()
-            .wrapping_add((area.tiles.start(tile) - first_row(area)) * TASK_COLS)
+            .wrapping_add((area.tiles.start(tile) - first_row(area)) * RESULT_STRIDE)
             .wrapping_add((panel - first) * COLS),
     };
     let is_four = form.bits() == Bits::Four;

@@ -12,7 +12,7 @@ use super::factors::Factors;
 use super::shape::{COLS, PANELS, TILE_ROWS, units_of};
 use crate::linear::ahead::Ahead;
 use crate::linear::form::Records;
-use crate::linear::sizes::TASK_COLS;
+use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::Area;
 use crate::simd::avx512::Avx512;
 
@@ -58,7 +58,7 @@ pub(super) struct Call {
     pub(super) panel: usize,
     pub(super) groups: Range<usize>,
     pub(super) rows: Rows,
-    /// Results `[row][TASK_COLS]`, which the first group sets.
+    /// Results `[row][RESULT_STRIDE]`, which the first group sets.
     pub(super) out: *mut f32,
 }
 
@@ -147,7 +147,7 @@ impl Call {
                 unsafe {
                     let scale = scales(record[p]);
                     for r in 0..R {
-                        let total = out.add(r * TASK_COLS + p * COLS);
+                        let total = out.add(r * RESULT_STRIDE + p * COLS);
                         let before =
                             if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
                         let sums = (high[p][r], low[p][r]);

@@ -15,7 +15,7 @@ use super::shape::{COLS, PANELS, lines, units_of};
 use crate::linear::ahead::{Ahead, Lines};
 use crate::linear::amx::tile::{Config, TILE, Tiles};
 use crate::linear::form::Records;
-use crate::linear::sizes::{BLOCK_UNITS, TASK_COLS};
+use crate::linear::sizes::{BLOCK_UNITS, RESULT_STRIDE};
 use crate::linear::task::Area;
 use crate::linear::tiled::TILE_LEN;
 use crate::simd::avx512::Avx512;
@@ -106,7 +106,8 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
     for strip in strips() {
         let cols = strip.panels * COLS;
         for row in 0..rows {
-            let to = area.results().wrapping_add(row * TASK_COLS + (strip.panel - first) * COLS);
+            let to =
+                area.results().wrapping_add(row * RESULT_STRIDE + (strip.panel - first) * COLS);
             // SAFETY: totals are complete; results have room for whole panels.
             unsafe { to.copy_from_nonoverlapping(strip.totals.add(row * cols), cols) };
         }

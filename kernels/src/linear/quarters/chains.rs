@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::linear::sizes::TASK_COLS;
+use crate::linear::sizes::RESULT_STRIDE;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use crate::simd::quarters::add_chains;
@@ -69,7 +69,7 @@ impl Chains {
         self.at.wrapping_add(vector * Avx512::LANES)
     }
 
-    /// Adds the chains of all outputs into `results`, whose rows are `TASK_COLS` apart.
+    /// Adds the chains of all outputs into `results`, whose rows are `RESULT_STRIDE` apart.
     ///
     /// # Safety
     /// All chains are complete, the results have room.
@@ -82,7 +82,7 @@ impl Chains {
             let panels: [usize; 4] = std::array::from_fn(|i| (first + i).min(self.panels() - 1));
             let whole = self.whole_panels().saturating_sub(first);
             for row in 0..self.rows {
-                let to = results.wrapping_add(row * TASK_COLS);
+                let to = results.wrapping_add(row * RESULT_STRIDE);
                 // SAFETY: the caller's promise. Results are as wide as whole sixteens of columns.
                 unsafe {
                     let v = panels.map(|panel| s.load(self.of(panel, row)));

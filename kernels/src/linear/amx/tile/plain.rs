@@ -9,6 +9,9 @@ use super::{Config, TILE, Tiles};
 /// several steps, because one takes less time than memory needs to answer.
 pub(in crate::linear::amx) const AHEAD_BYTES: usize = 512;
 
+/// Packed x that a step asks for, where it asks for another call's weights.
+pub(in crate::linear::amx) const ASK_X_BYTES: usize = 256;
+
 /// Of how many weight rows a step asks for a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::linear::amx) enum Ask {
@@ -69,6 +72,8 @@ pub(in crate::linear::amx) struct PlainCall {
     /// What to ask for: rows `weight_stride` bytes apart, a line of each further at each step.
     pub ask: Ask,
     pub ask_at: *const u8,
+    /// Packed x to ask for besides, `ASK_X_BYTES` further at each step; not with [`Ask::All`].
+    pub ask_x_at: *const u8,
 }
 
 impl PlainCall {
@@ -144,6 +149,7 @@ struct PlainArguments {
     x_jump: [usize; 2],
     /// From the weight rows to what is asked for.
     ask_offset: usize,
+    ask_x_at: *const u8,
 }
 
 /// Adds the products of the call to its sums.
@@ -192,6 +198,7 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
         steps: call.steps,
         x_jump: call.x_rows.map(|rows| call.x_block.wrapping_sub(call.steps * TILE * 4 * rows)),
         ask_offset: call.ask_at.addr().wrapping_sub(call.weight.addr()),
+        ask_x_at: call.ask_x_at,
     };
     // SAFETY: these instructions exist only in assembly. They read and write what the caller
     // promises, in the shapes configured, and `arguments`; prefetches may point anywhere.
@@ -238,6 +245,14 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             ".endif",
             "add {ahead}, {w_stride}",
             ".endr",
+            ".if {ask} <= 16",
+            "mov {ahead}, [{arguments} + {ask_x}]",
+            "prefetcht1 [{ahead}]",
+            "prefetcht1 [{ahead} + 64]",
+            "prefetcht1 [{ahead} + 128]",
+            "prefetcht1 [{ahead} + 192]",
+            "add qword ptr [{arguments} + {ask_x}], {ask_x_bytes}",
+            ".endif",
             "tdpbf16ps tmm0, tmm4, tmm6",
             ".if {a} > 1",
             "tileloadd tmm5, [{w1} + {w_stride}]",
@@ -277,6 +292,8 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             b = const B,
             ask = const ASK,
             ask_offset = const offset_of!(PlainArguments, ask_offset),
+            ask_x = const offset_of!(PlainArguments, ask_x_at),
+            ask_x_bytes = const ASK_X_BYTES,
             is_first = const offset_of!(PlainArguments, is_first),
             steps_each = const offset_of!(PlainArguments, steps),
             blocks = const offset_of!(PlainArguments, blocks),
