@@ -1,6 +1,8 @@
 //! A run without input: seeded random token ids, greedy, EOS ignored.
 
-use crate::job::engine::{Engine, EngineError, Observer, Sequence, Verdict};
+use std::ops::ControlFlow;
+
+use crate::job::engine::{Engine, EngineError, Generated, Observer, Sequence, Verdict};
 use crate::job::progress::{Amount, Progress};
 
 /// What a benchmark computes: every sequence alike.
@@ -49,7 +51,7 @@ impl Benchmark {
         let mut follower = Follower { done: Amount::default(), total, progress };
         let ran = engine.run_group(&self.sequences(), &mut follower);
         progress.end();
-        ran.map(|_| ())
+        ran
     }
 }
 
@@ -72,6 +74,10 @@ impl Observer for Follower<'_> {
         self.done.tokens += 1;
         self.progress.update(self.done, self.total, false);
         Verdict::Continue
+    }
+
+    fn finished(&mut self, _sequence: usize, _generated: Generated) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 }
 

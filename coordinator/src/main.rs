@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use coordinator::cli::high::Command;
 use coordinator::cli::{Refusal, parse};
 use coordinator::doctor;
+use coordinator::engine::launch::LaunchError;
 use coordinator::exit::Exit;
 use coordinator::job::error::JobError;
 use coordinator::job::interrupt::Interrupt;
@@ -15,6 +16,7 @@ use coordinator::profile;
 use coordinator::rates;
 use coordinator::session::{self, Usage};
 use coordinator::timed;
+use profiler::RunnerError;
 
 /// Counts what workers allocate while they run, which must be nothing.
 #[global_allocator]
@@ -80,6 +82,7 @@ fn refuse(error: &anyhow::Error) -> Exit {
     }
     let exit = match error.downcast_ref::<Usage>() {
         Some(_) => Exit::Usage,
+        None if error.chain().any(is_interruption) => Exit::Interrupted,
         None => Exit::Failure,
     };
     let mut text = format!("coordinator: {error}");
@@ -94,4 +97,10 @@ fn refuse(error: &anyhow::Error) -> Exit {
     }
     let _ = writeln!(std::io::stderr(), "{text}");
     exit
+}
+
+/// Whether a signal ended the run before it could begin.
+fn is_interruption(cause: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(cause.downcast_ref(), Some(LaunchError::Interrupted))
+        || matches!(cause.downcast_ref(), Some(RunnerError::Interrupted))
 }

@@ -95,7 +95,7 @@ fn refusal(
     fitting: Option<u16>,
 ) -> String {
     let mut text = format!(
-        "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory (weights {:.2}, KV {:.2}, activations {:.2}, device {:.2}), ",
+        "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory (weights {:.2}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves {:.2}), ",
         shape.batches,
         shape.batch_size,
         shape.max_context,
@@ -104,6 +104,7 @@ fn refusal(
         gib(budget.kv_bytes),
         gib(budget.activations_bytes),
         gib(budget.device_bytes),
+        gib(budget.tables_bytes + PROCESS_OVERHEAD_BYTES),
     );
     match limits.vram_bytes {
         Some(vram) if budget.device_bytes > vram => {
@@ -113,7 +114,12 @@ fn refusal(
     }
     text += &match fitting {
         Some(batch) => format!("; --batches {}x{batch} fits", shape.batches),
-        None => "; not even one sequence fits: use a smaller model, fewer --layers, a shorter context, or --dtype bf16".to_owned(),
+        None => {
+            let narrower = if shape.dtype == Dtype::F32 { "--dtype bf16, " } else { "" };
+            format!(
+                "; not even one sequence fits: use {narrower}a smaller model, fewer --layers or a shorter context"
+            )
+        }
     };
     text
 }

@@ -11,6 +11,7 @@ mod death;
 mod doctor;
 mod golden;
 mod gpu_stages;
+mod interrupted;
 mod kernels;
 mod lean;
 mod placement;

@@ -221,8 +221,7 @@ const fn telling(low: &LowRun) -> Telling {
     match (low.quiet, low.verbose) {
         (true, _) => Telling::Quiet,
         (false, 0) => Telling::Normal,
-        (false, 1) => Telling::Verbose,
-        (false, _) => Telling::VeryVerbose,
+        (false, _) => Telling::Verbose,
     }
 }
 

@@ -189,7 +189,7 @@ pub struct LowRun {
     /// Say nothing but errors
     #[arg(long, short, conflicts_with = "verbose", help_heading = "Telling")]
     pub quiet: bool,
-    /// Also say what was decided and why; twice says more
+    /// Also say where everything lies, and what runs it
     #[arg(long, short, action = clap::ArgAction::Count, help_heading = "Telling")]
     pub verbose: u8,
 }

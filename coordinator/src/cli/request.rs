@@ -69,7 +69,6 @@ pub enum Telling {
     Quiet,
     Normal,
     Verbose,
-    VeryVerbose,
 }
 
 /// What to measure of this machine.

@@ -66,7 +66,7 @@ fn a_line_with_everything() {
     assert_eq!((split.as_str(), chunking.map(|chunking| chunking.chunks)), ("scores.3:", Some(8)));
     assert_eq!((run.fuse_attention, run.seed, run.dtype), (false, 5, Dtype::F32));
     assert_eq!((run.cpu_threads, run.emulated_threads), (Some(3), Some(2)));
-    assert_eq!(run.telling, Telling::VeryVerbose);
+    assert_eq!(run.telling, Telling::Verbose);
 }
 
 #[test]

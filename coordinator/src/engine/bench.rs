@@ -47,7 +47,7 @@ impl Runner for WorkerRunner {
             readers.push((lane, reader));
         }
         let table = StepTable::new(launched.control.extra(0, plan.table.words()), &plan);
-        Ok(Box::new(WorkerSession { launched, plan, table, readers, interrupt }))
+        Ok(Box::new(WorkerSession { launched, plan, table, readers, interrupt, busy: false }))
     }
 }
 
@@ -61,6 +61,8 @@ struct WorkerSession {
     table: StepTable,
     readers: Vec<(Lane, TraceReader)>,
     interrupt: Arc<Interrupt>,
+    /// Whether the workers are in a group.
+    busy: bool,
 }
 
 /// A trace ring that was not emptied in time.
@@ -77,6 +79,7 @@ impl Session for WorkerSession {
         fill(&self.table, &self.plan, group);
         control.set_last_step(Some(last_step(group)));
         let target = control.drained().value().wrapping_add(1);
+        self.busy = true;
         control.groups().signal();
         let mut records: Vec<Vec<(Lane, TraceRecord)>> = vec![Vec::new(); self.readers.len()];
         let mut drained = false;
@@ -98,6 +101,7 @@ impl Session for WorkerSession {
                 reader.drain(|record| records.push((*lane, *record)));
             }
         }
+        self.busy = false;
         let lost =
             self.readers.iter().map(|(lane, reader)| Lost { lane: *lane, count: reader.lost() });
         if let Some(lost) = lost.into_iter().find(|lost| lost.count > 0) {
@@ -111,6 +115,10 @@ impl Drop for WorkerSession {
     fn drop(&mut self) {
         self.launched.control.set_last_step(Some(EXIT));
         self.launched.control.groups().signal();
-        self.launched.supervisor.leave();
+        if self.busy {
+            self.launched.supervisor.kill();
+        } else {
+            self.launched.supervisor.leave();
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! A group of sequences: placed in the step table before release, followed behind the steps.
 
+use std::ops::ControlFlow;
+
 use program::plan::{Plan, RunShape};
 use program::step_table::{Field, Finish};
 use shm::SharedU32s;
@@ -22,6 +24,8 @@ pub(super) struct Group<'a> {
     eos: &'a [u32],
     places: Vec<Place>,
     seen: Vec<u32>,
+    /// Sequences whose result was not told yet.
+    running: Vec<usize>,
     last_step: u32,
 }
 
@@ -45,6 +49,7 @@ impl<'a> Group<'a> {
             table,
             eos: &plan.config.eos_token_ids,
             seen: vec![0; sequences.len()],
+            running: (0..sequences.len()).collect(),
             places,
             last_step: workers::group::last_step(&placed),
         }
@@ -80,9 +85,34 @@ impl<'a> Group<'a> {
         count
     }
 
-    /// What every sequence produced, once the group is drained.
-    pub(super) fn results(&self) -> Vec<Generated> {
-        self.places.iter().map(|place| self.result(*place)).collect()
+    /// Calls `each(sequence, result)` for the sequences that had ended before `step`, all of them with `None`, once
+    /// the group is drained; what it says.
+    ///
+    /// The sampler may be further than `step`, whose end this process has waited for: nothing it writes
+    /// now can be told from what it is about to write. But a sequence that runs has a token of every
+    /// step up to `step`, so one with fewer has ended, and its fields were written before.
+    pub(super) fn ended(
+        &mut self,
+        step: Option<u32>,
+        mut each: impl FnMut(usize, Generated) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let has_ended = |group: &Group<'_>, sequence: usize| {
+            let generated = group.load(group.places[sequence], Field::Generated);
+            step.is_none_or(|step| generated <= step)
+        };
+        let (ended, running): (Vec<usize>, Vec<usize>) =
+            self.running.iter().partition(|sequence| has_ended(self, **sequence));
+        self.running = running;
+        ended
+            .into_iter()
+            .try_for_each(|sequence| each(sequence, self.result(self.places[sequence])))
+    }
+
+    /// Ends every sequence a step later.
+    pub(super) fn cancel(&self) {
+        for place in &self.places {
+            self.table.set_field(place.batch, place.slot, Field::Cancel, 1);
+        }
     }
 
     fn result(&self, place: Place) -> Generated {

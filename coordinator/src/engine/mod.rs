@@ -1,7 +1,7 @@
 //! The engine: workers behind the batch job's [`Engine`] trait.
 //!
 //! [`RunEngine::start`] launches and loads; each `run_group` fills the step table, releases the
-//! group, follows the sampler's steps from behind and returns what was generated;
+//! group, follows the sampler's steps from behind and tells what was generated;
 //! [`RunEngine::finish`] lets the workers leave and returns the measurements. The coordinator is
 //! never on the step path: workers run a group to its end without it.
 
@@ -14,6 +14,7 @@ pub mod supervise;
 mod wake;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ use program::simulate::Span;
 use shm::{SharedU32s, TraceReader, WaitError};
 use workers::protocol::{EXIT, Role};
 
-use crate::job::engine::{Engine, EngineError, Generated, Observer, Sequence, Verdict};
+use crate::job::engine::{Engine, EngineError, Observer, Sequence, Verdict};
 use crate::report::trace_file::TraceFile;
 use group::Group;
 use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
@@ -32,6 +33,10 @@ use supervise::{Supervisor, WorkerFailure};
 
 /// Between two looks at the processes' memory, which costs them a little.
 const MEMORY_SAMPLE: Duration = Duration::from_millis(500);
+
+/// How long an interrupted group may take to end; a step of a large model takes longer, and its workers are
+/// killed.
+const CALL_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// Largest proportional set sizes seen, by process, and of their sum.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -92,6 +97,8 @@ pub struct RunEngine {
     measured: Measured,
     wake_ns: f64,
     interrupt: Interrupt,
+    /// Whether the workers are in a group.
+    busy: bool,
     looked: Instant,
     sampled: Instant,
 }
@@ -153,6 +160,7 @@ impl RunEngine {
             measured,
             wake_ns: wake::wake_ns(),
             interrupt,
+            busy: false,
             looked: Instant::now(),
             sampled: Instant::now(),
         })
@@ -176,7 +184,11 @@ impl RunEngine {
         self.measured.peaks.sample(&self.launched.supervisor);
         self.launched.control.set_last_step(Some(EXIT));
         self.launched.control.groups().signal();
-        self.launched.supervisor.leave();
+        if self.busy {
+            self.launched.supervisor.kill();
+        } else {
+            self.launched.supervisor.leave();
+        }
         // Read last: workers publish their final count on the way out.
         let words = |role: Role| self.launched.control.worker(role.index()).allocations_seen();
         self.measured.allocations = launch::roles(&self.plan)
@@ -207,6 +219,55 @@ impl RunEngine {
         Ok(())
     }
 
+    /// Releases the group and follows it until the workers have drained it, which `drained` counts.
+    fn follow(
+        &mut self,
+        group: &mut Group<'_>,
+        drained: u32,
+        observer: &mut dyn Observer,
+    ) -> Result<Followed, EngineError> {
+        let control = self.launched.control.clone();
+        let steps = control.steps().value();
+        let begun = Instant::now();
+        control.groups().signal();
+        let mut prefill = Duration::ZERO;
+        let mut generated = 0;
+        for step in 0u32.. {
+            self.wait(Awaited::Steps, steps.wrapping_add(step + 1))?;
+            if step == 0 {
+                prefill = begun.elapsed();
+            }
+            generated +=
+                group.new_tokens(|index, token| observer.token(index, token) == Verdict::Stop);
+            if group.ended(Some(step), |index, result| observer.finished(index, result)).is_break()
+            {
+                return Err(EngineError::Interrupted);
+            }
+            self.drain_trace();
+            if control.last_step().is_some_and(|last| step >= last) {
+                break;
+            }
+        }
+        self.wait(Awaited::Drained, drained)?;
+        self.drain_trace();
+        Ok(Followed { prefill, decode: begun.elapsed() - prefill, generated })
+    }
+
+    /// Ends an interrupted group with its next step, and gives the workers a moment to get there: who is idle
+    /// leaves by itself.
+    fn call_off(&mut self, group: &Group<'_>, drained: u32) {
+        group.cancel();
+        let control = self.launched.control.clone();
+        let until = Instant::now() + CALL_OFF_MAX;
+        while Instant::now() < until {
+            if control.drained().wait_at_least(drained, control.poison(), SLICE).is_ok() {
+                self.busy = false;
+                return;
+            }
+            self.drain_trace();
+        }
+    }
+
     fn drain_trace(&mut self) {
         for (lane, reader) in &mut self.readers {
             reader.drain(|record| self.collector.push(*lane, record));
@@ -235,6 +296,14 @@ impl RunEngine {
     }
 }
 
+/// What following a group to its end measured.
+#[derive(Debug, Clone, Copy)]
+struct Followed {
+    prefill: Duration,
+    decode: Duration,
+    generated: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum Awaited {
     Steps,
@@ -254,36 +323,25 @@ impl Engine for RunEngine {
         &mut self,
         sequences: &[Sequence],
         observer: &mut dyn Observer,
-    ) -> Result<Vec<Generated>, EngineError> {
+    ) -> Result<(), EngineError> {
         let plan = Arc::clone(&self.plan);
         let table = self.table.clone();
         let mut group = Group::fill(&table, &plan, sequences);
         self.collector.clear();
         let control = self.launched.control.clone();
         control.set_last_step(Some(group.last_step()));
-        let (steps, drained) = (control.steps().value(), control.drained().value());
-        let begun = Instant::now();
-        control.groups().signal();
-        let mut prefill = Duration::ZERO;
-        let mut generated = 0;
-        for step in 0u32.. {
-            self.wait(Awaited::Steps, steps.wrapping_add(step + 1))?;
-            if step == 0 {
-                prefill = begun.elapsed();
-            }
-            generated +=
-                group.new_tokens(|index, token| observer.token(index, token) == Verdict::Stop);
-            self.drain_trace();
-            if control.last_step().is_some_and(|last| step >= last) {
-                break;
-            }
+        let drained = control.drained().value().wrapping_add(1);
+        self.busy = true;
+        let followed = self.follow(&mut group, drained, observer);
+        if matches!(followed, Err(EngineError::Interrupted)) {
+            self.call_off(&group, drained);
         }
-        self.wait(Awaited::Drained, drained.wrapping_add(1))?;
-        self.drain_trace();
+        let Followed { prefill, decode, generated } = followed?;
+        self.busy = false;
         let measured = &mut self.measured;
         measured.groups += 1;
         measured.prefill += prefill;
-        measured.decode += begun.elapsed() - prefill;
+        measured.decode += decode;
         measured.prefill_tokens += sequences.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         measured.generated_tokens += generated;
         measured.decode_tokens += generated - sequences.len() as u64;
@@ -295,6 +353,9 @@ impl Engine for RunEngine {
         if let Some(prediction) = measure::predict(&plan, &self.collector.spans, self.wake_ns) {
             measured.prediction = Some(prediction);
         }
-        Ok(group.results())
+        match group.ended(None, |index, result| observer.finished(index, result)) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(EngineError::Interrupted),
+        }
     }
 }

@@ -173,7 +173,7 @@ impl Supervisor {
     }
 
     /// Kills and reaps whatever still runs.
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         for worker in &mut self.workers {
             // An error means that it is gone already, which is what we want.
             let _ = worker.child.kill();

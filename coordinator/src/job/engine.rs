@@ -3,6 +3,7 @@
 //! The job never sees a worker or a device, the engine never sees a request or a file.
 
 use std::fmt::Debug;
+use std::ops::ControlFlow;
 
 /// One prompt to continue.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,6 +55,10 @@ pub trait Observer {
     /// A new token of `sequence` (its index in the group); a final end-of-sequence token is not
     /// shown. Tokens of one sequence come in order.
     fn token(&mut self, sequence: usize, token: u32) -> Verdict;
+
+    /// What became of `sequence`: once for each, after its last token and while others may go on. With
+    /// `Break` the group ends as if interrupted.
+    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()>;
 }
 
 /// Why a group has no result.
@@ -71,14 +76,14 @@ pub trait Engine {
     /// Most sequences in one group: N x B, at least one.
     fn group_capacity(&self) -> usize;
 
-    /// Runs at most [`Engine::group_capacity`] sequences to their ends; one result each, in order.
+    /// Runs at most [`Engine::group_capacity`] sequences to their ends; the observer is told the result of each.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`] when the run was asked to end; [`EngineError::Failed`] when it
-    /// cannot go on. The group then has no result and the engine is not used again.
+    /// cannot go on. What was not told as finished then has no result, and the engine is not used again.
     fn run_group(
         &mut self,
         sequences: &[Sequence],
         observer: &mut dyn Observer,
-    ) -> Result<Vec<Generated>, EngineError>;
+    ) -> Result<(), EngineError>;
 }

@@ -17,15 +17,22 @@ pub enum JobError {
          directory where you may write."
     )]
     OutputOpen { path: String, source: io::Error },
+    #[error("The output {path} is a folder. Give --output a file in it.")]
+    OutputFolder { path: String },
     #[error("The input and the output are the same file, {path}. Give another --output.")]
     SameFile { path: String },
     #[error("The output {path} is in use by another run; wait for it, or give another --output.")]
     OutputBusy { path: String },
     #[error(
-        "The answers could not be written to {path}: {source}. The answers of finished groups are \
-         kept; make room and run the same command with --resume."
+        "The answers could not be written to {path}: {source}. Those written before are kept; \
+         make room and run the same command with --resume."
     )]
     OutputWrite { path: String, source: io::Error },
+    #[error(
+        "The answers could not be written to {path}: {source}. Give --output a file: one that ends \
+         early can be gone on with."
+    )]
+    StreamWrite { path: String, source: io::Error },
     #[error("The reader of the results has closed its end.")]
     BrokenPipe,
     #[error("{path} cannot be resumed: it is not a regular file.")]

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::item::{Endpoint, Request};
 
 /// Raised when an answer to the same request would differ from an earlier version's.
-const FORMAT: &str = "tandem-1";
+const FORMAT: &str = "tandem-2";
 
 /// Bytes read from each end of a weight file to identify it.
 const SAMPLE_BYTES: u64 = 1 << 20;
@@ -90,6 +90,7 @@ pub fn request_id(request: &Request) -> String {
     field(&request.temperature.to_le_bytes());
     field(&request.top_p.to_le_bytes());
     field(&request.seed.to_le_bytes());
+    field(&[u8::from(request.names_seed)]);
     field(&[u8::from(request.ignore_eos)]);
     for prompt in &request.prompts {
         field(&prompt.max_new.to_le_bytes());
@@ -106,10 +107,13 @@ pub fn id_suffix(custom_id: &str) -> String {
     hex16(custom_id.as_bytes())
 }
 
-/// Keys sampling of the `index`-th prompt of a request.
-pub fn id_hash(custom_id: &str, index: usize) -> u64 {
+/// With the seed, keys sampling of the `index`-th prompt of a request: requests that share the run's seed draw
+/// apart by their ids, those that name one by it alone.
+pub fn sampling_id(request: &Request, index: usize) -> u64 {
     let mut hash = Sha256::new();
-    hash.update(custom_id.as_bytes());
+    if !request.names_seed {
+        hash.update(request.custom_id.as_bytes());
+    }
     hash.update((index as u64).to_le_bytes());
     let digest = hash.finalize();
     digest.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte))

@@ -258,6 +258,7 @@ fn build(
         temperature: body.temperature,
         top_p: body.top_p,
         seed: body.seed.unwrap_or(options.seed),
+        names_seed: body.seed.is_some(),
         stop: body.stop.clone(),
         ignore_eos: body.ignore_eos,
     })

@@ -40,6 +40,8 @@ pub struct Request {
     pub temperature: f32,
     pub top_p: f32,
     pub seed: u64,
+    /// The request names its seed: then equal requests have equal answers, whatever their ids.
+    pub names_seed: bool,
     /// The answer ends before the first of these; none is empty.
     pub stop: Vec<String>,
     /// End-of-sequence tokens do not end the answer.

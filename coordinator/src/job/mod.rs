@@ -2,17 +2,20 @@
 //!
 //! [`prepare`](run::Job::prepare) reads and checks everything before an engine exists, so that bad
 //! input costs no model load; [`run`](run::Job::run) feeds groups of sequences to an
-//! [`Engine`](engine::Engine) and writes each group's answers when it ends.
+//! [`Engine`](engine::Engine), the shortest answers first so that a group's sequences end together, and
+//! writes answers as they are finished.
 //!
-//! Invariants: the output is in input order; an answer depends on its request alone, never on the
-//! group it ran in; a finished group survives whatever happens next.
+//! Invariants: a job that ends leaves the output in input order; an answer depends on its request alone,
+//! never on the group it ran in; what was written survives whatever happens next.
 
+mod answers;
 pub mod body;
 pub mod codec;
 pub mod engine;
 pub mod error;
 pub mod fields;
 pub mod fingerprint;
+mod follow;
 pub mod input;
 pub mod interrupt;
 pub mod item;

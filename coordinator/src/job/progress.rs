@@ -69,8 +69,8 @@ impl Progress for Bar {
 
     fn update(&mut self, done: Amount, total: Amount, group_ended: bool) {
         self.bar.set_position(done.tokens);
+        self.bar.set_length(total.tokens);
         if group_ended {
-            self.bar.set_length(total.tokens);
             let group = (done.groups + 1).min(total.groups);
             self.bar.set_message(format!("group {group} of {}", total.groups));
         }

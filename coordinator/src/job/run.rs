@@ -2,19 +2,20 @@
 
 use std::ops::Range;
 
+use super::answers::Answers;
 use super::codec::TextCodec;
-use super::engine::{Engine, EngineError, Observer, Sequence, Verdict};
+use super::engine::{Engine, EngineError, Sequence};
 use super::error::JobError;
-use super::fingerprint::id_hash;
+use super::fingerprint::sampling_id;
+use super::follow::{Asked, Counter, Follower, Ticket};
 use super::input::{InputOptions, read_items};
-use super::item::{Item, Request};
-use super::output::{Provenance, answer_line, error_line};
+use super::item::{Item, LineError, Prompt, Request};
+use super::output::Provenance;
 use super::progress::{Amount, Progress};
 use super::prompt::Limits;
 use super::resume::Resume;
 use super::sink::{OutputMode, Place, Sink};
 use super::source::{Source, format_of};
-use super::stop::{Answer, StopWatcher, finish};
 use super::summary::Summary;
 
 /// What the user asked for.
@@ -84,6 +85,15 @@ impl Demand {
     }
 }
 
+/// What is known of a group before it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupSize {
+    /// Of all its prompts.
+    pub prompt_tokens: u64,
+    /// Of its longest answer.
+    pub max_new: u32,
+}
+
 /// A job that is read, checked and ready to run.
 #[derive(Debug)]
 pub struct Job<'a> {
@@ -146,12 +156,23 @@ impl<'a> Job<'a> {
         Demand::of(self.pending_requests().map(|(_, request)| request))
     }
 
-    /// The sentence of the first error line there will be, so that a user need not open the output to
-    /// learn why nothing was answered.
-    pub fn first_error(&self) -> Option<String> {
-        self.items.iter().find_map(|item| match item {
-            Item::Error(error) => Some(format!("line {}: {}", error.line, error.rejection.message)),
-            Item::Request(_) => None,
+    /// How many lines have errors, and the first of their sentences, so that a user need not open the output
+    /// to learn why something is not answered. `None` where there are none.
+    pub fn errors(&self) -> Option<String> {
+        let errors: Vec<&LineError> = self
+            .items
+            .iter()
+            .filter_map(|item| match item {
+                Item::Error(error) => Some(error),
+                Item::Request(_) => None,
+            })
+            .collect();
+        let first = errors.first()?;
+        let sentence = format!("line {}: {}", first.line, first.rejection.message);
+        let lines = self.items.len();
+        Some(match errors.len() {
+            1 => sentence,
+            count => format!("{count} of {lines} lines have errors; the first, {sentence}"),
         })
     }
 
@@ -162,11 +183,23 @@ impl<'a> Job<'a> {
         })
     }
 
+    /// Sizes of the groups that an engine of this capacity will be given.
+    pub fn groups(&self, capacity: usize) -> Vec<GroupSize> {
+        let size = |tickets: &[Ticket]| {
+            let prompts = || tickets.iter().map(|ticket| self.prompt(*ticket));
+            GroupSize {
+                prompt_tokens: prompts().map(|prompt| prompt.tokens.len() as u64).sum(),
+                max_new: prompts().map(|prompt| prompt.max_new).max().unwrap_or(0),
+            }
+        };
+        self.tickets().chunks(capacity.max(1)).map(size).collect()
+    }
+
     /// Runs what is left to do. `engine` may be `None` only when [`Job::demand`] is. `interrupted`
     /// is asked between groups; the engine asks it inside them.
     ///
     /// # Errors
-    /// An engine that failed or an output that cannot be written. Finished groups are in the output
+    /// An engine that failed or an output that cannot be written. Finished answers are in the output
     /// either way.
     pub fn run(
         mut self,
@@ -191,126 +224,85 @@ impl<'a> Job<'a> {
         progress: &mut dyn Progress,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<bool, JobError> {
-        let tickets: Vec<Ticket> = self
-            .pending_requests()
-            .flat_map(|(item, request)| {
-                (0..request.prompts.len()).map(move |prompt| Ticket { item, prompt })
-            })
-            .collect();
-        let mut answers: Vec<Vec<Answer>> = vec![Vec::new(); self.items.len()];
+        let tickets = self.tickets();
+        let sequences: Vec<Sequence> =
+            tickets.iter().map(|ticket| self.sequence(*ticket)).collect();
+        let Job { items, lines, sink, provenance, codec } = self;
+        let mut answers = Answers::new(items, lines, sink, provenance);
         let Some(engine) = engine else {
             assert!(tickets.is_empty(), "a job with requests left was run without an engine");
-            return self.write_finished(&mut answers).map(|()| false);
+            return answers.write().map(|()| false);
         };
         let capacity = engine.group_capacity().max(1);
-        let max_tokens = tickets.iter().map(|t| u64::from(self.sequence(*t).max_new)).sum();
         let mut counter = Counter {
             done: Amount::default(),
             total: Amount {
                 groups: tickets.len().div_ceil(capacity),
                 sequences: tickets.len(),
-                tokens: max_tokens,
+                tokens: sequences.iter().map(|sequence| u64::from(sequence.max_new)).sum(),
             },
             progress,
         };
         if !tickets.is_empty() {
             counter.progress.begin(counter.total);
         }
-        self.write_finished(&mut answers)?;
-        for group in tickets.chunks(capacity) {
+        // What cannot be answered is told at once.
+        answers.write()?;
+        for (tickets, sequences) in tickets.chunks(capacity).zip(sequences.chunks(capacity)) {
             if interrupted() {
                 return Ok(true);
             }
-            match self.run_group(group, engine, &mut counter) {
-                Ok(group_answers) => {
-                    for (ticket, answer) in group.iter().zip(group_answers) {
-                        answers[ticket.item].push(answer);
-                    }
+            let asked: Vec<Asked<'_>> = tickets
+                .iter()
+                .map(|ticket| Asked { ticket: *ticket, stop: &request(items, ticket.item).stop })
+                .collect();
+            let mut follower = Follower::new(*codec, &asked, sequences, &mut counter, &mut answers);
+            let ran = engine.run_group(sequences, &mut follower);
+            let finished = follower.end()?;
+            // Whatever happened to the others.
+            answers.write()?;
+            match ran {
+                Ok(()) if finished == sequences.len() => counter.end_group(),
+                Ok(()) => {
+                    return Err(JobError::Engine(format!(
+                        "The engine told {finished} results of a group of {} sequences.",
+                        sequences.len()
+                    )));
                 }
                 Err(EngineError::Interrupted) => return Ok(true),
                 Err(EngineError::Failed(message)) => return Err(JobError::Engine(message)),
             }
-            self.write_finished(&mut answers)?;
         }
         Ok(false)
     }
 
-    fn request(&self, item: usize) -> &Request {
-        match &self.items[item] {
-            Item::Request(request) => request,
-            Item::Error(_) => unreachable!("tickets are made of requests"),
-        }
+    /// Every prompt that is to be answered, in the order in which they run. A group lasts as long as its
+    /// longest answer, so those of like length run together; otherwise as they stand in the input.
+    fn tickets(&self) -> Vec<Ticket> {
+        let pending = self.pending_requests().flat_map(|(item, request)| {
+            (0..request.prompts.len()).map(move |prompt| Ticket { item, prompt })
+        });
+        let mut tickets: Vec<Ticket> = pending.collect();
+        tickets.sort_by_key(|ticket| self.prompt(*ticket).max_new);
+        tickets
+    }
+
+    fn prompt(&self, ticket: Ticket) -> &Prompt {
+        &request(&self.items, ticket.item).prompts[ticket.prompt]
     }
 
     fn sequence(&self, ticket: Ticket) -> Sequence {
-        let request = self.request(ticket.item);
-        let prompt = &request.prompts[ticket.prompt];
+        let request = request(&self.items, ticket.item);
+        let prompt = self.prompt(ticket);
         Sequence {
             prompt: prompt.tokens.clone(),
             max_new: prompt.max_new,
             temperature: request.temperature,
             top_p: request.top_p,
             seed: request.seed,
-            id_hash: id_hash(&request.custom_id, ticket.prompt),
+            id_hash: sampling_id(request, ticket.prompt),
             ignore_eos: request.ignore_eos,
         }
-    }
-
-    fn run_group(
-        &self,
-        group: &[Ticket],
-        engine: &mut dyn Engine,
-        counter: &mut Counter<'_>,
-    ) -> Result<Vec<Answer>, EngineError> {
-        let sequences: Vec<Sequence> = group.iter().map(|ticket| self.sequence(*ticket)).collect();
-        let watchers = group.iter().map(|ticket| {
-            let stop = &self.request(ticket.item).stop;
-            let codec = self.codec.filter(|_| !stop.is_empty())?;
-            Some(StopWatcher::new(codec, stop))
-        });
-        let mut follower = Follower { watchers: watchers.collect(), counter };
-        let generated = engine.run_group(&sequences, &mut follower)?;
-        if generated.len() != group.len() {
-            return Err(EngineError::Failed(format!(
-                "The engine returned {} results for a group of {} sequences.",
-                generated.len(),
-                group.len()
-            )));
-        }
-        let most: u64 = sequences.iter().map(|sequence| u64::from(sequence.max_new)).sum();
-        let made: u64 = generated.iter().map(|result| result.tokens.len() as u64).sum();
-        counter.end_group(group.len(), most, made);
-        let results = group.iter().zip(generated);
-        Ok(results
-            .map(|(ticket, result)| finish(result, &self.request(ticket.item).stop, self.codec))
-            .collect())
-    }
-
-    /// Writes, in input order, every line that is known, up to the first request that is not
-    /// completely answered.
-    fn write_finished(&mut self, answers: &mut [Vec<Answer>]) -> Result<(), JobError> {
-        let mut text = Vec::new();
-        let mut written = Vec::new();
-        for (index, item) in self.items.iter().enumerate() {
-            if self.lines[index].is_some() {
-                continue;
-            }
-            let line = match item {
-                Item::Error(error) => error_line(error),
-                Item::Request(request) if answers[index].len() == request.prompts.len() => {
-                    answer_line(request, std::mem::take(&mut answers[index]), &self.provenance)
-                }
-                Item::Request(_) => break,
-            };
-            let start = text.len() as u64;
-            text.extend(line);
-            written.push((index, start..text.len() as u64));
-        }
-        let whole = self.sink.append(&text)?;
-        for (index, range) in written {
-            self.lines[index] = Some(whole.start + range.start..whole.start + range.end);
-        }
-        Ok(())
     }
 
     fn summary(&self, interrupted: bool) -> Summary {
@@ -327,48 +319,9 @@ impl<'a> Job<'a> {
     }
 }
 
-/// One prompt of a pending request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Ticket {
-    item: usize,
-    prompt: usize,
-}
-
-/// Tokens generated, against tokens there can be.
-struct Counter<'p> {
-    done: Amount,
-    total: Amount,
-    progress: &'p mut dyn Progress,
-}
-
-impl Counter<'_> {
-    fn token(&mut self) {
-        self.done.tokens += 1;
-        self.progress.update(self.done, self.total, false);
-    }
-
-    fn end_group(&mut self, sequences: usize, most_tokens: u64, made_tokens: u64) {
-        self.done.groups += 1;
-        self.done.sequences += sequences;
-        self.total.tokens -= most_tokens.saturating_sub(made_tokens);
-        self.progress.update(self.done, self.total, true);
-    }
-}
-
-/// Follows a group: counts tokens and looks for stop strings.
-struct Follower<'f, 'p, 'w> {
-    watchers: Vec<Option<StopWatcher<'w>>>,
-    counter: &'f mut Counter<'p>,
-}
-
-impl Observer for Follower<'_, '_, '_> {
-    fn token(&mut self, sequence: usize, token: u32) -> Verdict {
-        self.counter.token();
-        let watcher = self.watchers.get_mut(sequence).and_then(Option::as_mut);
-        if watcher.is_some_and(|watcher| watcher.push(token)) {
-            Verdict::Stop
-        } else {
-            Verdict::Continue
-        }
+fn request(items: &[Item], item: usize) -> &Request {
+    match &items[item] {
+        Item::Request(request) => request,
+        Item::Error(_) => unreachable!("tickets are made of requests"),
     }
 }

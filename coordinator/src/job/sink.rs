@@ -1,9 +1,9 @@
 //! Where the lines go: a file that survives anything, or a stream.
 //!
-//! A file is a log while the job runs: lines are only ever appended, and fsynced group by group. If
-//! a resumed job had to answer something in the middle, [`Sink::settle`] brings the lines into input
-//! order at the end, through a temporary file and a rename, so that there is no instant at which an
-//! answer exists in neither. A write that fails is taken back to the end of the last group.
+//! A file is a log while the job runs: lines are only ever appended, as they are finished, and fsynced.
+//! [`Sink::settle`] brings them into input order at the end, through a temporary file and a rename, so
+//! that there is no instant at which an answer exists in neither. A write that fails is taken back to
+//! the end of the one before.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -39,7 +39,7 @@ pub enum Place {
 pub struct Sink {
     to: To,
     name: String,
-    /// Bytes of whole groups; whatever lies behind is taken back.
+    /// Bytes of whole writes; whatever lies behind is taken back.
     good_bytes: u64,
 }
 
@@ -86,7 +86,10 @@ impl Sink {
         {
             return Err(JobError::SameFile { path: name });
         }
-        let is_stream = metadata.as_ref().is_some_and(|m| !m.is_file() && !m.is_dir());
+        if metadata.as_ref().is_some_and(std::fs::Metadata::is_dir) {
+            return Err(JobError::OutputFolder { path: name });
+        }
+        let is_stream = metadata.as_ref().is_some_and(|m| !m.is_file());
         if existed && !is_stream && mode == OutputMode::New {
             return Err(JobError::OutputExists { path: name });
         }
@@ -125,10 +128,15 @@ impl Sink {
         self.good_bytes = bytes;
     }
 
-    /// Appends a group's lines, durable on return; where they lie in the file.
+    /// Whether lines may come in any order: [`Sink::settle`] brings them into the right one.
+    pub fn is_log(&self) -> bool {
+        matches!(self.to, To::Regular(_))
+    }
+
+    /// Appends lines, durable on return; where they lie in the file.
     ///
     /// # Errors
-    /// A full disk, or a reader that went away. The file then ends after the last group.
+    /// A full disk, or a reader that went away. The file then ends after the last write.
     pub fn append(&mut self, lines: &[u8]) -> Result<Range<u64>, JobError> {
         let start = self.good_bytes;
         let written = match &mut self.to {
@@ -168,7 +176,12 @@ impl Sink {
         if source.kind() == ErrorKind::BrokenPipe {
             return JobError::BrokenPipe;
         }
-        JobError::OutputWrite { path: self.name.clone(), source }
+        let path = self.name.clone();
+        if self.is_log() {
+            JobError::OutputWrite { path, source }
+        } else {
+            JobError::StreamWrite { path, source }
+        }
     }
 }
 

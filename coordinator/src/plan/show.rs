@@ -125,7 +125,7 @@ fn terms(best: &Choice) -> String {
         .filter_map(|(name, time)| time.map(|time| format!("{name} {}", ms(time))))
         .collect();
     format!(
-        "terms, all batches, if nothing waited: {} ms; the largest is {}, the spread {}",
+        "terms of the closed form, all batches: {} ms; the largest is {}, the spread {}",
         used.join(", "),
         ms(terms.latency()),
         ms(terms.imbalance())

@@ -16,9 +16,8 @@ use crate::engine::{Measured, Peaks};
 pub struct Foretold {
     /// Longest prompt and largest number of new tokens.
     pub lengths: (u32, u32),
-    /// Of one group.
+    /// Of all groups.
     pub predicted: Option<planner::measured::Predicted>,
-    pub groups: usize,
     /// Why something is kept in 4 bits although nobody asked.
     pub compressed: Option<&'static str>,
 }
@@ -72,13 +71,10 @@ pub fn build(
         decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
         total_tokens_per_s: rate(measured.generated_tokens, prefill_s + decode_s),
         decode_step: step_times(totals),
-        predicted: foretold.predicted.map(|predicted| {
-            let seconds = |ns: f64| ns * foretold.groups as f64 / 1e9;
-            Predicted {
-                source: "profile".to_owned(),
-                prefill_s: seconds(predicted.prefill_ns),
-                decode_s: seconds(predicted.decode_ns),
-            }
+        predicted: foretold.predicted.map(|predicted| Predicted {
+            source: "profile".to_owned(),
+            prefill_s: predicted.prefill_ns / 1e9,
+            decode_s: predicted.decode_ns / 1e9,
         }),
         replayed: measured.prediction.map(|prediction| Replayed {
             simulated_s: prediction.predicted_ns / 1e9,

@@ -21,7 +21,7 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
         text.push('\n');
     }
     let mut table = plain_table();
-    table.set_header(["policy", "gpu in decode", "prefill s", "step ms", "run s", "tried", ""]);
+    table.set_header(["policy", "gpu in decode", "prefill s", "step ms", "group s", "tried", ""]);
     for one in &chosen.considered {
         let new = plan.shape.max_new;
         table.add_row([
@@ -52,12 +52,10 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
 }
 
 /// What the run will take, said before it starts.
-pub fn predicted(predicted: &Predicted) -> String {
-    format!(
-        "predicted: prefill {:.2} s, decode {:.2} s\n",
-        predicted.prefill_ns / 1e9,
-        predicted.decode_ns / 1e9
-    )
+pub fn predicted(predicted: &Predicted, groups: usize) -> String {
+    let (prefill_s, decode_s) = (predicted.prefill_ns / 1e9, predicted.decode_ns / 1e9);
+    let groups = if groups > 1 { format!(", in {groups} groups") } else { String::new() };
+    format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s{groups}\n")
 }
 
 /// `k to wv`, as the map of one layer has it.

@@ -12,6 +12,7 @@ mod usage;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Context;
 use kernels::Variant;
@@ -25,23 +26,40 @@ use crate::engine::RunEngine;
 use crate::exit::Exit;
 use crate::job::engine::EngineError;
 use crate::job::interrupt::Interrupt;
-use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
+use crate::job::run::{Demand, GroupSize, Job, JobOptions, ModelFacts};
+use crate::job::summary::Summary;
 use crate::job::{fingerprint, progress, prompt};
 use crate::opened::Opened;
 use crate::report::build::{self, Foretold};
-use crate::report::table;
+use crate::report::{explain, table};
 use advice::Advice;
 use asked::DEFAULT_BATCH_MAX;
 use forms::{described, forms};
+use planner::measured::Predicted;
 use planning::{Decision, case, plan, threads};
+use program::plan::RunShape;
 use starting::start;
 pub use usage::Usage;
+
+/// Says before anything is computed that the report could not be written after it.
+fn check_report(path: &Path) -> anyhow::Result<()> {
+    let existed = path.exists();
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("the report {}", path.display()))?;
+    if !existed {
+        std::fs::remove_file(path).with_context(|| format!("the report {}", path.display()))?;
+    }
+    Ok(())
+}
 
 /// Runs what the command line asks for.
 ///
 /// # Errors
 /// A sentence for the user.
 pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    if let Some(path) = &run.report {
+        check_report(path)?;
+    }
     let opened = Opened::open(&run.model, run.seed)?;
     match &run.work {
         Work::Benchmark { prompt_len, gen_len } => {
@@ -96,18 +114,20 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     };
     let job = Job::prepare(&options, facts)?;
     let quiet = run.telling == Telling::Quiet;
-    if let (Some(error), false) = (job.first_error(), quiet) {
-        eprintln!("{error}");
+    if let (Some(errors), false) = (job.errors(), quiet) {
+        eprintln!("{errors}");
     }
     let asked = interrupt.clone();
     let Some(demand) = job.demand() else {
         let summary = job.run(None, progress::for_stderr(true).as_mut(), &move || asked.asked())?;
-        eprintln!("{summary}");
-        return Ok(summary.exit());
+        return Ok(told(&summary, quiet));
     };
     let found = settled.get().unwrap_or_else(|| case(run, opened, Some(demand)));
+    let run = &no_larger(run, demand);
     let decision = plan(run, opened, demand, found, interrupt)?;
-    let foretold = foretold(&decision, demand);
+    let foretold = foretold(&decision, demand, &job);
+    let groups = job.groups(capacity(&decision.plan.shape)).len();
+    tell_predicted(run, &foretold, groups);
     let advice = Advice { run, opened, demand, case: found };
     let mut engine =
         start(run, opened, decision.plan, interrupt).map_err(|error| advice.after(error))?;
@@ -122,8 +142,15 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         }
     };
     finish(run, engine, &foretold)?;
-    eprintln!("{summary}");
-    Ok(summary.exit())
+    Ok(told(&summary, quiet))
+}
+
+/// Tells how a job ended; a quiet one only where something is missing.
+fn told(summary: &Summary, quiet: bool) -> Exit {
+    if !quiet || summary.exit() != Exit::Done {
+        eprintln!("{summary}");
+    }
+    summary.exit()
 }
 
 /// Plans a benchmark.
@@ -170,9 +197,10 @@ fn benchmark(
 ) -> anyhow::Result<Exit> {
     let Decision { plan, predicted, compressed, .. } =
         decide(run, opened, prompt_len, gen_len, interrupt)?;
-    let foretold = Foretold { lengths: (prompt_len, gen_len), predicted, groups: 1, compressed };
+    let foretold = Foretold { lengths: (prompt_len, gen_len), predicted, compressed };
+    tell_predicted(run, &foretold, 1);
     let benchmark = Benchmark {
-        sequences: usize::from(plan.shape.batches) * usize::from(plan.shape.batch_size),
+        sequences: capacity(&plan.shape),
         prompt_len,
         gen_len,
         vocab_size: opened.config.vocab_size,
@@ -197,15 +225,49 @@ fn benchmark(
     Ok(Exit::Done)
 }
 
+/// Sequences of a group.
+fn capacity(shape: &RunShape) -> usize {
+    usize::from(shape.batches) * usize::from(shape.batch_size)
+}
+
+/// The run with batches that its sequences can fill: larger ones would only take memory.
+fn no_larger(run: &Run, demand: Demand) -> Run {
+    let mut run = run.clone();
+    if let Some(BatchesChoice::Given(batches)) = &mut run.batches {
+        let sequences = demand.sequences.clamp(1, usize::from(u16::MAX)) as u16;
+        batches.count = batches.count.min(sequences);
+        batches.size = batches.size.min(sequences.div_ceil(batches.count));
+    }
+    run
+}
+
+fn tell_predicted(run: &Run, foretold: &Foretold, groups: usize) {
+    if let (Some(predicted), true) = (&foretold.predicted, run.telling > Telling::Quiet) {
+        eprint!("{}", explain::predicted(predicted, groups));
+    }
+}
+
 /// What is known of a job before the workers start.
-fn foretold(decision: &Decision, demand: Demand) -> Foretold {
+fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Foretold {
     let shape = &decision.plan.shape;
-    let group = usize::from(shape.batches) * usize::from(shape.batch_size);
+    let groups = job.groups(capacity(shape));
     Foretold {
         lengths: (demand.max_prompt as u32, demand.max_new),
-        predicted: decision.predicted,
-        groups: demand.sequences.div_ceil(group.max(1)),
+        predicted: decision.predicted.map(|full| of_groups(full, &groups, shape)),
         compressed: decision.compressed,
+    }
+}
+
+/// What all groups take, from what a full one of the longest takes: prefill goes by tokens, decode by steps.
+fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
+    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+    let tokens = sequences * f64::from(shape.max_prompt.max(1));
+    let steps = f64::from(shape.max_new.saturating_sub(1).max(1));
+    let sum = |share: &dyn Fn(&GroupSize) -> f64| groups.iter().map(share).sum::<f64>();
+    Predicted {
+        prefill_ns: full.prefill_ns * sum(&|group| group.prompt_tokens as f64 / tokens),
+        decode_ns: full.decode_ns
+            * sum(&|group| f64::from(group.max_new.saturating_sub(1)) / steps),
     }
 }
 
@@ -223,7 +285,7 @@ fn finish(run: &Run, engine: RunEngine, foretold: &Foretold) -> anyhow::Result<(
         let text = serde_json::to_string_pretty(&report)? + "\n";
         std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
     }
-    if run.telling != Telling::Quiet {
+    if run.telling != Telling::Quiet && report.groups > 0 {
         // Results may go to stdout; tables never do then.
         let text = table::render(&report);
         match run.work {

@@ -104,9 +104,6 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
         if let Some(chosen) = &decision.searched {
             eprint!("{}", explain::choice(chosen, &decision.plan));
         }
-        if let Some(predicted) = &decision.predicted {
-            eprint!("{}", explain::predicted(predicted));
-        }
     }
     if run.telling >= Telling::Verbose {
         eprint!("{}", explain::plan(&decision.plan));

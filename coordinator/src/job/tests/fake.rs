@@ -79,11 +79,13 @@ pub(super) struct Echo {
     pub(super) late: usize,
     /// Run so many groups, then end with this.
     pub(super) ends: Option<(usize, EngineError)>,
+    /// Sequences of the group that fails which end before it does, the last ones.
+    pub(super) saved: usize,
 }
 
 impl Echo {
     pub(super) fn new(capacity: usize) -> Echo {
-        Echo { capacity, groups: Vec::new(), late: 1, ends: None }
+        Echo { capacity, groups: Vec::new(), late: 1, ends: None, saved: 0 }
     }
 
     fn answer(&self, sequence: &Sequence, mut each: impl FnMut(u32) -> Verdict) -> Generated {
@@ -121,16 +123,20 @@ impl Engine for Echo {
         &mut self,
         sequences: &[Sequence],
         observer: &mut dyn Observer,
-    ) -> Result<Vec<Generated>, EngineError> {
+    ) -> Result<(), EngineError> {
         assert!(!sequences.is_empty() && sequences.len() <= self.capacity);
-        if let Some((after, error)) = &self.ends
-            && self.groups.len() == *after
-        {
-            return Err(error.clone());
+        let fails = self.ends.clone().filter(|(after, _)| self.groups.len() == *after);
+        let first = if fails.is_some() { sequences.len() - self.saved } else { 0 };
+        if fails.is_none() {
+            self.groups.push(sequences.len());
         }
-        self.groups.push(sequences.len());
-        let each = sequences.iter().enumerate();
-        Ok(each.map(|(i, s)| self.answer(s, |token| observer.token(i, token))).collect())
+        for (index, sequence) in sequences.iter().enumerate().skip(first) {
+            let generated = self.answer(sequence, |token| observer.token(index, token));
+            if observer.finished(index, generated).is_break() {
+                return Err(EngineError::Interrupted);
+            }
+        }
+        fails.map_or(Ok(()), |(_, error)| Err(error))
     }
 }
 

@@ -96,23 +96,30 @@ fn a_list_of_prompts_has_a_choice_each() {
 
 #[test]
 fn sampling_is_keyed_by_seed_id_and_entry() {
-    let line = |id: &str, seed: u64| {
+    let line = |id: &str, seed: Option<u64>| {
+        let seed = seed.map_or(String::new(), |seed| format!(", \"seed\": {seed}"));
         format!(
-            "{{\"custom_id\": \"{id}\", \"prompt\": [[9, 9], [9, 9]], \"temperature\": 1, \"seed\": {seed}}}\n"
+            "{{\"custom_id\": \"{id}\", \"prompt\": [[9, 9], [9, 9]], \"temperature\": 1{seed}}}\n"
         )
     };
-    let choices = |id: &str, seed| -> Vec<Vec<u32>> {
-        let desk = Desk::new(line(id, seed).as_bytes());
+    let choices = |id: &str, seed, of_job| -> Vec<Vec<u32>> {
+        let mut desk = Desk::new(line(id, seed).as_bytes());
+        desk.options.seed = of_job;
         desk.run(&mut Echo::new(8)).unwrap();
         let lines = desk.lines();
         let body = &lines[0].response.as_ref().unwrap().body;
         body.choices.iter().map(|choice| tokens(choice).to_vec()).collect()
     };
-    let reference = choices("a", 1);
-    assert_eq!(reference, choices("a", 1));
+    let reference = choices("a", Some(1), 0);
+    assert_eq!(reference, choices("a", Some(1), 0));
     assert_ne!(reference[0], reference[1]);
-    assert_ne!(reference, choices("b", 1));
-    assert_ne!(reference, choices("a", 2));
+    assert_ne!(reference, choices("a", Some(2), 0));
+    // Who names a seed gets what it gives, under whatever id; the others draw apart by theirs.
+    assert_eq!(reference, choices("b", Some(1), 5));
+    assert_eq!(choices("a", None, 1), choices("a", None, 1));
+    assert_ne!(choices("a", None, 1), choices("b", None, 1));
+    assert_ne!(choices("a", None, 1), choices("a", None, 2));
+    assert_ne!(choices("a", None, 1), reference);
 }
 
 #[test]
@@ -245,6 +252,60 @@ fn an_interrupt_keeps_finished_groups() {
 }
 
 #[test]
+fn answers_of_like_length_share_a_group() {
+    let lengths = [9, 2, 9, 3, 2, 9];
+    let input: String = lengths
+        .iter()
+        .map(|length| format!("{{\"prompt\": [5, 6], \"max_tokens\": {length}}}\n"))
+        .collect();
+    let desk = Desk::new(input.as_bytes());
+    let groups = desk.prepare().unwrap().groups(2);
+    let longest: Vec<u32> = groups.iter().map(|group| group.max_new).collect();
+    assert_eq!(longest, [2, 9, 9], "2 and 2, 3 and 9, 9 and 9");
+    assert!(groups.iter().all(|group| group.prompt_tokens == 4));
+    desk.run(&mut Echo::new(2)).unwrap();
+    let ids: Vec<String> = desk.lines().into_iter().map(|line| line.custom_id).collect();
+    assert_eq!(ids, ["line-1", "line-2", "line-3", "line-4", "line-5", "line-6"]);
+}
+
+#[test]
+fn what_was_finished_in_a_group_that_ends_early_is_kept() {
+    let whole = Desk::new(&prompts(5));
+    whole.run(&mut Echo::new(3)).unwrap();
+    for error in [EngineError::Interrupted, EngineError::Failed("Killed.".to_owned())] {
+        let mut desk = Desk::new(&prompts(5));
+        let mut engine = Echo::new(3);
+        engine.ends = Some((0, error.clone()));
+        engine.saved = 2;
+        match desk.run(&mut engine) {
+            Ok(summary) => assert_eq!((summary.answered, summary.not_run), (2, 3)),
+            Err(failed) => assert_eq!(failed.to_string(), "Killed."),
+        }
+        let ids: Vec<String> = desk.lines().into_iter().map(|line| line.custom_id).collect();
+        assert_eq!(ids, ["line-2", "line-3"], "{error:?}");
+        desk.options.mode = OutputMode::Resume;
+        let mut engine = Echo::new(3);
+        desk.run(&mut engine).unwrap();
+        assert_eq!(engine.groups, [3], "only what was left");
+        let answers = |desk: &Desk| -> Vec<Option<String>> {
+            desk.lines().iter().map(|line| text(line).map(str::to_owned)).collect()
+        };
+        assert_eq!(answers(&desk), answers(&whole));
+    }
+}
+
+#[test]
+fn errors_are_written_before_the_first_group_ends() {
+    let desk = Desk::new(b"{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"\"}\n");
+    let told = desk.prepare().unwrap().errors().unwrap();
+    assert!(told.starts_with("2 of 3 lines have errors; the first, line 2: "), "{told}");
+    let mut engine = Echo::new(1);
+    engine.ends = Some((0, EngineError::Interrupted));
+    desk.run(&mut engine).unwrap();
+    assert_eq!(desk.lines().len(), 2);
+}
+
+#[test]
 fn a_failing_engine_keeps_finished_groups_and_says_why() {
     let desk = Desk::new(&prompts(5));
     let mut engine = Echo::new(2);
@@ -287,7 +348,8 @@ fn progress_counts_tokens() {
     let told = String::from_utf8(progress.into_inner()).unwrap();
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!(lines[0], "2 sequences in 2 groups, at most 14 new tokens");
-    assert!(lines[1].starts_with("group 1 of 2: 2 of 6 tokens"), "{told}");
+    // The shorter answer is the first.
+    assert!(lines[1].starts_with("group 1 of 2: 4 of 14 tokens"), "{told}");
     assert!(lines[2].starts_with("group 2 of 2: 6 of 6 tokens"), "{told}");
 }
 

@@ -25,7 +25,7 @@ fn an_output_that_cannot_be_opened() {
     desk.options.output = Place::File(desk.path(""));
     desk.options.mode = OutputMode::Overwrite;
     let error = desk.run(&mut Echo::new(1)).unwrap_err();
-    assert!(matches!(error, JobError::OutputOpen { .. }), "{error}");
+    assert!(matches!(error, JobError::OutputFolder { .. }), "{error}");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn two_runs_into_one_output() {
 #[test]
 fn devices_are_streams() {
     let error = to("/dev/full".into());
-    assert!(matches!(error, JobError::OutputWrite { .. }), "{error}");
+    assert!(matches!(error, JobError::StreamWrite { .. }), "{error}");
     assert!(error.to_string().contains("/dev/full"), "{error}");
     let mut desk = Desk::new(INPUT);
     desk.options.output = Place::File("/dev/null".into());

@@ -1,0 +1,101 @@
+//! Answers on their way into the output: kept until their request is complete, written now and then.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use super::error::JobError;
+use super::item::{Item, Request};
+use super::output::{Provenance, answer_line, error_line};
+use super::sink::Sink;
+use super::stop::Answer;
+
+/// Finished answers wait for so long at most while others of their group go on: each write is synced.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+
+/// Where every line of a job lies, and what has no line yet.
+#[derive(Debug)]
+pub(super) struct Answers<'j> {
+    items: &'j [Item],
+    /// Where each item's line lies in the output; `None`: not written.
+    lines: &'j mut [Option<Range<u64>>],
+    sink: &'j mut Sink,
+    provenance: &'j Provenance,
+    /// For each item, of each of its prompts.
+    answers: Vec<Vec<Option<Answer>>>,
+    /// Answers came since the last write.
+    waiting: bool,
+    written: Instant,
+}
+
+impl<'j> Answers<'j> {
+    pub(super) fn new(
+        items: &'j [Item],
+        lines: &'j mut [Option<Range<u64>>],
+        sink: &'j mut Sink,
+        provenance: &'j Provenance,
+    ) -> Answers<'j> {
+        let answers = items.iter().map(|item| match item {
+            Item::Request(request) => vec![None; request.prompts.len()],
+            Item::Error(_) => Vec::new(),
+        });
+        let answers = answers.collect();
+        let (waiting, written) = (false, Instant::now());
+        Answers { items, lines, sink, provenance, answers, waiting, written }
+    }
+
+    /// Takes the answer to a prompt of an item.
+    pub(super) fn add(&mut self, item: usize, prompt: usize, answer: Answer) {
+        self.answers[item][prompt] = Some(answer);
+        self.waiting = true;
+    }
+
+    /// Writes what has waited for long enough.
+    ///
+    /// # Errors
+    /// An output that cannot be written.
+    pub(super) fn write_in_time(&mut self) -> Result<(), JobError> {
+        if self.waiting && self.written.elapsed() >= WRITE_EVERY { self.write() } else { Ok(()) }
+    }
+
+    /// Writes every line that is known. A stream gets them in input order, up to the first request that
+    /// is not completely answered; a file is brought into order at the end.
+    ///
+    /// # Errors
+    /// An output that cannot be written.
+    pub(super) fn write(&mut self) -> Result<(), JobError> {
+        let mut text = Vec::new();
+        let mut written = Vec::new();
+        for (index, item) in self.items.iter().enumerate() {
+            if self.lines[index].is_some() {
+                continue;
+            }
+            let line = match item {
+                Item::Error(error) => Some(error_line(error)),
+                Item::Request(request) => self.answered(index, request),
+            };
+            match line {
+                Some(line) => {
+                    let start = text.len() as u64;
+                    text.extend(line);
+                    written.push((index, start..text.len() as u64));
+                }
+                None if self.sink.is_log() => {}
+                None => break,
+            }
+        }
+        let whole = self.sink.append(&text)?;
+        for (index, range) in written {
+            self.lines[index] = Some(whole.start + range.start..whole.start + range.end);
+            self.answers[index].clear();
+        }
+        self.waiting = false;
+        self.written = Instant::now();
+        Ok(())
+    }
+
+    /// The line of a request whose prompts are all answered.
+    fn answered(&self, index: usize, request: &Request) -> Option<Vec<u8>> {
+        let answers: Option<Vec<Answer>> = self.answers[index].iter().cloned().collect();
+        Some(answer_line(request, answers?, self.provenance))
+    }
+}
