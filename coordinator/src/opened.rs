@@ -48,6 +48,8 @@ impl Opened {
             _ => checkpoint(located, seed)?,
         };
         if let Some(layers) = choice.layers {
+            let has = opened.config.num_layers;
+            anyhow::ensure!(layers <= has, "--layers {layers}: {} has {has} layers", choice.name);
             opened.config.keep_layers(layers);
             opened.stored.layers.truncate(opened.config.num_layers);
         }

@@ -9,7 +9,8 @@ use serde_json::json;
 use crate::command::{Place, coordinator, finish, fixture, lines, text};
 
 /// A link so slow that a step takes a tenth of a second or more, the long answer more than ten.
-const DEVICE: [&str; 6] = ["--device", "emulated:link=1MB/s", "--split", "scores:norm1", "--batches", "1x4"];
+const DEVICE: [&str; 6] =
+    ["--device", "emulated:link=1MB/s", "--split", "scores:norm1", "--batches", "1x4"];
 const LONG: u32 = 120;
 /// From the signal to the exit, if nothing else runs; only a watchdog.
 const WATCHDOG: Duration = Duration::from_secs(4);

@@ -11,7 +11,7 @@ pub const AFTER: &str = "\
 Examples:
   Answer a file of prompts, four batches of fifteen at a time:
     coordinator --model ./SmolLM2-135M-Instruct --batches 4x15 --input in.jsonl --output out.jsonl
-  The same again after it was interrupted; finished groups are not computed again:
+  The same again after it was interrupted; finished answers are not computed again:
     coordinator --model ./SmolLM2-135M-Instruct --batches 4x15 --input in.jsonl --output out.jsonl --resume
   Prompts by hand, answers to the screen:
     echo 'What is a kernel?' > ask.txt
@@ -38,7 +38,7 @@ Exit codes:
   1    the run failed: model, memory, device, files, a worker that died
   2    the command line is wrong; nothing was run
   3    finished, and some requests got an error line
-  130  interrupted by Ctrl-C or SIGTERM; finished groups are kept (a second one stops at once)
+  130  interrupted by Ctrl-C or SIGTERM; finished answers are kept (a second one stops at once)
   141  the reader of stdout went away";
 
 /// Last lines of `plan --help`.

@@ -219,3 +219,20 @@ fn the_worker_subcommand() {
     let worker = Command::Worker { role: "cpu".to_owned(), channel: 5 };
     assert_eq!(parse(words("worker cpu 5")).unwrap(), worker);
 }
+
+#[test]
+fn batches_are_no_larger_than_their_sequences() {
+    let cases = [
+        ((4, 15), 1000, (4, 15)),
+        ((4, 15), 60, (4, 15)),
+        ((4, 15), 21, (4, 6)),
+        ((4, 15), 3, (3, 1)),
+        ((300, 300), 2, (2, 1)),
+        ((1, 32), 5, (1, 5)),
+        ((2, 2), 0, (1, 1)),
+    ];
+    for ((count, size), sequences, (fewer, smaller)) in cases {
+        let fitted = Batches { count, size }.no_larger(sequences);
+        assert_eq!(fitted, Batches { count: fewer, size: smaller }, "{count}x{size}, {sequences}");
+    }
+}

@@ -13,6 +13,16 @@ pub struct Batches {
     pub size: u16,
 }
 
+impl Batches {
+    /// These, or as many and as large ones as `sequences` fill.
+    #[must_use]
+    pub fn no_larger(self, sequences: usize) -> Batches {
+        let sequences = sequences.clamp(1, usize::from(u16::MAX)) as u16;
+        let count = self.count.min(sequences);
+        Batches { count, size: self.size.min(sequences.div_ceil(count)) }
+    }
+}
+
 impl fmt::Display for Batches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}x{}", self.count, self.size)

@@ -71,6 +71,7 @@ pub struct Measured {
     pub generated_tokens: u64,
     /// Tokens of decode steps: all but the first of each sequence.
     pub decode_tokens: u64,
+    pub decode_steps: u64,
     pub totals: Totals,
     pub load_peaks: Peaks,
     pub peaks: Peaks,
@@ -231,7 +232,7 @@ impl RunEngine {
         let begun = Instant::now();
         control.groups().signal();
         let mut prefill = Duration::ZERO;
-        let mut generated = 0;
+        let (mut generated, mut decode_steps) = (0, 0);
         for step in 0u32.. {
             self.wait(Awaited::Steps, steps.wrapping_add(step + 1))?;
             if step == 0 {
@@ -244,13 +245,14 @@ impl RunEngine {
                 return Err(EngineError::Interrupted);
             }
             self.drain_trace();
+            decode_steps = u64::from(step);
             if control.last_step().is_some_and(|last| step >= last) {
                 break;
             }
         }
         self.wait(Awaited::Drained, drained)?;
         self.drain_trace();
-        Ok(Followed { prefill, decode: begun.elapsed() - prefill, generated })
+        Ok(Followed { prefill, decode: begun.elapsed() - prefill, decode_steps, generated })
     }
 
     /// Ends an interrupted group with its next step, and gives the workers a moment to get there: who is idle
@@ -301,6 +303,7 @@ impl RunEngine {
 struct Followed {
     prefill: Duration,
     decode: Duration,
+    decode_steps: u64,
     generated: u64,
 }
 
@@ -336,7 +339,7 @@ impl Engine for RunEngine {
         if matches!(followed, Err(EngineError::Interrupted)) {
             self.call_off(&group, drained);
         }
-        let Followed { prefill, decode, generated } = followed?;
+        let Followed { prefill, decode, decode_steps, generated } = followed?;
         self.busy = false;
         let measured = &mut self.measured;
         measured.groups += 1;
@@ -344,6 +347,7 @@ impl Engine for RunEngine {
         measured.decode += decode;
         measured.prefill_tokens += sequences.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
         measured.generated_tokens += generated;
+        measured.decode_steps += decode_steps;
         measured.decode_tokens += generated - sequences.len() as u64;
         self.collector.end_group(&plan);
         if let Some(file) = &mut self.trace_file {

@@ -18,6 +18,8 @@ pub struct Foretold {
     pub lengths: (u32, u32),
     /// Of all groups.
     pub predicted: Option<planner::measured::Predicted>,
+    /// Decode steps of all groups, at most.
+    pub decode_steps: u64,
     /// Why something is kept in 4 bits although nobody asked.
     pub compressed: Option<&'static str>,
 }
@@ -66,6 +68,7 @@ pub fn build(
         total_s: prefill_s + decode_s,
         prefill_tokens: measured.prefill_tokens,
         decode_tokens: measured.decode_tokens,
+        decode_steps: measured.decode_steps,
         generated_tokens: measured.generated_tokens,
         prefill_tokens_per_s: rate(measured.prefill_tokens, prefill_s),
         decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
@@ -75,6 +78,7 @@ pub fn build(
             source: "profile".to_owned(),
             prefill_s: predicted.prefill_ns / 1e9,
             decode_s: predicted.decode_ns / 1e9,
+            decode_steps: foretold.decode_steps,
         }),
         replayed: measured.prediction.map(|prediction| Replayed {
             simulated_s: prediction.predicted_ns / 1e9,

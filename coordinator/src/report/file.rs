@@ -39,6 +39,8 @@ pub struct Report {
     pub prefill_tokens: u64,
     /// Tokens of decode steps: the first token of each sequence belongs to prefill.
     pub decode_tokens: u64,
+    /// Of all groups; fewer than foretold where answers end early.
+    pub decode_steps: u64,
     /// All new tokens.
     pub generated_tokens: u64,
     pub prefill_tokens_per_s: Option<f64>,
@@ -79,13 +81,15 @@ pub struct StepTimes {
     pub max_s: f64,
 }
 
-/// What the simulator says of the whole run, all sequences taken to be as long as the longest.
+/// What the simulator says of the whole run, every group taken to be full and to go on to its longest answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     /// `profile`: costs that were measured before.
     pub source: String,
     pub prefill_s: f64,
     pub decode_s: f64,
+    /// What `decode_s` is of: as many as there can be.
+    pub decode_steps: u64,
 }
 
 /// The second half of the last group's decode steps, simulated with each instruction's median cost in

@@ -43,12 +43,17 @@ pub fn render(report: &Report) -> String {
         format!("{}, measured {} ({error:+.1}%)", duration(said), duration(measured))
     };
     if let Some(predicted) = &report.predicted {
-        let (prefill, decode) = (predicted.prefill_s, predicted.decode_s);
+        let (made, most) = (report.decode_steps, predicted.decode_steps);
+        let of = match made == most {
+            true => String::new(),
+            false => format!(" of the {made} of {most} steps that answers took"),
+        };
+        let decode_s = predicted.decode_s * made as f64 / most.max(1) as f64;
         let _ = writeln!(
             text,
-            "predicted before the start: prefill {}; decode {}",
-            against(prefill, report.prefill_s),
-            against(decode, report.decode_s)
+            "predicted before the start: prefill {}; decode{of} {}",
+            against(predicted.prefill_s, report.prefill_s),
+            against(decode_s, report.decode_s)
         );
     }
     if let Some(replayed) = &report.replayed {

@@ -197,7 +197,12 @@ fn benchmark(
 ) -> anyhow::Result<Exit> {
     let Decision { plan, predicted, compressed, .. } =
         decide(run, opened, prompt_len, gen_len, interrupt)?;
-    let foretold = Foretold { lengths: (prompt_len, gen_len), predicted, compressed };
+    let foretold = Foretold {
+        lengths: (prompt_len, gen_len),
+        predicted,
+        decode_steps: u64::from(gen_len.saturating_sub(1)),
+        compressed,
+    };
     tell_predicted(run, &foretold, 1);
     let benchmark = Benchmark {
         sequences: capacity(&plan.shape),
@@ -234,9 +239,7 @@ fn capacity(shape: &RunShape) -> usize {
 fn no_larger(run: &Run, demand: Demand) -> Run {
     let mut run = run.clone();
     if let Some(BatchesChoice::Given(batches)) = &mut run.batches {
-        let sequences = demand.sequences.clamp(1, usize::from(u16::MAX)) as u16;
-        batches.count = batches.count.min(sequences);
-        batches.size = batches.size.min(sequences.div_ceil(batches.count));
+        *batches = batches.no_larger(demand.sequences);
     }
     run
 }
@@ -254,6 +257,7 @@ fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Foretold {
     Foretold {
         lengths: (demand.max_prompt as u32, demand.max_new),
         predicted: decision.predicted.map(|full| of_groups(full, &groups, shape)),
+        decode_steps: groups.iter().map(|group| u64::from(group.max_new.saturating_sub(1))).sum(),
         compressed: decision.compressed,
     }
 }

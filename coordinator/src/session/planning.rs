@@ -44,7 +44,10 @@ pub(super) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
     let Some(demand) = demand.filter(|_| cases.len() > 1) else { return cases[0] };
     let limits = limits(run);
     let (count, size) = match run.batches {
-        Some(BatchesChoice::Given(batches)) => (batches.count, batches.size),
+        Some(BatchesChoice::Given(batches)) => {
+            let Batches { count, size } = batches.no_larger(demand.sequences);
+            (count, size)
+        }
         _ => (1, 1),
     };
     let fits = |case: &Case| {
