@@ -225,8 +225,7 @@ impl<'a> Job<'a> {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<bool, JobError> {
         let tickets = self.tickets();
-        let sequences: Vec<Sequence> =
-            tickets.iter().map(|ticket| self.sequence(*ticket)).collect();
+        let tokens = tickets.iter().map(|ticket| u64::from(self.prompt(*ticket).max_new)).sum();
         let Job { items, lines, sink, provenance, codec } = self;
         let mut answers = Answers::new(items, lines, sink, provenance);
         let Some(engine) = engine else {
@@ -239,7 +238,7 @@ impl<'a> Job<'a> {
             total: Amount {
                 groups: tickets.len().div_ceil(capacity),
                 sequences: tickets.len(),
-                tokens: sequences.iter().map(|sequence| u64::from(sequence.max_new)).sum(),
+                tokens,
             },
             progress,
         };
@@ -248,16 +247,19 @@ impl<'a> Job<'a> {
         }
         // What cannot be answered is told at once.
         answers.write()?;
-        for (tickets, sequences) in tickets.chunks(capacity).zip(sequences.chunks(capacity)) {
+        for tickets in tickets.chunks(capacity) {
             if interrupted() {
                 return Ok(true);
             }
+            let sequences: Vec<Sequence> =
+                tickets.iter().map(|ticket| sequence(items, *ticket)).collect();
             let asked: Vec<Asked<'_>> = tickets
                 .iter()
                 .map(|ticket| Asked { ticket: *ticket, stop: &request(items, ticket.item).stop })
                 .collect();
-            let mut follower = Follower::new(*codec, &asked, sequences, &mut counter, &mut answers);
-            let ran = engine.run_group(sequences, &mut follower);
+            let mut follower =
+                Follower::new(*codec, &asked, &sequences, &mut counter, &mut answers);
+            let ran = engine.run_group(&sequences, &mut follower);
             let finished = follower.end()?;
             // Whatever happened to the others.
             answers.write()?;
@@ -291,20 +293,6 @@ impl<'a> Job<'a> {
         &request(&self.items, ticket.item).prompts[ticket.prompt]
     }
 
-    fn sequence(&self, ticket: Ticket) -> Sequence {
-        let request = request(&self.items, ticket.item);
-        let prompt = self.prompt(ticket);
-        Sequence {
-            prompt: prompt.tokens.clone(),
-            max_new: prompt.max_new,
-            temperature: request.temperature,
-            top_p: request.top_p,
-            seed: request.seed,
-            id_hash: sampling_id(request, ticket.prompt),
-            ignore_eos: request.ignore_eos,
-        }
-    }
-
     fn summary(&self, interrupted: bool) -> Summary {
         let mut summary =
             Summary { answered: 0, failed_lines: Vec::new(), not_run: 0, interrupted };
@@ -323,5 +311,19 @@ fn request(items: &[Item], item: usize) -> &Request {
     match &items[item] {
         Item::Request(request) => request,
         Item::Error(_) => unreachable!("tickets are made of requests"),
+    }
+}
+
+fn sequence(items: &[Item], ticket: Ticket) -> Sequence {
+    let request = request(items, ticket.item);
+    let prompt = &request.prompts[ticket.prompt];
+    Sequence {
+        prompt: prompt.tokens.clone(),
+        max_new: prompt.max_new,
+        temperature: request.temperature,
+        top_p: request.top_p,
+        seed: request.seed,
+        id_hash: sampling_id(request, ticket.prompt),
+        ignore_eos: request.ignore_eos,
     }
 }
