@@ -8,6 +8,16 @@ pub enum JobError {
     #[error("The input {path} cannot be read: {source}.")]
     Input { path: String, source: io::Error },
     #[error(
+        "The input {path} is compressed with gzip. Decompress it first, as in: gzip -dc {path} | \
+         coordinator --input - ..."
+    )]
+    CompressedInput { path: String },
+    #[error(
+        "The input {path} is one JSON array, where a request to a line is wanted. Turn it into \
+         lines, as with: jq -c '.[]' {path}"
+    )]
+    ArrayInput { path: String },
+    #[error(
         "The output {path} exists. Give --resume to go on where it ends, --force to overwrite it, \
          or another --output."
     )]

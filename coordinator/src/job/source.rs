@@ -9,6 +9,15 @@ use super::error::JobError;
 use super::input::Format;
 use super::sink::Place;
 
+/// How a gzip file begins.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+
+/// Whether the whole input is an array of objects, as other tools write them.
+fn is_array(bytes: &[u8]) -> bool {
+    bytes.trim_ascii_start().starts_with(b"[")
+        && serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(bytes).is_ok()
+}
+
 /// An input, read whole: a batch file is small beside the model that answers it.
 #[derive(Debug)]
 pub(super) struct Source {
@@ -19,6 +28,9 @@ pub(super) struct Source {
 
 impl Source {
     /// Reads a file, or stdin to its end.
+    ///
+    /// # Errors
+    /// One that cannot be read, or holds the requests in a way that is not ours.
     pub(super) fn read(place: &Place) -> Result<Source, JobError> {
         let mut bytes = Vec::new();
         let (path, read) = match place {
@@ -35,6 +47,10 @@ impl Source {
             }
         };
         match read {
+            Ok(_) if bytes.starts_with(&GZIP) => Err(JobError::CompressedInput { path }),
+            Ok(_) if format_of(place) == Format::JsonLines && is_array(&bytes) => {
+                Err(JobError::ArrayInput { path })
+            }
             Ok(metadata) => Ok(Source { bytes, metadata }),
             Err(source) => Err(JobError::Input { path, source }),
         }

@@ -1,11 +1,12 @@
 //! Every rule of the input, one line each.
 
 use crate::job::codec::TextCodec;
+use crate::job::error::JobError;
 use crate::job::input::{Format, InputOptions, read_items};
 use crate::job::item::{Endpoint, ErrorCode, Item, LineError, Request};
 use crate::job::prompt::Limits;
 
-use super::fake::{BOS, Bytes};
+use super::fake::{BOS, Bytes, Desk};
 
 const CODEC: Bytes = Bytes { chat: true };
 
@@ -333,4 +334,18 @@ fn text_files_and_chat() {
     assert_eq!(prompts(mixed, &lines), expected);
     let error = error_in(read_items(b"\xff\n", &text));
     assert_eq!(error.rejection.code, ErrorCode::InvalidUtf8);
+}
+
+#[test]
+fn requests_in_another_wrapping_are_refused_as_a_whole() {
+    let array = b" [{\"prompt\": \"a\"},\n {\"prompt\": \"b\"}]\n";
+    let refused = |desk: Desk| desk.prepare().expect_err("refused");
+    assert!(matches!(refused(Desk::new(array)), JobError::ArrayInput { .. }));
+    for name in ["in.jsonl", "in.txt"] {
+        let gzip = Desk::named(name, b"\x1f\x8b\x08\x00and so on");
+        assert!(matches!(refused(gzip), JobError::CompressedInput { .. }));
+    }
+    // Text may begin so, and a line that is not an object is only that line's error.
+    assert!(Desk::named("in.txt", array).prepare().is_ok());
+    assert!(Desk::new(b"[5, 6]\n{\"prompt\": \"b\"}\n").prepare().is_ok());
 }
