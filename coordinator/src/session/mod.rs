@@ -3,6 +3,7 @@
 
 mod advice;
 mod asked;
+mod foretold;
 mod forms;
 pub(crate) mod planning;
 mod shapes;
@@ -26,18 +27,17 @@ use crate::engine::RunEngine;
 use crate::exit::Exit;
 use crate::job::engine::EngineError;
 use crate::job::interrupt::Interrupt;
-use crate::job::run::{Demand, GroupSize, Job, JobOptions, ModelFacts};
+use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
 use crate::job::summary::Summary;
 use crate::job::{fingerprint, progress, prompt};
 use crate::opened::Opened;
 use crate::report::build::{self, Foretold};
-use crate::report::{explain, table};
+use crate::report::table;
 use advice::Advice;
 use asked::DEFAULT_BATCH_MAX;
+use foretold::{capacity, foretold, tell_predicted};
 use forms::{described, forms};
-use planner::measured::Predicted;
 use planning::{Decision, case, plan, threads};
-use program::plan::RunShape;
 use starting::start;
 pub use usage::Usage;
 
@@ -230,11 +230,6 @@ fn benchmark(
     Ok(Exit::Done)
 }
 
-/// Sequences of a group.
-fn capacity(shape: &RunShape) -> usize {
-    usize::from(shape.batches) * usize::from(shape.batch_size)
-}
-
 /// The run with batches that its sequences can fill: larger ones would only take memory.
 fn no_larger(run: &Run, demand: Demand) -> Run {
     let mut run = run.clone();
@@ -242,37 +237,6 @@ fn no_larger(run: &Run, demand: Demand) -> Run {
         *batches = batches.no_larger(demand.sequences);
     }
     run
-}
-
-fn tell_predicted(run: &Run, foretold: &Foretold, groups: usize) {
-    if let (Some(predicted), true) = (&foretold.predicted, run.telling > Telling::Quiet) {
-        eprint!("{}", explain::predicted(predicted, groups));
-    }
-}
-
-/// What is known of a job before the workers start.
-fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Foretold {
-    let shape = &decision.plan.shape;
-    let groups = job.groups(capacity(shape));
-    Foretold {
-        lengths: (demand.max_prompt as u32, demand.max_new),
-        predicted: decision.predicted.map(|full| of_groups(full, &groups, shape)),
-        decode_steps: groups.iter().map(|group| u64::from(group.max_new.saturating_sub(1))).sum(),
-        compressed: decision.compressed,
-    }
-}
-
-/// What all groups take, from what a full one of the longest takes: prefill goes by tokens, decode by steps.
-fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
-    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-    let tokens = sequences * f64::from(shape.max_prompt.max(1));
-    let steps = f64::from(shape.max_new.saturating_sub(1).max(1));
-    let sum = |share: &dyn Fn(&GroupSize) -> f64| groups.iter().map(share).sum::<f64>();
-    Predicted {
-        prefill_ns: full.prefill_ns * sum(&|group| group.prompt_tokens as f64 / tokens),
-        decode_ns: full.decode_ns
-            * sum(&|group| f64::from(group.max_new.saturating_sub(1)) / steps),
-    }
 }
 
 /// Ends the workers and tells what was measured.

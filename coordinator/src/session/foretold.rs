@@ -1,0 +1,47 @@
+//! What is known of a run before its workers start, and said.
+
+use planner::measured::Predicted;
+use program::plan::RunShape;
+
+use super::planning::Decision;
+use crate::cli::request::{Run, Telling};
+use crate::job::run::{Demand, GroupSize, Job};
+use crate::report::build::Foretold;
+use crate::report::explain;
+
+/// Sequences of a group.
+pub(super) fn capacity(shape: &RunShape) -> usize {
+    usize::from(shape.batches) * usize::from(shape.batch_size)
+}
+
+/// What is known of a job before the workers start.
+pub(super) fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Foretold {
+    let shape = &decision.plan.shape;
+    let groups = job.groups(capacity(shape));
+    Foretold {
+        lengths: (demand.max_prompt as u32, demand.max_new),
+        predicted: decision.predicted.map(|full| of_groups(full, &groups, shape)),
+        decode_steps: groups.iter().map(|group| u64::from(group.max_new.saturating_sub(1))).sum(),
+        compressed: decision.compressed,
+    }
+}
+
+/// What all groups take, from what a full one of the longest takes: prefill goes by tokens, decode by steps.
+fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
+    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+    let tokens = sequences * f64::from(shape.max_prompt.max(1));
+    let steps = f64::from(shape.max_new.saturating_sub(1).max(1));
+    let sum = |share: &dyn Fn(&GroupSize) -> f64| groups.iter().map(share).sum::<f64>();
+    Predicted {
+        prefill_ns: full.prefill_ns * sum(&|group| group.prompt_tokens as f64 / tokens),
+        decode_ns: full.decode_ns
+            * sum(&|group| f64::from(group.max_new.saturating_sub(1)) / steps),
+    }
+}
+
+/// Says what the run will take, in so many groups.
+pub(super) fn tell_predicted(run: &Run, foretold: &Foretold, groups: usize) {
+    if let (Some(predicted), true) = (&foretold.predicted, run.telling > Telling::Quiet) {
+        eprint!("{}", explain::predicted(predicted, groups));
+    }
+}
