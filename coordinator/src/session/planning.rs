@@ -104,6 +104,12 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
         if let Some(note) = decision.compressed {
             eprintln!("{note}");
         }
+        let cores = cores();
+        if let Some(asked) = run.cpu_threads.filter(|asked| *asked > cores) {
+            eprintln!(
+                "--cpu-threads {asked}: this machine has {cores}; more threads wait for each other"
+            );
+        }
         if let Some(chosen) = &decision.searched {
             eprint!("{}", explain::choice(chosen, &decision.plan));
         }
@@ -279,7 +285,12 @@ fn gpu_threads(run: &Run, cores: u16) -> u16 {
 /// Threads of the cpu worker and of the emulated device; together no more than the cores unless
 /// asked for, since threads that share a core only disturb each other.
 pub(super) fn threads(run: &Run, uses_gpu: bool) -> (u16, u16) {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u16;
+    let cores = cores();
     let gpu = if uses_gpu { gpu_threads(run, cores) } else { 0 };
     (run.cpu_threads.unwrap_or_else(|| cores.saturating_sub(gpu).max(1)), gpu)
+}
+
+/// CPUs that this process may use.
+fn cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u16
 }
