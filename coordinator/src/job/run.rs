@@ -294,8 +294,13 @@ impl<'a> Job<'a> {
     }
 
     fn summary(&self, interrupted: bool) -> Summary {
-        let mut summary =
-            Summary { answered: 0, failed_lines: Vec::new(), not_run: 0, interrupted };
+        let mut summary = Summary {
+            answered: 0,
+            failed_lines: Vec::new(),
+            not_run: 0,
+            interrupted,
+            resumable: self.sink.is_log(),
+        };
         for (item, line) in self.items.iter().zip(&self.lines) {
             match (item, line) {
                 (_, None) => summary.not_run += 1,

@@ -11,6 +11,8 @@ pub struct Summary {
     /// Requests that were not reached.
     pub not_run: usize,
     pub interrupted: bool,
+    /// The answers are in a file, which another run can go on with.
+    pub resumable: bool,
 }
 
 /// Failed lines named in the last line of a run; the output file has all of them.
@@ -43,7 +45,10 @@ impl std::fmt::Display for Summary {
             write!(f, ", {} not run", self.not_run)?;
         }
         if self.interrupted {
-            write!(f, "; interrupted, go on with --resume")?;
+            write!(f, "; interrupted")?;
+            if self.resumable {
+                write!(f, ", go on with --resume")?;
+            }
         }
         Ok(())
     }

@@ -356,8 +356,10 @@ fn progress_counts_tokens() {
 #[test]
 fn last_lines() {
     let summary = |answered, failed: &[usize], not_run, interrupted| {
-        Summary { answered, failed_lines: failed.to_vec(), not_run, interrupted }.to_string()
+        let failed_lines = failed.to_vec();
+        Summary { answered, failed_lines, not_run, interrupted, resumable: false }.to_string()
     };
+    assert_eq!(summary(3, &[], 4, true), "3 answered, 0 failed, 4 not run; interrupted");
     assert_eq!(summary(58, &[4, 17], 0, false), "58 answered, 2 failed (lines 4, 17)");
     assert_eq!(summary(1, &[9], 0, false), "1 answered, 1 failed (line 9)");
     let many: Vec<usize> = (1..=21).collect();
