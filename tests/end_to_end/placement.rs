@@ -81,3 +81,15 @@ fn splits_of_opt_on_a_small_device() {
         ],
     );
 }
+
+#[test]
+fn a_batch_that_few_prompts_shrink_still_has_a_unit_for_every_chunk() {
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &prompts()[..1], 12);
+    let model = fixture("llama");
+    let expected = place.answers(&model, &input, &["--batches", "1x1"]);
+    // Two KV heads: one sequence would have two units for the eight chunks.
+    let batches = ["--batches", "2x9", "--device", "emulated"];
+    let split = ["--split", "scores.3:norm1", "--split-chunks", "scores=8"];
+    assert_eq!(place.answers(&model, &input, &[batches, split].concat()), expected);
+}

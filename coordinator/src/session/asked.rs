@@ -4,7 +4,8 @@ use planner::budget::{Limits, Request};
 use planner::policy::{Forms, Policy, Stays};
 
 use crate::cli::cuda;
-use crate::cli::request::Run;
+use crate::cli::request::{Placement, Run};
+use crate::cli::values::Batches;
 use crate::engine::memory;
 use crate::job::run::Demand;
 use crate::opened::Opened;
@@ -19,6 +20,20 @@ pub(super) fn limits(run: &Run) -> Limits {
         vram_bytes: run.vram_bytes,
         vram_is_dram: !cuda::is_cuda(run.device),
     }
+}
+
+/// The batches that were given, or smaller ones that so many sequences fill: larger ones would only take
+/// memory. A split in chunks keeps a unit, a sequence's KV head, for each of them.
+pub(super) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usize) -> Batches {
+    let Batches { count, size } = given.no_larger(sequences);
+    let least = match &run.placement {
+        Placement::Split { chunking: Some(chunking), .. } => {
+            usize::from(chunking.chunks).div_ceil(opened.config.num_kv_heads)
+        }
+        _ => 1,
+    };
+    let least = u16::try_from(least).unwrap_or(u16::MAX);
+    Batches { count, size: size.max(least).min(given.size) }
 }
 
 /// The run as the planner's request for one policy.

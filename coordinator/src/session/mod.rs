@@ -34,7 +34,7 @@ use crate::opened::Opened;
 use crate::report::build::{self, Foretold};
 use crate::report::table;
 use advice::Advice;
-use asked::DEFAULT_BATCH_MAX;
+use asked::{DEFAULT_BATCH_MAX, filled};
 use foretold::{capacity, foretold, tell_predicted};
 use forms::{described, forms};
 use planning::{Decision, case, plan, threads};
@@ -123,7 +123,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         return Ok(told(&summary, quiet));
     };
     let found = settled.get().unwrap_or_else(|| case(run, opened, Some(demand)));
-    let run = &no_larger(run, demand);
+    let run = &no_larger(run, opened, demand);
     let decision = plan(run, opened, demand, found, interrupt)?;
     let foretold = foretold(&decision, demand, &job);
     let groups = job.groups(capacity(&decision.plan.shape)).len();
@@ -230,11 +230,11 @@ fn benchmark(
     Ok(Exit::Done)
 }
 
-/// The run with batches that its sequences can fill: larger ones would only take memory.
-fn no_larger(run: &Run, demand: Demand) -> Run {
+/// The run with batches that its sequences can fill.
+fn no_larger(run: &Run, opened: &Opened, demand: Demand) -> Run {
     let mut run = run.clone();
-    if let Some(BatchesChoice::Given(batches)) = &mut run.batches {
-        *batches = batches.no_larger(demand.sequences);
+    if let Some(BatchesChoice::Given(given)) = run.batches {
+        run.batches = Some(BatchesChoice::Given(filled(&run, opened, given, demand.sequences)));
     }
     run
 }

@@ -11,7 +11,7 @@ use program::map::{ChunkOrder, Chunking};
 use program::plan::Plan;
 
 use super::advice::of_device;
-use super::asked::{DEFAULT_BATCH_MAX, limits, request};
+use super::asked::{DEFAULT_BATCH_MAX, filled, limits, request};
 use super::forms::{Case, cases, forms};
 use super::shapes;
 use super::usage::Usage;
@@ -45,7 +45,7 @@ pub(super) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
     let limits = limits(run);
     let (count, size) = match run.batches {
         Some(BatchesChoice::Given(batches)) => {
-            let Batches { count, size } = batches.no_larger(demand.sequences);
+            let Batches { count, size } = filled(run, opened, batches, demand.sequences);
             (count, size)
         }
         _ => (1, 1),
