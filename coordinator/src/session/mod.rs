@@ -92,7 +92,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let kernels = kernels_of(run)?;
     let fingerprint = |demand: Option<Demand>| {
         let found = case(run, opened, demand);
-        settled.set(Some(found));
+        settled.set(Some((found, demand.map_or(0, |demand| demand.sequences))));
         fingerprint::system_fingerprint(
             config,
             &opened.weights_identity,
@@ -122,8 +122,10 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         let summary = job.run(None, progress::for_stderr(true).as_mut(), &move || asked.asked())?;
         return Ok(told(&summary, quiet));
     };
-    let found = settled.get().unwrap_or_else(|| case(run, opened, Some(demand)));
-    let run = &no_larger(run, opened, demand);
+    // Of the whole file, so that a run that is resumed has the same shape and needs no other profile.
+    let (found, sequences) =
+        settled.get().unwrap_or_else(|| (case(run, opened, Some(demand)), demand.sequences));
+    let run = &no_larger(run, opened, sequences);
     let decision = plan(run, opened, demand, found, interrupt)?;
     let foretold = foretold(&decision, demand, &job);
     let groups = job.groups(capacity(&decision.plan.shape)).len();
@@ -230,11 +232,11 @@ fn benchmark(
     Ok(Exit::Done)
 }
 
-/// The run with batches that its sequences can fill.
-fn no_larger(run: &Run, opened: &Opened, demand: Demand) -> Run {
+/// The run with batches that so many sequences can fill.
+fn no_larger(run: &Run, opened: &Opened, sequences: usize) -> Run {
     let mut run = run.clone();
     if let Some(BatchesChoice::Given(given)) = run.batches {
-        run.batches = Some(BatchesChoice::Given(filled(&run, opened, given, demand.sequences)));
+        run.batches = Some(BatchesChoice::Given(filled(&run, opened, given, sequences)));
     }
     run
 }
