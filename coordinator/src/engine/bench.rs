@@ -115,10 +115,6 @@ impl Drop for WorkerSession {
     fn drop(&mut self) {
         self.launched.control.set_last_step(Some(EXIT));
         self.launched.control.groups().signal();
-        if self.busy {
-            self.launched.supervisor.kill();
-        } else {
-            self.launched.supervisor.leave();
-        }
+        self.launched.supervisor.leave(self.busy);
     }
 }

@@ -185,11 +185,7 @@ impl RunEngine {
         self.measured.peaks.sample(&self.launched.supervisor);
         self.launched.control.set_last_step(Some(EXIT));
         self.launched.control.groups().signal();
-        if self.busy {
-            self.launched.supervisor.kill();
-        } else {
-            self.launched.supervisor.leave();
-        }
+        self.launched.supervisor.leave(self.busy);
         // Read last: workers publish their final count on the way out.
         let words = |role: Role| self.launched.control.worker(role.index()).allocations_seen();
         self.measured.allocations = launch::roles(&self.plan)

@@ -152,8 +152,13 @@ impl Supervisor {
         WorkerFailure::Unknown
     }
 
-    /// Waits for the workers to leave by themselves; `false` if one had to be killed.
-    pub(super) fn leave(&mut self) -> bool {
+    /// Waits for the workers to leave by themselves, which those that are `busy` with a group do not; `false` if
+    /// one had to be killed.
+    pub(super) fn leave(&mut self, busy: bool) -> bool {
+        if busy {
+            self.kill();
+            return false;
+        }
         let until = Instant::now() + LEAVE_MAX;
         let left = self.workers.iter_mut().all(|worker| {
             loop {
@@ -173,7 +178,7 @@ impl Supervisor {
     }
 
     /// Kills and reaps whatever still runs.
-    pub(super) fn kill(&mut self) {
+    fn kill(&mut self) {
         for worker in &mut self.workers {
             // An error means that it is gone already, which is what we want.
             let _ = worker.child.kill();

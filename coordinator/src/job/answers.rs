@@ -65,7 +65,8 @@ impl<'j> Answers<'j> {
     pub(super) fn write(&mut self) -> Result<(), JobError> {
         let mut text = Vec::new();
         let mut written = Vec::new();
-        for (index, item) in self.items.iter().enumerate() {
+        let items = self.items;
+        for (index, item) in items.iter().enumerate() {
             if self.lines[index].is_some() {
                 continue;
             }
@@ -86,16 +87,19 @@ impl<'j> Answers<'j> {
         let whole = self.sink.append(&text)?;
         for (index, range) in written {
             self.lines[index] = Some(whole.start + range.start..whole.start + range.end);
-            self.answers[index].clear();
         }
         self.waiting = false;
         self.written = Instant::now();
         Ok(())
     }
 
-    /// The line of a request whose prompts are all answered.
-    fn answered(&self, index: usize, request: &Request) -> Option<Vec<u8>> {
-        let answers: Option<Vec<Answer>> = self.answers[index].iter().cloned().collect();
-        Some(answer_line(request, answers?, self.provenance))
+    /// The line of a request whose prompts are all answered; its answers go into it.
+    fn answered(&mut self, index: usize, request: &Request) -> Option<Vec<u8>> {
+        let answers = &mut self.answers[index];
+        if answers.iter().any(Option::is_none) {
+            return None;
+        }
+        let answers = std::mem::take(answers).into_iter().flatten().collect();
+        Some(answer_line(request, answers, self.provenance))
     }
 }

@@ -128,7 +128,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let run = &no_larger(run, opened, sequences);
     let decision = plan(run, opened, demand, found, interrupt)?;
     let foretold = foretold(&decision, demand, &job);
-    let groups = job.groups(capacity(&decision.plan.shape)).len();
+    let groups = demand.sequences.div_ceil(capacity(&decision.plan.shape));
     tell_predicted(run, &foretold, groups);
     let advice = Advice { run, opened, demand, case: found };
     let mut engine =
