@@ -13,7 +13,7 @@
 //! - All SIMD is behind `simd`; the algorithms are written once over its trait.
 
 #[cfg(target_arch = "x86_64")]
-mod amx_state;
+mod amx;
 mod attention;
 mod element;
 mod embed;

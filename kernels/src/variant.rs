@@ -76,7 +76,7 @@ impl Variant {
                 Variant::Avx512.is_available() && is_x86_feature_detected!("avx512bf16")
             }
             #[cfg(target_arch = "x86_64")]
-            Variant::Amx => Variant::Avx512.is_available() && crate::amx_state::is_usable(),
+            Variant::Amx => Variant::Avx512.is_available() && crate::amx::is_usable(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }

@@ -14,8 +14,18 @@ use model::compressed::kv4_position_bytes;
 /// Rounding of queries to 14 bits, of weights to 15.
 const TOLERANCE: f64 = 1e-3;
 
-const SHAPES: [(usize, usize, usize); 8] =
-    [(1, 1, 2), (2, 1, 6), (3, 3, 64), (9, 3, 64), (4, 2, 80), (7, 1, 128), (5, 5, 16), (4, 1, 96)];
+const SHAPES: [(usize, usize, usize); 10] = [
+    (1, 1, 2),
+    (2, 1, 6),
+    (3, 3, 64),
+    (9, 3, 64),
+    (4, 2, 80),
+    (7, 1, 128),
+    (5, 5, 16),
+    (4, 1, 96),
+    (2, 2, 128),
+    (9, 1, 256),
+];
 /// Fresh rows and cached positions around the edges of vectors and blocks.
 const SEQUENCES: [(usize, usize); 20] = [
     (1, 0),
@@ -53,7 +63,7 @@ struct Batch<T> {
 
 fn four_kernels(variant: Variant, threads: usize) -> Kernels {
     let limits =
-        ScratchLimits { rows: 300, linear_inputs: 64, positions: 3200, group: 9, head_dim: 128 };
+        ScratchLimits { rows: 300, linear_inputs: 64, positions: 3200, group: 9, head_dim: 256 };
     Kernels::new(variant, threads, limits).expect("threads start")
 }
 

@@ -6,8 +6,7 @@
 use std::ops::Range;
 
 use super::ahead::Ahead;
-use super::four_keys::unpacked_len;
-use super::four_values::four_values_len;
+use super::four;
 use super::keys::{Keys, Queries};
 use super::scores::{BLOCK_POSITIONS, blocked, chains};
 use super::shape::{AttentionShape, Unit, head_stride};
@@ -332,6 +331,5 @@ impl<S: Simd> Block<'_, S> {
 /// Floats of scratch for a block of K or V on its way to up to `queries` queries.
 pub(super) fn transposed_len(head_dim: usize, queries: usize) -> usize {
     let plain = head_stride(head_dim) * BLOCK_POSITIONS;
-    let four = unpacked_len(head_dim).max(four_values_len(head_dim, queries));
-    plain.max(four.next_multiple_of(16))
+    plain.max(four::scratch_len(head_dim, queries))
 }

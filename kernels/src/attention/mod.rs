@@ -10,14 +10,12 @@
 //! `p` in lane `p % LANES` (`softmax.rs`); a weighted value adds position after position
 //! (`values.rs`); the latter two chunk by chunk (`task.rs`). A position gives the same terms whether
 //! its K and V are cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the
-//! products are summed as integers (`four_keys.rs`, `four_values.rs`), in the same frame.
+//! products are summed as integers (`four/`), in the same frame.
 
 mod ahead;
 mod block;
 mod compiled;
 mod four;
-mod four_keys;
-mod four_values;
 mod keys;
 #[cfg(target_arch = "x86_64")]
 mod quarters;

@@ -1,7 +1,7 @@
 //! The rows of a pass in tiles, and the way that they take through the weights.
 
 #[cfg(target_arch = "x86_64")]
-use super::amx::tile::TILE;
+use crate::amx::tiles::TILE;
 
 /// A way through the weights of a linear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,7 @@
 //! instructions is AVX-512.
 
 mod plain;
-pub(super) mod tile;
+mod tile;
 
 use half::bf16;
 
@@ -19,7 +19,7 @@ use super::tiled::TILE_LEN;
 use crate::simd::avx512::Avx512;
 
 /// Rows of x in a tile, at most.
-pub(crate) const TILE_ROWS: usize = tile::TILE;
+pub(crate) const TILE_ROWS: usize = crate::amx::tiles::TILE;
 
 /// Floats of a task's sums in tiles.
 pub(super) const SUMS_LEN: usize = plain::SUMS_LEN;

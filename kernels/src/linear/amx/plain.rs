@@ -9,8 +9,8 @@
 
 use half::bf16;
 
-use super::tile::TILE;
-use super::tile::plain as tile;
+use super::tile;
+use crate::amx::tiles::TILE;
 use crate::linear::form::Plain;
 use crate::linear::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
 use crate::linear::task::Area;

@@ -1,17 +1,29 @@
 //! A block over K and V in 4 bits: the steps of `block.rs` and `values.rs` on records.
+//!
+//! `keys` and `values` have the order of every sum.
+
+mod keys;
+mod values;
 
 use std::ops::Range;
 
+pub(super) use keys::MOST_GROUPS;
+use keys::{FourKeys, FourQueries, elements_of, four_scores, unpacked_len};
+use values::{BLOCK, FourValues, four_values_len, sum_place};
+
 use super::ahead::Ahead;
-use super::block::Block;
-use super::four_keys::{FourKeys, FourQueries, elements_of, four_scores};
-use super::four_values::{BLOCK, FourValues, sum_place};
+use super::block::{Block, Segment};
 use super::shape::{head_stride, record_bytes};
 use crate::number::Number;
 use crate::simd::Simd;
 
 /// The fresh and the cached records.
 type Records = (*const u8, *const u8);
+
+/// Floats of scratch for a block of K or V with up to `queries` queries.
+pub(super) fn scratch_len(head_dim: usize, queries: usize) -> usize {
+    unpacked_len(head_dim).max(four_values_len(head_dim, queries)).next_multiple_of(16)
+}
 
 impl<S: Simd> Block<'_, S> {
     /// The packed queries from `query` on.
@@ -45,20 +57,10 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         ahead: &mut Ahead,
     ) {
-        let head_dim = self.shape.head_dim;
-        let bytes = record_bytes(head_dim);
         let fast = self.s.has_fast_dots();
-        for segment in self.segments(k, bytes, &positions) {
+        for segment in self.segments(k, record_bytes(self.shape.head_dim), &positions) {
             for first in (segment.first..segment.end).step_by(S::LANES) {
-                let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
-                let left = (segment.end - first) * segment.stride;
-                let keys = FourKeys {
-                    records: from,
-                    record_bytes: segment.stride,
-                    width: S::LANES.min(segment.end - first),
-                    head_dim,
-                    behind: left.saturating_sub(S::LANES * segment.stride).min(64),
-                };
+                let keys = self.four_keys(&segment, first);
                 // SAFETY: the positions lie within the segment; scratch has room for them.
                 unsafe {
                     keys.unpack(self.s, self.transposed);
@@ -72,6 +74,19 @@ impl<S: Simd> Block<'_, S> {
                     }
                 }
             }
+        }
+    }
+
+    /// Up to a vector of a segment's positions from `first` on.
+    #[inline(always)]
+    fn four_keys(&self, segment: &Segment<u8>, first: usize) -> FourKeys {
+        let left = (segment.end - first) * segment.stride;
+        FourKeys {
+            records: segment.base.wrapping_add((first - segment.first) * segment.stride),
+            record_bytes: segment.stride,
+            width: S::LANES.min(segment.end - first),
+            head_dim: self.shape.head_dim,
+            behind: left.saturating_sub(S::LANES * segment.stride).min(64),
         }
     }
 
@@ -134,24 +149,7 @@ impl<S: Simd> Block<'_, S> {
             std::ptr::write_bytes(sums, 0, self.queries() * head);
             for first in positions.clone().step_by(BLOCK) {
                 let end = positions.end.min(first + BLOCK);
-                let mut values = FourValues {
-                    records: [std::ptr::null(); BLOCK],
-                    count: end - first,
-                    stride: None,
-                    head_dim,
-                };
-                for segment in &segments {
-                    if segment.first <= first && first + BLOCK <= segment.end {
-                        values.stride = Some(segment.stride);
-                    }
-                    for position in segment.first.max(first)..segment.end.min(end) {
-                        let from = (position - segment.first) * segment.stride;
-                        values.records[position - first] = segment.base.add(from);
-                    }
-                }
-                if end - first < BLOCK {
-                    values.records[end - first] = values.records[end - first - 1];
-                }
+                let values = FourValues::of(&segments, (first, end), head_dim);
                 let weights = (probabilities.wrapping_add(first), stride);
                 if fast {
                     self.four_values_block::<true>(&values, first, weights, sums, ahead);

@@ -1,27 +1,16 @@
-//! The tile instructions: kernels that are whole in one `asm!` block, because the compiler knows no tile
-//! registers and nothing of it may come between. Only the configuration outlasts a block. `plain` is here;
-//! that of grouped weights is `linear::integers::tiles`.
-//!
-//! **Plain weights** are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from
-//! the checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
-//! `pack` leaves them. Sums come out as `[weight row][x row]`.
-//!
-//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in order,
-//! then both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles do not
-//! meet, so neither batch nor neighbours enter.
-
-pub(super) mod plain;
+//! Shapes of the tile registers. The compiler knows no tile registers, so a kernel is whole in one `asm!`
+//! block and nothing of it may come between. Only the configuration outlasts a block.
 
 use std::arch::asm;
 use std::marker::PhantomData;
 
 /// Rows of a tile, and dwords of its rows.
-pub(in crate::linear) const TILE: usize = 16;
+pub(crate) const TILE: usize = 16;
 
 /// What `ldtilecfg` reads: palette 1, then bytes per row and rows of each tile.
 #[repr(C, align(64))]
 #[derive(Debug, Clone, Copy)]
-pub(in crate::linear) struct Config {
+pub(crate) struct Config {
     palette: u8,
     start_row: u8,
     reserved: [u8; 14],
@@ -33,7 +22,7 @@ const _: () = assert!(size_of::<Config>() == 64);
 
 impl Config {
     /// Tiles by rows and dwords per row. A tile without rows is not used.
-    pub(in crate::linear) fn new(shapes: [(usize, usize); 8]) -> Self {
+    pub(crate) fn new(shapes: [(usize, usize); 8]) -> Self {
         let mut config = Config {
             palette: 1,
             start_row: 0,
@@ -54,14 +43,14 @@ impl Config {
 
 /// The configuration of this thread's tiles, until dropped.
 #[derive(Debug)]
-pub(in crate::linear) struct Tiles {
+pub(crate) struct Tiles {
     configured: bool,
     _thread_bound: PhantomData<*const ()>,
 }
 
 impl Tiles {
     /// Nothing is configured yet.
-    pub(in crate::linear) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Tiles { configured: false, _thread_bound: PhantomData }
     }
 
@@ -69,7 +58,7 @@ impl Tiles {
     ///
     /// # Safety
     /// AMX may be used by this process, or is emulated.
-    pub(in crate::linear) unsafe fn configure(&mut self, config: &Config) {
+    pub(crate) unsafe fn configure(&mut self, config: &Config) {
         // SAFETY: the instruction exists only in assembly; it reads `config`.
         unsafe { asm!("ldtilecfg [{}]", in(reg) config, options(nostack, readonly)) };
         self.configured = true;

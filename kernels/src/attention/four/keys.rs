@@ -19,9 +19,9 @@ use crate::unroll::unroll_16;
 /// Bytes of a whole group's integers.
 pub(super) const GROUP_BYTES: usize = KV_GROUP / 2;
 /// Dwords of a whole group's integers.
-const GROUP_DWORDS: usize = GROUP_BYTES / 4;
+pub(super) const GROUP_DWORDS: usize = GROUP_BYTES / 4;
 /// Groups of the longest head.
-pub(super) const MOST_GROUPS: usize = 16;
+pub(in crate::attention) const MOST_GROUPS: usize = 16;
 /// Largest `X`: its high byte is then 127.
 const LARGEST: f32 = 16_256.0;
 
@@ -35,7 +35,7 @@ pub(super) const fn elements_of(byte: usize, head_dim: usize) -> (usize, usize) 
 }
 
 /// Dwords of a record's integers, rounded up to whole vectors of any width.
-const fn dwords(head_dim: usize) -> usize {
+pub(super) const fn dwords(head_dim: usize) -> usize {
     (head_dim / 2).next_multiple_of(4 * MAX_LANES) / 4
 }
 
@@ -99,8 +99,29 @@ impl FourQueries {
         self.from.wrapping_add(4 * dwords(self.head_dim))
     }
 
+    /// The sums of a group's products with its high and its low bytes, and the group's scales and minimums,
+    /// added to the scores of a vector of positions.
+    ///
+    /// # Safety
+    /// The query is packed.
     #[inline(always)]
-    fn skip(self, queries: usize) -> Self {
+    pub(super) unsafe fn add_group<S: Simd>(
+        self,
+        s: S,
+        total: S::F,
+        group: usize,
+        (upper, lower): (S::F, S::F),
+        (scale, minimum): (S::F, S::F),
+    ) -> S::F {
+        let q = self.ranges();
+        // SAFETY: the caller's promise.
+        let (q_scale, q_sum) = unsafe { (s.splat(*q), s.splat(*q.add(1 + group))) };
+        let sum = s.mul(s.fma(s.splat(128.0), upper, lower), q_scale);
+        s.fma(minimum, q_sum, s.fma(scale, sum, total))
+    }
+
+    #[inline(always)]
+    pub(super) fn skip(self, queries: usize) -> Self {
         FourQueries { from: self.from.wrapping_add(queries * self.stride), ..self }
     }
 }
@@ -243,13 +264,10 @@ pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const FAST: bool>(
             let scale = s.load(ranges.add(group * S::LANES));
             let minimum = s.load(ranges.add((groups + group) * S::LANES));
             for i in 0..MR {
-                let q = queries.skip(i).ranges();
                 // Exact: a group's sums stay below 2^24.
                 let add = |[a, b]: [S::D; 2]| s.add(s.dwords_to_f32(a), s.dwords_to_f32(b));
-                let (upper, lower) = (add(upper[i]), add(lower[i]));
-                let sum = s.mul(s.fma(s.splat(128.0), upper, lower), s.splat(*q));
-                let total = s.fma(scale, sum, totals[i][0]);
-                totals[i][0] = s.fma(minimum, s.splat(*q.add(1 + group)), total);
+                let (sums, ranges) = ((add(upper[i]), add(lower[i])), (scale, minimum));
+                totals[i][0] = queries.skip(i).add_group(s, totals[i][0], group, sums, ranges);
             }
         }
     }

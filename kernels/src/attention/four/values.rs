@@ -13,8 +13,9 @@
 
 use model::compressed::kv4_groups;
 
-use super::ahead::Ahead;
-use super::four_keys::{GROUP_BYTES, load_ranges};
+use super::super::ahead::Ahead;
+use super::super::block::Segment;
+use super::keys::{GROUP_BYTES, load_ranges};
 use crate::simd::Simd;
 
 /// Positions whose weights have one unit.
@@ -26,7 +27,7 @@ const LARGEST: f32 = 32_767.0;
 
 /// Some positions of V, at most a block.
 pub(super) struct FourValues {
-    /// The record of each; behind the last one any readable record.
+    /// The record of each; behind the last one that one again.
     pub records: [*const u8; BLOCK],
     pub count: usize,
     /// Bytes from each to the next, if that is the same for a whole block.
@@ -48,6 +49,38 @@ impl FourValues {
     #[inline(always)]
     pub(super) fn weights_len(&self) -> usize {
         kv4_groups(self.head_dim) * WEIGHTS
+    }
+
+    /// A block from position `first` to `end` of `segments`.
+    ///
+    /// # Safety
+    /// The segments are readable, and the positions lie within them.
+    #[inline(always)]
+    pub(super) unsafe fn of(
+        segments: &[Segment<u8>],
+        (first, end): (usize, usize),
+        head_dim: usize,
+    ) -> Self {
+        let mut values = FourValues {
+            records: [std::ptr::null(); BLOCK],
+            count: end - first,
+            stride: None,
+            head_dim,
+        };
+        for segment in segments {
+            if segment.first <= first && first + BLOCK <= segment.end {
+                values.stride = Some(segment.stride);
+            }
+            for position in segment.first.max(first)..segment.end.min(end) {
+                // SAFETY: the caller's promise.
+                let record =
+                    unsafe { segment.base.add((position - segment.first) * segment.stride) };
+                values.records[position - first] = record;
+            }
+        }
+        let last = values.records[values.count - 1];
+        values.records[values.count..].fill(last);
+        values
     }
 
     /// The places of ranges and weights in scratch.

@@ -1,20 +1,29 @@
-//! Plain weights: up to two tiles of weight rows by two of x.
+//! The tile instructions of plain weights: up to two tiles of weight rows by two of x, whole in one `asm!`
+//! block.
+//!
+//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from the checkpoint's
+//! row-major memory. Activations are the column operand, pairs of inputs by rows as `pack` leaves them.
+//! Sums come out as `[weight row][x row]`.
+//!
+//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in order, then
+//! both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles do not meet, so
+//! neither batch nor neighbours enter.
 
 use std::arch::asm;
 use std::mem::offset_of;
 
-use super::{Config, TILE, Tiles};
+use crate::amx::tiles::{Config, TILE, Tiles};
 
 /// How far along the same weight rows memory is asked for, where nothing else is multiplied meanwhile:
 /// several steps, because one takes less time than memory needs to answer.
-pub(in crate::linear::amx) const AHEAD_BYTES: usize = 512;
+pub(super) const AHEAD_BYTES: usize = 512;
 
 /// Packed x that a step asks for, where it asks for another call's weights.
-pub(in crate::linear::amx) const ASK_X_BYTES: usize = 256;
+pub(super) const ASK_X_BYTES: usize = 256;
 
 /// Of how many weight rows a step asks for a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::linear::amx) enum Ask {
+pub(super) enum Ask {
     /// All of both tiles, for a step that comes soon, into the first level of cache.
     All,
     /// A half of them to an eighth, for another call, into the second level.
@@ -25,7 +34,7 @@ pub(in crate::linear::amx) enum Ask {
 
 impl Ask {
     /// Where `calls` calls ask for all rows of those after them, or each for its own.
-    pub(in crate::linear::amx) fn of_rows(calls: Option<usize>) -> Self {
+    pub(super) fn of_rows(calls: Option<usize>) -> Self {
         match calls {
             None | Some(0 | 1) => Ask::All,
             Some(2) => Ask::Half,
@@ -34,7 +43,7 @@ impl Ask {
         }
     }
 
-    pub(in crate::linear::amx) const fn rows(self) -> usize {
+    pub(super) const fn rows(self) -> usize {
         match self {
             Ask::All => 2 * TILE,
             Ask::Half => TILE,
@@ -46,7 +55,7 @@ impl Ask {
 
 /// A call of [`plain`]: up to two tiles of weight rows by up to two of x rows.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::linear::amx) struct PlainCall {
+pub(super) struct PlainCall {
     /// The first weight row, at the first input of the call; rows lie `weight_stride` bytes apart.
     pub weight: *const u8,
     pub weight_stride: usize,
@@ -117,13 +126,13 @@ impl PlainShape {
 /// Tiles for [`plain`], on this thread, until dropped. They are configured anew only where a call's shape
 /// differs from the one before: that costs as much as a few steps.
 #[derive(Debug)]
-pub(in crate::linear::amx) struct PlainTiles {
+pub(super) struct PlainTiles {
     tiles: Tiles,
     shape: Option<PlainShape>,
 }
 
 impl PlainTiles {
-    pub(in crate::linear::amx) fn new() -> Self {
+    pub(super) fn new() -> Self {
         PlainTiles { tiles: Tiles::new(), shape: None }
     }
 
@@ -158,7 +167,7 @@ struct PlainArguments {
 /// AMX may be used by this process, or is emulated. There is at least one block of one step. Weight
 /// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, with a whole
 /// tile readable behind the last where the call is `whole`, and the sums cover the tiles.
-pub(in crate::linear::amx) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
+pub(super) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
         tiles.configure(call.shape());
