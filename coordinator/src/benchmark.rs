@@ -16,27 +16,19 @@ pub struct Benchmark {
 }
 
 impl Benchmark {
-    /// The sequences: token ids from a counter-based hash of seed, sequence and position.
-    pub fn sequences(&self) -> Vec<Sequence> {
-        (0..self.sequences as u64)
-            .map(|sequence| Sequence {
-                prompt: (0..u64::from(self.prompt_len))
-                    .map(|position| {
-                        let word = mix(self.seed ^ mix(sequence << 32 | position));
-                        (word % self.vocab_size as u64) as u32
-                    })
-                    .collect(),
-                max_new: self.gen_len,
-                temperature: 0.0,
-                top_p: 1.0,
-                seed: self.seed,
-                id_hash: sequence,
-                ignore_eos: true,
-            })
-            .collect()
+    /// Token ids of every prompt, from a counter-based hash of seed, sequence and position.
+    pub fn prompts(&self) -> Vec<Vec<u32>> {
+        let token = |sequence: u64, position: u64| {
+            let word = mix(self.seed ^ mix(sequence << 32 | position));
+            (word % self.vocab_size as u64) as u32
+        };
+        let prompt = |sequence| {
+            (0..u64::from(self.prompt_len)).map(|position| token(sequence, position)).collect()
+        };
+        (0..self.sequences as u64).map(prompt).collect()
     }
 
-    /// Runs one group.
+    /// Runs all sequences.
     ///
     /// # Errors
     /// What the engine says.
@@ -46,10 +38,20 @@ impl Benchmark {
         progress: &mut dyn Progress,
     ) -> Result<(), EngineError> {
         let tokens = self.sequences as u64 * u64::from(self.gen_len);
-        let total = Amount { groups: 1, sequences: self.sequences, tokens };
+        let total = Amount { sequences: self.sequences, tokens };
         progress.begin(total);
         let mut follower = Follower { done: Amount::default(), total, progress };
-        let ran = engine.run_group(&self.sequences(), &mut follower);
+        let prompts = self.prompts();
+        let sequences = prompts.iter().zip(0..).map(|(prompt, id_hash)| Sequence {
+            prompt,
+            max_new: self.gen_len,
+            temperature: 0.0,
+            top_p: 1.0,
+            seed: self.seed,
+            id_hash,
+            ignore_eos: true,
+        });
+        let ran = engine.run(&sequences.collect::<Vec<_>>(), &mut follower);
         progress.end();
         ran
     }
@@ -72,11 +74,12 @@ struct Follower<'p> {
 impl Observer for Follower<'_> {
     fn token(&mut self, _sequence: usize, _token: u32) -> Verdict {
         self.done.tokens += 1;
-        self.progress.update(self.done, self.total, false);
+        self.progress.update(self.done, self.total);
         Verdict::Continue
     }
 
     fn finished(&mut self, _sequence: usize, _generated: Generated) -> ControlFlow<()> {
+        self.done.sequences += 1;
         ControlFlow::Continue(())
     }
 }
@@ -88,11 +91,11 @@ mod tests {
     #[test]
     fn prompts_are_seeded_and_inside_the_vocabulary() {
         let of = |seed| {
-            Benchmark { sequences: 3, prompt_len: 50, gen_len: 4, vocab_size: 97, seed }.sequences()
+            Benchmark { sequences: 3, prompt_len: 50, gen_len: 4, vocab_size: 97, seed }.prompts()
         };
         assert_eq!(of(1), of(1));
-        assert_ne!(of(1)[0].prompt, of(2)[0].prompt);
-        assert_ne!(of(1)[0].prompt, of(1)[1].prompt);
-        assert!(of(1).iter().all(|s| s.prompt.len() == 50 && s.prompt.iter().all(|t| *t < 97)));
+        assert_ne!(of(1)[0], of(2)[0]);
+        assert_ne!(of(1)[0], of(1)[1]);
+        assert!(of(1).iter().all(|prompt| prompt.len() == 50 && prompt.iter().all(|t| *t < 97)));
     }
 }

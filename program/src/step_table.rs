@@ -11,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum Field {
     /// Tokens of the prompt; 0 marks a slot without a sequence in this group.
     PromptLen,
+    /// Tokens that prefill computes: the prompt's, or 0 for a sequence that an earlier group began.
+    Fresh,
     /// Positions in the cache before the current step.
     Past,
     /// Input token of the current decode step.
@@ -73,6 +75,12 @@ impl StepTableLayout {
 
     /// Words of the whole table.
     pub fn words(&self) -> usize {
+        self.enough() + 1
+    }
+
+    /// Running sequences of all batches with which the group ends early, so that others can take the slots of
+    /// those that have ended; 0: it goes on until all have.
+    pub fn enough(&self) -> usize {
         self.batches as usize * self.batch_words()
     }
 
@@ -152,6 +160,7 @@ mod tests {
         let layout =
             StepTableLayout { batches: 2, batch_size: 3, max_prompt: 5, max_new: 4, chunks: 2 };
         let mut seen = vec![0u32; layout.words()];
+        seen[layout.enough()] += 1;
         for batch in 0..2 {
             seen[layout.active(batch)] += 1;
             (0..3).for_each(|row| seen[layout.row_sequences(batch) + row] += 1);

@@ -1,4 +1,4 @@
-//! A group of sequences in the step table, before it is released.
+//! A group of sequences in the step table, before it is released, and what follows in slots that became free.
 //!
 //! Used by the coordinator and by the in-process harness of the tests; from the release on only
 //! `Sample` writes the table.
@@ -44,32 +44,39 @@ pub struct Placed {
     pub request: Request,
 }
 
-/// The decode step after which all sequences have reached their length; 0 when prefill's token is
-/// the last.
-pub fn last_step(group: &[Placed]) -> u32 {
-    let longest = group.iter().map(|placed| placed.request.max_new).max().unwrap_or(1);
-    longest.saturating_sub(1)
+/// The decode step after which all running sequences of the table have reached their length; 0 when
+/// prefill's token is the last.
+pub fn last_step(table: &StepTable) -> u32 {
+    let running = table.slots().filter(|&(batch, slot)| table.is_running(batch, slot));
+    let steps = running.map(|(batch, slot)| {
+        let made_by_prefill = u32::from(table.field(batch, slot, Field::Fresh) > 0);
+        table.field(batch, slot, Field::Remaining) - made_by_prefill
+    });
+    steps.max().unwrap_or(0)
 }
 
 /// Clears the table and writes a group into it: prompts, limits, sampling, KV extents one behind the
 /// other, and the chunks of attention balanced by their bytes.
 pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
+    fill_extents(table, plan, group, |request| request.prompt.len() as u32 + request.max_new);
+}
+
+/// The same with KV extents for the longest sequence, so that any other can follow in a slot.
+pub fn fill_even(table: &StepTable, plan: &Plan, group: &[Placed]) {
+    fill_extents(table, plan, group, |_| plan.shape.max_context);
+}
+
+fn fill_extents(
+    table: &StepTable,
+    plan: &Plan,
+    group: &[Placed],
+    positions: impl Fn(&Request) -> u32,
+) {
     table.clear();
-    for Placed { batch, slot, request } in group {
-        let store = |field, value| table.set_field(*batch, *slot, field, value);
-        table.set_prompt(*batch, *slot, &request.prompt);
-        let prompt_len = request.prompt.len() as u32;
-        store(Field::PromptLen, prompt_len);
-        store(Field::Remaining, request.max_new);
-        store(Field::KvCapacity, prompt_len + request.max_new);
-        store(Field::Temperature, request.temperature.to_bits());
-        store(Field::TopP, request.top_p.to_bits());
-        store(Field::SeedLow, request.seed as u32);
-        store(Field::SeedHigh, (request.seed >> 32) as u32);
-        store(Field::IdHashLow, request.id_hash as u32);
-        store(Field::IdHashHigh, (request.id_hash >> 32) as u32);
-        store(Field::IgnoreEos, u32::from(request.ignore_eos));
-        store(Field::Finish, Finish::Running as u32);
+    for placed in group {
+        place(table, placed);
+        let Placed { batch, slot, request } = placed;
+        table.set_field(*batch, *slot, Field::KvCapacity, positions(request));
     }
     for batch in 0..table.batches() {
         let capacities: Vec<u32> = (0..table.batch_size())
@@ -83,4 +90,37 @@ pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
         let kv_heads = table.kv_heads() as u32;
         table.set_chunk_bounds(batch, &balance_units(&capacities, kv_heads, plan.table.chunks));
     }
+}
+
+/// Makes a drained group the next one: running sequences go on from the cache, the slots of others are
+/// empty.
+pub fn carry_on(table: &StepTable) {
+    for (batch, slot) in table.slots() {
+        table.set_field(batch, slot, Field::Fresh, 0);
+        if !table.is_running(batch, slot) {
+            table.set_field(batch, slot, Field::PromptLen, 0);
+        }
+    }
+}
+
+/// Writes a new sequence into its slot, which has no running one and keeps its KV extent.
+pub fn place(table: &StepTable, placed: &Placed) {
+    let Placed { batch, slot, request } = placed;
+    let store = |field, value| table.set_field(*batch, *slot, field, value);
+    table.set_prompt(*batch, *slot, &request.prompt);
+    let prompt_len = request.prompt.len() as u32;
+    store(Field::PromptLen, prompt_len);
+    store(Field::Fresh, prompt_len);
+    store(Field::Past, 0);
+    store(Field::Remaining, request.max_new);
+    store(Field::Generated, 0);
+    store(Field::Temperature, request.temperature.to_bits());
+    store(Field::TopP, request.top_p.to_bits());
+    store(Field::SeedLow, request.seed as u32);
+    store(Field::SeedHigh, (request.seed >> 32) as u32);
+    store(Field::IdHashLow, request.id_hash as u32);
+    store(Field::IdHashHigh, (request.id_hash >> 32) as u32);
+    store(Field::IgnoreEos, u32::from(request.ignore_eos));
+    store(Field::Finish, Finish::Running as u32);
+    store(Field::Cancel, 0);
 }

@@ -1,6 +1,6 @@
 //! Which rows and units an instruction works on, from the step table.
 //!
-//! Prefill: the sequences of a micro-batch, all their prompt tokens concatenated, nothing cached.
+//! Prefill: the new sequences of a micro-batch, all their prompt tokens concatenated, nothing cached.
 //! Decode: the batch's active rows, one fresh row each behind `Past` cached positions.
 
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub fn sequences(
     let mut row0 = 0;
     range.filter_map(move |index| {
         let (sequence, rows, past) = match phase {
-            Phase::Prefill => (index, table.field(batch, index, Field::PromptLen) as usize, 0),
+            Phase::Prefill => (index, table.field(batch, index, Field::Fresh) as usize, 0),
             Phase::Decode => {
                 let sequence = table.row_sequence(batch, index);
                 (sequence, 1, table.field(batch, sequence, Field::Past) as usize)

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use program::map::Chunk;
 use program::plan::Plan;
-use program::step_table::{Field, StepTableLayout};
+use program::step_table::{Field, Finish, StepTableLayout};
 use shm::SharedU32s;
 
 /// A view of the step table with the sizes that its arithmetic needs.
@@ -80,6 +80,28 @@ impl StepTable {
     pub fn field_u64(&self, batch: usize, sequence: usize, low: Field, high: Field) -> u64 {
         u64::from(self.field(batch, sequence, low))
             | u64::from(self.field(batch, sequence, high)) << 32
+    }
+
+    /// All slots, as batch and slot.
+    pub fn slots(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let size = self.batch_size();
+        (0..self.batches()).flat_map(move |batch| (0..size).map(move |slot| (batch, slot)))
+    }
+
+    /// Whether a slot has a sequence that has not ended.
+    pub fn is_running(&self, batch: usize, sequence: usize) -> bool {
+        self.field(batch, sequence, Field::PromptLen) > 0
+            && self.field(batch, sequence, Field::Finish) == Finish::Running as u32
+    }
+
+    /// See [`StepTableLayout::enough`].
+    pub fn enough(&self) -> u32 {
+        self.words.load(self.layout.enough())
+    }
+
+    /// Sets the number of running sequences with which the group ends early.
+    pub fn set_enough(&self, running: u32) {
+        self.words.store(self.layout.enough(), running);
     }
 
     /// Active rows of a batch in decode.

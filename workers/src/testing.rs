@@ -25,7 +25,7 @@ use crate::protocol::{EXIT, Role};
 use crate::setup::{LaneOptions, build_lanes};
 use crate::table::StepTable;
 
-pub use group::{Outcome, Placed, Request, fill};
+pub use group::{Outcome, Placed, Request, carry_on, fill, fill_even, place};
 pub use interleaved::{Interleaved, Sampled, Stuck};
 
 use group::last_step;
@@ -127,12 +127,20 @@ impl InProcess {
     /// A lane failed; [`InProcess::finish`] says which and why. Or the watchdog's time is up.
     pub fn try_group(&mut self, group: &[Placed]) -> Result<Vec<Outcome>, WaitError> {
         fill(&self.table, &self.plan, group);
+        self.release()?;
+        Ok(group.iter().map(|placed| Outcome::read(&self.table, placed)).collect())
+    }
+
+    /// Runs the group that stands in the table to its end.
+    ///
+    /// # Errors
+    /// As [`InProcess::try_group`].
+    pub fn release(&mut self) -> Result<(), WaitError> {
         let drained = self.control.drained().value();
-        self.control.set_last_step(Some(last_step(group)));
+        self.control.set_last_step(Some(last_step(&self.table)));
         self.control.groups().signal();
         let target = drained.wrapping_add(1);
-        self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG)?;
-        Ok(group.iter().map(|placed| Outcome::read(&self.table, placed)).collect())
+        self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG)
     }
 
     /// The first `rows` rows of the logits that the last `Sample` of `phase` for a batch (and

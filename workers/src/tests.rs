@@ -16,9 +16,10 @@ use shm::Control;
 
 use crate::execute::sample::{announce, record};
 use crate::execute::{Span, append_spans, copy_spans};
+use crate::group::last_step;
 use crate::rows::{counts, sequences, units};
 use crate::table::StepTable;
-use crate::testing::{Placed, Request, fill};
+use crate::testing::{Placed, Request, carry_on, fill, place};
 
 const AT: At = At { layer: Some(0), batch: 0, micro: 0 };
 
@@ -297,6 +298,52 @@ fn the_last_step_is_lowered_one_step_ahead_and_never_below() {
     assert_eq!((control.last_step(), control.steps().value()), (Some(3), 3));
     announce(control, table, 3);
     assert_eq!(control.last_step(), Some(3));
+}
+
+#[test]
+fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
+    let run = run(plan(1, 4, 2, 1), &[3, 2, 4, 5], 6);
+    let Run { control, table, .. } = &run;
+    table.set_enough(2);
+    control.set_last_step(Some(last_step(table)));
+    assert_eq!(control.last_step(), Some(5));
+    run.prefill(1);
+    announce(control, table, 0);
+    assert_eq!(control.last_step(), Some(5));
+    // Two of four end by EOS: the step after that, which may have begun, is the last.
+    record(table, Phase::Decode, AT, &[7], |_, sequence| if sequence % 2 == 0 { 7 } else { 1 });
+    announce(control, table, 1);
+    assert_eq!(control.last_step(), Some(2));
+    record(table, Phase::Decode, AT, &[7], |_, _| 2);
+    announce(control, table, 2);
+    assert_eq!(control.last_step(), Some(2));
+    // One follows in slot 2, where the extent stays what it was.
+    let extent =
+        |slot| [Field::KvStart, Field::KvCapacity].map(|field| table.field(0, slot, field));
+    let before = extent(2);
+    carry_on(table);
+    assert_eq!(counts(table, Phase::Prefill, AT), (0, 0), "nobody is new yet");
+    let request = Request { ignore_eos: false, ..Request::greedy(vec![9, 9], 3) };
+    place(table, &Placed { batch: 0, slot: 2, request });
+    assert_eq!(extent(2), before);
+    assert_eq!(
+        last_step(table),
+        3,
+        "slots 1 and 3 may make three more tokens, slot 2 two after prefill's"
+    );
+    let fresh: Vec<_> = (0..2)
+        .flat_map(|micro| sequences(table, Phase::Prefill, At { micro, ..AT }))
+        .map(|s| (s.sequence, s.row0, s.rows, s.past))
+        .collect();
+    assert_eq!(fresh, [(2, 0, 2, 0)]);
+    // Prefill makes a token for it alone, and lists all that run.
+    run.prefill(3);
+    let listed: Vec<usize> = (0..table.active(0)).map(|row| table.row_sequence(0, row)).collect();
+    assert_eq!(listed, [1, 2, 3]);
+    let made = [1, 2, 3].map(|slot| table.field(0, slot, Field::Generated));
+    assert_eq!(made, [3, 1, 3]);
+    assert_eq!((table.output(0, 2, 0), table.field(0, 2, Field::Past)), (3, 2));
+    assert_eq!(table.field(0, 1, Field::Past), 4, "two of the prompt and two of decode");
 }
 
 #[test]

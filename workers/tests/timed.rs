@@ -70,7 +70,7 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let mut groups = Vec::new();
     for number in 1..=2 {
         fill(&table, &plan, &group);
-        control.set_last_step(Some(last_step(&group)));
+        control.set_last_step(Some(last_step(&table)));
         control.groups().signal();
         control.drained().wait_at_least(number, control.poison(), LIMIT).expect("drains");
         let mut spans = Vec::new();

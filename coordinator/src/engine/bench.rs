@@ -77,7 +77,7 @@ impl Session for WorkerSession {
     fn run(&mut self, group: &[Placed]) -> Result<Vec<(Lane, TraceRecord)>, RunnerError> {
         let control = self.launched.control.clone();
         fill(&self.table, &self.plan, group);
-        control.set_last_step(Some(last_step(group)));
+        control.set_last_step(Some(last_step(&self.table)));
         let target = control.drained().value().wrapping_add(1);
         self.busy = true;
         control.groups().signal();

@@ -1,64 +1,153 @@
-//! A group of sequences: placed in the step table before release, followed behind the steps.
+//! Groups of sequences: placed in the step table before release, followed behind the steps. Where sequences
+//! wait, a group ends when enough of its own have ended; the others go on in the next one, from the caches, beside
+//! new ones.
 
 use std::ops::ControlFlow;
 
 use program::plan::{Plan, RunShape};
 use program::step_table::{Field, Finish};
 use shm::SharedU32s;
-use workers::group::{Placed, Request, fill};
+use workers::group::{Placed, Request, carry_on, fill, fill_even, last_step, place};
 use workers::table::StepTable;
 
 use crate::job::engine::{self, Generated, Sequence};
 
-/// Where a sequence of the group stands in the table.
+/// Where a sequence stands in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     batch: usize,
     slot: usize,
 }
 
-/// The coordinator's view of the step table for one group.
-#[derive(Debug)]
-pub(super) struct Group<'a> {
-    table: StepTable,
-    eos: &'a [u32],
-    places: Vec<Place>,
-    seen: Vec<u32>,
-    /// Sequences whose result was not told yet.
-    running: Vec<usize>,
-    last_step: u32,
+/// A sequence whose result was not told yet.
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    sequence: usize,
+    place: Place,
+    /// Tokens that were reported.
+    seen: u32,
+    /// Tokens that it has after step 0 of this group if it goes on.
+    after_prefill: u32,
 }
 
-impl<'a> Group<'a> {
-    /// Writes the table. Sequences are spread evenly over the batches, so that a last, smaller group
+/// The coordinator's view of the step table for one group after the other.
+#[derive(Debug)]
+pub(super) struct Groups<'a> {
+    table: StepTable,
+    plan: &'a Plan,
+    sequences: &'a [Sequence<'a>],
+    /// The first sequence that has no place yet.
+    next: usize,
+    running: Vec<Running>,
+    /// Of sequences that were told, and their number.
+    told_tokens: u64,
+    told: u64,
+    /// Sequences that begin in this group.
+    fresh: std::ops::Range<usize>,
+}
+
+impl<'a> Groups<'a> {
+    /// Writes the first group. Sequences are spread evenly over the batches, so that a last, smaller group
     /// still keeps both devices busy.
-    pub(super) fn fill(words: &SharedU32s, plan: &'a Plan, sequences: &[Sequence]) -> Group<'a> {
-        let places = spread(sequences.len(), &plan.shape);
-        let placed: Vec<Placed> = sequences
-            .iter()
-            .zip(&places)
-            .map(|(sequence, place)| Placed {
-                batch: place.batch,
-                slot: place.slot,
-                request: request(sequence),
-            })
-            .collect();
+    pub(super) fn begin(
+        words: &SharedU32s,
+        plan: &'a Plan,
+        sequences: &'a [Sequence<'a>],
+    ) -> Groups<'a> {
         let table = StepTable::new(words.clone(), plan);
-        fill(&table, plan, &placed);
-        Group {
-            table,
-            eos: &plan.config.eos_token_ids,
-            seen: vec![0; sequences.len()],
-            running: (0..sequences.len()).collect(),
-            places,
-            last_step: workers::group::last_step(&placed),
+        let count = sequences.len().min(table.slots().count());
+        let places = spread(count, &plan.shape);
+        let placed = |(sequence, place): (&Sequence<'_>, &Place)| placed(sequence, *place);
+        let placed: Vec<Placed> = sequences.iter().zip(&places).map(placed).collect();
+        if count < sequences.len() {
+            fill_even(&table, plan, &placed);
+        } else {
+            fill(&table, plan, &placed);
         }
+        let running = places.into_iter().enumerate().map(|(sequence, place)| Running {
+            sequence,
+            place,
+            seen: 0,
+            after_prefill: 1,
+        });
+        let groups = Groups {
+            table,
+            plan,
+            sequences,
+            next: count,
+            running: running.collect(),
+            told_tokens: 0,
+            told: 0,
+            fresh: 0..count,
+        };
+        groups.table.set_enough(groups.enough());
+        groups
+    }
+
+    /// Writes the next group, after the one before was drained and what ended was told; `false` if nothing is
+    /// left.
+    pub(super) fn go_on(&mut self) -> bool {
+        let count = self.table.slots().count() - self.running.len();
+        let fresh = self.next..self.sequences.len().min(self.next + count);
+        if fresh.is_empty() && self.running.is_empty() {
+            return false;
+        }
+        carry_on(&self.table);
+        for running in &mut self.running {
+            running.after_prefill = running.seen;
+        }
+        for sequence in fresh.clone() {
+            let at = self.free_place();
+            place(&self.table, &placed(&self.sequences[sequence], at));
+            self.running.push(Running { sequence, place: at, seen: 0, after_prefill: 1 });
+        }
+        self.next = fresh.end;
+        self.fresh = fresh;
+        self.table.set_enough(self.enough());
+        true
+    }
+
+    /// An empty slot of the batch with the fewest sequences.
+    fn free_place(&self) -> Place {
+        let batches = 0..usize::from(self.plan.shape.batches);
+        let of_batch = |batch: usize| self.running.iter().filter(move |r| r.place.batch == batch);
+        let batch = batches.min_by_key(|batch| of_batch(*batch).count()).expect("a batch");
+        let is_free = |slot: &usize| of_batch(batch).all(|running| running.place.slot != *slot);
+        let slot = (0..self.table.batch_size()).find(is_free).expect("a slot is free");
+        Place { batch, slot }
+    }
+
+    /// With how many running sequences the group should end for others to begin; 0 if it should go on until all have
+    /// ended.
+    ///
+    /// Prefill of new sequences reads all weights once more, as a decode step does. A slot is free for half of the
+    /// time between two groups, so with `b` slots, sequences of `l` steps and groups that end when `f` of them
+    /// have, steps and prefills are fewest where `f = b sqrt(2 / l)`.
+    fn enough(&self) -> u32 {
+        let (slots, waiting) = (self.running.len(), self.sequences.len() - self.next);
+        if waiting == 0 {
+            return 0;
+        }
+        let length = if self.told > 0 {
+            self.told_tokens as f64 / self.told as f64
+        } else {
+            let most = self.running.iter().map(|r| u64::from(self.sequences[r.sequence].max_new));
+            most.sum::<u64>() as f64 / slots as f64
+        };
+        let ended = (slots as f64 * (2.0 / length.max(1.0)).sqrt()).ceil() as usize;
+        (slots - ended.min(waiting).clamp(1, slots)) as u32
     }
 
     /// The decode step after which all sequences have reached their length; 0 when prefill's token
     /// is the last.
     pub(super) fn last_step(&self) -> u32 {
-        self.last_step
+        last_step(&self.table)
+    }
+
+    /// Sequences that begin in this group, and the tokens of their prompts.
+    pub(super) fn fresh(&self) -> (u64, u64) {
+        let fresh = &self.sequences[self.fresh.clone()];
+        (fresh.len() as u64, fresh.iter().map(|sequence| sequence.prompt.len() as u64).sum())
     }
 
     fn load(&self, place: Place, field: Field) -> u32 {
@@ -69,24 +158,27 @@ impl<'a> Group<'a> {
     /// ends the sequence a step later. A final EOS is not reported. Returns the number of tokens.
     pub(super) fn new_tokens(&mut self, mut each: impl FnMut(usize, u32) -> bool) -> u64 {
         let mut count = 0;
-        for index in 0..self.places.len() {
-            let place = self.places[index];
+        for index in 0..self.running.len() {
+            let Running { sequence, place, seen, .. } = self.running[index];
             let generated = self.load(place, Field::Generated);
-            for position in self.seen[index]..generated {
+            for position in seen..generated {
                 let token = self.table.output(place.batch, place.slot, position as usize);
                 count += 1;
-                let ends = self.eos.contains(&token) && self.load(place, Field::IgnoreEos) == 0;
-                if !ends && each(index, token) {
+                if !self.is_end(place, token) && each(sequence, token) {
                     self.table.set_field(place.batch, place.slot, Field::Cancel, 1);
                 }
             }
-            self.seen[index] = generated;
+            self.running[index].seen = generated;
         }
         count
     }
 
-    /// Calls `each(sequence, result)` for the sequences that had ended before `step`, all of them with `None`, once
-    /// the group is drained; what it says.
+    fn is_end(&self, place: Place, token: u32) -> bool {
+        self.plan.config.eos_token_ids.contains(&token) && self.load(place, Field::IgnoreEos) == 0
+    }
+
+    /// Calls `each(sequence, result)` for the sequences that had ended before `step`, with `None`, once the group is
+    /// drained, for all that have ended; what it says.
     ///
     /// The sampler may be further than `step`, whose end this process has waited for: nothing it writes
     /// now can be told from what it is about to write. But a sequence that runs has a token of every
@@ -96,21 +188,26 @@ impl<'a> Group<'a> {
         step: Option<u32>,
         mut each: impl FnMut(usize, Generated) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let has_ended = |group: &Group<'_>, sequence: usize| {
-            let generated = group.load(group.places[sequence], Field::Generated);
-            step.is_none_or(|step| generated <= step)
+        let has_ended = |groups: &Groups<'_>, running: &Running| match step {
+            Some(step) => {
+                groups.load(running.place, Field::Generated) < running.after_prefill + step
+            }
+            None => !groups.table.is_running(running.place.batch, running.place.slot),
         };
-        let (ended, running): (Vec<usize>, Vec<usize>) =
-            self.running.iter().partition(|sequence| has_ended(self, **sequence));
+        let (ended, running): (Vec<Running>, Vec<Running>) =
+            self.running.iter().partition(|running| has_ended(self, running));
         self.running = running;
-        ended
-            .into_iter()
-            .try_for_each(|sequence| each(sequence, self.result(self.places[sequence])))
+        for Running { sequence, place, .. } in ended {
+            self.told += 1;
+            self.told_tokens += u64::from(self.load(place, Field::Generated));
+            each(sequence, self.result(place))?;
+        }
+        ControlFlow::Continue(())
     }
 
     /// Ends every sequence a step later.
     pub(super) fn cancel(&self) {
-        for place in &self.places {
+        for Running { place, .. } in &self.running {
             self.table.set_field(place.batch, place.slot, Field::Cancel, 1);
         }
     }
@@ -120,8 +217,7 @@ impl<'a> Group<'a> {
         let output = |i| self.table.output(place.batch, place.slot, i);
         let mut tokens: Vec<u32> = (0..generated).map(output).collect();
         let stopped = self.load(place, Field::Finish) == Finish::Stop as u32;
-        let eos = tokens.last().is_some_and(|token| self.eos.contains(token))
-            && self.load(place, Field::IgnoreEos) == 0;
+        let eos = tokens.last().is_some_and(|token| self.is_end(place, *token));
         if eos {
             tokens.pop();
         }
@@ -130,16 +226,17 @@ impl<'a> Group<'a> {
     }
 }
 
-fn request(sequence: &Sequence) -> Request {
-    Request {
-        prompt: sequence.prompt.clone(),
+fn placed(sequence: &Sequence<'_>, place: Place) -> Placed {
+    let request = Request {
+        prompt: sequence.prompt.to_vec(),
         max_new: sequence.max_new,
         temperature: sequence.temperature,
         top_p: sequence.top_p,
         seed: sequence.seed,
         id_hash: sequence.id_hash,
         ignore_eos: sequence.ignore_eos,
-    }
+    };
+    Placed { batch: place.batch, slot: place.slot, request }
 }
 
 fn spread(sequences: usize, shape: &RunShape) -> Vec<Place> {

@@ -1,7 +1,7 @@
 //! The engine: workers behind the batch job's [`Engine`] trait.
 //!
-//! [`RunEngine::start`] launches and loads; each `run_group` fills the step table, releases the
-//! group, follows the sampler's steps from behind and tells what was generated;
+//! [`RunEngine::start`] launches and loads; `run` writes one group of sequences after the other into the step table,
+//! releases it, follows the sampler's steps from behind and tells what was generated;
 //! [`RunEngine::finish`] lets the workers leave and returns the measurements. The coordinator is
 //! never on the step path: workers run a group to its end without it.
 
@@ -26,7 +26,7 @@ use workers::protocol::{EXIT, Role};
 
 use crate::job::engine::{Engine, EngineError, Observer, Sequence, Verdict};
 use crate::report::trace_file::TraceFile;
-use group::Group;
+use group::Groups;
 use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
 use supervise::{Supervisor, WorkerFailure};
@@ -216,10 +216,51 @@ impl RunEngine {
         Ok(())
     }
 
+    /// Runs the group that was written to its end.
+    fn run_group(
+        &mut self,
+        groups: &mut Groups<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        self.collector.clear();
+        let control = self.launched.control.clone();
+        control.set_last_step(Some(groups.last_step()));
+        let drained = control.drained().value().wrapping_add(1);
+        self.busy = true;
+        let followed = self.follow(groups, drained, observer);
+        if matches!(followed, Err(EngineError::Interrupted)) {
+            self.call_off(groups, drained);
+        }
+        let Followed { prefill, decode, decode_steps, generated } = followed?;
+        self.busy = false;
+        let (fresh, prompt_tokens) = groups.fresh();
+        let measured = &mut self.measured;
+        measured.groups += 1;
+        measured.prefill += prefill;
+        measured.decode += decode;
+        measured.prefill_tokens += prompt_tokens;
+        measured.generated_tokens += generated;
+        measured.decode_steps += decode_steps;
+        measured.decode_tokens += generated - fresh;
+        self.collector.end_group(&self.plan);
+        if let Some(file) = &mut self.trace_file {
+            file.add(&self.plan, &self.collector.spans)
+                .map_err(|error| EngineError::Failed(format!("the trace file: {error}")))?;
+        }
+        if let Some(prediction) = measure::predict(&self.plan, &self.collector.spans, self.wake_ns)
+        {
+            measured.prediction = Some(prediction);
+        }
+        match groups.ended(None, |index, result| observer.finished(index, result)) {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(EngineError::Interrupted),
+        }
+    }
+
     /// Releases the group and follows it until the workers have drained it, which `drained` counts.
     fn follow(
         &mut self,
-        group: &mut Group<'_>,
+        groups: &mut Groups<'_>,
         drained: u32,
         observer: &mut dyn Observer,
     ) -> Result<Followed, EngineError> {
@@ -235,8 +276,8 @@ impl RunEngine {
                 prefill = begun.elapsed();
             }
             generated +=
-                group.new_tokens(|index, token| observer.token(index, token) == Verdict::Stop);
-            if group.ended(Some(step), |index, result| observer.finished(index, result)).is_break()
+                groups.new_tokens(|index, token| observer.token(index, token) == Verdict::Stop);
+            if groups.ended(Some(step), |index, result| observer.finished(index, result)).is_break()
             {
                 return Err(EngineError::Interrupted);
             }
@@ -253,8 +294,8 @@ impl RunEngine {
 
     /// Ends an interrupted group with its next step, and gives the workers a moment to get there: who is idle
     /// leaves by itself.
-    fn call_off(&mut self, group: &Group<'_>, drained: u32) {
-        group.cancel();
+    fn call_off(&mut self, groups: &Groups<'_>, drained: u32) {
+        groups.cancel();
         let control = self.launched.control.clone();
         let until = Instant::now() + CALL_OFF_MAX;
         while Instant::now() < until {
@@ -314,48 +355,19 @@ fn worker_failure(failure: WorkerFailure) -> EngineError {
 }
 
 impl Engine for RunEngine {
-    fn group_capacity(&self) -> usize {
-        usize::from(self.plan.shape.batches) * usize::from(self.plan.shape.batch_size)
-    }
-
-    fn run_group(
+    fn run(
         &mut self,
-        sequences: &[Sequence],
+        sequences: &[Sequence<'_>],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         let plan = Arc::clone(&self.plan);
         let table = self.table.clone();
-        let mut group = Group::fill(&table, &plan, sequences);
-        self.collector.clear();
-        let control = self.launched.control.clone();
-        control.set_last_step(Some(group.last_step()));
-        let drained = control.drained().value().wrapping_add(1);
-        self.busy = true;
-        let followed = self.follow(&mut group, drained, observer);
-        if matches!(followed, Err(EngineError::Interrupted)) {
-            self.call_off(&group, drained);
-        }
-        let Followed { prefill, decode, decode_steps, generated } = followed?;
-        self.busy = false;
-        let measured = &mut self.measured;
-        measured.groups += 1;
-        measured.prefill += prefill;
-        measured.decode += decode;
-        measured.prefill_tokens += sequences.iter().map(|s| s.prompt.len() as u64).sum::<u64>();
-        measured.generated_tokens += generated;
-        measured.decode_steps += decode_steps;
-        measured.decode_tokens += generated - sequences.len() as u64;
-        self.collector.end_group(&plan);
-        if let Some(file) = &mut self.trace_file {
-            file.add(&plan, &self.collector.spans)
-                .map_err(|error| EngineError::Failed(format!("the trace file: {error}")))?;
-        }
-        if let Some(prediction) = measure::predict(&plan, &self.collector.spans, self.wake_ns) {
-            measured.prediction = Some(prediction);
-        }
-        match group.ended(None, |index, result| observer.finished(index, result)) {
-            ControlFlow::Continue(()) => Ok(()),
-            ControlFlow::Break(()) => Err(EngineError::Interrupted),
+        let mut groups = Groups::begin(&table, &plan, sequences);
+        loop {
+            self.run_group(&mut groups, observer)?;
+            if !groups.go_on() {
+                return Ok(());
+            }
         }
     }
 }

@@ -7,9 +7,9 @@ use std::ops::ControlFlow;
 
 /// One prompt to continue.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sequence {
+pub struct Sequence<'p> {
     /// Token ids, at least one.
-    pub prompt: Vec<u32>,
+    pub prompt: &'p [u32],
     /// Most new tokens, at least one; `prompt.len() + max_new` never exceeds the model's context.
     pub max_new: u32,
     /// 0 is greedy.
@@ -50,18 +50,18 @@ pub enum Verdict {
     Stop,
 }
 
-/// Follows a group from behind the steps.
+/// Follows sequences from behind the steps.
 pub trait Observer {
-    /// A new token of `sequence` (its index in the group); a final end-of-sequence token is not
+    /// A new token of `sequence` (its index); a final end-of-sequence token is not
     /// shown. Tokens of one sequence come in order.
     fn token(&mut self, sequence: usize, token: u32) -> Verdict;
 
     /// What became of `sequence`: once for each, after its last token and while others may go on. With
-    /// `Break` the group ends as if interrupted.
+    /// `Break` the run ends as if interrupted.
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()>;
 }
 
-/// Why a group has no result.
+/// Why a sequence has no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     #[error("interrupted")]
@@ -73,17 +73,15 @@ pub enum EngineError {
 
 /// Something that continues prompts.
 pub trait Engine {
-    /// Most sequences in one group: N x B, at least one.
-    fn group_capacity(&self) -> usize;
-
-    /// Runs at most [`Engine::group_capacity`] sequences to their ends; the observer is told the result of each.
+    /// Runs all sequences to their ends, as many at a time as there is room for and about in this order; the
+    /// observer is told the result of each.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`] when the run was asked to end; [`EngineError::Failed`] when it
     /// cannot go on. What was not told as finished then has no result, and the engine is not used again.
-    fn run_group(
+    fn run(
         &mut self,
-        sequences: &[Sequence],
+        sequences: &[Sequence<'_>],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError>;
 }

@@ -1,4 +1,4 @@
-//! Following a group of a job: what it has done, stop strings, and what is finished.
+//! Following a job: what it has done, stop strings, and what is finished.
 
 use std::ops::ControlFlow;
 
@@ -26,32 +26,28 @@ pub(super) struct Counter<'p> {
 impl Counter<'_> {
     fn token(&mut self) {
         self.done.tokens += 1;
-        self.progress.update(self.done, self.total, false);
+        self.progress.update(self.done, self.total);
     }
 
     fn end_sequence(&mut self, most_tokens: u64, made_tokens: u64) {
         self.done.sequences += 1;
         self.total.tokens -= most_tokens.saturating_sub(made_tokens);
-    }
-
-    pub(super) fn end_group(&mut self) {
-        self.done.groups += 1;
-        self.progress.update(self.done, self.total, true);
+        self.progress.update(self.done, self.total);
     }
 }
 
-/// A sequence of a group, as the job knows it.
+/// A sequence, as the job knows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) ticket: Ticket,
     pub(super) stop: &'a [String],
 }
 
-/// Follows a group: counts tokens, looks for stop strings and takes what is finished.
+/// Follows the sequences: counts tokens, looks for stop strings and takes what is finished.
 pub(super) struct Follower<'f, 'p, 'j> {
     codec: Option<&'f dyn TextCodec>,
     asked: &'f [Asked<'f>],
-    sequences: &'f [Sequence],
+    sequences: &'f [Sequence<'f>],
     watchers: Vec<Option<StopWatcher<'f>>>,
     counter: &'f mut Counter<'p>,
     answers: &'f mut Answers<'j>,
@@ -64,7 +60,7 @@ impl<'f, 'p, 'j> Follower<'f, 'p, 'j> {
     pub(super) fn new(
         codec: Option<&'f dyn TextCodec>,
         asked: &'f [Asked<'f>],
-        sequences: &'f [Sequence],
+        sequences: &'f [Sequence<'f>],
         counter: &'f mut Counter<'p>,
         answers: &'f mut Answers<'j>,
     ) -> Follower<'f, 'p, 'j> {

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Without a terminal a line is written at most so often, and at the end of each group.
+/// Without a terminal a line is written at most so often, and at the end.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Sizes of the work, and how much of it is done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Amount {
-    pub groups: usize,
     pub sequences: usize,
     /// New tokens. In a total: the most there can be, lowered when sequences end early.
     pub tokens: u64,
@@ -23,8 +22,8 @@ pub struct Amount {
 pub trait Progress: Debug {
     /// The work there is.
     fn begin(&mut self, total: Amount);
-    /// A token was generated, or a group ended.
-    fn update(&mut self, done: Amount, total: Amount, group_ended: bool);
+    /// A token was generated, or a sequence ended.
+    fn update(&mut self, done: Amount, total: Amount);
     /// No more is coming, whatever the reason.
     fn end(&mut self);
 }
@@ -34,7 +33,7 @@ pub fn for_stderr(quiet: bool) -> Box<dyn Progress> {
     if quiet {
         Box::new(Silent)
     } else if std::io::stderr().is_terminal() {
-        Box::new(Bar { bar: ProgressBar::hidden() })
+        Box::new(Bar { bar: ProgressBar::hidden(), sequences: 0 })
     } else {
         Box::new(Lines::new(std::io::stderr()))
     }
@@ -46,13 +45,15 @@ pub struct Silent;
 
 impl Progress for Silent {
     fn begin(&mut self, _total: Amount) {}
-    fn update(&mut self, _done: Amount, _total: Amount, _group_ended: bool) {}
+    fn update(&mut self, _done: Amount, _total: Amount) {}
     fn end(&mut self) {}
 }
 
 #[derive(Debug)]
 struct Bar {
     bar: ProgressBar,
+    /// Sequences that its message says are done.
+    sequences: usize,
 }
 
 impl Progress for Bar {
@@ -63,16 +64,16 @@ impl Progress for Bar {
         if let Ok(style) = ProgressStyle::with_template(style) {
             self.bar.set_style(style);
         }
-        self.bar.set_message(format!("group 1 of {}", total.groups));
+        self.bar.set_message(answers(Amount::default(), total));
         self.bar.enable_steady_tick(Duration::from_millis(500));
     }
 
-    fn update(&mut self, done: Amount, total: Amount, group_ended: bool) {
+    fn update(&mut self, done: Amount, total: Amount) {
         self.bar.set_position(done.tokens);
         self.bar.set_length(total.tokens);
-        if group_ended {
-            let group = (done.groups + 1).min(total.groups);
-            self.bar.set_message(format!("group {group} of {}", total.groups));
+        if self.sequences != done.sequences {
+            self.sequences = done.sequences;
+            self.bar.set_message(answers(done, total));
         }
     }
 
@@ -108,17 +109,16 @@ impl<W: Write + Debug> Progress for Lines<W> {
         // Telling is not worth failing for: a closed stderr is ignored here and below.
         let _ = writeln!(
             self.out,
-            "{} sequence{} in {} group{}, at most {} new tokens",
+            "{} answer{}, at most {} new tokens",
             total.sequences,
             plural(total.sequences),
-            total.groups,
-            plural(total.groups),
             total.tokens
         );
     }
 
-    fn update(&mut self, done: Amount, total: Amount, group_ended: bool) {
-        if !group_ended && self.last.elapsed() < LINE_EVERY {
+    fn update(&mut self, done: Amount, total: Amount) {
+        let ended = done.sequences == total.sequences;
+        if !ended && self.last.elapsed() < LINE_EVERY {
             return;
         }
         self.last = Instant::now();
@@ -128,20 +128,23 @@ impl<W: Write + Debug> Progress for Lines<W> {
         let eta = match left {
             0 => String::new(),
             // The first tokens come after a prefill that says nothing of the speed to come.
-            _ if !group_ended && done.tokens * 20 < total.tokens => String::new(),
+            _ if done.tokens * 20 < total.tokens => String::new(),
             _ => format!(", about {} left", duration(left as f64 / per_s)),
         };
         let _ = writeln!(
             self.out,
-            "group {} of {}: {} of {} tokens, {per_s:.1} tokens/s{eta}",
-            if group_ended { done.groups } else { done.groups + 1 },
-            total.groups,
+            "{}: {} of {} tokens, {per_s:.1} tokens/s{eta}",
+            answers(done, total),
             done.tokens,
             total.tokens
         );
     }
 
     fn end(&mut self) {}
+}
+
+fn answers(done: Amount, total: Amount) -> String {
+    format!("{} of {} answers", done.sequences, total.sequences)
 }
 
 fn plural(count: usize) -> &'static str {
@@ -162,20 +165,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_say_group_tokens_and_totals() {
+    fn lines_say_answers_tokens_and_totals() {
         let mut lines = Lines::new(Vec::new());
-        let total = Amount { groups: 2, sequences: 8, tokens: 100 };
+        let total = Amount { sequences: 8, tokens: 100 };
         lines.begin(total);
-        lines.update(Amount { groups: 0, sequences: 0, tokens: 3 }, total, false);
-        lines.update(Amount { groups: 1, sequences: 4, tokens: 50 }, total, true);
-        lines.update(Amount { groups: 2, sequences: 8, tokens: 100 }, total, true);
+        lines.update(Amount { sequences: 0, tokens: 3 }, total);
+        lines.last = Instant::now().checked_sub(LINE_EVERY).expect("the machine has run that long");
+        lines.update(Amount { sequences: 4, tokens: 50 }, total);
+        lines.update(Amount { sequences: 8, tokens: 100 }, total);
         let text = String::from_utf8(lines.into_inner()).unwrap();
         let told: Vec<&str> = text.lines().collect();
         assert_eq!(told.len(), 3, "{text}");
-        assert_eq!(told[0], "8 sequences in 2 groups, at most 100 new tokens");
-        assert!(told[1].starts_with("group 1 of 2: 50 of 100 tokens, "), "{text}");
+        assert_eq!(told[0], "8 answers, at most 100 new tokens");
+        assert!(told[1].starts_with("4 of 8 answers: 50 of 100 tokens, "), "{text}");
         assert!(told[1].contains(", about ") && told[1].ends_with(" left"), "{text}");
-        assert!(told[2].starts_with("group 2 of 2: 100 of 100 tokens, "), "{text}");
+        assert!(told[2].starts_with("8 of 8 answers: 100 of 100 tokens, "), "{text}");
         assert!(told[2].ends_with(" tokens/s"), "{text}");
     }
 

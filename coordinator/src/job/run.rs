@@ -1,5 +1,6 @@
 //! The job from input file to last line.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::answers::Answers;
@@ -183,7 +184,7 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Sizes of the groups that an engine of this capacity will be given.
+    /// Sizes of the groups in which an engine of this capacity would run them if none took the slot of another.
     pub fn groups(&self, capacity: usize) -> Vec<GroupSize> {
         let size = |tickets: &[Ticket]| {
             let prompts = || tickets.iter().map(|ticket| self.prompt(*ticket));
@@ -196,7 +197,7 @@ impl<'a> Job<'a> {
     }
 
     /// Runs what is left to do. `engine` may be `None` only when [`Job::demand`] is. `interrupted`
-    /// is asked between groups; the engine asks it inside them.
+    /// is asked before anything runs; the engine asks it meanwhile.
     ///
     /// # Errors
     /// An engine that failed or an output that cannot be written. Finished answers are in the output
@@ -207,7 +208,7 @@ impl<'a> Job<'a> {
         progress: &mut dyn Progress,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Summary, JobError> {
-        let ran = self.run_groups(engine, progress, interrupted);
+        let ran = self.run_sequences(engine, progress, interrupted);
         progress.end();
         // A broken output cannot be put in order; the log it is can still be resumed.
         if !matches!(ran, Err(JobError::OutputWrite { .. } | JobError::BrokenPipe)) {
@@ -218,7 +219,7 @@ impl<'a> Job<'a> {
     }
 
     /// Whether it was interrupted.
-    fn run_groups(
+    fn run_sequences(
         &mut self,
         engine: Option<&mut dyn Engine>,
         progress: &mut dyn Progress,
@@ -232,60 +233,46 @@ impl<'a> Job<'a> {
             assert!(tickets.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);
         };
-        let capacity = engine.group_capacity().max(1);
-        let mut counter = Counter {
-            done: Amount::default(),
-            total: Amount {
-                groups: tickets.len().div_ceil(capacity),
-                sequences: tickets.len(),
-                tokens,
-            },
-            progress,
-        };
+        let total = Amount { sequences: tickets.len(), tokens };
+        let mut counter = Counter { done: Amount::default(), total, progress };
         if !tickets.is_empty() {
             counter.progress.begin(counter.total);
         }
         // What cannot be answered is told at once.
         answers.write()?;
-        for tickets in tickets.chunks(capacity) {
-            if interrupted() {
-                return Ok(true);
-            }
-            let sequences: Vec<Sequence> =
-                tickets.iter().map(|ticket| sequence(items, *ticket)).collect();
-            let asked: Vec<Asked<'_>> = tickets
-                .iter()
-                .map(|ticket| Asked { ticket: *ticket, stop: &request(items, ticket.item).stop })
-                .collect();
-            let mut follower =
-                Follower::new(*codec, &asked, &sequences, &mut counter, &mut answers);
-            let ran = engine.run_group(&sequences, &mut follower);
-            let finished = follower.end()?;
-            // Whatever happened to the others.
-            answers.write()?;
-            match ran {
-                Ok(()) if finished == sequences.len() => counter.end_group(),
-                Ok(()) => {
-                    return Err(JobError::Engine(format!(
-                        "The engine told {finished} results of a group of {} sequences.",
-                        sequences.len()
-                    )));
-                }
-                Err(EngineError::Interrupted) => return Ok(true),
-                Err(EngineError::Failed(message)) => return Err(JobError::Engine(message)),
-            }
+        if tickets.is_empty() || interrupted() {
+            return Ok(!tickets.is_empty());
         }
-        Ok(false)
+        let sequences: Vec<Sequence<'_>> =
+            tickets.iter().map(|ticket| sequence(items, *ticket)).collect();
+        let asked: Vec<Asked<'_>> = tickets
+            .iter()
+            .map(|ticket| Asked { ticket: *ticket, stop: &request(items, ticket.item).stop })
+            .collect();
+        let mut follower = Follower::new(*codec, &asked, &sequences, &mut counter, &mut answers);
+        let ran = engine.run(&sequences, &mut follower);
+        let finished = follower.end()?;
+        // Whatever happened to the others.
+        answers.write()?;
+        match ran {
+            Ok(()) if finished == sequences.len() => Ok(false),
+            Ok(()) => Err(JobError::Engine(format!(
+                "The engine told {finished} results of {} sequences.",
+                sequences.len()
+            ))),
+            Err(EngineError::Interrupted) => Ok(true),
+            Err(EngineError::Failed(message)) => Err(JobError::Engine(message)),
+        }
     }
 
-    /// Every prompt that is to be answered, in the order in which they run. A group lasts as long as its
-    /// longest answer, so those of like length run together; otherwise as they stand in the input.
+    /// Every prompt that is to be answered, in the order in which they begin: those with the longest answers first,
+    /// so that none of them is left running alone at the end; otherwise as they stand in the input.
     fn tickets(&self) -> Vec<Ticket> {
         let pending = self.pending_requests().flat_map(|(item, request)| {
             (0..request.prompts.len()).map(move |prompt| Ticket { item, prompt })
         });
         let mut tickets: Vec<Ticket> = pending.collect();
-        tickets.sort_by_key(|ticket| self.prompt(*ticket).max_new);
+        tickets.sort_by_key(|ticket| Reverse(self.prompt(*ticket).max_new));
         tickets
     }
 
@@ -319,11 +306,11 @@ fn request(items: &[Item], item: usize) -> &Request {
     }
 }
 
-fn sequence(items: &[Item], ticket: Ticket) -> Sequence {
+fn sequence(items: &[Item], ticket: Ticket) -> Sequence<'_> {
     let request = request(items, ticket.item);
     let prompt = &request.prompts[ticket.prompt];
     Sequence {
-        prompt: prompt.tokens.clone(),
+        prompt: &prompt.tokens,
         max_new: prompt.max_new,
         temperature: request.temperature,
         top_p: request.top_p,

@@ -46,7 +46,7 @@ pub(super) fn plan(
         }
     }
     if let Some(predicted) = &decision.predicted {
-        text += &explain::predicted(predicted, 1);
+        text += &explain::predicted(predicted);
     }
     if let Some(searched) = searched {
         let best = &searched.found.best.candidate;

@@ -52,10 +52,9 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
 }
 
 /// What the run will take, said before it starts.
-pub fn predicted(predicted: &Predicted, groups: usize) -> String {
+pub fn predicted(predicted: &Predicted) -> String {
     let (prefill_s, decode_s) = (predicted.prefill_ns / 1e9, predicted.decode_ns / 1e9);
-    let groups = if groups > 1 { format!(", in {groups} groups") } else { String::new() };
-    format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s{groups}\n")
+    format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s\n")
 }
 
 /// `k to wv`, as the map of one layer has it.

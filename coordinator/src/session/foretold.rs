@@ -26,7 +26,8 @@ pub(super) fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Fo
     }
 }
 
-/// What all groups take, from what a full one of the longest takes: prefill goes by tokens, decode by steps.
+/// What all groups take if none takes the place of another, from what a full one of the longest takes: prefill goes by
+/// tokens, decode by steps.
 fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
     let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
     let tokens = sequences * f64::from(shape.max_prompt.max(1));
@@ -39,9 +40,9 @@ fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predict
     }
 }
 
-/// Says what the run will take, in so many groups.
-pub(super) fn tell_predicted(run: &Run, foretold: &Foretold, groups: usize) {
+/// Says what the run will take.
+pub(super) fn tell_predicted(run: &Run, foretold: &Foretold) {
     if let (Some(predicted), true) = (&foretold.predicted, run.telling > Telling::Quiet) {
-        eprint!("{}", explain::predicted(predicted, groups));
+        eprint!("{}", explain::predicted(predicted));
     }
 }

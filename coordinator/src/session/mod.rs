@@ -128,8 +128,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let run = &no_larger(run, opened, sequences);
     let decision = plan(run, opened, demand, found, interrupt)?;
     let foretold = foretold(&decision, demand, &job);
-    let groups = demand.sequences.div_ceil(capacity(&decision.plan.shape));
-    tell_predicted(run, &foretold, groups);
+    tell_predicted(run, &foretold);
     let advice = Advice { run, opened, demand, case: found };
     let mut engine =
         start(run, opened, decision.plan, interrupt).map_err(|error| advice.after(error))?;
@@ -205,7 +204,7 @@ fn benchmark(
         decode_steps: u64::from(gen_len.saturating_sub(1)),
         compressed,
     };
-    tell_predicted(run, &foretold, 1);
+    tell_predicted(run, &foretold);
     let benchmark = Benchmark {
         sequences: capacity(&plan.shape),
         prompt_len,

@@ -6,16 +6,13 @@
 use std::ops::Range;
 
 use super::ahead::Ahead;
-use super::four;
 use super::keys::{Keys, Queries};
-use super::scores::{BLOCK_POSITIONS, blocked, chains};
+use super::scores::{blocked, chains};
+use super::segment::Segment;
 use super::shape::{AttentionShape, Unit, head_stride};
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::partial::store_up_to;
-
-/// How far ahead of the reading fresh K and V, which lie row by row, are asked for.
-const PREFETCH_BYTES: usize = 8 << 10;
 
 /// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, as elements or as
 /// records of 4-bit integers.
@@ -31,41 +28,6 @@ impl<T> Clone for Source<T> {
     }
 }
 impl<T> Copy for Source<T> {}
-
-/// A run of positions that lie at one stride in memory: cached or fresh ones.
-pub(super) struct Segment<T> {
-    pub first: usize,
-    pub end: usize,
-    /// Position `first`.
-    pub base: *const T,
-    pub stride: usize,
-    /// Cached positions, for which [`Ahead`] asks.
-    pub cached: bool,
-}
-
-impl<T> Clone for Segment<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for Segment<T> {}
-
-impl<T> Segment<T> {
-    /// The positions of this segment that lie in `positions`.
-    #[inline(always)]
-    fn within(self, positions: &Range<usize>) -> Segment<T> {
-        let first = self.first.clamp(positions.start, positions.end);
-        let end = self.end.clamp(first, positions.end);
-        let base = self.base.wrapping_add(first.wrapping_sub(self.first) * self.stride);
-        Segment { first, end, base, ..self }
-    }
-
-    /// Positions from a fresh one that is read to the one to ask for meanwhile.
-    #[inline(always)]
-    pub(super) fn distance(&self) -> usize {
-        PREFETCH_BYTES / (self.stride * size_of::<T>()) + 1
-    }
-}
 
 /// Fresh rows `rows` of a unit, and the scratch of their queries.
 pub(super) struct Block<'a, S> {
@@ -326,10 +288,4 @@ impl<S: Simd> Block<'_, S> {
             }
         }
     }
-}
-
-/// Floats of scratch for a block of K or V on its way to up to `queries` queries.
-pub(super) fn transposed_len(head_dim: usize, queries: usize) -> usize {
-    let plain = head_stride(head_dim) * BLOCK_POSITIONS;
-    plain.max(four::scratch_len(head_dim, queries))
 }

@@ -21,6 +21,7 @@ mod keys;
 mod quarters;
 mod schedule;
 mod scores;
+mod segment;
 mod shape;
 mod softmax;
 mod task;

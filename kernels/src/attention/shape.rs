@@ -2,7 +2,7 @@
 
 use model::compressed::{kv4_groups, kv4_position_bytes};
 
-use super::four::MOST_GROUPS;
+use super::four::keys::MOST_GROUPS;
 use crate::simd::MAX_LANES;
 
 /// Shape and scale shared by all units of a call.

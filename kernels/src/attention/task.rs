@@ -5,7 +5,9 @@
 //! no bit.
 
 use super::ahead::{Ahead, Stretch, WINDOW_BYTES};
-use super::block::{Block, Source, transposed_len};
+use super::block::{Block, Source};
+use super::four;
+use super::scores::BLOCK_POSITIONS;
 use super::shape::{AttentionShape, Unit, head_stride, record_bytes, score_stride};
 use super::softmax::{exponentials, maximum, multiply};
 use crate::number::Number;
@@ -66,6 +68,12 @@ pub(super) struct SplitScratch {
 pub(super) fn split_len(queries: usize, positions: usize, head_dim: usize) -> usize {
     let chunk = queries * (2 + head_stride(head_dim));
     (queries * score_stride(positions) + positions.div_ceil(CHUNK) * chunk).next_multiple_of(16)
+}
+
+/// Floats of scratch for a block of K or V on its way to up to `queries` queries.
+fn transposed_len(head_dim: usize, queries: usize) -> usize {
+    let plain = head_stride(head_dim) * BLOCK_POSITIONS;
+    plain.max(four::scratch_len(head_dim, queries))
 }
 
 /// Floats of scratch of a thread for blocks of up to `queries` queries, besides their scores.

@@ -8,7 +8,8 @@
 use std::ops::Range;
 
 use super::ahead::{ASK_BYTES, Ahead};
-use super::block::{Block, Segment};
+use super::block::Block;
+use super::segment::Segment;
 use super::shape::head_stride;
 use crate::number::Number;
 use crate::simd::{Simd, SimdElement};

@@ -65,8 +65,8 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
 }
 
 /// Writes a token for every sequence of the (micro-)batch and rebuilds the list of active rows:
-/// micro-batch 0 of prefill starts it, later ones append, decode makes it anew. `draw(row,
-/// sequence)` gives the token.
+/// micro-batch 0 of prefill starts it, later ones append, decode makes it anew. Sequences that an earlier
+/// group began are listed in prefill, and have no token of it. `draw(row, sequence)` gives the token.
 pub fn record(
     table: &StepTable,
     phase: Phase,
@@ -79,14 +79,36 @@ pub fn record(
         (Phase::Prefill, 1..) => table.active(batch),
         _ => 0,
     };
-    // Row i of the new list is written only after row i of the old one was read: `active` never
-    // passes the row in hand.
-    for (row, found) in sequences(table, phase, at).enumerate() {
-        let sequence = found.sequence;
-        let token = draw(row, sequence);
-        if advance(table, batch, sequence, phase, token, eos) == Finish::Running {
-            table.set_row_sequence(batch, active, sequence);
-            active += 1;
+    let mut list = |sequence| {
+        table.set_row_sequence(batch, active, sequence);
+        active += 1;
+    };
+    match phase {
+        Phase::Prefill => {
+            let mut row = 0;
+            for sequence in table.micro_slots(at.micro) {
+                let runs = if table.field(batch, sequence, Field::Fresh) > 0 {
+                    let token = draw(row, sequence);
+                    row += 1;
+                    advance(table, batch, sequence, phase, token, eos) == Finish::Running
+                } else {
+                    table.is_running(batch, sequence)
+                };
+                if runs {
+                    list(sequence);
+                }
+            }
+        }
+        // Row i of the new list is written only after row i of the old one was read: as many are listed as were
+        // read before, at most.
+        Phase::Decode => {
+            for (row, found) in sequences(table, phase, at).enumerate() {
+                let sequence = found.sequence;
+                let token = draw(row, sequence);
+                if advance(table, batch, sequence, phase, token, eos) == Finish::Running {
+                    list(sequence);
+                }
+            }
         }
     }
     table.set_active(batch, active);
@@ -127,25 +149,17 @@ fn advance(
     finish
 }
 
-/// Largest number of tokens that any running sequence of any batch may still produce.
-fn largest_remaining(table: &StepTable) -> u32 {
-    let slots = (0..table.batches())
-        .flat_map(|batch| (0..table.batch_size()).map(move |sequence| (batch, sequence)));
-    slots
-        .filter(|(batch, sequence)| {
-            table.field(*batch, *sequence, Field::PromptLen) > 0
-                && table.field(*batch, *sequence, Field::Finish) == Finish::Running as u32
-        })
-        .map(|(batch, sequence)| table.field(batch, sequence, Field::Remaining))
-        .max()
-        .unwrap_or(0)
-}
-
 /// After the last `Sample` of step `step` (0 is prefill): lowers the last step to what the running
-/// sequences can still need, but never below the step after this one, which lanes may already have
-/// begun; then signals `steps` once.
+/// sequences can still need, or to the next one where few enough are left, but never below the step after
+/// this one, which lanes may already have begun; then signals `steps` once.
 pub fn announce(control: &Control, table: &StepTable, step: u32) {
-    let needed = step + largest_remaining(table).max(1);
+    let (mut running, mut longest) = (0, 0);
+    for (batch, sequence) in table.slots().filter(|&(batch, slot)| table.is_running(batch, slot)) {
+        running += 1;
+        longest = longest.max(table.field(batch, sequence, Field::Remaining));
+    }
+    let left = if running <= table.enough() { 1 } else { longest.max(1) };
+    let needed = step + left;
     if control.last_step().is_none_or(|last| needed < last) {
         control.set_last_step(Some(needed));
     }

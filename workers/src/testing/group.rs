@@ -5,7 +5,7 @@ use program::step_table::Field;
 use crate::table::StepTable;
 
 pub(super) use crate::group::last_step;
-pub use crate::group::{Placed, Request, fill};
+pub use crate::group::{Placed, Request, carry_on, fill, fill_even, place};
 
 /// What a sequence came to; a final EOS is part of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// What the table says of a sequence.
-    pub(super) fn read(table: &StepTable, placed: &Placed) -> Outcome {
+    pub fn read(table: &StepTable, placed: &Placed) -> Outcome {
         let (batch, slot) = (placed.batch, placed.slot);
         let generated = table.field(batch, slot, Field::Generated) as usize;
         let tokens = (0..generated).map(|i| table.output(batch, slot, i)).collect();

@@ -148,7 +148,7 @@ impl Interleaved {
         choose: &mut dyn FnMut(&[Lane]) -> usize,
     ) -> Result<(Vec<Outcome>, Vec<Sampled>), Stuck> {
         fill(&self.table, &self.plan, group);
-        self.control.set_last_step(Some(last_step(group)));
+        self.control.set_last_step(Some(last_step(&self.table)));
         self.lanes.iter_mut().for_each(|lane| lane.place = Place::Prefill(0));
         let mut sampled = Vec::new();
         let mut last = 0;

@@ -12,9 +12,9 @@ use program::ir::Phase;
 use program::map::{Chunking, DeviceMap, Home};
 use program::plan::RunShape;
 use program::simulate::Span;
-use program::step_table::Finish;
+use program::step_table::{Field, Finish};
 use workers::setup::LaneOptions;
-use workers::testing::{InProcess, Outcome, Placed, Request};
+use workers::testing::{InProcess, Outcome, Placed, Request, carry_on, fill_even, place};
 
 pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) -> RunShape {
     RunShape {
@@ -80,6 +80,32 @@ fn replay(lanes: &mut InProcess) {
     }
 }
 
+/// The same sequences, of which one more begins after every decode step while the others go on.
+fn in_turn(lanes: &mut InProcess, group: &[Placed]) -> Vec<Outcome> {
+    let table = lanes.table().clone();
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; group.len()];
+    fill_even(&table, lanes.plan(), group);
+    table.slots().for_each(|(batch, slot)| table.set_field(batch, slot, Field::PromptLen, 0));
+    let mut waiting = group.iter();
+    while outcomes.iter().any(Option::is_none) {
+        carry_on(&table);
+        if let Some(next) = waiting.next() {
+            place(&table, next);
+        }
+        let running = table.slots().filter(|(batch, slot)| table.is_running(*batch, *slot)).count();
+        table.set_enough(running as u32);
+        lanes.release().expect("the lanes drain");
+        replay(lanes);
+        for (placed, outcome) in group.iter().zip(&mut outcomes) {
+            let began = table.field(placed.batch, placed.slot, Field::PromptLen) > 0;
+            if began && outcome.is_none() && !table.is_running(placed.batch, placed.slot) {
+                *outcome = Some(Outcome::read(&table, placed));
+            }
+        }
+    }
+    outcomes.into_iter().flatten().collect()
+}
+
 /// Tokens of a group twice in a row, and the logits of prefill of a group that ends with it.
 pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outcome>, Vec<f32>) {
     let plan = compile(config, shape, map).expect("the map compiles");
@@ -92,6 +118,8 @@ pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outc
     let outcomes = lanes.run_group(&full);
     replay(&mut lanes);
     assert_eq!(lanes.run_group(&full), outcomes, "a second group in the same lanes");
+    replay(&mut lanes);
+    assert_eq!(in_turn(&mut lanes, &full), outcomes, "one begins after the other");
     for (placed, outcome) in full.iter().zip(&outcomes) {
         assert_eq!(outcome.tokens.len(), placed.request.max_new as usize);
         assert_eq!(outcome.finish, Finish::Length as u32);

@@ -88,7 +88,7 @@ impl Echo {
         Echo { capacity, groups: Vec::new(), late: 1, ends: None, saved: 0 }
     }
 
-    fn answer(&self, sequence: &Sequence, mut each: impl FnMut(u32) -> Verdict) -> Generated {
+    fn answer(&self, sequence: &Sequence<'_>, mut each: impl FnMut(u32) -> Verdict) -> Generated {
         let mut tokens = Vec::new();
         let mut left = usize::MAX;
         for step in 0..sequence.max_new as usize {
@@ -115,28 +115,32 @@ impl Echo {
 }
 
 impl Engine for Echo {
-    fn group_capacity(&self) -> usize {
-        self.capacity
-    }
-
-    fn run_group(
+    fn run(
         &mut self,
-        sequences: &[Sequence],
+        sequences: &[Sequence<'_>],
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
-        assert!(!sequences.is_empty() && sequences.len() <= self.capacity);
-        let fails = self.ends.clone().filter(|(after, _)| self.groups.len() == *after);
-        let first = if fails.is_some() { sequences.len() - self.saved } else { 0 };
-        if fails.is_none() {
-            self.groups.push(sequences.len());
-        }
-        for (index, sequence) in sequences.iter().enumerate().skip(first) {
-            let generated = self.answer(sequence, |token| observer.token(index, token));
-            if observer.finished(index, generated).is_break() {
-                return Err(EngineError::Interrupted);
+        assert!(!sequences.is_empty());
+        for first in (0..sequences.len()).step_by(self.capacity) {
+            let group = first..sequences.len().min(first + self.capacity);
+            let fails = self.ends.clone().filter(|(after, _)| self.groups.len() == *after);
+            let told =
+                if fails.is_some() { group.end - self.saved..group.end } else { group.clone() };
+            if fails.is_none() {
+                self.groups.push(group.len());
+            }
+            for index in told {
+                let generated =
+                    self.answer(&sequences[index], |token| observer.token(index, token));
+                if observer.finished(index, generated).is_break() {
+                    return Err(EngineError::Interrupted);
+                }
+            }
+            if let Some((_, error)) = fails {
+                return Err(error);
             }
         }
-        fails.map_or(Ok(()), |(_, error)| Err(error))
+        Ok(())
     }
 }
 

@@ -1,11 +1,8 @@
 //! The loop: groups, answers, last lines, interruption.
 
-use std::cell::Cell;
-
 use crate::exit::Exit;
 use crate::job::engine::{Engine, EngineError};
 use crate::job::error::JobError;
-use crate::job::interrupt::Interrupt;
 use crate::job::output::{Choice, FinishReason, OutputLine};
 use crate::job::progress::{Lines, Silent};
 use crate::job::sink::OutputMode;
@@ -235,24 +232,16 @@ fn an_interrupt_keeps_finished_groups() {
         "2 answered, 0 failed, 3 not run; interrupted, go on with --resume"
     );
     assert_eq!(desk.lines().len(), 2);
-    // Between groups it is the job that asks.
+    // Before anything runs it is the job that asks.
     let desk = Desk::new(&prompts(5));
-    let interrupt = Interrupt::new();
-    let asked = Cell::new(0);
-    let ask = || {
-        asked.set(asked.get() + 1);
-        if asked.get() == 3 {
-            interrupt.ask();
-        }
-        interrupt.asked()
-    };
     let mut engine = Echo::new(2);
-    let summary = desk.prepare().unwrap().run(Some(&mut engine), &mut Silent, &ask).unwrap();
-    assert_eq!((summary.answered, summary.not_run, engine.groups.len()), (4, 1, 2));
+    let summary = desk.prepare().unwrap().run(Some(&mut engine), &mut Silent, &|| true).unwrap();
+    assert_eq!((summary.answered, summary.not_run, engine.groups.len()), (0, 5, 0));
+    assert_eq!(summary.exit(), Exit::Interrupted);
 }
 
 #[test]
-fn answers_of_like_length_share_a_group() {
+fn the_longest_answers_begin_first() {
     let lengths = [9, 2, 9, 3, 2, 9];
     let input: String = lengths
         .iter()
@@ -261,7 +250,7 @@ fn answers_of_like_length_share_a_group() {
     let desk = Desk::new(input.as_bytes());
     let groups = desk.prepare().unwrap().groups(2);
     let longest: Vec<u32> = groups.iter().map(|group| group.max_new).collect();
-    assert_eq!(longest, [2, 9, 9], "2 and 2, 3 and 9, 9 and 9");
+    assert_eq!(longest, [9, 9, 2], "9 and 9, 9 and 3, 2 and 2");
     assert!(groups.iter().all(|group| group.prompt_tokens == 4));
     desk.run(&mut Echo::new(2)).unwrap();
     let ids: Vec<String> = desk.lines().into_iter().map(|line| line.custom_id).collect();
@@ -347,10 +336,9 @@ fn progress_counts_tokens() {
     desk.prepare().unwrap().run(Some(engine), &mut progress, &|| false).unwrap();
     let told = String::from_utf8(progress.into_inner()).unwrap();
     let lines: Vec<&str> = told.lines().collect();
-    assert_eq!(lines[0], "2 sequences in 2 groups, at most 14 new tokens");
-    // The shorter answer is the first.
-    assert!(lines[1].starts_with("group 1 of 2: 4 of 14 tokens"), "{told}");
-    assert!(lines[2].starts_with("group 2 of 2: 6 of 6 tokens"), "{told}");
+    assert_eq!(lines[0], "2 answers, at most 14 new tokens");
+    // The tokens that an early end leaves are no longer waited for.
+    assert!(lines[1].starts_with("2 of 2 answers: 6 of 6 tokens"), "{told}");
 }
 
 #[test]

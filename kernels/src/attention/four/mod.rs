@@ -2,17 +2,17 @@
 //!
 //! `keys` and `values` have the order of every sum.
 
-mod keys;
+pub(super) mod keys;
 mod values;
 
 use std::ops::Range;
 
-pub(super) use keys::MOST_GROUPS;
 use keys::{FourKeys, FourQueries, elements_of, four_scores, unpacked_len};
 use values::{BLOCK, FourValues, four_values_len, sum_place};
 
 use super::ahead::Ahead;
-use super::block::{Block, Segment};
+use super::block::Block;
+use super::segment::Segment;
 use super::shape::{head_stride, record_bytes};
 use crate::number::Number;
 use crate::simd::Simd;

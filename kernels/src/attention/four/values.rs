@@ -14,7 +14,7 @@
 use model::compressed::kv4_groups;
 
 use super::super::ahead::Ahead;
-use super::super::block::Segment;
+use super::super::segment::Segment;
 use super::keys::{GROUP_BYTES, load_ranges};
 use crate::simd::Simd;
 

@@ -1,0 +1,41 @@
+//! Positions of one unit that lie one behind the other.
+
+use std::ops::Range;
+
+/// How far ahead of the reading fresh K and V, which lie row by row, are asked for.
+const PREFETCH_BYTES: usize = 8 << 10;
+
+/// A run of positions that lie at one stride in memory: cached or fresh ones.
+pub(super) struct Segment<T> {
+    pub first: usize,
+    pub end: usize,
+    /// Position `first`.
+    pub base: *const T,
+    pub stride: usize,
+    /// Cached positions, for which [`Ahead`] asks.
+    pub cached: bool,
+}
+
+impl<T> Clone for Segment<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Segment<T> {}
+
+impl<T> Segment<T> {
+    /// The positions of this segment that lie in `positions`.
+    #[inline(always)]
+    pub(super) fn within(self, positions: &Range<usize>) -> Segment<T> {
+        let first = self.first.clamp(positions.start, positions.end);
+        let end = self.end.clamp(first, positions.end);
+        let base = self.base.wrapping_add(first.wrapping_sub(self.first) * self.stride);
+        Segment { first, end, base, ..self }
+    }
+
+    /// Positions from a fresh one that is read to the one to ask for meanwhile.
+    #[inline(always)]
+    pub(super) fn distance(&self) -> usize {
+        PREFETCH_BYTES / (self.stride * size_of::<T>()) + 1
+    }
+}
