@@ -9,6 +9,7 @@ mod cuda_faults;
 mod cuda_profile;
 mod death;
 mod doctor;
+mod following;
 mod golden;
 mod gpu_stages;
 mod interrupted;

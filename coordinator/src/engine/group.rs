@@ -122,7 +122,8 @@ impl<'a> Groups<'a> {
     ///
     /// Prefill of new sequences reads all weights once more, as a decode step does. A slot is free for half of the
     /// time between two groups, so with `b` slots, sequences of `l` steps and groups that end when `f` of them
-    /// have, steps and prefills are fewest where `f = b sqrt(2 / l)`.
+    /// have, steps and prefills are fewest where `f = b sqrt(2 / l)`. Lengths differ, so the last quarter never holds
+    /// the others up.
     fn enough(&self) -> u32 {
         let (slots, waiting) = (self.running.len(), self.sequences.len() - self.next);
         if waiting == 0 {
@@ -135,7 +136,7 @@ impl<'a> Groups<'a> {
             most.sum::<u64>() as f64 / slots as f64
         };
         let ended = (slots as f64 * (2.0 / length.max(1.0)).sqrt()).ceil() as usize;
-        (slots - ended.min(waiting).clamp(1, slots)) as u32
+        (slots - ended.min(waiting).clamp(1, (3 * slots / 4).max(1))) as u32
     }
 
     /// The decode step after which all sequences have reached their length; 0 when prefill's token
