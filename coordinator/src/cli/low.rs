@@ -112,8 +112,8 @@ pub struct LowRun {
     ])]
     pub tables: Option<PathBuf>,
 
-    /// N batches of B prompts are computed together, as a group; auto: the shape of highest predicted
-    /// throughput [default: 1xB, the largest B up to 32 that fits memory]
+    /// N batches of B prompts are computed together, and others follow in their places; auto: the shape of
+    /// highest predicted throughput [default: 1xB, the largest B up to 32 that fits memory]
     #[arg(long, value_name = "NxB", value_parser = parse_batches_choice, allow_hyphen_values = true, help_heading = "Work")]
     pub batches: Option<BatchesChoice>,
     /// Requests to answer: .jsonl (OpenAI batch lines or {"prompt": ...}), .txt (a prompt a line),
