@@ -119,24 +119,15 @@ impl<'a> Groups<'a> {
 
     /// With how many running sequences the group should end for others to begin; 0 if it should go on until all have
     /// ended.
-    ///
-    /// Prefill of new sequences reads all weights once more, as a decode step does. A slot is free for half of the
-    /// time between two groups, so with `b` slots, sequences of `l` steps and groups that end when `f` of them
-    /// have, steps and prefills are fewest where `f = b sqrt(2 / l)`. Lengths differ, so the last quarter never holds
-    /// the others up.
     fn enough(&self) -> u32 {
         let (slots, waiting) = (self.running.len(), self.sequences.len() - self.next);
-        if waiting == 0 {
-            return 0;
-        }
         let length = if self.told > 0 {
             self.told_tokens as f64 / self.told as f64
         } else {
             let most = self.running.iter().map(|r| u64::from(self.sequences[r.sequence].max_new));
             most.sum::<u64>() as f64 / slots as f64
         };
-        let ended = (slots as f64 * (2.0 / length.max(1.0)).sqrt()).ceil() as usize;
-        (slots - ended.min(waiting).clamp(1, (3 * slots / 4).max(1))) as u32
+        (slots - to_end(slots, waiting, length)) as u32
     }
 
     /// The decode step after which all sequences have reached their length; 0 when prefill's token
@@ -244,4 +235,34 @@ fn spread(sequences: usize, shape: &RunShape) -> Vec<Place> {
     let per_batch = sequences.div_ceil(usize::from(shape.batches)).max(1);
     assert!(per_batch <= usize::from(shape.batch_size), "a group is at most N x B sequences");
     (0..sequences).map(|i| Place { batch: i / per_batch, slot: i % per_batch }).collect()
+}
+
+/// How many of `slots` sequences should end before others begin, of which so many wait, where answers have
+/// `length` tokens.
+///
+/// Prefill of new sequences reads all weights once more, as a decode step does. A slot is free for half of the
+/// time between two groups, so with `b` slots, sequences of `l` steps and groups that end when `f` of them have,
+/// steps and prefills are fewest where `f = b sqrt(2 / l)`. Lengths differ, so the last quarter never holds the
+/// others up.
+fn to_end(slots: usize, waiting: usize, length: f64) -> usize {
+    if waiting == 0 {
+        return slots;
+    }
+    let fewest = (slots as f64 * (2.0 / length.max(1.0)).sqrt()).ceil() as usize;
+    fewest.min(waiting).clamp(1, (3 * slots / 4).max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_answers_are_followed_one_by_one_and_short_ones_together() {
+        assert_eq!(to_end(60, 100, 36.0), 15, "60 sqrt(2 / 36) = 14.1");
+        assert_eq!(to_end(16, 100, 512.0), 1);
+        assert_eq!(to_end(16, 100, 2.0), 12, "three quarters");
+        assert_eq!(to_end(16, 2, 8.0), 2, "no more than wait");
+        assert_eq!(to_end(16, 0, 8.0), 16);
+        assert_eq!([to_end(1, 5, 9.0), to_end(2, 5, 1.0)], [1, 1]);
+    }
 }
