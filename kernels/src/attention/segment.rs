@@ -12,7 +12,7 @@ pub(super) struct Segment<T> {
     /// Position `first`.
     pub base: *const T,
     pub stride: usize,
-    /// Cached positions, for which [`Ahead`] asks.
+    /// Cached positions, for which [`Ahead`](super::ahead::Ahead) asks.
     pub cached: bool,
 }
 

@@ -19,7 +19,7 @@ use crate::unroll::unroll_16;
 /// Bytes of a whole group's integers.
 pub(super) const GROUP_BYTES: usize = KV_GROUP / 2;
 /// Dwords of a whole group's integers.
-pub(super) const GROUP_DWORDS: usize = GROUP_BYTES / 4;
+const GROUP_DWORDS: usize = GROUP_BYTES / 4;
 /// Groups of the longest head.
 pub(in crate::attention) const MOST_GROUPS: usize = 16;
 /// Largest `X`: its high byte is then 127.
@@ -35,7 +35,7 @@ pub(super) const fn elements_of(byte: usize, head_dim: usize) -> (usize, usize) 
 }
 
 /// Dwords of a record's integers, rounded up to whole vectors of any width.
-pub(super) const fn dwords(head_dim: usize) -> usize {
+const fn dwords(head_dim: usize) -> usize {
     (head_dim / 2).next_multiple_of(4 * MAX_LANES) / 4
 }
 
@@ -105,7 +105,7 @@ impl FourQueries {
     /// # Safety
     /// The query is packed.
     #[inline(always)]
-    pub(super) unsafe fn add_group<S: Simd>(
+    unsafe fn add_group<S: Simd>(
         self,
         s: S,
         total: S::F,
@@ -121,7 +121,7 @@ impl FourQueries {
     }
 
     #[inline(always)]
-    pub(super) fn skip(self, queries: usize) -> Self {
+    fn skip(self, queries: usize) -> Self {
         FourQueries { from: self.from.wrapping_add(queries * self.stride), ..self }
     }
 }
