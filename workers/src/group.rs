@@ -61,7 +61,8 @@ pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
     fill_extents(table, plan, group, |request| request.prompt.len() as u32 + request.max_new);
 }
 
-/// The same with KV extents for the longest sequence, so that any other can follow in a slot.
+/// The same with KV extents for the longest sequence, so that any other can follow in a slot; chunks of
+/// attention are then balanced by slots.
 pub fn fill_even(table: &StepTable, plan: &Plan, group: &[Placed]) {
     fill_extents(table, plan, group, |_| plan.shape.max_context);
 }

@@ -31,7 +31,7 @@ Input, one request a line:
   Another field with a value that is not its default gives that request an error line.
 
 Output, one line a request, in input order: OpenAI's batch output, with token_ids in each choice.
-  An answer is on disk a second or two after its last token. docs/formats.md describes all files by example.
+  An answer is on disk a second, or two steps, after its last token. docs/formats.md describes all files by example.
 
 Exit codes:
   0    every request is answered

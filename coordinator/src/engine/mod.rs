@@ -6,7 +6,7 @@
 //! never on the step path: workers run a group to its end without it.
 
 pub mod bench;
-pub mod group;
+pub mod groups;
 pub mod launch;
 pub mod measure;
 pub mod memory;
@@ -26,7 +26,7 @@ use workers::protocol::{EXIT, Role};
 
 use crate::job::engine::{Engine, EngineError, Observer, Sequence, Verdict};
 use crate::report::trace_file::TraceFile;
-use group::Groups;
+use groups::Groups;
 use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
 use supervise::{Supervisor, WorkerFailure};

@@ -81,7 +81,8 @@ pub struct StepTimes {
     pub max_s: f64,
 }
 
-/// What the simulator says of the whole run, every group taken to be full and to go on to its longest answer.
+/// What the simulator says of the whole run if no sequence takes the place of another, every group going on to its
+/// longest answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     /// `profile`: costs that were measured before.

@@ -2,7 +2,7 @@
 //! wait, a group ends when enough of its own have ended; the others go on in the next one, from the caches, beside
 //! new ones.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use program::plan::{Plan, RunShape};
 use program::step_table::{Field, Finish};
@@ -36,14 +36,12 @@ pub(super) struct Groups<'a> {
     table: StepTable,
     plan: &'a Plan,
     sequences: &'a [Sequence<'a>],
-    /// The first sequence that has no place yet.
-    next: usize,
     running: Vec<Running>,
     /// Of sequences that were told, and their number.
     told_tokens: u64,
     told: u64,
-    /// Sequences that begin in this group.
-    fresh: std::ops::Range<usize>,
+    /// Sequences that begin in this group; those behind them wait.
+    fresh: Range<usize>,
 }
 
 impl<'a> Groups<'a> {
@@ -74,7 +72,6 @@ impl<'a> Groups<'a> {
             table,
             plan,
             sequences,
-            next: count,
             running: running.collect(),
             told_tokens: 0,
             told: 0,
@@ -88,7 +85,8 @@ impl<'a> Groups<'a> {
     /// left.
     pub(super) fn go_on(&mut self) -> bool {
         let count = self.table.slots().count() - self.running.len();
-        let fresh = self.next..self.sequences.len().min(self.next + count);
+        let next = self.fresh.end;
+        let fresh = next..self.sequences.len().min(next + count);
         if fresh.is_empty() && self.running.is_empty() {
             return false;
         }
@@ -101,7 +99,6 @@ impl<'a> Groups<'a> {
             place(&self.table, &placed(&self.sequences[sequence], at));
             self.running.push(Running { sequence, place: at, seen: 0, after_prefill: 1 });
         }
-        self.next = fresh.end;
         self.fresh = fresh;
         self.table.set_enough(self.enough());
         true
@@ -120,7 +117,7 @@ impl<'a> Groups<'a> {
     /// With how many running sequences the group should end for others to begin; 0 if it should go on until all have
     /// ended.
     fn enough(&self) -> u32 {
-        let (slots, waiting) = (self.running.len(), self.sequences.len() - self.next);
+        let (slots, waiting) = (self.running.len(), self.sequences.len() - self.fresh.end);
         let length = if self.told > 0 {
             self.told_tokens as f64 / self.told as f64
         } else {
