@@ -51,7 +51,21 @@ PYTHON
         --no-build-isolation --no-binary :all: --dest "$work/package" --requirement "$work/requirements.txt"
 }
 
+# With AMX, GCC 12 drops the stores to a tile configuration that only `ldtilecfg` reads, and llama.cpp's 4-bit kernel
+# ends with SIGILL. Clang keeps them.
+choose_compiler() {
+    [ -z "${CC:-}" ] && grep -q amx_tile /proc/cpuinfo || return 0
+    for clang in clang clang-19 clang-18 clang-17 clang-16; do
+        if command -v "$clang" > /dev/null && command -v "clang++${clang#clang}" > /dev/null; then
+            export CC="$clang" CXX="clang++${clang#clang}"
+            return
+        fi
+    done
+    echo "llama.cpp's 4-bit kernel for AMX may end with SIGILL as GCC compiles it: install clang and libomp-dev." >&2
+}
+
 if [ ! -x "$dir/bin/llama-quantize" ]; then
+    choose_compiler
     work=$(mktemp -d "$dir/work.XXXXXX")
     trap 'rm -rf "$work"' EXIT
     trap 'exit 130' INT

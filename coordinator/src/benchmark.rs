@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use crate::job::engine::{Engine, EngineError, Generated, Observer, Sequence, Verdict};
+use crate::job::engine::{Engine, EngineError, Generated, Observer, Sampling, Sequence, Verdict};
 use crate::job::progress::{Amount, Progress};
 
 /// What a benchmark computes: every sequence alike.
@@ -45,11 +45,11 @@ impl Benchmark {
         let sequences = prompts.iter().zip(0..).map(|(prompt, id_hash)| Sequence {
             prompt,
             max_new: self.gen_len,
-            temperature: 0.0,
-            top_p: 1.0,
+            sampling: Sampling::GREEDY,
             seed: self.seed,
             id_hash,
             ignore_eos: true,
+            logprobs: 0,
         });
         let ran = engine.run(&sequences.collect::<Vec<_>>(), &mut follower);
         progress.end();

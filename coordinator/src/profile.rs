@@ -84,6 +84,7 @@ fn wanted(
         max_prompt: request.prompt_len,
         max_context: request.prompt_len + request.gen_len,
         max_new: request.gen_len,
+        logprobs: 0,
         limits: &limits,
     }
     .shape(request.batches.count, request.batches.size);

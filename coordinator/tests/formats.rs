@@ -42,6 +42,10 @@ impl TextCodec for OneTokenPerByte {
         self.encode(&turns.iter().map(|turn| turn.content.as_str()).collect::<String>())
     }
 
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        u8::try_from(token).into_iter().collect()
+    }
+
     fn stream(&self) -> Box<dyn TextStream + '_> {
         Box::new(NoText)
     }

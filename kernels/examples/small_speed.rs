@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use half::bf16;
 use kernels::{
-    Draw, Kernels, Pool, PoolOptions, SampleScratch, ScratchLimits, ThreadLimits, Variant,
+    Draw, Kernels, Pool, PoolOptions, SampleScratch, Sampling, ScratchLimits, ThreadLimits, Variant,
 };
 
 const SPIN: Duration = Duration::from_micros(50);
@@ -63,7 +63,8 @@ fn sizes(threads: usize, rows: usize, hidden: usize, (heads, head_dim): (usize, 
     let mut scratch: Vec<_> = (0..threads).map(|_| SampleScratch::new(VOCAB)).collect();
     let mut drawn = vec![0; rows];
     let greedy = vec![Draw::GREEDY; rows];
-    let nucleus = vec![Draw { temperature: 0.8, top_p: 0.9, random: 0.5 }; rows];
+    let sampling = Sampling { temperature: 0.8, top_p: 0.9, ..Sampling::GREEDY };
+    let nucleus = vec![Draw { sampling, random: 0.5 }; rows];
     let mut cells = vec![Vec::new(); 5];
     for (limit, spin) in [(1, Duration::ZERO), (threads, Duration::ZERO), (threads, SPIN)] {
         kernels.set_thread_limits(ThreadLimits { small: limit, ..ThreadLimits::default() });

@@ -1,5 +1,5 @@
-//! From logits to a token: greedy, or temperature and nucleus sampling with a counter-based random
-//! number, so that a token depends on its request's key and position and on nothing else.
+//! From logits to a token: greedy, or drawn from the likely ones with a counter-based random number, so
+//! that a token depends on its request's key and position and on nothing else.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -30,7 +30,7 @@ pub fn argmax(logits: &[f32]) -> u32 {
 
 /// The largest number of a block; minus infinity if it has none. Plain code in the one form that
 /// becomes a vector maximum: NaN compares as not larger.
-fn largest(block: &[f32]) -> f32 {
+pub(crate) fn largest(block: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let mut lanes = [f32::NEG_INFINITY; LANES];
     let (whole, rest) = block.as_chunks::<LANES>();
@@ -43,27 +43,44 @@ fn largest(block: &[f32]) -> f32 {
     lanes.iter().fold(rest, |best, lane| larger(*lane, best))
 }
 
+/// Which tokens can follow, and how likely each is: `softmax(logits / temperature)` over the tokens that the other
+/// three leave.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampling {
+    /// 0 is greedy.
+    pub temperature: f32,
+    /// The smallest set of most likely tokens whose probability, among those that the next two leave, reaches
+    /// this; 1 or more keeps every token.
+    pub top_p: f32,
+    /// So many most likely tokens; 0 keeps every token.
+    pub top_k: u32,
+    /// Tokens at least this times as likely as the most likely one; 0 keeps every token.
+    pub min_p: f32,
+}
+
+impl Sampling {
+    /// The most likely token.
+    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_p: 1.0, top_k: 0, min_p: 0.0 };
+}
+
 /// How the token of one row is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Draw {
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// 1 or more keeps every token.
-    pub top_p: f32,
+    pub sampling: Sampling,
     /// In `[0, 1)`; see [`random_unit`].
     pub random: f32,
 }
 
 impl Draw {
     /// The most likely token.
-    pub const GREEDY: Draw = Draw { temperature: 0.0, top_p: 1.0, random: 0.0 };
+    pub const GREEDY: Draw = Draw { sampling: Sampling::GREEDY, random: 0.0 };
 }
 
 /// Room for one row's weights, allocated once.
 #[derive(Debug)]
 pub struct SampleScratch {
     weights: Vec<f32>,
-    /// Tokens of the bucket in which the nucleus ends.
+    /// Tokens of the bucket in which a set of most likely ones ends.
     edge: Vec<u32>,
 }
 
@@ -107,12 +124,12 @@ impl Kernels {
     }
 }
 
-/// Draws a token from `softmax(logits / temperature)`, restricted to the smallest set of most likely
-/// tokens whose probability reaches `top_p` (of equally likely ones those with lower numbers).
+/// Draws a token as [`Sampling`] says; of equally likely ones a set ends with those of lower numbers.
 ///
 /// NaN logits are never drawn.
 pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
-    let Draw { temperature, top_p, random } = draw;
+    let Draw { sampling, random } = draw;
+    let Sampling { temperature, min_p, .. } = sampling;
     let greedy = argmax(logits);
     let largest = logits.get(greedy as usize).copied().unwrap_or(f32::NAN);
     if temperature <= 0.0 || temperature.is_nan() || !largest.is_finite() {
@@ -121,11 +138,12 @@ pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
     let SampleScratch { weights, edge } = scratch;
     assert!(logits.len() <= weights.capacity(), "scratch is as long as the logits");
     weights.clear();
+    // The largest weight is 1. NaN is not at least anything.
     weights.extend(logits.iter().map(|&logit| {
         let weight = ((logit - largest) / temperature).exp();
-        if weight.is_nan() { 0.0 } else { weight }
+        if weight >= min_p { weight } else { 0.0 }
     }));
-    let last = if top_p < 1.0 { nucleus(weights, top_p, edge) } else { Place::NOWHERE };
+    let last = last_kept(weights, sampling, edge);
     let kept =
         || (0u32..).zip(weights.iter()).filter(|(token, weight)| last.keeps(*token, **weight));
     let total: f64 = kept().map(|(_, weight)| f64::from(*weight)).sum();
@@ -140,6 +158,30 @@ pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
     }
     // Rounding may leave a crumb behind the last token, which is then the drawn one.
     drawn
+}
+
+/// The last token that `top_k` and `top_p` leave.
+fn last_kept(weights: &[f32], sampling: Sampling, edge: &mut Vec<u32>) -> Place {
+    let Sampling { top_p, top_k, .. } = sampling;
+    let most = match top_k {
+        0 => Place::NOWHERE,
+        _ => reaching(
+            weights,
+            |weight| f64::from(u8::from(weight > 0.0)),
+            |_| f64::from(top_k),
+            edge,
+        ),
+    };
+    if top_p >= 1.0 {
+        return most;
+    }
+    // What is left adds up to less than everything, so its nucleus ends no later than it does.
+    let left = (top_k > 0).then(|| {
+        let left = (0u32..).zip(weights).filter(|(token, weight)| most.keeps(*token, **weight));
+        left.map(|(_, weight)| f64::from(*weight)).sum::<f64>()
+    });
+    let target = |total: f64| f64::from(top_p) * left.unwrap_or(total);
+    reaching(weights, f64::from, target, edge).or_before(most)
 }
 
 /// A place in the order of tokens by weight, equal weights by number.
@@ -157,28 +199,38 @@ impl Place {
     fn keeps(self, token: u32, weight: f32) -> bool {
         weight > self.weight || (weight == self.weight && weight > 0.0 && token <= self.token)
     }
+
+    /// The one of two places that comes first.
+    fn or_before(self, other: Place) -> Place {
+        if other.keeps(self.token, self.weight) { self } else { other }
+    }
 }
 
 /// Weights, none above 1, fall in buckets by their exponent and first three bits of mantissa.
 const BUCKET_SHIFT: u32 = 20;
 const BUCKETS: usize = (1f32.to_bits() >> BUCKET_SHIFT) as usize + 1;
 
-/// The last token of the smallest set of largest `weights` that reaches `top_p` of their sum. Sums
-/// per bucket tell in which bucket it lies, so that only that one is sorted.
-fn nucleus(weights: &[f32], top_p: f32, edge: &mut Vec<u32>) -> Place {
+/// The last token of the smallest set of largest `weights` whose `amount`s reach what `target` makes of the amount
+/// of all. Sums per bucket tell in which bucket it lies, so that only that one is sorted.
+fn reaching(
+    weights: &[f32],
+    amount: impl Fn(f32) -> f64,
+    target: impl Fn(f64) -> f64,
+    edge: &mut Vec<u32>,
+) -> Place {
     let bucket_of = |weight: f32| (weight.to_bits() >> BUCKET_SHIFT) as usize;
     let mut sums = [0f64; BUCKETS];
     for &weight in weights {
-        sums[bucket_of(weight)] += f64::from(weight);
+        sums[bucket_of(weight)] += amount(weight);
     }
-    let target = f64::from(top_p) * sums.iter().sum::<f64>();
+    let target = target(sums.iter().sum());
     let mut reached = 0.0;
     let Some(bucket) = (0..BUCKETS).rev().find(|bucket| {
         let ends_here = reached + sums[*bucket] >= target;
         reached += if ends_here { 0.0 } else { sums[*bucket] };
         ends_here
     }) else {
-        // Rounding left the sum below the target: everything is needed.
+        // More than there is, or rounding left the sum below the target: everything is needed.
         return Place::NOWHERE;
     };
     edge.clear();
@@ -192,7 +244,7 @@ fn nucleus(weights: &[f32], top_p: f32, edge: &mut Vec<u32>) -> Place {
     let mut last = Place::NOWHERE;
     for &token in edge.iter() {
         last = Place { weight: weights[token as usize], token };
-        reached += f64::from(last.weight);
+        reached += amount(last.weight);
         if reached >= target {
             break;
         }

@@ -1,7 +1,7 @@
 use super::*;
 
 fn draw(temperature: f32, top_p: f32, random: f32) -> Draw {
-    Draw { temperature, top_p, random }
+    Draw { sampling: Sampling { temperature, top_p, ..Sampling::GREEDY }, random }
 }
 
 #[test]
@@ -68,12 +68,16 @@ fn draws_follow_the_distribution() {
     assert!((nucleus[1] - 4.0 / 7.0).abs() < 0.015, "{}", nucleus[1]);
 }
 
-/// The nucleus by its definition: everything sorted, taken until the sum is reached.
-fn sorted_nucleus(weights: &[f32], top_p: f32) -> Vec<u32> {
+/// What `top_k` and the nucleus leave, by their definition: everything sorted, taken until the sum is reached.
+fn sorted_kept(weights: &[f32], top_k: u32, top_p: f32) -> Vec<u32> {
     let mut order: Vec<u32> =
         (0..weights.len() as u32).filter(|t| weights[*t as usize] > 0.0).collect();
     order.sort_by(|&a, &b| weights[b as usize].total_cmp(&weights[a as usize]).then(a.cmp(&b)));
-    let target = f64::from(top_p) * weights.iter().map(|weight| f64::from(*weight)).sum::<f64>();
+    if top_k > 0 {
+        order.truncate(top_k as usize);
+    }
+    let sum: f64 = order.iter().map(|token| f64::from(weights[*token as usize])).sum();
+    let target = f64::from(top_p) * sum;
     let (mut total, mut kept) = (0.0, 0);
     while kept < order.len() && (kept == 0 || total < target) {
         total += f64::from(weights[order[kept] as usize]);
@@ -85,7 +89,7 @@ fn sorted_nucleus(weights: &[f32], top_p: f32) -> Vec<u32> {
 }
 
 #[test]
-fn the_nucleus_is_that_of_the_sorted_vocabulary() {
+fn what_is_left_is_that_of_the_sorted_vocabulary() {
     let mut edge = Vec::new();
     for seed in 0..200u32 {
         // Weights from 1 down to the subnormal, every third seed with many ties; sums of a power of
@@ -101,16 +105,47 @@ fn the_nucleus_is_that_of_the_sorted_vocabulary() {
                 }
             }))
             .collect();
-        for top_p in [0.0, 0.001, 0.25, 0.5, 0.9, 0.999] {
-            let last = nucleus(&weights, top_p, &mut edge);
+        for (top_k, top_p) in [0, 1, 2, 7, 100, 299, 400]
+            .into_iter()
+            .flat_map(|k| [0.0, 0.001, 0.25, 0.5, 0.9, 0.999, 1.0].map(|p| (k, p)))
+        {
+            let sampling = Sampling { temperature: 1.0, top_p, top_k, min_p: 0.0 };
+            let last = last_kept(&weights, sampling, &mut edge);
             let kept: Vec<u32> = (0u32..)
                 .zip(&weights)
                 .filter(|(t, w)| last.keeps(*t, **w))
                 .map(|(t, _)| t)
                 .collect();
-            assert_eq!(kept, sorted_nucleus(&weights, top_p), "seed {seed} top_p {top_p}");
+            let expected = sorted_kept(&weights, top_k, top_p);
+            assert_eq!(kept, expected, "seed {seed} top_k {top_k} top_p {top_p}");
         }
     }
+}
+
+#[test]
+fn min_p_leaves_what_is_likely_beside_the_most_likely() {
+    let logits = [0.1f32, 0.4, 0.19, 0.31].map(f32::ln);
+    let mut scratch = SampleScratch::new(4);
+    let mut drawn = |sampling: Sampling| {
+        let mut drawn: Vec<u32> = (0..400)
+            .map(|i| sample(&logits, Draw { sampling, random: random_unit(1, 2, i) }, &mut scratch))
+            .collect();
+        drawn.sort_unstable();
+        drawn.dedup();
+        drawn
+    };
+    let hot = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+    assert_eq!(drawn(hot), [0, 1, 2, 3]);
+    assert_eq!(drawn(Sampling { min_p: 0.3, ..hot }), [1, 2, 3], "0.1 is a quarter of 0.4");
+    assert_eq!(drawn(Sampling { min_p: 0.5, ..hot }), [1, 3], "0.19 is less than half of it");
+    assert_eq!(drawn(Sampling { min_p: 1.0, ..hot }), [1]);
+    // Hotter, 0.19 counts for more: weights are square roots.
+    assert_eq!(drawn(Sampling { temperature: 2.0, min_p: 0.5, ..hot }), [0, 1, 2, 3]);
+    // 0.4 / (0.4 + 0.31) reaches 0.55, which it would not among all four.
+    assert_eq!(drawn(Sampling { min_p: 0.5, top_p: 0.55, ..hot }), [1]);
+    assert_eq!(drawn(Sampling { top_p: 0.55, ..hot }), [1, 3]);
+    assert_eq!(drawn(Sampling { top_k: 2, ..hot }), [1, 3]);
+    assert_eq!(drawn(Sampling { top_k: 1, ..hot }), [1]);
 }
 
 #[test]

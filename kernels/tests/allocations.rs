@@ -6,7 +6,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 
 use common::{Random, kernels, variants};
 use half::bf16;
-use kernels::{AttentionShape, Draw, Kernels, Linear, LinearOut, SampleScratch, Unit};
+use kernels::{
+    AttentionShape, Draw, Kernels, Linear, LinearOut, Logprob, SampleScratch, Sampling, Unit,
+};
 use shm::sync::{AtomicU64, Ordering};
 
 /// The system's allocator, counting.
@@ -91,8 +93,10 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, out);
     kernels.append(&shape, &units, x, cache);
     let random = kernels::random_unit(1, 2, 3);
-    let draw = Draw { temperature: 0.7, top_p: 0.9, random };
+    let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01 };
+    let draw = Draw { sampling, random };
     kernels.sample_rows(logits, &[draw; ROWS], scratch, &mut [0; ROWS]);
+    kernels.logprob_rows(logits, &[0; ROWS], &[3; ROWS], &mut [Logprob::NONE; 3 * ROWS]);
 }
 
 #[test]

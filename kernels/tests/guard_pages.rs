@@ -365,7 +365,8 @@ fn embedding_stays_within_its_operands() {
 #[test]
 fn sampling_stays_within_the_logits() {
     let mut scratch = kernels::SampleScratch::new(200);
-    let draw = kernels::Draw { temperature: 0.8, top_p: 0.9, random: 0.4 };
+    let sampling = kernels::Sampling { temperature: 0.8, top_p: 0.9, top_k: 50, min_p: 0.001 };
+    let draw = kernels::Draw { sampling, random: 0.4 };
     for vocab in [1usize, 2, 15, 16, 17, 33, 63, 65, 127, 200] {
         set_case(format!("sampling from {vocab}"));
         let logits: Vec<f32> = Random::new(vocab as u64).vector(vocab);
@@ -376,6 +377,9 @@ fn sampling_stays_within_the_logits() {
             assert_eq!(kernels::argmax(logits.slice()), best);
             let again = kernels::sample(logits.slice(), draw, &mut scratch);
             assert_eq!(again, drawn);
+            let mut found = [kernels::Logprob::NONE; 4];
+            kernels::logprobs(logits.slice(), best, &mut found);
+            assert_eq!(found[0], found[1]);
         }
     }
 }

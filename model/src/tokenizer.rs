@@ -4,6 +4,8 @@
 //! one from GGUF metadata. A model without tokenizer files is no error: the job then takes token
 //! ids. Encoding never truncates or pads, whatever the file says.
 
+mod token_bytes;
+
 use std::fmt;
 use std::path::Path;
 
@@ -99,6 +101,12 @@ impl TextTokenizer {
         self.tokenizer
             .decode(tokens, true)
             .map_err(|error| TokenizerError::Decode(error.to_string()))
+    }
+
+    /// The bytes that `token` adds to a text, which may end or begin within a character; a special token's
+    /// spelling, and nothing for an id outside the vocabulary.
+    pub fn bytes(&self, token: u32) -> Vec<u8> {
+        token_bytes::of(&self.tokenizer, token)
     }
 
     /// A decoder for one sequence, which takes its tokens one at a time.

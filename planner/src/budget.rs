@@ -137,6 +137,8 @@ pub struct Request<'a> {
     pub max_prompt: u32,
     pub max_context: u32,
     pub max_new: u32,
+    /// See [`RunShape::logprobs`].
+    pub logprobs: u16,
     pub limits: &'a Limits,
 }
 
@@ -150,6 +152,7 @@ impl Request<'_> {
             max_prompt: self.max_prompt,
             max_context: self.max_context,
             max_new: self.max_new,
+            logprobs: self.logprobs,
             micro_sequences: micro,
             dtype: self.dtype,
         }

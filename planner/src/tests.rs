@@ -54,6 +54,7 @@ fn request<'a>(
         max_prompt: 8,
         max_context: 16,
         max_new: 8,
+        logprobs: 0,
         limits,
     }
 }

@@ -132,6 +132,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
         max_prompt: 8,
         max_context: 16,
         max_new: 8,
+        logprobs: 0,
         micro_sequences: 4,
         dtype: Dtype::Bf16,
     };

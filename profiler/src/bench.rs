@@ -341,6 +341,7 @@ impl Bench {
             max_prompt: self.shape.max_prompt,
             max_context,
             max_new: self.shape.max_new,
+            logprobs: 0,
             micro_sequences: self.shape.micro_sequences,
             dtype: *dtype,
         };
@@ -349,6 +350,7 @@ impl Bench {
             batch_size: u32::from(self.shape.batch_size),
             max_prompt: self.shape.max_prompt,
             max_new: self.shape.max_new,
+            logprobs: 0,
             chunks: u32::from(self.shape.chunks),
         };
         Plan {

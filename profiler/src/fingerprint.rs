@@ -104,6 +104,7 @@ mod tests {
             max_prompt: 512,
             max_context: 544,
             max_new: 32,
+            logprobs: 0,
             micro_sequences: 2,
             dtype: Dtype::Bf16,
         };

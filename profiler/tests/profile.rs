@@ -29,6 +29,7 @@ const SHAPE: RunShape = RunShape {
     max_prompt: 9,
     max_context: 15,
     max_new: 6,
+    logprobs: 0,
     micro_sequences: 3,
     dtype: Dtype::F32,
 };

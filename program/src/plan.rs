@@ -21,6 +21,8 @@ pub struct RunShape {
     pub max_context: u32,
     /// Largest number of new tokens of any sequence.
     pub max_new: u32,
+    /// Log-probabilities that are kept of each new token, at most: its own, then those of the most likely tokens.
+    pub logprobs: u16,
     /// Whole sequences per micro-batch of prefill.
     pub micro_sequences: u16,
     pub dtype: Dtype,

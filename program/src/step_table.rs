@@ -29,10 +29,16 @@ pub enum Field {
     Temperature,
     /// f32 bits.
     TopP,
+    /// 0 keeps every token.
+    TopK,
+    /// f32 bits.
+    MinP,
     SeedLow,
     SeedHigh,
     IdHashLow,
     IdHashHigh,
+    /// Log-probabilities to keep of each new token.
+    Logprobs,
     /// 1: EOS tokens do not end the sequence (benchmarks).
     IgnoreEos,
     /// A [`Finish`] code.
@@ -42,6 +48,9 @@ pub enum Field {
 }
 
 const FIELDS: usize = Field::Cancel as usize + 1;
+
+/// Words of a log-probability.
+pub const LOGPROB_WORDS: usize = 2;
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +69,8 @@ pub struct StepTableLayout {
     pub batch_size: u32,
     pub max_prompt: u32,
     pub max_new: u32,
+    /// See [`crate::plan::RunShape::logprobs`].
+    pub logprobs: u32,
     /// Parts of split attention; 1 when it is not split.
     pub chunks: u32,
 }
@@ -71,6 +82,12 @@ impl StepTableLayout {
             + size * FIELDS
             + (self.chunks as usize + 1)
             + size * (self.max_prompt as usize + self.max_new as usize)
+            + size * self.logprobs_words()
+    }
+
+    /// Of a sequence.
+    fn logprobs_words(&self) -> usize {
+        LOGPROB_WORDS * self.logprobs as usize * self.max_new as usize
     }
 
     /// Words of the whole table.
@@ -121,6 +138,14 @@ impl StepTableLayout {
     pub fn output(&self, batch: usize, sequence: usize) -> usize {
         self.prompt(batch, self.batch_size as usize) + sequence * self.max_new as usize
     }
+
+    /// First of `logprobs` entries of a token of the output, [`LOGPROB_WORDS`] each: a token, and the f32 bits
+    /// of its log-probability.
+    pub fn logprobs(&self, batch: usize, sequence: usize, position: usize) -> usize {
+        let first = self.output(batch, self.batch_size as usize);
+        let of_token = LOGPROB_WORDS * self.logprobs as usize;
+        first + sequence * self.logprobs_words() + position * of_token
+    }
 }
 
 /// Unit boundaries of `chunks` parts balanced by KV bytes. `capacities[s]` is the extent of
@@ -157,8 +182,14 @@ mod tests {
 
     #[test]
     fn ranges_do_not_overlap() {
-        let layout =
-            StepTableLayout { batches: 2, batch_size: 3, max_prompt: 5, max_new: 4, chunks: 2 };
+        let layout = StepTableLayout {
+            batches: 2,
+            batch_size: 3,
+            max_prompt: 5,
+            max_new: 4,
+            logprobs: 3,
+            chunks: 2,
+        };
         let mut seen = vec![0u32; layout.words()];
         seen[layout.enough()] += 1;
         for batch in 0..2 {
@@ -171,6 +202,10 @@ mod tests {
                 }
                 (0..5).for_each(|i| seen[layout.prompt(batch, sequence) + i] += 1);
                 (0..4).for_each(|i| seen[layout.output(batch, sequence) + i] += 1);
+                for position in 0..4 {
+                    let first = layout.logprobs(batch, sequence, position);
+                    (0..3 * LOGPROB_WORDS).for_each(|i| seen[first + i] += 1);
+                }
             }
         }
         assert!(seen.iter().all(|count| *count == 1), "{seen:?}");

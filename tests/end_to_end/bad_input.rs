@@ -124,7 +124,7 @@ fn bad_lines_fail_alone() {
         "",
         r#"{"prompt": ""}"#,
         r#"{"prompt": [5, 999999]}"#,
-        r#"{"prompt": [5], "n": 3}"#,
+        r#"{"prompt": [5], "best_of": 3}"#,
         &format!(r#"{{"prompt": {long:?}}}"#),
         r#"{"custom_id": "a", "method": "POST", "url": "/v1/embeddings", "body": {"prompt": [5]}}"#,
         r#"{"custom_id": "b", "method": "POST", "url": "/v1/completions", "body": {"prompt": [5], "max_tokens": 2}}"#,

@@ -15,6 +15,7 @@ mod gpu_stages;
 mod interrupted;
 mod kernels;
 mod lean;
+mod logprobs;
 mod placement;
 mod plan;
 mod profiled;

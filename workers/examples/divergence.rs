@@ -85,6 +85,7 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         max_prompt: PROMPT as u32,
         max_context: CONTEXT as u32,
         max_new: JUDGED as u32,
+        logprobs: 0,
         micro_sequences: 1,
         dtype: Dtype::Bf16,
     };

@@ -3,6 +3,7 @@
 //! Used by the coordinator and by the in-process harness of the tests; from the release on only
 //! `Sample` writes the table.
 
+use kernels::Sampling;
 use program::plan::Plan;
 use program::step_table::{Field, Finish, balance_units};
 
@@ -13,12 +14,12 @@ use crate::table::StepTable;
 pub struct Request {
     pub prompt: Vec<u32>,
     pub max_new: u32,
-    /// 0 is greedy.
-    pub temperature: f32,
-    pub top_p: f32,
+    pub sampling: Sampling,
     pub seed: u64,
     pub id_hash: u64,
     pub ignore_eos: bool,
+    /// Log-probabilities to keep of each new token, its own first; at most the plan's.
+    pub logprobs: u16,
 }
 
 impl Request {
@@ -27,11 +28,11 @@ impl Request {
         Request {
             prompt,
             max_new,
-            temperature: 0.0,
-            top_p: 1.0,
+            sampling: Sampling::GREEDY,
             seed: 0,
             id_hash: 0,
             ignore_eos: true,
+            logprobs: 0,
         }
     }
 }
@@ -115,8 +116,12 @@ pub fn place(table: &StepTable, placed: &Placed) {
     store(Field::Past, 0);
     store(Field::Remaining, request.max_new);
     store(Field::Generated, 0);
-    store(Field::Temperature, request.temperature.to_bits());
-    store(Field::TopP, request.top_p.to_bits());
+    let Sampling { temperature, top_p, top_k, min_p } = request.sampling;
+    store(Field::Temperature, temperature.to_bits());
+    store(Field::TopP, top_p.to_bits());
+    store(Field::TopK, top_k);
+    store(Field::MinP, min_p.to_bits());
+    store(Field::Logprobs, u32::from(request.logprobs));
     store(Field::SeedLow, request.seed as u32);
     store(Field::SeedHigh, (request.seed >> 32) as u32);
     store(Field::IdHashLow, request.id_hash as u32);

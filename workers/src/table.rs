@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
+use kernels::Logprob;
 use program::map::Chunk;
 use program::plan::Plan;
-use program::step_table::{Field, Finish, StepTableLayout};
+use program::step_table::{Field, Finish, LOGPROB_WORDS, StepTableLayout};
 use shm::SharedU32s;
 
 /// A view of the step table with the sizes that its arithmetic needs.
@@ -152,6 +153,39 @@ impl StepTable {
     pub fn set_output(&self, batch: usize, sequence: usize, position: usize, token: u32) {
         assert!(position < self.layout.max_new as usize, "output position {position}");
         self.words.store(self.layout.output(batch, sequence) + position, token);
+    }
+
+    /// The log-probabilities of a sampled token, as many as the sequence wants: its own, then those of the most likely
+    /// tokens.
+    pub fn logprobs(
+        &self,
+        batch: usize,
+        sequence: usize,
+        position: usize,
+    ) -> impl Iterator<Item = Logprob> {
+        let wanted = self.field(batch, sequence, Field::Logprobs) as usize;
+        let first = self.logprobs_at(batch, sequence, position, wanted);
+        (0..wanted).map(move |i| {
+            let at = first + i * LOGPROB_WORDS;
+            Logprob { token: self.words.load(at), logprob: f32::from_bits(self.words.load(at + 1)) }
+        })
+    }
+
+    /// Writes the log-probabilities of a sampled token.
+    pub fn set_logprobs(&self, batch: usize, sequence: usize, position: usize, found: &[Logprob]) {
+        let first = self.logprobs_at(batch, sequence, position, found.len());
+        for (i, Logprob { token, logprob }) in found.iter().enumerate() {
+            let at = first + i * LOGPROB_WORDS;
+            self.words.store(at, *token);
+            self.words.store(at + 1, logprob.to_bits());
+        }
+    }
+
+    /// Where a token's log-probabilities begin, of which so many are used.
+    fn logprobs_at(&self, batch: usize, sequence: usize, position: usize, used: usize) -> usize {
+        assert!(position < self.layout.max_new as usize, "output position {position}");
+        assert!(used <= self.layout.logprobs as usize, "{used} of {}", self.layout.logprobs);
+        self.layout.logprobs(batch, sequence, position)
     }
 
     /// Sets the unit boundaries of the chunks of split attention; `chunks + 1` of them.

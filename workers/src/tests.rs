@@ -57,6 +57,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         max_prompt: 512,
         max_context: 520,
         max_new: 8,
+        logprobs: 0,
         micro_sequences,
         dtype: Dtype::Bf16,
     };

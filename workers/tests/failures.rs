@@ -45,6 +45,7 @@ fn plan(dtype: Dtype) -> Plan {
         max_prompt: 8,
         max_context: 16,
         max_new: 8,
+        logprobs: 0,
         micro_sequences: 2,
         dtype,
     };

@@ -18,6 +18,7 @@ use program::map::Home;
 use program::plan::{Memory, Plan, RunShape};
 use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::counting::CountingAllocator;
+use workers::group::last_step;
 use workers::protocol::{EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
 use workers::setup::LaneOptions;
 use workers::table::StepTable;
@@ -108,6 +109,7 @@ fn plan(split: Option<&str>) -> Plan {
         max_prompt: 8,
         max_context: 20,
         max_new: 12,
+        logprobs: 0,
         micro_sequences: 2,
         dtype: Dtype::Bf16,
     };
@@ -127,7 +129,7 @@ fn group() -> Vec<Placed> {
         .map(|index: usize| {
             let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32).collect();
             let mut request = Request::greedy(prompt, 3 + 3 * index as u32);
-            request.temperature = if index == 2 { 0.8 } else { 0.0 };
+            request.sampling.temperature = if index == 2 { 0.8 } else { 0.0 };
             Placed { batch: index / 2, slot: index % 2, request }
         })
         .collect()
@@ -255,23 +257,13 @@ fn make_ready(workers: &[Worker]) {
 }
 
 fn run_group(plan: &Plan, control: &Control, group: &[Placed]) -> Vec<Outcome> {
-    use program::step_table::Field;
     let table = StepTable::new(control.extra(0, plan.table.words()), plan);
     fill(&table, plan, group);
-    let longest = group.iter().map(|placed| placed.request.max_new).max().expect("sequences");
     let target = control.drained().value() + 1;
-    control.set_last_step(Some(longest - 1));
+    control.set_last_step(Some(last_step(&table)));
     control.groups().signal();
     control.drained().wait_at_least(target, control.poison(), LIMIT).expect("the lanes drain");
-    let outcome = |placed: &Placed| {
-        let field = |field| table.field(placed.batch, placed.slot, field);
-        let generated = field(Field::Generated) as usize;
-        Outcome {
-            tokens: (0..generated).map(|i| table.output(placed.batch, placed.slot, i)).collect(),
-            finish: field(Field::Finish),
-        }
-    };
-    group.iter().map(outcome).collect()
+    group.iter().map(|placed| Outcome::read(&table, placed)).collect()
 }
 
 fn in_process(plan: Plan) -> Vec<Outcome> {

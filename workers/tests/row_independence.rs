@@ -101,6 +101,7 @@ fn every_place(
         max_prompt: 70,
         max_context: 70 + NEW,
         max_new: NEW,
+        logprobs: 0,
         micro_sequences: shape.2,
         dtype,
     };

@@ -210,8 +210,10 @@ impl<'a> Groups<'a> {
         if eos {
             tokens.pop();
         }
+        let logprobs = |position| self.table.logprobs(place.batch, place.slot, position);
+        let logprobs = (0..tokens.len()).flat_map(logprobs).collect();
         let finish = if stopped || eos { engine::Finish::Stop } else { engine::Finish::Length };
-        Generated { tokens, finish }
+        Generated { tokens, logprobs, finish }
     }
 }
 
@@ -219,11 +221,11 @@ fn placed(sequence: &Sequence<'_>, place: Place) -> Placed {
     let request = Request {
         prompt: sequence.prompt.to_vec(),
         max_new: sequence.max_new,
-        temperature: sequence.temperature,
-        top_p: sequence.top_p,
+        sampling: sequence.sampling,
         seed: sequence.seed,
         id_hash: sequence.id_hash,
         ignore_eos: sequence.ignore_eos,
+        logprobs: sequence.logprobs,
     };
     Placed { batch: place.batch, slot: place.slot, request }
 }

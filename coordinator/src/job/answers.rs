@@ -20,7 +20,7 @@ pub(super) struct Answers<'j> {
     lines: &'j mut [Option<Range<u64>>],
     sink: &'j mut Sink,
     provenance: &'j Provenance,
-    /// For each item, of each of its prompts.
+    /// For each item, each of its answers.
     answers: Vec<Vec<Option<Answer>>>,
     /// Answers came since the last write.
     waiting: bool,
@@ -35,7 +35,7 @@ impl<'j> Answers<'j> {
         provenance: &'j Provenance,
     ) -> Answers<'j> {
         let answers = items.iter().map(|item| match item {
-            Item::Request(request) => vec![None; request.prompts.len()],
+            Item::Request(request) => vec![None; request.choices()],
             Item::Error(_) => Vec::new(),
         });
         let answers = answers.collect();
@@ -43,9 +43,9 @@ impl<'j> Answers<'j> {
         Answers { items, lines, sink, provenance, answers, waiting, written }
     }
 
-    /// Takes the answer to a prompt of an item.
-    pub(super) fn add(&mut self, item: usize, prompt: usize, answer: Answer) {
-        self.answers[item][prompt] = Some(answer);
+    /// Takes one of an item's answers.
+    pub(super) fn add(&mut self, item: usize, choice: usize, answer: Answer) {
+        self.answers[item][choice] = Some(answer);
         self.waiting = true;
     }
 
@@ -93,7 +93,7 @@ impl<'j> Answers<'j> {
         Ok(())
     }
 
-    /// The line of a request whose prompts are all answered; its answers go into it.
+    /// The line of a request that has all its answers, which go into it.
     fn answered(&mut self, index: usize, request: &Request) -> Option<Vec<u8>> {
         let answers = &mut self.answers[index];
         if answers.iter().any(Option::is_none) {

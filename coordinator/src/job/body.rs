@@ -1,8 +1,11 @@
 //! The body of a request: OpenAI's fields, read into types that cannot be wrong.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value};
 
 use super::codec::Turn;
+use super::engine::Sampling;
 use super::fields::{IMPLEMENTED, check_unread};
 use super::item::{Endpoint, ErrorCode, Rejection};
 
@@ -21,15 +24,22 @@ pub struct Body {
     pub prompts: Vec<RawPrompt>,
     /// At least 1; `None` when not given.
     pub max_tokens: Option<u32>,
-    pub temperature: f32,
-    pub top_p: f32,
+    pub sampling: Sampling,
+    /// Answers to each prompt, at least 1.
+    pub n: usize,
     pub seed: Option<u64>,
     pub stop: Vec<String>,
     /// End-of-sequence tokens are tokens like others (an extension that vLLM has too).
     pub ignore_eos: bool,
+    /// Log-probabilities of each token: its own and those of so many most likely ones.
+    pub logprobs: Option<u16>,
 }
 
 type Fields = Map<String, Value>;
+
+/// Answers to a prompt, at most, and most likely tokens of a place, as at OpenAI.
+const MOST_ANSWERS: usize = 128;
+const MOST_LIKELY: usize = 20;
 
 /// Reads a body for `endpoint`.
 ///
@@ -55,15 +65,15 @@ pub fn read_body(fields: &Fields, endpoint: Endpoint) -> Result<Body, Rejection>
     Ok(Body {
         prompts,
         max_tokens: read_max_tokens(fields)?,
-        temperature: read_number(fields, "temperature", "from 0 to 2", |t| {
-            (0.0..=2.0).contains(&t)
-        })?
-        .unwrap_or(0.0),
-        top_p: read_number(fields, "top_p", "above 0 and at most 1", |p| p > 0.0 && p <= 1.0)?
-            .unwrap_or(1.0),
+        sampling: read_sampling(fields)?,
+        n: read_count(fields, "n", 1..=MOST_ANSWERS)?.unwrap_or(1),
         seed: read_seed(fields)?,
         stop: read_stop(fields)?,
         ignore_eos: read_flag(fields, "ignore_eos")?,
+        logprobs: match endpoint {
+            Endpoint::Completions => read_logprobs(fields)?,
+            Endpoint::ChatCompletions => read_chat_logprobs(fields)?,
+        },
     })
 }
 
@@ -193,6 +203,63 @@ fn read_max_tokens(fields: &Fields) -> Result<Option<u32>, Rejection> {
         )),
         (a, b) => Ok(a.or(b)),
     }
+}
+
+/// `top_k` and `min_p` are vLLM's, where -1 keeps every token.
+fn read_sampling(fields: &Fields) -> Result<Sampling, Rejection> {
+    let within = |range: RangeInclusive<f64>| move |number| range.contains(&number);
+    let temperature = read_number(fields, "temperature", "from 0 to 2", within(0.0..=2.0))?;
+    let top_p = read_number(fields, "top_p", "above 0 and at most 1", |p| p > 0.0 && p <= 1.0)?;
+    let min_p = read_number(fields, "min_p", "from 0 to 1", within(0.0..=1.0))?;
+    let top_k = match given(fields, "top_k") {
+        None => 0,
+        Some(value) if value.as_i64() == Some(-1) => 0,
+        Some(value) => {
+            let number = value.as_u64();
+            let number = number.ok_or_else(|| invalid("top_k", "a whole number, or -1"))?;
+            // More than any vocabulary has.
+            u32::try_from(number).unwrap_or(u32::MAX)
+        }
+    };
+    let greedy = Sampling::GREEDY;
+    Ok(Sampling {
+        temperature: temperature.unwrap_or(greedy.temperature),
+        top_p: top_p.unwrap_or(greedy.top_p),
+        top_k,
+        min_p: min_p.unwrap_or(greedy.min_p),
+    })
+}
+
+fn read_count(
+    fields: &Fields,
+    name: &str,
+    range: RangeInclusive<usize>,
+) -> Result<Option<usize>, Rejection> {
+    let Some(value) = given(fields, name) else { return Ok(None) };
+    let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+    let wanted = || format!("a whole number from {} to {}", range.start(), range.end());
+    let number = number.filter(|number| range.contains(number));
+    number.map(Some).ok_or_else(|| invalid(name, &wanted()))
+}
+
+/// Completions name a number of tokens.
+fn read_logprobs(fields: &Fields) -> Result<Option<u16>, Rejection> {
+    misplaced(fields, "top_logprobs", "/v1/completions")?;
+    if given(fields, "logprobs") == Some(&Value::Bool(false)) {
+        return Ok(None);
+    }
+    let likely = read_count(fields, "logprobs", 0..=MOST_LIKELY)?;
+    Ok(likely.map(|likely| likely as u16))
+}
+
+/// Chats say whether, and how many beside.
+fn read_chat_logprobs(fields: &Fields) -> Result<Option<u16>, Rejection> {
+    let asked = read_flag(fields, "logprobs")?;
+    let likely = read_count(fields, "top_logprobs", 0..=MOST_LIKELY)?.unwrap_or(0);
+    if likely > 0 && !asked {
+        return Err(invalid("logprobs", "true where \"top_logprobs\" is given"));
+    }
+    Ok(asked.then_some(likely as u16))
 }
 
 fn read_number(

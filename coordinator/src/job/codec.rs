@@ -25,6 +25,9 @@ pub trait TextCodec: Debug {
     /// A model without template, or a template that refuses the conversation.
     fn encode_chat(&self, turns: &[Turn]) -> Result<Vec<u32>, String>;
 
+    /// The bytes that a token adds to a text, which may end or begin within a character.
+    fn bytes(&self, token: u32) -> Vec<u8>;
+
     /// A decoder for one sequence's new tokens.
     fn stream(&self) -> Box<dyn TextStream + '_>;
 }

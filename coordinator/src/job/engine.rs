@@ -5,6 +5,8 @@
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 
+pub use kernels::{Logprob, Sampling};
+
 /// One prompt to continue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sequence<'p> {
@@ -12,16 +14,15 @@ pub struct Sequence<'p> {
     pub prompt: &'p [u32],
     /// Most new tokens, at least one; `prompt.len() + max_new` never exceeds the model's context.
     pub max_new: u32,
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// In `(0, 1]`; 1 keeps the whole distribution.
-    pub top_p: f32,
+    pub sampling: Sampling,
     pub seed: u64,
     /// With `seed` and the position it keys sampling, so that an answer does not depend on the group
     /// in which it was computed.
     pub id_hash: u64,
     /// Benchmarks: an end-of-sequence token is a token like another.
     pub ignore_eos: bool,
+    /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens; 0: none.
+    pub logprobs: u16,
 }
 
 /// Why a sequence ended.
@@ -34,11 +35,13 @@ pub enum Finish {
 }
 
 /// What became of a [`Sequence`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Generated {
     /// New tokens, a final end-of-sequence token omitted. After a [`Verdict::Stop`] surplus tokens
     /// may follow the one it was said of.
     pub tokens: Vec<u32>,
+    /// `sequence.logprobs` of each token.
+    pub logprobs: Vec<Logprob>,
     pub finish: Finish,
 }
 

@@ -10,13 +10,18 @@ const IGNORED: [&str; 7] =
     ["model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"];
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 9] = [
+pub const IMPLEMENTED: [&str; 14] = [
     "prompt",
     "messages",
     "max_tokens",
     "max_completion_tokens",
     "temperature",
     "top_p",
+    "top_k",
+    "min_p",
+    "n",
+    "logprobs",
+    "top_logprobs",
     "seed",
     "stop",
     "ignore_eos",
@@ -28,9 +33,9 @@ fn is_default(field: &str, value: &Value) -> Option<bool> {
     let empty_list = || value.as_array().is_some_and(Vec::is_empty);
     let empty_object = || value.as_object().is_some_and(serde_json::Map::is_empty);
     Some(match field {
-        "n" | "best_of" => value.as_f64() == Some(1.0),
-        "echo" | "stream" | "logprobs" => value == &Value::Bool(false),
-        "presence_penalty" | "frequency_penalty" | "top_logprobs" => value.as_f64() == Some(0.0),
+        "best_of" => value.as_f64() == Some(1.0),
+        "echo" | "stream" => value == &Value::Bool(false),
+        "presence_penalty" | "frequency_penalty" => value.as_f64() == Some(0.0),
         "logit_bias" => empty_object(),
         "response_format" => {
             value.as_object().is_some_and(|format| format.len() == 1) && value["type"] == "text"

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
 
+use super::engine::Sampling;
 use super::item::{Endpoint, Request};
 
 /// Raised when an answer to the same request would differ from an earlier version's.
@@ -87,11 +88,23 @@ pub fn request_id(request: &Request) -> String {
     field(FORMAT.as_bytes());
     field(request.custom_id.as_bytes());
     field(&[u8::from(request.endpoint == Endpoint::ChatCompletions)]);
-    field(&request.temperature.to_le_bytes());
-    field(&request.top_p.to_le_bytes());
+    let Sampling { temperature, top_p, top_k, min_p } = request.sampling;
+    field(&temperature.to_le_bytes());
+    field(&top_p.to_le_bytes());
     field(&request.seed.to_le_bytes());
     field(&[u8::from(request.names_seed)]);
     field(&[u8::from(request.ignore_eos)]);
+    // What came later is left out while it is as it always was, so that ids of earlier versions hold. Its name
+    // tells it from the first field of a prompt, which has four bytes.
+    let mut later = |name: &str, is_given: bool, value: &[u8]| {
+        if is_given {
+            field(&[name.as_bytes(), value].concat());
+        }
+    };
+    later("top_k", top_k > 0, &top_k.to_le_bytes());
+    later("min_p", min_p > 0.0, &min_p.to_le_bytes());
+    later("n", request.n > 1, &(request.n as u64).to_le_bytes());
+    later("logprobs", request.logprobs.is_some(), &request.logprobs_of_token().to_le_bytes());
     for prompt in &request.prompts {
         field(&prompt.max_new.to_le_bytes());
         field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());
@@ -107,7 +120,7 @@ pub fn id_suffix(custom_id: &str) -> String {
     hex16(custom_id.as_bytes())
 }
 
-/// With the seed, keys sampling of the `index`-th prompt of a request: requests that share the run's seed draw
+/// With the seed, keys sampling of the `index`-th answer of a request: requests that share the run's seed draw
 /// apart by their ids, those that name one by it alone.
 pub fn sampling_id(request: &Request, index: usize) -> u64 {
     let mut hash = Sha256::new();

@@ -9,11 +9,11 @@ use super::error::JobError;
 use super::progress::{Amount, Progress};
 use super::stop::{StopWatcher, finish};
 
-/// One prompt of a pending request.
+/// One answer of a pending request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) item: usize,
-    pub(super) prompt: usize,
+    pub(super) choice: usize,
 }
 
 /// Tokens generated, against tokens there can be.
@@ -104,8 +104,9 @@ impl Observer for Follower<'_, '_, '_> {
         let most = u64::from(self.sequences[sequence].max_new);
         self.counter.end_sequence(most, generated.tokens.len() as u64);
         self.finished += 1;
-        let answer = finish(generated, stop, self.codec);
-        self.answers.add(ticket.item, ticket.prompt, answer);
+        let width = usize::from(self.sequences[sequence].logprobs);
+        let answer = finish(generated, stop, width, self.codec);
+        self.answers.add(ticket.item, ticket.choice, answer);
         match self.failed {
             None => ControlFlow::Continue(()),
             Some(_) => ControlFlow::Break(()),

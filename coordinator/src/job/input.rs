@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::body::{Body, RawPrompt, read_body};
 use super::codec::{TextCodec, Turn};
+use super::engine::Sampling;
 use super::item::{Endpoint, ErrorCode, Item, LineError, Rejection, Request};
 use super::prompt::{Limits, fit};
 
@@ -128,11 +129,12 @@ fn text_line(text: &str, chat: bool) -> (Endpoint, Body) {
     let mut body = Body {
         prompts: vec![RawPrompt::Text(text.to_owned())],
         max_tokens: None,
-        temperature: 0.0,
-        top_p: 1.0,
+        sampling: Sampling::GREEDY,
+        n: 1,
         seed: None,
         stop: Vec::new(),
         ignore_eos: false,
+        logprobs: None,
     };
     wrap_as_chat(chat, Endpoint::Completions, &mut body);
     (Endpoint::Completions, body)
@@ -255,11 +257,14 @@ fn build(
         custom_id,
         endpoint,
         prompts,
-        temperature: body.temperature,
-        top_p: body.top_p,
+        n: body.n,
+        sampling: body.sampling,
         seed: body.seed.unwrap_or(options.seed),
         names_seed: body.seed.is_some(),
         stop: body.stop.clone(),
         ignore_eos: body.ignore_eos,
+        logprobs: body
+            .logprobs
+            .map(|likely| usize::from(likely).min(options.limits.vocab_size) as u16),
     })
 }

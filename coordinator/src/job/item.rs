@@ -1,5 +1,7 @@
 //! What a line of the input became: a request to answer, or the error that answers it.
 
+use super::engine::Sampling;
+
 /// Which of the two OpenAI endpoints a request names; it decides the shape of the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Endpoint {
@@ -37,8 +39,9 @@ pub struct Request {
     pub endpoint: Endpoint,
     /// At least one.
     pub prompts: Vec<Prompt>,
-    pub temperature: f32,
-    pub top_p: f32,
+    /// Answers to each prompt, at least one.
+    pub n: usize,
+    pub sampling: Sampling,
     pub seed: u64,
     /// The request names its seed: then equal requests have equal answers, whatever their ids.
     pub names_seed: bool,
@@ -46,6 +49,25 @@ pub struct Request {
     pub stop: Vec<String>,
     /// End-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
+    /// Log-probabilities of each token of the answers: its own and those of so many most likely ones.
+    pub logprobs: Option<u16>,
+}
+
+impl Request {
+    /// How many answers there are.
+    pub fn choices(&self) -> usize {
+        self.prompts.len() * self.n
+    }
+
+    /// The prompt of an answer: those to the first prompt come first.
+    pub fn prompt_of(&self, choice: usize) -> &Prompt {
+        &self.prompts[choice / self.n]
+    }
+
+    /// Log-probabilities that an engine must tell of each token.
+    pub fn logprobs_of_token(&self) -> u16 {
+        self.logprobs.map_or(0, |likely| likely + 1)
+    }
 }
 
 /// What is wrong with a request; the name in an error line.

@@ -1,9 +1,8 @@
-//! The batch job: requests in, answers out, in groups, restartable.
+//! The batch job: requests in, answers out, restartable.
 //!
 //! [`prepare`](run::Job::prepare) reads and checks everything before an engine exists, so that bad
-//! input costs no model load; [`run`](run::Job::run) feeds groups of sequences to an
-//! [`Engine`](engine::Engine), the shortest answers first so that a group's sequences end together, and
-//! writes answers as they are finished.
+//! input costs no model load; [`run`](run::Job::run) gives all sequences to an
+//! [`Engine`](engine::Engine), those with the longest answers first, and writes answers as they are finished.
 //!
 //! Invariants: a job that ends leaves the output in input order; an answer depends on its request alone,
 //! never on the group it ran in; what was written survives whatever happens next.
@@ -19,6 +18,7 @@ mod follow;
 pub mod input;
 pub mod interrupt;
 pub mod item;
+mod logprobs;
 pub mod model_codec;
 pub mod output;
 pub mod progress;

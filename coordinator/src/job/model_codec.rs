@@ -45,6 +45,10 @@ impl TextCodec for ModelCodec {
         self.tokenizer.encode(&chat(turns)?, false).map_err(|error| error.to_string())
     }
 
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        self.tokenizer.bytes(token)
+    }
+
     fn stream(&self) -> Box<dyn TextStream + '_> {
         Box::new(ModelStream { decoder: Some(self.tokenizer.stream()) })
     }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::engine::Finish;
 use super::fingerprint::{id_suffix, request_id};
 use super::item::{Endpoint, LineError, Request};
+use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
 use super::stop::Answer;
 
 /// What every line of a job shares.
@@ -20,7 +21,7 @@ pub struct Provenance {
 }
 
 /// One line of the output.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OutputLine {
     pub id: String,
@@ -30,7 +31,7 @@ pub struct OutputLine {
 }
 
 /// The answer to a request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Response {
     pub status_code: u16,
@@ -40,7 +41,7 @@ pub struct Response {
 }
 
 /// OpenAI's completion object.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResponseBody {
     pub id: String,
@@ -53,7 +54,7 @@ pub struct ResponseBody {
 }
 
 /// One answer: `text` for completions (null without tokenizer), `message` for chat.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Choice {
     Chat {
@@ -61,16 +62,14 @@ pub enum Choice {
         message: Message,
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
-        /// Always null: not implemented.
-        logprobs: Option<()>,
+        logprobs: Option<ChatLogprobs>,
     },
     Text {
         index: usize,
         text: Option<String>,
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
-        /// Always null: not implemented.
-        logprobs: Option<()>,
+        logprobs: Option<TextLogprobs>,
     },
 }
 
@@ -113,7 +112,7 @@ pub struct ErrorBody {
     pub line: usize,
 }
 
-/// The line of a request with its answers, one per prompt, newline included.
+/// The line of a request with its answers, those to the first prompt first, newline included.
 pub fn answer_line(request: &Request, answers: Vec<Answer>, provenance: &Provenance) -> Vec<u8> {
     let suffix = id_suffix(&request.custom_id);
     let chat = request.endpoint == Endpoint::ChatCompletions;
@@ -142,16 +141,18 @@ pub fn answer_line(request: &Request, answers: Vec<Answer>, provenance: &Provena
 }
 
 fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
-    let Answer { text, token_ids, finish } = answer;
+    let Answer { text, token_ids, logprobs, finish } = answer;
     let finish_reason = match finish {
         Finish::Stop => FinishReason::Stop,
         Finish::Length => FinishReason::Length,
     };
     if chat {
         let message = Message { role: "assistant".to_owned(), content: text };
-        Choice::Chat { index, message, token_ids, finish_reason, logprobs: None }
+        let logprobs = logprobs.map(Logprobs::of_chat);
+        Choice::Chat { index, message, token_ids, finish_reason, logprobs }
     } else {
-        Choice::Text { index, text, token_ids, finish_reason, logprobs: None }
+        let logprobs = logprobs.map(Logprobs::of_text);
+        Choice::Text { index, text, token_ids, finish_reason, logprobs }
     }
 }
 

@@ -63,24 +63,30 @@ pub struct Demand {
     pub max_new: u32,
     /// Longest prompt + new tokens of one sequence.
     pub max_context: usize,
+    /// Log-probabilities of a token.
+    pub logprobs: u16,
 }
 
 impl Demand {
     /// Of some requests; `None` when there are none.
     fn of<'r>(requests: impl Iterator<Item = &'r Request>) -> Option<Demand> {
-        requests.flat_map(|request| &request.prompts).fold(None, |demand, prompt| {
+        let prompts =
+            requests.flat_map(|request| request.prompts.iter().map(move |p| (request, p)));
+        prompts.fold(None, |demand, (request, prompt)| {
             let (tokens, max_new) = (prompt.tokens.len(), prompt.max_new);
             let old = demand.unwrap_or(Demand {
                 sequences: 0,
                 max_prompt: 0,
                 max_new: 0,
                 max_context: 0,
+                logprobs: 0,
             });
             Some(Demand {
-                sequences: old.sequences + 1,
+                sequences: old.sequences + request.n,
                 max_prompt: old.max_prompt.max(tokens),
                 max_new: old.max_new.max(max_new),
                 max_context: old.max_context.max(tokens + max_new as usize),
+                logprobs: old.logprobs.max(request.logprobs_of_token()),
             })
         })
     }
@@ -265,11 +271,11 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Every prompt that is to be answered, in the order in which they begin: those with the longest answers first,
-    /// so that none of them is left running alone at the end; otherwise as they stand in the input.
+    /// Every answer that is still to be made, in the order in which they begin: the longest first, so that none of
+    /// them is left running alone at the end; otherwise as their prompts stand in the input.
     fn tickets(&self) -> Vec<Ticket> {
         let pending = self.pending_requests().flat_map(|(item, request)| {
-            (0..request.prompts.len()).map(move |prompt| Ticket { item, prompt })
+            (0..request.choices()).map(move |choice| Ticket { item, choice })
         });
         let mut tickets: Vec<Ticket> = pending.collect();
         tickets.sort_by_key(|ticket| Reverse(self.prompt(*ticket).max_new));
@@ -277,7 +283,7 @@ impl<'a> Job<'a> {
     }
 
     fn prompt(&self, ticket: Ticket) -> &Prompt {
-        &request(&self.items, ticket.item).prompts[ticket.prompt]
+        request(&self.items, ticket.item).prompt_of(ticket.choice)
     }
 
     fn summary(&self, interrupted: bool) -> Summary {
@@ -308,14 +314,14 @@ fn request(items: &[Item], item: usize) -> &Request {
 
 fn sequence(items: &[Item], ticket: Ticket) -> Sequence<'_> {
     let request = request(items, ticket.item);
-    let prompt = &request.prompts[ticket.prompt];
+    let prompt = request.prompt_of(ticket.choice);
     Sequence {
         prompt: &prompt.tokens,
         max_new: prompt.max_new,
-        temperature: request.temperature,
-        top_p: request.top_p,
+        sampling: request.sampling,
         seed: request.seed,
-        id_hash: sampling_id(request, ticket.prompt),
+        id_hash: sampling_id(request, ticket.choice),
         ignore_eos: request.ignore_eos,
+        logprobs: request.logprobs_of_token(),
     }
 }

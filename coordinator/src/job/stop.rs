@@ -5,6 +5,7 @@
 
 use super::codec::{TextCodec, TextStream};
 use super::engine::{Finish, Generated};
+use super::logprobs::Logprobs;
 
 /// Looks for stop strings in a growing text.
 pub struct StopWatcher<'a> {
@@ -47,36 +48,61 @@ impl<'a> StopWatcher<'a> {
 }
 
 /// The answer to one prompt, as it is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// `None` when the model has no tokenizer.
     pub text: Option<String>,
     /// The tokens whose text lies wholly before a stop string.
     pub token_ids: Vec<u32>,
+    /// `None` where none were asked for.
+    pub logprobs: Option<Logprobs>,
     pub finish: Finish,
 }
 
-/// Detokenises a finished sequence and cuts it at the first stop string that became complete.
-pub fn finish(generated: Generated, stop: &[String], codec: Option<&dyn TextCodec>) -> Answer {
-    let Generated { tokens, finish } = generated;
+/// Detokenises a finished sequence and cuts it at the first stop string that became complete. `width`
+/// log-probabilities were asked for of each token.
+pub fn finish(
+    generated: Generated,
+    stop: &[String],
+    width: usize,
+    codec: Option<&dyn TextCodec>,
+) -> Answer {
+    let Generated { tokens, logprobs, finish } = generated;
+    let Cut { text, starts, finish } = cut(&tokens, stop, finish, codec);
+    let token_ids = tokens[..starts.len()].to_vec();
+    let of_tokens = &logprobs[..width * starts.len()];
+    let logprobs = (width > 0).then(|| Logprobs::new(of_tokens, width, starts, codec));
+    Answer { text, token_ids, logprobs, finish }
+}
+
+/// What of a sequence is the answer.
+struct Cut {
+    text: Option<String>,
+    /// Characters of the text before each of its tokens.
+    starts: Vec<usize>,
+    finish: Finish,
+}
+
+fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextCodec>) -> Cut {
     let Some(codec) = codec else {
-        return Answer { text: None, token_ids: tokens, finish };
+        return Cut { text: None, starts: vec![0; tokens.len()], finish };
     };
     let mut watcher = StopWatcher::new(codec, stop);
     // `ends[i]`: length of the text after `i` tokens.
     let mut ends = vec![0];
-    for token in &tokens {
+    for token in tokens {
         let piece = watcher.stream.push(*token);
         if let Some(cut) = watcher.extend_any(&piece) {
-            return cut_at(cut, watcher.text, tokens, &ends);
+            return cut_at(cut, watcher.text, &ends);
         }
         ends.push(watcher.text.len());
     }
     let rest = watcher.stream.finish();
     if let Some(cut) = watcher.extend_any(&rest) {
-        return cut_at(cut, watcher.text, tokens, &ends);
+        return cut_at(cut, watcher.text, &ends);
     }
-    Answer { text: Some(watcher.text), token_ids: tokens, finish }
+    let starts = characters(&watcher.text, &ends[..tokens.len()]);
+    Cut { text: Some(watcher.text), starts, finish }
 }
 
 impl StopWatcher<'_> {
@@ -90,12 +116,23 @@ impl StopWatcher<'_> {
     }
 }
 
-fn cut_at(cut: usize, mut text: String, mut tokens: Vec<u32>, ends: &[usize]) -> Answer {
+fn cut_at(cut: usize, mut text: String, ends: &[usize]) -> Cut {
     text.truncate(cut);
     let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
     // The first of several with equal text: what follows without text of its own belongs to the
     // stop string (half a character, a special token).
     let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
-    tokens.truncate(kept);
-    Answer { text: Some(text), token_ids: tokens, finish: Finish::Stop }
+    let starts = characters(&text, &ends[..kept]);
+    Cut { text: Some(text), starts, finish: Finish::Stop }
+}
+
+/// Characters of `text` before each of some places in ascending order.
+fn characters(text: &str, places: &[usize]) -> Vec<usize> {
+    let (mut before, mut characters) = (0, 0);
+    let mut count = |place: usize| {
+        characters += text[before..place].chars().count();
+        before = place;
+        characters
+    };
+    places.iter().map(|place| count(*place)).collect()
 }

@@ -179,6 +179,7 @@ impl Placing<'_> {
             max_prompt: described.prompt_len,
             max_context: described.prompt_len + described.gen_len,
             max_new: described.gen_len,
+            logprobs: 0,
             limits: self.limits,
         }
     }

@@ -55,6 +55,7 @@ pub(super) fn request<'a>(
         max_prompt: demand.max_prompt as u32,
         max_context: demand.max_context as u32,
         max_new: demand.max_new,
+        logprobs: demand.logprobs,
         limits,
     }
 }

@@ -185,6 +185,7 @@ fn demand(run: &Run, prompt_len: u32, gen_len: u32) -> Demand {
         },
         max_prompt: prompt_len as usize,
         max_new: gen_len,
+        logprobs: 0,
         max_context: prompt_len as usize + gen_len as usize,
     }
 }

@@ -167,4 +167,23 @@ fn a_stream_keeps_the_spaces_of_sentencepiece() {
     let text: String = pieces.into_iter().flatten().collect();
     assert_eq!(text, "a bé b");
     assert_eq!(text, tokenizer.decode(&[0, 1, 2, 3, 1]).unwrap());
+    let bytes = [0, 1, 2, 3].map(|token| tokenizer.bytes(token));
+    assert_eq!(bytes, [b" a".to_vec(), b" b".to_vec(), vec![0xc3], vec![0xa9]]);
+}
+
+#[test]
+fn tokens_of_bytes_are_the_bytes_of_the_text() {
+    let directory = tempfile::tempdir().unwrap();
+    let alphabet: Vec<String> = ByteLevel::alphabet().into_iter().map(String::from).collect();
+    let text: Vec<&str> = alphabet.iter().map(String::as_str).collect();
+    opt_directory(directory.path(), &text, &[]);
+    let tokenizer = TextTokenizer::from_directory(directory.path(), Family::Opt).unwrap().unwrap();
+    let every_byte: String =
+        (0..=0x4ff).filter_map(char::from_u32).chain("é€😀\u{ad}".chars()).collect();
+    let tokens = tokenizer.encode(&every_byte, false).unwrap();
+    let bytes: Vec<u8> = tokens.iter().flat_map(|token| tokenizer.bytes(*token)).collect();
+    assert_eq!(bytes, every_byte.as_bytes());
+    assert!(tokens.iter().all(|token| tokenizer.bytes(*token).len() == 1));
+    assert_eq!(tokenizer.bytes(2), b"</s>", "a special token is what it is called");
+    assert_eq!(tokenizer.bytes(100_000), b"");
 }

@@ -99,6 +99,7 @@ fn asked<T>(layers: usize, limits: Limits, then: impl FnOnce(&Request<'_>) -> T)
         max_prompt: 8,
         max_context: 16,
         max_new: 8,
+        logprobs: 0,
         limits: &limits,
     })
 }

@@ -18,6 +18,7 @@ const SHAPE: RunShape = RunShape {
     max_prompt: 8,
     max_context: 16,
     max_new: 8,
+    logprobs: 0,
     micro_sequences: 2,
     dtype: Dtype::Bf16,
 };

@@ -119,6 +119,7 @@ fn plan(
         max_prompt: 1,
         max_context,
         max_new: gen_len,
+        logprobs: 0,
         micro_sequences: 1,
         dtype: Dtype::Bf16,
     };

@@ -82,6 +82,7 @@ fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
         batch_size: u32::from(shape.batch_size),
         max_prompt: shape.max_prompt,
         max_new: shape.max_new,
+        logprobs: u32::from(shape.logprobs),
         chunks: map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)),
     }
 }

@@ -62,6 +62,7 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
         max_prompt: 8,
         max_context: 16,
         max_new: 8,
+        logprobs: 0,
         micro_sequences,
         dtype: Dtype::F32,
     }

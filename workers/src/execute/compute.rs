@@ -66,7 +66,7 @@ impl ComputeState {
             positions: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
-            sample: sample::SampleState::new(config.vocab_size, sequences, pool.threads),
+            sample: sample::SampleState::new(plan, sequences, pool.threads),
         })
     }
 

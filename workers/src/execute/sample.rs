@@ -1,8 +1,9 @@
 //! Logits to tokens, and the bookkeeping of the step table that follows: who goes on, and when all
 //! have ended. The only place that writes the table during a group.
 
-use kernels::{Draw, Kernels, SampleScratch, random_unit};
+use kernels::{Draw, Kernels, Logprob, SampleScratch, Sampling, random_unit};
 use program::ir::{At, Phase};
+use program::plan::Plan;
 use program::step_table::{Field, Finish};
 use shm::Control;
 
@@ -17,15 +18,22 @@ pub(super) struct SampleState {
     scratch: Vec<SampleScratch>,
     draws: Vec<Draw>,
     tokens: Vec<u32>,
+    /// How many log-probabilities each row wants.
+    wanted: Vec<u32>,
+    /// `[row][most that any can want]`.
+    logprobs: Vec<Logprob>,
 }
 
 impl SampleState {
-    /// For up to `rows` rows of logits of `vocab` entries on `threads` threads.
-    pub(super) fn new(vocab: usize, rows: usize, threads: usize) -> SampleState {
+    /// For up to `rows` rows of logits of `plan`, on `threads` threads.
+    pub(super) fn new(plan: &Plan, rows: usize, threads: usize) -> SampleState {
+        let scratch = || SampleScratch::new(plan.config.vocab_size);
         SampleState {
-            scratch: (0..threads).map(|_| SampleScratch::new(vocab)).collect(),
+            scratch: (0..threads).map(|_| scratch()).collect(),
             draws: Vec::with_capacity(rows),
             tokens: Vec::with_capacity(rows),
+            wanted: Vec::with_capacity(rows),
+            logprobs: vec![Logprob::NONE; rows * usize::from(plan.shape.logprobs)],
         }
     }
 }
@@ -41,12 +49,25 @@ pub(super) fn sample_batch(
 ) {
     let Operands { plan, table, phase, .. } = *operands;
     let batch = usize::from(at.batch);
-    let SampleState { scratch, draws, tokens } = state;
+    let SampleState { scratch, draws, tokens, wanted, logprobs } = state;
     draws.clear();
     draws.extend(sequences(table, phase, at).map(|found| draw_of(table, batch, found.sequence)));
     tokens.clear();
     tokens.resize(draws.len(), 0);
     kernels.sample_rows(logits, draws, scratch, tokens);
+    let most = usize::from(plan.shape.logprobs);
+    if most > 0 {
+        wanted.clear();
+        let of = |sequence| table.field(batch, sequence, Field::Logprobs);
+        wanted.extend(sequences(table, phase, at).map(|found| of(found.sequence)));
+        let logprobs = &mut logprobs[..tokens.len() * most];
+        kernels.logprob_rows(logits, tokens, wanted, logprobs);
+        for ((row, found), wanted) in sequences(table, phase, at).enumerate().zip(&*wanted) {
+            let position = table.field(batch, found.sequence, Field::Generated) as usize;
+            let found_of = &logprobs[row * most..][..*wanted as usize];
+            table.set_logprobs(batch, found.sequence, position, found_of);
+        }
+    }
     let eos = plan.config.eos_token_ids.as_slice();
     record(table, phase, at, eos, |row, _| tokens[row]);
 }
@@ -54,14 +75,19 @@ pub(super) fn sample_batch(
 /// How the next token of a sequence is drawn.
 fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     let float = |field| f32::from_bits(table.field(batch, sequence, field));
-    let temperature = float(Field::Temperature);
-    if temperature == 0.0 {
+    let sampling = Sampling {
+        temperature: float(Field::Temperature),
+        top_p: float(Field::TopP),
+        top_k: table.field(batch, sequence, Field::TopK),
+        min_p: float(Field::MinP),
+    };
+    if sampling.temperature == 0.0 {
         return Draw::GREEDY;
     }
     let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
     let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
     let random = random_unit(seed, id, table.field(batch, sequence, Field::Generated));
-    Draw { temperature, top_p: float(Field::TopP), random }
+    Draw { sampling, random }
 }
 
 /// Writes a token for every sequence of the (micro-)batch and rebuilds the list of active rows:

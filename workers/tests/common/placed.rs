@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kernels::{PoolOptions, Variant};
+use kernels::{PoolOptions, Sampling, Variant};
 use model::config::{Dtype, ModelConfig};
 use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
@@ -23,6 +23,7 @@ pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) 
         max_prompt: 9,
         max_context: 15,
         max_new: 6,
+        logprobs: 4,
         micro_sequences,
         dtype,
     }
@@ -41,11 +42,12 @@ pub fn group(shape: &RunShape, vocab: usize) -> Vec<Placed> {
             let prompt = (0..length).map(|i| ((index * 17 + i * 7 + 3) % vocab) as u32).collect();
             let mut request = Request::greedy(prompt, 1 + (index as u32 * 2 + 5) % 6);
             if index % 3 == 1 {
-                request.temperature = 0.9;
-                request.top_p = 0.95;
+                request.sampling =
+                    Sampling { temperature: 0.9, top_p: 0.95, top_k: 50, min_p: 0.01 };
                 request.seed = 11;
                 request.id_hash = index as u64;
             }
+            request.logprobs = index as u16 % 5;
             placed.push(Placed { batch, slot, request });
         }
     }
@@ -123,6 +125,10 @@ pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outc
     for (placed, outcome) in full.iter().zip(&outcomes) {
         assert_eq!(outcome.tokens.len(), placed.request.max_new as usize);
         assert_eq!(outcome.finish, Finish::Length as u32);
+        let wanted = usize::from(placed.request.logprobs);
+        assert_eq!(outcome.logprobs.len(), wanted * outcome.tokens.len());
+        let own = outcome.logprobs.iter().step_by(wanted.max(1)).map(|found| found.0);
+        assert!(wanted == 0 || own.eq(outcome.tokens.iter().copied()), "first a token's own");
     }
     let mut logits = Vec::new();
     for (max_new, phase) in [(1, Phase::Prefill), (4, Phase::Decode)] {

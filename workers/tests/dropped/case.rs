@@ -42,6 +42,7 @@ impl Case {
             max_prompt: 5,
             max_context: 5 + NEW,
             max_new: NEW,
+            logprobs: 0,
             micro_sequences: 1,
             dtype,
         };

@@ -4,7 +4,9 @@ use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
 use crate::job::codec::{TextCodec, TextStream, Turn};
-use crate::job::engine::{Engine, EngineError, Finish, Generated, Observer, Sequence, Verdict};
+use crate::job::engine::{
+    Engine, EngineError, Finish, Generated, Logprob, Observer, Sequence, Verdict,
+};
 use crate::job::error::JobError;
 use crate::job::output::OutputLine;
 use crate::job::progress::Silent;
@@ -39,6 +41,10 @@ impl TextCodec for Bytes {
         let rendered: String =
             turns.iter().map(|turn| format!("<{}>{}", turn.role, turn.content)).collect();
         Ok(rendered.bytes().map(u32::from).collect())
+    }
+
+    fn bytes(&self, token: u32) -> Vec<u8> {
+        u8::try_from(token).into_iter().collect()
     }
 
     fn stream(&self) -> Box<dyn TextStream + '_> {
@@ -90,15 +96,27 @@ impl Echo {
 
     fn answer(&self, sequence: &Sequence<'_>, mut each: impl FnMut(u32) -> Verdict) -> Generated {
         let mut tokens = Vec::new();
+        let ended = |tokens: Vec<u32>, finish| {
+            let wanted = u32::from(sequence.logprobs);
+            // The token itself, then those before it in the vocabulary.
+            let of = |token: &u32| {
+                let token = *token;
+                (0..wanted).map(move |i| Logprob {
+                    token: token.saturating_sub(i),
+                    logprob: -0.5 * i as f32 - 0.25,
+                })
+            };
+            Generated { logprobs: tokens.iter().flat_map(of).collect(), tokens, finish }
+        };
         let mut left = usize::MAX;
         for step in 0..sequence.max_new as usize {
             let mut token = sequence.prompt[step % sequence.prompt.len()];
-            if sequence.temperature > 0.0 {
+            if sequence.sampling.temperature > 0.0 {
                 let key = sequence.seed.wrapping_mul(31).wrapping_add(sequence.id_hash);
                 token = (u64::from(token) + (key >> (step % 8)) % 7) as u32;
             }
             if token == EOS && !sequence.ignore_eos {
-                return Generated { tokens, finish: Finish::Stop };
+                return ended(tokens, Finish::Stop);
             }
             tokens.push(token);
             if left == usize::MAX && each(token) == Verdict::Stop {
@@ -107,10 +125,10 @@ impl Echo {
                 left -= 1;
             }
             if left == 0 {
-                return Generated { tokens, finish: Finish::Stop };
+                return ended(tokens, Finish::Stop);
             }
         }
-        Generated { tokens, finish: Finish::Length }
+        ended(tokens, Finish::Length)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every rule of the input, one line each.
 
 use crate::job::codec::TextCodec;
+use crate::job::engine::Sampling;
 use crate::job::error::JobError;
 use crate::job::input::{Format, InputOptions, read_items};
 use crate::job::item::{Endpoint, ErrorCode, Item, LineError, Request};
@@ -64,7 +65,8 @@ fn short_lines_and_their_defaults() {
     assert_eq!(request.prompts.len(), 1);
     assert_eq!(request.prompts[0].tokens, with_bos("ab"));
     assert_eq!(request.prompts[0].max_new, 16);
-    assert_eq!((request.temperature, request.top_p, request.seed), (0.0, 1.0, 7));
+    assert_eq!((request.sampling, request.seed), (Sampling::GREEDY, 7));
+    assert_eq!((request.n, request.logprobs), (1, None));
     assert!(request.stop.is_empty());
 }
 
@@ -73,12 +75,14 @@ fn batch_lines_of_both_endpoints() {
     let text = request(
         r#"{"custom_id": "x", "method": "POST", "url": "/v1/completions", "body":
             {"model": "m", "prompt": "ab", "max_tokens": 3, "temperature": 0.5, "top_p": 0.9,
-             "seed": 11, "stop": "\n", "user": "u", "metadata": {"a": "b"}, "store": true}}"#
+             "top_k": 40, "min_p": 0.1, "n": 3, "logprobs": 2, "seed": 11, "stop": "\n", "user": "u", "metadata": {"a": "b"}, "store": true}}"#
             .replace('\n', " ")
             .as_str(),
     );
     assert_eq!((text.custom_id.as_str(), text.prompts[0].max_new), ("x", 3));
-    assert_eq!((text.temperature, text.top_p, text.seed), (0.5, 0.9, 11));
+    let sampling = Sampling { temperature: 0.5, top_p: 0.9, top_k: 40, min_p: 0.1 };
+    assert_eq!((text.sampling, text.seed, text.n), (sampling, 11, 3));
+    assert_eq!((text.logprobs, text.logprobs_of_token()), (Some(2), 3));
     assert_eq!(text.stop, ["\n"]);
     let chat = request(
         r#"{"custom_id": "y", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}], "max_completion_tokens": 5, "stop": ["a", "b"]}}"#,
@@ -180,12 +184,9 @@ fn envelopes_that_are_wrong() {
 #[test]
 fn unimplemented_fields_pass_only_with_their_defaults() {
     for (field, default, other) in [
-        ("n", "1", "2"),
         ("best_of", "1", "3"),
         ("echo", "false", "true"),
         ("stream", "false", "true"),
-        ("logprobs", "false", "5"),
-        ("top_logprobs", "0", "2"),
         ("presence_penalty", "0", "0.5"),
         ("frequency_penalty", "0.0", "-1"),
         ("logit_bias", "{}", r#"{"50256": -100}"#),
@@ -207,6 +208,27 @@ fn unimplemented_fields_pass_only_with_their_defaults() {
 }
 
 #[test]
+fn log_probabilities_as_either_endpoint_asks_for_them() {
+    let completion = |fields: &str| request(&format!(r#"{{"prompt": "a", {fields}}}"#)).logprobs;
+    assert_eq!(completion(r#""logprobs": 0"#), Some(0));
+    assert_eq!(completion(r#""logprobs": 20"#), Some(20));
+    assert_eq!(completion(r#""logprobs": false"#), None);
+    assert_eq!(completion(r#""logprobs": null"#), None);
+    refused(r#"{"prompt": "a", "top_logprobs": 2}"#, ErrorCode::UnsupportedField, "top_logprobs");
+    let line =
+        |fields: &str| format!(r#"{{"messages": [{{"role": "user", "content": "a"}}], {fields}}}"#);
+    let chat = |fields: &str| request(&line(fields)).logprobs;
+    assert_eq!(chat(r#""logprobs": true"#), Some(0));
+    assert_eq!(chat(r#""logprobs": true, "top_logprobs": 5"#), Some(5));
+    assert_eq!(chat(r#""logprobs": false, "top_logprobs": 0"#), None);
+    for wrong in
+        [r#""logprobs": 2"#, r#""top_logprobs": 5"#, r#""logprobs": true, "top_logprobs": 21"#]
+    {
+        refused(&line(wrong), ErrorCode::InvalidValue, "logprobs");
+    }
+}
+
+#[test]
 fn values_out_of_range() {
     for (field, wrong) in [
         ("max_tokens", "0"),
@@ -219,6 +241,16 @@ fn values_out_of_range() {
         ("temperature", "\"hot\""),
         ("top_p", "0"),
         ("top_p", "1.01"),
+        ("top_k", "-2"),
+        ("top_k", "0.5"),
+        ("min_p", "-0.1"),
+        ("min_p", "1.1"),
+        ("n", "0"),
+        ("n", "129"),
+        ("n", "true"),
+        ("logprobs", "21"),
+        ("logprobs", "-1"),
+        ("logprobs", "true"),
         ("seed", "1.5"),
         ("stop", "\"\""),
         ("stop", "[\"a\", \"\"]"),
@@ -231,7 +263,8 @@ fn values_out_of_range() {
     let both = r#"{"prompt": "a", "max_tokens": 2, "max_completion_tokens": 3}"#;
     refused(both, ErrorCode::InvalidValue, "differ");
     assert_eq!(request(r#"{"prompt": "a", "seed": -1}"#).seed, u64::MAX);
-    assert!(request(r#"{"prompt": "a", "top_p": 1e-300}"#).top_p > 0.0);
+    assert!(request(r#"{"prompt": "a", "top_p": 1e-300}"#).sampling.top_p > 0.0);
+    assert_eq!(request(r#"{"prompt": "a", "top_k": -1}"#).sampling.top_k, 0);
     refused(r#"{"prompt": "a", "messages": []}"#, ErrorCode::UnsupportedField, "\"prompt\"");
 }
 

@@ -7,7 +7,7 @@ use crate::job::sink::OutputMode;
 use super::fake::{Desk, Echo};
 
 /// Answers of several kinds between error lines.
-const INPUT: &[u8] = b"{\n{\"custom_id\": \"a\", \"prompt\": \"one\", \"max_tokens\": 3}\n{\"custom_id\": \"b\", \"prompt\": [\"x\", \"y\"], \"max_tokens\": 2, \"temperature\": 1}\n{\"custom_id\": \"a\", \"prompt\": \"again\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"\xc3\xa9\"}], \"max_tokens\": 2}\n\n{\"prompt\": \"\"}\n{\"prompt\": \"six\", \"max_tokens\": 1}\n{\"n\": 2}\n";
+const INPUT: &[u8] = b"{\n{\"custom_id\": \"a\", \"prompt\": \"one\", \"max_tokens\": 3}\n{\"custom_id\": \"b\", \"prompt\": [\"x\", \"y\"], \"max_tokens\": 2, \"temperature\": 1}\n{\"custom_id\": \"a\", \"prompt\": \"again\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"\xc3\xa9\"}], \"max_tokens\": 2}\n\n{\"prompt\": \"\"}\n{\"prompt\": \"six\", \"max_tokens\": 1}\n{\"tools\": 2}\n";
 
 fn undisturbed(desk: &Desk) -> Vec<u8> {
     let _ = std::fs::remove_file(desk.output_path());

@@ -92,6 +92,84 @@ fn a_list_of_prompts_has_a_choice_each() {
 }
 
 #[test]
+fn n_answers_to_each_prompt_draw_apart() {
+    let desk = Desk::new(
+        b"{\"prompt\": [[50, 60], [70]], \"n\": 3, \"max_tokens\": 8, \"temperature\": 1}\n{\"prompt\": [8], \"max_tokens\": 1}\n",
+    );
+    let mut engine = Echo::new(4);
+    desk.run(&mut engine).unwrap();
+    assert_eq!(engine.groups, [4, 3]);
+    let lines = desk.lines();
+    let body = &lines[0].response.as_ref().unwrap().body;
+    let all: Vec<&[u32]> = body.choices.iter().map(tokens).collect();
+    assert_eq!(all.len(), 6);
+    // The echo moves a token by less than 7.
+    assert!(all[..3].iter().all(|tokens| tokens.len() == 8 && tokens[1] / 10 == 6), "{all:?}");
+    assert!(all[3..].iter().all(|tokens| tokens[1] / 7 == 10), "{all:?}");
+    for (i, one) in all.iter().enumerate() {
+        assert!(!all[..i].contains(one), "{all:?}");
+    }
+    assert_eq!((body.usage.prompt_tokens, body.usage.completion_tokens), (3, 48));
+    let demand = Desk::new(b"{\"prompt\": [[5], [6]], \"n\": 3}\n").prepare().unwrap().demand();
+    assert_eq!(demand.unwrap().sequences, 6);
+}
+
+#[test]
+fn log_probabilities_stand_beside_their_tokens() {
+    // A character of two bytes, and a stop string that cuts.
+    let mut desk = Desk::new(
+        "{\"prompt\": [97, 195, 169, 98, 46], \"logprobs\": 2, \"max_tokens\": 9, \"stop\": \".\"}\n\
+         {\"prompt\": [98, 99], \"logprobs\": 0, \"max_tokens\": 2}\n\
+         {\"messages\": [{\"role\": \"u\", \"content\": \"x\"}], \"logprobs\": true, \"top_logprobs\": 1, \"max_tokens\": 2}\n\
+         {\"prompt\": [97], \"max_tokens\": 1}\n"
+            .as_bytes(),
+    );
+    desk.run(&mut Echo::new(2)).unwrap();
+    let of = |desk: &Desk| -> Vec<serde_json::Value> {
+        let lines = desk.output();
+        let lines = lines.split_inclusive(|byte| *byte == b'\n');
+        let line = |line| serde_json::from_slice::<serde_json::Value>(line).unwrap();
+        lines.map(|text| line(text)["response"]["body"]["choices"][0]["logprobs"].clone()).collect()
+    };
+    let found = of(&desk);
+    let expected = serde_json::json!({
+        "tokens": ["a", "bytes:\\xc3", "bytes:\\xa9", "b"],
+        "token_logprobs": [-0.25, -0.25, -0.25, -0.25],
+        "top_logprobs": [
+            {"`": -0.75, "_": -1.25, "a": -0.25},
+            {"bytes:\\xc2": -0.75, "bytes:\\xc1": -1.25, "bytes:\\xc3": -0.25},
+            {"bytes:\\xa8": -0.75, "bytes:\\xa7": -1.25, "bytes:\\xa9": -0.25},
+            {"a": -0.75, "`": -1.25, "b": -0.25},
+        ],
+        "text_offset": [0, 1, 1, 2],
+    });
+    assert_eq!(found[0], expected);
+    assert_eq!(found[1]["token_logprobs"], serde_json::json!([-0.25, -0.25]));
+    assert_eq!(found[1]["top_logprobs"], serde_json::Value::Null);
+    let shown = |token: &str, logprob: f32| serde_json::json!({"token": token, "logprob": logprob, "bytes": token.as_bytes()});
+    let with_top = |token: &str, before: &str| {
+        let mut one = shown(token, -0.25);
+        one["top_logprobs"] = serde_json::json!([shown(before, -0.75)]);
+        one
+    };
+    let content = serde_json::json!([with_top("<", ";"), with_top("u", "t")]);
+    assert_eq!(found[2], serde_json::json!({"content": content, "refusal": null}));
+    assert_eq!(found[3], serde_json::Value::Null);
+    // What was written is read again.
+    assert_eq!(desk.lines().len(), 4);
+    desk.options.mode = OutputMode::Resume;
+    let before = desk.output();
+    assert_eq!(desk.prepare().unwrap().demand(), None);
+    desk.run(&mut Echo::new(2)).unwrap();
+    assert_eq!(desk.output(), before);
+    // A model without tokenizer names tokens by their numbers.
+    let mut desk = Desk::new(b"{\"prompt\": [5], \"logprobs\": 0, \"max_tokens\": 1}\n");
+    desk.codec = None;
+    desk.run(&mut Echo::new(2)).unwrap();
+    assert_eq!(of(&desk)[0]["tokens"], serde_json::json!(["token_id:5"]));
+}
+
+#[test]
 fn sampling_is_keyed_by_seed_id_and_entry() {
     let line = |id: &str, seed: Option<u64>| {
         let seed = seed.map_or(String::new(), |seed| format!(", \"seed\": {seed}"));
@@ -182,8 +260,9 @@ fn token_ids_without_tokenizer_give_null_text() {
 
 #[test]
 fn error_lines_stand_at_their_place_and_say_their_line() {
-    let desk =
-        Desk::new(b"{\n{\"prompt\": \"a\"}\n{\"prompt\": \"\"}\n{\"prompt\": \"b\", \"n\": 2}\n");
+    let desk = Desk::new(
+        b"{\n{\"prompt\": \"a\"}\n{\"prompt\": \"\"}\n{\"prompt\": \"b\", \"best_of\": 2}\n",
+    );
     let summary = desk.run(&mut Echo::new(1)).unwrap();
     assert_eq!(summary.to_string(), "1 answered, 3 failed (lines 1, 3, 4)");
     let lines = desk.lines();
@@ -196,7 +275,7 @@ fn error_lines_stand_at_their_place_and_say_their_line() {
     let error = lines[3].error.as_ref().unwrap();
     assert_eq!(
         error.message,
-        "Line 4: The field \"n\" is only implemented with its default value; leave it out."
+        "Line 4: The field \"best_of\" is only implemented with its default value; leave it out."
     );
     assert_eq!(error.line, 4);
 }

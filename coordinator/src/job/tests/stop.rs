@@ -10,7 +10,8 @@ const CODEC: Bytes = Bytes { chat: true };
 fn ended(text: &str, stop: &[&str]) -> Answer {
     let tokens = text.bytes().map(u32::from).collect();
     let stop: Vec<String> = stop.iter().map(|stop| (*stop).to_owned()).collect();
-    finish(Generated { tokens, finish: Finish::Length }, &stop, Some(&CODEC))
+    let generated = Generated { tokens, logprobs: Vec::new(), finish: Finish::Length };
+    finish(generated, &stop, 0, Some(&CODEC))
 }
 
 #[test]
@@ -63,14 +64,17 @@ fn the_watcher_agrees_with_the_cut() {
 #[test]
 fn unfinished_characters_become_replacements() {
     let tokens = vec![u32::from(b'a'), 0xc3];
-    let answer = finish(Generated { tokens, finish: Finish::Length }, &[], Some(&CODEC));
+    let generated = Generated { tokens, logprobs: Vec::new(), finish: Finish::Length };
+    let answer = finish(generated, &[], 0, Some(&CODEC));
     assert_eq!(answer.text.as_deref(), Some("a\u{fffd}"));
     assert_eq!(answer.token_ids.len(), 2);
 }
 
 #[test]
 fn without_tokenizer_there_is_no_text() {
-    let generated = Generated { tokens: vec![5, 6], finish: Finish::Stop };
-    let answer = finish(generated, &[], None);
-    assert_eq!(answer, Answer { text: None, token_ids: vec![5, 6], finish: Finish::Stop });
+    let generated = Generated { tokens: vec![5, 6], logprobs: Vec::new(), finish: Finish::Stop };
+    let answer = finish(generated, &[], 0, None);
+    let token_ids = vec![5, 6];
+    let expected = Answer { text: None, token_ids, logprobs: None, finish: Finish::Stop };
+    assert_eq!(answer, expected);
 }

@@ -64,6 +64,7 @@ pub(crate) fn shape(dtype: Dtype) -> RunShape {
         max_prompt: 8,
         max_context: 14,
         max_new: 6,
+        logprobs: 0,
         micro_sequences: 2,
         dtype,
     }

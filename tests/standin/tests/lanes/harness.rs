@@ -11,8 +11,8 @@ use model::source::dummy::DummySource;
 use model::source::{SourceError, WeightSource};
 use program::ir::Lane;
 use program::plan::{Memory, Plan};
-use program::step_table::Field;
 use shm::{Channel, Control, Segment, TraceSegment};
+use workers::group::last_step;
 use workers::protocol::{CudaUse, EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
 use workers::table::StepTable;
 use workers::testing::{Outcome, Placed, fill};
@@ -233,24 +233,13 @@ impl Workers {
         let Workers { plan, control, .. } = self;
         let table = StepTable::new(control.extra(0, plan.table.words()), plan);
         fill(&table, plan, group);
-        let longest = group.iter().map(|placed| placed.request.max_new).max().expect("sequences");
         let target = control.drained().value() + 1;
-        control.set_last_step(Some(longest - 1));
+        control.set_last_step(Some(last_step(&table)));
         control.groups().signal();
         if let Err(error) = control.drained().wait_at_least(target, control.poison(), LIMIT) {
             return Err(format!("{}{error}", self.failures()));
         }
-        let outcome = |placed: &Placed| {
-            let field = |field| table.field(placed.batch, placed.slot, field);
-            let generated = field(Field::Generated) as usize;
-            Outcome {
-                tokens: (0..generated)
-                    .map(|i| table.output(placed.batch, placed.slot, i))
-                    .collect(),
-                finish: field(Field::Finish),
-            }
-        };
-        Ok(group.iter().map(outcome).collect())
+        Ok(group.iter().map(|placed| Outcome::read(&table, placed)).collect())
     }
 
     /// Lets the workers leave; what each has allocated since it was ready.

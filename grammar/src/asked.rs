@@ -1,0 +1,66 @@
+//! The form that a request asks its answers to have.
+
+use std::sync::Arc;
+
+use llguidance::ParserFactory;
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
+use serde::{Deserialize, Serialize};
+
+/// A form of answers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Grammar {
+    /// A JSON value of a JSON Schema, whose text this is.
+    JsonSchema(String),
+    /// A text that matches a regular expression as a whole.
+    Regex(String),
+    /// One of some texts.
+    Choice(Vec<String>),
+}
+
+/// Why there is no such form; the end of a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct GrammarError(pub(crate) String);
+
+impl GrammarError {
+    /// The first line of what the parser says: the others show the whole grammar.
+    pub(crate) fn new(error: &impl ToString) -> GrammarError {
+        let told = error.to_string();
+        GrammarError(told.lines().next().unwrap_or_default().trim_end_matches('.').to_owned())
+    }
+}
+
+impl Grammar {
+    /// Whether answers can have this form, whatever the model's vocabulary.
+    ///
+    /// # Errors
+    /// A schema or an expression that is wrong, or asks for what is not implemented.
+    pub fn check(&self) -> Result<(), GrammarError> {
+        let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
+        let mut factory =
+            ParserFactory::new_simple(&bytes).map_err(|error| GrammarError::new(&error))?;
+        factory.quiet();
+        let parser = factory.create_parser(self.to_rules()?);
+        parser.map(|_| ()).map_err(|error| GrammarError::new(&error))
+    }
+
+    /// In the parser's own terms.
+    pub(crate) fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
+        Ok(match self {
+            Grammar::JsonSchema(text) => {
+                let schema =
+                    serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
+                TopLevelGrammar::from_json_schema(schema)
+            }
+            Grammar::Regex(expression) => TopLevelGrammar::from_regex(expression),
+            Grammar::Choice(texts) => {
+                // A JSON text is a string of the rules' language too.
+                let quoted =
+                    texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string());
+                let any = quoted.collect::<Vec<_>>().join(" | ");
+                TopLevelGrammar::from_lark(format!("start: {any}"))
+            }
+        })
+    }
+}

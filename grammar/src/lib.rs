@@ -1,0 +1,12 @@
+//! Answers of a given form: which tokens can follow, so that what is said so far can become a text of the form.
+//!
+//! [`Grammar`] is what a request asks for, [`Grammars`] what a sampler is set up with, and a [`Walk`] follows one
+//! answer. The parsing is `llguidance`'s.
+
+mod asked;
+mod compiled;
+mod vocabulary;
+
+pub use asked::{Grammar, GrammarError};
+pub use compiled::{Compiled, Grammars, Walk};
+pub use vocabulary::Vocabulary;

@@ -1,0 +1,30 @@
+//! What tokens spell.
+
+use std::sync::Arc;
+
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use serde::{Deserialize, Serialize};
+
+/// The tokens of a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vocabulary {
+    /// The bytes that each token adds to a text; none for special tokens and those that spell nothing, which no
+    /// grammar lets follow.
+    pub words: Vec<Vec<u8>>,
+    /// Tokens that end an answer, at least one.
+    pub ends: Vec<u32>,
+}
+
+impl Vocabulary {
+    /// Words of a mask: a bit for each token.
+    pub fn mask_words(&self) -> usize {
+        self.words.len().div_ceil(32)
+    }
+
+    /// As the parser keeps it.
+    pub(crate) fn to_env(&self) -> TokEnv {
+        let end = self.ends.first().copied().unwrap_or(0);
+        let info = TokRxInfo::new(self.words.len() as u32, end);
+        Arc::new(ApproximateTokEnv::new(TokTrie::from(&info, &self.words)))
+    }
+}

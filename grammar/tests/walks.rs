@@ -1,0 +1,168 @@
+//! Walks through grammars over vocabularies small enough to know every token.
+
+use grammar::{Compiled, Grammar, Grammars, Vocabulary};
+
+/// Bytes, some words that end within others, and two tokens that end an answer.
+fn vocabulary() -> Vocabulary {
+    let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
+    for word in
+        ["yes", "no", "yesterday", "{\"", "\": ", "true", "12", "\n\n", "é", "</s>", "<end>"]
+    {
+        words.push(word.as_bytes().to_vec());
+    }
+    let ends = vec![words.len() as u32 - 2, words.len() as u32 - 1];
+    ends.iter().for_each(|end| words[*end as usize].clear());
+    Vocabulary { words, ends }
+}
+
+fn compiled(grammar: &Grammar) -> Compiled {
+    let grammars = Grammars { vocabulary: vocabulary(), grammars: vec![grammar.clone()] };
+    grammar.check().expect("a grammar");
+    Compiled::new(&grammars).expect("a grammar")
+}
+
+/// The text of an answer whose next token is always the one that `choose` picks of those allowed, and whether
+/// it ended.
+fn walk(grammar: &Grammar, most: usize, mut choose: impl FnMut(&[u32]) -> u32) -> (String, bool) {
+    let (compiled, vocabulary) = (compiled(grammar), vocabulary());
+    let mut walk = compiled.begin(0);
+    let mut mask = vec![0; compiled.mask_words()];
+    let mut text = Vec::new();
+    for _ in 0..most {
+        walk.allow(&mut mask);
+        let bit = |token: &u32| mask[*token as usize / 32] >> (token % 32) & 1 == 1;
+        let allowed: Vec<u32> = (0..vocabulary.words.len() as u32).filter(bit).collect();
+        assert!(!allowed.is_empty());
+        let token = choose(&allowed);
+        if vocabulary.ends.contains(&token) {
+            return (String::from_utf8(text).expect("UTF-8"), true);
+        }
+        text.extend(&vocabulary.words[token as usize]);
+        walk.take(token);
+    }
+    (String::from_utf8_lossy(&text).into_owned(), false)
+}
+
+/// Picks by a small generator.
+fn random(seed: u64) -> impl FnMut(&[u32]) -> u32 {
+    let mut state = seed * 2 + 1;
+    move |allowed| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        allowed[(state >> 33) as usize % allowed.len()]
+    }
+}
+
+#[test]
+fn a_choice_is_one_of_its_texts() {
+    let texts = ["yes", "no", "yes and \"no\"", "é"].map(str::to_owned);
+    let grammar = Grammar::Choice(texts.to_vec());
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..60 {
+        let (text, ended) = walk(&grammar, 40, random(seed));
+        assert!(ended && texts.contains(&text), "{text:?}");
+        seen.insert(text);
+    }
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    // "yesterday" begins like "yes" and is none of them: its token is never allowed.
+    let yesterday = 256 + 2;
+    walk(&grammar, 40, |allowed| {
+        assert!(!allowed.contains(&yesterday));
+        allowed[0]
+    });
+}
+
+#[test]
+fn json_has_its_schema() {
+    let schema = r##"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "kind": {"$ref": "#/$defs/kind"}, "ages": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 200}, "maxItems": 3}}, "required": ["name", "kind", "ages"], "additionalProperties": false, "$defs": {"kind": {"enum": ["cat", "dog", null]}}}"##;
+    let grammar = Grammar::JsonSchema(schema.to_owned());
+    let mut ended_ones = 0;
+    for seed in 0..40 {
+        // Spaces may follow one another for ever, and a random walk loves them.
+        let mut pick = random(seed);
+        let (text, ended) = walk(&grammar, 400, |allowed| {
+            let solid: Vec<u32> = allowed
+                .iter()
+                .copied()
+                .filter(|t| !b" \n\r\t".map(u32::from).contains(t))
+                .collect();
+            pick(if solid.is_empty() { allowed } else { &solid })
+        });
+        if !ended {
+            continue;
+        }
+        ended_ones += 1;
+        let value: serde_json::Value =
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        assert!(value["name"].as_str().expect("a text").chars().count() <= 8, "{text}");
+        assert!(matches!(value["kind"].as_str(), Some("cat" | "dog") | None), "{text}");
+        let ages = value["ages"].as_array().expect("a list");
+        assert!(ages.len() <= 3 && ages.iter().all(|age| age.as_u64() <= Some(200)), "{text}");
+        assert_eq!(value.as_object().map(serde_json::Map::len), Some(3), "{text}");
+    }
+    assert!(ended_ones >= 20, "{ended_ones} of 40 ended");
+}
+
+#[test]
+fn a_regular_expression_is_matched_as_a_whole() {
+    let grammar = Grammar::Regex("[0-9]{3}-[a-c]+(x|y)".to_owned());
+    for seed in 0..30 {
+        let (text, ended) = walk(&grammar, 100, random(seed));
+        assert!(ended, "{text}");
+        let (digits, rest) = text.split_once('-').expect("a dash");
+        assert!(digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()), "{text}");
+        let letters = rest.trim_end_matches(['x', 'y']);
+        assert!(rest.len() == letters.len() + 1 && !letters.is_empty(), "{text}");
+        assert!(letters.bytes().all(|byte| (b'a'..=b'c').contains(&byte)), "{text}");
+    }
+}
+
+#[test]
+fn every_token_that_ends_may_end() {
+    let ends = vocabulary().ends;
+    for end in ends.clone() {
+        let mut done = false;
+        let (text, ended) = walk(&Grammar::Choice(vec!["no".to_owned()]), 5, |allowed| {
+            if allowed == ends {
+                done = true;
+                return end;
+            }
+            allowed[0]
+        });
+        assert_eq!((text.as_str(), ended, done), ("no", true, true));
+    }
+}
+
+#[test]
+fn walks_do_not_meet() {
+    let compiled = compiled(&Grammar::Choice(vec!["ab".to_owned(), "cd".to_owned()]));
+    let (mut one, mut two) = (compiled.begin(0), compiled.begin(0));
+    let mut mask = vec![0; compiled.mask_words()];
+    let allowed = |mask: &[u32]| -> Vec<u32> {
+        (0..256).filter(|token| mask[*token as usize / 32] >> (token % 32) & 1 == 1).collect()
+    };
+    one.allow(&mut mask);
+    assert_eq!(allowed(&mask), [u32::from(b'a'), u32::from(b'c')]);
+    one.take(u32::from(b'a'));
+    two.allow(&mut mask);
+    assert_eq!(allowed(&mask), [u32::from(b'a'), u32::from(b'c')]);
+    two.take(u32::from(b'c'));
+    one.allow(&mut mask);
+    assert_eq!(allowed(&mask), [u32::from(b'b')]);
+    two.allow(&mut mask);
+    assert_eq!(allowed(&mask), [u32::from(b'd')]);
+}
+
+#[test]
+fn what_is_no_grammar_is_refused_in_a_line() {
+    for wrong in [
+        Grammar::JsonSchema("{\"type\": \"objekt\"}".to_owned()),
+        Grammar::JsonSchema("{".to_owned()),
+        Grammar::JsonSchema("{\"$ref\": \"#/$defs/none\"}".to_owned()),
+        Grammar::Regex("(a".to_owned()),
+        Grammar::Choice(Vec::new()),
+    ] {
+        let error = wrong.check().expect_err("refused").to_string();
+        assert!(!error.is_empty() && error.lines().count() == 1, "{wrong:?}: {error}");
+        println!("{error}");
+    }
+}

@@ -1,0 +1,103 @@
+//! How likely tokens were: log-probabilities from the logits alone, whatever then draws the token.
+
+use crate::Kernels;
+use crate::sample::{argmax, largest};
+use crate::scratch::Shared;
+
+/// Logits looked at together: only a block with a logit above those found is looked at one by one.
+const BLOCK: usize = 512;
+
+/// A token and the natural logarithm of its probability.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Logprob {
+    pub token: u32,
+    pub logprob: f32,
+}
+
+impl Logprob {
+    /// No token.
+    pub const NONE: Logprob = Logprob { token: u32::MAX, logprob: f32::NEG_INFINITY };
+}
+
+impl Kernels {
+    /// The [`logprobs`] of row `i` of `logits` `[rows, vocab]` and of `tokens[i]`, for as many entries as
+    /// `wanted[i]` says, into row `i` of `found` `[rows, most]`; rows are shared out over the threads.
+    ///
+    /// # Panics
+    /// A row that wants more than `most`, or lengths that do not agree.
+    pub fn logprob_rows(
+        &self,
+        logits: &[f32],
+        tokens: &[u32],
+        wanted: &[u32],
+        found: &mut [Logprob],
+    ) {
+        let rows = tokens.len();
+        assert_eq!(wanted.len(), rows, "wanted has an entry per row");
+        if rows == 0 {
+            return;
+        }
+        let (vocab, most) = (logits.len() / rows, found.len() / rows);
+        assert_eq!(logits.len(), rows * vocab, "logits is [rows, vocab]");
+        assert_eq!(found.len(), rows * most, "found is [rows, most]");
+        assert!(wanted.iter().all(|wanted| *wanted as usize <= most), "there is room");
+        let found = Shared(found.as_mut_ptr());
+        self.run_sized(rows, size_of_val(logits), &|row, _| {
+            // SAFETY: `found` has a row of `most` entries for every task, and no other task writes this one.
+            let found = unsafe {
+                std::slice::from_raw_parts_mut(
+                    found.pointer().add(row * most),
+                    wanted[row] as usize,
+                )
+            };
+            logprobs(&logits[row * vocab..][..vocab], tokens[row], found);
+        });
+    }
+}
+
+/// The log-probability of `token` into the first entry of `found`, then those of the most likely tokens, the most
+/// likely first and of equally likely ones the lower number first. Probabilities are `softmax(logits)`; NaN
+/// counts as minus infinity, and what the vocabulary has no token for is [`Logprob::NONE`].
+pub fn logprobs(logits: &[f32], token: u32, found: &mut [Logprob]) {
+    let Some((own, likely)) = found.split_first_mut() else { return };
+    let largest = logits.get(argmax(logits) as usize).copied().unwrap_or(f32::NAN);
+    let sum: f64 = logits
+        .iter()
+        .map(|logit| f64::from((logit - largest).exp()))
+        .filter(|weight| !weight.is_nan())
+        .sum();
+    let of = |logit: f32| (f64::from(logit - largest) - sum.ln()) as f32;
+    let logit = logits.get(token as usize).copied().unwrap_or(f32::NAN);
+    *own = Logprob { token, logprob: if logit.is_nan() { f32::NEG_INFINITY } else { of(logit) } };
+    most_likely(logits, likely);
+    for entry in likely.iter_mut().filter(|entry| entry.token != u32::MAX) {
+        entry.logprob = of(entry.logprob);
+    }
+}
+
+/// The largest logits with their tokens, in the order that [`logprobs`] gives them.
+fn most_likely(logits: &[f32], likely: &mut [Logprob]) {
+    likely.fill(Logprob::NONE);
+    let Some(last) = likely.len().checked_sub(1) else { return };
+    for (first, block) in (0u32..).step_by(BLOCK).zip(logits.chunks(BLOCK)) {
+        let has_more = |likely: &[Logprob]| {
+            likely[last].token == u32::MAX || largest(block) > likely[last].logprob
+        };
+        if !has_more(likely) {
+            continue;
+        }
+        for (token, &logit) in (first..).zip(block) {
+            let logit = if logit.is_nan() { f32::NEG_INFINITY } else { logit };
+            let goes_behind = |entry: &Logprob| entry.token != u32::MAX && entry.logprob >= logit;
+            let at = likely.partition_point(goes_behind);
+            if at <= last {
+                likely[at..].rotate_right(1);
+                likely[at] = Logprob { token, logprob: logit };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "logprobs_tests.rs"]
+mod tests;
