@@ -1,6 +1,7 @@
 //! A model as the session needs it: configuration, where its weights are, its text side.
 
 use anyhow::Context;
+use grammar::{Grammar, Grammars, Vocabulary};
 use model::chat::{ChatTemplate, Message};
 use model::compressed::WeightFormat;
 use model::config::ModelConfig;
@@ -59,6 +60,24 @@ impl Opened {
     /// The model's tokenizer and chat template; `None` when it takes token ids only.
     pub fn codec(&self) -> Option<&dyn TextCodec> {
         self.codec.as_ref().map(|codec| codec as &dyn TextCodec)
+    }
+
+    /// What a sampler needs for answers of these forms; `None` where there are none.
+    ///
+    /// # Errors
+    /// A model that says nothing of how its answers end.
+    pub fn grammars(&self, grammars: Vec<Grammar>) -> anyhow::Result<Option<Grammars>> {
+        let Some(codec) = self.codec.as_ref().filter(|_| !grammars.is_empty()) else {
+            return Ok(None);
+        };
+        let ends = self.config.eos_token_ids.clone();
+        anyhow::ensure!(
+            !ends.is_empty(),
+            "{} names no end-of-sequence token, so its answers cannot have a form (response_format, structured_outputs)",
+            self.config.name
+        );
+        let vocabulary = Vocabulary { words: codec.words(self.config.vocab_size), ends };
+        Ok(Some(Grammars { vocabulary, grammars }))
     }
 }
 

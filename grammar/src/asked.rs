@@ -6,6 +6,11 @@ use llguidance::ParserFactory;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Between the parts of a JSON text: room for a line's end and indentation, but not for a model that has lost its way
+/// to go on with spaces until its tokens are used up.
+const WHITESPACE: &str = r"[ \n\r\t]{0,32}";
 
 /// A form of answers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -24,10 +29,12 @@ pub enum Grammar {
 pub struct GrammarError(pub(crate) String);
 
 impl GrammarError {
-    /// The first line of what the parser says: the others show the whole grammar.
+    /// One line of what the parser says, the one it calls the error or the first: others show the whole grammar.
     pub(crate) fn new(error: &impl ToString) -> GrammarError {
         let told = error.to_string();
-        GrammarError(told.lines().next().unwrap_or_default().trim_end_matches('.').to_owned())
+        let named = told.lines().find_map(|line| line.strip_prefix("error: "));
+        let line = named.or_else(|| told.lines().next()).unwrap_or_default();
+        GrammarError(line.trim_end_matches('.').to_owned())
     }
 }
 
@@ -49,15 +56,21 @@ impl Grammar {
     pub(crate) fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Grammar::JsonSchema(text) => {
-                let schema =
+                let mut schema =
                     serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
+                if let Value::Object(fields) = &mut schema {
+                    let spaced = json!({"whitespace_pattern": WHITESPACE});
+                    fields.entry("x-guidance").or_insert(spaced);
+                }
                 TopLevelGrammar::from_json_schema(schema)
             }
             Grammar::Regex(expression) => TopLevelGrammar::from_regex(expression),
+            Grammar::Choice(texts) if texts.is_empty() => {
+                return Err(GrammarError("there is nothing to choose from".to_owned()));
+            }
             Grammar::Choice(texts) => {
                 // A JSON text is a string of the rules' language too.
-                let quoted =
-                    texts.iter().map(|text| serde_json::Value::from(text.as_str()).to_string());
+                let quoted = texts.iter().map(|text| Value::from(text.as_str()).to_string());
                 let any = quoted.collect::<Vec<_>>().join(" | ");
                 TopLevelGrammar::from_lark(format!("start: {any}"))
             }

@@ -75,22 +75,9 @@ fn a_choice_is_one_of_its_texts() {
 fn json_has_its_schema() {
     let schema = r##"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "kind": {"$ref": "#/$defs/kind"}, "ages": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 200}, "maxItems": 3}}, "required": ["name", "kind", "ages"], "additionalProperties": false, "$defs": {"kind": {"enum": ["cat", "dog", null]}}}"##;
     let grammar = Grammar::JsonSchema(schema.to_owned());
-    let mut ended_ones = 0;
     for seed in 0..40 {
-        // Spaces may follow one another for ever, and a random walk loves them.
-        let mut pick = random(seed);
-        let (text, ended) = walk(&grammar, 400, |allowed| {
-            let solid: Vec<u32> = allowed
-                .iter()
-                .copied()
-                .filter(|t| !b" \n\r\t".map(u32::from).contains(t))
-                .collect();
-            pick(if solid.is_empty() { allowed } else { &solid })
-        });
-        if !ended {
-            continue;
-        }
-        ended_ones += 1;
+        let (text, ended) = walk(&grammar, 2_000, random(seed));
+        assert!(ended, "{text}");
         let value: serde_json::Value =
             serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert!(value["name"].as_str().expect("a text").chars().count() <= 8, "{text}");
@@ -99,7 +86,6 @@ fn json_has_its_schema() {
         assert!(ages.len() <= 3 && ages.iter().all(|age| age.as_u64() <= Some(200)), "{text}");
         assert_eq!(value.as_object().map(serde_json::Map::len), Some(3), "{text}");
     }
-    assert!(ended_ones >= 20, "{ended_ones} of 40 ended");
 }
 
 #[test]

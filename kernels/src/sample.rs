@@ -69,16 +69,20 @@ pub struct Draw {
     pub sampling: Sampling,
     /// In `[0, 1)`; see [`random_unit`].
     pub random: f32,
+    /// Only tokens of the row's mask can follow.
+    pub masked: bool,
 }
 
 impl Draw {
     /// The most likely token.
-    pub const GREEDY: Draw = Draw { sampling: Sampling::GREEDY, random: 0.0 };
+    pub const GREEDY: Draw = Draw { sampling: Sampling::GREEDY, random: 0.0, masked: false };
 }
 
 /// Room for one row's weights, allocated once.
 #[derive(Debug)]
 pub struct SampleScratch {
+    /// Logits of a row with a mask, minus infinity where a token cannot follow.
+    masked: Vec<f32>,
     weights: Vec<f32>,
     /// Tokens of the bucket in which a set of most likely ones ends.
     edge: Vec<u32>,
@@ -87,20 +91,26 @@ pub struct SampleScratch {
 impl SampleScratch {
     /// Scratch for logits of up to `vocab` entries.
     pub fn new(vocab: usize) -> Self {
-        SampleScratch { weights: Vec::with_capacity(vocab), edge: Vec::with_capacity(vocab) }
+        SampleScratch {
+            masked: Vec::with_capacity(vocab),
+            weights: Vec::with_capacity(vocab),
+            edge: Vec::with_capacity(vocab),
+        }
     }
 }
 
 impl Kernels {
     /// `tokens[i]` is [`sample`]d from row `i` of `logits` `[rows, vocab]` as `draws[i]` says; rows
-    /// are shared out over the threads, each of which uses its own entry of `scratch`.
+    /// are shared out over the threads, each of which uses its own entry of `scratch`. `masks` is `[rows, vocab / 32]`,
+    /// rounded up, with a bit for each token, the lowest first; it may be empty where no row has a mask.
     ///
     /// # Panics
-    /// Fewer scratches than threads, or scratch for a smaller vocabulary.
+    /// Fewer scratches than threads, scratch for a smaller vocabulary, or a row whose mask is missing.
     pub fn sample_rows(
         &self,
         logits: &[f32],
         draws: &[Draw],
+        masks: &[u32],
         scratch: &mut [SampleScratch],
         tokens: &mut [u32],
     ) {
@@ -117,7 +127,13 @@ impl Kernels {
         self.run_sized(rows, size_of_val(logits), &|row, thread| {
             // SAFETY: there is a scratch for every thread, and a thread has one task at a time.
             let scratch = unsafe { &mut *scratch.pointer().add(thread) };
-            let token = sample(&logits[row * vocab..][..vocab], draws[row], scratch);
+            let (logits, draw) = (&logits[row * vocab..][..vocab], draws[row]);
+            let token = if draw.masked {
+                let words = vocab.div_ceil(32);
+                sample_masked(logits, &masks[row * words..][..words], draw, scratch)
+            } else {
+                sample(logits, draw, scratch)
+            };
             // SAFETY: `tokens` has an entry per row, and no other task writes this one.
             unsafe { *tokens.pointer().add(row) = token };
         });
@@ -128,14 +144,14 @@ impl Kernels {
 ///
 /// NaN logits are never drawn.
 pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
-    let Draw { sampling, random } = draw;
+    let Draw { sampling, random, .. } = draw;
     let Sampling { temperature, min_p, .. } = sampling;
     let greedy = argmax(logits);
     let largest = logits.get(greedy as usize).copied().unwrap_or(f32::NAN);
     if temperature <= 0.0 || temperature.is_nan() || !largest.is_finite() {
         return greedy;
     }
-    let SampleScratch { weights, edge } = scratch;
+    let SampleScratch { weights, edge, .. } = scratch;
     assert!(logits.len() <= weights.capacity(), "scratch is as long as the logits");
     weights.clear();
     // The largest weight is 1. NaN is not at least anything.
@@ -158,6 +174,20 @@ pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
     }
     // Rounding may leave a crumb behind the last token, which is then the drawn one.
     drawn
+}
+
+/// [`sample`]s from the tokens whose bits are set.
+fn sample_masked(logits: &[f32], mask: &[u32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
+    let mut masked = std::mem::take(&mut scratch.masked);
+    masked.clear();
+    for (logits, word) in logits.chunks(32).zip(mask) {
+        let kept =
+            |(i, logit): (usize, &f32)| if word >> i & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+        masked.extend(logits.iter().enumerate().map(kept));
+    }
+    let token = sample(&masked, draw, scratch);
+    scratch.masked = masked;
+    token
 }
 
 /// The last token that `top_k` and `top_p` leave.

@@ -1,7 +1,8 @@
 use super::*;
 
 fn draw(temperature: f32, top_p: f32, random: f32) -> Draw {
-    Draw { sampling: Sampling { temperature, top_p, ..Sampling::GREEDY }, random }
+    let sampling = Sampling { temperature, top_p, ..Sampling::GREEDY };
+    Draw { sampling, random, masked: false }
 }
 
 #[test]
@@ -128,7 +129,13 @@ fn min_p_leaves_what_is_likely_beside_the_most_likely() {
     let mut scratch = SampleScratch::new(4);
     let mut drawn = |sampling: Sampling| {
         let mut drawn: Vec<u32> = (0..400)
-            .map(|i| sample(&logits, Draw { sampling, random: random_unit(1, 2, i) }, &mut scratch))
+            .map(|i| {
+                sample(
+                    &logits,
+                    Draw { sampling, random: random_unit(1, 2, i), masked: false },
+                    &mut scratch,
+                )
+            })
             .collect();
         drawn.sort_unstable();
         drawn.dedup();
@@ -168,14 +175,24 @@ fn rows_are_sampled_as_if_alone() {
     let logits: Vec<f32> = (0..rows * vocab).map(|i| unit(i) * 9.0).collect();
     let draws: Vec<Draw> = (0..rows)
         .map(|row| if row % 2 == 0 { Draw::GREEDY } else { draw(0.8, 0.9, unit(row)) })
+        .map(|draw| Draw { masked: draw.random > 0.5 || draw.random == 0.0, ..draw })
         .collect();
+    let words = vocab.div_ceil(32);
+    // Two tokens in three, the last of all among them or not.
+    let masks: Vec<u32> = (0..rows * words).map(|i| 0xb6db_6db6u32.rotate_left(i as u32)).collect();
     for threads in [1, 3] {
         let kernels = Kernels::new(crate::Variant::Scalar, threads, limits).unwrap();
         let mut scratch: Vec<_> = (0..threads).map(|_| SampleScratch::new(vocab)).collect();
         let mut tokens = vec![u32::MAX; rows];
-        kernels.sample_rows(&logits, &draws, &mut scratch, &mut tokens);
+        kernels.sample_rows(&logits, &draws, &masks, &mut scratch, &mut tokens);
         for row in 0..rows {
-            let alone = sample(&logits[row * vocab..][..vocab], draws[row], &mut scratch[0]);
+            let mut own = logits[row * vocab..][..vocab].to_vec();
+            if draws[row].masked {
+                let bit = |i: usize| masks[row * words + i / 32] >> (i % 32) & 1 == 1;
+                (0..vocab).filter(|i| !bit(*i)).for_each(|i| own[i] = f32::NEG_INFINITY);
+                assert!(bit(tokens[row] as usize), "row {row}");
+            }
+            let alone = sample(&own, draws[row], &mut scratch[0]);
             assert_eq!(tokens[row], alone, "row {row} of {threads} threads");
         }
     }

@@ -94,8 +94,9 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.append(&shape, &units, x, cache);
     let random = kernels::random_unit(1, 2, 3);
     let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01 };
-    let draw = Draw { sampling, random };
-    kernels.sample_rows(logits, &[draw; ROWS], scratch, &mut [0; ROWS]);
+    let draw = Draw { sampling, random, masked: true };
+    let masks = [0xffff_fff0; ROWS * HIDDEN / 32];
+    kernels.sample_rows(logits, &[draw; ROWS], &masks, scratch, &mut [0; ROWS]);
     kernels.logprob_rows(logits, &[0; ROWS], &[3; ROWS], &mut [Logprob::NONE; 3 * ROWS]);
 }
 

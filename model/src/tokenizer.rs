@@ -109,6 +109,14 @@ impl TextTokenizer {
         token_bytes::of(&self.tokenizer, token)
     }
 
+    /// The [`bytes`](Self::bytes) of the first `tokens` ids; none for special tokens, which are no part of a text.
+    pub fn words(&self, tokens: usize) -> Vec<Vec<u8>> {
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+        let is_special = |token: &u32| added.get(token).is_some_and(|token| token.special);
+        let word = |token| if is_special(&token) { Vec::new() } else { self.bytes(token) };
+        (0..tokens as u32).map(word).collect()
+    }
+
     /// A decoder for one sequence, which takes its tokens one at a time.
     pub fn stream(&self) -> StreamDecoder<'_> {
         StreamDecoder { tokenizer: self, tokens: Vec::new(), emitted: 0 }

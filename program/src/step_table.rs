@@ -39,6 +39,8 @@ pub enum Field {
     IdHashHigh,
     /// Log-probabilities to keep of each new token.
     Logprobs,
+    /// The form of the answer: a grammar of the sampler's, counted from 1; 0: none.
+    Grammar,
     /// 1: EOS tokens do not end the sequence (benchmarks).
     IgnoreEos,
     /// A [`Finish`] code.

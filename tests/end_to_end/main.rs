@@ -10,6 +10,7 @@ mod cuda_profile;
 mod death;
 mod doctor;
 mod following;
+mod forms;
 mod golden;
 mod gpu_stages;
 mod interrupted;

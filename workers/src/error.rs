@@ -134,6 +134,9 @@ pub enum WorkerError {
     /// No such instruction set here.
     #[error("{0}")]
     Variant(#[from] kernels::VariantError),
+    /// A form of answers.
+    #[error("A form of answers cannot be followed: {0}.")]
+    Grammar(#[from] grammar::GrammarError),
     /// The system refused a thread.
     #[error(
         "The system refused to start a thread of the worker: {0}. Lower the number of threads or raise the limit (`ulimit -u`)."

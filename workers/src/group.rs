@@ -20,6 +20,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Log-probabilities to keep of each new token, its own first; at most the plan's.
     pub logprobs: u16,
+    /// The grammar that the answer follows, counted from 1; 0: none.
+    pub grammar: u32,
 }
 
 impl Request {
@@ -33,6 +35,7 @@ impl Request {
             id_hash: 0,
             ignore_eos: true,
             logprobs: 0,
+            grammar: 0,
         }
     }
 }
@@ -121,6 +124,7 @@ pub fn place(table: &StepTable, placed: &Placed) {
     store(Field::TopP, top_p.to_bits());
     store(Field::TopK, top_k);
     store(Field::MinP, min_p.to_bits());
+    store(Field::Grammar, request.grammar);
     store(Field::Logprobs, u32::from(request.logprobs));
     store(Field::SeedLow, request.seed as u32);
     store(Field::SeedHigh, (request.seed >> 32) as u32);

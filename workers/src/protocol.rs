@@ -5,6 +5,7 @@
 //! transfer worker, which answers `Loaded`; `Ready` from all. From then on groups are released
 //! through the control segment, and the only further message is `Failed`.
 
+use grammar::Grammars;
 use program::ir::Lane;
 use program::plan::{Memory, Plan};
 use serde::{Deserialize, Serialize};
@@ -116,6 +117,8 @@ pub struct Setup {
     pub durations: Option<Durations>,
     /// A CUDA device instead of the emulated one.
     pub cuda: Option<CudaUse>,
+    /// What answers may have to follow.
+    pub grammars: Option<Grammars>,
 }
 
 /// Coordinator to worker.

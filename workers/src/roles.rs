@@ -190,6 +190,7 @@ impl Worker<'_> {
             },
             link_bytes_per_s: setup.link_bytes_per_s,
             wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
+            grammars: setup.grammars.map(Arc::new),
         };
         let (plan, role, control) = (Arc::new(setup.plan), self.role, self.control);
         let described = cuda.as_ref().map(|device| device.describe());

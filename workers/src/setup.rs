@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use grammar::Grammars;
 use kernels::{PoolOptions, Variant};
-use program::ir::Lane;
+use model::ops::Op;
+use program::ir::{Instruction, Lane};
 use program::plan::Plan;
 use shm::{Control, TraceSegment};
 
@@ -24,6 +26,23 @@ pub struct LaneOptions {
     pub pool: PoolOptions,
     pub link_bytes_per_s: Option<u64>,
     pub wait_timeout: Duration,
+    /// What answers may have to follow.
+    pub grammars: Option<Arc<Grammars>>,
+}
+
+impl LaneOptions {
+    /// A lane that runs operations.
+    pub(crate) fn compute_state(
+        &self,
+        plan: &Plan,
+        lane: Lane,
+    ) -> Result<ComputeState, WorkerError> {
+        let is_sample = |instruction: &Instruction| matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample);
+        let list = plan.prefill.lane(lane);
+        let samples = list.is_some_and(|list| list.instructions.iter().any(is_sample));
+        let grammars = self.grammars.as_deref().filter(|_| samples);
+        ComputeState::new(plan, self.variant, &self.pool, grammars)
+    }
 }
 
 /// Builds the lanes of `role` that have work in `plan`. All that they will ever allocate is
@@ -47,9 +66,7 @@ pub unsafe fn build_lanes(
     let mut lanes = Vec::new();
     for lane in role.lanes().iter().copied().filter(|lane| with_work.contains(lane)) {
         let compute = match lane {
-            Lane::CpuCompute | Lane::GpuCompute => {
-                Some(ComputeState::new(plan, options.variant, &options.pool)?)
-            }
+            Lane::CpuCompute | Lane::GpuCompute => Some(options.compute_state(plan, lane)?),
             _ => None,
         };
         // SAFETY: one view per lane; the runner executes its lane's list in order, waits included,
@@ -120,7 +137,7 @@ pub unsafe fn build_device_lanes(
     let own = lanes.iter().copied().filter(|lane| with_work.contains(lane));
     own.map(|lane| {
         let sampler = match lane {
-            Lane::GpuCompute => Some(ComputeState::new(plan, options.variant, &options.pool)?),
+            Lane::GpuCompute => Some(options.compute_state(plan, lane)?),
             _ => None,
         };
         let device_lane = DeviceLane::new(DeviceLaneSetup {

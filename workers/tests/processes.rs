@@ -224,6 +224,7 @@ fn start_roles(
             wait_timeout_ms: 30_000,
             durations: None,
             cuda: None,
+            grammars: None,
         };
         let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
         descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
@@ -272,6 +273,7 @@ fn in_process(plan: Plan) -> Vec<Outcome> {
         pool: PoolOptions::unpinned(1),
         link_bytes_per_s: None,
         wait_timeout: LIMIT,
+        grammars: None,
     };
     let source = DummySource::new(config(), SEED);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

@@ -144,8 +144,13 @@ fn independent(config: &ModelConfig) {
                 for threads in [1, 2, 3] {
                     let wait_timeout = Duration::from_secs(60);
                     let pool = PoolOptions::unpinned(threads);
-                    let options =
-                        LaneOptions { variant, pool, link_bytes_per_s: None, wait_timeout };
+                    let options = LaneOptions {
+                        variant,
+                        pool,
+                        link_bytes_per_s: None,
+                        wait_timeout,
+                        grammars: None,
+                    };
                     for shape in SHAPES {
                         places += every_place(config, &map, dtype, shape, &options, &mut alone);
                     }

@@ -28,7 +28,7 @@ Input, one request a line:
   {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": \"Hi\"}}
   A .txt file has one raw prompt a line. Read are prompt, messages, max_tokens (16) or
   max_completion_tokens, temperature (0, greedy, unless given), top_p (1), top_k, min_p, n (1), seed (--seed),
-  stop, logprobs, top_logprobs.
+  stop, logprobs, top_logprobs, response_format, structured_outputs (answers of a form).
   Another field with a value that is not its default gives that request an error line.
 
 Output, one line a request, in input order: OpenAI's batch output, with token_ids in each choice.

@@ -226,6 +226,7 @@ fn placed(sequence: &Sequence<'_>, place: Place) -> Placed {
         id_hash: sequence.id_hash,
         ignore_eos: sequence.ignore_eos,
         logprobs: sequence.logprobs,
+        grammar: sequence.grammar,
     };
     Placed { batch: place.batch, slot: place.slot, request }
 }

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use grammar::Grammars;
 use program::ir::Lane;
 use program::plan::{Memory, Plan};
 use shm::{
@@ -53,6 +54,8 @@ pub struct LaunchOptions {
     pub durations: Option<Durations>,
     /// Number of the CUDA device; `None`: the emulated one, where the plan uses a device.
     pub cuda: Option<u32>,
+    /// What answers may have to follow.
+    pub grammars: Option<Grammars>,
 }
 
 /// Why the workers did not start.
@@ -268,6 +271,7 @@ fn setup(
         wait_timeout_ms: wait_timeout().as_millis() as u64,
         durations: options.durations.clone(),
         cuda,
+        grammars: options.grammars.clone(),
     }
 }
 

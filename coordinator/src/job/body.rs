@@ -2,11 +2,13 @@
 
 use std::ops::RangeInclusive;
 
+use grammar::Grammar;
 use serde_json::{Map, Value};
 
 use super::codec::Turn;
 use super::engine::Sampling;
 use super::fields::{IMPLEMENTED, check_unread};
+use super::form;
 use super::item::{Endpoint, ErrorCode, Rejection};
 
 /// What a request asks to be continued, before tokenisation.
@@ -33,6 +35,8 @@ pub struct Body {
     pub ignore_eos: bool,
     /// Log-probabilities of each token: its own and those of so many most likely ones.
     pub logprobs: Option<u16>,
+    /// The form that answers must have.
+    pub grammar: Option<Grammar>,
 }
 
 type Fields = Map<String, Value>;
@@ -74,6 +78,7 @@ pub fn read_body(fields: &Fields, endpoint: Endpoint) -> Result<Body, Rejection>
             Endpoint::Completions => read_logprobs(fields)?,
             Endpoint::ChatCompletions => read_chat_logprobs(fields)?,
         },
+        grammar: read_grammar(fields)?,
     })
 }
 
@@ -286,6 +291,17 @@ fn read_seed(fields: &Fields) -> Result<Option<u64>, Rejection> {
 fn read_flag(fields: &Fields, name: &str) -> Result<bool, Rejection> {
     let Some(value) = given(fields, name) else { return Ok(false) };
     value.as_bool().ok_or_else(|| invalid(name, "true or false"))
+}
+
+/// An answer that must have a form ends with it.
+fn read_grammar(fields: &Fields) -> Result<Option<Grammar>, Rejection> {
+    let [response, structured] =
+        ["response_format", "structured_outputs"].map(|n| given(fields, n));
+    let grammar = form::read(response, structured)?;
+    if grammar.is_some() && read_flag(fields, "ignore_eos")? {
+        return Err(invalid("ignore_eos", "false where the answer must have a form"));
+    }
+    Ok(grammar)
 }
 
 fn read_stop(fields: &Fields) -> Result<Vec<String>, Rejection> {

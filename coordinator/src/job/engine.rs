@@ -23,6 +23,8 @@ pub struct Sequence<'p> {
     pub ignore_eos: bool,
     /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens; 0: none.
     pub logprobs: u16,
+    /// The grammar that the answer follows, of those the engine was started with, counted from 1; 0: none.
+    pub grammar: u32,
 }
 
 /// Why a sequence ended.

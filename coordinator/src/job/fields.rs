@@ -10,7 +10,7 @@ const IGNORED: [&str; 7] =
     ["model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"];
 
 /// Fields that the job reads itself.
-pub const IMPLEMENTED: [&str; 14] = [
+pub const IMPLEMENTED: [&str; 16] = [
     "prompt",
     "messages",
     "max_tokens",
@@ -25,6 +25,8 @@ pub const IMPLEMENTED: [&str; 14] = [
     "seed",
     "stop",
     "ignore_eos",
+    "response_format",
+    "structured_outputs",
 ];
 
 /// Whether `value` is what OpenAI documents as the default of an unimplemented `field`; `None` for a
@@ -37,9 +39,6 @@ fn is_default(field: &str, value: &Value) -> Option<bool> {
         "echo" | "stream" => value == &Value::Bool(false),
         "presence_penalty" | "frequency_penalty" => value.as_f64() == Some(0.0),
         "logit_bias" => empty_object(),
-        "response_format" => {
-            value.as_object().is_some_and(|format| format.len() == 1) && value["type"] == "text"
-        }
         "tools" | "functions" => empty_list(),
         // With no tools both mean that no tool is called.
         "tool_choice" | "function_call" => value == "none" || value == "auto",

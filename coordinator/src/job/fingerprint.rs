@@ -105,6 +105,8 @@ pub fn request_id(request: &Request) -> String {
     later("min_p", min_p > 0.0, &min_p.to_le_bytes());
     later("n", request.n > 1, &(request.n as u64).to_le_bytes());
     later("logprobs", request.logprobs.is_some(), &request.logprobs_of_token().to_le_bytes());
+    let form = request.grammar.as_ref().map(|grammar| format!("{grammar:?}")).unwrap_or_default();
+    later("form", request.grammar.is_some(), form.as_bytes());
     for prompt in &request.prompts {
         field(&prompt.max_new.to_le_bytes());
         field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 
+use grammar::{Grammar, GrammarError};
 use serde_json::{Map, Value};
 
 use super::body::{Body, RawPrompt, read_body};
@@ -43,6 +44,7 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 pub fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let mut first_line: HashMap<String, usize> = HashMap::new();
+    let mut forms = Forms::default();
     let mut items = Vec::new();
     for (index, raw) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let raw = raw.strip_suffix(b"\r").unwrap_or(raw);
@@ -50,7 +52,8 @@ pub fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
             continue;
         }
         let line = index + 1;
-        let read = read_line(raw, line, options);
+        let mut read = read_line(raw, line, options);
+        read.result = read.result.and_then(|request| forms.check(request));
         items.push(match first_line.get(&read.custom_id) {
             Some(first) if read.own_id => Item::Error(LineError {
                 line,
@@ -73,6 +76,26 @@ pub fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
         });
     }
     items
+}
+
+/// Forms that were asked for, each checked once.
+#[derive(Default)]
+struct Forms {
+    checked: HashMap<Grammar, Result<(), GrammarError>>,
+}
+
+impl Forms {
+    fn check(&mut self, request: Request) -> Result<Request, Rejection> {
+        let Some(grammar) = &request.grammar else { return Ok(request) };
+        let checked = self.checked.entry(grammar.clone()).or_insert_with_key(Grammar::check);
+        match checked {
+            Ok(()) => Ok(request),
+            Err(error) => Err(Rejection::new(
+                ErrorCode::InvalidValue,
+                format!("No answer can have the form that is asked for: {error}."),
+            )),
+        }
+    }
 }
 
 struct ReadLine {
@@ -135,6 +158,7 @@ fn text_line(text: &str, chat: bool) -> (Endpoint, Body) {
         stop: Vec::new(),
         ignore_eos: false,
         logprobs: None,
+        grammar: None,
     };
     wrap_as_chat(chat, Endpoint::Completions, &mut body);
     (Endpoint::Completions, body)
@@ -246,6 +270,12 @@ fn build(
             "This model has no tokenizer, so \"stop\" cannot be looked for; leave it out.",
         ));
     }
+    if body.grammar.is_some() && options.codec.is_none() {
+        return Err(Rejection::new(
+            ErrorCode::NoTokenizer,
+            "This model has no tokenizer, so its answers cannot have a form; leave it out.",
+        ));
+    }
     let max_tokens = body.max_tokens.unwrap_or(options.max_tokens);
     let prompts = body
         .prompts
@@ -266,5 +296,6 @@ fn build(
         logprobs: body
             .logprobs
             .map(|likely| usize::from(likely).min(options.limits.vocab_size) as u16),
+        grammar: body.grammar.clone(),
     })
 }

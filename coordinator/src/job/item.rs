@@ -1,5 +1,7 @@
 //! What a line of the input became: a request to answer, or the error that answers it.
 
+use grammar::Grammar;
+
 use super::engine::Sampling;
 
 /// Which of the two OpenAI endpoints a request names; it decides the shape of the answer.
@@ -51,6 +53,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Log-probabilities of each token of the answers: its own and those of so many most likely ones.
     pub logprobs: Option<u16>,
+    /// The form that the answers must have.
+    pub grammar: Option<Grammar>,
 }
 
 impl Request {

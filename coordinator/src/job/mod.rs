@@ -15,6 +15,7 @@ pub mod error;
 pub mod fields;
 pub mod fingerprint;
 mod follow;
+mod form;
 pub mod input;
 pub mod interrupt;
 pub mod item;

@@ -29,6 +29,11 @@ impl ModelCodec {
     pub fn new(tokenizer: TextTokenizer, chat: Option<ChatRenderer>) -> ModelCodec {
         ModelCodec { tokenizer, chat }
     }
+
+    /// What each of so many tokens adds to a text; nothing for special ones.
+    pub fn words(&self, tokens: usize) -> Vec<Vec<u8>> {
+        self.tokenizer.words(tokens)
+    }
 }
 
 impl TextCodec for ModelCodec {

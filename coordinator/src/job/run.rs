@@ -1,7 +1,10 @@
 //! The job from input file to last line.
 
 use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+
+use grammar::Grammar;
 
 use super::answers::Answers;
 use super::codec::TextCodec;
@@ -163,6 +166,13 @@ impl<'a> Job<'a> {
         Demand::of(self.pending_requests().map(|(_, request)| request))
     }
 
+    /// The forms that answers still to be made must have.
+    pub fn grammars(&self) -> Vec<Grammar> {
+        let mut seen = HashSet::new();
+        let asked = self.pending_requests().filter_map(|(_, request)| request.grammar.as_ref());
+        asked.filter(|grammar| seen.insert(*grammar)).cloned().collect()
+    }
+
     /// How many lines have errors, and the first of their sentences, so that a user need not open the output
     /// to learn why something is not answered. `None` where there are none.
     pub fn errors(&self) -> Option<String> {
@@ -233,6 +243,8 @@ impl<'a> Job<'a> {
     ) -> Result<bool, JobError> {
         let tickets = self.tickets();
         let tokens = tickets.iter().map(|ticket| u64::from(self.prompt(*ticket).max_new)).sum();
+        let grammars = self.grammars();
+        let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
         let Job { items, lines, sink, provenance, codec } = self;
         let mut answers = Answers::new(items, lines, sink, provenance);
         let Some(engine) = engine else {
@@ -250,7 +262,7 @@ impl<'a> Job<'a> {
             return Ok(!tickets.is_empty());
         }
         let sequences: Vec<Sequence<'_>> =
-            tickets.iter().map(|ticket| sequence(items, *ticket)).collect();
+            tickets.iter().map(|ticket| sequence(items, *ticket, &grammars)).collect();
         let asked: Vec<Asked<'_>> = tickets
             .iter()
             .map(|ticket| Asked { ticket: *ticket, stop: &request(items, ticket.item).stop })
@@ -312,7 +324,11 @@ fn request(items: &[Item], item: usize) -> &Request {
     }
 }
 
-fn sequence(items: &[Item], ticket: Ticket) -> Sequence<'_> {
+fn sequence<'i>(
+    items: &'i [Item],
+    ticket: Ticket,
+    grammars: &HashMap<&Grammar, u32>,
+) -> Sequence<'i> {
     let request = request(items, ticket.item);
     let prompt = request.prompt_of(ticket.choice);
     Sequence {
@@ -323,5 +339,6 @@ fn sequence(items: &[Item], ticket: Ticket) -> Sequence<'_> {
         id_hash: sampling_id(request, ticket.choice),
         ignore_eos: request.ignore_eos,
         logprobs: request.logprobs_of_token(),
+        grammar: request.grammar.as_ref().map_or(0, |grammar| grammars[grammar]),
     }
 }

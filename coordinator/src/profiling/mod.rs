@@ -143,6 +143,7 @@ fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
             spin_us: if hardware.has_device() { 0 } else { SPIN_US },
             durations: None,
             cuda: hardware.cuda,
+            grammars: None,
         },
         interrupt: Arc::new(Box::new(move || asked.asked())),
     }

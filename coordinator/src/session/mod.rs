@@ -130,8 +130,9 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let foretold = foretold(&decision, demand, &job);
     tell_predicted(run, &foretold);
     let advice = Advice { run, opened, demand, case: found };
-    let mut engine =
-        start(run, opened, decision.plan, interrupt).map_err(|error| advice.after(error))?;
+    let grammars = opened.grammars(job.grammars())?;
+    let mut engine = start(run, opened, decision.plan, grammars, interrupt)
+        .map_err(|error| advice.after(error))?;
     let ran =
         job.run(Some(&mut engine), progress::for_stderr(quiet).as_mut(), &move || asked.asked());
     let summary = match ran {
@@ -215,7 +216,8 @@ fn benchmark(
     };
     let demand = demand(run, prompt_len, gen_len);
     let advice = Advice { run, opened, demand, case: case(run, opened, Some(demand)) };
-    let mut engine = start(run, opened, plan, interrupt).map_err(|error| advice.after(error))?;
+    let mut engine =
+        start(run, opened, plan, None, interrupt).map_err(|error| advice.after(error))?;
     let quiet = run.telling == Telling::Quiet;
     match benchmark.run(&mut engine, progress::for_stderr(quiet).as_mut()) {
         Ok(()) => {}

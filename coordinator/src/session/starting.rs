@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use grammar::Grammars;
 use indicatif::{ProgressBar, ProgressStyle};
 use program::plan::Plan;
 
@@ -24,6 +25,7 @@ pub(super) fn start(
     run: &Run,
     opened: &Opened,
     plan: Plan,
+    grammars: Option<Grammars>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<RunEngine> {
     let threads = threads(run, plan.map.uses_gpu());
@@ -42,6 +44,7 @@ pub(super) fn start(
             DeviceChoice::Cuda(index) => Some(index),
             _ => None,
         },
+        grammars,
     };
     let trace = match &run.trace {
         Some(path) => Some(

@@ -102,6 +102,7 @@ fn execute(
         spin_us: 0,
         durations: Some(Durations { lanes: timed.times.lanes().to_vec() }),
         cuda: None,
+        grammars: None,
     };
     let trace = match &request.trace {
         Some(path) => Some(

@@ -36,6 +36,7 @@ impl Runner for InProcessRunner {
             pool: PoolOptions::unpinned(threads.cpu.into()),
             link_bytes_per_s: None,
             wait_timeout: Duration::from_secs(60),
+            grammars: None,
         };
         let lanes = InProcess::start(plan, &source, options)
             .map_err(|error| RunnerError::Failed(Box::new(error)))?;

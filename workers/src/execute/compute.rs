@@ -1,5 +1,6 @@
 //! One operation of the model's table on this lane's kernels.
 
+use grammar::Grammars;
 use kernels::{
     Element, Kernels, Linear, LinearGrouped, LinearOut, Pool, PoolOptions, ScratchLimits, Unit,
     Variant,
@@ -40,6 +41,7 @@ impl ComputeState {
         plan: &Plan,
         variant: Variant,
         pool: &PoolOptions,
+        grammars: Option<&Grammars>,
     ) -> Result<ComputeState, WorkerError> {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.micro_rows().max(usize::from(shape.batch_size));
@@ -66,7 +68,7 @@ impl ComputeState {
             positions: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
-            sample: sample::SampleState::new(plan, sequences, pool.threads),
+            sample: sample::SampleState::new(plan, grammars, sequences, pool.threads)?,
         })
     }
 

@@ -10,6 +10,7 @@ mod copy;
 mod decompress;
 mod operands;
 pub mod sample;
+mod walks;
 
 use std::sync::Arc;
 

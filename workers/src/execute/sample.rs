@@ -1,6 +1,7 @@
 //! Logits to tokens, and the bookkeeping of the step table that follows: who goes on, and when all
 //! have ended. The only place that writes the table during a group.
 
+use grammar::{GrammarError, Grammars};
 use kernels::{Draw, Kernels, Logprob, SampleScratch, Sampling, random_unit};
 use program::ir::{At, Phase};
 use program::plan::Plan;
@@ -8,6 +9,7 @@ use program::step_table::{Field, Finish};
 use shm::Control;
 
 use super::operands::Operands;
+use super::walks::Walks;
 use crate::rows::sequences;
 use crate::table::StepTable;
 
@@ -22,19 +24,30 @@ pub(super) struct SampleState {
     wanted: Vec<u32>,
     /// `[row][most that any can want]`.
     logprobs: Vec<Logprob>,
+    /// `None` where no answer follows a grammar.
+    walks: Option<Walks>,
 }
 
 impl SampleState {
     /// For up to `rows` rows of logits of `plan`, on `threads` threads.
-    pub(super) fn new(plan: &Plan, rows: usize, threads: usize) -> SampleState {
+    ///
+    /// # Errors
+    /// A grammar that cannot be compiled.
+    pub(super) fn new(
+        plan: &Plan,
+        grammars: Option<&Grammars>,
+        rows: usize,
+        threads: usize,
+    ) -> Result<SampleState, GrammarError> {
         let scratch = || SampleScratch::new(plan.config.vocab_size);
-        SampleState {
+        Ok(SampleState {
             scratch: (0..threads).map(|_| scratch()).collect(),
             draws: Vec::with_capacity(rows),
             tokens: Vec::with_capacity(rows),
             wanted: Vec::with_capacity(rows),
             logprobs: vec![Logprob::NONE; rows * usize::from(plan.shape.logprobs)],
-        }
+            walks: grammars.map(|grammars| Walks::new(grammars, plan, rows)).transpose()?,
+        })
     }
 }
 
@@ -48,28 +61,80 @@ pub(super) fn sample_batch(
     state: &mut SampleState,
 ) {
     let Operands { plan, table, phase, .. } = *operands;
-    let batch = usize::from(at.batch);
-    let SampleState { scratch, draws, tokens, wanted, logprobs } = state;
-    draws.clear();
-    draws.extend(sequences(table, phase, at).map(|found| draw_of(table, batch, found.sequence)));
-    tokens.clear();
-    tokens.resize(draws.len(), 0);
-    kernels.sample_rows(logits, draws, scratch, tokens);
-    let most = usize::from(plan.shape.logprobs);
-    if most > 0 {
-        wanted.clear();
-        let of = |sequence| table.field(batch, sequence, Field::Logprobs);
-        wanted.extend(sequences(table, phase, at).map(|found| of(found.sequence)));
-        let logprobs = &mut logprobs[..tokens.len() * most];
-        kernels.logprob_rows(logits, tokens, wanted, logprobs);
-        for ((row, found), wanted) in sequences(table, phase, at).enumerate().zip(&*wanted) {
-            let position = table.field(batch, found.sequence, Field::Generated) as usize;
-            let found_of = &logprobs[row * most..][..*wanted as usize];
-            table.set_logprobs(batch, found.sequence, position, found_of);
-        }
+    let rows = Rows { table, phase, at };
+    state.draw(kernels, rows, logits);
+    if plan.shape.logprobs > 0 {
+        state.keep_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    record(table, phase, at, eos, |row, _| tokens[row]);
+    record(table, phase, at, eos, |row, _| state.tokens[row]);
+}
+
+/// The rows of logits of an instruction.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    table: &'a StepTable,
+    phase: Phase,
+    at: At,
+}
+
+impl Rows<'_> {
+    fn batch(&self) -> usize {
+        usize::from(self.at.batch)
+    }
+
+    /// The slot of each row.
+    fn slots(&self) -> impl Iterator<Item = usize> {
+        sequences(self.table, self.phase, self.at).map(|found| found.sequence)
+    }
+
+    fn field(&self, slot: usize, field: Field) -> u32 {
+        self.table.field(self.batch(), slot, field)
+    }
+
+    /// Rows whose answers follow a grammar, with their slots and the grammar's number.
+    fn following(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        let of = |slot| self.field(slot, Field::Grammar) as usize;
+        let all = self.slots().enumerate().map(move |(row, slot)| (row, slot, of(slot)));
+        all.filter_map(|(row, slot, grammar)| Some((row, slot, grammar.checked_sub(1)?)))
+    }
+}
+
+impl SampleState {
+    /// Draws a token for each row.
+    fn draw(&mut self, kernels: &Kernels, rows: Rows<'_>, logits: &[f32]) {
+        let SampleState { scratch, draws, tokens, walks, .. } = self;
+        let batch = rows.batch();
+        draws.clear();
+        draws.extend(rows.slots().map(|slot| draw_of(rows.table, batch, slot)));
+        tokens.clear();
+        tokens.resize(draws.len(), 0);
+        let Some(walks) = walks else {
+            kernels.sample_rows(logits, draws, &[], scratch, tokens);
+            return;
+        };
+        for (row, slot, grammar) in rows.following() {
+            let is_first = rows.field(slot, Field::Generated) == 0;
+            walks.allow(row, (batch, slot), grammar, is_first);
+        }
+        kernels.sample_rows(logits, draws, walks.masks(), scratch, tokens);
+        for (row, slot, _) in rows.following() {
+            walks.take((batch, slot), tokens[row]);
+        }
+    }
+
+    /// Writes the log-probabilities of the tokens drawn into the table, `most` of each at most.
+    fn keep_logprobs(&mut self, kernels: &Kernels, rows: Rows<'_>, logits: &[f32], most: usize) {
+        let SampleState { tokens, wanted, logprobs, .. } = self;
+        wanted.clear();
+        wanted.extend(rows.slots().map(|slot| rows.field(slot, Field::Logprobs)));
+        let logprobs = &mut logprobs[..tokens.len() * most];
+        kernels.logprob_rows(logits, tokens, wanted, logprobs);
+        for ((slot, found), wanted) in rows.slots().zip(logprobs.chunks(most)).zip(&*wanted) {
+            let position = rows.field(slot, Field::Generated) as usize;
+            rows.table.set_logprobs(rows.batch(), slot, position, &found[..*wanted as usize]);
+        }
+    }
 }
 
 /// How the next token of a sequence is drawn.
@@ -81,13 +146,14 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
         top_k: table.field(batch, sequence, Field::TopK),
         min_p: float(Field::MinP),
     };
+    let masked = table.field(batch, sequence, Field::Grammar) > 0;
     if sampling.temperature == 0.0 {
-        return Draw::GREEDY;
+        return Draw { masked, ..Draw::GREEDY };
     }
     let seed = table.field_u64(batch, sequence, Field::SeedLow, Field::SeedHigh);
     let id = table.field_u64(batch, sequence, Field::IdHashLow, Field::IdHashHigh);
     let random = random_unit(seed, id, table.field(batch, sequence, Field::Generated));
-    Draw { sampling, random }
+    Draw { sampling, random, masked }
 }
 
 /// Writes a token for every sequence of the (micro-)batch and rebuilds the list of active rows:

@@ -17,7 +17,7 @@ use shm::{Control, Timeline};
 use super::group::{Outcome, Placed, fill, last_step};
 use super::prepare::Prepared;
 use crate::error::WorkerError;
-use crate::execute::{ComputeState, Executor};
+use crate::execute::Executor;
 use crate::lane::wait_target;
 use crate::memory::View;
 use crate::protocol::Role;
@@ -102,9 +102,7 @@ impl Interleaved {
             let role = Role::ALL.into_iter().find(|role| role.lanes().contains(&lane));
             let Some(role) = role else { panic!("no worker has the lane {}", lane.name()) };
             let compute = match lane {
-                Lane::CpuCompute | Lane::GpuCompute => {
-                    Some(ComputeState::new(plan, options.variant, &options.pool)?)
-                }
+                Lane::CpuCompute | Lane::GpuCompute => Some(options.compute_state(plan, lane)?),
                 _ => None,
             };
             // SAFETY: an instruction is the only user of memory while it is executed, since all are

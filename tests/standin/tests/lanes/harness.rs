@@ -176,6 +176,7 @@ impl Workers {
                 wait_timeout_ms: 30_000,
                 durations: None,
                 cuda: Some(CudaUse { index: 0, copies_in_gpu_worker, blas: false }),
+                grammars: None,
             };
             let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
             descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));

@@ -1,0 +1,92 @@
+//! Answers of a given form, through the whole program.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::command::{Place, coordinator, finish, fixture, lines, text};
+
+/// The lines of the answers.
+fn answers(place: &Place, bodies: &[Value], options: &[&str]) -> Vec<Value> {
+    let input: String = bodies.iter().map(|body| format!("{body}\n")).collect();
+    std::fs::write(place.path("in.jsonl"), input).expect("writable");
+    let mut command = coordinator();
+    command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
+    command.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--quiet"]).args(options);
+    let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+    assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
+    lines(&place.path("out.jsonl"))
+}
+
+fn told(line: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let choices = line["response"]["body"]["choices"].as_array().expect("choices");
+    choices.iter().map(|choice| {
+        let text = choice["text"].as_str().or(choice["message"]["content"].as_str());
+        (text.expect("a text"), choice["finish_reason"].as_str().expect("a reason"))
+    })
+}
+
+#[test]
+fn answers_have_the_form_that_was_asked_for() {
+    let place = Place::new();
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "kind": {"enum": ["cat", "dog"]},
+            "age": {"type": "integer", "minimum": 0, "maximum": 30},
+            "names": {"type": "array", "items": {"type": "string", "maxLength": 4}, "maxItems": 2},
+        },
+        "required": ["kind", "age", "names"],
+        "additionalProperties": false,
+        // A model of random weights would use up its tokens for spaces.
+        "x-guidance": {"whitespace_flexible": false},
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "pet", "schema": schema}});
+    let messages = json!([{"role": "user", "content": "A pet, please."}]);
+    let bodies = [
+        json!({"prompt": "Is it?", "structured_outputs": {"choice": ["yes", "no", "who knows"]}}),
+        json!({"prompt": "Once upon", "max_tokens": 9, "ignore_eos": true}),
+        json!({"messages": messages, "response_format": format, "max_tokens": 100}),
+        json!({"prompt": "A number:", "structured_outputs": {"regex": "[1-9][0-9]{2}(,[0-9]{3}){1,2}"},
+            "max_tokens": 60}),
+        json!({"prompt": "A pet:", "structured_outputs": {"json": schema}, "temperature": 1.5, "n": 4,
+            "max_tokens": 100, "logprobs": 1}),
+        json!({"prompt": "The end.", "response_format": {"type": "text"}, "max_tokens": 5}),
+        json!({"prompt": "Is it not?", "structured_outputs": {"choice": ["yes", "no", "who knows"]},
+            "temperature": 2, "n": 9}),
+    ];
+    let alone = answers(&place, &bodies, &["--batches", "1x1"]);
+    for (line, expected) in [(0, 1), (6, 9)] {
+        let all: Vec<_> = told(&alone[line]).collect();
+        assert_eq!(all.len(), expected);
+        for (text, reason) in all {
+            assert!(["yes", "no", "who knows"].contains(&text), "{text:?}");
+            assert_eq!(reason, "stop");
+        }
+    }
+    for (text, reason) in told(&alone[2]).chain(told(&alone[4])) {
+        let pet: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
+        assert!(matches!(pet["kind"].as_str(), Some("cat" | "dog")), "{text}");
+        assert!(pet["age"].as_u64() <= Some(30), "{text}");
+        assert!(pet["names"].as_array().is_some_and(|names| names.len() <= 2), "{text}");
+        assert_eq!(reason, "stop", "{text}");
+    }
+    for (text, reason) in told(&alone[3]) {
+        let digits = text.split(',').skip(1).all(|part| part.len() == 3);
+        assert!(digits && text.len() >= 7 && text.parse::<u64>().is_err(), "{text:?}");
+        assert_eq!(reason, "stop", "{text:?}");
+    }
+    // Whoever asks for nothing is not changed by who does.
+    let free = answers(&place, &[bodies[1].clone()], &[]);
+    assert_eq!(told(&free[0]).collect::<Vec<_>>(), told(&alone[1]).collect::<Vec<_>>());
+    for options in [
+        &["--batches", "2x3"][..],
+        &["--batches", "1x4", "--device", "emulated", "--split", "k:up"],
+        &["--batches", "3x2", "--device", "emulated", "--policy", "gpu-only"],
+    ] {
+        let told = |lines: &[Value]| -> Vec<Value> {
+            lines.iter().map(|line| line["response"]["body"]["choices"].clone()).collect()
+        };
+        assert_eq!(told(&answers(&place, &bodies, options)), told(&alone), "{options:?}");
+    }
+}

@@ -1,0 +1,62 @@
+//! Answers that follow grammars: a walk for each slot, a mask for each row.
+
+use grammar::{Compiled, GrammarError, Grammars, Walk};
+use program::plan::Plan;
+
+/// The walks of all slots. They allocate as they go: what counts allocations counts these.
+#[derive(Debug)]
+pub(super) struct Walks {
+    compiled: Compiled,
+    /// `[batch][slot]`; `None` until an answer there follows a grammar.
+    walks: Vec<Option<Walk>>,
+    batch_size: usize,
+    /// `[row][word]`, a bit for each token.
+    masks: Vec<u32>,
+}
+
+impl Walks {
+    /// For instructions of up to `rows` rows.
+    ///
+    /// # Errors
+    /// A grammar that cannot be compiled.
+    pub(super) fn new(
+        grammars: &Grammars,
+        plan: &Plan,
+        rows: usize,
+    ) -> Result<Walks, GrammarError> {
+        let compiled = Compiled::new(grammars)?;
+        let batch_size = usize::from(plan.shape.batch_size);
+        let slots = usize::from(plan.shape.batches) * batch_size;
+        let masks = vec![0; rows * compiled.mask_words()];
+        Ok(Walks { walks: vec![None; slots], batch_size, masks, compiled })
+    }
+
+    /// The masks of the rows.
+    pub(super) fn masks(&self) -> &[u32] {
+        &self.masks
+    }
+
+    /// Sets the mask of a row, whose slot's answer follows a grammar; it begins where `is_first` says so.
+    pub(super) fn allow(
+        &mut self,
+        row: usize,
+        (batch, slot): (usize, usize),
+        grammar: usize,
+        is_first: bool,
+    ) {
+        let walk = &mut self.walks[batch * self.batch_size + slot];
+        if is_first {
+            *walk = None;
+        }
+        let walk = walk.get_or_insert_with(|| self.compiled.begin(grammar));
+        let words = self.compiled.mask_words();
+        walk.allow(&mut self.masks[row * words..][..words]);
+    }
+
+    /// The token that a slot's answer goes on with.
+    pub(super) fn take(&mut self, (batch, slot): (usize, usize), token: u32) {
+        if let Some(walk) = &mut self.walks[batch * self.batch_size + slot] {
+            walk.take(token);
+        }
+    }
+}
