@@ -38,20 +38,39 @@ impl GrammarError {
     }
 }
 
-impl Grammar {
-    /// Whether answers can have this form, whatever the model's vocabulary.
+/// Says whether answers can have a form, whatever the model's vocabulary.
+pub struct Checker(ParserFactory);
+
+impl std::fmt::Debug for Checker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checker").finish_non_exhaustive()
+    }
+}
+
+impl Checker {
+    /// One for all forms of a job.
+    ///
+    /// # Errors
+    /// A parser that cannot be made.
+    pub fn new() -> Result<Checker, GrammarError> {
+        let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
+        let factory = ParserFactory::new_simple(&bytes);
+        let mut factory = factory.map_err(|error| GrammarError::new(&error))?;
+        factory.quiet();
+        Ok(Checker(factory))
+    }
+
+    /// Whether answers can have this form.
     ///
     /// # Errors
     /// A schema or an expression that is wrong, or asks for what is not implemented.
-    pub fn check(&self) -> Result<(), GrammarError> {
-        let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
-        let mut factory =
-            ParserFactory::new_simple(&bytes).map_err(|error| GrammarError::new(&error))?;
-        factory.quiet();
-        let parser = factory.create_parser(self.to_rules()?);
+    pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        let parser = self.0.create_parser(grammar.to_rules()?);
         parser.map(|_| ()).map_err(|error| GrammarError::new(&error))
     }
+}
 
+impl Grammar {
     /// In the parser's own terms.
     pub(crate) fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {

@@ -30,7 +30,7 @@ impl Compiled {
     /// Compiles all of them.
     ///
     /// # Errors
-    /// As [`Grammar::check`].
+    /// As [`crate::Checker::check`].
     pub fn new(grammars: &Grammars) -> Result<Compiled, GrammarError> {
         let Grammars { vocabulary, grammars } = grammars;
         let mut factory = ParserFactory::new_simple(&vocabulary.to_env())

@@ -7,6 +7,6 @@ mod asked;
 mod compiled;
 mod vocabulary;
 
-pub use asked::{Grammar, GrammarError};
+pub use asked::{Checker, Grammar, GrammarError};
 pub use compiled::{Compiled, Grammars, Walk};
 pub use vocabulary::Vocabulary;

@@ -1,6 +1,6 @@
 //! Walks through grammars over vocabularies small enough to know every token.
 
-use grammar::{Compiled, Grammar, Grammars, Vocabulary};
+use grammar::{Checker, Compiled, Grammar, Grammars, Vocabulary};
 
 /// Bytes, some words that end within others, and two tokens that end an answer.
 fn vocabulary() -> Vocabulary {
@@ -17,7 +17,7 @@ fn vocabulary() -> Vocabulary {
 
 fn compiled(grammar: &Grammar) -> Compiled {
     let grammars = Grammars { vocabulary: vocabulary(), grammars: vec![grammar.clone()] };
-    grammar.check().expect("a grammar");
+    Checker::new().and_then(|checker| checker.check(grammar)).expect("a grammar");
     Compiled::new(&grammars).expect("a grammar")
 }
 
@@ -140,6 +140,7 @@ fn walks_do_not_meet() {
 
 #[test]
 fn what_is_no_grammar_is_refused_in_a_line() {
+    let checker = Checker::new().expect("a checker");
     for wrong in [
         Grammar::JsonSchema("{\"type\": \"objekt\"}".to_owned()),
         Grammar::JsonSchema("{".to_owned()),
@@ -147,7 +148,7 @@ fn what_is_no_grammar_is_refused_in_a_line() {
         Grammar::Regex("(a".to_owned()),
         Grammar::Choice(Vec::new()),
     ] {
-        let error = wrong.check().expect_err("refused").to_string();
+        let error = checker.check(&wrong).expect_err("refused").to_string();
         assert!(!error.is_empty() && error.lines().count() == 1, "{wrong:?}: {error}");
         println!("{error}");
     }

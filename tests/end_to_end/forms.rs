@@ -90,3 +90,31 @@ fn answers_have_the_form_that_was_asked_for() {
         assert_eq!(told(&answers(&place, &bodies, options)), told(&alone), "{options:?}");
     }
 }
+
+/// On a CUDA device logits come to the host, where the same sampler follows the same grammars.
+#[test]
+fn a_device_gives_them_too() {
+    let place = Place::new();
+    let choice = json!({"choice": ["yes", "no", "who knows"]});
+    let line = |i: usize| json!({"prompt": [9 + i, 30], "structured_outputs": choice, "logprobs": 2, "max_tokens": 12});
+    let input: String = (0..3).map(|i| format!("{}\n", line(i))).collect();
+    std::fs::write(place.path("in.jsonl"), input).expect("writable");
+    let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "1x2"];
+    let done = crate::cuda::run(&place, "llama", &place.path("in.jsonl"), &extra, &[]);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let answers = lines(&place.path("out.jsonl"));
+    assert_eq!(answers.len(), 3);
+    for line in &answers {
+        for (text, reason) in told(line) {
+            assert!(["yes", "no", "who knows"].contains(&text), "{text:?}");
+            assert_eq!(reason, "stop");
+        }
+        let logprobs =
+            line["response"]["body"]["choices"][0]["logprobs"]["token_logprobs"].as_array();
+        let logprobs = logprobs.expect("a list");
+        assert!(!logprobs.is_empty());
+        assert!(
+            logprobs.iter().all(|logprob| logprob.as_f64().is_some_and(|l| l < 0.0 && l > -99.0))
+        );
+    }
+}

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use grammar::{Grammar, GrammarError};
+use grammar::{Checker, Grammar, GrammarError};
 use serde_json::{Map, Value};
 
 use super::body::{Body, RawPrompt, read_body};
@@ -81,19 +81,30 @@ pub fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
 /// Forms that were asked for, each checked once.
 #[derive(Default)]
 struct Forms {
+    checker: Option<Checker>,
     checked: HashMap<Grammar, Result<(), GrammarError>>,
 }
 
 impl Forms {
     fn check(&mut self, request: Request) -> Result<Request, Rejection> {
         let Some(grammar) = &request.grammar else { return Ok(request) };
-        let checked = self.checked.entry(grammar.clone()).or_insert_with_key(Grammar::check);
-        match checked {
+        if !self.checked.contains_key(grammar) {
+            let checked = self.look_at(grammar);
+            self.checked.insert(grammar.clone(), checked);
+        }
+        match &self.checked[grammar] {
             Ok(()) => Ok(request),
             Err(error) => Err(Rejection::new(
                 ErrorCode::InvalidValue,
                 format!("No answer can have the form that is asked for: {error}."),
             )),
+        }
+    }
+
+    fn look_at(&mut self, grammar: &Grammar) -> Result<(), GrammarError> {
+        match &self.checker {
+            Some(checker) => checker.check(grammar),
+            None => self.checker.insert(Checker::new()?).check(grammar),
         }
     }
 }

@@ -130,7 +130,7 @@ impl Kernels {
     ///
     /// For every group in order: `part` is the chain of fused multiply-adds of `q` and `x` from 0;
     /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16 with
-    /// AVX512-VNNI each group of x counts as multiples of 2^-14 of the power of two above its largest value,
+    /// AVX512-VNNI each group of x counts as multiples of 2^-11 of the power of two above its largest value,
     /// and `part` and `sum(x)` are exact but for one rounding each. Either way 4-bit weights and the same
     /// weights widened to 8 bits give the same bits.
     pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearGrouped<'_, T>) {

@@ -101,13 +101,13 @@ pub fn has_integers(variant: Variant) -> bool {
     variant >= Variant::Avx512 && has_instruction
 }
 
-/// The step of a group of x where it is multiplied in integers: 2^-14 of the power of two above its
+/// The step of a group of x where it is multiplied in integers: 2^-11 of the power of two above its
 /// largest value.
 pub fn step_of<T: Element>(x: &[T]) -> f64 {
     let largest = x.iter().fold(0.0f32, |a, x| a.max(x.to_f32().abs()));
     assert!(largest.is_finite(), "a step of finite values");
     let mut step = 2.0f64.powi(-126);
-    while step * 16384.0 <= f64::from(largest) {
+    while step * 2048.0 <= f64::from(largest) {
         step *= 2.0;
     }
     step

@@ -4,6 +4,13 @@ use std::arch::x86_64::*;
 
 use crate::linear::task::Area;
 
+/// Sums of products of `v` from those of its two digits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn whole(high: __m512i, low: __m512i) -> __m512i {
+    _mm512_add_epi32(_mm512_slli_epi32::<4>(high), low)
+}
+
 /// What makes results of the integers of a tile of rows and a group: `[step, sum of x, sum of v][row]`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Factors {
@@ -37,8 +44,8 @@ impl Factors {
         }
     }
 
-    /// `total` of sixteen columns after a group: `(high, low)` are the sums of products of both bytes of
-    /// `v`, with weights of 4 bits if `FOUR`, else with weights that 128 was added to.
+    /// `total` of sixteen columns after a group: `part` are the sums of products of `v` with weights of 4 bits if
+    /// `FOUR`, else with weights that 128 was added to.
     ///
     /// # Safety
     /// The row exists.
@@ -48,12 +55,11 @@ impl Factors {
         self,
         row: usize,
         total: __m512,
-        (high, low): (__m512i, __m512i),
+        mut part: __m512i,
         (scale, min): (__m512, __m512),
     ) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut part = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), low);
             if !FOUR {
                 let sum = *self.at.add(2 * self.rows + row).cast::<i32>();
                 part = _mm512_sub_epi32(part, _mm512_slli_epi32::<7>(_mm512_set1_epi32(sum)));

@@ -1,7 +1,7 @@
 //! Grouped weights in bf16 linears with AVX512-VNNI: products of small integers, four at a lane.
 //!
-//! A group of x becomes integers of 15 bits: multiples of 2^-14 of the power of two above its largest
-//! value. Values of at least 2^-6 of that keep all their bits. A weight's integers are multiplied as they
+//! A group of x becomes integers of 12 bits: multiples of 2^-11 of the power of two above its largest
+//! value. Values of at least 2^-3 of that keep all their bits. A weight's integers are multiplied as they
 //! lie in their records, one instruction for four inputs and sixteen columns, twice for the two bytes
 //! of x; widening them to f32 took two for one input, before its product.
 //!

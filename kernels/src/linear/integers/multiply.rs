@@ -8,7 +8,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::factors::Factors;
+use super::factors::{Factors, whole};
 use super::shape::{COLS, PANELS, TILE_ROWS, units_of};
 use crate::linear::ahead::Ahead;
 use crate::linear::form::Records;
@@ -150,8 +150,8 @@ impl Call {
                         let total = out.add(r * RESULT_STRIDE + p * COLS);
                         let before =
                             if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                        let sums = (high[p][r], low[p][r]);
-                        _mm512_storeu_ps(total, factors.add::<FOUR>(r, before, sums, scale));
+                        let part = whole(high[p][r], low[p][r]);
+                        _mm512_storeu_ps(total, factors.add::<FOUR>(r, before, part, scale));
                     }
                 }
                 record[p] = record[p].wrapping_add(records.record_bytes());

@@ -1,5 +1,6 @@
-//! Groups of x as integers: `x = step * v` with a power of two and `|v| < 2^14`, rounded to nearest,
-//! ties to even. `v` is `256 * high + low` with signed bytes, which is how it is multiplied.
+//! Groups of x as integers: `x = step * v` with a power of two and `|v| < 2^11`, rounded to nearest, ties to even. `v`
+//! is `16 * high + low` with `low` from 0 to 15, which is how it is multiplied: 16 times a weight of 4 bits is a byte
+//! still, so tiles add both products to one sum.
 
 use std::arch::x86_64::*;
 
@@ -97,9 +98,9 @@ unsafe fn pack_group(
             _mm512_castsi256_si512(_mm512_cvtepi32_epi16(a)),
             _mm512_cvtepi32_epi16(b),
         );
-        let rounded = _mm512_add_epi16(words, _mm512_set1_epi16(128));
-        let digits =
-            [_mm512_cvtepi16_epi8(_mm512_srai_epi16::<8>(rounded)), _mm512_cvtepi16_epi8(words)];
+        let (high, low) =
+            (_mm512_srai_epi16::<4>(words), _mm512_and_si512(words, _mm512_set1_epi16(15)));
+        let digits = [_mm512_cvtepi16_epi8(high), _mm512_cvtepi16_epi8(low)];
         for (digit, bytes) in digits.into_iter().enumerate() {
             let bytes = match bits {
                 Bits::Four => _mm256_shuffle_epi8(bytes, nibble_order()),
@@ -144,16 +145,18 @@ fn largest_word(words: __m512i) -> u16 {
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     step: f32,
+    /// Of a finite step, as its bits have it.
     exponent: u32,
 }
 
 impl Scale {
     /// For a group whose largest magnitude has these bits as a bf16.
     fn of(magnitude: u16) -> Scale {
-        // Below, the step itself would not be a normal number.
-        let exponent = u32::from(magnitude >> 7).max(14);
-        let is_finite = exponent < 255;
-        let step = if is_finite { f32::from_bits((exponent - 13) << 23) } else { f32::NAN };
+        let largest = u32::from(magnitude >> 7);
+        // The largest magnitude, below the next power of two, gets 11 bits. A step below the least normal number
+        // would be none.
+        let exponent = largest.saturating_sub(10).max(1);
+        let step = if largest < 255 { f32::from_bits(exponent << 23) } else { f32::NAN };
         Scale { step, exponent }
     }
 
@@ -161,6 +164,6 @@ impl Scale {
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn inverse(self) -> __m512 {
-        _mm512_castsi512_ps(_mm512_set1_epi32(((267 - self.exponent) << 23) as i32))
+        _mm512_castsi512_ps(_mm512_set1_epi32(((254 - self.exponent) << 23) as i32))
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use model::compressed::Bits;
 
-use super::factors::Factors;
+use super::factors::{Factors, whole};
 use super::multiply::{bytes, scales, steps};
 use super::shape::{COLS, PANELS, lines, units_of};
 use crate::amx::tiles::{Config, TILE, Tiles};
@@ -31,14 +31,19 @@ const TILE_BYTES: usize = 1024;
 /// stretches leave the first level no room where another guest has half of it.
 const FEW: (usize, usize) = (PANELS, 1);
 const MANY: (usize, usize) = (2 * PANELS, 2);
+/// Panels of a product: as many as there are tiles for sums.
+const fn product_panels(four: bool) -> usize {
+    if four { 2 * PANELS } else { PANELS }
+}
 
 /// What a task uses of its thread's scratch.
 #[repr(C, align(64))]
 struct Scratch {
-    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`.
-    weights: [[[u8; TILE_BYTES]; MANY.0]; MANY.1],
-    /// Sums of two products in turn, `[panel][high, low][16 rows][16 columns]`.
-    sums: [[[[[i32; TILE]; TILE]; 2]; PANELS]; 2],
+    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; of 4 bits 16 times each weight,
+    /// and behind them the weights.
+    weights: [[[[u8; TILE_BYTES]; 2]; MANY.0]; MANY.1],
+    /// Sums of two products in turn, `[panel][16 rows][16 columns]`; of 8 bits `[panel][high, low]`.
+    sums: [[[[i32; TILE]; TILE]; 2 * PANELS]; 2],
 }
 
 const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
@@ -95,7 +100,8 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
                 (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
                 (panel, groups) => lines(form, panel, strip_panels.min(end - panel), groups),
             };
-            let mut ahead = Ahead::new(next, run.len() * strip.panels.div_ceil(PANELS) * rows);
+            let products = strip.panels.div_ceil(product_panels(FOUR));
+            let mut ahead = Ahead::new(next, run.len() * products * rows);
             for at in run.clone().step_by(at_once) {
                 let groups = at..run.end.min(at + at_once);
                 // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's promise.
@@ -114,8 +120,7 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
     }
 }
 
-/// The tiles of a task of `rows` rows: sums in tmm0 to tmm3, `[panel][high, low]`, x in tmm4 and tmm5,
-/// weights in tmm6 and tmm7. A part of a tile alone has its own shape; a tile beside others is whole,
+/// The tiles of a task of `rows` rows: sums in tmm0 to tmm3, x in tmm4 and tmm5, weights in tmm6 and tmm7. A part of a tile alone has its own shape; a tile beside others is whole,
 /// whatever stands behind its last rows: packed x takes half of its room, so it can be read.
 fn config(rows: usize, steps: usize) -> Config {
     let rows = rows.min(TILE);
@@ -152,7 +157,7 @@ impl Strip<'_> {
         unsafe {
             let weights = (&raw mut (*scratch).weights).cast::<u8>();
             let weights_of = |group: usize, p: usize| {
-                weights.wrapping_add(((group - groups.start) * MANY.0 + p) * TILE_BYTES)
+                weights.wrapping_add(((group - groups.start) * MANY.0 + p) * 2 * TILE_BYTES)
             };
             for group in groups.clone() {
                 for p in 0..panels {
@@ -162,14 +167,14 @@ impl Strip<'_> {
             }
             // Two products' sums in turn: one becomes totals while the other is multiplied.
             let sums = (&raw mut (*scratch).sums).cast::<i32>();
-            let mut sums = [0, PANELS * 2 * TILE * TILE].map(|at| sums.wrapping_add(at));
+            let mut sums = [0, 2 * PANELS * TILE * TILE].map(|at| sums.wrapping_add(at));
             for tile in area.row_tiles.clone() {
                 let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
                 for group in groups.clone() {
                     let x = area.packed.pointer().wrapping_add(start * form.groups() * 2 * steps);
                     let x = x.wrapping_add(group * 2 * steps * rows);
                     let factors = Factors::of(area, tile, group);
-                    for p in (0..panels).step_by(PANELS) {
+                    for p in (0..panels).step_by(product_panels(FOUR)) {
                         sums.reverse();
                         let operands = Operands {
                             x: [x.cast(), x.wrapping_add(steps * rows).cast()],
@@ -187,12 +192,11 @@ impl Strip<'_> {
                             totals: totals.add(((start - first_row) * panels + p) * COLS),
                             stride: panels * COLS,
                         };
-                        if p + 1 < panels {
-                            multiply::<PANELS>(operands);
-                            product.add::<FOUR, PANELS>(ahead);
-                        } else {
-                            multiply::<1>(operands);
-                            product.add::<FOUR, 1>(ahead);
+                        match (FOUR, panels - p) {
+                            (true, 4..) => product.run::<FOUR, 4>(operands, ahead),
+                            (true, 3) => product.run::<FOUR, 3>(operands, ahead),
+                            (_, 2..) => product.run::<FOUR, 2>(operands, ahead),
+                            _ => product.run::<FOUR, 1>(operands, ahead),
                         }
                     }
                 }
@@ -207,11 +211,11 @@ fn few(area: &Area) -> bool {
     area.row_tiles.len() <= FEW_TILES
 }
 
-/// The weights of a record as unsigned bytes, a line a step; asks for those `AHEAD_BYTES` further if
-/// `asks`.
+/// The weights of a record as unsigned bytes, a line a step, in the form of [`Scratch::weights`]; asks for those
+/// `AHEAD_BYTES` further if `asks`.
 ///
 /// # Safety
-/// The record exists; `to` is a tile.
+/// The record exists; `to` is two tiles.
 #[inline]
 #[target_feature(enable = "avx2,avx512f")]
 unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8, asks: bool) {
@@ -229,13 +233,20 @@ unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8
             let vector = _mm512_loadu_si512(record.add(64 * (1 + index)).cast());
             for half in 0..per_vector {
                 let line = bytes::<FOUR>(vector, half == 1);
-                _mm512_storeu_si512(to.add(64 * (index * per_vector + half)).cast(), line);
+                let to = to.add(64 * (index * per_vector + half));
+                if FOUR {
+                    // No bit of a byte leaves it.
+                    _mm512_storeu_si512(to.cast(), _mm512_slli_epi32::<4>(line));
+                    _mm512_storeu_si512(to.add(TILE_BYTES).cast(), line);
+                } else {
+                    _mm512_storeu_si512(to.cast(), line);
+                }
             }
         }
     }
 }
 
-/// The sums of products of a tile of x and a group of one or two panels, and what they are added to.
+/// The sums of products of a tile of x and a group of some panels, and what they are added to.
 struct Product {
     sums: *const i32,
     /// Of the first panel.
@@ -252,6 +263,24 @@ struct Product {
 }
 
 impl Product {
+    /// Multiplies `P` panels and adds the products to their totals.
+    ///
+    /// # Safety
+    /// As [`multiply`]; everything covers the panels and the rows.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn run<const FOUR: bool, const P: usize>(self, operands: Operands, ahead: &mut Ahead) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if FOUR {
+                multiply_four::<P>(operands);
+            } else {
+                multiply_eight::<P>(operands);
+            }
+            self.add::<FOUR, P>(ahead);
+        }
+    }
+
     /// Adds them to the totals of `P` panels.
     ///
     /// # Safety
@@ -266,18 +295,22 @@ impl Product {
             // SAFETY: the records exist.
             *ranges = unsafe { scales(self.record.add(p * self.record_stride)) };
         }
+        let tile = |tile: usize, row: usize| self.sums.wrapping_add((tile * TILE + row) * TILE);
         for row in 0..self.rows {
             ahead.step(s);
             for (p, &ranges) in ranges.iter().enumerate() {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let sums = self.sums.add((2 * p * TILE + row) * TILE);
-                    let high = _mm512_loadu_si512(sums.cast());
-                    let low = _mm512_loadu_si512(sums.add(TILE * TILE).cast());
+                    let part = if FOUR {
+                        _mm512_loadu_si512(tile(p, row).cast())
+                    } else {
+                        let high = _mm512_loadu_si512(tile(2 * p, row).cast());
+                        whole(high, _mm512_loadu_si512(tile(2 * p + 1, row).cast()))
+                    };
                     let total = self.totals.add(row * self.stride + p * COLS);
                     let before =
                         if self.is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                    let after = self.factors.add::<FOUR>(row, before, (high, low), ranges);
+                    let after = self.factors.add::<FOUR>(row, before, part, ranges);
                     _mm512_storeu_ps(total, after);
                 }
             }
@@ -285,7 +318,7 @@ impl Product {
     }
 }
 
-/// What a call of [`multiply`] reads and writes.
+/// What [`multiply_four`] and [`multiply_eight`] read and write.
 struct Operands {
     /// High and low bytes of a tile's rows, `x_stride` bytes apart.
     x: [*const u8; 2],
@@ -296,14 +329,76 @@ struct Operands {
     sums: *mut i32,
 }
 
-/// Sums of the products of a tile of x and `P` tiles of weights.
+/// Sums of the products of a tile of x and `P` panels of 4 bits: high bytes by 16 times the weights and low bytes by
+/// the weights, in one sum.
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated; the operands cover the tiles as [`config`] has them.
-unsafe fn multiply<const P: usize>(operands: Operands) {
+unsafe fn multiply_four<const P: usize>(operands: Operands) {
     let Operands { x, x_stride, weights, sums } = operands;
     // SAFETY: these instructions exist only in assembly. They read and write what the caller
     // promises, in the shapes configured.
+    unsafe {
+        asm!(
+            "tileloadd tmm4, [{high} + {x_stride}]",
+            "tileloadd tmm6, [{weights} + {line}]",
+            "tilezero tmm0",
+            "tdpbsud tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{low} + {x_stride}]",
+            "tileloadd tmm7, [{weights} + {line} + 1024]",
+            "tdpbsud tmm0, tmm5, tmm7",
+            ".if {panels} > 1",
+            "tileloadd tmm6, [{weights} + {line} + 2048]",
+            "tilezero tmm1",
+            "tdpbsud tmm1, tmm4, tmm6",
+            "tileloadd tmm7, [{weights} + {line} + 3072]",
+            "tdpbsud tmm1, tmm5, tmm7",
+            ".endif",
+            ".if {panels} > 2",
+            "tileloadd tmm6, [{weights} + {line} + 4096]",
+            "tilezero tmm2",
+            "tdpbsud tmm2, tmm4, tmm6",
+            "tileloadd tmm7, [{weights} + {line} + 5120]",
+            "tdpbsud tmm2, tmm5, tmm7",
+            ".endif",
+            ".if {panels} > 3",
+            "tileloadd tmm6, [{weights} + {line} + 6144]",
+            "tilezero tmm3",
+            "tdpbsud tmm3, tmm4, tmm6",
+            "tileloadd tmm7, [{weights} + {line} + 7168]",
+            "tdpbsud tmm3, tmm5, tmm7",
+            ".endif",
+            "tilestored [{sums} + {line}], tmm0",
+            ".if {panels} > 1",
+            "tilestored [{sums} + {line} + 1024], tmm1",
+            ".endif",
+            ".if {panels} > 2",
+            "tilestored [{sums} + {line} + 2048], tmm2",
+            ".endif",
+            ".if {panels} > 3",
+            "tilestored [{sums} + {line} + 3072], tmm3",
+            ".endif",
+            panels = const P,
+            high = in(reg) x[0],
+            low = in(reg) x[1],
+            x_stride = in(reg) x_stride,
+            weights = in(reg) weights,
+            sums = in(reg) sums,
+            line = in(reg) 64usize,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Sums of the products of a tile of x, its high and its low bytes, and `P` panels of 8 bits, two at most.
+///
+/// # Safety
+/// As [`multiply_four`].
+unsafe fn multiply_eight<const P: usize>(operands: Operands) {
+    let Operands { x, x_stride, weights, sums } = operands;
+    // SAFETY: as in `multiply_four`.
     unsafe {
         asm!(
             "tileloadd tmm4, [{high} + {x_stride}]",
@@ -314,7 +409,7 @@ unsafe fn multiply<const P: usize>(operands: Operands) {
             "tileloadd tmm5, [{low} + {x_stride}]",
             "tdpbsud tmm1, tmm5, tmm6",
             ".if {panels} > 1",
-            "tileloadd tmm7, [{weights} + {line} + 1024]",
+            "tileloadd tmm7, [{weights} + {line} + 2048]",
             "tilezero tmm2",
             "tilezero tmm3",
             "tdpbsud tmm2, tmm4, tmm7",

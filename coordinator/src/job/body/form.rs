@@ -3,28 +3,29 @@
 use grammar::Grammar;
 use serde_json::{Map, Value, json};
 
-use super::item::{ErrorCode, Rejection};
+use super::values::{Fields, flag, given, invalid};
+use crate::job::item::{ErrorCode, Rejection};
 
-/// Reads both fields, of which one may be given.
+/// Reads both fields, of which one may be given. An answer that must have a form ends with it.
 ///
 /// # Errors
 /// A rejection that says what was expected.
-pub(super) fn read(
-    response_format: Option<&Value>,
-    structured_outputs: Option<&Value>,
-) -> Result<Option<Grammar>, Rejection> {
-    match (response_format.map(response).transpose()?.flatten(), structured_outputs) {
-        (Some(_), Some(_)) => Err(Rejection::new(
-            ErrorCode::InvalidValue,
-            "The fields \"response_format\" and \"structured_outputs\" both ask for a form; give one of them.",
-        )),
-        (grammar, None) => Ok(grammar),
-        (None, Some(value)) => structured(value).map(Some),
+pub(super) fn read(fields: &Fields) -> Result<Option<Grammar>, Rejection> {
+    let asked = given(fields, "response_format").map(response).transpose()?.flatten();
+    let grammar = match (asked, given(fields, "structured_outputs")) {
+        (Some(_), Some(_)) => {
+            return Err(Rejection::new(
+                ErrorCode::InvalidValue,
+                "The fields \"response_format\" and \"structured_outputs\" both ask for a form; give one of them.",
+            ));
+        }
+        (grammar, None) => grammar,
+        (None, Some(value)) => Some(structured(value)?),
+    };
+    if grammar.is_some() && flag(fields, "ignore_eos")? {
+        return Err(invalid("ignore_eos", "false where the answer must have a form"));
     }
-}
-
-fn invalid(field: &str, wanted: &str) -> Rejection {
-    Rejection::new(ErrorCode::InvalidValue, format!("The field \"{field}\" must be {wanted}."))
+    Ok(grammar)
 }
 
 fn response(value: &Value) -> Result<Option<Grammar>, Rejection> {

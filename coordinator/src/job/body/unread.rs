@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::item::{ErrorCode, Rejection};
+use crate::job::item::{ErrorCode, Rejection};
 
 /// Fields that change nothing in an answer here: who asks, and how a hosted service would file it.
 const IGNORED: [&str; 7] =
