@@ -12,11 +12,12 @@
 //! - `shape`: panels and tiles.
 //! - `factors`: from sums of integers to results.
 //! - `multiply`: some rows by some columns.
-//! - `tiles`: more rows with AMX.
+//! - `tiles`: more rows with AMX; `products`: one product of its tiles.
 
 mod factors;
 mod multiply;
 mod pack;
+mod products;
 mod shape;
 mod tiles;
 
