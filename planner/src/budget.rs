@@ -76,7 +76,7 @@ pub enum PlanError {
     #[error("{}", refusal(.model, .shape, .budget, .limits, *.fitting))]
     DoesNotFit {
         model: String,
-        shape: RunShape,
+        shape: Box<RunShape>,
         budget: Budget,
         limits: Limits,
         fitting: Option<u16>,
@@ -224,7 +224,7 @@ impl Request<'_> {
         let Candidate { shape, budget, .. } = smallest.ok_or(CompileError::EmptyShape)?;
         let fitting = self.largest_batch(batches, batch_size.saturating_sub(1))?;
         let (model, limits) = (self.config.name.clone(), *self.limits);
-        Err(PlanError::DoesNotFit { model, shape, budget, limits, fitting })
+        Err(PlanError::DoesNotFit { model, shape: Box::new(shape), budget, limits, fitting })
     }
 
     /// The largest batch of at most `most` sequences that fits; `None` when not even 1 does.

@@ -21,7 +21,7 @@ fn answers(place: &Place, bodies: &[Value], options: &[&str]) -> Vec<Value> {
 fn told(line: &Value) -> impl Iterator<Item = (&str, &str)> {
     let choices = line["response"]["body"]["choices"].as_array().expect("choices");
     choices.iter().map(|choice| {
-        let text = choice["text"].as_str().or(choice["message"]["content"].as_str());
+        let text = choice["text"].as_str().or_else(|| choice["message"]["content"].as_str());
         (text.expect("a text"), choice["finish_reason"].as_str().expect("a reason"))
     })
 }

@@ -39,7 +39,8 @@ fn log_probabilities_are_those_of_the_reference() {
     let place = Place::new();
     let body = json!({"prompt": prompt, "max_tokens": 3, "logprobs": 20, "ignore_eos": true});
     for options in [&[][..], &["--device", "emulated"]] {
-        let all = choices(&place, &[body.clone()], &[&["--dtype", "f32"], options].concat());
+        let all =
+            choices(&place, std::slice::from_ref(&body), &[&["--dtype", "f32"], options].concat());
         assert_eq!(ids(&all[0]["token_ids"])[..], ids(&golden["tokens"][0])[..3]);
         let found = &all[0]["logprobs"];
         let top = found["top_logprobs"][0].as_object().expect("the most likely tokens");
