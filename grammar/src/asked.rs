@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use llguidance::ParserFactory;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
+use llguidance::{ParserFactory, TokenParser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -38,6 +38,15 @@ impl GrammarError {
     }
 }
 
+/// What makes parsers over a vocabulary.
+pub(crate) fn factory(vocabulary: &TokEnv) -> Result<ParserFactory, GrammarError> {
+    let factory = ParserFactory::new_simple(vocabulary);
+    let mut factory = factory.map_err(|error| GrammarError::new(&error))?;
+    // What it has to say comes as errors.
+    factory.quiet();
+    Ok(factory)
+}
+
 /// Says whether answers can have a form, whatever the model's vocabulary.
 pub struct Checker(ParserFactory);
 
@@ -54,10 +63,7 @@ impl Checker {
     /// A parser that cannot be made.
     pub fn new() -> Result<Checker, GrammarError> {
         let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
-        let factory = ParserFactory::new_simple(&bytes);
-        let mut factory = factory.map_err(|error| GrammarError::new(&error))?;
-        factory.quiet();
-        Ok(Checker(factory))
+        factory(&bytes).map(Checker)
     }
 
     /// Whether answers can have this form.
@@ -65,14 +71,18 @@ impl Checker {
     /// # Errors
     /// A schema or an expression that is wrong, or asks for what is not implemented.
     pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        let parser = self.0.create_parser(grammar.to_rules()?);
-        parser.map(|_| ()).map_err(|error| GrammarError::new(&error))
+        grammar.parser(&self.0).map(|_| ())
     }
 }
 
 impl Grammar {
+    /// A parser at its beginning.
+    pub(crate) fn parser(&self, factory: &ParserFactory) -> Result<TokenParser, GrammarError> {
+        factory.create_parser(self.to_rules()?).map_err(|error| GrammarError::new(&error))
+    }
+
     /// In the parser's own terms.
-    pub(crate) fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
+    fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
             Grammar::JsonSchema(text) => {
                 let mut schema =

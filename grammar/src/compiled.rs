@@ -1,9 +1,9 @@
 //! Grammars as a sampler uses them.
 
-use llguidance::{Matcher, ParserFactory};
+use llguidance::Matcher;
 use serde::{Deserialize, Serialize};
 
-use crate::asked::{Grammar, GrammarError};
+use crate::asked::{Grammar, GrammarError, factory};
 use crate::vocabulary::Vocabulary;
 
 /// All that the answers of a run may have to follow.
@@ -33,13 +33,10 @@ impl Compiled {
     /// As [`crate::Checker::check`].
     pub fn new(grammars: &Grammars) -> Result<Compiled, GrammarError> {
         let Grammars { vocabulary, grammars } = grammars;
-        let mut factory = ParserFactory::new_simple(&vocabulary.to_env())
-            .map_err(|error| GrammarError::new(&error))?;
-        factory.quiet();
+        let factory = factory(&vocabulary.to_env())?;
         let walk = |grammar: &Grammar| {
-            let parser = factory.create_parser(grammar.to_rules()?);
-            let parser = parser.map_err(|error| GrammarError::new(&error))?;
-            Ok(Walk { matcher: Matcher::new(Ok(parser)), ends: vocabulary.ends.clone() })
+            let matcher = Matcher::new(Ok(grammar.parser(&factory)?));
+            Ok(Walk { matcher, ends: vocabulary.ends.clone() })
         };
         let walks = grammars.iter().map(walk).collect::<Result<_, _>>()?;
         Ok(Compiled { walks, mask_words: vocabulary.mask_words() })

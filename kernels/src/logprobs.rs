@@ -66,7 +66,8 @@ pub fn logprobs(logits: &[f32], token: u32, found: &mut [Logprob]) {
         .map(|logit| f64::from((logit - largest).exp()))
         .filter(|weight| !weight.is_nan())
         .sum();
-    let of = |logit: f32| (f64::from(logit - largest) - sum.ln()) as f32;
+    let log_sum = sum.ln();
+    let of = |logit: f32| (f64::from(logit - largest) - log_sum) as f32;
     let logit = logits.get(token as usize).copied().unwrap_or(f32::NAN);
     *own = Logprob { token, logprob: if logit.is_nan() { f32::NEG_INFINITY } else { of(logit) } };
     most_likely(logits, likely);

@@ -77,6 +77,19 @@ impl Place {
         path
     }
 
+    /// Answers short lines with the fixture `llama`; asserts success and returns the lines of the output.
+    pub fn answered(&self, bodies: &[Value], options: &[&str]) -> Vec<Value> {
+        let input: String = bodies.iter().map(|body| format!("{body}\n")).collect();
+        std::fs::write(self.path("in.jsonl"), input).expect("a writable folder");
+        let output = self.path("out.jsonl");
+        let mut command = coordinator();
+        command.arg("--model").arg(fixture("llama")).arg("--input").arg(self.path("in.jsonl"));
+        command.arg("--output").arg(&output).args(["--force", "--quiet"]).args(options);
+        let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+        assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
+        lines(&output)
+    }
+
     /// `--input`, `--output` and the arguments in `extra`; asserts success and returns the answers.
     pub fn answers(&self, model: &Path, input: &Path, extra: &[&str]) -> Vec<Vec<u32>> {
         let output = self.path("out.jsonl");

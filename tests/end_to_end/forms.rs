@@ -1,22 +1,8 @@
 //! Answers of a given form, through the whole program.
 
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 
-use crate::command::{Place, coordinator, finish, fixture, lines, text};
-
-/// The lines of the answers.
-fn answers(place: &Place, bodies: &[Value], options: &[&str]) -> Vec<Value> {
-    let input: String = bodies.iter().map(|body| format!("{body}\n")).collect();
-    std::fs::write(place.path("in.jsonl"), input).expect("writable");
-    let mut command = coordinator();
-    command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
-    command.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--quiet"]).args(options);
-    let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
-    assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
-    lines(&place.path("out.jsonl"))
-}
+use crate::command::{Place, lines, text};
 
 fn told(line: &Value) -> impl Iterator<Item = (&str, &str)> {
     let choices = line["response"]["body"]["choices"].as_array().expect("choices");
@@ -55,7 +41,7 @@ fn answers_have_the_form_that_was_asked_for() {
         json!({"prompt": "Is it not?", "structured_outputs": {"choice": ["yes", "no", "who knows"]},
             "temperature": 2, "n": 9}),
     ];
-    let alone = answers(&place, &bodies, &["--batches", "1x1"]);
+    let alone = place.answered(&bodies, &["--batches", "1x1"]);
     for (line, expected) in [(0, 1), (6, 9)] {
         let all: Vec<_> = told(&alone[line]).collect();
         assert_eq!(all.len(), expected);
@@ -77,7 +63,7 @@ fn answers_have_the_form_that_was_asked_for() {
         assert_eq!(reason, "stop", "{text:?}");
     }
     // Whoever asks for nothing is not changed by who does.
-    let free = answers(&place, &[bodies[1].clone()], &[]);
+    let free = place.answered(&[bodies[1].clone()], &[]);
     assert_eq!(told(&free[0]).collect::<Vec<_>>(), told(&alone[1]).collect::<Vec<_>>());
     for options in [
         &["--batches", "2x3"][..],
@@ -87,7 +73,7 @@ fn answers_have_the_form_that_was_asked_for() {
         let told = |lines: &[Value]| -> Vec<Value> {
             lines.iter().map(|line| line["response"]["body"]["choices"].clone()).collect()
         };
-        assert_eq!(told(&answers(&place, &bodies, options)), told(&alone), "{options:?}");
+        assert_eq!(told(&place.answered(&bodies, options)), told(&alone), "{options:?}");
     }
 }
 

@@ -1,21 +1,12 @@
 //! Log-probabilities and several answers to a prompt, through the whole program.
 
-use std::process::Stdio;
-
 use serde_json::{Value, json};
 
-use crate::command::{Place, coordinator, finish, fixture, golden, ids, lines, text};
+use crate::command::{Place, golden, ids};
 
 /// Answers in the order of the input, as choices.
 fn choices(place: &Place, bodies: &[Value], options: &[&str]) -> Vec<Value> {
-    let input: String = bodies.iter().map(|body| format!("{body}\n")).collect();
-    std::fs::write(place.path("in.jsonl"), input).expect("writable");
-    let mut command = coordinator();
-    command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
-    command.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--quiet"]).args(options);
-    let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
-    assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
-    let answers = lines(&place.path("out.jsonl"));
+    let answers = place.answered(bodies, options);
     let of =
         |line: &Value| line["response"]["body"]["choices"].as_array().expect("choices").clone();
     answers.iter().flat_map(of).collect()

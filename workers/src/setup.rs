@@ -37,7 +37,10 @@ impl LaneOptions {
         plan: &Plan,
         lane: Lane,
     ) -> Result<ComputeState, WorkerError> {
-        let is_sample = |instruction: &Instruction| matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample);
+        let is_sample = |instruction: &Instruction| match instruction {
+            Instruction::Compute(compute) => compute.op == Op::Sample,
+            _ => false,
+        };
         let list = plan.prefill.lane(lane);
         let samples = list.is_some_and(|list| list.instructions.iter().any(is_sample));
         let grammars = self.grammars.as_deref().filter(|_| samples);

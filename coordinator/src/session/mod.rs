@@ -126,11 +126,12 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let (found, sequences) =
         settled.get().unwrap_or_else(|| (case(run, opened, Some(demand)), demand.sequences));
     let run = &no_larger(run, opened, sequences);
+    // A model that cannot follow them is told before anything is measured.
+    let grammars = opened.grammars(job.grammars())?;
     let decision = plan(run, opened, demand, found, interrupt)?;
     let foretold = foretold(&decision, demand, &job);
     tell_predicted(run, &foretold);
     let advice = Advice { run, opened, demand, case: found };
-    let grammars = opened.grammars(job.grammars())?;
     let mut engine = start(run, opened, decision.plan, grammars, interrupt)
         .map_err(|error| advice.after(error))?;
     let ran =

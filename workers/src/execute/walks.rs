@@ -44,11 +44,10 @@ impl Walks {
         grammar: usize,
         is_first: bool,
     ) {
-        let walk = &mut self.walks[batch * self.batch_size + slot];
-        if is_first {
-            *walk = None;
-        }
-        let walk = walk.get_or_insert_with(|| self.compiled.begin(grammar));
+        let walk = match &mut self.walks[batch * self.batch_size + slot] {
+            Some(walk) if !is_first => walk,
+            slot => slot.insert(self.compiled.begin(grammar)),
+        };
         let words = self.compiled.mask_words();
         walk.allow(&mut self.masks[row * words..][..words]);
     }

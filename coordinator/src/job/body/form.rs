@@ -1,7 +1,7 @@
 //! The form that a request asks its answers to have: OpenAI's `response_format`, and vLLM's `structured_outputs`.
 
 use grammar::Grammar;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::values::{Fields, flag, given, invalid};
 use crate::job::item::{ErrorCode, Rejection};
@@ -49,12 +49,9 @@ fn structured(value: &Value) -> Result<Grammar, Rejection> {
     let wanted = "an object with one of \"json\", \"regex\" and \"choice\": a JSON Schema, a regular \
                   expression, or a list of texts";
     let refused = || invalid("structured_outputs", wanted);
-    let given = |fields: &Map<String, Value>| -> Vec<(String, Value)> {
-        let given = fields.iter().filter(|(_, value)| !value.is_null());
-        given.map(|(name, value)| (name.clone(), value.clone())).collect()
-    };
-    let fields = value.as_object().map(given).unwrap_or_default();
-    let [(name, value)] = &fields[..] else { return Err(refused()) };
+    let fields = value.as_object().into_iter().flatten();
+    let fields: Vec<(&String, &Value)> = fields.filter(|(_, value)| !value.is_null()).collect();
+    let [(name, value)] = fields[..] else { return Err(refused()) };
     match (name.as_str(), value) {
         // As text too, which is how vLLM's own clients send it.
         ("json", Value::String(text)) => {
