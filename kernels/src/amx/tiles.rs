@@ -1,5 +1,5 @@
-//! Shapes of the tile registers. The compiler knows no tile registers, so a kernel is whole in one `asm!`
-//! block and nothing of it may come between. Only the configuration outlasts a block.
+//! Shapes of the tile registers. Compiled code never touches them: what one `asm!` block leaves in them the
+//! next one finds, if no other kernel that uses tiles was called between.
 
 use std::arch::asm;
 use std::marker::PhantomData;

@@ -1,16 +1,20 @@
-//! One product in tiles of AMX: sixteen rows of x by a group of some panels, both digits of x.
+//! Products in tiles of AMX: sixteen rows of x by a group of a panel, both digits of x.
+//!
+//! Tiles of sums are places of a ring. What a place holds is stored when its next product begins, some
+//! products later: stored at once, everything behind it would wait for the product.
 
 use std::arch::asm;
 
-use super::shape::PANELS;
 use crate::amx::tiles::{Config, TILE};
 
 /// Bytes of a tile.
 pub(super) const TILE_BYTES: usize = 1024;
+/// Tiles of sums.
+const SUM_TILES: usize = 4;
 
-/// Panels of a product: as many as there are tiles for sums.
-pub(super) const fn product_panels(four: bool) -> usize {
-    if four { 2 * PANELS } else { PANELS }
+/// Places of the ring: of 8 bits the digits have a tile of sums each.
+pub(super) const fn places(four: bool) -> usize {
+    if four { SUM_TILES } else { SUM_TILES / 2 }
 }
 
 /// The tiles of a task of `rows` rows: sums in tmm0 to tmm3, x in tmm4 and tmm5, weights in tmm6 and tmm7.
@@ -22,119 +26,94 @@ pub(super) fn config(rows: usize, steps: usize) -> Config {
     Config::new([sums, sums, sums, sums, x, x, weights, weights])
 }
 
-/// What [`multiply_four`] and [`multiply_eight`] read and write.
-pub(super) struct Operands {
-    /// High and low bytes of a tile's rows, `x_stride` bytes apart.
-    pub(super) x: [*const u8; 2],
-    pub(super) x_stride: usize,
-    /// Tiles of weights.
-    pub(super) weights: *const u8,
-    /// Tiles of sums.
-    pub(super) sums: *mut i32,
-}
-
-/// Sums of the products of a tile of x and `P` panels of 4 bits: high bytes by 16 times the weights and low bytes by
-/// the weights, in one sum.
+/// Takes a tile of x, its high and its low digits, rows `stride` bytes apart, for the products that follow.
 ///
 /// # Safety
-/// AMX may be used by this process, or is emulated; the operands cover the tiles as [`config`] has them.
-pub(super) unsafe fn multiply_four<const P: usize>(operands: Operands) {
-    let Operands { x, x_stride, weights, sums } = operands;
-    // SAFETY: these instructions exist only in assembly. They read and write what the caller
-    // promises, in the shapes configured.
+/// AMX may be used by this process, or is emulated; the rows exist as [`config`] has them.
+#[inline]
+pub(super) unsafe fn take_x([high, low]: [*const u8; 2], stride: usize) {
+    // SAFETY: these instructions exist only in assembly. They read what the caller promises.
     unsafe {
         asm!(
-            "tileloadd tmm4, [{high} + {x_stride}]",
-            "tileloadd tmm6, [{weights} + {line}]",
-            "tilezero tmm0",
-            "tdpbsud tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{low} + {x_stride}]",
-            "tileloadd tmm7, [{weights} + {line} + 1024]",
-            "tdpbsud tmm0, tmm5, tmm7",
-            ".if {panels} > 1",
-            "tileloadd tmm6, [{weights} + {line} + 2048]",
-            "tilezero tmm1",
-            "tdpbsud tmm1, tmm4, tmm6",
-            "tileloadd tmm7, [{weights} + {line} + 3072]",
-            "tdpbsud tmm1, tmm5, tmm7",
-            ".endif",
-            ".if {panels} > 2",
-            "tileloadd tmm6, [{weights} + {line} + 4096]",
-            "tilezero tmm2",
-            "tdpbsud tmm2, tmm4, tmm6",
-            "tileloadd tmm7, [{weights} + {line} + 5120]",
-            "tdpbsud tmm2, tmm5, tmm7",
-            ".endif",
-            ".if {panels} > 3",
-            "tileloadd tmm6, [{weights} + {line} + 6144]",
-            "tilezero tmm3",
-            "tdpbsud tmm3, tmm4, tmm6",
-            "tileloadd tmm7, [{weights} + {line} + 7168]",
-            "tdpbsud tmm3, tmm5, tmm7",
-            ".endif",
-            "tilestored [{sums} + {line}], tmm0",
-            ".if {panels} > 1",
-            "tilestored [{sums} + {line} + 1024], tmm1",
-            ".endif",
-            ".if {panels} > 2",
-            "tilestored [{sums} + {line} + 2048], tmm2",
-            ".endif",
-            ".if {panels} > 3",
-            "tilestored [{sums} + {line} + 3072], tmm3",
-            ".endif",
-            panels = const P,
-            high = in(reg) x[0],
-            low = in(reg) x[1],
-            x_stride = in(reg) x_stride,
-            weights = in(reg) weights,
-            sums = in(reg) sums,
-            line = in(reg) 64usize,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
+            "tileloadd tmm4, [{high} + {stride}]",
+            "tileloadd tmm5, [{low} + {stride}]",
+            high = in(reg) high,
+            low = in(reg) low,
+            stride = in(reg) stride,
+            out("tmm4") _, out("tmm5") _,
+            options(nostack, readonly, preserves_flags),
         );
     }
 }
 
-/// Sums of the products of a tile of x, its high and its low bytes, and `P` panels of 8 bits, two at most.
+/// Stores the sums of a place, one tile, or two if not `FOUR`.
 ///
 /// # Safety
-/// As [`multiply_four`].
-pub(super) unsafe fn multiply_eight<const P: usize>(operands: Operands) {
-    let Operands { x, x_stride, weights, sums } = operands;
-    // SAFETY: as in `multiply_four`.
+/// As [`take_x`]; `sums` has room for the tiles.
+#[inline]
+pub(super) unsafe fn store<const FOUR: bool, const PLACE: usize>(sums: *mut i32) {
+    // SAFETY: as in `take_x`; they write what the caller promises.
     unsafe {
-        asm!(
-            "tileloadd tmm4, [{high} + {x_stride}]",
-            "tileloadd tmm6, [{weights} + {line}]",
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tdpbsud tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{low} + {x_stride}]",
-            "tdpbsud tmm1, tmm5, tmm6",
-            ".if {panels} > 1",
-            "tileloadd tmm7, [{weights} + {line} + 2048]",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            "tdpbsud tmm2, tmm4, tmm7",
-            "tdpbsud tmm3, tmm5, tmm7",
-            ".endif",
-            "tilestored [{sums} + {line}], tmm0",
-            "tilestored [{sums} + {line} + 1024], tmm1",
-            ".if {panels} > 1",
-            "tilestored [{sums} + {line} + 2048], tmm2",
-            "tilestored [{sums} + {line} + 3072], tmm3",
-            ".endif",
-            panels = const P,
-            high = in(reg) x[0],
-            low = in(reg) x[1],
-            x_stride = in(reg) x_stride,
-            weights = in(reg) weights,
-            sums = in(reg) sums,
-            line = in(reg) 64usize,
-            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-            options(nostack),
-        );
+        if FOUR {
+            asm!(
+                "tilestored [{sums} + {line}], tmm{sum}",
+                sum = const PLACE,
+                sums = in(reg) sums,
+                line = in(reg) 64usize,
+                options(nostack, preserves_flags),
+            );
+        } else {
+            asm!(
+                "tilestored [{sums} + {line}], tmm{high}",
+                "tilestored [{sums} + {line} + 1024], tmm{low}",
+                high = const 2 * PLACE,
+                low = const 2 * PLACE + 1,
+                sums = in(reg) sums,
+                line = in(reg) 64usize,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+/// Begins the product of the tile of x that was taken and the weights of a panel. Of 4 bits high digits go by 16
+/// times the weights and low ones by the weights, in one sum.
+///
+/// # Safety
+/// As [`take_x`]; `weights` are the tiles of a panel and group.
+#[inline]
+pub(super) unsafe fn begin<const FOUR: bool, const PLACE: usize>(weights: *const u8) {
+    // SAFETY: as in `take_x`.
+    unsafe {
+        if FOUR {
+            asm!(
+                "tileloadd tmm6, [{weights} + {line}]",
+                "tilezero tmm{sum}",
+                "tdpbsud tmm{sum}, tmm4, tmm6",
+                "tileloadd tmm7, [{weights} + {line} + 1024]",
+                "tdpbsud tmm{sum}, tmm5, tmm7",
+                sum = const PLACE,
+                weights = in(reg) weights,
+                line = in(reg) 64usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm6") _, out("tmm7") _,
+                options(nostack, readonly, preserves_flags),
+            );
+        } else {
+            asm!(
+                "tileloadd tmm6, [{weights} + {line}]",
+                "tilezero tmm{high}",
+                "tdpbsud tmm{high}, tmm4, tmm6",
+                "tilezero tmm{low}",
+                "tdpbsud tmm{low}, tmm5, tmm6",
+                high = const 2 * PLACE,
+                low = const 2 * PLACE + 1,
+                weights = in(reg) weights,
+                line = in(reg) 64usize,
+                out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                out("tmm6") _,
+                options(nostack, readonly, preserves_flags),
+            );
+        }
     }
 }

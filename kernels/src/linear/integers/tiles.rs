@@ -10,9 +10,7 @@ use model::compressed::Bits;
 
 use super::factors::{Factors, whole};
 use super::multiply::{bytes, scales, steps};
-use super::products::{
-    Operands, TILE_BYTES, config, multiply_eight, multiply_four, product_panels,
-};
+use super::products::{TILE_BYTES, begin, config, places, store, take_x};
 use super::shape::{COLS, PANELS, lines, units_of};
 use crate::amx::tiles::{TILE, Tiles};
 use crate::linear::ahead::{Ahead, Lines};
@@ -29,7 +27,7 @@ const AHEAD_BYTES: usize = 3072;
 /// Panels and groups of a stretch of weights that is bytes while all rows pass by, with up to `FEW_TILES` tiles
 /// of x and with more: a tile of x comes from the second level of cache once for all of them. Longer
 /// stretches leave the first level no room where another guest has half of it.
-const FEW: (usize, usize) = (PANELS, 1);
+const FEW: (usize, usize) = (2 * PANELS, 1);
 const MANY: (usize, usize) = (2 * PANELS, 2);
 
 /// What a task uses of its thread's scratch.
@@ -38,8 +36,8 @@ struct Scratch {
     /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; of 4 bits 16 times each weight,
     /// and behind them the weights.
     weights: [[[[u8; TILE_BYTES]; 2]; MANY.0]; MANY.1],
-    /// Sums of two products in turn, `[panel][16 rows][16 columns]`; of 8 bits `[panel][high, low]`.
-    sums: [[[[i32; TILE]; TILE]; 2 * PANELS]; 2],
+    /// Sums of two places, as they leave the tiles; of 8 bits `[high, low]` of each.
+    sums: [[[[i32; TILE]; TILE]; 2]; 2],
 }
 
 const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
@@ -83,6 +81,7 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
     let mut tiles = Tiles::new();
     // SAFETY: the caller's promise.
     unsafe { tiles.configure(&config(rows, steps(group))) };
+    let mut ring = Ring::<FOUR> { before: None, scratch: area.scratch.cast() };
     for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
         let run = of_block(run.start).start..of_block(run.end - 1).end;
         for strip in strips() {
@@ -96,15 +95,16 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
                 (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
                 (panel, groups) => lines(form, panel, strip_panels.min(end - panel), groups),
             };
-            let products = strip.panels.div_ceil(product_panels(FOUR));
-            let mut ahead = Ahead::new(next, run.len() * products * rows);
+            let mut ahead = Ahead::new(next, run.len() * strip.panels * rows);
             for at in run.clone().step_by(at_once) {
                 let groups = at..run.end.min(at + at_once);
                 // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's promise.
-                unsafe { strip.add::<FOUR>(groups, &mut ahead) };
+                unsafe { strip.add(groups, &mut ring, &mut ahead) };
             }
         }
     }
+    // SAFETY: tiles are configured; the caller's promise.
+    unsafe { ring.turn(None, &mut Ahead::new(Lines::NONE, 0)) };
     for strip in strips() {
         let cols = strip.panels * COLS;
         for row in 0..rows {
@@ -129,21 +129,25 @@ struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Adds some groups, at most `MANY.1`, to the totals, which the first group sets.
+    /// Multiplies some groups, at most `MANY.1`; `ring` adds them to the totals, which the first group sets.
     ///
     /// # Safety
     /// As [`sums_of`]; the groups exist, and tiles are configured for the task.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add<const FOUR: bool>(self, groups: Range<usize>, ahead: &mut Ahead) {
+    unsafe fn add<const FOUR: bool>(
+        self,
+        groups: Range<usize>,
+        ring: &mut Ring<FOUR>,
+        ahead: &mut Ahead,
+    ) {
         let Strip { form, area, panel, panels, totals } = self;
-        let scratch = area.scratch.cast::<Scratch>();
         let asks_itself = few(area);
         let steps = steps(form.group());
         let first_row = area.tiles.start(area.row_tiles.start);
         // SAFETY: the scratch is the thread's own and large enough; all that is named exists.
         unsafe {
-            let weights = (&raw mut (*scratch).weights).cast::<u8>();
+            let weights = (&raw mut (*ring.scratch).weights).cast::<u8>();
             let weights_of = |group: usize, p: usize| {
                 weights.wrapping_add(((group - groups.start) * MANY.0 + p) * 2 * TILE_BYTES)
             };
@@ -153,25 +157,17 @@ impl Strip<'_> {
                     expand::<FOUR>(form, record, weights_of(group, p), asks_itself);
                 }
             }
-            // Two products' sums in turn: one becomes totals while the other is multiplied.
-            let sums = (&raw mut (*scratch).sums).cast::<i32>();
-            let mut sums = [0, 2 * PANELS * TILE * TILE].map(|at| sums.wrapping_add(at));
             for tile in area.row_tiles.clone() {
                 let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
                 for group in groups.clone() {
                     let x = area.packed.pointer().wrapping_add(start * form.groups() * 2 * steps);
                     let x = x.wrapping_add(group * 2 * steps * rows);
+                    take_x([x.cast(), x.wrapping_add(steps * rows).cast()], 4 * steps);
                     let factors = Factors::of(area, tile, group);
-                    for p in (0..panels).step_by(product_panels(FOUR)) {
-                        sums.reverse();
-                        let operands = Operands {
-                            x: [x.cast(), x.wrapping_add(steps * rows).cast()],
-                            x_stride: 4 * steps,
+                    for p in (0..panels).step_by(places(FOUR)) {
+                        let products = Products {
+                            count: places(FOUR).min(panels - p),
                             weights: weights_of(group, p),
-                            sums: sums[0],
-                        };
-                        let product = Product {
-                            sums: sums[0],
                             record: form.record_at(panel + p, group),
                             record_stride: form.groups() * form.record_bytes(),
                             factors,
@@ -180,12 +176,7 @@ impl Strip<'_> {
                             totals: totals.add(((start - first_row) * panels + p) * COLS),
                             stride: panels * COLS,
                         };
-                        match (FOUR, panels - p) {
-                            (true, 4..) => product.run::<FOUR, 4>(operands, ahead),
-                            (true, 3) => product.run::<FOUR, 3>(operands, ahead),
-                            (_, 2..) => product.run::<FOUR, 2>(operands, ahead),
-                            _ => product.run::<FOUR, 1>(operands, ahead),
-                        }
+                        ring.turn(Some(products), ahead);
                     }
                 }
             }
@@ -234,9 +225,10 @@ unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8
     }
 }
 
-/// The sums of products of a tile of x and a group of some panels, and what they are added to.
-struct Product {
-    sums: *const i32,
+/// Products of a tile of x and a group of some panels, one in each place of the ring, and what they are added to.
+struct Products {
+    count: usize,
+    weights: *const u8,
     /// Of the first panel.
     record: *const u8,
     /// Bytes to the next panel's.
@@ -250,57 +242,85 @@ struct Product {
     stride: usize,
 }
 
-impl Product {
-    /// Multiplies `P` panels and adds the products to their totals.
+/// Products under way, one in each place: while tiles are multiplied, those begun before become totals.
+struct Ring<const FOUR: bool> {
+    before: Option<Products>,
+    scratch: *mut Scratch,
+}
+
+impl<const FOUR: bool> Ring<FOUR> {
+    /// Begins the products of `next` and adds those before it to their totals, place by place.
     ///
     /// # Safety
-    /// As [`multiply`]; everything covers the panels and the rows.
+    /// AMX may be used by this process, or is emulated; tiles were configured for this task, and x of `next`
+    /// was taken. Everything covers the panels and rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn run<const FOUR: bool, const P: usize>(self, operands: Operands, ahead: &mut Ahead) {
+    unsafe fn turn(&mut self, next: Option<Products>, ahead: &mut Ahead) {
         // SAFETY: the caller's promise.
         unsafe {
+            self.place::<0>(next.as_ref(), ahead);
+            self.place::<1>(next.as_ref(), ahead);
             if FOUR {
-                multiply_four::<P>(operands);
-            } else {
-                multiply_eight::<P>(operands);
+                self.place::<2>(next.as_ref(), ahead);
+                self.place::<3>(next.as_ref(), ahead);
             }
-            self.add::<FOUR, P>(ahead);
         }
+        self.before = next;
     }
 
-    /// Adds them to the totals of `P` panels.
+    /// # Safety
+    /// As [`Ring::turn`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn place<const PLACE: usize>(&self, next: Option<&Products>, ahead: &mut Ahead) {
+        let before = self.before.as_ref().filter(|before| PLACE < before.count);
+        let next = next.filter(|next| PLACE < next.count);
+        // SAFETY: the caller's promise; the scratch is the thread's own.
+        unsafe {
+            // In turn: no store waits until the sums before it are read.
+            let sums = (&raw mut (*self.scratch).sums[PLACE % 2]).cast::<i32>();
+            if before.is_some() {
+                store::<FOUR, PLACE>(sums);
+            }
+            if let Some(next) = next {
+                begin::<FOUR, PLACE>(next.weights.wrapping_add(PLACE * 2 * TILE_BYTES));
+            }
+            if let Some(before) = before {
+                before.add::<FOUR>(PLACE, sums, ahead);
+            }
+        }
+    }
+}
+
+impl Products {
+    /// Adds `sums` to the totals of panel `p`.
     ///
     /// # Safety
     /// Everything covers the panels and the rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add<const FOUR: bool, const P: usize>(self, ahead: &mut Ahead) {
+    unsafe fn add<const FOUR: bool>(&self, p: usize, sums: *const i32, ahead: &mut Ahead) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
-        let mut ranges = [(_mm512_setzero_ps(), _mm512_setzero_ps()); P];
-        for (p, ranges) in ranges.iter_mut().enumerate() {
-            // SAFETY: the records exist.
-            *ranges = unsafe { scales(self.record.add(p * self.record_stride)) };
-        }
-        let tile = |tile: usize, row: usize| self.sums.wrapping_add((tile * TILE + row) * TILE);
+        // SAFETY: the record exists.
+        let ranges = unsafe { scales(self.record.add(p * self.record_stride)) };
         for row in 0..self.rows {
             ahead.step(s);
-            for (p, &ranges) in ranges.iter().enumerate() {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    let part = if FOUR {
-                        _mm512_loadu_si512(tile(p, row).cast())
-                    } else {
-                        let high = _mm512_loadu_si512(tile(2 * p, row).cast());
-                        whole(high, _mm512_loadu_si512(tile(2 * p + 1, row).cast()))
-                    };
-                    let total = self.totals.add(row * self.stride + p * COLS);
-                    let before =
-                        if self.is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                    let after = self.factors.add::<FOUR>(row, before, part, ranges);
-                    _mm512_storeu_ps(total, after);
-                }
+            let sum = sums.wrapping_add(row * TILE);
+            // SAFETY: the caller's promise.
+            unsafe {
+                let part = _mm512_loadu_si512(sum.cast());
+                let part = if FOUR {
+                    part
+                } else {
+                    whole(part, _mm512_loadu_si512(sum.add(TILE * TILE).cast()))
+                };
+                let total = self.totals.add(row * self.stride + p * COLS);
+                let before =
+                    if self.is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
+                let after = self.factors.add::<FOUR>(row, before, part, ranges);
+                _mm512_storeu_ps(total, after);
             }
         }
     }
