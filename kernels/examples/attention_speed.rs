@@ -103,6 +103,7 @@ impl Run {
                     row0: all_rows as u32,
                     rows: rows as u32,
                     past: past as u32,
+                    shared_row: None,
                     kv_head: kv_head as u32,
                     cache_offset: cache,
                     scores_offset: 0,

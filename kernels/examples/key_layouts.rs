@@ -62,6 +62,7 @@ mod avx512 {
                 row0: (index / kv_heads) as u32,
                 rows: 1,
                 past: past as u32,
+                shared_row: None,
                 kv_head: (index % kv_heads) as u32,
                 cache_offset: index * extent,
                 scores_offset: index * scores,

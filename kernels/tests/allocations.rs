@@ -83,6 +83,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
         row0: 0,
         rows: ROWS as u32,
         past: 10,
+        shared_row: None,
         kv_head: head as u32,
         cache_offset: head * 300 * HEAD_DIM,
         scores_offset: head * ROWS * (ROWS + 10),

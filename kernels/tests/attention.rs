@@ -10,6 +10,7 @@ use kernels::{
 };
 
 /// A batch of ragged sequences: `(fresh rows, cached positions)` each, all KV heads as units.
+#[derive(Clone)]
 struct Batch<T> {
     shape: AttentionShape,
     units: Vec<Unit>,
@@ -35,6 +36,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
                 row0: rows as u32,
                 rows: fresh as u32,
                 past: past as u32,
+                shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: cache,
                 scores_offset: scores,
@@ -239,6 +241,7 @@ fn check_decode<T: Element>(name: &str) {
                         row0: 0,
                         rows: piece as u32,
                         past: past as u32,
+                        shared_row: None,
                         kv_head: kv_head as u32,
                         cache_offset: kv_head * rows * head_dim,
                         scores_offset: kv_head * scores_len(&shape, piece, past),
@@ -278,6 +281,57 @@ fn check_decode<T: Element>(name: &str) {
 fn decode_over_the_cache_has_the_bits_of_prefill() {
     check_decode::<bf16>("decode_over_the_cache_has_the_bits_of_prefill");
     check_decode::<f32>("decode_over_the_cache_has_the_bits_of_prefill");
+}
+
+/// Positions that are rows of another sequence, against rows of the sequence's own.
+fn check_shared<T: Element>(test: &str) {
+    for variant in variants(test) {
+        let kernels = kernels(variant, 2);
+        for (shape, rows, shared) in [
+            (shape(4, 2, 80), 40, [1, 17, 39]),
+            (shape(3, 3, 64), 35, [15, 16, 34]),
+            (shape(2, 1, 64), 700, [33, 512, 699]),
+        ] {
+            let mut whole = batch::<T>(9, shape, &[(5, 0), (rows, 0), (rows, 0)]);
+            let row = shape.kv_heads * shape.head_dim;
+            for shared in shared {
+                let (first, second) = (5, 5 + rows);
+                for fresh in [&mut whole.k_fresh, &mut whole.v_fresh] {
+                    fresh.copy_within(first * row..(first + shared) * row, second * row);
+                }
+                let mut units = whole.units.clone();
+                for unit in &mut units[2 * shape.kv_heads..] {
+                    unit.row0 = (second + shared) as u32;
+                    unit.rows = (rows - shared) as u32;
+                    (unit.past, unit.shared_row) = (shared as u32, Some(first as u32));
+                }
+                let expected = whole.fused(&kernels, &whole.units);
+                // What the rows themselves hold must not be read.
+                let mut poisoned = whole.clone();
+                for fresh in [&mut poisoned.k_fresh, &mut poisoned.v_fresh] {
+                    fresh[second * row..][..shared * row].copy_from_slice(&poison(shared * row));
+                }
+                let found = poisoned.fused(&kernels, &units);
+                let at = (second + shared) * shape.heads * shape.head_dim;
+                assert_eq!(
+                    bits(&found[at..]),
+                    bits(&expected[at..]),
+                    "{variant:?} {shape:?} {shared}"
+                );
+                let mut cache = poison::<T>(whole.k_cache.len());
+                let mut expected = cache.clone();
+                kernels.append(&shape, &whole.units, &whole.k_fresh, &mut expected);
+                kernels.append(&shape, &units, &poisoned.k_fresh, &mut cache);
+                assert_eq!(bits(&cache), bits(&expected), "appended");
+            }
+        }
+    }
+}
+
+#[test]
+fn shared_rows_give_the_bits_of_own_rows() {
+    check_shared::<bf16>("shared_rows_give_the_bits_of_own_rows");
+    check_shared::<f32>("shared_rows_give_the_bits_of_own_rows");
 }
 
 #[test]
@@ -364,8 +418,15 @@ fn softmax_survives_large_scores_and_shows_nan() {
     for variant in variants("softmax_survives_large_scores_and_shows_nan") {
         let kernels = kernels(variant, 1);
         let shape = shape(1, 1, 4);
-        let unit =
-            Unit { row0: 0, rows: 1, past: 19, kv_head: 0, cache_offset: 0, scores_offset: 0 };
+        let unit = Unit {
+            row0: 0,
+            rows: 1,
+            past: 19,
+            shared_row: None,
+            kv_head: 0,
+            cache_offset: 0,
+            scores_offset: 0,
+        };
         let mut scores = vec![-30_000.0f32; 20];
         (scores[3], scores[17]) = (30_000.0, 30_000.0);
         let mut out = poison::<f32>(20);

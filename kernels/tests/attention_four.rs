@@ -82,6 +82,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
                 row0: rows as u32,
                 rows: fresh as u32,
                 past: past as u32,
+                shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: cached * shape.head_dim,
                 scores_offset: scores,
@@ -245,6 +246,7 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
                         row0: 0,
                         rows: piece as u32,
                         past: past as u32,
+                        shared_row: None,
                         kv_head: kv_head as u32,
                         cache_offset: kv_head * rows * head_dim,
                         scores_offset: 0,
@@ -267,6 +269,32 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
                 past += piece;
             }
             assert_eq!(past, rows);
+        }
+    }
+}
+
+#[test]
+fn shared_rows_give_the_bits_of_own_rows() {
+    for variant in variants("shared_rows_give_the_bits_of_own_rows") {
+        for (heads, kv_heads, head_dim) in [(6, 2, 64), (4, 4, 80)] {
+            let kernels = four_kernels(variant, 2);
+            let (rows, row) = (60, kv_heads * head_dim);
+            let mut whole = batch::<bf16>(5, shape(heads, kv_heads, head_dim), &[(rows, 0); 2]);
+            for shared in [1, 16, 33, 59] {
+                for fresh in &mut whole.fresh {
+                    fresh.copy_within(..shared * row, rows * row);
+                }
+                let mut units = whole.units.clone();
+                for unit in &mut units[kv_heads..] {
+                    unit.row0 = (rows + shared) as u32;
+                    unit.rows = (rows - shared) as u32;
+                    (unit.past, unit.shared_row) = (shared as u32, Some(0));
+                }
+                let (found, expected) =
+                    (whole.fused(&kernels, &units), whole.fused(&kernels, &whole.units));
+                let at = (rows + shared) * heads * head_dim;
+                assert_eq!(bits(&found[at..]), bits(&expected[at..]), "{variant:?} {shared}");
+            }
         }
     }
 }

@@ -105,8 +105,15 @@ fn check_decode(variant: Variant, shape: &AttentionShape, past: usize, name: &st
     let (k_fresh, v_fresh) = (random.vector::<bf16>(head_dim), random.vector::<bf16>(head_dim));
     let (keys, values) =
         (random.vector::<bf16>(past * head_dim), random.vector::<bf16>(past * head_dim));
-    let unit =
-        Unit { row0: 0, rows: 1, past: past as u32, kv_head: 0, cache_offset: 0, scores_offset: 0 };
+    let unit = Unit {
+        row0: 0,
+        rows: 1,
+        past: past as u32,
+        shared_row: None,
+        kv_head: 0,
+        cache_offset: 0,
+        scores_offset: 0,
+    };
     let mut out = poison::<bf16>(heads * head_dim);
     kernels.attention(shape, &[unit], &q, &k_fresh, &v_fresh, &keys, &values, &mut out);
     let of_heads = reference::attention(shape, &unit, &q, (&k_fresh, &keys), (&v_fresh, &values));

@@ -33,6 +33,7 @@ fn batch(
                 row0: batch.rows as u32,
                 rows: fresh as u32,
                 past: past as u32,
+                shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: batch.cache,
                 scores_offset: batch.scores,

@@ -11,8 +11,10 @@ use serde::{Deserialize, Serialize};
 pub enum Field {
     /// Tokens of the prompt; 0 marks a slot without a sequence in this group.
     PromptLen,
-    /// Tokens that prefill computes: the prompt's, or 0 for a sequence that an earlier group began.
+    /// Tokens that prefill computes, the last ones of the prompt; 0 for a sequence that an earlier group began.
     Fresh,
+    /// The slot whose sequence begins with the tokens before them; of the same micro-batch, which computes them.
+    SharedWith,
     /// Positions in the cache before the current step.
     Past,
     /// Input token of the current decode step.

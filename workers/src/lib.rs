@@ -26,6 +26,7 @@ pub mod protocol;
 pub mod roles;
 pub mod rows;
 pub mod setup;
+pub mod share;
 mod still;
 pub mod table;
 pub mod testing;

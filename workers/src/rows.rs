@@ -1,6 +1,7 @@
 //! Which rows and units an instruction works on, from the step table.
 //!
-//! Prefill: the new sequences of a micro-batch, all their prompt tokens concatenated, nothing cached.
+//! Prefill: the new sequences of a micro-batch, their prompt tokens concatenated, nothing cached. What a prompt
+//! shares with another one's beginning has the other one's rows.
 //! Decode: the batch's active rows, one fresh row each behind `Past` cached positions.
 
 use std::ops::Range;
@@ -21,8 +22,10 @@ pub struct SequenceRows {
     pub row0: usize,
     /// Fresh rows.
     pub rows: usize,
-    /// Cached positions before them.
+    /// Positions before them.
     pub past: usize,
+    /// The first row of those positions in prefill, if there are any; in decode they are cached.
+    pub shared_row: Option<usize>,
 }
 
 /// Sequences of an instruction with their rows, in slot order.
@@ -36,18 +39,27 @@ pub fn sequences(
         Phase::Prefill => table.micro_slots(at.micro),
         Phase::Decode => 0..table.active(batch),
     };
+    let first = range.start;
     let mut row0 = 0;
     range.filter_map(move |index| {
-        let (sequence, rows, past) = match phase {
-            Phase::Prefill => (index, table.field(batch, index, Field::Fresh) as usize, 0),
+        let found = match phase {
+            Phase::Prefill => {
+                let fresh = |slot| table.field(batch, slot, Field::Fresh) as usize;
+                let (rows, past) = (fresh(index), table.shared(batch, index));
+                let shared_row = (past > 0).then(|| {
+                    let with = table.field(batch, index, Field::SharedWith) as usize;
+                    (first..with).map(fresh).sum()
+                });
+                SequenceRows { sequence: index, row0, rows, past, shared_row }
+            }
             Phase::Decode => {
                 let sequence = table.row_sequence(batch, index);
-                (sequence, 1, table.field(batch, sequence, Field::Past) as usize)
+                let past = table.field(batch, sequence, Field::Past) as usize;
+                SequenceRows { sequence, row0, rows: 1, past, shared_row: None }
             }
         };
-        let found = SequenceRows { sequence, row0, rows, past };
-        row0 += rows;
-        (rows > 0).then_some(found)
+        row0 += found.rows;
+        (found.rows > 0).then_some(found)
     })
 }
 
@@ -84,6 +96,7 @@ pub fn units(
                 row0: found.row0 as u32,
                 rows: found.rows as u32,
                 past: found.past as u32,
+                shared_row: found.shared_row.map(|row| row as u32),
                 kv_head: head as u32,
                 cache_offset: table.unit_offset(batch, found.sequence, head) - origin,
                 scores_offset: (unit - range.start) * table.scores_stride(),

@@ -95,6 +95,15 @@ impl StepTable {
             && self.field(batch, sequence, Field::Finish) == Finish::Running as u32
     }
 
+    /// Tokens of a new sequence's prompt that prefill computes for another one; 0 of one that goes on.
+    pub fn shared(&self, batch: usize, sequence: usize) -> usize {
+        let load = |field| self.field(batch, sequence, field) as usize;
+        match load(Field::Fresh) {
+            0 => 0,
+            fresh => load(Field::PromptLen) - fresh,
+        }
+    }
+
     /// See [`StepTableLayout::enough`].
     pub fn enough(&self) -> u32 {
         self.words.load(self.layout.enough())
@@ -132,6 +141,12 @@ impl StepTable {
     pub fn prompt_token(&self, batch: usize, sequence: usize, position: usize) -> u32 {
         assert!(position < self.layout.max_prompt as usize, "prompt position {position}");
         self.words.load(self.layout.prompt(batch, sequence) + position)
+    }
+
+    /// The tokens of a prompt.
+    pub fn prompt(&self, batch: usize, sequence: usize) -> Vec<u32> {
+        let tokens = self.field(batch, sequence, Field::PromptLen) as usize;
+        (0..tokens).map(|position| self.prompt_token(batch, sequence, position)).collect()
     }
 
     /// Writes a prompt; for whoever releases groups.
@@ -200,6 +215,11 @@ impl StepTable {
     /// All words to 0, before a group is written.
     pub fn clear(&self) {
         self.words.fill(0);
+    }
+
+    /// Micro-batches of a batch in prefill.
+    pub fn micros(&self) -> u16 {
+        self.batch_size().div_ceil(self.micro_sequences) as u16
     }
 
     /// Slots of a micro-batch of prefill.

@@ -259,6 +259,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         placement,
         chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
         fuse_attention: !low.no_fuse,
+        shares_prompts: !low.no_prefix_sharing,
         cpu_threads: low.cpu_threads,
         emulated_threads: low.emulated_threads,
         vram_bytes: match device {

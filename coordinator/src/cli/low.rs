@@ -108,7 +108,7 @@ pub struct LowRun {
     /// measured times says; needs --device emulated:timed
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input", "seed",
-        "prompt_len", "policy", "split", "no_fuse", "cpu_threads", "emulated_threads", "vram", "dram",
+        "prompt_len", "policy", "split", "no_fuse", "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
     ])]
     pub tables: Option<PathBuf>,
 
@@ -164,6 +164,9 @@ pub struct LowRun {
     /// Never fuse attention, so that every placement gives the same bits
     #[arg(long, help_heading = "Placement")]
     pub no_fuse: bool,
+    /// Compute every prompt whole, also where prompts begin alike; the answers are the same
+    #[arg(long, help_heading = "Placement")]
+    pub no_prefix_sharing: bool,
     /// Compute threads of the cpu worker [default: the cores the others leave]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Placement")]
     pub cpu_threads: Option<u16>,

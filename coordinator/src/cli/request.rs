@@ -29,6 +29,8 @@ pub struct Run {
     pub chunking: Option<Chunking>,
     /// Attention whole on one device runs as one operation.
     pub fuse_attention: bool,
+    /// Prompts that begin alike share the computation.
+    pub shares_prompts: bool,
     pub cpu_threads: Option<u16>,
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,

@@ -8,6 +8,7 @@ use program::plan::{Plan, RunShape};
 use program::step_table::{Field, Finish};
 use shm::SharedU32s;
 use workers::group::{Placed, Request, carry_on, fill, fill_even, last_step, place};
+use workers::share::{LEAST_TOKENS, share};
 use workers::table::StepTable;
 
 use crate::job::engine::{self, Generated, Sequence};
@@ -30,6 +31,15 @@ struct Running {
     after_prefill: u32,
 }
 
+/// What prefill of a group is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fresh {
+    pub(super) sequences: u64,
+    /// Of prompts, as many as are computed, and those that others compute.
+    pub(super) tokens: u64,
+    pub(super) shared_tokens: u64,
+}
+
 /// The coordinator's view of the step table for one group after the other.
 #[derive(Debug)]
 pub(super) struct Groups<'a> {
@@ -42,6 +52,8 @@ pub(super) struct Groups<'a> {
     told: u64,
     /// Sequences that begin in this group; those behind them wait.
     fresh: Range<usize>,
+    /// Whether prompts that begin alike share the computation.
+    shares: bool,
 }
 
 impl<'a> Groups<'a> {
@@ -51,6 +63,7 @@ impl<'a> Groups<'a> {
         words: &SharedU32s,
         plan: &'a Plan,
         sequences: &'a [Sequence<'a>],
+        shares: bool,
     ) -> Groups<'a> {
         let table = StepTable::new(words.clone(), plan);
         let count = sequences.len().min(table.slots().count());
@@ -76,8 +89,9 @@ impl<'a> Groups<'a> {
             told_tokens: 0,
             told: 0,
             fresh: 0..count,
+            shares,
         };
-        groups.table.set_enough(groups.enough());
+        groups.release();
         groups
     }
 
@@ -100,8 +114,16 @@ impl<'a> Groups<'a> {
             self.running.push(Running { sequence, place: at, seen: 0, after_prefill: 1 });
         }
         self.fresh = fresh;
-        self.table.set_enough(self.enough());
+        self.release();
         true
+    }
+
+    /// What is left to write once all sequences are placed.
+    fn release(&self) {
+        if self.shares {
+            share(&self.table, LEAST_TOKENS);
+        }
+        self.table.set_enough(self.enough());
     }
 
     /// An empty slot of the batch with the fewest sequences.
@@ -133,10 +155,16 @@ impl<'a> Groups<'a> {
         last_step(&self.table)
     }
 
-    /// Sequences that begin in this group, and the tokens of their prompts.
-    pub(super) fn fresh(&self) -> (u64, u64) {
-        let fresh = &self.sequences[self.fresh.clone()];
-        (fresh.len() as u64, fresh.iter().map(|sequence| sequence.prompt.len() as u64).sum())
+    /// Sequences that begin in this group.
+    pub(super) fn fresh(&self) -> Fresh {
+        let of_slots = |tokens: &dyn Fn(usize, usize) -> u64| {
+            self.table.slots().map(|(batch, slot)| tokens(batch, slot)).sum()
+        };
+        Fresh {
+            sequences: self.fresh.len() as u64,
+            tokens: of_slots(&|batch, slot| self.table.field(batch, slot, Field::Fresh).into()),
+            shared_tokens: of_slots(&|batch, slot| self.table.shared(batch, slot) as u64),
+        }
     }
 
     fn load(&self, place: Place, field: Field) -> u32 {

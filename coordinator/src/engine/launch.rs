@@ -56,6 +56,8 @@ pub struct LaunchOptions {
     pub cuda: Option<u32>,
     /// What answers may have to follow.
     pub grammars: Option<Grammars>,
+    /// Prompts that begin alike share the computation, where the device can.
+    pub shares_prompts: bool,
 }
 
 /// Why the workers did not start.

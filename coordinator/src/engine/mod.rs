@@ -67,7 +67,10 @@ pub struct Measured {
     pub prefill: Duration,
     pub decode: Duration,
     pub groups: u64,
+    /// Of prompts, as many as were computed.
     pub prefill_tokens: u64,
+    /// Of prompts, those that another prompt's beginning gave.
+    pub shared_tokens: u64,
     pub generated_tokens: u64,
     /// Tokens of decode steps: all but the first of each sequence.
     pub decode_tokens: u64,
@@ -100,6 +103,8 @@ pub struct RunEngine {
     interrupt: Interrupt,
     /// Whether the workers are in a group.
     busy: bool,
+    /// Whether prompts that begin alike share the computation.
+    shares: bool,
     looked: Instant,
     sampled: Instant,
 }
@@ -162,6 +167,8 @@ impl RunEngine {
             wake_ns: wake::wake_ns(),
             interrupt,
             busy: false,
+            // The kernels of a CUDA device read no rows of other sequences.
+            shares: options.shares_prompts && options.cuda.is_none(),
             looked: Instant::now(),
             sampled: Instant::now(),
         })
@@ -233,15 +240,16 @@ impl RunEngine {
         }
         let Followed { prefill, decode, decode_steps, generated } = followed?;
         self.busy = false;
-        let (fresh, prompt_tokens) = groups.fresh();
+        let fresh = groups.fresh();
         let measured = &mut self.measured;
         measured.groups += 1;
         measured.prefill += prefill;
         measured.decode += decode;
-        measured.prefill_tokens += prompt_tokens;
+        measured.prefill_tokens += fresh.tokens;
+        measured.shared_tokens += fresh.shared_tokens;
         measured.generated_tokens += generated;
         measured.decode_steps += decode_steps;
-        measured.decode_tokens += generated - fresh;
+        measured.decode_tokens += generated - fresh.sequences;
         self.collector.end_group(&self.plan);
         if let Some(file) = &mut self.trace_file {
             file.add(&self.plan, &self.collector.spans)
@@ -362,7 +370,7 @@ impl Engine for RunEngine {
     ) -> Result<(), EngineError> {
         let plan = Arc::clone(&self.plan);
         let table = self.table.clone();
-        let mut groups = Groups::begin(&table, &plan, sequences);
+        let mut groups = Groups::begin(&table, &plan, sequences, self.shares);
         loop {
             self.run_group(&mut groups, observer)?;
             if !groups.go_on() {

@@ -144,6 +144,7 @@ fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
             durations: None,
             cuda: hardware.cuda,
             grammars: None,
+            shares_prompts: false,
         },
         interrupt: Arc::new(Box::new(move || asked.asked())),
     }

@@ -67,6 +67,7 @@ pub fn build(
         decode_s,
         total_s: prefill_s + decode_s,
         prefill_tokens: measured.prefill_tokens,
+        shared_prompt_tokens: measured.shared_tokens,
         decode_tokens: measured.decode_tokens,
         decode_steps: measured.decode_steps,
         generated_tokens: measured.generated_tokens,

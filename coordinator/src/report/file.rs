@@ -36,7 +36,10 @@ pub struct Report {
     pub prefill_s: f64,
     pub decode_s: f64,
     pub total_s: f64,
+    /// Of prompts, as many as were computed.
     pub prefill_tokens: u64,
+    /// Of prompts that begin like others: computed with those.
+    pub shared_prompt_tokens: u64,
     /// Tokens of decode steps: the first token of each sequence belongs to prefill.
     pub decode_tokens: u64,
     /// Of all groups; fewer than foretold where answers end early.

@@ -26,6 +26,14 @@ pub fn render(report: &Report) -> String {
         let _ = writeln!(text, "{}", forms(report));
     }
     let _ = writeln!(text, "{}", phases(report));
+    if report.shared_prompt_tokens > 0 {
+        let (shared, computed) = (report.shared_prompt_tokens, report.prefill_tokens);
+        let _ = writeln!(
+            text,
+            "prompts begin alike: {shared} of {} tokens were computed with another prompt",
+            shared + computed
+        );
+    }
     let _ = writeln!(text, "{}", lanes(report));
     if let Some(steps) = &report.decode_step {
         let [median, p95, max] = [steps.median_s, steps.p95_s, steps.max_s].map(duration);

@@ -45,6 +45,7 @@ pub(super) fn start(
             _ => None,
         },
         grammars,
+        shares_prompts: run.shares_prompts,
     };
     let trace = match &run.trace {
         Some(path) => Some(

@@ -103,6 +103,7 @@ fn execute(
         durations: Some(Durations { lanes: timed.times.lanes().to_vec() }),
         cuda: None,
         grammars: None,
+        shares_prompts: false,
     };
     let trace = match &request.trace {
         Some(path) => Some(

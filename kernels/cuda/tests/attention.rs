@@ -56,6 +56,7 @@ fn expected<T: Element, U: Element>(
             row0: unit.row0,
             rows: unit.rows,
             past: unit.past,
+            shared_row: None,
             kv_head: unit.kv_head,
             cache_offset: unit.cache_offset as usize,
             scores_offset: 0,

@@ -197,6 +197,7 @@ fn decode<'a, T: Element>(
                 row0: sequence as u32,
                 rows: 1,
                 past: past as u32,
+                shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: cache_len,
                 scores_offset: 0,

@@ -72,7 +72,7 @@ impl<S: Simd> Block<'_, S> {
         (row * heads + head) * head_dim
     }
 
-    /// The cached and the fresh positions of the block that lie in `positions`, `size` of `T` each.
+    /// The positions before the fresh ones and the fresh ones of the block that lie in `positions`, `size` of `T` each.
     #[inline(always)]
     pub(super) fn segments<T>(
         &self,
@@ -81,29 +81,32 @@ impl<S: Simd> Block<'_, S> {
         positions: &Range<usize>,
     ) -> [Segment<T>; 2] {
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
-        let Unit { row0, past, kv_head, cache_offset, .. } = self.unit;
+        let Unit { row0, past, shared_row, kv_head, cache_offset, .. } = self.unit;
         let past = past as usize;
-        let first_row = row0 as usize * kv_heads + kv_head as usize;
-        let cached = Segment {
-            first: 0,
-            end: past,
-            // Elements lie at any offset, records at whole ones.
-            base: if size == head_dim {
-                cache.wrapping_add(cache_offset)
-            } else {
-                cache.wrapping_add(cache_offset / head_dim * size)
-            },
-            stride: size,
-            cached: true,
-        };
-        let fresh = Segment {
-            first: past,
-            end: past + self.rows.end,
-            base: fresh.wrapping_add(first_row * size),
+        let rows = |row: u32, positions: Range<usize>| Segment {
+            first: positions.start,
+            end: positions.end,
+            base: fresh.wrapping_add((row as usize * kv_heads + kv_head as usize) * size),
             stride: kv_heads * size,
             cached: false,
         };
-        [cached.within(positions), fresh.within(positions)]
+        let before = match shared_row {
+            Some(row) => rows(row, 0..past),
+            None => Segment {
+                first: 0,
+                end: past,
+                // Elements lie at any offset, records at whole ones.
+                base: if size == head_dim {
+                    cache.wrapping_add(cache_offset)
+                } else {
+                    cache.wrapping_add(cache_offset / head_dim * size)
+                },
+                stride: size,
+                cached: true,
+            },
+        };
+        let fresh = rows(row0, past..past + self.rows.end);
+        [before.within(positions), fresh.within(positions)]
     }
 
     /// Packs the block's queries as f32, padded with zeros.

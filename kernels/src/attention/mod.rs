@@ -141,8 +141,8 @@ impl Kernels {
         self.attention_steps(shape, units, FUSED, &tensors);
     }
 
-    /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past` cached
-    /// positions.
+    /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past` positions, which
+    /// are copied too where they are rows of this call.
     pub fn append<T: Number>(
         &self,
         shape: &AttentionShape,
@@ -152,10 +152,9 @@ impl Kernels {
     ) {
         let AttentionShape { kv_heads, head_dim, .. } = *shape;
         for unit in units {
-            for row in 0..unit.rows as usize {
-                let from =
-                    ((unit.row0 as usize + row) * kv_heads + unit.kv_head as usize) * head_dim;
-                let to = unit.cache_offset + (unit.past as usize + row) * head_dim;
+            for (row, position) in unit.appended() {
+                let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
+                let to = unit.cache_offset + position * head_dim;
                 cache[to..to + head_dim].copy_from_slice(&fresh[from..from + head_dim]);
             }
         }
@@ -179,10 +178,13 @@ impl Kernels {
         for unit in units {
             let first = unit.cache_offset / shape.head_dim;
             let end = match cache {
-                Cache::Plain(_) => unit.cache_offset + unit.past as usize * position,
-                Cache::Four(_) => (first + unit.past as usize) * position,
+                Cache::Plain(_) => unit.cache_offset + unit.cached() as usize * position,
+                Cache::Four(_) => (first + unit.cached() as usize) * position,
             };
-            assert!(unit.past == 0 || end <= cache_len, "a unit's positions lie within the cache");
+            assert!(
+                unit.cached() == 0 || end <= cache_len,
+                "a unit's positions lie within the cache"
+            );
         }
         match cache {
             Cache::Plain(cache) => Source::Plain { fresh: fresh.as_ptr(), cache: cache.as_ptr() },
@@ -205,6 +207,8 @@ impl Kernels {
         assert_eq!(fresh.len(), rows * kv_heads * head_dim, "k, v are [rows, kv_heads * head_dim]");
         for unit in units {
             assert!(unit.row0 as usize + unit.rows as usize <= rows, "a unit lies within the rows");
+            let shared = unit.shared_row.map_or(0, |row| row as usize + unit.past as usize);
+            assert!(shared <= rows, "shared positions lie within the rows");
             assert!((unit.kv_head as usize) < kv_heads, "a unit's KV head exists");
             assert!(unit.positions() <= limits.positions, "positions beyond the scratch limits");
         }

@@ -52,8 +52,11 @@ pub struct Unit {
     pub row0: u32,
     /// Fresh rows.
     pub rows: u32,
-    /// Cached positions before them.
+    /// Positions before them, cached unless `shared_row` says otherwise.
     pub past: u32,
+    /// Where the positions before the fresh ones lie if they are rows of this call too: from this row on, which
+    /// belong to another sequence that begins alike.
+    pub shared_row: Option<u32>,
     pub kv_head: u32,
     /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
     /// are apart; a 4-bit cache has a record for each `head_dim` elements.
@@ -64,6 +67,19 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// Positions that lie in the caches.
+    pub const fn cached(&self) -> u32 {
+        if self.shared_row.is_some() { 0 } else { self.past }
+    }
+
+    /// `(row, position)` of all rows whose K and V belong into the unit's cache.
+    pub fn appended(&self) -> impl Iterator<Item = (usize, usize)> {
+        let Unit { row0, rows, past, shared_row, .. } = *self;
+        let shared = shared_row.into_iter().flat_map(move |row| (row..row + past).zip(0..past));
+        let fresh = (row0..row0 + rows).zip(past..past + rows);
+        shared.chain(fresh).map(|(row, position)| (row as usize, position as usize))
+    }
+
     pub(super) fn positions(&self) -> usize {
         self.past as usize + self.rows as usize
     }

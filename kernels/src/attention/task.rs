@@ -155,7 +155,7 @@ impl<T: Number> BlockTask<'_, T> {
 
     /// Cached K and V of a part of a unit, in the order of reading.
     fn cached(&self, unit: &Unit, part: Part) -> [Stretch; 2] {
-        let past = unit.past as usize;
+        let past = unit.cached() as usize;
         let of_chunk = |chunk: usize| (chunk * CHUNK).min(past)..((chunk + 1) * CHUNK).min(past);
         let (k, v) = match part {
             Part::Whole => (0..past, 0..past),

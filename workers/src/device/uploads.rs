@@ -114,6 +114,7 @@ impl Uploads {
             let staged = staged::<Unit>(&self.staging, device, slot.range);
             let (mut count, mut rows_max, mut positions_max, mut cached) = (0, 0, 0, 0);
             for unit in units(table, phase, at, chunk) {
+                assert!(unit.shared_row.is_none(), "kernels of the device read no shared rows");
                 staged[count] = Unit {
                     row0: unit.row0,
                     rows: unit.rows,

@@ -13,7 +13,7 @@ use crate::memory::View;
 use crate::rows::{counts, units};
 use crate::table::StepTable;
 
-/// Calls `each(from, to, position)` for every fresh row of every unit of the chunk: `from` in the
+/// Calls `each(from, to)` for every fresh row of every unit of the chunk, and for those it shares: `from` in the
 /// `[rows, kv_heads * head_dim]` value and `to` in the chunk's cache, both in elements.
 pub fn append_spans(
     table: &StepTable,
@@ -23,10 +23,9 @@ pub fn append_spans(
 ) {
     let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
     for unit in units(table, phase, append.at, Some(append.chunk)) {
-        for row in 0..unit.rows as usize {
-            let from = ((unit.row0 as usize + row) * kv_heads + unit.kv_head as usize) * head_dim;
-            let to = unit.cache_offset + (unit.past as usize + row) * head_dim;
-            each(from, to);
+        for (row, position) in unit.appended() {
+            let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
+            each(from, unit.cache_offset + position * head_dim);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn run<T: Element>(
         return 0;
     }
     let units = units.as_slice();
-    let cached: u64 = units.iter().map(|unit| u64::from(unit.past)).sum();
+    let cached: u64 = units.iter().map(|unit| u64::from(unit.cached())).sum();
     let kv_format = operands.plan.map.kv_format;
     let position_bytes =
         kv_format.position_bytes(config.head_dim, operands.plan.shape.dtype) as u64;

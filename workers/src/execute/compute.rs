@@ -148,9 +148,10 @@ impl ComputeState {
         self.tokens.clear();
         for found in sequences(table, phase, compute.at) {
             match phase {
-                Phase::Prefill => self
-                    .tokens
-                    .extend((0..found.rows).map(|i| table.prompt_token(batch, found.sequence, i))),
+                Phase::Prefill => {
+                    let token = |position| table.prompt_token(batch, found.sequence, position);
+                    self.tokens.extend((found.past..found.past + found.rows).map(token));
+                }
                 Phase::Decode => self.tokens.push(table.field(batch, found.sequence, Field::Token)),
             }
         }

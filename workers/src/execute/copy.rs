@@ -38,7 +38,7 @@ pub fn copy_spans(
             for unit in units(table, phase, copy.at, copy.chunk) {
                 each(Span {
                     offset_bytes: unit.cache_offset / table.head_dim() * position_bytes,
-                    size_bytes: unit.past as usize * position_bytes,
+                    size_bytes: unit.cached() as usize * position_bytes,
                 });
             }
         }

@@ -14,7 +14,8 @@ use program::plan::RunShape;
 use program::simulate::Span;
 use program::step_table::{Field, Finish};
 use workers::setup::LaneOptions;
-use workers::testing::{InProcess, Outcome, Placed, Request, carry_on, fill_even, place};
+use workers::share::share;
+use workers::testing::{InProcess, Outcome, Placed, Request, carry_on, fill, fill_even, place};
 
 pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) -> RunShape {
     RunShape {
@@ -109,6 +110,29 @@ fn in_turn(lanes: &mut InProcess, group: &[Placed]) -> Vec<Outcome> {
     outcomes.into_iter().flatten().collect()
 }
 
+/// Prompts that begin alike, each computed whole and then together.
+fn alike(lanes: &mut InProcess, group: &[Placed]) {
+    let mut group = group.to_vec();
+    for (index, placed) in group.iter_mut().enumerate() {
+        let prompt = &mut placed.request.prompt;
+        prompt
+            .iter_mut()
+            .zip([3, 7, 5, 1])
+            .for_each(|(token, same)| *token = same + index as u32 / 5);
+    }
+    let table = lanes.table().clone();
+    let whole = lanes.run_group(&group);
+    replay(lanes);
+    fill(&table, lanes.plan(), &group);
+    share(&table, 1);
+    let shared: usize = table.slots().map(|(batch, slot)| table.shared(batch, slot)).sum();
+    assert!(shared > 0 || table.micros() > 1, "some of a micro-batch begin alike");
+    lanes.release().expect("the lanes drain");
+    replay(lanes);
+    let found: Vec<_> = group.iter().map(|placed| Outcome::read(&table, placed)).collect();
+    assert_eq!(found, whole, "{shared} tokens of prompts were shared");
+}
+
 /// Tokens of a group twice in a row, and the logits of prefill of a group that ends with it.
 pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outcome>, Vec<f32>) {
     let plan = compile(config, shape, map).expect("the map compiles");
@@ -131,6 +155,7 @@ pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outc
         let own = outcome.logprobs.iter().step_by(wanted.max(1)).map(|found| found.0);
         assert!(wanted == 0 || own.eq(outcome.tokens.iter().copied()), "first a token's own");
     }
+    alike(&mut lanes, &full);
     let mut logits = Vec::new();
     for (max_new, phase) in [(1, Phase::Prefill), (4, Phase::Decode)] {
         let mut same = full.clone();

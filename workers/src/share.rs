@@ -1,0 +1,106 @@
+//! Prompts that begin alike: prefill computes what they have in common once for a micro-batch.
+//!
+//! A sequence may leave the beginning of its prompt to another one, the *owner* of the rows, which leaves nothing to
+//! anybody. K and V of those rows are appended to the caches of both, so nothing differs after prefill; and since
+//! a row's bits depend on that row alone, nothing differs in it either.
+
+use program::step_table::Field;
+
+use crate::table::StepTable;
+
+/// Fewer tokens in common are computed again: a unit whose positions lie in two places is slower to read.
+pub const LEAST_TOKENS: usize = 16;
+
+/// Lets the new sequences of the table share the beginnings of their prompts, for whoever releases groups, once all are
+/// placed: `least` tokens or more.
+pub fn share(table: &StepTable, least: usize) {
+    for batch in 0..table.batches() {
+        for micro in 0..table.micros() {
+            let slots = table.micro_slots(micro);
+            let is_new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
+            let new: Vec<usize> = slots.filter(is_new).collect();
+            let prompts: Vec<Vec<u32>> =
+                new.iter().map(|&slot| table.prompt(batch, slot)).collect();
+            for (index, shared) in shared(&prompts, least).into_iter().enumerate() {
+                if let Some((owner, tokens)) = shared {
+                    let fresh = (prompts[index].len() - tokens) as u32;
+                    table.set_field(batch, new[index], Field::Fresh, fresh);
+                    table.set_field(batch, new[index], Field::SharedWith, new[owner] as u32);
+                }
+            }
+        }
+    }
+}
+
+/// For each prompt the owner before it, and how many tokens it owns for it, `least` or more.
+fn shared(prompts: &[Vec<u32>], least: usize) -> Vec<Option<(usize, usize)>> {
+    // The last token is computed by every sequence: its logits are wanted.
+    let common = |owner: usize, index: usize| {
+        let (a, b) = (&prompts[owner], &prompts[index]);
+        let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let common = common.min(b.len() - 1);
+        if common < least { 0 } else { common }
+    };
+    let mut owners: Vec<usize> = Vec::new();
+    // What each prompt has in common with the best owner so far.
+    let mut best: Vec<Option<(usize, usize)>> = vec![None; prompts.len()];
+    for index in 0..prompts.len() {
+        let has = |shared: Option<(usize, usize)>| shared.map_or(0, |(_, tokens)| tokens);
+        let more: Vec<usize> = (index + 1..prompts.len())
+            .map(|later| common(index, later).saturating_sub(has(best[later])))
+            .collect();
+        // As an owner it computes what it could leave to another one, and those behind it may leave it more.
+        if has(best[index]) >= more.iter().sum::<usize>() && best[index].is_some() {
+            continue;
+        }
+        best[index] = None;
+        owners.push(index);
+        for (later, more) in (index + 1..).zip(more) {
+            if more > 0 {
+                best[later] = Some((index, has(best[later]) + more));
+            }
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LEAST_TOKENS;
+
+    fn shared(prompts: &[Vec<u32>]) -> Vec<Option<(usize, usize)>> {
+        super::shared(prompts, LEAST_TOKENS)
+    }
+
+    fn prompt(parts: &[(u32, usize)]) -> Vec<u32> {
+        parts.iter().flat_map(|&(token, count)| std::iter::repeat_n(token, count)).collect()
+    }
+
+    #[test]
+    fn the_beginning_of_all_prompts_is_left_to_the_first() {
+        let of = |own: u32| prompt(&[(1, 40), (own, 10)]);
+        assert_eq!(shared(&[of(2), of(3), of(4)]), [None, Some((0, 40)), Some((0, 40))]);
+    }
+
+    #[test]
+    fn equal_prompts_compute_their_last_token() {
+        let prompts = vec![prompt(&[(1, 20)]); 3];
+        assert_eq!(shared(&prompts), [None, Some((0, 19)), Some((0, 19))]);
+    }
+
+    #[test]
+    fn a_prompt_that_others_repeat_is_an_owner_though_it_could_share() {
+        let of = |own: u32| prompt(&[(1, 20), (own, 30)]);
+        let prompts = [of(2), of(2), of(3), of(3), of(3)];
+        let expected = [None, Some((0, 49)), None, Some((2, 49)), Some((2, 49))];
+        assert_eq!(shared(&prompts), expected);
+    }
+
+    #[test]
+    fn a_few_tokens_are_not_worth_it() {
+        let of = |own: u32| prompt(&[(1, LEAST_TOKENS - 1), (own, 5)]);
+        assert_eq!(shared(&[of(2), of(3)]), [None, None]);
+        assert_eq!(shared(&[prompt(&[(1, 30)]), prompt(&[(1, LEAST_TOKENS)])]), [None, None]);
+        assert_eq!(shared(&[]), []);
+    }
+}
