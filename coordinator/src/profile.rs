@@ -82,6 +82,7 @@ fn wanted(
         fuse_attention: true,
         dtype: request.dtype,
         max_prompt: request.prompt_len,
+        shared_prompt: 0,
         max_context: request.prompt_len + request.gen_len,
         max_new: request.gen_len,
         logprobs: 0,

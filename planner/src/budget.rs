@@ -135,6 +135,8 @@ pub struct Request<'a> {
     pub fuse_attention: bool,
     pub dtype: Dtype,
     pub max_prompt: u32,
+    /// See [`RunShape::shared_prompt`].
+    pub shared_prompt: u32,
     pub max_context: u32,
     pub max_new: u32,
     /// See [`RunShape::logprobs`].
@@ -145,17 +147,24 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// The shape of a run with room to spare.
     pub fn shape(&self, batches: u16, batch_size: u16) -> RunShape {
-        let micro = (MICRO_TOKENS / self.max_prompt.max(1)).clamp(1, u32::from(batch_size)) as u16;
-        RunShape {
+        let one = RunShape {
             batches,
             batch_size,
             max_prompt: self.max_prompt,
+            shared_prompt: self.shared_prompt,
             max_context: self.max_context,
             max_new: self.max_new,
             logprobs: self.logprobs,
-            micro_sequences: micro,
+            micro_sequences: 1,
             dtype: self.dtype,
-        }
+        };
+        // What all share is computed once a micro-batch, which is then worth more sequences.
+        let room = match self.shared_prompt {
+            0 => MICRO_TOKENS.saturating_sub(self.max_prompt),
+            _ => MICRO_TOKENS,
+        };
+        let micro = (1 + room / one.own_rows()).min(u32::from(batch_size)) as u16;
+        RunShape { micro_sequences: micro.max(1), ..one }
     }
 
     /// The roomiest homes for KV and hidden states with which the policy fits; those on the host when

@@ -52,6 +52,7 @@ fn request<'a>(
         fuse_attention: true,
         dtype: Dtype::Bf16,
         max_prompt: 8,
+        shared_prompt: 0,
         max_context: 16,
         max_new: 8,
         logprobs: 0,

@@ -130,6 +130,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
         batches: table.batches as u16,
         batch_size: 4,
         max_prompt: 8,
+        shared_prompt: 0,
         max_context: 16,
         max_new: 8,
         logprobs: 0,

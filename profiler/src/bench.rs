@@ -339,6 +339,7 @@ impl Bench {
             batches: self.shape.batches,
             batch_size: self.shape.batch_size,
             max_prompt: self.shape.max_prompt,
+            shared_prompt: 0,
             max_context,
             max_new: self.shape.max_new,
             logprobs: 0,

@@ -23,7 +23,7 @@ use program::weights::Weights;
 use crate::key::{Extent, Key, Work};
 use crate::profile::Profile;
 use crate::recorder::HEAVY;
-use crate::request::VOCABULARY_MAX;
+use crate::request::{VOCABULARY_MAX, whole_prompts};
 use crate::surface::Surface;
 
 /// An instruction that was not profiled.
@@ -222,9 +222,10 @@ fn price_program(
             let sequences = match phase {
                 Phase::Decode => shape.batch_size,
                 // The last micro-batch may be smaller.
-                Phase::Prefill => shape
-                    .micro_sequences
-                    .min(shape.batch_size.saturating_sub(at.micro * shape.micro_sequences)),
+                Phase::Prefill => {
+                    let left = shape.batch_size.saturating_sub(at.micro * shape.micro_sequences);
+                    whole_prompts(shape, shape.micro_sequences.min(left))
+                }
             };
             let place = Place { phase, lane: list.lane, instruction: index as u32 };
             let sequences = sequences.into();

@@ -102,6 +102,7 @@ mod tests {
             batches: 1,
             batch_size: 4,
             max_prompt: 512,
+            shared_prompt: 0,
             max_context: 544,
             max_new: 32,
             logprobs: 0,

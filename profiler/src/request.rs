@@ -53,6 +53,13 @@ pub struct Request {
     pub budget: Duration,
 }
 
+/// Whole prompts that have about as many rows as a micro-batch of `sequences`.
+pub(crate) fn whole_prompts(shape: &RunShape, sequences: u16) -> u16 {
+    let rows = RunShape { micro_sequences: sequences, ..*shape }.micro_rows() as u32;
+    let whole = (rows + shape.max_prompt / 2) / shape.max_prompt.max(1);
+    whole.clamp(1, u32::from(sequences).max(1)) as u16
+}
+
 impl Request {
     /// The request for a run of this shape.
     pub fn for_shape(config: &ModelConfig, shape: &RunShape, threads: Threads) -> Request {
@@ -60,7 +67,7 @@ impl Request {
             config: config.clone(),
             dtype: shape.dtype,
             batch_size: shape.batch_size,
-            micro_sequences: shape.micro_sequences,
+            micro_sequences: whole_prompts(shape, shape.micro_sequences),
             max_prompt: shape.max_prompt,
             max_context: shape.max_context,
             weight_formats: vec![WeightFormats::plain(config)],

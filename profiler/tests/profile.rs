@@ -27,6 +27,7 @@ const SHAPE: RunShape = RunShape {
     batches: 2,
     batch_size: 4,
     max_prompt: 9,
+    shared_prompt: 0,
     max_context: 15,
     max_new: 6,
     logprobs: 0,

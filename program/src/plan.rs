@@ -17,6 +17,9 @@ pub struct RunShape {
     pub batch_size: u16,
     /// Longest prompt of any group, positions.
     pub max_prompt: u32,
+    /// Positions with which all prompts of all groups begin alike, and which a micro-batch of prefill computes once;
+    /// 0: each prompt is computed whole.
+    pub shared_prompt: u32,
     /// Longest prompt + output of any sequence, positions.
     pub max_context: u32,
     /// Largest number of new tokens of any sequence.
@@ -36,7 +39,13 @@ impl RunShape {
 
     /// Most rows of a micro-batch in prefill.
     pub fn micro_rows(&self) -> usize {
-        self.micro_sequences as usize * self.max_prompt as usize
+        let others = usize::from(self.micro_sequences).saturating_sub(1);
+        self.max_prompt as usize + others * self.own_rows() as usize
+    }
+
+    /// Most rows of a sequence of a micro-batch in prefill that is not its first.
+    pub fn own_rows(&self) -> u32 {
+        self.max_prompt.saturating_sub(self.shared_prompt).max(1)
     }
 }
 

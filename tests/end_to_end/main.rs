@@ -21,4 +21,5 @@ mod placement;
 mod plan;
 mod profiled;
 mod resume;
+mod sharing;
 mod timed;

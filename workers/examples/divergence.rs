@@ -83,6 +83,7 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         batches: 1,
         batch_size: WINDOWS as u16,
         max_prompt: PROMPT as u32,
+        shared_prompt: 0,
         max_context: CONTEXT as u32,
         max_new: JUDGED as u32,
         logprobs: 0,

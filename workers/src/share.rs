@@ -34,12 +34,11 @@ pub fn share(table: &StepTable, least: usize) {
 
 /// For each prompt the owner before it, and how many tokens it owns for it, `least` or more.
 fn shared(prompts: &[Vec<u32>], least: usize) -> Vec<Option<(usize, usize)>> {
-    // The last token is computed by every sequence: its logits are wanted.
     let common = |owner: usize, index: usize| {
         let (a, b) = (&prompts[owner], &prompts[index]);
         let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-        let common = common.min(b.len() - 1);
-        if common < least { 0 } else { common }
+        // The last token is computed by every sequence: its logits are wanted.
+        if common < least { 0 } else { common.min(b.len() - 1) }
     };
     let mut owners: Vec<usize> = Vec::new();
     // What each prompt has in common with the best owner so far.
@@ -100,7 +99,8 @@ mod tests {
     fn a_few_tokens_are_not_worth_it() {
         let of = |own: u32| prompt(&[(1, LEAST_TOKENS - 1), (own, 5)]);
         assert_eq!(shared(&[of(2), of(3)]), [None, None]);
-        assert_eq!(shared(&[prompt(&[(1, 30)]), prompt(&[(1, LEAST_TOKENS)])]), [None, None]);
+        let least = [prompt(&[(1, 30)]), prompt(&[(1, LEAST_TOKENS)])];
+        assert_eq!(shared(&least), [None, Some((0, LEAST_TOKENS - 1))]);
         assert_eq!(shared(&[]), []);
     }
 }

@@ -55,6 +55,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         batches,
         batch_size,
         max_prompt: 512,
+        shared_prompt: 0,
         max_context: 520,
         max_new: 8,
         logprobs: 0,

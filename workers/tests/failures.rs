@@ -43,6 +43,7 @@ fn plan(dtype: Dtype) -> Plan {
         batches: 2,
         batch_size: 2,
         max_prompt: 8,
+        shared_prompt: 0,
         max_context: 16,
         max_new: 8,
         logprobs: 0,

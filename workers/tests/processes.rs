@@ -107,6 +107,7 @@ fn plan(split: Option<&str>) -> Plan {
         batches: 2,
         batch_size: 2,
         max_prompt: 8,
+        shared_prompt: 0,
         max_context: 20,
         max_new: 12,
         logprobs: 0,

@@ -99,6 +99,7 @@ fn every_place(
         batches: shape.0,
         batch_size: shape.1,
         max_prompt: 70,
+        shared_prompt: 0,
         max_context: 70 + NEW,
         max_new: NEW,
         logprobs: 0,

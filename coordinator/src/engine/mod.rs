@@ -167,8 +167,7 @@ impl RunEngine {
             wake_ns: wake::wake_ns(),
             interrupt,
             busy: false,
-            // The kernels of a CUDA device read no rows of other sequences.
-            shares: options.shares_prompts && options.cuda.is_none(),
+            shares: options.shares_prompts,
             looked: Instant::now(),
             sampled: Instant::now(),
         })

@@ -62,6 +62,8 @@ pub struct Demand {
     pub sequences: usize,
     /// Longest prompt, tokens.
     pub max_prompt: usize,
+    /// Tokens with which all prompts begin.
+    pub shared_prompt: usize,
     /// Largest number of new tokens.
     pub max_new: u32,
     /// Longest prompt + new tokens of one sequence.
@@ -73,6 +75,7 @@ pub struct Demand {
 impl Demand {
     /// Of some requests; `None` when there are none.
     fn of<'r>(requests: impl Iterator<Item = &'r Request>) -> Option<Demand> {
+        let mut first: Option<&[u32]> = None;
         let prompts =
             requests.flat_map(|request| request.prompts.iter().map(move |p| (request, p)));
         prompts.fold(None, |demand, (request, prompt)| {
@@ -80,13 +83,16 @@ impl Demand {
             let old = demand.unwrap_or(Demand {
                 sequences: 0,
                 max_prompt: 0,
+                shared_prompt: tokens,
                 max_new: 0,
                 max_context: 0,
                 logprobs: 0,
             });
+            let first = *first.get_or_insert(&prompt.tokens);
             Some(Demand {
                 sequences: old.sequences + request.n,
                 max_prompt: old.max_prompt.max(tokens),
+                shared_prompt: common(&first[..old.shared_prompt], &prompt.tokens),
                 max_new: old.max_new.max(max_new),
                 max_context: old.max_context.max(tokens + max_new as usize),
                 logprobs: old.logprobs.max(request.logprobs_of_token()),
@@ -95,9 +101,15 @@ impl Demand {
     }
 }
 
+/// How many tokens two prompts begin with alike.
+fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
 /// What is known of a group before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupSize {
+    pub sequences: usize,
     /// Of all its prompts.
     pub prompt_tokens: u64,
     /// Of its longest answer.
@@ -205,6 +217,7 @@ impl<'a> Job<'a> {
         let size = |tickets: &[Ticket]| {
             let prompts = || tickets.iter().map(|ticket| self.prompt(*ticket));
             GroupSize {
+                sequences: tickets.len(),
                 prompt_tokens: prompts().map(|prompt| prompt.tokens.len() as u64).sum(),
                 max_new: prompts().map(|prompt| prompt.max_new).max().unwrap_or(0),
             }

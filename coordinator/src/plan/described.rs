@@ -177,6 +177,7 @@ impl Placing<'_> {
             fuse_attention: true,
             dtype: described.dtype,
             max_prompt: described.prompt_len,
+            shared_prompt: 0,
             max_context: described.prompt_len + described.gen_len,
             max_new: described.gen_len,
             logprobs: 0,

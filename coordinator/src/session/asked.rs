@@ -9,6 +9,7 @@ use crate::cli::values::Batches;
 use crate::engine::memory;
 use crate::job::run::Demand;
 use crate::opened::Opened;
+use workers::share::LEAST_TOKENS;
 
 /// Largest batch that is chosen when `--batches` is left out.
 pub(super) const DEFAULT_BATCH_MAX: u16 = 32;
@@ -36,6 +37,18 @@ pub(super) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usiz
     Batches { count, size: size.max(least).min(given.size) }
 }
 
+/// Tokens that all prompts begin with, where they are computed together.
+fn shared_prompt(run: &Run, demand: Demand) -> u32 {
+    let shared = demand.shared_prompt;
+    if shared < LEAST_TOKENS || !shares_prompts(run) { 0 } else { shared as u32 }
+}
+
+/// Whether prompts that begin alike are computed together: the kernels of a CUDA device read no rows of other
+/// sequences.
+pub(super) fn shares_prompts(run: &Run) -> bool {
+    run.shares_prompts && !cuda::is_cuda(run.device)
+}
+
 /// The run as the planner's request for one policy.
 pub(super) fn request<'a>(
     run: &Run,
@@ -53,6 +66,7 @@ pub(super) fn request<'a>(
         fuse_attention: run.fuse_attention,
         dtype: run.dtype,
         max_prompt: demand.max_prompt as u32,
+        shared_prompt: shared_prompt(run, demand),
         max_context: demand.max_context as u32,
         max_new: demand.max_new,
         logprobs: demand.logprobs,

@@ -30,11 +30,17 @@ pub(super) fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Fo
 /// tokens, decode by steps.
 fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
     let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-    let tokens = sequences * f64::from(shape.max_prompt.max(1));
+    // Every micro-batch computes what all prompts share once.
+    let computed = |tokens: f64, sequences: f64| {
+        let micros = (sequences / f64::from(shape.micro_sequences)).ceil();
+        tokens - (sequences - micros) * f64::from(shape.shared_prompt)
+    };
+    let tokens = computed(sequences * f64::from(shape.max_prompt.max(1)), sequences);
     let steps = f64::from(shape.max_new.saturating_sub(1).max(1));
     let sum = |share: &dyn Fn(&GroupSize) -> f64| groups.iter().map(share).sum::<f64>();
     Predicted {
-        prefill_ns: full.prefill_ns * sum(&|group| group.prompt_tokens as f64 / tokens),
+        prefill_ns: full.prefill_ns
+            * sum(&|group| computed(group.prompt_tokens as f64, group.sequences as f64) / tokens),
         decode_ns: full.decode_ns
             * sum(&|group| f64::from(group.max_new.saturating_sub(1)) / steps),
     }

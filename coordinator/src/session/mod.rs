@@ -186,6 +186,7 @@ fn demand(run: &Run, prompt_len: u32, gen_len: u32) -> Demand {
             None => DEFAULT_BATCH_MAX.into(),
         },
         max_prompt: prompt_len as usize,
+        shared_prompt: 0,
         max_new: gen_len,
         logprobs: 0,
         max_context: prompt_len as usize + gen_len as usize,

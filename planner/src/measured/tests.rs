@@ -97,6 +97,7 @@ fn asked<T>(layers: usize, limits: Limits, then: impl FnOnce(&Request<'_>) -> T)
         fuse_attention: true,
         dtype: Dtype::Bf16,
         max_prompt: 8,
+        shared_prompt: 0,
         max_context: 16,
         max_new: 8,
         logprobs: 0,

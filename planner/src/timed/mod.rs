@@ -117,6 +117,7 @@ fn plan(
         batches: batches as u16,
         batch_size: 1,
         max_prompt: 1,
+        shared_prompt: 0,
         max_context,
         max_new: gen_len,
         logprobs: 0,

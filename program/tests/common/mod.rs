@@ -60,6 +60,7 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
         batches,
         batch_size: 4,
         max_prompt: 8,
+        shared_prompt: 0,
         max_context: 16,
         max_new: 8,
         logprobs: 0,

@@ -22,6 +22,7 @@ pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) 
         batches,
         batch_size,
         max_prompt: 9,
+        shared_prompt: 0,
         max_context: 15,
         max_new: 6,
         logprobs: 4,

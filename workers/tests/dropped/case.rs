@@ -40,6 +40,7 @@ impl Case {
             batches: 2,
             batch_size: 2,
             max_prompt: 5,
+            shared_prompt: 0,
             max_context: 5 + NEW,
             max_new: NEW,
             logprobs: 0,

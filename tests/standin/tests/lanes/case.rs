@@ -62,6 +62,7 @@ pub(crate) fn shape(dtype: Dtype) -> RunShape {
         batches: 2,
         batch_size: 2,
         max_prompt: 8,
+        shared_prompt: 0,
         max_context: 14,
         max_new: 6,
         logprobs: 0,

@@ -1,0 +1,66 @@
+//! Prompts that begin alike: computed together, with the answers of prompts that are computed whole.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::command::{Place, coordinator, finish, fixture, text};
+
+/// Tokens with which all prompts begin.
+const COMMON: u32 = 40;
+
+/// 13 prompts of an instruction and their own tokens, every fourth once more.
+fn input() -> (String, u64) {
+    let (mut lines, mut tokens) = (String::new(), 0);
+    for i in 0..13 {
+        let own = if i % 4 == 3 { i - 1 } else { i };
+        let prompt: Vec<u32> =
+            (0..COMMON).chain((0..1 + own * 5 % 9).map(|j| 50 + own + j)).collect();
+        tokens += prompt.len() as u64;
+        let mut body = json!({"prompt": prompt, "max_tokens": 3 + i % 4, "ignore_eos": true});
+        if i % 3 == 1 {
+            body["temperature"] = json!(0.9);
+        }
+        let line = json!({"custom_id": format!("p{i}"), "method": "POST", "url": "/v1/completions", "body": body});
+        lines += &format!("{line}\n");
+    }
+    (lines, tokens)
+}
+
+#[test]
+fn what_prompts_begin_with_is_computed_once() {
+    let place = Place::new();
+    let (lines, tokens) = input();
+    std::fs::write(place.path("in.jsonl"), lines).expect("writable");
+    let run = |options: &[&str]| {
+        let mut command = coordinator();
+        command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
+        command.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--quiet"]);
+        command.arg("--report").arg(place.path("report.json")).args(options);
+        let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+        assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
+        let report = std::fs::read_to_string(place.path("report.json")).expect("a report");
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        let prompts = |field: &str| report[field].as_u64().expect("a number");
+        let counts = (prompts("prefill_tokens"), prompts("shared_prompt_tokens"));
+        (std::fs::read_to_string(place.path("out.jsonl")).expect("answers"), counts)
+    };
+    for compress in ["none", "kv4"] {
+        let (whole, counts) = run(&["--compress", compress, "--no-prefix-sharing"]);
+        assert_eq!(counts, (tokens, 0), "each computed whole");
+        for placement in [&[][..], &["--device", "emulated", "--split", "k:up"]] {
+            for batches in ["1x13", "2x4"] {
+                let options = ["--compress", compress, "--batches", batches];
+                let (answers, (computed, shared)) = run(&[&options[..], placement].concat());
+                assert_eq!(answers, whole, "{compress} {batches} {placement:?}");
+                assert_eq!(computed + shared, tokens);
+                if batches == "1x13" {
+                    // Prompts that come twice leave all but their last token to each other.
+                    assert!(shared > 12 * u64::from(COMMON), "{shared} of {tokens}");
+                } else {
+                    assert!(shared > 0, "{batches}");
+                }
+            }
+        }
+    }
+}
