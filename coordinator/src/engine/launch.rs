@@ -56,7 +56,7 @@ pub struct LaunchOptions {
     pub cuda: Option<u32>,
     /// What answers may have to follow.
     pub grammars: Option<Grammars>,
-    /// Prompts that begin alike share the computation; not with a CUDA device.
+    /// Prompts that begin alike share the computation.
     pub shares_prompts: bool,
 }
 

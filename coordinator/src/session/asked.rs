@@ -40,13 +40,7 @@ pub(super) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usiz
 /// Tokens that all prompts begin with, where they are computed together.
 fn shared_prompt(run: &Run, demand: Demand) -> u32 {
     let shared = demand.shared_prompt;
-    if shared < LEAST_TOKENS || !shares_prompts(run) { 0 } else { shared as u32 }
-}
-
-/// Whether prompts that begin alike are computed together: the kernels of a CUDA device read no rows of other
-/// sequences.
-pub(super) fn shares_prompts(run: &Run) -> bool {
-    run.shares_prompts && !cuda::is_cuda(run.device)
+    if shared < LEAST_TOKENS || !run.shares_prompts { 0 } else { shared as u32 }
 }
 
 /// The run as the planner's request for one policy.

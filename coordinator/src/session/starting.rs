@@ -8,7 +8,6 @@ use grammar::Grammars;
 use indicatif::{ProgressBar, ProgressStyle};
 use program::plan::Plan;
 
-use super::asked::shares_prompts;
 use super::planning::threads;
 use crate::cli::request::{Run, Telling};
 use crate::cli::values::DeviceChoice;
@@ -46,7 +45,7 @@ pub(super) fn start(
             _ => None,
         },
         grammars,
-        shares_prompts: shares_prompts(run),
+        shares_prompts: run.shares_prompts,
     };
     let trace = match &run.trace {
         Some(path) => Some(

@@ -57,7 +57,7 @@ pub struct Unit {
     pub row0: u32,
     /// Fresh rows.
     pub rows: u32,
-    /// Cached positions before them.
+    /// Positions before them.
     pub past: u32,
     pub kv_head: u32,
     /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
@@ -65,9 +65,22 @@ pub struct Unit {
     pub cache_offset: u64,
     /// Element offset in scores and probabilities: `[row][query head in group][past + rows]`.
     pub scores_offset: u64,
+    /// The first of the rows that hold the positions before the fresh ones, or [`Unit::CACHED`].
+    pub shared_row: u32,
+    pub unused: u32,
 }
 
-const _: () = assert!(size_of::<Unit>() == 32, "the kernels' Unit has this size");
+impl Unit {
+    /// For `shared_row`: the positions before the fresh ones lie in the caches.
+    pub const CACHED: u32 = u32::MAX;
+
+    /// Rows that [`append`] writes.
+    pub fn appended(&self) -> u32 {
+        if self.shared_row == Unit::CACHED { self.rows } else { self.past + self.rows }
+    }
+}
+
+const _: () = assert!(size_of::<Unit>() == 40, "the kernels' Unit has this size");
 
 /// The units of a launch, in device memory, and bounds that size its grid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +90,8 @@ pub struct Units {
     pub count: u32,
     /// At least the largest `rows` of a unit; 1 in decode.
     pub rows_max: u32,
+    /// At least the largest number of rows of a unit that belong into its cache.
+    pub appended_max: u32,
     /// At least the largest `past + rows` of a unit. A larger bound changes no bit.
     pub positions_max: u32,
 }
@@ -296,7 +311,7 @@ pub fn attention_prefill(
 }
 
 /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]` of `dtype`, behind its `past`
-/// cached positions.
+/// positions, and those where they are rows too.
 pub fn append(
     dtype: Dtype,
     shape: &AttentionShape,
@@ -326,7 +341,7 @@ pub fn append_four(
 fn append_launch(name: &'static str, shape: &AttentionShape, units: &Units, args: Args) -> Launch {
     Launch {
         name,
-        grid: [units.count, units.rows_max, 1],
+        grid: [units.count, units.appended_max, 1],
         block: [32, 1, 1],
         shared_bytes: 0,
         args: args.u32(shape.kv_heads).u32(shape.head_dim),

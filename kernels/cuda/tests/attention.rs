@@ -283,6 +283,59 @@ fn later_rows_of_a_prompt_do_not_reach_earlier_ones() {
     assert!(poisoned[first * width..].iter().all(|bits| f32::from_bits(*bits).is_nan()));
 }
 
+/// Two prompts that begin alike: with rows of their own, and with the first one's rows.
+fn shares<T: Element>() {
+    for (heads, kv_heads, head_dim) in [(4, 2, 80), (3, 1, 64), (2, 2, 128), (5, 5, 16)] {
+        let rows = 90;
+        let mut whole =
+            batch::<T>(8, shape(heads, kv_heads, head_dim), &[(3, 0), (rows, 0), (rows, 0)]);
+        let row = (kv_heads * head_dim) as usize;
+        for shared in [1, 31, 64, 89] {
+            let (first, second) = (3, 3 + rows);
+            for fresh in [&mut whole.k_fresh, &mut whole.v_fresh] {
+                let from = first as usize * row..(first + shared) as usize * row;
+                fresh.copy_within(from, second as usize * row);
+            }
+            let mut sharing = batch::<T>(8, whole.shape, &[(3, 0), (rows, 0), (rows, 0)]);
+            sharing.k_fresh.clone_from(&whole.k_fresh);
+            sharing.v_fresh.clone_from(&whole.v_fresh);
+            for unit in &mut sharing.units[2 * kv_heads as usize..] {
+                (unit.row0, unit.rows) = (second + shared, rows - shared);
+                (unit.past, unit.shared_row) = (shared, first);
+            }
+            let four = Four::of(&whole, &whole.k_fresh, &whole.k_cache);
+            let forms = [(whole.k(), whole.v()), (four.operand(), four.operand())];
+            for (k, v) in forms {
+                let expected = prefilled(&whole, &whole.listed(0), k, v);
+                let found = prefilled(&sharing, &sharing.listed(0), k, v);
+                let at = ((second + shared) * heads * head_dim) as usize;
+                assert_eq!(
+                    bits(&found[at..]),
+                    bits(&expected[at..]),
+                    "{heads} x {head_dim}, {shared}"
+                );
+            }
+            let appended = |batch: &Batch<T>| {
+                let (mut cache, units) = (batch.k_cache.clone(), batch.listed(0));
+                let to = of_mut(&mut cache);
+                run(&[append(dtype::<T>(), &batch.shape, &units, of(&batch.k_fresh), to)]);
+                let bytes = kv4_position_bytes(head_dim as usize).expect("an even head");
+                let mut records = vec![0xaa; cache.len() / head_dim as usize * bytes];
+                let to = of_mut(&mut records);
+                run(&[append_four(dtype::<T>(), &batch.shape, &units, of(&batch.k_fresh), to)]);
+                (bits(&cache), records)
+            };
+            assert!(appended(&sharing) == appended(&whole), "{heads} x {head_dim}, {shared}");
+        }
+    }
+}
+
+#[test]
+fn shared_rows_give_the_bits_of_own_rows() {
+    shares::<Half>();
+    shares::<f32>();
+}
+
 fn appends<T: Element>() {
     let batch = batch::<T>(9, shape(4, 2, 66), &[(3, 5), (1, 0), (7, 70)]);
     let units = batch.listed(0);
@@ -317,7 +370,7 @@ fn appending_writes_the_fresh_rows_and_nothing_else() {
 
 #[test]
 fn nothing_to_do_is_an_empty_launch() {
-    let units = Units { pointer: 0, count: 0, rows_max: 1, positions_max: 1 };
+    let units = Units { pointer: 0, count: 0, rows_max: 1, appended_max: 1, positions_max: 1 };
     let none = KeysOrValues::Plain { fresh: 0, cache: 0 };
     let shape = shape(2, 1, 8);
     let dtype = dtype::<f32>();

@@ -86,7 +86,7 @@ impl Moving<'_> {
         unsafe { device.launch(stream, launch) }?;
         let (_, rows) = counts(table, phase, instruction.at);
         let position_bytes = plan.map.kv_format.position_bytes(plan.config.head_dim, dtype);
-        let bytes = (units.count as usize * units.rows_max as usize * position_bytes) as u64;
+        let bytes = (units.count as usize * units.appended_max as usize * position_bytes) as u64;
         Ok(Work { bytes, rows: rows as u32 })
     }
 

@@ -55,7 +55,8 @@ impl Uploads {
         let scratch = device.scratch();
         let staging = PinnedBuffer::allocate(device.context(), scratch.slots.size_bytes as usize)?;
         let slot = |key| {
-            let units = Units { pointer: 0, count: 0, rows_max: 0, positions_max: 0 };
+            let units =
+                Units { pointer: 0, count: 0, rows_max: 0, appended_max: 0, positions_max: 0 };
             (key, Slot { range: scratch.slot(key), filled: None, units, cached: 0 })
         };
         Ok(Uploads { staging, slots: scratch.keys().map(slot).collect(), run: 0 })
@@ -112,25 +113,30 @@ impl Uploads {
         let Some(slot) = slot else { panic!("units of {at:?} {chunk:?} have no slot") };
         if slot.filled != Some(self.run) {
             let staged = staged::<Unit>(&self.staging, device, slot.range);
-            let (mut count, mut rows_max, mut positions_max, mut cached) = (0, 0, 0, 0);
+            let (mut count, mut cached) = (0, 0);
+            let (mut rows_max, mut appended_max, mut positions_max) = (0, 0, 0);
             for unit in units(table, phase, at, chunk) {
-                assert!(unit.shared_row.is_none(), "kernels of the device read no shared rows");
-                staged[count] = Unit {
+                let found = Unit {
                     row0: unit.row0,
                     rows: unit.rows,
                     past: unit.past,
                     kv_head: unit.kv_head,
                     cache_offset: unit.cache_offset as u64,
                     scores_offset: unit.scores_offset as u64,
+                    shared_row: unit.shared_row.unwrap_or(Unit::CACHED),
+                    unused: 0,
                 };
+                staged[count] = found;
                 count += 1;
+                appended_max = appended_max.max(found.appended());
                 rows_max = rows_max.max(unit.rows);
                 positions_max = positions_max.max(unit.past + unit.rows);
-                cached += u64::from(unit.past);
+                cached += u64::from(unit.cached());
             }
             copy(&self.staging, device, stream, slot.range, count * size_of::<Unit>())?;
             let pointer = device.scratch_address(slot.range);
-            slot.units = Units { pointer, count: count as u32, rows_max, positions_max };
+            let count = count as u32;
+            slot.units = Units { pointer, count, rows_max, appended_max, positions_max };
             (slot.cached, slot.filled) = (cached, Some(self.run));
         }
         Ok((slot.units, slot.cached))

@@ -27,12 +27,7 @@ template <int HEAD> struct MatrixAttention {
             const u32 line = at / PIECES;
             const u32 position = first + line;
             const bool present = position < end;
-            const bf16* row = rows.fresh;
-            if (present) {
-                row = position < rows.past
-                          ? rows.cached + (u64)position * HEAD
-                          : rows.fresh + (u64)(position - rows.past) * rows.fresh_stride;
-            }
+            const bf16* row = present ? rows.row(position) : rows.fresh;
             copy16_async(piece(tile, line, at % PIECES), row + at % PIECES * 8, present);
         }
     }

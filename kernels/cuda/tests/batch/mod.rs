@@ -40,6 +40,8 @@ pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u3
                 kv_head,
                 cache_offset,
                 scores_offset,
+                shared_row: Unit::CACHED,
+                unused: 0,
             });
             // Room for the fresh rows to be appended, and a gap behind.
             cache += u64::from((past + fresh + 1) * shape.head_dim);
@@ -78,6 +80,7 @@ impl<T: Element> Batch<T> {
             pointer: of(&self.units),
             count: self.units.len() as u32,
             rows_max: most(|unit| unit.rows),
+            appended_max: most(Unit::appended),
             positions_max: most(|unit| unit.past + unit.rows) + slack,
         }
     }

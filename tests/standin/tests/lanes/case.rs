@@ -91,10 +91,10 @@ pub(crate) fn plan(
     compile(config, &shape(dtype), &device_map(&policy, config, true, homes)).expect("compiles")
 }
 
-/// Four sequences of different lengths that end at different steps.
+/// Four sequences of different lengths that end at different steps. The two of a batch begin alike.
 pub(crate) fn group() -> Vec<Placed> {
     let placed = |index: usize| {
-        let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32).collect();
+        let prompt = (0..2 * index as u32 + 1).map(|i| 11 * i + index as u32 / 2).collect();
         let request = Request::greedy(prompt, 3 + index as u32);
         Placed { batch: index / 2, slot: index % 2, request }
     };

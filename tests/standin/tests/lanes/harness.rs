@@ -14,6 +14,7 @@ use program::plan::{Memory, Plan};
 use shm::{Channel, Control, Segment, TraceSegment};
 use workers::group::last_step;
 use workers::protocol::{CudaUse, EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use workers::share::share;
 use workers::table::StepTable;
 use workers::testing::{Outcome, Placed, fill};
 
@@ -234,6 +235,7 @@ impl Workers {
         let Workers { plan, control, .. } = self;
         let table = StepTable::new(control.extra(0, plan.table.words()), plan);
         fill(&table, plan, group);
+        share(&table, 1);
         let target = control.drained().value() + 1;
         control.set_last_step(Some(last_step(&table)));
         control.groups().signal();
