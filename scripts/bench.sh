@@ -5,9 +5,10 @@
 #    appends one JSON line with commit and machine to out/bench.jsonl.
 # 3. The same layers under every policy: predicted beside measured, auto beside each.
 # 4. The paper's printed tables in the real processes, in which instructions only last: measured beside simulated.
-# 5. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
+# 5. Prompts that begin alike, computed together and each whole, on a small real model (fetched).
+# 6. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
 #    is, the linears in turn with oneDNN.
-# ONLY=kernels, layers, policies, timed or peers runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# ONLY=kernels, layers, policies, timed, alike or peers runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -45,6 +46,12 @@ if wanted timed; then
     rm -f out/timed.jsonl
     say python3 scripts/timed_rows.py --coordinator "$release/coordinator" \
         --roofline "$release/examples/roofline" --rounds "${ROUNDS:-3}" --json out/timed.jsonl
+fi
+if wanted alike; then
+    rm -f out/alike.jsonl
+    small=$(scripts/model.sh | tail -n 1)
+    say python3 scripts/alike_rows.py --coordinator "$release/coordinator" --model "$small" \
+        --rounds "${ROUNDS:-2}" --json out/alike.jsonl
 fi
 if wanted peers; then
     if [ -z "${PEERS:-}" ]; then

@@ -189,3 +189,20 @@ fn the_largest_batch_is_at_the_edge() {
     assert!(request.plan(1, largest).is_ok());
     assert!(largest == 256 || request.plan(1, largest + 1).is_err());
 }
+
+#[test]
+fn a_micro_batch_holds_more_prompts_where_all_begin_alike() {
+    let (config, forms) = (config(), Forms::plain(&config()));
+    let shape = |max_prompt, shared_prompt| {
+        let request = request(&config, &Policy::CpuOnly, &forms, &PLENTY);
+        let shape = Request { max_prompt, shared_prompt, ..request }.shape(1, 60);
+        (shape.micro_sequences, shape.micro_rows())
+    };
+    assert_eq!(shape(100, 0), (10, 1000));
+    assert_eq!(shape(1024, 0), (1, 1024));
+    assert_eq!(shape(4000, 0), (1, 4000));
+    assert_eq!(shape(4000, 3800), (6, 5000));
+    assert_eq!(shape(100, 60), (26, 1100));
+    // Equal prompts still compute their last token each.
+    assert_eq!(shape(100, 100), (60, 159));
+}
