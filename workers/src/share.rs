@@ -8,7 +8,7 @@ use program::step_table::Field;
 
 use crate::table::StepTable;
 
-/// Fewer tokens in common are computed again: a unit whose positions lie in two places is slower to read.
+/// Fewer tokens in common, such as a chat template's first ones, are computed again.
 pub const LEAST_TOKENS: usize = 16;
 
 /// Lets the new sequences of the table share the beginnings of their prompts, for whoever releases groups, once all are
@@ -40,20 +40,18 @@ fn shared(prompts: &[Vec<u32>], least: usize) -> Vec<Option<(usize, usize)>> {
         // The last token is computed by every sequence: its logits are wanted.
         if common < least { 0 } else { common.min(b.len() - 1) }
     };
-    let mut owners: Vec<usize> = Vec::new();
+    let has = |shared: Option<(usize, usize)>| shared.map_or(0, |(_, tokens)| tokens);
     // What each prompt has in common with the best owner so far.
     let mut best: Vec<Option<(usize, usize)>> = vec![None; prompts.len()];
     for index in 0..prompts.len() {
-        let has = |shared: Option<(usize, usize)>| shared.map_or(0, |(_, tokens)| tokens);
         let more: Vec<usize> = (index + 1..prompts.len())
             .map(|later| common(index, later).saturating_sub(has(best[later])))
             .collect();
         // As an owner it computes what it could leave to another one, and those behind it may leave it more.
-        if has(best[index]) >= more.iter().sum::<usize>() && best[index].is_some() {
+        if best[index].is_some() && has(best[index]) >= more.iter().sum::<usize>() {
             continue;
         }
         best[index] = None;
-        owners.push(index);
         for (later, more) in (index + 1..).zip(more) {
             if more > 0 {
                 best[later] = Some((index, has(best[later]) + more));
