@@ -1,5 +1,5 @@
 #!/bin/sh
-# `make bench`, about 15 minutes with everything; each row stands beside its goal.
+# `make bench`, about 20 minutes with everything; each row stands beside its goal.
 # 1. The kernels over kernels/cases.txt, each beside what memory and arithmetic allow.
 # 2. Four true OPT-30B layers with random weights, all on the CPU and split with the emulated device;
 #    appends one JSON line with commit and machine to out/bench.jsonl.

@@ -13,8 +13,8 @@ pub enum Field {
     PromptLen,
     /// Tokens that prefill computes, the last ones of the prompt; 0 for a sequence that an earlier group began.
     Fresh,
-    /// The slot whose sequence begins with the tokens before them; of the same micro-batch, which computes them.
-    SharedWith,
+    /// Where there are tokens before them: the first of their rows, another sequence's of the micro-batch, which begins alike.
+    SharedRow,
     /// Positions in the cache before the current step.
     Past,
     /// Input token of the current decode step.

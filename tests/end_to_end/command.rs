@@ -90,6 +90,20 @@ impl Place {
         lines(&output)
     }
 
+    /// Answers `in.jsonl` with the fixture `llama`; asserts success and returns the output and the report.
+    pub fn reported(&self, options: &[&str]) -> (String, Value) {
+        let (output, report) = (self.path("out.jsonl"), self.path("report.json"));
+        let mut command = coordinator();
+        command.arg("--model").arg(fixture("llama")).arg("--input").arg(self.path("in.jsonl"));
+        command.arg("--output").arg(&output).arg("--report").arg(&report);
+        command.args(["--force", "--quiet"]).args(options);
+        let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+        assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
+        let report = std::fs::read_to_string(&report).expect("a report");
+        let report = serde_json::from_str(&report).expect("JSON");
+        (std::fs::read_to_string(&output).expect("answers"), report)
+    }
+
     /// `--input`, `--output` and the arguments in `extra`; asserts success and returns the answers.
     pub fn answers(&self, model: &Path, input: &Path, extra: &[&str]) -> Vec<Vec<u32>> {
         let output = self.path("out.jsonl");

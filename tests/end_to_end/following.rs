@@ -1,10 +1,8 @@
 //! Sequences that take the places of others while the rest go on: the same answers in fewer steps.
 
-use std::process::Stdio;
-
 use serde_json::json;
 
-use crate::command::{Place, coordinator, finish, fixture, text};
+use crate::command::Place;
 
 const LONG: u32 = 24;
 const SHORT: u32 = 3;
@@ -23,19 +21,8 @@ fn a_long_answer_holds_nobody_back() {
     };
     let input: String = (0..13).map(|i| format!("{}\n", line(i))).collect();
     std::fs::write(place.path("in.jsonl"), input).expect("writable");
-    let run = |options: &[&str]| {
-        let mut command = coordinator();
-        command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
-        command.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--quiet"]);
-        command.arg("--report").arg(place.path("report.json")).args(options);
-        let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
-        assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
-        let report = std::fs::read_to_string(place.path("report.json")).expect("a report");
-        let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
-        (std::fs::read_to_string(place.path("out.jsonl")).expect("answers"), report)
-    };
     for (form, compress) in [("plain", "none"), ("4-bit", "kv4")] {
-        let (alone, _) = run(&["--compress", compress, "--batches", "1x1"]);
+        let (alone, _) = place.reported(&["--compress", compress, "--batches", "1x1"]);
         for placement in [
             &[][..],
             &["--device", "emulated", "--split", "k:up"],
@@ -43,7 +30,7 @@ fn a_long_answer_holds_nobody_back() {
         ] {
             for batches in ["2x2", "1x4", "4x1", "1x7"] {
                 let options = ["--compress", compress, "--batches", batches];
-                let (answers, report) = run(&[&options[..], placement].concat());
+                let (answers, report) = place.reported(&[&options[..], placement].concat());
                 assert_eq!(answers, alone, "{form} {batches} {placement:?}");
                 // All others are answered beside the long one.
                 assert_eq!(report["decode_steps"], LONG - 1, "{form} {batches} {placement:?}");

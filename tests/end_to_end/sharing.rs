@@ -1,10 +1,8 @@
 //! Prompts that begin alike: computed together, with the answers of prompts that are computed whole.
 
-use std::process::Stdio;
+use serde_json::json;
 
-use serde_json::{Value, json};
-
-use crate::command::{Place, coordinator, finish, fixture, text};
+use crate::command::Place;
 
 /// Tokens with which all prompts begin.
 const COMMON: u32 = 40;
@@ -33,17 +31,9 @@ fn what_prompts_begin_with_is_computed_once() {
     let (lines, tokens) = input();
     std::fs::write(place.path("in.jsonl"), lines).expect("writable");
     let run = |options: &[&str]| {
-        let mut command = coordinator();
-        command.arg("--model").arg(fixture("llama")).arg("--input").arg(place.path("in.jsonl"));
-        command.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--quiet"]);
-        command.arg("--report").arg(place.path("report.json")).args(options);
-        let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
-        assert!(done.status.success(), "{options:?}: {}", text(&done.stderr));
-        let report = std::fs::read_to_string(place.path("report.json")).expect("a report");
-        let report: Value = serde_json::from_str(&report).expect("JSON");
-        let prompts = |field: &str| report[field].as_u64().expect("a number");
-        let counts = (prompts("prefill_tokens"), prompts("shared_prompt_tokens"));
-        (std::fs::read_to_string(place.path("out.jsonl")).expect("answers"), counts)
+        let (answers, report) = place.reported(options);
+        let count = |field: &str| report[field].as_u64().expect("a number");
+        (answers, (count("prefill_tokens"), count("shared_prompt_tokens")))
     };
     for compress in ["none", "kv4"] {
         let (whole, counts) = run(&["--compress", compress, "--no-prefix-sharing"]);

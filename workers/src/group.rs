@@ -116,7 +116,6 @@ pub fn place(table: &StepTable, placed: &Placed) {
     let prompt_len = request.prompt.len() as u32;
     store(Field::PromptLen, prompt_len);
     store(Field::Fresh, prompt_len);
-    store(Field::SharedWith, *slot as u32);
     store(Field::Past, 0);
     store(Field::Remaining, request.max_new);
     store(Field::Generated, 0);

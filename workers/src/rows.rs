@@ -39,18 +39,14 @@ pub fn sequences(
         Phase::Prefill => table.micro_slots(at.micro),
         Phase::Decode => 0..table.active(batch),
     };
-    let first = range.start;
     let mut row0 = 0;
     range.filter_map(move |index| {
         let found = match phase {
             Phase::Prefill => {
-                let fresh = |slot| table.field(batch, slot, Field::Fresh) as usize;
-                let (rows, past) = (fresh(index), table.shared(batch, index));
-                let shared_row = (past > 0).then(|| {
-                    let with = table.field(batch, index, Field::SharedWith) as usize;
-                    (first..with).map(fresh).sum()
-                });
-                SequenceRows { sequence: index, row0, rows, past, shared_row }
+                let load = |field| table.field(batch, index, field) as usize;
+                let past = table.shared(batch, index);
+                let shared_row = (past > 0).then(|| load(Field::SharedRow));
+                SequenceRows { sequence: index, row0, rows: load(Field::Fresh), past, shared_row }
             }
             Phase::Decode => {
                 let sequence = table.row_sequence(batch, index);

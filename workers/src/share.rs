@@ -21,31 +21,39 @@ pub fn share(table: &StepTable, least: usize) {
             let new: Vec<usize> = slots.filter(is_new).collect();
             let prompts: Vec<Vec<u32>> =
                 new.iter().map(|&slot| table.prompt(batch, slot)).collect();
+            // The first row of each sequence.
+            let mut rows = vec![0];
             for (index, shared) in shared(&prompts, least).into_iter().enumerate() {
+                let mut fresh = prompts[index].len() as u32;
                 if let Some((owner, tokens)) = shared {
-                    let fresh = (prompts[index].len() - tokens) as u32;
+                    fresh -= tokens as u32;
                     table.set_field(batch, new[index], Field::Fresh, fresh);
-                    table.set_field(batch, new[index], Field::SharedWith, new[owner] as u32);
+                    table.set_field(batch, new[index], Field::SharedRow, rows[owner]);
                 }
+                rows.push(rows[index] + fresh);
             }
         }
     }
 }
 
+/// How many tokens two prompts begin with alike.
+pub fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
 /// For each prompt the owner before it, and how many tokens it owns for it, `least` or more.
 fn shared(prompts: &[Vec<u32>], least: usize) -> Vec<Option<(usize, usize)>> {
-    let common = |owner: usize, index: usize| {
-        let (a, b) = (&prompts[owner], &prompts[index]);
-        let common = a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let owned = |owner: usize, index: usize| {
+        let common = common(&prompts[owner], &prompts[index]);
         // The last token is computed by every sequence: its logits are wanted.
-        if common < least { 0 } else { common.min(b.len() - 1) }
+        if common < least { 0 } else { common.min(prompts[index].len() - 1) }
     };
     let has = |shared: Option<(usize, usize)>| shared.map_or(0, |(_, tokens)| tokens);
     // What each prompt has in common with the best owner so far.
     let mut best: Vec<Option<(usize, usize)>> = vec![None; prompts.len()];
     for index in 0..prompts.len() {
         let more: Vec<usize> = (index + 1..prompts.len())
-            .map(|later| common(index, later).saturating_sub(has(best[later])))
+            .map(|later| owned(index, later).saturating_sub(has(best[later])))
             .collect();
         // As an owner it computes what it could leave to another one, and those behind it may leave it more.
         if best[index].is_some() && has(best[index]) >= more.iter().sum::<usize>() {

@@ -56,8 +56,6 @@ pub struct LaunchOptions {
     pub cuda: Option<u32>,
     /// What answers may have to follow.
     pub grammars: Option<Grammars>,
-    /// Prompts that begin alike share the computation.
-    pub shares_prompts: bool,
 }
 
 /// Why the workers did not start.

@@ -167,10 +167,15 @@ impl RunEngine {
             wake_ns: wake::wake_ns(),
             interrupt,
             busy: false,
-            shares: options.shares_prompts,
+            shares: false,
             looked: Instant::now(),
             sampled: Instant::now(),
         })
+    }
+
+    /// Whether prompts that begin alike share the computation, from the next group on; at first they do not.
+    pub fn share_prompts(&mut self, shares: bool) {
+        self.shares = shares;
     }
 
     /// The plan in use.

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use grammar::Grammar;
+use workers::share::common;
 
 use super::answers::Answers;
 use super::codec::TextCodec;
@@ -99,11 +100,6 @@ impl Demand {
             })
         })
     }
-}
-
-/// How many tokens two prompts begin with alike.
-fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// What is known of a group before it runs.

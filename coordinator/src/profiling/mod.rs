@@ -144,7 +144,6 @@ fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
             durations: None,
             cuda: hardware.cuda,
             grammars: None,
-            shares_prompts: false,
         },
         interrupt: Arc::new(Box::new(move || asked.asked())),
     }

@@ -45,7 +45,6 @@ pub(super) fn start(
             _ => None,
         },
         grammars,
-        shares_prompts: run.shares_prompts,
     };
     let trace = match &run.trace {
         Some(path) => Some(
@@ -56,7 +55,7 @@ pub(super) fn start(
     };
     let mut progress = LoadBar::new(run.telling == Telling::Quiet);
     let asked = interrupt.clone();
-    let engine = RunEngine::start(
+    let mut engine = RunEngine::start(
         plan,
         &options,
         trace,
@@ -67,6 +66,7 @@ pub(super) fn start(
         },
     )?;
     progress.end();
+    engine.share_prompts(run.shares_prompts);
     Ok(engine)
 }
 

@@ -103,7 +103,6 @@ fn execute(
         durations: Some(Durations { lanes: timed.times.lanes().to_vec() }),
         cuda: None,
         grammars: None,
-        shares_prompts: false,
     };
     let trace = match &request.trace {
         Some(path) => Some(

@@ -24,18 +24,20 @@ use crate::simd::avx512::Avx512;
 const FEW_TILES: usize = 2;
 /// How far ahead along a panel's records few rows ask for memory.
 const AHEAD_BYTES: usize = 3072;
-/// Panels and groups of a stretch of weights that is bytes while all rows pass by, with up to `FEW_TILES` tiles
-/// of x and with more: a tile of x comes from the second level of cache once for all of them. Longer
-/// stretches leave the first level no room where another guest has half of it.
-const FEW: (usize, usize) = (2 * PANELS, 1);
-const MANY: (usize, usize) = (2 * PANELS, 2);
+/// Panels of a stretch of weights that is bytes while all rows pass by: a tile of x comes from the second level of
+/// cache once for all of them.
+const STRIP_PANELS: usize = 2 * PANELS;
+/// Groups of a stretch, with up to `FEW_TILES` tiles of x and with more. Longer ones leave the first level no room where
+/// another guest has half of it.
+const FEW_GROUPS: usize = 1;
+const MANY_GROUPS: usize = 2;
 
 /// What a task uses of its thread's scratch.
 #[repr(C, align(64))]
 struct Scratch {
     /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; of 4 bits 16 times each weight,
     /// and behind them the weights.
-    weights: [[[[u8; TILE_BYTES]; 2]; MANY.0]; MANY.1],
+    weights: [[[[u8; TILE_BYTES]; 2]; STRIP_PANELS]; MANY_GROUPS],
     /// Sums of two places, as they leave the tiles; of 8 bits `[high, low]` of each.
     sums: [[[[i32; TILE]; TILE]; 2]; 2],
 }
@@ -68,13 +70,13 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
     let (group, groups) = (form.group(), form.groups());
     let per_block = BLOCK_UNITS / units_of(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
-    let (strip_panels, at_once) = if few(area) { FEW } else { MANY };
+    let at_once = if few(area) { FEW_GROUPS } else { MANY_GROUPS };
     let strips = || {
-        (first..end).step_by(strip_panels).map(|panel| Strip {
+        (first..end).step_by(STRIP_PANELS).map(|panel| Strip {
             form,
             area,
             panel,
-            panels: strip_panels.min(end - panel),
+            panels: STRIP_PANELS.min(end - panel),
             totals: area.unfinished().wrapping_add((panel - first) * rows * COLS),
         })
     };
@@ -93,7 +95,7 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
             };
             let next = match next {
                 (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
-                (panel, groups) => lines(form, panel, strip_panels.min(end - panel), groups),
+                (panel, groups) => lines(form, panel, STRIP_PANELS.min(end - panel), groups),
             };
             let mut ahead = Ahead::new(next, run.len() * strip.panels * rows);
             for at in run.clone().step_by(at_once) {
@@ -129,7 +131,7 @@ struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Multiplies some groups, at most `MANY.1`; `ring` adds them to the totals, which the first group sets.
+    /// Multiplies some groups, at most `MANY_GROUPS`; `ring` adds them to the totals, which the first group sets.
     ///
     /// # Safety
     /// As [`sums_of`]; the groups exist, and tiles are configured for the task.
@@ -149,7 +151,7 @@ impl Strip<'_> {
         unsafe {
             let weights = (&raw mut (*ring.scratch).weights).cast::<u8>();
             let weights_of = |group: usize, p: usize| {
-                weights.wrapping_add(((group - groups.start) * MANY.0 + p) * 2 * TILE_BYTES)
+                weights.wrapping_add(((group - groups.start) * STRIP_PANELS + p) * 2 * TILE_BYTES)
             };
             for group in groups.clone() {
                 for p in 0..panels {
