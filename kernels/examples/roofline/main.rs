@@ -140,11 +140,13 @@ fn measure(
     let mut row = Row::new(case.clone(), subject.bytes, subject.flops);
     let mut before = meter.measure(memory.words());
     // A machine that never rests must not keep this from ending.
-    while row.samples.len() < options.samples && row.discarded < MOST_DISCARDED * options.samples {
+    while row.samples.len() < options.samples
+        && row.discarded.len() < MOST_DISCARDED * options.samples
+    {
         let sample = subject.sample();
         let after = meter.measure(memory.words());
-        if before.contention(after).or_else(|| before.sharing(after)).is_some() {
-            row.discarded += 1;
+        if let Some(reason) = before.contention(after).or_else(|| before.sharing(after)) {
+            row.discarded.push(reason);
         } else {
             row.samples.push((sample.seconds, before.mean(after)));
             if let Some(plain) = &mut plain {
@@ -200,9 +202,10 @@ fn serve(
 fn peaks_json(peaks: Peaks) -> String {
     let spin = peaks.spin_ns.map_or_else(|| "null".to_owned(), |ns| format!("{ns:.1}"));
     format!(
-        r#"{{"dram_gb_per_s":{:.2},"peak_gflop_per_s":{:.1},"spin_ns":{spin},"alone":{:.3}}}"#,
+        r#"{{"dram_gb_per_s":{:.2},"peak_gflop_per_s":{:.1},"spin_ns":{spin},"alone":{:.3},"scaling":{:.3}}}"#,
         peaks.dram_bytes_per_s / 1e9,
         peaks.flops_per_s / 1e9,
-        peaks.alone
+        peaks.alone,
+        peaks.scaling
     )
 }

@@ -40,12 +40,13 @@ pub struct Row {
     pub samples: Vec<(f64, Peaks)>,
     /// Time of our own bf16 over this, one for each sample; empty where this is bf16.
     pub ratios: Vec<f64>,
-    pub discarded: usize,
+    /// Why samples were not kept.
+    pub discarded: Vec<&'static str>,
 }
 
 impl Row {
     pub fn new(case: Case, bytes: f64, flops: f64) -> Row {
-        Row { case, bytes, flops, samples: Vec::new(), ratios: Vec::new(), discarded: 0 }
+        Row { case, bytes, flops, samples: Vec::new(), ratios: Vec::new(), discarded: Vec::new() }
     }
 
     /// How many times as fast as our own bf16; NaN where this is bf16.
@@ -104,7 +105,12 @@ impl Row {
 
     pub fn print(&self) {
         if self.samples.is_empty() {
-            println!("{:52} all {} samples were discarded", self.case.name(), self.discarded);
+            let last = self.discarded.last().copied().unwrap_or_default();
+            let count = self.discarded.len();
+            println!(
+                "{:52} all {count} samples were discarded; of the last: {last}",
+                self.case.name()
+            );
             return;
         }
         let seconds = self.seconds();
@@ -122,7 +128,7 @@ impl Row {
             self.dram_gb_per_s(),
             self.peak_gflop_per_s(),
             spin,
-            self.discarded,
+            self.discarded.len(),
             if self.ratios.is_empty() {
                 "-".to_owned()
             } else {
@@ -158,7 +164,7 @@ impl Row {
             self.dram_gb_per_s(),
             self.peak_gflop_per_s(),
             self.samples.len(),
-            self.discarded
+            self.discarded.len()
         )
     }
 }
