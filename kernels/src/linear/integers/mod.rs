@@ -44,8 +44,8 @@ pub(super) fn fits<T: Number>(variant: Variant) -> bool {
     wide && !T::IS_F32 && is_x86_feature_detected!("avx512vnni")
 }
 
-/// Rows from which on tiles of AMX pay: fewer read the weights once either way.
-const AMX_ROWS: usize = TILE_ROWS + 1;
+/// Rows from which on tiles of AMX pay.
+const AMX_ROWS: usize = 7;
 
 /// Whether `rows` rows are multiplied in tiles of AMX.
 pub(super) fn fits_tiles(variant: Variant, rows: usize) -> bool {
@@ -113,7 +113,7 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
                     Lines::NONE
                 };
                 let groups = of_block(block);
-                let steps = groups.len() * multiply::steps(group) * area.row_tiles.len();
+                let steps = groups.len() * multiply::vectors(group, is_four) * area.row_tiles.len();
                 let mut ahead = Ahead::new(next, steps);
                 for tile in area.row_tiles.clone() {
                     // SAFETY: as above.

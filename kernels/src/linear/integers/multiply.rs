@@ -15,15 +15,25 @@ use crate::linear::form::Records;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::Area;
 use crate::simd::avx512::Avx512;
+use crate::simd::integers::avx512::vpdpbusd;
 
 /// How far ahead along a panel's records few rows ask for memory.
 const AHEAD_BYTES: usize = 1024;
+/// Bytes of scales and minimums, with which a record begins.
+const RECORD_HEAD: usize = 4 * COLS;
+/// Up to as many rows the two digits of x have a sum each.
+const SPLIT_ROWS: usize = 6;
 /// Inputs of a step: those of a lane of weights' bytes.
 const STEP: usize = 4;
 
 /// Steps of a group.
 pub(super) const fn steps(group: usize) -> usize {
     group / STEP
+}
+
+/// Vectors of a group's weights.
+pub(super) const fn vectors(group: usize, is_four: bool) -> usize {
+    if is_four { steps(group) / 2 } else { steps(group) }
 }
 
 /// A packed tile of rows; see `pack`.
@@ -70,93 +80,208 @@ impl Call {
     /// bits if `is_four`, and results have room.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    pub(super) unsafe fn run(self, is_four: bool, panels: usize, ahead: Option<&mut Ahead>) {
+    pub(super) unsafe fn run(self, is_four: bool, panels: usize, mut ahead: Option<&mut Ahead>) {
         macro_rules! rows {
-            ($four:literal, $panels:literal, $($rows:literal)*) => {
+            ($call:expr, $kernel:ident, $panels:literal) => {
+                rows!($call, $kernel, $panels; 1 2 3 4 5 6 7 8 9 10 11 12)
+            };
+            ($call:expr, $kernel:ident, $panels:literal; $($rows:literal)*) => {
                 match self.rows.count {
                     // SAFETY: the caller's promise.
-                    $($rows => unsafe { self.multiply::<$four, $panels, $rows>(ahead) },)*
+                    $($rows => unsafe { $call.$kernel::<$panels, $rows>(ahead.as_deref_mut()) },)*
                     _ => unreachable!("a tile has at most {TILE_ROWS} rows"),
                 }
             };
         }
-        const { assert!(TILE_ROWS == 6 && PANELS == 2) };
-        match (is_four, panels) {
-            (true, PANELS) => rows!(true, 2, 1 2 3 4 5 6),
-            (true, _) => rows!(true, 1, 1 2 3 4 5 6),
-            (false, PANELS) => rows!(false, 2, 1 2 3 4 5 6),
-            (false, _) => rows!(false, 1, 1 2 3 4 5 6),
+        const { assert!(TILE_ROWS == 12 && PANELS == 2) };
+        if !is_four {
+            for panel in 0..panels {
+                let out = self.out.wrapping_add(panel * COLS);
+                rows!(Call { panel: self.panel + panel, out, ..self.clone() }, eight, 1);
+            }
+        } else if panels == PANELS {
+            rows!(self, four, 2);
+        } else {
+            rows!(self, four, 1);
         }
     }
 
+    /// Weights of 4 bits. The products of both digits of x are added to one sum: those of the high digit with 16 times
+    /// the weight, which is a byte still. Few rows add them to a sum each, so that more chains hide the latency.
+    ///
     /// # Safety
-    /// As [`Call::run`], for `P` panels and `R` rows, 4 bits if `FOUR`.
+    /// As [`Call::run`], for `P` panels and `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn multiply<const FOUR: bool, const P: usize, const R: usize>(
-        self,
-        mut ahead: Option<&mut Ahead>,
-    ) {
+    unsafe fn four<const P: usize, const R: usize>(self, mut ahead: Option<&mut Ahead>) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
-        let Call { records, panel, groups, rows, out } = self;
-        let group_steps = steps(records.group());
-        // Weights of 4 bits have two steps to a vector.
-        let per_vector = if FOUR { 2 } else { 1 };
-        let mut x = rows.x.wrapping_add(groups.start * 2 * group_steps * R);
-        let mut factors = rows.factors.skip(groups.start * rows.factors_stride);
-        let mut record: [*const u8; P] =
-            std::array::from_fn(|p| records.record_at(panel + p, groups.start));
-        for group in groups {
+        let vectors = vectors(self.records.group(), true);
+        let mut at = At::<P>::of(&self, R);
+        for group in self.groups {
+            let mut sums = [[_mm512_setzero_si512(); R]; P];
+            let mut low_sums = [[_mm512_setzero_si512(); R]; P];
+            let mut from = at.record.map(|record| record.wrapping_add(RECORD_HEAD));
+            for _ in 0..vectors {
+                match &mut ahead {
+                    Some(ahead) => ahead.step(s),
+                    None => from.iter().for_each(|from| {
+                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD_BYTES).cast());
+                    }),
+                }
+                // SAFETY: the group's vectors exist, and its packed rows have these steps.
+                unsafe {
+                    let mut weights = [_mm512_setzero_si512(); P];
+                    let mut times_16 = [_mm512_setzero_si512(); P];
+                    for p in 0..P {
+                        let vector = _mm512_loadu_si512(from[p].cast());
+                        (times_16[p], weights[p]) = nibbles(vector, false);
+                    }
+                    add_digit(&mut sums, times_16, at.x);
+                    let low = if R <= SPLIT_ROWS { &mut low_sums } else { &mut sums };
+                    add_digit(low, weights, at.x.wrapping_add(R));
+                    for p in 0..P {
+                        let vector = _mm512_loadu_si512(from[p].cast());
+                        (times_16[p], weights[p]) = nibbles(vector, true);
+                    }
+                    add_digit(&mut sums, times_16, at.x.wrapping_add(2 * R));
+                    let low = if R <= SPLIT_ROWS { &mut low_sums } else { &mut sums };
+                    add_digit(low, weights, at.x.wrapping_add(3 * R));
+                }
+                at.x = at.x.wrapping_add(4 * R);
+                from = from.map(|from| from.wrapping_add(64));
+            }
+            if R <= SPLIT_ROWS {
+                for p in 0..P {
+                    for r in 0..R {
+                        sums[p][r] = _mm512_add_epi32(sums[p][r], low_sums[p][r]);
+                    }
+                }
+            }
+            // SAFETY: the caller's promise.
+            unsafe { at.finish::<true, R>(group, sums) };
+        }
+    }
+
+    /// Weights of 8 bits: a sum for each digit of x.
+    ///
+    /// # Safety
+    /// As [`Call::run`], for `P` panels and `R` rows.
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn eight<const P: usize, const R: usize>(self, mut ahead: Option<&mut Ahead>) {
+        // SAFETY: this function's own features.
+        let s = unsafe { Avx512::new() };
+        let vectors = vectors(self.records.group(), false);
+        let mut at = At::<P>::of(&self, R);
+        for group in self.groups {
             let mut high = [[_mm512_setzero_si512(); R]; P];
             let mut low = [[_mm512_setzero_si512(); R]; P];
-            let mut at = record.map(|record| record.wrapping_add(64));
-            for _ in 0..group_steps / per_vector {
-                let mut vectors = [_mm512_setzero_si512(); P];
-                for p in 0..P {
-                    // SAFETY: the group's vectors exist.
-                    vectors[p] = unsafe { _mm512_loadu_si512(at[p].cast()) };
-                    if ahead.is_none() {
-                        _mm_prefetch::<_MM_HINT_T0>(at[p].wrapping_add(AHEAD_BYTES).cast());
-                    }
-                    at[p] = at[p].wrapping_add(64);
+            let mut from = at.record.map(|record| record.wrapping_add(RECORD_HEAD));
+            for _ in 0..vectors {
+                match &mut ahead {
+                    Some(ahead) => ahead.step(s),
+                    None => from.iter().for_each(|from| {
+                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD_BYTES).cast());
+                    }),
                 }
-                for half in 0..per_vector {
-                    if let Some(ahead) = &mut ahead {
-                        ahead.step(s);
-                    }
+                // SAFETY: the group's vectors exist, and its packed rows have this step.
+                unsafe {
                     let mut weights = [_mm512_setzero_si512(); P];
                     for p in 0..P {
-                        weights[p] = bytes::<FOUR>(vectors[p], half == 1);
+                        weights[p] = unsigned(_mm512_loadu_si512(from[p].cast()));
                     }
-                    for r in 0..R {
-                        // SAFETY: the group's packed rows have this step.
-                        let [a, b] = [0, 1].map(|digit| unsafe { *x.add(digit * R + r) });
-                        let (a, b) = (_mm512_set1_epi32(a as i32), _mm512_set1_epi32(b as i32));
-                        for p in 0..P {
-                            high[p][r] = _mm512_dpbusd_epi32(high[p][r], weights[p], a);
-                            low[p][r] = _mm512_dpbusd_epi32(low[p][r], weights[p], b);
-                        }
-                    }
-                    x = x.wrapping_add(2 * R);
+                    add_digit(&mut high, weights, at.x);
+                    add_digit(&mut low, weights, at.x.wrapping_add(R));
                 }
+                at.x = at.x.wrapping_add(2 * R);
+                from = from.map(|from| from.wrapping_add(64));
             }
             for p in 0..P {
-                // SAFETY: a record starts with its scales and minimums; the group has factors of all
-                // rows, and results have room for whole panels.
-                unsafe {
-                    let scale = scales(record[p]);
-                    for r in 0..R {
-                        let total = out.add(r * RESULT_STRIDE + p * COLS);
-                        let before =
-                            if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                        let part = whole(high[p][r], low[p][r]);
-                        _mm512_storeu_ps(total, factors.add::<FOUR>(r, before, part, scale));
-                    }
+                for r in 0..R {
+                    high[p][r] = whole(high[p][r], low[p][r]);
                 }
-                record[p] = record[p].wrapping_add(records.record_bytes());
             }
-            factors = factors.skip(rows.factors_stride);
+            // SAFETY: the caller's promise.
+            unsafe { at.finish::<false, R>(group, high) };
+        }
+    }
+}
+
+/// Where a call is: a group of its panels and rows.
+#[derive(Debug)]
+struct At<const P: usize> {
+    record: [*const u8; P],
+    record_bytes: usize,
+    /// Dwords of the group's packed rows.
+    x: *const u32,
+    factors: Factors,
+    factors_stride: usize,
+    out: *mut f32,
+}
+
+impl<const P: usize> At<P> {
+    /// The first group of a call of `rows` rows.
+    #[inline(always)]
+    fn of(call: &Call, rows: usize) -> At<P> {
+        let (records, first) = (call.records, call.groups.start);
+        At {
+            record: std::array::from_fn(|p| records.record_at(call.panel + p, first)),
+            record_bytes: records.record_bytes(),
+            x: call.rows.x.wrapping_add(first * 2 * steps(records.group()) * rows),
+            factors: call.rows.factors.skip(first * call.rows.factors_stride),
+            factors_stride: call.rows.factors_stride,
+            out: call.out,
+        }
+    }
+
+    /// Adds what the group's sums of integers are worth to the results, and goes on to the next group.
+    ///
+    /// # Safety
+    /// As [`Call::run`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn finish<const FOUR: bool, const R: usize>(
+        &mut self,
+        group: usize,
+        sums: [[__m512i; R]; P],
+    ) {
+        for p in 0..P {
+            // SAFETY: the record exists; the group has factors of all rows, and results have room for
+            // whole panels.
+            unsafe {
+                let scale = scales(self.record[p]);
+                for r in 0..R {
+                    let total = self.out.add(r * RESULT_STRIDE + p * COLS);
+                    let before =
+                        if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
+                    _mm512_storeu_ps(total, self.factors.add::<FOUR>(r, before, sums[p][r], scale));
+                }
+            }
+            self.record[p] = self.record[p].wrapping_add(self.record_bytes);
+        }
+        self.factors = self.factors.skip(self.factors_stride);
+    }
+}
+
+/// Adds the products of a step's weights with one digit of each row, of which `x` has a dword.
+///
+/// # Safety
+/// `x` has as many rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn add_digit<const P: usize, const R: usize>(
+    sums: &mut [[__m512i; R]; P],
+    weights: [__m512i; P],
+    x: *const u32,
+) {
+    for r in 0..R {
+        // SAFETY: the caller's promise, and this function's own features.
+        unsafe {
+            let x = _mm512_set1_epi32(*x.add(r) as i32);
+            for p in 0..P {
+                sums[p][r] = vpdpbusd(sums[p][r], weights[p], x);
+            }
         }
     }
 }
@@ -173,14 +298,23 @@ pub(super) unsafe fn scales(record: *const u8) -> (__m512, __m512) {
     (_mm512_cvtph_ps(scale), _mm512_cvtph_ps(min))
 }
 
-/// Unsigned bytes of a step: the low or the high nibbles, or signed bytes with 128 added.
+/// A step's weights of 4 bits, those of the low or of the high nibbles: 16 times each, and as they are.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn bytes<const FOUR: bool>(vector: __m512i, high: bool) -> __m512i {
-    if FOUR {
-        let vector = if high { _mm512_srli_epi32::<4>(vector) } else { vector };
-        _mm512_and_si512(vector, _mm512_set1_epi32(0x0f0f_0f0f))
+pub(super) fn nibbles(vector: __m512i, high: bool) -> (__m512i, __m512i) {
+    let low = _mm512_set1_epi32(0x0f0f_0f0f);
+    if high {
+        let times_16 = _mm512_andnot_si512(low, vector);
+        (times_16, _mm512_srli_epi32::<4>(times_16))
     } else {
-        _mm512_xor_si512(vector, _mm512_set1_epi32(0x8080_8080_u32 as i32))
+        let weights = _mm512_and_si512(low, vector);
+        (_mm512_slli_epi32::<4>(weights), weights)
     }
+}
+
+/// A step's signed bytes with 128 added.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(super) fn unsigned(vector: __m512i) -> __m512i {
+    _mm512_xor_si512(vector, _mm512_set1_epi32(0x8080_8080_u32 as i32))
 }

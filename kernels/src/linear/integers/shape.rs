@@ -7,7 +7,7 @@ use crate::linear::form::Records;
 use crate::linear::sizes::VECTOR_COLS;
 
 /// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
-pub(in crate::linear) const TILE_ROWS: usize = 6;
+pub(in crate::linear) const TILE_ROWS: usize = 12;
 /// Columns of a panel, and panels that are multiplied together.
 pub(super) const COLS: usize = model::compressed::ROWS;
 pub(super) const PANELS: usize = 2;

@@ -9,7 +9,7 @@ use std::ops::Range;
 use model::compressed::Bits;
 
 use super::factors::{Factors, whole};
-use super::multiply::{bytes, scales, steps};
+use super::multiply::{nibbles, scales, steps, unsigned, vectors};
 use super::products::{TILE_BYTES, begin, config, places, store, take_x};
 use super::shape::{COLS, PANELS, lines, units_of};
 use crate::amx::tiles::{TILE, Tiles};
@@ -206,22 +206,20 @@ unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
         }
     }
-    // Weights of 4 bits have two steps to a vector.
-    let per_vector = if FOUR { 2 } else { 1 };
-    for index in 0..steps(form.group()) / per_vector {
+    for index in 0..vectors(form.group(), FOUR) {
         // SAFETY: a record has the vectors of its group, a tile a line for each step.
         unsafe {
             let vector = _mm512_loadu_si512(record.add(64 * (1 + index)).cast());
-            for half in 0..per_vector {
-                let line = bytes::<FOUR>(vector, half == 1);
-                let to = to.add(64 * (index * per_vector + half));
-                if FOUR {
-                    // No bit of a byte leaves it.
-                    _mm512_storeu_si512(to.cast(), _mm512_slli_epi32::<4>(line));
-                    _mm512_storeu_si512(to.add(TILE_BYTES).cast(), line);
-                } else {
-                    _mm512_storeu_si512(to.cast(), line);
-                }
+            if !FOUR {
+                _mm512_storeu_si512(to.add(64 * index).cast(), unsigned(vector));
+                continue;
+            }
+            // Weights of 4 bits have two steps to a vector.
+            for half in 0..2 {
+                let (times_16, weights) = nibbles(vector, half == 1);
+                let to = to.add(64 * (2 * index + half));
+                _mm512_storeu_si512(to.cast(), times_16);
+                _mm512_storeu_si512(to.add(TILE_BYTES).cast(), weights);
             }
         }
     }

@@ -5,13 +5,14 @@ use std::arch::x86_64::*;
 use super::Integers;
 use crate::simd::avx512::Avx512;
 
-/// One `vpdpbusd`, which is not among the instructions of the variant.
+/// One `vpdpbusd`, which is not among the instructions of the variant, in the order in which kernels name it: the
+/// intrinsic is reordered, and spills.
 ///
 /// # Safety
 /// The machine has AVX512-VNNI.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn vpdpbusd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
+pub(crate) unsafe fn vpdpbusd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
     let mut acc = acc;
     // SAFETY: the instruction exists, by the caller's promise, and touches registers only.
     unsafe {

@@ -14,7 +14,7 @@ macro_rules! with_token {
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(crate) mod avx512;
 mod scalar;
 #[cfg(test)]
 mod tests;
