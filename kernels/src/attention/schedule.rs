@@ -297,6 +297,7 @@ impl<T: AttentionTasks> Call<'_, T> {
         thread: usize,
     ) {
         let task = BlockTask {
+            variant: self.variant,
             shape: self.shape,
             unit: self.units[item.unit as usize],
             rows: item.first as usize..(item.first + item.rows) as usize,

@@ -4,7 +4,7 @@
 //! order, whether one thread works on all chunks of a block or many on one each; so the cut changes
 //! no bit.
 
-use super::ahead::{Ahead, Stretch, WINDOW_BYTES};
+use super::ahead::{Ahead, Stretch};
 use super::block::{Block, Source};
 use super::four;
 use super::scores::BLOCK_POSITIONS;
@@ -13,7 +13,7 @@ use super::softmax::{exponentials, maximum, multiply};
 use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::Simd;
-use crate::variant::SimdTask;
+use crate::variant::{SimdTask, Variant};
 
 /// Positions of a chunk, a multiple of every vector.
 pub(super) const CHUNK: usize = 1024;
@@ -84,6 +84,7 @@ pub(super) fn heads_len(queries: usize, head_dim: usize) -> usize {
 /// One task; see the module header.
 #[derive(Debug)]
 pub struct BlockTask<'a, T> {
+    pub(super) variant: Variant,
     pub(super) shape: &'a AttentionShape,
     pub(super) unit: Unit,
     pub(super) rows: std::ops::Range<usize>,
@@ -144,13 +145,11 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
 impl<T: Number> BlockTask<'_, T> {
     /// What this task reads of the caches, and first what the next one will.
     fn ahead(&self) -> Ahead {
-        let [k, v] = self.cached(&self.unit, self.part);
-        let [next_k, next_v] = match &self.next {
+        let next = match &self.next {
             Some((unit, part)) => self.cached(unit, *part),
             None => [Stretch::NONE; 2],
         };
-        let next_k = next_k.window(WINDOW_BYTES);
-        Ahead::new([k, v, next_k, next_v.window(WINDOW_BYTES - next_k.bytes)])
+        Ahead::new(self.variant, self.cached(&self.unit, self.part), next)
     }
 
     /// Cached K and V of a part of a unit, in the order of reading.
