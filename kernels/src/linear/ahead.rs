@@ -14,6 +14,11 @@ pub struct Lines {
 
 impl Lines {
     pub const NONE: Lines = Lines { at: std::ptr::null(), stride: 0, rows: 0, lines: 0 };
+
+    #[inline(always)]
+    fn bursts(self) -> usize {
+        self.lines.div_ceil(BURST) * self.rows
+    }
 }
 
 /// Lines asked for at once: more would fill the buffers of outstanding misses, which the product needs
@@ -34,17 +39,54 @@ pub(super) struct Ahead {
     /// Steps until the next burst, and between bursts.
     wait: usize,
     pause: usize,
+    /// What is asked for after these.
+    then: Lines,
 }
 
 impl Ahead {
     /// All of `lines` within `steps` steps, as far as a burst a step reaches.
     #[inline(always)]
     pub(super) fn new(lines: Lines, steps: usize) -> Self {
-        let run = lines.lines.div_ceil(BURST);
-        let left = run * lines.rows;
-        let pause = steps.checked_div(left).map_or(usize::MAX, |pause| pause.max(1));
-        let jump = lines.stride.wrapping_sub(run.saturating_sub(1) * BURST * 64);
-        Ahead { at: lines.at, left_of_run: run, left, run, jump, wait: pause, pause }
+        Ahead::of_both(lines, Lines::NONE, steps)
+    }
+
+    /// All of `lines`, then all of `then`, within `steps` steps, as far as a burst a step reaches.
+    #[inline(always)]
+    pub(super) fn of_both(lines: Lines, then: Lines, steps: usize) -> Self {
+        let bursts = lines.bursts() + then.bursts();
+        let pause = steps.checked_div(bursts).map_or(usize::MAX, |pause| pause.max(1));
+        let mut ahead = Ahead {
+            at: lines.at,
+            left_of_run: 0,
+            left: 0,
+            run: 0,
+            jump: 0,
+            wait: pause,
+            pause,
+            then,
+        };
+        ahead.begin(lines);
+        if ahead.left == 0 {
+            ahead.go_on();
+        }
+        ahead
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, lines: Lines) {
+        self.run = lines.lines.div_ceil(BURST);
+        self.left = lines.bursts();
+        self.left_of_run = self.run;
+        self.at = lines.at;
+        self.jump = lines.stride.wrapping_sub(self.run.saturating_sub(1) * BURST * 64);
+    }
+
+    /// Begins with the lines that come after those that were asked for.
+    #[inline(always)]
+    fn go_on(&mut self) {
+        let then = std::mem::replace(&mut self.then, Lines::NONE);
+        self.begin(then);
+        self.wait = if self.left == 0 { usize::MAX } else { self.pause };
     }
 
     #[inline(always)]
@@ -64,6 +106,9 @@ impl Ahead {
             self.at = self.at.wrapping_add(BURST * 64);
         }
         self.left -= 1;
-        self.wait = if self.left == 0 { usize::MAX } else { self.pause };
+        self.wait = self.pause;
+        if self.left == 0 {
+            self.go_on();
+        }
     }
 }

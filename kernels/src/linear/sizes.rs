@@ -9,8 +9,11 @@ pub(super) const TASK_COLS: usize = 256;
 /// Floats from a row of a task's sums to the next: an odd number of lines, so that a column's rows do not meet
 /// in a few sets of the first level of cache.
 pub(super) const RESULT_STRIDE: usize = TASK_COLS + 16;
-/// Output columns of one task that works with vectors, at most.
-pub(super) const VECTOR_COLS: usize = 96;
+/// Output columns of one task that works with vectors, at most: the more there are, the less often packed x
+/// comes from the third level of cache.
+pub(super) const VECTOR_COLS: usize = 192;
+/// The same of `quarters`, and of few rows in tiles of AMX.
+pub(super) const NARROW_COLS: usize = 96;
 /// Panels that are worked on together: the width of the register tile.
 pub(super) const PANELS: usize = 3;
 /// Units along k of one chain, and of one expanded block, which stays in L1. A multiple of every

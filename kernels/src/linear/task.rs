@@ -60,6 +60,19 @@ impl Area {
         })
     }
 
+    /// Packed x of `units` units of the block that has the place of `block` in the next run: the last panels of a run ask
+    /// for it, since it comes from the third level, or from the core that packed it.
+    #[inline(always)]
+    pub(super) fn x_after(&self, run: &Range<usize>, block: usize, units: usize) -> Lines {
+        let first = (block + run.len()) * self.tiles.block;
+        if first >= units {
+            return Lines::NONE;
+        }
+        let len = self.tiles.block.min(units - first) * self.tiles.rows;
+        let at = self.packed.pointer().wrapping_add(first * self.tiles.rows).cast_const();
+        Lines { at: at.cast(), stride: 0, rows: 1, lines: len * size_of::<f32>() / 64 }
+    }
+
     #[inline(always)]
     fn sum<S: Simd, W: Form<S>>(&self, s: S, form: W) {
         let first = self.cols.start / S::LANES;
@@ -99,6 +112,12 @@ impl Area {
                 } else {
                     Lines::NONE
                 };
+                let is_last_panel = panel + PANELS >= end;
+                let x = if is_last_panel {
+                    self.x_after(&run, block, form.units())
+                } else {
+                    Lines::NONE
+                };
                 let parts = Parts {
                     x: self.packed.pointer(),
                     sums: self.sums.pointer(),
@@ -110,7 +129,7 @@ impl Area {
                     scratch: self.scratch,
                 };
                 // SAFETY: panels and block exist; packed rows, sums and results are the task's.
-                unsafe { tiled(s, form, panel, block, parts, next) };
+                unsafe { tiled(s, form, panel, block, parts, [next, x]) };
             }
         }
     }

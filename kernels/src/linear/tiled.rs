@@ -51,7 +51,7 @@ pub(super) unsafe fn tiled<S: Simd, W: Form<S>>(
     panel: usize,
     block: usize,
     parts: Parts,
-    next: Lines,
+    next: [Lines; 2],
 ) {
     let units = BLOCK_UNITS.min(form.units() - block * BLOCK_UNITS);
     for p in 0..PANELS {
@@ -61,7 +61,7 @@ pub(super) unsafe fn tiled<S: Simd, W: Form<S>>(
         }
     }
     let tiles = parts.end_tile - parts.first_tile;
-    let mut ahead = Ahead::new(next, units / STEP * tiles);
+    let mut ahead = Ahead::of_both(next[0], next[1], units / STEP * tiles);
     let first_row = parts.tiles.start(parts.first_tile);
     for tile in parts.first_tile..parts.end_tile {
         let row = parts.tiles.start(tile);

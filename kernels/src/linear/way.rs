@@ -41,7 +41,7 @@ pub(super) fn tiles<T: Number>(variant: Variant, rows: usize, weight: Weight<T>)
             (quarters::tile_rows(rows), quarters::task_cols(rows), quarters::block(rows))
         }
         #[cfg(target_arch = "x86_64")]
-        Way::Integers => (integers::TILE_ROWS, VECTOR_COLS, BLOCK_UNITS),
+        Way::Integers => (integers::TILE_ROWS, VECTOR_COLS, integers::BLOCK),
         #[cfg(target_arch = "x86_64")]
         Way::Amx | Way::IntegerTiles => (amx::TILE_ROWS, amx::task_cols(rows), BLOCK_UNITS),
     };

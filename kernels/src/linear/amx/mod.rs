@@ -13,7 +13,7 @@ mod tile;
 use half::bf16;
 
 use super::form::Plain;
-use super::sizes::{TASK_COLS, VECTOR_COLS};
+use super::sizes::{NARROW_COLS, TASK_COLS};
 use super::task::Sums;
 use super::tiled::TILE_LEN;
 use crate::simd::avx512::Avx512;
@@ -27,7 +27,7 @@ pub(super) const SUMS_LEN: usize = plain::SUMS_LEN;
 /// Columns of a task of `rows` rows at most. Few rows read the weights in one go; more come back to x, which
 /// wide tasks do less often.
 pub(super) const fn task_cols(rows: usize) -> usize {
-    if rows <= plain::FEW_TILES * TILE_ROWS { VECTOR_COLS } else { TASK_COLS }
+    if rows <= plain::FEW_TILES * TILE_ROWS { NARROW_COLS } else { TASK_COLS }
 }
 
 const _: () = assert!(size_of::<plain::Scratch>() <= 4 * TILE_LEN);

@@ -26,14 +26,14 @@ use std::ops::Range;
 use half::bf16;
 use model::compressed::Bits;
 use multiply::{Call, Rows};
+pub(super) use shape::{BLOCK, TILE_ROWS, units_of};
 use shape::{COLS, PANELS, lines};
-pub(super) use shape::{TILE_ROWS, units_of};
 
 use super::ahead::{Ahead, Lines};
 use super::form::Records;
 use super::pack::Pack;
 use super::rows::Way;
-use super::sizes::{BLOCK_UNITS, RESULT_STRIDE};
+use super::sizes::RESULT_STRIDE;
 use super::task::{Area, Sums};
 use crate::number::Number;
 use crate::variant::Variant;
@@ -77,11 +77,12 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
     let (group, groups) = (form.group(), form.groups());
     let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
     let together = |panel: usize| PANELS.min(end - panel);
-    let call = |panel: usize, tile: usize, groups: Range<usize>| Call {
+    let units = groups * units_of(group);
+    let call = |panel: usize, tile: usize, (block, groups): (usize, Range<usize>)| Call {
         records: *form,
         panel,
+        rows: Rows::of(area, tile, (units, block, groups.start)),
         groups,
-        rows: Rows::of(area, tile, (group, form.groups())),
         out: area
             .results()
             .wrapping_add((area.tiles.start(tile) - first_row(area)) * RESULT_STRIDE)
@@ -92,14 +93,18 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
         for panel in (first..end).step_by(PANELS) {
             // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
             unsafe {
-                call(panel, area.row_tiles.start, 0..groups).run(is_four, together(panel), None);
+                call(panel, area.row_tiles.start, (0, 0..groups)).run(
+                    is_four,
+                    together(panel),
+                    None,
+                );
             }
         }
         return;
     }
-    let per_block = BLOCK_UNITS / units_of(group);
+    let per_block = area.tiles.block / units_of(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
-    for (run, is_last) in area.runs(BLOCK_UNITS, groups.div_ceil(per_block)) {
+    for (run, is_last) in area.runs(area.tiles.block, groups.div_ceil(per_block)) {
         for panel in (first..end).step_by(PANELS) {
             for block in run.clone() {
                 let next = if block + 1 < run.end {
@@ -114,11 +119,16 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
                 };
                 let groups = of_block(block);
                 let steps = groups.len() * multiply::vectors(group, is_four) * area.row_tiles.len();
-                let mut ahead = Ahead::new(next, steps);
+                let x = if panel + PANELS < end {
+                    Lines::NONE
+                } else {
+                    area.x_after(&run, block, units)
+                };
+                let mut ahead = Ahead::of_both(next, x, steps);
                 for tile in area.row_tiles.clone() {
                     // SAFETY: as above.
                     unsafe {
-                        let call = call(panel, tile, groups.clone());
+                        let call = call(panel, tile, (block, groups.clone()));
                         call.run(is_four, together(panel), Some(&mut ahead));
                     }
                 }

@@ -9,7 +9,8 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::factors::{Factors, whole};
-use super::shape::{COLS, PANELS, TILE_ROWS, units_of};
+use super::pack::of_block;
+use super::shape::{COLS, PANELS, TILE_ROWS};
 use crate::linear::ahead::Ahead;
 use crate::linear::form::Records;
 use crate::linear::sizes::RESULT_STRIDE;
@@ -40,21 +41,26 @@ pub(super) const fn vectors(group: usize, is_four: bool) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
     count: usize,
-    /// Dwords of its first group.
+    /// Dwords of the first group of a block.
     x: *const u32,
-    /// Factors of its first group, and from there to the next.
+    /// Factors of that group, and from there to the next.
     factors: Factors,
     factors_stride: usize,
 }
 
 impl Rows {
-    pub(super) fn of(area: &Area, tile: usize, (group, groups): (usize, usize)) -> Rows {
-        let (tiles, first) = (area.tiles, area.tiles.start(tile));
-        let x = area.packed.pointer().wrapping_add(first * groups * units_of(group));
+    /// Those of a tile and a block, of `units` units in all, whose first group is `group`.
+    pub(super) fn of(
+        area: &Area,
+        tile: usize,
+        (units, block, group): (usize, usize, usize),
+    ) -> Rows {
+        let tiles = area.tiles;
+        let before = of_block(tiles, units, block, tiles.start(tile));
         Rows {
             count: tiles.height(tile),
-            x: x.cast_const().cast(),
-            factors: Factors::of(area, tile, 0),
+            x: area.packed.pointer().wrapping_add(before).cast_const().cast(),
+            factors: Factors::of(area, tile, group),
             factors_stride: Factors::COUNT * tiles.rows,
         }
     }
@@ -67,6 +73,7 @@ pub(super) struct Call {
     /// The first panel.
     pub(super) panel: usize,
     pub(super) groups: Range<usize>,
+    /// From the first of the groups on.
     pub(super) rows: Rows,
     /// Results `[row][RESULT_STRIDE]`, which the first group sets.
     pub(super) out: *mut f32,
@@ -117,7 +124,7 @@ impl Call {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let vectors = vectors(self.records.group(), true);
-        let mut at = At::<P>::of(&self, R);
+        let mut at = At::<P>::of(&self);
         for group in self.groups {
             let mut sums = [[_mm512_setzero_si512(); R]; P];
             let mut low_sums = [[_mm512_setzero_si512(); R]; P];
@@ -173,7 +180,7 @@ impl Call {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let vectors = vectors(self.records.group(), false);
-        let mut at = At::<P>::of(&self, R);
+        let mut at = At::<P>::of(&self);
         for group in self.groups {
             let mut high = [[_mm512_setzero_si512(); R]; P];
             let mut low = [[_mm512_setzero_si512(); R]; P];
@@ -221,15 +228,15 @@ struct At<const P: usize> {
 }
 
 impl<const P: usize> At<P> {
-    /// The first group of a call of `rows` rows.
+    /// The first group of a call.
     #[inline(always)]
-    fn of(call: &Call, rows: usize) -> At<P> {
-        let (records, first) = (call.records, call.groups.start);
+    fn of(call: &Call) -> At<P> {
+        let records = call.records;
         At {
-            record: std::array::from_fn(|p| records.record_at(call.panel + p, first)),
+            record: std::array::from_fn(|p| records.record_at(call.panel + p, call.groups.start)),
             record_bytes: records.record_bytes(),
-            x: call.rows.x.wrapping_add(first * 2 * steps(records.group()) * rows),
-            factors: call.rows.factors.skip(first * call.rows.factors_stride),
+            x: call.rows.x,
+            factors: call.rows.factors,
             factors_stride: call.rows.factors_stride,
             out: call.out,
         }

@@ -8,10 +8,11 @@ use half::bf16;
 use model::compressed::Bits;
 
 use super::factors::Factors;
-use super::shape::units_of;
+use super::shape::{TILE_ROWS, units_of};
 use crate::linear::pack::Pack;
-use crate::linear::rows::Way;
-use crate::linear::sizes::BLOCK_UNITS;
+use crate::linear::rows::{RowTiles, Way};
+use crate::simd::avx512::Avx512;
+use crate::simd::{MAX_LANES, Simd};
 
 /// Inputs of a vector of bf16.
 const VECTOR: usize = 32;
@@ -19,8 +20,14 @@ const VECTOR: usize = 32;
 /// the low (the first dword) and in the high nibbles of a dword of weights.
 const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Packs the task's groups as dwords of four inputs: of a tile `[group][dword][high, low][row]`, for tiles
-/// of AMX `[group][high, low][row][dword]`; and its factors.
+/// Dwords before those of a block and of the tile whose first row this is.
+pub(super) fn of_block(tiles: RowTiles, units: usize, block: usize, first_row: usize) -> usize {
+    let first = block * tiles.block;
+    first * tiles.rows + first_row * tiles.block.min(units - first)
+}
+
+/// Packs the task's groups as dwords of four inputs: `[block][tile][group][dword][high, low][row]`, for tiles
+/// of AMX `[tile][group][high, low][row][dword]`; and its factors.
 ///
 /// # Safety
 /// As `Compiled::pack`, on a machine with AVX-512.
@@ -30,40 +37,75 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
     let (group, bits) = task.group.expect("a grouped weight has groups");
     let (first_row, rows) = (task.tiles.start(task.tile), task.rows());
     let units = units_of(group);
-    let dwords = task.packed.pointer().wrapping_add(first_row * task.units).cast::<u32>();
-    let end = task.units.min(task.blocks.end * BLOCK_UNITS) / units;
-    for g in task.blocks.start * BLOCK_UNITS / units..end {
-        let to = dwords.wrapping_add(g * units * rows);
+    let block = task.tiles.block;
+    let end = task.units.min(task.blocks.end * block) / units;
+    for g in task.blocks.start * block / units..end {
+        let before = if task.tiles.way == Way::IntegerTiles {
+            first_row * task.units + g * units * rows
+        } else {
+            of_block(task.tiles, task.units, g * units / block, first_row)
+                + g * units % block * rows
+        };
+        let to = task.packed.pointer().wrapping_add(before);
         let factors =
             task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows + first_row));
+        let mut digits = [Digits::default(); 2];
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + g * group);
+            let row_bytes = if task.tiles.way == Way::IntegerTiles {
+                [0, rows].map(|before| to.wrapping_add((before + row) * units / 2).cast())
+            } else {
+                digits.each_mut().map(|digits| (&raw mut digits.0[row]).cast())
+            };
             // SAFETY: as many inputs of this row exist; the tile's groups are this task's to write.
             unsafe {
                 let inputs = group.min(task.k - (g * group).min(task.k));
-                let to = if task.tiles.way == Way::IntegerTiles {
-                    Dwords { at: to.add(row * units / 2), stride: 1, low: rows * units / 2 }
-                } else {
-                    Dwords { at: to.add(row), stride: 2 * rows, low: rows }
-                };
-                let (step, sum) = pack_group(x, inputs, (group, bits), to);
+                let (step, sum) = pack_group(x, inputs, (group, bits), row_bytes);
                 Factors::write(factors, (row, rows), step, sum);
+            }
+        }
+        if task.tiles.way != Way::IntegerTiles {
+            // SAFETY: as above.
+            unsafe { store_dwords(&digits, to, (rows, units / 2)) };
+        }
+    }
+}
+
+/// One digit of a tile's rows: `[row][dword]` of a group.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Digits([[u32; MAX_LANES]; MAX_LANES]);
+
+impl Default for Digits {
+    fn default() -> Digits {
+        Digits([[0; MAX_LANES]; MAX_LANES])
+    }
+}
+
+/// Writes `[dword][high, low][row]`.
+///
+/// # Safety
+/// `to` has room for `dwords` dwords of both digits of `rows` rows.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, (rows, dwords): (usize, usize)) {
+    const { assert!(TILE_ROWS <= MAX_LANES) };
+    // SAFETY: this function's own features.
+    let s = unsafe { Avx512::new() };
+    for (digit, digits) in digits.iter().enumerate() {
+        // SAFETY: a vector of each row; the caller's promise.
+        unsafe {
+            let by_dword = s.transpose((&raw const digits.0).cast(), size_of_val(&digits.0[0]));
+            for (dword, of_rows) in by_dword.into_iter().enumerate().take(dwords) {
+                let to = to.add((2 * dword + digit) * rows);
+                s.store_partial(to, s.bits(of_rows), rows);
             }
         }
     }
 }
 
-/// Where the dwords of a group and row go.
-#[derive(Debug, Clone, Copy)]
-struct Dwords {
-    at: *mut u32,
-    /// From one of high bytes to the next.
-    stride: usize,
-    /// From one of high bytes to that of the same inputs' low bytes.
-    low: usize,
-}
-
-/// Packs `inputs` inputs, and zeros up to a whole group. The step and the sum of all `v`. A group with an infinity or a NaN has a step of NaN.
+/// Packs `inputs` inputs, and zeros up to a whole group, the high and the low bytes. The step and the sum of all `v`. A
+/// group with an infinity or a NaN has a step of NaN.
 ///
 /// # Safety
 /// `x` has the inputs; `to` has room.
@@ -73,7 +115,7 @@ unsafe fn pack_group(
     x: *const bf16,
     inputs: usize,
     (group, bits): (usize, Bits),
-    to: Dwords,
+    to: [*mut u8; 2],
 ) -> (f32, i32) {
     let mut x_bits = [_mm512_setzero_si512(); 2];
     let mut largest = _mm512_setzero_si512();
@@ -88,33 +130,22 @@ unsafe fn pack_group(
     let scale = Scale::of(largest_word(largest));
     let mut sum = _mm512_setzero_si512();
     for (i, &vector) in x_bits.iter().enumerate().take(group / VECTOR) {
-        let halves = [_mm512_castsi512_si256(vector), _mm512_extracti64x4_epi64::<1>(vector)];
-        let [a, b] = halves.map(|half| {
-            let wide = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half));
-            _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_castsi512_ps(wide), scale.inverse()))
-        });
+        let a = scale.integers(_mm512_castsi512_si256(vector));
+        let b = scale.integers(_mm512_extracti64x4_epi64::<1>(vector));
         sum = _mm512_add_epi32(sum, _mm512_add_epi32(a, b));
         let words = _mm512_inserti64x4::<1>(
             _mm512_castsi256_si512(_mm512_cvtepi32_epi16(a)),
             _mm512_cvtepi32_epi16(b),
         );
-        let (high, low) =
-            (_mm512_srai_epi16::<4>(words), _mm512_and_si512(words, _mm512_set1_epi16(15)));
-        let digits = [_mm512_cvtepi16_epi8(high), _mm512_cvtepi16_epi8(low)];
-        for (digit, bytes) in digits.into_iter().enumerate() {
+        let high = _mm512_cvtepi16_epi8(_mm512_srai_epi16::<4>(words));
+        let low = _mm512_cvtepi16_epi8(_mm512_and_si512(words, _mm512_set1_epi16(15)));
+        for (to, bytes) in to.into_iter().zip([high, low]) {
             let bytes = match bits {
                 Bits::Four => _mm256_shuffle_epi8(bytes, nibble_order()),
                 Bits::Eight => bytes,
             };
-            let mut dwords = [0u32; VECTOR / 4];
-            // SAFETY: the array has the vector's bytes; the caller's promise.
-            unsafe {
-                _mm256_storeu_si256(dwords.as_mut_ptr().cast(), bytes);
-                for (j, dword) in dwords.into_iter().enumerate() {
-                    let at = (i * VECTOR / 4 + j) * to.stride + digit * to.low;
-                    to.at.add(at).write(dword);
-                }
-            }
+            // SAFETY: the caller's promise.
+            unsafe { _mm256_storeu_si256(to.add(i * VECTOR).cast(), bytes) };
         }
     }
     (scale.step, _mm512_reduce_add_epi32(sum))
@@ -158,6 +189,14 @@ impl Scale {
         let exponent = largest.saturating_sub(10).max(1);
         let step = if largest < 255 { f32::from_bits(exponent << 23) } else { f32::NAN };
         Scale { step, exponent }
+    }
+
+    /// Multiples of the step, the nearest to each bf16.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    fn integers(self, half: __m256i) -> __m512i {
+        let wide = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(half));
+        _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_castsi512_ps(wide), self.inverse()))
     }
 
     /// `1 / step` in all lanes.

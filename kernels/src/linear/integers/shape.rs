@@ -4,13 +4,15 @@ use std::ops::Range;
 
 use crate::linear::ahead::Lines;
 use crate::linear::form::Records;
-use crate::linear::sizes::VECTOR_COLS;
+use crate::linear::sizes::{BLOCK_UNITS, VECTOR_COLS};
 
 /// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
 pub(in crate::linear) const TILE_ROWS: usize = 12;
 /// Columns of a panel, and panels that are multiplied together.
 pub(super) const COLS: usize = model::compressed::ROWS;
 pub(super) const PANELS: usize = 2;
+/// Units of a block of packed x without tiles of AMX: its rows are multiplied by it in one call.
+pub(in crate::linear) const BLOCK: usize = 2 * BLOCK_UNITS;
 
 const _: () = assert!(VECTOR_COLS.is_multiple_of(PANELS * COLS));
 

@@ -25,7 +25,7 @@ use half::bf16;
 
 use super::form::Plain;
 use super::pack::Pack;
-use super::sizes::VECTOR_COLS;
+use super::sizes::NARROW_COLS;
 use super::task::Sums;
 use super::tiled::TILE_LEN;
 use crate::number::Number;
@@ -60,7 +60,7 @@ pub(super) const fn block(rows: usize) -> usize {
 /// Columns of a task of `rows` rows at most: chains of more would leave the second level of cache no room
 /// for x.
 pub(super) const fn task_cols(rows: usize) -> usize {
-    if rows < 2 * MANY_ROWS { VECTOR_COLS } else { VECTOR_COLS / 2 }
+    if rows < 2 * MANY_ROWS { NARROW_COLS } else { NARROW_COLS / 2 }
 }
 
 /// Floats for the chains of any task of a pass of up to `rows` rows.
