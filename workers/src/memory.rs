@@ -42,6 +42,9 @@ struct Place {
     size_bytes: usize,
 }
 
+/// A KV cache of at most this size is faulted in whole at load, which takes a tenth of a second.
+const SMALL_KV_BYTES: usize = 256 << 20;
+
 /// The segments a worker has mapped, and where the plan's buffers lie in them.
 #[derive(Debug)]
 pub struct Memories {
@@ -81,13 +84,13 @@ impl Memories {
     }
 
     /// Asks for the pages of what the first step would otherwise fault in, which takes seconds for an
-    /// emulated device: all but host weights, which loading has touched where they are written, and the
-    /// KV cache, of which short answers use little.
+    /// emulated device: all but host weights, which loading has touched where they are written, and a
+    /// large KV cache, of which short answers use little.
     pub(crate) fn populate(&self) {
         for (memory, segment) in &self.segments {
             let wanted = match memory {
                 Memory::HostWeights => segment.access() == Access::ReadOnly,
-                Memory::HostKv => false,
+                Memory::HostKv => segment.size_bytes() <= SMALL_KV_BYTES,
                 _ => true,
             };
             if wanted {
