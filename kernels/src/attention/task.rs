@@ -4,7 +4,7 @@
 //! order, whether one thread works on all chunks of a block or many on one each; so the cut changes
 //! no bit.
 
-use super::ahead::{Ahead, Stretch};
+use super::ahead::{Ahead, Stretch, streams};
 use super::block::{Block, Source};
 use super::four;
 use super::scores::BLOCK_POSITIONS;
@@ -130,6 +130,7 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
                     .wrapping_add(3 * head + transposed_len(self.shape.head_dim, block.queries())),
             );
             let mut ahead = self.ahead();
+            self.ask_for_rows(s);
             self.run_scores(&block, scores, &mut ahead);
             if self.steps.softmax {
                 self.run_softmax(&block, scores);
@@ -149,7 +150,32 @@ impl<T: Number> BlockTask<'_, T> {
             Some((unit, part)) => self.cached(unit, *part),
             None => [Stretch::NONE; 2],
         };
-        Ahead::new(self.variant, self.cached(&self.unit, self.part), next)
+        let source = if self.steps.scores { self.tensors.k } else { self.tensors.v };
+        let streams = streams(self.variant, matches!(source, Source::Four { .. }));
+        Ahead::new(streams, self.cached(&self.unit, self.part), next)
+    }
+
+    /// Asks for what the next task reads and writes besides the caches, of its first row: beside a stream that fills
+    /// all caches it would come from memory, and each of these is waited for.
+    #[inline(always)]
+    fn ask_for_rows<S: Simd>(&self, s: S) {
+        let Some((unit, Part::Whole | Part::Scores(_))) = &self.next else { return };
+        let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
+        let ask = |from: *const T, heads: usize| {
+            for at in (0..heads * head_dim * size_of::<T>()).step_by(64) {
+                s.prefetch(from.cast::<u8>().wrapping_add(at));
+            }
+        };
+        let head = unit.row0 as usize * kv_heads + unit.kv_head as usize;
+        let group = self.shape.group();
+        let Tensors { q, k, v, out, .. } = *self.tensors;
+        ask(q.wrapping_add(head * group * head_dim), group);
+        ask(out.wrapping_add(head * group * head_dim), group);
+        for source in [k, v] {
+            if let Source::Plain { fresh, .. } = source {
+                ask(fresh.wrapping_add(head * head_dim), 1);
+            }
+        }
     }
 
     /// Cached K and V of a part of a unit, in the order of reading.
