@@ -14,6 +14,8 @@ const MOST_STREAMS: usize = 8;
 const FEWEST_STREAMS: usize = 3;
 const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
+/// What memory can bring while queries are packed, or the softmax is taken, of a few hundred positions.
+const PAUSE_BYTES: usize = 2048;
 /// Bytes that are asked for at once, at most.
 pub(super) const ASK_BYTES: usize = MOST_STREAMS * LINE_BYTES;
 /// K and V of a task and of the one after it.
@@ -118,6 +120,12 @@ impl Ahead {
             self.debt -= at_once;
             self.ask(s);
         }
+    }
+
+    /// Asks for more than is read, before what only computes: memory would rest meanwhile.
+    #[inline(always)]
+    pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
+        self.read(s, PAUSE_BYTES);
     }
 
     /// A line of every page.

@@ -130,9 +130,11 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
                     .wrapping_add(3 * head + transposed_len(self.shape.head_dim, block.queries())),
             );
             let mut ahead = self.ahead();
+            ahead.fill_pause(s);
             self.ask_for_rows(s);
             self.run_scores(&block, scores, &mut ahead);
             if self.steps.softmax {
+                ahead.fill_pause(s);
                 self.run_softmax(&block, scores);
             }
             if self.steps.values {
