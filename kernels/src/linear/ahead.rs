@@ -112,3 +112,33 @@ impl Ahead {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::scalar::Scalar;
+
+    #[test]
+    fn both_are_asked_for_in_order_and_within_the_steps() {
+        let at = std::ptr::without_provenance::<u8>;
+        let weights = Lines { at: at(0x1000), stride: 0x800, rows: 3, lines: 8 };
+        let x = Lines { at: at(0x9000), stride: 0, rows: 1, lines: 6 };
+        for (both, expected) in [
+            ([weights, x], vec![0x1000, 0x1100, 0x1800, 0x1900, 0x2000, 0x2100, 0x9000, 0x9100]),
+            ([Lines::NONE, x], vec![0x9000, 0x9100]),
+            ([x, Lines::NONE], vec![0x9000, 0x9100]),
+            ([Lines::NONE, Lines::NONE], vec![]),
+        ] {
+            let steps = 50;
+            let mut ahead = Ahead::of_both(both[0], both[1], steps);
+            let mut asked = Vec::new();
+            for _ in 0..steps {
+                if ahead.wait == 1 {
+                    asked.push(ahead.at.addr());
+                }
+                ahead.step(Scalar);
+            }
+            assert_eq!(asked, expected);
+        }
+    }
+}

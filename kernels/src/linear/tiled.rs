@@ -40,7 +40,7 @@ pub(super) struct Parts {
 }
 
 /// Adds block `block` of k of `PANELS` panels from `panel` on to the results, which the first block sets.
-/// `next` is the memory to ask for meanwhile.
+/// `next` is the memory to ask for meanwhile, in this order.
 ///
 /// # Safety
 /// The first panel exists; `parts` describes packed rows and results of `PANELS` panels.

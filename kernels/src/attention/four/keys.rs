@@ -227,47 +227,57 @@ pub(super) const fn unpacked_len(head_dim: usize) -> usize {
     2 * MAX_LANES * (dwords(head_dim) + kv4_groups(head_dim))
 }
 
-/// Scores of `MR` queries and a vector of positions that was unpacked to `keys`.
+/// Scores of `MR` queries and `NV` vectors of positions that were unpacked to `keys`, [`unpacked_len`] apart: what a
+/// query is multiplied by is loaded once for all of them.
 ///
 /// # Safety
 /// `keys` is what `unpack` wrote; `queries` are `MR` packed ones; `FAST` only where the machine has
 /// fast dot products.
 #[inline(always)]
-pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const FAST: bool>(
+pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const NV: usize, const FAST: bool>(
     s: S,
     queries: FourQueries,
     keys: *const f32,
-) -> [[S::F; 1]; MR] {
+) -> [[S::F; NV]; MR] {
     let head_dim = queries.head_dim;
     let groups = kv4_groups(head_dim);
     let all = (head_dim / 2).div_ceil(4);
     let ranges = keys.wrapping_add(dwords(head_dim) * 2 * S::LANES);
-    let mut totals = [[s.zero(); 1]; MR];
+    let vector = unpacked_len(head_dim);
+    let mut totals = [[s.zero(); NV]; MR];
     // SAFETY: the caller's promise covers every offset used here.
     unsafe {
         for group in 0..groups {
-            // The sums of low and of high nibbles apart, because one would wait for itself.
-            let mut upper = [[s.splat_dword(0); 2]; MR];
-            let mut lower = [[s.splat_dword(0); 2]; MR];
+            let mut upper = [[s.splat_dword(0); NV]; MR];
+            let mut lower = [[s.splat_dword(0); NV]; MR];
             for dword in group * GROUP_DWORDS..all.min((group + 1) * GROUP_DWORDS) {
-                let at = keys.add(2 * dword * S::LANES).cast::<u8>();
-                let (low, high) = (s.load_dwords(at), s.load_dwords(at.add(4 * S::LANES)));
-                for i in 0..MR {
-                    let q = queries.from.add(i * queries.stride + 4 * dword).cast::<u32>();
-                    for (j, nibbles) in [low, high].into_iter().enumerate() {
-                        let q = [s.splat_dword(*q.add(2 * j)), s.splat_dword(*q.add(2 * j + 1))];
-                        upper[i][j] = s.dot_bytes::<FAST>(upper[i][j], nibbles, q[0]);
-                        lower[i][j] = s.dot_bytes::<FAST>(lower[i][j], nibbles, q[1]);
+                for nibble in 0..2 {
+                    let at = keys.add((2 * dword + nibble) * S::LANES);
+                    let mut nibbles = [s.splat_dword(0); NV];
+                    for v in 0..NV {
+                        nibbles[v] = s.load_dwords(at.add(v * vector).cast());
+                    }
+                    for i in 0..MR {
+                        let q = queries.from.add(i * queries.stride + 4 * dword + 2 * nibble);
+                        let q = q.cast::<u32>();
+                        let (q_upper, q_lower) = (s.splat_dword(*q), s.splat_dword(*q.add(1)));
+                        for v in 0..NV {
+                            upper[i][v] = s.dot_bytes::<FAST>(upper[i][v], nibbles[v], q_upper);
+                            lower[i][v] = s.dot_bytes::<FAST>(lower[i][v], nibbles[v], q_lower);
+                        }
                     }
                 }
             }
-            let scale = s.load(ranges.add(group * S::LANES));
-            let minimum = s.load(ranges.add((groups + group) * S::LANES));
-            for i in 0..MR {
-                // Exact: a group's sums stay below 2^24.
-                let add = |[a, b]: [S::D; 2]| s.add(s.dwords_to_f32(a), s.dwords_to_f32(b));
-                let (sums, ranges) = ((add(upper[i]), add(lower[i])), (scale, minimum));
-                totals[i][0] = queries.skip(i).add_group(s, totals[i][0], group, sums, ranges);
+            for v in 0..NV {
+                let ranges = ranges.add(v * vector);
+                let scale = s.load(ranges.add(group * S::LANES));
+                let minimum = s.load(ranges.add((groups + group) * S::LANES));
+                for i in 0..MR {
+                    // Exact: a group's sums stay below 2^24.
+                    let sums = (s.dwords_to_f32(upper[i][v]), s.dwords_to_f32(lower[i][v]));
+                    let query = queries.skip(i);
+                    totals[i][v] = query.add_group(s, totals[i][v], group, sums, (scale, minimum));
+                }
             }
         }
     }

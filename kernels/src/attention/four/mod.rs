@@ -17,12 +17,17 @@ use super::shape::{head_stride, record_bytes};
 use crate::number::Number;
 use crate::simd::Simd;
 
+/// Vectors of positions whose scores are made together, at most.
+const MOST_VECTORS: usize = 2;
+
 /// The fresh and the cached records.
 type Records = (*const u8, *const u8);
 
 /// Floats of scratch for a block of K or V with up to `queries` queries.
 pub(super) fn scratch_len(head_dim: usize, queries: usize) -> usize {
-    unpacked_len(head_dim).max(four_values_len(head_dim, queries)).next_multiple_of(16)
+    (MOST_VECTORS * unpacked_len(head_dim))
+        .max(four_values_len(head_dim, queries))
+        .next_multiple_of(16)
 }
 
 impl<S: Simd> Block<'_, S> {
@@ -59,20 +64,30 @@ impl<S: Simd> Block<'_, S> {
     ) {
         let fast = self.s.has_fast_dots();
         for segment in self.segments(k, record_bytes(self.shape.head_dim), &positions) {
-            for first in (segment.first..segment.end).step_by(S::LANES) {
-                let keys = self.four_keys(&segment, first);
+            let mut first = segment.first;
+            while first < segment.end {
+                // Narrow vectors are fewer, and have no room for the sums of two.
+                let two = S::LANES == 16 && first + S::LANES < segment.end;
+                let mut width = 0;
                 // SAFETY: the positions lie within the segment; scratch has room for them.
                 unsafe {
-                    keys.unpack(self.s, self.transposed);
-                    if segment.cached {
-                        ahead.read(self.s, keys.width * segment.stride);
+                    for vector in 0..if two { MOST_VECTORS } else { 1 } {
+                        let keys = self.four_keys(&segment, first + vector * S::LANES);
+                        let to = self.transposed.add(vector * unpacked_len(self.shape.head_dim));
+                        keys.unpack(self.s, to);
+                        width += keys.width;
                     }
-                    if fast {
-                        self.four_tiles::<true>(first, keys.width, (out, stride));
-                    } else {
-                        self.four_tiles::<false>(first, keys.width, (out, stride));
+                    if segment.cached {
+                        ahead.read(self.s, width * segment.stride);
+                    }
+                    match (two, fast) {
+                        (true, true) => self.four_tiles::<2, true>(first, width, (out, stride)),
+                        (true, false) => self.four_tiles::<2, false>(first, width, (out, stride)),
+                        (false, true) => self.four_tiles::<1, true>(first, width, (out, stride)),
+                        (false, false) => self.four_tiles::<1, false>(first, width, (out, stride)),
                     }
                 }
+                first += width;
             }
         }
     }
@@ -90,12 +105,12 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// Scores of all queries and the unpacked positions.
+    /// Scores of all queries and `NV` vectors of unpacked positions.
     ///
     /// # Safety
     /// As [`Block::four_scores`]; `FAST` only where the machine has fast dot products.
     #[inline(always)]
-    unsafe fn four_tiles<const FAST: bool>(
+    unsafe fn four_tiles<const NV: usize, const FAST: bool>(
         &self,
         first: usize,
         width: usize,
@@ -111,7 +126,7 @@ impl<S: Simd> Block<'_, S> {
             let packed = self.four_queries(query);
             macro_rules! tile {
                 ($mr:literal) => {{
-                    let sums = four_scores::<S, $mr, FAST>(self.s, packed, self.transposed);
+                    let sums = four_scores::<S, $mr, NV, FAST>(self.s, packed, self.transposed);
                     self.store_scores(&sums, (query, first), width, (out, stride));
                 }};
             }

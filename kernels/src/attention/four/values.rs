@@ -27,11 +27,11 @@ const LARGEST: f32 = 32_767.0;
 
 /// Some positions of V, at most a block.
 pub(super) struct FourValues {
-    /// The record of each; behind the last one that one again.
-    pub records: [*const u8; BLOCK],
+    /// The record of each; behind the last one that one again. Only the first where there is a stride.
+    records: [*const u8; BLOCK],
     pub count: usize,
     /// Bytes from each to the next, if that is the same for a whole block.
-    pub stride: Option<usize>,
+    stride: Option<usize>,
     pub head_dim: usize,
 }
 
@@ -69,7 +69,10 @@ impl FourValues {
         };
         for segment in segments {
             if segment.first <= first && first + BLOCK <= segment.end {
+                let before = (first - segment.first) * segment.stride;
+                values.records[0] = segment.base.wrapping_add(before);
                 values.stride = Some(segment.stride);
+                return values;
             }
             for position in segment.first.max(first)..segment.end.min(end) {
                 // SAFETY: the caller's promise.
@@ -81,6 +84,15 @@ impl FourValues {
         let last = values.records[values.count - 1];
         values.records[values.count..].fill(last);
         values
+    }
+
+    /// The record of a position, or the last one.
+    #[inline(always)]
+    fn record(&self, position: usize) -> *const u8 {
+        match self.stride {
+            Some(stride) => self.records[0].wrapping_add(position * stride),
+            None => self.records[position],
+        }
     }
 
     /// The places of ranges and weights in scratch.
@@ -99,7 +111,7 @@ impl FourValues {
             for at in (0..BLOCK).step_by(S::LANES) {
                 // SAFETY: the caller's promise: a whole block of records at this distance.
                 unsafe {
-                    let rows = (self.records[at], stride, S::LANES);
+                    let rows = (self.record(at), stride, S::LANES);
                     load_ranges(s, rows, self.head_dim, |i, both| {
                         let to = to.add(2 * i * BLOCK + at);
                         s.store(to, s.half_f16(both, false));
@@ -261,7 +273,7 @@ impl FourValues {
         for pair in 0..self.count.div_ceil(2) {
             // SAFETY: the caller's promise covers every offset used here.
             unsafe {
-                let (a, b) = (self.records[2 * pair], self.records[2 * pair + 1]);
+                let (a, b) = (self.record(2 * pair), self.record(2 * pair + 1));
                 if let Some(ahead) = &mut asks {
                     ahead.read(s, 2 * (bytes + 4 * groups));
                 }

@@ -3,13 +3,15 @@
 //! A group of x becomes integers of 12 bits: multiples of 2^-11 of the power of two above its largest
 //! value. Values of at least 2^-3 of that keep all their bits. A weight's integers are multiplied as they
 //! lie in their records, one instruction for four inputs and sixteen columns, twice for the two bytes
-//! of x; widening them to f32 took two for one input, before its product.
+//! of x; widening them to f32 took two for one input, before its product. Of 4 bits, 16 times a weight is a byte
+//! still, so the products of both bytes go to one sum.
 //!
 //! **The order of every sum.** Products and sums within a group are exact. `part` and `sum(x)` of a
 //! group are rounded to f32 at most once; then the groups are added in order, as everywhere.
 //!
 //! - `pack`: x as integers, in two bytes.
 //! - `shape`: panels and tiles.
+//! - `weights`: what the vectors of a record hold.
 //! - `factors`: from sums of integers to results.
 //! - `multiply`: some rows by some columns.
 //! - `tiles`: more rows with AMX; `products`: one product of its tiles.
@@ -20,6 +22,7 @@ mod pack;
 mod products;
 mod shape;
 mod tiles;
+mod weights;
 
 use std::ops::Range;
 
@@ -118,7 +121,7 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
                     Lines::NONE
                 };
                 let groups = of_block(block);
-                let steps = groups.len() * multiply::vectors(group, is_four) * area.row_tiles.len();
+                let steps = groups.len() * weights::vectors(group, is_four) * area.row_tiles.len();
                 let x = if panel + PANELS < end {
                     Lines::NONE
                 } else {

@@ -9,9 +9,9 @@ use std::ops::Range;
 use model::compressed::Bits;
 
 use super::factors::{Factors, whole};
-use super::multiply::{nibbles, scales, steps, unsigned, vectors};
 use super::products::{TILE_BYTES, begin, config, places, store, take_x};
 use super::shape::{COLS, PANELS, lines, units_of};
+use super::weights::{nibbles, scales, steps, unsigned, vectors};
 use crate::amx::tiles::{TILE, Tiles};
 use crate::linear::ahead::{Ahead, Lines};
 use crate::linear::form::Records;
