@@ -35,7 +35,8 @@ def main():
             ]
             places = [place + 0.4 * index for place in range(len(batches))]
             bars = axes.bar(places, middles, 0.4, yerr=spread, color=color, capsize=2, label=who)
-            axes.bar_label(bars, fmt="%.3g", fontsize=6, padding=2)
+            labels = [f"{middle:.0f}" if middle >= 100 else f"{middle:.3g}" for middle in middles]
+            axes.bar_label(bars, labels, fontsize=6, padding=2)
         axes.set_xticks([place + 0.2 for place in range(len(batches))], [str(batch) for batch in batches])
         axes.set_title(model, fontsize=9)
         axes.set_xlabel("batch")
