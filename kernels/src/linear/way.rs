@@ -41,7 +41,13 @@ pub(super) fn tiles<T: Number>(variant: Variant, rows: usize, weight: Weight<T>)
             (quarters::tile_rows(rows), quarters::task_cols(rows), quarters::block(rows))
         }
         #[cfg(target_arch = "x86_64")]
-        Way::Integers => (integers::TILE_ROWS, VECTOR_COLS, integers::BLOCK),
+        Way::Integers => {
+            let bits = match weight {
+                Weight::Grouped(form, _) => form.bits,
+                Weight::Plain(_) => unreachable!("plain weights are no integers"),
+            };
+            (integers::tile_rows(bits), VECTOR_COLS, integers::BLOCK)
+        }
         #[cfg(target_arch = "x86_64")]
         Way::Amx | Way::IntegerTiles => (amx::TILE_ROWS, amx::task_cols(rows), BLOCK_UNITS),
     };

@@ -29,7 +29,7 @@ use std::ops::Range;
 use half::bf16;
 use model::compressed::Bits;
 use multiply::{Call, Rows};
-pub(super) use shape::{BLOCK, TILE_ROWS, units_of};
+pub(super) use shape::{BLOCK, tile_rows, units_of};
 use shape::{COLS, PANELS, lines};
 
 use super::ahead::{Ahead, Lines};
@@ -92,7 +92,7 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
             .wrapping_add((panel - first) * COLS),
     };
     let is_four = form.bits() == Bits::Four;
-    if area.tiles.rows <= TILE_ROWS {
+    if area.tiles.count == 1 {
         for panel in (first..end).step_by(PANELS) {
             // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
             unsafe {

@@ -8,9 +8,11 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+use model::compressed::Bits;
+
 use super::factors::{Factors, whole};
 use super::pack::of_block;
-use super::shape::{COLS, PANELS, TILE_ROWS};
+use super::shape::{COLS, PANELS, tile_rows};
 use super::weights::{nibbles, scales, unsigned, vectors};
 use crate::linear::ahead::Ahead;
 use crate::linear::form::Records;
@@ -76,29 +78,22 @@ impl Call {
     /// bits if `is_four`, and results have room.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    pub(super) unsafe fn run(self, is_four: bool, panels: usize, mut ahead: Option<&mut Ahead>) {
+    pub(super) unsafe fn run(self, is_four: bool, panels: usize, ahead: Option<&mut Ahead>) {
         macro_rules! rows {
-            ($call:expr, $kernel:ident, $panels:literal) => {
-                rows!($call, $kernel, $panels; 1 2 3 4 5 6 7 8 9 10 11 12)
-            };
-            ($call:expr, $kernel:ident, $panels:literal; $($rows:literal)*) => {
+            ($kernel:ident, $panels:literal; $($rows:literal)*) => {
                 match self.rows.count {
                     // SAFETY: the caller's promise.
-                    $($rows => unsafe { $call.$kernel::<$panels, $rows>(ahead.as_deref_mut()) },)*
-                    _ => unreachable!("a tile has at most {TILE_ROWS} rows"),
+                    $($rows => unsafe { self.$kernel::<$panels, $rows>(ahead) },)*
+                    rows => unreachable!("no tile has {rows} rows"),
                 }
             };
         }
-        const { assert!(TILE_ROWS == 12 && PANELS == 2) };
-        if !is_four {
-            for panel in 0..panels {
-                let out = self.out.wrapping_add(panel * COLS);
-                rows!(Call { panel: self.panel + panel, out, ..self.clone() }, eight, 1);
-            }
-        } else if panels == PANELS {
-            rows!(self, four, 2);
-        } else {
-            rows!(self, four, 1);
+        const { assert!(tile_rows(Bits::Four) == 12 && tile_rows(Bits::Eight) == 6 && PANELS == 2) };
+        match (is_four, panels) {
+            (true, PANELS) => rows!(four, 2; 1 2 3 4 5 6 7 8 9 10 11 12),
+            (true, _) => rows!(four, 1; 1 2 3 4 5 6 7 8 9 10 11 12),
+            (false, PANELS) => rows!(eight, 2; 1 2 3 4 5 6),
+            (false, _) => rows!(eight, 1; 1 2 3 4 5 6),
         }
     }
 
@@ -119,12 +114,7 @@ impl Call {
             let mut low_sums = [[_mm512_setzero_si512(); R]; P];
             let mut from = at.record.map(|record| record.wrapping_add(RECORD_HEAD));
             for _ in 0..vectors {
-                match &mut ahead {
-                    Some(ahead) => ahead.step(s),
-                    None => from.iter().for_each(|from| {
-                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD_BYTES).cast());
-                    }),
-                }
+                ask(s, &mut ahead, from);
                 // SAFETY: the group's vectors exist, and its packed rows have these steps.
                 unsafe {
                     let mut weights = [_mm512_setzero_si512(); P];
@@ -175,12 +165,7 @@ impl Call {
             let mut low = [[_mm512_setzero_si512(); R]; P];
             let mut from = at.record.map(|record| record.wrapping_add(RECORD_HEAD));
             for _ in 0..vectors {
-                match &mut ahead {
-                    Some(ahead) => ahead.step(s),
-                    None => from.iter().for_each(|from| {
-                        _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD_BYTES).cast());
-                    }),
-                }
+                ask(s, &mut ahead, from);
                 // SAFETY: the group's vectors exist, and its packed rows have this step.
                 unsafe {
                     let mut weights = [_mm512_setzero_si512(); P];
@@ -257,6 +242,20 @@ impl<const P: usize> At<P> {
             self.record[p] = self.record[p].wrapping_add(self.record_bytes);
         }
         self.factors = self.factors.skip(self.factors_stride);
+    }
+}
+
+/// Asks for what `ahead` says, or for the lines that follow in each panel.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn ask<const P: usize>(s: Avx512, ahead: &mut Option<&mut Ahead>, from: [*const u8; P]) {
+    match ahead {
+        Some(ahead) => ahead.step(s),
+        None => {
+            for p in 0..P {
+                _mm_prefetch::<_MM_HINT_T0>(from[p].wrapping_add(AHEAD_BYTES).cast());
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use half::bf16;
 use model::compressed::Bits;
 
 use super::factors::Factors;
-use super::shape::{TILE_ROWS, units_of};
+use super::shape::{tile_rows, units_of};
 use crate::linear::pack::Pack;
 use crate::linear::rows::{RowTiles, Way};
 use crate::simd::avx512::Avx512;
@@ -38,6 +38,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
     let (first_row, rows) = (task.tiles.start(task.tile), task.rows());
     let units = units_of(group);
     let block = task.tiles.block;
+    let mut digits = [Digits::default(); 2];
     let end = task.units.min(task.blocks.end * block) / units;
     for g in task.blocks.start * block / units..end {
         let before = if task.tiles.way == Way::IntegerTiles {
@@ -49,7 +50,6 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
         let to = task.packed.pointer().wrapping_add(before);
         let factors =
             task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows + first_row));
-        let mut digits = [Digits::default(); 2];
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + g * group);
             let row_bytes = if task.tiles.way == Way::IntegerTiles {
@@ -72,15 +72,9 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
 }
 
 /// One digit of a tile's rows: `[row][dword]` of a group.
-#[derive(Clone, Copy)]
+#[derive(Default, Clone, Copy)]
 #[repr(C, align(64))]
 struct Digits([[u32; MAX_LANES]; MAX_LANES]);
-
-impl Default for Digits {
-    fn default() -> Digits {
-        Digits([[0; MAX_LANES]; MAX_LANES])
-    }
-}
 
 /// Writes `[dword][high, low][row]`.
 ///
@@ -89,7 +83,7 @@ impl Default for Digits {
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, (rows, dwords): (usize, usize)) {
-    const { assert!(TILE_ROWS <= MAX_LANES) };
+    const { assert!(tile_rows(Bits::Four) <= MAX_LANES) };
     // SAFETY: this function's own features.
     let s = unsafe { Avx512::new() };
     for (digit, digits) in digits.iter().enumerate() {

@@ -2,12 +2,21 @@
 
 use std::ops::Range;
 
+use model::compressed::Bits;
+
 use crate::linear::ahead::Lines;
 use crate::linear::form::Records;
 use crate::linear::sizes::{BLOCK_UNITS, VECTOR_COLS};
 
 /// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
-pub(in crate::linear) const TILE_ROWS: usize = 12;
+pub(in crate::linear) const fn tile_rows(bits: Bits) -> usize {
+    match bits {
+        Bits::Four => 12,
+        // A sum for each digit of x.
+        Bits::Eight => 6,
+    }
+}
+
 /// Columns of a panel, and panels that are multiplied together.
 pub(super) const COLS: usize = model::compressed::ROWS;
 pub(super) const PANELS: usize = 2;
