@@ -25,6 +25,20 @@ impl Lines {
 /// for x.
 const BURST: usize = 4;
 
+/// What asks for memory at the steps of a product.
+pub(super) trait Asks {
+    fn step<S: Simd>(&mut self, s: S);
+}
+
+/// Nothing is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unasked;
+
+impl Asks for Unasked {
+    #[inline(always)]
+    fn step<S: Simd>(&mut self, _: S) {}
+}
+
 /// Lines asked for in bursts at some of the steps of a product. What a step costs when there is
 /// nothing to ask for is a count and a branch: the product needs the other slots.
 #[derive(Debug)]
@@ -96,7 +110,7 @@ impl Ahead {
             return;
         }
         for line in 0..BURST {
-            s.prefetch_l2(self.at.wrapping_add(line * 64));
+            s.prefetch(self.at.wrapping_add(line * 64));
         }
         self.left_of_run -= 1;
         if self.left_of_run == 0 {
@@ -110,6 +124,13 @@ impl Ahead {
         if self.left == 0 {
             self.go_on();
         }
+    }
+}
+
+impl Asks for Ahead {
+    #[inline(always)]
+    fn step<S: Simd>(&mut self, s: S) {
+        Ahead::step(self, s);
     }
 }
 

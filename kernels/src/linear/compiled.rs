@@ -12,7 +12,7 @@ use super::pack::Pack;
 use super::rows::Way;
 use super::task::{Finish, Sums};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, integers, quarters};
+use super::{amx, dots, integers, quarters};
 use crate::number::Number;
 use crate::variant::{Variant, dispatch, dispatch_pairs};
 
@@ -69,6 +69,9 @@ impl LinearTasks for bf16 {
             #[cfg(target_arch = "x86_64")]
             Way::Quarters => unsafe { quarters::pack(&task) },
             // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Way::Dots => unsafe { dots::pack(&task) },
+            // SAFETY: as above.
             _ if task.is_grouped() => unsafe { dispatch(variant, task) },
             // SAFETY: as above.
             _ => unsafe { dispatch_pairs(variant, task) },
@@ -85,7 +88,10 @@ impl LinearTasks for bf16 {
             #[cfg(target_arch = "x86_64")]
             Way::Quarters => unsafe { quarters::plain(&task) },
             // SAFETY: as above.
-            _ => unsafe { dispatch_pairs(variant, task) },
+            #[cfg(target_arch = "x86_64")]
+            Way::Dots => unsafe { dots::plain(&task) },
+            // SAFETY: as above.
+            _ => unsafe { dispatch(variant, task) },
         }
     }
 

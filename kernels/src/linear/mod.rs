@@ -29,6 +29,8 @@ mod amx;
 mod compiled;
 mod cuts;
 mod direct;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 mod epilogue;
 mod form;
 #[cfg(target_arch = "x86_64")]
@@ -171,12 +173,14 @@ impl Kernels {
     fn linear_pass<T: LinearTasks>(&self, call: Call<T>) {
         let Call { rows, n, k, x, weight, bias, epilogue } = call;
         let (variant, per_thread) = (self.variant, &self.per_thread);
-        let tiles = way::tiles(variant, rows, weight);
+        let tiles = way::tiles(variant, (rows, k), weight);
         let inputs = if variant.multiplies_pairs() && !T::IS_F32 { 2 } else { 1 };
         let (units, group) = match weight {
             // Whole lines, where x is packed by lines; a row of scratch is padded to more.
             #[cfg(target_arch = "x86_64")]
             Weight::Plain(_) if tiles.way == Way::Quarters => (k.next_multiple_of(32), None),
+            #[cfg(target_arch = "x86_64")]
+            Weight::Plain(_) if tiles.way == Way::Dots => (dots::units(k), None),
             Weight::Plain(_) => (k.div_ceil(inputs), None),
             #[cfg(target_arch = "x86_64")]
             Weight::Grouped(form, _) if matches!(tiles.way, Way::Integers | Way::IntegerTiles) => {

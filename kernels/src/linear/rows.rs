@@ -11,6 +11,8 @@ pub(super) enum Way {
     #[cfg(target_arch = "x86_64")]
     Quarters,
     #[cfg(target_arch = "x86_64")]
+    Dots,
+    #[cfg(target_arch = "x86_64")]
     Amx,
     #[cfg(target_arch = "x86_64")]
     Integers,

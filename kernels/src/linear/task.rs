@@ -7,14 +7,14 @@ use half::bf16;
 use super::ahead::Lines;
 use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
-use super::form::{Eight, Form, Four, PairsBf16, Plain, PlainBf16, PlainF32, Records};
+use super::form::{Eight, Form, Four, Plain, PlainBf16, PlainF32, Records};
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS, RESULT_STRIDE, results_len};
 use super::tiled::{Parts, TILE_LEN, tiled};
 use crate::number::Number;
 use crate::scratch::Shared;
-use crate::simd::{Bf16Dot, Simd};
-use crate::variant::{PairsTask, SimdTask};
+use crate::simd::Simd;
+use crate::variant::SimdTask;
 use model::compressed::Bits;
 
 /// Floats of packed x that stay in the second level of cache beside the rest.
@@ -153,13 +153,6 @@ impl SimdTask for Sums<Plain<bf16>> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         self.area.sum(s, PlainBf16(self.form));
-    }
-}
-
-impl PairsTask for Sums<Plain<bf16>> {
-    #[inline(always)]
-    fn run_pairs<S: Bf16Dot>(self, s: S) {
-        self.area.sum(s, PairsBf16(self.form));
     }
 }
 

@@ -5,7 +5,7 @@ use model::compressed::Grouped;
 use super::rows::{RowTiles, Way};
 use super::sizes::{BLOCK_UNITS, VECTOR_COLS};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, integers, quarters};
+use super::{amx, dots, integers, quarters};
 use crate::number::Number;
 use crate::variant::Variant;
 
@@ -20,6 +20,7 @@ fn way_of<T: Number>(variant: Variant, rows: usize, weight: Weight<T>) -> Way {
     #[cfg(target_arch = "x86_64")]
     match weight {
         Weight::Plain(_) if quarters::fits::<T>(variant) => return Way::Quarters,
+        Weight::Plain(_) if dots::fits::<T>(variant) => return Way::Dots,
         Weight::Plain(_) if variant == Variant::Amx && !T::IS_F32 => return Way::Amx,
         Weight::Grouped(..) if integers::fits::<T>(variant) => {
             let tiles = integers::fits_tiles(variant, rows);
@@ -31,8 +32,12 @@ fn way_of<T: Number>(variant: Variant, rows: usize, weight: Weight<T>) -> Way {
     Way::Vectors
 }
 
-/// The tiles of a pass of `rows` rows.
-pub(super) fn tiles<T: Number>(variant: Variant, rows: usize, weight: Weight<T>) -> RowTiles {
+/// The tiles of a pass of `rows` rows of `k` inputs.
+pub(super) fn tiles<T: Number>(
+    variant: Variant,
+    (rows, k): (usize, usize),
+    weight: Weight<T>,
+) -> RowTiles {
     let way = way_of(variant, rows, weight);
     let (highest, task_cols, block) = match way {
         Way::Vectors => (variant.tile_rows(), VECTOR_COLS, BLOCK_UNITS),
@@ -40,6 +45,8 @@ pub(super) fn tiles<T: Number>(variant: Variant, rows: usize, weight: Weight<T>)
         Way::Quarters => {
             (quarters::tile_rows(rows), quarters::task_cols(rows), quarters::block(rows))
         }
+        #[cfg(target_arch = "x86_64")]
+        Way::Dots => (dots::tile_rows(rows), VECTOR_COLS, dots::block(k)),
         #[cfg(target_arch = "x86_64")]
         Way::Integers => {
             let bits = match weight {

@@ -1,0 +1,80 @@
+//! Plain bf16 weights with AVX512-BF16, as dot products: a vector lane is every thirty-second pair of
+//! inputs of one output.
+//!
+//! Columns then need no transposing: a line of a weight row is an operand as it lies in memory, and
+//! a step of a register tile loads a line of each of its rows of x and of its columns. Each column of a
+//! tile is read by an instruction of its own, which is how the processor finds streams of memory: an
+//! instruction that visits sixteen rows in turn reads at three quarters of the speed.
+//!
+//! **The order of every sum.** k is cut into blocks that depend on k alone ([`block`]). In a block each
+//! of sixteen lanes is a chain of dot products of pairs along k; the lanes are added as
+//! `tile` says, and the blocks in order.
+//!
+//! - `pack`: activations as `[line][row]`, line by line.
+//! - `tile`: some rows of x times some columns, along a block.
+//! - `sums`: all tiles of a task.
+
+mod pack;
+mod sums;
+mod tile;
+
+use half::bf16;
+
+use super::form::Plain;
+use super::pack::Pack;
+use super::task::Sums;
+use crate::number::Number;
+use crate::variant::Variant;
+
+/// Inputs of a line, and dwords of x that they take.
+const LINE: usize = 32;
+const LINE_UNITS: usize = LINE / 2;
+/// Lines of a block at most: a tile's columns, the next tile's and a tile of x stay in the first level of
+/// cache together.
+const BLOCK_LINES: usize = 32;
+
+/// Whether a linear on plain weights is worked on here.
+pub(super) fn fits<T: Number>(variant: Variant) -> bool {
+    variant == Variant::Avx512Bf16 && !T::IS_F32
+}
+
+/// Units of `k` inputs: whole lines of pairs.
+pub(super) const fn units(k: usize) -> usize {
+    k.div_ceil(LINE) * LINE_UNITS
+}
+
+/// Units of a block: as few blocks as possible, of nearly equal length.
+pub(super) const fn block(k: usize) -> usize {
+    let lines = k.div_ceil(LINE);
+    lines.div_ceil(lines.div_ceil(BLOCK_LINES)) * LINE_UNITS
+}
+
+/// Rows of a tile of `rows` rows at most.
+pub(super) const fn tile_rows(rows: usize) -> usize {
+    if rows <= 3 { 3 } else { 4 }
+}
+
+/// Columns of a tile in a pass of `rows` rows.
+const fn tile_cols(rows: usize) -> usize {
+    if rows <= 3 { 8 } else { 6 }
+}
+
+/// Packs a range of blocks of one tile of rows.
+///
+/// # Safety
+/// The machine has AVX-512; the task's own conditions hold.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn pack(task: &Pack<bf16>) {
+    // SAFETY: the caller's promise.
+    unsafe { pack::pack(task) };
+}
+
+/// Leaves the sums of the task's columns and rows in its results.
+///
+/// # Safety
+/// The machine has AVX-512 and AVX512-BF16; x was packed by [`pack`]; the task's own conditions hold.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
+    // SAFETY: the caller's promise.
+    unsafe { sums::sums(task.form, &task.area) };
+}

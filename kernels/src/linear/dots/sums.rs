@@ -1,0 +1,153 @@
+//! All tiles of a task.
+
+use std::ops::Range;
+
+use half::bf16;
+
+use super::tile::Columns;
+use super::{LINE, LINE_UNITS, tile_cols};
+use crate::linear::ahead::{Ahead, Lines, Unasked};
+use crate::linear::form::Plain;
+use crate::linear::sizes::RESULT_STRIDE;
+use crate::linear::task::Area;
+
+/// Some columns of a task.
+#[derive(Clone, Copy)]
+struct Part<'a> {
+    form: Plain<bf16>,
+    area: &'a Area,
+    first: usize,
+    cols: usize,
+}
+
+/// # Safety
+/// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
+    let end = area.cols.end;
+    let wide = tile_cols(area.tiles.rows);
+    let cols = |first: usize| if first + wide <= end { wide } else { 1 };
+    let after = |part: Part<'_>| part.first + part.cols;
+    let of = |first: usize| Part { form, area, first, cols: cols(first) };
+    let parts = || {
+        std::iter::successors(Some(of(area.cols.start)), |&part| {
+            (after(part) < end).then(|| of(after(part)))
+        })
+    };
+    // SAFETY: these columns and blocks exist; the rest is the caller's promise.
+    unsafe {
+        if area.tiles.count == 1 {
+            parts().for_each(|part| part.multiply_all());
+            return;
+        }
+        let (units, size) = (super::units(form.inputs()), area.tiles.block);
+        for (run, is_last) in area.runs(size, units.div_ceil(size)) {
+            for part in parts() {
+                for block in run.clone() {
+                    let next = if block + 1 < run.end {
+                        part.lines(block + 1)
+                    } else if after(part) < end {
+                        of(after(part)).lines(run.start)
+                    } else if !is_last {
+                        of(area.cols.start).lines(run.end)
+                    } else {
+                        Lines::NONE
+                    };
+                    part.multiply(block, next);
+                }
+            }
+        }
+    }
+}
+
+impl Part<'_> {
+    fn inputs(&self, block: usize) -> Range<usize> {
+        let size = self.area.tiles.block / LINE_UNITS * LINE;
+        block * size..self.form.inputs().min((block + 1) * size)
+    }
+
+    fn lines(&self, block: usize) -> Lines {
+        self.form.lines(self.first..self.first + self.cols, self.inputs(block))
+    }
+
+    fn columns(&self, block: usize) -> Columns {
+        let inputs = self.inputs(block);
+        Columns {
+            weight: self.form.row(self.first).wrapping_add(inputs.start),
+            stride: self.form.inputs(),
+            inputs: inputs.len(),
+            adds: block > 0,
+        }
+    }
+
+    /// Packed x of a block, from a tile of rows on.
+    fn x(&self, block: usize, tile: usize) -> *const f32 {
+        let Area { packed, tiles, .. } = self.area;
+        let lines = self.inputs(block).len().div_ceil(LINE);
+        let to = block * tiles.block * tiles.rows + tiles.start(tile) * lines * LINE_UNITS;
+        packed.pointer().wrapping_add(to)
+    }
+
+    /// The sums of the first row of a tile of rows.
+    fn results(&self, tile: usize) -> *mut f32 {
+        let Area { tiles, row_tiles, cols, .. } = self.area;
+        let row = tiles.start(tile) - tiles.start(row_tiles.start);
+        self.area.results().wrapping_add(row * RESULT_STRIDE + self.first - cols.start)
+    }
+
+    /// The sums of all blocks for the only tile of rows. Weights come as fast as memory gives them, and asking
+    /// for them only takes room from their own loads.
+    ///
+    /// # Safety
+    /// As [`sums`], for the columns of `self`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn multiply_all(self) {
+        let Area { tiles, .. } = self.area;
+        let blocks = 0..super::units(self.form.inputs()).div_ceil(tiles.block);
+        macro_rules! tiles {
+            ($($rows:literal x $cols:literal)*) => {
+                match (tiles.rows, self.cols) {
+                    $(($rows, $cols) => for block in blocks {
+                        // SAFETY: the block exists; the rest is the caller's promise.
+                        unsafe {
+                            let (x, to) = (self.x(block, 0), self.results(0));
+                            self.columns(block).multiply::<$rows, $cols>(x, to, &mut Unasked);
+                        }
+                    },)*
+                    (rows, cols) => unreachable!("no tile of {rows} rows by {cols} columns"),
+                }
+            };
+        }
+        tiles!(1 x 8 2 x 8 3 x 8 4 x 6 1 x 1 2 x 1 3 x 1 4 x 1);
+    }
+
+    /// Adds a block's products to the sums of all tiles of rows, which the first block sets. `next` is
+    /// memory to ask for meanwhile.
+    ///
+    /// # Safety
+    /// As [`sums`], for the columns of `self` and a block that exists.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn multiply(self, block: usize, next: Lines) {
+        let Area { tiles, row_tiles, .. } = self.area;
+        let columns = self.columns(block);
+        let mut ahead = Ahead::new(next, columns.inputs / LINE * row_tiles.len());
+        for tile in row_tiles.clone() {
+            let (x, to) = (self.x(block, tile), self.results(tile));
+            macro_rules! tiles {
+                ($($rows:literal x $cols:literal)*) => {
+                    match (tiles.height(tile), self.cols) {
+                        $(($rows, $cols) => {
+                            // SAFETY: the tile exists; the rest is the caller's promise.
+                            unsafe { columns.multiply::<$rows, $cols>(x, to, &mut ahead) }
+                        })*
+                        (rows, cols) => unreachable!("no tile of {rows} rows by {cols} columns"),
+                    }
+                };
+            }
+            tiles!(2 x 6 3 x 6 4 x 6 2 x 1 3 x 1 4 x 1);
+        }
+    }
+}
