@@ -1,7 +1,7 @@
 //! Which instruction set the kernels use, decided once at run time: one binary for every machine,
 //! and tests can force each variant.
 
-use crate::simd::{Bf16Dot, Simd, scalar::Scalar};
+use crate::simd::{Simd, scalar::Scalar};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{avx2::Avx2, avx512::Avx512};
 
@@ -93,11 +93,6 @@ impl Variant {
         }
     }
 
-    /// Whether linears in bf16 multiply pairs of bf16 instead of widening them.
-    pub(crate) fn multiplies_pairs(self) -> bool {
-        matches!(self, Variant::Avx512Bf16 | Variant::Amx)
-    }
-
     /// The variants this machine can run, slowest first.
     pub fn available() -> Vec<Variant> {
         Variant::ALL.into_iter().filter(|variant| variant.is_available()).collect()
@@ -145,32 +140,6 @@ pub(crate) trait SimdTask {
     fn run<S: Simd>(self, simd: S);
 }
 
-/// As [`SimdTask`], over instructions for pairs of bf16.
-pub(crate) trait PairsTask {
-    /// As [`SimdTask::run`].
-    fn run_pairs<S: Bf16Dot>(self, simd: S);
-}
-
-/// Runs `task` with the instructions of `variant`, those for pairs of bf16 if it has them.
-///
-/// # Safety
-/// As [`dispatch`].
-#[inline]
-pub(crate) unsafe fn dispatch_pairs<W: SimdTask + PairsTask>(variant: Variant, task: W) {
-    if variant.multiplies_pairs() {
-        // SAFETY: the caller guarantees that the machine has the instructions.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            run_avx512_pairs(task);
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        task.run_pairs(Scalar);
-    } else {
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { dispatch(variant, task) }
-    }
-}
-
 /// Runs `task` with the instructions of `variant`.
 ///
 /// # Safety
@@ -205,14 +174,6 @@ fn run_avx512<W: SimdTask>(task: W) {
     // SAFETY: this function is only entered on machines with these AVX-512 subsets, which is the
     // token's promise.
     task.run(unsafe { Avx512::new() })
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn run_avx512_pairs<W: PairsTask>(task: W) {
-    // SAFETY: as in `run_avx512`; the instruction of AVX512-BF16 itself is written as assembly, and
-    // this function is only entered on machines that have it.
-    task.run_pairs(unsafe { Avx512::new() })
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@
 use crate::simd::Simd;
 use crate::variant::Variant;
 
-/// Pages asked for side by side: as many, or as few, or twice the few.
+/// Pages asked for side by side: one of these numbers.
+const STREAMS: [usize; 4] = [1, 3, 6, MOST_STREAMS];
 const MOST_STREAMS: usize = 8;
-const FEWEST_STREAMS: usize = 3;
 const PAGE_BYTES: usize = 4096;
 const LINE_BYTES: usize = 64;
 /// What memory can bring while queries are packed, or the softmax is taken, of a few hundred positions.
@@ -21,12 +21,13 @@ pub(super) const ASK_BYTES: usize = MOST_STREAMS * LINE_BYTES;
 /// K and V of a task and of the one after it.
 const STRETCHES: usize = 4;
 
-/// Pages asked for side by side, as measured: Ice Lake needs all eight. Where AVX512-BF16 stands without AMX (Zen 5), three
-/// read up to a tenth faster, of caches in 4 bits six.
-pub(super) fn streams(variant: Variant, four: bool) -> usize {
+/// Pages asked for side by side, as measured: Ice Lake needs all eight. Where AVX512-BF16 stands without AMX (Zen 5), one
+/// reads fastest, but more where more is computed on a line: three where several queries share it, and six
+/// of caches in 4 bits.
+pub(super) fn streams(variant: Variant, group: usize, four: bool) -> usize {
     match variant {
         #[cfg(target_arch = "x86_64")]
-        Variant::Avx512Bf16 => FEWEST_STREAMS * if four { 2 } else { 1 },
+        Variant::Avx512Bf16 => STREAMS[if four { 2 } else { usize::from(group > 1) }],
         _ => MOST_STREAMS,
     }
 }
@@ -135,19 +136,15 @@ impl Ahead {
             return;
         }
         // Loops of constant length: one that asks how long it is takes twice the instructions.
-        let (first, others) = self.pages.split_at(FEWEST_STREAMS);
-        let (second, others) = others.split_at(FEWEST_STREAMS);
-        let ask = |pages: &[*const u8]| {
-            for page in pages {
+        let mut first = 0;
+        for end in STREAMS {
+            for page in &self.pages[first..end] {
                 s.prefetch(page.wrapping_add(self.asked));
             }
-        };
-        ask(first);
-        if self.streams > FEWEST_STREAMS {
-            ask(second);
-            if self.streams == MOST_STREAMS {
-                ask(others);
+            if self.streams == end {
+                break;
             }
+            first = end;
         }
         self.asked += LINE_BYTES;
     }
@@ -165,8 +162,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-
-    const STREAMS: [usize; 3] = [FEWEST_STREAMS, 2 * FEWEST_STREAMS, MOST_STREAMS];
 
     /// Lines asked for after the first window, until everything was; and the bytes of a window.
     fn asked(streams: usize, of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {

@@ -153,7 +153,8 @@ impl<T: Number> BlockTask<'_, T> {
             None => [Stretch::NONE; 2],
         };
         let source = if self.steps.scores { self.tensors.k } else { self.tensors.v };
-        let streams = streams(self.variant, matches!(source, Source::Four { .. }));
+        let four = matches!(source, Source::Four { .. });
+        let streams = streams(self.variant, self.shape.group(), four);
         Ahead::new(streams, self.cached(&self.unit, self.part), next)
     }
 

@@ -14,7 +14,7 @@ use super::task::{Finish, Sums};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, dots, integers, quarters};
 use crate::number::Number;
-use crate::variant::{Variant, dispatch, dispatch_pairs};
+use crate::variant::{Variant, dispatch};
 
 /// The tasks for one number format.
 pub trait LinearTasks: Number {
@@ -72,9 +72,10 @@ impl LinearTasks for bf16 {
             #[cfg(target_arch = "x86_64")]
             Way::Dots => unsafe { dots::pack(&task) },
             // SAFETY: as above.
-            _ if task.is_grouped() => unsafe { dispatch(variant, task) },
+            #[cfg(target_arch = "x86_64")]
+            Way::Amx => unsafe { amx::pack(&task) },
             // SAFETY: as above.
-            _ => unsafe { dispatch_pairs(variant, task) },
+            Way::Vectors => unsafe { dispatch(variant, task) },
         }
     }
 

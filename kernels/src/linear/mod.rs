@@ -3,7 +3,7 @@
 //!
 //! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds per
 //! segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in order;
-//! `quarters` and `integers` have orders of their own. Batch size, tiles, tasks and threads do not enter, so a row's
+//! `quarters`, `dots` and `integers` have orders of their own. Batch size, tiles, tasks and threads do not enter, so a row's
 //! bits depend on that row alone.
 //!
 //! - `form`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed in
@@ -11,7 +11,7 @@
 //! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
-//! - `quarters`: instead of these three, plain bf16 weights with AVX-512.
+//! - `quarters`: instead of these three, plain bf16 weights with AVX-512; `dots`: with AVX512-BF16.
 //! - `amx`: the same with AMX, in tiles.
 //! - `integers`: instead of these three, grouped weights in bf16 linears with AVX512-VNNI.
 //! - `ahead`: memory asked for before it is needed.
@@ -19,9 +19,8 @@
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //! - `compiled`: every task once for each number format.
 //!
-//! A variant with other instructions for the sums plugs in as another [`form::Dot`], with forms that
-//! make its units, and `PairsTask` as its way in (`compiled`); one with another way through the
-//! weights takes the place of `task::Sums` there and leaves its sums where that does.
+//! A variant with another way through the weights takes the place of `task::Sums` in `compiled` and leaves
+//! its sums where that does.
 
 mod ahead;
 #[cfg(target_arch = "x86_64")]
@@ -174,14 +173,15 @@ impl Kernels {
         let Call { rows, n, k, x, weight, bias, epilogue } = call;
         let (variant, per_thread) = (self.variant, &self.per_thread);
         let tiles = way::tiles(variant, (rows, k), weight);
-        let inputs = if variant.multiplies_pairs() && !T::IS_F32 { 2 } else { 1 };
         let (units, group) = match weight {
             // Whole lines, where x is packed by lines; a row of scratch is padded to more.
             #[cfg(target_arch = "x86_64")]
             Weight::Plain(_) if tiles.way == Way::Quarters => (k.next_multiple_of(32), None),
             #[cfg(target_arch = "x86_64")]
             Weight::Plain(_) if tiles.way == Way::Dots => (dots::units(k), None),
-            Weight::Plain(_) => (k.div_ceil(inputs), None),
+            #[cfg(target_arch = "x86_64")]
+            Weight::Plain(_) if tiles.way == Way::Amx => (k.div_ceil(2), None),
+            Weight::Plain(_) => (k, None),
             #[cfg(target_arch = "x86_64")]
             Weight::Grouped(form, _) if matches!(tiles.way, Way::Integers | Way::IntegerTiles) => {
                 (integers::units_of(form.groups(k) * form.group), Some((form.group, form.bits)))

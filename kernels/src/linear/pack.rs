@@ -1,13 +1,15 @@
 //! Activations as the kernels read them: for every block of k and every tile of rows, `[unit][row]`,
 //! so that a kernel walks along one stream; and the sums over groups of k for grouped weights.
 
+use half::bf16;
+
 use super::form::{Form, PairsBf16, Plain, PlainBf16, PlainF32};
 use super::rows::RowTiles;
 use super::sizes::BLOCK_UNITS;
 use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::{Bf16Dot, Simd};
-use crate::variant::{PairsTask, SimdTask};
+use crate::variant::SimdTask;
 use model::compressed::Bits;
 
 /// A form of activations: plain, with its inputs to be added up.
@@ -68,18 +70,12 @@ impl<T: Number> SimdTask for Pack<T> {
     }
 }
 
-impl<T: Number> PairsTask for Pack<T> {
+impl Pack<bf16> {
+    /// Packs pairs of inputs as they are.
     #[inline(always)]
-    fn run_pairs<S: Bf16Dot>(self, s: S) {
+    pub(super) fn pairs<S: Bf16Dot>(&self, s: S) {
         let x = self.x.wrapping_add(self.tiles.start(self.tile) * self.k);
-        self.run_as(s, PairsBf16(Plain::new(x.cast(), self.rows_left(), self.k)));
-    }
-}
-
-impl<T> Pack<T> {
-    /// Whether the weight is grouped.
-    pub(super) fn is_grouped(&self) -> bool {
-        self.group.is_some()
+        self.run_as(s, PairsBf16(Plain::new(x, self.rows_left(), self.k)));
     }
 }
 

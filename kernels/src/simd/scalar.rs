@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::{Bf16Dot, Simd};
+use super::Simd;
 use crate::number::Number;
 
 const LANES: usize = 8;
@@ -220,15 +220,5 @@ impl Simd for Scalar {
         });
         // SAFETY: the caller promises 2 * LANES writable bf16.
         unsafe { to.cast::<[[bf16; 2]; LANES]>().write_unaligned(pairs) }
-    }
-}
-
-/// What the instruction of other machines does, for tests of the code around it.
-impl Bf16Dot for Scalar {
-    #[inline(always)]
-    fn dot_bf16(self, w: Self::F, x: Self::F, acc: Self::F) -> Self::F {
-        let (w, x) = (w.map(f32::to_bits), x.map(f32::to_bits));
-        let acc = self.fma(self.high_bf16(w), self.high_bf16(x), acc);
-        self.fma(self.low_bf16(w), self.low_bf16(x), acc)
     }
 }

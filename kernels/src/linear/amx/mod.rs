@@ -13,6 +13,7 @@ mod tile;
 use half::bf16;
 
 use super::form::Plain;
+use super::pack::Pack;
 use super::sizes::{NARROW_COLS, TASK_COLS};
 use super::task::Sums;
 use super::tiled::TILE_LEN;
@@ -31,6 +32,16 @@ pub(super) const fn task_cols(rows: usize) -> usize {
 }
 
 const _: () = assert!(size_of::<plain::Scratch>() <= 4 * TILE_LEN);
+
+/// Packs a range of blocks of one tile of rows, in pairs.
+///
+/// # Safety
+/// The machine has AVX-512; the task's own conditions hold.
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn pack(task: &Pack<bf16>) {
+    // SAFETY: this function's own features.
+    task.pairs(unsafe { Avx512::new() });
+}
 
 /// # Safety
 /// The machine has AVX-512, AMX may be used by this process or is emulated, and the task's own

@@ -6,10 +6,14 @@ use half::bf16;
 
 use super::tile::Columns;
 use super::{LINE, LINE_UNITS, tile_cols};
-use crate::linear::ahead::{Ahead, Lines, Unasked};
+use crate::linear::ahead::{Ahead, Lines, Starts};
 use crate::linear::form::Plain;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::Area;
+
+/// Lines at the start of the next columns that are asked for while the last lines of these are read: short rows
+/// would otherwise begin cold.
+const START_LINES: usize = 8;
 
 /// Some columns of a task.
 #[derive(Clone, Copy)]
@@ -38,7 +42,13 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
     // SAFETY: these columns and blocks exist; the rest is the caller's promise.
     unsafe {
         if area.tiles.count == 1 {
-            parts().for_each(|part| part.multiply_all());
+            for part in parts() {
+                part.multiply_all(if after(part) < end {
+                    of(after(part)).lines(0)
+                } else {
+                    Lines::NONE
+                });
+            }
             return;
         }
         let (units, size) = (super::units(form.inputs()), area.tiles.block);
@@ -103,17 +113,23 @@ impl Part<'_> {
     /// As [`sums`], for the columns of `self`.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn multiply_all(self) {
+    unsafe fn multiply_all(self, next: Lines) {
         let Area { tiles, .. } = self.area;
-        let blocks = 0..super::units(self.form.inputs()).div_ceil(tiles.block);
+        let blocks = super::units(self.form.inputs()).div_ceil(tiles.block);
         macro_rules! tiles {
             ($($rows:literal x $cols:literal)*) => {
                 match (tiles.rows, self.cols) {
-                    $(($rows, $cols) => for block in blocks {
+                    $(($rows, $cols) => for block in 0..blocks {
+                        let columns = self.columns(block);
+                        let mut starts = if block + 1 == blocks && next.rows > 0 {
+                            Starts::<$cols>::after((columns.inputs / LINE).saturating_sub(START_LINES), next)
+                        } else {
+                            Starts::NONE
+                        };
                         // SAFETY: the block exists; the rest is the caller's promise.
                         unsafe {
                             let (x, to) = (self.x(block, 0), self.results(0));
-                            self.columns(block).multiply::<$rows, $cols>(x, to, &mut Unasked);
+                            columns.multiply::<$rows, $cols>(x, to, &mut starts);
                         }
                     },)*
                     (rows, cols) => unreachable!("no tile of {rows} rows by {cols} columns"),
