@@ -210,8 +210,9 @@ mod tests {
         let none = [Stretch::NONE; 2];
         for streams in STREAMS {
             assert!(asked(streams, none, none).0.is_empty());
-            // All of it was the first window.
-            assert!(asked(streams, [short, Stretch::NONE], [short, Stretch::NONE]).0.is_empty());
+            // All of it was the first window, or, of one page, what this task reads.
+            let (found, _) = asked(streams, [short, Stretch::NONE], [short, Stretch::NONE]);
+            assert_eq!(found.is_empty(), streams > 1, "{streams} streams");
         }
     }
 }
