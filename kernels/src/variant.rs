@@ -93,6 +93,11 @@ impl Variant {
         }
     }
 
+    /// Whether attention over bf16 caches multiplies pairs of bf16.
+    pub(crate) fn multiplies_pairs(self) -> bool {
+        self == Variant::Avx512Bf16
+    }
+
     /// The variants this machine can run, slowest first.
     pub fn available() -> Vec<Variant> {
         Variant::ALL.into_iter().filter(|variant| variant.is_available()).collect()

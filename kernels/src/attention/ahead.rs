@@ -1,8 +1,7 @@
 //! What a task will read soon, asked for in several pages at a time.
 //!
-//! One stream, however far ahead it is asked for, reaches three quarters of what memory can deliver:
-//! the processor's own prefetcher follows each page separately and stops at its end. So the next
-//! few pages, see [`streams`], are asked for line by line in turn, as fast as the pages before them are read,
+//! The processor's own prefetcher follows each page separately and stops at its end. So the next page, or the next
+//! few side by side, see [`streams`], are asked for line by line, as fast as the pages before them are read,
 //! and each line is in the first cache when its turn comes. That holds across the ends of K, of V and
 //! of the task: a task asks for the first pages of its successor, which expects them to be there.
 

@@ -6,6 +6,8 @@
 use std::ops::Range;
 
 use super::ahead::Ahead;
+#[cfg(target_arch = "x86_64")]
+use super::dots;
 use super::keys::{Keys, Queries};
 use super::scores::{blocked, chains};
 use super::segment::Segment;
@@ -39,6 +41,8 @@ pub(super) struct Block<'a, S> {
     pub group: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
+    /// Whether scores over bf16 keys are dot products of pairs.
+    pub pairs: bool,
     /// Room for a transposed block of K.
     pub transposed: *mut f32,
 }
@@ -118,6 +122,15 @@ impl<S: Simd> Block<'_, S> {
         let head_dim = self.shape.head_dim;
         for query in 0..self.queries() {
             let packed = self.packed_queries(query);
+            #[cfg(target_arch = "x86_64")]
+            if self.pairs {
+                // SAFETY: only bf16 has pairs; the head lies within q, and scratch has room for it as f32.
+                unsafe {
+                    let from = q.add(self.head_offset(query)).cast();
+                    dots::pack(from, head_dim, packed.from.cast_mut().cast());
+                }
+                continue;
+            }
             // SAFETY: the head lies within q; scratch has room for every query's head.
             unsafe {
                 let (from, to) = (q.add(self.head_offset(query)), packed.from.cast_mut());
@@ -151,7 +164,7 @@ impl<S: Simd> Block<'_, S> {
         ahead: &mut Ahead,
     ) {
         // Few queries take a transposed vector of K straight from its register.
-        let direct = self.queries() <= 4;
+        let direct = self.pairs || self.queries() <= 4;
         let step = if direct { S::LANES } else { 2 * S::LANES };
         for segment in self.segments(k, self.shape.head_dim, &positions) {
             for first in (segment.first..segment.end).step_by(step) {
@@ -166,11 +179,53 @@ impl<S: Simd> Block<'_, S> {
                 };
                 // SAFETY: the positions lie within the segment.
                 unsafe {
-                    if direct {
+                    if self.pairs {
+                        #[cfg(target_arch = "x86_64")]
+                        self.scores_of_pairs(keys, first, (out, stride), ahead);
+                    } else if direct {
                         self.scores_direct(keys, first, (out, stride), ahead);
                     } else {
                         self.scores_blocked(keys, first, (out, stride), ahead);
                     }
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Block::scores_direct`]; `T` is bf16 and the machine has AVX512-BF16.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    unsafe fn scores_of_pairs<T: Number>(
+        &self,
+        keys: Keys<T>,
+        first: usize,
+        out: (*mut f32, usize),
+        ahead: &mut Ahead,
+    ) {
+        let Keys { stride, width, head_dim, fresh_ahead, .. } = keys;
+        let keys = Keys { from: keys.from.cast(), stride, width, head_dim, fresh_ahead };
+        let queries = self.queries();
+        let mut asks = Some(ahead);
+        for query in (0..queries).step_by(dots::MOST_QUERIES) {
+            let count = dots::MOST_QUERIES.min(queries - query);
+            if self.limit(query + count - 1) <= first {
+                continue;
+            }
+            macro_rules! tile {
+                ($mr:literal) => {{
+                    let sums = dots::scores::<$mr>(&keys, self.packed_queries(query), asks.take());
+                    let sums = sums.map(|of_query| [self.s.load(of_query.as_ptr())]);
+                    self.store_scores(&sums, (query, first), width, out);
+                }};
+            }
+            // SAFETY: the caller's promise; the queries are packed in pairs.
+            unsafe {
+                match count {
+                    1 => tile!(1),
+                    2 => tile!(2),
+                    3 => tile!(3),
+                    _ => tile!(4),
                 }
             }
         }

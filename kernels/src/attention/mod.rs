@@ -15,6 +15,8 @@
 mod ahead;
 mod block;
 mod compiled;
+#[cfg(target_arch = "x86_64")]
+mod dots;
 mod four;
 mod keys;
 #[cfg(target_arch = "x86_64")]

@@ -120,6 +120,7 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
             rows: self.rows.clone(),
             group,
             packed: self.scratch,
+            pairs: !T::IS_F32 && group == 1 && self.variant.multiplies_pairs(),
             transposed,
         };
         // SAFETY: units were checked against all slices; scratch was sized for the blocks that the

@@ -15,6 +15,8 @@ pub mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub mod avx512;
 pub mod integers;
+#[cfg(target_arch = "x86_64")]
+pub mod lanes;
 pub mod math;
 pub mod partial;
 #[cfg(target_arch = "x86_64")]

@@ -13,6 +13,7 @@ use super::{LINE, LINE_UNITS};
 use crate::linear::ahead::Asks;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::simd::avx512::Avx512;
+use crate::simd::lanes::{add_quarters, add_to_quarters};
 use crate::simd::{Bf16Dot, Simd};
 
 /// Columns of a tile at most.
@@ -151,38 +152,4 @@ impl At {
         self.weight = self.weight.wrapping_add(LINE);
         self.x = self.x.wrapping_add(R * LINE_UNITS);
     }
-}
-
-/// Quarter `i` of the result has four sums of lanes of vector `i`: lanes eight apart were added, then those
-/// four apart.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn add_to_quarters(v: [__m512; 4]) -> __m512 {
-    let mut halves = [_mm512_setzero_ps(); 2];
-    for i in 0..2 {
-        let (a, b) = (v[2 * i], v[2 * i + 1]);
-        let crossed = _mm512_shuffle_f32x4::<0b01_00_11_10>(a, b);
-        halves[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), crossed);
-    }
-    _mm512_add_ps(
-        _mm512_shuffle_f32x4::<0b10_00_10_00>(halves[0], halves[1]),
-        _mm512_shuffle_f32x4::<0b11_01_11_01>(halves[0], halves[1]),
-    )
-}
-
-/// Lane `j` of each quarter is the sum of the four lanes there of vector `j`: lanes two apart were added, then
-/// neighbours.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn add_quarters(v: [__m512; 4]) -> __m512 {
-    let mut pairs = [_mm512_setzero_ps(); 2];
-    for i in 0..2 {
-        let (a, b) = (v[2 * i], v[2 * i + 1]);
-        let crossed = _mm512_shuffle_ps::<0b01_00_11_10>(a, b);
-        pairs[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, a, b), crossed);
-    }
-    _mm512_add_ps(
-        _mm512_shuffle_ps::<0b10_00_10_00>(pairs[0], pairs[1]),
-        _mm512_shuffle_ps::<0b11_01_11_01>(pairs[0], pairs[1]),
-    )
 }

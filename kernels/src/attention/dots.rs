@@ -1,0 +1,117 @@
+//! Scores over bf16 keys with AVX512-BF16: a position lies in memory as `vdpbf16ps` takes it, a lane to
+//! every sixteenth pair of elements, so that keys are multiplied straight from memory. Sixteen
+//! positions are four kilobytes of a head of 128, which transposing takes longer to compute on than memory
+//! takes to bring.
+//!
+//! **The order of the sum.** In each lane a chain of dot products of pairs along head_dim; the lanes are added
+//! as `simd::lanes` says. Neighbours, tiles and blocks do not enter.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "queries and positions are clearer, and surer to stay in registers, by index"
+)]
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use super::ahead::Ahead;
+use super::keys::{Keys, Queries};
+use crate::simd::avx512::Avx512;
+use crate::simd::lanes::{add_quarters, add_to_quarters};
+use crate::simd::{Bf16Dot, Simd};
+
+/// Positions of a call, and those that are multiplied together.
+const POSITIONS: usize = Avx512::LANES;
+const TOGETHER: usize = 4;
+/// Elements of a line.
+const LINE: usize = 32;
+/// Queries of a call at most.
+pub(super) const MOST_QUERIES: usize = 4;
+
+/// A query as it is, in whole lines: zeros behind it.
+///
+/// # Safety
+/// `from` holds `head_dim` elements; `to` has room for whole lines.
+pub(super) unsafe fn pack(from: *const bf16, head_dim: usize, to: *mut bf16) {
+    // SAFETY: the caller's promise; zero bits are zero.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, head_dim);
+        std::ptr::write_bytes(to.add(head_dim), 0, head_dim.next_multiple_of(LINE) - head_dim);
+    }
+}
+
+/// Sums of `MR` queries and up to sixteen positions, a lane each; those of positions that are not there mean
+/// nothing.
+///
+/// # Safety
+/// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as `pack` leaves them.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn scores<const MR: usize>(
+    keys: &Keys<bf16>,
+    queries: Queries,
+    mut asks: Option<&mut Ahead>,
+) -> [[f32; POSITIONS]; MR] {
+    // SAFETY: the caller's promise.
+    let s = unsafe { Avx512::new() };
+    let mut quarters = [[_mm512_setzero_ps(); TOGETHER]; MR];
+    for first in 0..TOGETHER {
+        // A part at a time: asking waits where too much is asked for at once.
+        if let Some(ahead) = asks.as_mut() {
+            for at in (first * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
+                keys.ask(s, 0, at, ahead);
+            }
+        }
+        let mut at = [std::ptr::null(); TOGETHER];
+        for i in 0..TOGETHER {
+            // The last position stands for those behind it.
+            let position = (first + i * TOGETHER).min(keys.width - 1);
+            at[i] = keys.from.wrapping_add(position * keys.stride);
+        }
+        // SAFETY: the positions exist, and queries are packed in whole lines.
+        let sums = unsafe { multiply::<MR>(s, at, keys.head_dim, queries) };
+        for i in 0..MR {
+            quarters[i][first] = add_to_quarters(sums[i]);
+        }
+    }
+    let mut out = [[0.0; POSITIONS]; MR];
+    for i in 0..MR {
+        // SAFETY: a vector of floats.
+        unsafe { s.store(out[i].as_mut_ptr(), add_quarters(quarters[i])) };
+    }
+    out
+}
+
+/// Lanes of sums of `MR` queries and some positions.
+///
+/// # Safety
+/// `at` points to `head_dim` elements each; the queries are packed in whole lines.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn multiply<const MR: usize>(
+    s: Avx512,
+    at: [*const bf16; TOGETHER],
+    head_dim: usize,
+    queries: Queries,
+) -> [[__m512; TOGETHER]; MR] {
+    let mut sums = [[_mm512_setzero_ps(); TOGETHER]; MR];
+    for element in (0..head_dim).step_by(LINE) {
+        let left = head_dim - element;
+        let mask = if left >= LINE { u32::MAX } else { (1 << left) - 1 };
+        // SAFETY: what is masked is not touched; the rest is the caller's promise.
+        unsafe {
+            let mut q = [_mm512_setzero_ps(); MR];
+            for i in 0..MR {
+                q[i] = s.load(queries.from.add(i * queries.stride + element / 2));
+            }
+            for p in 0..TOGETHER {
+                let key = _mm512_maskz_loadu_epi16(mask, at[p].add(element).cast());
+                for i in 0..MR {
+                    sums[i][p] = s.dot_bf16(_mm512_castsi512_ps(key), q[i], sums[i][p]);
+                }
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,40 @@
+//! Sums of the lanes of several vectors at once. Lanes eight apart are added, of these those four apart, then two,
+//! then neighbours, whatever a vector's place is.
+
+#![allow(clippy::needless_range_loop, reason = "pairs of vectors are clearer by index")]
+
+use std::arch::x86_64::*;
+
+/// Quarter `i` of the result has four sums of lanes of vector `i`: lanes eight apart were added, then those
+/// four apart.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn add_to_quarters(v: [__m512; 4]) -> __m512 {
+    let mut halves = [_mm512_setzero_ps(); 2];
+    for i in 0..2 {
+        let (a, b) = (v[2 * i], v[2 * i + 1]);
+        let crossed = _mm512_shuffle_f32x4::<0b01_00_11_10>(a, b);
+        halves[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), crossed);
+    }
+    _mm512_add_ps(
+        _mm512_shuffle_f32x4::<0b10_00_10_00>(halves[0], halves[1]),
+        _mm512_shuffle_f32x4::<0b11_01_11_01>(halves[0], halves[1]),
+    )
+}
+
+/// Lane `j` of each quarter is the sum of the four lanes there of vector `j`: lanes two apart were added, then
+/// neighbours.
+#[inline]
+#[target_feature(enable = "avx512f")]
+pub(crate) fn add_quarters(v: [__m512; 4]) -> __m512 {
+    let mut pairs = [_mm512_setzero_ps(); 2];
+    for i in 0..2 {
+        let (a, b) = (v[2 * i], v[2 * i + 1]);
+        let crossed = _mm512_shuffle_ps::<0b01_00_11_10>(a, b);
+        pairs[i] = _mm512_add_ps(_mm512_mask_blend_ps(0xcccc, a, b), crossed);
+    }
+    _mm512_add_ps(
+        _mm512_shuffle_ps::<0b10_00_10_00>(pairs[0], pairs[1]),
+        _mm512_shuffle_ps::<0b11_01_11_01>(pairs[0], pairs[1]),
+    )
+}
