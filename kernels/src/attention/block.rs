@@ -41,7 +41,8 @@ pub(super) struct Block<'a, S> {
     pub group: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
-    /// Whether scores over bf16 keys are dot products of pairs.
+    /// Whether scores are dot products of pairs: bf16, one query a head. It depends on the model and the machine, never on the
+    /// batch, so that a row keeps its bits.
     pub pairs: bool,
     /// Room for a transposed block of K.
     pub transposed: *mut f32,

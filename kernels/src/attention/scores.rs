@@ -6,7 +6,7 @@
 //!
 //! **The order of the sum.** A score is the sum of chains of fused multiply-adds along head_dim,
 //! padded with zeros to whole slabs. Two of them, its even and its odd elements, because one alone would
-//! wait for itself; with AVX-512 and bf16 four, each of every fourth dword (`quarters.rs`). Tiles,
+//! wait for itself; with AVX-512 and bf16 four, each of every fourth dword (`quarters.rs`). `dots.rs` has an order of its own. Tiles,
 //! blocks and neighbours do not enter.
 
 #![allow(
