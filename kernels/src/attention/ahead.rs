@@ -1,4 +1,4 @@
-//! What a task will read soon, asked for in several pages at a time.
+//! What a task will read soon, asked for a page or several pages at a time.
 //!
 //! The processor's own prefetcher follows each page separately and stops at its end. So the next page, or the next
 //! few side by side, see [`streams`], are asked for line by line, as fast as the pages before them are read,

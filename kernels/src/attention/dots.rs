@@ -1,7 +1,5 @@
 //! Scores over bf16 keys with AVX512-BF16: a position lies in memory as `vdpbf16ps` takes it, a lane to
-//! every sixteenth pair of elements, so that keys are multiplied straight from memory. Sixteen
-//! positions are four kilobytes of a head of 128, which transposing takes longer to compute on than memory
-//! takes to bring.
+//! every sixteenth pair of elements, so that keys are multiplied straight from memory, with nothing to transpose.
 //!
 //! **The order of the sum.** In each lane a chain of dot products of pairs along head_dim; the lanes are added
 //! as `simd::lanes` says. Neighbours, tiles and blocks do not enter.
@@ -17,9 +15,9 @@ use half::bf16;
 
 use super::ahead::Ahead;
 use super::keys::{Keys, Queries};
-use crate::simd::avx512::Avx512;
+use crate::simd::Simd;
+use crate::simd::avx512::{Avx512, dot_bf16};
 use crate::simd::lanes::{add_quarters, add_to_quarters};
-use crate::simd::{Bf16Dot, Simd};
 
 /// Positions of a call, and those that are multiplied together.
 const POSITIONS: usize = Avx512::LANES;
@@ -108,7 +106,7 @@ unsafe fn multiply<const MR: usize>(
             for p in 0..TOGETHER {
                 let key = _mm512_maskz_loadu_epi16(mask, at[p].add(element).cast());
                 for i in 0..MR {
-                    sums[i][p] = s.dot_bf16(_mm512_castsi512_ps(key), q[i], sums[i][p]);
+                    sums[i][p] = dot_bf16(_mm512_castsi512_ps(key), q[i], sums[i][p]);
                 }
             }
         }

@@ -6,7 +6,7 @@
 )]
 
 use super::ahead::{Ahead, Lines};
-use super::form::{Dot, Form, combine};
+use super::form::{Form, combine};
 use super::sizes::PANELS;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
@@ -166,7 +166,7 @@ unsafe fn multiply_block<S: Simd, W: Form<S>, const R: usize>(
             for r in 0..R {
                 // SAFETY: the caller's promise.
                 let x = s.splat(unsafe { *x.add((I * W::UNITS + j) * R + r) });
-                part[r] = W::Dot::step(s, weight, x, part[r]);
+                part[r] = s.fma(weight, x, part[r]);
             }
         }
     });
@@ -246,7 +246,7 @@ unsafe fn multiply_dwords<S: Simd, W: Form<S>, const P: usize, const R: usize>(
             // SAFETY: the caller's promise.
             let x = s.splat(unsafe { *x.add(j * R + r) });
             for p in 0..P {
-                parts[p][r] = W::Dot::step(s, weights[p], x, parts[p][r]);
+                parts[p][r] = s.fma(weights[p], x, parts[p][r]);
             }
         }
     }
@@ -279,7 +279,7 @@ unsafe fn multiply_some<S: Simd, W: Form<S>, const R: usize>(
             // SAFETY: as above, and the caller's promise.
             unsafe {
                 let weight = s.load(buffer.as_ptr().add(unit * S::LANES));
-                *part = W::Dot::step(s, weight, s.splat(*x.add(unit * R + r)), *part);
+                *part = s.fma(weight, s.splat(*x.add(unit * R + r)), *part);
             }
         }
     }

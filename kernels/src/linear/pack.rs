@@ -8,7 +8,7 @@ use super::rows::RowTiles;
 use super::sizes::BLOCK_UNITS;
 use crate::number::Number;
 use crate::scratch::Shared;
-use crate::simd::{Bf16Dot, Simd};
+use crate::simd::Simd;
 use crate::variant::SimdTask;
 use model::compressed::Bits;
 
@@ -32,7 +32,7 @@ impl<S: Simd> Packed<S> for PlainBf16 {
     }
 }
 
-impl<S: Bf16Dot> Packed<S> for PairsBf16 {
+impl<S: Simd> Packed<S> for PairsBf16 {
     #[inline(always)]
     fn add(s: S, sum: S::F, dword: S::D) -> S::F {
         s.add(s.add(sum, s.low_bf16(dword)), s.high_bf16(dword))
@@ -73,7 +73,7 @@ impl<T: Number> SimdTask for Pack<T> {
 impl Pack<bf16> {
     /// Packs pairs of inputs as they are.
     #[inline(always)]
-    pub(super) fn pairs<S: Bf16Dot>(&self, s: S) {
+    pub(super) fn pairs<S: Simd>(&self, s: S) {
         let x = self.x.wrapping_add(self.tiles.start(self.tile) * self.k);
         self.run_as(s, PairsBf16(Plain::new(x, self.rows_left(), self.k)));
     }
@@ -99,7 +99,7 @@ impl<T: Number> Pack<T> {
         for block in self.blocks.clone() {
             let first = block * BLOCK_UNITS;
             let units = BLOCK_UNITS.min(self.units - first);
-            let to = first * self.tiles.rows + first_row * units;
+            let to = self.tiles.packed_before(self.units, block, first_row);
             let to = self.packed.pointer().wrapping_add(to);
             for at in (0..units).step_by(chunk) {
                 let count = chunk.min(units - at);

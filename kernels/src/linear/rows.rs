@@ -50,4 +50,11 @@ impl RowTiles {
         }
         tile * self.rows / self.count
     }
+
+    /// Dwords of packed x before those of a block of `units` units and of the tile whose first row this is.
+    #[inline(always)]
+    pub(super) fn packed_before(self, units: usize, block: usize, first_row: usize) -> usize {
+        let first = block * self.block;
+        first * self.rows + first_row * self.block.min(units - first)
+    }
 }

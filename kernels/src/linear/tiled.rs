@@ -7,7 +7,7 @@
 )]
 
 use super::ahead::{Ahead, Lines};
-use super::form::{Dot, Form, combine};
+use super::form::{Form, combine};
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS};
 use crate::simd::{MAX_LANES, Simd};
@@ -253,7 +253,7 @@ unsafe fn multiply_unit<S: Simd, W: Form<S>, const R: usize>(
         for r in 0..R {
             let x = s.splat(*x.add(r));
             for p in 0..PANELS {
-                parts[r][p] = W::Dot::step(s, weights[p], x, parts[r][p]);
+                parts[r][p] = s.fma(weights[p], x, parts[r][p]);
             }
         }
     }

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::{bf16, f16};
 
-use super::{Bf16Dot, Simd};
+use super::Simd;
 
 /// Token: the machine has AVX-512 F, BW, DQ and VL.
 #[derive(Debug, Clone, Copy)]
@@ -188,11 +188,6 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch_l2(self, at: *const u8) {
-        with_token!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
-    }
-
-    #[inline(always)]
     fn zero_dwords(self) -> __m512i {
         with_token!(_mm512_setzero_si512())
     }
@@ -369,14 +364,14 @@ impl Simd for Avx512 {
     }
 }
 
-/// One `vdpbf16ps`. As an instruction of its own it stays in the order in which the kernels name it,
+/// One `vdpbf16ps`: `acc + w.high * x.high + w.low * x.low` for the bf16 halves of each lane's bits. As an instruction of its own it stays in the order in which the kernels name it,
 /// where the intrinsic is reordered and spilled.
 ///
 /// # Safety
-/// The machine has AVX512-BF16.
+/// The machine has AVX512-BF16, which the token does not say.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn dot_bf16(w: __m512, x: __m512, acc: __m512) -> __m512 {
+pub(crate) unsafe fn dot_bf16(w: __m512, x: __m512, acc: __m512) -> __m512 {
     let mut acc = acc;
     // SAFETY: the instruction exists, by the caller's promise, and touches registers only.
     unsafe {
@@ -389,13 +384,4 @@ unsafe fn dot_bf16(w: __m512, x: __m512, acc: __m512) -> __m512 {
         );
     }
     acc
-}
-
-impl Bf16Dot for Avx512 {
-    #[inline(always)]
-    fn dot_bf16(self, w: __m512, x: __m512, acc: __m512) -> __m512 {
-        // SAFETY: only machines with AVX512-BF16 get here: it is what `Variant::Avx512Bf16` stands
-        // for.
-        unsafe { dot_bf16(w, x, acc) }
-    }
 }

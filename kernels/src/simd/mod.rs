@@ -71,8 +71,6 @@ pub trait Simd: Integers {
 
     /// Asks for the cache line at `at`, which may be any address.
     fn prefetch(self, at: *const u8);
-    /// As `prefetch`, into the second level only.
-    fn prefetch_l2(self, at: *const u8);
 
     fn zero_dwords(self) -> Self::D;
     /// The bits of each dword as an f32.
@@ -127,12 +125,6 @@ pub trait Simd: Integers {
     /// # Safety
     /// `to` is valid for writing `2 * LANES` bf16. Rounds to nearest even.
     unsafe fn store_pair_bf16(self, to: *mut bf16, value: (Self::F, Self::F));
-}
-
-/// Sums of products of pairs of bf16, in instructions of their own.
-pub trait Bf16Dot: Simd {
-    /// `acc + w.high * x.high + w.low * x.low` for the bf16 halves of each lane's bits.
-    fn dot_bf16(self, w: Self::F, x: Self::F, acc: Self::F) -> Self::F;
 }
 
 /// Loads and stores of one element type; sealed by living in a private module.

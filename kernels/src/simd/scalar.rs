@@ -96,9 +96,6 @@ impl Simd for Scalar {
     fn prefetch(self, _at: *const u8) {}
 
     #[inline(always)]
-    fn prefetch_l2(self, _at: *const u8) {}
-
-    #[inline(always)]
     fn zero_dwords(self) -> Self::D {
         [0; LANES]
     }

@@ -94,8 +94,7 @@ impl Part<'_> {
     /// Packed x of a block, from a tile of rows on.
     fn x(&self, block: usize, tile: usize) -> *const f32 {
         let Area { packed, tiles, .. } = self.area;
-        let lines = self.inputs(block).len().div_ceil(LINE);
-        let to = block * tiles.block * tiles.rows + tiles.start(tile) * lines * LINE_UNITS;
+        let to = tiles.packed_before(super::units(self.form.inputs()), block, tiles.start(tile));
         packed.pointer().wrapping_add(to)
     }
 

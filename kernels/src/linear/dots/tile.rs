@@ -12,9 +12,9 @@ use half::bf16;
 use super::{LINE, LINE_UNITS};
 use crate::linear::ahead::Asks;
 use crate::linear::sizes::RESULT_STRIDE;
-use crate::simd::avx512::Avx512;
+use crate::simd::Simd;
+use crate::simd::avx512::{Avx512, dot_bf16};
 use crate::simd::lanes::{add_quarters, add_to_quarters};
-use crate::simd::{Bf16Dot, Simd};
 
 /// Columns of a tile at most.
 const MAX_COLS: usize = 8;
@@ -145,7 +145,7 @@ impl At {
                 let at = self.weight.wrapping_add(n * self.stride).cast();
                 let line = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, at));
                 for r in 0..R {
-                    sums[r][n] = s.dot_bf16(line, rows[r], sums[r][n]);
+                    sums[r][n] = dot_bf16(line, rows[r], sums[r][n]);
                 }
             }
         }

@@ -3,7 +3,7 @@
 use half::f16;
 use model::compressed::{Bits, Grouped, ROWS};
 
-use super::{Fma, Form, Lines};
+use super::{Form, Lines};
 use crate::linear::sizes::BLOCK_UNITS;
 use crate::simd::Simd;
 
@@ -66,7 +66,6 @@ const AHEAD_RECORD_BYTES: usize = 1024;
 
 macro_rules! grouped_form {
     ($units:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
-        type Dot = Fma;
         const UNITS: usize = $units;
         const DWORDS: usize = 1;
         const GROUPED: bool = true;

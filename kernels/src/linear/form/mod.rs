@@ -14,38 +14,10 @@ pub(crate) use plain::Plain;
 pub(super) use plain::{PairsBf16, PlainBf16, PlainF32};
 
 use super::ahead::Lines;
-use crate::simd::{Bf16Dot, Simd};
-
-/// What a unit is and how it is multiplied.
-pub trait Dot<S: Simd> {
-    fn step(s: S, w: S::F, x: S::F, acc: S::F) -> S::F;
-}
-
-/// A unit is one input in f32.
-#[derive(Debug, Clone, Copy)]
-pub struct Fma;
-
-impl<S: Simd> Dot<S> for Fma {
-    #[inline(always)]
-    fn step(s: S, w: S::F, x: S::F, acc: S::F) -> S::F {
-        s.fma(w, x, acc)
-    }
-}
-
-/// A unit is two inputs as a pair of bf16.
-#[derive(Debug, Clone, Copy)]
-pub struct Pairs;
-
-impl<S: Bf16Dot> Dot<S> for Pairs {
-    #[inline(always)]
-    fn step(s: S, w: S::F, x: S::F, acc: S::F) -> S::F {
-        s.dot_bf16(w, x, acc)
-    }
-}
+use crate::simd::Simd;
 
 /// A form of weights; see the module header.
 pub trait Form<S: Simd>: Copy {
-    type Dot: Dot<S>;
     /// Units of a dword vector.
     const UNITS: usize;
     /// Dword vectors of a chunk: 1 or `LANES`.

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{Fma, Form, Lines, Pairs};
+use super::{Form, Lines};
 use crate::linear::sizes::BLOCK_UNITS;
-use crate::simd::{Bf16Dot, MAX_LANES, Simd};
+use crate::simd::{MAX_LANES, Simd};
 
 /// Row-major rows of `T`, as in a checkpoint: the weight, or activations to be packed.
 #[derive(Debug)]
@@ -125,8 +125,7 @@ impl<T> Plain<T> {
 const AHEAD_BYTES: usize = 768;
 
 macro_rules! plain_form {
-    ($dot:ty, $units:literal, $inputs:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
-        type Dot = $dot;
+    ($units:literal, $inputs:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
         const UNITS: usize = $units;
         const DWORDS: usize = S::LANES;
         const GROUPED: bool = false;
@@ -200,7 +199,7 @@ macro_rules! plain_form {
 pub struct PlainF32(pub Plain<f32>);
 
 impl<S: Simd> Form<S> for PlainF32 {
-    plain_form!(Fma, 1, 1, |s, d, _index| s.bits(d));
+    plain_form!(1, 1, |s, d, _index| s.bits(d));
 }
 
 /// bf16 weights, widened: two units to a dword.
@@ -208,13 +207,13 @@ impl<S: Simd> Form<S> for PlainF32 {
 pub struct PlainBf16(pub Plain<bf16>);
 
 impl<S: Simd> Form<S> for PlainBf16 {
-    plain_form!(Fma, 2, 1, |s, d, index| if index == 0 { s.low_bf16(d) } else { s.high_bf16(d) });
+    plain_form!(2, 1, |s, d, index| if index == 0 { s.low_bf16(d) } else { s.high_bf16(d) });
 }
 
 /// bf16 weights as they are: a unit is a dword, two inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct PairsBf16(pub Plain<bf16>);
 
-impl<S: Bf16Dot> Form<S> for PairsBf16 {
-    plain_form!(Pairs, 1, 2, |s, d, _index| s.bits(d));
+impl<S: Simd> Form<S> for PairsBf16 {
+    plain_form!(1, 2, |s, d, _index| s.bits(d));
 }

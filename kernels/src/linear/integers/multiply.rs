@@ -11,7 +11,6 @@ use std::ops::Range;
 use model::compressed::Bits;
 
 use super::factors::{Factors, whole};
-use super::pack::of_block;
 use super::shape::{COLS, PANELS, tile_rows};
 use super::weights::{nibbles, scales, unsigned, vectors};
 use crate::linear::ahead::Ahead;
@@ -47,7 +46,7 @@ impl Rows {
         (units, block, group): (usize, usize, usize),
     ) -> Rows {
         let tiles = area.tiles;
-        let before = of_block(tiles, units, block, tiles.start(tile));
+        let before = tiles.packed_before(units, block, tiles.start(tile));
         Rows {
             count: tiles.height(tile),
             x: area.packed.pointer().wrapping_add(before).cast_const().cast(),

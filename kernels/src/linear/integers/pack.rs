@@ -10,7 +10,7 @@ use model::compressed::Bits;
 use super::factors::Factors;
 use super::shape::{tile_rows, units_of};
 use crate::linear::pack::Pack;
-use crate::linear::rows::{RowTiles, Way};
+use crate::linear::rows::Way;
 use crate::simd::avx512::Avx512;
 use crate::simd::{MAX_LANES, Simd};
 
@@ -19,12 +19,6 @@ const VECTOR: usize = 32;
 /// Where each byte of eight inputs comes from, so that a dword holds those whose 4-bit weights lie in
 /// the low (the first dword) and in the high nibbles of a dword of weights.
 const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
-
-/// Dwords before those of a block and of the tile whose first row this is.
-pub(super) fn of_block(tiles: RowTiles, units: usize, block: usize, first_row: usize) -> usize {
-    let first = block * tiles.block;
-    first * tiles.rows + first_row * tiles.block.min(units - first)
-}
 
 /// Packs the task's groups as dwords of four inputs: `[block][tile][group][dword][high, low][row]`, for tiles
 /// of AMX `[tile][group][high, low][row][dword]`; and its factors.
@@ -44,7 +38,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
         let before = if task.tiles.way == Way::IntegerTiles {
             first_row * task.units + g * units * rows
         } else {
-            of_block(task.tiles, task.units, g * units / block, first_row)
+            task.tiles.packed_before(task.units, g * units / block, first_row)
                 + g * units % block * rows
         };
         let to = task.packed.pointer().wrapping_add(before);

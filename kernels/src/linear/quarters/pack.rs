@@ -20,7 +20,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
     for block in task.blocks.clone() {
         let first = block * size;
         let units = size.min(task.units - first);
-        let to = first * task.tiles.rows + first_row * units;
+        let to = task.tiles.packed_before(task.units, block, first_row);
         let to = task.packed.pointer().wrapping_add(to);
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + first);
