@@ -18,7 +18,7 @@ pub enum Variant {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AVX512-BF16 for linears in bf16, AVX-512 for everything else.
+    /// AVX512-BF16 for linears in bf16, and for scores of one query a head; AVX-512 for everything else.
     Avx512Bf16,
     /// AMX-BF16 for linears in bf16, AVX-512 for everything else.
     Amx,
