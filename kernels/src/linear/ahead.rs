@@ -25,45 +25,6 @@ impl Lines {
 /// for x.
 const BURST: usize = 4;
 
-/// What asks for memory at the steps of a product.
-pub(super) trait Asks {
-    fn step<S: Simd>(&mut self, s: S);
-}
-
-/// The first lines of `N` runs, which are asked for line by line, after some steps.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Starts<const N: usize> {
-    at: *const u8,
-    stride: usize,
-    /// Steps until the first of them.
-    wait: usize,
-}
-
-impl<const N: usize> Starts<N> {
-    /// Nothing is asked for.
-    pub(super) const NONE: Self = Starts { at: std::ptr::null(), stride: 0, wait: usize::MAX };
-
-    /// A line of each run of `lines` a step, after `wait` steps.
-    #[inline(always)]
-    pub(super) fn after(wait: usize, lines: Lines) -> Self {
-        Starts { at: lines.at, stride: lines.stride, wait }
-    }
-}
-
-impl<const N: usize> Asks for Starts<N> {
-    #[inline(always)]
-    fn step<S: Simd>(&mut self, s: S) {
-        if self.wait > 0 {
-            self.wait -= 1;
-            return;
-        }
-        for run in 0..N {
-            s.prefetch(self.at.wrapping_add(run * self.stride));
-        }
-        self.at = self.at.wrapping_add(64);
-    }
-}
-
 /// Lines asked for in bursts at some of the steps of a product. What a step costs when there is
 /// nothing to ask for is a count and a branch: the product needs the other slots.
 #[derive(Debug)]
@@ -149,13 +110,6 @@ impl Ahead {
         if self.left == 0 {
             self.go_on();
         }
-    }
-}
-
-impl Asks for Ahead {
-    #[inline(always)]
-    fn step<S: Simd>(&mut self, s: S) {
-        Ahead::step(self, s);
     }
 }
 

@@ -1,6 +1,8 @@
 //! The rows of a pass in tiles, and the way that they take through the weights.
 
 #[cfg(target_arch = "x86_64")]
+use super::dots;
+#[cfg(target_arch = "x86_64")]
 use crate::amx::tiles::TILE;
 
 /// A way through the weights of a linear.
@@ -21,7 +23,7 @@ pub(super) enum Way {
     IntegerTiles,
 }
 
-/// Rows of a pass in tiles: of nearly equal height, or, for AMX, whole ones and what is left.
+/// Rows of a pass in tiles: of nearly equal height, or, for AMX and `dots`, whole ones and what is left.
 #[derive(Debug, Clone, Copy)]
 pub struct RowTiles {
     pub(super) rows: usize,
@@ -47,6 +49,10 @@ impl RowTiles {
         if matches!(self.way, Way::Amx | Way::IntegerTiles) {
             // Packed rows of a whole tile lie on lines of their own.
             return self.rows.min(tile * TILE);
+        }
+        #[cfg(target_arch = "x86_64")]
+        if self.way == Way::Dots {
+            return self.rows.min(tile * dots::TILE_ROWS);
         }
         tile * self.rows / self.count
     }

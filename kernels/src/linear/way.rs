@@ -46,7 +46,7 @@ pub(super) fn tiles<T: Number>(
             (quarters::tile_rows(rows), quarters::task_cols(rows), quarters::block(rows))
         }
         #[cfg(target_arch = "x86_64")]
-        Way::Dots => (dots::tile_rows(rows), VECTOR_COLS, dots::block(k)),
+        Way::Dots => (dots::TILE_ROWS, VECTOR_COLS, dots::block(k)),
         #[cfg(target_arch = "x86_64")]
         Way::Integers => {
             let bits = match weight {

@@ -8,13 +8,16 @@
 //!
 //! **The order of every sum.** k is cut into blocks that depend on k alone ([`block`]). In a block each
 //! of sixteen lanes is a chain of dot products of pairs along k; the lanes are added as
-//! `tile` says, and the blocks in order.
+//! `results` says, and the blocks in order.
 //!
 //! - `pack`: activations as `[line][row]`, line by line.
-//! - `tile`: some rows of x times some columns, along a block.
+//! - `tile`: some rows of x times some columns, along a block; `asks`: what it asks for meanwhile; `results`: its lanes
+//!   are added.
 //! - `sums`: all tiles of a task.
 
+mod asks;
 mod pack;
+mod results;
 mod sums;
 mod tile;
 
@@ -49,10 +52,8 @@ pub(super) const fn block(k: usize) -> usize {
     lines.div_ceil(lines.div_ceil(BLOCK_LINES)) * LINE_UNITS
 }
 
-/// Rows of a tile of `rows` rows at most.
-pub(super) const fn tile_rows(rows: usize) -> usize {
-    if rows <= 3 { 3 } else { 4 }
-}
+/// Rows of a tile at most.
+pub(super) const TILE_ROWS: usize = 4;
 
 /// Columns of a tile in a pass of `rows` rows.
 const fn tile_cols(rows: usize) -> usize {

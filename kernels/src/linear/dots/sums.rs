@@ -4,16 +4,18 @@ use std::ops::Range;
 
 use half::bf16;
 
+use super::asks::{STEP_LINES, Starts};
+use super::results::add_lanes;
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, tile_cols};
-use crate::linear::ahead::{Ahead, Lines, Starts};
+use super::{LINE, LINE_UNITS, TILE_ROWS, tile_cols};
+use crate::linear::ahead::Lines;
 use crate::linear::form::Plain;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::Area;
 
-/// Lines at the start of the next columns that are asked for while the last lines of these are read: short rows
-/// would otherwise begin cold.
-const START_LINES: usize = 8;
+/// Steps at the end of columns in which the first lines of the next ones are asked for: short rows would otherwise
+/// begin cold.
+const START_STEPS: usize = 8 / STEP_LINES;
 
 /// Some columns of a task.
 #[derive(Clone, Copy)]
@@ -43,11 +45,8 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
     unsafe {
         if area.tiles.count == 1 {
             for part in parts() {
-                part.multiply_all(if after(part) < end {
-                    of(after(part)).lines(0)
-                } else {
-                    Lines::NONE
-                });
+                let next = if after(part) < end { of(after(part)).lines(0) } else { Lines::NONE };
+                part.multiply_all(next);
             }
             return;
         }
@@ -87,7 +86,6 @@ impl Part<'_> {
             weight: self.form.row(self.first).wrapping_add(inputs.start),
             stride: self.form.inputs(),
             inputs: inputs.len(),
-            adds: block > 0,
         }
     }
 
@@ -121,14 +119,15 @@ impl Part<'_> {
                     $(($rows, $cols) => for block in 0..blocks {
                         let columns = self.columns(block);
                         let mut starts = if block + 1 == blocks && next.rows > 0 {
-                            Starts::<$cols>::after((columns.inputs / LINE).saturating_sub(START_LINES), next)
+                            let steps = columns.inputs / LINE / STEP_LINES;
+                            Starts::<$cols>::after(steps.saturating_sub(START_STEPS), next)
                         } else {
                             Starts::NONE
                         };
                         // SAFETY: the block exists; the rest is the caller's promise.
                         unsafe {
-                            let (x, to) = (self.x(block, 0), self.results(0));
-                            columns.multiply::<$rows, $cols>(x, to, &mut starts);
+                            let lanes = columns.lanes::<$rows, $cols>(self.x(block, 0), &mut starts);
+                            add_lanes::<$rows, $cols>(&lanes, self.results(0), block > 0);
                         }
                     },)*
                     (rows, cols) => unreachable!("no tile of {rows} rows by {cols} columns"),
@@ -148,21 +147,27 @@ impl Part<'_> {
     unsafe fn multiply(self, block: usize, next: Lines) {
         let Area { tiles, row_tiles, .. } = self.area;
         let columns = self.columns(block);
-        let mut ahead = Ahead::new(next, columns.inputs / LINE * row_tiles.len());
-        for tile in row_tiles.clone() {
-            let (x, to) = (self.x(block, tile), self.results(tile));
-            macro_rules! tiles {
-                ($($rows:literal x $cols:literal)*) => {
-                    match (tiles.height(tile), self.cols) {
-                        $(($rows, $cols) => {
-                            // SAFETY: the tile exists; the rest is the caller's promise.
-                            unsafe { columns.multiply::<$rows, $cols>(x, to, &mut ahead) }
-                        })*
-                        (rows, cols) => unreachable!("no tile of {rows} rows by {cols} columns"),
-                    }
-                };
-            }
-            tiles!(2 x 6 3 x 6 4 x 6 2 x 1 3 x 1 4 x 1);
+        let rows = tiles.start(row_tiles.end) - tiles.start(row_tiles.start);
+        let (whole, left) = (rows / TILE_ROWS, rows % TILE_ROWS);
+        macro_rules! tiles {
+            ($($rows:literal x $cols:literal)*) => {
+                |rows: usize, first: usize, count: usize, next: Lines| match (rows, self.cols) {
+                    $(($rows, $cols) => {
+                        let places = (self.x(block, first), self.results(first));
+                        // SAFETY: the tiles exist; the rest is the caller's promise.
+                        unsafe {
+                            columns.multiply::<$rows, $cols>(count, places, block > 0, next);
+                        }
+                    })*
+                    (rows, cols) => unreachable!("no tile of {rows} rows by {cols} columns"),
+                }
+            };
         }
+        let multiply = tiles!(1 x 6 2 x 6 3 x 6 4 x 6 1 x 1 2 x 1 3 x 1 4 x 1);
+        if left > 0 {
+            // First, for it is over soon: what comes next is asked for by the others.
+            multiply(left, row_tiles.start + whole, 1, Lines::NONE);
+        }
+        multiply(TILE_ROWS, row_tiles.start, whole, next);
     }
 }

@@ -1,0 +1,159 @@
+//! What a tile asks for while it multiplies: some lines for every few of its own ([`STEP_LINES`]).
+//!
+//! Asking takes few branches, and a tile's loop few rounds: the processor knows the end of a loop by the branches
+//! before it, and where there were too many, a row of x read weights five per cent slower.
+
+use crate::linear::ahead::Lines;
+use crate::simd::Simd;
+
+/// Lines of a tile from one asking to the next.
+pub(super) const STEP_LINES: usize = 4;
+
+const LINE_BYTES: usize = 64;
+
+/// What asks for memory before every [`STEP_LINES`] lines of a tile.
+pub(super) trait Asks {
+    fn step<S: Simd>(&mut self, s: S);
+}
+
+/// The first lines of the next `N` columns, during the last lines of these.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Starts<const N: usize> {
+    at: *const u8,
+    stride: usize,
+    /// Steps until the first of them.
+    wait: usize,
+}
+
+impl<const N: usize> Starts<N> {
+    /// Nothing is asked for.
+    pub(super) const NONE: Self = Starts { at: std::ptr::null(), stride: 0, wait: usize::MAX };
+
+    /// `STEP_LINES` of each run of `lines` a step, after `wait` steps.
+    #[inline(always)]
+    pub(super) fn after(wait: usize, lines: Lines) -> Self {
+        Starts { at: lines.at, stride: lines.stride, wait }
+    }
+}
+
+impl<const N: usize> Asks for Starts<N> {
+    #[inline(always)]
+    fn step<S: Simd>(&mut self, s: S) {
+        if self.wait > 0 {
+            self.wait -= 1;
+            return;
+        }
+        for line in 0..STEP_LINES {
+            for run in 0..N {
+                s.prefetch(self.at.wrapping_add(run * self.stride + line * LINE_BYTES));
+            }
+        }
+        self.at = self.at.wrapping_add(STEP_LINES * LINE_BYTES);
+    }
+}
+
+/// Some lines, `P` of them a step; none with 0.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ahead<const P: usize> {
+    /// The next line, and how many there are from it to the end of its run.
+    at: *const u8,
+    left: usize,
+    /// Lines of a run, and bytes from the end of a run to the next.
+    lines: usize,
+    jump: usize,
+}
+
+impl<const P: usize> Ahead<P> {
+    #[inline(always)]
+    pub(super) fn new(Lines { at, stride, lines, .. }: Lines) -> Self {
+        Ahead { at, left: lines, lines, jump: stride.wrapping_sub(lines * LINE_BYTES) }
+    }
+
+    /// Line `line` of the next `P`, which may be of two runs.
+    #[inline(always)]
+    fn line(&self, line: usize) -> *const u8 {
+        let jump = if line < self.left { 0 } else { self.jump };
+        self.at.wrapping_add(line * LINE_BYTES).wrapping_add(jump)
+    }
+
+    #[inline(always)]
+    fn go_on(&mut self) {
+        let crosses = P >= self.left;
+        self.at = self.line(P);
+        self.left = (self.left + if crosses { self.lines } else { 0 }).wrapping_sub(P);
+    }
+}
+
+impl<const P: usize> Asks for Ahead<P> {
+    #[inline(always)]
+    fn step<S: Simd>(&mut self, s: S) {
+        if P == 0 {
+            return;
+        }
+        for line in 0..P {
+            s.prefetch(self.line(line));
+        }
+        self.go_on();
+    }
+}
+
+/// How many lines a step, and in how many steps, all of `lines` are asked for within `steps` steps, as far as the most lines
+/// a step reach. The fewer steps the better: they are the last ones, and x goes through the first level of cache
+/// meanwhile.
+#[inline(always)]
+pub(super) fn pace(lines: Lines, steps: usize) -> (usize, usize) {
+    let all = lines.rows * lines.lines;
+    let wanted = all.div_ceil(steps.max(1));
+    let per_step = PER_STEP.into_iter().find(|&some| some >= wanted).unwrap_or(MOST_PER_STEP);
+    (per_step, all.div_ceil(per_step))
+}
+
+/// Lines asked for in a step: one of these numbers.
+const PER_STEP: [usize; 4] = [4, 6, 8, MOST_PER_STEP];
+const MOST_PER_STEP: usize = 12;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines asked for, `P` a step, until as many were as there are, and the rounded rest.
+    fn asked<const P: usize>(lines: Lines) -> Vec<usize> {
+        let mut ahead = Ahead::<P>::new(lines);
+        let steps = (lines.rows * lines.lines).div_ceil(P);
+        let mut asked = Vec::new();
+        for _ in 0..steps {
+            asked.extend((0..P).map(|line| ahead.line(line).addr()));
+            ahead.go_on();
+        }
+        asked
+    }
+
+    #[test]
+    fn every_line_of_every_run_is_asked_for_in_order() {
+        for lines in [32, 18, 13] {
+            let lines =
+                Lines { at: std::ptr::without_provenance(0x4000), stride: 0x3800, rows: 6, lines };
+            let all: Vec<_> = (0..lines.rows)
+                .flat_map(|row| (0..lines.lines).map(move |line| (row, line)))
+                .map(|(row, line)| 0x4000 + row * 0x3800 + line * LINE_BYTES)
+                .collect();
+            for found in
+                [asked::<4>(lines), asked::<6>(lines), asked::<8>(lines), asked::<12>(lines)]
+            {
+                assert_eq!(found[..all.len()], all);
+                assert!(found.len() < all.len() + MOST_PER_STEP);
+            }
+        }
+    }
+
+    #[test]
+    fn all_lines_are_asked_for_within_the_steps() {
+        let lines = Lines { at: std::ptr::null(), stride: 0, rows: 6, lines: 32 };
+        assert_eq!(pace(lines, 8 * 60), (4, 48));
+        assert_eq!(pace(lines, 8 * 4), (6, 32));
+        assert_eq!(pace(lines, 8 * 2), (12, 16));
+        // More than can be asked for.
+        assert_eq!(pace(lines, 8), (12, 16));
+        assert_eq!(pace(Lines::NONE, 8).1, 0);
+    }
+}
