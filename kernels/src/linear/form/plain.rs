@@ -29,6 +29,12 @@ impl<T> Plain<T> {
         Plain { rows, n, k }
     }
 
+    /// Rows.
+    #[inline(always)]
+    pub fn outputs(self) -> usize {
+        self.n
+    }
+
     /// Inputs of a row.
     #[inline(always)]
     pub fn inputs(self) -> usize {
