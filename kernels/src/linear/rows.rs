@@ -1,7 +1,7 @@
 //! The rows of a pass in tiles, and the way that they take through the weights.
 
 #[cfg(target_arch = "x86_64")]
-use super::dots;
+use super::sizes::DOTS_ROWS;
 #[cfg(target_arch = "x86_64")]
 use crate::amx::tiles::TILE;
 
@@ -52,7 +52,7 @@ impl RowTiles {
         }
         #[cfg(target_arch = "x86_64")]
         if self.way == Way::Dots {
-            return self.rows.min(tile * dots::TILE_ROWS);
+            return self.rows.min(tile * DOTS_ROWS);
         }
         tile * self.rows / self.count
     }

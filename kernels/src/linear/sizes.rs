@@ -14,6 +14,8 @@ pub(super) const RESULT_STRIDE: usize = TASK_COLS + 16;
 pub(super) const VECTOR_COLS: usize = 192;
 /// The same of `quarters`, and of few rows in tiles of AMX.
 pub(super) const NARROW_COLS: usize = 96;
+/// Rows of a tile of `dots` at most.
+pub(super) const DOTS_ROWS: usize = 4;
 /// Panels that are worked on together: the width of the register tile.
 pub(super) const PANELS: usize = 3;
 /// Units along k of one chain, and of one expanded block, which stays in L1. A multiple of every

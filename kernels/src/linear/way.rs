@@ -3,7 +3,7 @@
 use model::compressed::Grouped;
 
 use super::rows::{RowTiles, Way};
-use super::sizes::{BLOCK_UNITS, VECTOR_COLS};
+use super::sizes::{BLOCK_UNITS, DOTS_ROWS, VECTOR_COLS};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, dots, integers, quarters};
 use crate::number::Number;
@@ -46,7 +46,7 @@ pub(super) fn tiles<T: Number>(
             (quarters::tile_rows(rows), quarters::task_cols(rows), quarters::block(rows))
         }
         #[cfg(target_arch = "x86_64")]
-        Way::Dots => (dots::TILE_ROWS, VECTOR_COLS, dots::block(k)),
+        Way::Dots => (DOTS_ROWS, VECTOR_COLS, dots::block(k)),
         #[cfg(target_arch = "x86_64")]
         Way::Integers => {
             let bits = match weight {

@@ -52,9 +52,6 @@ pub(super) const fn block(k: usize) -> usize {
     lines.div_ceil(lines.div_ceil(BLOCK_LINES)) * LINE_UNITS
 }
 
-/// Rows of a tile at most.
-pub(super) const TILE_ROWS: usize = 4;
-
 /// Columns of a tile in a pass of `rows` rows.
 const fn tile_cols(rows: usize) -> usize {
     if rows <= 3 { 8 } else { 6 }

@@ -7,10 +7,10 @@ use half::bf16;
 use super::asks::{STEP_LINES, Starts};
 use super::results::add_lanes;
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, TILE_ROWS, tile_cols};
+use super::{LINE, LINE_UNITS, tile_cols};
 use crate::linear::ahead::Lines;
 use crate::linear::form::Plain;
-use crate::linear::sizes::RESULT_STRIDE;
+use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
 
 /// Steps at the end of columns in which the first lines of the next ones are asked for: short rows would otherwise
@@ -150,7 +150,7 @@ impl Part<'_> {
         let Area { tiles, row_tiles, .. } = self.area;
         let columns = self.columns(block);
         let rows = tiles.start(row_tiles.end) - tiles.start(row_tiles.start);
-        let (whole, left) = (rows / TILE_ROWS, rows % TILE_ROWS);
+        let (whole, left) = (rows / DOTS_ROWS, rows % DOTS_ROWS);
         macro_rules! tiles {
             ($($rows:literal x $cols:literal)*) => {
                 |rows: usize, first: usize, count: usize, next: Lines| match (rows, self.cols) {
@@ -170,6 +170,6 @@ impl Part<'_> {
             // First, for it is over soon: what comes next is asked for by the others.
             multiply(left, row_tiles.start + whole, 1, Lines::NONE);
         }
-        multiply(TILE_ROWS, row_tiles.start, whole, next);
+        multiply(DOTS_ROWS, row_tiles.start, whole, next);
     }
 }
