@@ -2,7 +2,7 @@
 //! every sixteenth pair of elements, so that keys are multiplied straight from memory, with nothing to transpose.
 //!
 //! **The order of the sum.** In each lane a chain of dot products of pairs along head_dim; the lanes are added
-//! as `simd::lanes` says. Neighbours, tiles and blocks do not enter.
+//! across quarters first (`simd::lanes`). Neighbours, tiles and blocks do not enter.
 
 #![allow(
     clippy::needless_range_loop,

@@ -3,7 +3,9 @@
 use model::compressed::Grouped;
 
 use super::rows::{RowTiles, Way};
-use super::sizes::{BLOCK_UNITS, DOTS_ROWS, VECTOR_COLS};
+#[cfg(target_arch = "x86_64")]
+use super::sizes::DOTS_ROWS;
+use super::sizes::{BLOCK_UNITS, VECTOR_COLS};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, dots, integers, quarters};
 use crate::number::Number;

@@ -1,11 +1,11 @@
-//! Sums of the lanes of several vectors at once. Lanes eight apart are added, of these those four apart, then two,
-//! then neighbours, whatever a vector's place is.
+//! Sums of the lanes of several vectors at once, in two steps whose order is the caller's: across quarters and within
+//! them. Which lanes are added to which does not depend on a vector's place.
 
 #![allow(clippy::needless_range_loop, reason = "pairs of vectors are clearer by index")]
 
 use std::arch::x86_64::*;
 
-/// Quarter `i` of the result has four sums of lanes of vector `i`: lanes eight apart were added, then those
+/// Quarter `i` of the result has four sums of lanes of vector `i`: lanes eight apart are added, then those
 /// four apart.
 #[inline]
 #[target_feature(enable = "avx512f")]
@@ -22,7 +22,7 @@ pub(crate) fn add_to_quarters(v: [__m512; 4]) -> __m512 {
     )
 }
 
-/// Lane `j` of each quarter is the sum of the four lanes there of vector `j`: lanes two apart were added, then
+/// Lane `j` of each quarter is the sum of the four lanes there of vector `j`: lanes two apart are added, then
 /// neighbours.
 #[inline]
 #[target_feature(enable = "avx512f")]

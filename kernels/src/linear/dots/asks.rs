@@ -1,7 +1,7 @@
 //! What a tile asks for while it multiplies: some lines for every few of its own ([`STEP_LINES`]).
 //!
-//! Asking takes few branches, and a tile's loop few rounds: the processor knows the end of a loop by the branches
-//! before it, and where there were too many, a row of x read weights five per cent slower.
+//! Asking takes few branches, and a tile's loop few rounds: it seems that the processor foresees the end of a loop by the
+//! branches before it, and with one a line few rows read weights some hundredths slower.
 
 use crate::linear::ahead::Lines;
 use crate::simd::Simd;
