@@ -16,6 +16,9 @@ use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::partial::store_up_to;
 
+/// Positions whose K stays in L1 while many queries are multiplied with it in pairs.
+const PAIRS_POSITIONS: usize = 64;
+
 /// K or V of a call: fresh rows `[rows, kv_heads * head_dim]` and the cache, as elements or as
 /// records of 4-bit integers.
 #[derive(Debug)]
@@ -41,8 +44,8 @@ pub(super) struct Block<'a, S> {
     pub group: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
-    /// Whether scores are dot products of pairs: bf16, one query a head. It depends on the model and the machine, never on the
-    /// batch, so that a row keeps its bits.
+    /// Whether scores are dot products of pairs: bf16, on a machine that has them. It never depends on the batch, so that a
+    /// row keeps its bits.
     pub pairs: bool,
     /// Room for a transposed block of K.
     pub transposed: *mut f32,
@@ -151,6 +154,12 @@ impl<S: Simd> Block<'_, S> {
         Queries { from, stride, odd: stride / 2 }
     }
 
+    /// One over the sum of a query's exponentials, which takes the place of the packed query.
+    #[inline(always)]
+    pub(super) fn factor(&self, query: usize) -> *mut f32 {
+        self.packed.wrapping_add(query * head_stride(self.shape.head_dim))
+    }
+
     /// Writes the scores of the packed queries at `positions`, `stride` apart, to where position 0
     /// of `out` says.
     ///
@@ -165,8 +174,13 @@ impl<S: Simd> Block<'_, S> {
         ahead: &mut Ahead,
     ) {
         // Few queries take a transposed vector of K straight from its register.
-        let direct = self.pairs || self.queries() <= 4;
-        let step = if direct { S::LANES } else { 2 * S::LANES };
+        let direct = self.queries() <= 4;
+        let step = match (self.pairs, direct) {
+            (true, true) => usize::MAX,
+            (true, false) => PAIRS_POSITIONS,
+            (false, true) => S::LANES,
+            (false, false) => 2 * S::LANES,
+        };
         for segment in self.segments(k, self.shape.head_dim, &positions) {
             for first in (segment.first..segment.end).step_by(step) {
                 let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
@@ -176,7 +190,7 @@ impl<S: Simd> Block<'_, S> {
                     width: step.min(segment.end - first),
                     head_dim: self.shape.head_dim,
                     fresh_ahead: (!segment.cached)
-                        .then(|| segment.distance().max(step) * segment.stride),
+                        .then(|| segment.distance().max(2 * S::LANES) * segment.stride),
                 };
                 // SAFETY: the positions lie within the segment.
                 unsafe {
@@ -201,7 +215,7 @@ impl<S: Simd> Block<'_, S> {
         &self,
         keys: Keys<T>,
         first: usize,
-        out: (*mut f32, usize),
+        (out, of_query): (*mut f32, usize),
         ahead: &mut Ahead,
     ) {
         let Keys { stride, width, head_dim, fresh_ahead, .. } = keys;
@@ -215,9 +229,12 @@ impl<S: Simd> Block<'_, S> {
             }
             macro_rules! tile {
                 ($mr:literal) => {{
-                    let sums = dots::scores::<$mr>(&keys, self.packed_queries(query), asks.take());
-                    let sums = sums.map(|of_query| [self.s.load(of_query.as_ptr())]);
-                    self.store_scores(&sums, (query, first), width, out);
+                    let to = out.wrapping_add(query * of_query + first);
+                    let scores = dots::Scores { to, stride: of_query, scale: self.shape.scale };
+                    let visible =
+                        std::array::from_fn(|i| self.limit(query + i).saturating_sub(first));
+                    let queries = self.packed_queries(query);
+                    dots::scores::<$mr>(&keys, queries, scores, visible, asks.take());
                 }};
             }
             // SAFETY: the caller's promise; the queries are packed in pairs.

@@ -2,7 +2,7 @@
 //! every sixteenth pair of elements, so that keys are multiplied straight from memory, with nothing to transpose.
 //!
 //! **The order of the sum.** In each lane a chain of dot products of pairs along head_dim; the lanes are added
-//! across quarters first (`simd::lanes`). Neighbours, tiles and blocks do not enter.
+//! within quarters first (`simd::lanes`). Neighbours, tiles and blocks do not enter.
 
 #![allow(
     clippy::needless_range_loop,
@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, Next};
 use super::keys::{Keys, Queries};
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
@@ -39,46 +39,96 @@ pub(super) unsafe fn pack(from: *const bf16, head_dim: usize, to: *mut bf16) {
     }
 }
 
-/// Sums of `MR` queries and up to sixteen positions, a lane each; those of positions that are not there mean
-/// nothing.
+/// Where the scores of some queries at the positions of [`scores`] go.
+#[derive(Clone, Copy)]
+pub(super) struct Scores {
+    /// Of the first query and position.
+    pub to: *mut f32,
+    /// Floats from one query to the next.
+    pub stride: usize,
+    /// What each is multiplied by.
+    pub scale: f32,
+}
+
+/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees the first `visible[i]`.
 ///
 /// # Safety
-/// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as `pack` leaves them.
+/// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as `pack` leaves them; `out` has
+/// room for every query's visible positions.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn scores<const MR: usize>(
     keys: &Keys<bf16>,
     queries: Queries,
+    out: Scores,
+    visible: [usize; MR],
     mut asks: Option<&mut Ahead>,
-) -> [[f32; POSITIONS]; MR] {
+) {
     // SAFETY: the caller's promise.
     let s = unsafe { Avx512::new() };
+    for first in (0..keys.width).step_by(POSITIONS) {
+        let block = Keys {
+            from: keys.from.wrapping_add(first * keys.stride),
+            width: POSITIONS.min(keys.width - first),
+            ..*keys
+        };
+        // SAFETY: the caller's promise; only what is visible is written.
+        unsafe {
+            let sums = of_block::<MR>(s, &block, queries, asks.as_deref_mut());
+            for i in 0..MR {
+                let width = visible[i].saturating_sub(first).min(block.width);
+                let to = out.to.wrapping_add(i * out.stride + first);
+                let scores = s.mul(sums[i], s.splat(out.scale));
+                _mm512_mask_storeu_ps(to, (1u32 << width).wrapping_sub(1) as u16, scores);
+            }
+        }
+    }
+}
+
+/// Sums of `MR` queries and up to sixteen positions, a lane each; those of positions that are not there mean
+/// nothing.
+///
+/// # Safety
+/// As [`scores`].
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn of_block<const MR: usize>(
+    s: Avx512,
+    keys: &Keys<bf16>,
+    queries: Queries,
+    mut asks: Option<&mut Ahead>,
+) -> [__m512; MR] {
+    let mut lines = match asks.as_deref_mut() {
+        Some(Ahead::Lines(lines)) if keys.fresh_ahead.is_none() => {
+            Some(lines.next(s, keys.width * keys.head_dim * size_of::<bf16>()))
+        }
+        _ => None,
+    };
     let mut quarters = [[_mm512_setzero_ps(); TOGETHER]; MR];
-    for first in 0..TOGETHER {
-        // A part at a time: asking waits where too much is asked for at once.
-        if let Some(ahead) = asks.as_mut() {
-            for at in (first * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
+    for four in 0..TOGETHER {
+        if let (None, Some(ahead)) = (lines, asks.as_mut()) {
+            // A part at a time: asking waits where too much is asked for at once.
+            for at in (four * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
                 keys.ask(s, 0, at, ahead);
             }
         }
         let mut at = [std::ptr::null(); TOGETHER];
         for i in 0..TOGETHER {
             // The last position stands for those behind it.
-            let position = (first + i * TOGETHER).min(keys.width - 1);
+            let position = (four * TOGETHER + i).min(keys.width - 1);
             at[i] = keys.from.wrapping_add(position * keys.stride);
         }
         // SAFETY: the positions exist, and queries are packed in whole lines.
-        let sums = unsafe { multiply::<MR>(s, at, keys.head_dim, queries) };
+        let sums = unsafe { multiply::<MR>(s, at, keys.head_dim, queries, &mut lines) };
         for i in 0..MR {
-            quarters[i][first] = add_to_quarters(sums[i]);
+            quarters[i][four] = add_quarters(sums[i]);
         }
     }
-    let mut out = [[0.0; POSITIONS]; MR];
+    let mut sums = [_mm512_setzero_ps(); MR];
     for i in 0..MR {
-        // SAFETY: a vector of floats.
-        unsafe { s.store(out[i].as_mut_ptr(), add_quarters(quarters[i])) };
+        sums[i] = add_to_quarters(quarters[i]);
     }
-    out
+    sums
 }
 
 /// Lanes of sums of `MR` queries and some positions.
@@ -92,6 +142,7 @@ unsafe fn multiply<const MR: usize>(
     at: [*const bf16; TOGETHER],
     head_dim: usize,
     queries: Queries,
+    lines: &mut Option<Next>,
 ) -> [[__m512; TOGETHER]; MR] {
     let mut sums = [[_mm512_setzero_ps(); TOGETHER]; MR];
     for element in (0..head_dim).step_by(LINE) {
@@ -104,6 +155,9 @@ unsafe fn multiply<const MR: usize>(
                 q[i] = s.load(queries.from.add(i * queries.stride + element / 2));
             }
             for p in 0..TOGETHER {
+                if let Some(lines) = lines {
+                    lines.ask(s);
+                }
                 let key = _mm512_maskz_loadu_epi16(mask, at[p].add(element).cast());
                 for i in 0..MR {
                     sums[i][p] = dot_bf16(_mm512_castsi512_ps(key), q[i], sums[i][p]);

@@ -40,8 +40,16 @@ struct Item {
     rows: u32,
     /// Positions that it reads.
     positions: u32,
+    /// The thread that it is dealt to.
+    thread: usize,
     /// Where its part of the split scratch starts.
     at: usize,
+}
+
+impl Item {
+    fn heaviest_first(&self) -> Reverse<(u32, u32)> {
+        Reverse((self.positions * self.rows, self.positions))
+    }
 }
 
 /// A chunk of the item of that number.
@@ -82,17 +90,24 @@ pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
     heads_len(queries, limits.head_dim) + scores.max(BLOCK_SCORES) + MAX_LANES
 }
 
-/// Which of `count` items, heaviest first, is task `task`: threads take contiguous ranges of tasks,
-/// so the items are dealt to the ranges in turn, and every range begins with its heaviest.
-fn dealt(task: usize, count: usize, threads: usize) -> usize {
-    let (each, more) = (count / threads, count % threads);
-    let (thread, place) = if task < more * (each + 1) {
-        (task / (each + 1), task % (each + 1))
-    } else {
-        let task = task - more * (each + 1);
-        (more + task / each, task % each)
-    };
-    place * threads + thread
+/// Orders items as the threads take them: each thread takes as many, all of about the same weight, heaviest first. Of equal items a
+/// thread takes those that lie one behind the other: two threads that read neighbours slow each other down.
+fn deal(items: &mut [Item], threads: usize) {
+    items.sort_unstable_by_key(|item| (item.heaviest_first(), item.unit, item.first));
+    let mut odd = 0;
+    for equal in items.chunk_by_mut(|a, b| a.heaviest_first() == b.heaviest_first()) {
+        let each = equal.len() / threads;
+        for (place, item) in equal.iter_mut().enumerate() {
+            item.thread = match place.checked_div(each) {
+                Some(thread) if thread < threads => thread,
+                _ => {
+                    odd += 1;
+                    (odd - 1) % threads
+                }
+            };
+        }
+    }
+    items.sort_unstable_by_key(|item| (item.thread, item.heaviest_first(), item.unit, item.first));
 }
 
 /// Rows of a block of a unit.
@@ -168,6 +183,7 @@ impl Kernels {
                         first: first as u32,
                         rows: count as u32,
                         positions: units[unit].past + (first + count) as u32,
+                        thread: 0,
                         at: 0,
                     });
                 }
@@ -176,9 +192,7 @@ impl Kernels {
                     (unit, first) = (unit + 1, 0);
                 }
             }
-            // The light ones even out the end of the run.
-            items
-                .sort_unstable_by_key(|item| Reverse((item.positions * item.rows, item.positions)));
+            deal(&mut items, self.attention_threads());
             if call.is_unbalanced(self.attention_threads(), &items) {
                 call.run_split(self, &mut items);
             } else {
@@ -196,26 +210,25 @@ impl<T: AttentionTasks> Call<'_, T> {
 
     /// Whether whole items could leave the threads idle for more than a twentieth of the run.
     fn is_unbalanced(&self, threads: usize, items: &[Item]) -> bool {
-        let total: usize = items.iter().map(|item| item.positions as usize).sum();
-        let Some(largest) = items.first().map(|item| item.positions as usize) else {
-            return false;
-        };
+        let positions =
+            |items: &[Item]| -> usize { items.iter().map(|item| item.positions as usize).sum() };
+        let total = positions(items);
+        let of_threads = items.chunk_by(|a, b| a.thread == b.thread).map(positions);
+        let busiest = of_threads.max().unwrap_or(0);
         threads > 1
-            && largest > CHUNK
+            && items.iter().any(|item| item.positions as usize > CHUNK)
             && items.iter().all(|item| item.rows == 1)
             && total * self.position_bytes() >= SPLIT_BYTES
-            && largest * (threads - 1) * 20 > total
+            && (threads * busiest - total) * 20 > total
     }
 
     fn run_whole(&self, kernels: &Kernels, items: &[Item]) {
         let positions: usize =
             items.iter().map(|item| item.positions as usize * item.rows as usize).sum();
         let split = SplitScratch { at: Shared(std::ptr::null_mut()), chunks: 0 };
-        let threads = kernels.attention_threads();
         kernels.run_attention(items.len(), positions * self.position_bytes(), &|task, thread| {
-            let item = |task| &items[dealt(task, items.len(), threads)];
-            let next = (task + 1 < items.len()).then(|| (item(task + 1), Part::Whole));
-            self.run((item(task), Part::Whole), next, split, thread);
+            let next = items.get(task + 1).map(|item| (item, Part::Whole));
+            self.run((&items[task], Part::Whole), next, split, thread);
         });
     }
 

@@ -4,6 +4,7 @@
 //! added by the tree of `Simd::sum_lanes`; the sums of the chunks are added in order. A maximum has
 //! no order.
 
+use super::ahead::Ahead;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
 
@@ -37,6 +38,7 @@ pub(super) unsafe fn exponentials<S: Simd>(
     s: S,
     (scores, out, len): (*const f32, *mut f32, usize),
     highest: f32,
+    ahead: &mut Ahead,
 ) -> f32 {
     let highest = s.splat(highest);
     let whole = len / S::LANES * S::LANES;
@@ -44,6 +46,7 @@ pub(super) unsafe fn exponentials<S: Simd>(
     // SAFETY: all offsets are below `len`.
     unsafe {
         for at in (0..whole).step_by(S::LANES) {
+            ahead.fill_vector(s);
             let value = math::exp(s, s.sub(s.load(scores.add(at)), highest));
             s.store(out.add(at), value);
             sum = s.add(sum, value);

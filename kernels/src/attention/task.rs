@@ -4,7 +4,7 @@
 //! order, whether one thread works on all chunks of a block or many on one each; so the cut changes
 //! no bit.
 
-use super::ahead::{Ahead, Stretch, streams};
+use super::ahead::{Ahead, Stretch};
 use super::block::{Block, Source};
 use super::four;
 use super::scores::BLOCK_POSITIONS;
@@ -120,7 +120,7 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
             rows: self.rows.clone(),
             group,
             packed: self.scratch,
-            pairs: !T::IS_F32 && group == 1 && self.variant.multiplies_pairs(),
+            pairs: !T::IS_F32 && self.variant.multiplies_pairs(),
             transposed,
         };
         // SAFETY: units were checked against all slices; scratch was sized for the blocks that the
@@ -136,7 +136,7 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
             self.run_scores(&block, scores, &mut ahead);
             if self.steps.softmax {
                 ahead.fill_pause(s);
-                self.run_softmax(&block, scores);
+                self.run_softmax(&block, scores, &mut ahead);
             }
             if self.steps.values {
                 self.run_values(&block, scores, self.scratch.wrapping_add(head), &mut ahead);
@@ -155,8 +155,7 @@ impl<T: Number> BlockTask<'_, T> {
         };
         let source = if self.steps.scores { self.tensors.k } else { self.tensors.v };
         let four = matches!(source, Source::Four { .. });
-        let streams = streams(self.variant, self.shape.group(), four);
-        Ahead::new(streams, self.cached(&self.unit, self.part), next)
+        Ahead::new(self.variant, four, self.cached(&self.unit, self.part), next)
     }
 
     /// Asks for what the next task reads and writes besides the caches, of its first row: beside a stream that fills
@@ -259,7 +258,7 @@ impl<T: Number> BlockTask<'_, T> {
     /// # Safety
     /// As the caller, [`SimdTask::run`].
     #[inline(always)]
-    unsafe fn run_softmax<S: Simd>(&self, block: &Block<'_, S>, scores: Scores) {
+    unsafe fn run_softmax<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, ahead: &mut Ahead) {
         let (s, queries) = (block.s, block.queries());
         for query in 0..queries {
             let limit = block.limit(query);
@@ -299,7 +298,7 @@ impl<T: Number> BlockTask<'_, T> {
                     for chunk in within.clone() {
                         let (at, len) = at(chunk);
                         let row = (scores.from.add(at), scores.to.add(at), len);
-                        let part = exponentials(s, row, highest);
+                        let part = exponentials(s, row, highest, ahead);
                         sum = if chunk == 0 { part } else { sum + part };
                         if !whole {
                             *result(1, chunk) = part;
@@ -311,7 +310,10 @@ impl<T: Number> BlockTask<'_, T> {
                         sum = if chunk == 0 { part } else { sum + part };
                     }
                 }
-                if whole || matches!(self.part, Part::Values(_)) {
+                if whole && self.steps.values {
+                    // What is read soon after is multiplied chunk by chunk.
+                    *block.factor(query) = 1.0 / sum;
+                } else if whole || matches!(self.part, Part::Values(_)) {
                     for chunk in within {
                         let (at, len) = at(chunk);
                         multiply(s, scores.to.add(at), len, 1.0 / sum);
@@ -348,6 +350,15 @@ impl<T: Number> BlockTask<'_, T> {
                 let added = whole && chunk > 0;
                 let sums = if added { scratch.add(head) } else { totals };
                 let range = first..positions.min(first + CHUNK);
+                if whole && self.steps.softmax {
+                    for query in 0..block.queries() {
+                        let seen = block.limit(query).min(range.end);
+                        if seen > first {
+                            let row = scores.to.add(query * scores.stride + first);
+                            multiply(block.s, row, seen - first, *block.factor(query));
+                        }
+                    }
+                }
                 match self.tensors.v {
                     Source::Plain { fresh, cache } => {
                         block.values((fresh, cache), weights, range, sums, ahead);

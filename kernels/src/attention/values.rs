@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use super::ahead::{ASK_BYTES, Ahead};
+use super::ahead::{ASK_BYTES, Ahead, LINE_BYTES};
 use super::block::Block;
 use super::segment::Segment;
 use super::shape::head_stride;
@@ -16,6 +16,8 @@ use crate::simd::{Simd, SimdElement};
 
 /// Positions whose V stays in L1 while all queries of a block pass over it.
 const VALUE_POSITIONS: usize = 64;
+/// As many where a tile reads parts of them one after the other, and asks for lines meanwhile: the more evenly the better.
+const FEW_POSITIONS: usize = 8;
 
 /// Asks for the cache lines of a pair.
 #[inline(always)]
@@ -75,23 +77,37 @@ impl<T: Number> ValuesTile<T> {
             }
             // The asking stays out of the inner loop, whose addresses are then plain steps.
             let elements = if self.tail == 0 { NP * pair } else { self.tail };
+            let mut lines = match (self.asks, &mut *ahead) {
+                (Asks::Cached, Ahead::Lines(lines)) => {
+                    Some(lines.next(s, self.positions * elements * size_of::<T>()))
+                }
+                _ => None,
+            };
             let step = match self.asks {
                 Asks::Nothing => self.positions,
+                _ if lines.is_some() => self.positions,
                 _ => (ASK_BYTES / (elements * size_of::<T>())).max(1),
             };
             for first in (0..self.positions).step_by(step) {
                 let end = self.positions.min(first + step);
                 match self.asks {
-                    Asks::Nothing => {}
-                    Asks::Cached => ahead.read(s, (end - first) * elements * size_of::<T>()),
+                    Asks::Cached if lines.is_none() => {
+                        ahead.read(s, (end - first) * elements * size_of::<T>());
+                    }
                     Asks::Fresh(distance) => {
                         for position in first + distance..end + distance {
                             let there = self.values.wrapping_add(position * self.v_stride);
                             (0..NP).for_each(|j| prefetch_pair(s, there.wrapping_add(j * pair)));
                         }
                     }
+                    _ => {}
                 }
                 for position in first..end {
+                    if let Some(lines) = &mut lines {
+                        for _ in 0..elements * size_of::<T>() / LINE_BYTES {
+                            lines.ask(s);
+                        }
+                    }
                     let values = self.values.add(position * self.v_stride);
                     let mut v = [(s.zero(), s.zero()); NP];
                     for (j, v) in v.iter_mut().enumerate() {
@@ -140,12 +156,22 @@ impl<S: Simd> Block<'_, S> {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
         }
         for segment in self.segments(v, self.shape.head_dim, &positions) {
-            for first in (segment.first..segment.end).step_by(VALUE_POSITIONS) {
-                let end = segment.end.min(first + VALUE_POSITIONS);
+            let together = self.positions_together(ahead);
+            for first in (segment.first..segment.end).step_by(together) {
+                let end = segment.end.min(first + together);
                 let call = ValuesCall { segment, first, end, probabilities, stride, sums };
                 // SAFETY: as for this function; `call` names positions of the segment.
                 unsafe { self.values_block(call, ahead) };
             }
+        }
+    }
+
+    /// Positions that all parts of all tiles pass over before the next ones.
+    #[inline(always)]
+    fn positions_together(&self, ahead: &Ahead) -> usize {
+        match (ahead, self.queries()) {
+            (Ahead::Lines(_), 3..=4) => FEW_POSITIONS,
+            _ => VALUE_POSITIONS,
         }
     }
 

@@ -188,6 +188,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch_far(self, at: *const u8) {
+        with_token!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
+    }
+
+    #[inline(always)]
     fn zero_dwords(self) -> __m256i {
         with_token!(_mm256_setzero_si256())
     }

@@ -188,6 +188,11 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch_far(self, at: *const u8) {
+        with_token!(_mm_prefetch::<_MM_HINT_T1>(at.cast()))
+    }
+
+    #[inline(always)]
     fn zero_dwords(self) -> __m512i {
         with_token!(_mm512_setzero_si512())
     }

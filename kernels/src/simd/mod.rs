@@ -71,6 +71,8 @@ pub trait Simd: Integers {
 
     /// Asks for the cache line at `at`, which may be any address.
     fn prefetch(self, at: *const u8);
+    /// As [`Simd::prefetch`], but only into the second cache.
+    fn prefetch_far(self, at: *const u8);
 
     fn zero_dwords(self) -> Self::D;
     /// The bits of each dword as an f32.

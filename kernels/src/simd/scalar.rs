@@ -96,6 +96,9 @@ impl Simd for Scalar {
     fn prefetch(self, _at: *const u8) {}
 
     #[inline(always)]
+    fn prefetch_far(self, _at: *const u8) {}
+
+    #[inline(always)]
     fn zero_dwords(self) -> Self::D {
         [0; LANES]
     }

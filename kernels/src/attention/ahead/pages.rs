@@ -1,55 +1,18 @@
-//! What a task will read soon, asked for a page or several pages at a time.
-//!
-//! The processor's own prefetcher follows each page separately and stops at its end. So the next page, or the next
-//! few side by side, see [`streams`], are asked for line by line, as fast as the pages before them are read,
-//! and each line is in the first cache when its turn comes. That holds across the ends of K, of V and
-//! of the task: a task asks for the first pages of its successor, which expects them to be there.
+//! Several pages side by side, asked for line by line, as fast as the pages before them are read; each line is in the
+//! first cache when its turn comes.
 
+use super::{LINE_BYTES, STRETCHES, Stretch};
 use crate::simd::Simd;
-use crate::variant::Variant;
 
 /// Pages asked for side by side: one of these numbers.
-const STREAMS: [usize; 4] = [1, 3, 6, MOST_STREAMS];
-const MOST_STREAMS: usize = 8;
+const STREAMS: [usize; 2] = [6, MOST_STREAMS];
+pub(super) const MOST_STREAMS: usize = 8;
 const PAGE_BYTES: usize = 4096;
-const LINE_BYTES: usize = 64;
 /// What memory can bring while queries are packed, or the softmax is taken, of a few hundred positions.
 const PAUSE_BYTES: usize = 2048;
-/// Bytes that are asked for at once, at most.
-pub(super) const ASK_BYTES: usize = MOST_STREAMS * LINE_BYTES;
-/// K and V of a task and of the one after it.
-const STRETCHES: usize = 4;
-
-/// Pages asked for side by side, as measured: Ice Lake needs all eight. Where AVX512-BF16 stands without AMX (Zen 5), one
-/// reads fastest, but more where more is computed on a line: three where several queries share it, and six
-/// of caches in 4 bits.
-pub(super) fn streams(variant: Variant, group: usize, four: bool) -> usize {
-    match variant {
-        #[cfg(target_arch = "x86_64")]
-        Variant::Avx512Bf16 => STREAMS[if four { 2 } else { usize::from(group > 1) }],
-        _ => MOST_STREAMS,
-    }
-}
-
-/// Memory that is read from one end to the other.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Stretch {
-    pub from: *const u8,
-    pub bytes: usize,
-}
-
-impl Stretch {
-    pub(super) const NONE: Stretch = Stretch { from: std::ptr::null(), bytes: 0 };
-
-    /// The first of these bytes, at most a window of them.
-    fn window(self, bytes: usize) -> Stretch {
-        Stretch { bytes: self.bytes.min(bytes), ..self }
-    }
-}
-
 /// See the module header.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(in crate::attention) struct Pages {
     stretches: [Stretch; STRETCHES],
     streams: usize,
     /// The stretch of the next page to be asked for, and the byte of it.
@@ -62,17 +25,17 @@ pub(super) struct Ahead {
     debt: usize,
 }
 
-impl Ahead {
+impl Pages {
     /// What a task reads, K and V, and what the next one will. The first window of it was asked for by the
     /// task before, as this asks for that of the next one.
     pub(super) fn new(
         streams: usize,
         [k, v]: [Stretch; 2],
         [next_k, next_v]: [Stretch; 2],
-    ) -> Ahead {
+    ) -> Pages {
         let next_k = next_k.window(streams * PAGE_BYTES);
         let next_v = next_v.window(streams * PAGE_BYTES - next_k.bytes);
-        let mut ahead = Ahead {
+        let mut pages = Pages {
             stretches: [k, v, next_k, next_v],
             streams,
             stretch: 0,
@@ -81,9 +44,9 @@ impl Ahead {
             asked: PAGE_BYTES,
             debt: 0,
         };
-        ahead.next_pages();
-        ahead.next_pages();
-        ahead
+        pages.next_pages();
+        pages.next_pages();
+        pages
     }
 
     /// Goes on to the next pages; false if there are none. Inlined, because for a call the vector
@@ -164,7 +127,7 @@ mod tests {
 
     /// Lines asked for after the first window, until everything was; and the bytes of a window.
     fn asked(streams: usize, of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {
-        let mut ahead = Ahead::new(streams, of, next);
+        let mut ahead = Pages::new(streams, of, next);
         let mut lines = BTreeSet::new();
         while ahead.asked < PAGE_BYTES || ahead.next_pages() {
             for page in &ahead.pages[..ahead.streams] {

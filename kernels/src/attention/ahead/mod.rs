@@ -1,0 +1,95 @@
+//! What a task will read soon, asked for while it reads what comes before.
+//!
+//! The processor's own prefetcher follows each page separately and stops at its end. So memory is asked for beyond that,
+//! across the ends of K, of V and of the task: a task asks for the beginning of its successor, which expects it to be
+//! there. In which order, depends on the machine: side by side in several pages (`pages.rs`), or line after line
+//! as they will be read (`lines.rs`).
+
+mod lines;
+mod pages;
+
+pub(super) use lines::{LINE_BYTES, Lines, Next};
+use pages::Pages;
+
+use crate::simd::Simd;
+use crate::variant::Variant;
+
+/// K and V of a task and of the one after it.
+const STRETCHES: usize = 4;
+/// Bytes that are asked for at once, at most.
+pub(super) const ASK_BYTES: usize = pages::MOST_STREAMS * LINE_BYTES;
+
+/// Memory that is read from one end to the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stretch {
+    pub from: *const u8,
+    pub bytes: usize,
+}
+
+impl Stretch {
+    pub(super) const NONE: Stretch = Stretch { from: std::ptr::null(), bytes: 0 };
+
+    /// The first of these bytes, at most a window of them.
+    fn window(self, bytes: usize) -> Stretch {
+        Stretch { bytes: self.bytes.min(bytes), ..self }
+    }
+}
+
+/// See the module header.
+#[derive(Debug)]
+pub(super) enum Ahead {
+    Pages(Pages),
+    Lines(Lines),
+}
+
+impl Ahead {
+    /// What a task reads, K and V, and what the next one will; `four` where the caches are in 4 bits. As measured: where
+    /// AVX512-BF16 stands without AMX (Zen 5), lines are fastest, but of 4-bit caches six pages side by side. Ice
+    /// Lake needs eight.
+    pub(super) fn new(
+        variant: Variant,
+        four: bool,
+        this: [Stretch; 2],
+        next: [Stretch; 2],
+    ) -> Ahead {
+        match variant {
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx512Bf16 if !four => Ahead::Lines(Lines::new(this, next)),
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx512Bf16 => Ahead::Pages(Pages::new(6, this, next)),
+            _ => Ahead::Pages(Pages::new(pages::MOST_STREAMS, this, next)),
+        }
+    }
+
+    /// As many bytes are read now, all of them before anything is asked for.
+    #[inline(always)]
+    pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
+        match self {
+            Ahead::Pages(pages) => pages.read(s, bytes),
+            Ahead::Lines(lines) => lines.read(s, bytes),
+        }
+    }
+
+    /// Something is computed for a while: memory would rest meanwhile.
+    #[inline(always)]
+    pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
+        if let Ahead::Pages(pages) = self {
+            pages.fill_pause(s);
+        }
+    }
+
+    /// Exponentials of a vector are computed, which takes about as long as a line does from memory.
+    #[inline(always)]
+    pub(super) fn fill_vector<S: Simd>(&mut self, s: S) {
+        if let Ahead::Lines(lines) = self {
+            lines.fill_vector(s);
+        }
+    }
+
+    /// The task is over: whatever was not asked for yet.
+    pub(super) fn finish<S: Simd>(&mut self, s: S) {
+        if let Ahead::Pages(pages) = self {
+            pages.finish(s);
+        }
+    }
+}
