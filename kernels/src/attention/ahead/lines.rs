@@ -2,10 +2,9 @@
 //! prefetcher stops, and into the second cache as far again, because the first has too few requests under
 //! way for all that memory could bring.
 
-use super::{STRETCHES, Stretch};
+use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
 use crate::simd::Simd;
 
-pub(in crate::attention) const LINE_BYTES: usize = 64;
 /// From what is read to what is asked for into the first cache, and into the second one.
 const NEAR_BYTES: usize = 4096;
 const FAR_BYTES: usize = 8192;

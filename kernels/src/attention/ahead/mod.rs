@@ -7,33 +7,17 @@
 
 mod lines;
 mod pages;
+mod stretch;
 
-pub(super) use lines::{LINE_BYTES, Lines, Next};
+pub(super) use lines::{Lines, Next};
 use pages::Pages;
+pub(super) use stretch::{LINE_BYTES, Stretch};
 
 use crate::simd::Simd;
 use crate::variant::Variant;
 
-/// K and V of a task and of the one after it.
-const STRETCHES: usize = 4;
 /// Bytes that are asked for at once, at most.
 pub(super) const ASK_BYTES: usize = pages::MOST_STREAMS * LINE_BYTES;
-
-/// Memory that is read from one end to the other.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Stretch {
-    pub from: *const u8,
-    pub bytes: usize,
-}
-
-impl Stretch {
-    pub(super) const NONE: Stretch = Stretch { from: std::ptr::null(), bytes: 0 };
-
-    /// The first of these bytes, at most a window of them.
-    fn window(self, bytes: usize) -> Stretch {
-        Stretch { bytes: self.bytes.min(bytes), ..self }
-    }
-}
 
 /// See the module header.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Several pages side by side, asked for line by line, as fast as the pages before them are read; each line is in the
 //! first cache when its turn comes.
 
-use super::{LINE_BYTES, STRETCHES, Stretch};
+use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
 use crate::simd::Simd;
 
 /// Pages asked for side by side: one of these numbers.

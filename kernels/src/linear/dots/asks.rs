@@ -10,6 +10,8 @@ use crate::simd::Simd;
 pub(super) const STEP_LINES: usize = 4;
 
 const LINE_BYTES: usize = 64;
+const NEAR_BYTES: usize = 4096;
+const FAR_BYTES: usize = 8192;
 
 /// What asks for memory before every [`STEP_LINES`] lines of a tile.
 pub(super) trait Asks {
@@ -49,6 +51,41 @@ impl<const N: usize> Asks for Starts<N> {
             }
         }
         self.at = self.at.wrapping_add(STEP_LINES * LINE_BYTES);
+    }
+}
+
+/// The lines that follow in memory: into the first cache a page ahead, where the processor's prefetcher stops, and into
+/// the second one as far again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Following {
+    at: *const u8,
+}
+
+impl Following {
+    /// For `lines` lines from `at` on, of which those that make no step are asked for now.
+    #[inline(always)]
+    pub(super) fn new<S: Simd>(s: S, at: *const u8, lines: usize) -> Self {
+        let mut following = Following { at };
+        for _ in 0..lines % STEP_LINES {
+            following.line(s);
+        }
+        following
+    }
+
+    #[inline(always)]
+    fn line<S: Simd>(&mut self, s: S) {
+        s.prefetch(self.at.wrapping_add(NEAR_BYTES));
+        s.prefetch_far(self.at.wrapping_add(FAR_BYTES));
+        self.at = self.at.wrapping_add(LINE_BYTES);
+    }
+}
+
+impl Asks for Following {
+    #[inline(always)]
+    fn step<S: Simd>(&mut self, s: S) {
+        for _ in 0..STEP_LINES {
+            self.line(s);
+        }
     }
 }
 

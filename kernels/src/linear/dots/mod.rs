@@ -13,11 +13,12 @@
 //! - `pack`: activations as `[line][row]`, line by line.
 //! - `tile`: some rows of x times some columns, along a block; `asks`: what it asks for meanwhile; `results`: its lanes
 //!   are added.
-//! - `sums`: all tiles of a task.
+//! - `sums`: all tiles of a task; `stream`: those of few rows.
 
 mod asks;
 mod pack;
 mod results;
+mod stream;
 mod sums;
 mod tile;
 

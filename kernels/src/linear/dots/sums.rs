@@ -7,7 +7,7 @@ use half::bf16;
 use super::asks::{STEP_LINES, Starts};
 use super::results::add_lanes;
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, tile_cols};
+use super::{LINE, LINE_UNITS, stream, tile_cols};
 use crate::linear::ahead::Lines;
 use crate::linear::form::Plain;
 use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
@@ -105,7 +105,7 @@ impl Part<'_> {
         self.area.results().wrapping_add(row * RESULT_STRIDE + self.first - cols.start)
     }
 
-    /// The sums of all blocks for the only tile of rows. Weights come as fast as memory gives them, and asking
+    /// The sums of all blocks for the only tile of rows. Side by side weights come as fast as memory gives them, and asking
     /// for them only takes room from their own loads.
     ///
     /// # Safety
@@ -114,7 +114,24 @@ impl Part<'_> {
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply_all(self, next: Lines) {
         let Area { tiles, .. } = self.area;
-        let blocks = super::units(self.form.inputs()).div_ceil(tiles.block);
+        let units = super::units(self.form.inputs());
+        let blocks = units.div_ceil(tiles.block);
+        if self.cols > 1 && stream::fits(tiles.rows, blocks, units) {
+            let (columns, x) = (|block| self.columns(block), |block| self.x(block, 0));
+            macro_rules! stream {
+                ($($rows:literal x $cols:literal)*) => {
+                    match tiles.rows {
+                        // SAFETY: as for this function.
+                        $($rows => unsafe {
+                            stream::sums::<$rows, $cols>(blocks, columns, x, self.results(0));
+                        },)*
+                        rows => unreachable!("no tile of {rows} rows"),
+                    }
+                };
+            }
+            stream!(1 x 8 2 x 8 3 x 8 4 x 6);
+            return;
+        }
         macro_rules! tiles {
             ($($rows:literal x $cols:literal)*) => {
                 match (tiles.rows, self.cols) {
