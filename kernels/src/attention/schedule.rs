@@ -326,3 +326,44 @@ impl<T: AttentionTasks> Call<'_, T> {
         unsafe { T::attention_block(self.variant, task) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn items(positions: &[u32]) -> Vec<Item> {
+        let item = |(unit, &positions): (usize, &u32)| Item {
+            unit: unit as u32,
+            first: 0,
+            rows: 1,
+            positions,
+            thread: 0,
+            at: 0,
+        };
+        positions.iter().enumerate().map(item).collect()
+    }
+
+    #[test]
+    fn threads_get_as_many_items_and_neighbours_of_their_own() {
+        let mut equal = items(&[512; 9]);
+        deal(&mut equal, 2);
+        let units: Vec<u32> = equal.iter().map(|item| item.unit).collect();
+        assert_eq!(units, [0, 1, 2, 3, 8, 4, 5, 6, 7]);
+        // Two sequences of four heads, and one head of a third.
+        let mut ragged = items(&[64, 64, 64, 64, 900, 900, 900, 900, 80]);
+        for threads in [1, 2, 3, 4] {
+            deal(&mut ragged, threads);
+            for thread in 0..threads {
+                // What a pool gives to a thread: the first ones have one more.
+                let count = ragged.len() / threads + usize::from(thread < ragged.len() % threads);
+                let own: Vec<_> = ragged.iter().filter(|item| item.thread == thread).collect();
+                assert_eq!(own.len(), count, "{threads} threads, {thread}");
+                assert!(own.is_sorted_by_key(|item| item.heaviest_first()));
+            }
+            assert!(ragged.is_sorted_by_key(|item| item.thread));
+        }
+        deal(&mut ragged, 2);
+        let units: Vec<u32> = ragged.iter().map(|item| item.unit).collect();
+        assert_eq!(units, [4, 5, 8, 0, 1, 6, 7, 2, 3]);
+    }
+}

@@ -28,8 +28,8 @@ pub(super) enum Ahead {
 
 impl Ahead {
     /// What a task reads, K and V, and what the next one will; `four` where the caches are in 4 bits. As measured: where
-    /// AVX512-BF16 stands without AMX (Zen 5), lines are fastest, but of 4-bit caches six pages side by side. Ice
-    /// Lake needs eight.
+    /// AVX512-BF16 stands without AMX (Zen 5), lines are fastest; over 4-bit caches, which arithmetic bounds, six pages
+    /// side by side are as fast. Ice Lake needs eight.
     pub(super) fn new(
         variant: Variant,
         four: bool,
