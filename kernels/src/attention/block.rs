@@ -173,7 +173,7 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         ahead: &mut Ahead,
     ) {
-        // Few queries take a transposed vector of K straight from its register.
+        // Few queries take a transposed vector of K straight from its register, or in pairs all of a segment at once.
         let direct = self.queries() <= 4;
         let step = match (self.pairs, direct) {
             (true, true) => usize::MAX,

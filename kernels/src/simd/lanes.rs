@@ -1,5 +1,4 @@
-//! Sums of the lanes of several vectors at once, in two steps whose order is the caller's: across quarters and within
-//! them. Which lanes are added to which does not depend on a vector's place.
+//! Sums of the lanes of several vectors at once, in two steps: within quarters (`add_quarters`), then across them. Which lanes are added to which does not depend on a vector's place.
 
 #![allow(clippy::needless_range_loop, reason = "pairs of vectors are clearer by index")]
 

@@ -50,12 +50,11 @@ impl Lines {
     /// What a task reads and what the next one will; the beginning of it was asked for by the task before.
     pub(super) fn new([k, v]: [Stretch; 2], [next_k, next_v]: [Stretch; 2]) -> Lines {
         let start = Cursor { stretch: 0, at: 0 };
-        let mut lines = Lines {
-            stretches: [k, v, next_k, next_v],
-            near: start,
-            far: start,
-            pause: PAUSE_BYTES,
-        };
+        let mut lines =
+            Lines { stretches: [k, v, next_k, next_v], near: start, far: start, pause: 0 };
+        if lines.stretches.iter().any(|stretch| stretch.bytes > 0) {
+            lines.pause = PAUSE_BYTES;
+        }
         lines.near.skip(&lines.stretches, NEAR_BYTES);
         lines.far.skip(&lines.stretches, FAR_BYTES);
         lines
