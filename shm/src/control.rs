@@ -12,7 +12,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::barrier::Barrier;
-use crate::segment::{Access, Segment, SegmentError};
+use crate::mapping::Access;
+use crate::segment::{Segment, SegmentError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeline::{Poison, PoisonCause, Timeline};
 use crate::words::{SharedU32s, SharedU64s};

@@ -1,7 +1,7 @@
 //! Shared memory between the processes of one run: segments, and the words they meet on.
 //!
 //! Everything else builds on this crate and it depends on none of the others. It is the fence
-//! around two dangers: atomics with futexes ([`sync`], [`futex`]) and `mmap` ([`segment`]); no
+//! around two dangers: atomics with futexes ([`sync`], [`futex`]) and `mmap` ([`mapping`]); no
 //! other crate of the control path needs either.
 //!
 //! Two memory rules hold throughout:
@@ -28,6 +28,8 @@ pub mod channel;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]
+pub mod mapping;
+#[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
 pub mod trace;
@@ -43,7 +45,9 @@ pub use channel::{Channel, ChannelError};
 #[cfg(not(loom))]
 pub use control::{Control, ControlError, LANES_MAX, Position, WORKERS_MAX, WorkerState};
 #[cfg(not(loom))]
-pub use segment::{Access, Segment, SegmentError};
+pub use mapping::{Access, MapError, Mapping};
+#[cfg(not(loom))]
+pub use segment::{Segment, SegmentError};
 pub use timeline::{Poison, PoisonCause, Timeline, WaitError};
 #[cfg(not(loom))]
 pub use trace::{TraceError, TraceReader, TraceRecord, TraceSegment, TraceWriter, now_ns};

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::mapping::Access;
 use crate::ring::{Consumer, Producer, Ring, RingHeader, Slot};
-use crate::segment::{Access, Segment, SegmentError};
+use crate::segment::{Segment, SegmentError};
 
 /// One executed instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Pod, Zeroable)]

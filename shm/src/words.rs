@@ -8,7 +8,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::segment::{Access, Segment};
+use crate::mapping::Access;
+use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 macro_rules! shared_words {
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "leave a segment")]
+    #[should_panic(expected = "leave a mapping")]
     fn a_view_outside_panics() {
         SharedU64s::new(segment(), 8, 8);
     }

@@ -4,7 +4,7 @@ use cuda::CudaError;
 use program::ir::{Lane, Phase};
 use program::plan::Plan;
 use program::validate::describe;
-use shm::{ChannelError, ControlError, SegmentError, TraceError, WaitError};
+use shm::{ChannelError, ControlError, MapError, SegmentError, TraceError, WaitError};
 
 use crate::load::LoadError;
 use crate::memory::MemoryError;
@@ -119,13 +119,16 @@ pub enum WorkerError {
     /// The control segment.
     #[error("{0}")]
     Control(#[from] ControlError),
-    /// A tensor segment.
+    /// Memory that another process has too.
     #[error("{0}")]
     Segment(#[from] SegmentError),
+    /// Memory of this worker alone.
+    #[error("{0}")]
+    Map(#[from] MapError),
     /// The trace rings.
     #[error("{0}")]
     Trace(#[from] TraceError),
-    /// A plan whose buffers do not fit the segments.
+    /// A plan whose buffers do not fit the memory.
     #[error("{0}")]
     Memory(#[from] MemoryError),
     /// The weights.

@@ -1,4 +1,4 @@
-//! The one place that turns buffers of a plan into slices of mapped segments.
+//! The one place that turns buffers of a plan into slices of mapped memory.
 //!
 //! Every access is checked against the buffer's size and the type's alignment; a worker that lacks
 //! the buffer's memory panics, so the emulated device cannot read host memory even by mistake.
@@ -16,21 +16,21 @@ use std::sync::Arc;
 use bytemuck::Pod;
 use program::ir::BufferId;
 use program::plan::{Memory, Plan};
-use shm::{Access, Segment};
+use shm::{Access, Mapping};
 
-/// Why segments do not fit a plan.
+/// Why mappings do not fit a plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// A buffer ends behind its segment.
+    /// A buffer ends behind its mapping.
     #[error(
-        "The plan's buffer {buffer} ends at byte {end_bytes} of a segment of {size_bytes} bytes; plan and segments must come from the same coordinator."
+        "The plan's buffer {buffer} ends at byte {end_bytes} of a mapping of {size_bytes} bytes; plan and memory must come from the same coordinator."
     )]
     Outside {
         /// The buffer's name.
         buffer: String,
         /// Its end.
         end_bytes: u64,
-        /// The segment's size.
+        /// The mapping's size.
         size_bytes: u64,
     },
 }
@@ -45,33 +45,33 @@ struct Place {
 /// A KV cache of at most this size is faulted in whole at load, which takes a tenth of a second.
 const SMALL_KV_BYTES: usize = 256 << 20;
 
-/// The segments a worker has mapped, and where the plan's buffers lie in them.
+/// What a worker has mapped, and where the plan's buffers lie in them.
 #[derive(Debug)]
 pub struct Memories {
-    segments: Vec<(Memory, Arc<Segment>)>,
+    mappings: Vec<(Memory, Arc<Mapping>)>,
     places: Vec<Place>,
 }
 
 impl Memories {
-    /// Segments for the buffers of `plan`; buffers in other memories stay out of reach.
+    /// Memory for the buffers of `plan`; buffers in other memories stay out of reach.
     ///
     /// # Errors
-    /// A buffer that does not lie in its segment.
+    /// A buffer that does not lie in its mapping.
     pub fn new(
         plan: &Plan,
-        segments: Vec<(Memory, Arc<Segment>)>,
+        mappings: Vec<(Memory, Arc<Mapping>)>,
     ) -> Result<Memories, MemoryError> {
         let mut places = Vec::with_capacity(plan.buffers.len());
         for buffer in &plan.buffers {
             let end_bytes = buffer.offset_bytes.saturating_add(buffer.size_bytes);
-            let segment = segments.iter().find(|(memory, _)| *memory == buffer.memory);
-            if let Some((_, segment)) = segment
-                && end_bytes > segment.size_bytes() as u64
+            let mapping = mappings.iter().find(|(memory, _)| *memory == buffer.memory);
+            if let Some((_, mapping)) = mapping
+                && end_bytes > mapping.size_bytes() as u64
             {
                 return Err(MemoryError::Outside {
                     buffer: buffer.name.clone(),
                     end_bytes,
-                    size_bytes: segment.size_bytes() as u64,
+                    size_bytes: mapping.size_bytes() as u64,
                 });
             }
             places.push(Place {
@@ -80,27 +80,27 @@ impl Memories {
                 size_bytes: buffer.size_bytes as usize,
             });
         }
-        Ok(Memories { segments, places })
+        Ok(Memories { mappings, places })
     }
 
     /// Asks for the pages of what the first step would otherwise fault in, which takes seconds for an
     /// emulated device: all but host weights, which loading has touched where they are written, and a
     /// large KV cache, of which short answers use little.
     pub(crate) fn populate(&self) {
-        for (memory, segment) in &self.segments {
+        for (memory, mapping) in &self.mappings {
             let wanted = match memory {
-                Memory::HostWeights => segment.access() == Access::ReadOnly,
-                Memory::HostKv => segment.size_bytes() <= SMALL_KV_BYTES,
+                Memory::HostWeights => mapping.access() == Access::ReadOnly,
+                Memory::HostKv => mapping.size_bytes() <= SMALL_KV_BYTES,
                 _ => true,
             };
             if wanted {
-                segment.populate(0, segment.size_bytes());
+                mapping.populate(0, mapping.size_bytes());
             }
         }
     }
 
-    /// Segment and first byte of a range of a buffer.
-    fn locate(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> (&Segment, usize) {
+    /// Mapping and first byte of a range of a buffer.
+    fn locate(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> (&Mapping, usize) {
         let place = self.places[id.0 as usize];
         assert!(
             offset_bytes.checked_add(size_bytes).is_some_and(|end| end <= place.size_bytes),
@@ -108,11 +108,11 @@ impl Memories {
             id.0,
             place.size_bytes
         );
-        let segment = self.segments.iter().find(|(memory, _)| *memory == place.memory);
-        let Some((_, segment)) = segment else {
+        let mapping = self.mappings.iter().find(|(memory, _)| *memory == place.memory);
+        let Some((_, mapping)) = mapping else {
             panic!("buffer {} lies in {:?}, which this worker does not map", id.0, place.memory)
         };
-        (segment, place.offset_bytes + offset_bytes)
+        (mapping, place.offset_bytes + offset_bytes)
     }
 
     /// Size of a buffer, bytes.
@@ -147,10 +147,10 @@ impl View {
 
     /// `count` values of a buffer from `offset_bytes`, for reading.
     pub(crate) fn read<T: Pod>(&self, id: BufferId, offset_bytes: usize, count: usize) -> &[T] {
-        let (segment, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
-        // SAFETY: needed to view shared memory as values. Nobody writes the range meanwhile by the
-        // contract of `View::new`, and `Segment` checks alignment.
-        unsafe { segment.slice(at, count) }
+        let (mapping, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
+        // SAFETY: needed to view memory as values. Nobody writes the range meanwhile by the
+        // contract of `View::new`, and `Mapping` checks alignment.
+        unsafe { mapping.slice(at, count) }
     }
 
     /// `count` values of a buffer from `offset_bytes`, for writing.
@@ -161,23 +161,23 @@ impl View {
         offset_bytes: usize,
         count: usize,
     ) -> &mut [T] {
-        let (segment, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
-        // SAFETY: needed to view shared memory as values. Nobody else touches the range meanwhile
+        let (mapping, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
+        // SAFETY: needed to view memory as values. Nobody else touches the range meanwhile
         // by the contract of `View::new` (for columns of `Attended` see the module header), and
-        // `Segment` checks alignment.
-        unsafe { segment.slice_mut(at, count) }
+        // `Mapping` checks alignment.
+        unsafe { mapping.slice_mut(at, count) }
     }
 
     /// Asks for the pages of a range that is about to be written for the first time.
     pub(crate) fn populate(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) {
-        let (segment, at) = self.memories.locate(id, offset_bytes, size_bytes);
-        segment.populate(at, size_bytes);
+        let (mapping, at) = self.memories.locate(id, offset_bytes, size_bytes);
+        mapping.populate(at, size_bytes);
     }
 
     /// First byte of a range of a buffer, for a device that copies it.
     pub(crate) fn pointer(&self, id: BufferId, offset_bytes: usize, size_bytes: usize) -> *mut u8 {
-        let (segment, at) = self.memories.locate(id, offset_bytes, size_bytes);
-        segment.pointer::<u8>(at, size_bytes).as_ptr()
+        let (mapping, at) = self.memories.locate(id, offset_bytes, size_bytes);
+        mapping.pointer::<u8>(at, size_bytes).as_ptr()
     }
 
     /// Copies `size_bytes` between two different buffers, each with its own offset.
@@ -188,7 +188,7 @@ impl View {
         let source = source.pointer::<u8>(source_at, size_bytes);
         let target = target.pointer::<u8>(target_at, size_bytes);
         // SAFETY: needed to copy without making slices, which may overlap other lanes' chunks. Both
-        // ranges lie in mapped segments (checked by `pointer`); two buffers in use at the same time
+        // ranges are mapped (checked by `pointer`); two buffers in use at the same time
         // do not overlap (validator); nobody else writes either range (contract of `View::new`).
         unsafe { target.copy_from_nonoverlapping(source, size_bytes) };
     }

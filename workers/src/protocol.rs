@@ -98,6 +98,8 @@ pub struct Setup {
     pub plan: Plan,
     /// Segments whose descriptors come along, with their sizes in bytes.
     pub memories: Vec<(Memory, u64)>,
+    /// What no other worker uses: the worker maps it by itself, with their sizes in bytes.
+    pub private: Vec<(Memory, u64)>,
     pub control_bytes: u64,
     /// Records per trace ring; ring `Lane::index()` belongs to a lane, `Lane::ALL.len()` rings.
     pub trace_capacity: u32,

@@ -18,7 +18,7 @@ use program::ir::Lane;
 use program::plan::{Memory, Plan};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shm::sync::Ordering;
-use shm::{Access, Channel, Control, Segment, Timeline, TraceSegment};
+use shm::{Access, Channel, Control, Mapping, Segment, Timeline, TraceSegment};
 use shm::{WaitError, WorkerState};
 
 use crate::counting;
@@ -157,25 +157,29 @@ impl Worker<'_> {
         let variant = Variant::from_env()?;
         let capacity = setup.trace_capacity as usize;
         let trace = TraceSegment::attach(next()?, Lane::ALL.len(), capacity)?;
-        let mut segments = Vec::new();
+        let mut mappings = Vec::new();
+        for (memory, size_bytes) in &setup.private {
+            let mapping = Mapping::private(*size_bytes as usize)?;
+            mappings.push((*memory, Arc::new(mapping)));
+        }
         for (memory, size_bytes) in &setup.memories {
             let access = match (self.role, memory) {
                 (Role::Transfer, Memory::HostWeights) => Access::ReadOnly,
                 _ => Access::ReadWrite,
             };
             let segment = Segment::attach(next()?, *size_bytes as usize, access)?;
-            segments.push((*memory, Arc::new(segment)));
+            mappings.push((*memory, Arc::new(segment.into_mapping())));
         }
         let cuda = match setup.cuda {
-            Some(cuda) => self.cuda(&setup.plan, cuda, &segments)?,
+            Some(cuda) => self.cuda(&setup.plan, cuda, &mappings)?,
             None => {
                 if let Some(device) = self.device(&setup)? {
-                    segments.push((Memory::Device, Arc::new(device)));
+                    mappings.push((Memory::Device, Arc::new(device.into_mapping())));
                 }
                 None
             }
         };
-        let memories = Arc::new(Memories::new(&setup.plan, segments)?);
+        let memories = Arc::new(Memories::new(&setup.plan, mappings)?);
         self.state(WorkerState::Load);
         self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         if setup.durations.is_none() {
@@ -226,12 +230,12 @@ impl Worker<'_> {
     }
 
     /// Opens the CUDA device: the gpu worker makes its arena, the transfer worker opens it. Whoever
-    /// copies pins its host segments.
+    /// copies pins its host memory.
     fn cuda(
         &self,
         plan: &Plan,
         cuda: CudaUse,
-        segments: &[(Memory, Arc<Segment>)],
+        mappings: &[(Memory, Arc<Mapping>)],
     ) -> Result<Option<Arc<Device>>, WorkerError> {
         let mut device = match self.role {
             Role::Cpu => return Ok(None),
@@ -267,7 +271,7 @@ impl Worker<'_> {
                 (other, _) => return Err(unexpected(&other, "the device's memory")),
             },
         };
-        device.pin(segments)?;
+        device.pin(mappings)?;
         Ok(Some(Arc::new(device)))
     }
 

@@ -17,7 +17,7 @@ use program::compile::compile;
 use program::ir::{Instruction, Lane, LaneProgram, Phase};
 use program::map::Home;
 use program::plan::{Memory, Plan, RunShape};
-use shm::Segment;
+use shm::Mapping;
 use workers::error::{LaneError, WorkerError};
 use workers::load::{LoadError, load};
 use workers::memory::Memories;
@@ -194,9 +194,9 @@ fn missing_and_misshapen_weights_are_errors() {
 /// Loads the host weights of a plan; all their bytes.
 fn loaded(plan: &Plan, threads: usize) -> Vec<u8> {
     let size_bytes = plan.memory_bytes(Memory::HostWeights) as usize;
-    let segment = Arc::new(Segment::create("weights", size_bytes).expect("a segment"));
-    let segments = vec![(Memory::HostWeights, Arc::clone(&segment))];
-    let memories = Arc::new(Memories::new(plan, segments).expect("fits"));
+    let mapping = Arc::new(Mapping::private(size_bytes).expect("memory"));
+    let mappings = vec![(Memory::HostWeights, Arc::clone(&mapping))];
+    let memories = Arc::new(Memories::new(plan, mappings).expect("fits"));
     let last = std::sync::Mutex::new((0, 0));
     let progress = |done, total| {
         let mut last = last.lock().expect("no thread panics");
@@ -207,8 +207,8 @@ fn loaded(plan: &Plan, threads: usize) -> Vec<u8> {
         .expect("loads");
     let (done, total) = *last.lock().expect("no thread panics");
     assert!(done == total && done > 0, "{done} of {total}");
-    // SAFETY: loading is over, nobody else has this segment.
-    unsafe { segment.slice::<u8>(0, size_bytes) }.to_vec()
+    // SAFETY: loading is over, nobody else has this mapping.
+    unsafe { mapping.slice::<u8>(0, size_bytes) }.to_vec()
 }
 
 #[test]
@@ -238,11 +238,11 @@ fn loading_gives_the_same_bytes_with_any_number_of_threads() {
 }
 
 #[test]
-fn a_segment_smaller_than_its_buffers_is_refused() {
+fn memory_smaller_than_its_buffers_is_refused() {
     let plan = plan(Dtype::Bf16);
     let size_bytes = plan.memory_bytes(Memory::Device) as usize;
-    let segment = Arc::new(Segment::create("device", size_bytes - 64).expect("a segment"));
-    let error = Memories::new(&plan, vec![(Memory::Device, segment)]).expect_err("too small");
+    let mapping = Arc::new(Mapping::private(size_bytes - 64).expect("memory"));
+    let error = Memories::new(&plan, vec![(Memory::Device, mapping)]).expect_err("too small");
     assert!(error.to_string().contains(&size_bytes.to_string()), "{error}");
 }
 

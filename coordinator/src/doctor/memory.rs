@@ -57,17 +57,17 @@ fn transparent(root: &Root) -> Finding {
     let fine = matches!(choice.as_deref(), Some("always" | "madvise"));
     setting("transparent_huge_pages", "huge pages for private memory", choice).costs_unless(
         fine,
-        "scratch of kernels lies in small pages, which costs a little address translation",
+        "without a device, weights and KV lie in 4 KiB pages, whose translation slows decoding by a twentieth or more; write madvise to /sys/kernel/mm/transparent_hugepage/enabled",
     )
 }
 
-/// Weights, KV and activations are shared between processes, so this is what matters for them.
+/// With a device, weights, KV and activations of the host are shared between processes.
 fn shared(root: &Root) -> Finding {
     let choice = choice(root, "shmem_enabled");
     let fine = matches!(choice.as_deref(), Some("always" | "within_size" | "force"));
     setting("shared_huge_pages", "huge pages for shared memory", choice).costs_unless(
         fine,
-        "weights and KV lie in 4 KiB pages, whose translation slows reading them; write within_size to /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        "with a device, weights and KV of the host lie in 4 KiB pages, whose translation slows reading them; write within_size to /sys/kernel/mm/transparent_hugepage/shmem_enabled",
     )
 }
 

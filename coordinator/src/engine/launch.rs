@@ -134,9 +134,10 @@ fn attempt(
         Launched { control, trace, supervisor, variants: BTreeMap::new(), device: None };
     // Workers keep host memory alive; the coordinator's mappings end with this function.
     let mut segments = Vec::new();
-    for memory in [Memory::HostWeights, Memory::HostKv, Memory::HostActivations] {
-        let size = plan.memory_bytes(memory).max(4096);
-        segments.push((memory, Segment::create(memory_name(memory), size as usize)?));
+    if plan.map.uses_gpu() {
+        for (memory, size_bytes) in host_memories(plan) {
+            segments.push((memory, Segment::create(memory_name(memory), size_bytes as usize)?));
+        }
     }
     let copier = match cuda {
         Some(CudaUse { copies_in_gpu_worker: true, .. }) => Role::Gpu,
@@ -199,6 +200,13 @@ pub(super) fn roles(plan: &Plan) -> Vec<Role> {
     if plan.map.uses_gpu() { Role::ALL.to_vec() } else { vec![Role::Cpu] }
 }
 
+/// Memories of the host with their sizes in bytes. Where the cpu worker alone uses them, it maps them
+/// by itself, in huge pages if it can; else they are segments.
+fn host_memories(plan: &Plan) -> [(Memory, u64); 3] {
+    [Memory::HostWeights, Memory::HostKv, Memory::HostActivations]
+        .map(|memory| (memory, plan.memory_bytes(memory).max(4096)))
+}
+
 /// Records of a lane that are always kept, if a group has so many: steps of a tiny model end faster
 /// than anyone drains.
 const TRACE_RECORDS_MIN: usize = 1 << 16;
@@ -257,6 +265,7 @@ fn setup(
         role,
         plan: plan.clone(),
         memories,
+        private: if plan.map.uses_gpu() { Vec::new() } else { host_memories(plan).to_vec() },
         control_bytes: launched.control.segment().size_bytes() as u64,
         trace_capacity: capacity as u32,
         threads: match role {

@@ -11,6 +11,8 @@ use kernels::{
 };
 use model::compressed::{Grouped, kv4_position_bytes};
 
+use shm::Mapping;
+
 use crate::cases::{Case, Format, Work};
 
 /// Weights and caches together, at least.
@@ -25,10 +27,10 @@ const SAMPLE_S: f64 = 0.05;
 #[repr(C, align(64))]
 pub struct Line([u8; 64]);
 
-/// The memory that all cases take their weights and caches from: seeded small numbers, the same
-/// bytes a sensible bf16 and a sensible f32.
+/// The memory that all cases take their weights and caches from, mapped as a worker maps its own:
+/// seeded small numbers, the same bytes a sensible bf16 and a sensible f32.
 #[derive(Debug)]
-pub struct Memory(Vec<Line>);
+pub struct Memory(Mapping);
 
 impl Memory {
     pub fn new() -> Memory {
@@ -43,16 +45,22 @@ impl Memory {
             Line(line)
         };
         let seeded: Vec<Line> = (0..1 << 16).map(|_| line()).collect();
-        let lines = ROTATION_BYTES / 64;
-        Memory((0..lines).map(|index| seeded[index % seeded.len()]).collect())
+        let mapping = Mapping::private(ROTATION_BYTES).expect("a machine to measure has memory");
+        // SAFETY: nobody else has the mapping yet.
+        let lines = unsafe { mapping.slice_mut::<Line>(0, ROTATION_BYTES / 64) };
+        for (index, line) in lines.iter_mut().enumerate() {
+            *line = seeded[index % seeded.len()];
+        }
+        Memory(mapping)
     }
 
     pub fn words(&self) -> &[u64] {
-        bytemuck::cast_slice(&self.0)
+        self.elements()
     }
 
     fn elements<T: Pod>(&self) -> &[T] {
-        bytemuck::cast_slice(&self.0)
+        // SAFETY: nothing writes the memory after `new`.
+        unsafe { self.0.slice(0, ROTATION_BYTES / size_of::<T>()) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The device in one process: context, arena, kernels, pinned segments.
+//! The device in one process: context, arena, kernels, pinned memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use cuda::{RegisteredHost, Stream};
 use cuda_kernels::Launch;
 use program::ir::Lane;
 use program::plan::{Memory, Plan, RunShape};
-use shm::{Access, Control, Segment};
+use shm::{Access, Control, Mapping};
 
 use super::places::Places;
 use super::products::{Products, shapes};
@@ -37,12 +37,12 @@ pub struct Device {
     kernels: HashMap<&'static str, Kernel>,
     /// Linears that another library does.
     products: Option<Products>,
-    /// Unpinned before the segments go.
+    /// Unpinned before the mappings go.
     registered: Vec<RegisteredHost>,
     /// Where the device reads the control segment; `None` where streams cannot wait for words.
     words: Option<Address>,
     /// Keeps what is registered mapped.
-    segments: Vec<Arc<Segment>>,
+    mappings: Vec<Arc<Mapping>>,
     control: Control,
 }
 
@@ -102,7 +102,7 @@ impl Device {
             products: None,
             registered: Vec::new(),
             words: None,
-            segments: Vec::new(),
+            mappings: Vec::new(),
             control: control.clone(),
             context,
             arena,
@@ -117,21 +117,21 @@ impl Device {
         Ok(Exported { handle: self.arena.export()?.0, size_bytes: self.arena.size_bytes() })
     }
 
-    /// Pins host segments, so that copies from and to them run beside everything else.
+    /// Pins host memory, so that copies from and to them run beside everything else.
     ///
     /// # Errors
     /// The driver's refusal, as where too little memory may be locked.
-    pub fn pin(&mut self, segments: &[(Memory, Arc<Segment>)]) -> Result<(), CudaError> {
-        for (_, segment) in segments {
-            let writable = segment.access() == Access::ReadWrite;
-            // SAFETY: needed to pin the segment. It stays mapped while this device holds it, and
+    pub fn pin(&mut self, mappings: &[(Memory, Arc<Mapping>)]) -> Result<(), CudaError> {
+        for (_, mapping) in mappings {
+            let writable = mapping.access() == Access::ReadWrite;
+            // SAFETY: needed to pin the memory. It stays mapped while this device holds it, and
             // it is unpinned first (order of the fields).
             let registered = unsafe {
-                let (base, size_bytes) = (segment.base(), segment.size_bytes());
+                let (base, size_bytes) = (mapping.base(), mapping.size_bytes());
                 RegisteredHost::new(&self.context, base, size_bytes, writable)
             }?;
             self.registered.push(registered);
-            self.segments.push(Arc::clone(segment));
+            self.mappings.push(Arc::clone(mapping));
         }
         Ok(())
     }

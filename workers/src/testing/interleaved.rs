@@ -85,7 +85,7 @@ pub struct Interleaved {
 }
 
 impl Interleaved {
-    /// Creates the segments, loads weights from `source` and makes the lanes. The plan need not be
+    /// Maps memory, loads weights from `source` and makes the lanes. The plan need not be
     /// valid.
     ///
     /// # Errors
