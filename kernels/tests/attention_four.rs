@@ -11,8 +11,10 @@ use kernels::{
 };
 use model::compressed::kv4_position_bytes;
 
-/// Rounding of queries to 14 bits, of weights to 15.
-const TOLERANCE: f64 = 1e-3;
+/// Rounding of queries to 8 bits.
+const PROBABILITY_TOLERANCE: f64 = 1e-2;
+/// That, and rounding of weights to 8 bits.
+const TOLERANCE: f64 = 3e-2;
 
 const SHAPES: [(usize, usize, usize); 10] = [
     (1, 1, 2),
@@ -175,7 +177,8 @@ impl<T: Element> Batch<T> {
                 let visible = expected_probabilities.len();
                 let at = unit.scores_offset + query * stride;
                 let actual = &probabilities[at..at + visible];
-                assert_close(actual, expected_probabilities, (visible, 1.0), TOLERANCE, &context);
+                let tolerance = PROBABILITY_TOLERANCE;
+                assert_close(actual, expected_probabilities, (visible, 1.0), tolerance, &context);
                 let hidden = &probabilities[at + visible..at + stride];
                 assert!(hidden.iter().all(|value| value.is_nan()), "{context}: hidden, written");
                 let row = unit.row0 as usize + query / group;

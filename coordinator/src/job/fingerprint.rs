@@ -14,7 +14,7 @@ use super::engine::Sampling;
 use super::item::{Endpoint, Request};
 
 /// Raised when an answer to the same request would differ from an earlier version's.
-const FORMAT: &str = "tandem-6";
+const FORMAT: &str = "tandem-7";
 
 /// Bytes read from each end of a weight file to identify it.
 const SAMPLE_BYTES: u64 = 1 << 20;

@@ -153,9 +153,7 @@ impl<T: Number> BlockTask<'_, T> {
             Some((unit, part)) => self.cached(unit, *part),
             None => [Stretch::NONE; 2],
         };
-        let source = if self.steps.scores { self.tensors.k } else { self.tensors.v };
-        let four = matches!(source, Source::Four { .. });
-        Ahead::new(self.variant, four, self.cached(&self.unit, self.part), next)
+        Ahead::new(self.variant, self.cached(&self.unit, self.part), next)
     }
 
     /// Asks for what the next task reads and writes besides the caches, of its first row: beside a stream that fills

@@ -17,7 +17,7 @@ use crate::simd::Simd;
 use crate::variant::Variant;
 
 /// Bytes that are asked for at once, at most.
-pub(super) const ASK_BYTES: usize = pages::MOST_STREAMS * LINE_BYTES;
+pub(super) const ASK_BYTES: usize = pages::STREAMS * LINE_BYTES;
 
 /// See the module header.
 #[derive(Debug)]
@@ -27,21 +27,37 @@ pub(super) enum Ahead {
 }
 
 impl Ahead {
-    /// What a task reads, K and V, and what the next one will; `four` where the caches are in 4 bits. As measured: where
-    /// AVX512-BF16 stands without AMX (Zen 5), lines are fastest; over 4-bit caches, which arithmetic bounds, six pages
-    /// side by side are as fast. Ice Lake needs eight.
-    pub(super) fn new(
-        variant: Variant,
-        four: bool,
-        this: [Stretch; 2],
-        next: [Stretch; 2],
-    ) -> Ahead {
+    /// What a task reads, K and V, and what the next one will. As measured: where AVX512-BF16 stands without AMX
+    /// (Zen 5), lines are fastest; Ice Lake needs pages.
+    pub(super) fn new(variant: Variant, this: [Stretch; 2], next: [Stretch; 2]) -> Ahead {
         match variant {
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx512Bf16 if !four => Ahead::Lines(Lines::new(this, next)),
-            #[cfg(target_arch = "x86_64")]
-            Variant::Avx512Bf16 => Ahead::Pages(Pages::new(6, this, next)),
-            _ => Ahead::Pages(Pages::new(pages::MOST_STREAMS, this, next)),
+            Variant::Avx512Bf16 => Ahead::Lines(Lines::new(this, next)),
+            _ => Ahead::Pages(Pages::new(this, next)),
+        }
+    }
+
+    /// As many bytes are read now, in so many steps: lines to be asked for one with each of them, where lines are
+    /// what is asked for. Whatever is more than that is asked for at once.
+    #[inline(always)]
+    pub(super) fn read_in_steps<S: Simd>(
+        &mut self,
+        s: S,
+        bytes: usize,
+        steps: usize,
+    ) -> Option<Next> {
+        match self {
+            Ahead::Pages(pages) => {
+                pages.read(s, bytes);
+                None
+            }
+            Ahead::Lines(lines) => {
+                let mut next = lines.next(s, bytes);
+                for _ in steps..bytes.div_ceil(LINE_BYTES) {
+                    next.ask(s);
+                }
+                Some(next)
+            }
         }
     }
 

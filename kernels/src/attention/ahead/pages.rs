@@ -4,9 +4,8 @@
 use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
 use crate::simd::Simd;
 
-/// Pages asked for side by side: one of these numbers.
-const STREAMS: [usize; 2] = [6, MOST_STREAMS];
-pub(super) const MOST_STREAMS: usize = 8;
+/// Pages asked for side by side.
+pub(super) const STREAMS: usize = 8;
 const PAGE_BYTES: usize = 4096;
 /// What memory can bring while queries are packed, or the softmax is taken, of a few hundred positions.
 const PAUSE_BYTES: usize = 2048;
@@ -14,12 +13,11 @@ const PAUSE_BYTES: usize = 2048;
 #[derive(Debug)]
 pub(in crate::attention) struct Pages {
     stretches: [Stretch; STRETCHES],
-    streams: usize,
     /// The stretch of the next page to be asked for, and the byte of it.
     stretch: usize,
     at: usize,
     /// Those that are asked for now, and how far.
-    pages: [*const u8; MOST_STREAMS],
+    pages: [*const u8; STREAMS],
     asked: usize,
     /// Bytes read for which nothing was asked yet.
     debt: usize,
@@ -28,19 +26,14 @@ pub(in crate::attention) struct Pages {
 impl Pages {
     /// What a task reads, K and V, and what the next one will. The first window of it was asked for by the
     /// task before, as this asks for that of the next one.
-    pub(super) fn new(
-        streams: usize,
-        [k, v]: [Stretch; 2],
-        [next_k, next_v]: [Stretch; 2],
-    ) -> Pages {
-        let next_k = next_k.window(streams * PAGE_BYTES);
-        let next_v = next_v.window(streams * PAGE_BYTES - next_k.bytes);
+    pub(super) fn new([k, v]: [Stretch; 2], [next_k, next_v]: [Stretch; 2]) -> Pages {
+        let next_k = next_k.window(STREAMS * PAGE_BYTES);
+        let next_v = next_v.window(STREAMS * PAGE_BYTES - next_k.bytes);
         let mut pages = Pages {
             stretches: [k, v, next_k, next_v],
-            streams,
             stretch: 0,
             at: 0,
-            pages: [std::ptr::null(); MOST_STREAMS],
+            pages: [std::ptr::null(); STREAMS],
             asked: PAGE_BYTES,
             debt: 0,
         };
@@ -54,7 +47,7 @@ impl Pages {
     #[inline(always)]
     fn next_pages(&mut self) -> bool {
         let mut count = 0;
-        while count < self.streams && self.stretch < STRETCHES {
+        while count < STREAMS && self.stretch < STRETCHES {
             let Stretch { from, bytes } = self.stretches[self.stretch];
             if self.at >= bytes {
                 (self.stretch, self.at) = (self.stretch + 1, 0);
@@ -67,7 +60,7 @@ impl Pages {
             // The first page ends where a page of the processor does, as do all others.
             self.at += PAGE_BYTES - from.wrapping_add(self.at).addr() % PAGE_BYTES;
         }
-        for other in count..self.streams {
+        for other in count..STREAMS {
             self.pages[other] = self.pages[0];
         }
         self.asked = if count > 0 { 0 } else { PAGE_BYTES };
@@ -78,9 +71,8 @@ impl Pages {
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         self.debt += bytes;
-        let at_once = self.streams * LINE_BYTES;
-        while self.debt >= at_once {
-            self.debt -= at_once;
+        while self.debt >= STREAMS * LINE_BYTES {
+            self.debt -= STREAMS * LINE_BYTES;
             self.ask(s);
         }
     }
@@ -97,16 +89,8 @@ impl Pages {
         if self.asked == PAGE_BYTES && !self.next_pages() {
             return;
         }
-        // Loops of constant length: one that asks how long it is takes twice the instructions.
-        let mut first = 0;
-        for end in STREAMS {
-            for page in &self.pages[first..end] {
-                s.prefetch(page.wrapping_add(self.asked));
-            }
-            if self.streams == end {
-                break;
-            }
-            first = end;
+        for page in &self.pages {
+            s.prefetch(page.wrapping_add(self.asked));
         }
         self.asked += LINE_BYTES;
     }
@@ -126,16 +110,16 @@ mod tests {
     use super::*;
 
     /// Lines asked for after the first window, until everything was; and the bytes of a window.
-    fn asked(streams: usize, of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {
-        let mut ahead = Pages::new(streams, of, next);
+    fn asked(of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {
+        let mut ahead = Pages::new(of, next);
         let mut lines = BTreeSet::new();
         while ahead.asked < PAGE_BYTES || ahead.next_pages() {
-            for page in &ahead.pages[..ahead.streams] {
+            for page in &ahead.pages {
                 lines.insert(page.wrapping_add(ahead.asked).addr() / LINE_BYTES);
             }
             ahead.asked += LINE_BYTES;
         }
-        (lines, ahead.streams * PAGE_BYTES)
+        (lines, STREAMS * PAGE_BYTES)
     }
 
     fn lines(from: usize, bytes: usize) -> BTreeSet<usize> {
@@ -146,13 +130,11 @@ mod tests {
     fn every_line_behind_the_first_window_is_asked_for_and_no_other() {
         let at = std::ptr::without_provenance;
         let cases = [(0x10_0000, 160 << 10), (0x10_0480, 139_264), (0x10_0ff0, 77_777)];
-        for ((from, bytes), streams) in
-            cases.into_iter().flat_map(|case| STREAMS.map(|streams| (case, streams)))
-        {
+        for (from, bytes) in cases {
             let k = Stretch { from: at(from), bytes };
             let v = Stretch { from: at(from + (1 << 20)), bytes };
             let next = Stretch { from: at(from + (2 << 20)), bytes };
-            let (found, window) = asked(streams, [k, v], [next, Stretch::NONE]);
+            let (found, window) = asked([k, v], [next, Stretch::NONE]);
             let mut all = lines(from, bytes);
             all.extend(lines(from + (1 << 20), bytes));
             all.extend(lines(from + (2 << 20), bytes.min(window)));
@@ -170,11 +152,8 @@ mod tests {
     fn short_and_empty_stretches_come_to_an_end() {
         let short = Stretch { from: std::ptr::without_provenance(0x2_0010), bytes: 96 };
         let none = [Stretch::NONE; 2];
-        for streams in STREAMS {
-            assert!(asked(streams, none, none).0.is_empty());
-            // All of it was the first window.
-            let (found, _) = asked(streams, [short, Stretch::NONE], [short, Stretch::NONE]);
-            assert!(found.is_empty(), "{streams} streams");
-        }
+        assert!(asked(none, none).0.is_empty());
+        // All of it was the first window.
+        assert!(asked([short, Stretch::NONE], [short, Stretch::NONE]).0.is_empty());
     }
 }

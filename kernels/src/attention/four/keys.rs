@@ -1,9 +1,8 @@
 //! Scores over K in 4 bits: vector lanes are positions, sums are exact integers.
 //!
-//! A query becomes integers of 14 bits and a sign, `x = scale * X`, and `X = 128 * high + low` in two
-//! signed bytes. The products of a group of K with both are summed as integers, so their order does
-//! not matter. **The order of what is left**: group after group, `total = fma(scale_k, scale * sum,
-//! total)`, then `total = fma(min_k, scale * sum of X, total)`.
+//! A group of a query becomes signed bytes, `x = scale * X`; their products with a group of K are summed
+//! as integers, so their order does not matter. **The order of what is left**: group after group,
+//! `total = fma(scale_k, scale * sum, total)`, then `total = fma(min_k, scale * sum of X, total)`.
 
 #![allow(
     clippy::needless_range_loop,
@@ -12,6 +11,7 @@
 
 use model::compressed::{KV_GROUP, kv4_groups};
 
+use super::super::ahead::Ahead;
 use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
@@ -22,8 +22,8 @@ pub(super) const GROUP_BYTES: usize = KV_GROUP / 2;
 const GROUP_DWORDS: usize = GROUP_BYTES / 4;
 /// Groups of the longest head.
 pub(in crate::attention) const MOST_GROUPS: usize = 16;
-/// Largest `X`: its high byte is then 127.
-const LARGEST: f32 = 16_256.0;
+/// Largest `X`.
+const LARGEST: f32 = 127.0;
 
 /// Elements of a head that the nibbles of byte `byte` are, low and high.
 #[inline(always)]
@@ -39,8 +39,8 @@ const fn dwords(head_dim: usize) -> usize {
     (head_dim / 2).next_multiple_of(4 * MAX_LANES) / 4
 }
 
-/// A packed query: four dwords for each of the record's (the high bytes and the low bytes of the
-/// low nibbles' elements, the same of the high nibbles'), then its scale, then each group's sum.
+/// A packed query: two dwords for each of the record's (bytes of the low and of the high nibbles'
+/// elements), then each group's scale and sum.
 #[derive(Clone, Copy)]
 pub(super) struct FourQueries {
     pub from: *const f32,
@@ -57,50 +57,43 @@ impl FourQueries {
     #[inline(always)]
     pub(super) unsafe fn pack<T: Number>(self, q: *const T) {
         let head_dim = self.head_dim;
-        let bytes = self.from.cast_mut().cast::<[[i8; 4]; 4]>();
-        let mut largest = 0.0f32;
-        let mut poison = 0.0f32;
-        // SAFETY: the caller's promise; four dwords for each of the record's, a scale and a sum per
-        // group are fewer floats than a padded head.
+        let bytes = self.from.cast_mut().cast::<[[i8; 4]; 2]>();
+        // SAFETY: the caller's promise; two dwords for each of the record's, and a scale and a sum
+        // per group, are fewer floats than a padded head.
         unsafe {
             std::ptr::write_bytes(self.from.cast_mut(), 0, self.stride);
-            for i in 0..head_dim {
-                let x = (*q.add(i)).to_f32();
-                largest = largest.max(x.abs());
-                // NaN and infinities must show.
-                poison += x * 0.0;
-            }
-            let inverse = if largest > 1e-30 { LARGEST / largest } else { 0.0 };
-            let scale = largest / LARGEST + poison;
-            let ranges = self.ranges().cast_mut();
-            *ranges = scale;
+            let at = |element: usize| (*q.add(element)).to_f32();
             for group in 0..kv4_groups(head_dim) {
+                let elements = group * KV_GROUP..head_dim.min((group + 1) * KV_GROUP);
+                let largest = elements.clone().fold(0.0f32, |most, i| most.max(at(i).abs()));
+                // NaN and infinities must show.
+                let poison: f32 = elements.map(|i| at(i) * 0.0).sum();
+                let inverse = if largest > 1e-30 { LARGEST / largest } else { 0.0 };
+                let scale = largest / LARGEST + poison;
                 let mut sum = 0;
-                let end = (head_dim / 2).min((group + 1) * GROUP_BYTES);
-                for byte in group * GROUP_BYTES..end {
+                for byte in group * GROUP_BYTES..(head_dim / 2).min((group + 1) * GROUP_BYTES) {
                     let (low, high) = elements_of(byte, head_dim);
                     for (nibble, element) in [low, high].into_iter().enumerate() {
-                        let x = ((*q.add(element)).to_f32() * inverse).round_ties_even() as i32;
-                        let upper = (x + 64) >> 7;
-                        let parts = &mut *bytes.add(byte / 4);
-                        parts[2 * nibble][byte % 4] = upper as i8;
-                        parts[2 * nibble + 1][byte % 4] = (x - 128 * upper) as i8;
-                        sum += x;
+                        let x = (at(element) * inverse).round_ties_even() as i8;
+                        (*bytes.add(byte / 4))[nibble][byte % 4] = x;
+                        sum += i32::from(x);
                     }
                 }
-                *ranges.add(1 + group) = scale * sum as f32;
+                let range = self.range(group).cast_mut();
+                *range = scale;
+                *range.add(1) = scale * sum as f32;
             }
         }
     }
 
-    /// The scale, and behind it the sums.
+    /// A group's scale, and behind it its sum.
     #[inline(always)]
-    fn ranges(self) -> *const f32 {
-        self.from.wrapping_add(4 * dwords(self.head_dim))
+    fn range(self, group: usize) -> *const f32 {
+        self.from.wrapping_add(2 * dwords(self.head_dim) + 2 * group)
     }
 
-    /// The sums of a group's products with its high and its low bytes, and the group's scales and minimums,
-    /// added to the scores of a vector of positions.
+    /// The sum of a group's products, and the group's scales and minimums, added to the scores of a
+    /// vector of positions.
     ///
     /// # Safety
     /// The query is packed.
@@ -110,14 +103,13 @@ impl FourQueries {
         s: S,
         total: S::F,
         group: usize,
-        (upper, lower): (S::F, S::F),
+        sum: S::F,
         (scale, minimum): (S::F, S::F),
     ) -> S::F {
-        let q = self.ranges();
+        let range = self.range(group);
         // SAFETY: the caller's promise.
-        let (q_scale, q_sum) = unsafe { (s.splat(*q), s.splat(*q.add(1 + group))) };
-        let sum = s.mul(s.fma(s.splat(128.0), upper, lower), q_scale);
-        s.fma(minimum, q_sum, s.fma(scale, sum, total))
+        let (q_scale, q_sum) = unsafe { (s.splat(*range), s.splat(*range.add(1))) };
+        s.fma(minimum, q_sum, s.fma(scale, s.mul(sum, q_scale), total))
     }
 
     #[inline(always)]
@@ -140,12 +132,14 @@ pub(super) struct FourKeys {
 
 impl FourKeys {
     /// Writes the bytes of the low and of the high nibbles of every dword of a vector of positions
-    /// to `to`, and behind them every group's scales and minimums.
+    /// to `to`, and behind them every group's scales and minimums; asks `ahead` for what follows the records.
     ///
     /// # Safety
     /// The positions are readable, `to` has room for [`unpacked_len`] floats.
     #[inline(always)]
-    pub(super) unsafe fn unpack<S: Simd>(&self, s: S, to: *mut f32) {
+    pub(super) unsafe fn unpack<S: Simd>(&self, s: S, to: *mut f32, ahead: Option<&mut Ahead>) {
+        let read = self.width * self.record_bytes;
+        let mut lines = ahead.and_then(|ahead| ahead.read_in_steps(s, read, S::LANES));
         let bytes = self.head_dim / 2;
         let width = self.width.min(S::LANES);
         // The scales and minimums first, so that they have left the store buffer when they are read.
@@ -181,6 +175,9 @@ impl FourKeys {
                     let to = to.add(2 * P * S::LANES);
                     s.store(to, s.bits(s.nibble_bytes(dword, false)));
                     s.store(to.add(S::LANES), s.bits(s.nibble_bytes(dword, true)));
+                }
+                if let (Some(lines), 0) = (&mut lines, first) {
+                    lines.ask(s);
                 }
             });
         }
@@ -248,8 +245,7 @@ pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const NV: usize, cons
     // SAFETY: the caller's promise covers every offset used here.
     unsafe {
         for group in 0..groups {
-            let mut upper = [[s.splat_dword(0); NV]; MR];
-            let mut lower = [[s.splat_dword(0); NV]; MR];
+            let mut sums = [[s.splat_dword(0); NV]; MR];
             for dword in group * GROUP_DWORDS..all.min((group + 1) * GROUP_DWORDS) {
                 for nibble in 0..2 {
                     let at = keys.add((2 * dword + nibble) * S::LANES);
@@ -258,12 +254,10 @@ pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const NV: usize, cons
                         nibbles[v] = s.load_dwords(at.add(v * vector).cast());
                     }
                     for i in 0..MR {
-                        let q = queries.from.add(i * queries.stride + 4 * dword + 2 * nibble);
-                        let q = q.cast::<u32>();
-                        let (q_upper, q_lower) = (s.splat_dword(*q), s.splat_dword(*q.add(1)));
+                        let q = queries.from.add(i * queries.stride + 2 * dword + nibble);
+                        let q = s.splat_dword(*q.cast::<u32>());
                         for v in 0..NV {
-                            upper[i][v] = s.dot_bytes::<FAST>(upper[i][v], nibbles[v], q_upper);
-                            lower[i][v] = s.dot_bytes::<FAST>(lower[i][v], nibbles[v], q_lower);
+                            sums[i][v] = s.dot_bytes::<FAST>(sums[i][v], nibbles[v], q);
                         }
                     }
                 }
@@ -273,10 +267,10 @@ pub(super) unsafe fn four_scores<S: Simd, const MR: usize, const NV: usize, cons
                 let scale = s.load(ranges.add(group * S::LANES));
                 let minimum = s.load(ranges.add((groups + group) * S::LANES));
                 for i in 0..MR {
-                    // Exact: a group's sums stay below 2^24.
-                    let sums = (s.dwords_to_f32(upper[i][v]), s.dwords_to_f32(lower[i][v]));
+                    // Exact: a group's sum stays below 2^24.
+                    let sum = s.dwords_to_f32(sums[i][v]);
                     let query = queries.skip(i);
-                    totals[i][v] = query.add_group(s, totals[i][v], group, sums, (scale, minimum));
+                    totals[i][v] = query.add_group(s, totals[i][v], group, sum, (scale, minimum));
                 }
             }
         }

@@ -66,23 +66,24 @@ impl<S: Simd> Block<'_, S> {
         for segment in self.segments(k, record_bytes(self.shape.head_dim), &positions) {
             let mut first = segment.first;
             while first < segment.end {
-                // Narrow vectors are fewer, and have no room for the sums of two.
-                let two = S::LANES == 16 && first + S::LANES < segment.end;
+                // Narrow vectors are fewer, and have no room for so many sums.
+                let most = S::LANES == 16 && first + MOST_VECTORS * S::LANES <= segment.end;
                 let mut width = 0;
                 // SAFETY: the positions lie within the segment; scratch has room for them.
                 unsafe {
-                    for vector in 0..if two { MOST_VECTORS } else { 1 } {
+                    for vector in 0..if most { MOST_VECTORS } else { 1 } {
                         let keys = self.four_keys(&segment, first + vector * S::LANES);
                         let to = self.transposed.add(vector * unpacked_len(self.shape.head_dim));
-                        keys.unpack(self.s, to);
+                        keys.unpack(self.s, to, segment.cached.then_some(&mut *ahead));
                         width += keys.width;
                     }
-                    if segment.cached {
-                        ahead.read(self.s, width * segment.stride);
-                    }
-                    match (two, fast) {
-                        (true, true) => self.four_tiles::<2, true>(first, width, (out, stride)),
-                        (true, false) => self.four_tiles::<2, false>(first, width, (out, stride)),
+                    match (most, fast) {
+                        (true, true) => {
+                            self.four_tiles::<MOST_VECTORS, true>(first, width, (out, stride))
+                        }
+                        (true, false) => {
+                            self.four_tiles::<MOST_VECTORS, false>(first, width, (out, stride))
+                        }
                         (false, true) => self.four_tiles::<1, true>(first, width, (out, stride)),
                         (false, false) => self.four_tiles::<1, false>(first, width, (out, stride)),
                     }

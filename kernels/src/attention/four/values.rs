@@ -1,10 +1,11 @@
-//! Weighted values over V in 4 bits: vector lanes are pairs of words, sums are exact integers.
+//! Weighted values over V in 4 bits: vector lanes are bytes of four positions, sums are exact integers.
 //!
 //! Positions are taken in blocks of [`BLOCK`]. The weights of a block, probability times the
-//! position's scale, become integers of 15 bits, `w = unit * W`. The words of two positions lie side
-//! by side, so that one instruction adds both positions' products; the sums of a block are exact.
+//! position's scale, become bytes, `w = unit * W` and a rest. The bytes of four positions lie side
+//! by side, so that one instruction adds four products; the sums of a block are exact. The rests of a block,
+//! which would be missed where many weights are far below its largest, are added up and meet [`MIDDLE`].
 //! **The order of what is left**: block after block, `sum = fma(unit, sum of W * q, sum)`, then
-//! `sum += sum of probability * minimum`, which takes position `p` in lane `p % LANES`.
+//! `sum += sum of probability * minimum + MIDDLE * sum of rests`, which takes position `p` in lane `p % LANES`.
 
 #![allow(
     clippy::needless_range_loop,
@@ -20,10 +21,12 @@ use crate::simd::Simd;
 
 /// Positions whose weights have one unit.
 pub(super) const BLOCK: usize = 64;
-/// Pairs of positions between two looks at what to ask for.
-const ASK_PAIRS: usize = 4;
+/// Fours of positions between two looks at what to ask for.
+const ASK_QUADS: usize = 2;
 /// Largest integer weight.
-const LARGEST: f32 = 32_767.0;
+const LARGEST: f32 = 255.0;
+/// The middle of a group's range, in units of its scale: what rounding takes from the weights of a block, it gets instead.
+const MIDDLE: f32 = 7.5;
 
 /// Some positions of V, at most a block.
 pub(super) struct FourValues {
@@ -35,9 +38,9 @@ pub(super) struct FourValues {
     pub head_dim: usize,
 }
 
-/// The integer weights of a block and of one query, of which group by group there are `BLOCK / 2`
-/// pairs, a unit and a sum of minimums.
-const WEIGHTS: usize = BLOCK / 2 + 2;
+/// The integer weights of a block and of one query, of which group by group there are `BLOCK / 4`
+/// fours, a unit and a sum of minimums.
+const WEIGHTS: usize = BLOCK / 4 + 2;
 
 /// Floats of scratch for a block with up to `queries` queries.
 pub(super) const fn four_values_len(head_dim: usize, queries: usize) -> usize {
@@ -156,7 +159,7 @@ impl FourValues {
         let groups = kv4_groups(self.head_dim);
         for group in 0..groups {
             let mut weights = [s.zero(); BLOCK / 8];
-            let (mut largest, mut minimums) = (s.zero(), s.zero());
+            let (mut largest, mut all, mut minimums) = (s.zero(), s.zero(), s.zero());
             // SAFETY: the caller's promise; only visible probabilities are read.
             unsafe {
                 for i in 0..BLOCK / S::LANES {
@@ -168,6 +171,7 @@ impl FourValues {
                     };
                     weights[i] = s.mul(p, s.load(ranges.add(group * BLOCK + at)));
                     largest = s.max(weights[i], largest);
+                    all = s.add(all, weights[i]);
                     let minimum = s.load(ranges.add((groups + group) * BLOCK + at));
                     minimums = s.fma(p, minimum, minimums);
                 }
@@ -175,13 +179,17 @@ impl FourValues {
                 // Weights that small are nothing beside any minimum or other block.
                 let there = largest > 1e-30;
                 let inverse = s.splat(if there { LARGEST / largest } else { 0.0 });
+                let unit = if there { largest / LARGEST } else { 0.0 };
+                let mut units = s.zero();
                 let to = to.add(group * WEIGHTS);
                 for i in 0..BLOCK / S::LANES {
                     let integers = s.round_dwords(s.mul(weights[i], inverse));
-                    s.store_words(to.cast::<u16>().add(i * S::LANES), integers);
+                    units = s.add(units, s.dwords_to_f32(integers));
+                    s.store_bytes(to.cast::<u8>().add(i * S::LANES), integers);
                 }
-                *to.add(BLOCK / 2) = if there { largest / LARGEST } else { 0.0 };
-                *to.add(BLOCK / 2 + 1) = s.sum_lanes(minimums);
+                *to.add(BLOCK / 4) = unit;
+                *to.add(BLOCK / 4 + 1) =
+                    s.sum_lanes(minimums) + MIDDLE * (s.sum_lanes(all) - unit * s.sum_lanes(units));
             }
         }
     }
@@ -210,8 +218,8 @@ impl FourValues {
             let low = first / GROUP_BYTES;
             let high = (low + S::LANES / 8 - 1).min(groups - 1);
             for half in 0..2 {
-                // The first to read the records asks for what follows them.
-                let asks = if (half, first) == (0, 0) { ahead.take() } else { None };
+                // Both halves of the first vector ask for half of what follows the records.
+                let asks = if first == 0 { ahead.as_deref_mut() } else { None };
                 let mut accumulators = [[s.splat_dword(0); 4]; MR];
                 // SAFETY: the caller's promise.
                 unsafe {
@@ -237,7 +245,7 @@ impl FourValues {
                     // SAFETY: the caller's promise.
                     unsafe {
                         let of = |group: usize, index: usize| {
-                            let at = (i * groups + group) * WEIGHTS + BLOCK / 2 + index;
+                            let at = (i * groups + group) * WEIGHTS + BLOCK / 4 + index;
                             (*weights.add(at)).to_bits()
                         };
                         let unit = s.bits(s.two_dwords(of(low, 0), of(high, 0)));
@@ -255,7 +263,7 @@ impl FourValues {
         }
     }
 
-    /// The products of a half of the words of every pair of records, of any form.
+    /// The products of a half of the bytes of every four records, of any form.
     ///
     /// # Safety
     /// As [`FourValues::add`]; the two groups exist.
@@ -270,29 +278,27 @@ impl FourValues {
         let groups = kv4_groups(self.head_dim);
         let bytes = self.head_dim / 2;
         let count = (bytes - first).min(4 * S::LANES);
-        for pair in 0..self.count.div_ceil(2) {
+        for quad in 0..self.count.div_ceil(4) {
+            if let Some(ahead) = &mut asks {
+                ahead.read(s, 2 * (bytes + 4 * groups));
+            }
             // SAFETY: the caller's promise covers every offset used here.
             unsafe {
-                let (a, b) = (self.record(2 * pair), self.record(2 * pair + 1));
-                if let Some(ahead) = &mut asks {
-                    ahead.read(s, 2 * (bytes + 4 * groups));
-                }
-                let a = load_bytes(s, a.add(first), count);
-                let b = load_bytes(s, b.add(first), count);
-                let words = s.interleave_words(a, b, half);
+                let of = |place| load_bytes(s, self.record(4 * quad + place).add(first), count);
+                let dwords = s.interleave_bytes([of(0), of(1), of(2), of(3)], half);
                 let mut w = [s.splat_dword(0); MR];
                 for i in 0..MR {
-                    let of = |group| weights.add((i * groups + group) * WEIGHTS + pair).cast();
+                    let of = |group| weights.add((i * groups + group) * WEIGHTS + quad).cast();
                     w[i] = s.two_dwords_at(of(low), of(high));
                 }
-                add_products::<S, MR, FAST>(s, words, w, accumulators);
+                add_products::<S, MR, FAST>(s, dwords, w, accumulators);
             }
         }
     }
 }
 
 /// As [`FourValues::multiply`] for a whole block of records of two groups, `stride` bytes apart, and
-/// half `HALF` of their words: nothing but the products is left to each step.
+/// half `HALF` of their bytes: nothing but the products is left to each step.
 ///
 /// # Safety
 /// As there.
@@ -306,22 +312,22 @@ unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF:
     let mut sums = *accumulators;
     let (mut low, mut high) =
         (weights.wrapping_add(low * WEIGHTS), weights.wrapping_add(high * WEIGHTS));
-    for _ in 0..BLOCK / (2 * ASK_PAIRS) {
+    for _ in 0..BLOCK / (4 * ASK_QUADS) {
         if let Some(ahead) = &mut asks {
-            ahead.read(s, 2 * ASK_PAIRS * (2 * GROUP_BYTES + 8));
+            ahead.read(s, 2 * ASK_QUADS * (2 * GROUP_BYTES + 8));
         }
-        for _ in 0..ASK_PAIRS {
+        for _ in 0..ASK_QUADS {
             // SAFETY: the caller's promise covers every offset used here.
             unsafe {
-                let (a, b) = (s.load_dwords(records), s.load_dwords(records.add(stride)));
-                let words = s.interleave_words(a, b, HALF);
+                let of = |place: usize| s.load_dwords(records.add(place * stride));
+                let dwords = s.interleave_bytes([of(0), of(1), of(2), of(3)], HALF);
                 let mut w = [s.splat_dword(0); MR];
                 for i in 0..MR {
                     let of = |from: *const f32| from.add(i * 2 * WEIGHTS).cast();
                     w[i] = s.two_dwords_at(of(low), of(high));
                 }
-                add_products::<S, MR, FAST>(s, words, w, &mut sums);
-                records = records.add(2 * stride);
+                add_products::<S, MR, FAST>(s, dwords, w, &mut sums);
+                records = records.add(4 * stride);
                 (low, high) = (low.add(1), high.add(1));
             }
         }
@@ -329,18 +335,18 @@ unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF:
     *accumulators = sums;
 }
 
-/// Adds the products of the four nibbles of every word, two positions side by side, and the weights.
+/// Adds the products of both nibbles of every byte, four positions side by side, and the weights.
 #[inline(always)]
 fn add_products<S: Simd, const MR: usize, const FAST: bool>(
     s: S,
-    words: S::D,
+    dwords: [S::D; 2],
     w: [S::D; MR],
     sums: &mut [[S::D; 4]; MR],
 ) {
     for j in 0..4 {
-        let nibbles = s.nibble_words(words, j);
+        let nibbles = s.nibble_bytes(dwords[j / 2], j % 2 == 1);
         for i in 0..MR {
-            sums[i][j] = s.dot_words::<FAST>(sums[i][j], nibbles, w[i]);
+            sums[i][j] = s.dot_bytes::<FAST>(sums[i][j], w[i], nibbles);
         }
     }
 }
@@ -360,9 +366,7 @@ unsafe fn load_bytes<S: Simd>(s: S, from: *const u8, count: usize) -> S::D {
 #[inline(always)]
 pub(super) fn sum_place<S: Simd>(byte: usize) -> usize {
     let (vector, byte) = (byte / (4 * S::LANES), byte % (4 * S::LANES));
-    let word = byte / 2;
-    // Words lie in lanes as `interleave_words` puts them, nibbles of a word in vectors.
-    let (half, lane) = (word / 4 % 2, word / 8 * 4 + word % 4);
-    let nibble = byte % 2 * 2;
-    (vector * 8 + half * 4 + nibble) * S::LANES + lane
+    // Bytes lie in lanes and vectors as `interleave_bytes` puts them, nibbles of a byte in vectors.
+    let (vector_of_four, lane) = (byte % 16 / 4, byte / 16 * 4 + byte % 4);
+    (vector * 8 + 2 * vector_of_four) * S::LANES + lane
 }

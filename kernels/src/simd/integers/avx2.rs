@@ -38,24 +38,14 @@ impl Integers for Avx2 {
     }
 
     #[inline(always)]
-    fn interleave_words(self, a: __m256i, b: __m256i, half: usize) -> __m256i {
-        with_token!(if half == 0 {
-            _mm256_unpacklo_epi16(a, b)
-        } else {
-            _mm256_unpackhi_epi16(a, b)
-        })
-    }
-
-    #[inline(always)]
-    fn nibble_words(self, d: __m256i, index: usize) -> __m256i {
+    fn interleave_bytes(self, [a, b, c, d]: [__m256i; 4], half: usize) -> [__m256i; 2] {
         with_token!({
-            let shifted = match index {
-                0 => d,
-                1 => _mm256_srli_epi32::<4>(d),
-                2 => _mm256_srli_epi32::<8>(d),
-                _ => _mm256_srli_epi32::<12>(d),
+            let (ab, cd) = if half == 0 {
+                (_mm256_unpacklo_epi8(a, b), _mm256_unpacklo_epi8(c, d))
+            } else {
+                (_mm256_unpackhi_epi8(a, b), _mm256_unpackhi_epi8(c, d))
             };
-            _mm256_and_si256(shifted, _mm256_set1_epi32(0xf_000f))
+            [_mm256_unpacklo_epi16(ab, cd), _mm256_unpackhi_epi16(ab, cd)]
         })
     }
 
@@ -73,13 +63,12 @@ impl Integers for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn store_words(self, to: *mut u16, d: __m256i) {
-        // SAFETY: the caller promises eight writable words; masked, no word saturates.
+    unsafe fn store_bytes(self, to: *mut u8, d: __m256i) {
+        // SAFETY: the caller promises eight writable bytes.
         unsafe {
-            let d = _mm256_and_si256(d, _mm256_set1_epi32(0xffff));
             let low = _mm256_castsi256_si128(d);
             let words = _mm_packus_epi32(low, _mm256_extracti128_si256::<1>(d));
-            _mm_storeu_si128(to.cast(), words);
+            _mm_storel_epi64(to.cast(), _mm_packus_epi16(words, words));
         }
     }
 
@@ -100,15 +89,10 @@ impl Integers for Avx2 {
 
     #[inline(always)]
     fn dot_bytes<const FAST: bool>(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        // Sums of two products of bytes below 16 stay within a word.
+        // Sums of two products stay within a word.
         with_token!({
             let words = _mm256_maddubs_epi16(a, b);
             _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)))
         })
-    }
-
-    #[inline(always)]
-    fn dot_words<const FAST: bool>(self, acc: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        with_token!(_mm256_add_epi32(acc, _mm256_madd_epi16(a, b)))
     }
 }

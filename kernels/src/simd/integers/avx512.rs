@@ -27,27 +27,6 @@ pub(crate) unsafe fn vpdpbusd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
     acc
 }
 
-/// One `vpdpwssd`, which is not among the instructions of the variant.
-///
-/// # Safety
-/// The machine has AVX512-VNNI.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn vpdpwssd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    let mut acc = acc;
-    // SAFETY: the instruction exists, by the caller's promise, and touches registers only.
-    unsafe {
-        std::arch::asm!(
-            "vpdpwssd {acc}, {a}, {b}",
-            acc = inout(zmm_reg) acc,
-            a = in(zmm_reg) a,
-            b = in(zmm_reg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    acc
-}
-
 /// `low` in the first half of the lanes, `high` in the others: broadcasts that are part of their loads.
 /// The compiler would make of the intrinsics a permutation, and the shuffle port is what is short.
 ///
@@ -111,24 +90,14 @@ impl Integers for Avx512 {
     }
 
     #[inline(always)]
-    fn interleave_words(self, a: __m512i, b: __m512i, half: usize) -> __m512i {
-        with_token!(if half == 0 {
-            _mm512_unpacklo_epi16(a, b)
-        } else {
-            _mm512_unpackhi_epi16(a, b)
-        })
-    }
-
-    #[inline(always)]
-    fn nibble_words(self, d: __m512i, index: usize) -> __m512i {
+    fn interleave_bytes(self, [a, b, c, d]: [__m512i; 4], half: usize) -> [__m512i; 2] {
         with_token!({
-            let shifted = match index {
-                0 => d,
-                1 => _mm512_srli_epi32::<4>(d),
-                2 => _mm512_srli_epi32::<8>(d),
-                _ => _mm512_srli_epi32::<12>(d),
+            let (ab, cd) = if half == 0 {
+                (_mm512_unpacklo_epi8(a, b), _mm512_unpacklo_epi8(c, d))
+            } else {
+                (_mm512_unpackhi_epi8(a, b), _mm512_unpackhi_epi8(c, d))
             };
-            _mm512_and_si512(shifted, _mm512_set1_epi32(0xf_000f))
+            [_mm512_unpacklo_epi16(ab, cd), _mm512_unpackhi_epi16(ab, cd)]
         })
     }
 
@@ -141,9 +110,9 @@ impl Integers for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn store_words(self, to: *mut u16, d: __m512i) {
-        // SAFETY: the caller promises sixteen writable words.
-        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(d)) }
+    unsafe fn store_bytes(self, to: *mut u8, d: __m512i) {
+        // SAFETY: the caller promises sixteen writable bytes.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(d)) }
     }
 
     #[inline(always)]
@@ -163,19 +132,10 @@ impl Integers for Avx512 {
             // SAFETY: `has_fast_dots` said that the machine has the instruction.
             return unsafe { vpdpbusd(acc, a, b) };
         }
-        // Sums of two products of bytes below 16 stay within a word.
+        // Sums of two products stay within a word.
         with_token!({
             let words = _mm512_maddubs_epi16(a, b);
             _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(1)))
         })
-    }
-
-    #[inline(always)]
-    fn dot_words<const FAST: bool>(self, acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        if FAST {
-            // SAFETY: `has_fast_dots` said that the machine has the instruction.
-            return unsafe { vpdpwssd(acc, a, b) };
-        }
-        with_token!(_mm512_add_epi32(acc, _mm512_madd_epi16(a, b)))
     }
 }

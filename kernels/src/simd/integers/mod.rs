@@ -45,18 +45,16 @@ pub trait Integers: Copy {
     fn round_dwords(self, a: Self::F) -> Self::D;
     /// The low or the high nibble of every byte as a byte.
     fn nibble_bytes(self, d: Self::D, high: bool) -> Self::D;
-    /// Words of `a` and of `b` side by side, `b`'s in the high half: lane `l` has words
-    /// `8 * (l / 4) + 4 * half + l % 4`.
-    fn interleave_words(self, a: Self::D, b: Self::D, half: usize) -> Self::D;
-    /// Nibble `index` of both words of each dword as words.
-    fn nibble_words(self, d: Self::D, index: usize) -> Self::D;
+    /// Bytes of four rows side by side, the first row's lowest: lane `l` of vector `v` has bytes
+    /// `16 * (l / 4) + 8 * half + 4 * v + l % 4`.
+    fn interleave_bytes(self, rows: [Self::D; 4], half: usize) -> [Self::D; 2];
     /// The low or the high half of each dword, an f16, as f32.
     fn half_f16(self, d: Self::D, high: bool) -> Self::F;
-    /// The low word of each dword, one behind the other.
+    /// The low byte of each dword, which is all of it, one behind the other.
     ///
     /// # Safety
-    /// `to` is valid for writing a word for each lane.
-    unsafe fn store_words(self, to: *mut u16, d: Self::D);
+    /// `to` is valid for writing a byte for each lane.
+    unsafe fn store_bytes(self, to: *mut u8, d: Self::D);
     /// `count` bytes, fewer than a vector's, and zeros.
     ///
     /// # Safety
@@ -65,8 +63,7 @@ pub trait Integers: Copy {
     /// Whether the machine has instructions of its own for the dot products below, which are then
     /// called with `FAST`; the sums are exact, so both give the same bits.
     fn has_fast_dots(self) -> bool;
-    /// `acc +` the sum of the products of four bytes of `a`, below 16, and signed ones of `b`.
+    /// `acc +` the sum of the products of four bytes of `a` and signed ones of `b`, those of one of the two
+    /// from 0 to 15.
     fn dot_bytes<const FAST: bool>(self, acc: Self::D, a: Self::D, b: Self::D) -> Self::D;
-    /// `acc +` the sum of the products of two signed words.
-    fn dot_words<const FAST: bool>(self, acc: Self::D, a: Self::D, b: Self::D) -> Self::D;
 }

@@ -38,17 +38,13 @@ impl Integers for Scalar {
     }
 
     #[inline(always)]
-    fn interleave_words(self, a: [u32; LANES], b: [u32; LANES], half: usize) -> [u32; LANES] {
-        std::array::from_fn(|lane| {
-            let word = 8 * (lane / 4) + 4 * half + lane % 4;
-            let of = |d: [u32; LANES]| d[word / 2] >> (word % 2 * 16) & 0xffff;
-            of(a) | of(b) << 16
+    fn interleave_bytes(self, rows: [[u32; LANES]; 4], half: usize) -> [[u32; LANES]; 2] {
+        std::array::from_fn(|vector| {
+            std::array::from_fn(|lane| {
+                let byte = 16 * (lane / 4) + 8 * half + 4 * vector + lane % 4;
+                u32::from_le_bytes(rows.map(|row| row[byte / 4].to_le_bytes()[byte % 4]))
+            })
         })
-    }
-
-    #[inline(always)]
-    fn nibble_words(self, d: [u32; LANES], index: usize) -> [u32; LANES] {
-        d.map(|dword| dword >> (4 * index) & 0xf_000f)
     }
 
     #[inline(always)]
@@ -57,9 +53,9 @@ impl Integers for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn store_words(self, to: *mut u16, d: [u32; LANES]) {
-        // SAFETY: the caller promises eight writable words.
-        unsafe { to.cast::<[u16; LANES]>().write_unaligned(d.map(|dword| dword as u16)) }
+    unsafe fn store_bytes(self, to: *mut u8, d: [u32; LANES]) {
+        // SAFETY: the caller promises eight writable bytes.
+        unsafe { to.cast::<[u8; LANES]>().write_unaligned(d.map(|dword| dword as u8)) }
     }
 
     #[inline(always)]
@@ -86,20 +82,6 @@ impl Integers for Scalar {
             let (a, b) = (a[lane].to_le_bytes(), b[lane].to_le_bytes());
             let product = |i: usize| i32::from(a[i]) * i32::from(b[i] as i8);
             acc[lane].wrapping_add((0..4).map(product).sum::<i32>() as u32)
-        })
-    }
-
-    #[inline(always)]
-    fn dot_words<const FAST: bool>(
-        self,
-        acc: [u32; LANES],
-        a: [u32; LANES],
-        b: [u32; LANES],
-    ) -> [u32; LANES] {
-        std::array::from_fn(|lane| {
-            let product =
-                |shift: u32| (a[lane] >> shift) as i16 as i32 * ((b[lane] >> shift) as i16 as i32);
-            acc[lane].wrapping_add((product(0) + product(16)) as u32)
         })
     }
 }
