@@ -10,7 +10,6 @@ use kernels::{
     Variant,
 };
 use model::compressed::{Grouped, kv4_position_bytes};
-
 use shm::Mapping;
 
 use crate::cases::{Case, Format, Work};
