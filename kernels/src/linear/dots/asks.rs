@@ -3,6 +3,7 @@
 //! Asking takes few branches, and a tile's loop few rounds: it seems that the processor foresees the end of a loop by the
 //! branches before it, and with one a line few rows read weights some hundredths slower.
 
+use super::{FAR_BYTES, NEAR_BYTES};
 use crate::linear::ahead::Lines;
 use crate::simd::Simd;
 
@@ -10,8 +11,6 @@ use crate::simd::Simd;
 pub(super) const STEP_LINES: usize = 4;
 
 const LINE_BYTES: usize = 64;
-const NEAR_BYTES: usize = 4096;
-const FAR_BYTES: usize = 8192;
 
 /// What asks for memory before every [`STEP_LINES`] lines of a tile.
 pub(super) trait Asks {
@@ -54,8 +53,7 @@ impl<const N: usize> Asks for Starts<N> {
     }
 }
 
-/// The lines that follow in memory: into the first cache a page ahead, where the processor's prefetcher stops, and into
-/// the second one as far again.
+/// The lines that follow in memory, [`NEAR_BYTES`] and [`FAR_BYTES`] ahead.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Following {
     at: *const u8,

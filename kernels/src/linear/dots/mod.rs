@@ -13,9 +13,10 @@
 //! - `pack`: activations as `[line][row]`, line by line.
 //! - `tile`: some rows of x times some columns, along a block; `asks`: what it asks for meanwhile; `results`: its lanes
 //!   are added.
-//! - `sums`: all tiles of a task; `stream`: those of few rows.
+//! - `sums`: all tiles of a task; `stream`: those of few rows; `evenly`: those of five to eight.
 
 mod asks;
+mod evenly;
 mod pack;
 mod results;
 mod stream;
@@ -36,6 +37,11 @@ const LINE_UNITS: usize = LINE / 2;
 /// Lines of a block at most: a tile's columns, the next tile's and a tile of x stay in the first level of
 /// cache together.
 const BLOCK_LINES: usize = 32;
+
+/// How far ahead the lines that follow in memory are asked for: into the first level of cache a page, where the processor's
+/// prefetcher stops, and into the second one as far again.
+const NEAR_BYTES: usize = 4096;
+const FAR_BYTES: usize = 8192;
 
 /// Whether a linear on plain weights is worked on here.
 pub(super) fn fits<T: Number>(variant: Variant) -> bool {

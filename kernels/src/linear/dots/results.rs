@@ -104,19 +104,21 @@ unsafe fn twos<const R: usize>(lanes: &Lanes<R>, first: usize, to: *mut f32, add
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn one<const R: usize>(lanes: &Lanes<R>, col: usize, to: *mut f32, adds: bool) {
-    let mut rows = [_mm512_setzero_ps(); 4];
-    for row in 0..R {
-        rows[row] = lanes[row][col];
-    }
     let none = _mm512_setzero_ps();
-    let sums = quarters(add_to_quarters([add_quarters(rows), none, none, none]))[0];
-    // SAFETY: four floats either way.
-    let sums: [f32; 4] = unsafe { std::mem::transmute(sums) };
-    for row in 0..R {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let to = to.add(row * RESULT_STRIDE);
-            *to = if adds { *to } else { 0.0 } + sums[row];
+    for first in (0..R).step_by(4) {
+        let mut rows = [none; 4];
+        for row in first..R.min(first + 4) {
+            rows[row - first] = lanes[row][col];
+        }
+        let sums = quarters(add_to_quarters([add_quarters(rows), none, none, none]))[0];
+        // SAFETY: four floats either way.
+        let sums: [f32; 4] = unsafe { std::mem::transmute(sums) };
+        for row in first..R.min(first + 4) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let to = to.add(row * RESULT_STRIDE);
+                *to = if adds { *to } else { 0.0 } + sums[row - first];
+            }
         }
     }
 }

@@ -7,7 +7,7 @@ use half::bf16;
 use super::asks::{STEP_LINES, Starts};
 use super::results::add_lanes;
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, stream, tile_cols};
+use super::{LINE, LINE_UNITS, evenly, stream, tile_cols};
 use crate::linear::ahead::Lines;
 use crate::linear::form::Plain;
 use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
@@ -35,9 +35,15 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
     let wide = tile_cols(area.tiles.rows);
     let cols = |first: usize| if first + wide <= end { wide } else { 1 };
     let after = |part: Part<'_>| part.first + part.cols;
+    let columns = if evenly::fits(area.tiles.rows) {
+        // SAFETY: the caller's promise; so few rows are two tiles.
+        unsafe { evenly::sums(form, area) }
+    } else {
+        area.cols.clone()
+    };
     let of = |first: usize| Part { form, area, first, cols: cols(first) };
     let parts = || {
-        std::iter::successors(Some(of(area.cols.start)), |&part| {
+        std::iter::successors((!columns.is_empty()).then(|| of(columns.start)), |&part| {
             (after(part) < end).then(|| of(after(part)))
         })
     };
@@ -61,7 +67,7 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
                     } else if after(part) < end {
                         of(after(part)).lines(run.start)
                     } else if !is_last {
-                        of(area.cols.start).lines(run.end)
+                        of(columns.start).lines(run.end)
                     } else {
                         Lines::NONE
                     };

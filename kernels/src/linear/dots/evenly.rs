@@ -1,0 +1,243 @@
+//! Five to eight rows: all rows at once, and lines asked for one by one.
+//!
+//! Such a tile waits for memory most of its time, and of lines that are asked for in bursts the processor drops those that
+//! it has no room for. So each line asks for one that comes later into the first level of cache, and for one still later
+//! into the second one. Where packed x fits the first level, one column after the other is multiplied along all of k, which
+//! reads memory from end to end; elsewhere a pair of columns along a block, which some more pairs go through
+//! before the next block.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "rows and columns are clearer, and surer to stay in registers, by index"
+)]
+
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+use half::bf16;
+
+use super::results::{Lanes, MAX_COLS, add_lanes};
+use super::tile::Columns;
+use super::{FAR_BYTES, LINE, LINE_UNITS, NEAR_BYTES};
+use crate::linear::form::Plain;
+use crate::linear::sizes::DOTS_ROWS;
+use crate::linear::task::Area;
+use crate::simd::Simd;
+use crate::simd::avx512::{Avx512, dot_bf16};
+
+/// Floats of packed x that stay in the first level of cache while weights go through it.
+const X_LEN: usize = 8 << 10;
+/// Columns that go through a block of k before the next block.
+const GROUP_COLS: usize = 48;
+/// Columns of a tile there, and how many columns ahead lines are asked for.
+const COLS: usize = 2;
+const NEAR_COLS: usize = 2;
+const FAR_COLS: usize = 4;
+
+/// Whether a pass of `rows` rows is worked on here.
+pub(super) fn fits(rows: usize) -> bool {
+    rows > DOTS_ROWS && rows <= 2 * DOTS_ROWS
+}
+
+/// The sums of a task's columns, but for a last one that has no other beside it: returns what is left.
+///
+/// # Safety
+/// The machine has AVX512-BF16; x is packed by lines in two tiles of rows ([`fits`]), columns exist, and the
+/// scratch is the task's.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) -> Range<usize> {
+    let pass = Pass { form, area };
+    let x_fits = area.tiles.rows * super::units(form.inputs()) <= X_LEN;
+    macro_rules! rows {
+        ($($rows:literal)*) => {
+            match area.tiles.rows {
+                $(
+                    // SAFETY: the caller's promise, for these rows.
+                    $rows if x_fits => unsafe { pass.along_all::<$rows>() },
+                    // SAFETY: as above.
+                    $rows => unsafe { pass.along_blocks::<$rows>() },
+                )*
+                rows => unreachable!("{rows} rows are more or fewer than five to eight"),
+            }
+        };
+    }
+    rows!(5 6 7 8)
+}
+
+struct Pass<'a> {
+    form: Plain<bf16>,
+    area: &'a Area,
+}
+
+impl Pass<'_> {
+    /// One column after the other.
+    ///
+    /// # Safety
+    /// As [`sums`], for `R` rows.
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn along_all<const R: usize>(&self) -> Range<usize> {
+        let Range { start, end } = self.area.cols;
+        for col in start..end {
+            for block in 0..self.blocks() {
+                let at = self.at(col, block).cast::<u8>();
+                let ahead = [at.wrapping_add(NEAR_BYTES), at.wrapping_add(FAR_BYTES)];
+                // SAFETY: column and block exist; the rest is the caller's promise.
+                unsafe { self.multiply::<R, 1>(col, block, ahead) };
+            }
+        }
+        end..end
+    }
+
+    /// Pairs of columns, a block of some columns after the other.
+    ///
+    /// # Safety
+    /// As [`sums`], for `R` rows.
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn along_blocks<const R: usize>(&self) -> Range<usize> {
+        let Range { start, end } = self.area.cols;
+        let pairs_end = end - (end - start) % COLS;
+        let blocks = self.blocks();
+        for first in (start..pairs_end).step_by(GROUP_COLS) {
+            let group = first..pairs_end.min(first + GROUP_COLS);
+            for block in 0..blocks {
+                // The column so many columns on, which may be of the next block or group.
+                let after = |col: usize| {
+                    let (col, block) = match col {
+                        col if col < group.end => (col, block),
+                        col if block + 1 < blocks => (col - group.len(), block + 1),
+                        col => (col, 0),
+                    };
+                    self.at(col, block).cast::<u8>()
+                };
+                for col in group.clone().step_by(COLS) {
+                    let ahead = [after(col + NEAR_COLS), after(col + FAR_COLS)];
+                    // SAFETY: columns and block exist; the rest is the caller's promise.
+                    unsafe { self.multiply::<R, COLS>(col, block, ahead) };
+                }
+            }
+        }
+        pairs_end..end
+    }
+
+    /// Inputs of a block.
+    fn inputs(&self) -> usize {
+        self.area.tiles.block / LINE_UNITS * LINE
+    }
+
+    fn blocks(&self) -> usize {
+        self.form.inputs().div_ceil(self.inputs())
+    }
+
+    /// The first weight of a block of a column, which need not exist.
+    fn at(&self, col: usize, block: usize) -> *const bf16 {
+        self.form.row(0).wrapping_add(col * self.form.inputs() + block * self.inputs())
+    }
+
+    /// Packed x of a block and a tile of rows.
+    fn x(&self, block: usize, tile: usize) -> *const f32 {
+        let Area { packed, tiles, .. } = self.area;
+        let to = tiles.packed_before(super::units(self.form.inputs()), block, tiles.start(tile));
+        packed.pointer().wrapping_add(to)
+    }
+
+    /// Adds the products of a block with `N` columns from `col` on to their results, or sets these.
+    ///
+    /// # Safety
+    /// As [`sums`], for `R` rows; columns and block exist.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn multiply<const R: usize, const N: usize>(
+        &self,
+        col: usize,
+        block: usize,
+        [near, far]: [*const u8; 2],
+    ) {
+        let columns = Columns {
+            weight: self.at(col, block),
+            stride: self.form.inputs(),
+            inputs: self.inputs().min(self.form.inputs() - block * self.inputs()),
+        };
+        let tile = Tile { columns, x: self.x(block, 0), rest: self.x(block, 1), near, far };
+        let to = self.area.results().wrapping_add(col - self.area.cols.start);
+        // SAFETY: the caller's promise; results have room for all columns of a task.
+        unsafe { add_lanes::<R, N>(&tile.lanes::<R, N>(), to, block > 0) };
+    }
+}
+
+/// The next line of some columns and of all rows.
+struct Tile {
+    columns: Columns,
+    /// Packed x of the first tile of rows, and of the other one.
+    x: *const f32,
+    rest: *const f32,
+    /// What is asked for into the first and the second level of cache.
+    near: *const u8,
+    far: *const u8,
+}
+
+impl Tile {
+    /// The products along a block, lane by lane.
+    ///
+    /// # Safety
+    /// The machine has AVX512-BF16; columns and packed x of `R` rows exist.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn lanes<const R: usize, const N: usize>(mut self) -> Lanes<R> {
+        // SAFETY: this function's own features.
+        let s = unsafe { Avx512::new() };
+        let mut sums = [[_mm512_setzero_ps(); MAX_COLS]; R];
+        let left = self.columns.inputs % LINE;
+        // SAFETY: whole lines exist in all columns and in packed x; of a last one what is masked is not touched.
+        unsafe {
+            for _ in 0..self.columns.inputs / LINE {
+                self.line::<R, N>(s, u32::MAX, &mut sums);
+            }
+            if left > 0 {
+                self.line::<R, N>(s, (1 << left) - 1, &mut sums);
+            }
+        }
+        sums
+    }
+
+    /// Multiplies the line, of which `mask` says which inputs exist, and goes on to the one after it.
+    ///
+    /// # Safety
+    /// As [`Tile::lanes`], for this line.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn line<const R: usize, const N: usize>(
+        &mut self,
+        s: Avx512,
+        mask: u32,
+        sums: &mut Lanes<R>,
+    ) {
+        let Columns { weight, stride, .. } = self.columns;
+        let mut weights = [_mm512_setzero_ps(); N];
+        for n in 0..N {
+            let bytes = n * stride * size_of::<bf16>();
+            s.prefetch(self.near.wrapping_add(bytes));
+            s.prefetch_far(self.far.wrapping_add(bytes));
+            let at = weight.wrapping_add(n * stride).cast();
+            // SAFETY: the caller's promise.
+            weights[n] = _mm512_castsi512_ps(unsafe { _mm512_maskz_loadu_epi16(mask, at) });
+        }
+        for r in 0..R {
+            let (x, row) = if r < DOTS_ROWS { (self.x, r) } else { (self.rest, r - DOTS_ROWS) };
+            // SAFETY: the caller's promise.
+            unsafe {
+                let x = s.load(x.add(row * LINE_UNITS));
+                for n in 0..N {
+                    sums[r][n] = dot_bf16(weights[n], x, sums[r][n]);
+                }
+            }
+        }
+        self.columns.weight = weight.wrapping_add(LINE);
+        self.x = self.x.wrapping_add(DOTS_ROWS * LINE_UNITS);
+        self.rest = self.rest.wrapping_add((R - DOTS_ROWS) * LINE_UNITS);
+        self.near = self.near.wrapping_add(LINE * size_of::<bf16>());
+        self.far = self.far.wrapping_add(LINE * size_of::<bf16>());
+    }
+}
