@@ -1,9 +1,8 @@
-//! What a tile asks for while it multiplies: some lines for every few of its own ([`STEP_LINES`]).
+//! What a tile asks for while it multiplies: some lines for every few of its own ([`STEP_LINES`]), or one with each.
 //!
 //! Asking takes few branches, and a tile's loop few rounds: it seems that the processor foresees the end of a loop by the
 //! branches before it, and with one a line few rows read weights some hundredths slower.
 
-use super::{FAR_BYTES, NEAR_BYTES};
 use crate::linear::ahead::Lines;
 use crate::simd::Simd;
 
@@ -12,9 +11,15 @@ pub(super) const STEP_LINES: usize = 4;
 
 const LINE_BYTES: usize = 64;
 
-/// What asks for memory before every [`STEP_LINES`] lines of a tile.
+/// What asks for memory.
 pub(super) trait Asks {
-    fn step<S: Simd>(&mut self, s: S);
+    /// Before every [`STEP_LINES`] lines of a tile.
+    #[inline(always)]
+    fn step<S: Simd>(&mut self, _s: S) {}
+
+    /// With the line at `at` of one column.
+    #[inline(always)]
+    fn line<S: Simd>(&self, _s: S, _at: *const u8) {}
 }
 
 /// The first lines of the next `N` columns, during the last lines of these.
@@ -53,37 +58,15 @@ impl<const N: usize> Asks for Starts<N> {
     }
 }
 
-/// The lines that follow in memory, [`NEAR_BYTES`] and [`FAR_BYTES`] ahead.
+/// With each line the one that lies so many bytes behind it, in this column or the next. It knows nothing but this distance:
+/// with an address of its own a tile of four by six leaves the registers.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Following {
-    at: *const u8,
-}
+pub(super) struct Following<const BYTES: usize>;
 
-impl Following {
-    /// For `lines` lines from `at` on, of which those that make no step are asked for now.
+impl<const BYTES: usize> Asks for Following<BYTES> {
     #[inline(always)]
-    pub(super) fn new<S: Simd>(s: S, at: *const u8, lines: usize) -> Self {
-        let mut following = Following { at };
-        for _ in 0..lines % STEP_LINES {
-            following.line(s);
-        }
-        following
-    }
-
-    #[inline(always)]
-    fn line<S: Simd>(&mut self, s: S) {
-        s.prefetch(self.at.wrapping_add(NEAR_BYTES));
-        s.prefetch_far(self.at.wrapping_add(FAR_BYTES));
-        self.at = self.at.wrapping_add(LINE_BYTES);
-    }
-}
-
-impl Asks for Following {
-    #[inline(always)]
-    fn step<S: Simd>(&mut self, s: S) {
-        for _ in 0..STEP_LINES {
-            self.line(s);
-        }
+    fn line<S: Simd>(&self, s: S, at: *const u8) {
+        s.prefetch(at.wrapping_add(BYTES));
     }
 }
 

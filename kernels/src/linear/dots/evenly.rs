@@ -1,10 +1,10 @@
 //! Five to eight rows: all rows at once, and lines asked for one by one.
 //!
 //! Such a tile waits for memory most of its time, and of lines that are asked for in bursts the processor drops those that
-//! it has no room for. So each line asks for one that comes later into the first level of cache, and for one still later
-//! into the second one. Where packed x fits the first level, one column after the other is multiplied along all of k, which
-//! reads memory from end to end; elsewhere a pair of columns along a block, which some more pairs go through
-//! before the next block.
+//! it has no room for. So each line asks for one that comes later and for one still later, which is thus asked for
+//! twice. Where packed x fits the first level of cache, one column after the other is multiplied along all of k, which
+//! reads memory from end to end, and what comes later goes into the second level; elsewhere a pair of columns along a
+//! block, which some more pairs go through before the next block.
 
 #![allow(
     clippy::needless_range_loop,
@@ -18,7 +18,7 @@ use half::bf16;
 
 use super::results::{Lanes, MAX_COLS, add_lanes};
 use super::tile::Columns;
-use super::{FAR_BYTES, LINE, LINE_UNITS, NEAR_BYTES};
+use super::{LINE, LINE_UNITS, PAGE_BYTES};
 use crate::linear::form::Plain;
 use crate::linear::sizes::DOTS_ROWS;
 use crate::linear::task::Area;
@@ -82,7 +82,7 @@ impl Pass<'_> {
         for col in start..end {
             for block in 0..self.blocks() {
                 let at = self.at(col, block).cast::<u8>();
-                let ahead = [at.wrapping_add(NEAR_BYTES), at.wrapping_add(FAR_BYTES)];
+                let ahead = [at.wrapping_add(PAGE_BYTES), at.wrapping_add(2 * PAGE_BYTES)];
                 // SAFETY: column and block exist; the rest is the caller's promise.
                 unsafe { self.multiply::<R, 1>(col, block, ahead) };
             }
@@ -173,7 +173,7 @@ struct Tile {
     /// Packed x of the first tile of rows, and of the other one.
     x: *const f32,
     rest: *const f32,
-    /// What is asked for into the first and the second level of cache.
+    /// What is asked for: `near` comes sooner.
     near: *const u8,
     far: *const u8,
 }
@@ -219,7 +219,12 @@ impl Tile {
         for n in 0..N {
             let bytes = n * stride * size_of::<bf16>();
             s.prefetch(self.near.wrapping_add(bytes));
-            s.prefetch_far(self.far.wrapping_add(bytes));
+            let far = self.far.wrapping_add(bytes);
+            if N == 1 {
+                s.prefetch_far(far)
+            } else {
+                s.prefetch(far)
+            }
             let at = weight.wrapping_add(n * stride).cast();
             // SAFETY: the caller's promise.
             weights[n] = _mm512_castsi512_ps(unsafe { _mm512_maskz_loadu_epi16(mask, at) });

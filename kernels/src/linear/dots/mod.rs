@@ -38,10 +38,8 @@ const LINE_UNITS: usize = LINE / 2;
 /// cache together.
 const BLOCK_LINES: usize = 32;
 
-/// How far ahead the lines that follow in memory are asked for: into the first level of cache a page, where the processor's
-/// prefetcher stops, and into the second one as far again.
-const NEAR_BYTES: usize = 4096;
-const FAR_BYTES: usize = 8192;
+/// How far ahead the lines that follow in memory are asked for: a page, where the processor's prefetcher stops.
+const PAGE_BYTES: usize = 4096;
 
 /// Whether a linear on plain weights is worked on here.
 pub(super) fn fits<T: Number>(variant: Variant) -> bool {

@@ -5,11 +5,10 @@
 
 use std::mem::MaybeUninit;
 
-use super::LINE;
+use super::PAGE_BYTES;
 use super::asks::Following;
 use super::results::{Lanes, add_lanes};
 use super::tile::Columns;
-use crate::simd::avx512::Avx512;
 
 /// Blocks of a column at most: their lanes wait for those of the other columns.
 const MOST_BLOCKS: usize = 32;
@@ -35,17 +34,14 @@ pub(super) unsafe fn sums<const R: usize, const N: usize>(
     x: impl Fn(usize) -> *const f32,
     to: *mut f32,
 ) {
-    // SAFETY: this function's own features.
-    let s = unsafe { Avx512::new() };
     let mut lanes = [const { MaybeUninit::<Lanes<R>>::uninit() }; MOST_BLOCKS];
     for col in 0..N {
         for (block, lanes) in lanes.iter_mut().enumerate().take(blocks) {
             let mut column = columns(block);
             column.weight = column.weight.wrapping_add(col * column.stride);
-            let mut asks = Following::new(s, column.weight.cast(), column.inputs.div_ceil(LINE));
             // SAFETY: the caller's promise; a column of the lanes is written before all are read.
             unsafe {
-                let sums = column.lanes::<R, 1>(x(block), &mut asks);
+                let sums = column.lanes::<R, 1>(x(block), &mut Following::<PAGE_BYTES>);
                 for (row, sums) in sums.iter().enumerate() {
                     (&raw mut (*lanes.as_mut_ptr())[row][col]).write(sums[0]);
                 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::asks::{STEP_LINES, Starts};
+use super::asks::{Following, STEP_LINES, Starts};
 use super::results::add_lanes;
 use super::tile::Columns;
 use super::{LINE, LINE_UNITS, evenly, stream, tile_cols};
@@ -16,6 +16,9 @@ use crate::linear::task::Area;
 /// Steps at the end of columns in which the first lines of the next ones are asked for: short rows would otherwise
 /// begin cold.
 const START_STEPS: usize = 8 / STEP_LINES;
+
+/// How far behind each of four rows' own lines those lie that they ask for, column by column.
+const BESIDE_BYTES: usize = 1280;
 
 /// Some columns of a task.
 #[derive(Clone, Copy)]
@@ -111,8 +114,8 @@ impl Part<'_> {
         self.area.results().wrapping_add(row * RESULT_STRIDE + self.first - cols.start)
     }
 
-    /// The sums of all blocks for the only tile of rows. Side by side weights come as fast as memory gives them, and asking
-    /// for them only takes room from their own loads.
+    /// The sums of all blocks for the only tile of rows. Side by side weights of up to three rows come as fast as memory gives
+    /// them, and asking for them only takes room from their own loads; four rows have time to ask.
     ///
     /// # Safety
     /// As [`sums`], for the columns of `self`.
@@ -143,6 +146,7 @@ impl Part<'_> {
                 match (tiles.rows, self.cols) {
                     $(($rows, $cols) => for block in 0..blocks {
                         let columns = self.columns(block);
+                        let x = self.x(block, 0);
                         let mut starts = if block + 1 == blocks && next.rows > 0 {
                             let steps = columns.inputs / LINE / STEP_LINES;
                             Starts::<$cols>::after(steps.saturating_sub(START_STEPS), next)
@@ -151,7 +155,11 @@ impl Part<'_> {
                         };
                         // SAFETY: the block exists; the rest is the caller's promise.
                         unsafe {
-                            let lanes = columns.lanes::<$rows, $cols>(self.x(block, 0), &mut starts);
+                            let lanes = if $rows == DOTS_ROWS {
+                                columns.lanes::<$rows, $cols>(x, &mut Following::<BESIDE_BYTES>)
+                            } else {
+                                columns.lanes::<$rows, $cols>(x, &mut starts)
+                            };
                             add_lanes::<$rows, $cols>(&lanes, self.results(0), block > 0);
                         }
                     },)*

@@ -94,16 +94,16 @@ impl Columns {
             for _ in 0..whole / STEP_LINES {
                 ahead.step(s);
                 // Written out: see `asks`.
-                at.line::<R, N>(s, u32::MAX, &mut sums);
-                at.line::<R, N>(s, u32::MAX, &mut sums);
-                at.line::<R, N>(s, u32::MAX, &mut sums);
-                at.line::<R, N>(s, u32::MAX, &mut sums);
+                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
+                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
+                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
+                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
             }
             for _ in 0..whole % STEP_LINES {
-                at.line::<R, N>(s, u32::MAX, &mut sums);
+                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
             }
             if left > 0 {
-                at.line::<R, N>(s, (1 << left) - 1, &mut sums);
+                at.line::<R, N>(s, (1 << left) - 1, &mut sums, ahead);
             }
         }
         sums
@@ -129,6 +129,7 @@ impl At {
         s: Avx512,
         mask: u32,
         sums: &mut Lanes<R>,
+        asks: &impl Asks,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -137,8 +138,9 @@ impl At {
                 rows[r] = s.load(self.x.add(r * LINE_UNITS));
             }
             for n in 0..N {
-                let at = self.weight.wrapping_add(n * self.stride).cast();
-                let line = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, at));
+                let at = self.weight.wrapping_add(n * self.stride);
+                asks.line(s, at.cast());
+                let line = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, at.cast()));
                 for r in 0..R {
                     sums[r][n] = dot_bf16(line, rows[r], sums[r][n]);
                 }
