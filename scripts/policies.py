@@ -20,14 +20,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from peers.contention import Stolen, contention
+
 POLICIES = ["auto", "two-split", "one-split", "gpu-only", "cpu-only", "lia", "flexgen", "flexgen:spread"]
 RUN = "--model opt-30b --dummy-weights --layers 4 --batches 2x4 --prompt-len 32 --gen-len 16".split()
 # Placements that need no search and so measure nothing themselves, and the device that they use.
 GIVEN = {"cpu-only": "none", "gpu-only": "emulated"}
-# Below the first, and with less of twice the products, both threads are on one core.
-SPIN_NS, SCALING = (80, 1000), 0.75
-# Between the checks before and after a run.
-MOVED = {"dram_gb_per_s": 0.25, "peak_gflop_per_s": 0.15}
 ERROR, RATIO = 0.10, 1.05
 
 
@@ -37,19 +35,6 @@ def output(command, **variables):
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}\n{done.stderr}")
     return done.stdout
-
-
-def contended(checks):
-    """Why the machine was not this program's own, or None."""
-    for values in checks:
-        spin = values["spin_ns"]
-        if spin > SPIN_NS[1] or spin < SPIN_NS[0] and values["scaling"] < SCALING:
-            return f"spin round trip {spin:.0f} ns"
-    for name, most in MOVED.items():
-        first, second = (values[name] for values in checks)
-        if max(first, second) > (1 + most) * min(first, second):
-            return f"{name} {first:.1f}, then {second:.1f}"
-    return None
 
 
 def measure(arguments, run):
@@ -64,7 +49,8 @@ def measure(arguments, run):
                 profile = [arguments.coordinator, "profile", *of, "--device", GIVEN[policy]]
                 output(profile, XDG_CACHE_HOME=folder)
             command = [arguments.coordinator, *run, "--device", "emulated", "--policy", policy]
-            output([*command, "--quiet", "--report", report], XDG_CACHE_HOME=folder)
+            with Stolen() as stolen:
+                output([*command, "--quiet", "--report", report], XDG_CACHE_HOME=folder)
             found = json.loads(report.read_text(encoding="utf-8"))
         after = check()
         line = {
@@ -75,7 +61,7 @@ def measure(arguments, run):
             "prefill_s": found["prefill_s"],
             "decode_s": found["decode_s"],
             "steady_decode_s": found["decode_step"]["median_s"] * (found["gen_len"] - 1),
-            "contended": contended([before, after]),
+            "contended": stolen.contention() or contention([before, after]),
             "checks": [before, after],
         }
         before = after

@@ -5,8 +5,8 @@
     scripts/peers/llama.py --table FILE
 
 DIR is what scripts/peers.sh made. Prints tokens/s of both, the median of the paired ratios, and the goal; writes
-a JSON line for each pair. The machine is measured between all runs; pairs that ran while others used it are
-discarded. --table prints the table of an earlier run's lines."""
+a JSON line for each pair. The machine is measured between all runs; pairs that ran while others used it, or while
+the host took time of its cores, are discarded. --table prints the table of an earlier run's lines."""
 
 import argparse
 import json
@@ -18,9 +18,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from contention import Stolen, contention
+
 THREADS = 2
-# Below the first, and with less of twice the products, both threads are on one core.
-SPIN_NS, SCALING = (80, 1000), 0.75
+# Before each run: about two seconds after memory was freed, a guest hands it back to its host, which takes time of the
+# cores.
+REST_S = 3.0
+# From the end of what is timed to the end of a program, about.
+EXIT_S = 0.3
 SMALL, LARGE, FOUR_BIT = "smollm2-135m-bf16", "llama-1.1b-bf16", "smollm2-135m-q4_1"
 
 # Model, sequences, prompt tokens, new tokens, what is compared, ratio that must be reached. The shapes of the
@@ -79,7 +84,8 @@ def ours(coordinator, model, batch, prompt, new, options):
         command += ["--gen-len", new, "--policy", "cpu-only", "--device", "none", "--cpu-threads", THREADS]
         command_output([*command, "--report", report, "--quiet", "--output", Path(folder) / "answers", *options])
         values = json.loads(report.read_text(encoding="utf-8"))
-    return {"prefill": values["prefill_tokens_per_s"], "decode": values["decode_tokens_per_s"]}
+    timed_s = values["prefill_s"] + values["decode_s"]
+    return {"prefill": values["prefill_tokens_per_s"], "decode": values["decode_tokens_per_s"], "timed_s": timed_s}
 
 
 def theirs(bench, model, batch, prompt, new):
@@ -87,40 +93,31 @@ def theirs(bench, model, batch, prompt, new):
     command += ["-c", (prompt + new) * batch + 256, "--output-format", "jsonl"]
     lines = [line for line in command_output(command, is_peer=True).splitlines() if line.startswith("{")]
     values = json.loads(lines[-1])
-    return {"prefill": values["speed_pp"], "decode": values["speed_tg"]}
+    return {"prefill": values["speed_pp"], "decode": values["speed_tg"], "timed_s": values["t_pp"] + values["t_tg"]}
 
 
 def check(roofline):
     return json.loads(command_output([roofline, "--check", "--threads", THREADS]))
 
 
-def contention(checks):
-    """Why what ran between these says nothing, if so."""
-    for values in checks:
-        spin = values["spin_ns"]
-        if spin is None:
-            continue
-        if spin > SPIN_NS[1] or spin < SPIN_NS[0] and values["scaling"] < SCALING:
-            return f"round trip of the cores {spin:.0f} ns"
-    for name, allowed in (("dram_gb_per_s", 0.25), ("peak_gflop_per_s", 0.15)):
-        figures = [values[name] for values in checks]
-        if max(figures) / min(figures) > 1 + allowed:
-            return f"{name} moved from {min(figures):.1f} to {max(figures):.1f}"
-    return None
-
-
 def pair(arguments, shape, before):
     """Ours, then llama.cpp's, with the machine measured before, between and after."""
     name, batch, prompt, new = shape
     model = arguments.dir / "models" / f"{name}.gguf"
-    mine = ours(arguments.coordinator, model, batch, prompt, new, arguments.option)
+    time.sleep(REST_S)
+    with Stolen() as of_mine:
+        mine = ours(arguments.coordinator, model, batch, prompt, new, arguments.option)
     between = check(arguments.roofline)
-    peer = theirs(arguments.dir / "bin" / "llama-batched-bench", model, batch, prompt, new)
+    time.sleep(REST_S)
+    with Stolen() as of_peer:
+        peer = theirs(arguments.dir / "bin" / "llama-batched-bench", model, batch, prompt, new)
     after = check(arguments.roofline)
     machine = {key: statistics.mean([c[key] for c in (before, between, after)]) for key in before if before[key]}
     line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "model": name, "batch": batch}
     line |= {"prompt": prompt, "new": new, "ours": mine, "llama.cpp": peer, "machine": machine}
-    line["contention"] = contention([before, between, after])
+    mine_s, peer_s = (speeds["timed_s"] + EXIT_S for speeds in (mine, peer))
+    line["stolen"] = {"ours": round(of_mine.share(mine_s), 3), "llama.cpp": round(of_peer.share(peer_s), 3)}
+    line["contention"] = of_mine.contention(mine_s) or of_peer.contention(peer_s) or contention([before, between, after])
     return line, after
 
 

@@ -81,7 +81,7 @@ fn run(options: &Options) -> Result<(), String> {
     meter.measure(memory.words());
     if options.check {
         let several = [(); 5].map(|()| meter.measure(memory.words()));
-        println!("{}", peaks_json(Peaks::median(&several)));
+        println!("{}", peaks_json(&Peaks::median(&several)));
         return Ok(());
     }
     if options.serve {
@@ -144,14 +144,13 @@ fn measure(
         && row.discarded.len() < MOST_DISCARDED * options.samples
     {
         let sample = subject.sample();
+        let plain = plain.as_mut().map(Subject::sample);
         let after = meter.measure(memory.words());
-        if let Some(reason) = before.contention(after).or_else(|| before.sharing(after)) {
+        if let Some(reason) = before.contention(&after).or_else(|| before.sharing(&after)) {
             row.discarded.push(reason);
         } else {
-            row.samples.push((sample.seconds, before.mean(after)));
-            if let Some(plain) = &mut plain {
-                row.ratios.push(plain.sample().seconds / sample.seconds);
-            }
+            row.samples.push((sample.seconds, before.mean(&after)));
+            row.ratios.extend(plain.map(|plain| plain.seconds / sample.seconds));
         }
         before = after;
     }
@@ -185,21 +184,21 @@ fn serve(
             let sample = subject.sample();
             let after = meter.measure(memory.words());
             let contention = before
-                .contention(after)
+                .contention(&after)
                 .map_or_else(|| "null".to_owned(), |reason| format!("\"{reason}\""));
             println!(
                 r#"{{"time_us":{:.3},"bytes":{:.0},"flops":{:.0},"contention":{contention},"peaks":{}}}"#,
                 sample.seconds * 1e6,
                 subject.bytes,
                 subject.flops,
-                peaks_json(before.mean(after))
+                peaks_json(&before.mean(&after))
             );
         }
     }
     Ok(())
 }
 
-fn peaks_json(peaks: Peaks) -> String {
+fn peaks_json(peaks: &Peaks) -> String {
     let spin = peaks.spin_ns.map_or_else(|| "null".to_owned(), |ns| format!("{ns:.1}"));
     format!(
         r#"{{"dram_gb_per_s":{:.2},"peak_gflop_per_s":{:.1},"spin_ns":{spin},"alone":{:.3},"scaling":{:.3}}}"#,

@@ -3,7 +3,9 @@
 
 mod memory;
 mod multiply;
+mod stolen;
 
+use std::ops::Range;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,7 @@ const READ_BYTES: usize = 320 << 20;
 const FMA_ROUNDS: u64 = 1_000_000;
 
 /// Limits of the machine at one moment, all threads together.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Peaks {
     /// The best of three read loops, bytes per second.
     pub dram_bytes_per_s: f64,
@@ -32,6 +34,8 @@ pub struct Peaks {
     /// f32 multiply-adds of all threads at once, over as many times those of one by itself: 1 on cores of
     /// their own, half on the two threads of one core.
     pub scaling: f64,
+    /// What the host had taken of the cores when this began and when it ended, in clock ticks.
+    pub stolen: Range<u64>,
 }
 
 /// What [`Peaks::alone`] is on a core that is alone, at least. On Ice Lake it is 1.00 or 0.72 to 0.85, seldom
@@ -41,13 +45,14 @@ fn least_alone() -> f64 {
 }
 
 impl Peaks {
-    pub fn mean(self, other: Peaks) -> Peaks {
+    pub fn mean(&self, other: &Peaks) -> Peaks {
         Peaks {
             dram_bytes_per_s: f64::midpoint(self.dram_bytes_per_s, other.dram_bytes_per_s),
             flops_per_s: f64::midpoint(self.flops_per_s, other.flops_per_s),
             spin_ns: other.spin_ns,
             alone: self.alone.min(other.alone),
             scaling: self.scaling.min(other.scaling),
+            stolen: self.stolen.start..other.stolen.end,
         }
     }
 
@@ -61,23 +66,27 @@ impl Peaks {
             spin_ns: Some(spin_ns).filter(|ns| !ns.is_nan()),
             alone: middle(|peaks| peaks.alone),
             scaling: middle(|peaks| peaks.scaling),
+            stolen: several.iter().map(|peaks| peaks.stolen.start).min().unwrap_or_default()
+                ..several.iter().map(|peaks| peaks.stolen.end).max().unwrap_or_default(),
         }
     }
 
     /// Why a sample between these two measurements is no share of either, if so. Pairs need not be so
     /// particular: whoever shares a core slows both.
-    pub fn sharing(self, after: Peaks) -> Option<&'static str> {
+    pub fn sharing(&self, after: &Peaks) -> Option<&'static str> {
         (self.alone.min(after.alone) < least_alone())
             .then_some("a core's other thread works for somebody else")
     }
 
     /// Why a sample between these two measurements says nothing, if so.
-    pub fn contention(self, after: Peaks) -> Option<&'static str> {
+    pub fn contention(&self, after: &Peaks) -> Option<&'static str> {
         let moved = |a: f64, b: f64| (a / b).max(b / a) - 1.0;
         // Two threads of one core answer within 80 ns, and so do neighbours on some processors.
-        let siblings = |at: Peaks| at.spin_ns.is_some_and(|ns| ns < 80.0) && at.scaling < 0.75;
-        let far = |at: Peaks| at.spin_ns.is_some_and(|ns| ns > 1000.0);
-        if siblings(self) || siblings(after) {
+        let siblings = |at: &Peaks| at.spin_ns.is_some_and(|ns| ns < 80.0) && at.scaling < 0.75;
+        let far = |at: &Peaks| at.spin_ns.is_some_and(|ns| ns > 1000.0);
+        if after.stolen.end > self.stolen.start {
+            Some("the host took time of the cores")
+        } else if siblings(self) || siblings(after) {
             Some("both threads are on one core")
         } else if far(self) || far(after) {
             Some("the cores' round trip takes more than 1000 ns")
@@ -106,6 +115,7 @@ impl Meter {
 
     /// `memory` is larger than any cache.
     pub fn measure(&mut self, memory: &[u64]) -> Peaks {
+        let stolen = stolen::ticks();
         let spin_ns = (self.threads > 1).then(spin_round_trip_ns);
         let mut fma = 0.0f64;
         let mut ratios = vec![Vec::new(); self.threads];
@@ -134,6 +144,7 @@ impl Meter {
             spin_ns,
             alone,
             scaling: median(scalings.into_iter()),
+            stolen: stolen..stolen::ticks(),
         }
     }
 
