@@ -70,6 +70,18 @@ impl<const BYTES: usize> Asks for Following<BYTES> {
     }
 }
 
+/// The same, and into the second level of cache the line that lies twice as far behind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FollowingTwice<const BYTES: usize>;
+
+impl<const BYTES: usize> Asks for FollowingTwice<BYTES> {
+    #[inline(always)]
+    fn line<S: Simd>(&self, s: S, at: *const u8) {
+        s.prefetch(at.wrapping_add(BYTES));
+        s.prefetch_far(at.wrapping_add(2 * BYTES));
+    }
+}
+
 /// Some lines, `P` of them a step; none with 0.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ahead<const P: usize> {

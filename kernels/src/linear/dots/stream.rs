@@ -6,7 +6,8 @@
 use std::mem::MaybeUninit;
 
 use super::PAGE_BYTES;
-use super::asks::Following;
+use super::asks::{Asks, Following, FollowingTwice};
+use super::processor::needs_near_lines_only;
 use super::results::{Lanes, add_lanes};
 use super::tile::Columns;
 
@@ -34,6 +35,27 @@ pub(super) unsafe fn sums<const R: usize, const N: usize>(
     x: impl Fn(usize) -> *const f32,
     to: *mut f32,
 ) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if needs_near_lines_only() {
+            sums_asking::<R, N>(blocks, columns, x, to, Following::<PAGE_BYTES>);
+        } else {
+            sums_asking::<R, N>(blocks, columns, x, to, FollowingTwice::<PAGE_BYTES>);
+        }
+    }
+}
+
+/// # Safety
+/// As [`sums`].
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn sums_asking<const R: usize, const N: usize>(
+    blocks: usize,
+    columns: impl Fn(usize) -> Columns,
+    x: impl Fn(usize) -> *const f32,
+    to: *mut f32,
+    mut asks: impl Asks,
+) {
     let mut lanes = [const { MaybeUninit::<Lanes<R>>::uninit() }; MOST_BLOCKS];
     for col in 0..N {
         for (block, lanes) in lanes.iter_mut().enumerate().take(blocks) {
@@ -41,7 +63,7 @@ pub(super) unsafe fn sums<const R: usize, const N: usize>(
             column.weight = column.weight.wrapping_add(col * column.stride);
             // SAFETY: the caller's promise; a column of the lanes is written before all are read.
             unsafe {
-                let sums = column.lanes::<R, 1>(x(block), &mut Following::<PAGE_BYTES>);
+                let sums = column.lanes::<R, 1>(x(block), &mut asks);
                 for (row, sums) in sums.iter().enumerate() {
                     (&raw mut (*lanes.as_mut_ptr())[row][col]).write(sums[0]);
                 }

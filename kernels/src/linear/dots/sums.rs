@@ -5,6 +5,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::asks::{Following, STEP_LINES, Starts};
+use super::processor::needs_near_lines_only;
 use super::results::add_lanes;
 use super::tile::Columns;
 use super::{LINE, LINE_UNITS, evenly, stream, tile_cols};
@@ -115,7 +116,7 @@ impl Part<'_> {
     }
 
     /// The sums of all blocks for the only tile of rows. Side by side weights of up to three rows come as fast as memory gives
-    /// them, and asking for them only takes room from their own loads; four rows have time to ask.
+    /// them, and asking for them only takes room from their own loads; four rows have time to ask, where that pays.
     ///
     /// # Safety
     /// As [`sums`], for the columns of `self`.
@@ -155,7 +156,7 @@ impl Part<'_> {
                         };
                         // SAFETY: the block exists; the rest is the caller's promise.
                         unsafe {
-                            let lanes = if $rows == DOTS_ROWS {
+                            let lanes = if $rows == DOTS_ROWS && needs_near_lines_only() {
                                 columns.lanes::<$rows, $cols>(x, &mut Following::<BESIDE_BYTES>)
                             } else {
                                 columns.lanes::<$rows, $cols>(x, &mut starts)
