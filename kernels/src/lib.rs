@@ -23,6 +23,7 @@ mod logprobs;
 mod norm;
 mod number;
 mod pool;
+mod processor;
 pub mod reference;
 mod rope;
 mod sample;

@@ -12,11 +12,13 @@ use super::block::Block;
 use super::segment::Segment;
 use super::shape::head_stride;
 use crate::number::Number;
+use crate::processor::is_zen_5;
 use crate::simd::{Simd, SimdElement};
 
 /// Positions whose V stays in L1 while all queries of a block pass over it.
 const VALUE_POSITIONS: usize = 64;
-/// As many where a tile reads parts of them one after the other, and asks for lines meanwhile: the more evenly the better.
+/// As many where a tile reads parts of them one after the other, and asks for lines meanwhile: the more evenly the better,
+/// as long as there is time to load and store the sums so often. Zen 4 does half as much in a cycle and has none.
 const FEW_POSITIONS: usize = 8;
 
 /// Asks for the cache lines of a pair.
@@ -170,7 +172,7 @@ impl<S: Simd> Block<'_, S> {
     #[inline(always)]
     fn positions_together(&self, ahead: &Ahead) -> usize {
         match (ahead, self.queries()) {
-            (Ahead::Lines(_), 3..=4) => FEW_POSITIONS,
+            (Ahead::Lines(_), 3..=4) if is_zen_5() => FEW_POSITIONS,
             _ => VALUE_POSITIONS,
         }
     }

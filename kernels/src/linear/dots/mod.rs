@@ -13,13 +13,11 @@
 //! - `pack`: activations as `[line][row]`, line by line.
 //! - `tile`: some rows of x times some columns, along a block; `asks`: what it asks for meanwhile; `results`: its lanes
 //!   are added.
-//! - `processor`: which one this is, for what is worth asking for differs.
 //! - `sums`: all tiles of a task; `stream`: those of few rows; `evenly`: those of five to eight.
 
 mod asks;
 mod evenly;
 mod pack;
-mod processor;
 mod results;
 mod stream;
 mod sums;

@@ -7,9 +7,9 @@ use std::mem::MaybeUninit;
 
 use super::PAGE_BYTES;
 use super::asks::{Asks, Following, FollowingTwice};
-use super::processor::needs_near_lines_only;
 use super::results::{Lanes, add_lanes};
 use super::tile::Columns;
+use crate::processor::is_zen_5;
 
 /// Blocks of a column at most: their lanes wait for those of the other columns.
 const MOST_BLOCKS: usize = 32;
@@ -37,7 +37,8 @@ pub(super) unsafe fn sums<const R: usize, const N: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        if needs_near_lines_only() {
+        // Zen 4 wants more under way than the first level of cache has requests for; Zen 5 loses by it.
+        if is_zen_5() {
             sums_asking::<R, N>(blocks, columns, x, to, Following::<PAGE_BYTES>);
         } else {
             sums_asking::<R, N>(blocks, columns, x, to, FollowingTwice::<PAGE_BYTES>);

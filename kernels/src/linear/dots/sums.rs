@@ -5,7 +5,6 @@ use std::ops::Range;
 use half::bf16;
 
 use super::asks::{Following, STEP_LINES, Starts};
-use super::processor::needs_near_lines_only;
 use super::results::add_lanes;
 use super::tile::Columns;
 use super::{LINE, LINE_UNITS, evenly, stream, tile_cols};
@@ -13,6 +12,7 @@ use crate::linear::ahead::Lines;
 use crate::linear::form::Plain;
 use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
+use crate::processor::is_zen_5;
 
 /// Steps at the end of columns in which the first lines of the next ones are asked for: short rows would otherwise
 /// begin cold.
@@ -116,7 +116,7 @@ impl Part<'_> {
     }
 
     /// The sums of all blocks for the only tile of rows. Side by side weights of up to three rows come as fast as memory gives
-    /// them, and asking for them only takes room from their own loads; four rows have time to ask, where that pays.
+    /// them, and asking for them only takes room from their own loads; four rows have time to ask, on Zen 5.
     ///
     /// # Safety
     /// As [`sums`], for the columns of `self`.
@@ -156,7 +156,7 @@ impl Part<'_> {
                         };
                         // SAFETY: the block exists; the rest is the caller's promise.
                         unsafe {
-                            let lanes = if $rows == DOTS_ROWS && needs_near_lines_only() {
+                            let lanes = if $rows == DOTS_ROWS && is_zen_5() {
                                 columns.lanes::<$rows, $cols>(x, &mut Following::<BESIDE_BYTES>)
                             } else {
                                 columns.lanes::<$rows, $cols>(x, &mut starts)
