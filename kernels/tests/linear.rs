@@ -190,13 +190,14 @@ fn an_overflow_or_nan_is_not_hidden() {
 fn check_independence<T: Element>(variant: Variant) {
     let mut random = Random::new(4242);
     // Full tiles, edges, several blocks of k, a batch beyond a pass of packed rows, a wide task that ends
-    // within a panel and far from its next register tile, and x beyond the first level of cache.
+    // within a panel and far from its next register tile, and x of four and of three rows beyond the first level of cache.
     for (n, k, batches) in [
         (87, 97, &[2, 3, 5, 9, 17][..]),
         (24, 1100, &[4, 8, 13, 25]),
         (13, 64, &[129, 290]),
         (186, 40, &[2, 3, 4, 8]),
         (99, 3301, &[4, 5, 6, 7, 8]),
+        (53, 4419, &[2, 3, 4]),
     ] {
         let weight: Vec<T> = random.vector(n * k);
         let bias: Vec<f32> = random.vector(n);

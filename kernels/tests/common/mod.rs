@@ -35,7 +35,7 @@ impl Random {
 }
 
 pub const LIMITS: ScratchLimits =
-    ScratchLimits { rows: 300, linear_inputs: 4096, positions: 700, group: 9, head_dim: 128 };
+    ScratchLimits { rows: 300, linear_inputs: 4608, positions: 700, group: 9, head_dim: 128 };
 
 /// Every variant of this machine; those it lacks are named as skipped.
 pub fn variants(test: &str) -> Vec<Variant> {

@@ -13,13 +13,13 @@
 //! - `pack`: activations as `[line][row]`, line by line.
 //! - `tile`: some rows of x times some columns, along a block; `asks`: what it asks for meanwhile; `results`: its lanes
 //!   are added.
-//! - `sums`: all tiles of a task; `stream`: those of few rows; `evenly`: those of five to eight.
+//! - `sums`: all tiles of a task; `streams`: those of up to four rows; `evenly`: those of five to eight.
 
 mod asks;
 mod evenly;
 mod pack;
 mod results;
-mod stream;
+mod streams;
 mod sums;
 mod tile;
 

@@ -4,22 +4,18 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::asks::{Following, STEP_LINES, Starts};
+use super::asks::{STEP_LINES, Starts};
 use super::results::add_lanes;
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, evenly, stream, tile_cols};
+use super::{LINE, LINE_UNITS, evenly, streams, tile_cols};
 use crate::linear::ahead::Lines;
 use crate::linear::form::Plain;
 use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
-use crate::processor::is_zen_5;
 
 /// Steps at the end of columns in which the first lines of the next ones are asked for: short rows would otherwise
 /// begin cold.
 const START_STEPS: usize = 8 / STEP_LINES;
-
-/// How far behind each of four rows' own lines those lie that they ask for, column by column.
-const BESIDE_BYTES: usize = 1280;
 
 /// Some columns of a task.
 #[derive(Clone, Copy)]
@@ -42,6 +38,9 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
     let columns = if evenly::fits(area.tiles.rows) {
         // SAFETY: the caller's promise; so few rows are two tiles.
         unsafe { evenly::sums(form, area) }
+    } else if area.tiles.count == 1 {
+        // SAFETY: the caller's promise.
+        unsafe { streams::sums(form, area) }
     } else {
         area.cols.clone()
     };
@@ -126,22 +125,6 @@ impl Part<'_> {
         let Area { tiles, .. } = self.area;
         let units = super::units(self.form.inputs());
         let blocks = units.div_ceil(tiles.block);
-        if self.cols > 1 && stream::fits(tiles.rows, blocks, units) {
-            let (columns, x) = (|block| self.columns(block), |block| self.x(block, 0));
-            macro_rules! stream {
-                ($($rows:literal x $cols:literal)*) => {
-                    match tiles.rows {
-                        // SAFETY: as for this function.
-                        $($rows => unsafe {
-                            stream::sums::<$rows, $cols>(blocks, columns, x, self.results(0));
-                        },)*
-                        rows => unreachable!("no tile of {rows} rows"),
-                    }
-                };
-            }
-            stream!(1 x 8 2 x 8 3 x 8 4 x 6);
-            return;
-        }
         macro_rules! tiles {
             ($($rows:literal x $cols:literal)*) => {
                 match (tiles.rows, self.cols) {
@@ -156,11 +139,7 @@ impl Part<'_> {
                         };
                         // SAFETY: the block exists; the rest is the caller's promise.
                         unsafe {
-                            let lanes = if $rows == DOTS_ROWS && is_zen_5() {
-                                columns.lanes::<$rows, $cols>(x, &mut Following::<BESIDE_BYTES>)
-                            } else {
-                                columns.lanes::<$rows, $cols>(x, &mut starts)
-                            };
+                            let lanes = columns.lanes::<$rows, $cols>(x, &mut starts);
                             add_lanes::<$rows, $cols>(&lanes, self.results(0), block > 0);
                         }
                     },)*

@@ -1,0 +1,197 @@
+//! One to four rows: a task's columns in one, two or four runs side by side, each of which is read from end to end.
+//!
+//! So memory is read in as many streams as there are runs, and none of them ends within a task. Neighbouring columns
+//! side by side would each be a stream that ends with the column, and the processor would find the next one late. One or two
+//! streams are fastest. But columns that are multiplied at once share what is loaded of x, and where several rows do not
+//! stay in the first level of cache, four streams pay; and a stream begins slowly, so short runs are not worth dividing.
+
+#![allow(clippy::needless_range_loop, reason = "rows, runs and columns are clearer by index")]
+
+use std::arch::x86_64::__m512;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use half::bf16;
+
+use super::asks::{Asks, Following, FollowingTwice};
+use super::results::{Lanes, add_lanes};
+use super::tile::Columns;
+use super::{LINE, LINE_UNITS, PAGE_BYTES};
+use crate::linear::form::Plain;
+use crate::linear::sizes::DOTS_ROWS;
+use crate::linear::task::Area;
+use crate::processor::is_zen_5;
+
+/// Packed x that stays in the first level of cache while weights go through it.
+const X_BYTES: usize = 24 << 10;
+/// Weights of a task of which a half is worth a stream of its own.
+const HALVED_BYTES: usize = 256 << 10;
+/// How far behind each line the one lies that it asks for, if there are several streams. One alone asks a page ahead.
+const BEHIND_BYTES: usize = 1536;
+/// Blocks of columns whose lanes are kept until they are added, at most.
+const MOST_BLOCKS: usize = 32;
+
+/// How many runs side by side are best for a task, if any.
+fn runs(form: Plain<bf16>, area: &Area) -> Option<usize> {
+    let rows = area.tiles.rows;
+    let x_fits = rows * super::units(form.inputs()) * size_of::<u32>() <= X_BYTES;
+    let bytes = area.cols.len() * form.inputs() * size_of::<bf16>();
+    match rows {
+        1 | 2 if is_zen_5() => Some(if bytes >= HALVED_BYTES { 2 } else { 1 }),
+        3 | 4 if is_zen_5() => Some(if x_fits { 1 } else { 4 }),
+        _ => (rows == 1 || rows <= DOTS_ROWS && x_fits).then_some(1),
+    }
+}
+
+/// The sums of a task's columns, but for those that fill no run or are better multiplied side by side: returns what is left.
+///
+/// # Safety
+/// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) -> Range<usize> {
+    let Some(runs) = runs(form, area) else { return area.cols.clone() };
+    macro_rules! streams {
+        ($asks:expr, $runs:literal x $cols:literal, $($rows:literal)*) => {
+            match area.tiles.rows {
+                // SAFETY: the caller's promise, for these rows.
+                $($rows => unsafe {
+                    Streams { form, area, asks: $asks }.sums::<$rows, $runs, $cols>()
+                },)*
+                rows => unreachable!("no {runs} streams for {rows} rows"),
+            }
+        };
+    }
+    match runs {
+        1 if is_zen_5() => streams!(Following::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
+        // Zen 4 wants more under way than the first level of cache has requests for; Zen 5 loses by it.
+        1 => streams!(FollowingTwice::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
+        2 => streams!(Following::<BEHIND_BYTES>, 2 x 4, 1 2),
+        _ => streams!(Following::<BEHIND_BYTES>, 4 x 1, 3 4),
+    }
+}
+
+struct Streams<'a, A> {
+    form: Plain<bf16>,
+    area: &'a Area,
+    asks: A,
+}
+
+impl<A: Asks + Copy> Streams<'_, A> {
+    /// `R` rows, `N` runs, the lanes of `C` columns of each added together.
+    ///
+    /// # Safety
+    /// As [`sums`], for `R` rows.
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn sums<const R: usize, const N: usize, const C: usize>(&self) -> Range<usize> {
+        let Range { start, end } = self.area.cols;
+        let run = (end - start) / N;
+        let together = if C > 1 && self.blocks() <= MOST_BLOCKS { run - run % C } else { 0 };
+        // SAFETY: all of these columns exist.
+        unsafe {
+            for col in (0..together).step_by(C) {
+                self.some_columns::<R, N, C>(start + col, run);
+            }
+            for col in together..run {
+                self.one_column::<R, N>(start + col, run);
+            }
+        }
+        start + run * N..end
+    }
+
+    /// Of each run the column that lies as far behind its first one as `col` behind the task's.
+    ///
+    /// # Safety
+    /// As [`sums`], for `R` rows; these columns exist.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn one_column<const R: usize, const N: usize>(&self, col: usize, run: usize) {
+        for block in 0..self.blocks() {
+            // SAFETY: the caller's promise, for every block.
+            unsafe {
+                let lanes = self.lanes::<R, N>(block, col, run);
+                for n in 0..N {
+                    let column: Lanes<R> = lanes.map(|row| std::array::from_fn(|_| row[n]));
+                    add_lanes::<R, 1>(&column, self.results(col + n * run), block > 0);
+                }
+            }
+        }
+    }
+
+    /// The same of `C` columns one after the other, whose lanes are added together: short columns end often.
+    ///
+    /// # Safety
+    /// As [`Streams::one_column`], for all of these; there are no more than [`MOST_BLOCKS`] blocks.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn some_columns<const R: usize, const N: usize, const C: usize>(
+        &self,
+        first: usize,
+        run: usize,
+    ) {
+        let mut kept = [const { MaybeUninit::<[[[__m512; C]; R]; N]>::uninit() }; MOST_BLOCKS];
+        let blocks = self.blocks();
+        for col in 0..C {
+            for (block, kept) in kept.iter_mut().enumerate().take(blocks) {
+                // SAFETY: the caller's promise; what is written lies within the array.
+                unsafe {
+                    let lanes = self.lanes::<R, N>(block, first + col, run);
+                    for row in 0..R {
+                        for n in 0..N {
+                            (&raw mut (*kept.as_mut_ptr())[n][row][col]).write(lanes[row][n]);
+                        }
+                    }
+                }
+            }
+        }
+        for (block, kept) in kept.iter().enumerate().take(blocks) {
+            // SAFETY: all lanes of these blocks were written.
+            let kept = unsafe { kept.assume_init_ref() };
+            for n in 0..N {
+                let to = self.results(first + n * run);
+                // SAFETY: results have room for all columns of a task.
+                unsafe { add_lanes::<R, C>(&widened(kept[n]), to, block > 0) };
+            }
+        }
+    }
+
+    fn blocks(&self) -> usize {
+        super::units(self.form.inputs()).div_ceil(self.area.tiles.block)
+    }
+
+    /// The sums of the first row with a column.
+    fn results(&self, col: usize) -> *mut f32 {
+        self.area.results().wrapping_add(col - self.area.cols.start)
+    }
+
+    /// The products along a block with `N` columns, `run` apart, from `first` on.
+    ///
+    /// # Safety
+    /// As [`Streams::one_column`], for this block.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn lanes<const R: usize, const N: usize>(
+        &self,
+        block: usize,
+        first: usize,
+        run: usize,
+    ) -> Lanes<R> {
+        let Area { packed, tiles, .. } = self.area;
+        let (inputs, units) = (self.form.inputs(), super::units(self.form.inputs()));
+        let size = tiles.block / LINE_UNITS * LINE;
+        let columns = Columns {
+            weight: self.form.row(first).wrapping_add(block * size),
+            stride: run * inputs,
+            inputs: size.min(inputs - block * size),
+        };
+        let x = packed.pointer().wrapping_add(tiles.packed_before(units, block, 0));
+        // SAFETY: the caller's promise.
+        unsafe { columns.lanes::<R, N>(x, &mut { self.asks }) }
+    }
+}
+
+/// Lanes of some columns as those of a tile of the most columns.
+fn widened<const R: usize, const C: usize>(lanes: [[__m512; C]; R]) -> Lanes<R> {
+    lanes.map(|row| std::array::from_fn(|col| row[col % C]))
+}
