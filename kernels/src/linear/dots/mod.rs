@@ -17,6 +17,7 @@
 
 mod asks;
 mod evenly;
+mod four_streams;
 mod pack;
 mod results;
 mod streams;

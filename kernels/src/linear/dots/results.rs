@@ -49,11 +49,7 @@ pub(super) unsafe fn add_lanes<const R: usize, const N: usize>(
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn fours<const R: usize>(lanes: &Lanes<R>, first: usize, to: *mut f32, adds: bool) {
-    let mut rows = [_mm512_setzero_ps(); 4];
-    for row in 0..R {
-        rows[row] = add_quarters(std::array::from_fn(|i| lanes[row][first + i]));
-    }
-    let sums = quarters(add_to_quarters(rows));
+    let sums = quarters(four_columns(lanes, first));
     for row in 0..R {
         // SAFETY: the caller's promise.
         unsafe {
@@ -62,6 +58,17 @@ unsafe fn fours<const R: usize>(lanes: &Lanes<R>, first: usize, to: *mut f32, ad
             _mm_storeu_ps(to, _mm_add_ps(before, sums[row]));
         }
     }
+}
+
+/// The sums of columns `first..first + 4`: a quarter for each row.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) fn four_columns<const R: usize>(lanes: &Lanes<R>, first: usize) -> __m512 {
+    let mut rows = [_mm512_setzero_ps(); 4];
+    for row in 0..R {
+        rows[row] = add_quarters(std::array::from_fn(|i| lanes[row][first + i]));
+    }
+    add_to_quarters(rows)
 }
 
 /// [`add_lanes`] of columns `first` and `first + 1`: of two rows at once.

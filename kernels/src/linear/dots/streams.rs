@@ -7,18 +7,19 @@
 
 #![allow(clippy::needless_range_loop, reason = "rows, runs and columns are clearer by index")]
 
-use std::arch::x86_64::__m512;
+use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use half::bf16;
 
 use super::asks::{Asks, Following, FollowingTwice};
-use super::results::{Lanes, add_lanes};
+use super::four_streams::{self, STREAMS};
+use super::results::{Lanes, add_lanes, four_columns};
 use super::tile::Columns;
 use super::{LINE, LINE_UNITS, PAGE_BYTES};
 use crate::linear::form::Plain;
-use crate::linear::sizes::DOTS_ROWS;
+use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
 use crate::processor::is_zen_5;
 
@@ -51,70 +52,108 @@ fn runs(form: Plain<bf16>, area: &Area) -> Option<usize> {
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) -> Range<usize> {
     let Some(runs) = runs(form, area) else { return area.cols.clone() };
+    let streams = Streams { form, area };
     macro_rules! streams {
         ($asks:expr, $runs:literal x $cols:literal, $($rows:literal)*) => {
             match area.tiles.rows {
                 // SAFETY: the caller's promise, for these rows.
-                $($rows => unsafe {
-                    Streams { form, area, asks: $asks }.sums::<$rows, $runs, $cols>()
-                },)*
+                $($rows => unsafe { streams.sums::<$rows, $runs, $cols>($asks) },)*
                 rows => unreachable!("no {runs} streams for {rows} rows"),
             }
         };
     }
-    match runs {
-        1 if is_zen_5() => streams!(Following::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
+    match (runs, area.tiles.rows) {
+        (1, _) if is_zen_5() => streams!(Following::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
         // Zen 4 wants more under way than the first level of cache has requests for; Zen 5 loses by it.
-        1 => streams!(FollowingTwice::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
-        2 => streams!(Following::<BEHIND_BYTES>, 2 x 4, 1 2),
-        _ => streams!(Following::<BEHIND_BYTES>, 4 x 1, 3 4),
+        (1, _) => streams!(FollowingTwice::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
+        (2, _) => streams!(Following::<BEHIND_BYTES>, 2 x 4, 1 2),
+        // SAFETY: the caller's promise, for these rows.
+        (_, 3) => unsafe { streams.four::<3>() },
+        // SAFETY: as above.
+        (_, 4) => unsafe { streams.four::<4>() },
+        (_, rows) => unreachable!("no {runs} streams for {rows} rows"),
     }
 }
 
-struct Streams<'a, A> {
+#[derive(Clone, Copy)]
+struct Streams<'a> {
     form: Plain<bf16>,
     area: &'a Area,
-    asks: A,
 }
 
-impl<A: Asks + Copy> Streams<'_, A> {
-    /// `R` rows, `N` runs, the lanes of `C` columns of each added together.
+impl Streams<'_> {
+    /// `R` rows and `N` runs, of each of which the lanes of `C` columns are added together.
     ///
     /// # Safety
     /// As [`sums`], for `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn sums<const R: usize, const N: usize, const C: usize>(&self) -> Range<usize> {
+    unsafe fn sums<const R: usize, const N: usize, const C: usize>(
+        self,
+        mut asks: impl Asks,
+    ) -> Range<usize> {
         let Range { start, end } = self.area.cols;
         let run = (end - start) / N;
-        let together = if C > 1 && self.blocks() <= MOST_BLOCKS { run - run % C } else { 0 };
+        let together = if self.blocks() <= MOST_BLOCKS { run - run % C } else { 0 };
         // SAFETY: all of these columns exist.
+        let mut lanes = |columns: Columns, x| unsafe { columns.lanes::<R, N>(x, &mut asks) };
+        // SAFETY: as above.
         unsafe {
             for col in (0..together).step_by(C) {
-                self.some_columns::<R, N, C>(start + col, run);
+                self.some_columns::<R, N, C>(start + col, run, &mut lanes);
             }
             for col in together..run {
-                self.one_column::<R, N>(start + col, run);
+                self.one_column::<R, N>(start + col, run, &mut lanes);
             }
         }
         start + run * N..end
     }
 
-    /// Of each run the column that lies as far behind its first one as `col` behind the task's.
+    /// `R` rows and four runs.
     ///
     /// # Safety
-    /// As [`sums`], for `R` rows; these columns exist.
+    /// As [`sums`], for `R` rows.
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn four<const R: usize>(self) -> Range<usize>
+    where
+        Lanes<R>: four_streams::Rows,
+    {
+        let Range { start, end } = self.area.cols;
+        let run = (end - start) / STREAMS;
+        // SAFETY: all of these columns exist.
+        let mut lanes = |columns, x| unsafe { four_streams::lanes::<R>(columns, x) };
+        for col in 0..run {
+            // SAFETY: as above.
+            unsafe { self.one_column::<R, STREAMS>(start + col, run, &mut lanes) };
+        }
+        start + run * STREAMS..end
+    }
+
+    /// The sums of `N` columns, `run` apart, from `col` on.
+    ///
+    /// # Safety
+    /// As [`sums`], for `R` rows; these columns exist, and `lanes` multiplies so many.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn one_column<const R: usize, const N: usize>(&self, col: usize, run: usize) {
+    unsafe fn one_column<const R: usize, const N: usize>(
+        self,
+        col: usize,
+        run: usize,
+        lanes: &mut impl FnMut(Columns, *const f32) -> Lanes<R>,
+    ) {
+        const { assert!(R <= 4 && N <= 4, "a quarter of a vector for each row") };
+        let mut sums = _mm512_setzero_ps();
         for block in 0..self.blocks() {
-            // SAFETY: the caller's promise, for every block.
-            unsafe {
-                let lanes = self.lanes::<R, N>(block, col, run);
-                for n in 0..N {
-                    let column: Lanes<R> = lanes.map(|row| std::array::from_fn(|_| row[n]));
-                    add_lanes::<R, 1>(&column, self.results(col + n * run), block > 0);
-                }
+            let lanes = lanes(self.columns(block, col, run), self.x(block));
+            sums = _mm512_add_ps(sums, four_columns(&lanes, 0));
+        }
+        // SAFETY: sixteen floats either way.
+        let sums: [[f32; 4]; 4] = unsafe { std::mem::transmute(sums) };
+        for row in 0..R {
+            for n in 0..N {
+                // SAFETY: results have room for all columns of a task.
+                unsafe { *self.results(col + n * run).add(row * RESULT_STRIDE) = sums[row][n] };
             }
         }
     }
@@ -126,21 +165,22 @@ impl<A: Asks + Copy> Streams<'_, A> {
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn some_columns<const R: usize, const N: usize, const C: usize>(
-        &self,
+        self,
         first: usize,
         run: usize,
+        lanes: &mut impl FnMut(Columns, *const f32) -> Lanes<R>,
     ) {
         let mut kept = [const { MaybeUninit::<[[[__m512; C]; R]; N]>::uninit() }; MOST_BLOCKS];
         let blocks = self.blocks();
         for col in 0..C {
             for (block, kept) in kept.iter_mut().enumerate().take(blocks) {
-                // SAFETY: the caller's promise; what is written lies within the array.
-                unsafe {
-                    let lanes = self.lanes::<R, N>(block, first + col, run);
-                    for row in 0..R {
-                        for n in 0..N {
-                            (&raw mut (*kept.as_mut_ptr())[n][row][col]).write(lanes[row][n]);
-                        }
+                let lanes = lanes(self.columns(block, first + col, run), self.x(block));
+                for row in 0..R {
+                    for n in 0..N {
+                        // SAFETY: a place within the array.
+                        unsafe {
+                            (&raw mut (*kept.as_mut_ptr())[n][row][col]).write(lanes[row][n])
+                        };
                     }
                 }
             }
@@ -156,38 +196,31 @@ impl<A: Asks + Copy> Streams<'_, A> {
         }
     }
 
-    fn blocks(&self) -> usize {
+    fn blocks(self) -> usize {
         super::units(self.form.inputs()).div_ceil(self.area.tiles.block)
     }
 
-    /// The sums of the first row with a column.
-    fn results(&self, col: usize) -> *mut f32 {
-        self.area.results().wrapping_add(col - self.area.cols.start)
-    }
-
-    /// The products along a block with `N` columns, `run` apart, from `first` on.
-    ///
-    /// # Safety
-    /// As [`Streams::one_column`], for this block.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn lanes<const R: usize, const N: usize>(
-        &self,
-        block: usize,
-        first: usize,
-        run: usize,
-    ) -> Lanes<R> {
-        let Area { packed, tiles, .. } = self.area;
-        let (inputs, units) = (self.form.inputs(), super::units(self.form.inputs()));
-        let size = tiles.block / LINE_UNITS * LINE;
-        let columns = Columns {
+    /// Columns `run` apart, from `first` on, along a block.
+    fn columns(self, block: usize, first: usize, run: usize) -> Columns {
+        let inputs = self.form.inputs();
+        let size = self.area.tiles.block / LINE_UNITS * LINE;
+        Columns {
             weight: self.form.row(first).wrapping_add(block * size),
             stride: run * inputs,
             inputs: size.min(inputs - block * size),
-        };
-        let x = packed.pointer().wrapping_add(tiles.packed_before(units, block, 0));
-        // SAFETY: the caller's promise.
-        unsafe { columns.lanes::<R, N>(x, &mut { self.asks }) }
+        }
+    }
+
+    /// Packed x of a block.
+    fn x(self, block: usize) -> *const f32 {
+        let Area { packed, tiles, .. } = self.area;
+        let units = super::units(self.form.inputs());
+        packed.pointer().wrapping_add(tiles.packed_before(units, block, 0))
+    }
+
+    /// The sum of the first row with a column.
+    fn results(self, col: usize) -> *mut f32 {
+        self.area.results().wrapping_add(col - self.area.cols.start)
     }
 }
 

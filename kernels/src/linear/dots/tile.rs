@@ -83,10 +83,27 @@ impl Columns {
         x: *const f32,
         ahead: &mut impl Asks,
     ) -> Lanes<R> {
+        let mut sums = [[_mm512_setzero_ps(); MAX_COLS]; R];
+        // SAFETY: the caller's promise.
+        unsafe { self.add_lanes::<R, N>(x, ahead, &mut sums) };
+        sums
+    }
+
+    /// Adds the same to `sums`.
+    ///
+    /// # Safety
+    /// As [`Columns::lanes`].
+    #[inline]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    pub(super) unsafe fn add_lanes<const R: usize, const N: usize>(
+        self,
+        x: *const f32,
+        ahead: &mut impl Asks,
+        sums: &mut Lanes<R>,
+    ) {
         // SAFETY: this function's own features, and the caller's promise.
         let s = unsafe { Avx512::new() };
         let mut at = At { weight: self.weight, stride: self.stride, x };
-        let mut sums = [[_mm512_setzero_ps(); MAX_COLS]; R];
         let (whole, left) = (self.inputs / LINE, self.inputs % LINE);
         // SAFETY: whole lines exist in every column and row; of the last one what is masked is not touched, and
         // packed x has it whole.
@@ -94,19 +111,18 @@ impl Columns {
             for _ in 0..whole / STEP_LINES {
                 ahead.step(s);
                 // Written out: see `asks`.
-                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
-                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
-                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
-                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
+                at.line::<R, N>(s, u32::MAX, sums, ahead);
+                at.line::<R, N>(s, u32::MAX, sums, ahead);
+                at.line::<R, N>(s, u32::MAX, sums, ahead);
+                at.line::<R, N>(s, u32::MAX, sums, ahead);
             }
             for _ in 0..whole % STEP_LINES {
-                at.line::<R, N>(s, u32::MAX, &mut sums, ahead);
+                at.line::<R, N>(s, u32::MAX, sums, ahead);
             }
             if left > 0 {
-                at.line::<R, N>(s, (1 << left) - 1, &mut sums, ahead);
+                at.line::<R, N>(s, (1 << left) - 1, sums, ahead);
             }
         }
-        sums
     }
 }
 
