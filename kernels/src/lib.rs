@@ -39,6 +39,8 @@ pub use linear::{Linear, LinearGrouped, LinearOut};
 pub use logprobs::{Logprob, logprobs};
 pub use number::Number;
 pub use pool::{Pool, PoolOptions};
+#[doc(hidden)]
+pub use processor::assume_other_processor;
 pub use sample::{Draw, SampleScratch, Sampling, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;

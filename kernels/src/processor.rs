@@ -3,13 +3,24 @@
 //! What one gains by asking for memory in one order another loses (`BENCHMARKS.md`), so the choice is by name. Results do not
 //! depend on it.
 
-use std::sync::LazyLock;
+use std::sync::OnceLock;
+
+static IS_ZEN_5: OnceLock<bool> = OnceLock::new();
 
 /// Whether this is a Zen 5. Other processors with AVX512-BF16 are taken for a Zen 4, the only other one
 /// that was measured.
 pub(crate) fn is_zen_5() -> bool {
-    static IS_ZEN_5: LazyLock<bool> = LazyLock::new(|| family() == Some(ZEN_5));
-    *IS_ZEN_5
+    *IS_ZEN_5.get_or_init(|| family() == Some(ZEN_5))
+}
+
+/// For tests: kernels work as on a processor of the other kind, which this process must not have asked for yet.
+///
+/// # Panics
+/// When a kernel has asked.
+#[doc(hidden)]
+pub fn assume_other_processor() {
+    let other = family() != Some(ZEN_5);
+    IS_ZEN_5.set(other).expect("no kernel has asked which processor this is");
 }
 
 const ZEN_5: u32 = 26;

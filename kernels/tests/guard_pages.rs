@@ -144,6 +144,10 @@ fn linears_stay_within_their_operands() {
             // Large enough for rows in lanes.
             check_linear::<bf16>(&kernels, &[(16, 2051, 2083), (32, 2049, 2048)]);
         }
+        if kernels.variant() == Variant::Avx512Bf16 && kernels.variant().is_available() {
+            // Large enough for several streams side by side.
+            check_linear::<bf16>(&kernels, &[1, 2, 3, 4].map(|rows| (rows, 53, 4419)));
+        }
         if kernels.variant().is_available() {
             check_linear::<f32>(&kernels, &cases);
         }
