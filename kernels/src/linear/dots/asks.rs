@@ -58,8 +58,8 @@ impl<const N: usize> Asks for Starts<N> {
     }
 }
 
-/// With each line the one that lies so many bytes behind it, in this column or the next. It knows nothing but this distance:
-/// with an address of its own a tile of four by six leaves the registers.
+/// With each line the one that lies so many bytes behind it, in this column or the next. It knows nothing but this distance,
+/// so that it takes no register.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Following<const BYTES: usize>;
 

@@ -1,7 +1,7 @@
 //! Three or four rows of x times four columns, each a stream of its own, along a block.
 //!
 //! Written out, because each weight is an operand from memory of all products with it. A compiler loads it once into a
-//! register, which takes a fifth more instructions; with fewer the processor looks further ahead in memory.
+//! register, which takes a sixth more instructions; with fewer the processor looks further ahead in memory.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -9,11 +9,9 @@ use std::arch::x86_64::*;
 use super::asks::{Following, STEP_LINES};
 use super::results::{Lanes, MAX_COLS};
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS};
+use super::{BEHIND_BYTES, LINE, LINE_UNITS};
 
 pub(super) const STREAMS: usize = 4;
-/// How far behind each line the one lies that it asks for.
-const BEHIND_BYTES: usize = 1536;
 
 /// Asks for a line of stream `$n`, and multiplies the one before us by rows of x.
 macro_rules! products {

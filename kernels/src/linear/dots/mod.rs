@@ -13,7 +13,7 @@
 //! - `pack`: activations as `[line][row]`, line by line.
 //! - `tile`: some rows of x times some columns, along a block; `asks`: what it asks for meanwhile; `results`: its lanes
 //!   are added.
-//! - `sums`: all tiles of a task; `streams`: those of up to four rows; `evenly`: those of five to eight.
+//! - `sums`: all tiles of a task; `streams`: those of up to four rows, `four_streams` the ones with long x; `evenly`: those of five to eight.
 
 mod asks;
 mod evenly;
@@ -41,6 +41,8 @@ const BLOCK_LINES: usize = 32;
 
 /// How far ahead the lines that follow in memory are asked for: a page, where the processor's prefetcher stops.
 const PAGE_BYTES: usize = 4096;
+/// How far behind each line the one lies that it asks for, where memory is read in several streams.
+const BEHIND_BYTES: usize = 1536;
 
 /// Whether a linear on plain weights is worked on here.
 pub(super) fn fits<T: Number>(variant: Variant) -> bool {

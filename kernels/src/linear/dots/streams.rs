@@ -17,7 +17,7 @@ use super::asks::{Asks, Following, FollowingTwice};
 use super::four_streams::{self, STREAMS};
 use super::results::{Lanes, add_lanes, four_columns};
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, PAGE_BYTES};
+use super::{BEHIND_BYTES, LINE, LINE_UNITS, PAGE_BYTES};
 use crate::linear::form::Plain;
 use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
@@ -27,8 +27,6 @@ use crate::processor::is_zen_5;
 const X_BYTES: usize = 24 << 10;
 /// Weights of a task of which a half is worth a stream of its own.
 const HALVED_BYTES: usize = 256 << 10;
-/// How far behind each line the one lies that it asks for, if there are several streams. One alone asks a page ahead.
-const BEHIND_BYTES: usize = 1536;
 /// Blocks of columns whose lanes are kept until they are added, at most.
 const MOST_BLOCKS: usize = 32;
 

@@ -114,8 +114,8 @@ impl Part<'_> {
         self.area.results().wrapping_add(row * RESULT_STRIDE + self.first - cols.start)
     }
 
-    /// The sums of all blocks for the only tile of rows. Side by side weights of up to three rows come as fast as memory gives
-    /// them, and asking for them only takes room from their own loads; four rows have time to ask, on Zen 5.
+    /// The sums of all blocks for the only tile of rows, of columns that are in no stream. Nothing is asked for beside the
+    /// next task's first lines: it would take room from the columns' own loads.
     ///
     /// # Safety
     /// As [`sums`], for the columns of `self`.
@@ -147,7 +147,8 @@ impl Part<'_> {
                 }
             };
         }
-        tiles!(1 x 8 2 x 8 3 x 8 4 x 6 1 x 1 2 x 1 3 x 1 4 x 1);
+        // One row has streams everywhere, so at most a column is left of it.
+        tiles!(2 x 8 3 x 8 4 x 6 1 x 1 2 x 1 3 x 1 4 x 1);
     }
 
     /// Adds a block's products to the sums of all tiles of rows, which the first block sets. `next` is
