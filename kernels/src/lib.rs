@@ -112,7 +112,11 @@ impl Kernels {
             variant,
             limits,
             thread_limits: ThreadLimits::default(),
-            packed: AlignedBuffer::new(linear::packed_len(limits.rows, limits.linear_inputs)),
+            packed: AlignedBuffer::new(linear::packed_len(
+                limits.rows,
+                limits.linear_inputs,
+                pool.threads(),
+            )),
             per_thread: ThreadScratch::new(pool.threads(), thread_len),
             attention: attention::Workspace::new(pool.threads(), &limits),
             pool,

@@ -318,3 +318,38 @@ fn a_chunk_of_outputs_has_the_bits_of_the_whole() {
         }
     }
 }
+
+/// Many rows are shared out to threads, in shares of unequal size; one thread alone has them in passes. Each row has the
+/// bits that it has alone.
+#[test]
+fn rows_that_threads_share_have_the_bits_of_one_thread() {
+    for variant in variants("rows_that_threads_share_have_the_bits_of_one_thread") {
+        let (rows, n, k) = (521, 71, 1090);
+        let case = case::<bf16>(11, (rows, n, k));
+        let (gate, residual) = (case.x[..rows * n].to_vec(), vec![0.25f32; rows * n]);
+        let run = |threads: usize| {
+            let limits = ScratchLimits { rows: 521, linear_inputs: k, ..LIMITS };
+            let kernels = Kernels::new(variant, threads, limits).expect("threads start");
+            let (mut stored, mut gated) = (poison::<bf16>(rows * n), poison::<bf16>(rows * n));
+            let (mut floats, mut added) = (poison::<f32>(rows * n), residual.clone());
+            case.run(&kernels, true, LinearOut::Store(&mut stored));
+            case.run(&kernels, true, LinearOut::SiluMul { gate: &gate, out: &mut gated });
+            case.run(&kernels, true, LinearOut::StoreF32(&mut floats));
+            case.run(&kernels, true, LinearOut::AddTo(&mut added));
+            [bits(&stored), bits(&gated), bits(&floats), bits(&added)]
+        };
+        let one_thread = run(1);
+        for threads in [2, 3, 4] {
+            assert!(run(threads) == one_thread, "{variant:?} {threads} threads");
+        }
+        let kernels = kernels(variant, 1);
+        let [.., floats, _] = &one_thread;
+        for (row, whole) in floats.chunks_exact(n).enumerate() {
+            let (x, mut alone) = (case.x[row * k..][..k].to_vec(), poison::<f32>(n));
+            let (weight, bias) = (case.weight.clone(), case.bias.clone());
+            let one = Case { shape: (1, n, k), x, weight, bias };
+            one.run(&kernels, true, LinearOut::StoreF32(&mut alone));
+            assert_eq!(bits(&alone), whole, "{variant:?} row {row}");
+        }
+    }
+}

@@ -16,6 +16,7 @@
 //! - `integers`: instead of these three, grouped weights in bf16 linears with AVX512-VNNI.
 //! - `ahead`: memory asked for before it is needed.
 //! - `way`: which of these; `rows`, `cuts`, `sizes`: how rows and columns are cut for it.
+//! - `call`: a linear whose operands are checked; `by_columns`, `by_rows`: how threads share it.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //! - `compiled`: every task once for each number format.
 //!
@@ -25,6 +26,9 @@
 mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+mod by_columns;
+mod by_rows;
+mod call;
 mod compiled;
 mod cuts;
 mod direct;
@@ -44,24 +48,14 @@ mod tiled;
 mod way;
 
 use crate::Kernels;
-use crate::scratch::Shared;
-use crate::simd::MAX_LANES;
+use call::Call;
 pub use compiled::LinearTasks;
-use cuts::Cuts;
 use epilogue::Epilogue;
 pub use epilogue::LinearOut;
 use model::compressed::Grouped;
-use pack::Pack;
-#[cfg(target_arch = "x86_64")]
-use rows::Way;
 pub(crate) use sizes::packed_len;
-use sizes::{PACK_ROWS, packed_row, results_len};
-use task::{Finish, Sums};
+use sizes::{PACK_ROWS, results_len};
 use way::Weight;
-
-/// Packing more elements than this is worth a run of its own, while idle threads spin and while they
-/// sleep.
-const PARALLEL_PACK: [usize; 2] = [1 << 15, 1 << 18];
 
 /// One linear operation.
 #[derive(Debug)]
@@ -107,18 +101,6 @@ pub(crate) fn thread_len() -> usize {
     tiled::TILE_LEN + results_len() + unfinished
 }
 
-/// What a linear computes, once its operands are checked.
-#[derive(Debug)]
-struct Call<T> {
-    rows: usize,
-    n: usize,
-    k: usize,
-    x: *const T,
-    weight: Weight<T>,
-    bias: Option<*const f32>,
-    epilogue: Epilogue<T>,
-}
-
 impl Kernels {
     /// Runs a linear. Each row's result depends on that row alone, bit for bit.
     pub fn linear<T: LinearTasks>(&self, linear: Linear<'_, T>) {
@@ -154,108 +136,11 @@ impl Kernels {
         assert_eq!(x.len(), rows * k, "x is [rows, k]");
         assert!(bias.is_none_or(|bias| bias.len() == n), "bias is [n]");
         let epilogue = Epilogue::new(out, rows * n);
-        let pass_rows = ((self.packed.len() - MAX_LANES) / packed_row(k)).min(PACK_ROWS);
-        assert!(pass_rows >= 1, "scratch holds at least one packed row");
-        for first_row in (0..rows).step_by(pass_rows) {
-            self.linear_pass(Call {
-                rows: pass_rows.min(rows - first_row),
-                n,
-                k,
-                x: x[first_row * k..].as_ptr(),
-                weight,
-                bias: bias.map(<[f32]>::as_ptr),
-                epilogue: epilogue.skip(first_row * n),
-            });
+        let (x, bias) = (x.as_ptr(), bias.map(<[f32]>::as_ptr));
+        let call = Call { rows, n, k, x, weight, bias, epilogue };
+        match self.shares(&call) {
+            Some(shares) => self.linear_by_rows(&call, shares),
+            None => self.linear_by_columns(&call),
         }
     }
-
-    fn linear_pass<T: LinearTasks>(&self, call: Call<T>) {
-        let Call { rows, n, k, x, weight, bias, epilogue } = call;
-        let (variant, per_thread) = (self.variant, &self.per_thread);
-        let tiles = way::tiles(variant, (rows, k), weight);
-        let (units, group) = match weight {
-            // Whole lines, where x is packed by lines; a row of scratch is padded to more.
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Quarters => (k.next_multiple_of(32), None),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Dots => (dots::units(k), None),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Amx => (k.div_ceil(2), None),
-            Weight::Plain(_) => (k, None),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Grouped(form, _) if matches!(tiles.way, Way::Integers | Way::IntegerTiles) => {
-                (integers::units_of(form.groups(k) * form.group), Some((form.group, form.bits)))
-            }
-            Weight::Grouped(form, _) => {
-                (form.groups(k) * form.group, Some((form.group, form.bits)))
-            }
-        };
-        let packed = Shared(self.packed.as_mut_ptr());
-        let sums = Shared(self.packed.as_mut_ptr().wrapping_add(rows * units));
-        let x = SharedConst(x);
-        let blocks = units.div_ceil(tiles.block);
-        let pack = |tile: usize, blocks: std::ops::Range<usize>| {
-            let x = x.pointer();
-            let task = Pack { x, k, units, tiles, tile, blocks, packed, sums, group };
-            // SAFETY: the variant was checked when the kernels were built; x has these rows, the
-            // scratch has room for them, and no two tasks pack the same part.
-            unsafe { T::pack(variant, task) };
-        };
-        let [spinning, sleeping] = PARALLEL_PACK;
-        if rows * k >= if self.pool.spins() { spinning } else { sleeping } {
-            let some = blocks.div_ceil(8);
-            let cuts = blocks.div_ceil(some);
-            self.run_linear(tiles.count * cuts, &|task, _| {
-                let (tile, cut) = (task / cuts, task % cuts);
-                pack(tile, cut * some..blocks.min((cut + 1) * some));
-            });
-        } else {
-            (0..tiles.count).for_each(|tile| pack(tile, 0..blocks));
-        }
-        let cuts = Cuts::new(n, tiles, self.pool.threads());
-        let weight = SharedConst(&raw const weight);
-        let bias = bias.map(SharedConst);
-        let epilogue = task::Shareable(epilogue);
-        self.run_linear(cuts.tasks(), &|task, thread| {
-            let (cols, row_tiles) = cuts.of(task);
-            let scratch = per_thread.of(thread);
-            let area = task::Area { packed, sums, tiles, row_tiles, cols, scratch };
-            // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
-            // within the shapes asserted above, tasks write disjoint outputs, and `scratch` belongs
-            // to this thread.
-            unsafe {
-                match *weight.pointer() {
-                    Weight::Plain(weight) => {
-                        let form = form::Plain::new(weight, n, k);
-                        T::plain(variant, Sums { form, area: area.clone() });
-                    }
-                    Weight::Grouped(format, records) => {
-                        let form = form::Records::new(records, format, n, k);
-                        T::grouped(variant, Sums { form, area: area.clone() });
-                    }
-                }
-                let bias = bias.map(SharedConst::pointer);
-                T::finish(variant, Finish { area, n, bias, epilogue: epilogue.get() });
-            }
-        });
-    }
 }
-
-/// A pointer to what several threads read.
-struct SharedConst<T>(*const T);
-
-impl<T> Clone for SharedConst<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T> Copy for SharedConst<T> {}
-
-impl<T> SharedConst<T> {
-    fn pointer(self) -> *const T {
-        self.0
-    }
-}
-
-// SAFETY: the pointers come from borrows that last for the whole call, and are only read.
-unsafe impl<T> Sync for SharedConst<T> {}

@@ -4,6 +4,10 @@ use crate::simd::MAX_LANES;
 
 /// Rows packed at a time; beyond it the weight is read again.
 pub(super) const PACK_ROWS: usize = 256;
+/// Rows of a thread's share at least, where threads share rows: with fewer, weights come too slowly from memory.
+pub(super) const MIN_SHARE_ROWS: usize = 128;
+/// Threads at most for whose shares of bf16 rows there is room. More share columns.
+const SHARING_THREADS: usize = 16;
 /// Output columns of one task at most, whatever its way.
 pub(super) const TASK_COLS: usize = 256;
 /// Floats from a row of a task's sums to the next: an odd number of lines, so that a column's rows do not meet
@@ -23,8 +27,10 @@ pub(super) const PANELS: usize = 3;
 pub(super) const BLOCK_UNITS: usize = 128;
 
 /// Floats of shared scratch for packed rows and their sums over groups.
-pub(crate) fn packed_len(rows: usize, k: usize) -> usize {
-    rows.clamp(1, PACK_ROWS) * packed_row(k) + MAX_LANES
+pub(crate) fn packed_len(rows: usize, k: usize, threads: usize) -> usize {
+    // Two rows of bf16 take the room of one of f32.
+    let shared = threads.min(SHARING_THREADS) * MIN_SHARE_ROWS / 2;
+    rows.clamp(1, PACK_ROWS.max(shared)) * packed_row(k) + MAX_LANES
 }
 
 /// Floats of a packed row: padded to whole groups, and a sum for every group of the smallest size.

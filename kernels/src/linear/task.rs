@@ -166,18 +166,6 @@ impl SimdTask for Sums<Records> {
     }
 }
 
-/// An epilogue that several threads use, each on its own outputs.
-pub(super) struct Shareable<T>(pub(super) Epilogue<T>);
-
-impl<T> Shareable<T> {
-    pub(super) fn get(&self) -> Epilogue<T> {
-        self.0
-    }
-}
-
-// SAFETY: the pointers come from slices borrowed for the whole call; tasks write disjoint parts.
-unsafe impl<T> Sync for Shareable<T> {}
-
 /// Bias, activation and rounding of a task's sums.
 #[derive(Debug)]
 pub struct Finish<T> {

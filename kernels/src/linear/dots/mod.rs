@@ -12,10 +12,11 @@
 //!
 //! - `pack`: activations as `[line][row]`, line by line.
 //! - `tile`: some rows of x times some columns, along a block; `asks`: what it asks for meanwhile; `results`: its lanes
-//!   are added.
+//!   are added, `behind`: while the next tile multiplies.
 //! - `sums`: all tiles of a task; `streams`: those of up to four rows, `four_streams` the ones with long x; `evenly`: those of five to eight.
 
 mod asks;
+mod behind;
 mod evenly;
 mod four_streams;
 mod pack;

@@ -10,10 +10,11 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::asks::{Ahead, Asks, STEP_LINES, pace};
+use super::behind::{self, Behind, Waiting};
 use super::results::{Lanes, MAX_COLS, add_lanes};
 use super::{LINE, LINE_UNITS};
 use crate::linear::ahead::Lines;
-use crate::linear::sizes::RESULT_STRIDE;
+use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 
@@ -48,22 +49,32 @@ impl Columns {
         // A loop for each pace: what a tile does besides its products shows.
         let units = self.inputs.div_ceil(LINE) * LINE_UNITS;
         macro_rules! some {
-            ($from:expr, $tiles:expr, $per_step:literal) => {{
-                let mut ahead = Ahead::<$per_step>::new(next);
+            ($from:expr, $tiles:expr, $asks:ident, |$lanes:ident, $to:ident| $add:expr) => {{
                 let mut x = x.wrapping_add($from * R * units);
-                let mut to = to.wrapping_add($from * R * RESULT_STRIDE);
+                let mut $to = to.wrapping_add($from * R * RESULT_STRIDE);
                 for _ in 0..$tiles {
                     // SAFETY: the caller's promise.
                     unsafe {
-                        let lanes = self.lanes::<R, N>(x, &mut ahead);
-                        add_lanes::<R, N>(&lanes, to, adds);
+                        let $lanes = self.lanes::<R, N>(x, &mut $asks);
+                        $add;
                     }
                     x = x.wrapping_add(R * units);
-                    to = to.wrapping_add(R * RESULT_STRIDE);
+                    $to = $to.wrapping_add(R * RESULT_STRIDE);
                 }
             }};
+            ($from:expr, $tiles:expr, $per_step:literal) => {{
+                let mut ahead = Ahead::<$per_step>::new(next);
+                some!($from, $tiles, ahead, |lanes, to| add_lanes::<R, N>(&lanes, to, adds));
+            }};
         }
-        some!(0, quiet, 0);
+        if R == DOTS_ROWS && N == behind::COLS && quiet >= behind::MANY_TILES {
+            let mut waiting = Waiting::new();
+            let mut behind = Behind::new(Ahead::<0>::new(next), &mut waiting, adds);
+            some!(0, quiet, behind, |lanes, to| behind.put(&lanes, to));
+            behind.end();
+        } else {
+            some!(0, quiet, 0);
+        }
         match per_step {
             4 => some!(quiet, asking, 4),
             6 => some!(quiet, asking, 6),

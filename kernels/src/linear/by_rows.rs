@@ -1,0 +1,102 @@
+//! Threads share the rows of a linear: each packs its own and multiplies them by all weights. Nobody waits for x that
+//! another packs, no line of x or of the outputs goes from core to core, and the norms before and after, which share rows
+//! out alike, find theirs near. Weights are read once by every thread: worth it where each has many rows.
+
+use super::call::Call;
+use super::compiled::LinearTasks;
+use super::sizes::{DOTS_ROWS, MIN_SHARE_ROWS, PACK_ROWS};
+use crate::Kernels;
+use crate::scratch::Shared;
+
+/// A share is so many rows, or a multiple: whole tiles of `dots`.
+const ROWS_UNIT: usize = DOTS_ROWS;
+
+/// The rows of a call in shares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// Of all shares but the last, which may have fewer.
+    rows: usize,
+    count: usize,
+}
+
+impl Shares {
+    /// Shares of `rows` rows for `threads` threads, the same number for each, of `most` rows at most; none if they would
+    /// be too small to be worth it.
+    fn new(rows: usize, threads: usize, most: usize) -> Option<Shares> {
+        let most = most / ROWS_UNIT * ROWS_UNIT;
+        if threads < 2 || most < MIN_SHARE_ROWS || rows < threads * MIN_SHARE_ROWS {
+            return None;
+        }
+        let count = rows.div_ceil(most).next_multiple_of(threads);
+        let share = rows.div_ceil(count).next_multiple_of(ROWS_UNIT).min(most);
+        Some(Shares { rows: share, count: rows.div_ceil(share) })
+    }
+}
+
+impl Kernels {
+    /// How the rows of a call are shared out, if they are.
+    pub(super) fn shares<T: LinearTasks>(&self, call: &Call<T>) -> Option<Shares> {
+        let threads = self.pool.threads().min(self.thread_limits.linear);
+        let room = self.packed_share() / call.layout(self.variant).row_len();
+        Shares::new(call.rows, threads, room.min(PACK_ROWS))
+    }
+
+    /// Floats of the scratch for packed rows that belong to one thread.
+    fn packed_share(&self) -> usize {
+        self.packed.len() / self.pool.threads() / 16 * 16
+    }
+
+    pub(super) fn linear_by_rows<T: LinearTasks>(&self, call: &Call<T>, shares: Shares) {
+        let (variant, per_thread) = (self.variant, &self.per_thread);
+        let (all, len) = (Shared(self.packed.as_mut_ptr()), self.packed_share());
+        self.run_linear(shares.count, &|share, thread| {
+            let first = share * shares.rows;
+            let part = call.part(first..call.rows.min(first + shares.rows));
+            let layout = part.layout(variant);
+            let packed = Shared(all.pointer().wrapping_add(thread * len));
+            // SAFETY: the variant was checked when the kernels were built. This part of the scratch is the thread's own, with
+            // room for the rows of a share; columns lie within the shapes that were asserted, and shares have no outputs
+            // in common.
+            unsafe {
+                for tile in 0..layout.tiles.count {
+                    part.pack(variant, &layout, packed, tile, 0..layout.blocks());
+                }
+                for col in (0..part.n).step_by(layout.tiles.task_cols) {
+                    let cols = col..part.n.min(col + layout.tiles.task_cols);
+                    let area = (0..layout.tiles.count, cols);
+                    part.outputs(variant, &layout, packed, area, per_thread.of(thread));
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_all_rows_as_many_for_each_thread_and_fit() {
+        for threads in 2..9 {
+            for most in [128, 200, 256] {
+                for rows in 1..3000 {
+                    let Some(Shares { rows: share, count }) = Shares::new(rows, threads, most)
+                    else {
+                        assert!(rows < threads * MIN_SHARE_ROWS);
+                        continue;
+                    };
+                    assert!(share <= most, "{rows} rows, {threads} threads");
+                    assert!((count - 1) * share < rows && rows <= count * share);
+                    // The longest thread has at most a share of slack more than an equal part.
+                    let per_thread = count.div_ceil(threads) * share;
+                    assert!(per_thread < rows.div_ceil(threads) + share, "{rows} of {threads}");
+                }
+            }
+        }
+        assert_eq!(Shares::new(1024, 2, 256), Some(Shares { rows: 256, count: 4 }));
+        assert_eq!(Shares::new(512, 2, 256), Some(Shares { rows: 256, count: 2 }));
+        assert_eq!(Shares::new(255, 2, 256), None);
+        assert_eq!(Shares::new(1024, 2, 127), None);
+        assert_eq!(Shares::new(1024, 1, 256), None);
+    }
+}
