@@ -11,7 +11,7 @@ use kernels::Variant;
 pub const KERNEL_REVISIONS: [(&str, u32); 6] = [
     ("linear kernels", 9),
     ("4-bit kernels", 6),
-    ("attention kernels", 4),
+    ("attention kernels", 5),
     ("small kernels", 2),
     ("copies", 1),
     ("thread pool", 1),

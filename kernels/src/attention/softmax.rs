@@ -29,6 +29,9 @@ pub(super) unsafe fn maximum<S: Simd>(s: S, scores: *const f32, len: usize) -> f
     }
 }
 
+/// Vectors of exponentials that are worked on together.
+const TOGETHER: usize = 4;
+
 /// Writes `e^(score - highest)` to `out`, which may be `scores`; returns the sum.
 ///
 /// # Safety
@@ -45,15 +48,29 @@ pub(super) unsafe fn exponentials<S: Simd>(
     let mut sum = s.zero();
     // SAFETY: all offsets are below `len`.
     unsafe {
-        for at in (0..whole).step_by(S::LANES) {
+        let mut at = 0;
+        while at + TOGETHER * S::LANES <= whole {
+            let mut values = [s.zero(); TOGETHER];
+            for i in 0..TOGETHER {
+                ahead.fill_vector(s);
+                values[i] = s.sub(s.load(scores.add(at + i * S::LANES)), highest);
+            }
+            let values = math::exp(s, values);
+            for i in 0..TOGETHER {
+                s.store(out.add(at + i * S::LANES), values[i]);
+                sum = s.add(sum, values[i]);
+            }
+            at += TOGETHER * S::LANES;
+        }
+        for at in (at..whole).step_by(S::LANES) {
             ahead.fill_vector(s);
-            let value = math::exp(s, s.sub(s.load(scores.add(at)), highest));
+            let [value] = math::exp(s, [s.sub(s.load(scores.add(at)), highest)]);
             s.store(out.add(at), value);
             sum = s.add(sum, value);
         }
         if whole < len {
             let width = len - whole;
-            let value = math::exp(s, s.sub(load_up_to(s, scores.add(whole), width), highest));
+            let [value] = math::exp(s, [s.sub(load_up_to(s, scores.add(whole), width), highest)]);
             store_up_to(s, out.add(whole), value, width);
             // Lanes behind the end are read back as zeros, so they add nothing.
             sum = s.add(sum, load_up_to(s, out.cast_const().add(whole), width));

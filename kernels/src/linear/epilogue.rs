@@ -4,6 +4,11 @@ use crate::number::Number;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
 
+/// Floats of a line of memory.
+const LINE: usize = 16;
+/// Vectors of a product with SiLU that are worked on together.
+const TOGETHER: usize = 4;
+
 /// Where the result of a linear goes. All slices are `[rows, n]` and written in full.
 #[derive(Debug)]
 pub enum LinearOut<'a, T> {
@@ -72,6 +77,17 @@ impl<T: Number> Epilogue<T> {
         }
     }
 
+    /// Asks for what `count` neighbouring outputs are added to, the first at element `at`. Several rows on, it comes from the
+    /// third level of cache, and a row's part is too short for the processor to foresee the next.
+    #[inline(always)]
+    pub(super) fn ask<S: Simd>(self, s: S, at: usize, count: usize) {
+        if let Epilogue::AddTo(out) = self {
+            for line in (0..count).step_by(LINE) {
+                s.prefetch(out.wrapping_add(at + line).cast_const().cast());
+            }
+        }
+    }
+
     /// Finishes `count` neighbouring outputs of one row, the first at element `at`.
     ///
     /// # Safety
@@ -86,7 +102,30 @@ impl<T: Number> Epilogue<T> {
         at: usize,
         count: usize,
     ) {
-        for first in (0..count).step_by(S::LANES) {
+        let mut done = 0;
+        if let Epilogue::SiluMul { gate, out } = self {
+            while done + TOGETHER * S::LANES <= count {
+                // SAFETY: so many sums, biases and outputs remain from `done` on.
+                unsafe {
+                    let mut values = [s.zero(); TOGETHER];
+                    let mut gates = [s.zero(); TOGETHER];
+                    for i in 0..TOGETHER {
+                        let here = done + i * S::LANES;
+                        values[i] = s.load(sums.add(here));
+                        if let Some(bias) = bias {
+                            values[i] = s.add(values[i], s.load(bias.add(here)));
+                        }
+                        gates[i] = T::load(s, gate.add(at + here));
+                    }
+                    let gates = math::silu(s, gates);
+                    for i in 0..TOGETHER {
+                        T::store(s, out.add(at + done + i * S::LANES), s.mul(gates[i], values[i]));
+                    }
+                }
+                done += TOGETHER * S::LANES;
+            }
+        }
+        for first in (done..count).step_by(S::LANES) {
             let width = S::LANES.min(count - first);
             // SAFETY: `width` sums, biases and outputs remain from `first` on.
             unsafe {
@@ -114,7 +153,7 @@ impl<T: Number> Epilogue<T> {
                 }
                 Epilogue::Gelu(out) => store_up_to(s, out.add(at), math::gelu(s, value), width),
                 Epilogue::SiluMul { gate, out } => {
-                    let gate = math::silu(s, load_up_to(s, gate.add(at), width));
+                    let [gate] = math::silu(s, [load_up_to(s, gate.add(at), width)]);
                     store_up_to(s, out.add(at), s.mul(gate, value), width);
                 }
                 Epilogue::AddTo(out) => {

@@ -20,6 +20,9 @@ use model::compressed::Bits;
 /// Floats of packed x that stay in the second level of cache beside the rest.
 const X_LEN: usize = 96 << 10;
 
+/// Rows from one that is finished to one whose outputs are asked for.
+const ROWS_AHEAD: usize = 3;
+
 /// What a task works on.
 #[derive(Debug, Clone)]
 pub struct Area {
@@ -186,6 +189,7 @@ impl<T: Number> SimdTask for Finish<T> {
             unsafe {
                 let sums = area.results().add((row - first_row) * RESULT_STRIDE);
                 let bias = bias.map(|bias| bias.add(cols.start));
+                epilogue.ask(s, (row + ROWS_AHEAD) * n + cols.start, cols.len());
                 epilogue.finish(s, sums, bias, row * n + cols.start, cols.len());
             }
         }

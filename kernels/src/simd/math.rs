@@ -1,32 +1,53 @@
 //! Elementary functions on vectors, the same polynomials in every variant.
 
+#![allow(
+    clippy::needless_range_loop,
+    reason = "what is done to each of some vectors is clearer by index"
+)]
+
 use super::Simd;
 
-/// `e^x`, relative error about 1e-7; 0 below -87.3 and clamped at `e^88.37`. NaN stays NaN.
+/// `e^x`, relative error about 1e-7; 0 below -87.3 and clamped at `e^88.37`. NaN stays NaN. Of several vectors, step by step
+/// of all of them: one alone is a long chain, and the processor sees few beyond it.
 #[inline(always)]
-pub fn exp<S: Simd>(s: S, x: S::F) -> S::F {
+pub fn exp<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     const LOWEST: f32 = -87.336_55;
-    let clamped = s.min(s.splat(88.37), s.max(s.splat(LOWEST), x));
+    /// An array of `$value` for each `$i`, where a closure would not have the instructions of its surroundings.
+    macro_rules! all {
+        ($i:ident => $value:expr) => {{
+            let mut all = x;
+            for $i in 0..N {
+                all[$i] = $value;
+            }
+            all
+        }};
+    }
+    let clamped = all!(i => s.min(s.splat(88.37), s.max(s.splat(LOWEST), x[i])));
     // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts keeps r exact.
-    let n = s.round(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
-    let r = s.fma(n, s.splat(-0.693_359_4), clamped);
-    let r = s.fma(n, s.splat(2.121_944_4e-4), r);
-    let mut p = s.splat(1.987_569_1e-4);
-    p = s.fma(p, r, s.splat(1.398_199_9e-3));
-    p = s.fma(p, r, s.splat(8.333_452e-3));
-    p = s.fma(p, r, s.splat(4.166_579_6e-2));
-    p = s.fma(p, r, s.splat(1.666_666_6e-1));
-    p = s.fma(p, r, s.splat(0.5));
-    let power = s.add(s.fma(p, s.mul(r, r), r), s.splat(1.0));
-    let result = s.mul(power, s.exp2_integral(n));
-    s.select_less(x, s.splat(LOWEST), s.zero(), result)
+    let n = all!(i => s.round(s.mul(clamped[i], s.splat(std::f32::consts::LOG2_E))));
+    let r = all!(i => s.fma(n[i], s.splat(-0.693_359_4), clamped[i]));
+    let r = all!(i => s.fma(n[i], s.splat(2.121_944_4e-4), r[i]));
+    let mut p = [s.splat(1.987_569_1e-4); N];
+    for term in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_6e-1, 0.5] {
+        p = all!(i => s.fma(p[i], r[i], s.splat(term)));
+    }
+    let power = all!(i => s.add(s.fma(p[i], s.mul(r[i], r[i]), r[i]), s.splat(1.0)));
+    let result = all!(i => s.mul(power[i], s.exp2_integral(n[i])));
+    all!(i => s.select_less(x[i], s.splat(LOWEST), s.zero(), result[i]))
 }
 
-/// `x / (1 + e^-x)`.
+/// `x / (1 + e^-x)`, of several vectors as [`exp`].
 #[inline(always)]
-pub fn silu<S: Simd>(s: S, x: S::F) -> S::F {
-    let one = s.splat(1.0);
-    s.div(x, s.add(one, exp(s, s.sub(s.zero(), x))))
+pub fn silu<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
+    let mut negative = x;
+    for i in 0..N {
+        negative[i] = s.sub(s.zero(), x[i]);
+    }
+    let mut result = exp(s, negative);
+    for i in 0..N {
+        result[i] = s.div(x[i], s.add(s.splat(1.0), result[i]));
+    }
+    result
 }
 
 /// `x/2 (1 + erf(x / sqrt 2))`, the erf form; absolute error of erf below 2e-7 (Abramowitz and
@@ -43,7 +64,8 @@ pub fn gelu<S: Simd>(s: S, x: S::F) -> S::F {
     p = s.fma(p, t, s.splat(1.421_413_7));
     p = s.fma(p, t, s.splat(-0.284_496_74));
     p = s.fma(p, t, s.splat(0.254_829_6));
-    let tail = s.mul(s.mul(p, t), exp(s, s.sub(zero, s.mul(magnitude, magnitude))));
+    let [power] = exp(s, [s.sub(zero, s.mul(magnitude, magnitude))]);
+    let tail = s.mul(s.mul(p, t), power);
     // 1 + erf is 2 - tail on the right and tail on the left, which keeps the small values exact.
     let one_plus_erf = s.select_less(x, zero, tail, s.sub(s.splat(2.0), tail));
     s.mul(s.mul(x, s.splat(0.5)), one_plus_erf)
