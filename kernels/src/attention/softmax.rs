@@ -4,6 +4,8 @@
 //! added by the tree of `Simd::sum_lanes`; the sums of the chunks are added in order. A maximum has
 //! no order.
 
+#![allow(clippy::needless_range_loop, reason = "vectors are surer to stay in registers by index")]
+
 use super::ahead::Ahead;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};

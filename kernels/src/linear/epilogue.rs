@@ -105,23 +105,10 @@ impl<T: Number> Epilogue<T> {
         let mut done = 0;
         if let Epilogue::SiluMul { gate, out } = self {
             while done + TOGETHER * S::LANES <= count {
+                let bias = bias.map(|bias| bias.wrapping_add(done));
+                let (gate, out) = (gate.wrapping_add(at + done), out.wrapping_add(at + done));
                 // SAFETY: so many sums, biases and outputs remain from `done` on.
-                unsafe {
-                    let mut values = [s.zero(); TOGETHER];
-                    let mut gates = [s.zero(); TOGETHER];
-                    for i in 0..TOGETHER {
-                        let here = done + i * S::LANES;
-                        values[i] = s.load(sums.add(here));
-                        if let Some(bias) = bias {
-                            values[i] = s.add(values[i], s.load(bias.add(here)));
-                        }
-                        gates[i] = T::load(s, gate.add(at + here));
-                    }
-                    let gates = math::silu(s, gates);
-                    for i in 0..TOGETHER {
-                        T::store(s, out.add(at + done + i * S::LANES), s.mul(gates[i], values[i]));
-                    }
-                }
+                unsafe { silu_times(s, sums.add(done), bias, gate, out) };
                 done += TOGETHER * S::LANES;
             }
         }
@@ -163,5 +150,37 @@ impl<T: Number> Epilogue<T> {
                 Epilogue::StoreF32(out) => store_up_to(s, out.add(at), value, width),
             }
         }
+    }
+}
+
+/// `silu(gate) * (sum + bias)` of [`TOGETHER`] vectors.
+///
+/// # Safety
+/// Each pointer is valid for so many values.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "vectors are surer to stay in registers by index")]
+unsafe fn silu_times<S: Simd, T: Number>(
+    s: S,
+    sums: *const f32,
+    bias: Option<*const f32>,
+    gate: *const T,
+    out: *mut T,
+) {
+    let (mut gates, mut values) = ([s.zero(); TOGETHER], [s.zero(); TOGETHER]);
+    for i in 0..TOGETHER {
+        let at = i * S::LANES;
+        // SAFETY: the caller's promise.
+        unsafe {
+            values[i] = s.load(sums.add(at));
+            if let Some(bias) = bias {
+                values[i] = s.add(values[i], s.load(bias.add(at)));
+            }
+            gates[i] = T::load(s, gate.add(at));
+        }
+    }
+    let gates = math::silu(s, gates);
+    for i in 0..TOGETHER {
+        // SAFETY: as above.
+        unsafe { T::store(s, out.add(i * S::LANES), s.mul(gates[i], values[i])) };
     }
 }
