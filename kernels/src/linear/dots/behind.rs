@@ -42,9 +42,8 @@ impl Waiting {
     }
 }
 
-/// What is left to do for the tile before, beside what this one asks for.
-pub(super) struct Behind<'a, A> {
-    asks: A,
+/// What is left to do for the tile before.
+pub(super) struct Behind<'a> {
     waiting: &'a mut Waiting,
     /// Steps done of [`STEPS`].
     done: usize,
@@ -103,11 +102,11 @@ macro_rules! finish {
     };
 }
 
-impl<'a, A: Asks> Behind<'a, A> {
+impl<'a> Behind<'a> {
     /// Nothing waits yet. Lanes are added to the results, or set these.
     #[inline(always)]
-    pub(super) fn new(asks: A, waiting: &'a mut Waiting, adds: bool) -> Self {
-        Behind { asks, waiting, done: STEPS, to: std::ptr::null_mut(), adds }
+    pub(super) fn new(waiting: &'a mut Waiting, adds: bool) -> Self {
+        Behind { waiting, done: STEPS, to: std::ptr::null_mut(), adds }
     }
 
     /// Adds what still waits, then lets the lanes of a tile wait whose results are at `to`.
@@ -117,10 +116,9 @@ impl<'a, A: Asks> Behind<'a, A> {
     /// [`Behind::end`].
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(super) unsafe fn put<const R: usize>(&mut self, lanes: &Lanes<R>, to: *mut f32) {
-        const { assert!(R <= DOTS_ROWS) };
+    pub(super) unsafe fn put(&mut self, lanes: &Lanes<DOTS_ROWS>, to: *mut f32) {
         self.end();
-        for row in 0..R {
+        for row in 0..DOTS_ROWS {
             for col in 0..FOURS {
                 self.waiting.vectors[4 * row + col].write(lanes[row][col]);
             }
@@ -244,17 +242,12 @@ impl<'a, A: Asks> Behind<'a, A> {
     }
 }
 
-impl<A: Asks> Asks for Behind<'_, A> {
+/// It asks for nothing, but is at hand between the steps of a tile.
+impl Asks for Behind<'_> {
     #[inline(always)]
-    fn step<S: Simd>(&mut self, s: S) {
-        self.asks.step(s);
+    fn step<S: Simd>(&mut self, _: S) {
         if self.done < STEPS {
             self.go_on();
         }
-    }
-
-    #[inline(always)]
-    fn line<S: Simd>(&self, s: S, at: *const u8) {
-        self.asks.line(s, at);
     }
 }

@@ -49,29 +49,24 @@ impl Columns {
         // A loop for each pace: what a tile does besides its products shows.
         let units = self.inputs.div_ceil(LINE) * LINE_UNITS;
         macro_rules! some {
-            ($from:expr, $tiles:expr, $asks:ident, |$lanes:ident, $to:ident| $add:expr) => {{
+            ($from:expr, $tiles:expr, $per_step:literal) => {{
+                let mut ahead = Ahead::<$per_step>::new(next);
                 let mut x = x.wrapping_add($from * R * units);
-                let mut $to = to.wrapping_add($from * R * RESULT_STRIDE);
+                let mut to = to.wrapping_add($from * R * RESULT_STRIDE);
                 for _ in 0..$tiles {
                     // SAFETY: the caller's promise.
                     unsafe {
-                        let $lanes = self.lanes::<R, N>(x, &mut $asks);
-                        $add;
+                        let lanes = self.lanes::<R, N>(x, &mut ahead);
+                        add_lanes::<R, N>(&lanes, to, adds);
                     }
                     x = x.wrapping_add(R * units);
-                    $to = $to.wrapping_add(R * RESULT_STRIDE);
+                    to = to.wrapping_add(R * RESULT_STRIDE);
                 }
-            }};
-            ($from:expr, $tiles:expr, $per_step:literal) => {{
-                let mut ahead = Ahead::<$per_step>::new(next);
-                some!($from, $tiles, ahead, |lanes, to| add_lanes::<R, N>(&lanes, to, adds));
             }};
         }
         if R == DOTS_ROWS && N == behind::COLS && quiet >= behind::MANY_TILES {
-            let mut waiting = Waiting::new();
-            let mut behind = Behind::new(Ahead::<0>::new(next), &mut waiting, adds);
-            some!(0, quiet, behind, |lanes, to| behind.put(&lanes, to));
-            behind.end();
+            // SAFETY: the caller's promise, for these tiles.
+            unsafe { self.multiply_and_wait(quiet, (x, to), adds) };
         } else {
             some!(0, quiet, 0);
         }
@@ -81,6 +76,34 @@ impl Columns {
             8 => some!(quiet, asking, 8),
             _ => some!(quiet, asking, 12),
         }
+    }
+
+    /// [`Columns::multiply`] of whole tiles, asking for nothing; the lanes of each wait for the next one. A function of its
+    /// own, or the loops beside it would be a few hundredths slower.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(never)]
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn multiply_and_wait(
+        self,
+        tiles: usize,
+        (mut x, mut to): (*const f32, *mut f32),
+        adds: bool,
+    ) {
+        let units = self.inputs.div_ceil(LINE) * LINE_UNITS;
+        let mut waiting = Waiting::new();
+        let mut behind = Behind::new(&mut waiting, adds);
+        for _ in 0..tiles {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let lanes = self.lanes::<DOTS_ROWS, { behind::COLS }>(x, &mut behind);
+                behind.put(&lanes, to);
+            }
+            x = x.wrapping_add(DOTS_ROWS * units);
+            to = to.wrapping_add(DOTS_ROWS * RESULT_STRIDE);
+        }
+        behind.end();
     }
 
     /// The products of `R` rows of x with `N` columns, lane by lane.
