@@ -277,7 +277,7 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
             let alone = bits(&matrix.sums(&kernels(variant, 1), &row));
             for threads in [1, 2, 3] {
                 let kernels = kernels(variant, threads);
-                for rows in [1, 2, 3, 4, 6, 13, 17, 290] {
+                for rows in [1, 2, 3, 4, 6, 13, 17, 290, 512] {
                     let mut x: Vec<bf16> = random.vector(rows * 700);
                     for position in [0, rows / 2, rows - 1] {
                         x[position * 700..][..700].copy_from_slice(&row);

@@ -7,6 +7,7 @@ use super::compiled::LinearTasks;
 use super::sizes::{DOTS_ROWS, MIN_SHARE_ROWS, PACK_ROWS};
 use crate::Kernels;
 use crate::scratch::Shared;
+use crate::simd::MAX_LANES;
 
 /// A share is so many rows, or a multiple: whole tiles of `dots`.
 const ROWS_UNIT: usize = DOTS_ROWS;
@@ -37,11 +38,13 @@ impl Kernels {
     /// How the rows of a call are shared out, if they are.
     pub(super) fn shares<T: LinearTasks>(&self, call: &Call<T>) -> Option<Shares> {
         let threads = self.pool.threads().min(self.thread_limits.linear);
-        let room = self.packed_share() / call.layout(self.variant).row_len();
+        let len = self.packed_share().saturating_sub(MAX_LANES);
+        let room = len / call.layout(self.variant).row_len();
         Shares::new(call.rows, threads, room.min(PACK_ROWS))
     }
 
-    /// Floats of the scratch for packed rows that belong to one thread.
+    /// Floats of the scratch for packed rows that belong to one thread: a vector more than its rows, for the last one may
+    /// be read as a vector.
     fn packed_share(&self) -> usize {
         self.packed.len() / self.pool.threads() / 16 * 16
     }

@@ -44,6 +44,8 @@ pub(super) struct Layout {
     pub units: usize,
     /// Inputs of a group and the bits of its weights, if these are grouped.
     group: Option<(usize, Bits)>,
+    /// Floats that a row has behind all packed rows: its sums over groups, or its factors.
+    sums: usize,
 }
 
 impl Layout {
@@ -51,9 +53,9 @@ impl Layout {
         self.units.div_ceil(self.tiles.block)
     }
 
-    /// Floats of a packed row and its sums over groups.
+    /// Floats of a packed row and what it has behind all of them.
     pub(super) fn row_len(&self) -> usize {
-        self.units + self.group.map_or(0, |(group, _)| self.units.div_ceil(group))
+        self.units + self.sums
     }
 }
 
@@ -75,24 +77,26 @@ impl<T: LinearTasks> Call<T> {
     pub(super) fn layout(&self, variant: Variant) -> Layout {
         let Call { rows, k, weight, .. } = *self;
         let tiles = way::tiles(variant, (rows, k), weight);
-        let (units, group) = match weight {
+        let (units, group, sums) = match weight {
             // Whole lines, where x is packed by lines; a row of scratch is padded to more.
             #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Quarters => (k.next_multiple_of(32), None),
+            Weight::Plain(_) if tiles.way == Way::Quarters => (k.next_multiple_of(32), None, 0),
             #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Dots => (dots::units(k), None),
+            Weight::Plain(_) if tiles.way == Way::Dots => (dots::units(k), None, 0),
             #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Amx => (k.div_ceil(2), None),
-            Weight::Plain(_) => (k, None),
+            Weight::Plain(_) if tiles.way == Way::Amx => (k.div_ceil(2), None, 0),
+            Weight::Plain(_) => (k, None, 0),
             #[cfg(target_arch = "x86_64")]
             Weight::Grouped(form, _) if matches!(tiles.way, Way::Integers | Way::IntegerTiles) => {
-                (integers::units_of(form.groups(k) * form.group), Some((form.group, form.bits)))
+                let (inputs, group) = (form.groups(k) * form.group, Some((form.group, form.bits)));
+                (integers::units_of(inputs), group, integers::FACTORS * form.groups(k))
             }
             Weight::Grouped(form, _) => {
-                (form.groups(k) * form.group, Some((form.group, form.bits)))
+                let groups = form.groups(k);
+                (groups * form.group, Some((form.group, form.bits)), groups)
             }
         };
-        Layout { tiles, units, group }
+        Layout { tiles, units, group, sums }
     }
 
     fn sums(&self, layout: &Layout, packed: Shared<f32>) -> Shared<f32> {
@@ -112,7 +116,7 @@ impl<T: LinearTasks> Call<T> {
         tile: usize,
         blocks: Range<usize>,
     ) {
-        let Layout { tiles, units, group } = *layout;
+        let Layout { tiles, units, group, .. } = *layout;
         let sums = self.sums(layout, packed);
         let task = Pack { x: self.x, k: self.k, units, tiles, tile, blocks, packed, sums, group };
         // SAFETY: x has these rows; the rest is the caller's promise.
@@ -148,6 +152,57 @@ impl<T: LinearTasks> Call<T> {
                 }
             }
             T::finish(variant, Finish { area, n, bias, epilogue });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use model::compressed::Grouped;
+
+    use super::*;
+    use crate::linear::LinearOut;
+    use crate::simd::MAX_LANES;
+
+    fn check<T: LinearTasks>(variant: Variant, weight: Weight<T>, (rows, k): (usize, usize)) {
+        let x = vec![T::from_f32(1.0); rows * k];
+        let epilogue = Epilogue::new(LinearOut::Store(&mut []), 0);
+        let call = Call { rows, n: 0, k, x: x.as_ptr(), weight, bias: None, epilogue };
+        let layout = call.layout(variant);
+        let room = rows * layout.row_len();
+        let untouched = f32::from_bits(0x7fc1_2345);
+        let mut memory = vec![untouched; 2 * room + 1024];
+        for tile in 0..layout.tiles.count {
+            let packed = Shared(memory.as_mut_ptr());
+            // SAFETY: the variant is available, and there is more room than is asked for.
+            unsafe { call.pack(variant, &layout, packed, tile, 0..layout.blocks()) };
+        }
+        let is_touched = |value: &f32| value.to_bits() != untouched.to_bits();
+        let end = memory.iter().rposition(is_touched).map_or(0, |last| last + 1);
+        let context = format!("{variant:?} {:?} {rows} rows of {k}", layout.tiles.way);
+        assert!(end <= room, "{context}: {end} of {room}");
+        assert!(end + MAX_LANES + rows > room, "{context}: {end} of {room}");
+    }
+
+    /// What shares of rows rely on, where one thread's scratch ends with the next one's.
+    #[test]
+    fn packed_rows_take_what_their_layout_says() {
+        for variant in Variant::available() {
+            for rows in [1, 5, 37, 256] {
+                for k in [64, 130, 1088] {
+                    check::<f32>(variant, Weight::Plain(std::ptr::null()), (rows, k));
+                    check::<bf16>(variant, Weight::Plain(std::ptr::null()), (rows, k));
+                    for bits in [Bits::Four, Bits::Eight] {
+                        for group in [32, 64] {
+                            let form = Grouped { bits, group };
+                            let null = std::ptr::null();
+                            check::<f32>(variant, Weight::Grouped(form, null), (rows, k));
+                            check::<bf16>(variant, Weight::Grouped(form, null), (rows, k));
+                        }
+                    }
+                }
+            }
         }
     }
 }

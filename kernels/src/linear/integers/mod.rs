@@ -47,6 +47,9 @@ pub(super) fn fits<T: Number>(variant: Variant) -> bool {
     wide && !T::IS_F32 && is_x86_feature_detected!("avx512vnni")
 }
 
+/// Floats that a group of a row has behind all packed rows.
+pub(super) const FACTORS: usize = factors::Factors::COUNT;
+
 /// Rows from which on tiles of AMX pay.
 const AMX_ROWS: usize = 7;
 
