@@ -3,7 +3,7 @@
 
     scripts/show_answers.py PROMPTS.jsonl ANSWERS.jsonl COUNT
 
-A prompt without a custom_id is known in the answers by its line.
+Answers stand in the order of their prompts.
 """
 
 import json
@@ -15,11 +15,10 @@ def main():
     if len(sys.argv) != 4:
         sys.exit(__doc__)
     with open(sys.argv[2], encoding="utf-8") as file:
-        answers = {row["custom_id"]: row for row in map(json.loads, file)}
+        answers = [json.loads(line) for line in file]
     with open(sys.argv[1], encoding="utf-8") as file:
-        prompts = [json.loads(line) for line in file][: int(sys.argv[3])]
-    for number, prompt in enumerate(prompts, 1):
-        answer = answers[prompt.get("custom_id", f"line-{number}")]
+        prompts = [json.loads(line) for line in file if line.strip()]
+    for prompt, answer in list(zip(prompts, answers))[: int(sys.argv[3])]:
         if answer.get("error"):
             text = f"error: {answer['error']}"
         else:

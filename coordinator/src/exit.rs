@@ -13,7 +13,7 @@ pub enum Exit {
     Usage,
     /// Finished, and some requests got an error line.
     SomeFailed,
-    /// SIGINT or SIGTERM; finished answers are kept.
+    /// SIGINT, SIGTERM or SIGHUP; finished answers are kept.
     Interrupted,
     /// The reader of stdout went away.
     BrokenPipe,

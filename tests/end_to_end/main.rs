@@ -17,6 +17,7 @@ mod interrupted;
 mod kernels;
 mod lean;
 mod logprobs;
+mod outputs;
 mod placement;
 mod plan;
 mod profiled;

@@ -287,12 +287,13 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
     };
     let output = low.output.as_ref().map_or(Place::Standard, place);
     let (mode, flag) = match (low.resume, low.force) {
-        (true, _) => (OutputMode::Resume, "resume"),
-        (_, true) => (OutputMode::Overwrite, "force"),
-        _ => (OutputMode::New, ""),
+        (true, false) => (OutputMode::Resume, "resume"),
+        (true, true) => (OutputMode::ResumeReplacing, "resume"),
+        (false, true) => (OutputMode::Overwrite, "force"),
+        (false, false) => (OutputMode::New, ""),
     };
     // --force to stdout forces nothing and harms nothing; --resume would silently repeat answers.
-    if mode == OutputMode::Resume && output == Place::Standard {
+    if mode.resumes() && output == Place::Standard {
         return Err(UsageError::ModeOfStdout { flag });
     }
     Ok(Work::Requests {

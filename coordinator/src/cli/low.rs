@@ -123,10 +123,11 @@ pub struct LowRun {
     /// Where the answers go; - is stdout [default: -]
     #[arg(long, value_name = "FILE", requires = "input", help_heading = "Work")]
     pub output: Option<PathBuf>,
-    /// Go on with an output that an earlier run left
-    #[arg(long, requires = "output", conflicts_with = "force", help_heading = "Work")]
+    /// Go on with an output that an earlier run left; refused where it holds an answer that the
+    /// input no longer asks for
+    #[arg(long, requires = "output", help_heading = "Work")]
     pub resume: bool,
-    /// Overwrite an existing output
+    /// Overwrite an existing output; with --resume only the answers that are no longer asked for
     #[arg(long, requires = "output", help_heading = "Work")]
     pub force: bool,
     /// Raw prompts become one user message each, in the model's chat template

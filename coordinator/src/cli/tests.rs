@@ -83,10 +83,13 @@ fn standard_streams_and_output_modes() {
     let file = Place::File("o".into());
     assert_eq!(
         place("--model m --input - --output o --force"),
-        (standard, file, OutputMode::Overwrite)
+        (standard.clone(), file.clone(), OutputMode::Overwrite)
+    );
+    assert_eq!(
+        place("--model m --input - --output o --force --resume"),
+        (standard, file, OutputMode::ResumeReplacing)
     );
     refused("--model m --input i --output - --resume", Exit::Usage, &["--resume", "--output FILE"]);
-    refused("--model m --input i --output o --resume --force", Exit::Usage, &["--force"]);
     refused("--model m --output o", Exit::Usage, &["--input"]);
     refused("--model m --input i --prompt-len 5", Exit::Usage, &["--prompt-len"]);
     refused("--model m --input i --max-tokens 0", Exit::Usage, &["--max-tokens"]);

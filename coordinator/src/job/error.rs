@@ -66,10 +66,27 @@ pub enum JobError {
     )]
     ResumeKernels { path: String, line: usize, found: String, expected: String },
     #[error(
-        "{path} cannot be resumed: its line {line} answers \"{custom_id}\", which the input does \
-         not ask. Give the input it was made from, or --force to overwrite the file."
+        "{path} cannot be resumed: of its {} answers the input asks for {kept} only. {changed} \
+         answer requests that are now put in another way (another prompt, --chat, --max-tokens or \
+         chat template?) and {unasked} answer what it does not ask; the first is \"{custom_id}\" in \
+         line {line}. Nothing was changed. Give the input and the options it was made with, another \
+         --output, or --resume with --force to keep the {kept} and lose the other {}.",
+        kept + changed + unasked, changed + unasked
     )]
-    ResumeUnasked { path: String, line: usize, custom_id: String },
+    ResumeOther {
+        path: String,
+        kept: usize,
+        changed: usize,
+        unasked: usize,
+        /// Line of the first answer that would be lost, and whose it is.
+        line: usize,
+        custom_id: String,
+    },
+    #[error(
+        "The output {path} was moved or replaced while the job ran. Its answers, in order, are in \
+         {now}."
+    )]
+    OutputMoved { path: String, now: String },
     /// The engine's own sentence.
     #[error("{0}")]
     Engine(String),

@@ -14,7 +14,7 @@ use super::engine::Sampling;
 use super::item::{Endpoint, Request};
 
 /// Raised when an answer to the same request would differ from an earlier version's.
-const FORMAT: &str = "tandem-7";
+const FORMAT: &str = "tandem-8";
 
 /// Bytes read from each end of a weight file to identify it.
 const SAMPLE_BYTES: u64 = 1 << 20;
@@ -115,6 +115,11 @@ pub fn request_id(request: &Request) -> String {
         field(stop.as_bytes());
     }
     format!("req_{}", hex(&hash.finalize()[..12]))
+}
+
+/// Identity of a line of the input by what it says.
+pub fn content_id(line: &[u8]) -> String {
+    hex16(line)
 }
 
 /// The part of an answer's ids that stands for its `custom_id`.

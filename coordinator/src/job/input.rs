@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::body::{Body, RawPrompt, read_body};
 use super::codec::{TextCodec, Turn};
 use super::engine::Sampling;
+use super::fingerprint::content_id;
 use super::item::{Endpoint, ErrorCode, Item, LineError, Rejection, Request};
 use super::prompt::{Limits, fit};
 
@@ -45,6 +46,7 @@ pub fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
     let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
     let mut first_line: HashMap<String, usize> = HashMap::new();
     let mut forms = Forms::default();
+    let mut ids = ContentIds::default();
     let mut items = Vec::new();
     for (index, raw) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let raw = raw.strip_suffix(b"\r").unwrap_or(raw);
@@ -52,7 +54,7 @@ pub fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
             continue;
         }
         let line = index + 1;
-        let mut read = read_line(raw, line, options);
+        let mut read = read_line(raw, line, ids.of(raw), options);
         read.result = read.result.and_then(|request| forms.check(request));
         items.push(match first_line.get(&read.custom_id) {
             Some(first) if read.own_id => Item::Error(LineError {
@@ -125,8 +127,29 @@ impl ReadLine {
     }
 }
 
-fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ReadLine {
-    let mut custom_id = format!("line-{line}");
+/// Ids of lines that give none: they follow the content, so that a line that is inserted changes
+/// the id of no other.
+#[derive(Default)]
+struct ContentIds {
+    /// How often each content has come.
+    seen: HashMap<String, usize>,
+}
+
+impl ContentIds {
+    fn of(&mut self, raw: &[u8]) -> String {
+        let id = format!("line-{}", content_id(raw));
+        let count = self.seen.entry(id.clone()).or_insert(0);
+        *count += 1;
+        if *count == 1 { id } else { format!("{id}-{count}") }
+    }
+}
+
+fn read_line(
+    raw: &[u8],
+    line: usize,
+    mut custom_id: String,
+    options: &InputOptions<'_>,
+) -> ReadLine {
     let mut own_id = false;
     let result = (|| {
         let text = std::str::from_utf8(raw).map_err(|error| {

@@ -1,10 +1,10 @@
-//! SIGINT and SIGTERM: the first asks, the second insists.
+//! SIGINT, SIGTERM and SIGHUP: the first asks, the second insists.
 
 use std::io;
 use std::sync::Arc;
 
 use shm::sync::{AtomicBool, Ordering};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 use crate::exit::Exit;
@@ -21,19 +21,23 @@ impl Interrupt {
         Interrupt::default()
     }
 
-    /// Listens to SIGINT and SIGTERM. The first of either sets the flag; the next ends the process
-    /// at once with code 130 (the workers die with their parent).
+    /// Listens to SIGINT, SIGTERM and, unless it is ignored as under nohup, SIGHUP. The first of
+    /// them sets the flag; the next ends the process at once with code 130 (the workers die with
+    /// their parent). A file that reaches the limit on file sizes becomes an error of its write.
     ///
     /// # Errors
     /// What the system says to installing a handler.
     pub fn install() -> io::Result<Interrupt> {
         let interrupt = Interrupt::new();
-        for signal in [SIGINT, SIGTERM] {
+        let hang_up = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+        for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
             // Registered first, so that it runs first and sees the flag of an earlier signal only.
             let code = i32::from(Exit::Interrupted.code());
             flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupt.asked))?;
             flag::register(signal, Arc::clone(&interrupt.asked))?;
         }
+        // Its default is to end the process; the write that crossed the limit fails anyway.
+        flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         Ok(interrupt)
     }
 
@@ -47,4 +51,12 @@ impl Interrupt {
     pub fn ask(&self) {
         self.asked.store(true, Ordering::Relaxed);
     }
+}
+
+/// Whether whoever started this process had it ignore the signal.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
 }

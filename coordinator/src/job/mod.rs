@@ -22,6 +22,7 @@ pub mod model_codec;
 pub mod output;
 pub mod progress;
 pub mod prompt;
+mod regular;
 pub mod resume;
 pub mod run;
 pub mod sink;

@@ -1,12 +1,35 @@
 //! What an existing output already answers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::error::JobError;
 use super::fingerprint::{hash_and_kernels, request_id};
 use super::item::Item;
 use super::output::{OutputLine, error_line};
+
+/// What an output says of the job that made it: its first answer does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recorded {
+    /// Seconds since 1970.
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+}
+
+impl Recorded {
+    /// `None` where there is no answer; what is no line of ours is told later, by [`Resume::read`].
+    pub fn read(existing: &[u8]) -> Option<Recorded> {
+        let lines = whole_lines(existing).split_inclusive(|byte| *byte == b'\n');
+        lines.filter_map(|bytes| serde_json::from_slice::<OutputLine>(bytes).ok()).find_map(
+            |line| {
+                let body = line.response?.body;
+                let (created, model) = (body.created, body.model);
+                Some(Recorded { created, model, system_fingerprint: body.system_fingerprint })
+            },
+        )
+    }
+}
 
 /// Which items need nothing more.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,18 +38,20 @@ pub struct Resume {
     pub whole_bytes: u64,
     /// For each item, where its line lies in the file.
     pub kept: Vec<Option<Range<u64>>>,
+    /// Answers that the input no longer asks for.
+    pub replaced: usize,
 }
 
 impl Resume {
     /// Nothing is answered yet.
     pub fn nothing(items: &[Item]) -> Resume {
-        Resume { whole_bytes: 0, kept: vec![None; items.len()] }
+        Resume { whole_bytes: 0, kept: vec![None; items.len()], replaced: 0 }
     }
 
     /// Matches the lines of `existing` with the input's items. An answer is kept when its request
     /// is still asked in the same way; an error line only when the same line still gives the same
     /// error, so that every other error is tried again. The last of several lines for one item
-    /// counts.
+    /// counts. With `replaces` answers to anything else are left out, without it they are an error.
     ///
     /// # Errors
     /// A line that is no answer of this program, was answered by another system, or answers what
@@ -36,13 +61,14 @@ impl Resume {
         path: &str,
         items: &[Item],
         system_fingerprint: &str,
+        replaces: bool,
     ) -> Result<Resume, JobError> {
-        let whole = existing.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let whole = whole_lines(existing);
         let index = Index::new(items);
         let mut kept = vec![None; items.len()];
+        let mut others = BTreeMap::new();
         let mut start = 0;
-        for (number, bytes) in existing[..whole].split_inclusive(|byte| *byte == b'\n').enumerate()
-        {
+        for (number, bytes) in whole.split_inclusive(|byte| *byte == b'\n').enumerate() {
             let range = start as u64..(start + bytes.len()) as u64;
             start += bytes.len();
             let line = number + 1;
@@ -54,17 +80,16 @@ impl Resume {
                     if found != system_fingerprint {
                         return Err(other_system(path, line, found, system_fingerprint));
                     }
-                    let Some(item) = index.by_id.get(told.custom_id.as_str()) else {
-                        return Err(JobError::ResumeUnasked {
-                            path: path.to_owned(),
-                            line,
-                            custom_id: told.custom_id,
-                        });
-                    };
-                    if let Item::Request(request) = &items[*item]
-                        && request_id(request) == response.request_id
-                    {
-                        kept[*item] = Some(range);
+                    let item = index.by_id.get(told.custom_id.as_str()).copied();
+                    match item.map(|item| (item, &items[item])) {
+                        Some((item, Item::Request(request)))
+                            if request_id(request) == response.request_id =>
+                        {
+                            kept[item] = Some(range);
+                        }
+                        _ => {
+                            others.entry(told.custom_id).or_insert((line, item));
+                        }
                     }
                 }
                 (None, Some(error)) => {
@@ -78,8 +103,33 @@ impl Resume {
                 _ => return Err(foreign()),
             }
         }
-        Ok(Resume { whole_bytes: whole as u64, kept })
+        // A replaced answer may still lie before the one that took its place.
+        let is_answered =
+            |item: usize| matches!(items[item], Item::Request(_)) && kept[item].is_some();
+        others.retain(|_, (_, item)| !item.is_some_and(is_answered));
+        let replaced = others.len();
+        let first = others.iter().min_by_key(|(_, (line, _))| *line);
+        if let (Some((custom_id, (line, _))), false) = (first, replaces) {
+            let unasked = others.values().filter(|(_, item)| item.is_none()).count();
+            let answers = items.iter().zip(&kept);
+            let kept =
+                answers.filter(|(item, line)| matches!(item, Item::Request(_)) && line.is_some());
+            return Err(JobError::ResumeOther {
+                path: path.to_owned(),
+                kept: kept.count(),
+                changed: replaced - unasked,
+                unasked,
+                line: *line,
+                custom_id: custom_id.clone(),
+            });
+        }
+        Ok(Resume { whole_bytes: whole.len() as u64, kept, replaced })
     }
+}
+
+/// Without a torn line at the end.
+fn whole_lines(bytes: &[u8]) -> &[u8] {
+    &bytes[..bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1)]
 }
 
 /// Why an answer of the system `found` cannot stand beside those of `expected`.

@@ -18,7 +18,7 @@ use super::item::{Item, LineError, Prompt, Request};
 use super::output::Provenance;
 use super::progress::{Amount, Progress};
 use super::prompt::Limits;
-use super::resume::Resume;
+use super::resume::{Recorded, Resume};
 use super::sink::{OutputMode, Place, Sink};
 use super::source::{Source, format_of};
 use super::summary::Summary;
@@ -37,8 +37,9 @@ pub struct JobOptions {
     pub seed: u64,
 }
 
-/// Says the fingerprint of answers to requests of this demand (`None`: there is no request).
-pub type Fingerprinter<'a> = Box<dyn Fn(Option<Demand>) -> String + 'a>;
+/// Says the fingerprint of answers to requests of this demand (`None`: there is no request), for an
+/// output that holds answers of the second fingerprint, if any.
+pub type Fingerprinter<'a> = Box<dyn Fn(Option<Demand>, Option<&str>) -> String + 'a>;
 
 /// What the job must know of the model.
 pub struct ModelFacts<'a> {
@@ -118,6 +119,8 @@ pub struct Job<'a> {
     items: Vec<Item>,
     /// Where each item's line lies in the output; `None`: still to do.
     lines: Vec<Option<Range<u64>>>,
+    /// Answers in the output that the input no longer asks for.
+    replaced: usize,
     sink: Sink,
     provenance: Provenance,
     codec: Option<&'a dyn TextCodec>,
@@ -129,6 +132,10 @@ impl<'a> Job<'a> {
     /// # Errors
     /// An input that cannot be read, or an output that must not or cannot be written.
     pub fn prepare(options: &JobOptions, model: ModelFacts<'a>) -> Result<Job<'a>, JobError> {
+        // Before anything that takes long: an output that cannot be written is told at once.
+        let (mut sink, existing) =
+            Sink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
+        let recorded = Recorded::read(&existing);
         let input = Source::read(&options.input)?;
         let items = read_items(
             &input.bytes,
@@ -145,27 +152,46 @@ impl<'a> Job<'a> {
             Item::Request(request) => Some(request),
             Item::Error(_) => None,
         });
-        let system_fingerprint = (model.system_fingerprint)(Demand::of(requests));
-        let (mut sink, existing) =
-            Sink::open(&options.output, options.mode, input.metadata.as_ref())?;
+        let known = recorded.as_ref().map(|recorded| recorded.system_fingerprint.as_str());
+        let system_fingerprint = (model.system_fingerprint)(Demand::of(requests), known);
         let resume = match &options.output {
-            Place::File(path) if options.mode == OutputMode::Resume => {
-                Resume::read(&existing, &path.display().to_string(), &items, &system_fingerprint)?
-            }
+            Place::File(path) if options.mode.resumes() => Resume::read(
+                &existing,
+                &path.display().to_string(),
+                &items,
+                &system_fingerprint,
+                options.mode == OutputMode::ResumeReplacing,
+            )?,
             _ => Resume::nothing(&items),
         };
         sink.keep(resume.whole_bytes);
+        // A file that was touched or a model that was moved is still the same job.
+        let (created, model_name) = match recorded {
+            Some(recorded) => (recorded.created, recorded.model),
+            None => (input.created(), model.name),
+        };
         Ok(Job {
             items,
             lines: resume.kept,
+            replaced: resume.replaced,
             sink,
-            provenance: Provenance {
-                created: input.created(),
-                model: model.name,
-                system_fingerprint,
-            },
+            provenance: Provenance { created, model: model_name, system_fingerprint },
             codec: model.codec,
         })
+    }
+
+    /// What a resumed output holds, in a line; `None` where it holds no answer.
+    pub fn resumed(&self) -> Option<String> {
+        let lines = self.items.iter().zip(&self.lines);
+        let kept = lines.filter(|(item, line)| matches!(item, Item::Request(_)) && line.is_some());
+        let (kept, left) = (kept.count(), self.pending_requests().count());
+        match (kept, self.replaced) {
+            (0, 0) => None,
+            (_, 0) => Some(format!("{kept} answers are kept, {left} are to be made")),
+            (_, replaced) => Some(format!(
+                "{kept} answers are kept, {replaced} are replaced or dropped, {left} are to be made"
+            )),
+        }
     }
 
     /// What an engine must be able to run; `None` when every request is answered or an error, so
@@ -254,7 +280,7 @@ impl<'a> Job<'a> {
         let tokens = tickets.iter().map(|ticket| u64::from(self.prompt(*ticket).max_new)).sum();
         let grammars = self.grammars();
         let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
-        let Job { items, lines, sink, provenance, codec } = self;
+        let Job { items, lines, sink, provenance, codec, .. } = self;
         let mut answers = Answers::new(items, lines, sink, provenance);
         let Some(engine) = engine else {
             assert!(tickets.is_empty(), "a job with requests left was run without an engine");

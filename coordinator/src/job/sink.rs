@@ -5,26 +5,33 @@
 //! that there is no instant at which an answer exists in neither. A write that fails is taken back to
 //! the end of the one before.
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-use rustix::fs::{FlockOperation, flock};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use super::error::JobError;
+use super::regular::Regular;
 
 /// What to do with an output that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputMode {
-    /// Refuse it.
+    /// Refuse it, unless it is empty.
     New,
-    /// Go on where it ends.
+    /// Go on where it ends; refuse it when it holds an answer that the input no longer asks for.
     Resume,
+    /// Go on where it ends, and replace the answers that the input no longer asks for.
+    ResumeReplacing,
     /// Overwrite it, when the first answers are there.
     Overwrite,
+}
+
+impl OutputMode {
+    /// Whether answers in the output are kept.
+    pub fn resumes(self) -> bool {
+        matches!(self, OutputMode::Resume | OutputMode::ResumeReplacing)
+    }
 }
 
 /// Stdin or stdout (`-`), or a file.
@@ -32,6 +39,19 @@ pub enum OutputMode {
 pub enum Place {
     Standard,
     File(PathBuf),
+}
+
+impl Place {
+    /// Of a file; `None` for a standard stream.
+    ///
+    /// # Errors
+    /// A file that is not there.
+    pub(super) fn metadata(&self) -> Result<Option<std::fs::Metadata>, JobError> {
+        let Place::File(path) = self else { return Ok(None) };
+        let path_shown = || path.display().to_string();
+        let told = path.metadata();
+        told.map(Some).map_err(|source| JobError::Input { path: path_shown(), source })
+    }
 }
 
 /// An open output.
@@ -51,16 +71,6 @@ enum To {
     Regular(Regular),
 }
 
-#[derive(Debug)]
-struct Regular {
-    file: File,
-    path: PathBuf,
-    /// We made the file and nothing is in it yet.
-    remove_if_unused: bool,
-    /// `--force`: the old content goes when the first new content comes.
-    truncate_first: bool,
-}
-
 impl Sink {
     /// Opens the output and, to resume it, reads what it holds. `input` is the input's metadata if
     /// it is a file, to notice that both are the same.
@@ -78,7 +88,6 @@ impl Sink {
             return Ok((sink, Vec::new()));
         };
         let name = path.display().to_string();
-        let existed = path.symlink_metadata().is_ok();
         let metadata = path.metadata().ok();
         if let (Some(a), Some(b)) = (input, &metadata)
             && (a.dev(), a.ino()) == (b.dev(), b.ino())
@@ -90,36 +99,31 @@ impl Sink {
             return Err(JobError::OutputFolder { path: name });
         }
         let is_stream = metadata.as_ref().is_some_and(|m| !m.is_file());
-        if existed && !is_stream && mode == OutputMode::New {
+        let holds_something = metadata.as_ref().is_some_and(|m| m.is_file() && m.len() > 0);
+        if holds_something && mode == OutputMode::New {
             return Err(JobError::OutputExists { path: name });
         }
-        if is_stream && mode == OutputMode::Resume {
+        if is_stream && mode.resumes() {
             return Err(JobError::ResumeStream { path: name });
         }
         let open_error = |source| JobError::OutputOpen { path: name.clone(), source };
-        let mut file = OpenOptions::new()
-            .write(true)
-            .read(!is_stream)
-            .create(!is_stream)
-            .truncate(false)
-            .open(path)
-            .map_err(open_error)?;
         if is_stream {
+            let file = File::options().write(true).open(path).map_err(open_error)?;
             return Ok((Sink { to: To::Stream(file), name, good_bytes: 0 }, Vec::new()));
         }
-        if is_busy(&file) {
-            return Err(JobError::OutputBusy { path: name });
+        let mut regular = match Regular::open(path, mode == OutputMode::Overwrite) {
+            Ok(Some(regular)) => regular,
+            Ok(None) => return Err(JobError::OutputBusy { path: name }),
+            Err(source) => return Err(open_error(source)),
+        };
+        // Asked again of the file that is locked now: another run may have written it meanwhile.
+        if mode == OutputMode::New && !regular.is_empty().map_err(open_error)? {
+            return Err(JobError::OutputExists { path: name });
         }
         let mut existing = Vec::new();
-        if mode == OutputMode::Resume {
-            file.read_to_end(&mut existing).map_err(open_error)?;
+        if mode.resumes() {
+            existing = regular.read().map_err(open_error)?;
         }
-        let regular = Regular {
-            path: path.canonicalize().map_err(open_error)?,
-            file,
-            remove_if_unused: !existed,
-            truncate_first: mode == OutputMode::Overwrite,
-        };
         Ok((Sink { to: To::Regular(regular), name, good_bytes: 0 }, existing))
     }
 
@@ -161,15 +165,16 @@ impl Sink {
     pub fn settle(&mut self, lines: &[Range<u64>], complete: bool) -> Result<(), JobError> {
         let good_bytes = self.good_bytes;
         let To::Regular(regular) = &mut self.to else { return Ok(()) };
-        if !complete && (regular.truncate_first || regular.remove_if_unused) {
+        if !complete && regular.is_untouched() {
             return Ok(());
         }
-        let settled = if in_order(lines, good_bytes) {
-            regular.cut(good_bytes)
-        } else {
-            regular.rewrite(lines)
-        };
-        settled.map_err(|source| self.write_error(source))
+        let settled = regular.settle(lines, good_bytes);
+        let moved = regular.moved_to();
+        settled.map_err(|source| self.write_error(source))?;
+        match moved {
+            None => Ok(()),
+            Some(now) => Err(JobError::OutputMoved { path: self.name.clone(), now }),
+        }
     }
 
     fn write_error(&self, source: io::Error) -> JobError {
@@ -181,108 +186,6 @@ impl Sink {
             JobError::OutputWrite { path, source }
         } else {
             JobError::StreamWrite { path, source }
-        }
-    }
-}
-
-fn in_order(lines: &[Range<u64>], len_bytes: u64) -> bool {
-    let mut end = 0;
-    for line in lines {
-        if line.start != end {
-            return false;
-        }
-        end = line.end;
-    }
-    end == len_bytes
-}
-
-impl Regular {
-    fn append(&mut self, start: u64, lines: &[u8]) -> io::Result<()> {
-        if lines.is_empty() {
-            return Ok(());
-        }
-        self.cut(start)?;
-        self.file.seek(SeekFrom::Start(start))?;
-        let written = self.file.write_all(lines).and_then(|()| self.file.sync_all());
-        if written.is_err() {
-            // A line that is half there would be cut by the next --resume anyway.
-            let _ = self.file.set_len(start);
-        }
-        written
-    }
-
-    /// Ends the file after `len_bytes`; from now on it holds this job's lines.
-    fn cut(&mut self, len_bytes: u64) -> io::Result<()> {
-        if self.truncate_first {
-            self.file.set_len(0)?;
-            self.truncate_first = false;
-        }
-        if self.file.metadata()?.len() != len_bytes {
-            self.file.set_len(len_bytes)?;
-        }
-        self.remove_if_unused = false;
-        Ok(())
-    }
-
-    fn rewrite(&self, lines: &[Range<u64>]) -> io::Result<()> {
-        let temporary = temporary_path(&self.path);
-        let result = self.write_temporary(&temporary, lines).and_then(|()| {
-            std::fs::rename(&temporary, &self.path)?;
-            // The rename itself must survive a power cut; some file systems cannot fsync a folder.
-            let _ = self.path.parent().map(|folder| File::open(folder).and_then(|f| f.sync_all()));
-            Ok(())
-        });
-        if result.is_err() {
-            let _ = std::fs::remove_file(&temporary);
-        }
-        result
-    }
-
-    fn write_temporary(&self, temporary: &Path, lines: &[Range<u64>]) -> io::Result<()> {
-        let file = File::create(temporary)?;
-        file.set_permissions(self.file.metadata()?.permissions())?;
-        let mut out = io::BufWriter::new(&file);
-        let mut line = Vec::new();
-        for range in lines {
-            line.resize((range.end - range.start) as usize, 0);
-            self.file.read_exact_at(&mut line, range.start)?;
-            out.write_all(&line)?;
-        }
-        out.flush()?;
-        drop(out);
-        file.sync_all()
-    }
-}
-
-impl Drop for Regular {
-    fn drop(&mut self) {
-        if self.remove_if_unused {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// `out.jsonl` to `.out.jsonl.settling`, in the same folder so that the rename is atomic. A leftover
-/// of a killed run is overwritten.
-fn temporary_path(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    path.with_file_name(format!(".{name}.settling"))
-}
-/// How long another run may take to let go of the output: one that has just ended, or a process
-/// that is about to become another program, holds the lock for a moment longer.
-const BUSY_MAX: Duration = Duration::from_secs(1);
-
-/// Whether another run has locked the file; locks it otherwise.
-fn is_busy(file: &File) -> bool {
-    let until = Instant::now() + BUSY_MAX;
-    loop {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => return true,
-            // A file system without locks is no reason to refuse it.
-            _ => return false,
         }
     }
 }

@@ -12,7 +12,9 @@ mod usage;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -28,6 +30,7 @@ use crate::exit::Exit;
 use crate::job::engine::EngineError;
 use crate::job::interrupt::Interrupt;
 use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
+use crate::job::sink::Place;
 use crate::job::summary::Summary;
 use crate::job::{fingerprint, progress, prompt};
 use crate::opened::Opened;
@@ -36,10 +39,50 @@ use crate::report::table;
 use advice::Advice;
 use asked::{DEFAULT_BATCH_MAX, filled};
 use foretold::{capacity, foretold, tell_predicted};
-use forms::{described, forms};
+use forms::{Case, cases, described, forms};
 use planning::{Decision, case, plan, threads};
 use starting::start;
 pub use usage::Usage;
+
+/// Refuses a report or a trace that would overwrite the input, the output or each other.
+fn check_distinct(run: &Run) -> anyhow::Result<()> {
+    let mut files: Vec<(&str, &Path)> = Vec::new();
+    if let Work::Requests { input, output, .. } = &run.work {
+        for (flag, place) in [("--input", input), ("--output", output)] {
+            if let Place::File(path) = place {
+                files.push((flag, path));
+            }
+        }
+    }
+    for (flag, path) in [("--report", &run.report), ("--trace", &run.trace)] {
+        let Some(path) = path else { continue };
+        if let Some((other, _)) = files.iter().find(|(_, known)| same_file(known, path)) {
+            let shown = path.display();
+            return Err(Usage(format!(
+                "{flag} and {other} both name {shown}; give {flag} a file of its own"
+            ))
+            .into());
+        }
+        files.push((flag, path));
+    }
+    Ok(())
+}
+
+/// Whether two names are of one file, which need not be there yet.
+fn same_file(a: &Path, b: &Path) -> bool {
+    let resolved = |path: &Path| {
+        path.canonicalize().ok().or_else(|| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+            Some(folder.join(path.file_name()?))
+        })
+    };
+    let inode =
+        |path: &Path| path.metadata().ok().filter(Metadata::is_file).map(|m| (m.dev(), m.ino()));
+    a == b
+        || resolved(a).is_some_and(|a| Some(a) == resolved(b))
+        || inode(a).is_some_and(|a| Some(a) == inode(b))
+}
 
 /// Says before anything is computed that the report could not be written after it.
 fn check_report(path: &Path) -> anyhow::Result<()> {
@@ -57,6 +100,7 @@ fn check_report(path: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// A sentence for the user.
 pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    check_distinct(run)?;
     if let Some(path) = &run.report {
         check_report(path)?;
     }
@@ -90,9 +134,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     };
     let settled = Cell::new(None);
     let kernels = kernels_of(run)?;
-    let fingerprint = |demand: Option<Demand>| {
-        let found = case(run, opened, demand);
-        settled.set(Some((found, demand.map_or(0, |demand| demand.sequences))));
+    let of_case = |found| {
         fingerprint::system_fingerprint(
             config,
             &opened.weights_identity,
@@ -101,6 +143,14 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
             run.seed,
             &kernels,
         )
+    };
+    let fingerprint = |demand: Option<Demand>, recorded: Option<&str>| {
+        // `--compress auto` was settled when the output was begun, whatever memory is free now.
+        let as_recorded = |case: &Case| recorded.is_some_and(|known| of_case(*case) == known);
+        let found = cases(run, opened).into_iter().find(as_recorded);
+        let found = found.unwrap_or_else(|| case(run, opened, demand));
+        settled.set(Some((found, demand.map_or(0, |demand| demand.sequences))));
+        of_case(found)
     };
     let facts = ModelFacts {
         name: config.name.clone(),
@@ -116,6 +166,9 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let quiet = run.telling == Telling::Quiet;
     if let (Some(errors), false) = (job.errors(), quiet) {
         eprintln!("{errors}");
+    }
+    if let (Some(resumed), false) = (job.resumed(), quiet) {
+        eprintln!("{resumed}");
     }
     let asked = interrupt.clone();
     let Some(demand) = job.demand() else {

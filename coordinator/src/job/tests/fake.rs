@@ -221,7 +221,7 @@ impl Desk {
             &self.options,
             ModelFacts {
                 name: "echo".to_owned(),
-                system_fingerprint: Box::new(|_| self.fingerprint.clone()),
+                system_fingerprint: Box::new(|_, _| self.fingerprint.clone()),
                 limits: Limits { context: self.context, vocab_size: 300, sliding_window: None },
                 codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
             },

@@ -62,7 +62,8 @@ fn with_bos(text: &str) -> Vec<u32> {
 #[test]
 fn short_lines_and_their_defaults() {
     let request = request(r#"{"prompt": "ab"}"#);
-    assert_eq!(request.custom_id, "line-1");
+    let id = super::super::fingerprint::content_id(br#"{"prompt": "ab"}"#);
+    assert_eq!(request.custom_id, format!("line-{id}"));
     assert_eq!(request.endpoint, Endpoint::Completions);
     assert_eq!(request.prompts.len(), 1);
     assert_eq!(request.prompts[0].tokens, with_bos("ab"));
@@ -135,7 +136,7 @@ fn a_bad_line_names_its_line_and_leaves_the_others() {
     let (json, utf8) = (Some(ErrorCode::InvalidJson), Some(ErrorCode::InvalidUtf8));
     assert_eq!(codes, [None, json, utf8, json, None]);
     let Item::Error(error) = &items[1] else { panic!("an error") };
-    assert_eq!((error.line, error.custom_id.as_str()), (2, "line-2"));
+    assert_eq!(error.line, 2);
     assert!(error.rejection.message.contains("column"), "{error:?}");
 }
 
@@ -149,8 +150,33 @@ fn duplicate_ids_are_errors_of_the_later_line() {
     assert_eq!(error.rejection.code, ErrorCode::DuplicateCustomId);
     assert!(error.rejection.message.contains("\"a\" was already used in line 1"), "{error:?}");
     // An id that was given collides with one that is made up, too.
-    let items = read(b"{\"custom_id\": \"line-2\", \"prompt\": \"x\"}\n{\"prompt\": \"y\"}");
+    let made_up = request(r#"{"prompt": "y"}"#).custom_id;
+    let lines =
+        format!("{{\"custom_id\": \"{made_up}\", \"prompt\": \"x\"}}\n{{\"prompt\": \"y\"}}");
+    let items = read(lines.as_bytes());
     assert_eq!(error_in(items).rejection.code, ErrorCode::DuplicateCustomId);
+}
+
+#[test]
+fn ids_that_are_made_up_follow_the_content() {
+    let ids = |bytes: &[u8], format: Format| -> Vec<String> {
+        let options = InputOptions { format, ..options(Some(&CODEC)) };
+        let of = |item| match item {
+            Item::Request(request) => request.custom_id,
+            Item::Error(error) => error.custom_id,
+        };
+        read_items(bytes, &options).into_iter().map(of).collect()
+    };
+    for format in [Format::JsonLines, Format::Text] {
+        let before =
+            ids(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n{\"prompt\": \"a\"}\n", format);
+        assert!(before[0] != before[1] && before[2] == format!("{}-2", before[0]), "{before:?}");
+        let after = ids(
+            b"{\"prompt\": \"new\"}\n{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n{\"prompt\": \"a\"}\n",
+            format,
+        );
+        assert_eq!(after[1..], before, "a line that is inserted changes no other");
+    }
 }
 
 #[test]

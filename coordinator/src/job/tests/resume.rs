@@ -125,20 +125,88 @@ fn a_log_left_by_a_killed_resume_is_understood() {
     assert_eq!(desk.names(), ["in.jsonl", "out.jsonl"]);
 }
 
-#[test]
-fn a_changed_request_is_answered_anew() {
-    let (mut desk, _) = desk();
-    let changed = String::from_utf8(INPUT.to_vec()).unwrap().replace("six", "seven");
+fn write_input(desk: &Desk, text: &str) {
     let modified = std::fs::metadata(desk.path("in.jsonl")).unwrap().modified().unwrap();
-    std::fs::write(desk.path("in.jsonl"), changed).unwrap();
+    std::fs::write(desk.path("in.jsonl"), text).unwrap();
     let input = std::fs::File::options().write(true).open(desk.path("in.jsonl")).unwrap();
     input.set_modified(modified).unwrap();
+}
+
+#[test]
+fn a_changed_request_is_answered_anew_only_where_replacing_is_asked_for() {
+    let (mut desk, whole) = desk();
+    let input = String::from_utf8(INPUT.to_vec()).unwrap();
+    write_input(&desk, &input.replace("one", "another").replace("six", "seven"));
+    let error = desk.run(&mut Echo::new(4)).unwrap_err();
+    assert!(
+        matches!(&error, JobError::ResumeOther { kept: 2, changed: 1, unasked: 1, line: 2, custom_id, .. }
+            if custom_id == "a"),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("keep the 2 and lose the other 2"), "{error}");
+    assert_eq!(desk.output(), whole, "nothing is changed");
+    desk.options.mode = OutputMode::ResumeReplacing;
+    let job = desk.prepare().unwrap();
+    let told = job.resumed().unwrap();
+    assert_eq!(told, "2 answers are kept, 2 are replaced or dropped, 2 are to be made");
+    drop(job);
     let mut engine = Echo::new(4);
     desk.run(&mut engine).unwrap();
-    assert_eq!(engine.groups, [1]);
+    assert_eq!(engine.groups, [2]);
     let resumed = desk.output();
     desk.options.mode = OutputMode::Overwrite;
     assert_eq!(resumed, undisturbed(&desk));
+}
+
+#[test]
+fn other_options_never_empty_an_output() {
+    type Change = fn(&mut Desk);
+    let changes: [Change; 3] = [
+        |desk| desk.options.max_tokens = 4000,
+        |desk| desk.options.chat = true,
+        |desk| write_input(desk, "{\"prompt\": \"something else\"}\n"),
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let mut desk = Desk::new(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+        desk.run(&mut Echo::new(2)).unwrap();
+        let whole = desk.output();
+        desk.options.mode = OutputMode::Resume;
+        change(&mut desk);
+        let mut engine = Echo::new(2);
+        engine.ends = Some((0, EngineError::Interrupted));
+        let error = desk.run(&mut engine).unwrap_err();
+        assert!(matches!(error, JobError::ResumeOther { kept: 0, .. }), "{index}: {error:?}");
+        assert_eq!(desk.output(), whole, "{index}");
+    }
+}
+
+#[test]
+fn inserted_lines_keep_the_answers_of_the_others() {
+    let mut desk = Desk::new(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    desk.run(&mut Echo::new(2)).unwrap();
+    desk.options.mode = OutputMode::Resume;
+    write_input(&desk, "{\"prompt\": \"new\"}\n{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n");
+    let mut engine = Echo::new(2);
+    desk.run(&mut engine).unwrap();
+    assert_eq!(engine.groups, [1], "only the new one");
+    let resumed = desk.output();
+    desk.options.mode = OutputMode::Overwrite;
+    assert_eq!(resumed, undisturbed(&desk));
+}
+
+#[test]
+fn an_input_that_was_touched_is_the_same_job() {
+    let (desk, whole) = desk();
+    let lines = index_of_lines(&whole);
+    let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(99);
+    let input = std::fs::File::options().write(true).open(desk.path("in.jsonl")).unwrap();
+    input.set_modified(time).unwrap();
+    // With an answer the output says when it was begun; with none there is nothing to agree with.
+    for kept in 2..lines.len() {
+        std::fs::write(desk.output_path(), lines[..kept].concat()).unwrap();
+        desk.run(&mut Echo::new(2)).unwrap();
+        assert_eq!(desk.output(), whole, "{kept} lines");
+    }
 }
 
 #[test]
@@ -166,8 +234,9 @@ fn outputs_of_another_kind_are_refused_and_kept() {
     std::fs::write(desk.path("in.jsonl"), "{\"custom_id\": \"a\", \"prompt\": \"one\"}\n").unwrap();
     let error = desk.run(&mut Echo::new(1)).unwrap_err();
     assert!(
-        matches!(&error, JobError::ResumeUnasked { custom_id, .. } if custom_id == "b"),
-        "{error}"
+        matches!(&error, JobError::ResumeOther { custom_id, unasked: 3, changed: 1, .. }
+            if custom_id == "a"),
+        "{error:?}"
     );
     assert_eq!(desk.output(), whole);
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::job::error::JobError;
+use crate::job::interrupt::Interrupt;
 use crate::job::sink::{OutputMode, Place, Sink};
 
 use super::fake::{Desk, Echo};
@@ -97,6 +98,8 @@ const CHILD: &str = "COORDINATOR_TEST_FULL_DISK";
 #[test]
 fn a_full_disk_keeps_whole_groups() {
     if let Ok(path) = std::env::var(CHILD) {
+        // Ends this process no more at the limit, but lets the write fail.
+        Interrupt::install().unwrap();
         let (mut sink, _) = Sink::open(&Place::File(path.into()), OutputMode::New, None).unwrap();
         let group = [&[b'x'; 299][..], b"\n"].concat();
         let mut written = 0;
@@ -111,8 +114,7 @@ fn a_full_disk_keeps_whole_groups() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.jsonl");
-    // The shell ignores the signal that would otherwise end the child at the limit.
-    let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" --exact \"$1\" --nocapture";
+    let script = "ulimit -f 1; exec \"$0\" --exact \"$1\" --nocapture";
     let name = "job::tests::sink::a_full_disk_keeps_whole_groups";
     let child = Command::new("sh")
         .args(["-c", script])
@@ -130,4 +132,109 @@ fn a_full_disk_keeps_whole_groups() {
     let bytes = std::fs::read(&path).unwrap();
     assert_eq!(bytes.len(), written, "the torn group was taken back");
     assert!(bytes.ends_with(b"\n"));
+}
+
+fn sink(path: &std::path::Path, mode: OutputMode) -> Sink {
+    Sink::open(&Place::File(path.to_owned()), mode, None).unwrap().0
+}
+
+/// Bytes of lines that are out of order, and what they are in order.
+fn write_out_of_order(sink: &mut Sink) -> Vec<std::ops::Range<u64>> {
+    let two = sink.append(b"two\n").unwrap();
+    let one = sink.append(b"one\n").unwrap();
+    vec![one, two]
+}
+
+#[test]
+fn an_output_that_is_moved_is_followed_and_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, moved) = (folder.path().join("out.jsonl"), folder.path().join("moved.jsonl"));
+    let mut sink = sink(&path, OutputMode::New);
+    let lines = write_out_of_order(&mut sink);
+    std::fs::rename(&path, &moved).unwrap();
+    let error = sink.settle(&lines, true).unwrap_err();
+    assert!(matches!(&error, JobError::OutputMoved { now, .. } if now.ends_with("moved.jsonl")));
+    assert_eq!(std::fs::read(&moved).unwrap(), b"one\ntwo\n");
+    assert!(!path.exists());
+}
+
+#[test]
+fn an_output_that_is_removed_is_made_again() {
+    for append_after in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let path = inner.join("out.jsonl");
+        let mut sink = sink(&path, OutputMode::New);
+        let mut lines = write_out_of_order(&mut sink);
+        std::fs::remove_dir_all(&inner).unwrap();
+        if append_after {
+            lines.push(sink.append(b"three\n").unwrap());
+            assert_eq!(std::fs::read(&path).unwrap(), b"two\none\nthree\n", "at once");
+        }
+        sink.settle(&lines, true).unwrap();
+        let expected = if append_after { &b"one\ntwo\nthree\n"[..] } else { b"one\ntwo\n" };
+        assert_eq!(std::fs::read(&path).unwrap(), expected);
+    }
+}
+
+#[test]
+fn another_file_in_the_place_of_the_output_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.jsonl");
+    let mut sink = sink(&path, OutputMode::New);
+    let lines = write_out_of_order(&mut sink);
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, "of somebody else").unwrap();
+    let error = sink.settle(&lines, true).unwrap_err();
+    assert!(error.to_string().contains("out.jsonl.kept"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"of somebody else");
+    assert_eq!(std::fs::read(folder.path().join("out.jsonl.kept")).unwrap(), b"one\ntwo\n");
+}
+
+#[test]
+fn the_file_that_is_locked_is_the_one_at_the_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.jsonl");
+    let place = Place::File(path.clone());
+    let mut first = sink(&path, OutputMode::New);
+    let lines = write_out_of_order(&mut first);
+    first.settle(&lines, true).unwrap();
+    // A rename has put another file there: it is locked, too.
+    let busy = Sink::open(&place, OutputMode::Resume, None).unwrap_err();
+    assert!(matches!(busy, JobError::OutputBusy { .. }), "{busy}");
+    // Whoever waits for the lock of a file that then goes away takes the one that is there after it.
+    let waiting = std::thread::spawn({
+        let place = place.clone();
+        move || Sink::open(&place, OutputMode::Resume, None).map(|(_, existing)| existing)
+    });
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    std::fs::write(folder.path().join("new"), "three\n").unwrap();
+    std::fs::rename(folder.path().join("new"), &path).unwrap();
+    drop(first);
+    assert_eq!(waiting.join().unwrap().unwrap(), b"three\n");
+}
+
+#[test]
+fn an_empty_output_is_as_good_as_none() {
+    let mut desk = Desk::new(INPUT);
+    std::fs::write(desk.output_path(), "").unwrap();
+    desk.run(&mut Echo::new(2)).unwrap();
+    assert_eq!(desk.lines().len(), 2);
+    desk.options.mode = OutputMode::New;
+    assert!(matches!(desk.run(&mut Echo::new(2)), Err(JobError::OutputExists { .. })));
+}
+
+#[test]
+fn the_longest_name_that_a_file_can_have() {
+    let mut desk = Desk::new(INPUT);
+    desk.options.output = Place::File(desk.path(&"x".repeat(255)));
+    desk.options.mode = OutputMode::Resume;
+    desk.run(&mut Echo::new(2)).unwrap();
+    // Out of order, so that it is written once more under a temporary name.
+    let whole = desk.output();
+    let cut = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    std::fs::write(desk.output_path(), &whole[cut..]).unwrap();
+    desk.run(&mut Echo::new(2)).unwrap();
+    assert_eq!(desk.output(), whole);
 }

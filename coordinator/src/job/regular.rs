@@ -1,0 +1,260 @@
+//! An output that is a regular file: locked, durable, and put in order at the end.
+//!
+//! Invariants: the file that is locked is the one that the path names; what was appended survives a
+//! file that is moved or removed meanwhile.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// How long another run may take to let go of the output: one that has just ended, or a process
+/// that is about to become another program, holds the lock for a moment longer.
+const BUSY_MAX: Duration = Duration::from_secs(1);
+
+/// Longest name of a file on Linux.
+const NAME_MAX_BYTES: usize = 255;
+
+#[derive(Debug)]
+pub(super) struct Regular {
+    file: File,
+    /// Where the file is; where it was opened, unless it was moved meanwhile.
+    path: PathBuf,
+    opened_at: PathBuf,
+    /// We made the file and nothing is in it yet.
+    remove_if_unused: bool,
+    /// `--force`: the old content goes when the first new content comes.
+    truncate_first: bool,
+}
+
+impl Regular {
+    /// Opens or makes a file and locks it; `None` while another run has it.
+    ///
+    /// # Errors
+    /// A file that cannot be opened.
+    pub(super) fn open(path: &Path, truncate_first: bool) -> io::Result<Option<Regular>> {
+        let until = Instant::now() + BUSY_MAX;
+        loop {
+            let (file, made) = open_or_make(path)?;
+            if !locks(&file, until) {
+                return Ok(None);
+            }
+            // Who held the lock may have put another file in its place, or removed it.
+            if is_at(&file, path)? {
+                let path = path.canonicalize()?;
+                if made {
+                    sync_folder(&path);
+                }
+                let opened_at = path.clone();
+                let remove_if_unused = made;
+                return Ok(Some(Regular {
+                    file,
+                    path,
+                    opened_at,
+                    remove_if_unused,
+                    truncate_first,
+                }));
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.len() == 0)
+    }
+
+    /// All that the file holds.
+    pub(super) fn read(&mut self) -> io::Result<Vec<u8>> {
+        let mut existing = Vec::new();
+        self.file.read_to_end(&mut existing)?;
+        Ok(existing)
+    }
+
+    /// Nothing of this job is in the file.
+    pub(super) fn is_untouched(&self) -> bool {
+        self.truncate_first || self.remove_if_unused
+    }
+
+    /// Where the file is, if not where it was opened.
+    pub(super) fn moved_to(&self) -> Option<String> {
+        (self.path != self.opened_at).then(|| self.path.display().to_string())
+    }
+
+    /// Writes lines behind the first `start` bytes, durable on return.
+    pub(super) fn append(&mut self, start: u64, lines: &[u8]) -> io::Result<()> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        self.cut(start)?;
+        self.find(start)?;
+        self.file.seek(SeekFrom::Start(start))?;
+        let written = self.file.write_all(lines).and_then(|()| self.file.sync_all());
+        if written.is_err() {
+            // A line that is half there would be cut by the next --resume anyway.
+            let _ = self.file.set_len(start);
+        }
+        written
+    }
+
+    /// Leaves exactly `lines`, in this order, of the first `len_bytes` bytes.
+    pub(super) fn settle(&mut self, lines: &[Range<u64>], len_bytes: u64) -> io::Result<()> {
+        self.find(len_bytes)?;
+        if in_order(lines, len_bytes) {
+            self.cut(len_bytes)?;
+            // Read after the last write: who removes the file from now on removes a finished one.
+            return self.find(len_bytes);
+        }
+        let (path, kept) = (self.path.clone(), lines.to_vec());
+        self.rewrite(&path, &kept)
+    }
+
+    /// Ends the file after `len_bytes`; from now on it holds this job's lines.
+    fn cut(&mut self, len_bytes: u64) -> io::Result<()> {
+        if self.truncate_first {
+            self.file.set_len(0)?;
+            self.truncate_first = false;
+        }
+        if self.file.metadata()?.len() != len_bytes {
+            self.file.set_len(len_bytes)?;
+        }
+        self.remove_if_unused = false;
+        Ok(())
+    }
+
+    /// Follows a file that was moved, and makes one that was removed again, from what is open of it:
+    /// at its place, or beside it where another file is there now.
+    fn find(&mut self, len_bytes: u64) -> io::Result<()> {
+        if is_at(&self.file, &self.path)? {
+            return Ok(());
+        }
+        if self.file.metadata()?.nlink() > 0 {
+            let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+            self.path = std::fs::read_link(link)?;
+            return Ok(());
+        }
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut free = self.path.clone();
+        while free.symlink_metadata().is_ok() {
+            free.as_mut_os_string().push(".kept");
+        }
+        self.rewrite(&free, std::slice::from_ref(&(0..len_bytes)))?;
+        self.path = free;
+        Ok(())
+    }
+
+    /// Puts a file of these lines, locked as the one before, at `path`.
+    fn rewrite(&mut self, path: &Path, lines: &[Range<u64>]) -> io::Result<()> {
+        let temporary = temporary_path(path);
+        let result = self.write_temporary(&temporary, lines).and_then(|file| {
+            std::fs::rename(&temporary, path)?;
+            sync_folder(path);
+            self.file = file;
+            Ok(())
+        });
+        if result.is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+        result
+    }
+
+    fn write_temporary(&self, temporary: &Path, lines: &[Range<u64>]) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).open(temporary)?;
+        // Nobody else knows this file yet; a file system without locks is no reason to fail.
+        let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        file.set_permissions(self.file.metadata()?.permissions())?;
+        let mut out = io::BufWriter::new(&file);
+        let mut line = Vec::new();
+        for range in lines {
+            line.resize((range.end - range.start) as usize, 0);
+            self.file.read_exact_at(&mut line, range.start)?;
+            out.write_all(&line)?;
+        }
+        out.flush()?;
+        drop(out);
+        file.sync_all()?;
+        Ok(file)
+    }
+}
+
+impl Drop for Regular {
+    fn drop(&mut self) {
+        if self.remove_if_unused && is_at(&self.file, &self.path).unwrap_or(false) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The file at `path`, and whether it was made.
+fn open_or_make(path: &Path) -> io::Result<(File, bool)> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    match options.clone().create_new(true).open(path) {
+        Ok(file) => Ok((file, true)),
+        // A link to nothing exists, too: it is followed, and what it names is made.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Ok((options.create(true).open(path)?, false))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Locks the file, unless another run has it until then.
+fn locks(file: &File, until: Instant) -> bool {
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return false,
+            // A file system without locks is no reason to refuse it.
+            _ => return true,
+        }
+    }
+}
+
+/// Whether `path` names this very file.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let ours = file.metadata()?;
+    match path.metadata() {
+        Ok(there) => Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino())),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(false)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A new name must survive a power cut, too; some file systems cannot fsync a folder.
+fn sync_folder(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+}
+
+fn in_order(lines: &[Range<u64>], len_bytes: u64) -> bool {
+    let mut end = 0;
+    for line in lines {
+        if line.start != end {
+            return false;
+        }
+        end = line.end;
+    }
+    end == len_bytes
+}
+
+/// `out.jsonl` to `.out.jsonl.settling`, in the same folder so that the rename is atomic. A leftover
+/// of a killed run is overwritten. A name that is too long for that has a short one by its process.
+fn temporary_path(path: &Path) -> PathBuf {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = format!(".{name}.settling");
+    if temporary.len() <= NAME_MAX_BYTES {
+        return path.with_file_name(temporary);
+    }
+    path.with_file_name(format!(".{}.settling", std::process::id()))
+}
