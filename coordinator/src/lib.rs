@@ -15,3 +15,4 @@ pub mod rates;
 pub mod report;
 pub mod session;
 pub mod timed;
+pub mod weights_identity;

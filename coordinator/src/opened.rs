@@ -1,5 +1,7 @@
 //! A model as the session needs it: configuration, where its weights are, its text side.
 
+use std::path::PathBuf;
+
 use anyhow::Context;
 use grammar::{Grammar, Grammars, Vocabulary};
 use model::chat::{ChatTemplate, Message};
@@ -11,13 +13,14 @@ use model::source::gguf::GgufSource;
 use model::source::{Part, SourceError, TensorId, WeightSource};
 use model::tokenizer::TextTokenizer;
 use model::tokenizer_config::TokenizerConfig;
+use profiler::Cache;
 use program::formats::WeightFormats;
 use workers::protocol::WeightsFrom;
 
 use crate::cli::request::ModelChoice;
 use crate::job::codec::{TextCodec, Turn};
-use crate::job::fingerprint;
 use crate::job::model_codec::{ChatRenderer, ModelCodec};
+use crate::weights_identity::{weight_files, weights_identity};
 
 /// A model that was found and understood; no weight has been read.
 #[derive(Debug)]
@@ -26,8 +29,8 @@ pub struct Opened {
     pub weights: WeightsFrom,
     /// The forms in which the files hold the weights, where kernels can use them as they are.
     pub stored: WeightFormats,
-    /// Part of the output's fingerprint.
-    pub weights_identity: String,
+    /// Where the weights are; none for dummy ones.
+    weight_files: Vec<PathBuf>,
     codec: Option<ModelCodec>,
 }
 
@@ -62,6 +65,19 @@ impl Opened {
         self.codec.as_ref().map(|codec| codec as &dyn TextCodec)
     }
 
+    /// Which weights these are, as part of the output's fingerprint. Reads all of them where they
+    /// are not known yet.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn weights_identity(&self) -> anyhow::Result<String> {
+        if let WeightsFrom::Dummy { seed } = self.weights {
+            return Ok(format!("dummy {seed}"));
+        }
+        weights_identity(&self.weight_files, Cache::of_user().as_ref())
+            .with_context(|| format!("the weights of {}", self.config.name))
+    }
+
     /// What a sampler needs for answers of these forms; `None` where there are none.
     ///
     /// # Errors
@@ -83,14 +99,13 @@ impl Opened {
 
 fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
     let config = located.config.context("the model has no configuration")?;
-    let (weights, weights_identity) = match &located.weights {
+    let (weights, weight_files) = match &located.weights {
         WeightsAt::Safetensors(directory) => {
-            let identity = fingerprint::weights_identity(&fingerprint::weight_files(directory))
-                .with_context(|| format!("the weights in {}", directory.display()))?;
+            let files = weight_files(directory);
             let directory = directory.to_string_lossy().into_owned();
-            (WeightsFrom::Safetensors { directory }, identity)
+            (WeightsFrom::Safetensors { directory }, files)
         }
-        _ => (WeightsFrom::Dummy { seed }, format!("dummy {seed}")),
+        _ => (WeightsFrom::Dummy { seed }, Vec::new()),
     };
     let codec = match &located.tokenizer_directory {
         Some(directory) => match TextTokenizer::from_directory(directory, config.family)? {
@@ -100,15 +115,13 @@ fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
         None => None,
     };
     let stored = WeightFormats::plain(&config);
-    Ok(Opened { config, weights, stored, weights_identity, codec })
+    Ok(Opened { config, weights, stored, weight_files, codec })
 }
 
 fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
     let source = GgufSource::open(path)?;
     let mut config = source.config().clone();
     config.name.clone_from(&located.name);
-    let weights_identity = fingerprint::weights_identity(&[path.to_owned()])
-        .with_context(|| format!("the weights in {}", path.display()))?;
     let shown = path.display().to_string();
     let codec = match GgufTokenizer::from_metadata(source.metadata(), &shown)? {
         Some(found) => Some(codec(found.text, &found.config)?),
@@ -116,7 +129,7 @@ fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
     };
     let stored = stored_formats(&source, &config)?;
     let weights = WeightsFrom::Gguf { path: path.to_string_lossy().into_owned() };
-    Ok(Opened { config, weights, stored, weights_identity, codec })
+    Ok(Opened { config, weights, stored, weight_files: vec![path.to_owned()], codec })
 }
 
 /// How a file holds each matrix, where kernels have that form.

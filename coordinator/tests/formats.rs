@@ -68,7 +68,7 @@ fn all_are_requests(text: &str, format: Format) {
     let options = InputOptions {
         format,
         chat: false,
-        max_tokens: 16,
+        max_tokens: None,
         seed: 0,
         codec: Some(&OneTokenPerByte),
         limits: Limits { context: 4096, vocab_size: 50_000, sliding_window: None },

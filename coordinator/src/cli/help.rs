@@ -26,7 +26,7 @@ Input, one request a line:
   {\"prompt\": [2, 11, 7], \"stop\": [\"\\n\"]}                 token ids need no tokenizer
   {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}   needs the model's chat template
   {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": \"Hi\"}}
-  A .txt file has one raw prompt a line. Read are prompt, messages, max_tokens (16) or
+  A .txt file has one raw prompt a line. Read are prompt, messages, max_tokens (16, chats 1024) or
   max_completion_tokens, temperature (0, greedy, unless given), top_p (1), top_k, min_p, n (1), seed (--seed),
   stop, logprobs, top_logprobs, response_format, structured_outputs (answers of a form).
   Another field with a value that is not its default gives that request an error line.

@@ -18,8 +18,6 @@ use super::request::{
 use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::sink::{OutputMode, Place};
 
-/// `max_tokens` of requests that do not say, as at OpenAI.
-pub const MAX_TOKENS: u32 = 16;
 /// Benchmark: tokens of each prompt.
 pub const PROMPT_LEN: u32 = 512;
 /// Benchmark: new tokens of each sequence.
@@ -301,7 +299,7 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
         output,
         mode,
         chat: low.chat,
-        max_tokens: low.max_tokens.unwrap_or(MAX_TOKENS),
+        max_tokens: low.max_tokens,
     })
 }
 

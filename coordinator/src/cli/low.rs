@@ -133,7 +133,7 @@ pub struct LowRun {
     /// Raw prompts become one user message each, in the model's chat template
     #[arg(long, requires = "input", help_heading = "Work")]
     pub chat: bool,
-    /// New tokens for requests that do not say [default: 16]
+    /// New tokens, at most, for requests that do not say [default: 16; for chats 1024]
     #[arg(long, value_name = "N", requires = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
     pub max_tokens: Option<u32>,
     /// Key of sampling, dummy weights and benchmark prompts

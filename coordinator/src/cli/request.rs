@@ -54,7 +54,7 @@ pub struct ModelChoice {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     Benchmark { prompt_len: u32, gen_len: u32 },
-    Requests { input: Place, output: Place, mode: OutputMode, chat: bool, max_tokens: u32 },
+    Requests { input: Place, output: Place, mode: OutputMode, chat: bool, max_tokens: Option<u32> },
 }
 
 /// A policy by name, or a split by hand. The split is resolved against the model's layer later, by

@@ -60,7 +60,7 @@ fn a_line_with_everything() {
     let file = |name: &str| Place::File(name.into());
     let (input, output) = (file("in.jsonl"), file("out.jsonl"));
     let mode = OutputMode::Resume;
-    assert_eq!(run.work, Work::Requests { input, output, mode, chat: true, max_tokens: 9 });
+    assert_eq!(run.work, Work::Requests { input, output, mode, chat: true, max_tokens: Some(9) });
     assert_eq!(run.vram_bytes, Some(8 << 30));
     let Placement::Split { split, chunking } = run.placement else { panic!("a split") };
     assert_eq!((split.as_str(), chunking.map(|chunking| chunking.chunks)), ("scores.3:", Some(8)));
@@ -73,7 +73,7 @@ fn a_line_with_everything() {
 fn standard_streams_and_output_modes() {
     let place = |line: &str| match run(line).work {
         Work::Requests { input, output, mode, max_tokens, .. } => {
-            assert_eq!(max_tokens, 16);
+            assert_eq!(max_tokens, None);
             (input, output, mode)
         }
         Work::Benchmark { .. } => panic!("{line}"),

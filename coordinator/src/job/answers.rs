@@ -18,6 +18,8 @@ pub(super) struct Answers<'j> {
     items: &'j [Item],
     /// Where each item's line lies in the output; `None`: not written.
     lines: &'j mut [Option<Range<u64>>],
+    /// For each item, whether an answer was cut at its largest number of tokens.
+    cut: &'j mut [bool],
     sink: &'j mut Sink,
     provenance: &'j Provenance,
     /// For each item, each of its answers.
@@ -31,6 +33,7 @@ impl<'j> Answers<'j> {
     pub(super) fn new(
         items: &'j [Item],
         lines: &'j mut [Option<Range<u64>>],
+        cut: &'j mut [bool],
         sink: &'j mut Sink,
         provenance: &'j Provenance,
     ) -> Answers<'j> {
@@ -40,7 +43,7 @@ impl<'j> Answers<'j> {
         });
         let answers = answers.collect();
         let (waiting, written) = (false, Instant::now());
-        Answers { items, lines, sink, provenance, answers, waiting, written }
+        Answers { items, lines, cut, sink, provenance, answers, waiting, written }
     }
 
     /// Takes one of an item's answers.
@@ -100,6 +103,8 @@ impl<'j> Answers<'j> {
             return None;
         }
         let answers = std::mem::take(answers).into_iter().flatten().collect();
-        Some(answer_line(request, answers, self.provenance))
+        let (line, cut) = answer_line(request, answers, self.provenance);
+        self.cut[index] = cut;
+        Some(line)
     }
 }

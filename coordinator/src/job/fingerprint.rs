@@ -3,10 +3,6 @@
 //! They are written into the output and read back by `--resume`, so their definition may only
 //! change together with [`FORMAT`].
 
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
-
 use model::config::{Dtype, ModelConfig};
 use sha2::{Digest, Sha256};
 
@@ -15,9 +11,6 @@ use super::item::{Endpoint, Request};
 
 /// Raised when an answer to the same request would differ from an earlier version's.
 const FORMAT: &str = "tandem-8";
-
-/// Bytes read from each end of a weight file to identify it.
-const SAMPLE_BYTES: u64 = 1 << 20;
 
 /// `system_fingerprint`: everything that decides an answer beside the request itself, as a hash, and the
 /// `kernels` that compute it, in plain: they decide its last bits, and so now and then a token. The
@@ -43,38 +36,6 @@ pub fn system_fingerprint(
 pub fn hash_and_kernels(system_fingerprint: &str) -> (&str, &str) {
     let named = system_fingerprint.strip_prefix("fp_").unwrap_or(system_fingerprint);
     named.split_once('_').unwrap_or((named, ""))
-}
-
-/// Files of a model's weights, for its identity.
-pub fn weight_files(directory: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut files: Vec<PathBuf> = entries
-        .map(|entry| entry.path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "safetensors"))
-        .collect();
-    files.sort();
-    files
-}
-
-/// Identity of a model's weight files: their sizes and a hash over the first and last MiB of each
-/// (headers, and the tensors there). Names and times are left out, so that a copy is the same.
-///
-/// # Errors
-/// A file that cannot be read.
-pub fn weights_identity(files: &[PathBuf]) -> io::Result<String> {
-    let mut hash = Sha256::new();
-    for path in files {
-        let mut file = File::open(path)?;
-        let size_bytes = file.metadata()?.len();
-        hash.update(size_bytes.to_le_bytes());
-        for start in [0, size_bytes.saturating_sub(SAMPLE_BYTES)] {
-            let mut sample = Vec::new();
-            file.seek(SeekFrom::Start(start))?;
-            (&mut file).take(SAMPLE_BYTES).read_to_end(&mut sample)?;
-            hash.update(&sample);
-        }
-    }
-    Ok(hex(&hash.finalize()[..16]))
 }
 
 /// Identity of a request: what it asks and how, as the model sees it. `--resume` takes an answer

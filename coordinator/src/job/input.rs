@@ -15,6 +15,12 @@ use super::fingerprint::content_id;
 use super::item::{Endpoint, ErrorCode, Item, LineError, Rejection, Request};
 use super::prompt::{Limits, fit};
 
+/// New tokens of a completion that does not say, as at OpenAI.
+pub const COMPLETION_MAX_TOKENS: u32 = 16;
+/// New tokens of a chat that does not say, at most. At OpenAI it is the rest of the context; here
+/// memory for all of it is set aside before the first token.
+pub const CHAT_MAX_TOKENS: u32 = 1024;
+
 /// How the lines of an input are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -30,8 +36,9 @@ pub struct InputOptions<'a> {
     pub format: Format,
     /// Raw prompts become one user message each.
     pub chat: bool,
-    /// For requests that give neither `max_tokens` nor `max_completion_tokens`; at least 1.
-    pub max_tokens: u32,
+    /// For requests that give neither `max_tokens` nor `max_completion_tokens`, at least 1; without
+    /// it [`COMPLETION_MAX_TOKENS`] and [`CHAT_MAX_TOKENS`].
+    pub max_tokens: Option<u32>,
     /// For requests that give no `seed`.
     pub seed: u64,
     /// `None` when the model has no tokenizer.
@@ -310,7 +317,9 @@ fn build(
             "This model has no tokenizer, so its answers cannot have a form; leave it out.",
         ));
     }
-    let max_tokens = body.max_tokens.unwrap_or(options.max_tokens);
+    let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
+    let default = if is_chat { CHAT_MAX_TOKENS } else { COMPLETION_MAX_TOKENS };
+    let max_tokens = body.max_tokens.or(options.max_tokens).unwrap_or(default);
     let prompts = body
         .prompts
         .iter()

@@ -112,8 +112,13 @@ pub struct ErrorBody {
     pub line: usize,
 }
 
-/// The line of a request with its answers, those to the first prompt first, newline included.
-pub fn answer_line(request: &Request, answers: Vec<Answer>, provenance: &Provenance) -> Vec<u8> {
+/// The line of a request with its answers, those to the first prompt first, newline included; and
+/// [`is_cut`] of them.
+pub fn answer_line(
+    request: &Request,
+    answers: Vec<Answer>,
+    provenance: &Provenance,
+) -> (Vec<u8>, bool) {
     let suffix = id_suffix(&request.custom_id);
     let chat = request.endpoint == Endpoint::ChatCompletions;
     let prompt_tokens: u64 = request.prompts.iter().map(|p| p.tokens.len() as u64).sum();
@@ -132,12 +137,25 @@ pub fn answer_line(request: &Request, answers: Vec<Answer>, provenance: &Provena
             total_tokens: prompt_tokens + completion_tokens,
         },
     };
-    to_bytes(&OutputLine {
+    let cut = is_cut(request, &body.choices);
+    let line = to_bytes(&OutputLine {
         id: format!("batch_req_{suffix}"),
         custom_id: request.custom_id.clone(),
         response: Some(Response { status_code: 200, request_id: request_id(request), body }),
         error: None,
-    })
+    });
+    (line, cut)
+}
+
+/// Whether an answer to the request ended at its largest number of tokens, where it might have
+/// ended by itself.
+pub fn is_cut(request: &Request, choices: &[Choice]) -> bool {
+    let by_length = |choice: &Choice| match choice {
+        Choice::Chat { finish_reason, .. } | Choice::Text { finish_reason, .. } => {
+            *finish_reason == FinishReason::Length
+        }
+    };
+    !request.ignore_eos && choices.iter().any(by_length)
 }
 
 fn choice(index: usize, answer: Answer, chat: bool) -> Choice {

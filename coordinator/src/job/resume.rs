@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::error::JobError;
 use super::fingerprint::{hash_and_kernels, request_id};
 use super::item::Item;
-use super::output::{OutputLine, error_line};
+use super::output::{OutputLine, error_line, is_cut};
 
 /// What an output says of the job that made it: its first answer does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Resume {
     pub whole_bytes: u64,
     /// For each item, where its line lies in the file.
     pub kept: Vec<Option<Range<u64>>>,
+    /// For each item, whether a kept answer was cut at its largest number of tokens.
+    pub cut: Vec<bool>,
     /// Answers that the input no longer asks for.
     pub replaced: usize,
 }
@@ -45,7 +47,12 @@ pub struct Resume {
 impl Resume {
     /// Nothing is answered yet.
     pub fn nothing(items: &[Item]) -> Resume {
-        Resume { whole_bytes: 0, kept: vec![None; items.len()], replaced: 0 }
+        Resume {
+            whole_bytes: 0,
+            kept: vec![None; items.len()],
+            cut: vec![false; items.len()],
+            replaced: 0,
+        }
     }
 
     /// Matches the lines of `existing` with the input's items. An answer is kept when its request
@@ -65,7 +72,7 @@ impl Resume {
     ) -> Result<Resume, JobError> {
         let whole = whole_lines(existing);
         let index = Index::new(items);
-        let mut kept = vec![None; items.len()];
+        let (mut kept, mut cut) = (vec![None; items.len()], vec![false; items.len()]);
         let mut others = BTreeMap::new();
         let mut start = 0;
         for (number, bytes) in whole.split_inclusive(|byte| *byte == b'\n').enumerate() {
@@ -86,6 +93,7 @@ impl Resume {
                             if request_id(request) == response.request_id =>
                         {
                             kept[item] = Some(range);
+                            cut[item] = is_cut(request, &response.body.choices);
                         }
                         _ => {
                             others.entry(told.custom_id).or_insert((line, item));
@@ -123,7 +131,7 @@ impl Resume {
                 custom_id: custom_id.clone(),
             });
         }
-        Ok(Resume { whole_bytes: whole.len() as u64, kept, replaced })
+        Ok(Resume { whole_bytes: whole.len() as u64, kept, cut, replaced })
     }
 }
 

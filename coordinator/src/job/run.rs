@@ -31,8 +31,8 @@ pub struct JobOptions {
     pub mode: OutputMode,
     /// Raw prompts become one user message each.
     pub chat: bool,
-    /// For requests that do not say; at least 1.
-    pub max_tokens: u32,
+    /// For requests that do not say, at least 1; without it a default.
+    pub max_tokens: Option<u32>,
     /// For requests that do not say.
     pub seed: u64,
 }
@@ -119,6 +119,8 @@ pub struct Job<'a> {
     items: Vec<Item>,
     /// Where each item's line lies in the output; `None`: still to do.
     lines: Vec<Option<Range<u64>>>,
+    /// Items with an answer that was cut at its largest number of tokens.
+    cut: Vec<bool>,
     /// Answers in the output that the input no longer asks for.
     replaced: usize,
     sink: Sink,
@@ -173,6 +175,7 @@ impl<'a> Job<'a> {
         Ok(Job {
             items,
             lines: resume.kept,
+            cut: resume.cut,
             replaced: resume.replaced,
             sink,
             provenance: Provenance { created, model: model_name, system_fingerprint },
@@ -280,8 +283,8 @@ impl<'a> Job<'a> {
         let tokens = tickets.iter().map(|ticket| u64::from(self.prompt(*ticket).max_new)).sum();
         let grammars = self.grammars();
         let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
-        let Job { items, lines, sink, provenance, codec, .. } = self;
-        let mut answers = Answers::new(items, lines, sink, provenance);
+        let Job { items, lines, cut, sink, provenance, codec, .. } = self;
+        let mut answers = Answers::new(items, lines, cut, sink, provenance);
         let Some(engine) = engine else {
             assert!(tickets.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);
@@ -337,11 +340,15 @@ impl<'a> Job<'a> {
         let mut summary = Summary {
             answered: 0,
             failed_lines: Vec::new(),
+            cut_lines: Vec::new(),
             not_run: 0,
             interrupted,
             resumable: self.sink.is_log(),
         };
-        for (item, line) in self.items.iter().zip(&self.lines) {
+        for ((item, line), cut) in self.items.iter().zip(&self.lines).zip(&self.cut) {
+            if *cut && line.is_some() {
+                summary.cut_lines.push(item.line());
+            }
             match (item, line) {
                 (_, None) => summary.not_run += 1,
                 (Item::Request(_), Some(_)) => summary.answered += 1,

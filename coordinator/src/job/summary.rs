@@ -8,6 +8,8 @@ pub struct Summary {
     pub answered: usize,
     /// Lines of the input that got an error line.
     pub failed_lines: Vec<usize>,
+    /// Lines whose answer, or one of them, was cut at its largest number of tokens.
+    pub cut_lines: Vec<usize>,
     /// Requests that were not reached.
     pub not_run: usize,
     pub interrupted: bool,
@@ -15,7 +17,7 @@ pub struct Summary {
     pub resumable: bool,
 }
 
-/// Failed lines named in the last line of a run; the output file has all of them.
+/// Lines named in the last line of a run; the output file has all of them.
 const NAMED_LINES_MAX: usize = 20;
 
 impl Summary {
@@ -32,15 +34,8 @@ impl Summary {
 impl std::fmt::Display for Summary {
     /// The last line of a run: `58 answered, 2 failed (lines 4, 17)`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} answered, {} failed", self.answered, self.failed_lines.len())?;
-        let named = self.failed_lines.iter().take(NAMED_LINES_MAX);
-        let named: Vec<String> = named.map(usize::to_string).collect();
-        match self.failed_lines.len() {
-            0 => {}
-            1 => write!(f, " (line {})", named[0])?,
-            count if count > named.len() => write!(f, " (lines {}, ...)", named.join(", "))?,
-            _ => write!(f, " (lines {})", named.join(", "))?,
-        }
+        let (failed, lines) = (self.failed_lines.len(), named(&self.failed_lines));
+        write!(f, "{} answered, {failed} failed{lines}", self.answered)?;
         if self.not_run > 0 {
             write!(f, ", {} not run", self.not_run)?;
         }
@@ -50,6 +45,21 @@ impl std::fmt::Display for Summary {
                 write!(f, ", go on with --resume")?;
             }
         }
+        if !self.cut_lines.is_empty() {
+            let (cut, lines) = (self.cut_lines.len(), named(&self.cut_lines));
+            write!(f, "; {cut} cut at max_tokens{lines}")?;
+        }
         Ok(())
+    }
+}
+
+/// ` (lines 4, 17)`; nothing for none.
+fn named(lines: &[usize]) -> String {
+    let first: Vec<String> = lines.iter().take(NAMED_LINES_MAX).map(usize::to_string).collect();
+    match lines.len() {
+        0 => String::new(),
+        1 => format!(" (line {})", first[0]),
+        count if count > first.len() => format!(" (lines {}, ...)", first.join(", ")),
+        _ => format!(" (lines {})", first.join(", ")),
     }
 }

@@ -134,10 +134,11 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     };
     let settled = Cell::new(None);
     let kernels = kernels_of(run)?;
+    let weights_identity = opened.weights_identity()?;
     let of_case = |found| {
         fingerprint::system_fingerprint(
             config,
-            &opened.weights_identity,
+            &weights_identity,
             run.dtype,
             &described(&forms(run, opened, found)),
             run.seed,

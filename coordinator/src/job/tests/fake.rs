@@ -188,7 +188,7 @@ impl Desk {
             output: Place::File(folder.path().join("out.jsonl")),
             mode: OutputMode::New,
             chat: false,
-            max_tokens: 16,
+            max_tokens: None,
             seed: 0,
         };
         let codec = Some(Bytes { chat: true });

@@ -17,7 +17,7 @@ fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
     InputOptions {
         format: Format::JsonLines,
         chat: false,
-        max_tokens: 16,
+        max_tokens: None,
         seed: 7,
         codec,
         limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
@@ -155,6 +155,24 @@ fn duplicate_ids_are_errors_of_the_later_line() {
         format!("{{\"custom_id\": \"{made_up}\", \"prompt\": \"x\"}}\n{{\"prompt\": \"y\"}}");
     let items = read(lines.as_bytes());
     assert_eq!(error_in(items).rejection.code, ErrorCode::DuplicateCustomId);
+}
+
+#[test]
+fn chats_are_not_cut_at_the_few_tokens_of_a_completion() {
+    let wide = InputOptions {
+        limits: Limits { context: 8192, ..options(Some(&CODEC)).limits },
+        ..options(Some(&CODEC))
+    };
+    let max_new = |line: &[u8], options: &InputOptions<'_>| {
+        let Item::Request(request) = read_items(line, options).remove(0) else { panic!("runs") };
+        request.prompts[0].max_new
+    };
+    let chat = br#"{"messages": [{"role": "user", "content": "a"}]}"#;
+    let completion = br#"{"prompt": "a"}"#;
+    assert_eq!((max_new(chat, &wide), max_new(completion, &wide)), (1024, 16));
+    assert_eq!(max_new(completion, &InputOptions { chat: true, ..wide }), 1024);
+    let given = InputOptions { max_tokens: Some(40), ..wide };
+    assert_eq!((max_new(chat, &given), max_new(completion, &given)), (40, 40));
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn a_changed_request_is_answered_anew_only_where_replacing_is_asked_for() {
 fn other_options_never_empty_an_output() {
     type Change = fn(&mut Desk);
     let changes: [Change; 3] = [
-        |desk| desk.options.max_tokens = 4000,
+        |desk| desk.options.max_tokens = Some(4000),
         |desk| desk.options.chat = true,
         |desk| write_input(desk, "{\"prompt\": \"something else\"}\n"),
     ];

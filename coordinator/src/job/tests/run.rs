@@ -48,7 +48,10 @@ fn answers_in_input_order_in_groups() {
     let summary = desk.run(&mut engine).unwrap();
     assert_eq!(engine.groups, [3, 3, 1]);
     assert_eq!(summary.exit(), Exit::Done);
-    assert_eq!(summary.to_string(), "7 answered, 0 failed");
+    assert_eq!(
+        summary.to_string(),
+        "7 answered, 0 failed; 7 cut at max_tokens (lines 1, 2, 3, 4, 5, 6, 7)"
+    );
     let lines = desk.lines();
     let ids: Vec<&str> = lines.iter().map(|line| line.custom_id.as_str()).collect();
     assert_eq!(ids, ids_of(0..7));
@@ -75,7 +78,10 @@ fn the_group_size_does_not_show_in_the_answers() {
             .set_modified(time)
             .unwrap();
         let summary = desk.run(&mut Echo::new(capacity)).unwrap();
-        assert_eq!(summary.to_string(), "3 answered, 1 failed (line 2)");
+        assert_eq!(
+            summary.to_string(),
+            "3 answered, 1 failed (line 2); 3 cut at max_tokens (lines 1, 3, 4)"
+        );
         assert_eq!(desk.lines()[0].response.as_ref().unwrap().body.created, 1234);
         desk.output()
     });
@@ -271,7 +277,10 @@ fn error_lines_stand_at_their_place_and_say_their_line() {
         b"{\n{\"prompt\": \"a\"}\n{\"prompt\": \"\"}\n{\"prompt\": \"b\", \"best_of\": 2}\n",
     );
     let summary = desk.run(&mut Echo::new(1)).unwrap();
-    assert_eq!(summary.to_string(), "1 answered, 3 failed (lines 1, 3, 4)");
+    assert_eq!(
+        summary.to_string(),
+        "1 answered, 3 failed (lines 1, 3, 4); 1 cut at max_tokens (line 2)"
+    );
     let lines = desk.lines();
     let codes: Vec<Option<&str>> =
         lines.iter().map(|line| line.error.as_ref().map(|error| error.code.as_str())).collect();
@@ -315,7 +324,7 @@ fn an_interrupt_keeps_finished_groups() {
     assert_eq!(summary.exit(), Exit::Interrupted);
     assert_eq!(
         summary.to_string(),
-        "2 answered, 0 failed, 3 not run; interrupted, go on with --resume"
+        "2 answered, 0 failed, 3 not run; interrupted, go on with --resume; 2 cut at max_tokens (lines 1, 2)"
     );
     assert_eq!(desk.lines().len(), 2);
     // Before anything runs it is the job that asks.
@@ -434,7 +443,9 @@ fn progress_counts_tokens() {
 fn last_lines() {
     let summary = |answered, failed: &[usize], not_run, interrupted| {
         let failed_lines = failed.to_vec();
-        Summary { answered, failed_lines, not_run, interrupted, resumable: false }.to_string()
+        let cut_lines = Vec::new();
+        Summary { answered, failed_lines, cut_lines, not_run, interrupted, resumable: false }
+            .to_string()
     };
     assert_eq!(summary(3, &[], 4, true), "3 answered, 0 failed, 4 not run; interrupted");
     assert_eq!(summary(58, &[4, 17], 0, false), "58 answered, 2 failed (lines 4, 17)");
@@ -442,4 +453,15 @@ fn last_lines() {
     let many: Vec<usize> = (1..=21).collect();
     assert!(summary(0, &many, 0, false).ends_with("19, 20, ...)"));
     assert!(summary(0, &many[..20], 0, false).ends_with("19, 20)"));
+}
+
+#[test]
+fn answers_that_were_cut_are_counted_also_when_they_are_kept() {
+    let mut desk = Desk::new(
+        b"{\"prompt\": [5, 6, 257], \"max_tokens\": 10}\n{\"prompt\": [7], \"max_tokens\": 4}\n{\"prompt\": [7], \"max_tokens\": 4, \"ignore_eos\": true}\n",
+    );
+    let told = "3 answered, 0 failed; 1 cut at max_tokens (line 2)";
+    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), told);
+    desk.options.mode = OutputMode::Resume;
+    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), told);
 }
