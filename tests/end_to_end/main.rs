@@ -2,6 +2,7 @@
 //! `scripts/fixtures.py` made.
 
 mod bad_input;
+mod bad_weights;
 mod command;
 mod compress;
 mod cuda;

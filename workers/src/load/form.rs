@@ -9,6 +9,7 @@ use model::source::{TensorId, WeightSource};
 use program::ir::BufferId;
 
 use super::error::LoadError;
+use super::finite;
 use crate::memory::View;
 
 /// Form of a piece.
@@ -67,10 +68,12 @@ pub(super) fn read(
         Form::Plain(Dtype::Bf16) => {
             let out = view.write::<bf16>(buffer, offset_bytes, rows * columns);
             source.read_bf16(id, first_row, out)?;
+            check_finite(piece, finite::first_bf16(out))?;
         }
         Form::Plain(Dtype::F32) => {
             let out = view.write::<f32>(buffer, offset_bytes, rows * columns);
             source.read_f32(id, first_row, out)?;
+            check_finite(piece, finite::first_f32(out))?;
         }
         Form::Grouped(grouped) => {
             let out = view.write::<u8>(buffer, offset_bytes, piece.size_bytes());
@@ -79,14 +82,27 @@ pub(super) fn read(
                 // The file has this very form: its blocks change places, and no value changes.
                 let mut blocks = vec![0u8; rows * stored.row_bytes(columns)];
                 source.read_blocks(id, first_row, &mut blocks)?;
+                check_finite(piece, finite::first_in_blocks(stored, &blocks))?;
                 from_blocks(stored, &blocks, columns, out)
                     .map_err(|source| LoadError::Repack { tensor: format!("{id:?}"), source })?;
             } else {
                 let mut values = vec![0f32; rows * columns];
                 source.read_f32(id, first_row, &mut values)?;
+                check_finite(piece, finite::first_f32(&values))?;
                 quantise(variant, grouped, &values, columns, out);
             }
         }
     }
     Ok(())
+}
+
+/// Refuses a piece whose value at an index is not finite.
+fn check_finite(piece: &Piece, index: Option<usize>) -> Result<(), LoadError> {
+    let Some(index) = index else { return Ok(()) };
+    let columns = piece.columns.max(1);
+    Err(LoadError::NotFinite {
+        tensor: format!("{:?}", piece.id),
+        row: piece.first_row + index / columns,
+        column: index % columns,
+    })
 }

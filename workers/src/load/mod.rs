@@ -6,6 +6,7 @@
 //! silent zero.
 
 mod error;
+mod finite;
 mod form;
 
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,0 +1,82 @@
+//! Where weights are not finite. One look at all bits says that there is nothing to look for.
+
+use half::{bf16, f16};
+use model::source::StoredType;
+
+/// The exponent of an infinity or a NaN.
+const BF16_EXPONENT: u16 = 0x7f80;
+const F32_EXPONENT: u32 = 0x7f80_0000;
+
+/// Index of the first value that is infinite or no number.
+pub(super) fn first_bf16(values: &[bf16]) -> Option<usize> {
+    let most = values.iter().map(|value| value.to_bits() & 0x7fff).max().unwrap_or(0);
+    let found = most >= BF16_EXPONENT;
+    found.then(|| values.iter().position(|value| !value.is_finite())).flatten()
+}
+
+/// As [`first_bf16`].
+pub(super) fn first_f32(values: &[f32]) -> Option<usize> {
+    let most = values.iter().map(|value| value.to_bits() & 0x7fff_ffff).max().unwrap_or(0);
+    let found = most >= F32_EXPONENT;
+    found.then(|| values.iter().position(|value| !value.is_finite())).flatten()
+}
+
+/// Index of the first value whose block has a scale or a minimum that is not finite.
+pub(super) fn first_in_blocks(stored: StoredType, blocks: &[u8]) -> Option<usize> {
+    let (block_bytes, factors) = match stored {
+        StoredType::Q4_0 => (18, 1),
+        StoredType::Q4_1 => (20, 2),
+        StoredType::Q8_0 => (34, 1),
+        _ => return None,
+    };
+    let is_finite = |block: &[u8]| {
+        block
+            .chunks_exact(2)
+            .take(factors)
+            .all(|bytes| f16::from_le_bytes([bytes[0], bytes[1]]).is_finite())
+    };
+    let block = blocks.chunks_exact(block_bytes).position(|block| !is_finite(block));
+    block.map(|block| block * 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_value_that_is_not_finite() {
+        let mut values = vec![1.0f32; 1000];
+        values[3] = 3.0e38;
+        values[4] = -f32::MIN_POSITIVE;
+        assert_eq!(first_f32(&values), None);
+        let narrow = |values: &[f32]| -> Vec<bf16> {
+            values.iter().map(|value| bf16::from_f32(*value)).collect()
+        };
+        for (index, value) in [(999, f32::NAN), (500, f32::INFINITY), (17, f32::NEG_INFINITY)] {
+            values[index] = value;
+            assert_eq!(first_f32(&values), Some(index));
+            values[3] = 0.0;
+            assert_eq!(first_bf16(&narrow(&values)), Some(index));
+        }
+    }
+
+    #[test]
+    fn the_factors_of_a_block_are_looked_at_and_its_values_are_not() {
+        for (stored, block_bytes, factors) in
+            [(StoredType::Q4_0, 18, 1), (StoredType::Q4_1, 20, 2), (StoredType::Q8_0, 34, 1)]
+        {
+            // Any bits of values are numbers; so are these factors.
+            let mut blocks = vec![0xff_u8; 5 * block_bytes];
+            for block in blocks.chunks_exact_mut(block_bytes) {
+                block[..2 * factors].fill(0x3c);
+            }
+            assert_eq!(first_in_blocks(stored, &blocks), None, "{stored:?}");
+            for factor in 0..factors {
+                let at = 3 * block_bytes + 2 * factor;
+                blocks[at..at + 2].copy_from_slice(&f16::NAN.to_le_bytes());
+                assert_eq!(first_in_blocks(stored, &blocks), Some(96), "{stored:?}");
+                blocks[at..at + 2].fill(0x3c);
+            }
+        }
+    }
+}
