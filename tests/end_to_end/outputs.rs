@@ -208,3 +208,40 @@ fn a_limit_on_file_sizes_and_a_hang_up_end_in_a_sentence() {
         .collect();
     assert_eq!(ids, ["p1", "p2", "p3"], "in input order");
 }
+
+#[test]
+fn a_report_goes_to_stdout_where_nothing_else_does() {
+    let place = Place::new();
+    requests(&place, &[2, 2]);
+    let mut child = command(&place, &place.path("out.jsonl"), &["--report", "-"]);
+    let done = finish(child.stdout(Stdio::piped()).spawn().expect("starts"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).expect("only the report");
+    assert!(report["lanes"].is_object(), "{report}");
+    let mut child = command(&place, Path::new("-"), &["--report", "-"]);
+    let done = finish(child.stdout(Stdio::piped()).spawn().expect("starts"));
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));
+    assert!(!Path::new("-").exists());
+}
+
+#[test]
+fn a_benchmark_says_that_it_does_not_read_stdin() {
+    let place = Place::new();
+    requests(&place, &[2]);
+    let said = |stdin: Stdio| {
+        let mut benchmark = coordinator();
+        benchmark.arg("--model").arg(fixture("llama")).args([
+            "--prompt-len",
+            "3",
+            "--gen-len",
+            "2",
+        ]);
+        benchmark.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::piped());
+        let done = finish(benchmark.spawn().expect("starts"));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stderr)
+    };
+    let input = std::fs::File::open(place.path("in.jsonl")).expect("requests");
+    assert!(said(input.into()).contains("Stdin is not read without --input -"));
+    assert!(!said(Stdio::null()).contains("Stdin"));
+}

@@ -148,6 +148,7 @@ fn sizes() {
         ("512", 512),
         ("1.5KiB", 1536),
         ("2 mib", 2 << 20),
+        ("16G", 16 << 30),
     ] {
         assert_eq!(parse_size(text), Ok(bytes), "{text}");
     }

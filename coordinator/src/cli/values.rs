@@ -135,10 +135,15 @@ pub fn parse_device(text: &str) -> Result<DeviceChoice, String> {
     Ok(DeviceChoice::Emulated { vram_bytes, link_bytes_per_s })
 }
 
-/// Units of sizes: powers of 1024 with an `i`, of 1000 without, as disks and links are sold.
-const UNITS: [(&str, u64); 10] = [
+/// Units of sizes: powers of 1024 with an `i`, of 1000 without, as disks and links are sold. A letter
+/// alone is a power of 1024, as in the options of other programs.
+const UNITS: [(&str, u64); 14] = [
     ("", 1),
     ("b", 1),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
     ("kb", 1000),
     ("kib", 1 << 10),
     ("mb", 1_000_000),
@@ -149,7 +154,7 @@ const UNITS: [(&str, u64); 10] = [
     ("tib", 1 << 40),
 ];
 
-/// Parses `8GiB`, `1.5GB`, `512MiB` or a number of bytes. Never 0.
+/// Parses `8GiB`, `1.5GB`, `512MiB`, `16G` or a number of bytes. Never 0.
 ///
 /// # Errors
 /// Anything else.

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
 /// Without a terminal a line is written at most so often, and at the end.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -58,11 +58,15 @@ struct Bar {
 
 impl Progress for Bar {
     fn begin(&mut self, total: Amount) {
-        let style = "{elapsed_precise} {wide_bar} {pos}/{len} tokens, {msg}, {per_sec}, ETA {eta}";
+        let style = "{elapsed_precise} {wide_bar} {pos}/{len} tokens, {msg}, {rate}, ETA {eta}";
         self.bar = ProgressBar::new(total.tokens);
         // The template is a constant of ours; with a wrong one the default style still informs.
         if let Ok(style) = ProgressStyle::with_template(style) {
-            self.bar.set_style(style);
+            let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+                // A bar that cannot be drawn is not worth failing for.
+                let _ = write!(to, "{:.0}/s", state.per_sec());
+            };
+            self.bar.set_style(style.with_key("rate", rate));
         }
         self.bar.set_message(answers(Amount::default(), total));
         self.bar.enable_steady_tick(Duration::from_millis(500));

@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::io::Write;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use anyhow::Context;
@@ -56,6 +56,14 @@ fn check_distinct(run: &Run) -> anyhow::Result<()> {
     }
     for (flag, path) in [("--report", &run.report), ("--trace", &run.trace)] {
         let Some(path) = path else { continue };
+        if path == Path::new("-") {
+            let answers_go_there =
+                matches!(&run.work, Work::Requests { output: Place::Standard, .. });
+            if flag == "--trace" || answers_go_there {
+                return Err(Usage(format!("{flag} -: give {flag} a file of its own")).into());
+            }
+            continue;
+        }
         if let Some((other, _)) = files.iter().find(|(_, known)| same_file(known, path)) {
             let shown = path.display();
             return Err(Usage(format!(
@@ -101,16 +109,27 @@ fn check_report(path: &Path) -> anyhow::Result<()> {
 /// A sentence for the user.
 pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     check_distinct(run)?;
-    if let Some(path) = &run.report {
+    if let Some(path) = run.report.as_ref().filter(|path| *path != Path::new("-")) {
         check_report(path)?;
     }
     let opened = Opened::open(&run.model, run.seed)?;
     match &run.work {
         Work::Benchmark { prompt_len, gen_len } => {
+            if let (Some(note), false) = (unread_stdin(), run.telling == Telling::Quiet) {
+                eprintln!("{note}");
+            }
             benchmark(run, &opened, *prompt_len, *gen_len, interrupt)
         }
         Work::Requests { .. } => requests(run, &opened, interrupt),
     }
+}
+
+/// What to say of a file or a pipe on stdin that a benchmark leaves unread.
+fn unread_stdin() -> Option<&'static str> {
+    let kind = Path::new("/dev/stdin").metadata().ok()?.file_type();
+    (kind.is_file() || kind.is_fifo()).then_some(
+        "Stdin is not read without --input -, so this is a benchmark with random prompts.",
+    )
 }
 
 /// What computes the answers, as a `system_fingerprint` names it.
@@ -311,14 +330,21 @@ fn finish(run: &Run, engine: RunEngine, foretold: &Foretold) -> anyhow::Result<(
     let report = build::build(&plan, &measured, foretold, by_worker);
     if let Some(path) = &run.report {
         let text = serde_json::to_string_pretty(&report)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
+        if path == Path::new("-") {
+            write!(std::io::stdout(), "{text}").or_else(quiet_pipe)?;
+        } else {
+            std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
+        }
     }
     if run.telling != Telling::Quiet && report.groups > 0 {
         // Results may go to stdout; tables never do then.
         let text = table::render(&report);
+        let report_goes_there = run.report.as_deref() == Some(Path::new("-"));
         match run.work {
-            Work::Benchmark { .. } => write!(std::io::stdout(), "{text}").or_else(quiet_pipe)?,
-            Work::Requests { .. } => eprint!("{text}"),
+            Work::Benchmark { .. } if !report_goes_there => {
+                write!(std::io::stdout(), "{text}").or_else(quiet_pipe)?
+            }
+            _ => eprint!("{text}"),
         }
     }
     Ok(())
