@@ -8,6 +8,8 @@ use llguidance::{ParserFactory, TokenParser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::bounds;
+
 /// Between the parts of a JSON text: room for a line's end and indentation, but not for a model that has lost its way
 /// to go on with spaces until its tokens are used up.
 const WHITESPACE: &str = r"[ \n\r\t]{0,32}";
@@ -83,10 +85,12 @@ impl Grammar {
 
     /// In the parser's own terms.
     fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
+        bounds::check(self)?;
         Ok(match self {
             Grammar::JsonSchema(text) => {
                 let mut schema =
                     serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
+                bounds::check_schema(&schema)?;
                 if let Value::Object(fields) = &mut schema {
                     let spaced = json!({"whitespace_pattern": WHITESPACE});
                     fields.entry("x-guidance").or_insert(spaced);

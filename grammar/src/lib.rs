@@ -4,6 +4,7 @@
 //! answer. The parsing is `llguidance`'s.
 
 mod asked;
+mod bounds;
 mod compiled;
 mod vocabulary;
 
