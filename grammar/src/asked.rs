@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
-use llguidance::{ParserFactory, TokenParser};
+use llguidance::{Matcher, ParserFactory, TokenParser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -74,6 +74,17 @@ impl Checker {
     /// A schema or an expression that is wrong, or asks for what is not implemented.
     pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
         grammar.parser(&self.0).map(|_| ())
+    }
+
+    /// Whether a text as a whole is of the form.
+    ///
+    /// # Errors
+    /// As [`Checker::check`].
+    pub fn matches(&self, grammar: &Grammar, text: &str) -> Result<bool, GrammarError> {
+        let mut matcher = Matcher::new(Ok(grammar.parser(&self.0)?));
+        // Each byte is the token of its number.
+        let taken = text.bytes().all(|byte| matcher.consume_token(u32::from(byte)).is_ok());
+        Ok(taken && matcher.is_accepting().unwrap_or(false))
     }
 }
 
