@@ -36,7 +36,7 @@ impl Compiled {
         let factory = factory(&vocabulary.to_env())?;
         let walk = |grammar: &Grammar| {
             let matcher = Matcher::new(Ok(grammar.parser(&factory)?));
-            Ok(Walk { matcher, ends: vocabulary.ends.clone() })
+            Ok(Walk { matcher, ends: vocabulary.ends.clone(), failure: None })
         };
         let walks = grammars.iter().map(walk).collect::<Result<_, _>>()?;
         Ok(Compiled { walks, mask_words: vocabulary.mask_words() })
@@ -61,6 +61,8 @@ impl Compiled {
 pub struct Walk {
     matcher: Matcher,
     ends: Vec<u32>,
+    /// Why the parser gave up.
+    failure: Option<String>,
 }
 
 impl std::fmt::Debug for Walk {
@@ -75,7 +77,9 @@ impl Walk {
     pub fn allow(&mut self, mask: &mut [u32]) {
         mask.fill(0);
         let mut ends = true;
-        if let Ok(allowed) = self.matcher.compute_mask_or_eos() {
+        let allowed = self.matcher.compute_mask_or_eos();
+        self.note(allowed.as_ref().err().map(GrammarError::new));
+        if let Ok(allowed) = allowed {
             let words = allowed.as_slice();
             let count = words.len().min(mask.len());
             mask[..count].copy_from_slice(&words[..count]);
@@ -91,7 +95,25 @@ impl Walk {
     pub fn take(&mut self, token: u32) {
         if !self.ends.contains(&token) {
             // Of a token that was not allowed nothing more is expected than the end.
-            let _ = self.matcher.consume_token(token);
+            let taken = self.matcher.consume_token(token);
+            self.note(taken.err().map(|error| GrammarError::new(&error)));
+        }
+    }
+
+    /// Why the parser gave up, if it did: the answer then ends where it is.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Whether what was taken so far is a whole text of the form.
+    pub fn is_complete(&mut self) -> bool {
+        self.failure.is_none() && self.matcher.is_accepting().unwrap_or(false)
+    }
+
+    /// The first failure stays.
+    fn note(&mut self, error: Option<GrammarError>) {
+        if self.failure.is_none() {
+            self.failure = error.map(|error| error.0);
         }
     }
 }

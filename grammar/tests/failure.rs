@@ -1,0 +1,24 @@
+//! An answer that was given up is told from a complete one.
+
+use grammar::{Compiled, Grammar, Grammars, Vocabulary};
+
+#[test]
+fn a_walk_knows_whether_it_is_complete() {
+    let words = vec![b"a".to_vec(), b"b".to_vec(), Vec::new()];
+    let vocabulary = Vocabulary { words, ends: vec![2] };
+    let grammars = vec![Grammar::Regex("ab".to_owned())];
+    let compiled = Compiled::new(&Grammars { vocabulary, grammars }).unwrap();
+    let mut walk = compiled.begin(0);
+    walk.take(0);
+    assert!(!walk.is_complete());
+    let mut wrong = walk.clone();
+    walk.take(1);
+    assert!(walk.is_complete());
+    assert_eq!(walk.failure(), None);
+    wrong.take(0);
+    assert!(wrong.failure().is_some());
+    let mut mask = [0];
+    wrong.allow(&mut mask);
+    assert_eq!(mask, [4]);
+    assert!(!wrong.is_complete());
+}
