@@ -58,3 +58,23 @@ fn large_regexes_and_choices_are_refused() {
         assert!(told.contains("exceeds the bound of"), "{told}");
     }
 }
+
+#[test]
+fn the_deepest_and_largest_that_are_accepted_compile_on_a_small_stack() {
+    let checks = || {
+        let checker = Checker::new().unwrap();
+        let accepted = |grammar: &Grammar| match checker.check(grammar) {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(error.to_string().contains("exceeds the bound of"), "{error}");
+                false
+            }
+        };
+        let objects = |n| linked(n, |next| json!({"type": "object", "properties": {"a": next}}));
+        let deepest = (1..60).filter(|n| accepted(&objects(*n))).max().unwrap();
+        assert!((25..60).contains(&deepest), "{deepest}");
+        assert!(accepted(&Grammar::Choice((0..4000).map(|i| format!("choice {i}")).collect())));
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(checks).unwrap();
+    thread.join().unwrap();
+}
