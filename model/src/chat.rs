@@ -35,6 +35,18 @@ pub struct ChatTemplate {
 
 const NAME: &str = "chat";
 
+/// Steps that a template may take: some for itself and some for each message. Published templates
+/// take hundreds a message.
+const STEPS: u64 = 5_000_000;
+const STEPS_PER_MESSAGE: u64 = 50_000;
+
+/// Bytes that a template may write: some for itself and some for each byte of the conversation.
+const OUTPUT_BYTES: usize = 64 << 20;
+const OUTPUT_BYTES_PER_BYTE: usize = 4;
+
+/// The widest indent of `tojson`: each line of its output begins with it.
+const MAX_INDENT: usize = 64;
+
 impl ChatTemplate {
     /// Compiles a template.
     ///
@@ -49,8 +61,7 @@ impl ChatTemplate {
         // As transformers configures Jinja.
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        refuse_unbounded(&mut environment);
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -76,9 +87,14 @@ impl ChatTemplate {
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             ChatError::Render(detail)
         };
-        let template = self.environment.get_template(NAME).map_err(refused)?;
-        template
-            .render(context! {
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(STEPS + STEPS_PER_MESSAGE * messages.len() as u64));
+        let template = environment.get_template(NAME).map_err(refused)?;
+        let given: usize = messages.iter().map(|turn| turn.role.len() + turn.content.len()).sum();
+        let limit = given.saturating_mul(OUTPUT_BYTES_PER_BYTE).saturating_add(OUTPUT_BYTES);
+        let mut output = Bounded { text: Vec::new(), limit, exceeded: false };
+        let rendered = template.render_captured_to(
+            context! {
                 messages => messages,
                 add_generation_prompt => true,
                 bos_token => self.bos_token,
@@ -86,9 +102,57 @@ impl ChatTemplate {
                 // transformers passes these as None, and templates ask "is not none".
                 tools => (),
                 documents => (),
-            })
-            .map_err(refused)
+            },
+            &mut output,
+        );
+        if output.exceeded {
+            return Err(ChatError::Render(format!("it writes more than {limit} bytes")));
+        }
+        rendered.map_err(|error| match error.kind() {
+            ErrorKind::OutOfFuel => {
+                ChatError::Render("it takes more steps than a conversation may need".into())
+            }
+            _ => refused(error),
+        })?;
+        String::from_utf8(output.text).map_err(|error| ChatError::Render(error.to_string()))
     }
+}
+
+/// Text that grows up to a limit.
+struct Bounded {
+    text: Vec<u8>,
+    limit: usize,
+    exceeded: bool,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit - self.text.len() {
+            self.exceeded = true;
+            return Err(io::Error::other("the output is too long"));
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Refuses what Jinja would allocate or loop for without taking a step.
+fn refuse_unbounded(environment: &mut Environment<'_>) {
+    for name in ["slice", "batch", "indent", "format"] {
+        environment.remove_filter(name);
+    }
+    environment.set_unknown_method_callback(|state, value, method, arguments| {
+        let empty = arguments.first().and_then(Value::as_str).is_some_and(str::is_empty);
+        if method == "count" && empty {
+            let reason = "count() of an empty text";
+            return Err(Error::new(ErrorKind::InvalidOperation, reason));
+        }
+        minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
+    });
 }
 
 /// Python's `json.dumps(value, ensure_ascii=False)`. Jinja's own filter, made for HTML, would
@@ -96,6 +160,10 @@ impl ChatTemplate {
 fn to_json(value: Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     options.assert_all_used()?;
+    if indent.is_some_and(|indent| indent > MAX_INDENT) {
+        let reason = format!("tojson indents by at most {MAX_INDENT} spaces");
+        return Err(Error::new(ErrorKind::InvalidOperation, reason));
+    }
     let mut text = Vec::new();
     let written = match indent {
         Some(indent) => {
@@ -235,6 +303,28 @@ mod tests {
         assert_eq!(render(skip), "y");
         // Blocks take their line with them.
         assert_eq!(render("a\n  {% if true %}\nb\n  {% endif %}\nc\n"), "a\nb\nc");
+    }
+
+    #[test]
+    fn hostile_templates_are_refused() {
+        let doubled = "{% for a in range(9000) %}{{ messages[0].content }}{% endfor %}";
+        let endless =
+            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+        for (template, reason) in [
+            (doubled, "bytes"),
+            (endless, "steps"),
+            ("{{ 1 | tojson(indent=9223372036854775807) }}", "64 spaces"),
+            ("{{ range(5) | slice(4000000000) }}", "slice"),
+            ("{{ range(5) | batch(4000000000, 1) }}", "batch"),
+            ("{{ 'a' | indent(4000000000) }}", "indent"),
+            ("{{ '%1000000000s' | format('a') }}", "format"),
+            ("{{ 'aaa'.count('') }}", "count"),
+        ] {
+            let error = ChatTemplate::new(template, None, None)
+                .and_then(|template| template.render(&turns(&[("user", &"x".repeat(10_000))])))
+                .expect_err(template);
+            assert!(error.to_string().contains(reason), "{template}: {error}");
+        }
     }
 
     #[test]
