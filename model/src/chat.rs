@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::Kwargs;
-use minijinja::{Environment, Error, ErrorKind, Value, context};
+use minijinja::value::{Kwargs, Rest};
+use minijinja::{Environment, Error, ErrorKind, State, Value, context, filters};
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
@@ -61,7 +61,7 @@ impl ChatTemplate {
         // As transformers configures Jinja.
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        refuse_unbounded(&mut environment);
+        bound_filters(&mut environment);
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -140,19 +140,73 @@ impl Write for Bounded {
     }
 }
 
-/// Refuses what Jinja would allocate or loop for without taking a step.
-fn refuse_unbounded(environment: &mut Environment<'_>) {
-    for name in ["slice", "batch", "indent", "format"] {
-        environment.remove_filter(name);
-    }
+/// Bounds what Jinja would allocate or loop for without taking a step.
+fn bound_filters(environment: &mut Environment<'_>) {
+    environment.add_filter("slice", |state: &State<'_, '_>, value: Value, count, fill| {
+        filters::slice(state, value, bounded("slice", count)?, fill)
+    });
+    environment.add_filter("batch", |state: &State<'_, '_>, value: Value, count, fill| {
+        filters::batch(state, value, bounded("batch", count)?, fill)
+    });
+    environment.add_filter("indent", indent);
+    environment.add_filter("format", |state: &State<'_, '_>, text: Value, values: Rest<Value>| {
+        check_widths(text.as_str().unwrap_or_default())?;
+        filters::format(state, &text, values)
+    });
     environment.set_unknown_method_callback(|state, value, method, arguments| {
         let empty = arguments.first().and_then(Value::as_str).is_some_and(str::is_empty);
         if method == "count" && empty {
-            let reason = "count() of an empty text";
-            return Err(Error::new(ErrorKind::InvalidOperation, reason));
+            return Err(refusal("count() of an empty text".to_owned()));
         }
         minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
     });
+}
+
+/// Largest number that a filter takes for a width or for a number of parts.
+const FILTER_COUNT_MAX: usize = 1000;
+
+fn refusal(reason: String) -> Error {
+    Error::new(ErrorKind::InvalidOperation, reason)
+}
+
+fn bounded(filter: &str, count: usize) -> Result<usize, Error> {
+    if count <= FILTER_COUNT_MAX {
+        return Ok(count);
+    }
+    Err(refusal(format!("the filter {filter} takes at most {FILTER_COUNT_MAX}, not {count}")))
+}
+
+/// Refuses a format whose widths or precisions are large, or come as values.
+fn check_widths(text: &str) -> Result<(), Error> {
+    let long = |digits: &str| digits.parse().map_or(!digits.is_empty(), |n: usize| n > 1000);
+    let large = text.split('%').skip(1).any(|conversion| {
+        let spec = conversion.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
+        spec.contains('*') || spec.split(|c: char| !c.is_ascii_digit()).any(long)
+    });
+    if large {
+        return Err(refusal(format!("the filter format takes widths up to {FILTER_COUNT_MAX}")));
+    }
+    Ok(())
+}
+
+/// Jinja's `indent`: all lines but the first and blank ones, unless told otherwise.
+fn indent(
+    text: String,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<String, Error> {
+    let width = width.or(options.get("width")?).unwrap_or(4);
+    let first = first.or(options.get("first")?).unwrap_or(false);
+    let blank = blank.or(options.get("blank")?).unwrap_or(false);
+    options.assert_all_used()?;
+    let spaces = " ".repeat(bounded("indent", width)?);
+    let lines = text.split('\n').enumerate().map(|(index, line)| {
+        let indented = if index == 0 { first } else { blank || !line.trim().is_empty() };
+        if indented { format!("{spaces}{line}") } else { line.to_owned() }
+    });
+    Ok(lines.collect::<Vec<_>>().join("\n"))
 }
 
 /// Python's `json.dumps(value, ensure_ascii=False)`. Jinja's own filter, made for HTML, would
@@ -324,6 +378,23 @@ mod tests {
                 .and_then(|template| template.render(&turns(&[("user", &"x".repeat(10_000))])))
                 .expect_err(template);
             assert!(error.to_string().contains(reason), "{template}: {error}");
+        }
+    }
+
+    #[test]
+    fn harmless_filters_do_what_jinja_does() {
+        for (template, expected) in [
+            ("{{ [1, 2, 3] | slice(2) | list }}", "[[1, 2], [3]]"),
+            ("{{ [1, 2, 3] | batch(2, 0) | list }}", "[[1, 2], [3, 0]]"),
+            ("{{ 'a\nb\n\nc' | indent }}", "a\n    b\n\n    c"),
+            ("{{ 'a\nb' | indent(2, true) }}", "  a\n  b"),
+            ("{{ 'a\n\nb' | indent(width=1, blank=true) }}", "a\n \n b"),
+            ("{{ '%5s|%.2f' | format('a', 0.5) }}", "    a|0.50"),
+            ("{{ '100%% of 5000000 s' | format() }}", "100% of 5000000 s"),
+            ("{{ 'banana'.count('an') }}", "2"),
+        ] {
+            let template_made = ChatTemplate::new(template, None, None).expect(template);
+            assert_eq!(template_made.render(&turns(&[])).expect(template), expected, "{template}");
         }
     }
 

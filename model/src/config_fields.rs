@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::architecture::{ARCHITECTURES, architecture_of_type};
 use crate::config::{Activation, Rope, RopeScaling};
+use crate::config_bounds::TooLarge;
 
 /// Why a model's configuration is not one that Tandem runs.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +25,8 @@ pub enum ConfigError {
     HiddenByHeads { hidden: usize, heads: usize },
     #[error("num_attention_heads {heads} is not divisible by num_key_value_heads {kv_heads}")]
     HeadsByKvHeads { heads: usize, kv_heads: usize },
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     #[error("the head dimension {head_dim} is odd, but rotary positions rotate pairs")]
     OddHeadDim { head_dim: usize },
 }

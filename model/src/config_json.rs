@@ -10,6 +10,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use crate::config::ModelConfig;
+use crate::config_bounds;
 use crate::config_fields::{ConfigError, Fields};
 use crate::family;
 
@@ -113,6 +114,7 @@ fn refuse_foreign_storage(fields: &Fields<'_>) -> Result<(), ConfigError> {
 
 /// What no family's file has to repeat.
 fn check(model: &ModelConfig) -> Result<(), ConfigError> {
+    config_bounds::check(model)?;
     let (heads, kv_heads) = (model.num_heads, model.num_kv_heads);
     if !heads.is_multiple_of(kv_heads) {
         return Err(ConfigError::HeadsByKvHeads { heads, kv_heads });

@@ -5,6 +5,7 @@ pub mod architecture;
 pub mod chat;
 pub mod compressed;
 pub mod config;
+mod config_bounds;
 pub mod config_fields;
 pub mod config_json;
 pub mod family;

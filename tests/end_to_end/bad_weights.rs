@@ -1,6 +1,6 @@
-//! Weights from which no answer can come are refused by name before anything is computed.
+//! Model files from which no answer can come are refused by name before anything is computed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -25,17 +25,71 @@ fn spoil(file: &Path, tensor: &str, nan: bool) {
     std::fs::write(file, bytes).expect("writable");
 }
 
+/// A copy of the fixture `llama`.
+fn copy_of_llama(place: &Place) -> PathBuf {
+    let model = place.path("model");
+    std::fs::create_dir(&model).expect("writable");
+    for entry in std::fs::read_dir(fixture("llama")).expect("a fixture").flatten() {
+        std::fs::copy(entry.path(), model.join(entry.file_name())).expect("writable");
+    }
+    model
+}
+
+#[test]
+fn absurd_counts_and_endless_templates_end_in_a_sentence() {
+    let place = Place::new();
+    let model = copy_of_llama(&place);
+    let path = model.join("config.json");
+    let config: Value =
+        serde_json::from_slice(&std::fs::read(&path).expect("a fixture")).expect("JSON");
+    let run = |extra: &[&str]| {
+        place.requests("in.jsonl", &[vec![5, 6]], 2);
+        let mut command = coordinator();
+        command.arg("--model").arg(&model).args(extra);
+        let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+        (done.status.code(), text(&done.stderr))
+    };
+    for (field, value) in [
+        ("num_hidden_layers", 2_147_483_647_u32),
+        ("num_hidden_layers", 65_536),
+        ("num_hidden_layers", 65_540),
+        ("vocab_size", 2_147_483_647),
+        ("intermediate_size", 2_147_483_647),
+    ] {
+        let mut changed = config.clone();
+        changed[field] = value.into();
+        std::fs::write(&path, changed.to_string()).expect("writable");
+        for extra in [&["--dummy-weights"][..], &[]] {
+            let (code, said) = run(extra);
+            assert_eq!(code, Some(1), "{field} {value} {extra:?}: {said}");
+            assert!(said.contains(&value.to_string()) && said.contains("at most"), "{said}");
+        }
+    }
+    std::fs::write(&path, config.to_string()).expect("writable");
+    let settings = model.join("tokenizer_config.json");
+    let mut changed: Value =
+        serde_json::from_slice(&std::fs::read(&settings).expect("a fixture")).expect("JSON");
+    changed["chat_template"] = "{% for a in range(99999) %}{% for b in range(99999) %}\
+        {% endfor %}{% endfor %}"
+        .into();
+    std::fs::write(&settings, changed.to_string()).expect("writable");
+    let line = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n{\"prompt\": [5, 6]}\n";
+    let (input, output) = (place.path("chat.jsonl"), place.path("chat.out.jsonl"));
+    std::fs::write(&input, line).expect("writable");
+    let arguments =
+        ["--input", &input.display().to_string(), "--output", &output.display().to_string()];
+    let (code, said) = run(&arguments);
+    assert_eq!(code, Some(3), "the other line is answered: {said}");
+    assert!(said.contains("more steps than a conversation may need"), "{said}");
+}
+
 #[test]
 fn a_weight_that_is_not_finite_is_refused_with_its_tensor() {
     let tensors = [("model.layers.1.mlp.up_proj.weight", "Up"), ("model.norm.weight", "FinalNorm")];
     for ((tensor, word), nan) in tensors.into_iter().flat_map(|t| [(t, true), (t, false)]) {
         for options in [&["--dtype", "f32"][..], &["--dtype", "bf16"], &["--compress", "w4"]] {
             let place = Place::new();
-            let model = place.path("model");
-            std::fs::create_dir(&model).expect("writable");
-            for entry in std::fs::read_dir(fixture("llama")).expect("a fixture").flatten() {
-                std::fs::copy(entry.path(), model.join(entry.file_name())).expect("writable");
-            }
+            let model = copy_of_llama(&place);
             spoil(&model.join("model.safetensors"), tensor, nan);
             place.requests("in.jsonl", &[vec![5, 6]], 2);
             let mut command = coordinator();

@@ -265,6 +265,22 @@ fn other_refusals() {
         ),
         (
             LLAMA,
+            r#"{"num_hidden_layers": 2147483647}"#,
+            "the configuration says 2147483647 layers; at most 4096 can be run, so it is damaged",
+        ),
+        (
+            LLAMA,
+            r#"{"num_hidden_layers": 65540}"#,
+            "the configuration says 65540 layers; at most 4096 can be run, so it is damaged",
+        ),
+        (
+            LLAMA,
+            r#"{"vocab_size": 2147483647}"#,
+            "the configuration says 2147483647 tokens of the vocabulary; at most 4194304 can be run, \
+             so it is damaged",
+        ),
+        (
+            LLAMA,
             r#"{"tie_word_embeddings": 1}"#,
             "config.json says tie_word_embeddings = 1, where true or false is needed",
         ),

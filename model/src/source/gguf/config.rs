@@ -6,6 +6,7 @@
 
 use super::metadata::{Metadata, MetadataError, required};
 use crate::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
+use crate::config_bounds::{self, TooLarge};
 
 /// No size of a model comes near it, and products of two sizes below it do not overflow.
 const MAX_SIZE: u32 = 1 << 24;
@@ -23,6 +24,8 @@ const ROPE_FACTOR_TOLERANCE: f32 = 1e-3;
 pub(super) enum ConfigError {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     #[error("architecture {0:?} is not supported in GGUF files (supported are llama and qwen2)")]
     Architecture(String),
     #[error("the metadata key {key} is {found}, but {expected} is needed")]
@@ -140,7 +143,7 @@ pub(super) fn model_config(
 
     let vocab_size = vocab_size(metadata, facts)?;
     let norm_key = "attention.layer_norm_rms_epsilon";
-    Ok(ModelConfig {
+    let config = ModelConfig {
         name,
         family,
         num_layers: keys.required_size("block_count")?,
@@ -162,7 +165,9 @@ pub(super) fn model_config(
         sliding_window: sliding_window(&keys)?,
         bos_token_id: token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,
         eos_token_ids: eos_token_ids(metadata, vocab_size)?,
-    })
+    };
+    config_bounds::check(&config)?;
+    Ok(config)
 }
 
 /// Files of the two architectures that are not plain decoders of theirs.
