@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bounds;
+use crate::error::GrammarError;
 
 /// Between the parts of a JSON text: room for a line's end and indentation, but not for a model that has lost its way
 /// to go on with spaces until its tokens are used up.
@@ -23,21 +24,6 @@ pub enum Grammar {
     Regex(String),
     /// One of some texts.
     Choice(Vec<String>),
-}
-
-/// Why there is no such form; the end of a sentence.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct GrammarError(pub(crate) String);
-
-impl GrammarError {
-    /// One line of what the parser says, the one it calls the error or the first: others show the whole grammar.
-    pub(crate) fn new(error: &impl ToString) -> GrammarError {
-        let told = error.to_string();
-        let named = told.lines().find_map(|line| line.strip_prefix("error: "));
-        let line = named.or_else(|| told.lines().next()).unwrap_or_default();
-        GrammarError(line.trim_end_matches('.').to_owned())
-    }
 }
 
 /// What makes parsers over a vocabulary.
@@ -96,9 +82,9 @@ impl Grammar {
 
     /// In the parser's own terms.
     fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
-        bounds::check(self)?;
         Ok(match self {
             Grammar::JsonSchema(text) => {
+                bounds::check_schema_text(text)?;
                 let mut schema =
                     serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
                 bounds::check_schema(&schema)?;
@@ -108,11 +94,15 @@ impl Grammar {
                 }
                 TopLevelGrammar::from_json_schema(schema)
             }
-            Grammar::Regex(expression) => TopLevelGrammar::from_regex(expression),
+            Grammar::Regex(expression) => {
+                bounds::check_regex(expression)?;
+                TopLevelGrammar::from_regex(expression)
+            }
             Grammar::Choice(texts) if texts.is_empty() => {
                 return Err(GrammarError("there is nothing to choose from".to_owned()));
             }
             Grammar::Choice(texts) => {
+                bounds::check_choices(texts)?;
                 // A JSON text is a string of the rules' language too.
                 let quoted = texts.iter().map(|text| Value::from(text.as_str()).to_string());
                 let any = quoted.collect::<Vec<_>>().join(" | ");

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
-use crate::asked::{Grammar, GrammarError};
+use crate::error::GrammarError;
 
 /// Of a schema's text: well above those that people write.
 pub(crate) const SCHEMA_BYTES: usize = 1 << 20;
@@ -25,24 +25,22 @@ fn within(what: &str, count: usize, bound: usize) -> Result<(), GrammarError> {
     if count <= bound {
         return Ok(());
     }
-    Err(GrammarError(format!("{what} exceeds the bound of {bound}")))
+    Err(GrammarError(format!("{what}, {count}, exceeds the bound of {bound}")))
 }
 
-/// Before a schema's text is parsed, and of the other forms all.
-pub(crate) fn check(grammar: &Grammar) -> Result<(), GrammarError> {
-    match grammar {
-        Grammar::JsonSchema(text) => within("the schema's bytes", text.len(), SCHEMA_BYTES),
-        Grammar::Regex(expression) => check_regex(expression),
-        Grammar::Choice(texts) => {
-            within("the number of choices", texts.len(), CHOICES)?;
-            let bytes = texts.iter().map(String::len).sum();
-            within("the choices' total bytes", bytes, CHOICE_BYTES)
-        }
-    }
+/// Of a schema before it is parsed.
+pub(crate) fn check_schema_text(text: &str) -> Result<(), GrammarError> {
+    within("the size of the schema in bytes", text.len(), SCHEMA_BYTES)
 }
 
-fn check_regex(expression: &str) -> Result<(), GrammarError> {
-    within("the regular expression's bytes", expression.len(), REGEX_BYTES)?;
+pub(crate) fn check_choices(texts: &[String]) -> Result<(), GrammarError> {
+    within("the number of choices", texts.len(), CHOICES)?;
+    let bytes = texts.iter().map(String::len).sum();
+    within("the size of all choices in bytes", bytes, CHOICE_BYTES)
+}
+
+pub(crate) fn check_regex(expression: &str) -> Result<(), GrammarError> {
+    within("the size of the regular expression in bytes", expression.len(), REGEX_BYTES)?;
     let (mut depth, mut escaped) = (0_usize, false);
     for byte in expression.bytes() {
         match byte {
@@ -84,7 +82,7 @@ pub(crate) fn check_schema(root: &Value) -> Result<(), GrammarError> {
         if path.contains(&place) || deepest.get(&place).is_some_and(|seen| *seen >= depth) {
             continue;
         }
-        within("the schema's depth, references followed,", depth, SCHEMA_DEPTH)?;
+        within("the depth of the schema with its references", depth, SCHEMA_DEPTH)?;
         deepest.insert(place, depth);
         path.insert(place);
         rest.push((value, depth, true));

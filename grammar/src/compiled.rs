@@ -3,7 +3,8 @@
 use llguidance::Matcher;
 use serde::{Deserialize, Serialize};
 
-use crate::asked::{Grammar, GrammarError, factory};
+use crate::asked::{Grammar, factory};
+use crate::error::GrammarError;
 use crate::vocabulary::Vocabulary;
 
 /// All that the answers of a run may have to follow.

@@ -6,8 +6,10 @@
 mod asked;
 mod bounds;
 mod compiled;
+mod error;
 mod vocabulary;
 
-pub use asked::{Checker, Grammar, GrammarError};
+pub use asked::{Checker, Grammar};
 pub use compiled::{Compiled, Grammars, Walk};
+pub use error::GrammarError;
 pub use vocabulary::Vocabulary;

@@ -54,8 +54,9 @@ fn what_is_asked_of_one_changes_no_other_and_no_placement_changes_it() {
     let prompt = |i: u32| (0..1 + i * 7 % 13).map(|j| 3 + i * 11 + j).collect::<Vec<u32>>();
     let bodies: Vec<Value> = (0..9)
         .map(|i| {
-            let mut body =
-                json!({"prompt": prompt(i), "max_tokens": 2 + i % 4, "ignore_eos": true});
+            // Ids that lines do not give would follow their content, and what is drawn the ids.
+            let mut body = json!({"custom_id": format!("p{i}"), "prompt": prompt(i),
+                "max_tokens": 2 + i % 4, "ignore_eos": true});
             if i % 2 == 1 {
                 body["temperature"] = json!(1.3);
                 body["top_k"] = json!(5);

@@ -175,6 +175,9 @@ fn reports_and_traces_overwrite_neither_input_nor_output() {
         assert_eq!(std::fs::read(place.path("in.jsonl")).expect("the input"), input);
         assert!(!place.path("out.jsonl").exists());
     }
+    // A device is no file that could be lost.
+    let done = finish(start(&place, &["--report", "/dev/null", "--trace", "/dev/null", "--force"]));
+    assert!(done.status.success(), "{}", text(&done.stderr));
     let same = place.path("both.json").display().to_string();
     let done = finish(start(&place, &["--report", &same, "--trace", &same]));
     assert_eq!(done.status.code(), Some(2), "{}", text(&done.stderr));

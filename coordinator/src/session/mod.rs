@@ -12,10 +12,9 @@ mod usage;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs::Metadata;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use kernels::Variant;
@@ -76,20 +75,21 @@ fn check_distinct(run: &Run) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether two names are of one file, which need not be there yet.
+/// Whether two names are of one file, which need not be there yet. A device can be written twice.
 fn same_file(a: &Path, b: &Path) -> bool {
-    let resolved = |path: &Path| {
-        path.canonicalize().ok().or_else(|| {
-            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
-            Some(folder.join(path.file_name()?))
-        })
-    };
-    let inode =
-        |path: &Path| path.metadata().ok().filter(Metadata::is_file).map(|m| (m.dev(), m.ino()));
-    a == b
-        || resolved(a).is_some_and(|a| Some(a) == resolved(b))
-        || inode(a).is_some_and(|a| Some(a) == inode(b))
+    let (of_a, of_b) = (a.metadata().ok(), b.metadata().ok());
+    match (of_a, of_b) {
+        (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        (None, None) => a == b || resolved(a).is_some_and(|a| Some(a) == resolved(b)),
+        _ => false,
+    }
+}
+
+/// A file that is not there, by the true name of its folder.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+    Some(folder.join(path.file_name()?))
 }
 
 /// Says before anything is computed that the report could not be written after it.
