@@ -99,7 +99,7 @@ fn read_kept(path: &Path) -> Kept {
 }
 
 fn write_kept(path: &Path, kept: Kept) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
     std::fs::create_dir_all(folder)?;
     let kept = if kept.len() > KEPT_MAX { Kept::new() } else { kept };
     let temporary = folder.join(format!(".{KEPT}.{}", std::process::id()));

@@ -13,7 +13,7 @@ use super::codec::{TextCodec, Turn};
 use super::engine::Sampling;
 use super::fingerprint::content_id;
 use super::item::{Endpoint, ErrorCode, Item, LineError, Rejection, Request};
-use super::prompt::{Limits, fit};
+use super::prompt::{Limits, MaxTokens, fit};
 
 /// New tokens of a completion that does not say, as at OpenAI.
 pub const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -319,11 +319,12 @@ fn build(
     }
     let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
     let default = if is_chat { CHAT_MAX_TOKENS } else { COMPLETION_MAX_TOKENS };
-    let max_tokens = body.max_tokens.or(options.max_tokens).unwrap_or(default);
+    let given = body.max_tokens.or(options.max_tokens).map(MaxTokens::Given);
+    let most = given.unwrap_or(MaxTokens::Default(default));
     let prompts = body
         .prompts
         .iter()
-        .map(|raw| fit(raw, max_tokens, options.codec, options.limits))
+        .map(|raw| fit(raw, most, options.codec, options.limits))
         .collect::<Result<_, _>>()?;
     Ok(Request {
         line,

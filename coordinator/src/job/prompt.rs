@@ -14,14 +14,23 @@ pub struct Limits {
     pub sliding_window: Option<usize>,
 }
 
-/// Tokenises one prompt and cuts `max_tokens` to what the context leaves.
+/// How many new tokens a request may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxTokens {
+    /// As somebody wants it.
+    Given(u32),
+    /// Nobody said: a sliding window cuts it, too.
+    Default(u32),
+}
+
+/// Tokenises one prompt and cuts `most` to what the context leaves.
 ///
 /// # Errors
 /// A rejection for an empty prompt, a text without tokenizer, a token outside the vocabulary or a
 /// prompt that leaves no room for an answer.
 pub fn fit(
     raw: &RawPrompt,
-    max_tokens: u32,
+    most: MaxTokens,
     codec: Option<&dyn TextCodec>,
     limits: Limits,
 ) -> Result<Prompt, Rejection> {
@@ -50,6 +59,12 @@ pub fn fit(
             ),
         ));
     }
+    let (max_tokens, room) = match (most, limits.sliding_window) {
+        (MaxTokens::Default(default), Some(window)) => {
+            (default, room.min(window.saturating_sub(tokens.len()).max(1)))
+        }
+        (MaxTokens::Default(tokens) | MaxTokens::Given(tokens), _) => (tokens, room),
+    };
     let max_new = max_tokens.min(u32::try_from(room).unwrap_or(u32::MAX));
     let needed = tokens.len() + max_new as usize;
     match limits.sliding_window {

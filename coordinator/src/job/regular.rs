@@ -234,7 +234,8 @@ fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 /// A new name must survive a power cut, too; some file systems cannot fsync a folder.
 fn sync_folder(path: &Path) {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let _ = File::open(folder.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
+    let _ =
+        File::open(folder.unwrap_or_else(|| Path::new("."))).and_then(|folder| folder.sync_all());
 }
 
 fn in_order(lines: &[Range<u64>], len_bytes: u64) -> bool {

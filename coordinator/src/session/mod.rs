@@ -88,7 +88,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
 /// A file that is not there, by the true name of its folder.
 fn resolved(path: &Path) -> Option<PathBuf> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+    let folder = folder.unwrap_or_else(|| Path::new(".")).canonicalize().ok()?;
     Some(folder.join(path.file_name()?))
 }
 

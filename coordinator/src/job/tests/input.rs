@@ -171,6 +171,9 @@ fn chats_are_not_cut_at_the_few_tokens_of_a_completion() {
     let completion = br#"{"prompt": "a"}"#;
     assert_eq!((max_new(chat, &wide), max_new(completion, &wide)), (1024, 16));
     assert_eq!(max_new(completion, &InputOptions { chat: true, ..wide }), 1024);
+    let limits = Limits { sliding_window: Some(100), ..wide.limits };
+    let narrow = InputOptions { limits, ..wide };
+    assert_eq!(max_new(chat, &narrow), 100 - tokens("<user>a").len() as u32);
     let given = InputOptions { max_tokens: Some(40), ..wide };
     assert_eq!((max_new(chat, &given), max_new(completion, &given)), (40, 40));
 }
