@@ -35,8 +35,7 @@ pub struct ChatTemplate {
 
 const NAME: &str = "chat";
 
-/// Steps that a template may take: some for itself and some for each message. Published templates
-/// take hundreds a message.
+/// Steps that a template may take: some for itself and some for each message.
 const STEPS: u64 = 5_000_000;
 const STEPS_PER_MESSAGE: u64 = 50_000;
 

@@ -190,9 +190,9 @@ impl<'a> Job<'a> {
         let (kept, left) = (kept.count(), self.pending_requests().count());
         match (kept, self.replaced) {
             (0, 0) => None,
-            (_, 0) => Some(format!("{kept} answers are kept, {left} are to be made")),
+            (_, 0) => Some(format!("{kept} answers kept, {left} to be made")),
             (_, replaced) => Some(format!(
-                "{kept} answers are kept, {replaced} are replaced or dropped, {left} are to be made"
+                "{kept} answers kept, {replaced} replaced or dropped, {left} to be made"
             )),
         }
     }

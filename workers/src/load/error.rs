@@ -14,7 +14,7 @@ pub enum LoadError {
     Shape { tensor: String, found: (usize, usize), expected: (usize, usize) },
     /// A weight from which nothing can be computed.
     #[error(
-        "The tensor {tensor} holds a value that is infinite or no number, in row {row}, column {column}; every answer would come of it. The files are damaged, or were converted to a type that is too narrow: fetch or convert them again."
+        "The tensor {tensor} holds a value that is infinite or no number, in row {row}, column {column}, so no answer could be trusted. The files are damaged, or were converted to a type that is too narrow: fetch or convert them again."
     )]
     NotFinite { tensor: String, row: usize, column: usize },
     /// A quantised block of a file that has no place in the form it is to be kept in.

@@ -148,7 +148,7 @@ fn a_changed_request_is_answered_anew_only_where_replacing_is_asked_for() {
     desk.options.mode = OutputMode::ResumeReplacing;
     let job = desk.prepare().unwrap();
     let told = job.resumed().unwrap();
-    assert_eq!(told, "2 answers are kept, 2 are replaced or dropped, 2 are to be made");
+    assert_eq!(told, "2 answers kept, 2 replaced or dropped, 2 to be made");
     drop(job);
     let mut engine = Echo::new(4);
     desk.run(&mut engine).unwrap();
