@@ -14,5 +14,6 @@ mod profiling;
 pub mod rates;
 pub mod report;
 pub mod session;
+pub mod text;
 pub mod timed;
 pub mod weights_identity;

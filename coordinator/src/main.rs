@@ -41,6 +41,10 @@ fn main() -> ExitCode {
             // to this process alone, and nothing has opened or closed descriptors before.
             ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) })
         }
+        Command::Text { channel } => {
+            // SAFETY: needed to take over the inherited channel, as above.
+            ExitCode::from(unsafe { coordinator::text::serve::serve(channel) })
+        }
         Command::Profile(request) => {
             let ran = Interrupt::install()
                 .map_err(anyhow::Error::from)
@@ -102,5 +106,6 @@ fn refuse(error: &anyhow::Error) -> Exit {
 /// Whether a signal ended the run before it could begin.
 fn is_interruption(cause: &(dyn std::error::Error + 'static)) -> bool {
     matches!(cause.downcast_ref(), Some(LaunchError::Interrupted))
+        || matches!(cause.downcast_ref(), Some(JobError::Interrupted))
         || matches!(cause.downcast_ref(), Some(RunnerError::Interrupted))
 }

@@ -1,25 +1,23 @@
 //! A model as the session needs it: configuration, where its weights are, its text side.
 
+use std::cell::OnceCell;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use grammar::{Grammar, Grammars, Vocabulary};
-use model::chat::{ChatTemplate, Message};
 use model::compressed::WeightFormat;
 use model::config::ModelConfig;
-use model::gguf_tokenizer::GgufTokenizer;
 use model::locate::{Located, Places, Wanted, WeightsAt, locate};
 use model::source::gguf::GgufSource;
 use model::source::{Part, SourceError, TensorId, WeightSource};
-use model::tokenizer::TextTokenizer;
-use model::tokenizer_config::TokenizerConfig;
 use profiler::Cache;
 use program::formats::WeightFormats;
 use workers::protocol::WeightsFrom;
 
 use crate::cli::request::ModelChoice;
-use crate::job::codec::{TextCodec, Turn};
-use crate::job::model_codec::{ChatRenderer, ModelCodec};
+use crate::text::codec::ProcessCodec;
+use crate::text::message::TextFrom;
+use crate::text::process::TextLimits;
 use crate::weights_identity::{weight_files, weights_identity};
 
 /// A model that was found and understood; no weight has been read.
@@ -31,7 +29,10 @@ pub struct Opened {
     pub stored: WeightFormats,
     /// Where the weights are; none for dummy ones.
     weight_files: Vec<PathBuf>,
-    codec: Option<ModelCodec>,
+    /// Where its tokenizer may be.
+    text_from: Option<TextFrom>,
+    /// Started when it is asked for.
+    codec: OnceCell<Option<ProcessCodec>>,
 }
 
 impl Opened {
@@ -61,8 +62,20 @@ impl Opened {
     }
 
     /// The model's tokenizer and chat template; `None` when it takes token ids only.
-    pub fn codec(&self) -> Option<&dyn TextCodec> {
-        self.codec.as_ref().map(|codec| codec as &dyn TextCodec)
+    ///
+    /// # Errors
+    /// What is wrong with its files.
+    pub fn codec(&self) -> anyhow::Result<Option<&ProcessCodec>> {
+        if let Some(started) = self.codec.get() {
+            return Ok(started.as_ref());
+        }
+        let vocab_size = self.config.vocab_size;
+        let started = match &self.text_from {
+            Some(from) => ProcessCodec::start(from.clone(), vocab_size, TextLimits::default())
+                .with_context(|| format!("the model {} cannot be used", self.config.name))?,
+            None => None,
+        };
+        Ok(self.codec.get_or_init(|| started).as_ref())
     }
 
     /// Which weights these are, as part of the output's fingerprint. Reads all of them where they
@@ -83,16 +96,15 @@ impl Opened {
     /// # Errors
     /// A model that says nothing of how its answers end.
     pub fn grammars(&self, grammars: Vec<Grammar>) -> anyhow::Result<Option<Grammars>> {
-        let Some(codec) = self.codec.as_ref().filter(|_| !grammars.is_empty()) else {
-            return Ok(None);
-        };
+        let Some(codec) = self.codec()?.filter(|_| !grammars.is_empty()) else { return Ok(None) };
         let ends = self.config.eos_token_ids.clone();
         anyhow::ensure!(
             !ends.is_empty(),
             "{} names no end-of-sequence token, so its answers cannot have a form (response_format, structured_outputs)",
             self.config.name
         );
-        let vocabulary = Vocabulary { words: codec.words(self.config.vocab_size), ends };
+        let words = codec.words().map_err(anyhow::Error::msg)?;
+        let vocabulary = Vocabulary { words, ends };
         Ok(Some(Grammars { vocabulary, grammars }))
     }
 }
@@ -107,29 +119,21 @@ fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
         }
         _ => (WeightsFrom::Dummy { seed }, Vec::new()),
     };
-    let codec = match &located.tokenizer_directory {
-        Some(directory) => match TextTokenizer::from_directory(directory, config.family)? {
-            Some(found) => Some(codec(found, &TokenizerConfig::from_directory(directory)?)?),
-            None => None,
-        },
-        None => None,
-    };
+    let family = config.family;
+    let text_from = located.tokenizer_directory.map(|path| TextFrom::Directory { path, family });
     let stored = WeightFormats::plain(&config);
-    Ok(Opened { config, weights, stored, weight_files, codec })
+    Ok(Opened { config, weights, stored, weight_files, text_from, codec: OnceCell::new() })
 }
 
 fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
     let source = GgufSource::open(path)?;
     let mut config = source.config().clone();
     config.name.clone_from(&located.name);
-    let shown = path.display().to_string();
-    let codec = match GgufTokenizer::from_metadata(source.metadata(), &shown)? {
-        Some(found) => Some(codec(found.text, &found.config)?),
-        None => None,
-    };
     let stored = stored_formats(&source, &config)?;
     let weights = WeightsFrom::Gguf { path: path.to_string_lossy().into_owned() };
-    Ok(Opened { config, weights, stored, weight_files: vec![path.to_owned()], codec })
+    let weight_files = vec![path.to_owned()];
+    let text_from = Some(TextFrom::Gguf { path: path.to_owned() });
+    Ok(Opened { config, weights, stored, weight_files, text_from, codec: OnceCell::new() })
 }
 
 /// How a file holds each matrix, where kernels have that form.
@@ -154,24 +158,6 @@ fn stored_formats(
         }
     }
     Ok(formats)
-}
-
-/// A tokenizer with the chat template of its configuration, if there is one.
-fn codec(tokenizer: TextTokenizer, config: &TokenizerConfig) -> anyhow::Result<ModelCodec> {
-    let template = config.chat_template.as_deref().map(|template| {
-        ChatTemplate::new(template, config.bos_token.as_deref(), config.eos_token.as_deref())
-    });
-    Ok(ModelCodec::new(tokenizer, template.transpose()?.map(renderer)))
-}
-
-fn renderer(template: ChatTemplate) -> ChatRenderer {
-    Box::new(move |turns: &[Turn]| {
-        let messages: Vec<Message> = turns
-            .iter()
-            .map(|turn| Message { role: turn.role.clone(), content: turn.content.clone() })
-            .collect();
-        template.render(&messages).map_err(|error| error.to_string())
-    })
 }
 
 /// Opens weights for the cpu worker.

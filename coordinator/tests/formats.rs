@@ -1,10 +1,13 @@
 //! Every example of `docs/formats.md`, through the code that reads and writes the real files.
 
+use std::ops::ControlFlow;
+
 use coordinator::job::codec::{TextCodec, TextStream, Turn};
-use coordinator::job::input::{Format, InputOptions, read_items};
+use coordinator::job::input::{Format, InputOptions};
 use coordinator::job::item::Item;
 use coordinator::job::output::OutputLine;
 use coordinator::job::prompt::Limits;
+use coordinator::job::read::read_items;
 use coordinator::report::file::Report;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
@@ -38,12 +41,16 @@ impl TextCodec for OneTokenPerByte {
         Ok(text.bytes().map(u32::from).collect())
     }
 
-    fn encode_chat(&self, turns: &[Turn]) -> Result<Vec<u32>, String> {
+    fn encode_chat(&self, turns: &[Turn], _now_s: u64) -> Result<Vec<u32>, String> {
         self.encode(&turns.iter().map(|turn| turn.content.as_str()).collect::<String>())
     }
 
     fn bytes(&self, token: u32) -> Vec<u8> {
         u8::try_from(token).into_iter().collect()
+    }
+
+    fn pieces(&self, tokens: &[u32]) -> Result<Vec<String>, String> {
+        Ok(vec![String::new(); tokens.len() + 1])
     }
 
     fn stream(&self) -> Box<dyn TextStream + '_> {
@@ -55,12 +62,8 @@ impl TextCodec for OneTokenPerByte {
 struct NoText;
 
 impl TextStream for NoText {
-    fn push(&mut self, _token: u32) -> String {
-        String::new()
-    }
-
-    fn finish(&mut self) -> String {
-        String::new()
+    fn push(&mut self, _token: u32) -> Result<String, String> {
+        Ok(String::new())
     }
 }
 
@@ -70,10 +73,12 @@ fn all_are_requests(text: &str, format: Format) {
         chat: false,
         max_tokens: None,
         seed: 0,
+        now_s: 0,
         codec: Some(&OneTokenPerByte),
         limits: Limits { context: 4096, vocab_size: 50_000, sliding_window: None },
     };
-    let items = read_items(text.as_bytes(), &options);
+    let items = read_items(text.as_bytes(), &options, &mut |_, _| ControlFlow::Continue(()));
+    let items = items.expect("read to the end");
     assert_eq!(items.len(), text.lines().count());
     for item in items {
         assert!(matches!(item, Item::Request(_)), "{item:?}");

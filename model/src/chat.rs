@@ -66,8 +66,6 @@ impl ChatTemplate {
         });
         environment.add_filter("tojson", to_json);
         environment
-            .add_function("strftime_now", |format: String| strftime(&format, SystemTime::now()));
-        environment
             .add_template_owned(NAME, template.to_owned())
             .map_err(|error| ChatError::Template(error.to_string()))?;
         Ok(ChatTemplate {
@@ -77,16 +75,18 @@ impl ChatTemplate {
         })
     }
 
-    /// The text up to where the assistant's answer begins.
+    /// The text up to where the assistant's answer begins. `now` is what a template that asks for
+    /// the date is told.
     ///
     /// # Errors
     /// A conversation that the template refuses.
-    pub fn render(&self, messages: &[Message]) -> Result<String, ChatError> {
+    pub fn render(&self, messages: &[Message], now: SystemTime) -> Result<String, ChatError> {
         let refused = |error: Error| {
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             ChatError::Render(detail)
         };
         let mut environment = self.environment.clone();
+        environment.add_function("strftime_now", move |format: String| strftime(&format, now));
         environment.set_fuel(Some(STEPS + STEPS_PER_MESSAGE * messages.len() as u64));
         let template = environment.get_template(NAME).map_err(refused)?;
         let given: usize = messages.iter().map(|turn| turn.role.len() + turn.content.len()).sum();
@@ -317,12 +317,14 @@ mod tests {
     fn chatml_and_llama3() {
         let chatml = ChatTemplate::new(CHATML, None, None).expect("a template");
         assert_eq!(
-            chatml.render(&turns(&[("user", "Hi")])).expect("rendered"),
+            chatml.render(&turns(&[("user", "Hi")]), UNIX_EPOCH).expect("rendered"),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
         );
         let llama3 = ChatTemplate::new(LLAMA3, Some("<bos>"), Some("<eos>")).expect("a template");
         assert_eq!(
-            llama3.render(&turns(&[("system", "Be brief. "), ("user", "Hi")])).expect("rendered"),
+            llama3
+                .render(&turns(&[("system", "Be brief. "), ("user", "Hi")]), UNIX_EPOCH)
+                .expect("rendered"),
             "<bos><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>\
              <|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>\
              <|start_header_id|>assistant<|end_header_id|>\n\n"
@@ -333,8 +335,11 @@ mod tests {
     fn python_methods_and_refusals() {
         let template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}{{ messages[0].content.strip().startswith('a') }}";
         let template = ChatTemplate::new(template, None, None).expect("a template");
-        assert_eq!(template.render(&turns(&[("user", " abc")])).expect("rendered"), "True");
-        let error = template.render(&turns(&[("system", "x")])).expect_err("refused");
+        assert_eq!(
+            template.render(&turns(&[("user", " abc")]), UNIX_EPOCH).expect("rendered"),
+            "True"
+        );
+        let error = template.render(&turns(&[("system", "x")]), UNIX_EPOCH).expect_err("refused");
         assert!(error.to_string().contains("user first"), "{error}");
         assert!(matches!(ChatTemplate::new("{% for %}", None, None), Err(ChatError::Template(_))));
     }
@@ -343,7 +348,9 @@ mod tests {
     fn the_environment_is_that_of_transformers() {
         let render = |template: &str| {
             ChatTemplate::new(template, None, None)
-                .and_then(|template| template.render(&turns(&[("user", "a<b>'é"), ("x", "y")])))
+                .and_then(|template| {
+                    template.render(&turns(&[("user", "a<b>'é"), ("x", "y")]), UNIX_EPOCH)
+                })
                 .expect(template)
         };
         assert_eq!(render("{{ tools is none }} {{ documents is none }}"), "True True");
@@ -374,7 +381,9 @@ mod tests {
             ("{{ 'aaa'.count('') }}", "count"),
         ] {
             let error = ChatTemplate::new(template, None, None)
-                .and_then(|template| template.render(&turns(&[("user", &"x".repeat(10_000))])))
+                .and_then(|template| {
+                    template.render(&turns(&[("user", &"x".repeat(10_000))]), UNIX_EPOCH)
+                })
                 .expect_err(template);
             assert!(error.to_string().contains(reason), "{template}: {error}");
         }
@@ -393,12 +402,19 @@ mod tests {
             ("{{ 'banana'.count('an') }}", "2"),
         ] {
             let template_made = ChatTemplate::new(template, None, None).expect(template);
-            assert_eq!(template_made.render(&turns(&[])).expect(template), expected, "{template}");
+            assert_eq!(
+                template_made.render(&turns(&[]), UNIX_EPOCH).expect(template),
+                expected,
+                "{template}"
+            );
         }
     }
 
     #[test]
     fn dates() {
+        let template = ChatTemplate::new("{{ strftime_now('%d %b %Y') }}", None, None);
+        let now = UNIX_EPOCH + Duration::from_secs(19_782 * 86400);
+        assert_eq!(template.and_then(|it| it.render(&[], now)).expect("a date"), "29 Feb 2024");
         let at = |days: u64| UNIX_EPOCH + Duration::from_secs(days * 86400 + 3600);
         assert_eq!(strftime("%d %b %Y", at(0)), "01 Jan 1970");
         assert_eq!(strftime("%d %B %Y", at(19_782)), "29 February 2024");

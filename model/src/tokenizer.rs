@@ -109,17 +109,35 @@ impl TextTokenizer {
         token_bytes::of(&self.tokenizer, token)
     }
 
-    /// The [`bytes`](Self::bytes) of the first `tokens` ids; none for special tokens, which are no part of a text.
-    pub fn words(&self, tokens: usize) -> Vec<Vec<u8>> {
+    /// Whether a token is no part of a text.
+    pub fn is_special(&self, token: u32) -> bool {
         let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
-        let is_special = |token: &u32| added.get(token).is_some_and(|token| token.special);
-        let word = |token| if is_special(&token) { Vec::new() } else { self.bytes(token) };
-        (0..tokens as u32).map(word).collect()
+        added.get(&token).is_some_and(|token| token.special)
+    }
+
+    /// The text that `tokens` add to that of the first `emitted` of them, as soon as it ends on a
+    /// whole character; with `is_last` in any case, with U+FFFD for half of one.
+    ///
+    /// # Errors
+    /// As [`TextTokenizer::decode`].
+    pub fn next_piece(
+        &self,
+        tokens: &[u32],
+        emitted: usize,
+        is_last: bool,
+    ) -> Result<Option<String>, TokenizerError> {
+        let before = self.decode(&tokens[..emitted])?;
+        let text = self.decode(tokens)?;
+        if text.ends_with(char::REPLACEMENT_CHARACTER) && !is_last {
+            return Ok(None);
+        }
+        let piece = text.strip_prefix(before.as_str()).filter(|piece| !piece.is_empty());
+        Ok(piece.map(str::to_owned))
     }
 
     /// A decoder for one sequence, which takes its tokens one at a time.
     pub fn stream(&self) -> StreamDecoder<'_> {
-        StreamDecoder { tokenizer: self, tokens: Vec::new(), emitted: 0 }
+        StreamDecoder { tokenizer: self, growing: GrowingTokens::default() }
     }
 
     /// Ids in the vocabulary, special tokens among them. The model's own table may be larger.
@@ -133,16 +151,40 @@ impl TextTokenizer {
     }
 }
 
-/// Turns a growing sequence into text as it grows, never emitting half a character: what was pushed
-/// so far comes out as soon as it ends on a whole one.
-#[derive(Debug)]
-pub struct StreamDecoder<'a> {
-    tokenizer: &'a TextTokenizer,
+/// The tokens of a growing sequence that still matter for the text to come.
+#[derive(Debug, Clone, Default)]
+pub struct GrowingTokens {
     /// The last emitted piece's tokens, which give the next piece its context (a decoder may treat
     /// the first token of a text differently), and behind them the tokens that wait.
     tokens: Vec<u32>,
     /// How many of `tokens` are emitted.
     emitted: usize,
+}
+
+impl GrowingTokens {
+    /// Takes the next token.
+    pub fn push(&mut self, token: u32) {
+        self.tokens.push(token);
+    }
+
+    /// The tokens, and how many of them are emitted; see [`TextTokenizer::next_piece`].
+    pub fn as_parts(&self) -> (&[u32], usize) {
+        (&self.tokens, self.emitted)
+    }
+
+    /// All text so far was emitted.
+    pub fn emit(&mut self) {
+        self.tokens.drain(..self.emitted);
+        self.emitted = self.tokens.len();
+    }
+}
+
+/// Turns a growing sequence into text as it grows, never emitting half a character: what was pushed
+/// so far comes out as soon as it ends on a whole one.
+#[derive(Debug)]
+pub struct StreamDecoder<'a> {
+    tokenizer: &'a TextTokenizer,
+    growing: GrowingTokens,
 }
 
 impl StreamDecoder<'_> {
@@ -151,7 +193,7 @@ impl StreamDecoder<'_> {
     /// # Errors
     /// As [`TextTokenizer::decode`].
     pub fn push(&mut self, token: u32) -> Result<Option<String>, TokenizerError> {
-        self.tokens.push(token);
+        self.growing.push(token);
         self.take(false)
     }
 
@@ -163,20 +205,13 @@ impl StreamDecoder<'_> {
         self.take(true)
     }
 
-    fn take(&mut self, last: bool) -> Result<Option<String>, TokenizerError> {
-        let before = self.tokenizer.decode(&self.tokens[..self.emitted])?;
-        let text = self.tokenizer.decode(&self.tokens)?;
-        if text.ends_with(char::REPLACEMENT_CHARACTER) && !last {
-            return Ok(None);
+    fn take(&mut self, is_last: bool) -> Result<Option<String>, TokenizerError> {
+        let (tokens, emitted) = self.growing.as_parts();
+        let piece = self.tokenizer.next_piece(tokens, emitted, is_last)?;
+        if piece.is_some() {
+            self.growing.emit();
         }
-        let Some(piece) = text.strip_prefix(before.as_str()).filter(|piece| !piece.is_empty())
-        else {
-            return Ok(None);
-        };
-        let piece = piece.to_owned();
-        self.tokens.drain(..self.emitted);
-        self.emitted = self.tokens.len();
-        Ok(Some(piece))
+        Ok(piece)
     }
 }
 

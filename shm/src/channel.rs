@@ -204,6 +204,15 @@ impl Channel {
         self.send_packet(KIND_LARGE, &[], &all)
     }
 
+    /// Sends a payload of any length without descriptors, in whichever way fits it.
+    pub fn send_any(&self, payload: &[u8]) -> Result<(), ChannelError> {
+        if payload.len() <= MESSAGE_BYTES_MAX {
+            self.send(payload, &[])
+        } else {
+            self.send_large(payload, &[])
+        }
+    }
+
     /// Receives the next message, plain or large, with its descriptors in the order sent (all
     /// close-on-exec).
     pub fn recv(&self, timeout: Duration) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
@@ -366,10 +375,14 @@ mod tests {
         assert!(matches!(a.send(&payload, &[]), Err(ChannelError::MessageTooLong { .. })));
         a.send_large(&payload, &[a.as_fd()]).unwrap();
         a.send_large(&[], &[]).unwrap();
+        a.send_any(&payload).unwrap();
+        a.send_any(&payload[..10]).unwrap();
         let (received, descriptors) = b.recv(LIMIT).unwrap();
         assert!(received == payload);
         assert_eq!(descriptors.len(), 1);
         assert_eq!(b.recv(LIMIT).unwrap().0, b"");
+        assert!(b.recv(LIMIT).unwrap().0 == payload);
+        assert_eq!(b.recv(LIMIT).unwrap().0, payload[..10]);
     }
 
     #[test]

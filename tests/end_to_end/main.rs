@@ -14,6 +14,7 @@ mod following;
 mod forms;
 mod golden;
 mod gpu_stages;
+mod hostile;
 mod interrupted;
 mod kernels;
 mod lean;

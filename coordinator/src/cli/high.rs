@@ -46,6 +46,10 @@ pub enum Command {
     },
     /// Measure a CUDA device by the plainest means.
     DeviceRates(RatesRequest),
+    /// This process turns text into tokens and back.
+    Text {
+        channel: i32,
+    },
     /// This process is a worker.
     Worker {
         role: String,
@@ -102,6 +106,7 @@ impl Command {
     /// Arguments that do not go together, or that this machine or version cannot do.
     pub fn from_low(low: Low) -> Result<Command, UsageError> {
         match low.command {
+            Some(LowCommand::Text { channel }) => Ok(Command::Text { channel }),
             Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
             Some(LowCommand::OpenDeviceMemory { device, handle }) => {
                 Ok(Command::OpenDeviceMemory { device, handle })

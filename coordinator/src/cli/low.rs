@@ -68,6 +68,12 @@ pub enum LowCommand {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=32768))]
         matrix: Option<u32>,
     },
+    /// A process for a model's tokenizer; started by the coordinator, never by hand
+    #[command(hide = true)]
+    Text {
+        /// Number of the inherited socket to the coordinator
+        channel: i32,
+    },
     /// A worker process; started by the coordinator, never by hand
     #[command(hide = true)]
     Worker {

@@ -3,15 +3,18 @@
 
 use std::fmt::Debug;
 
+use serde::{Deserialize, Serialize};
+
 /// One turn of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
     pub role: String,
     pub content: String,
 }
 
-/// A model's text side. Every error is a sentence (or the end of one) for the user.
-pub trait TextCodec: Debug {
+/// A model's text side, which several threads may ask at once. Every error is a sentence (or the
+/// end of one) for the user.
+pub trait TextCodec: Debug + Sync {
     /// Token ids of a raw prompt, with the tokens the model expects around one (BOS).
     ///
     /// # Errors
@@ -19,24 +22,32 @@ pub trait TextCodec: Debug {
     fn encode(&self, text: &str) -> Result<Vec<u32>, String>;
 
     /// Token ids of a conversation, rendered by the model's chat template up to where the
-    /// assistant's answer begins.
+    /// assistant's answer begins. A template that asks for the date is told that of `now_s`,
+    /// seconds since 1970.
     ///
     /// # Errors
     /// A model without template, or a template that refuses the conversation.
-    fn encode_chat(&self, turns: &[Turn]) -> Result<Vec<u32>, String>;
+    fn encode_chat(&self, turns: &[Turn], now_s: u64) -> Result<Vec<u32>, String>;
 
     /// The bytes that a token adds to a text, which may end or begin within a character.
     fn bytes(&self, token: u32) -> Vec<u8>;
 
-    /// A decoder for one sequence's new tokens.
+    /// The text that each of the tokens completes, and behind them what is left: incomplete
+    /// characters as U+FFFD.
+    ///
+    /// # Errors
+    /// Tokens that the model's decoder cannot turn into text.
+    fn pieces(&self, tokens: &[u32]) -> Result<Vec<String>, String>;
+
+    /// A decoder for one sequence's new tokens while they come.
     fn stream(&self) -> Box<dyn TextStream + '_>;
 }
 
 /// Turns tokens into text one at a time, never half a character.
 pub trait TextStream {
     /// The text that `token` completes, empty while a character is incomplete.
-    fn push(&mut self, token: u32) -> String;
-
-    /// What is left, incomplete characters as U+FFFD.
-    fn finish(&mut self) -> String;
+    ///
+    /// # Errors
+    /// As [`TextCodec::pieces`].
+    fn push(&mut self, token: u32) -> Result<String, String>;
 }

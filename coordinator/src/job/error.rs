@@ -87,6 +87,8 @@ pub enum JobError {
          {now}."
     )]
     OutputMoved { path: String, now: String },
+    #[error("interrupted while the input was read; nothing was written")]
+    Interrupted,
     /// The engine's own sentence.
     #[error("{0}")]
     Engine(String),

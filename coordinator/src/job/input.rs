@@ -1,4 +1,4 @@
-//! The input file, line by line: OpenAI batch lines, short lines, or raw prompts.
+//! A line of the input: an OpenAI batch line, a short line, or a raw prompt.
 //!
 //! Nothing here ends the job: a line that cannot be used becomes an error line of the output, and
 //! the other lines run.
@@ -11,8 +11,7 @@ use serde_json::{Map, Value};
 use super::body::{Body, RawPrompt, read_body};
 use super::codec::{TextCodec, Turn};
 use super::engine::Sampling;
-use super::fingerprint::content_id;
-use super::item::{Endpoint, ErrorCode, Item, LineError, Rejection, Request};
+use super::item::{Endpoint, ErrorCode, Rejection, Request};
 use super::prompt::{Limits, MaxTokens, fit};
 
 /// New tokens of a completion that does not say, as at OpenAI.
@@ -41,61 +40,23 @@ pub struct InputOptions<'a> {
     pub max_tokens: Option<u32>,
     /// For requests that give no `seed`.
     pub seed: u64,
+    /// What a chat template that asks for the date is told, seconds since 1970.
+    pub now_s: u64,
     /// `None` when the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
     pub limits: Limits,
 }
 
-const BOM: &[u8] = b"\xef\xbb\xbf";
-
-/// Reads a whole input: one item for each line that is not blank, in order.
-pub fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
-    let bytes = bytes.strip_prefix(BOM).unwrap_or(bytes);
-    let mut first_line: HashMap<String, usize> = HashMap::new();
-    let mut forms = Forms::default();
-    let mut ids = ContentIds::default();
-    let mut items = Vec::new();
-    for (index, raw) in bytes.split(|byte| *byte == b'\n').enumerate() {
-        let raw = raw.strip_suffix(b"\r").unwrap_or(raw);
-        if raw.iter().all(u8::is_ascii_whitespace) {
-            continue;
-        }
-        let line = index + 1;
-        let mut read = read_line(raw, line, ids.of(raw), options);
-        read.result = read.result.and_then(|request| forms.check(request));
-        items.push(match first_line.get(&read.custom_id) {
-            Some(first) if read.own_id => Item::Error(LineError {
-                line,
-                rejection: Rejection::new(
-                    ErrorCode::DuplicateCustomId,
-                    format!(
-                        "The custom_id \"{}\" was already used in line {first}; give each request \
-                         its own.",
-                        read.custom_id
-                    ),
-                ),
-                custom_id: read.custom_id,
-            }),
-            _ => {
-                if read.own_id {
-                    first_line.insert(read.custom_id.clone(), line);
-                }
-                read.into_item(line)
-            }
-        });
-    }
-    items
-}
-
 /// Forms that were asked for, each checked once.
 #[derive(Default)]
-struct Forms {
+pub(super) struct Forms {
     checker: Option<Checker>,
     checked: HashMap<Grammar, Result<(), GrammarError>>,
 }
 
 impl Forms {
-    fn check(&mut self, request: Request) -> Result<Request, Rejection> {
+    /// Refuses a request for a form that no answer can have.
+    pub(super) fn check(&mut self, request: Request) -> Result<Request, Rejection> {
         let Some(grammar) = &request.grammar else { return Ok(request) };
         if !self.checked.contains_key(grammar) {
             let checked = self.look_at(grammar);
@@ -118,46 +79,19 @@ impl Forms {
     }
 }
 
-struct ReadLine {
-    custom_id: String,
-    /// The line really is a request with this id: malformed lines get an id but take none.
-    own_id: bool,
-    result: Result<Request, Rejection>,
+/// What one line says, looked at by itself.
+pub(super) struct ReadLine {
+    /// Its own id: `None` where it gives none, or cannot be read so far.
+    pub(super) custom_id: Option<String>,
+    /// It really is a request: malformed lines get an id but take none.
+    pub(super) is_request: bool,
+    /// A request gets its id where all lines are put together.
+    pub(super) result: Result<Request, Rejection>,
 }
 
-impl ReadLine {
-    fn into_item(self, line: usize) -> Item {
-        match self.result {
-            Ok(request) => Item::Request(request),
-            Err(rejection) => Item::Error(LineError { line, custom_id: self.custom_id, rejection }),
-        }
-    }
-}
-
-/// Ids of lines that give none: they follow the content, so that a line that is inserted changes
-/// the id of no other.
-#[derive(Default)]
-struct ContentIds {
-    /// How often each content has come.
-    seen: HashMap<String, usize>,
-}
-
-impl ContentIds {
-    fn of(&mut self, raw: &[u8]) -> String {
-        let id = format!("line-{}", content_id(raw));
-        let count = self.seen.entry(id.clone()).or_insert(0);
-        *count += 1;
-        if *count == 1 { id } else { format!("{id}-{count}") }
-    }
-}
-
-fn read_line(
-    raw: &[u8],
-    line: usize,
-    mut custom_id: String,
-    options: &InputOptions<'_>,
-) -> ReadLine {
-    let mut own_id = false;
+/// Reads one line, of which there is more than blanks.
+pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> ReadLine {
+    let (mut custom_id, mut is_request) = (None, false);
     let result = (|| {
         let text = std::str::from_utf8(raw).map_err(|error| {
             Rejection::new(
@@ -170,23 +104,21 @@ fn read_line(
         })?;
         let (endpoint, body) = match options.format {
             Format::Text => {
-                own_id = true;
+                is_request = true;
                 text_line(text, options.chat)
             }
             Format::JsonLines => {
                 let fields = parse_object(text)?;
-                if let Some(id) = read_custom_id(&fields)? {
-                    custom_id = id;
-                }
-                own_id = true;
+                custom_id = read_custom_id(&fields)?;
+                is_request = true;
                 let (endpoint, mut body) = read_envelope(&fields)?;
                 wrap_as_chat(options.chat, endpoint, &mut body);
                 (endpoint, body)
             }
         };
-        build(line, custom_id.clone(), endpoint, &body, options)
+        build(line, endpoint, &body, options)
     })();
-    ReadLine { custom_id, own_id, result }
+    ReadLine { custom_id, is_request, result }
 }
 
 fn text_line(text: &str, chat: bool) -> (Endpoint, Body) {
@@ -298,9 +230,9 @@ fn read_envelope(fields: &Map<String, Value>) -> Result<(Endpoint, Body), Reject
     Ok((endpoint, read_body(body, endpoint)?))
 }
 
+/// A request without its id.
 fn build(
     line: usize,
-    custom_id: String,
     endpoint: Endpoint,
     body: &Body,
     options: &InputOptions<'_>,
@@ -324,11 +256,11 @@ fn build(
     let prompts = body
         .prompts
         .iter()
-        .map(|raw| fit(raw, most, options.codec, options.limits))
+        .map(|raw| fit(raw, most, options.codec, options.now_s, options.limits))
         .collect::<Result<_, _>>()?;
     Ok(Request {
         line,
-        custom_id,
+        custom_id: String::new(),
         endpoint,
         prompts,
         n: body.n,

@@ -20,6 +20,8 @@ pub struct Amount {
 
 /// Told how a job gets on.
 pub trait Progress: Debug {
+    /// So many lines of the input are read.
+    fn reading(&mut self, lines: usize, total: usize);
     /// The work there is.
     fn begin(&mut self, total: Amount);
     /// A token was generated, or a sequence ended.
@@ -44,6 +46,7 @@ pub fn for_stderr(quiet: bool) -> Box<dyn Progress> {
 pub struct Silent;
 
 impl Progress for Silent {
+    fn reading(&mut self, _lines: usize, _total: usize) {}
     fn begin(&mut self, _total: Amount) {}
     fn update(&mut self, _done: Amount, _total: Amount) {}
     fn end(&mut self) {}
@@ -57,6 +60,17 @@ struct Bar {
 }
 
 impl Progress for Bar {
+    fn reading(&mut self, lines: usize, total: usize) {
+        if self.bar.length() != Some(total as u64) {
+            self.bar = ProgressBar::new(total as u64);
+            let style = "{elapsed_precise} {wide_bar} {pos}/{len} lines read, ETA {eta}";
+            if let Ok(style) = ProgressStyle::with_template(style) {
+                self.bar.set_style(style);
+            }
+        }
+        self.bar.set_position(lines as u64);
+    }
+
     fn begin(&mut self, total: Amount) {
         let style = "{elapsed_precise} {wide_bar} {pos}/{len} tokens, {msg}, {rate}, ETA {eta}";
         self.bar = ProgressBar::new(total.tokens);
@@ -107,6 +121,13 @@ impl<W: Write> Lines<W> {
 }
 
 impl<W: Write + Debug> Progress for Lines<W> {
+    fn reading(&mut self, lines: usize, total: usize) {
+        if self.last.elapsed() >= LINE_EVERY {
+            self.last = Instant::now();
+            let _ = writeln!(self.out, "{lines} of {total} lines read");
+        }
+    }
+
     fn begin(&mut self, total: Amount) {
         self.begun = Instant::now();
         self.last = self.begun;

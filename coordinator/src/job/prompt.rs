@@ -23,7 +23,8 @@ pub enum MaxTokens {
     Default(u32),
 }
 
-/// Tokenises one prompt and cuts `most` to what the context leaves.
+/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and cuts `most` to what the
+/// context leaves.
 ///
 /// # Errors
 /// A rejection for an empty prompt, a text without tokenizer, a token outside the vocabulary or a
@@ -32,9 +33,10 @@ pub fn fit(
     raw: &RawPrompt,
     most: MaxTokens,
     codec: Option<&dyn TextCodec>,
+    now_s: u64,
     limits: Limits,
 ) -> Result<Prompt, Rejection> {
-    let tokens = tokenise(raw, codec)?;
+    let tokens = tokenise(raw, codec, now_s)?;
     if tokens.is_empty() {
         return Err(Rejection::new(ErrorCode::EmptyPrompt, "The prompt is empty."));
     }
@@ -79,7 +81,11 @@ pub fn fit(
     }
 }
 
-fn tokenise(raw: &RawPrompt, codec: Option<&dyn TextCodec>) -> Result<Vec<u32>, Rejection> {
+fn tokenise(
+    raw: &RawPrompt,
+    codec: Option<&dyn TextCodec>,
+    now_s: u64,
+) -> Result<Vec<u32>, Rejection> {
     let tokenizer = || {
         codec.ok_or_else(|| {
             Rejection::new(
@@ -97,7 +103,7 @@ fn tokenise(raw: &RawPrompt, codec: Option<&dyn TextCodec>) -> Result<Vec<u32>, 
                 format!("The prompt cannot be tokenised: {reason}."),
             )
         }),
-        RawPrompt::Chat(turns) => tokenizer()?.encode_chat(turns).map_err(|reason| {
+        RawPrompt::Chat(turns) => tokenizer()?.encode_chat(turns, now_s).map_err(|reason| {
             Rejection::new(
                 ErrorCode::ChatTemplate,
                 format!("The messages cannot be rendered: {reason}."),

@@ -2,7 +2,8 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use grammar::Grammar;
 use workers::share::common;
@@ -13,11 +14,12 @@ use super::engine::{Engine, EngineError, Sequence};
 use super::error::JobError;
 use super::fingerprint::sampling_id;
 use super::follow::{Asked, Counter, Follower, Ticket};
-use super::input::{InputOptions, read_items};
+use super::input::InputOptions;
 use super::item::{Item, LineError, Prompt, Request};
 use super::output::Provenance;
 use super::progress::{Amount, Progress};
 use super::prompt::Limits;
+use super::read::read_items;
 use super::resume::{Recorded, Resume};
 use super::sink::{OutputMode, Place, Sink};
 use super::source::{Source, format_of};
@@ -129,27 +131,41 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// Reads the input, opens the output and finds out what is left to do. Nothing is written.
+    /// Opens the output, reads the input and finds out what is left to do. Nothing is written.
     ///
     /// # Errors
-    /// An input that cannot be read, or an output that must not or cannot be written.
-    pub fn prepare(options: &JobOptions, model: ModelFacts<'a>) -> Result<Job<'a>, JobError> {
+    /// An interruption while the input is read, an input that cannot be read, or an output that must not or cannot be written.
+    pub fn prepare(
+        options: &JobOptions,
+        model: ModelFacts<'a>,
+        progress: &mut dyn Progress,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<Job<'a>, JobError> {
         // Before anything that takes long: an output that cannot be written is told at once.
         let (mut sink, existing) =
             Sink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
         let recorded = Recorded::read(&existing);
-        let input = Source::read(&options.input)?;
-        let items = read_items(
-            &input.bytes,
-            &InputOptions {
-                format: format_of(&options.input),
-                chat: options.chat,
-                max_tokens: options.max_tokens,
-                seed: options.seed,
-                codec: model.codec,
-                limits: model.limits,
-            },
-        );
+        let input = Source::read(&options.input, interrupted)?;
+        // A file that was touched or a model that was moved is still the same job.
+        let (created, model_name) = match &recorded {
+            Some(recorded) => (recorded.created, recorded.model.clone()),
+            None => (input.created(), model.name),
+        };
+        let reading = InputOptions {
+            format: format_of(&options.input),
+            chat: options.chat,
+            max_tokens: options.max_tokens,
+            seed: options.seed,
+            now_s: if created == 0 { seconds_now() } else { created },
+            codec: model.codec,
+            limits: model.limits,
+        };
+        let read = read_items(&input.bytes, &reading, &mut |done, total| {
+            progress.reading(done, total);
+            if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        progress.end();
+        let items = read.ok_or(JobError::Interrupted)?;
         let requests = items.iter().filter_map(|item| match item {
             Item::Request(request) => Some(request),
             Item::Error(_) => None,
@@ -167,11 +183,6 @@ impl<'a> Job<'a> {
             _ => Resume::nothing(&items),
         };
         sink.keep(resume.whole_bytes);
-        // A file that was touched or a model that was moved is still the same job.
-        let (created, model_name) = match recorded {
-            Some(recorded) => (recorded.created, recorded.model),
-            None => (input.created(), model.name),
-        };
         Ok(Job {
             items,
             lines: resume.kept,
@@ -357,6 +368,11 @@ impl<'a> Job<'a> {
         }
         summary
     }
+}
+
+/// Since 1970.
+fn seconds_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn request(items: &[Item], item: usize) -> &Request {

@@ -1,13 +1,22 @@
 //! The bytes of the input, and when they were made.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::UNIX_EPOCH;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::error::JobError;
 use super::input::Format;
 use super::sink::Place;
+
+/// Between two looks at whether to go on.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Read at once.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// How a gzip file begins.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -31,21 +40,24 @@ impl Source {
     ///
     /// # Errors
     /// One that cannot be read, or holds the requests in a way that is not ours.
-    pub(super) fn read(place: &Place) -> Result<Source, JobError> {
+    pub(super) fn read(place: &Place, interrupted: &dyn Fn() -> bool) -> Result<Source, JobError> {
         let mut bytes = Vec::new();
         let (path, read) = match place {
             Place::Standard => {
-                let read = std::io::stdin().lock().read_to_end(&mut bytes);
-                ("-".to_owned(), read.map(|_| None))
+                let read = read_whole(std::io::stdin().lock(), &mut bytes, interrupted);
+                ("-".to_owned(), read.map(|()| None))
             }
             Place::File(path) => {
                 let read = File::open(path).and_then(|mut file| {
-                    file.read_to_end(&mut bytes)?;
+                    read_whole(&mut file, &mut bytes, interrupted)?;
                     file.metadata().map(Some)
                 });
                 (path.display().to_string(), read)
             }
         };
+        if interrupted() {
+            return Err(JobError::Interrupted);
+        }
         match read {
             Ok(_) if bytes.starts_with(&GZIP) => Err(JobError::CompressedInput { path }),
             Ok(_) if format_of(place) == Format::JsonLines && is_array(&bytes) => {
@@ -63,6 +75,28 @@ impl Source {
         let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         since.map_or(0, |since| since.as_secs())
     }
+}
+
+/// Reads to the end, or until it is interrupted: a pipe may have nothing to say for hours.
+fn read_whole(
+    mut from: impl Read + AsFd,
+    bytes: &mut Vec<u8>,
+    interrupted: &dyn Fn() -> bool,
+) -> io::Result<()> {
+    let mut piece = vec![0; PIECE_BYTES];
+    while !interrupted() {
+        let mut polled = [PollFd::new(&from, PollFlags::IN)];
+        match poll(&mut polled, Some(&TICK)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match from.read(&mut piece)? {
+            0 => return Ok(()),
+            read => bytes.extend_from_slice(&piece[..read]),
+        }
+    }
+    Ok(())
 }
 
 /// `.txt` holds raw prompts; anything else, stdin too, JSON Lines.

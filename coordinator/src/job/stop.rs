@@ -28,7 +28,8 @@ impl<'a> StopWatcher<'a> {
 
     /// Takes the next token; whether a stop string is now complete.
     pub fn push(&mut self, token: u32) -> bool {
-        let piece = self.stream.push(token);
+        // What the decoder refuses is told when the answer has ended.
+        let piece = self.stream.push(token).unwrap_or_default();
         self.extend(&piece).is_some()
     }
 
@@ -90,15 +91,15 @@ fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextC
     let mut watcher = StopWatcher::new(codec, stop);
     // `ends[i]`: length of the text after `i` tokens.
     let mut ends = vec![0];
-    for token in tokens {
-        let piece = watcher.stream.push(*token);
-        if let Some(cut) = watcher.extend_any(&piece) {
+    let pieces = codec.pieces(tokens).unwrap_or_else(|_| vec![String::new(); tokens.len() + 1]);
+    let (rest, pieces) = pieces.split_last().expect("one more than tokens");
+    for piece in pieces {
+        if let Some(cut) = watcher.extend_any(piece) {
             return cut_at(cut, watcher.text, &ends);
         }
         ends.push(watcher.text.len());
     }
-    let rest = watcher.stream.finish();
-    if let Some(cut) = watcher.extend_any(&rest) {
+    if let Some(cut) = watcher.extend_any(rest) {
         return cut_at(cut, watcher.text, &ends);
     }
     let starts = characters(&watcher.text, &ends[..tokens.len()]);

@@ -26,6 +26,7 @@ use crate::cli::request::{Run, Telling, Work};
 use crate::cli::values::BatchesChoice;
 use crate::engine::RunEngine;
 use crate::exit::Exit;
+use crate::job::codec::TextCodec;
 use crate::job::engine::EngineError;
 use crate::job::interrupt::Interrupt;
 use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
@@ -151,6 +152,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         max_tokens: *max_tokens,
         seed: run.seed,
     };
+    let codec = opened.codec()?;
     let settled = Cell::new(None);
     let kernels = kernels_of(run)?;
     let weights_identity = opened.weights_identity()?;
@@ -180,10 +182,15 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
             vocab_size: config.vocab_size,
             sliding_window: config.sliding_window,
         },
-        codec: opened.codec(),
+        codec: codec.map(|codec| codec as &dyn TextCodec),
     };
-    let job = Job::prepare(&options, facts)?;
     let quiet = run.telling == Telling::Quiet;
+    let mut progress = progress::for_stderr(quiet);
+    let asked = interrupt.clone();
+    let job = Job::prepare(&options, facts, progress.as_mut(), &move || asked.asked())?;
+    if let Some(codec) = codec {
+        codec.keep_one();
+    }
     if let (Some(errors), false) = (job.errors(), quiet) {
         eprintln!("{errors}");
     }

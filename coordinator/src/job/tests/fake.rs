@@ -34,7 +34,7 @@ impl TextCodec for Bytes {
         Ok(std::iter::once(BOS).chain(text.bytes().map(u32::from)).collect())
     }
 
-    fn encode_chat(&self, turns: &[Turn]) -> Result<Vec<u32>, String> {
+    fn encode_chat(&self, turns: &[Turn], _now_s: u64) -> Result<Vec<u32>, String> {
         if !self.chat {
             return Err("this model has no chat template".to_owned());
         }
@@ -47,6 +47,13 @@ impl TextCodec for Bytes {
         u8::try_from(token).into_iter().collect()
     }
 
+    fn pieces(&self, tokens: &[u32]) -> Result<Vec<String>, String> {
+        let mut stream = ByteStream { waiting: Vec::new() };
+        let mut pieces: Vec<String> = tokens.iter().map(|token| stream.take(*token)).collect();
+        pieces.push(String::from_utf8_lossy(&stream.waiting).into_owned());
+        Ok(pieces)
+    }
+
     fn stream(&self) -> Box<dyn TextStream + '_> {
         Box::new(ByteStream { waiting: Vec::new() })
     }
@@ -57,7 +64,13 @@ struct ByteStream {
 }
 
 impl TextStream for ByteStream {
-    fn push(&mut self, token: u32) -> String {
+    fn push(&mut self, token: u32) -> Result<String, String> {
+        Ok(self.take(token))
+    }
+}
+
+impl ByteStream {
+    fn take(&mut self, token: u32) -> String {
         self.waiting.extend(u8::try_from(token));
         match std::str::from_utf8(&self.waiting) {
             Ok(text) => {
@@ -67,10 +80,6 @@ impl TextStream for ByteStream {
             }
             Err(_) => String::new(),
         }
-    }
-
-    fn finish(&mut self) -> String {
-        String::from_utf8_lossy(&std::mem::take(&mut self.waiting)).into_owned()
     }
 }
 
@@ -225,6 +234,8 @@ impl Desk {
                 limits: Limits { context: self.context, vocab_size: 300, sliding_window: None },
                 codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
             },
+            &mut Silent,
+            &|| false,
         )
     }
 

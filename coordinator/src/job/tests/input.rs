@@ -1,13 +1,16 @@
 //! Every rule of the input, one line each.
 
+use std::ops::ControlFlow;
+
 use grammar::Grammar;
 
 use crate::job::codec::TextCodec;
 use crate::job::engine::Sampling;
 use crate::job::error::JobError;
-use crate::job::input::{Format, InputOptions, read_items};
+use crate::job::input::{Format, InputOptions};
 use crate::job::item::{Endpoint, ErrorCode, Item, LineError, Request};
 use crate::job::prompt::Limits;
+use crate::job::read;
 
 use super::fake::{BOS, Bytes, Desk};
 
@@ -19,9 +22,14 @@ fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
         chat: false,
         max_tokens: None,
         seed: 7,
+        now_s: 0,
         codec,
         limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
     }
+}
+
+fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
+    read::read_items(bytes, options, &mut |_, _| ControlFlow::Continue(())).expect("read")
 }
 
 fn read(bytes: &[u8]) -> Vec<Item> {

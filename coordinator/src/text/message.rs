@@ -1,0 +1,63 @@
+//! What the coordinator and a text process say to each other.
+
+use std::path::PathBuf;
+
+use model::config::Family;
+use serde::{Deserialize, Serialize};
+
+use crate::job::codec::Turn;
+
+/// Where a tokenizer and a chat template are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TextFrom {
+    /// A folder in the form of Hugging Face.
+    Directory { path: PathBuf, family: Family },
+    /// In the metadata of a GGUF file.
+    Gguf { path: PathBuf },
+}
+
+/// The first message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextSetup {
+    pub from: TextFrom,
+    /// The most the process may allocate.
+    pub memory_bytes: u64,
+}
+
+/// What is asked of the process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TextRequest {
+    /// The tokens of a raw prompt.
+    Encode { text: String },
+    /// The tokens of a conversation, rendered as of `now_s`, seconds since 1970.
+    EncodeChat { turns: Vec<Turn>, now_s: u64 },
+    /// The text that each of the tokens completes, and what is left at the end.
+    Pieces { tokens: Vec<u32> },
+    /// See [`model::tokenizer::TextTokenizer::next_piece`].
+    NextPiece { tokens: Vec<u32>, emitted: usize, is_last: bool },
+    /// What each of the first tokens of the vocabulary spells.
+    Vocabulary { tokens: usize },
+}
+
+/// What one token spells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Word {
+    pub bytes: Vec<u8>,
+    /// It is no part of a text.
+    pub is_special: bool,
+}
+
+/// What the process answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TextReply {
+    /// To the setup.
+    Ready {
+        has_tokenizer: bool,
+    },
+    Tokens(Vec<u32>),
+    Pieces(Vec<String>),
+    NextPiece(Option<String>),
+    Vocabulary(Vec<Word>),
+    /// The end of a sentence.
+    Refused(String),
+}

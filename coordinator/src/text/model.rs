@@ -1,0 +1,116 @@
+//! A model's tokenizer and chat template, in this process.
+
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use model::chat::{ChatTemplate, Message};
+use model::gguf_tokenizer::GgufTokenizer;
+use model::source::gguf::GgufSource;
+use model::tokenizer::{TextTokenizer, TokenizerError};
+use model::tokenizer_config::TokenizerConfig;
+
+use super::message::{TextFrom, Word};
+use crate::job::codec::Turn;
+
+/// What a model brings to turn text into tokens and back.
+#[derive(Debug)]
+pub struct ModelText {
+    tokenizer: TextTokenizer,
+    template: Option<ChatTemplate>,
+}
+
+impl ModelText {
+    /// Reads a model's files; `None` where it has no tokenizer.
+    ///
+    /// # Errors
+    /// A sentence without its full stop: what is wrong with a file.
+    pub fn open(from: &TextFrom) -> anyhow::Result<Option<ModelText>> {
+        match from {
+            TextFrom::Directory { path, family } => {
+                match TextTokenizer::from_directory(path, *family)? {
+                    Some(found) => {
+                        Ok(Some(ModelText::new(found, &TokenizerConfig::from_directory(path)?)?))
+                    }
+                    None => Ok(None),
+                }
+            }
+            TextFrom::Gguf { path } => open_gguf(path),
+        }
+    }
+
+    fn new(tokenizer: TextTokenizer, config: &TokenizerConfig) -> anyhow::Result<ModelText> {
+        let template = config.chat_template.as_deref().map(|template| {
+            ChatTemplate::new(template, config.bos_token.as_deref(), config.eos_token.as_deref())
+        });
+        Ok(ModelText { tokenizer, template: template.transpose()? })
+    }
+
+    /// Token ids of a raw prompt.
+    ///
+    /// # Errors
+    /// Text that the vocabulary cannot express.
+    pub fn encode(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        Ok(self.tokenizer.encode(text, true)?)
+    }
+
+    /// Token ids of a conversation, rendered as of `now_s`, seconds since 1970.
+    ///
+    /// # Errors
+    /// No template, or one that refuses the conversation.
+    pub fn encode_chat(&self, turns: Vec<Turn>, now_s: u64) -> anyhow::Result<Vec<u32>> {
+        let Some(template) = &self.template else {
+            anyhow::bail!("this model has no chat template, so it takes prompts but no messages")
+        };
+        let messages: Vec<Message> =
+            turns.into_iter().map(|Turn { role, content }| Message { role, content }).collect();
+        let rendered = template.render(&messages, UNIX_EPOCH + Duration::from_secs(now_s))?;
+        // The template writes the special tokens itself; adding them again would double the BOS.
+        Ok(self.tokenizer.encode(&rendered, false)?)
+    }
+
+    /// The text that each of the tokens completes, and what is left at the end: one more than there
+    /// are tokens.
+    ///
+    /// # Errors
+    /// A decoder that refuses the tokens.
+    pub fn pieces(&self, tokens: &[u32]) -> Result<Vec<String>, TokenizerError> {
+        let mut stream = self.tokenizer.stream();
+        let mut pieces = Vec::with_capacity(tokens.len() + 1);
+        for token in tokens {
+            pieces.push(stream.push(*token)?.unwrap_or_default());
+        }
+        pieces.push(stream.finish()?.unwrap_or_default());
+        Ok(pieces)
+    }
+
+    /// See [`TextTokenizer::next_piece`].
+    ///
+    /// # Errors
+    /// A decoder that refuses the tokens.
+    pub fn next_piece(
+        &self,
+        tokens: &[u32],
+        emitted: usize,
+        is_last: bool,
+    ) -> Result<Option<String>, TokenizerError> {
+        self.tokenizer.next_piece(tokens, emitted.min(tokens.len()), is_last)
+    }
+
+    /// What each of the first `tokens` ids spells.
+    pub fn vocabulary(&self, tokens: usize) -> Vec<Word> {
+        let word = |token| Word {
+            bytes: self.tokenizer.bytes(token),
+            is_special: self.tokenizer.is_special(token),
+        };
+        (0..tokens as u32).map(word).collect()
+    }
+}
+
+fn open_gguf(path: &Path) -> anyhow::Result<Option<ModelText>> {
+    let source = GgufSource::open(path)?;
+    let shown = path.display().to_string();
+    match GgufTokenizer::from_metadata(source.metadata(), &shown)? {
+        Some(found) => Ok(Some(ModelText::new(found.text, &found.config)?)),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,100 @@
+//! A text process from within: it reads a model's text side and answers until nobody asks.
+
+use std::os::fd::RawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Resource, Rlimit, setrlimit};
+use shm::Channel;
+
+use super::message::{TextReply, TextRequest, TextSetup};
+use super::model::ModelText;
+
+/// Nobody asks for so long only where the coordinator hangs.
+const PATIENCE: Duration = Duration::from_hours(365 * 24);
+
+/// Runs a text process over the inherited descriptor `channel_number`. Returns its exit code.
+///
+/// # Safety
+/// `channel_number` was inherited from the coordinator and nothing else in this process owns it.
+pub unsafe fn serve(channel_number: RawFd) -> u8 {
+    // SAFETY: the caller says that the number is ours.
+    let Ok(channel) = (unsafe { Channel::from_number(channel_number) }) else { return 1 };
+    let channel = Arc::new(channel);
+    end_with(Arc::clone(&channel));
+    // A panic of a library is told as an answer.
+    std::panic::set_hook(Box::new(|_| {}));
+    let Some(setup) = receive::<TextSetup>(&channel) else { return 1 };
+    let limit = Rlimit { current: Some(setup.memory_bytes), maximum: Some(setup.memory_bytes) };
+    if setrlimit(Resource::Data, limit).is_err() {
+        return 1;
+    }
+    let opened = guarded(|| ModelText::open(&setup.from));
+    let text = match opened {
+        Ok(text) => text,
+        Err(reason) => return u8::from(!send(&channel, &TextReply::Refused(reason))),
+    };
+    if !send(&channel, &TextReply::Ready { has_tokenizer: text.is_some() }) {
+        return 1;
+    }
+    let Some(text) = text else { return 0 };
+    while let Some(request) = receive::<TextRequest>(&channel) {
+        let reply = guarded(|| answer(&text, request));
+        if !send(&channel, &reply.unwrap_or_else(TextReply::Refused)) {
+            return 1;
+        }
+    }
+    0
+}
+
+fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
+    Ok(match request {
+        TextRequest::Encode { text: prompt } => TextReply::Tokens(text.encode(&prompt)?),
+        TextRequest::EncodeChat { turns, now_s } => {
+            TextReply::Tokens(text.encode_chat(turns, now_s)?)
+        }
+        TextRequest::Pieces { tokens } => TextReply::Pieces(text.pieces(&tokens)?),
+        TextRequest::NextPiece { tokens, emitted, is_last } => {
+            TextReply::NextPiece(text.next_piece(&tokens, emitted, is_last)?)
+        }
+        TextRequest::Vocabulary { tokens } => TextReply::Vocabulary(text.vocabulary(tokens)),
+    })
+}
+
+/// What went wrong, a panic of a library too, as the end of a sentence.
+fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(format!("{error:#}").trim_end_matches('.').to_owned()),
+        Err(panic) => {
+            let told = panic.downcast_ref::<String>().map(String::as_str);
+            let told = told.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            let told: String = told.chars().take(200).collect();
+            Err(format!("the tokenizer's library gave up ({})", told.replace('\n', " ")))
+        }
+    }
+}
+
+/// Ends this process when the coordinator's end of the channel closes, whatever runs meanwhile.
+fn end_with(channel: Arc<Channel>) {
+    std::thread::spawn(move || {
+        loop {
+            let mut polled = [PollFd::new(&*channel, PollFlags::RDHUP)];
+            let waited = rustix::event::poll(&mut polled, None);
+            if waited.is_ok() && !polled[0].revents().is_empty() {
+                std::process::exit(0);
+            }
+        }
+    });
+}
+
+fn receive<T: serde::de::DeserializeOwned>(channel: &Channel) -> Option<T> {
+    let (bytes, _) = channel.recv(PATIENCE).ok()?;
+    postcard::from_bytes(&bytes).ok()
+}
+
+fn send(channel: &Channel, reply: &TextReply) -> bool {
+    postcard::to_stdvec(reply).is_ok_and(|bytes| channel.send_any(&bytes).is_ok())
+}

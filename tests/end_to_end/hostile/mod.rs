@@ -1,0 +1,51 @@
+//! Hostile files and lines: whatever is in them, a run ends with a sentence, an exit code that is
+//! documented and the good lines answered. Seeded, so that a failure can be repeated.
+//!
+//! `TANDEM_FUZZ_CASES` runs so many cases, `TANDEM_FUZZ_SEED` begins elsewhere; `make fuzz` sets both.
+
+mod known;
+mod lines;
+mod model_files;
+mod mutate;
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use crate::command::{coordinator, finish, fixture, text};
+
+/// A copy of a fixture's files, but those that only tests read.
+fn copy_of(name: &str, to: &Path) -> PathBuf {
+    std::fs::create_dir_all(to).expect("a writable folder");
+    for entry in std::fs::read_dir(fixture(name)).expect("a fixture").flatten() {
+        let file = entry.file_name();
+        let is_ours = ["golden.json", "chat_cases.json", "tokenizer_cases.json"];
+        if !is_ours.iter().any(|ours| file == *ours) {
+            std::fs::copy(entry.path(), to.join(file)).expect("writable");
+        }
+    }
+    to.to_path_buf()
+}
+
+/// What a run says that must not be said of any input.
+const DEFECTS: [&str; 5] = ["panicked", "backtrace", "defect in Tandem", "RUST_", "signal 6"];
+
+/// Answers `input` and demands an end as it should be: in time, without a panic or a signal.
+fn run(model: &Path, input: &Path, output: &Path) -> (Option<i32>, String) {
+    let mut command = coordinator();
+    command.arg("--model").arg(model).arg("--input").arg(input).arg("--output").arg(output);
+    command.args(["--force", "--quiet"]);
+    let done: Output = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+    let said = text(&done.stderr);
+    let code = done.status.code();
+    assert!(matches!(code, Some(0 | 1 | 3)), "{:?}: {said}", done.status);
+    for defect in DEFECTS {
+        assert!(!said.contains(defect), "{said}");
+    }
+    assert!(code == Some(0) || !said.trim().is_empty(), "an end without a word");
+    (code, said)
+}
+
+/// A number from the environment.
+fn from_environment(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
