@@ -79,6 +79,9 @@ fn main() -> ExitCode {
     }
 }
 
+/// Characters of what went wrong: it may quote a file.
+const SENTENCE_MAX: usize = 4000;
+
 /// Says what went wrong, causes behind it, and chooses the exit code.
 fn refuse(error: &anyhow::Error) -> Exit {
     if matches!(error.downcast_ref(), Some(JobError::BrokenPipe)) {
@@ -95,6 +98,10 @@ fn refuse(error: &anyhow::Error) -> Exit {
         if !text.contains(cause.trim_end_matches('.')) {
             text = format!("{text}: {cause}");
         }
+    }
+    if let Some((cut, _)) = text.char_indices().nth(SENTENCE_MAX) {
+        text.truncate(cut);
+        text.push_str(" ...");
     }
     if !text.ends_with('.') {
         text.push('.');

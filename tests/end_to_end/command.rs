@@ -1,7 +1,9 @@
 //! Running the binary: folders, arguments, results, and a watchdog.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -116,17 +118,34 @@ impl Place {
     }
 }
 
-/// Waits for a process, kills it when the watchdog says so.
+/// Waits for a process and reads what it says, kills it when the watchdog says so.
 pub fn finish(mut child: Child) -> Output {
     let begun = Instant::now();
-    while child.try_wait().expect("a child").is_none() {
+    // Read meanwhile: a full pipe would hold it up.
+    let stdout = child.stdout.take().map(read_whole);
+    let stderr = child.stderr.take().map(read_whole);
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status;
+        }
         if begun.elapsed() > WATCHDOG {
             child.kill().expect("a child");
             panic!("still running after {WATCHDOG:?}");
         }
         std::thread::sleep(Duration::from_millis(5));
-    }
-    child.wait_with_output().expect("its output")
+    };
+    let read = |reader: Option<JoinHandle<Vec<u8>>>| {
+        reader.map(|reader| reader.join().expect("its output")).unwrap_or_default()
+    };
+    Output { status, stdout: read(stdout), stderr: read(stderr) }
+}
+
+fn read_whole(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).expect("its output");
+        bytes
+    })
 }
 
 /// Bytes as text.

@@ -42,6 +42,7 @@ fn run(model: &Path, input: &Path, output: &Path) -> (Option<i32>, String) {
         assert!(!said.contains(defect), "{said}");
     }
     assert!(code == Some(0) || !said.trim().is_empty(), "an end without a word");
+    assert!(said.len() < 20_000, "{} bytes of words", said.len());
     (code, said)
 }
 
