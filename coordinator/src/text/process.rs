@@ -23,7 +23,7 @@ impl Default for TextLimits {
     /// Far above what a tokenizer needs that people use.
     fn default() -> TextLimits {
         TextLimits {
-            memory_bytes: 8 << 30,
+            memory_bytes: 4 << 30,
             time: Duration::from_secs(20),
             time_per_mib: Duration::from_secs(10),
         }
