@@ -11,7 +11,7 @@ pub enum Exit {
     Failure,
     /// The command line is wrong; nothing was run.
     Usage,
-    /// Finished, and some requests got an error line.
+    /// Finished, and some requests got an error line, or an answer without its form.
     SomeFailed,
     /// SIGINT, SIGTERM or SIGHUP; finished answers are kept.
     Interrupted,

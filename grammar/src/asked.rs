@@ -1,10 +1,8 @@
 //! The form that a request asks its answers to have.
 
-use std::sync::Arc;
-
 use llguidance::api::TopLevelGrammar;
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
-use llguidance::{Matcher, ParserFactory, TokenParser};
+use llguidance::toktrie::TokEnv;
+use llguidance::{ParserFactory, TokenParser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -35,49 +33,18 @@ pub(crate) fn factory(vocabulary: &TokEnv) -> Result<ParserFactory, GrammarError
     Ok(factory)
 }
 
-/// Says whether answers can have a form, whatever the model's vocabulary.
-pub struct Checker(ParserFactory);
-
-impl std::fmt::Debug for Checker {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Checker").finish_non_exhaustive()
-    }
-}
-
-impl Checker {
-    /// One for all forms of a job.
-    ///
-    /// # Errors
-    /// A parser that cannot be made.
-    pub fn new() -> Result<Checker, GrammarError> {
-        let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
-        factory(&bytes).map(Checker)
-    }
-
-    /// Whether answers can have this form.
-    ///
-    /// # Errors
-    /// A schema or an expression that is wrong, or asks for what is not implemented.
-    pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        grammar.parser(&self.0).map(|_| ())
-    }
-
-    /// Whether a text as a whole is of the form.
-    ///
-    /// # Errors
-    /// As [`Checker::check`].
-    pub fn matches(&self, grammar: &Grammar, text: &str) -> Result<bool, GrammarError> {
-        let mut matcher = Matcher::new(Ok(grammar.parser(&self.0)?));
-        // Each byte is the token of its number.
-        let taken = text.bytes().all(|byte| matcher.consume_token(u32::from(byte)).is_ok());
-        Ok(taken && matcher.is_accepting().unwrap_or(false))
-    }
-}
-
 impl Grammar {
     /// A parser at its beginning.
     pub(crate) fn parser(&self, factory: &ParserFactory) -> Result<TokenParser, GrammarError> {
         factory.create_parser(self.to_rules()?).map_err(|error| GrammarError::new(&error))
+    }
+
+    /// Of what was asked for, in bytes.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
+            Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
+        }
     }
 
     /// In the parser's own terms.

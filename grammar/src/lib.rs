@@ -5,11 +5,15 @@
 
 mod asked;
 mod bounds;
+mod cache;
+mod checker;
 mod compiled;
 mod error;
+mod parser;
 mod vocabulary;
 
-pub use asked::{Checker, Grammar};
+pub use asked::Grammar;
+pub use checker::Checker;
 pub use compiled::{Compiled, Grammars, Walk};
 pub use error::GrammarError;
 pub use vocabulary::Vocabulary;

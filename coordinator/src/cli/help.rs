@@ -38,7 +38,7 @@ Exit codes:
   0    every request is answered
   1    the run failed: model, memory, device, files, a worker that died
   2    the command line is wrong; nothing was run
-  3    finished, and some requests got an error line
+  3    finished, and some requests got an error line, or an answer without the form it had to have
   130  interrupted by Ctrl-C or SIGTERM; finished answers are kept (a second one stops at once)
   141  the reader of stdout went away";
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::error::JobError;
 use super::item::{Item, Request};
-use super::output::{Provenance, answer_line, error_line};
+use super::output::{Ended, Provenance, answer_line, error_line};
 use super::sink::Sink;
 use super::stop::Answer;
 
@@ -18,8 +18,8 @@ pub(super) struct Answers<'j> {
     items: &'j [Item],
     /// Where each item's line lies in the output; `None`: not written.
     lines: &'j mut [Option<Range<u64>>],
-    /// For each item, whether an answer was cut at its largest number of tokens.
-    cut: &'j mut [bool],
+    /// What is to be told of each item's answers.
+    ended: &'j mut [Ended],
     sink: &'j mut Sink,
     provenance: &'j Provenance,
     /// For each item, each of its answers.
@@ -33,7 +33,7 @@ impl<'j> Answers<'j> {
     pub(super) fn new(
         items: &'j [Item],
         lines: &'j mut [Option<Range<u64>>],
-        cut: &'j mut [bool],
+        ended: &'j mut [Ended],
         sink: &'j mut Sink,
         provenance: &'j Provenance,
     ) -> Answers<'j> {
@@ -43,7 +43,7 @@ impl<'j> Answers<'j> {
         });
         let answers = answers.collect();
         let (waiting, written) = (false, Instant::now());
-        Answers { items, lines, cut, sink, provenance, answers, waiting, written }
+        Answers { items, lines, ended, sink, provenance, answers, waiting, written }
     }
 
     /// Takes one of an item's answers.
@@ -103,8 +103,8 @@ impl<'j> Answers<'j> {
             return None;
         }
         let answers = std::mem::take(answers).into_iter().flatten().collect();
-        let (line, cut) = answer_line(request, answers, self.provenance);
-        self.cut[index] = cut;
+        let (line, ended) = answer_line(request, answers, self.provenance);
+        self.ended[index] = ended;
         Some(line)
     }
 }

@@ -2,12 +2,15 @@
 
 use std::ops::ControlFlow;
 
+use grammar::{Checker, Grammar};
+
 use super::answers::Answers;
 use super::codec::TextCodec;
 use super::engine::{Generated, Observer, Sequence, Verdict};
 use super::error::JobError;
+use super::item::Request;
 use super::progress::{Amount, Progress};
-use super::stop::{StopWatcher, finish};
+use super::stop::{Answer, StopWatcher, finish};
 
 /// One answer of a pending request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +44,14 @@ impl Counter<'_> {
 pub(super) struct Asked<'a> {
     pub(super) ticket: Ticket,
     pub(super) stop: &'a [String],
+    pub(super) grammar: Option<&'a Grammar>,
+}
+
+impl<'a> Asked<'a> {
+    /// One of a request's answers.
+    pub(super) fn new(ticket: Ticket, request: &'a Request) -> Asked<'a> {
+        Asked { ticket, stop: &request.stop, grammar: request.grammar.as_ref() }
+    }
 }
 
 /// Follows the sequences: counts tokens, looks for stop strings and takes what is finished.
@@ -52,6 +63,8 @@ pub(super) struct Follower<'f, 'p, 'j> {
     counter: &'f mut Counter<'p>,
     answers: &'f mut Answers<'j>,
     finished: usize,
+    /// `None` until an answer must have a form.
+    checker: Option<Checker>,
     /// Why answers cannot be written.
     failed: Option<JobError>,
 }
@@ -69,8 +82,17 @@ impl<'f, 'p, 'j> Follower<'f, 'p, 'j> {
             Some(StopWatcher::new(codec, asked.stop))
         });
         let watchers = watchers.collect();
-        let (finished, failed) = (0, None);
-        Follower { codec, asked, sequences, watchers, counter, answers, finished, failed }
+        Follower {
+            codec,
+            asked,
+            sequences,
+            watchers,
+            counter,
+            answers,
+            finished: 0,
+            checker: None,
+            failed: None,
+        }
     }
 
     /// How many sequences were finished.
@@ -79,6 +101,22 @@ impl<'f, 'p, 'j> Follower<'f, 'p, 'j> {
     /// Why their answers cannot be written.
     pub(super) fn end(self) -> Result<usize, JobError> {
         self.failed.map_or(Ok(self.finished), Err)
+    }
+
+    /// Why an answer that ended by itself has not the form that it must have.
+    fn wrong(&mut self, grammar: &Grammar, answer: &Answer) -> Option<String> {
+        let codec = self.codec.filter(|_| answer.ends_by_itself)?;
+        let text: Vec<u8> = answer.token_ids.iter().flat_map(|token| codec.bytes(*token)).collect();
+        let checked = match &mut self.checker {
+            Some(checker) => checker.check_text(grammar, &text),
+            None => Checker::new()
+                .and_then(|checker| self.checker.insert(checker).check_text(grammar, &text)),
+        };
+        let error = checked.err()?;
+        Some(format!(
+            "The answer has not the form that was asked for: {error}. A simpler form, or a prompt \
+             that asks for it, may help."
+        ))
     }
 }
 
@@ -100,12 +138,13 @@ impl Observer for Follower<'_, '_, '_> {
     }
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        let Asked { ticket, stop } = self.asked[sequence];
+        let Asked { ticket, stop, grammar } = self.asked[sequence];
         let most = u64::from(self.sequences[sequence].max_new);
         self.counter.end_sequence(most, generated.tokens.len() as u64);
         self.finished += 1;
         let width = usize::from(self.sequences[sequence].logprobs);
-        let answer = finish(generated, stop, width, self.codec);
+        let mut answer = finish(generated, stop, width, self.codec);
+        answer.error = grammar.and_then(|grammar| self.wrong(grammar, &answer));
         self.answers.add(ticket.item, ticket.choice, answer);
         match self.failed {
             None => ControlFlow::Continue(()),

@@ -63,6 +63,9 @@ pub enum Choice {
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<ChatLogprobs>,
+        /// See [`Answer::error`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
     Text {
         index: usize,
@@ -70,6 +73,8 @@ pub enum Choice {
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<TextLogprobs>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
     },
 }
 
@@ -89,6 +94,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`, or the end of the context.
     Length,
+    /// It ended without the form that it must have.
+    Error,
 }
 
 /// Token counts over all choices of a request.
@@ -112,13 +119,39 @@ pub struct ErrorBody {
     pub line: usize,
 }
 
+/// What is to be told of the answers to a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// One ended at its largest number of tokens, where it might have ended by itself.
+    pub cut: bool,
+    /// One ended without the form that it must have.
+    pub failed: bool,
+}
+
+impl Ended {
+    /// What the choices of an answered request say.
+    pub fn of(request: &Request, choices: &[Choice]) -> Ended {
+        let any = |reason: FinishReason| {
+            choices.iter().any(|choice| match choice {
+                Choice::Chat { finish_reason, .. } | Choice::Text { finish_reason, .. } => {
+                    *finish_reason == reason
+                }
+            })
+        };
+        Ended {
+            cut: !request.ignore_eos && any(FinishReason::Length),
+            failed: any(FinishReason::Error),
+        }
+    }
+}
+
 /// The line of a request with its answers, those to the first prompt first, newline included; and
-/// [`is_cut`] of them.
+/// what is to be told of them.
 pub fn answer_line(
     request: &Request,
     answers: Vec<Answer>,
     provenance: &Provenance,
-) -> (Vec<u8>, bool) {
+) -> (Vec<u8>, Ended) {
     let suffix = id_suffix(&request.custom_id);
     let chat = request.endpoint == Endpoint::ChatCompletions;
     let prompt_tokens: u64 = request.prompts.iter().map(|p| p.tokens.len() as u64).sum();
@@ -137,40 +170,30 @@ pub fn answer_line(
             total_tokens: prompt_tokens + completion_tokens,
         },
     };
-    let cut = is_cut(request, &body.choices);
+    let ended = Ended::of(request, &body.choices);
     let line = to_bytes(&OutputLine {
         id: format!("batch_req_{suffix}"),
         custom_id: request.custom_id.clone(),
         response: Some(Response { status_code: 200, request_id: request_id(request), body }),
         error: None,
     });
-    (line, cut)
-}
-
-/// Whether an answer to the request ended at its largest number of tokens, where it might have
-/// ended by itself.
-pub fn is_cut(request: &Request, choices: &[Choice]) -> bool {
-    let by_length = |choice: &Choice| match choice {
-        Choice::Chat { finish_reason, .. } | Choice::Text { finish_reason, .. } => {
-            *finish_reason == FinishReason::Length
-        }
-    };
-    !request.ignore_eos && choices.iter().any(by_length)
+    (line, ended)
 }
 
 fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
-    let Answer { text, token_ids, logprobs, finish } = answer;
+    let Answer { text, token_ids, logprobs, finish, error, .. } = answer;
     let finish_reason = match finish {
+        _ if error.is_some() => FinishReason::Error,
         Finish::Stop => FinishReason::Stop,
         Finish::Length => FinishReason::Length,
     };
     if chat {
         let message = Message { role: "assistant".to_owned(), content: text };
         let logprobs = logprobs.map(Logprobs::of_chat);
-        Choice::Chat { index, message, token_ids, finish_reason, logprobs }
+        Choice::Chat { index, message, token_ids, finish_reason, logprobs, error }
     } else {
         let logprobs = logprobs.map(Logprobs::of_text);
-        Choice::Text { index, text, token_ids, finish_reason, logprobs }
+        Choice::Text { index, text, token_ids, finish_reason, logprobs, error }
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::error::JobError;
 use super::fingerprint::{hash_and_kernels, request_id};
 use super::item::Item;
-use super::output::{OutputLine, error_line, is_cut};
+use super::output::{Ended, OutputLine, error_line};
 
 /// What an output says of the job that made it: its first answer does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +38,8 @@ pub struct Resume {
     pub whole_bytes: u64,
     /// For each item, where its line lies in the file.
     pub kept: Vec<Option<Range<u64>>>,
-    /// For each item, whether a kept answer was cut at its largest number of tokens.
-    pub cut: Vec<bool>,
+    /// What is to be told of each item's kept answer.
+    pub ended: Vec<Ended>,
     /// Answers that the input no longer asks for.
     pub replaced: usize,
 }
@@ -50,15 +50,15 @@ impl Resume {
         Resume {
             whole_bytes: 0,
             kept: vec![None; items.len()],
-            cut: vec![false; items.len()],
+            ended: vec![Ended::default(); items.len()],
             replaced: 0,
         }
     }
 
     /// Matches the lines of `existing` with the input's items. An answer is kept when its request
-    /// is still asked in the same way; an error line only when the same line still gives the same
-    /// error, so that every other error is tried again. The last of several lines for one item
-    /// counts. With `replaces` answers to anything else are left out, without it they are an error.
+    /// is still asked in the same way and each of its choices has the form it must have; an error line
+    /// only when the same line still gives the same error, so that every other error is tried again.
+    /// The last of several lines for one item counts. With `replaces` answers to anything else are left out, without it they are an error.
     ///
     /// # Errors
     /// A line that is no answer of this program, was answered by another system, or answers what
@@ -72,7 +72,7 @@ impl Resume {
     ) -> Result<Resume, JobError> {
         let whole = whole_lines(existing);
         let index = Index::new(items);
-        let (mut kept, mut cut) = (vec![None; items.len()], vec![false; items.len()]);
+        let Resume { mut kept, mut ended, .. } = Resume::nothing(items);
         let mut others = BTreeMap::new();
         let mut start = 0;
         for (number, bytes) in whole.split_inclusive(|byte| *byte == b'\n').enumerate() {
@@ -92,8 +92,8 @@ impl Resume {
                         Some((item, Item::Request(request)))
                             if request_id(request) == response.request_id =>
                         {
-                            kept[item] = Some(range);
-                            cut[item] = is_cut(request, &response.body.choices);
+                            ended[item] = Ended::of(request, &response.body.choices);
+                            kept[item] = (!ended[item].failed).then_some(range);
                         }
                         _ => {
                             others.entry(told.custom_id).or_insert((line, item));
@@ -131,7 +131,7 @@ impl Resume {
                 custom_id: custom_id.clone(),
             });
         }
-        Ok(Resume { whole_bytes: whole.len() as u64, kept, cut, replaced })
+        Ok(Resume { whole_bytes: whole.len() as u64, kept, ended, replaced })
     }
 }
 

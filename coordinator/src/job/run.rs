@@ -16,7 +16,7 @@ use super::fingerprint::sampling_id;
 use super::follow::{Asked, Counter, Follower, Ticket};
 use super::input::InputOptions;
 use super::item::{Item, LineError, Prompt, Request};
-use super::output::Provenance;
+use super::output::{Ended, Provenance};
 use super::progress::{Amount, Progress};
 use super::prompt::Limits;
 use super::read::read_items;
@@ -121,8 +121,8 @@ pub struct Job<'a> {
     items: Vec<Item>,
     /// Where each item's line lies in the output; `None`: still to do.
     lines: Vec<Option<Range<u64>>>,
-    /// Items with an answer that was cut at its largest number of tokens.
-    cut: Vec<bool>,
+    /// What is to be told of each item's answers.
+    ended: Vec<Ended>,
     /// Answers in the output that the input no longer asks for.
     replaced: usize,
     sink: Sink,
@@ -186,7 +186,7 @@ impl<'a> Job<'a> {
         Ok(Job {
             items,
             lines: resume.kept,
-            cut: resume.cut,
+            ended: resume.ended,
             replaced: resume.replaced,
             sink,
             provenance: Provenance { created, model: model_name, system_fingerprint },
@@ -294,8 +294,8 @@ impl<'a> Job<'a> {
         let tokens = tickets.iter().map(|ticket| u64::from(self.prompt(*ticket).max_new)).sum();
         let grammars = self.grammars();
         let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
-        let Job { items, lines, cut, sink, provenance, codec, .. } = self;
-        let mut answers = Answers::new(items, lines, cut, sink, provenance);
+        let Job { items, lines, ended, sink, provenance, codec, .. } = self;
+        let mut answers = Answers::new(items, lines, ended, sink, provenance);
         let Some(engine) = engine else {
             assert!(tickets.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);
@@ -312,10 +312,8 @@ impl<'a> Job<'a> {
         }
         let sequences: Vec<Sequence<'_>> =
             tickets.iter().map(|ticket| sequence(items, *ticket, &grammars)).collect();
-        let asked: Vec<Asked<'_>> = tickets
-            .iter()
-            .map(|ticket| Asked { ticket: *ticket, stop: &request(items, ticket.item).stop })
-            .collect();
+        let asked: Vec<Asked<'_>> =
+            tickets.iter().map(|ticket| Asked::new(*ticket, request(items, ticket.item))).collect();
         let mut follower = Follower::new(*codec, &asked, &sequences, &mut counter, &mut answers);
         let ran = engine.run(&sequences, &mut follower);
         let finished = follower.end()?;
@@ -356,12 +354,13 @@ impl<'a> Job<'a> {
             interrupted,
             resumable: self.sink.is_log(),
         };
-        for ((item, line), cut) in self.items.iter().zip(&self.lines).zip(&self.cut) {
-            if *cut && line.is_some() {
+        for ((item, line), ended) in self.items.iter().zip(&self.lines).zip(&self.ended) {
+            if ended.cut && line.is_some() {
                 summary.cut_lines.push(item.line());
             }
             match (item, line) {
                 (_, None) => summary.not_run += 1,
+                (_, Some(_)) if ended.failed => summary.failed_lines.push(item.line()),
                 (Item::Request(_), Some(_)) => summary.answered += 1,
                 (Item::Error(error), Some(_)) => summary.failed_lines.push(error.line),
             }

@@ -58,6 +58,10 @@ pub struct Answer {
     /// `None` where none were asked for.
     pub logprobs: Option<Logprobs>,
     pub finish: Finish,
+    /// It ended with an end-of-sequence token: neither a stop string nor its largest number of tokens cut it.
+    pub ends_by_itself: bool,
+    /// Why it has not the form that it must have: a sentence.
+    pub error: Option<String>,
 }
 
 /// Detokenises a finished sequence and cuts it at the first stop string that became complete. `width`
@@ -69,11 +73,13 @@ pub fn finish(
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
     let Generated { tokens, logprobs, finish } = generated;
-    let Cut { text, starts, finish } = cut(&tokens, stop, finish, codec);
+    let Cut { text, starts, at_stop } = cut(&tokens, stop, codec);
     let token_ids = tokens[..starts.len()].to_vec();
     let of_tokens = &logprobs[..width * starts.len()];
     let logprobs = (width > 0).then(|| Logprobs::new(of_tokens, width, starts, codec));
-    Answer { text, token_ids, logprobs, finish }
+    let ends_by_itself = !at_stop && finish == Finish::Stop;
+    let finish = if at_stop { Finish::Stop } else { finish };
+    Answer { text, token_ids, logprobs, finish, ends_by_itself, error: None }
 }
 
 /// What of a sequence is the answer.
@@ -81,12 +87,13 @@ struct Cut {
     text: Option<String>,
     /// Characters of the text before each of its tokens.
     starts: Vec<usize>,
-    finish: Finish,
+    /// Whether a stop string cut it.
+    at_stop: bool,
 }
 
-fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextCodec>) -> Cut {
+fn cut(tokens: &[u32], stop: &[String], codec: Option<&dyn TextCodec>) -> Cut {
     let Some(codec) = codec else {
-        return Cut { text: None, starts: vec![0; tokens.len()], finish };
+        return Cut { text: None, starts: vec![0; tokens.len()], at_stop: false };
     };
     let mut watcher = StopWatcher::new(codec, stop);
     // `ends[i]`: length of the text after `i` tokens.
@@ -103,7 +110,7 @@ fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextC
         return cut_at(cut, watcher.text, &ends);
     }
     let starts = characters(&watcher.text, &ends[..tokens.len()]);
-    Cut { text: Some(watcher.text), starts, finish }
+    Cut { text: Some(watcher.text), starts, at_stop: false }
 }
 
 impl StopWatcher<'_> {
@@ -124,7 +131,7 @@ fn cut_at(cut: usize, mut text: String, ends: &[usize]) -> Cut {
     // stop string (half a character, a special token).
     let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
     let starts = characters(&text, &ends[..kept]);
-    Cut { text: Some(text), starts, finish: Finish::Stop }
+    Cut { text: Some(text), starts, at_stop: true }
 }
 
 /// Characters of `text` before each of some places in ascending order.

@@ -6,7 +6,7 @@ use crate::exit::Exit;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
     pub answered: usize,
-    /// Lines of the input that got an error line.
+    /// Lines of the input that got an error line, or an answer without the form that it must have.
     pub failed_lines: Vec<usize>,
     /// Lines whose answer, or one of them, was cut at its largest number of tokens.
     pub cut_lines: Vec<usize>,

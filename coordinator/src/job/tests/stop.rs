@@ -75,6 +75,13 @@ fn without_tokenizer_there_is_no_text() {
     let generated = Generated { tokens: vec![5, 6], logprobs: Vec::new(), finish: Finish::Stop };
     let answer = finish(generated, &[], 0, None);
     let token_ids = vec![5, 6];
-    let expected = Answer { text: None, token_ids, logprobs: None, finish: Finish::Stop };
+    let expected = Answer {
+        text: None,
+        token_ids,
+        logprobs: None,
+        finish: Finish::Stop,
+        ends_by_itself: true,
+        error: None,
+    };
     assert_eq!(answer, expected);
 }

@@ -1,0 +1,105 @@
+//! A store of what was used last, within bounds.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// How much a [`Cache`] keeps.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Bounds {
+    /// At least 1.
+    pub(crate) count: usize,
+    /// Of all values together; one larger value is kept until another is asked for.
+    pub(crate) size_bytes: usize,
+}
+
+/// What is asked of a value: its size, which may grow while it is kept.
+pub(crate) trait Measured {
+    fn size_bytes(&self) -> usize;
+}
+
+/// Values by their keys, made when they are asked for.
+pub(crate) struct Cache<K, V> {
+    entries: HashMap<K, Entry<V>>,
+    /// Goes up with every question.
+    clock: u64,
+    bounds: Bounds,
+}
+
+struct Entry<V> {
+    used: u64,
+    value: V,
+}
+
+impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
+    pub(crate) fn new(bounds: Bounds) -> Cache<K, V> {
+        Cache { entries: HashMap::new(), clock: 0, bounds }
+    }
+
+    /// The value of a key, which `make` makes where it is not kept. What was used longest ago goes first, until the
+    /// others are within the bounds.
+    pub(crate) fn get<E>(&mut self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<&V, E> {
+        self.clock += 1;
+        if !self.entries.contains_key(key) {
+            let value = make()?;
+            self.entries.insert(key.clone(), Entry { used: 0, value });
+        }
+        let clock = self.clock;
+        self.entries.entry(key.clone()).and_modify(|entry| entry.used = clock);
+        while self.entries.len() > 1 && !self.is_within() {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+            let oldest = oldest.map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| self.entries.remove(&oldest));
+        }
+        Ok(&self.entries[key].value)
+    }
+
+    /// Of all values together.
+    pub(crate) fn size_bytes(&self) -> usize {
+        self.entries.values().map(|entry| entry.value.size_bytes()).sum()
+    }
+
+    fn is_within(&self) -> bool {
+        let size_bytes = self.size_bytes();
+        self.entries.len() <= self.bounds.count && size_bytes <= self.bounds.size_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Measured for usize {
+        fn size_bytes(&self) -> usize {
+            *self
+        }
+    }
+
+    fn ask(cache: &mut Cache<u32, usize>, key: u32, size: usize) -> usize {
+        *cache.get(&key, || Ok::<_, ()>(size)).expect("made")
+    }
+
+    #[test]
+    fn what_was_used_longest_ago_goes_first() {
+        let mut cache = Cache::new(Bounds { count: 3, size_bytes: 100 });
+        for key in [1, 2, 3, 1, 4] {
+            ask(&mut cache, key, 1);
+        }
+        let mut kept: Vec<u32> = cache.entries.keys().copied().collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [1, 3, 4]);
+        assert_eq!(ask(&mut cache, 4, 7), 1, "it is kept");
+        // One that is larger than all that may be kept is kept alone.
+        assert_eq!(ask(&mut cache, 5, 500), 500);
+        assert_eq!(cache.entries.len(), 1);
+        ask(&mut cache, 6, 90);
+        ask(&mut cache, 7, 20);
+        assert_eq!(cache.size_bytes(), 20);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_not_kept() {
+        let mut cache: Cache<u32, usize> = Cache::new(Bounds { count: 3, size_bytes: 100 });
+        assert_eq!(cache.get(&1, || Err("no")), Err("no"));
+        assert_eq!(ask(&mut cache, 1, 5), 5);
+    }
+}

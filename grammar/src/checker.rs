@@ -1,0 +1,66 @@
+//! Forms and whole texts, checked without a model's vocabulary.
+
+use std::sync::Arc;
+
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
+use llguidance::{Matcher, ParserFactory};
+
+use crate::asked::{Grammar, factory};
+use crate::cache::{Bounds, Cache};
+use crate::error::GrammarError;
+use crate::parser::Parser;
+
+/// Parsers kept between texts: answers of a job mostly share a form.
+const KEPT: Bounds = Bounds { count: 16, size_bytes: 32 << 20 };
+
+/// Says whether answers can have a form, and whether texts have it, whatever the model's vocabulary.
+pub struct Checker {
+    factory: ParserFactory,
+    kept: Cache<Grammar, Parser>,
+}
+
+impl std::fmt::Debug for Checker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Checker").finish_non_exhaustive()
+    }
+}
+
+impl Checker {
+    /// One for all forms of a job.
+    ///
+    /// # Errors
+    /// A parser that cannot be made.
+    pub fn new() -> Result<Checker, GrammarError> {
+        let bytes: TokEnv = Arc::new(ApproximateTokEnv::single_byte());
+        Ok(Checker { factory: factory(&bytes)?, kept: Cache::new(KEPT) })
+    }
+
+    /// Whether answers can have this form.
+    ///
+    /// # Errors
+    /// A schema or an expression that is wrong, or asks for what is not implemented.
+    pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        grammar.parser(&self.factory).map(|_| ())
+    }
+
+    /// Whether a text as a whole is of the form.
+    ///
+    /// # Errors
+    /// What is wrong with the text, as "it ...", or as [`Checker::check`].
+    pub fn check_text(&mut self, grammar: &Grammar, text: &[u8]) -> Result<(), GrammarError> {
+        if let Grammar::Choice(texts) = grammar {
+            let is_one = texts.iter().any(|choice| choice.as_bytes() == text);
+            return wrong_unless(is_one, "it is none of the choices");
+        }
+        let parser = self.kept.get(grammar, || Parser::new(grammar, &self.factory))?;
+        let mut matcher = Matcher::new(Ok(parser.begin()));
+        // Each byte is the token of its number.
+        let taken = text.iter().all(|byte| matcher.consume_token(u32::from(*byte)).is_ok());
+        wrong_unless(taken, "it says what the form does not allow")?;
+        wrong_unless(matcher.is_accepting().unwrap_or(false), "it ends before it is complete")
+    }
+}
+
+fn wrong_unless(is_right: bool, what: &str) -> Result<(), GrammarError> {
+    if is_right { Ok(()) } else { Err(GrammarError(what.to_owned())) }
+}
