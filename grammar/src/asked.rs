@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 use crate::bounds;
 use crate::error::GrammarError;
 
+/// States of a form's lexer, about 1.2 KiB each: an answer that needs more cannot go on.
+pub(crate) const LEXER_STATES: usize = 50_000;
+
 /// Between the parts of a JSON text: room for a line's end and indentation, but not for a model that has lost its way
 /// to go on with spaces until its tokens are used up.
 const WHITESPACE: &str = r"[ \n\r\t]{0,32}";
@@ -30,6 +33,7 @@ pub(crate) fn factory(vocabulary: &TokEnv) -> Result<ParserFactory, GrammarError
     let mut factory = factory.map_err(|error| GrammarError::new(&error))?;
     // What it has to say comes as errors.
     factory.quiet();
+    factory.limits_mut().max_lexer_states = LEXER_STATES;
     Ok(factory)
 }
 

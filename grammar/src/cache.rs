@@ -45,12 +45,27 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
         }
         let clock = self.clock;
         self.entries.entry(key.clone()).and_modify(|entry| entry.used = clock);
-        while self.entries.len() > 1 && !self.is_within() {
+        while self.len() > 1 && !self.is_within() {
             let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
             let oldest = oldest.map(|(key, _)| key.clone());
             oldest.and_then(|oldest| self.entries.remove(&oldest));
         }
         Ok(&self.entries[key].value)
+    }
+
+    /// The value of a key, if it is kept.
+    pub(crate) fn peek(&self, key: &K) -> Option<&V> {
+        self.entries.get(key).map(|entry| &entry.value)
+    }
+
+    /// Keeps nothing of a key.
+    pub(crate) fn forget(&mut self, key: &K) {
+        self.entries.remove(key);
+    }
+
+    /// Of values.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
     }
 
     /// Of all values together.
@@ -60,7 +75,7 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
 
     fn is_within(&self) -> bool {
         let size_bytes = self.size_bytes();
-        self.entries.len() <= self.bounds.count && size_bytes <= self.bounds.size_bytes
+        self.len() <= self.bounds.count && size_bytes <= self.bounds.size_bytes
     }
 }
 
@@ -90,7 +105,7 @@ mod tests {
         assert_eq!(ask(&mut cache, 4, 7), 1, "it is kept");
         // One that is larger than all that may be kept is kept alone.
         assert_eq!(ask(&mut cache, 5, 500), 500);
-        assert_eq!(cache.entries.len(), 1);
+        assert_eq!(cache.len(), 1);
         ask(&mut cache, 6, 90);
         ask(&mut cache, 7, 20);
         assert_eq!(cache.size_bytes(), 20);

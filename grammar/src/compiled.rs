@@ -1,11 +1,18 @@
 //! Grammars as a sampler uses them.
 
-use llguidance::Matcher;
+use std::sync::Arc;
+
+use llguidance::{Matcher, ParserFactory};
 use serde::{Deserialize, Serialize};
 
 use crate::asked::{Grammar, factory};
+use crate::cache::{Bounds, Cache};
 use crate::error::GrammarError;
+use crate::parser::Parser;
 use crate::vocabulary::Vocabulary;
+
+/// Parsers kept for answers to come. Those of answers on their way are beside them, one a slot at most.
+const KEPT: Bounds = Bounds { count: 256, size_bytes: 64 << 20 };
 
 /// All that the answers of a run may have to follow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,46 +21,96 @@ pub struct Grammars {
     pub grammars: Vec<Grammar>,
 }
 
-/// Compiled for a vocabulary.
+impl Grammars {
+    /// Bytes that a sampler of answers that follow grammars has at most, beside the grammars' texts and what the
+    /// parsers of running answers hold by themselves.
+    pub fn sampler_bytes(vocab_size: usize) -> u64 {
+        (KEPT.size_bytes + vocab_size * TOKEN_BYTES) as u64
+    }
+}
+
+/// Of a thread that compiles: what reads a form recurses, within the bounds on forms.
+const STACK_BYTES: usize = 2 << 20;
+/// Of a token in a parser's tables of the vocabulary: measured 590 with 50,000 tokens of 2 to 14 bytes.
+const TOKEN_BYTES: usize = 1024;
+
+/// Grammars over a vocabulary, each compiled when an answer begins that follows it. That takes about a millisecond
+/// for a schema of a few fields, 40 for one of 200.
 pub struct Compiled {
-    /// At their beginnings.
-    walks: Vec<Walk>,
-    mask_words: usize,
+    forms: Arc<Grammars>,
+    factory: ParserFactory,
+    /// By the grammar's number.
+    kept: Cache<usize, Parser>,
 }
 
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Compiled").field("grammars", &self.walks.len()).finish_non_exhaustive()
+        f.debug_struct("Compiled")
+            .field("forms", &self.forms.grammars.len())
+            .finish_non_exhaustive()
     }
 }
 
 impl Compiled {
-    /// Compiles all of them.
+    /// Nothing is compiled yet.
     ///
     /// # Errors
-    /// As [`crate::Checker::check`].
-    pub fn new(grammars: &Grammars) -> Result<Compiled, GrammarError> {
-        let Grammars { vocabulary, grammars } = grammars;
-        let factory = factory(&vocabulary.to_env())?;
-        let walk = |grammar: &Grammar| {
-            let matcher = Matcher::new(Ok(grammar.parser(&factory)?));
-            Ok(Walk { matcher, ends: vocabulary.ends.clone(), failure: None })
-        };
-        let walks = grammars.iter().map(walk).collect::<Result<_, _>>()?;
-        Ok(Compiled { walks, mask_words: vocabulary.mask_words() })
+    /// A vocabulary that no parser can be made for.
+    pub fn new(forms: Arc<Grammars>) -> Result<Compiled, GrammarError> {
+        let factory = factory(&forms.vocabulary.to_env())?;
+        Ok(Compiled { forms, factory, kept: Cache::new(KEPT) })
     }
 
-    /// A walk from the beginning of a grammar.
+    /// Compiles what answers are about to begin with, on so many threads; [`Compiled::begin`] finds it.
+    pub fn prepare(&mut self, grammars: impl IntoIterator<Item = usize>, threads: usize) {
+        let Compiled { forms, factory, kept } = self;
+        let mut missing: Vec<usize> = grammars.into_iter().collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing.retain(|grammar| kept.peek(grammar).is_none());
+        // A single one is compiled where it is asked for.
+        if missing.len() < 2 || threads < 2 {
+            return;
+        }
+        let make = |part: &[usize]| -> Vec<(usize, Result<Parser, GrammarError>)> {
+            let made = |grammar: &usize| Parser::new(&forms.grammars[*grammar], factory);
+            part.iter().map(|grammar| (*grammar, made(grammar))).collect()
+        };
+        let parts = missing.chunks(missing.len().div_ceil(threads));
+        let made = std::thread::scope(|scope| {
+            let begun: Vec<_> = parts
+                .filter_map(|part| {
+                    let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
+                    thread.spawn_scoped(scope, move || make(part)).ok()
+                })
+                .collect();
+            begun.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect::<Vec<_>>()
+        });
+        for (grammar, parser) in made {
+            // What cannot be compiled says so where it is asked for.
+            let _ = kept.get(&grammar, || parser);
+        }
+    }
+
+    /// A walk from the beginning of a grammar; one that cannot be compiled has failed.
     ///
     /// # Panics
     /// There is no such grammar.
-    pub fn begin(&self, grammar: usize) -> Walk {
-        self.walks[grammar].clone()
+    pub fn begin(&mut self, grammar: usize) -> Walk {
+        let Compiled { forms, factory, kept } = self;
+        let make = || Parser::new(&forms.grammars[grammar], factory);
+        if kept.peek(&grammar).is_some_and(Parser::is_worn) {
+            kept.forget(&grammar);
+        }
+        let parser = kept.get(&grammar, make).map(Parser::begin);
+        let failure = parser.as_ref().err().map(ToString::to_string);
+        let matcher = Matcher::new(parser.map_err(Into::into));
+        Walk { matcher, ends: forms.vocabulary.ends.clone(), failure }
     }
 
     /// Words of a mask: a bit for each token, the lowest first.
     pub fn mask_words(&self) -> usize {
-        self.mask_words
+        self.forms.vocabulary.mask_words()
     }
 }
 
@@ -62,7 +119,7 @@ impl Compiled {
 pub struct Walk {
     matcher: Matcher,
     ends: Vec<u32>,
-    /// Why the parser gave up.
+    /// Why the parser gave up, or was never made.
     failure: Option<String>,
 }
 

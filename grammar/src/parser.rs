@@ -2,31 +2,42 @@
 
 use llguidance::{ParserFactory, TokenParser};
 
-use crate::asked::Grammar;
+use crate::asked::{Grammar, LEXER_STATES};
 use crate::cache::Measured;
 use crate::error::GrammarError;
+
+/// Bytes of the rules made of a byte of a schema, about.
+const RULE_BYTES: usize = 48;
+/// Of the smallest parser, about.
+const LEAST_BYTES: usize = 16 << 10;
 
 /// A form's parser. Copies share what it has learnt of the form's lexer, which grows.
 pub(crate) struct Parser {
     beginning: TokenParser,
-    text_bytes: usize,
+    rule_bytes: usize,
 }
 
 impl Parser {
     /// # Errors
     /// As [`crate::Checker::check`].
     pub(crate) fn new(grammar: &Grammar, factory: &ParserFactory) -> Result<Parser, GrammarError> {
-        Ok(Parser { beginning: grammar.parser(factory)?, text_bytes: grammar.text_bytes() })
+        let rule_bytes = LEAST_BYTES + RULE_BYTES * grammar.text_bytes();
+        Ok(Parser { beginning: grammar.parser(factory)?, rule_bytes })
     }
 
     /// At the beginning of a text.
     pub(crate) fn begin(&self) -> TokenParser {
         self.beginning.clone()
     }
+
+    /// Whether so much was learnt of the lexer that the next answer might find no room for more.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.beginning.parser.lexer_stats().num_states > LEXER_STATES / 2
+    }
 }
 
 impl Measured for Parser {
     fn size_bytes(&self) -> usize {
-        self.text_bytes + self.beginning.parser.lexer_stats().num_bytes
+        self.rule_bytes + self.beginning.parser.lexer_stats().num_bytes
     }
 }

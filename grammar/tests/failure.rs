@@ -1,5 +1,7 @@
 //! An answer that was given up is told from a complete one.
 
+use std::sync::Arc;
+
 use grammar::{Compiled, Grammar, Grammars, Vocabulary};
 
 #[test]
@@ -7,7 +9,7 @@ fn a_walk_knows_whether_it_is_complete() {
     let words = vec![b"a".to_vec(), b"b".to_vec(), Vec::new()];
     let vocabulary = Vocabulary { words, ends: vec![2] };
     let grammars = vec![Grammar::Regex("ab".to_owned())];
-    let compiled = Compiled::new(&Grammars { vocabulary, grammars }).unwrap();
+    let mut compiled = Compiled::new(Arc::new(Grammars { vocabulary, grammars })).unwrap();
     let mut walk = compiled.begin(0);
     walk.take(0);
     assert!(!walk.is_complete());

@@ -1,5 +1,7 @@
 //! Walks through grammars over vocabularies small enough to know every token.
 
+use std::sync::Arc;
+
 use grammar::{Checker, Compiled, Grammar, Grammars, Vocabulary};
 
 /// Bytes, some words that end within others, and two tokens that end an answer.
@@ -18,13 +20,13 @@ fn vocabulary() -> Vocabulary {
 fn compiled(grammar: &Grammar) -> Compiled {
     let grammars = Grammars { vocabulary: vocabulary(), grammars: vec![grammar.clone()] };
     Checker::new().and_then(|checker| checker.check(grammar)).expect("a grammar");
-    Compiled::new(&grammars).expect("a grammar")
+    Compiled::new(Arc::new(grammars)).expect("a grammar")
 }
 
 /// The text of an answer whose next token is always the one that `choose` picks of those allowed, and whether
 /// it ended.
 fn walk(grammar: &Grammar, most: usize, mut choose: impl FnMut(&[u32]) -> u32) -> (String, bool) {
-    let (compiled, vocabulary) = (compiled(grammar), vocabulary());
+    let (mut compiled, vocabulary) = (compiled(grammar), vocabulary());
     let mut walk = compiled.begin(0);
     let mut mask = vec![0; compiled.mask_words()];
     let mut text = Vec::new();
@@ -120,7 +122,7 @@ fn every_token_that_ends_may_end() {
 
 #[test]
 fn walks_do_not_meet() {
-    let compiled = compiled(&Grammar::Choice(vec!["ab".to_owned(), "cd".to_owned()]));
+    let mut compiled = compiled(&Grammar::Choice(vec!["ab".to_owned(), "cd".to_owned()]));
     let (mut one, mut two) = (compiled.begin(0), compiled.begin(0));
     let mut mask = vec![0; compiled.mask_words()];
     let allowed = |mask: &[u32]| -> Vec<u32> {

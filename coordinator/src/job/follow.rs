@@ -50,7 +50,7 @@ pub(super) struct Asked<'a> {
 impl<'a> Asked<'a> {
     /// One of a request's answers.
     pub(super) fn new(ticket: Ticket, request: &'a Request) -> Asked<'a> {
-        Asked { ticket, stop: &request.stop, grammar: request.grammar.as_ref() }
+        Asked { ticket, stop: &request.stop, grammar: request.grammar.as_deref() }
     }
 }
 

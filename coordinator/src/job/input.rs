@@ -3,7 +3,9 @@
 //! Nothing here ends the job: a line that cannot be used becomes an error line of the output, and
 //! the other lines run.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+use std::sync::Arc;
 
 use grammar::{Checker, Grammar, GrammarError};
 use serde_json::{Map, Value};
@@ -51,24 +53,38 @@ pub struct InputOptions<'a> {
 #[derive(Default)]
 pub(super) struct Forms {
     checker: Option<Checker>,
-    checked: HashMap<Grammar, Result<(), GrammarError>>,
+    /// What requests share.
+    accepted: HashSet<Arc<Grammar>>,
+    /// By their hashes, so many at most: a job may have as many forms as lines.
+    refused: HashMap<u64, GrammarError>,
 }
+
+const REFUSED_MAX: usize = 1024;
 
 impl Forms {
     /// Refuses a request for a form that no answer can have.
-    pub(super) fn check(&mut self, request: Request) -> Result<Request, Rejection> {
-        let Some(grammar) = &request.grammar else { return Ok(request) };
-        if !self.checked.contains_key(grammar) {
-            let checked = self.look_at(grammar);
-            self.checked.insert(grammar.clone(), checked);
+    pub(super) fn check(&mut self, mut request: Request) -> Result<Request, Rejection> {
+        let Some(grammar) = request.grammar.take() else { return Ok(request) };
+        if let Some(known) = self.accepted.get(&grammar) {
+            request.grammar = Some(Arc::clone(known));
+            return Ok(request);
         }
-        match &self.checked[grammar] {
-            Ok(()) => Ok(request),
-            Err(error) => Err(Rejection::new(
-                ErrorCode::InvalidValue,
-                format!("No answer can have the form that is asked for: {error}."),
-            )),
+        let hash = self.accepted.hasher().hash_one(&grammar);
+        let checked = match self.refused.get(&hash) {
+            Some(error) => Err(error.clone()),
+            None => self.look_at(&grammar),
+        };
+        if let Err(error) = checked {
+            let told = format!("No answer can have the form that is asked for: {error}.");
+            if self.refused.len() >= REFUSED_MAX {
+                self.refused.clear();
+            }
+            self.refused.insert(hash, error);
+            return Err(Rejection::new(ErrorCode::InvalidValue, told));
         }
+        self.accepted.insert(Arc::clone(&grammar));
+        request.grammar = Some(grammar);
+        Ok(request)
     }
 
     fn look_at(&mut self, grammar: &Grammar) -> Result<(), GrammarError> {
@@ -272,6 +288,6 @@ fn build(
         logprobs: body
             .logprobs
             .map(|likely| usize::from(likely).min(options.limits.vocab_size) as u16),
-        grammar: body.grammar.clone(),
+        grammar: body.grammar.clone().map(Arc::new),
     })
 }

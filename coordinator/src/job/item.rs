@@ -1,5 +1,7 @@
 //! What a line of the input became: a request to answer, or the error that answers it.
 
+use std::sync::Arc;
+
 use grammar::Grammar;
 
 use super::engine::Sampling;
@@ -53,8 +55,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Log-probabilities of each token of the answers: its own and those of so many most likely ones.
     pub logprobs: Option<u16>,
-    /// The form that the answers must have.
-    pub grammar: Option<Grammar>,
+    /// The form that the answers must have; requests of a job share equal ones.
+    pub grammar: Option<Arc<Grammar>>,
 }
 
 impl Request {

@@ -74,6 +74,8 @@ pub struct Demand {
     pub max_context: usize,
     /// Log-probabilities of a token.
     pub logprobs: u16,
+    /// Whether an answer must have a form.
+    pub forms: bool,
 }
 
 impl Demand {
@@ -91,6 +93,7 @@ impl Demand {
                 max_new: 0,
                 max_context: 0,
                 logprobs: 0,
+                forms: false,
             });
             let first = *first.get_or_insert(&prompt.tokens);
             Some(Demand {
@@ -100,6 +103,7 @@ impl Demand {
                 max_new: old.max_new.max(max_new),
                 max_context: old.max_context.max(tokens + max_new as usize),
                 logprobs: old.logprobs.max(request.logprobs_of_token()),
+                forms: old.forms || request.grammar.is_some(),
             })
         })
     }
@@ -217,7 +221,7 @@ impl<'a> Job<'a> {
     /// The forms that answers still to be made must have.
     pub fn grammars(&self) -> Vec<Grammar> {
         let mut seen = HashSet::new();
-        let asked = self.pending_requests().filter_map(|(_, request)| request.grammar.as_ref());
+        let asked = self.pending_requests().filter_map(|(_, request)| request.grammar.as_deref());
         asked.filter(|grammar| seen.insert(*grammar)).cloned().collect()
     }
 
@@ -396,6 +400,6 @@ fn sequence<'i>(
         id_hash: sampling_id(request, ticket.choice),
         ignore_eos: request.ignore_eos,
         logprobs: request.logprobs_of_token(),
-        grammar: request.grammar.as_ref().map_or(0, |grammar| grammars[grammar]),
+        grammar: request.grammar.as_deref().map_or(0, |grammar| grammars[grammar]),
     }
 }

@@ -54,7 +54,7 @@ impl Advice<'_> {
 
     fn fitting(&self, index: u32) -> String {
         let vram_bytes = Some(cuda::vram_bytes(index, self.run.vram_bytes));
-        let limits = Limits { vram_bytes, ..limits(self.run) };
+        let limits = Limits { vram_bytes, ..limits(self.run, self.opened, self.demand) };
         let forms = forms(self.run, self.opened, self.case);
         let policy = self.policy();
         let request = request(self.run, self.opened, self.demand, &forms, &limits, &policy);

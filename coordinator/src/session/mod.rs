@@ -269,6 +269,7 @@ fn demand(run: &Run, prompt_len: u32, gen_len: u32) -> Demand {
         shared_prompt: 0,
         max_new: gen_len,
         logprobs: 0,
+        forms: false,
         max_context: prompt_len as usize + gen_len as usize,
     }
 }

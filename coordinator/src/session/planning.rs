@@ -42,7 +42,7 @@ pub(crate) struct Decision {
 pub(super) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
     let cases = cases(run, opened);
     let Some(demand) = demand.filter(|_| cases.len() > 1) else { return cases[0] };
-    let limits = limits(run);
+    let limits = limits(run, opened, demand);
     let (count, size) = match run.batches {
         Some(BatchesChoice::Given(batches)) => {
             let Batches { count, size } = filled(run, opened, batches, demand.sequences);
@@ -72,7 +72,7 @@ pub(super) fn plan(
     case: Case,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Decision> {
-    let (mut limits, forms) = (limits(run), forms(run, opened, case));
+    let (mut limits, forms) = (limits(run, opened, demand), forms(run, opened, case));
     loop {
         let planning = Planning { run, opened, demand, limits: &limits, forms: &forms, interrupt };
         let mut decision = planning.decide().map_err(|error| of_device(run, error))?;

@@ -1,5 +1,7 @@
 //! One operation of the model's table on this lane's kernels.
 
+use std::sync::Arc;
+
 use grammar::Grammars;
 use kernels::{
     Element, Kernels, Linear, LinearGrouped, LinearOut, Pool, PoolOptions, ScratchLimits, Unit,
@@ -41,7 +43,7 @@ impl ComputeState {
         plan: &Plan,
         variant: Variant,
         pool: &PoolOptions,
-        grammars: Option<&Grammars>,
+        grammars: Option<&Arc<Grammars>>,
     ) -> Result<ComputeState, WorkerError> {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.micro_rows().max(usize::from(shape.batch_size));

@@ -1,6 +1,8 @@
 //! Logits to tokens, and the bookkeeping of the step table that follows: who goes on, and when all
 //! have ended. The only place that writes the table during a group.
 
+use std::sync::Arc;
+
 use grammar::{GrammarError, Grammars};
 use kernels::{Draw, Kernels, Logprob, SampleScratch, Sampling, random_unit};
 use program::ir::{At, Phase};
@@ -32,10 +34,10 @@ impl SampleState {
     /// For up to `rows` rows of logits of `plan`, on `threads` threads.
     ///
     /// # Errors
-    /// A grammar that cannot be compiled.
+    /// A vocabulary that no parser can be made for.
     pub(super) fn new(
         plan: &Plan,
-        grammars: Option<&Grammars>,
+        grammars: Option<&Arc<Grammars>>,
         rows: usize,
         threads: usize,
     ) -> Result<SampleState, GrammarError> {
@@ -46,7 +48,9 @@ impl SampleState {
             tokens: Vec::with_capacity(rows),
             wanted: Vec::with_capacity(rows),
             logprobs: vec![Logprob::NONE; rows * usize::from(plan.shape.logprobs)],
-            walks: grammars.map(|grammars| Walks::new(grammars, plan, rows)).transpose()?,
+            walks: grammars
+                .map(|grammars| Walks::new(Arc::clone(grammars), plan, rows))
+                .transpose()?,
         })
     }
 }
@@ -113,9 +117,11 @@ impl SampleState {
             kernels.sample_rows(logits, draws, &[], scratch, tokens);
             return;
         };
+        let first = |slot: usize| rows.field(slot, Field::Generated) == 0;
+        let begin = rows.following().filter(|(_, slot, _)| first(*slot));
+        walks.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
         for (row, slot, grammar) in rows.following() {
-            let is_first = rows.field(slot, Field::Generated) == 0;
-            walks.allow(row, (batch, slot), grammar, is_first);
+            walks.allow(row, (batch, slot), grammar, first(slot));
         }
         kernels.sample_rows(logits, draws, walks.masks(), scratch, tokens);
         for (row, slot, _) in rows.following() {

@@ -1,5 +1,7 @@
 //! Answers that follow grammars: a walk for each slot, a mask for each row.
 
+use std::sync::Arc;
+
 use grammar::{Compiled, GrammarError, Grammars, Walk};
 use program::plan::Plan;
 
@@ -18,9 +20,9 @@ impl Walks {
     /// For instructions of up to `rows` rows.
     ///
     /// # Errors
-    /// A grammar that cannot be compiled.
+    /// A vocabulary that no parser can be made for.
     pub(super) fn new(
-        grammars: &Grammars,
+        grammars: Arc<Grammars>,
         plan: &Plan,
         rows: usize,
     ) -> Result<Walks, GrammarError> {
@@ -34,6 +36,11 @@ impl Walks {
     /// The masks of the rows.
     pub(super) fn masks(&self) -> &[u32] {
         &self.masks
+    }
+
+    /// Compiles what answers are about to begin with, on so many threads.
+    pub(super) fn prepare(&mut self, grammars: impl Iterator<Item = usize>, threads: usize) {
+        self.compiled.prepare(grammars, threads);
     }
 
     /// Sets the mask of a row, whose slot's answer follows a grammar; it begins where `is_first` says so.

@@ -1,10 +1,15 @@
 //! Answers that must have a form and end without it.
 
+use std::sync::Arc;
+
 use crate::exit::Exit;
+use crate::job::input::{Format, InputOptions, read_items};
+use crate::job::item::Item;
 use crate::job::output::{Choice, FinishReason};
+use crate::job::prompt::Limits;
 use crate::job::sink::OutputMode;
 
-use super::fake::{Desk, Echo};
+use super::fake::{Bytes, Desk, Echo};
 
 /// The echo says "ye" and ends, "yes" and ends, "ye" and is cut, and "yes" up to a stop string.
 const INPUT: &[u8] = br#"{"prompt": [121, 101, 257], "structured_outputs": {"choice": ["yes"]}}
@@ -56,4 +61,27 @@ fn a_resume_tries_it_again() {
     assert_eq!(engine.groups, [2]);
     assert_eq!(summary.failed_lines, [1, 5]);
     assert_eq!(desk.output(), whole);
+}
+
+#[test]
+fn lines_share_equal_forms() {
+    let line = |choice: &str| {
+        format!("{{\"prompt\": \"a\", \"structured_outputs\": {{\"choice\": [\"{choice}\"]}}}}\n")
+    };
+    let options = InputOptions {
+        format: Format::JsonLines,
+        chat: false,
+        max_tokens: None,
+        seed: 0,
+        codec: Some(&Bytes { chat: true }),
+        limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
+    };
+    let text = [line("yes"), line("no"), line("yes")].concat();
+    let forms = read_items(text.as_bytes(), &options).into_iter().map(|item| match item {
+        Item::Request(request) => request.grammar.expect("a form"),
+        Item::Error(error) => panic!("{error:?}"),
+    });
+    let forms: Vec<_> = forms.collect();
+    assert!(Arc::ptr_eq(&forms[0], &forms[2]));
+    assert_ne!(forms[0], forms[1]);
 }

@@ -286,7 +286,9 @@ fn log_probabilities_as_either_endpoint_asks_for_them() {
 
 #[test]
 fn forms_of_answers() {
-    let of = |fields: &str| request(&format!(r#"{{"prompt": "a", {fields}}}"#)).grammar;
+    let of = |fields: &str| {
+        request(&format!(r#"{{"prompt": "a", {fields}}}"#)).grammar.as_deref().cloned()
+    };
     let schema = |text: &str| Some(Grammar::JsonSchema(text.to_owned()));
     assert_eq!(of(r#""response_format": {"type": "text"}"#), None);
     let object = of(r#""response_format": {"type": "json_object"}"#);

@@ -1,0 +1,80 @@
+//! As many forms as there are lines take no more memory than a few.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use grammar::{Compiled, Grammar, Grammars, Vocabulary, Walk};
+
+thread_local! {
+    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
+}
+
+/// Counts what the thread holds.
+struct Counting;
+
+fn note(bytes: isize) {
+    // A thread that ends frees what it holds after its count is gone.
+    let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
+}
+
+// SAFETY: needed because the trait is unsafe. Every call goes to the system's allocator unchanged; counting allocates
+// nothing, so it cannot recurse.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size() as isize);
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        note(-(layout.size() as isize));
+        // SAFETY: the caller's contract is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes that are held when `slots` answers at a time have followed each of the forms, one after the other.
+fn held_bytes(grammars: Vec<Grammar>, slots: usize) -> isize {
+    let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
+    words.push(Vec::new());
+    let vocabulary = Vocabulary { words, ends: vec![256] };
+    let forms = grammars.len();
+    let grammars = Arc::new(Grammars { vocabulary, grammars });
+    let before = LIVE_BYTES.get();
+    let mut compiled = Compiled::new(grammars).unwrap();
+    let mut walks: Vec<Option<Walk>> = vec![None; slots];
+    let mut mask = vec![0; compiled.mask_words()];
+    for form in 0..forms {
+        let walk = walks[form % slots].insert(compiled.begin(form));
+        walk.allow(&mut mask);
+        let (word, bits) = mask.iter().enumerate().find(|(_, bits)| **bits != 0).unwrap();
+        walk.take(word as u32 * 32 + bits.trailing_zeros());
+        assert_eq!(walk.failure(), None);
+    }
+    LIVE_BYTES.get() - before
+}
+
+#[test]
+fn twenty_thousand_choices_are_held_like_a_few() {
+    let choices = |count: usize| {
+        (0..count).map(|i| Grammar::Choice(vec![format!("yes {i}"), format!("no {i}")])).collect()
+    };
+    let (few, many) = (held_bytes(choices(400), 4), held_bytes(choices(20_000), 4));
+    assert!(many < few + few / 4 + (1 << 20), "{few} bytes of 400, {many} of 20,000");
+}
+
+#[test]
+fn schemas_are_held_like_a_few() {
+    let schemas = |count: usize| {
+        let schema =
+            |i| format!(r#"{{"type": "object", "properties": {{"p{i}": {{"type": "integer"}}}}}}"#);
+        (0..count).map(|i| Grammar::JsonSchema(schema(i))).collect()
+    };
+    let (few, many) = (held_bytes(schemas(400), 4), held_bytes(schemas(2_000), 4));
+    assert!(many < few + few / 4 + (1 << 20), "{few} bytes of 400, {many} of 2,000");
+    assert!(many < 64 << 20, "{many} bytes");
+}
