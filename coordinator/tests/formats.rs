@@ -105,6 +105,20 @@ fn outputs_read_and_write_as_they_stand() {
     }
 }
 
+/// The examples of tables and machine files are those that `plan` prints, and every field is explained.
+#[test]
+fn tables_and_machine_files_are_the_templates() {
+    use coordinator::cli::request::Template;
+    use coordinator::plan::templates::text;
+    assert_eq!(blocks("toml machine"), [text(Template::Machine)]);
+    assert_eq!(blocks("json table"), [text(Template::Table)]);
+    let toml = text(Template::Machine).lines().filter_map(|line| line.split_once(" = "));
+    let json = text(Template::Table).split('"').filter(|word| word.ends_with("_ms"));
+    for field in toml.map(|(field, _)| field).chain(json) {
+        assert!(FORMATS.contains(&format!("`{field}`")), "{field}");
+    }
+}
+
 #[test]
 fn every_error_code_is_listed() {
     use coordinator::job::item::ErrorCode;

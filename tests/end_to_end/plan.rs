@@ -47,6 +47,28 @@ fn a_table_has_one_answer() {
 }
 
 #[test]
+fn templates_are_taken_as_they_are() {
+    let place = Place::new();
+    let template = |flag: &str, name: &str| {
+        let (code, text, said) = plan(&[flag]);
+        assert_eq!(code, Some(0), "{flag}: {said}");
+        let path = place.path(name);
+        std::fs::write(&path, text).expect("writable");
+        path.to_string_lossy().into_owned()
+    };
+    let machine = template("--machine-template", "machine.toml");
+    let (code, told, said) =
+        plan(&["--machine", &machine, "--model", "opt-30b", "--batches", "4x60"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(told.contains("my-machine") && told.contains("tokens/s"), "{told}");
+    let (code, told, said) = plan(&["--tables", &template("--table-template", "table.json")]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(told.contains("runner-up"), "{told}");
+    let (code, _, said) = plan(&["--machine-template", "--model", "opt-30b"]);
+    assert_eq!(code, Some(2), "{said}");
+}
+
+#[test]
 fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
     let machine = ["--machine", "ryzen7950x-a4000", "--model", "opt-30b", "--batches", "4x60"];
     let (code, _, refusal) = plan(&[&machine[..], &["--compress", "none"]].concat());

@@ -51,13 +51,15 @@ Examples:
     coordinator plan --tables layer.json
   OPT-30B on a machine one does not have, four batches of sixty:
     coordinator plan --machine ryzen7950x-a4000 --model opt-30b --batches 4x60
-  The same for a machine of one's own; the files that come with the program are the template:
+  The same for a machine of one's own; every field of the file is explained in it:
+    coordinator plan --machine-template > my-machine.toml
     coordinator plan --machine my-machine.toml --model ./my-model --batches 1x50 --json
 
-A table: {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms\": 6.0}, ...], \"batches\": 2}.
+A table (--table-template prints one):
+  {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms\": 6.0}, ...], \"batches\": 2}
 Times are for one batch; also h2d_compressed_ms, decompress_ms, s2d_ms (from NVMe), and kv: true where the
 transfer is the KV cache. compression: off, on or search; nvme: true or false; cost: paper or simulated.
-docs/formats.md describes tables and machine files by example.";
+docs/formats.md says what every field of both files means.";
 
 /// Last lines of `profile --help`.
 pub const AFTER_PROFILE: &str = "\

@@ -13,7 +13,7 @@ use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
     Described, ModelChoice, Placement, PlanRequest, ProfileRequest, RatesRequest, Run, Source,
-    Telling, TimedRequest, Work,
+    Telling, Template, TimedRequest, Work,
 };
 use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::sink::{OutputMode, Place};
@@ -131,6 +131,14 @@ impl Command {
 
 fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
     let (json, chart) = (low.json, low.chart.clone());
+    let template = match (low.machine_template, low.table_template) {
+        (true, _) => Some(Template::Machine),
+        (_, true) => Some(Template::Table),
+        _ => None,
+    };
+    if let Some(template) = template {
+        return Ok(PlanRequest { source: Source::Template(template), json, chart });
+    }
     let source = match (low.tables.clone(), low.machine.clone(), low.model.clone()) {
         (Some(tables), ..) => Source::Tables(tables),
         (None, Some(machine), Some(name)) => Source::Machine(Box::new(Described {

@@ -253,9 +253,15 @@ pub struct LowPlan {
     /// Say it as one JSON object
     #[arg(long)]
     pub json: bool,
-    /// Write the simulated layer for scripts/plot.py
+    /// Write the simulated layer as JSON, every operation as a span of a lane
     #[arg(long, value_name = "FILE")]
     pub chart: Option<PathBuf>,
+    /// Print a machine file to begin with, every field explained; --machine takes it as it is
+    #[arg(long, exclusive = true)]
+    pub machine_template: bool,
+    /// Print a table to begin with; --tables takes it as it is
+    #[arg(long, exclusive = true)]
+    pub table_template: bool,
 }
 
 /// Arguments of `profile`.

@@ -108,6 +108,17 @@ pub enum Source {
     Tables(PathBuf),
     /// A machine by description, a model and a workload.
     Machine(Box<Described>),
+    /// No costs: a file to begin with is printed.
+    Template(Template),
+}
+
+/// A file to begin with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Template {
+    /// For `--machine`.
+    Machine,
+    /// For `--tables`.
+    Table,
 }
 
 /// A model on a described machine.

@@ -9,6 +9,7 @@ mod gantt;
 mod here;
 pub(crate) mod show;
 mod tables;
+pub mod templates;
 
 use std::io::Write;
 
@@ -26,6 +27,7 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
         Source::Here(run) => here::plan(run, request, interrupt)?,
         Source::Tables(path) => tables::plan(path, request)?,
         Source::Machine(described) => described::plan(described, request)?,
+        Source::Template(template) => templates::text(*template).to_owned(),
     };
     let told = std::io::stdout().write_all(answer.as_bytes());
     match told {

@@ -1,0 +1,29 @@
+//! Files to begin with: `--machine-template` and `--table-template`.
+
+use crate::cli::request::Template;
+
+/// A file that `plan` takes as it is, every field of its kind in it.
+#[must_use]
+pub const fn text(template: Template) -> &'static str {
+    match template {
+        Template::Machine => include_str!("templates/machine.toml"),
+        Template::Table => include_str!("templates/table.json"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use planner::machine::Machine;
+    use planner::table::Table;
+
+    use super::{Template, text};
+
+    #[test]
+    fn templates_are_read_by_what_they_are_for_and_hold_every_field() {
+        let machine = Machine::from_toml(text(Template::Machine)).expect("a machine");
+        assert!(machine.cpu.f32.is_some() && machine.gpu.f32.is_some());
+        assert!(machine.gpu.decompress_gbps.is_some() && !machine.nvme.is_empty());
+        let table = Table::from_json(text(Template::Table)).expect("a table");
+        assert!(table.ops.iter().any(|op| op.kv) && table.ops.iter().any(|op| op.s2d_ms > 0.0));
+    }
+}
