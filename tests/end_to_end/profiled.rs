@@ -157,6 +157,34 @@ fn every_policy_answers_the_same_and_predicts_first() {
     assert_eq!(cached(), before);
 }
 
+/// The rows of the table of maps, cell by cell.
+fn rows(told: &str) -> Vec<Vec<String>> {
+    let head = told.lines().position(|line| line.contains("gpu in decode")).expect("a table");
+    let rows = told.lines().skip(head + 2).take_while(|line| !line.starts_with('─'));
+    let cells = |line: &str| line.split("  ").map(str::trim).map(str::to_owned).collect();
+    rows.map(cells)
+        .map(|cells: Vec<String>| cells.into_iter().filter(|c| !c.is_empty()).collect())
+        .collect()
+}
+
+#[test]
+fn what_is_explained_is_what_runs() {
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &prompts(), 6);
+    let (_, report, told) = run(&place, &input, &WORKLOAD);
+    let rows = rows(&told);
+    let chosen: Vec<&Vec<String>> =
+        rows.iter().filter(|row| row.last().is_some_and(|cell| cell == "chosen")).collect();
+    assert_eq!(chosen.len(), 1, "{told}");
+    assert_eq!(chosen[0][0], report["policy"].as_str().expect("a name"), "{told}");
+    // Policy, prefill, decode: whoever reads two rows sees in which they differ.
+    let distinct: BTreeSet<&[String]> = rows.iter().map(|row| &row[..3]).collect();
+    assert_eq!(distinct.len(), rows.len(), "{told}");
+    // The layer of the best split is shown where that split runs, and nowhere else.
+    let is_split = chosen[0][0] == "two-split";
+    assert_eq!(told.contains("runner-up: "), is_split, "{told}");
+}
+
 #[test]
 fn batches_and_forms_are_chosen_aloud() {
     let place = Place::new();

@@ -12,7 +12,8 @@ use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
 use crate::report::explain;
 use crate::report::file::MapSummary;
-use crate::session::{self, planning::Decision};
+use crate::session;
+use crate::session::planning::{self, Decision};
 
 /// The answer, as text or JSON.
 ///
@@ -40,7 +41,10 @@ pub(super) fn plan(
         let _ = writeln!(text, "{note}");
     }
     match &decision.searched {
-        Some(chosen) => text += &explain::choice(chosen, &decision.plan),
+        Some(chosen) => {
+            let threads = |uses_gpu| planning::threads(run, uses_gpu);
+            text += &explain::choice(chosen, &decision.plan, &threads);
+        }
         None => {
             let _ = writeln!(text, "{}: there is nothing to choose", decision.plan.map.policy);
         }
@@ -51,7 +55,9 @@ pub(super) fn plan(
     if let Some(searched) = searched {
         let best = &searched.found.best.candidate;
         let steady = steady_layer(&searched.table, best, &Shape::default());
-        let _ = write!(text, "\nthe best split, by the table alone:\n");
+        let is_chosen = decision.searched.as_deref().and_then(explain::searched).is_some();
+        let which = if is_chosen { "the chosen split" } else { "the best split, not chosen" };
+        let _ = write!(text, "\n{which}, by the table alone:\n");
         text += &gantt::draw(&searched.table, &steady);
     }
     let _ = write!(text, "\n{}", explain::plan(&decision.plan));
@@ -64,13 +70,14 @@ fn as_json(decision: &Decision) -> serde_json::Value {
     let considered: Vec<_> = decision
         .searched
         .iter()
-        .flat_map(|chosen| &chosen.considered)
-        .map(|one| {
+        .flat_map(|chosen| chosen.considered.iter().enumerate().map(move |one| (chosen, one)))
+        .map(|(chosen, (place, one))| {
+            let (in_prefill, in_decode) = explain::on_gpu(&one.map, &plan.config);
             json!({
-                "policy": one.name.name(), "gpu": explain::on_gpu(one, plan),
+                "policy": one.name.name(), "gpu_in_prefill": in_prefill, "gpu": in_decode,
                 "prefill_ms": one.estimate.prefill_ns / 1e6, "decode_step_ms": one.step_ns() / 1e6,
                 "total_ms": one.total_ns(plan.shape.max_new) / 1e6, "rehearsed": one.rehearsed.then_some(one.slowed),
-                "chosen": decision.searched.as_ref().is_some_and(|chosen| chosen.policy == one.policy),
+                "chosen": place == chosen.place,
             })
         })
         .collect();

@@ -18,6 +18,8 @@ pub struct Foretold {
     pub lengths: (u32, u32),
     /// Of all groups.
     pub predicted: Option<planner::measured::Predicted>,
+    /// Groups, where no sequence takes the place of another.
+    pub groups: u64,
     /// Decode steps of all groups, at most.
     pub decode_steps: u64,
     /// Why something is kept in 4 bits although nobody asked.
@@ -79,6 +81,7 @@ pub fn build(
             source: "profile".to_owned(),
             prefill_s: predicted.prefill_ns / 1e9,
             decode_s: predicted.decode_ns / 1e9,
+            groups: foretold.groups,
             decode_steps: foretold.decode_steps,
         }),
         replayed: measured.prediction.map(|prediction| Replayed {

@@ -2,40 +2,61 @@
 
 use std::fmt::Write;
 
+use model::config::ModelConfig;
 use planner::budget::Budget;
-use planner::measured::{Chosen, Considered, Predicted};
+use planner::measured::{Chosen, Predicted, Searched};
 use planner::policy::Policy;
 use program::ir::Program;
-use program::map::layer_list;
+use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};
 use program::plan::Plan;
 
 use super::file::{LayerRange, MapSummary};
 use super::table::{plain_table, right_aligned};
 use crate::plan::show;
 
-/// All maps that were estimated, the fastest first, and the layer of the best split.
-pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
+/// All maps that were estimated, the fastest first, under the layer of the best split where that is what will
+/// run. `threads` are those of the cpu worker and of the device, for a map with a device and for one without.
+pub fn choice(chosen: &Chosen, plan: &Plan, threads: &dyn Fn(bool) -> (u16, u16)) -> String {
     let mut text = String::new();
-    if let Some(searched) = &chosen.searched {
+    if let Some(searched) = searched(chosen) {
         text += &show::layer(&searched.table, &searched.found);
         text.push('\n');
     }
     let mut table = plain_table();
-    table.set_header(["policy", "gpu in decode", "prefill s", "step ms", "group s", "tried", ""]);
-    for one in &chosen.considered {
+    table.set_header([
+        "policy",
+        "gpu in prefill",
+        "gpu in decode",
+        "threads",
+        "prefill s",
+        "step ms",
+        "group s",
+        "tried",
+        "",
+    ]);
+    for (place, one) in chosen.considered.iter().enumerate() {
         let new = plan.shape.max_new;
+        let (prefill, decode) = on_gpu(&one.map, &plan.config);
         table.add_row([
             one.name.name().to_owned(),
-            on_gpu(one, plan),
+            prefill,
+            decode,
+            match threads(one.map.uses_gpu()) {
+                (cpu, 0) => cpu.to_string(),
+                (cpu, gpu) => format!("{cpu} + {gpu}"),
+            },
             format!("{:.2}", one.estimate.prefill_ns / 1e9),
             format!("{:.1}", one.step_ns() / 1e6),
             format!("{:.2}", one.total_ns(new) / 1e9),
             if one.rehearsed { format!("x {:.2}", one.slowed) } else { "-".to_owned() },
-            if one.policy == chosen.policy { "chosen" } else { "" }.to_owned(),
+            if place == chosen.place { "chosen" } else { "" }.to_owned(),
         ]);
     }
-    right_aligned(&mut table, 2..6);
+    right_aligned(&mut table, 3..8);
     let _ = writeln!(text, "{table}");
+    if chosen.considered.iter().any(|one| one.map.uses_gpu()) {
+        text += "threads: of the CPU, and those of the device where a map has one\n";
+    }
     if chosen.considered.iter().any(|one| one.rehearsed) {
         text += "tried: what a few layers took over their simulation; it scales the steps of the policy\n";
     }
@@ -51,42 +72,73 @@ pub fn choice(chosen: &Chosen, plan: &Plan) -> String {
     text
 }
 
+/// The search whose best split was chosen; `None` where something else was.
+pub fn searched(chosen: &Chosen) -> Option<&Searched> {
+    let searched = chosen.searched.as_ref()?;
+    let chunking = chosen.policy.chunking();
+    let list = layer_list(&chosen.plan.config, chunking).len();
+    let interval = match chosen.policy {
+        Policy::TwoSplit { split, .. } => (split.start, split.end),
+        Policy::OneSplit { start, .. } => (start, list),
+        _ => return None,
+    };
+    let best = &searched.found.best.candidate;
+    (best.interval == interval && chunking == searched.chunking).then_some(searched)
+}
+
 /// What the run will take, said before it starts.
 pub fn predicted(predicted: &Predicted) -> String {
     let (prefill_s, decode_s) = (predicted.prefill_ns / 1e9, predicted.decode_ns / 1e9);
     format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s\n")
 }
 
-/// `k to wv`, as the map of one layer has it.
-pub fn on_gpu(one: &Considered, plan: &Plan) -> String {
-    let list = layer_list(&plan.config, one.policy.chunking());
-    let (start, end) = match one.policy {
-        Policy::CpuOnly => (0, 0),
-        Policy::GpuOnly => (0, list.len()),
-        Policy::TwoSplit { split, .. } => (split.start, split.end),
-        Policy::OneSplit { start, .. } => (start, list.len()),
-        Policy::Lia { decode, .. } => {
-            let on: Vec<&str> = LIA_SUBLAYERS
-                .iter()
-                .zip(decode.0)
-                .filter(|(_, cpu)| !cpu)
-                .map(|(name, _)| *name)
-                .collect();
-            return if on.is_empty() { "nothing".to_owned() } else { on.join(" ") };
-        }
-        Policy::Flexgen(flexgen) if flexgen.cpu_attention => return "all but attention".to_owned(),
-        Policy::Flexgen(_) => (0, list.len()),
+/// What the GPU runs of a layer in prefill and in decode: `nothing`, `k to wv`, `all but scores to wv`.
+pub fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) {
+    let named = |list: Vec<OpChunk>, devices: &[Device], cut: &str| {
+        let on: Vec<bool> = devices.iter().map(|device| *device == Device::Gpu).collect();
+        let names: Vec<String> = list.iter().map(|entry| entry.name(config)).collect();
+        let text = runs(&names, &on);
+        let is_cut = on.iter().zip(&list).any(|(on, entry)| *on && entry.chunk.is_some());
+        if is_cut && text != "everything" { format!("{text}{cut}") } else { text }
     };
-    match end - start {
-        0 => "nothing".to_owned(),
-        count if count == list.len() => "everything".to_owned(),
-        1 => list[start].name(&plan.config),
-        _ => format!("{} to {}", list[start].name(&plan.config), list[end - 1].name(&plan.config)),
-    }
+    let cut = match map.chunking {
+        Some(Chunking { order: ChunkOrder::Scores, chunks }) => format!(" (scores={chunks})"),
+        Some(Chunking { order: ChunkOrder::Attention, chunks }) => {
+            format!(" (attention={chunks})")
+        }
+        None => String::new(),
+    };
+    let (list, decode): (Vec<OpChunk>, Vec<Device>) =
+        map.decode_layer(config, 0).into_iter().unzip();
+    (named(layer_list(config, None), &map.prefill.layers[0], ""), named(list, &decode, &cut))
 }
 
-/// LIA's six, in its order.
-const LIA_SUBLAYERS: [&str; 6] = ["qkv", "scores", "wv", "out", "fc1", "fc2"];
+/// The names that are `on`, neighbours as `first to last`.
+fn runs(names: &[String], on: &[bool]) -> String {
+    let listed = |wanted: bool| {
+        let mut found: Vec<String> = Vec::new();
+        let mut from = 0;
+        while from < names.len() {
+            let count = on[from..].iter().take_while(|found| **found == on[from]).count();
+            let last = from + count - 1;
+            if on[from] == wanted {
+                let (first, last) = (&names[from], &names[last]);
+                found.push(match count {
+                    1 => first.clone(),
+                    _ => format!("{first} to {last}"),
+                });
+            }
+            from += count;
+        }
+        found
+    };
+    match (&listed(true)[..], &listed(false)[..]) {
+        ([], _) => "nothing".to_owned(),
+        (_, []) => "everything".to_owned(),
+        ([_, _, ..], [off]) => format!("all but {off}"),
+        (on, _) => on.join(", "),
+    }
+}
 
 /// Memory, placement and program sizes of a plan.
 pub fn plan(plan: &Plan) -> String {
@@ -125,4 +177,21 @@ fn lanes(program: &Program) -> String {
         format!("{} {} instructions", lane.lane.name(), lane.instructions.len())
     };
     program.lanes.iter().map(lane).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs;
+
+    #[test]
+    fn what_runs_on_the_gpu_is_named_by_its_ends() {
+        let names = ["q", "k", "v", "scores", "wv", "out"].map(str::to_owned);
+        let of = |on: &str| runs(&names, &on.bytes().map(|on| on == b'1').collect::<Vec<_>>());
+        assert_eq!(of("000000"), "nothing");
+        assert_eq!(of("111111"), "everything");
+        assert_eq!(of("011110"), "k to wv");
+        assert_eq!(of("000100"), "scores");
+        assert_eq!(of("111001"), "all but scores to wv");
+        assert_eq!(of("010011"), "k, wv to out");
+    }
 }

@@ -57,9 +57,13 @@ pub fn render(report: &Report) -> String {
             false => format!(" of the {made} of {most} steps that answers took"),
         };
         let decode_s = predicted.decode_s * made as f64 / most.max(1) as f64;
+        let groups = match (predicted.groups, report.groups) {
+            (foretold, begun) if foretold == begun => String::new(),
+            (foretold, begun) => format!(" in {foretold} groups (there were {begun})"),
+        };
         let _ = writeln!(
             text,
-            "predicted before the start: prefill {}; decode{of} {}",
+            "predicted before the start: prefill{groups} {}; decode{of} {}",
             against(predicted.prefill_s, report.prefill_s),
             against(decode_s, report.decode_s)
         );

@@ -286,6 +286,7 @@ fn benchmark(
     let foretold = Foretold {
         lengths: (prompt_len, gen_len),
         predicted,
+        groups: 1,
         decode_steps: u64::from(gen_len.saturating_sub(1)),
         compressed,
     };

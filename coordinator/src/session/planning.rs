@@ -111,7 +111,8 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
             );
         }
         if let Some(chosen) = &decision.searched {
-            eprint!("{}", explain::choice(chosen, &decision.plan));
+            let threads = |uses_gpu| threads(run, uses_gpu);
+            eprint!("{}", explain::choice(chosen, &decision.plan, &threads));
         }
     }
     if run.telling >= Telling::Verbose {
@@ -284,7 +285,7 @@ fn gpu_threads(run: &Run, cores: u16) -> u16 {
 
 /// Threads of the cpu worker and of the emulated device; together no more than the cores unless
 /// asked for, since threads that share a core only disturb each other.
-pub(super) fn threads(run: &Run, uses_gpu: bool) -> (u16, u16) {
+pub(crate) fn threads(run: &Run, uses_gpu: bool) -> (u16, u16) {
     let cores = cores();
     let gpu = if uses_gpu { gpu_threads(run, cores) } else { 0 };
     (run.cpu_threads.unwrap_or_else(|| cores.saturating_sub(gpu).max(1)), gpu)

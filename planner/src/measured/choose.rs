@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use program::map::{Chunking, layer_list};
+use program::map::{Chunking, DeviceMap, layer_list};
 use program::plan::{Memory, Plan};
 
 use super::programs::policy_of;
@@ -42,6 +42,8 @@ pub struct Question<'a> {
 pub struct Considered {
     pub name: PolicyName,
     pub policy: Policy,
+    /// What the policy makes of the model, no layer resident. No two maps of a search are equal.
+    pub map: DeviceMap,
     pub estimate: Estimate,
     /// Decode as rehearsed over decode as simulated: of this very map or, until it is rehearsed, of
     /// the policy's that was last. Maps of one policy err alike.
@@ -82,6 +84,8 @@ pub struct Chosen {
     pub homes: Homes,
     /// All maps, the fastest first.
     pub considered: Vec<Considered>,
+    /// The place of the chosen one among them: the first that fits memory.
+    pub place: usize,
     /// Of the chunking whose best split is fastest; `None` for policies that search no split.
     pub searched: Option<Searched>,
 }
@@ -117,10 +121,11 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
             Ok(_) => Err(Unpriced("a plan fits that was found not to fit".to_owned()).into()),
         };
     };
-    let Considered { name, policy, slowed, .. } = considered[place];
+    let Considered { name, policy, slowed, .. } = considered[place].clone();
     let predicted = predict(&plan, pricing)?.slowed(slowed);
     let stays = Stays::default();
-    let mut chosen = Chosen { name, policy, stays, plan, predicted, homes, considered, searched };
+    let mut chosen =
+        Chosen { name, policy, stays, plan, predicted, homes, considered, place, searched };
     if let Some((policy, stays, plan, predicted)) = with_residents(question, &chosen, slowed)? {
         (chosen.policy, chosen.stays) = (policy, stays);
         (chosen.plan, chosen.predicted) = (plan, predicted);
@@ -189,8 +194,14 @@ fn consider(
         name => vec![name],
     };
     let mut add = |name, policy| -> Result<(), Unpriced> {
+        let request = Request { policy: &policy, stays: Stays::NONE, ..*estimator.request };
+        let map = request.map(estimator.homes);
+        if considered.iter().any(|other: &Considered| is_same(&other.map, &map)) {
+            return Ok(());
+        }
+        let (slowed, rehearsed) = (1.0, false);
         let estimate = estimator.estimate(&policy)?;
-        considered.push(Considered { name, policy, estimate, slowed: 1.0, rehearsed: false });
+        considered.push(Considered { name, policy, map, estimate, slowed, rehearsed });
         Ok(())
     };
     for name in names {
@@ -223,6 +234,11 @@ fn consider(
         }
     }
     Ok((considered, searched))
+}
+
+/// Whether two maps differ in the name of their policy at most: LIA's vectors may leave all to the CPU.
+fn is_same(one: &DeviceMap, other: &DeviceMap) -> bool {
+    *one == DeviceMap { policy: one.policy.clone(), ..other.clone() }
 }
 
 /// A split under the name of the policy that chose it.

@@ -14,7 +14,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use choose::{ChooseError, Chosen, Considered, Question, choose};
+pub use choose::{ChooseError, Chosen, Considered, Question, Searched, choose};
 pub use estimate::{Estimate, Estimator, Predicted, predict};
 pub use programs::Programs;
 pub use rehearse::Rehearse;

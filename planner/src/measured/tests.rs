@@ -140,6 +140,22 @@ fn the_faster_device_gets_the_work() {
 }
 
 #[test]
+fn no_map_is_considered_under_two_names() {
+    let fast_cpu = Flat { cpu_ns: 10.0, gpu_ns: 100.0, link_ns: 1000.0 };
+    asked(3, PLENTY, |request| {
+        let of = |policy| choose(&question(request, policy, &fast_cpu)).expect("one");
+        // By itself LIA leaves everything to the CPU here, too.
+        assert!(!of(PolicyName::Lia).plan.map.uses_gpu());
+        let chosen = of(PolicyName::Auto);
+
+        assert_eq!(chosen.considered[chosen.place].policy, chosen.policy);
+        let alone = chosen.considered.iter().filter(|one| !one.map.uses_gpu());
+        let names: Vec<&str> = alone.map(|one| one.name.name()).collect();
+        assert_eq!(names, ["cpu-only"]);
+    });
+}
+
+#[test]
 fn a_rehearsal_scales_what_is_predicted_and_may_change_the_choice() {
     let pricing = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
     asked(3, PLENTY, |request| {
