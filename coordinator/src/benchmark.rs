@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 
 use crate::job::engine::{Engine, EngineError, Generated, Observer, Sampling, Sequence, Verdict};
-use crate::job::progress::{Amount, Progress};
+use crate::job::progress::Progress;
+use crate::job::remaining::Planned;
 
 /// What a benchmark computes: every sequence alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +38,9 @@ impl Benchmark {
         engine: &mut dyn Engine,
         progress: &mut dyn Progress,
     ) -> Result<(), EngineError> {
-        let tokens = self.sequences as u64 * u64::from(self.gen_len);
-        let total = Amount { sequences: self.sequences, tokens };
-        progress.begin(total);
-        let mut follower = Follower { done: Amount::default(), total, progress };
+        let planned = Planned { prompt_tokens: self.prompt_len, max_new: self.gen_len };
+        progress.begin(vec![planned; self.sequences]);
+        let mut follower = Follower { progress };
         let prompts = self.prompts();
         let sequences = prompts.iter().zip(0..).map(|(prompt, id_hash)| Sequence {
             prompt,
@@ -53,7 +53,7 @@ impl Benchmark {
             grammar: 0,
         });
         let ran = engine.run(&sequences.collect::<Vec<_>>(), &mut follower);
-        progress.end();
+        follower.progress.end();
         ran
     }
 }
@@ -67,20 +67,17 @@ fn mix(word: u64) -> u64 {
 }
 
 struct Follower<'p> {
-    done: Amount,
-    total: Amount,
     progress: &'p mut dyn Progress,
 }
 
 impl Observer for Follower<'_> {
-    fn token(&mut self, _sequence: usize, _token: u32) -> Verdict {
-        self.done.tokens += 1;
-        self.progress.update(self.done, self.total);
+    fn token(&mut self, sequence: usize, _token: u32) -> Verdict {
+        self.progress.token(sequence);
         Verdict::Continue
     }
 
-    fn finished(&mut self, _sequence: usize, _generated: Generated) -> ControlFlow<()> {
-        self.done.sequences += 1;
+    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
+        self.progress.finished(sequence, generated.tokens.len() as u32);
         ControlFlow::Continue(())
     }
 }

@@ -9,7 +9,7 @@ use super::codec::TextCodec;
 use super::engine::{Generated, Observer, Sequence, Verdict};
 use super::error::JobError;
 use super::item::Request;
-use super::progress::{Amount, Progress};
+use super::progress::Progress;
 use super::stop::{Answer, StopWatcher, finish};
 
 /// One answer of a pending request.
@@ -17,26 +17,6 @@ use super::stop::{Answer, StopWatcher, finish};
 pub(super) struct Ticket {
     pub(super) item: usize,
     pub(super) choice: usize,
-}
-
-/// Tokens generated, against tokens there can be.
-pub(super) struct Counter<'p> {
-    pub(super) done: Amount,
-    pub(super) total: Amount,
-    pub(super) progress: &'p mut dyn Progress,
-}
-
-impl Counter<'_> {
-    fn token(&mut self) {
-        self.done.tokens += 1;
-        self.progress.update(self.done, self.total);
-    }
-
-    fn end_sequence(&mut self, most_tokens: u64, made_tokens: u64) {
-        self.done.sequences += 1;
-        self.total.tokens -= most_tokens.saturating_sub(made_tokens);
-        self.progress.update(self.done, self.total);
-    }
 }
 
 /// A sequence, as the job knows it.
@@ -55,12 +35,12 @@ impl<'a> Asked<'a> {
 }
 
 /// Follows the sequences: counts tokens, looks for stop strings and takes what is finished.
-pub(super) struct Follower<'f, 'p, 'j> {
+pub(super) struct Follower<'f, 'j> {
     codec: Option<&'f dyn TextCodec>,
     asked: &'f [Asked<'f>],
     sequences: &'f [Sequence<'f>],
     watchers: Vec<Option<StopWatcher<'f>>>,
-    counter: &'f mut Counter<'p>,
+    progress: &'f mut dyn Progress,
     answers: &'f mut Answers<'j>,
     finished: usize,
     /// `None` until an answer must have a form.
@@ -69,14 +49,14 @@ pub(super) struct Follower<'f, 'p, 'j> {
     failed: Option<JobError>,
 }
 
-impl<'f, 'p, 'j> Follower<'f, 'p, 'j> {
+impl<'f, 'j> Follower<'f, 'j> {
     pub(super) fn new(
         codec: Option<&'f dyn TextCodec>,
         asked: &'f [Asked<'f>],
         sequences: &'f [Sequence<'f>],
-        counter: &'f mut Counter<'p>,
+        progress: &'f mut dyn Progress,
         answers: &'f mut Answers<'j>,
-    ) -> Follower<'f, 'p, 'j> {
+    ) -> Follower<'f, 'j> {
         let watchers = asked.iter().map(|asked| {
             let codec = codec.filter(|_| !asked.stop.is_empty())?;
             Some(StopWatcher::new(codec, asked.stop))
@@ -87,7 +67,7 @@ impl<'f, 'p, 'j> Follower<'f, 'p, 'j> {
             asked,
             sequences,
             watchers,
-            counter,
+            progress,
             answers,
             finished: 0,
             checker: None,
@@ -120,9 +100,9 @@ impl<'f, 'p, 'j> Follower<'f, 'p, 'j> {
     }
 }
 
-impl Observer for Follower<'_, '_, '_> {
+impl Observer for Follower<'_, '_> {
     fn token(&mut self, sequence: usize, token: u32) -> Verdict {
-        self.counter.token();
+        self.progress.token(sequence);
         if self.failed.is_none() {
             self.failed = self.answers.write_in_time().err();
         }
@@ -139,8 +119,7 @@ impl Observer for Follower<'_, '_, '_> {
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
         let Asked { ticket, stop, grammar } = self.asked[sequence];
-        let most = u64::from(self.sequences[sequence].max_new);
-        self.counter.end_sequence(most, generated.tokens.len() as u64);
+        self.progress.finished(sequence, generated.tokens.len() as u32);
         self.finished += 1;
         let width = usize::from(self.sequences[sequence].logprobs);
         let mut answer = finish(generated, stop, width, self.codec);

@@ -3,41 +3,49 @@
 
 use std::fmt::Debug;
 use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
+use super::remaining::{Left, Planned, Prior, Remaining};
+
 /// Without a terminal a line is written at most so often, and at the end.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-
-/// Sizes of the work, and how much of it is done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Amount {
-    pub sequences: usize,
-    /// New tokens. In a total: the most there can be, lowered when sequences end early.
-    pub tokens: u64,
-}
+/// A bar is thought over so often.
+const BAR_EVERY: Duration = Duration::from_millis(500);
+/// Places of a bar.
+const BAR_LENGTH: u64 = 1000;
 
 /// Told how a job gets on.
 pub trait Progress: Debug {
-    /// So many lines of the input are read.
-    fn reading(&mut self, lines: usize, total: usize);
-    /// The work there is.
-    fn begin(&mut self, total: Amount);
-    /// A token was generated, or a sequence ended.
-    fn update(&mut self, done: Amount, total: Amount);
+    /// The work there is, in the order in which it begins.
+    fn begin(&mut self, planned: Vec<Planned>);
+    /// `sequence` got a token.
+    fn token(&mut self, sequence: usize);
+    /// `sequence` has ended after `made` tokens.
+    fn finished(&mut self, sequence: usize, made: u32);
     /// No more is coming, whatever the reason.
     fn end(&mut self);
 }
 
+/// What is known of a run before it begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Expected {
+    /// Sequences that run at a time.
+    pub slots: usize,
+    /// `None` where the machine was not measured.
+    pub prior: Option<Prior>,
+}
+
 /// The progress for stderr as it is.
-pub fn for_stderr(quiet: bool) -> Box<dyn Progress> {
+pub fn for_stderr(quiet: bool, expected: Expected) -> Box<dyn Progress> {
     if quiet {
         Box::new(Silent)
     } else if std::io::stderr().is_terminal() {
-        Box::new(Bar { bar: ProgressBar::hidden(), sequences: 0 })
+        Box::new(Bar::new(expected))
     } else {
-        Box::new(Lines::new(std::io::stderr()))
+        Box::new(Lines::new(std::io::stderr(), expected))
     }
 }
 
@@ -46,52 +54,152 @@ pub fn for_stderr(quiet: bool) -> Box<dyn Progress> {
 pub struct Silent;
 
 impl Progress for Silent {
-    fn reading(&mut self, _lines: usize, _total: usize) {}
-    fn begin(&mut self, _total: Amount) {}
-    fn update(&mut self, _done: Amount, _total: Amount) {}
+    fn begin(&mut self, _planned: Vec<Planned>) {}
+    fn token(&mut self, _sequence: usize) {}
+    fn finished(&mut self, _sequence: usize, _made: u32) {}
     fn end(&mut self) {}
 }
+
+/// What is done, and how much there is.
+#[derive(Debug)]
+struct Tally {
+    begun: Instant,
+    remaining: Remaining,
+    most: Vec<u32>,
+    answers: usize,
+    tokens: u64,
+    /// The most there can be, lowered when sequences end early.
+    tokens_max: u64,
+    prompt_tokens: u64,
+}
+
+impl Tally {
+    fn new(planned: Vec<Planned>, expected: Expected) -> Tally {
+        let sum = |of: &dyn Fn(&Planned) -> u32| planned.iter().map(|one| u64::from(of(one))).sum();
+        Tally {
+            begun: Instant::now(),
+            most: planned.iter().map(|sequence| sequence.max_new).collect(),
+            answers: 0,
+            tokens: 0,
+            tokens_max: sum(&|sequence| sequence.max_new),
+            prompt_tokens: sum(&|sequence| sequence.prompt_tokens),
+            remaining: Remaining::new(planned, expected.slots, expected.prior),
+        }
+    }
+
+    fn now_s(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+
+    fn token(&mut self, sequence: usize) {
+        self.tokens += 1;
+        self.remaining.token(sequence, self.now_s());
+    }
+
+    fn finished(&mut self, sequence: usize, made: u32) {
+        self.answers += 1;
+        self.tokens_max -= u64::from(self.most[sequence].saturating_sub(made));
+        self.remaining.finished(sequence, made, self.now_s());
+    }
+
+    fn is_done(&self) -> bool {
+        self.answers == self.most.len()
+    }
+
+    fn left(&self) -> Option<Left> {
+        self.remaining.left(self.now_s())
+    }
+
+    /// `4 of 8 answers: 50 of at most 100 new tokens, 3.2 tokens/s`, with prompts while some wait.
+    fn told(&self) -> String {
+        let (answers, tokens) = (self.most.len(), self.tokens);
+        let most = match self.is_done() {
+            true => String::new(),
+            false => format!(" of at most {}", self.tokens_max),
+        };
+        let per_s = tokens as f64 / self.now_s().max(1e-9);
+        let prompts = match (self.remaining.prompt_tokens(), self.prompt_tokens) {
+            (done, all) if done < all => format!(", {done} of {all} prompt tokens"),
+            _ => String::new(),
+        };
+        let answered = self.answers;
+        format!(
+            "{answered} of {answers} answers: {tokens}{most} new tokens, {per_s:.1} tokens/s{prompts}"
+        )
+    }
+}
+
+/// When a bar's end is expected.
+type Ends = Arc<Mutex<Option<(Instant, Left)>>>;
 
 #[derive(Debug)]
 struct Bar {
     bar: ProgressBar,
-    /// Sequences that its message says are done.
-    sequences: usize,
+    expected: Expected,
+    tally: Option<Tally>,
+    ends: Ends,
+    thought: Instant,
+}
+
+impl Bar {
+    fn new(expected: Expected) -> Bar {
+        let (bar, ends) = (ProgressBar::hidden(), Ends::default());
+        Bar { bar, expected, tally: None, ends, thought: Instant::now() }
+    }
+
+    /// Thinks over how far it is.
+    fn think(&mut self) {
+        let Some(tally) = &self.tally else { return };
+        self.thought = Instant::now();
+        let left = tally.left();
+        if let Some(left) = left.filter(|left| !left.at_most) {
+            let done_s = tally.now_s();
+            let share = done_s / (done_s + left.s).max(f64::MIN_POSITIVE);
+            self.bar.set_position((share * BAR_LENGTH as f64) as u64);
+        }
+        *self.ends.lock().unwrap_or_else(PoisonError::into_inner) =
+            left.map(|left| (self.thought, left));
+        self.bar.set_message(tally.told());
+    }
 }
 
 impl Progress for Bar {
-    fn reading(&mut self, lines: usize, total: usize) {
-        if self.bar.length() != Some(total as u64) {
-            self.bar = ProgressBar::new(total as u64);
-            let style = "{elapsed_precise} {wide_bar} {pos}/{len} lines read, ETA {eta}";
-            if let Ok(style) = ProgressStyle::with_template(style) {
-                self.bar.set_style(style);
-            }
-        }
-        self.bar.set_position(lines as u64);
-    }
-
-    fn begin(&mut self, total: Amount) {
-        let style = "{elapsed_precise} {wide_bar} {pos}/{len} tokens, {msg}, {rate}, ETA {eta}";
-        self.bar = ProgressBar::new(total.tokens);
+    fn begin(&mut self, planned: Vec<Planned>) {
+        self.tally = Some(Tally::new(planned, self.expected));
+        self.bar = ProgressBar::new(BAR_LENGTH);
         // The template is a constant of ours; with a wrong one the default style still informs.
-        if let Ok(style) = ProgressStyle::with_template(style) {
-            let rate = |state: &ProgressState, to: &mut dyn std::fmt::Write| {
-                // A bar that cannot be drawn is not worth failing for.
-                let _ = write!(to, "{:.0}/s", state.per_sec());
+        if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {wide_bar} {msg}{left}")
+        {
+            let ends = Arc::clone(&self.ends);
+            let left = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
+                let found = *ends.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some((thought, Left { s, at_most })) = found {
+                    let s = (s - thought.elapsed().as_secs_f64()).max(0.0);
+                    // A bar that cannot be drawn is not worth failing for.
+                    let _ = to.write_str(&in_words(Left { s, at_most }));
+                }
             };
-            self.bar.set_style(style.with_key("rate", rate));
+            self.bar.set_style(style.with_key("left", left));
         }
-        self.bar.set_message(answers(Amount::default(), total));
-        self.bar.enable_steady_tick(Duration::from_millis(500));
+        self.think();
+        self.bar.enable_steady_tick(BAR_EVERY);
     }
 
-    fn update(&mut self, done: Amount, total: Amount) {
-        self.bar.set_position(done.tokens);
-        self.bar.set_length(total.tokens);
-        if self.sequences != done.sequences {
-            self.sequences = done.sequences;
-            self.bar.set_message(answers(done, total));
+    fn token(&mut self, sequence: usize) {
+        if let Some(tally) = &mut self.tally {
+            tally.token(sequence);
+        }
+        if self.thought.elapsed() >= BAR_EVERY {
+            self.think();
+        }
+    }
+
+    fn finished(&mut self, sequence: usize, made: u32) {
+        if let Some(tally) = &mut self.tally {
+            tally.finished(sequence, made);
+        }
+        if self.thought.elapsed() >= BAR_EVERY {
+            self.think();
         }
     }
 
@@ -104,72 +212,66 @@ impl Progress for Bar {
 #[derive(Debug)]
 pub struct Lines<W> {
     out: W,
-    begun: Instant,
+    expected: Expected,
+    tally: Option<Tally>,
     last: Instant,
 }
 
 impl<W: Write> Lines<W> {
     /// Lines into `out`.
-    pub fn new(out: W) -> Lines<W> {
-        Lines { out, begun: Instant::now(), last: Instant::now() }
+    pub fn new(out: W, expected: Expected) -> Lines<W> {
+        Lines { out, expected, tally: None, last: Instant::now() }
     }
 
     /// What was written into.
     pub fn into_inner(self) -> W {
         self.out
     }
-}
 
-impl<W: Write + Debug> Progress for Lines<W> {
-    fn reading(&mut self, lines: usize, total: usize) {
-        if self.last.elapsed() >= LINE_EVERY {
-            self.last = Instant::now();
-            let _ = writeln!(self.out, "{lines} of {total} lines read");
-        }
-    }
-
-    fn begin(&mut self, total: Amount) {
-        self.begun = Instant::now();
-        self.last = self.begun;
-        // Telling is not worth failing for: a closed stderr is ignored here and below.
-        let _ = writeln!(
-            self.out,
-            "{} answer{}, at most {} new tokens",
-            total.sequences,
-            plural(total.sequences),
-            total.tokens
-        );
-    }
-
-    fn update(&mut self, done: Amount, total: Amount) {
-        let ended = done.sequences == total.sequences;
-        if !ended && self.last.elapsed() < LINE_EVERY {
+    fn tell(&mut self) {
+        let Some(tally) = &self.tally else { return };
+        if !tally.is_done() && self.last.elapsed() < LINE_EVERY {
             return;
         }
         self.last = Instant::now();
-        let elapsed_s = self.begun.elapsed().as_secs_f64().max(1e-9);
-        let per_s = done.tokens as f64 / elapsed_s;
-        let left = total.tokens.saturating_sub(done.tokens);
-        let eta = match left {
-            0 => String::new(),
-            // The first tokens come after a prefill that says nothing of the speed to come.
-            _ if done.tokens * 20 < total.tokens => String::new(),
-            _ => format!(", about {} left", duration(left as f64 / per_s)),
-        };
-        let _ = writeln!(
-            self.out,
-            "{}: {} of {} tokens, {per_s:.1} tokens/s{eta}",
-            answers(done, total),
-            done.tokens,
-            total.tokens
-        );
+        let left = tally.left().filter(|_| !tally.is_done());
+        let left = left.map(in_words).unwrap_or_default();
+        // Telling is not worth failing for: a closed stderr is ignored here and below.
+        let _ = writeln!(self.out, "{}{left}", tally.told());
+    }
+}
+
+impl<W: Write + Debug> Progress for Lines<W> {
+    fn begin(&mut self, planned: Vec<Planned>) {
+        self.last = Instant::now();
+        let tally = Tally::new(planned, self.expected);
+        let (answers, most) = (tally.most.len(), tally.tokens_max);
+        let _ =
+            writeln!(self.out, "{answers} answer{}, at most {most} new tokens", plural(answers));
+        self.tally = Some(tally);
+    }
+
+    fn token(&mut self, sequence: usize) {
+        if let Some(tally) = &mut self.tally {
+            tally.token(sequence);
+        }
+        self.tell();
+    }
+
+    fn finished(&mut self, sequence: usize, made: u32) {
+        if let Some(tally) = &mut self.tally {
+            tally.finished(sequence, made);
+        }
+        self.tell();
     }
 
     fn end(&mut self) {}
 }
 
-fn answers(done: Amount, total: Amount) -> String {
-    format!("{} of {} answers", done.sequences, total.sequences)
+/// `, about 2 min 3 s left`; at most so much where no answer has ended yet.
+fn in_words(left: Left) -> String {
+    let how = if left.at_most { "at most" } else { "about" };
+    format!(", {how} {} left", duration(left.s))
 }
 
 fn plural(count: usize) -> &'static str {
@@ -191,20 +293,23 @@ mod tests {
 
     #[test]
     fn lines_say_answers_tokens_and_totals() {
-        let mut lines = Lines::new(Vec::new());
-        let total = Amount { sequences: 8, tokens: 100 };
-        lines.begin(total);
-        lines.update(Amount { sequences: 0, tokens: 3 }, total);
-        lines.last = Instant::now().checked_sub(LINE_EVERY).expect("the machine has run that long");
-        lines.update(Amount { sequences: 4, tokens: 50 }, total);
-        lines.update(Amount { sequences: 8, tokens: 100 }, total);
+        let mut lines = Lines::new(Vec::new(), Expected { slots: 2, prior: None });
+        lines.begin(vec![Planned { prompt_tokens: 5, max_new: 10 }; 4]);
+        let due = |lines: &mut Lines<Vec<u8>>| {
+            lines.last =
+                Instant::now().checked_sub(LINE_EVERY).expect("the machine has run so long");
+        };
+        lines.token(0);
+        due(&mut lines);
+        lines.finished(0, 1);
+        (1..4).for_each(|sequence| lines.finished(sequence, 0));
         let text = String::from_utf8(lines.into_inner()).unwrap();
         let told: Vec<&str> = text.lines().collect();
         assert_eq!(told.len(), 3, "{text}");
-        assert_eq!(told[0], "8 answers, at most 100 new tokens");
-        assert!(told[1].starts_with("4 of 8 answers: 50 of 100 tokens, "), "{text}");
-        assert!(told[1].contains(", about ") && told[1].ends_with(" left"), "{text}");
-        assert!(told[2].starts_with("8 of 8 answers: 100 of 100 tokens, "), "{text}");
+        assert_eq!(told[0], "4 answers, at most 40 new tokens");
+        assert!(told[1].starts_with("1 of 4 answers: 1 of at most 31 new tokens, "), "{text}");
+        assert!(told[1].contains(", 5 of 20 prompt tokens"), "{text}");
+        assert!(told[2].starts_with("4 of 4 answers: 1 new tokens, "), "{text}");
         assert!(told[2].ends_with(" tokens/s"), "{text}");
     }
 

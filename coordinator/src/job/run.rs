@@ -13,13 +13,15 @@ use super::codec::TextCodec;
 use super::engine::{Engine, EngineError, Sequence};
 use super::error::JobError;
 use super::fingerprint::sampling_id;
-use super::follow::{Asked, Counter, Follower, Ticket};
+use super::follow::{Asked, Follower, Ticket};
 use super::input::InputOptions;
 use super::item::{Item, LineError, Prompt, Request};
 use super::output::{Ended, Provenance};
-use super::progress::{Amount, Progress};
+use super::progress::Progress;
 use super::prompt::Limits;
 use super::read::read_items;
+use super::reading::Reading;
+use super::remaining::Planned;
 use super::resume::{Recorded, Resume};
 use super::sink::{OutputMode, Place, Sink};
 use super::source::{Source, format_of};
@@ -142,7 +144,7 @@ impl<'a> Job<'a> {
     pub fn prepare(
         options: &JobOptions,
         model: ModelFacts<'a>,
-        progress: &mut dyn Progress,
+        reading: &mut Reading,
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Job<'a>, JobError> {
         // Before anything that takes long: an output that cannot be written is told at once.
@@ -155,7 +157,7 @@ impl<'a> Job<'a> {
             Some(recorded) => (recorded.created, recorded.model.clone()),
             None => (input.created(), model.name),
         };
-        let reading = InputOptions {
+        let asked = InputOptions {
             format: format_of(&options.input),
             chat: options.chat,
             max_tokens: options.max_tokens,
@@ -164,11 +166,11 @@ impl<'a> Job<'a> {
             codec: model.codec,
             limits: model.limits,
         };
-        let read = read_items(&input.bytes, &reading, &mut |done, total| {
-            progress.reading(done, total);
+        let read = read_items(&input.bytes, &asked, &mut |done, total| {
+            reading.update(done, total);
             if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        progress.end();
+        reading.end();
         let items = read.ok_or(JobError::Interrupted)?;
         let requests = items.iter().filter_map(|item| match item {
             Item::Request(request) => Some(request),
@@ -295,7 +297,11 @@ impl<'a> Job<'a> {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<bool, JobError> {
         let tickets = self.tickets();
-        let tokens = tickets.iter().map(|ticket| u64::from(self.prompt(*ticket).max_new)).sum();
+        let planned = |ticket: &Ticket| {
+            let prompt = self.prompt(*ticket);
+            Planned { prompt_tokens: prompt.tokens.len() as u32, max_new: prompt.max_new }
+        };
+        let planned: Vec<Planned> = tickets.iter().map(planned).collect();
         let grammars = self.grammars();
         let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
         let Job { items, lines, ended, sink, provenance, codec, .. } = self;
@@ -304,10 +310,8 @@ impl<'a> Job<'a> {
             assert!(tickets.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);
         };
-        let total = Amount { sequences: tickets.len(), tokens };
-        let mut counter = Counter { done: Amount::default(), total, progress };
         if !tickets.is_empty() {
-            counter.progress.begin(counter.total);
+            progress.begin(planned);
         }
         // What cannot be answered is told at once.
         answers.write()?;
@@ -318,7 +322,7 @@ impl<'a> Job<'a> {
             tickets.iter().map(|ticket| sequence(items, *ticket, &grammars)).collect();
         let asked: Vec<Asked<'_>> =
             tickets.iter().map(|ticket| Asked::new(*ticket, request(items, ticket.item))).collect();
-        let mut follower = Follower::new(*codec, &asked, &sequences, &mut counter, &mut answers);
+        let mut follower = Follower::new(*codec, &asked, &sequences, progress, &mut answers);
         let ran = engine.run(&sequences, &mut follower);
         let finished = follower.end()?;
         // Whatever happened to the others.

@@ -5,6 +5,8 @@ use program::plan::RunShape;
 
 use super::planning::Decision;
 use crate::cli::request::{Run, Telling};
+use crate::job::progress::Expected;
+use crate::job::remaining::Prior;
 use crate::job::run::{Demand, GroupSize, Job};
 use crate::report::build::Foretold;
 use crate::report::explain;
@@ -12,6 +14,17 @@ use crate::report::explain;
 /// Sequences of a group.
 pub(super) fn capacity(shape: &RunShape) -> usize {
     usize::from(shape.batches) * usize::from(shape.batch_size)
+}
+
+/// The same for the progress that is shown.
+pub(super) fn expected(decision: &Decision) -> Expected {
+    let shape = &decision.plan.shape;
+    let slots = capacity(shape);
+    let prior = decision.predicted.map(|full| Prior {
+        prompt_token_s: full.prefill_ns / 1e9 / (slots as f64 * f64::from(shape.max_prompt.max(1))),
+        step_s: full.decode_ns / 1e9 / f64::from(shape.max_new.saturating_sub(1).max(1)),
+    });
+    Expected { slots, prior }
 }
 
 /// What is known of a job before the workers start.

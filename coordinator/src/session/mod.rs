@@ -29,6 +29,7 @@ use crate::exit::Exit;
 use crate::job::codec::TextCodec;
 use crate::job::engine::EngineError;
 use crate::job::interrupt::Interrupt;
+use crate::job::reading::Reading;
 use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
 use crate::job::sink::Place;
 use crate::job::summary::Summary;
@@ -38,7 +39,7 @@ use crate::report::build::{self, Foretold};
 use crate::report::table;
 use advice::Advice;
 use asked::{DEFAULT_BATCH_MAX, filled};
-use foretold::{capacity, foretold, tell_predicted};
+use foretold::{capacity, expected, foretold, tell_predicted};
 use forms::{Case, cases, described, forms};
 use planning::{Decision, case, plan, threads};
 use starting::start;
@@ -185,9 +186,9 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };
     let quiet = run.telling == Telling::Quiet;
-    let mut progress = progress::for_stderr(quiet);
     let asked = interrupt.clone();
-    let job = Job::prepare(&options, facts, progress.as_mut(), &move || asked.asked())?;
+    let mut reading = Reading::for_stderr(quiet);
+    let job = Job::prepare(&options, facts, &mut reading, &move || asked.asked())?;
     if let Some(codec) = codec {
         codec.keep_one();
     }
@@ -199,7 +200,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     }
     let asked = interrupt.clone();
     let Some(demand) = job.demand() else {
-        let summary = job.run(None, progress::for_stderr(true).as_mut(), &move || asked.asked())?;
+        let summary = job.run(None, &mut progress::Silent, &move || asked.asked())?;
         return Ok(told(&summary, quiet));
     };
     // Of the whole file, so that a run that is resumed has the same shape and needs no other profile.
@@ -211,11 +212,12 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let decision = plan(run, opened, demand, found, interrupt)?;
     let foretold = foretold(&decision, demand, &job);
     tell_predicted(run, &foretold);
+    let expected = expected(&decision);
     let advice = Advice { run, opened, demand, case: found };
     let mut engine = start(run, opened, decision.plan, grammars, interrupt)
         .map_err(|error| advice.after(error))?;
-    let ran =
-        job.run(Some(&mut engine), progress::for_stderr(quiet).as_mut(), &move || asked.asked());
+    let mut progress = progress::for_stderr(quiet, expected);
+    let ran = job.run(Some(&mut engine), progress.as_mut(), &move || asked.asked());
     let summary = match ran {
         Ok(summary) => summary,
         Err(error) => {
@@ -281,8 +283,9 @@ fn benchmark(
     gen_len: u32,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Exit> {
-    let Decision { plan, predicted, compressed, .. } =
-        decide(run, opened, prompt_len, gen_len, interrupt)?;
+    let decision = decide(run, opened, prompt_len, gen_len, interrupt)?;
+    let expected = expected(&decision);
+    let Decision { plan, predicted, compressed, .. } = decision;
     let foretold = Foretold {
         lengths: (prompt_len, gen_len),
         predicted,
@@ -303,7 +306,7 @@ fn benchmark(
     let mut engine =
         start(run, opened, plan, None, interrupt).map_err(|error| advice.after(error))?;
     let quiet = run.telling == Telling::Quiet;
-    match benchmark.run(&mut engine, progress::for_stderr(quiet).as_mut()) {
+    match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}
         Err(EngineError::Interrupted) => {
             eprintln!("interrupted; a benchmark keeps nothing");

@@ -122,7 +122,8 @@ fn execute(
         seed: 0,
     };
     let quiet = request.telling == Telling::Quiet || !std::io::stderr().is_terminal();
-    match benchmark.run(&mut engine, progress::for_stderr(quiet).as_mut()) {
+    let expected = progress::Expected { slots: benchmark.sequences, prior: None };
+    match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}
         Err(EngineError::Interrupted) => return Ok(None),
         Err(error) => return Err(error.into()),

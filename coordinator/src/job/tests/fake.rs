@@ -11,6 +11,7 @@ use crate::job::error::JobError;
 use crate::job::output::OutputLine;
 use crate::job::progress::Silent;
 use crate::job::prompt::Limits;
+use crate::job::reading::Reading;
 use crate::job::run::{Job, JobOptions, ModelFacts};
 use crate::job::sink::{OutputMode, Place};
 use crate::job::summary::Summary;
@@ -234,7 +235,7 @@ impl Desk {
                 limits: Limits { context: self.context, vocab_size: 300, sliding_window: None },
                 codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
             },
-            &mut Silent,
+            &mut Reading::Silent,
             &|| false,
         )
     }

@@ -4,6 +4,7 @@ mod fake;
 mod forms;
 mod input;
 mod process;
+mod remaining;
 mod resume;
 mod run;
 mod sink;

@@ -5,7 +5,7 @@ use crate::job::engine::{Engine, EngineError};
 use crate::job::error::JobError;
 use crate::job::fingerprint::content_id;
 use crate::job::output::{Choice, FinishReason, OutputLine};
-use crate::job::progress::{Lines, Silent};
+use crate::job::progress::{Expected, Lines, Silent};
 use crate::job::sink::OutputMode;
 use crate::job::summary::Summary;
 
@@ -428,7 +428,7 @@ fn progress_counts_tokens() {
     let desk = Desk::new(
         b"{\"prompt\": [5, 6, 257], \"max_tokens\": 10}\n{\"prompt\": [7], \"max_tokens\": 4}\n",
     );
-    let mut progress = Lines::new(Vec::new());
+    let mut progress = Lines::new(Vec::new(), Expected { slots: 1, prior: None });
     let mut engine = Echo::new(1);
     let engine: &mut dyn Engine = &mut engine;
     desk.prepare().unwrap().run(Some(engine), &mut progress, &|| false).unwrap();
@@ -436,7 +436,7 @@ fn progress_counts_tokens() {
     let lines: Vec<&str> = told.lines().collect();
     assert_eq!(lines[0], "2 answers, at most 14 new tokens");
     // The tokens that an early end leaves are no longer waited for.
-    assert!(lines[1].starts_with("2 of 2 answers: 6 of 6 tokens"), "{told}");
+    assert!(lines[1].starts_with("2 of 2 answers: 6 new tokens"), "{told}");
 }
 
 #[test]

@@ -1,0 +1,237 @@
+//! How long a job still takes: what prefill and decode steps took so far, and how long answers were that have
+//! ended, played forward. It knows no clock: whoever asks says how late it is.
+
+mod lengths;
+mod pace;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use lengths::{Curve, Lengths};
+pub use pace::Prior;
+use pace::{Burst, Costs, Pace};
+
+/// Events so close, in seconds, were seen in one look at the workers.
+const ONE_LOOK_S: f64 = 1e-3;
+/// Waiting sequences that are played forward one by one; more are taken to go on alike.
+const PLAYED_MAX: usize = 2048;
+/// Plays that are averaged.
+const CHANCES: u32 = 16;
+/// Spreads quantiles evenly, however many are taken (the golden ratio's fraction).
+const GOLDEN: f64 = 0.618_033_988_749_894_9;
+
+/// A sequence before it runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    pub prompt_tokens: u32,
+    /// At least 1.
+    pub max_new: u32,
+}
+
+/// Time that is left.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Left {
+    pub s: f64,
+    /// No answer has ended yet, so none is known to be shorter than it may be.
+    pub at_most: bool,
+}
+
+/// Follows a job from its first prefill to its last token. Sequences begin in their order.
+#[derive(Debug)]
+pub struct Remaining {
+    planned: Vec<Planned>,
+    /// Sequences that run at a time.
+    slots: usize,
+    states: Vec<State>,
+    /// Sequences that have not begun: those from here on.
+    waiting: usize,
+    lengths: Lengths,
+    pace: Pace,
+    /// The look that goes on, and when the one before it ended.
+    burst: Burst,
+    burst_end_s: f64,
+    last_end_s: f64,
+    /// Decode steps so far, as far as tokens tell.
+    step: u64,
+    /// Times sequences began, and how many did after the first time.
+    begun_times: usize,
+    followers: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    /// With so many tokens, the last of them in this step.
+    Running {
+        made: u32,
+        step: u64,
+    },
+    Ended,
+}
+
+impl Remaining {
+    /// A job that begins at second 0, with what is known of the machine beforehand.
+    pub fn new(planned: Vec<Planned>, slots: usize, prior: Option<Prior>) -> Remaining {
+        let longest = planned.iter().map(|sequence| sequence.max_new).max().unwrap_or(0);
+        Remaining {
+            slots: slots.max(1),
+            states: vec![State::Waiting; planned.len()],
+            waiting: 0,
+            lengths: Lengths::new(longest),
+            pace: Pace::new(prior),
+            burst: Burst::default(),
+            burst_end_s: 0.0,
+            last_end_s: 0.0,
+            step: 0,
+            begun_times: 0,
+            followers: 0,
+            planned,
+        }
+    }
+
+    /// A token of `sequence` was seen.
+    pub fn token(&mut self, sequence: usize, now_s: f64) {
+        let (made, step) = match self.states[sequence] {
+            State::Running { made, step } => {
+                self.look(now_s, step >= self.step);
+                self.burst.rows += 1.0;
+                (made, step + 1)
+            }
+            _ => {
+                self.begin(sequence, now_s);
+                (0, self.step)
+            }
+        };
+        if step > self.step {
+            self.burst.steps += (step - self.step) as f64;
+            self.step = step;
+        }
+        self.lengths.went_on(made);
+        self.states[sequence] = State::Running { made: made + 1, step };
+    }
+
+    /// `sequence` has ended after `made` tokens.
+    pub fn finished(&mut self, sequence: usize, made: u32, now_s: f64) {
+        if self.states[sequence] == State::Waiting {
+            self.begin(sequence, now_s);
+        }
+        self.look(now_s, false);
+        if made < self.planned[sequence].max_new {
+            self.lengths.ended(made);
+        } else {
+            self.lengths.cut();
+        }
+        self.states[sequence] = State::Ended;
+    }
+
+    /// Prompt tokens of sequences that have begun.
+    pub fn prompt_tokens(&self) -> u64 {
+        let begun = self.planned.iter().zip(&self.states);
+        let begun = begun.filter(|(_, state)| **state != State::Waiting);
+        begun.map(|(planned, _)| u64::from(planned.prompt_tokens)).sum()
+    }
+
+    /// What is left at `now_s`; `None` while nothing tells how fast steps are.
+    pub fn left(&self, now_s: f64) -> Option<Left> {
+        let costs = self.pace.with(self.burst_s(), &self.burst).costs(self.slots as f64)?;
+        let waiting = self.planned.len() - self.waiting;
+        let whole_s = if waiting <= PLAYED_MAX {
+            self.played(&costs, waiting)
+        } else {
+            let (half_s, full_s) =
+                (self.played(&costs, PLAYED_MAX / 2), self.played(&costs, PLAYED_MAX));
+            let more = (waiting - PLAYED_MAX) as f64 / (PLAYED_MAX / 2) as f64;
+            full_s + more * (full_s - half_s)
+        };
+        // What goes on now began with the last look.
+        let s = (whole_s - (now_s - self.burst_end_s)).max(0.0);
+        Some(Left { s, at_most: self.lengths.tell_nothing() && waiting + self.running() > 0 })
+    }
+
+    fn running(&self) -> usize {
+        let is_running = |state: &&State| matches!(state, State::Running { .. });
+        self.states[..self.waiting].iter().filter(is_running).count()
+    }
+
+    fn burst_s(&self) -> f64 {
+        self.burst_end_s - self.last_end_s
+    }
+
+    /// Closes a look that is over, where what was seen is of another step or another prefill: whoever looks may
+    /// take a while over the tokens of one.
+    fn look(&mut self, now_s: f64, is_another: bool) {
+        if is_another && now_s - self.burst_end_s > ONE_LOOK_S {
+            self.pace = self.pace.with(self.burst_s(), &self.burst);
+            self.burst = Burst::default();
+            self.last_end_s = self.burst_end_s;
+        }
+        self.burst_end_s = now_s.max(self.burst_end_s);
+    }
+
+    fn begin(&mut self, sequence: usize, now_s: f64) {
+        self.look(now_s, self.burst.fresh == 0 || self.burst.steps > 0.0);
+        self.waiting = self.waiting.max(sequence + 1);
+        if self.burst.fresh == 0 {
+            self.begun_times += 1;
+        }
+        if self.begun_times > 1 {
+            self.followers += 1;
+        }
+        self.burst.fresh += 1;
+        self.burst.prompt_tokens += f64::from(self.planned[sequence].prompt_tokens);
+    }
+
+    /// Seconds of everything that is left if so many sequences wait, from the last look on.
+    fn played(&self, costs: &Costs, waiting: usize) -> f64 {
+        let curve = self.lengths.curve();
+        let chances = (0..CHANCES).map(|chance| f64::from(chance) / f64::from(CHANCES));
+        let sum: f64 = chances.map(|chance| self.played_once(costs, waiting, &curve, chance)).sum();
+        sum / f64::from(CHANCES)
+    }
+
+    /// The same with lengths as one `chance`, from 0 to 1, has them.
+    fn played_once(&self, costs: &Costs, waiting: usize, curve: &Curve, chance: f64) -> f64 {
+        let (mut step, mut s, mut taken) = (0u64, 0.0, chance);
+        let mut quantile = || {
+            taken = (taken + GOLDEN).fract();
+            taken
+        };
+        let mut ends = BinaryHeap::new();
+        for (planned, state) in self.planned.iter().zip(&self.states[..self.waiting]) {
+            if let State::Running { made, .. } = state {
+                ends.push(Reverse(curve.steps_left(*made, planned.max_new, quantile())));
+            }
+        }
+        // Evenly from all that wait, where not all are played.
+        let all = self.planned.len() - self.waiting;
+        let places = (0..waiting).map(|place| self.waiting + place * all / waiting.max(1));
+        let mut waiting: Vec<usize> = places.rev().collect();
+        loop {
+            let free = self.slots.saturating_sub(ends.len());
+            let fresh = free.min(waiting.len());
+            if fresh > 0 && fresh >= self.together().min(waiting.len()) {
+                let mut tokens = 0.0;
+                for sequence in waiting.split_off(waiting.len() - fresh) {
+                    let planned = self.planned[sequence];
+                    tokens += f64::from(planned.prompt_tokens);
+                    // Prefill makes the first token.
+                    let steps = curve.steps_left(0, planned.max_new, quantile()).max(1) - 1;
+                    ends.push(Reverse(step + steps));
+                }
+                s += costs.fixed_s + costs.prompt_token_s * tokens;
+            }
+            let rows = ends.len() as f64;
+            let Some(Reverse(end)) = ends.pop() else { return s };
+            s += (end - step) as f64 * (costs.fixed_s + costs.row_s * rows);
+            step = end;
+        }
+    }
+
+    /// How many sequences begin together once others have ended.
+    fn together(&self) -> usize {
+        match self.begun_times {
+            0 | 1 => self.slots.div_ceil(4),
+            times => (self.followers / (times - 1)).max(1),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What steps and prompts take: a step costs something whatever it computes, and something a row; prefill costs
+//! as much as a step, and something a prompt token.
+
+/// Share of a step that is taken to go by rows until steps of other sizes tell.
+const ROWS_SHARE: f64 = 0.5;
+/// Steps that the share counts as much as.
+const ROWS_WEIGHT: f64 = 4.0;
+/// Steps are forgotten over so many: caches grow, and others use the machine now more, now less.
+const MEMORY_STEPS: f64 = 64.0;
+/// Steps that what was foretold counts as much as.
+const PRIOR_STEPS: f64 = 2.0;
+
+/// What was foretold before the workers started.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prior {
+    /// Prefill, a prompt token, seconds.
+    pub prompt_token_s: f64,
+    /// A decode step of all slots, seconds.
+    pub step_s: f64,
+}
+
+/// What was seen in one look.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Burst {
+    pub(super) steps: f64,
+    /// Tokens of those steps.
+    pub(super) rows: f64,
+    /// Sequences whose prompts were computed, and their tokens.
+    pub(super) fresh: usize,
+    pub(super) prompt_tokens: f64,
+}
+
+/// Seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Costs {
+    /// Of every step and every prefill.
+    pub(super) fixed_s: f64,
+    /// Of a sequence in a step, beside that.
+    pub(super) row_s: f64,
+    /// Of a prompt token in prefill, beside that.
+    pub(super) prompt_token_s: f64,
+}
+
+/// Sums over what was seen.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Pace {
+    prior: Option<Prior>,
+    /// Of looks at decode alone, weighted by steps: seconds and rows of a step.
+    steps: f64,
+    s: f64,
+    rows: f64,
+    rows_rows: f64,
+    rows_s: f64,
+    /// Of looks with prefill in them.
+    prefills: f64,
+    prefill_s: f64,
+    prefill_steps: f64,
+    prompt_tokens: f64,
+    least_prefill_s: f64,
+}
+
+impl Pace {
+    pub(super) fn new(prior: Option<Prior>) -> Pace {
+        Pace { prior, ..Pace::default() }
+    }
+
+    /// With one look more, which took so long.
+    pub(super) fn with(mut self, s: f64, burst: &Burst) -> Pace {
+        if burst.fresh > 0 {
+            let first = self.prefills == 0.0;
+            self.least_prefill_s = if first { s } else { self.least_prefill_s.min(s) };
+            self.prefills += 1.0;
+            self.prefill_s += s;
+            self.prefill_steps += burst.steps;
+            self.prompt_tokens += burst.prompt_tokens;
+        } else if burst.steps > 0.0 {
+            let rows = burst.rows / burst.steps;
+            let kept = (-burst.steps / MEMORY_STEPS).exp();
+            let sums = [&mut self.steps, &mut self.s, &mut self.rows];
+            let squares = [&mut self.rows_rows, &mut self.rows_s];
+            sums.into_iter().chain(squares).for_each(|sum| *sum *= kept);
+            self.steps += burst.steps;
+            self.s += s;
+            self.rows += burst.rows;
+            self.rows_rows += burst.rows * rows;
+            self.rows_s += s * rows;
+        }
+        self
+    }
+
+    /// What steps of up to `slots` rows cost; `None` while nothing tells.
+    pub(super) fn costs(&self, slots: f64) -> Option<Costs> {
+        let (mut steps, mut s, mut rows) = (self.steps, self.s, self.rows);
+        let (mut rows_rows, mut rows_s) = (self.rows_rows, self.rows_s);
+        if let Some(prior) = self.prior {
+            steps += PRIOR_STEPS;
+            s += PRIOR_STEPS * prior.step_s;
+            rows += PRIOR_STEPS * slots;
+            rows_rows += PRIOR_STEPS * slots * slots;
+            rows_s += PRIOR_STEPS * slots * prior.step_s;
+        } else if steps == 0.0 {
+            // Answers that end at once: a prefill of few tokens reads all weights, as a step does.
+            if self.prefills < 2.0 {
+                return None;
+            }
+            (steps, s, rows) = (1.0, self.least_prefill_s, slots);
+            (rows_rows, rows_s) = (slots * slots, slots * s);
+        }
+        let (mean_s, mean_rows) = (s / steps, rows / steps);
+        // The line through all steps, drawn towards the share that rows are taken to have.
+        let spread = rows_rows - steps * mean_rows * mean_rows;
+        let common = rows_s - steps * mean_rows * mean_s;
+        let weight = ROWS_WEIGHT * mean_rows * mean_rows;
+        let taken = ROWS_SHARE * mean_s / mean_rows;
+        let row_s = (common + weight * taken) / (spread + weight);
+        let row_s = row_s.clamp(0.0, mean_s / mean_rows);
+        let fixed_s = mean_s - row_s * mean_rows;
+        let prompt_token_s = match self.prior {
+            Some(prior) if self.prefills == 0.0 => prior.prompt_token_s,
+            _ => {
+                let beside = self.prefill_steps * mean_s + self.prefills * fixed_s;
+                (self.prefill_s - beside).max(0.0) / self.prompt_tokens.max(1.0)
+            }
+        };
+        Some(Costs { fixed_s, row_s, prompt_token_s })
+    }
+}

@@ -1,0 +1,137 @@
+//! What is said to be left of jobs, against what was. The timelines were recorded from SmolLM2-135M on two
+//! cores: a line is a look at the workers, milliseconds and then a sequence for each of its tokens, or
+//! `sequence:tokens` where it has ended.
+
+use crate::job::remaining::{Left, Planned, Prior, Remaining};
+
+enum Event {
+    Token(usize),
+    End(usize, u32),
+}
+
+struct Timeline {
+    planned: Vec<Planned>,
+    slots: usize,
+    prior: Option<Prior>,
+    looks: Vec<(f64, Vec<Event>)>,
+}
+
+fn number<T: std::str::FromStr>(word: &str) -> T {
+    word.parse().unwrap_or_else(|_| panic!("{word} is no number"))
+}
+
+fn timeline(text: &str) -> Timeline {
+    let (planned, looks) = (Vec::new(), Vec::new());
+    let mut found = Timeline { planned, slots: 0, prior: None, looks };
+    for line in text.lines() {
+        let (first, rest) = line.split_once(' ').expect("words");
+        let words: Vec<&str> = rest.split(' ').collect();
+        match first {
+            "slots" => found.slots = number(rest),
+            "prior" => {
+                let (prompt_token_s, step_s) = (number(words[0]), number(words[1]));
+                found.prior = Some(Prior { prompt_token_s, step_s });
+            }
+            "planned" => {
+                found.planned.extend(words.iter().map(|word| {
+                    let (prompt, new) = word.split_once('/').expect("two numbers");
+                    Planned { prompt_tokens: number(prompt), max_new: number(new) }
+                }));
+            }
+            ms => {
+                let event = |word: &&str| match word.split_once(':') {
+                    Some((sequence, made)) => Event::End(number(sequence), number(made)),
+                    None => Event::Token(number(word)),
+                };
+                found.looks.push((number::<f64>(ms) / 1e3, words.iter().map(event).collect()));
+            }
+        }
+    }
+    found
+}
+
+/// What was said at each hundredth of the job, beside what was left.
+fn told(timeline: &Timeline) -> Vec<(Option<Left>, f64)> {
+    let mut remaining = Remaining::new(timeline.planned.clone(), timeline.slots, timeline.prior);
+    let end_s = timeline.looks.last().expect("looks").0;
+    let mut looks = timeline.looks.iter().peekable();
+    (0..100)
+        .map(|percent| {
+            let now_s = end_s * f64::from(percent) / 100.0;
+            while let Some((at_s, events)) = looks.next_if(|look| look.0 <= now_s) {
+                for event in events {
+                    match *event {
+                        Event::Token(sequence) => remaining.token(sequence, *at_s),
+                        Event::End(sequence, made) => remaining.finished(sequence, made, *at_s),
+                    }
+                }
+            }
+            (remaining.left(now_s), end_s - now_s)
+        })
+        .collect()
+}
+
+/// Half of what is left is the most that is missed after the first fifth, or a second or so: the last group of
+/// a job may be a little faster or slower than those before it. Something is said from `first` percent on.
+#[track_caller]
+fn holds(text: &str, first: usize) {
+    let told = told(&timeline(text));
+    let end_s = told[0].1;
+    for (percent, (left, true_s)) in told.iter().enumerate().skip(first.max(20)) {
+        let left = left.unwrap_or_else(|| panic!("nothing said at {percent}%"));
+        let missed_s = (left.s - true_s).abs();
+        let bound_s = (0.5 * true_s).max(0.06 * end_s);
+        assert!(missed_s <= bound_s, "at {percent}%: {left:?}, in truth {true_s:.1} s");
+    }
+}
+
+#[test]
+fn jobs_that_are_mostly_prefill() {
+    holds(include_str!("timelines/prefill.txt"), 30);
+}
+
+#[test]
+fn a_prediction_is_used_before_anything_is_seen() {
+    let text = include_str!("timelines/prefill-foretold.txt");
+    holds(text, 0);
+    let (left, true_s) = told(&timeline(text))[0];
+    let left = left.expect("a prediction");
+    assert!((left.s - true_s).abs() < 0.5 * true_s, "{left:?} {true_s}");
+}
+
+/// Most answers end after 20 to 60 of 1024 tokens, and three go on to the last.
+#[test]
+fn answers_that_end_early() {
+    holds(include_str!("timelines/early.txt"), 20);
+}
+
+#[test]
+fn long_and_short_prompts_and_answers() {
+    holds(include_str!("timelines/mixed.txt"), 20);
+}
+
+#[test]
+fn answers_that_end_at_once_are_counted_by_their_prefill() {
+    let planned = vec![Planned { prompt_tokens: 100, max_new: 1000 }; 40];
+    let mut remaining = Remaining::new(planned, 8, None);
+    assert_eq!(remaining.left(1.0), None);
+    for group in 0..4 {
+        for sequence in 8 * group..8 * (group + 1) {
+            remaining.finished(sequence, 0, 2.0 * (group + 1) as f64);
+        }
+    }
+    assert_eq!(remaining.prompt_tokens(), 3200);
+    let left = remaining.left(8.5).expect("prefills were seen");
+    assert!(!left.at_most && (0.75..=3.0).contains(&left.s), "{left:?}");
+}
+
+#[test]
+fn before_any_answer_has_ended_the_most_is_told_as_that() {
+    let planned = vec![Planned { prompt_tokens: 10, max_new: 1000 }; 8];
+    let mut remaining = Remaining::new(planned, 8, None);
+    for step in 0..10 {
+        (0..8).for_each(|sequence| remaining.token(sequence, 1.0 + 0.1 * f64::from(step)));
+    }
+    let left = remaining.left(1.9).expect("steps were seen");
+    assert!(left.at_most && (left.s - 99.0).abs() < 2.0, "{left:?}");
+}
