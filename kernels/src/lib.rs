@@ -41,7 +41,7 @@ pub use number::Number;
 pub use pool::{Pool, PoolOptions};
 #[doc(hidden)]
 pub use processor::assume_other_processor;
-pub use sample::{Draw, SampleScratch, Sampling, argmax, random_unit, sample};
+pub use sample::{Draw, NO_TOKEN, SampleScratch, Sampling, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;
 pub use variant::{VARIANT_ENV, Variant, VariantError};

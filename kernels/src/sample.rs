@@ -13,6 +13,9 @@ const BLOCK: usize = 512;
 /// Independent maxima within a block, so that one comparison does not wait for the last.
 const LANES: usize = 32;
 
+/// What is drawn from logits whose largest is infinite or no number: nothing.
+pub const NO_TOKEN: u32 = u32::MAX;
+
 /// Index of the largest logit, the lowest one on ties. NaN never wins; 0 if nothing else is there.
 pub fn argmax(logits: &[f32]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
@@ -142,13 +145,16 @@ impl Kernels {
 
 /// Draws a token as [`Sampling`] says; of equally likely ones a set ends with those of lower numbers.
 ///
-/// NaN logits are never drawn.
+/// NaN logits are never drawn; [`NO_TOKEN`] where the largest logit is not finite.
 pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
     let Draw { sampling, random, .. } = draw;
     let Sampling { temperature, min_p, .. } = sampling;
     let greedy = argmax(logits);
     let largest = logits.get(greedy as usize).copied().unwrap_or(f32::NAN);
-    if temperature <= 0.0 || temperature.is_nan() || !largest.is_finite() {
+    if !largest.is_finite() {
+        return NO_TOKEN;
+    }
+    if temperature <= 0.0 || temperature.is_nan() {
         return greedy;
     }
     let SampleScratch { weights, edge, .. } = scratch;

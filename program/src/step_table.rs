@@ -64,6 +64,8 @@ pub enum Finish {
     /// An EOS token, or a stop string.
     Stop = 1,
     Length = 2,
+    /// Its next logits were not finite.
+    NotFinite = 3,
 }
 
 /// Word offsets of the table.

@@ -83,6 +83,43 @@ fn absurd_counts_and_endless_templates_end_in_a_sentence() {
     assert!(said.contains("more steps than a conversation may need"), "{said}");
 }
 
+/// Writes a number of type F32 over all values of a tensor.
+fn fill(file: &Path, tensor: &str, value: f32) {
+    let mut bytes = std::fs::read(file).expect("a fixture");
+    let header_len = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + header_len]).expect("a header");
+    assert_eq!(header[tensor]["dtype"], "F32");
+    let offset = |i: usize| header[tensor]["data_offsets"][i].as_u64().expect("an offset") as usize;
+    for four in bytes[8 + header_len..][offset(0)..offset(1)].as_chunks_mut::<4>().0 {
+        *four = value.to_le_bytes();
+    }
+    std::fs::write(file, bytes).expect("writable");
+}
+
+#[test]
+fn numbers_that_overflow_are_an_error_and_no_answer() {
+    let place = Place::new();
+    let model = copy_of_llama(&place);
+    fill(&model.join("model.safetensors"), "model.norm.weight", 3.3e38);
+    let input = place.requests("in.jsonl", &[vec![5, 6], vec![7, 8, 9]], 4);
+    let output = place.path("out.jsonl");
+    for options in [&["--dtype", "f32"][..], &["--device", "emulated", "--policy", "gpu-only"]] {
+        let mut command = coordinator();
+        command.arg("--model").arg(&model).arg("--input").arg(&input);
+        command.arg("--output").arg(&output).arg("--force").args(options);
+        let done = finish(command.stderr(Stdio::piped()).spawn().expect("starts"));
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(3), "{options:?}: {said}");
+        for line in crate::command::lines(&output) {
+            let choice = &line["response"]["body"]["choices"][0];
+            assert_eq!(choice["finish_reason"], "error", "{line}");
+            assert_eq!(choice["token_ids"].as_array().map(Vec::len), Some(0), "{line}");
+            let error = choice["error"].as_str().unwrap_or_default();
+            assert!(error.contains("infinite or no number"), "{line}");
+        }
+    }
+}
+
 #[test]
 fn a_weight_that_is_not_finite_is_refused_with_its_tensor() {
     let tensors = [("model.layers.1.mlp.up_proj.weight", "Up"), ("model.norm.weight", "FinalNorm")];

@@ -233,14 +233,20 @@ impl<'a> Groups<'a> {
         let generated = self.load(place, Field::Generated) as usize;
         let output = |i| self.table.output(place.batch, place.slot, i);
         let mut tokens: Vec<u32> = (0..generated).map(output).collect();
-        let stopped = self.load(place, Field::Finish) == Finish::Stop as u32;
+        let found = self.load(place, Field::Finish);
         let eos = tokens.last().is_some_and(|token| self.is_end(place, *token));
         if eos {
             tokens.pop();
         }
         let logprobs = |position| self.table.logprobs(place.batch, place.slot, position);
         let logprobs = (0..tokens.len()).flat_map(logprobs).collect();
-        let finish = if stopped || eos { engine::Finish::Stop } else { engine::Finish::Length };
+        let finish = if found == Finish::NotFinite as u32 {
+            engine::Finish::NotFinite
+        } else if found == Finish::Stop as u32 || eos {
+            engine::Finish::Stop
+        } else {
+            engine::Finish::Length
+        };
         Generated { tokens, logprobs, finish }
     }
 }

@@ -91,14 +91,17 @@ impl Totals {
         sorted.get(place.max(1) - 1).copied()
     }
 
-    /// Share of the h2d lanes' busy time that the CPU computed beside; `None` without transfers.
+    /// Share of the h2d lanes' busy time that the CPU computed beside; `None` without transfers, and
+    /// where instructions are missing from the trace.
     pub fn overlap(&self) -> Option<f64> {
-        (self.h2d_ns > 0).then(|| self.overlap_ns as f64 / self.h2d_ns as f64)
+        (self.h2d_ns > 0 && self.lost == 0).then(|| self.overlap_ns as f64 / self.h2d_ns as f64)
     }
 
-    /// Share of decode in which nothing was inside work; `None` when nothing was decoded.
+    /// Share of decode in which nothing was inside work; `None` when nothing was decoded, and where
+    /// instructions are missing from the trace.
     pub fn time_outside(&self) -> Option<f64> {
-        (self.decode_ns > 0).then(|| self.outside_ns as f64 / self.decode_ns as f64)
+        (self.decode_ns > 0 && self.lost == 0)
+            .then(|| self.outside_ns as f64 / self.decode_ns as f64)
     }
 }
 
@@ -231,6 +234,8 @@ mod tests {
         assert_eq!((totals.decode_ns, totals.outside_ns), (50, 10));
         assert_eq!(totals.overlap(), Some(0.5));
         assert_eq!(totals.time_outside(), Some(0.2));
+        totals.lost = 1;
+        assert_eq!((totals.overlap(), totals.time_outside()), (None, None));
     }
 
     #[test]

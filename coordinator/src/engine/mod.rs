@@ -207,6 +207,8 @@ impl RunEngine {
             file.finish()?;
         }
         self.measured.totals = self.collector.totals;
+        let lost_in_rings: u64 = self.readers.iter().map(|(_, reader)| reader.lost()).sum();
+        self.measured.totals.lost += lost_in_rings;
         Ok(self.measured)
     }
 
@@ -253,7 +255,7 @@ impl RunEngine {
         measured.shared_tokens += fresh.shared_tokens;
         measured.generated_tokens += generated;
         measured.decode_steps += decode_steps;
-        measured.decode_tokens += generated - fresh.sequences;
+        measured.decode_tokens += generated.saturating_sub(fresh.sequences);
         self.collector.end_group(&self.plan);
         if let Some(file) = &mut self.trace_file {
             file.add(&self.plan, &self.collector.spans)

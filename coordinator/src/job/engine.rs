@@ -34,6 +34,8 @@ pub enum Finish {
     Stop,
     /// `max_new` tokens.
     Length,
+    /// The logits of its next token were infinite or no numbers.
+    NotFinite,
 }
 
 /// What became of a [`Sequence`].

@@ -123,7 +123,9 @@ impl Observer for Follower<'_, '_> {
         self.finished += 1;
         let width = usize::from(self.sequences[sequence].logprobs);
         let mut answer = finish(generated, stop, width, self.codec);
-        answer.error = grammar.and_then(|grammar| self.wrong(grammar, &answer));
+        if answer.error.is_none() {
+            answer.error = grammar.and_then(|grammar| self.wrong(grammar, &answer));
+        }
         self.answers.add(ticket.item, ticket.choice, answer);
         match self.failed {
             None => ControlFlow::Continue(()),

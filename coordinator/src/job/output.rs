@@ -94,7 +94,7 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens`, or the end of the context.
     Length,
-    /// It ended without the form that it must have.
+    /// It is not what was asked for; `error` says why.
     Error,
 }
 
@@ -186,6 +186,7 @@ fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
         _ if error.is_some() => FinishReason::Error,
         Finish::Stop => FinishReason::Stop,
         Finish::Length => FinishReason::Length,
+        Finish::NotFinite => FinishReason::Error,
     };
     if chat {
         let message = Message { role: "assistant".to_owned(), content: text };

@@ -60,7 +60,7 @@ pub struct Answer {
     pub finish: Finish,
     /// It ended with an end-of-sequence token: neither a stop string nor its largest number of tokens cut it.
     pub ends_by_itself: bool,
-    /// Why it has not the form that it must have: a sentence.
+    /// Why it is not what was asked for: a sentence.
     pub error: Option<String>,
 }
 
@@ -73,14 +73,22 @@ pub fn finish(
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
     let Generated { tokens, logprobs, finish } = generated;
-    let Cut { text, starts, at_stop } = cut(&tokens, stop, codec);
+    let Cut { text, starts, at_stop, refused } = cut(&tokens, stop, codec);
     let token_ids = tokens[..starts.len()].to_vec();
     let of_tokens = &logprobs[..width * starts.len()];
     let logprobs = (width > 0).then(|| Logprobs::new(of_tokens, width, starts, codec));
     let ends_by_itself = !at_stop && finish == Finish::Stop;
     let finish = if at_stop { Finish::Stop } else { finish };
-    Answer { text, token_ids, logprobs, finish, ends_by_itself, error: None }
+    let overflowed = (finish == Finish::NotFinite).then(|| NOT_FINITE.to_owned());
+    let error = overflowed.or_else(|| {
+        refused.map(|reason| format!("The answer cannot be turned into text: {reason}."))
+    });
+    Answer { text, token_ids, logprobs, finish, ends_by_itself, error }
 }
+
+/// Of logits from which no token can be drawn.
+const NOT_FINITE: &str = "The model's numbers overflowed: what it says of the next token is infinite \
+    or no number. A wider --dtype may help; else the weights are damaged.";
 
 /// What of a sequence is the answer.
 struct Cut {
@@ -89,16 +97,21 @@ struct Cut {
     starts: Vec<usize>,
     /// Whether a stop string cut it.
     at_stop: bool,
+    /// Why its tokens have no text.
+    refused: Option<String>,
 }
 
 fn cut(tokens: &[u32], stop: &[String], codec: Option<&dyn TextCodec>) -> Cut {
     let Some(codec) = codec else {
-        return Cut { text: None, starts: vec![0; tokens.len()], at_stop: false };
+        return Cut { text: None, starts: vec![0; tokens.len()], at_stop: false, refused: None };
     };
     let mut watcher = StopWatcher::new(codec, stop);
     // `ends[i]`: length of the text after `i` tokens.
     let mut ends = vec![0];
-    let pieces = codec.pieces(tokens).unwrap_or_else(|_| vec![String::new(); tokens.len() + 1]);
+    let (pieces, refused) = match codec.pieces(tokens) {
+        Ok(pieces) => (pieces, None),
+        Err(reason) => (vec![String::new(); tokens.len() + 1], Some(reason)),
+    };
     let (rest, pieces) = pieces.split_last().expect("one more than tokens");
     for piece in pieces {
         if let Some(cut) = watcher.extend_any(piece) {
@@ -110,7 +123,7 @@ fn cut(tokens: &[u32], stop: &[String], codec: Option<&dyn TextCodec>) -> Cut {
         return cut_at(cut, watcher.text, &ends);
     }
     let starts = characters(&watcher.text, &ends[..tokens.len()]);
-    Cut { text: Some(watcher.text), starts, at_stop: false }
+    Cut { text: Some(watcher.text), starts, at_stop: false, refused }
 }
 
 impl StopWatcher<'_> {
@@ -131,7 +144,7 @@ fn cut_at(cut: usize, mut text: String, ends: &[usize]) -> Cut {
     // stop string (half a character, a special token).
     let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
     let starts = characters(&text, &ends[..kept]);
-    Cut { text: Some(text), starts, at_stop: true }
+    Cut { text: Some(text), starts, at_stop: true, refused: None }
 }
 
 /// Characters of `text` before each of some places in ascending order.

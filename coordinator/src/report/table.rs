@@ -43,6 +43,14 @@ pub fn render(report: &Report) -> String {
     if let Some(overlap) = report.overlap {
         let _ = writeln!(text, "h2d overlapped with CPU compute {}", percent(overlap));
     }
+    if report.lost_spans > 0 {
+        let _ = writeln!(
+            text,
+            "the trace misses {} instructions, so lanes were busier than it says, and overlap and \
+             time outside work are not known",
+            report.lost_spans
+        );
+    }
     if let Some(outside) = report.time_outside {
         let _ = writeln!(text, "time outside work {} of decode", percent(outside));
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use grammar::{GrammarError, Grammars};
-use kernels::{Draw, Kernels, Logprob, SampleScratch, Sampling, random_unit};
+use kernels::{Draw, Kernels, Logprob, NO_TOKEN, SampleScratch, Sampling, random_unit};
 use program::ir::{At, Phase};
 use program::plan::Plan;
 use program::step_table::{Field, Finish};
@@ -124,7 +124,7 @@ impl SampleState {
             walks.allow(row, (batch, slot), grammar, first(slot));
         }
         kernels.sample_rows(logits, draws, walks.masks(), scratch, tokens);
-        for (row, slot, _) in rows.following() {
+        for (row, slot, _) in rows.following().filter(|(row, ..)| tokens[*row] != NO_TOKEN) {
             walks.take((batch, slot), tokens[row]);
         }
     }
@@ -223,6 +223,10 @@ fn advance(
 ) -> Finish {
     let load = |field| table.field(batch, sequence, field);
     let store = |field, value| table.set_field(batch, sequence, field, value);
+    if token == NO_TOKEN {
+        store(Field::Finish, Finish::NotFinite as u32);
+        return Finish::NotFinite;
+    }
     let generated = load(Field::Generated);
     table.set_output(batch, sequence, generated as usize, token);
     store(Field::Generated, generated + 1);

@@ -1,6 +1,7 @@
 //! A model of one byte per token, and an engine that computes answers from prompts alone.
 
 use std::fmt::Debug;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use crate::job::codec::{TextCodec, TextStream, Turn};
@@ -8,13 +9,21 @@ use crate::job::engine::{
     Engine, EngineError, Finish, Generated, Logprob, Observer, Sequence, Verdict,
 };
 use crate::job::error::JobError;
+use crate::job::input::InputOptions;
+use crate::job::item::Item;
 use crate::job::output::OutputLine;
 use crate::job::progress::Silent;
 use crate::job::prompt::Limits;
+use crate::job::read;
 use crate::job::reading::Reading;
 use crate::job::run::{Job, JobOptions, ModelFacts};
 use crate::job::sink::{OutputMode, Place};
 use crate::job::summary::Summary;
+
+/// Reads an input to its end.
+pub(super) fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
+    read::read_items(bytes, options, &mut |_, _| ControlFlow::Continue(())).expect("read")
+}
 
 /// Begins a text.
 pub(super) const BOS: u32 = 256;

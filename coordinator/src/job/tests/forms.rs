@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use crate::exit::Exit;
-use crate::job::input::{Format, InputOptions, read_items};
+use crate::job::input::{Format, InputOptions};
 use crate::job::item::Item;
 use crate::job::output::{Choice, FinishReason};
 use crate::job::prompt::Limits;
 use crate::job::sink::OutputMode;
 
-use super::fake::{Bytes, Desk, Echo};
+use super::fake::{Bytes, Desk, Echo, read_items};
 
 /// The echo says "ye" and ends, "yes" and ends, "ye" and is cut, and "yes" up to a stop string.
 const INPUT: &[u8] = br#"{"prompt": [121, 101, 257], "structured_outputs": {"choice": ["yes"]}}
@@ -73,6 +73,7 @@ fn lines_share_equal_forms() {
         chat: false,
         max_tokens: None,
         seed: 0,
+        now_s: 0,
         codec: Some(&Bytes { chat: true }),
         limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
     };

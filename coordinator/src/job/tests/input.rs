@@ -1,7 +1,5 @@
 //! Every rule of the input, one line each.
 
-use std::ops::ControlFlow;
-
 use grammar::Grammar;
 
 use crate::job::codec::TextCodec;
@@ -10,9 +8,8 @@ use crate::job::error::JobError;
 use crate::job::input::{Format, InputOptions};
 use crate::job::item::{Endpoint, ErrorCode, Item, LineError, Request};
 use crate::job::prompt::Limits;
-use crate::job::read;
 
-use super::fake::{BOS, Bytes, Desk};
+use super::fake::{BOS, Bytes, Desk, read_items};
 
 const CODEC: Bytes = Bytes { chat: true };
 
@@ -26,10 +23,6 @@ fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
         codec,
         limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
     }
-}
-
-fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {
-    read::read_items(bytes, options, &mut |_, _| ControlFlow::Continue(())).expect("read")
 }
 
 fn read(bytes: &[u8]) -> Vec<Item> {
