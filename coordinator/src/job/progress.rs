@@ -117,15 +117,16 @@ impl Tally {
             true => String::new(),
             false => format!(" of at most {}", self.tokens_max),
         };
-        let per_s = tokens as f64 / self.now_s().max(1e-9);
+        let per_s = match tokens {
+            0 => String::new(),
+            _ => format!(", {:.1} tokens/s", tokens as f64 / self.now_s().max(1e-9)),
+        };
         let prompts = match (self.remaining.prompt_tokens(), self.prompt_tokens) {
             (done, all) if done < all => format!(", {done} of {all} prompt tokens"),
             _ => String::new(),
         };
         let answered = self.answers;
-        format!(
-            "{answered} of {answers} answers: {tokens}{most} new tokens, {per_s:.1} tokens/s{prompts}"
-        )
+        format!("{answered} of {answers} answers: {tokens}{most} new tokens{per_s}{prompts}")
     }
 }
 

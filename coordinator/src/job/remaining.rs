@@ -13,6 +13,8 @@ use pace::{Burst, Costs, Pace};
 
 /// Events so close, in seconds, were seen in one look at the workers.
 const ONE_LOOK_S: f64 = 1e-3;
+/// Sequences that begin so much of a prefill's time after it were computed in another.
+const LATER_SHARE: f64 = 0.25;
 /// Waiting sequences that are played forward one by one; more are taken to go on alike.
 const PLAYED_MAX: usize = 2048;
 /// Plays that are averaged.
@@ -169,7 +171,9 @@ impl Remaining {
     }
 
     fn begin(&mut self, sequence: usize, now_s: f64) {
-        self.look(now_s, self.burst.fresh == 0 || self.burst.steps > 0.0);
+        // Prefills that end without a step are told apart by the time between them.
+        let is_later = now_s - self.burst_end_s > self.burst_s() * LATER_SHARE;
+        self.look(now_s, self.burst.fresh == 0 || self.burst.steps > 0.0 || is_later);
         self.waiting = self.waiting.max(sequence + 1);
         if self.burst.fresh == 0 {
             self.begun_times += 1;

@@ -71,8 +71,8 @@ fn told(timeline: &Timeline) -> Vec<(Option<Left>, f64)> {
         .collect()
 }
 
-/// Half of what is left is the most that is missed after the first fifth, or a second or so: the last group of
-/// a job may be a little faster or slower than those before it. Something is said from `first` percent on.
+/// Half of what is left is the most that is missed after the first fifth, or a twelfth of the whole: the last
+/// group of a job may be faster or slower than those before it. Something is said from `first` percent on.
 #[track_caller]
 fn holds(text: &str, first: usize) {
     let told = told(&timeline(text));
@@ -80,7 +80,7 @@ fn holds(text: &str, first: usize) {
     for (percent, (left, true_s)) in told.iter().enumerate().skip(first.max(20)) {
         let left = left.unwrap_or_else(|| panic!("nothing said at {percent}%"));
         let missed_s = (left.s - true_s).abs();
-        let bound_s = (0.5 * true_s).max(0.06 * end_s);
+        let bound_s = (0.5 * true_s).max(end_s / 12.0);
         assert!(missed_s <= bound_s, "at {percent}%: {left:?}, in truth {true_s:.1} s");
     }
 }
