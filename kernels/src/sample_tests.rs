@@ -156,13 +156,16 @@ fn min_p_leaves_what_is_likely_beside_the_most_likely() {
 }
 
 #[test]
-fn nan_is_never_drawn_and_infinity_always_wins() {
+fn nan_is_never_drawn_and_nothing_where_the_largest_is_not_finite() {
     let mut scratch = SampleScratch::new(3);
     for step in 0..50 {
         let random = step as f32 / 50.0;
         assert_ne!(sample(&[1.0, f32::NAN, 1.0], draw(1.0, 1.0, random), &mut scratch), 1);
         assert_ne!(sample(&[1.0, f32::NAN, 1.0], draw(1.0, 0.99, random), &mut scratch), 1);
-        assert_eq!(sample(&[1.0, f32::INFINITY, 1.0], draw(1.0, 0.9, random), &mut scratch), 1);
+        for bad in [[1.0, f32::INFINITY, 1.0], [f32::NAN; 3], [f32::NEG_INFINITY; 3]] {
+            assert_eq!(sample(&bad, draw(1.0, 0.9, random), &mut scratch), NO_TOKEN);
+            assert_eq!(sample(&bad, Draw::GREEDY, &mut scratch), NO_TOKEN);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::engine::Sampling;
 use super::item::{Endpoint, Request};
 
 /// Raised when an answer to the same request would differ from an earlier version's.
-const FORMAT: &str = "tandem-8";
+const FORMAT: &str = "tandem-9";
 
 /// `system_fingerprint`: everything that decides an answer beside the request itself, as a hash, and the
 /// `kernels` that compute it, in plain: they decide its last bits, and so now and then a token. The

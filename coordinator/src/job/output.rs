@@ -53,7 +53,7 @@ pub struct ResponseBody {
     pub usage: Usage,
 }
 
-/// One answer: `text` for completions (null without tokenizer), `message` for chat.
+/// One answer: `text` for completions (empty without tokenizer), `message` for chat.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Choice {
@@ -69,7 +69,7 @@ pub enum Choice {
     },
     Text {
         index: usize,
-        text: Option<String>,
+        text: String,
         token_ids: Vec<u32>,
         finish_reason: FinishReason,
         logprobs: Option<TextLogprobs>,
@@ -98,7 +98,8 @@ pub enum FinishReason {
     Error,
 }
 
-/// Token counts over all choices of a request.
+/// Token counts over all choices of a request, as OpenAI has them: what was generated, also where it is not
+/// part of the answer (a stop string, the end-of-sequence token).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {
@@ -155,7 +156,7 @@ pub fn answer_line(
     let suffix = id_suffix(&request.custom_id);
     let chat = request.endpoint == Endpoint::ChatCompletions;
     let prompt_tokens: u64 = request.prompts.iter().map(|p| p.tokens.len() as u64).sum();
-    let completion_tokens: u64 = answers.iter().map(|a| a.token_ids.len() as u64).sum();
+    let completion_tokens: u64 = answers.iter().map(|a| u64::from(a.generated)).sum();
     let choices = answers.into_iter().enumerate();
     let body = ResponseBody {
         id: format!("{}-{suffix}", if chat { "chatcmpl" } else { "cmpl" }),
@@ -194,6 +195,7 @@ fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
         Choice::Chat { index, message, token_ids, finish_reason, logprobs, error }
     } else {
         let logprobs = logprobs.map(Logprobs::of_text);
+        let text = text.unwrap_or_default();
         Choice::Text { index, text, token_ids, finish_reason, logprobs, error }
     }
 }

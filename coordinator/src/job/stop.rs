@@ -55,6 +55,9 @@ pub struct Answer {
     pub text: Option<String>,
     /// The tokens whose text lies wholly before a stop string.
     pub token_ids: Vec<u32>,
+    /// Tokens that were generated for it: those of a stop string and an end-of-sequence token count, those
+    /// after a stop string do not.
+    pub generated: u32,
     /// `None` where none were asked for.
     pub logprobs: Option<Logprobs>,
     pub finish: Finish,
@@ -73,7 +76,7 @@ pub fn finish(
     codec: Option<&dyn TextCodec>,
 ) -> Answer {
     let Generated { tokens, logprobs, finish } = generated;
-    let Cut { text, starts, at_stop, refused } = cut(&tokens, stop, codec);
+    let Cut { text, starts, generated, at_stop, refused } = cut(&tokens, stop, finish, codec);
     let token_ids = tokens[..starts.len()].to_vec();
     let of_tokens = &logprobs[..width * starts.len()];
     let logprobs = (width > 0).then(|| Logprobs::new(of_tokens, width, starts, codec));
@@ -83,7 +86,7 @@ pub fn finish(
     let error = overflowed.or_else(|| {
         refused.map(|reason| format!("The answer cannot be turned into text: {reason}."))
     });
-    Answer { text, token_ids, logprobs, finish, ends_by_itself, error }
+    Answer { text, token_ids, generated, logprobs, finish, ends_by_itself, error }
 }
 
 /// Of logits from which no token can be drawn.
@@ -95,15 +98,20 @@ struct Cut {
     text: Option<String>,
     /// Characters of the text before each of its tokens.
     starts: Vec<usize>,
+    /// See [`Answer::generated`].
+    generated: u32,
     /// Whether a stop string cut it.
     at_stop: bool,
     /// Why its tokens have no text.
     refused: Option<String>,
 }
 
-fn cut(tokens: &[u32], stop: &[String], codec: Option<&dyn TextCodec>) -> Cut {
+fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextCodec>) -> Cut {
+    // The end-of-sequence token is not among them.
+    let whole = tokens.len() as u32 + u32::from(finish == Finish::Stop);
     let Some(codec) = codec else {
-        return Cut { text: None, starts: vec![0; tokens.len()], at_stop: false, refused: None };
+        let starts = vec![0; tokens.len()];
+        return Cut { text: None, starts, generated: whole, at_stop: false, refused: None };
     };
     let mut watcher = StopWatcher::new(codec, stop);
     // `ends[i]`: length of the text after `i` tokens.
@@ -113,17 +121,17 @@ fn cut(tokens: &[u32], stop: &[String], codec: Option<&dyn TextCodec>) -> Cut {
         Err(reason) => (vec![String::new(); tokens.len() + 1], Some(reason)),
     };
     let (rest, pieces) = pieces.split_last().expect("one more than tokens");
-    for piece in pieces {
+    for (piece, generated) in pieces.iter().zip(1..) {
         if let Some(cut) = watcher.extend_any(piece) {
-            return cut_at(cut, watcher.text, &ends);
+            return cut_at(cut, watcher.text, &ends, generated);
         }
         ends.push(watcher.text.len());
     }
     if let Some(cut) = watcher.extend_any(rest) {
-        return cut_at(cut, watcher.text, &ends);
+        return cut_at(cut, watcher.text, &ends, whole);
     }
     let starts = characters(&watcher.text, &ends[..tokens.len()]);
-    Cut { text: Some(watcher.text), starts, at_stop: false, refused }
+    Cut { text: Some(watcher.text), starts, generated: whole, at_stop: false, refused }
 }
 
 impl StopWatcher<'_> {
@@ -137,14 +145,15 @@ impl StopWatcher<'_> {
     }
 }
 
-fn cut_at(cut: usize, mut text: String, ends: &[usize]) -> Cut {
+/// What stands before the `cut`, found with so many tokens.
+fn cut_at(cut: usize, mut text: String, ends: &[usize], generated: u32) -> Cut {
     text.truncate(cut);
     let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
     // The first of several with equal text: what follows without text of its own belongs to the
     // stop string (half a character, a special token).
     let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
     let starts = characters(&text, &ends[..kept]);
-    Cut { text: Some(text), starts, at_stop: true, refused: None }
+    Cut { text: Some(text), starts, generated, at_stop: true, refused: None }
 }
 
 /// Characters of `text` before each of some places in ascending order.

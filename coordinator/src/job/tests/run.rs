@@ -24,7 +24,7 @@ fn ids_of(lines: impl IntoIterator<Item = usize>) -> Vec<String> {
 
 fn text(line: &OutputLine) -> Option<&str> {
     match &line.response.as_ref().expect("an answer").body.choices[0] {
-        Choice::Text { text, .. } => text.as_deref(),
+        Choice::Text { text, .. } => Some(text),
         Choice::Chat { message, .. } => message.content.as_deref(),
     }
 }
@@ -237,6 +237,7 @@ fn finish_reasons() {
     assert_eq!(reasons, [FinishReason::Stop, FinishReason::Length, FinishReason::Stop]);
     let first = &lines[0].response.as_ref().unwrap().body;
     assert_eq!(tokens(&first.choices[0]), [5], "the final EOS is omitted");
+    assert_eq!(first.usage.completion_tokens, 2, "and counts");
     assert_eq!(text(&lines[2]), Some("ab"));
 }
 
@@ -252,22 +253,23 @@ fn a_stop_that_takes_effect_late_gives_the_same_answer() {
         (body.choices, body.usage)
     };
     let reference = output(1);
-    assert_eq!(reference.1.completion_tokens, 5, "BOS and four bytes stand before the stop");
+    assert_eq!(tokens(&reference.0[0]).len(), 5, "BOS and four bytes stand before the stop");
+    assert_eq!(reference.1.completion_tokens, 6, "the stop counts, what comes after it does not");
     assert!((2..20).all(|late| output(late) == reference));
 }
 
 #[test]
-fn token_ids_without_tokenizer_give_null_text() {
+fn token_ids_without_tokenizer_give_no_text() {
     let mut desk = Desk::new(b"{\"prompt\": [5, 6], \"max_tokens\": 3}\n{\"prompt\": \"a\"}\n");
     desk.codec = None;
     let summary = desk.run(&mut Echo::new(4)).unwrap();
     assert_eq!(summary.exit(), Exit::SomeFailed);
     let lines = desk.lines();
-    assert_eq!(text(&lines[0]), None);
+    assert_eq!(text(&lines[0]), Some(""));
     assert_eq!(tokens(&lines[0].response.as_ref().unwrap().body.choices[0]), [5, 6, 5]);
     assert_eq!(lines[1].error.as_ref().unwrap().code, "no_tokenizer");
     let raw = String::from_utf8(desk.output()).unwrap();
-    assert!(raw.contains("\"text\":null"), "{raw}");
+    assert!(raw.contains("\"text\":\"\""), "{raw}");
     assert!(raw.contains("\"finish_reason\":\"length\",\"logprobs\":null"), "{raw}");
 }
 

@@ -78,6 +78,7 @@ fn without_tokenizer_there_is_no_text() {
     let expected = Answer {
         text: None,
         token_ids,
+        generated: 3,
         logprobs: None,
         finish: Finish::Stop,
         ends_by_itself: true,
