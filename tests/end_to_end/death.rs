@@ -48,6 +48,13 @@ fn start(place: &Place, output: &str, extra: &[&str]) -> Run {
 
 /// Worker processes of a coordinator, with their names.
 pub fn workers_of(coordinator: u32) -> Vec<(u32, String)> {
+    let mut processes = processes_of(coordinator);
+    processes.retain(|(_, name)| name.contains("worker"));
+    processes
+}
+
+/// All processes of a coordinator, with their names.
+fn processes_of(coordinator: u32) -> Vec<(u32, String)> {
     let path = format!("/proc/{coordinator}/task/{coordinator}/children");
     let children = std::fs::read_to_string(path).unwrap_or_default();
     children
@@ -216,7 +223,9 @@ fn workers_do_not_outlive_the_coordinator() {
             if workers.len() == 3
                 && control.as_ref().is_some_and(|c: &Control| c.lane(0).timeline.value() >= value)
             {
-                break workers.into_iter().map(|(pid, _)| pid).collect();
+                let all = processes_of(coordinator);
+                assert!(all.iter().any(|(_, name)| name.contains("tokenizer")), "{all:?}");
+                break all.into_iter().map(|(pid, _)| pid).collect();
             }
             assert!(run.child.try_wait().expect("a child").is_none(), "ended too early");
         };

@@ -118,6 +118,37 @@ fn a_killed_coordinator_leaves_what_was_finished() {
 }
 
 #[test]
+fn choices_of_a_killed_or_interrupted_request_are_kept() {
+    let place = Place::new();
+    let prompts: Vec<[u32; 3]> = (0..5).map(|i| [5 + i, 9, 11]).collect();
+    let body = json!({"custom_id": "many", "prompt": prompts, "max_tokens": 100,
+        "ignore_eos": true});
+    std::fs::write(place.path("in.jsonl"), format!("{body}\n")).expect("writable");
+    let slow = [&SLOW[..4], &["--batches", "1x1"]].concat();
+    let output = place.path("out.jsonl");
+    let undisturbed = finish(start(&place, &[]));
+    assert!(undisturbed.status.success());
+    let whole = lines(&output);
+    for stop in [Signal::KILL, Signal::INT] {
+        let _ = std::fs::remove_file(&output);
+        let mut child = start(&place, &slow);
+        wait_for(&output, 1);
+        signal(&child, stop);
+        child.wait().expect("a child");
+        let kept = lines(&output);
+        let choices = |line: &serde_json::Value| {
+            assert_eq!(line["error"]["code"], "unfinished", "{line}");
+            line["error"]["made"]["choices"].as_array().map_or(0, Vec::len)
+        };
+        let made: usize = kept.iter().map(choices).sum();
+        assert!((1..5).contains(&made), "{made} of 5: {kept:?}");
+        let done = finish(start(&place, &["--resume"]));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        assert_eq!(lines(&output), whole);
+    }
+}
+
+#[test]
 fn of_two_runs_with_one_new_output_one_is_refused_and_no_answer_is_lost() {
     for round in 0..6 {
         let place = Place::new();

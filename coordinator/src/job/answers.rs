@@ -1,11 +1,12 @@
 //! Answers on their way into the output: kept until their request is complete, written now and then.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::error::JobError;
 use super::item::{Item, Request};
-use super::output::{Ended, Provenance, answer_line, error_line};
+use super::output::{Done, Ended, Provenance, answer_line, done, error_line, unfinished_line};
 use super::sink::Sink;
 use super::stop::Answer;
 
@@ -22,10 +23,12 @@ pub(super) struct Answers<'j> {
     ended: &'j mut [Ended],
     sink: &'j mut Sink,
     provenance: &'j Provenance,
-    /// For each item, each of its answers.
-    answers: Vec<Vec<Option<Answer>>>,
-    /// Answers came since the last write.
-    waiting: bool,
+    /// For each item, each of its answers, until its line is written.
+    made: &'j mut [Vec<Option<Done>>],
+    /// For each item without a line, where some of its answers lie in the output.
+    unfinished: &'j mut [Vec<Range<u64>>],
+    /// Answers since the last write: the choices of items.
+    fresh: BTreeMap<usize, Vec<usize>>,
     written: Instant,
 }
 
@@ -34,22 +37,19 @@ impl<'j> Answers<'j> {
         items: &'j [Item],
         lines: &'j mut [Option<Range<u64>>],
         ended: &'j mut [Ended],
+        (made, unfinished): (&'j mut [Vec<Option<Done>>], &'j mut [Vec<Range<u64>>]),
         sink: &'j mut Sink,
         provenance: &'j Provenance,
     ) -> Answers<'j> {
-        let answers = items.iter().map(|item| match item {
-            Item::Request(request) => vec![None; request.choices()],
-            Item::Error(_) => Vec::new(),
-        });
-        let answers = answers.collect();
-        let (waiting, written) = (false, Instant::now());
-        Answers { items, lines, ended, sink, provenance, answers, waiting, written }
+        let (fresh, written) = (BTreeMap::new(), Instant::now());
+        Answers { items, lines, ended, made, unfinished, sink, provenance, fresh, written }
     }
 
     /// Takes one of an item's answers.
     pub(super) fn add(&mut self, item: usize, choice: usize, answer: Answer) {
-        self.answers[item][choice] = Some(answer);
-        self.waiting = true;
+        let Item::Request(request) = &self.items[item] else { return };
+        self.made[item][choice] = Some(done(request, choice, answer));
+        self.fresh.entry(item).or_default().push(choice);
     }
 
     /// Writes what has waited for long enough.
@@ -57,17 +57,23 @@ impl<'j> Answers<'j> {
     /// # Errors
     /// An output that cannot be written.
     pub(super) fn write_in_time(&mut self) -> Result<(), JobError> {
-        if self.waiting && self.written.elapsed() >= WRITE_EVERY { self.write() } else { Ok(()) }
+        if !self.fresh.is_empty() && self.written.elapsed() >= WRITE_EVERY {
+            self.write()
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes every line that is known. A stream gets them in input order, up to the first request that
-    /// is not completely answered; a file is brought into order at the end.
+    /// is not completely answered; a file, which is brought into order at the end, also gets the
+    /// answers to requests that have not all of them.
     ///
     /// # Errors
     /// An output that cannot be written.
     pub(super) fn write(&mut self) -> Result<(), JobError> {
         let mut text = Vec::new();
         let mut written = Vec::new();
+        let fresh = std::mem::take(&mut self.fresh);
         let items = self.items;
         for (index, item) in items.iter().enumerate() {
             if self.lines[index].is_some() {
@@ -87,22 +93,58 @@ impl<'j> Answers<'j> {
                 None => break,
             }
         }
-        let whole = self.sink.append(&text)?;
-        for (index, range) in written {
-            self.lines[index] = Some(whole.start + range.start..whole.start + range.end);
+        let mut begun = Vec::new();
+        for (index, choices) in fresh {
+            if self.sink.is_log() && self.made[index].iter().any(Option::is_none) {
+                let start = text.len() as u64;
+                text.extend(self.some(index, choices));
+                begun.push((index, start..text.len() as u64));
+            }
         }
-        self.waiting = false;
+        let whole = self.sink.append(&text)?;
+        let placed = |range: Range<u64>| whole.start + range.start..whole.start + range.end;
+        for (index, range) in written {
+            self.lines[index] = Some(placed(range));
+            self.unfinished[index].clear();
+        }
+        for (index, range) in begun {
+            self.unfinished[index].push(placed(range));
+        }
         self.written = Instant::now();
         Ok(())
     }
 
+    /// Writes one line for each request that has several with some of its answers, before they are
+    /// left for a later run.
+    ///
+    /// # Errors
+    /// An output that cannot be written.
+    pub(super) fn join_unfinished(&mut self) -> Result<(), JobError> {
+        for index in 0..self.unfinished.len() {
+            if self.unfinished[index].len() > 1 {
+                let all = self.made[index].iter().enumerate();
+                let all = all.filter_map(|(choice, done)| done.is_some().then_some(choice));
+                let line = self.some(index, all.collect());
+                self.unfinished[index] = vec![self.sink.append(&line)?];
+            }
+        }
+        Ok(())
+    }
+
+    /// The line of a request with some of its answers.
+    fn some(&self, index: usize, choices: Vec<usize>) -> Vec<u8> {
+        let Item::Request(request) = &self.items[index] else { return Vec::new() };
+        let made = choices.into_iter().filter_map(|choice| self.made[index][choice].clone());
+        unfinished_line(request, made.collect(), self.provenance)
+    }
+
     /// The line of a request that has all its answers, which go into it.
     fn answered(&mut self, index: usize, request: &Request) -> Option<Vec<u8>> {
-        let answers = &mut self.answers[index];
-        if answers.iter().any(Option::is_none) {
+        let made = &mut self.made[index];
+        if made.iter().any(Option::is_none) {
             return None;
         }
-        let answers = std::mem::take(answers).into_iter().flatten().collect();
+        let answers = std::mem::take(made).into_iter().flatten().collect();
         let (line, ended) = answer_line(request, answers, self.provenance);
         self.ended[index] = ended;
         Some(line)

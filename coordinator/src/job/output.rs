@@ -109,7 +109,7 @@ pub struct Usage {
 }
 
 /// Why a request has no answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ErrorBody {
     /// A name of [`super::item::ErrorCode`].
@@ -118,6 +118,47 @@ pub struct ErrorBody {
     pub message: String,
     /// Line of the input, from 1.
     pub line: usize,
+    /// Of a request of which not all answers are there: those that are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Box<Made>>,
+}
+
+/// Answers to a request that are kept until it has all of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Made {
+    /// As in a [`Response`].
+    pub request_id: String,
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+    pub choices: Vec<Done>,
+}
+
+/// A choice with what only the sum over all choices tells.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Done {
+    pub choice: Choice,
+    pub completion_tokens: u64,
+}
+
+impl Choice {
+    /// Its place among the choices.
+    pub fn index(&self) -> usize {
+        match self {
+            Choice::Chat { index, .. } | Choice::Text { index, .. } => *index,
+        }
+    }
+
+    /// Why it ended.
+    pub fn finish_reason(&self) -> FinishReason {
+        match self {
+            Choice::Chat { finish_reason, .. } | Choice::Text { finish_reason, .. } => {
+                *finish_reason
+            }
+        }
+    }
 }
 
 /// What is to be told of the answers to a request.
@@ -132,13 +173,7 @@ pub struct Ended {
 impl Ended {
     /// What the choices of an answered request say.
     pub fn of(request: &Request, choices: &[Choice]) -> Ended {
-        let any = |reason: FinishReason| {
-            choices.iter().any(|choice| match choice {
-                Choice::Chat { finish_reason, .. } | Choice::Text { finish_reason, .. } => {
-                    *finish_reason == reason
-                }
-            })
-        };
+        let any = |reason| choices.iter().any(|choice| choice.finish_reason() == reason);
         Ended {
             cut: !request.ignore_eos && any(FinishReason::Length),
             failed: any(FinishReason::Error),
@@ -146,25 +181,31 @@ impl Ended {
     }
 }
 
+/// One of a request's answers.
+pub fn done(request: &Request, index: usize, answer: Answer) -> Done {
+    let completion_tokens = u64::from(answer.generated);
+    let chat = request.endpoint == Endpoint::ChatCompletions;
+    Done { choice: choice(index, answer, chat), completion_tokens }
+}
+
 /// The line of a request with its answers, those to the first prompt first, newline included; and
 /// what is to be told of them.
 pub fn answer_line(
     request: &Request,
-    answers: Vec<Answer>,
+    answers: Vec<Done>,
     provenance: &Provenance,
 ) -> (Vec<u8>, Ended) {
     let suffix = id_suffix(&request.custom_id);
     let chat = request.endpoint == Endpoint::ChatCompletions;
     let prompt_tokens: u64 = request.prompts.iter().map(|p| p.tokens.len() as u64).sum();
-    let completion_tokens: u64 = answers.iter().map(|a| u64::from(a.generated)).sum();
-    let choices = answers.into_iter().enumerate();
+    let completion_tokens: u64 = answers.iter().map(|done| done.completion_tokens).sum();
     let body = ResponseBody {
         id: format!("{}-{suffix}", if chat { "chatcmpl" } else { "cmpl" }),
         object: if chat { "chat.completion" } else { "text_completion" }.to_owned(),
         created: provenance.created,
         model: provenance.model.clone(),
         system_fingerprint: provenance.system_fingerprint.clone(),
-        choices: choices.map(|(index, answer)| choice(index, answer, chat)).collect(),
+        choices: answers.into_iter().map(|done| done.choice).collect(),
         usage: Usage {
             prompt_tokens,
             completion_tokens,
@@ -180,6 +221,36 @@ pub fn answer_line(
     });
     (line, ended)
 }
+
+/// The line of a request of which so far only some answers are there, newline included.
+pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Provenance) -> Vec<u8> {
+    let made = Made {
+        request_id: request_id(request),
+        created: provenance.created,
+        model: provenance.model.clone(),
+        system_fingerprint: provenance.system_fingerprint.clone(),
+        choices,
+    };
+    let (there, all) = (made.choices.len(), request.choices());
+    to_bytes(&OutputLine {
+        id: format!("batch_req_{}", id_suffix(&request.custom_id)),
+        custom_id: request.custom_id.clone(),
+        response: None,
+        error: Some(ErrorBody {
+            code: UNFINISHED.to_owned(),
+            message: format!(
+                "Line {}: the run ended with {there} of {all} answers to this request. Run the \
+                 same command with --resume to get the others.",
+                request.line
+            ),
+            line: request.line,
+            made: Some(Box::new(made)),
+        }),
+    })
+}
+
+/// `code` of the line of a request of which only some answers are there.
+pub const UNFINISHED: &str = "unfinished";
 
 fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
     let Answer { text, token_ids, logprobs, finish, error, .. } = answer;
@@ -210,6 +281,7 @@ pub fn error_line(error: &LineError) -> Vec<u8> {
             code: error.rejection.code.name().to_owned(),
             message: format!("Line {}: {}", error.line, error.rejection.message),
             line: error.line,
+            made: None,
         }),
     })
 }

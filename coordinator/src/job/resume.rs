@@ -6,7 +6,9 @@ use std::ops::Range;
 use super::error::JobError;
 use super::fingerprint::{hash_and_kernels, request_id};
 use super::item::Item;
-use super::output::{Ended, OutputLine, error_line};
+use super::output::{
+    Done, Ended, ErrorBody, FinishReason, Made, OutputLine, ResponseBody, error_line,
+};
 
 /// What an output says of the job that made it: its first answer does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,16 +25,19 @@ impl Recorded {
         let lines = whole_lines(existing).split_inclusive(|byte| *byte == b'\n');
         lines.filter_map(|bytes| serde_json::from_slice::<OutputLine>(bytes).ok()).find_map(
             |line| {
-                let body = line.response?.body;
-                let (created, model) = (body.created, body.model);
-                Some(Recorded { created, model, system_fingerprint: body.system_fingerprint })
+                if let Some(response) = line.response {
+                    let ResponseBody { created, model, system_fingerprint, .. } = response.body;
+                    return Some(Recorded { created, model, system_fingerprint });
+                }
+                let Made { created, model, system_fingerprint, .. } = *line.error?.made?;
+                Some(Recorded { created, model, system_fingerprint })
             },
         )
     }
 }
 
 /// Which items need nothing more.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Resume {
     /// Bytes of whole lines; what lies behind is a torn line.
     pub whole_bytes: u64,
@@ -40,6 +45,10 @@ pub struct Resume {
     pub kept: Vec<Option<Range<u64>>>,
     /// What is to be told of each item's kept answer.
     pub ended: Vec<Ended>,
+    /// For each item that is a request without a line, each of its answers.
+    pub made: Vec<Vec<Option<Done>>>,
+    /// Where those lie in the file.
+    pub unfinished: Vec<Vec<Range<u64>>>,
     /// Answers that the input no longer asks for.
     pub replaced: usize,
 }
@@ -51,6 +60,8 @@ impl Resume {
             whole_bytes: 0,
             kept: vec![None; items.len()],
             ended: vec![Ended::default(); items.len()],
+            made: items.iter().map(none_made).collect(),
+            unfinished: vec![Vec::new(); items.len()],
             replaced: 0,
         }
     }
@@ -72,7 +83,7 @@ impl Resume {
     ) -> Result<Resume, JobError> {
         let whole = whole_lines(existing);
         let index = Index::new(items);
-        let Resume { mut kept, mut ended, .. } = Resume::nothing(items);
+        let Resume { mut kept, mut ended, mut made, mut unfinished, .. } = Resume::nothing(items);
         let mut others = BTreeMap::new();
         let mut start = 0;
         for (number, bytes) in whole.split_inclusive(|byte| *byte == b'\n').enumerate() {
@@ -100,6 +111,29 @@ impl Resume {
                         }
                     }
                 }
+                (None, Some(ErrorBody { made: Some(found), .. })) => {
+                    let fingerprint = &found.system_fingerprint;
+                    if fingerprint != system_fingerprint {
+                        return Err(other_system(path, line, fingerprint, system_fingerprint));
+                    }
+                    let item = index.by_id.get(told.custom_id.as_str()).copied();
+                    match item.map(|item| (item, &items[item])) {
+                        Some((item, Item::Request(request)))
+                            if request_id(request) == found.request_id =>
+                        {
+                            let is_good =
+                                |done: &&Done| done.choice.finish_reason() != FinishReason::Error;
+                            for done in found.choices.iter().filter(is_good) {
+                                let place = made[item].get_mut(done.choice.index());
+                                *place.ok_or_else(foreign)? = Some(done.clone());
+                            }
+                            unfinished[item].push(range);
+                        }
+                        _ => {
+                            others.entry(told.custom_id).or_insert((line, item));
+                        }
+                    }
+                }
                 (None, Some(error)) => {
                     if let Some(item) = index.by_line.get(&error.line)
                         && let Item::Error(now) = &items[*item]
@@ -110,6 +144,10 @@ impl Resume {
                 }
                 _ => return Err(foreign()),
             }
+        }
+        for (item, _) in kept.iter().enumerate().filter(|(_, kept)| kept.is_some()) {
+            made[item].clear();
+            unfinished[item].clear();
         }
         // A replaced answer may still lie before the one that took its place.
         let is_answered =
@@ -131,7 +169,16 @@ impl Resume {
                 custom_id: custom_id.clone(),
             });
         }
-        Ok(Resume { whole_bytes: whole.len() as u64, kept, ended, replaced })
+        let whole_bytes = whole.len() as u64;
+        Ok(Resume { whole_bytes, kept, ended, made, unfinished, replaced })
+    }
+}
+
+/// Room for the answers to a request.
+fn none_made(item: &Item) -> Vec<Option<Done>> {
+    match item {
+        Item::Request(request) => vec![None; request.choices()],
+        Item::Error(_) => Vec::new(),
     }
 }
 

@@ -16,7 +16,7 @@ use super::fingerprint::sampling_id;
 use super::follow::{Asked, Follower, Ticket};
 use super::input::InputOptions;
 use super::item::{Item, LineError, Prompt, Request};
-use super::output::{Ended, Provenance};
+use super::output::{Done, Ended, Provenance};
 use super::progress::Progress;
 use super::prompt::Limits;
 use super::read::read_items;
@@ -129,6 +129,10 @@ pub struct Job<'a> {
     lines: Vec<Option<Range<u64>>>,
     /// What is to be told of each item's answers.
     ended: Vec<Ended>,
+    /// For each request without a line, each of its answers.
+    made: Vec<Vec<Option<Done>>>,
+    /// Where those lie in the output.
+    unfinished: Vec<Vec<Range<u64>>>,
     /// Answers in the output that the input no longer asks for.
     replaced: usize,
     sink: Sink,
@@ -193,6 +197,8 @@ impl<'a> Job<'a> {
             items,
             lines: resume.kept,
             ended: resume.ended,
+            made: resume.made,
+            unfinished: resume.unfinished,
             replaced: resume.replaced,
             sink,
             provenance: Provenance { created, model: model_name, system_fingerprint },
@@ -283,7 +289,9 @@ impl<'a> Job<'a> {
         progress.end();
         // A broken output cannot be put in order; the log it is can still be resumed.
         if !matches!(ran, Err(JobError::OutputWrite { .. } | JobError::BrokenPipe)) {
-            let lines: Vec<Range<u64>> = self.lines.iter().flatten().cloned().collect();
+            let lines = self.lines.iter().zip(&self.unfinished);
+            let lines: Vec<Range<u64>> =
+                lines.flat_map(|(line, some)| line.iter().chain(some).cloned()).collect();
             self.sink.settle(&lines, matches!(ran, Ok(false)))?;
         }
         Ok(self.summary(ran?))
@@ -304,8 +312,8 @@ impl<'a> Job<'a> {
         let planned: Vec<Planned> = tickets.iter().map(planned).collect();
         let grammars = self.grammars();
         let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
-        let Job { items, lines, ended, sink, provenance, codec, .. } = self;
-        let mut answers = Answers::new(items, lines, ended, sink, provenance);
+        let Job { items, lines, ended, made, unfinished, sink, provenance, codec, .. } = self;
+        let mut answers = Answers::new(items, lines, ended, (made, unfinished), sink, provenance);
         let Some(engine) = engine else {
             assert!(tickets.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);
@@ -327,6 +335,7 @@ impl<'a> Job<'a> {
         let finished = follower.end()?;
         // Whatever happened to the others.
         answers.write()?;
+        answers.join_unfinished()?;
         match ran {
             Ok(()) if finished == sequences.len() => Ok(false),
             Ok(()) => Err(JobError::Engine(format!(
@@ -342,7 +351,8 @@ impl<'a> Job<'a> {
     /// them is left running alone at the end; otherwise as their prompts stand in the input.
     fn tickets(&self) -> Vec<Ticket> {
         let pending = self.pending_requests().flat_map(|(item, request)| {
-            (0..request.choices()).map(move |choice| Ticket { item, choice })
+            let is_open = move |choice: &usize| self.made[item][*choice].is_none();
+            (0..request.choices()).filter(is_open).map(move |choice| Ticket { item, choice })
         });
         let mut tickets: Vec<Ticket> = pending.collect();
         tickets.sort_by_key(|ticket| Reverse(self.prompt(*ticket).max_new));

@@ -9,3 +9,4 @@ mod resume;
 mod run;
 mod sink;
 mod stop;
+mod unfinished;

@@ -1,0 +1,81 @@
+//! Requests with many answers: those that are there survive what happens to the others.
+
+use crate::job::engine::EngineError;
+use crate::job::sink::OutputMode;
+
+use super::fake::{Desk, Echo};
+
+const LINES: &[u8] = br#"{"custom_id": "a", "prompt": ["abc", "de"], "n": 3, "max_tokens": 5, "temperature": 1, "logprobs": 2}
+{"custom_id": "b", "prompt": "xyz", "max_tokens": 9}
+{"custom_id": "c", "prompt": ["f", "g", "h"], "max_tokens": 3}
+{"custom_id": "chat", "messages": [{"role": "user", "content": "q"}], "n": 4, "max_tokens": 4, "logprobs": true}
+"#;
+
+/// Everything answered in one go.
+fn whole() -> Vec<u8> {
+    let desk = Desk::new(LINES);
+    desk.run(&mut Echo::new(3)).expect("a run");
+    desk.output()
+}
+
+#[test]
+fn finished_choices_of_an_interrupted_request_are_kept() {
+    let whole = whole();
+    for groups in 1..7 {
+        let mut desk = Desk::new(LINES);
+        let mut engine = Echo::new(2);
+        engine.ends = Some((groups, EngineError::Interrupted));
+        desk.run(&mut engine).expect("an interrupted run");
+        // One line for each request that has anything.
+        let lines = desk.lines();
+        let ids: Vec<&str> = lines.iter().map(|line| line.custom_id.as_str()).collect();
+        let mut once = ids.clone();
+        once.dedup();
+        assert_eq!(ids, once, "after {groups} groups");
+        let made = lines.iter().map(|line| match (&line.response, &line.error) {
+            (Some(response), _) => response.body.choices.len(),
+            (_, Some(error)) => {
+                assert_eq!(error.code, "unfinished");
+                assert!(error.message.contains("--resume"), "{}", error.message);
+                error.made.as_ref().expect("answers").choices.len()
+            }
+            _ => panic!("neither answers nor an error"),
+        });
+        let made: usize = made.sum();
+        assert_eq!(made, 2 * groups, "nothing that was finished is lost");
+        desk.options.mode = OutputMode::Resume;
+        let mut engine = Echo::new(2);
+        desk.run(&mut engine).expect("a resumed run");
+        assert_eq!(engine.groups.iter().sum::<usize>(), 14 - made, "and nothing is made again");
+        assert_eq!(desk.output(), whole, "after {groups} groups");
+    }
+}
+
+#[test]
+fn whatever_of_a_log_is_left_is_resumed() {
+    let whole = whole();
+    let mut desk = Desk::new(LINES);
+    let mut engine = Echo::new(2);
+    engine.ends = Some((5, EngineError::Failed("lost".to_owned())));
+    desk.run(&mut engine).expect_err("an engine that failed");
+    let log = desk.output();
+    desk.options.mode = OutputMode::Resume;
+    for bytes in (0..=log.len()).step_by(7).chain([log.len() - 1]) {
+        std::fs::write(desk.output_path(), &log[..bytes]).expect("writable");
+        desk.run(&mut Echo::new(3)).expect("a resumed run");
+        assert_eq!(desk.output(), whole, "{bytes} bytes of {}", log.len());
+    }
+}
+
+#[test]
+fn choices_of_a_request_that_is_now_put_differently_are_refused_and_kept() {
+    let mut desk = Desk::new(LINES);
+    let mut engine = Echo::new(2);
+    engine.ends = Some((1, EngineError::Interrupted));
+    desk.run(&mut engine).expect("an interrupted run");
+    let before = desk.output();
+    desk.options.mode = OutputMode::Resume;
+    desk.options.chat = true;
+    desk.run(&mut Echo::new(2)).expect_err("other requests");
+    assert_eq!(desk.output(), before);
+}
