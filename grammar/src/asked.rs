@@ -4,27 +4,40 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::TokEnv;
 use llguidance::{ParserFactory, TokenParser};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::bounds;
 use crate::error::GrammarError;
+use crate::{regex, schema};
 
 /// States of a form's lexer, about 1.2 KiB each: an answer that needs more cannot go on.
 pub(crate) const LEXER_STATES: usize = 50_000;
 
-/// Between the parts of a JSON text: room for a line's end and indentation, but not for a model that has lost its way
-/// to go on with spaces until its tokens are used up.
-const WHITESPACE: &str = r"[ \n\r\t]{0,32}";
+/// Escapes in strings. Without `\u`, which is only ever needed for control characters, a string has one spelling, so
+/// that no key can be said as if it were another.
+const ESCAPES: &str = "nrbtf\\\"";
 
 /// A form of answers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Grammar {
-    /// A JSON value of a JSON Schema, whose text this is.
-    JsonSchema(String),
+    /// A JSON value of a JSON Schema, whose text this is; no object in it says a key twice.
+    JsonSchema(String, Whitespace),
     /// A text that matches a regular expression as a whole.
     Regex(String),
     /// One of some texts.
     Choice(Vec<String>),
+}
+
+/// What may stand between the parts of a JSON text.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Whitespace {
+    /// A space or nothing: a model may write as it is used to, and cannot go on with spaces until its tokens are used
+    /// up.
+    #[default]
+    OneSpace,
+    Nothing,
+    /// What matches a regular expression, or nothing.
+    Pattern(String),
 }
 
 /// What makes parsers over a vocabulary.
@@ -37,7 +50,35 @@ pub(crate) fn factory(vocabulary: &TokEnv) -> Result<ParserFactory, GrammarError
     Ok(factory)
 }
 
+impl Whitespace {
+    /// Into a schema, which may say itself how its answers are written.
+    fn write(&self, schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
+        let written = schema.entry("x-guidance").or_insert_with(|| json!({}));
+        let Value::Object(written) = written else { return Ok(()) };
+        if !["whitespace_flexible", "whitespace_pattern"]
+            .iter()
+            .any(|name| written.contains_key(*name))
+        {
+            let (name, value) = match self {
+                Whitespace::OneSpace => ("whitespace_pattern", json!(" ")),
+                Whitespace::Nothing => ("whitespace_flexible", json!(false)),
+                Whitespace::Pattern(pattern) => {
+                    ("whitespace_pattern", json!(regex::whitespace(pattern)?))
+                }
+            };
+            written.insert(name.to_owned(), value);
+        }
+        written.entry("json_allowed_escapes").or_insert_with(|| json!(ESCAPES));
+        Ok(())
+    }
+}
+
 impl Grammar {
+    /// A JSON value of a schema, with the usual whitespace.
+    pub fn json_schema(schema: impl Into<String>) -> Grammar {
+        Grammar::JsonSchema(schema.into(), Whitespace::default())
+    }
+
     /// A parser at its beginning.
     pub(crate) fn parser(&self, factory: &ParserFactory) -> Result<TokenParser, GrammarError> {
         factory.create_parser(self.to_rules()?).map_err(|error| GrammarError::new(&error))
@@ -46,7 +87,7 @@ impl Grammar {
     /// Of what was asked for, in bytes.
     pub(crate) fn text_bytes(&self) -> usize {
         match self {
-            Grammar::JsonSchema(text) | Grammar::Regex(text) => text.len(),
+            Grammar::JsonSchema(text, _) | Grammar::Regex(text) => text.len(),
             Grammar::Choice(texts) => texts.iter().map(String::len).sum(),
         }
     }
@@ -54,21 +95,17 @@ impl Grammar {
     /// In the parser's own terms.
     fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self {
-            Grammar::JsonSchema(text) => {
-                bounds::check_schema_text(text)?;
-                let mut schema =
-                    serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
-                bounds::check_schema(&schema)?;
+            Grammar::JsonSchema(text, whitespace) => {
+                let mut schema = schema::read(text)?;
+                if schema == Value::Bool(true) {
+                    schema = json!({});
+                }
                 if let Value::Object(fields) = &mut schema {
-                    let spaced = json!({"whitespace_pattern": WHITESPACE});
-                    fields.entry("x-guidance").or_insert(spaced);
+                    whitespace.write(fields)?;
                 }
                 TopLevelGrammar::from_json_schema(schema)
             }
-            Grammar::Regex(expression) => {
-                bounds::check_regex(expression)?;
-                TopLevelGrammar::from_regex(expression)
-            }
+            Grammar::Regex(expression) => TopLevelGrammar::from_regex(&regex::written(expression)?),
             Grammar::Choice(texts) if texts.is_empty() => {
                 return Err(GrammarError("there is nothing to choose from".to_owned()));
             }

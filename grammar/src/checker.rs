@@ -8,6 +8,7 @@ use llguidance::{Matcher, ParserFactory};
 use crate::asked::{Grammar, factory};
 use crate::cache::{Bounds, Cache};
 use crate::error::GrammarError;
+use crate::keys::Keys;
 use crate::parser::Parser;
 
 /// Parsers kept between texts: answers of a job mostly share a form.
@@ -57,6 +58,12 @@ impl Checker {
         // Each byte is the token of its number.
         let taken = text.iter().all(|byte| matcher.consume_token(u32::from(*byte)).is_ok());
         wrong_unless(taken, "it says what the form does not allow")?;
+        if matches!(grammar, Grammar::JsonSchema(..)) {
+            let repeated = Keys::default().take(text).err();
+            let told =
+                |key: String| GrammarError(format!("it says the key `{key}` of an object twice"));
+            repeated.map_or(Ok(()), |key| Err(told(key)))?;
+        }
         wrong_unless(matcher.is_accepting().unwrap_or(false), "it ends before it is complete")
     }
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::asked::{Grammar, factory};
 use crate::cache::{Bounds, Cache};
 use crate::error::GrammarError;
+use crate::keys::Keys;
 use crate::parser::Parser;
 use crate::vocabulary::Vocabulary;
 
@@ -22,6 +23,11 @@ pub struct Grammars {
 }
 
 impl Grammars {
+    /// The bytes that a token adds to a text.
+    fn word(&self, token: u32) -> Option<&[u8]> {
+        self.vocabulary.words.get(token as usize).map(Vec::as_slice)
+    }
+
     /// Bytes that a sampler of answers that follow grammars has at most, beside the grammars' texts and what the
     /// parsers of running answers hold by themselves.
     pub fn sampler_bytes(vocab_size: usize) -> u64 {
@@ -38,6 +44,8 @@ const TOKEN_BYTES: usize = 1024;
 /// for a schema of a few fields, 40 for one of 200.
 pub struct Compiled {
     forms: Arc<Grammars>,
+    /// Tokens that can complete a key.
+    quoting: Arc<[u32]>,
     factory: ParserFactory,
     /// By the grammar's number.
     kept: Cache<usize, Parser>,
@@ -58,12 +66,15 @@ impl Compiled {
     /// A vocabulary that no parser can be made for.
     pub fn new(forms: Arc<Grammars>) -> Result<Compiled, GrammarError> {
         let factory = factory(&forms.vocabulary.to_env())?;
-        Ok(Compiled { forms, factory, kept: Cache::new(KEPT) })
+        let words = forms.vocabulary.words.iter().zip(0..);
+        let quoting = words.filter_map(|(word, token)| word.contains(&b'"').then_some(token));
+        let quoting = quoting.collect();
+        Ok(Compiled { forms, quoting, factory, kept: Cache::new(KEPT) })
     }
 
     /// Compiles what answers are about to begin with, on so many threads; [`Compiled::begin`] finds it.
     pub fn prepare(&mut self, grammars: impl IntoIterator<Item = usize>, threads: usize) {
-        let Compiled { forms, factory, kept } = self;
+        let Compiled { forms, factory, kept, .. } = self;
         let mut missing: Vec<usize> = grammars.into_iter().collect();
         missing.sort_unstable();
         missing.dedup();
@@ -97,7 +108,7 @@ impl Compiled {
     /// # Panics
     /// There is no such grammar.
     pub fn begin(&mut self, grammar: usize) -> Walk {
-        let Compiled { forms, factory, kept } = self;
+        let Compiled { forms, quoting, factory, kept } = self;
         let make = || Parser::new(&forms.grammars[grammar], factory);
         if kept.peek(&grammar).is_some_and(Parser::is_worn) {
             kept.forget(&grammar);
@@ -105,7 +116,9 @@ impl Compiled {
         let parser = kept.get(&grammar, make).map(Parser::begin);
         let failure = parser.as_ref().err().map(ToString::to_string);
         let matcher = Matcher::new(parser.map_err(Into::into));
-        Walk { matcher, ends: forms.vocabulary.ends.clone(), failure }
+        let has_keys = matches!(forms.grammars[grammar], Grammar::JsonSchema(..));
+        let keys = has_keys.then(Keys::default);
+        Walk { forms: Arc::clone(forms), quoting: Arc::clone(quoting), matcher, keys, failure }
     }
 
     /// Words of a mask: a bit for each token, the lowest first.
@@ -117,8 +130,11 @@ impl Compiled {
 /// An answer on its way through a grammar.
 #[derive(Clone)]
 pub struct Walk {
+    forms: Arc<Grammars>,
+    quoting: Arc<[u32]>,
     matcher: Matcher,
-    ends: Vec<u32>,
+    /// Of a JSON text.
+    keys: Option<Keys>,
     /// Why the parser gave up, or was never made.
     failure: Option<String>,
 }
@@ -141,20 +157,26 @@ impl Walk {
             let words = allowed.as_slice();
             let count = words.len().min(mask.len());
             mask[..count].copy_from_slice(&words[..count]);
-            ends = self.ends.iter().any(|end| is_set(mask, *end))
+            self.leave_out_repeated(mask);
+            ends = self.ends().iter().any(|end| is_set(mask, *end))
                 || mask.iter().all(|word| *word == 0);
         }
         if ends {
-            self.ends.iter().for_each(|end| set(mask, *end));
+            self.ends().iter().for_each(|end| set(mask, *end));
         }
     }
 
     /// The token that followed.
     pub fn take(&mut self, token: u32) {
-        if !self.ends.contains(&token) {
-            // Of a token that was not allowed nothing more is expected than the end.
-            let taken = self.matcher.consume_token(token);
-            self.note(taken.err().map(|error| GrammarError::new(&error)));
+        if self.ends().contains(&token) {
+            return;
+        }
+        // Of a token that was not allowed nothing more is expected than the end.
+        let taken = self.matcher.consume_token(token);
+        self.note(taken.err().map(|error| GrammarError::new(&error)));
+        if let (Some(keys), Some(word)) = (&mut self.keys, self.forms.word(token)) {
+            let repeated = keys.take(word).err();
+            self.note(repeated.map(|key| GrammarError(format!("the key `{key}` comes twice"))));
         }
     }
 
@@ -168,6 +190,21 @@ impl Walk {
         self.failure.is_none() && self.matcher.is_accepting().unwrap_or(false)
     }
 
+    /// Clears the bits of the tokens that would complete a key that the object has already.
+    fn leave_out_repeated(&self, mask: &mut [u32]) {
+        let Some(keys) = &self.keys else { return };
+        for token in self.quoting.iter().copied() {
+            if is_set(mask, token) && self.forms.word(token).is_some_and(|word| keys.repeats(word))
+            {
+                clear(mask, token);
+            }
+        }
+    }
+
+    fn ends(&self) -> &[u32] {
+        &self.forms.vocabulary.ends
+    }
+
     /// The first failure stays.
     fn note(&mut self, error: Option<GrammarError>) {
         if self.failure.is_none() {
@@ -178,6 +215,12 @@ impl Walk {
 
 fn is_set(mask: &[u32], token: u32) -> bool {
     mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
+}
+
+fn clear(mask: &mut [u32], token: u32) {
+    if let Some(word) = mask.get_mut(token as usize / 32) {
+        *word &= !(1 << (token % 32));
+    }
 }
 
 fn set(mask: &mut [u32], token: u32) {

@@ -9,10 +9,13 @@ mod cache;
 mod checker;
 mod compiled;
 mod error;
+mod keys;
 mod parser;
+mod regex;
+mod schema;
 mod vocabulary;
 
-pub use asked::Grammar;
+pub use asked::{Grammar, Whitespace};
 pub use checker::Checker;
 pub use compiled::{Compiled, Grammars, Walk};
 pub use error::GrammarError;

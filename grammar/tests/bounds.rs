@@ -15,7 +15,7 @@ fn linked(count: usize, link: impl Fn(Value) -> Value) -> Grammar {
         defs.insert(format!("d{index}"), link(next));
     }
     defs.insert(format!("d{count}"), json!({"type": "null"}));
-    Grammar::JsonSchema(json!({"$ref": "#/$defs/d0", "$defs": defs}).to_string())
+    Grammar::json_schema(json!({"$ref": "#/$defs/d0", "$defs": defs}).to_string())
 }
 
 #[test]
@@ -35,14 +35,14 @@ fn deep_schemas_are_refused() {
 fn recursive_schemas_are_followed() {
     let list = json!({"type": "object", "properties": {"next": {"$ref": "#"}}});
     let checker = Checker::new().unwrap();
-    checker.check(&Grammar::JsonSchema(list.to_string())).unwrap();
+    checker.check(&Grammar::json_schema(list.to_string())).unwrap();
     checker.check(&linked(20, |next| json!({"anyOf": [next]}))).unwrap();
 }
 
 #[test]
 fn references_to_elsewhere_are_refused() {
     let schema = json!({"$ref": "https://example.com/a.json"}).to_string();
-    let told = refusal(&Grammar::JsonSchema(schema));
+    let told = refusal(&Grammar::json_schema(schema));
     assert!(told.contains("only references within the schema"), "{told}");
 }
 
@@ -50,7 +50,12 @@ fn references_to_elsewhere_are_refused() {
 fn large_regexes_and_choices_are_refused() {
     for grammar in [
         Grammar::Regex("a".repeat(20_000)),
-        Grammar::Regex(format!("{}a{}", "(".repeat(100), ")".repeat(100))),
+        Grammar::Regex(format!("{}a{}", "(".repeat(200), ")".repeat(200))),
+        Grammar::Regex(format!("{}a{}", "[".repeat(200), "]".repeat(200))),
+        Grammar::Regex(format!("(?i){}", r"[\p{L}]".repeat(400))),
+        Grammar::json_schema(
+            json!({"pattern": format!("{}a{}", "(".repeat(200), ")".repeat(200))}).to_string(),
+        ),
         Grammar::Choice(vec!["a".to_owned(); 5_000]),
         Grammar::Choice(vec!["a".repeat(1 << 19)]),
     ] {
@@ -73,8 +78,62 @@ fn the_deepest_and_largest_that_are_accepted_compile_on_a_small_stack() {
         let objects = |n| linked(n, |next| json!({"type": "object", "properties": {"a": next}}));
         let deepest = (1..60).filter(|n| accepted(&objects(*n))).max().unwrap();
         assert!((25..60).contains(&deepest), "{deepest}");
+        for (open, close) in
+            [("(", ")"), ("(a", ")*"), ("(?:a|(b", "))"), ("[a&&[^b", "]]"), ("(", "{2}){3}")]
+        {
+            let nested = |n: usize| {
+                let text = format!("{}c{}", open.repeat(n), close.repeat(n));
+                [
+                    Grammar::Regex(text.clone()),
+                    Grammar::json_schema(json!({"pattern": text}).to_string()),
+                ]
+            };
+            let deepest = (1..200).filter(|n| nested(*n).iter().all(accepted)).max().unwrap();
+            assert!((25..160).contains(&deepest), "{deepest} of {open}");
+        }
         assert!(accepted(&Grammar::Choice((0..4000).map(|i| format!("choice {i}")).collect())));
     };
     let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(checks).unwrap();
     thread.join().unwrap();
+}
+
+#[test]
+fn brackets_within_a_class_are_no_groups() {
+    Checker::new().unwrap().check(&Grammar::Regex("[(]".repeat(300))).unwrap();
+}
+
+/// `count` schemas each of which refers to the next one by its anchor.
+fn anchored(count: usize, keyword: &str, anchor: &str) -> Grammar {
+    let mut defs = Map::new();
+    for index in 0..count {
+        let next = json!({anchor: format!("a{index}"), keyword: format!("#a{}", index + 1)});
+        defs.insert(format!("d{index}"), next);
+    }
+    Grammar::json_schema(json!({keyword: "#a0", "$defs": defs}).to_string())
+}
+
+#[test]
+fn anchors_are_not_followed() {
+    for (keyword, anchor, words) in [
+        ("$ref", "$anchor", "only references within the schema"),
+        ("$dynamicRef", "$dynamicAnchor", "Unimplemented keys"),
+        ("$recursiveRef", "$anchor", "Unimplemented keys"),
+    ] {
+        for count in [1, 5_000] {
+            let told = refusal(&anchored(count, keyword, anchor));
+            assert!(told.contains(words), "{told}");
+        }
+    }
+    // An anchor that nothing refers to is a name.
+    let schema = json!({"$anchor": "a", "type": "null"}).to_string();
+    Checker::new().unwrap().check(&Grammar::json_schema(schema)).unwrap();
+}
+
+#[test]
+fn references_that_readers_take_apart_differently_are_refused() {
+    for to in ["#/$defs/a~1b", "#/$defs/a%2Fb"] {
+        let schema = json!({"$ref": to, "$defs": {"a/b": {"type": "null"}}}).to_string();
+        let told = refusal(&Grammar::json_schema(schema));
+        assert!(told.contains("is not followed"), "{told}");
+    }
 }

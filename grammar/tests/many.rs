@@ -72,7 +72,7 @@ fn schemas_are_held_like_a_few() {
     let schemas = |count: usize| {
         let schema =
             |i| format!(r#"{{"type": "object", "properties": {{"p{i}": {{"type": "integer"}}}}}}"#);
-        (0..count).map(|i| Grammar::JsonSchema(schema(i))).collect()
+        (0..count).map(|i| Grammar::json_schema(schema(i))).collect()
     };
     let (few, many) = (held_bytes(schemas(400), 4), held_bytes(schemas(2_000), 4));
     assert!(many < few + few / 4 + (1 << 20), "{few} bytes of 400, {many} of 2,000");

@@ -6,7 +6,7 @@ use grammar::{Checker, Grammar};
 fn a_text_matches_as_a_whole() {
     let mut checker = Checker::new().unwrap();
     let schema = r#"{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}"#;
-    let json = Grammar::JsonSchema(schema.to_owned());
+    let json = Grammar::json_schema(schema.to_owned());
     let regex = Grammar::Regex("a+b".to_owned());
     let choice = Grammar::Choice(vec!["yes".to_owned(), "yes!".to_owned()]);
     for (grammar, text, expected) in [

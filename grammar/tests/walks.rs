@@ -76,7 +76,7 @@ fn a_choice_is_one_of_its_texts() {
 #[test]
 fn json_has_its_schema() {
     let schema = r##"{"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "kind": {"$ref": "#/$defs/kind"}, "ages": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 200}, "maxItems": 3}}, "required": ["name", "kind", "ages"], "additionalProperties": false, "$defs": {"kind": {"enum": ["cat", "dog", null]}}}"##;
-    let grammar = Grammar::JsonSchema(schema.to_owned());
+    let grammar = Grammar::json_schema(schema.to_owned());
     for seed in 0..40 {
         let (text, ended) = walk(&grammar, 2_000, random(seed));
         assert!(ended, "{text}");
@@ -144,9 +144,9 @@ fn walks_do_not_meet() {
 fn what_is_no_grammar_is_refused_in_a_line() {
     let checker = Checker::new().expect("a checker");
     for wrong in [
-        Grammar::JsonSchema("{\"type\": \"objekt\"}".to_owned()),
-        Grammar::JsonSchema("{".to_owned()),
-        Grammar::JsonSchema("{\"$ref\": \"#/$defs/none\"}".to_owned()),
+        Grammar::json_schema("{\"type\": \"objekt\"}".to_owned()),
+        Grammar::json_schema("{".to_owned()),
+        Grammar::json_schema("{\"$ref\": \"#/$defs/none\"}".to_owned()),
         Grammar::Regex("(a".to_owned()),
         Grammar::Choice(Vec::new()),
     ] {

@@ -1,15 +1,18 @@
-//! Answers that must have a form and end without it.
+//! Answers that must have a form: what is asked for, and what ends without it.
 
 use std::sync::Arc;
 
+use grammar::{Grammar, Whitespace};
+
 use crate::exit::Exit;
 use crate::job::input::{Format, InputOptions};
-use crate::job::item::Item;
+use crate::job::item::{ErrorCode, Item};
 use crate::job::output::{Choice, FinishReason};
 use crate::job::prompt::Limits;
 use crate::job::sink::OutputMode;
 
 use super::fake::{Bytes, Desk, Echo, read_items};
+use super::input::{refused, request};
 
 /// The echo says "ye" and ends, "yes" and ends, "ye" and is cut, and "yes" up to a stop string.
 const INPUT: &[u8] = br#"{"prompt": [121, 101, 257], "structured_outputs": {"choice": ["yes"]}}
@@ -85,4 +88,65 @@ fn lines_share_equal_forms() {
     let forms: Vec<_> = forms.collect();
     assert!(Arc::ptr_eq(&forms[0], &forms[2]));
     assert_ne!(forms[0], forms[1]);
+}
+
+#[test]
+fn forms_of_answers() {
+    let of = |fields: &str| {
+        request(&format!(r#"{{"prompt": "a", {fields}}}"#)).grammar.as_deref().cloned()
+    };
+    let schema = |text: &str| Some(Grammar::json_schema(text));
+    assert_eq!(of(r#""response_format": {"type": "text"}"#), None);
+    let object = of(r#""response_format": {"type": "json_object"}"#);
+    assert_eq!(object, schema(r#"{"type":"object"}"#));
+    let named = r#"{"name": "n", "strict": true, "schema": {"enum": [1, "b"]}}"#;
+    let strict =
+        of(&format!(r#""response_format": {{"type": "json_schema", "json_schema": {named}}}"#));
+    assert_eq!(strict, schema(r#"{"enum":[1,"b"]}"#));
+    assert_eq!(of(r#""structured_outputs": {"json": {"enum": [1, "b"]}}"#), strict);
+    assert_eq!(of(r#""structured_outputs": {"json": "{\"enum\": [1, \"b\"]}"}"#), strict);
+    let regex = of(r#""structured_outputs": {"regex": "[ab]+", "json": null}"#);
+    assert_eq!(regex, Some(Grammar::Regex("[ab]+".to_owned())));
+    let choice = of(r#""structured_outputs": {"choice": ["yes", "no"]}"#);
+    assert_eq!(choice, Some(Grammar::Choice(vec!["yes".to_owned(), "no".to_owned()])));
+    assert_eq!(of(r#""structured_outputs": {"json_object": true, "json": null}"#), object);
+    let spaced =
+        |whitespace| Some(Grammar::JsonSchema(r#"{"type":"object"}"#.to_owned(), whitespace));
+    let compact =
+        of(r#""structured_outputs": {"json_object": true, "disable_any_whitespace": true}"#);
+    assert_eq!(compact, spaced(Whitespace::Nothing));
+    let lines = of(
+        r#""response_format": {"type": "json_object"}, "structured_outputs": {"whitespace_pattern": "[ \\n]*"}"#,
+    );
+    assert_eq!(lines, spaced(Whitespace::Pattern(r"[ \n]*".to_owned())));
+    for (wrong, words) in [
+        (
+            r#""structured_outputs": {"choice": ["a"], "whitespace_pattern": " "}"#,
+            "Whitespace is only",
+        ),
+        (r#""structured_outputs": {"disable_any_whitespace": true}"#, "Whitespace is only"),
+        (
+            r#""structured_outputs": {"json_object": true, "whitespace_pattern": "x"}"#,
+            "more than whitespace",
+        ),
+        (
+            r#""structured_outputs": {"json_object": true, "whitespace_pattern": " ", "disable_any_whitespace": true}"#,
+            "one of",
+        ),
+        (r#""response_format": "json""#, "\"response_format\""),
+        (r#""response_format": {"type": "json_schema"}"#, "\"schema\""),
+        (r#""response_format": {"type": "xml"}"#, "json_object"),
+        (r#""structured_outputs": {}"#, "one of"),
+        (r#""structured_outputs": {"choice": []}"#, "a list of texts"),
+        (r#""structured_outputs": {"choice": ["a"], "regex": "b"}"#, "one of"),
+        (r#""structured_outputs": {"regex": "(a"}"#, "No answer can have the form"),
+        (r#""structured_outputs": {"json": {"type": "objekt"}}"#, "No answer can have the form"),
+        (r#""response_format": {"type": "json_object"}, "ignore_eos": true"#, "\"ignore_eos\""),
+        (
+            r#""response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}"#,
+            "one of them",
+        ),
+    ] {
+        refused(&format!(r#"{{"prompt": "a", {wrong}}}"#), ErrorCode::InvalidValue, words);
+    }
 }

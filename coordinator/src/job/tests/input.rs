@@ -1,7 +1,5 @@
 //! Every rule of the input, one line each.
 
-use grammar::Grammar;
-
 use crate::job::codec::TextCodec;
 use crate::job::engine::Sampling;
 use crate::job::error::JobError;
@@ -29,7 +27,7 @@ fn read(bytes: &[u8]) -> Vec<Item> {
     read_items(bytes, &options(Some(&CODEC)))
 }
 
-fn request(line: &str) -> Request {
+pub(super) fn request(line: &str) -> Request {
     match read(line.as_bytes()).pop().expect("one item") {
         Item::Request(request) => request,
         Item::Error(error) => panic!("{line}: {error:?}"),
@@ -45,7 +43,7 @@ fn error_in(items: Vec<Item>) -> LineError {
 
 /// The line is an error with `code` and a message that contains `words`.
 #[track_caller]
-fn refused(line: &str, code: ErrorCode, words: &str) {
+pub(super) fn refused(line: &str, code: ErrorCode, words: &str) {
     let error = error_in(read(line.as_bytes()));
     assert_eq!(error.rejection.code, code, "{line}: {}", error.rejection.message);
     assert!(error.rejection.message.contains(words), "{line}: {}", error.rejection.message);
@@ -274,44 +272,6 @@ fn log_probabilities_as_either_endpoint_asks_for_them() {
         [r#""logprobs": 2"#, r#""top_logprobs": 5"#, r#""logprobs": true, "top_logprobs": 21"#]
     {
         refused(&line(wrong), ErrorCode::InvalidValue, "logprobs");
-    }
-}
-
-#[test]
-fn forms_of_answers() {
-    let of = |fields: &str| {
-        request(&format!(r#"{{"prompt": "a", {fields}}}"#)).grammar.as_deref().cloned()
-    };
-    let schema = |text: &str| Some(Grammar::JsonSchema(text.to_owned()));
-    assert_eq!(of(r#""response_format": {"type": "text"}"#), None);
-    let object = of(r#""response_format": {"type": "json_object"}"#);
-    assert_eq!(object, schema(r#"{"type":"object"}"#));
-    let named = r#"{"name": "n", "strict": true, "schema": {"enum": [1, "b"]}}"#;
-    let strict =
-        of(&format!(r#""response_format": {{"type": "json_schema", "json_schema": {named}}}"#));
-    assert_eq!(strict, schema(r#"{"enum":[1,"b"]}"#));
-    assert_eq!(of(r#""structured_outputs": {"json": {"enum": [1, "b"]}}"#), strict);
-    assert_eq!(of(r#""structured_outputs": {"json": "{\"enum\": [1, \"b\"]}"}"#), strict);
-    let regex = of(r#""structured_outputs": {"regex": "[ab]+", "json": null}"#);
-    assert_eq!(regex, Some(Grammar::Regex("[ab]+".to_owned())));
-    let choice = of(r#""structured_outputs": {"choice": ["yes", "no"]}"#);
-    assert_eq!(choice, Some(Grammar::Choice(vec!["yes".to_owned(), "no".to_owned()])));
-    for (wrong, words) in [
-        (r#""response_format": "json""#, "\"response_format\""),
-        (r#""response_format": {"type": "json_schema"}"#, "\"schema\""),
-        (r#""response_format": {"type": "xml"}"#, "json_object"),
-        (r#""structured_outputs": {}"#, "one of"),
-        (r#""structured_outputs": {"choice": []}"#, "a list of texts"),
-        (r#""structured_outputs": {"choice": ["a"], "regex": "b"}"#, "one of"),
-        (r#""structured_outputs": {"regex": "(a"}"#, "No answer can have the form"),
-        (r#""structured_outputs": {"json": {"type": "objekt"}}"#, "No answer can have the form"),
-        (r#""response_format": {"type": "json_object"}, "ignore_eos": true"#, "\"ignore_eos\""),
-        (
-            r#""response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}"#,
-            "one of them",
-        ),
-    ] {
-        refused(&format!(r#"{{"prompt": "a", {wrong}}}"#), ErrorCode::InvalidValue, words);
     }
 }
 

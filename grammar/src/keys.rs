@@ -1,0 +1,196 @@
+//! The keys of the objects that a JSON text is in: said twice, a key's first value is lost, and whoever counts keys is
+//! told too many.
+
+use std::collections::HashSet;
+
+/// A text so far. What is no JSON text is followed as far as it looks like one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Keys {
+    /// Objects and lists around, the innermost last.
+    around: Vec<Around>,
+    place: Place,
+}
+
+#[derive(Debug, Clone)]
+enum Around {
+    /// An object with its keys.
+    Object(HashSet<String>),
+    List,
+}
+
+#[derive(Debug, Clone, Default)]
+enum Place {
+    /// Outside of strings; whether one that begins here is a key.
+    #[default]
+    Value,
+    BeforeKey,
+    /// In a key, of which this was said.
+    Key(Vec<u8>),
+    /// In another string.
+    String,
+    /// Behind a backslash of a string.
+    Escaped(Option<Vec<u8>>),
+}
+
+/// What bytes add to a text.
+struct Added {
+    /// Objects and lists of the text that they close.
+    closed: usize,
+    /// Those that they open and leave open.
+    opened: Vec<Around>,
+    /// Keys of the innermost object that was open before and still is.
+    keys: HashSet<String>,
+    place: Place,
+}
+
+impl Keys {
+    /// Goes on with bytes.
+    ///
+    /// # Errors
+    /// The key that they complete a second time.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let Added { closed, opened, keys, place } = self.added(bytes)?;
+        self.around.truncate(self.around.len() - closed);
+        if let Some(Around::Object(known)) = self.around.last_mut() {
+            known.extend(keys);
+        }
+        self.around.extend(opened);
+        self.place = place;
+        Ok(())
+    }
+
+    /// Whether bytes would complete a key a second time.
+    pub(crate) fn repeats(&self, bytes: &[u8]) -> bool {
+        self.added(bytes).is_err()
+    }
+
+    fn added(&self, bytes: &[u8]) -> Result<Added, String> {
+        let place = self.place.clone();
+        let mut added = Added { closed: 0, opened: Vec::new(), keys: HashSet::new(), place };
+        for byte in bytes {
+            let place = std::mem::take(&mut added.place);
+            added.place = self.next(&mut added, place, *byte)?;
+        }
+        Ok(added)
+    }
+
+    fn next(&self, added: &mut Added, place: Place, byte: u8) -> Result<Place, String> {
+        Ok(match (place, byte) {
+            (Place::Escaped(Some(mut key)), _) => {
+                key.push(byte);
+                Place::Key(key)
+            }
+            (Place::Escaped(None), _) => Place::String,
+            (Place::String, b'"') => Place::Value,
+            (Place::String, b'\\') => Place::Escaped(None),
+            (Place::String, _) => Place::String,
+            (Place::Key(key), b'"') => {
+                self.insert(added, decoded(&key))?;
+                Place::Value
+            }
+            (Place::Key(mut key), _) => {
+                key.push(byte);
+                if byte == b'\\' { Place::Escaped(Some(key)) } else { Place::Key(key) }
+            }
+            (Place::BeforeKey, b'"') => Place::Key(Vec::new()),
+            (Place::Value, b'"') => Place::String,
+            (_, b'{') => {
+                added.opened.push(Around::Object(HashSet::new()));
+                Place::BeforeKey
+            }
+            (_, b'[') => {
+                added.opened.push(Around::List);
+                Place::Value
+            }
+            (_, b'}' | b']') => {
+                if added.opened.pop().is_none() && added.closed < self.around.len() {
+                    added.closed += 1;
+                    added.keys.clear();
+                }
+                Place::Value
+            }
+            (Place::Value, b',') if self.is_in_object(added) => Place::BeforeKey,
+            (place, _) => place,
+        })
+    }
+
+    /// The innermost of what was around before and still is.
+    fn left(&self, closed: usize) -> Option<&Around> {
+        self.around[..self.around.len() - closed].last()
+    }
+
+    fn is_in_object(&self, added: &Added) -> bool {
+        let innermost = added.opened.last().or_else(|| self.left(added.closed));
+        matches!(innermost, Some(Around::Object(_)))
+    }
+
+    fn insert(&self, added: &mut Added, key: String) -> Result<(), String> {
+        let left = self.left(added.closed);
+        let is_new = match (added.opened.last_mut(), left) {
+            (Some(Around::Object(keys)), _) => keys.insert(key.clone()),
+            (None, Some(Around::Object(known))) => {
+                !known.contains(&key) && added.keys.insert(key.clone())
+            }
+            _ => true,
+        };
+        if is_new { Ok(()) } else { Err(key) }
+    }
+}
+
+/// What a key says, whatever its escapes.
+fn decoded(key: &[u8]) -> String {
+    let quoted = [b"\"", key, b"\""].concat();
+    serde_json::from_slice(&quoted).unwrap_or_else(|_| String::from_utf8_lossy(key).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The key that is said twice, however the text is cut into pieces.
+    fn repeated(text: &str) -> Option<String> {
+        let whole = Keys::default().take(text.as_bytes()).err();
+        for length in 1..4 {
+            let mut keys = Keys::default();
+            let mut pieces = text.as_bytes().chunks(length);
+            let found = pieces.find_map(|piece| {
+                let repeats = keys.repeats(piece);
+                let taken = keys.take(piece);
+                assert_eq!(repeats, taken.is_err());
+                taken.err()
+            });
+            assert_eq!(found, whole, "{text} in pieces of {length}");
+        }
+        whole
+    }
+
+    #[test]
+    fn keys_said_twice_are_found() {
+        for (text, key) in [
+            (r#"{"a":1,"a":2}"#, "a"),
+            (r#"{"a" : {"b": [], "c": {}}, "d": "}", "a": 2}"#, "a"),
+            (r#"[{"a":1},{"b":1,"b"#, ""),
+            (r#"[{"a":1},{"b":1,"b":"#, "b"),
+            (r#"{"a":{"b":{"c":1},"d":2,"b":3}}"#, "b"),
+            (r#"{"\u0061":1,"a":2}"#, "a"),
+            (r#"{"\"":1,"\"":2}"#, "\""),
+            (r#"{"é":1,"\u00e9":2}"#, "é"),
+        ] {
+            assert_eq!(repeated(text).unwrap_or_default(), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn equal_strings_elsewhere_are_no_keys() {
+        for text in [
+            r#"{"a":"a","b":["a","a"],"c":{"a":1}}"#,
+            r#"[{"a":1},{"a":1}]"#,
+            r#"{"a":{"a":{"a":1}},"b":1}"#,
+            r#"{"a":"{\"b\":1,\"b\":2}","b":1}"#,
+            r#"{"a\\":1,"a":2}"#,
+            r#"]]}},"a","a""#,
+        ] {
+            assert_eq!(repeated(text), None, "{text}");
+        }
+    }
+}

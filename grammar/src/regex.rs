@@ -1,0 +1,296 @@
+//! Regular expressions as those who write them mean them. The parser's own dialect takes `\d` for the digits of all
+//! scripts and folds `k` to the Kelvin sign; JSON Schema's patterns are ECMA 262's, where `\d`, `\w` and what an ASCII
+//! letter folds to are ASCII.
+
+use std::ops::Range;
+
+use regex_syntax::ast::{
+    self, Ast, ClassAsciiKind, ClassPerlKind, ClassSetItem, ErrorKind, Flag, FlagsItemKind,
+    GroupKind, Span, Visitor, parse::ParserBuilder,
+};
+use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, HirKind};
+
+use crate::bounds::{self, REGEX_DEPTH};
+use crate::error::GrammarError;
+
+/// White space and line ends of ECMA 262.
+const SPACES: &str =
+    r"\t-\r\x20\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}";
+
+/// An expression that says in the parser's dialect what `expression` says in that of its writer.
+///
+/// # Errors
+/// One that is too large or deep, or is wrong.
+pub(crate) fn written(expression: &str) -> Result<String, GrammarError> {
+    bounds::check_regex_text(expression)?;
+    let parsed = ParserBuilder::new().nest_limit(REGEX_DEPTH).build().parse(expression);
+    let ast = parsed.map_err(|error| match error.kind() {
+        ErrorKind::NestLimitExceeded(limit) => GrammarError(format!(
+            "the nesting of the regular expression exceeds the bound of {limit}"
+        )),
+        kind => GrammarError(format!("in the regular expression: {kind}")),
+    })?;
+    let edits = ast::visit(&ast, Writer::default())?;
+    let mut text = String::with_capacity(expression.len());
+    let mut from = 0;
+    for Edit { at, by } in edits {
+        text.push_str(&expression[from..at.start]);
+        text.push_str(&by);
+        from = at.end;
+        bounds::check_written(text.len())?;
+    }
+    text.push_str(&expression[from..]);
+    Ok(text)
+}
+
+/// An expression that matches nothing but what JSON has as whitespace.
+///
+/// # Errors
+/// As [`written`], and one that matches something else.
+pub(crate) fn whitespace(expression: &str) -> Result<String, GrammarError> {
+    let text = written(expression)?;
+    let hir = regex_syntax::parse(&text).map_err(|error| GrammarError::new(&error))?;
+    let is_white = |character: u32| [0x20, 0x09, 0x0a, 0x0d].contains(&character);
+    let mut rest = vec![&hir];
+    while let Some(hir) = rest.pop() {
+        let is_fine = match hir.kind() {
+            HirKind::Literal(literal) => literal.0.iter().all(|byte| is_white((*byte).into())),
+            HirKind::Class(Class::Unicode(class)) => {
+                let mut all = class.ranges().iter().map(|r| u32::from(r.start())..=r.end().into());
+                all.all(|mut range| range.all(is_white))
+            }
+            HirKind::Class(Class::Bytes(class)) => {
+                let mut all = class.ranges().iter().map(|r| r.start()..=r.end());
+                all.all(|mut range| range.all(|byte| is_white(byte.into())))
+            }
+            HirKind::Look(_) => false,
+            HirKind::Empty
+            | HirKind::Repetition(_)
+            | HirKind::Capture(_)
+            | HirKind::Concat(_)
+            | HirKind::Alternation(_) => true,
+        };
+        if !is_fine {
+            return Err(GrammarError(format!(
+                "`{expression}` matches more than whitespace: spaces, tabs and line ends"
+            )));
+        }
+        rest.extend(hir.kind().subs());
+    }
+    Ok(text)
+}
+
+/// Other text for a part of the expression.
+struct Edit {
+    at: Range<usize>,
+    by: String,
+}
+
+/// Modes that change what letters and classes mean.
+#[derive(Clone, Copy)]
+struct Modes {
+    folds: bool,
+    is_unicode: bool,
+}
+
+/// Collects edits, in the order of the text. Folding becomes part of each letter and class, and its flag goes.
+struct Writer {
+    modes: Modes,
+    /// Of the groups around.
+    outer: Vec<Modes>,
+    edits: Vec<Edit>,
+}
+
+impl Default for Writer {
+    fn default() -> Writer {
+        let modes = Modes { folds: false, is_unicode: true };
+        Writer { modes, outer: Vec::new(), edits: Vec::new() }
+    }
+}
+
+impl Visitor for Writer {
+    type Output = Vec<Edit>;
+    type Err = GrammarError;
+
+    fn finish(mut self) -> Result<Vec<Edit>, GrammarError> {
+        self.edits.sort_by_key(|edit| edit.at.start);
+        Ok(self.edits)
+    }
+
+    fn visit_pre(&mut self, ast: &Ast) -> Result<(), GrammarError> {
+        match ast {
+            Ast::Flags(set) => {
+                let text = self.set(&set.flags);
+                let by = if text.is_empty() { "(?:)".to_owned() } else { format!("(?{text})") };
+                self.edit(&set.span, by);
+            }
+            Ast::Group(group) => {
+                self.outer.push(self.modes);
+                if let GroupKind::NonCapturing(flags) = &group.kind {
+                    let text = self.set(flags);
+                    self.edit(&flags.span, text);
+                }
+            }
+            Ast::Literal(literal) if self.modes.folds => {
+                let letter = literal.c;
+                if letter.is_ascii_alphabetic() {
+                    self.edit(&literal.span, format!("[{}]", both(letter)));
+                } else if !letter.is_ascii() && self.modes.is_unicode {
+                    self.edit(&literal.span, format!("[{}]", shown(&folded(letter, letter))));
+                }
+            }
+            Ast::ClassPerl(class) => self.perl(&class.span, &class.kind, class.negated),
+            Ast::ClassUnicode(class) if self.modes.folds => {
+                let by = format!("(?i:{})", written_class(class));
+                self.edit(&class.span, by);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn visit_post(&mut self, ast: &Ast) -> Result<(), GrammarError> {
+        if let (Ast::Group(_), Some(outer)) =
+            (ast, self.outer.pop_if(|_| matches!(ast, Ast::Group(_))))
+        {
+            self.modes = outer;
+        }
+        Ok(())
+    }
+
+    fn visit_class_set_item_pre(&mut self, item: &ClassSetItem) -> Result<(), GrammarError> {
+        let Modes { folds, is_unicode } = self.modes;
+        match item {
+            ClassSetItem::Perl(class) => self.perl(&class.span, &class.kind, class.negated),
+            ClassSetItem::Literal(literal) if folds => {
+                self.fold_range(&literal.span, literal.c, literal.c);
+            }
+            ClassSetItem::Range(range) if folds => {
+                self.fold_range(&range.span, range.start.c, range.end.c);
+            }
+            ClassSetItem::Ascii(class) if folds => {
+                if matches!(class.kind, ClassAsciiKind::Lower | ClassAsciiKind::Upper) {
+                    let not = if class.negated { "^" } else { "" };
+                    self.edit(&class.span, format!("[:{not}alpha:]"));
+                }
+            }
+            ClassSetItem::Unicode(class) if folds && is_unicode => {
+                let text = format!("(?i:{})", written_class(class));
+                let parsed = regex_syntax::parse(&text).ok();
+                let ranges = parsed.and_then(|hir| match hir.into_kind() {
+                    HirKind::Class(Class::Unicode(class)) => Some(shown(&class)),
+                    _ => None,
+                });
+                let by = ranges.ok_or_else(|| {
+                    GrammarError(format!("`{}` is no class", written_class(class)))
+                })?;
+                self.edit(&class.span, by);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Writer {
+    fn edit(&mut self, span: &Span, by: String) {
+        self.edits.push(Edit { at: span.start.offset..span.end.offset, by });
+    }
+
+    /// Takes flags on; their text without the one that folds.
+    fn set(&mut self, flags: &ast::Flags) -> String {
+        let Modes { folds, is_unicode } = &mut self.modes;
+        *folds = flags.flag_state(Flag::CaseInsensitive).unwrap_or(*folds);
+        *is_unicode = flags.flag_state(Flag::Unicode).unwrap_or(*is_unicode);
+        let letter = |kind: &FlagsItemKind| match kind {
+            FlagsItemKind::Negation => '-',
+            FlagsItemKind::Flag(Flag::CaseInsensitive) => 'i',
+            FlagsItemKind::Flag(Flag::MultiLine) => 'm',
+            FlagsItemKind::Flag(Flag::DotMatchesNewLine) => 's',
+            FlagsItemKind::Flag(Flag::SwapGreed) => 'U',
+            FlagsItemKind::Flag(Flag::Unicode) => 'u',
+            FlagsItemKind::Flag(Flag::CRLF) => 'R',
+            FlagsItemKind::Flag(Flag::IgnoreWhitespace) => 'x',
+        };
+        let letters = flags.items.iter().map(|item| letter(&item.kind));
+        let text: String = letters.filter(|letter| *letter != 'i').collect();
+        text.trim_end_matches('-').to_owned()
+    }
+
+    fn perl(&mut self, span: &Span, kind: &ClassPerlKind, negated: bool) {
+        if !self.modes.is_unicode {
+            return;
+        }
+        let within = match kind {
+            ClassPerlKind::Digit => "0-9",
+            ClassPerlKind::Word => "0-9A-Z_a-z",
+            ClassPerlKind::Space => SPACES,
+        };
+        let not = if negated { "^" } else { "" };
+        self.edit(span, format!("[{not}{within}]"));
+    }
+
+    /// A range within a class.
+    fn fold_range(&mut self, span: &Span, first: char, last: char) {
+        if self.modes.is_unicode || last.is_ascii() {
+            self.edit(span, shown(&folded(first, last)));
+        }
+    }
+}
+
+/// A range and what it folds to: to ASCII letters only what is ASCII, or what was written beyond it.
+fn folded(first: char, last: char) -> ClassUnicode {
+    let within = |first: char, last: char| {
+        let ranges = (first <= last).then(|| ClassUnicodeRange::new(first, last));
+        ClassUnicode::new(ranges)
+    };
+    let mut ascii = within(first, last.min('\x7f'));
+    let mut lower = ascii.clone();
+    lower.intersect(&within('a', 'z'));
+    let mut upper = ascii.clone();
+    upper.intersect(&within('A', 'Z'));
+    for range in lower.ranges() {
+        ascii.push(ClassUnicodeRange::new(
+            range.start().to_ascii_uppercase(),
+            range.end().to_ascii_uppercase(),
+        ));
+    }
+    for range in upper.ranges() {
+        ascii.push(ClassUnicodeRange::new(
+            range.start().to_ascii_lowercase(),
+            range.end().to_ascii_lowercase(),
+        ));
+    }
+    let mut beyond = within(first.max('\u{80}'), last);
+    beyond.case_fold_simple();
+    ascii.union(&beyond);
+    ascii
+}
+
+/// As ranges within brackets.
+fn shown(class: &ClassUnicode) -> String {
+    let range = |range: &ClassUnicodeRange| {
+        let (first, last) = (u32::from(range.start()), u32::from(range.end()));
+        if first == last {
+            format!(r"\x{{{first:x}}}")
+        } else {
+            format!(r"\x{{{first:x}}}-\x{{{last:x}}}")
+        }
+    };
+    class.ranges().iter().map(range).collect()
+}
+
+/// A class like `\p{Greek}`.
+fn written_class(class: &ast::ClassUnicode) -> String {
+    use ast::ClassUnicodeKind::{Named, NamedValue, OneLetter};
+    let letter = if class.negated { 'P' } else { 'p' };
+    match &class.kind {
+        OneLetter(name) => format!(r"\{letter}{{{name}}}"),
+        Named(name) => format!(r"\{letter}{{{name}}}"),
+        NamedValue { name, value, .. } => format!(r"\{letter}{{{name}={value}}}"),
+    }
+}
+
+fn both(letter: char) -> String {
+    [letter.to_ascii_lowercase(), letter.to_ascii_uppercase()].iter().collect()
+}

@@ -1,0 +1,162 @@
+//! JSON Schemas before they are compiled: their bounds, and their patterns in the parser's dialect.
+
+use std::collections::{HashMap, HashSet};
+
+use serde_json::{Map, Value};
+
+use crate::bounds::{SCHEMA_DEPTH, SCHEMA_NODES, check_schema_text, within};
+use crate::error::GrammarError;
+use crate::regex;
+
+/// Reads a schema, whose patterns then say in the parser's dialect what ECMA 262 says they mean.
+///
+/// # Errors
+/// What is no JSON, too large or deep, or refers to what is not followed.
+pub(crate) fn read(text: &str) -> Result<Value, GrammarError> {
+    check_schema_text(text)?;
+    let mut schema = serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
+    check_depth(&schema)?;
+    write_patterns(&mut schema)?;
+    Ok(schema)
+}
+
+/// Of a schema, its local references followed except to what they are in.
+fn check_depth(root: &Value) -> Result<(), GrammarError> {
+    let mut nodes = 0;
+    let mut rest = vec![root];
+    while let Some(value) = rest.pop() {
+        nodes += 1;
+        within("the number of the schema's values", nodes, SCHEMA_NODES)?;
+        match value {
+            Value::Array(items) => rest.extend(items),
+            Value::Object(fields) => rest.extend(fields.values()),
+            _ => {}
+        }
+    }
+    let address = |value: &Value| std::ptr::from_ref(value).addr();
+    // A value is looked at again only where it is deeper, so at most as often as the bound.
+    let mut deepest = HashMap::new();
+    let mut path = HashSet::new();
+    let mut rest = vec![(root, 1, false)];
+    while let Some((value, depth, left)) = rest.pop() {
+        let place = address(value);
+        if left {
+            path.remove(&place);
+            continue;
+        }
+        if path.contains(&place) || deepest.get(&place).is_some_and(|seen| *seen >= depth) {
+            continue;
+        }
+        within("the depth of the schema with its references", depth, SCHEMA_DEPTH)?;
+        deepest.insert(place, depth);
+        path.insert(place);
+        rest.push((value, depth, true));
+        match value {
+            Value::Array(items) => rest.extend(items.iter().map(|item| (item, depth + 1, false))),
+            Value::Object(fields) => {
+                for (name, field) in fields {
+                    match (name.as_str(), field) {
+                        ("$ref", Value::String(to)) => {
+                            rest.push((follow(root, to)?, depth + 1, false));
+                        }
+                        ("$id", Value::String(_)) if place != address(root) => {
+                            return Err(GrammarError(
+                                "`$id` is followed only at the schema's root".to_owned(),
+                            ));
+                        }
+                        // Texts of values, not schemas.
+                        ("const" | "enum" | "default" | "examples", field)
+                            if !field.is_object() => {}
+                        _ => rest.push((field, depth + 1, false)),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What a reference leads to.
+fn follow<'a>(root: &'a Value, to: &str) -> Result<&'a Value, GrammarError> {
+    let refused = |why: &str| Err(GrammarError(why.to_owned()));
+    let Some(pointer) = to.strip_prefix('#').filter(|to| to.is_empty() || to.starts_with('/'))
+    else {
+        return refused("only references within the schema (`#/...`) are followed");
+    };
+    if pointer.contains(['~', '%']) {
+        return refused(
+            "a `$ref` with `~` or `%` is not followed; give what it leads to another name",
+        );
+    }
+    match root.pointer(pointer) {
+        Some(found) => Ok(found),
+        None => refused("a `$ref` leads to nothing in the schema"),
+    }
+}
+
+/// Keywords whose value is a schema or a list of schemas, and those whose values each are one.
+const SCHEMAS: [&str; 7] =
+    ["items", "additionalItems", "prefixItems", "additionalProperties", "allOf", "anyOf", "oneOf"];
+const NAMED_SCHEMAS: [&str; 2] = ["properties", "patternProperties"];
+
+/// Writes all patterns anew.
+fn write_patterns(root: &mut Value) -> Result<(), GrammarError> {
+    let mut seen = HashSet::new();
+    let mut rest = vec![String::new()];
+    while let Some(place) = rest.pop() {
+        if seen.contains(&place) {
+            continue;
+        }
+        if let Some(Value::Object(schema)) = root.pointer_mut(&place) {
+            write_own(schema)?;
+            rest.extend(below(schema, &place));
+        }
+        seen.insert(place);
+    }
+    Ok(())
+}
+
+/// The patterns of a schema itself.
+fn write_own(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
+    if let Some(Value::String(pattern)) = schema.get_mut("pattern") {
+        *pattern = regex::written(pattern)?;
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("patternProperties") {
+        let mut written = Map::new();
+        for (pattern, value) in std::mem::take(properties) {
+            if written.insert(regex::written(&pattern)?, value).is_some() {
+                return Err(GrammarError(format!(
+                    "two of the `patternProperties` mean the same as `{pattern}`"
+                )));
+            }
+        }
+        *properties = written;
+    }
+    Ok(())
+}
+
+/// Where the schemas of a schema are.
+fn below(schema: &Map<String, Value>, place: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (keyword, value) in schema {
+        let named = NAMED_SCHEMAS.contains(&keyword.as_str());
+        match value {
+            Value::String(to) if keyword == "$ref" => {
+                found.push(to.trim_start_matches('#').to_owned());
+            }
+            Value::Object(of) if named => {
+                let escaped = |name: &String| name.replace('~', "~0").replace('/', "~1");
+                found.extend(of.keys().map(|name| format!("{place}/{keyword}/{}", escaped(name))));
+            }
+            Value::Array(list) if SCHEMAS.contains(&keyword.as_str()) => {
+                found.extend((0..list.len()).map(|index| format!("{place}/{keyword}/{index}")));
+            }
+            Value::Object(_) if SCHEMAS.contains(&keyword.as_str()) => {
+                found.push(format!("{place}/{keyword}"));
+            }
+            _ => {}
+        }
+    }
+    found
+}
