@@ -105,7 +105,7 @@ impl Opened {
         );
         let words = codec.words().map_err(anyhow::Error::msg)?;
         let vocabulary = Vocabulary { words, ends };
-        Ok(Some(Grammars { vocabulary, grammars }))
+        Ok(Some(Grammars::new(vocabulary, grammars, |text| codec.part(text))))
     }
 }
 

@@ -50,6 +50,14 @@ pub(crate) fn factory(vocabulary: &TokEnv) -> Result<ParserFactory, GrammarError
     Ok(factory)
 }
 
+/// A parser at the beginning of its rules.
+pub(crate) fn parser_of(
+    factory: &ParserFactory,
+    rules: TopLevelGrammar,
+) -> Result<TokenParser, GrammarError> {
+    factory.create_parser(rules).map_err(|error| GrammarError::new(&error))
+}
+
 impl Whitespace {
     /// Into a schema, which may say itself how its answers are written.
     fn write(&self, schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
@@ -79,11 +87,6 @@ impl Grammar {
         Grammar::JsonSchema(schema.into(), Whitespace::default())
     }
 
-    /// A parser at its beginning.
-    pub(crate) fn parser(&self, factory: &ParserFactory) -> Result<TokenParser, GrammarError> {
-        factory.create_parser(self.to_rules()?).map_err(|error| GrammarError::new(&error))
-    }
-
     /// Of what was asked for, in bytes.
     pub(crate) fn text_bytes(&self) -> usize {
         match self {
@@ -92,9 +95,12 @@ impl Grammar {
         }
     }
 
-    /// In the parser's own terms.
-    fn to_rules(&self) -> Result<TopLevelGrammar, GrammarError> {
-        Ok(match self {
+    /// In the parser's own terms; `None` for choices, which need no parser.
+    ///
+    /// # Errors
+    /// What is wrong or beyond its bounds.
+    pub(crate) fn rules(&self) -> Result<Option<TopLevelGrammar>, GrammarError> {
+        Ok(Some(match self {
             Grammar::JsonSchema(text, whitespace) => {
                 let mut schema = schema::read(text)?;
                 if schema == Value::Bool(true) {
@@ -111,11 +117,8 @@ impl Grammar {
             }
             Grammar::Choice(texts) => {
                 bounds::check_choices(texts)?;
-                // A JSON text is a string of the rules' language too.
-                let quoted = texts.iter().map(|text| Value::from(text.as_str()).to_string());
-                let any = quoted.collect::<Vec<_>>().join(" | ");
-                TopLevelGrammar::from_lark(format!("start: {any}"))
+                return Ok(None);
             }
-        })
+        }))
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
 use llguidance::{Matcher, ParserFactory};
 
-use crate::asked::{Grammar, factory};
+use crate::asked::{Grammar, factory, parser_of};
 use crate::cache::{Bounds, Cache};
 use crate::error::GrammarError;
 use crate::keys::Keys;
@@ -41,7 +41,10 @@ impl Checker {
     /// # Errors
     /// A schema or an expression that is wrong, or asks for what is not implemented.
     pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        grammar.parser(&self.factory).map(|_| ())
+        match grammar.rules()? {
+            Some(rules) => parser_of(&self.factory, rules).map(|_| ()),
+            None => Ok(()),
+        }
     }
 
     /// Whether a text as a whole is of the form.

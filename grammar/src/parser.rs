@@ -2,7 +2,7 @@
 
 use llguidance::{ParserFactory, TokenParser};
 
-use crate::asked::{Grammar, LEXER_STATES};
+use crate::asked::{Grammar, LEXER_STATES, parser_of};
 use crate::cache::Measured;
 use crate::error::GrammarError;
 
@@ -22,7 +22,9 @@ impl Parser {
     /// As [`crate::Checker::check`].
     pub(crate) fn new(grammar: &Grammar, factory: &ParserFactory) -> Result<Parser, GrammarError> {
         let rule_bytes = LEAST_BYTES + RULE_BYTES * grammar.text_bytes();
-        Ok(Parser { beginning: grammar.parser(factory)?, rule_bytes })
+        let rules = grammar.rules()?;
+        let rules = rules.ok_or_else(|| GrammarError("a choice needs no parser".to_owned()))?;
+        Ok(Parser { beginning: parser_of(factory, rules)?, rule_bytes })
     }
 
     /// At the beginning of a text.

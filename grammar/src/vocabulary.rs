@@ -21,6 +21,11 @@ impl Vocabulary {
         self.words.len().div_ceil(32)
     }
 
+    /// What a token adds to a text.
+    pub(crate) fn word(&self, token: u32) -> Option<&[u8]> {
+        self.words.get(token as usize).map(Vec::as_slice)
+    }
+
     /// As the parser keeps it.
     pub(crate) fn to_env(&self) -> TokEnv {
         let end = self.ends.first().copied().unwrap_or(0);

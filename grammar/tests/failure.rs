@@ -9,7 +9,8 @@ fn a_walk_knows_whether_it_is_complete() {
     let words = vec![b"a".to_vec(), b"b".to_vec(), Vec::new()];
     let vocabulary = Vocabulary { words, ends: vec![2] };
     let grammars = vec![Grammar::Regex("ab".to_owned())];
-    let mut compiled = Compiled::new(Arc::new(Grammars { vocabulary, grammars })).unwrap();
+    let mut compiled =
+        Compiled::new(Arc::new(Grammars::new(vocabulary, grammars, |_| None))).unwrap();
     let mut walk = compiled.begin(0);
     walk.take(0);
     assert!(!walk.is_complete());

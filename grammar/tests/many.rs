@@ -43,7 +43,7 @@ fn held_bytes(grammars: Vec<Grammar>, slots: usize) -> isize {
     words.push(Vec::new());
     let vocabulary = Vocabulary { words, ends: vec![256] };
     let forms = grammars.len();
-    let grammars = Arc::new(Grammars { vocabulary, grammars });
+    let grammars = Arc::new(Grammars::new(vocabulary, grammars, |_| None));
     let before = LIVE_BYTES.get();
     let mut compiled = Compiled::new(grammars).unwrap();
     let mut walks: Vec<Option<Walk>> = vec![None; slots];

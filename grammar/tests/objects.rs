@@ -23,7 +23,7 @@ fn texts(grammar: &Grammar, count: u64, prefers: &str) -> Vec<String> {
     let vocabulary = vocabulary();
     let end = vocabulary.ends[0];
     let words = vocabulary.words.clone();
-    let grammars = Grammars { vocabulary, grammars: vec![grammar.clone()] };
+    let grammars = Grammars::new(vocabulary, vec![grammar.clone()], |_| None);
     let mut compiled = Compiled::new(Arc::new(grammars)).unwrap();
     let mut mask = vec![0; compiled.mask_words()];
     let mut found = Vec::new();

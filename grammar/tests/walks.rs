@@ -18,7 +18,7 @@ fn vocabulary() -> Vocabulary {
 }
 
 fn compiled(grammar: &Grammar) -> Compiled {
-    let grammars = Grammars { vocabulary: vocabulary(), grammars: vec![grammar.clone()] };
+    let grammars = Grammars::new(vocabulary(), vec![grammar.clone()], |_| None);
     Checker::new().and_then(|checker| checker.check(grammar)).expect("a grammar");
     Compiled::new(Arc::new(grammars)).expect("a grammar")
 }
@@ -60,7 +60,7 @@ fn a_choice_is_one_of_its_texts() {
     let grammar = Grammar::Choice(texts.to_vec());
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..60 {
-        let (text, ended) = walk(&grammar, 40, random(seed));
+        let (text, ended) = walk(&grammar, 40, random(seed * 77));
         assert!(ended && texts.contains(&text), "{text:?}");
         seen.insert(text);
     }
@@ -71,6 +71,43 @@ fn a_choice_is_one_of_its_texts() {
         assert!(!allowed.contains(&yesterday));
         allowed[0]
     });
+}
+
+/// What can follow some tokens, in ascending order.
+fn following(compiled: &mut Compiled, tokens: &[u32]) -> Vec<u32> {
+    let mut walk = compiled.begin(0);
+    let mut mask = vec![0; compiled.mask_words()];
+    tokens.iter().for_each(|token| walk.take(*token));
+    assert_eq!(walk.failure(), None);
+    walk.allow(&mut mask);
+    (0..mask.len() as u32 * 32).filter(|t| mask[*t as usize / 32] >> (t % 32) & 1 == 1).collect()
+}
+
+#[test]
+fn a_choice_is_said_in_the_tokens_of_the_tokenizer() {
+    let words =
+        [" ", "y", "yes", " yes", "no", " no", "pe", "\n", ""].map(|word| word.as_bytes().to_vec());
+    let vocabulary = Vocabulary { words: words.to_vec(), ends: vec![8] };
+    let texts = [" yes", " yespe", " no", "yes", "nope"].map(str::to_owned).to_vec();
+    // What it knows no tokens of is said in the fewest.
+    let encode = |text: &str| match text {
+        " yes" => Some(vec![3]),
+        "yes" => Some(vec![2]),
+        "nope" => Some(vec![4, 6]),
+        _ => None,
+    };
+    let grammars = Grammars::new(vocabulary, vec![Grammar::Choice(texts)], encode);
+    let mut compiled = Compiled::new(Arc::new(grammars)).unwrap();
+    // A space, or " y", would lead to " yes" too.
+    assert_eq!(following(&mut compiled, &[]), [2, 3, 4, 5]);
+    assert_eq!(following(&mut compiled, &[3]), [6, 8]);
+    assert_eq!(following(&mut compiled, &[3, 6]), [8]);
+    assert_eq!(following(&mut compiled, &[2]), [8]);
+    assert_eq!(following(&mut compiled, &[4]), [6]);
+    assert_eq!(following(&mut compiled, &[5]), [8]);
+    let mut walk = compiled.begin(0);
+    walk.take(0);
+    assert!(walk.failure().is_some() && !walk.is_complete());
 }
 
 #[test]

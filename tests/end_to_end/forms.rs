@@ -1,5 +1,7 @@
 //! Answers of a given form, through the whole program.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 use crate::command::{Place, lines, text};
@@ -49,6 +51,12 @@ fn answers_have_the_form_that_was_asked_for() {
             assert!(["yes", "no", "who knows"].contains(&text), "{text:?}");
             assert_eq!(reason, "stop");
         }
+    }
+    // A text is always said in the same tokens.
+    let mut said = BTreeMap::new();
+    for choice in alone[6]["response"]["body"]["choices"].as_array().expect("choices") {
+        let tokens = said.entry(choice["text"].to_string()).or_insert(&choice["token_ids"]);
+        assert_eq!(*tokens, &choice["token_ids"], "{}", choice["text"]);
     }
     for (text, reason) in told(&alone[2]).chain(told(&alone[4])) {
         let pet: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));

@@ -59,10 +59,8 @@ fn thousands_of_forms_are_held_like_a_few() {
     let plan = compile(&config, &shape, &cpu_only(&config)).expect("the map compiles");
     let mut words: Vec<Vec<u8>> = (0..END).map(|i| vec![b'a' + i as u8]).collect();
     words.push(Vec::new());
-    let grammars = Grammars {
-        vocabulary: Vocabulary { words, ends: vec![END] },
-        grammars: (0..forms).map(form).collect(),
-    };
+    let vocabulary = Vocabulary { words, ends: vec![END] };
+    let grammars = Grammars::new(vocabulary, (0..forms).map(form).collect(), |_| None);
     let options = LaneOptions { grammars: Some(Arc::new(grammars)), ..options(2) };
     let source = DummySource::new(config.clone(), 5);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");

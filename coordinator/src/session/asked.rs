@@ -1,6 +1,6 @@
 //! What a run asks of the planner.
 
-use grammar::Grammars;
+use grammar::Compiled;
 use planner::budget::{Limits, Request};
 use planner::policy::{Forms, Policy, Stays};
 
@@ -19,7 +19,7 @@ pub(super) const DEFAULT_BATCH_MAX: u16 = 32;
 pub(super) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
     let dram_bytes = run.dram_bytes.unwrap_or_else(memory::available_bytes);
     let vocab_size = opened.config.vocab_size;
-    let forms_bytes = if demand.forms { Grammars::sampler_bytes(vocab_size) } else { 0 };
+    let forms_bytes = if demand.forms { Compiled::most_bytes(vocab_size) } else { 0 };
     Limits {
         dram_bytes: dram_bytes.saturating_sub(forms_bytes),
         vram_bytes: run.vram_bytes,

@@ -63,6 +63,11 @@ impl ProcessCodec {
         Ok(self.vocabulary()?.iter().map(spelled).collect())
     }
 
+    /// The tokens of a text within another one; `None` where it has none.
+    pub fn part(&self, text: &str) -> Option<Vec<u32>> {
+        self.tokens(&TextRequest::EncodePart { text: text.to_owned() }).ok()
+    }
+
     fn vocabulary(&self) -> Result<&[Word], String> {
         if let Some(known) = self.vocabulary.get() {
             return Ok(known);

@@ -29,6 +29,8 @@ pub struct TextSetup {
 pub enum TextRequest {
     /// The tokens of a raw prompt.
     Encode { text: String },
+    /// The tokens of a text within another one.
+    EncodePart { text: String },
     /// The tokens of a conversation, rendered as of `now_s`, seconds since 1970.
     EncodeChat { turns: Vec<Turn>, now_s: u64 },
     /// The text that each of the tokens completes, and what is left at the end.

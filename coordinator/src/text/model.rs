@@ -53,6 +53,14 @@ impl ModelText {
         Ok(self.tokenizer.encode(text, true)?)
     }
 
+    /// Token ids of a text within another one.
+    ///
+    /// # Errors
+    /// Text that the vocabulary cannot express.
+    pub fn encode_part(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        Ok(self.tokenizer.encode(text, false)?)
+    }
+
     /// Token ids of a conversation, rendered as of `now_s`, seconds since 1970.
     ///
     /// # Errors

@@ -112,7 +112,7 @@ impl TextProcess {
     /// See [`TextError`].
     pub fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError> {
         let size_bytes = match request {
-            TextRequest::Encode { text } => text.len(),
+            TextRequest::Encode { text } | TextRequest::EncodePart { text } => text.len(),
             TextRequest::EncodeChat { turns, .. } => {
                 turns.iter().map(|turn| turn.role.len() + turn.content.len()).sum()
             }

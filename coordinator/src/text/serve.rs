@@ -52,6 +52,7 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
 fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
     Ok(match request {
         TextRequest::Encode { text: prompt } => TextReply::Tokens(text.encode(&prompt)?),
+        TextRequest::EncodePart { text: part } => TextReply::Tokens(text.encode_part(&part)?),
         TextRequest::EncodeChat { turns, now_s } => {
             TextReply::Tokens(text.encode_chat(turns, now_s)?)
         }

@@ -1,0 +1,124 @@
+//! Texts as the tokens that a model would say them with. Others that spell the same are less likely to it than they
+//! should be, and an answer of few tokens could end within a text.
+
+use std::collections::HashMap;
+
+use crate::vocabulary::Vocabulary;
+
+/// The longest words that are looked for; vocabularies hold longer ones of spaces and lines only.
+const WORD_BYTES: usize = 64;
+
+/// Spells texts.
+pub(crate) struct Speller<'v, E> {
+    vocabulary: &'v Vocabulary,
+    /// What the model's tokenizer makes of a text.
+    encode: E,
+    /// Made when the tokenizer's tokens do not spell a text.
+    tokens: Option<HashMap<&'v [u8], u32>>,
+}
+
+impl<'v, E: Fn(&str) -> Option<Vec<u32>>> Speller<'v, E> {
+    pub(crate) fn new(vocabulary: &'v Vocabulary, encode: E) -> Speller<'v, E> {
+        Speller { vocabulary, encode, tokens: None }
+    }
+
+    /// The tokenizer's tokens of a text within another one, or the fewest that spell it; `None` where none do.
+    pub(crate) fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
+        // A tokenizer may put a space before a text, which it does not behind a line's end.
+        let within = ["", "\n"].iter().find_map(|before| {
+            let tokens = (self.encode)(&format!("{before}{text}"))?;
+            self.end_that_spells(&tokens, text.as_bytes())
+        });
+        within.or_else(|| self.fewest(text.as_bytes()))
+    }
+
+    /// The last of some tokens, which spell the text.
+    fn end_that_spells(&self, tokens: &[u32], text: &[u8]) -> Option<Vec<u32>> {
+        let mut left = text;
+        for (index, token) in tokens.iter().enumerate().rev() {
+            let word = self.vocabulary.word(*token).filter(|word| !word.is_empty())?;
+            left = left.strip_suffix(word)?;
+            if left.is_empty() {
+                return Some(tokens[index..].to_vec());
+            }
+        }
+        None
+    }
+
+    /// The fewest tokens that spell a text, longer ones first.
+    fn fewest(&mut self, text: &[u8]) -> Option<Vec<u32>> {
+        let Vocabulary { words, ends } = self.vocabulary;
+        let tokens = self.tokens.get_or_insert_with(|| {
+            let mut tokens = HashMap::new();
+            for (word, token) in words.iter().map(Vec::as_slice).zip(0..) {
+                if !word.is_empty() && !ends.contains(&token) {
+                    // Of equal words the first counts.
+                    tokens.entry(word).or_insert(token);
+                }
+            }
+            tokens
+        });
+        // For each place the count of tokens from there on and the first of them with its length.
+        let mut best: Vec<Option<(usize, u32, usize)>> = vec![None; text.len()];
+        best.push(Some((0, 0, 0)));
+        for from in (0..text.len()).rev() {
+            let longest = WORD_BYTES.min(text.len() - from);
+            let steps = (1..=longest).rev().filter_map(|length| {
+                let token = tokens.get(&text[from..from + length])?;
+                let (count, ..) = best[from + length]?;
+                Some((count + 1, *token, length))
+            });
+            best[from] = steps.min_by_key(|(count, ..)| *count);
+        }
+        let (mut spelled, mut from) = (Vec::new(), 0);
+        while from < text.len() {
+            let (_, token, length) = best[from]?;
+            spelled.push(token);
+            from += length;
+        }
+        Some(spelled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vocabulary() -> Vocabulary {
+        let words = ["a", "b", "ab", "ba", " ab", " ", "\n", "abb", "ab", ""];
+        Vocabulary {
+            words: words.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            ends: vec![9],
+        }
+    }
+
+    #[test]
+    fn the_tokenizers_tokens_come_first() {
+        let vocabulary = vocabulary();
+        let spell = |text: &str, encoded: &[(&str, &[u32])]| {
+            let encode = |text: &str| {
+                let found = encoded.iter().find(|(known, _)| *known == text);
+                found.map(|(_, tokens)| tokens.to_vec())
+            };
+            Speller::new(&vocabulary, encode).spell(text)
+        };
+        assert_eq!(spell("ab", &[("ab", &[0, 1])]), Some(vec![0, 1]));
+        // One that puts a space before a text.
+        assert_eq!(spell("ab", &[("ab", &[4]), ("\nab", &[5, 6, 2])]), Some(vec![2]));
+        assert_eq!(spell(" ab", &[(" ab", &[5, 4])]), Some(vec![4]));
+        // One that normalises, or knows no such text.
+        assert_eq!(spell("abab", &[("abab", &[0]), ("\nabab", &[6, 0])]), Some(vec![2, 2]));
+        assert_eq!(spell("abc", &[]), None);
+        // A special token spells nothing.
+        assert_eq!(spell("ab", &[("ab", &[9, 2]), ("\nab", &[9])]), Some(vec![2]));
+    }
+
+    #[test]
+    fn the_fewest_tokens_spell_what_the_tokenizer_does_not() {
+        let vocabulary = vocabulary();
+        let mut speller = Speller::new(&vocabulary, |_: &str| None);
+        assert_eq!(speller.spell("ab"), Some(vec![2]));
+        assert_eq!(speller.spell("abba"), Some(vec![7, 0]), "not one more, and the longest first");
+        assert_eq!(speller.spell("aab"), Some(vec![0, 2]));
+    }
+}
