@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use coordinator::job::body::defaults::Defaults;
+use coordinator::job::body::unread::Unread;
 use coordinator::job::codec::{TextCodec, TextStream, Turn};
 use coordinator::job::input::{Format, InputOptions};
 use coordinator::job::item::Item;
@@ -74,6 +76,8 @@ fn all_are_requests(text: &str, format: Format) {
         max_tokens: None,
         seed: 0,
         now_s: 0,
+        defaults: &Defaults::default(),
+        unread: &Unread::default(),
         codec: Some(&OneTokenPerByte),
         limits: Limits { context: 4096, vocab_size: 50_000, sliding_window: None },
     };

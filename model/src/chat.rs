@@ -13,6 +13,26 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 pub struct Message {
     pub role: String,
     pub content: String,
+    /// What else the template is told of it, such as `name` and `tool_calls`.
+    #[serde(flatten)]
+    pub more: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Message {
+    /// A turn with further fields, as names and JSON texts; what is no JSON is left out.
+    pub fn new(role: String, content: String, more: Vec<(String, String)>) -> Message {
+        let more = more.into_iter().filter_map(|(name, text)| {
+            let value = serde_json::from_str(&text).ok()?;
+            Some((name, value))
+        });
+        Message { role, content, more: more.collect() }
+    }
+
+    /// Bytes of what was given.
+    fn given(&self) -> usize {
+        let more = self.more.iter().map(|(name, value)| name.len() + value.to_string().len());
+        self.role.len() + self.content.len() + more.sum::<usize>()
+    }
 }
 
 /// Why a conversation cannot be rendered.
@@ -89,7 +109,7 @@ impl ChatTemplate {
         environment.add_function("strftime_now", move |format: String| strftime(&format, now));
         environment.set_fuel(Some(STEPS + STEPS_PER_MESSAGE * messages.len() as u64));
         let template = environment.get_template(NAME).map_err(refused)?;
-        let given: usize = messages.iter().map(|turn| turn.role.len() + turn.content.len()).sum();
+        let given: usize = messages.iter().map(Message::given).sum();
         let limit = given.saturating_mul(OUTPUT_BYTES_PER_BYTE).saturating_add(OUTPUT_BYTES);
         let mut output = Bounded { text: Vec::new(), limit, exceeded: false };
         let rendered = template.render_captured_to(
@@ -309,7 +329,7 @@ mod tests {
     fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
         turns
             .iter()
-            .map(|(role, content)| Message { role: (*role).into(), content: (*content).into() })
+            .map(|(role, content)| Message::new((*role).into(), (*content).into(), Vec::new()))
             .collect()
     }
 
@@ -342,6 +362,21 @@ mod tests {
         let error = template.render(&turns(&[("system", "x")]), UNIX_EPOCH).expect_err("refused");
         assert!(error.to_string().contains("user first"), "{error}");
         assert!(matches!(ChatTemplate::new("{% for %}", None, None), Err(ChatError::Template(_))));
+    }
+
+    #[test]
+    fn templates_are_told_other_fields_in_their_order() {
+        let calls =
+            r#"[{"type": "function", "id": "c", "function": {"name": "f", "arguments": "{}"}}]"#;
+        let more = vec![("name".into(), "\"Ada\"".into()), ("tool_calls".into(), calls.into())];
+        let message = Message::new("assistant".into(), String::new(), more);
+        let template = "{{ messages[0].name }} {{ messages[0].tool_calls | tojson }}\
+                        {% if messages[0].tool_call_id is defined %}!{% endif %}";
+        let template = ChatTemplate::new(template, None, None).expect("a template");
+        assert_eq!(
+            template.render(&[message], UNIX_EPOCH).expect("rendered"),
+            format!("Ada {calls}")
+        );
     }
 
     #[test]

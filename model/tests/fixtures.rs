@@ -131,9 +131,10 @@ fn conversations_are_rendered_as_transformers_does() {
             .as_array()
             .expect("messages")
             .iter()
-            .map(|message| Message {
-                role: message["role"].as_str().expect("a role").to_owned(),
-                content: message["content"].as_str().expect("a text").to_owned(),
+            .map(|message| {
+                let role = message["role"].as_str().expect("a role").to_owned();
+                let content = message["content"].as_str().expect("a text").to_owned();
+                Message::new(role, content, Vec::new())
             })
             .collect();
         let rendered = template.render(&messages, std::time::UNIX_EPOCH).expect("rendered");

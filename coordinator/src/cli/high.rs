@@ -12,10 +12,11 @@ use ::cuda::CudaError;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
-    Described, ModelChoice, Placement, PlanRequest, ProfileRequest, RatesRequest, Run, Source,
-    Telling, Template, TimedRequest, Work,
+    Described, ModelChoice, Placement, PlanRequest, ProfileRequest, RatesRequest, Requests, Run,
+    Source, Telling, Template, TimedRequest, Work,
 };
 use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
+use crate::job::body::defaults::Defaults;
 use crate::job::sink::{OutputMode, Place};
 
 /// Benchmark: tokens of each prompt.
@@ -26,7 +27,7 @@ pub const GEN_LEN: u32 = 32;
 pub const TIMED_LAYERS: u32 = 8;
 
 /// What to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     Run(Box<Run>),
     /// Measure the machine.
@@ -82,6 +83,10 @@ pub enum UsageError {
     Split(#[from] SplitError),
     #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
     ModeOfStdout { flag: &'static str },
+    #[error(
+        "--system needs a conversation, and a .txt file holds raw prompts; add --chat, or leave it out."
+    )]
+    SystemWithoutChat,
     #[error(
         "--device emulated:timed lets a table's times pass and computes nothing; add --tables FILE, or \
          use --device emulated."
@@ -307,13 +312,26 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
     if mode.resumes() && output == Place::Standard {
         return Err(UsageError::ModeOfStdout { flag });
     }
-    Ok(Work::Requests {
+    let is_text = input.extension().is_some_and(|extension| extension == "txt");
+    if low.system.is_some() && is_text && !low.chat {
+        return Err(UsageError::SystemWithoutChat);
+    }
+    Ok(Work::Requests(Box::new(Requests {
         input: place(input),
         output,
         mode,
         chat: low.chat,
         max_tokens: low.max_tokens,
-    })
+        defaults: Defaults {
+            temperature: low.temperature,
+            top_p: low.top_p,
+            stop: low.stop.clone(),
+            system: low.system.clone(),
+            json_schema: None,
+        },
+        json_schema: low.json_schema.clone(),
+        ignore_unknown_fields: low.ignore_unknown_fields,
+    })))
 }
 
 /// A device that exists: `auto` becomes the best real one.

@@ -8,10 +8,11 @@ use program::map::Chunking;
 use workers::device::RateSizes;
 
 use super::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
+use crate::job::body::defaults::Defaults;
 use crate::job::sink::{OutputMode, Place};
 
 /// The main command.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     pub model: ModelChoice,
     pub dtype: Dtype,
@@ -51,10 +52,25 @@ pub struct ModelChoice {
 }
 
 /// What is computed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Work {
     Benchmark { prompt_len: u32, gen_len: u32 },
-    Requests { input: Place, output: Place, mode: OutputMode, chat: bool, max_tokens: Option<u32> },
+    Requests(Box<Requests>),
+}
+
+/// A file of requests to answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Requests {
+    pub input: Place,
+    pub output: Place,
+    pub mode: OutputMode,
+    pub chat: bool,
+    pub max_tokens: Option<u32>,
+    /// For raw prompts and short lines that do not say; the schema is not read yet.
+    pub defaults: Defaults,
+    /// The file of the schema.
+    pub json_schema: Option<PathBuf>,
+    pub ignore_unknown_fields: bool,
 }
 
 /// A policy by name, or a split by hand. The split is resolved against the model's layer later, by
@@ -91,7 +107,7 @@ pub struct ProfileRequest {
 }
 
 /// What to plan, and how to say it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct PlanRequest {
     pub source: Source,
     pub json: bool,
@@ -100,7 +116,7 @@ pub struct PlanRequest {
 }
 
 /// Where costs come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Source {
     /// This machine and a run on it.
     Here(Box<Run>),

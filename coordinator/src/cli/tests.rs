@@ -48,19 +48,31 @@ fn the_smallest_line_is_a_benchmark_on_the_cpu() {
 
 #[test]
 fn a_line_with_everything() {
-    let run =
-        run("--model m --revision r --dummy-weights --layers 4 --batches 4x15 --input in.jsonl \
+    let run = run(
+        "--model m --revision r --dummy-weights --layers 4 --batches 4x15 --input in.jsonl \
          --output out.jsonl --resume --chat --max-tokens 9 --dtype f32 \
+         --temperature 0.5 --top-p 0.9 --stop a --stop b --system Brief. --json-schema s.json --ignore-unknown-fields \
          --device emulated:vram=8GiB,link=16GB/s --split scores.3: --split-chunks scores=8 \
          --no-fuse --cpu-threads 3 --emulated-threads 2 --dram 1GiB --seed 5 --report r.json \
-         --trace t.json -vv");
+         --trace t.json -vv",
+    );
     assert_eq!(run.model.revision.as_deref(), Some("r"));
     assert_eq!((run.model.layers, run.model.dummy_weights), (Some(4), true));
     assert_eq!(run.batches, Some(BatchesChoice::Given(Batches { count: 4, size: 15 })));
     let file = |name: &str| Place::File(name.into());
     let (input, output) = (file("in.jsonl"), file("out.jsonl"));
     let mode = OutputMode::Resume;
-    assert_eq!(run.work, Work::Requests { input, output, mode, chat: true, max_tokens: Some(9) });
+    let Work::Requests(asked) = &run.work else { panic!("requests") };
+    assert_eq!((&asked.input, &asked.output, asked.mode), (&input, &output, mode));
+    assert_eq!((asked.chat, asked.max_tokens), (true, Some(9)));
+    let defaults = &asked.defaults;
+    assert_eq!((defaults.temperature, defaults.top_p), (Some(0.5), Some(0.9)));
+    assert_eq!(
+        (&defaults.stop[..], defaults.system.as_deref()),
+        (&["a".to_owned(), "b".to_owned()][..], Some("Brief."))
+    );
+    assert_eq!(asked.json_schema.as_deref(), Some(std::path::Path::new("s.json")));
+    assert!(asked.ignore_unknown_fields);
     assert_eq!(run.vram_bytes, Some(8 << 30));
     let Placement::Split { split, chunking } = run.placement else { panic!("a split") };
     assert_eq!((split.as_str(), chunking.map(|chunking| chunking.chunks)), ("scores.3:", Some(8)));
@@ -72,9 +84,9 @@ fn a_line_with_everything() {
 #[test]
 fn standard_streams_and_output_modes() {
     let place = |line: &str| match run(line).work {
-        Work::Requests { input, output, mode, max_tokens, .. } => {
-            assert_eq!(max_tokens, None);
-            (input, output, mode)
+        Work::Requests(asked) => {
+            assert_eq!(asked.max_tokens, None);
+            (asked.input, asked.output, asked.mode)
         }
         Work::Benchmark { .. } => panic!("{line}"),
     };
@@ -93,6 +105,11 @@ fn standard_streams_and_output_modes() {
     refused("--model m --output o", Exit::Usage, &["--input"]);
     refused("--model m --input i --prompt-len 5", Exit::Usage, &["--prompt-len"]);
     refused("--model m --input i --max-tokens 0", Exit::Usage, &["--max-tokens"]);
+    refused("--model m --input i --temperature 2.1", Exit::Usage, &["--temperature", "0 to 2"]);
+    refused("--model m --input i --temperature nan", Exit::Usage, &["--temperature", "0 to 2"]);
+    refused("--model m --input i --top-p 0", Exit::Usage, &["--top-p", "above 0"]);
+    refused("--model m --top-p 0.5", Exit::Usage, &["--input"]);
+    refused("--model m --input a.txt --system Hi", Exit::Usage, &["--system", "--chat"]);
 }
 
 #[test]

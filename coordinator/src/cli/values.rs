@@ -174,6 +174,24 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// Parses a temperature.
+///
+/// # Errors
+/// Anything but a number from 0 to 2.
+pub fn parse_temperature(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=2.0).contains(number));
+    number.ok_or_else(|| "it is no number from 0 to 2; write for example 0.7".to_owned())
+}
+
+/// Parses a share of probability.
+///
+/// # Errors
+/// Anything but a number above 0 and at most 1.
+pub fn parse_top_p(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number| *number > 0.0 && *number <= 1.0);
+    number.ok_or_else(|| "it is no number above 0 and at most 1; write for example 0.95".to_owned())
+}
+
 /// Parses a policy's name.
 ///
 /// # Errors

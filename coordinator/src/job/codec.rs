@@ -10,6 +10,21 @@ use serde::{Deserialize, Serialize};
 pub struct Turn {
     pub role: String,
     pub content: String,
+    /// Other fields of the message that templates know, such as `tool_calls`: names and JSON texts.
+    pub more: Vec<(String, String)>,
+}
+
+impl Turn {
+    /// A turn of text alone.
+    pub fn new(role: &str, content: String) -> Turn {
+        Turn { role: role.to_owned(), content, more: Vec::new() }
+    }
+
+    /// Bytes of all its texts.
+    pub fn size_bytes(&self) -> usize {
+        let more: usize = self.more.iter().map(|(name, text)| name.len() + text.len()).sum();
+        self.role.len() + self.content.len() + more
+    }
 }
 
 /// A model's text side, which several threads may ask at once. Every error is a sentence (or the

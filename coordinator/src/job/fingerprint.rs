@@ -68,6 +68,8 @@ pub fn request_id(request: &Request) -> String {
     later("logprobs", request.logprobs.is_some(), &request.logprobs_of_token().to_le_bytes());
     let form = request.grammar.as_ref().map(|grammar| format!("{grammar:?}")).unwrap_or_default();
     later("form", request.grammar.is_some(), form.as_bytes());
+    let columns = serde_json::to_vec(&request.columns).unwrap_or_default();
+    later("columns", !request.columns.is_empty(), &columns);
     for prompt in &request.prompts {
         field(&prompt.max_new.to_le_bytes());
         field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use grammar::{Checker, Grammar, GrammarError};
 use serde_json::{Map, Value};
 
+use super::body::defaults::Defaults;
+use super::body::unread::Unread;
 use super::body::{Body, RawPrompt, read_body};
 use super::codec::{TextCodec, Turn};
-use super::engine::Sampling;
 use super::item::{Endpoint, ErrorCode, Rejection, Request};
 use super::prompt::{Limits, MaxTokens, fit};
 
@@ -44,6 +45,10 @@ pub struct InputOptions<'a> {
     pub seed: u64,
     /// What a chat template that asks for the date is told, seconds since 1970.
     pub now_s: u64,
+    /// For raw prompts and short lines that do not say.
+    pub defaults: &'a Defaults,
+    /// What becomes of fields that nothing reads.
+    pub unread: &'a Unread,
     /// `None` when the model has no tokenizer.
     pub codec: Option<&'a dyn TextCodec>,
     pub limits: Limits,
@@ -121,15 +126,13 @@ pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> 
         let (endpoint, body) = match options.format {
             Format::Text => {
                 is_request = true;
-                text_line(text, options.chat)
+                short_line(options.defaults.of_text(text), options)?
             }
             Format::JsonLines => {
                 let fields = parse_object(text)?;
                 custom_id = read_custom_id(&fields)?;
                 is_request = true;
-                let (endpoint, mut body) = read_envelope(&fields)?;
-                wrap_as_chat(options.chat, endpoint, &mut body);
-                (endpoint, body)
+                read_envelope(fields, options)?
             }
         };
         build(line, endpoint, &body, options)
@@ -137,20 +140,19 @@ pub(super) fn read_line(raw: &[u8], line: usize, options: &InputOptions<'_>) -> 
     ReadLine { custom_id, is_request, result }
 }
 
-fn text_line(text: &str, chat: bool) -> (Endpoint, Body) {
-    let mut body = Body {
-        prompts: vec![RawPrompt::Text(text.to_owned())],
-        max_tokens: None,
-        sampling: Sampling::GREEDY,
-        n: 1,
-        seed: None,
-        stop: Vec::new(),
-        ignore_eos: false,
-        logprobs: None,
-        grammar: None,
-    };
-    wrap_as_chat(chat, Endpoint::Completions, &mut body);
-    (Endpoint::Completions, body)
+/// A line that holds the body's fields itself; `messages` among them make it a chat request.
+fn short_line(
+    mut fields: Map<String, Value>,
+    options: &InputOptions<'_>,
+) -> Result<(Endpoint, Body), Rejection> {
+    fields.shift_remove("custom_id");
+    options.defaults.add_to(&mut fields);
+    let chat = fields.get("messages").is_some_and(|messages| !messages.is_null());
+    let endpoint = if chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
+    let mut body = read_body(&fields, endpoint, true, options.unread)?;
+    wrap_as_chat(options.chat, endpoint, &mut body);
+    options.defaults.seat(&mut body)?;
+    Ok((endpoint, body))
 }
 
 /// `--chat`: raw text becomes one user message. The answer keeps the shape of its endpoint.
@@ -162,7 +164,7 @@ fn wrap_as_chat(chat: bool, endpoint: Endpoint, body: &mut Body) {
         match prompt {
             RawPrompt::Text(text) if !text.is_empty() => {
                 let content = std::mem::take(text);
-                *prompt = RawPrompt::Chat(vec![Turn { role: "user".to_owned(), content }]);
+                *prompt = RawPrompt::Chat(vec![Turn::new("user", content)]);
             }
             _ => {}
         }
@@ -198,15 +200,13 @@ fn read_custom_id(fields: &Map<String, Value>) -> Result<Option<String>, Rejecti
     }
 }
 
-/// A line with `body`, `url` or `method` is in batch format; any other holds the body's fields
-/// itself, and `messages` among them make it a chat request.
-fn read_envelope(fields: &Map<String, Value>) -> Result<(Endpoint, Body), Rejection> {
+/// A line with `body`, `url` or `method` is in batch format.
+fn read_envelope(
+    fields: Map<String, Value>,
+    options: &InputOptions<'_>,
+) -> Result<(Endpoint, Body), Rejection> {
     if !["body", "url", "method"].iter().any(|key| fields.contains_key(*key)) {
-        let mut body = fields.clone();
-        body.shift_remove("custom_id");
-        let chat = body.get("messages").is_some_and(|messages| !messages.is_null());
-        let endpoint = if chat { Endpoint::ChatCompletions } else { Endpoint::Completions };
-        return Ok((endpoint, read_body(&body, endpoint)?));
+        return short_line(fields, options);
     }
     let known = ["custom_id", "method", "url", "body"];
     if let Some((field, _)) = fields.iter().find(|(key, _)| !known.contains(&key.as_str())) {
@@ -243,7 +243,9 @@ fn read_envelope(fields: &Map<String, Value>) -> Result<(Endpoint, Body), Reject
     let body = need("body")?.as_object().ok_or_else(|| {
         Rejection::new(ErrorCode::InvalidValue, "The field \"body\" must be an object.")
     })?;
-    Ok((endpoint, read_body(body, endpoint)?))
+    let mut body = read_body(body, endpoint, false, options.unread)?;
+    wrap_as_chat(options.chat, endpoint, &mut body);
+    Ok((endpoint, body))
 }
 
 /// A request without its id.
@@ -289,5 +291,6 @@ fn build(
             .logprobs
             .map(|likely| usize::from(likely).min(options.limits.vocab_size) as u16),
         grammar: body.grammar.clone().map(Arc::new),
+        columns: body.columns.clone(),
     })
 }

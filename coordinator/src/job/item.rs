@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use grammar::Grammar;
+use serde_json::{Map, Value};
 
 use super::engine::Sampling;
 
@@ -57,6 +58,8 @@ pub struct Request {
     pub logprobs: Option<u16>,
     /// The form that the answers must have; requests of a job share equal ones.
     pub grammar: Option<Arc<Grammar>>,
+    /// Other fields of a short line, which go into the output as they are.
+    pub columns: Map<String, Value>,
 }
 
 impl Request {

@@ -4,6 +4,7 @@
 //! that is what makes a resumed file equal to an undisturbed one.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::engine::Finish;
 use super::fingerprint::{id_suffix, request_id};
@@ -26,6 +27,9 @@ pub struct Provenance {
 pub struct OutputLine {
     pub id: String,
     pub custom_id: String,
+    /// Fields of a short line that are none of a request.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub columns: Map<String, Value>,
     pub response: Option<Response>,
     pub error: Option<ErrorBody>,
 }
@@ -216,6 +220,7 @@ pub fn answer_line(
     let line = to_bytes(&OutputLine {
         id: format!("batch_req_{suffix}"),
         custom_id: request.custom_id.clone(),
+        columns: request.columns.clone(),
         response: Some(Response { status_code: 200, request_id: request_id(request), body }),
         error: None,
     });
@@ -235,6 +240,7 @@ pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Prove
     to_bytes(&OutputLine {
         id: format!("batch_req_{}", id_suffix(&request.custom_id)),
         custom_id: request.custom_id.clone(),
+        columns: Map::new(),
         response: None,
         error: Some(ErrorBody {
             code: UNFINISHED.to_owned(),
@@ -276,6 +282,7 @@ pub fn error_line(error: &LineError) -> Vec<u8> {
     to_bytes(&OutputLine {
         id: format!("batch_req_{}", id_suffix(&format!("{}\n{}", error.custom_id, error.line))),
         custom_id: error.custom_id.clone(),
+        columns: Map::new(),
         response: None,
         error: Some(ErrorBody {
             code: error.rejection.code.name().to_owned(),

@@ -9,6 +9,8 @@ use grammar::Grammar;
 use workers::share::common;
 
 use super::answers::Answers;
+use super::body::defaults::Defaults;
+use super::body::unread::Unread;
 use super::codec::TextCodec;
 use super::engine::{Engine, EngineError, Sequence};
 use super::error::JobError;
@@ -39,6 +41,10 @@ pub struct JobOptions {
     pub max_tokens: Option<u32>,
     /// For requests that do not say.
     pub seed: u64,
+    /// For raw prompts and short lines that do not say.
+    pub defaults: Defaults,
+    /// Fields that are not implemented are left out instead of refused.
+    pub ignore_unknown_fields: bool,
 }
 
 /// Says the fingerprint of answers to requests of this demand (`None`: there is no request), for an
@@ -135,6 +141,8 @@ pub struct Job<'a> {
     unfinished: Vec<Vec<Range<u64>>>,
     /// Answers in the output that the input no longer asks for.
     replaced: usize,
+    /// What was done with fields that nothing reads.
+    notes: Vec<String>,
     sink: Sink,
     provenance: Provenance,
     codec: Option<&'a dyn TextCodec>,
@@ -161,12 +169,15 @@ impl<'a> Job<'a> {
             Some(recorded) => (recorded.created, recorded.model.clone()),
             None => (input.created(), model.name),
         };
+        let unread = Unread::new(options.ignore_unknown_fields);
         let asked = InputOptions {
             format: format_of(&options.input),
             chat: options.chat,
             max_tokens: options.max_tokens,
             seed: options.seed,
             now_s: if created == 0 { seconds_now() } else { created },
+            defaults: &options.defaults,
+            unread: &unread,
             codec: model.codec,
             limits: model.limits,
         };
@@ -200,10 +211,16 @@ impl<'a> Job<'a> {
             made: resume.made,
             unfinished: resume.unfinished,
             replaced: resume.replaced,
+            notes: unread.told(),
             sink,
             provenance: Provenance { created, model: model_name, system_fingerprint },
             codec: model.codec,
         })
+    }
+
+    /// What to say of the input, a sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// What a resumed output holds, in a line; `None` where it holds no answer.

@@ -22,10 +22,11 @@ use model::config_json::check_context;
 
 use crate::benchmark::Benchmark;
 use crate::cli::cuda::is_cuda;
-use crate::cli::request::{Run, Telling, Work};
+use crate::cli::request::{Requests, Run, Telling, Work};
 use crate::cli::values::BatchesChoice;
 use crate::engine::RunEngine;
 use crate::exit::Exit;
+use crate::job::body::defaults::Defaults;
 use crate::job::codec::TextCodec;
 use crate::job::engine::EngineError;
 use crate::job::interrupt::Interrupt;
@@ -48,8 +49,8 @@ pub use usage::Usage;
 /// Refuses a report or a trace that would overwrite the input, the output or each other.
 fn check_distinct(run: &Run) -> anyhow::Result<()> {
     let mut files: Vec<(&str, &Path)> = Vec::new();
-    if let Work::Requests { input, output, .. } = &run.work {
-        for (flag, place) in [("--input", input), ("--output", output)] {
+    if let Work::Requests(asked) = &run.work {
+        for (flag, place) in [("--input", &asked.input), ("--output", &asked.output)] {
             if let Place::File(path) = place {
                 files.push((flag, path));
             }
@@ -59,7 +60,7 @@ fn check_distinct(run: &Run) -> anyhow::Result<()> {
         let Some(path) = path else { continue };
         if path == Path::new("-") {
             let answers_go_there =
-                matches!(&run.work, Work::Requests { output: Place::Standard, .. });
+                matches!(&run.work, Work::Requests(asked) if asked.output == Place::Standard);
             if flag == "--trace" || answers_go_there {
                 return Err(Usage(format!("{flag} -: give {flag} a file of its own")).into());
             }
@@ -122,7 +123,7 @@ pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
             }
             benchmark(run, &opened, *prompt_len, *gen_len, interrupt)
         }
-        Work::Requests { .. } => requests(run, &opened, interrupt),
+        Work::Requests(_) => requests(run, &opened, interrupt),
     }
 }
 
@@ -134,6 +135,17 @@ fn unread_stdin() -> Option<&'static str> {
     )
 }
 
+/// What the command line says of requests that do not say it themselves.
+fn defaults(asked: &Requests) -> anyhow::Result<Defaults> {
+    let read = |path: &PathBuf| -> anyhow::Result<serde_json::Value> {
+        let named = || format!("--json-schema {}", path.display());
+        let text = std::fs::read_to_string(path).with_context(named)?;
+        Ok(serde_json::from_str(&text).map_err(|error| Usage(format!("{}: {error}", named())))?)
+    };
+    let json_schema = asked.json_schema.as_ref().map(read).transpose()?;
+    Ok(Defaults { json_schema, ..asked.defaults.clone() })
+}
+
 /// What computes the answers, as a `system_fingerprint` names it.
 fn kernels_of(run: &Run) -> anyhow::Result<String> {
     let variant = Variant::from_env()?.name();
@@ -141,17 +153,17 @@ fn kernels_of(run: &Run) -> anyhow::Result<String> {
 }
 
 fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let Work::Requests { input, output, mode, chat, max_tokens } = &run.work else {
-        unreachable!("called for requests")
-    };
+    let Work::Requests(asked) = &run.work else { unreachable!("called for requests") };
     let config = &opened.config;
     let options = JobOptions {
-        input: input.clone(),
-        output: output.clone(),
-        mode: *mode,
-        chat: *chat,
-        max_tokens: *max_tokens,
+        input: asked.input.clone(),
+        output: asked.output.clone(),
+        mode: asked.mode,
+        chat: asked.chat,
+        max_tokens: asked.max_tokens,
         seed: run.seed,
+        defaults: defaults(asked)?,
+        ignore_unknown_fields: asked.ignore_unknown_fields,
     };
     let codec = opened.codec()?;
     let settled = Cell::new(None);
@@ -191,6 +203,9 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let job = Job::prepare(&options, facts, &mut reading, &move || asked.asked())?;
     if let Some(codec) = codec {
         codec.keep_one();
+    }
+    if !quiet {
+        job.notes().iter().for_each(|note| eprintln!("{note}"));
     }
     if let (Some(errors), false) = (job.errors(), quiet) {
         eprintln!("{errors}");

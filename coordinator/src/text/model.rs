@@ -69,8 +69,8 @@ impl ModelText {
         let Some(template) = &self.template else {
             anyhow::bail!("this model has no chat template, so it takes prompts but no messages")
         };
-        let messages: Vec<Message> =
-            turns.into_iter().map(|Turn { role, content }| Message { role, content }).collect();
+        let message = |Turn { role, content, more }| Message::new(role, content, more);
+        let messages: Vec<Message> = turns.into_iter().map(message).collect();
         let rendered = template.render(&messages, UNIX_EPOCH + Duration::from_secs(now_s))?;
         // The template writes the special tokens itself; adding them again would double the BOS.
         Ok(self.tokenizer.encode(&rendered, false)?)

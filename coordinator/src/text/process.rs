@@ -7,6 +7,8 @@ use std::time::Duration;
 use serde::Serialize;
 use shm::{Channel, ChannelError};
 
+use crate::job::codec::Turn;
+
 use super::message::{TextFrom, TextReply, TextRequest, TextSetup};
 
 /// What a text process may use.
@@ -113,9 +115,7 @@ impl TextProcess {
     pub fn ask(&mut self, request: &TextRequest) -> Result<TextReply, TextError> {
         let size_bytes = match request {
             TextRequest::Encode { text } | TextRequest::EncodePart { text } => text.len(),
-            TextRequest::EncodeChat { turns, .. } => {
-                turns.iter().map(|turn| turn.role.len() + turn.content.len()).sum()
-            }
+            TextRequest::EncodeChat { turns, .. } => turns.iter().map(Turn::size_bytes).sum(),
             TextRequest::Pieces { tokens } | TextRequest::NextPiece { tokens, .. } => {
                 tokens.len() * 8
             }

@@ -1,5 +1,6 @@
 //! The body of a request: OpenAI's fields, read into types that cannot be wrong.
 
+pub mod defaults;
 mod form;
 mod prompts;
 mod sampling;
@@ -12,8 +13,9 @@ use serde_json::Value;
 use super::engine::Sampling;
 use super::item::{Endpoint, ErrorCode, Rejection};
 pub use prompts::RawPrompt;
-use unread::{IMPLEMENTED, check_unread};
-use values::{Fields, count, flag, given, invalid};
+use unread::Unread;
+pub use values::Fields;
+use values::{count, flag, given, invalid};
 
 /// Answers to a prompt, at most, as at OpenAI.
 const MOST_ANSWERS: usize = 128;
@@ -36,20 +38,24 @@ pub struct Body {
     pub logprobs: Option<u16>,
     /// The form that answers must have.
     pub grammar: Option<Grammar>,
+    /// Other fields of a short line, for the output.
+    pub columns: Fields,
 }
 
-/// Reads a body for `endpoint`.
+/// Reads a body for `endpoint`, of a batch line or a short one.
 ///
 /// # Errors
 /// A rejection naming the first field that is wrong, missing or not implemented.
-pub fn read_body(fields: &Fields, endpoint: Endpoint) -> Result<Body, Rejection> {
-    for (field, value) in fields {
-        if !IMPLEMENTED.contains(&field.as_str()) {
-            check_unread(field, value)?;
-        }
-    }
+pub fn read_body(
+    fields: &Fields,
+    endpoint: Endpoint,
+    is_short: bool,
+    unread: &Unread,
+) -> Result<Body, Rejection> {
+    let columns = unread.check(fields, is_short)?;
     Ok(Body {
-        prompts: prompts::read(fields, endpoint)?,
+        columns,
+        prompts: prompts::read(fields, endpoint, unread)?,
         max_tokens: read_max_tokens(fields)?,
         sampling: sampling::sampling(fields)?,
         n: count(fields, "n", 1..=MOST_ANSWERS)?.unwrap_or(1),

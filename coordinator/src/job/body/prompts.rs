@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::unread::Unread;
 use super::values::{Fields, given, invalid, misplaced, missing};
 use crate::job::codec::Turn;
 use crate::job::item::{Endpoint, ErrorCode, Rejection};
@@ -18,7 +19,11 @@ pub enum RawPrompt {
 ///
 /// # Errors
 /// A rejection of what is missing, malformed or the other endpoint's.
-pub(super) fn read(fields: &Fields, endpoint: Endpoint) -> Result<Vec<RawPrompt>, Rejection> {
+pub(super) fn read(
+    fields: &Fields,
+    endpoint: Endpoint,
+    unread: &Unread,
+) -> Result<Vec<RawPrompt>, Rejection> {
     match endpoint {
         Endpoint::Completions => {
             misplaced(fields, "messages", "/v1/completions")?;
@@ -27,7 +32,7 @@ pub(super) fn read(fields: &Fields, endpoint: Endpoint) -> Result<Vec<RawPrompt>
         Endpoint::ChatCompletions => {
             misplaced(fields, "prompt", "/v1/chat/completions")?;
             let messages = given(fields, "messages").ok_or_else(|| missing("messages"))?;
-            Ok(vec![RawPrompt::Chat(read_messages(messages)?)])
+            Ok(vec![RawPrompt::Chat(read_messages(messages, unread)?)])
         }
     }
 }
@@ -74,7 +79,12 @@ fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
         .collect()
 }
 
-fn read_messages(value: &Value) -> Result<Vec<Turn>, Rejection> {
+/// Roles that OpenAI has; `developer` is how its newer models call `system`.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+/// Fields of a message that templates are told.
+const TOLD: [&str; 3] = ["name", "tool_calls", "tool_call_id"];
+
+fn read_messages(value: &Value, unread: &Unread) -> Result<Vec<Turn>, Rejection> {
     let form = "a list of objects with \"role\" and \"content\"";
     let list = value.as_array().ok_or_else(|| invalid("messages", form))?;
     if list.is_empty() {
@@ -83,21 +93,49 @@ fn read_messages(value: &Value) -> Result<Vec<Turn>, Rejection> {
     list.iter()
         .map(|entry| {
             let message = entry.as_object().ok_or_else(|| invalid("messages", form))?;
-            let extra = message.iter().find(|(key, value)| {
-                !["role", "content"].contains(&key.as_str()) && !value.is_null()
-            });
-            if let Some((key, _)) = extra {
-                return Err(Rejection::new(
-                    ErrorCode::UnsupportedField,
-                    format!("The field \"{key}\" of a message is not implemented; leave it out."),
-                ));
-            }
             let role = message.get("role").and_then(Value::as_str);
-            let role = role.ok_or_else(|| invalid("messages", form))?.to_owned();
-            let content = message.get("content").ok_or_else(|| invalid("messages", form))?;
-            Ok(Turn { role, content: read_content(content)? })
+            let role = role.ok_or_else(|| invalid("messages", form))?;
+            if !ROLES.contains(&role) {
+                let wanted = format!("one of {}, not \"{role}\"", ROLES.join(", "));
+                return Err(invalid("role", &wanted));
+            }
+            Ok(Turn {
+                role: role.to_owned(),
+                content: content(message)?,
+                more: more(message, unread)?,
+            })
         })
         .collect()
+}
+
+/// The text of a message; none where an assistant only called tools.
+fn content(message: &Fields) -> Result<String, Rejection> {
+    let calls = ["tool_calls", "function_call"].iter().any(|name| given(message, name).is_some());
+    match given(message, "content") {
+        Some(content) => read_content(content),
+        None if calls => Ok(String::new()),
+        None => Err(invalid("messages", "a list of objects with \"role\" and \"content\"")),
+    }
+}
+
+/// What else the template is told of a message.
+fn more(message: &Fields, unread: &Unread) -> Result<Vec<(String, String)>, Rejection> {
+    let mut more = Vec::new();
+    for (name, value) in message {
+        match name.as_str() {
+            "role" | "content" => {}
+            _ if value.is_null() => {}
+            name if TOLD.contains(&name) => more.push((name.to_owned(), value.to_string())),
+            name => unread.ignore_or(
+                name,
+                Rejection::new(
+                    ErrorCode::UnsupportedField,
+                    format!("The field \"{name}\" of a message is not implemented; leave it out."),
+                ),
+            )?,
+        }
+    }
+    Ok(more)
 }
 
 /// A text, or a list of parts that are all texts.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::job::item::{ErrorCode, Rejection};
 
 /// The fields of a body.
-pub(super) type Fields = Map<String, Value>;
+pub type Fields = Map<String, Value>;
 
 /// `null` is the same as not given.
 pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use crate::job::body::defaults::Defaults;
 use crate::job::codec::{TextCodec, TextStream, Turn};
 use crate::job::engine::{
     Engine, EngineError, Finish, Generated, Logprob, Observer, Sequence, Verdict,
@@ -48,8 +49,13 @@ impl TextCodec for Bytes {
         if !self.chat {
             return Err("this model has no chat template".to_owned());
         }
-        let rendered: String =
-            turns.iter().map(|turn| format!("<{}>{}", turn.role, turn.content)).collect();
+        let more = |turn: &Turn| -> String {
+            turn.more.iter().map(|(name, value)| format!(" {name}={value}")).collect()
+        };
+        let rendered: String = turns
+            .iter()
+            .map(|turn| format!("<{}{}>{}", turn.role, more(turn), turn.content))
+            .collect();
         Ok(rendered.bytes().map(u32::from).collect())
     }
 
@@ -209,6 +215,8 @@ impl Desk {
             chat: false,
             max_tokens: None,
             seed: 0,
+            defaults: Defaults::default(),
+            ignore_unknown_fields: false,
         };
         let codec = Some(Bytes { chat: true });
         Desk { folder, options, context: 64, codec, fingerprint: "fp_test".to_owned() }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use grammar::{Grammar, Whitespace};
 
 use crate::exit::Exit;
+use crate::job::body::defaults::Defaults;
+use crate::job::body::unread::Unread;
 use crate::job::input::{Format, InputOptions};
 use crate::job::item::{ErrorCode, Item};
 use crate::job::output::{Choice, FinishReason};
@@ -77,6 +79,8 @@ fn lines_share_equal_forms() {
         max_tokens: None,
         seed: 0,
         now_s: 0,
+        defaults: &Defaults::default(),
+        unread: &Unread::default(),
         codec: Some(&Bytes { chat: true }),
         limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
     };

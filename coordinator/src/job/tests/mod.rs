@@ -1,6 +1,7 @@
 //! The whole job against a deterministic engine.
 
 mod fake;
+mod fields;
 mod forms;
 mod input;
 mod process;

@@ -133,7 +133,7 @@ fn log_probabilities_stand_beside_their_tokens() {
     let mut desk = Desk::new(
         "{\"prompt\": [97, 195, 169, 98, 46], \"logprobs\": 2, \"max_tokens\": 9, \"stop\": \".\"}\n\
          {\"prompt\": [98, 99], \"logprobs\": 0, \"max_tokens\": 2}\n\
-         {\"messages\": [{\"role\": \"u\", \"content\": \"x\"}], \"logprobs\": true, \"top_logprobs\": 1, \"max_tokens\": 2}\n\
+         {\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": true, \"top_logprobs\": 1, \"max_tokens\": 2}\n\
          {\"prompt\": [97], \"max_tokens\": 1}\n"
             .as_bytes(),
     );
@@ -293,7 +293,7 @@ fn error_lines_stand_at_their_place_and_say_their_line() {
     let error = lines[3].error.as_ref().unwrap();
     assert_eq!(
         error.message,
-        "Line 4: The field \"best_of\" is only implemented with its default value; leave it out."
+        "Line 4: The field \"best_of\" is only implemented with its default value; leave it out, or give --ignore-unknown-fields."
     );
     assert_eq!(error.line, 4);
 }

@@ -1,0 +1,223 @@
+//! Fields that other servers know, columns that nobody knows, and what the command line says instead of a line.
+
+use serde_json::{Map, Value, json};
+
+use crate::job::body::defaults::Defaults;
+use crate::job::body::unread::Unread;
+use crate::job::engine::Sampling;
+use crate::job::input::{Format, InputOptions};
+use crate::job::item::{ErrorCode, Item, Request};
+use crate::job::prompt::Limits;
+use crate::job::sink::OutputMode;
+
+use super::fake::{Bytes, Desk, Echo, read_items};
+
+const CODEC: Bytes = Bytes { chat: true };
+
+struct Reading {
+    format: Format,
+    chat: bool,
+    defaults: Defaults,
+    unread: Unread,
+}
+
+impl Reading {
+    fn lines() -> Reading {
+        let (defaults, unread) = (Defaults::default(), Unread::default());
+        Reading { format: Format::JsonLines, chat: false, defaults, unread }
+    }
+
+    fn read(&self, line: &str) -> Result<Request, (ErrorCode, String)> {
+        let options = InputOptions {
+            format: self.format,
+            chat: self.chat,
+            max_tokens: None,
+            seed: 0,
+            now_s: 0,
+            defaults: &self.defaults,
+            unread: &self.unread,
+            codec: Some(&CODEC),
+            limits: Limits { context: 256, vocab_size: 300, sliding_window: None },
+        };
+        match read_items(line.as_bytes(), &options).pop().expect("an item") {
+            Item::Request(request) => Ok(request),
+            Item::Error(error) => Err((error.rejection.code, error.rejection.message)),
+        }
+    }
+
+    fn prompt(&self, line: &str) -> String {
+        let request = self.read(line).expect("a request");
+        let bytes = request.prompts[0].tokens.iter().map(|token| *token as u8);
+        String::from_utf8(bytes.collect()).expect("UTF-8")
+    }
+}
+
+/// The body in a batch line.
+fn batch(mut body: Map<String, Value>) -> String {
+    body.entry("prompt").or_insert(json!("a"));
+    json!({"custom_id": "x", "method": "POST", "url": "/v1/completions", "body": body}).to_string()
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().expect("an object").clone()
+}
+
+#[test]
+fn fields_of_other_servers_are_accepted_while_they_change_nothing() {
+    for (field, neutral, other) in [
+        ("repetition_penalty", json!(1.0), json!(1.1)),
+        ("repetition_penalty", json!(1), json!(0)),
+        ("skip_special_tokens", json!(true), json!(false)),
+        ("min_tokens", json!(0), json!(3)),
+        ("min_p", json!(0), json!(1.5)),
+        ("presence_penalty", json!(0), json!(0.5)),
+        ("frequency_penalty", json!(0.0), json!(-1)),
+        ("best_of", json!(1), json!(2)),
+        ("echo", json!(false), json!(true)),
+        ("stream", json!(false), json!(true)),
+        ("logit_bias", json!({}), json!({"5": 1})),
+        ("tools", json!([]), json!([{"type": "function"}])),
+        ("tool_choice", json!("none"), json!("required")),
+        ("length_penalty", json!(1.0), json!(2)),
+        ("stop_token_ids", json!([]), json!([2])),
+        ("include_stop_str_in_output", json!(false), json!(true)),
+        ("guided_json", json!(null), json!({"type": "object"})),
+        ("mirostat", json!(0), json!(2)),
+        ("repeat_penalty", json!(1.0), json!(1.1)),
+    ] {
+        let read = |value: &Value| {
+            let mut body = Map::new();
+            body.insert(field.to_owned(), value.clone());
+            let short = Value::Object(Map::from_iter([
+                ("prompt".to_owned(), json!("a")),
+                (field.to_owned(), value.clone()),
+            ]));
+            let reading = Reading::lines();
+            (reading.read(&batch(body)).map(|_| ()), reading.read(&short.to_string()).map(|_| ()))
+        };
+        assert_eq!(read(&neutral), (Ok(()), Ok(())), "{field}: {neutral}");
+        // A short line has no other columns of these names.
+        let (in_batch, in_short) = read(&other);
+        for refused in [in_batch, in_short] {
+            let (_, message) = refused.expect_err(field);
+            assert!(message.contains(field), "{field}: {message}");
+        }
+    }
+    for (field, value) in [
+        ("user", json!("me")),
+        ("parallel_tool_calls", json!(false)),
+        ("store", json!(true)),
+        ("metadata", json!({"a": "b"})),
+        ("service_tier", json!("flex")),
+    ] {
+        let body = Map::from_iter([(field.to_owned(), value)]);
+        Reading::lines().read(&batch(body)).expect(field);
+    }
+    let equal = batch(object(json!({"n": 3, "best_of": 3})));
+    Reading::lines().read(&equal).expect("as many as are asked for");
+    assert!(Reading::lines().read(&batch(object(json!({"n": 3, "best_of": 4})))).is_err());
+}
+
+#[test]
+fn messages_have_known_roles_and_what_templates_know() {
+    let line = |messages: Value| json!({"messages": messages}).to_string();
+    for role in ["system", "developer", "user", "assistant", "tool", "function"] {
+        Reading::lines().read(&line(json!([{"role": role, "content": "a"}]))).expect(role);
+    }
+    for role in ["User", "bot", "", "model"] {
+        let refused = Reading::lines().read(&line(json!([{"role": role, "content": "a"}])));
+        let (code, message) = refused.expect_err(role);
+        assert_eq!(code, ErrorCode::InvalidValue);
+        assert!(
+            message.contains("assistant") && message.contains(&format!("{role:?}")),
+            "{message}"
+        );
+    }
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let told = json!([
+        {"role": "user", "name": "Ada", "content": [{"type": "text", "text": "a"}]},
+        {"role": "assistant", "content": null, "refusal": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "5"},
+    ]);
+    assert_eq!(
+        Reading::lines().prompt(&line(told)),
+        format!("<user name=\"Ada\">a<assistant tool_calls=[{call}]><tool tool_call_id=\"c\">5")
+    );
+    let empty = Reading::lines().read(&line(json!([{"role": "assistant", "content": null}])));
+    assert!(empty.is_err(), "{empty:?}");
+    let odd = Reading::lines().read(&line(json!([{"role": "user", "content": "a", "mood": 1}])));
+    assert!(odd.expect_err("unknown").1.contains("mood"));
+}
+
+#[test]
+fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
+    let reading = Reading { unread: Unread::new(true), ..Reading::lines() };
+    reading.read(&batch(object(json!({"repetition_penalty": 1.2, "mood": "gay"})))).expect("read");
+    let message = json!({"messages": [{"role": "user", "content": "a", "weight": 1}]});
+    reading.read(&message.to_string()).expect("read");
+    let told = reading.unread.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].ends_with(": mood, repetition_penalty, weight."), "{told:?}");
+    // What is wrong is still wrong.
+    assert!(reading.read(&batch(object(json!({"temperature": 3})))).is_err());
+    assert!(Reading::lines().unread.told().is_empty());
+}
+
+#[test]
+fn other_columns_of_short_lines_go_into_the_output() {
+    let mut desk = Desk::new(
+        b"{\"id\": 7, \"prompt\": [5], \"label\": {\"a\": [1.50]}, \"none\": null, \"max_tokens\": 1}\n{\"prompt\": [6], \"max_tokens\": 1}\n",
+    );
+    desk.run(&mut Echo::new(2)).expect("runs");
+    let lines = desk.lines();
+    assert_eq!(Value::from(lines[0].columns.clone()), json!({"id": 7, "label": {"a": [1.5]}}));
+    assert!(lines[1].columns.is_empty());
+    let text = String::from_utf8(desk.output()).expect("UTF-8");
+    assert_eq!(text.matches("\"columns\"").count(), 1, "{text}");
+    desk.options.mode = OutputMode::Resume;
+    let told = desk.prepare().expect("its own answers").notes().to_vec();
+    assert!(told.len() == 1 && told[0].ends_with(": id, label."), "{told:?}");
+    // Not of batch lines, whose fields are the protocol's.
+    let refused = Reading::lines().read(&batch(object(json!({"label": 1}))));
+    assert_eq!(refused.expect_err("unknown").0, ErrorCode::UnsupportedField);
+}
+
+#[test]
+fn the_command_line_says_what_a_line_does_not() {
+    let defaults = Defaults {
+        temperature: Some(0.7),
+        top_p: Some(0.9),
+        stop: vec!["\n".to_owned()],
+        system: None,
+        json_schema: Some(json!({"type": "object"})),
+    };
+    let reading = Reading { defaults: defaults.clone(), ..Reading::lines() };
+    let request = reading.read(r#"{"prompt": "a"}"#).expect("read");
+    let expected = Sampling { temperature: 0.7, top_p: 0.9, ..Sampling::GREEDY };
+    assert_eq!((request.sampling, &request.stop[..]), (expected, &["\n".to_owned()][..]));
+    assert!(request.grammar.is_some());
+    let text = Reading { format: Format::Text, defaults: defaults.clone(), ..Reading::lines() };
+    assert_eq!(text.read("a").expect("read").sampling, expected);
+    // A line's own fields win, and batch lines say everything themselves.
+    let own =
+        r#"{"prompt": "a", "temperature": 0, "stop": "x", "structured_outputs": {"regex": "a"}}"#;
+    let request = reading.read(own).expect("read");
+    assert_eq!((request.sampling.temperature, &request.stop[..]), (0.0, &["x".to_owned()][..]));
+    assert!(format!("{:?}", request.grammar).contains("Regex"));
+    let request = reading.read(&batch(Map::new())).expect("read");
+    assert_eq!((request.sampling, request.grammar), (Sampling::GREEDY, None));
+}
+
+#[test]
+fn a_system_message_is_put_before_chats_that_have_none() {
+    let defaults = Defaults { system: Some("Brief.".to_owned()), ..Defaults::default() };
+    let reading = Reading { defaults, ..Reading::lines() };
+    let user = r#"{"messages": [{"role": "user", "content": "a"}]}"#;
+    assert_eq!(reading.prompt(user), "<system>Brief.<user>a");
+    let own = r#"{"messages": [{"role": "developer", "content": "b"}, {"role": "user", "content": "a"}]}"#;
+    assert_eq!(reading.prompt(own), "<developer>b<user>a");
+    let raw = reading.read(r#"{"prompt": "a"}"#).expect_err("no chat");
+    assert!(raw.1.contains("--chat"), "{raw:?}");
+    let chat = Reading { chat: true, format: Format::Text, ..reading };
+    assert_eq!(chat.prompt("a"), "<system>Brief.<user>a");
+}
