@@ -30,7 +30,11 @@ pub(crate) fn written(expression: &str) -> Result<String, GrammarError> {
         )),
         kind => GrammarError(format!("in the regular expression: {kind}")),
     })?;
-    let edits = ast::visit(&ast, Writer::default())?;
+    let Written { edits, ignores_whitespace } = ast::visit(&ast, Writer::default())?;
+    if ignores_whitespace && expression.contains(['\n', '\r', '\t']) {
+        // The parser takes line ends for part of the text.
+        return Err(GrammarError("a regular expression with `(?x)` must be one line".to_owned()));
+    }
     let mut text = String::with_capacity(expression.len());
     let mut from = 0;
     for Edit { at, by } in edits {
@@ -80,6 +84,15 @@ pub(crate) fn whitespace(expression: &str) -> Result<String, GrammarError> {
     Ok(text)
 }
 
+/// What is to be changed in an expression.
+#[derive(Default)]
+struct Written {
+    /// In the order of the text.
+    edits: Vec<Edit>,
+    /// Whether a part of it ignores whitespace.
+    ignores_whitespace: bool,
+}
+
 /// Other text for a part of the expression.
 struct Edit {
     at: Range<usize>,
@@ -98,23 +111,23 @@ struct Writer {
     modes: Modes,
     /// Of the groups around.
     outer: Vec<Modes>,
-    edits: Vec<Edit>,
+    written: Written,
 }
 
 impl Default for Writer {
     fn default() -> Writer {
         let modes = Modes { folds: false, is_unicode: true };
-        Writer { modes, outer: Vec::new(), edits: Vec::new() }
+        Writer { modes, outer: Vec::new(), written: Written::default() }
     }
 }
 
 impl Visitor for Writer {
-    type Output = Vec<Edit>;
+    type Output = Written;
     type Err = GrammarError;
 
-    fn finish(mut self) -> Result<Vec<Edit>, GrammarError> {
-        self.edits.sort_by_key(|edit| edit.at.start);
-        Ok(self.edits)
+    fn finish(mut self) -> Result<Written, GrammarError> {
+        self.written.edits.sort_by_key(|edit| edit.at.start);
+        Ok(self.written)
     }
 
     fn visit_pre(&mut self, ast: &Ast) -> Result<(), GrammarError> {
@@ -126,9 +139,17 @@ impl Visitor for Writer {
             }
             Ast::Group(group) => {
                 self.outer.push(self.modes);
-                if let GroupKind::NonCapturing(flags) = &group.kind {
-                    let text = self.set(flags);
-                    self.edit(&flags.span, text);
+                match &group.kind {
+                    GroupKind::NonCapturing(flags) => {
+                        let text = self.set(flags);
+                        self.edit(&flags.span, text);
+                    }
+                    // The parser takes a group named `stop` for something else.
+                    GroupKind::CaptureName { name, .. } => {
+                        let at = group.span.start.offset + 1..name.span.end.offset + 1;
+                        self.written.edits.push(Edit { at, by: "?:".to_owned() });
+                    }
+                    GroupKind::CaptureIndex(_) => {}
                 }
             }
             Ast::Literal(literal) if self.modes.folds => {
@@ -150,10 +171,8 @@ impl Visitor for Writer {
     }
 
     fn visit_post(&mut self, ast: &Ast) -> Result<(), GrammarError> {
-        if let (Ast::Group(_), Some(outer)) =
-            (ast, self.outer.pop_if(|_| matches!(ast, Ast::Group(_))))
-        {
-            self.modes = outer;
+        if matches!(ast, Ast::Group(_)) {
+            self.modes = self.outer.pop().unwrap_or(self.modes);
         }
         Ok(())
     }
@@ -194,7 +213,7 @@ impl Visitor for Writer {
 
 impl Writer {
     fn edit(&mut self, span: &Span, by: String) {
-        self.edits.push(Edit { at: span.start.offset..span.end.offset, by });
+        self.written.edits.push(Edit { at: span.start.offset..span.end.offset, by });
     }
 
     /// Takes flags on; their text without the one that folds.
@@ -202,6 +221,7 @@ impl Writer {
         let Modes { folds, is_unicode } = &mut self.modes;
         *folds = flags.flag_state(Flag::CaseInsensitive).unwrap_or(*folds);
         *is_unicode = flags.flag_state(Flag::Unicode).unwrap_or(*is_unicode);
+        self.written.ignores_whitespace |= flags.flag_state(Flag::IgnoreWhitespace) == Some(true);
         let letter = |kind: &FlagsItemKind| match kind {
             FlagsItemKind::Negation => '-',
             FlagsItemKind::Flag(Flag::CaseInsensitive) => 'i',
@@ -293,4 +313,81 @@ fn written_class(class: &ast::ClassUnicode) -> String {
 
 fn both(letter: char) -> String {
     [letter.to_ascii_lowercase(), letter.to_ascii_uppercase()].iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use llguidance::derivre::RegexBuilder;
+
+    use super::*;
+
+    /// Expressions of small parts, by a small generator.
+    struct Parts(u64);
+
+    impl Parts {
+        fn pick<'p>(&mut self, parts: &[&'p str]) -> &'p str {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            parts[(self.0 >> 33) as usize % parts.len()]
+        }
+
+        fn class(&mut self, depth: usize) -> String {
+            let items =
+                ["a", "k", "K", "a-f", "S-Z", r"\d", r"\W", r"\S", "[:lower:]", r"\p{Lu}", r"\x6b"];
+            let mut text = format!("[{}", self.pick(&["", "", "^"]));
+            for _ in 0..1 + depth {
+                text.push_str(self.pick(&items));
+                let op = self.pick(&["", "", "", "&&", "--", "~~"]);
+                if !op.is_empty() && depth > 0 {
+                    text.push_str(op);
+                    text.push_str(&self.class(depth - 1));
+                }
+            }
+            text + "]"
+        }
+
+        fn expression(&mut self, depth: usize) -> String {
+            let mut text = String::new();
+            for _ in 0..3 {
+                let kind = self.pick(&["text", "class", "group", "flags", "or", "text", "class"]);
+                text.push_str(&match kind {
+                    "class" => self.class(depth),
+                    "flags" => self.pick(&["(?i)", "(?-i)", "(?is)", "(?s-i)", "(?U)"]).to_owned(),
+                    "or" => "|".to_owned(),
+                    "group" if depth > 0 => {
+                        let open = self.pick(&["(", "(?:", "(?i:", "(?-i:", "(?P<n>", "(?s-i:"]);
+                        let within = self.expression(depth - 1).replace("?P<n>", "");
+                        format!("{open}{within}){}", self.pick(&["", "*", "+", "?", "{1,2}"]))
+                    }
+                    _ => self
+                        .pick(&["a", "k", "K", "z", "7", r"\d", r"\w", r"\s", ".", " "])
+                        .to_owned(),
+                });
+            }
+            text
+        }
+    }
+
+    /// On ASCII texts an expression means what it meant.
+    #[test]
+    fn ascii_texts_match_as_before() {
+        let (mut parts, mut compared, mut matched) = (Parts(3), 0, 0);
+        for _ in 0..3_000 {
+            let expression = parts.expression(2);
+            let mut builder = RegexBuilder::new();
+            let Ok(before) = builder.mk_regex(&expression) else { continue };
+            let text = written(&expression).unwrap_or_else(|e| panic!("{expression}: {e}"));
+            let after =
+                builder.mk_regex(&text).unwrap_or_else(|e| panic!("{expression} {text}: {e}"));
+            let [mut before, mut after] = [before, after].map(|found| builder.to_regex(found));
+            for _ in 0..40 {
+                let letters = ["", "a", "k", "K", "S", "s", "z", "7", " ", "_", "\n", "!"];
+                let ascii: String = (0..3).map(|_| parts.pick(&letters)).collect();
+                let expected = before.is_match(&ascii);
+                assert_eq!(after.is_match(&ascii), expected, "{expression} {text} {ascii:?}");
+                compared += 1;
+                matched += u32::from(expected);
+            }
+        }
+        assert!(compared > 50_000 && matched > 2_000, "{matched} of {compared} match");
+    }
 }

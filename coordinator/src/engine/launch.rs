@@ -280,7 +280,8 @@ fn setup(
         wait_timeout_ms: wait_timeout().as_millis() as u64,
         durations: options.durations.clone(),
         cuda,
-        grammars: options.grammars.clone(),
+        // Who only copies draws no token.
+        grammars: options.grammars.clone().filter(|_| role != Role::Transfer),
     }
 }
 
