@@ -55,7 +55,7 @@ fn answers_have_the_form_that_was_asked_for() {
     // A text is always said in the same tokens.
     let mut said = BTreeMap::new();
     for choice in alone[6]["response"]["body"]["choices"].as_array().expect("choices") {
-        let tokens = said.entry(choice["text"].to_string()).or_insert(&choice["token_ids"]);
+        let tokens = said.entry(choice["text"].to_string()).or_insert_with(|| &choice["token_ids"]);
         assert_eq!(*tokens, &choice["token_ids"], "{}", choice["text"]);
     }
     for (text, reason) in told(&alone[2]).chain(told(&alone[4])) {
