@@ -15,6 +15,9 @@ pub(crate) struct Bounds {
 /// What is asked of a value: its size, which may grow while it is kept.
 pub(crate) trait Measured {
     fn size_bytes(&self) -> usize;
+
+    /// Whether it should be made anew before it is used again.
+    fn is_worn(&self) -> bool;
 }
 
 /// Values by their keys, made when they are asked for.
@@ -39,7 +42,7 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
     /// others are within the bounds.
     pub(crate) fn get<E>(&mut self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<&V, E> {
         self.clock += 1;
-        if !self.entries.contains_key(key) {
+        if self.peek(key).is_none_or(Measured::is_worn) {
             let value = make()?;
             self.entries.insert(key.clone(), Entry { used: 0, value });
         }
@@ -56,11 +59,6 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
     /// The value of a key, if it is kept.
     pub(crate) fn peek(&self, key: &K) -> Option<&V> {
         self.entries.get(key).map(|entry| &entry.value)
-    }
-
-    /// Keeps nothing of a key.
-    pub(crate) fn forget(&mut self, key: &K) {
-        self.entries.remove(key);
     }
 
     /// Of values.
@@ -87,6 +85,10 @@ mod tests {
         fn size_bytes(&self) -> usize {
             *self
         }
+
+        fn is_worn(&self) -> bool {
+            *self == 77
+        }
     }
 
     fn ask(cache: &mut Cache<u32, usize>, key: u32, size: usize) -> usize {
@@ -109,6 +111,14 @@ mod tests {
         ask(&mut cache, 6, 90);
         ask(&mut cache, 7, 20);
         assert_eq!(cache.size_bytes(), 20);
+    }
+
+    #[test]
+    fn what_is_worn_is_made_anew() {
+        let mut cache = Cache::new(Bounds { count: 3, size_bytes: 100 });
+        assert_eq!(ask(&mut cache, 1, 77), 77);
+        assert_eq!(ask(&mut cache, 1, 5), 5);
+        assert_eq!(ask(&mut cache, 1, 6), 5);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::{Matcher, ParserFactory, TokenParser};
 
 use crate::asked::{Grammar, factory, parser_of};
 use crate::cache::{Bounds, Cache};
@@ -56,19 +56,28 @@ impl Checker {
             let is_one = texts.iter().any(|choice| choice.as_bytes() == text);
             return wrong_unless(is_one, "it is none of the choices");
         }
-        let parser = self.kept.get(grammar, || Parser::new(grammar, &self.factory))?;
-        let mut matcher = Matcher::new(Ok(parser.begin()));
-        // Each byte is the token of its number.
-        let taken = text.iter().all(|byte| matcher.consume_token(u32::from(*byte)).is_ok());
-        wrong_unless(taken, "it says what the form does not allow")?;
+        let parser = self.kept.get(grammar, || Parser::new(grammar, &self.factory))?.begin();
+        let checked = parsed(parser, text).or_else(|_| {
+            // One that others have used may have no room left for this text.
+            parsed(Parser::new(grammar, &self.factory)?.begin(), text)
+        });
+        checked?;
         if matches!(grammar, Grammar::JsonSchema(..)) {
-            let repeated = Keys::default().take(text).err();
             let told =
                 |key: String| GrammarError(format!("it says the key `{key}` of an object twice"));
-            repeated.map_or(Ok(()), |key| Err(told(key)))?;
+            Keys::default().take(text).map_err(told)?;
         }
-        wrong_unless(matcher.is_accepting().unwrap_or(false), "it ends before it is complete")
+        Ok(())
     }
+}
+
+/// Whether a parser takes a text as a whole.
+fn parsed(parser: TokenParser, text: &[u8]) -> Result<(), GrammarError> {
+    let mut matcher = Matcher::new(Ok(parser));
+    // Each byte is the token of its number.
+    let taken = text.iter().all(|byte| matcher.consume_token(u32::from(*byte)).is_ok());
+    wrong_unless(taken, "it says what the form does not allow")?;
+    wrong_unless(matcher.is_accepting().unwrap_or(false), "it ends before it is complete")
 }
 
 fn wrong_unless(is_right: bool, what: &str) -> Result<(), GrammarError> {

@@ -96,9 +96,6 @@ impl Compiled {
             (Form::Parsed(asked), Some(factory)) => (asked, &*factory),
             _ => return Walk::choosing(forms, grammar),
         };
-        if kept.peek(&grammar).is_some_and(Parser::is_worn) {
-            kept.forget(&grammar);
-        }
         let parser = kept.get(&grammar, || Parser::new(asked, factory)).map(Parser::begin);
         let has_keys = matches!(asked, Grammar::JsonSchema(..));
         Walk::parsed(forms, parser, has_keys.then(|| Arc::clone(quoting)))

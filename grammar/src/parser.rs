@@ -31,15 +31,15 @@ impl Parser {
     pub(crate) fn begin(&self) -> TokenParser {
         self.beginning.clone()
     }
-
-    /// Whether so much was learnt of the lexer that the next answer might find no room for more.
-    pub(crate) fn is_worn(&self) -> bool {
-        self.beginning.parser.lexer_stats().num_states > LEXER_STATES / 2
-    }
 }
 
 impl Measured for Parser {
     fn size_bytes(&self) -> usize {
         self.rule_bytes + self.beginning.parser.lexer_stats().num_bytes
+    }
+
+    /// So much was learnt of the lexer that the next answer might find no room for more.
+    fn is_worn(&self) -> bool {
+        self.beginning.parser.lexer_stats().num_states > LEXER_STATES / 2
     }
 }

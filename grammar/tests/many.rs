@@ -78,3 +78,30 @@ fn schemas_are_held_like_a_few() {
     assert!(many < few + few / 4 + (1 << 20), "{few} bytes of 400, {many} of 2,000");
     assert!(many < 64 << 20, "{many} bytes");
 }
+
+/// What a lexer learns of a form is shared by its answers and bounded, so one answer must not find it full.
+#[test]
+fn a_form_can_be_followed_as_often_as_there_are_lines() {
+    let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
+    words.push(Vec::new());
+    let vocabulary = Vocabulary { words, ends: vec![256] };
+    let form = Grammar::Regex(r"([\p{L}\p{M}\p{N}_]{1,30}[ ,]){1,30}".to_owned());
+    let grammars = Arc::new(Grammars::new(vocabulary, vec![form], |_| None));
+    let mut compiled = Compiled::new(grammars).unwrap();
+    let mut mask = vec![0; compiled.mask_words()];
+    let mut state = 7_u64;
+    for answer in 0..250 {
+        let mut walk = compiled.begin(0);
+        for _ in 0..400 {
+            walk.allow(&mut mask);
+            assert_eq!(walk.failure(), None, "answer {answer}");
+            let is_set = |token: &u32| mask[*token as usize / 32] >> (token % 32) & 1 == 1;
+            let allowed: Vec<u32> = (0..256).filter(is_set).collect();
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let Some(token) = allowed.get((state >> 33) as usize % allowed.len().max(1)) else {
+                break;
+            };
+            walk.take(*token);
+        }
+    }
+}

@@ -23,3 +23,21 @@ fn a_text_matches_as_a_whole() {
         assert_eq!(checker.check_text(grammar, text.as_bytes()).is_ok(), expected, "{text}");
     }
 }
+
+/// What is learnt of a form while texts are checked is bounded, and never makes a text wrong.
+#[test]
+fn texts_are_right_however_many_were_checked() {
+    let mut checker = Checker::new().unwrap();
+    // A lexer has a state for each of the last 17 letters that it has seen together.
+    let form = Grammar::Regex("(a|b)*a(a|b){16}".to_owned());
+    let mut state = 7_u64;
+    for count in 0..400 {
+        let mut letter = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            if state >> 33 & 1 == 1 { 'a' } else { 'b' }
+        };
+        let begun: String = (0..300).map(|_| letter()).collect();
+        let text = begun + "a" + &(0..16).map(|_| letter()).collect::<String>();
+        checker.check_text(&form, text.as_bytes()).unwrap_or_else(|e| panic!("{count}: {e}"));
+    }
+}
