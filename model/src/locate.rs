@@ -2,12 +2,17 @@
 //!
 //! Environment comes in as [`Places`], so that everything here can be tested in a folder.
 
+mod files;
+
 use std::path::{Path, PathBuf};
 
 use crate::config::ModelConfig;
 use crate::config_fields::ConfigError;
 use crate::config_json;
 use crate::known::{self, Known};
+
+/// Files that an error names at most.
+const NAMED_MAX: usize = 5;
 
 /// Where models may be found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -70,9 +75,19 @@ pub enum LocateError {
     )]
     NoWeights { path: String },
     #[error(
-        "--model {path}: the weights are only there as PyTorch .bin files; convert them once with: python3 scripts/to_safetensors.py {path}"
+        "--model {path}: the weights are only there as PyTorch .bin files; convert them once, where transformers is installed: python3 -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{path}').save_pretrained('{path}')\""
     )]
     OnlyBin { path: String },
+    #[error(
+        "--model {model}: {file} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull where it was cloned, or download the model with: hf download org/name"
+    )]
+    LfsPointer { model: String, file: String },
+    #[error(
+        "--model {model}: {} of its {of} weight files are missing, which model.safetensors.index.json names: {}; download them again", .missing.len(), first(.missing)
+    )]
+    MissingShards { model: String, missing: Vec<String>, of: usize },
+    #[error("--model {path}: the directory holds several GGUF files, {}; give one of them", first(.files))]
+    SeveralGguf { path: String, files: Vec<String> },
     #[error(
         "--model {name}: opt-350m is not supported: it normalises after its layers and projects its embeddings, unlike every other OPT"
     )]
@@ -106,11 +121,11 @@ pub fn locate(wanted: Wanted<'_>, places: &Places) -> Result<Located, LocateErro
     }
     if path.is_file() {
         let gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-        return if gguf {
-            Ok(gguf_file(path))
-        } else {
-            Err(LocateError::NotGguf { path: name.into() })
-        };
+        if !gguf {
+            return Err(LocateError::NotGguf { path: name.into() });
+        }
+        files::check_pointer(name, path)?;
+        return Ok(gguf_file(path));
     }
     if name.to_ascii_lowercase().ends_with("opt-350m") {
         return Err(LocateError::Opt350m { name: name.into() });
@@ -192,10 +207,23 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
     let shown = || path.display().to_string();
     let has = |file: &str| path.join(file).is_file();
     if !has("config.json") {
-        return match only_gguf(path) {
-            Some(file) => Ok(gguf_file(&file)),
-            None => Err(LocateError::NoConfig { path: shown() }),
+        return match &files::ggufs(path)[..] {
+            [] => Err(LocateError::NoConfig { path: shown() }),
+            [file] => {
+                files::check_pointer(&shown(), file)?;
+                Ok(gguf_file(file))
+            }
+            several => {
+                let name = |file: &PathBuf| file.file_name().map(|n| n.to_string_lossy().into());
+                Err(LocateError::SeveralGguf {
+                    path: shown(),
+                    files: several.iter().filter_map(name).collect(),
+                })
+            }
         };
+    }
+    for file in ["config.json", "tokenizer.json"] {
+        files::check_pointer(&shown(), &path.join(file))?;
     }
     let short = Path::new(name).file_name().map_or_else(|| name.into(), |n| n.to_string_lossy());
     let name = if Path::new(name).is_dir() { short.into_owned() } else { name.to_owned() };
@@ -204,6 +232,7 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
     let weights = if wanted.dummy_weights {
         WeightsAt::Dummy
     } else if has("model.safetensors") || has("model.safetensors.index.json") {
+        files::check_shards(&shown(), path)?;
         WeightsAt::Safetensors(path.to_owned())
     } else if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
         return Err(LocateError::OnlyBin { path: shown() });
@@ -213,104 +242,11 @@ fn directory(wanted: Wanted<'_>, path: &Path, name: &str) -> Result<Located, Loc
     Ok(Located { name, config: Some(config), weights, tokenizer_directory: Some(path.to_owned()) })
 }
 
-/// The GGUF file of a directory that holds exactly one.
-fn only_gguf(path: &Path) -> Option<PathBuf> {
-    let entries = std::fs::read_dir(path).ok()?.flatten().map(|entry| entry.path());
-    let mut files = entries.filter(|file| file.extension().is_some_and(|e| e == "gguf"));
-    let first = files.next()?;
-    files.next().is_none().then_some(first)
+/// The first names of a list.
+fn first(names: &[String]) -> String {
+    let rest = if names.len() > NAMED_MAX { ", ..." } else { "" };
+    names[..names.len().min(NAMED_MAX)].join(", ") + rest
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "hidden_size": 64,
-        "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128,
-        "vocab_size": 100, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
-        "hidden_act": "silu", "tie_word_embeddings": true}"#;
-
-    fn model(path: &Path, weights: &[&str]) {
-        std::fs::create_dir_all(path).expect("folder");
-        std::fs::write(path.join("config.json"), CONFIG).expect("file");
-        for file in weights {
-            std::fs::write(path.join(file), "").expect("file");
-        }
-    }
-
-    fn find(name: &str, cache: Option<&Path>, dummy_weights: bool) -> Result<Located, LocateError> {
-        let places = Places { hub_cache: cache.map(Path::to_owned) };
-        locate(Wanted { name, revision: None, dummy_weights }, &places)
-    }
-
-    #[test]
-    fn directories_and_files() {
-        let folder = tempfile::tempdir().expect("folder");
-        let at = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-        model(&folder.path().join("good"), &["model.safetensors"]);
-        let found = find(&at("good"), None, false).expect("found");
-        assert_eq!(found.name, "good");
-        assert!(matches!(found.weights, WeightsAt::Safetensors(_)));
-        model(&folder.path().join("bin"), &["pytorch_model.bin"]);
-        let error = find(&at("bin"), None, false).expect_err("only bin").to_string();
-        assert!(error.contains("scripts/to_safetensors.py"), "{error}");
-        assert!(matches!(find(&at("bin"), None, true).expect("dummy").weights, WeightsAt::Dummy));
-        std::fs::create_dir(folder.path().join("empty")).expect("folder");
-        assert!(matches!(find(&at("empty"), None, false), Err(LocateError::NoConfig { .. })));
-        std::fs::write(folder.path().join("m.gguf"), "").expect("file");
-        let found = find(&at("m.gguf"), None, false).expect("found");
-        assert!(matches!(found.weights, WeightsAt::Gguf(_)));
-        assert!(matches!(find(&at("none"), None, false), Err(LocateError::NoPath { .. })));
-    }
-
-    #[test]
-    fn repositories_in_the_cache() {
-        let cache = tempfile::tempdir().expect("folder");
-        let root = cache.path().join("models--facebook--opt-125m");
-        model(&root.join("snapshots/abc"), &["model.safetensors"]);
-        std::fs::create_dir_all(root.join("refs")).expect("folder");
-        std::fs::write(root.join("refs/main"), "abc").expect("file");
-        for name in ["facebook/opt-125m", "opt-125m"] {
-            let found = find(name, Some(cache.path()), false).expect("found");
-            assert_eq!(found.name, name);
-            assert_eq!(found.tokenizer_directory, Some(root.join("snapshots/abc")));
-        }
-        let wanted =
-            Wanted { name: "facebook/opt-125m", revision: Some("abc"), dummy_weights: false };
-        let places = Places { hub_cache: Some(cache.path().to_owned()) };
-        assert!(locate(wanted, &places).is_ok());
-        let error = locate(Wanted { revision: Some("v9"), ..wanted }, &places)
-            .expect_err("no such revision")
-            .to_string();
-        assert!(error.contains("v9") && error.contains("hf download facebook/opt-125m"), "{error}");
-    }
-
-    #[test]
-    fn names() {
-        let found = find("opt-30b", None, true).expect("known");
-        assert_eq!(found.config.map(|config| config.num_layers), Some(48));
-        let error = find("opt-30b", None, false).expect_err("not there").to_string();
-        assert!(error.contains("hf download facebook/opt-30b"), "{error}");
-        assert!(error.contains("--dummy-weights"), "{error}");
-        assert!(
-            find("nonsense", None, true).expect_err("unknown").to_string().contains("opt-125m")
-        );
-        assert!(matches!(find("facebook/opt-350m", None, true), Err(LocateError::Opt350m { .. })));
-    }
-
-    #[test]
-    fn the_cache_is_where_the_hub_says() {
-        let places = |set: &[(&str, &str)]| {
-            let set: Vec<(String, String)> =
-                set.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-            Places::from_environment(move |name| {
-                set.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
-            })
-            .hub_cache
-        };
-        assert_eq!(places(&[("HF_HUB_CACHE", "/a"), ("HF_HOME", "/b")]), Some("/a".into()));
-        assert_eq!(places(&[("HF_HOME", "/b"), ("HOME", "/c")]), Some("/b/hub".into()));
-        assert_eq!(places(&[("HOME", "/c")]), Some("/c/.cache/huggingface/hub".into()));
-        assert_eq!(places(&[]), None);
-    }
-}
+mod tests;

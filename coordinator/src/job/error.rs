@@ -18,6 +18,17 @@ pub enum JobError {
     )]
     ArrayInput { path: String },
     #[error(
+        "The input {path} is in UTF-16, where UTF-8 is wanted. Turn it into that, as with: iconv -f {encoding} -t UTF-8 \
+         {path} > {path}.utf8"
+    )]
+    Utf16Input { path: String, encoding: &'static str },
+    #[error(
+        "The input {path} is a table, where a JSON object to a line is wanted. Turn its rows into such, as with: python3 \
+         -c \"import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(sys.stdin, \
+         delimiter={separator:?})]\" < {path}; a column named prompt is the prompt, and others go into the output"
+    )]
+    TableInput { path: String, separator: char },
+    #[error(
         "The output {path} exists. Give --resume to go on where it ends, --force to overwrite it, \
          or another --output."
     )]

@@ -17,6 +17,7 @@ mod follow;
 pub mod input;
 pub mod interrupt;
 pub mod item;
+mod kinds;
 mod logprobs;
 pub mod output;
 pub mod progress;

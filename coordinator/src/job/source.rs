@@ -11,21 +11,13 @@ use rustix::io::Errno;
 
 use super::error::JobError;
 use super::input::Format;
+use super::kinds::check_kind;
 use super::sink::Place;
 
 /// Between two looks at whether to go on.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// Read at once.
 const PIECE_BYTES: usize = 1 << 20;
-
-/// How a gzip file begins.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
-
-/// Whether the whole input is an array of objects, as other tools write them.
-fn is_array(bytes: &[u8]) -> bool {
-    bytes.trim_ascii_start().starts_with(b"[")
-        && serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(bytes).is_ok()
-}
 
 /// An input, read whole: a batch file is small beside the model that answers it.
 #[derive(Debug)]
@@ -59,11 +51,10 @@ impl Source {
             return Err(JobError::Interrupted);
         }
         match read {
-            Ok(_) if bytes.starts_with(&GZIP) => Err(JobError::CompressedInput { path }),
-            Ok(_) if format_of(place) == Format::JsonLines && is_array(&bytes) => {
-                Err(JobError::ArrayInput { path })
+            Ok(metadata) => {
+                check_kind(path, &bytes, format_of(place))?;
+                Ok(Source { bytes, metadata })
             }
-            Ok(metadata) => Ok(Source { bytes, metadata }),
             Err(source) => Err(JobError::Input { path, source }),
         }
     }

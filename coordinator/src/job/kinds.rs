@@ -1,0 +1,121 @@
+//! Files that hold requests in a way that is not ours, told by how they begin.
+
+use super::error::JobError;
+use super::input::Format;
+
+/// How a gzip file begins.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+/// Byte order marks of UTF-16.
+const UTF16: [(&[u8], &str); 2] = [(&[0xff, 0xfe], "UTF-16"), (&[0xfe, 0xff], "UTF-16")];
+/// What separates the columns of a table.
+const SEPARATORS: [char; 3] = [',', '\t', ';'];
+/// Bytes that are looked at for a table, and for UTF-16 without a mark.
+const LOOKED_AT: usize = 1 << 16;
+
+/// Refuses what cannot be read line by line.
+///
+/// # Errors
+/// A compressed file, another encoding, an array or a table, with what turns it into lines.
+pub(super) fn check_kind(path: String, bytes: &[u8], format: Format) -> Result<(), JobError> {
+    if bytes.starts_with(GZIP) {
+        return Err(JobError::CompressedInput { path });
+    }
+    if let Some(encoding) = utf16(bytes) {
+        return Err(JobError::Utf16Input { path, encoding });
+    }
+    if format == Format::Text {
+        return Ok(());
+    }
+    if is_array(bytes) {
+        return Err(JobError::ArrayInput { path });
+    }
+    match separator(&path, bytes) {
+        Some(separator) => Err(JobError::TableInput { path, separator }),
+        None => Ok(()),
+    }
+}
+
+/// Whether the whole input is an array of objects, as other tools write them.
+fn is_array(bytes: &[u8]) -> bool {
+    bytes.trim_ascii_start().starts_with(b"[")
+        && serde_json::from_slice::<Vec<serde_json::Map<String, serde_json::Value>>>(bytes).is_ok()
+}
+
+/// The encoding, by its mark or by every other byte of the beginning being 0.
+fn utf16(bytes: &[u8]) -> Option<&'static str> {
+    if let Some((_, encoding)) = UTF16.iter().find(|(mark, _)| bytes.starts_with(mark)) {
+        return Some(encoding);
+    }
+    let start = &bytes[..bytes.len().min(LOOKED_AT) / 2 * 2];
+    let zeros = |first: usize| start.iter().skip(first).step_by(2).filter(|b| **b == 0).count();
+    let (even, odd, pairs) = (zeros(0), zeros(1), start.len() / 2);
+    match pairs {
+        0 => None,
+        // Texts of other scripts have few; a JSON line has its braces and names.
+        _ if odd * 2 > pairs && even == 0 => Some("UTF-16LE"),
+        _ if even * 2 > pairs && odd == 0 => Some("UTF-16BE"),
+        _ => None,
+    }
+}
+
+/// What separates the columns of a table: no line is an object, and the first two have equally many columns, or
+/// the name says that it is one.
+fn separator(path: &str, bytes: &[u8]) -> Option<char> {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOOKED_AT)]);
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    if lines.iter().any(|line| line.trim_start().trim_start_matches('\u{feff}').starts_with('{')) {
+        return None;
+    }
+    let lower = path.to_ascii_lowercase();
+    let count = |line: &str, separator: char| line.matches(separator).count();
+    if lower.ends_with(".csv") || lower.ends_with(".tsv") {
+        let head = lines.first()?;
+        return SEPARATORS.into_iter().max_by_key(|separator| count(head, *separator));
+    }
+    let [head, row, ..] = lines[..] else { return None };
+    SEPARATORS.into_iter().find(|separator| {
+        count(head, *separator) > 0 && count(head, *separator) == count(row, *separator)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(name: &str, bytes: &[u8], format: Format) -> Option<String> {
+        check_kind(name.to_owned(), bytes, format).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn other_encodings_and_tables_are_told_with_what_turns_them_into_lines() {
+        let encoded = |text: &str, order: fn(u16) -> [u8; 2]| -> Vec<u8> {
+            text.encode_utf16().flat_map(order).collect()
+        };
+        let line = "{\"prompt\": \"a\"}\n";
+        for format in [Format::JsonLines, Format::Text] {
+            for marked in [false, true] {
+                let text = if marked { format!("\u{feff}{line}") } else { line.to_owned() };
+                for order in [u16::to_le_bytes, u16::to_be_bytes] {
+                    let told = refused("in", &encoded(&text, order), format).expect("UTF-16");
+                    assert!(told.contains("iconv -f UTF-16"), "{told}");
+                }
+            }
+        }
+        for (name, table) in [
+            ("a.csv", "prompt\nhello\n"),
+            ("in", "id,prompt\n1,hello\n"),
+            ("in", "id\tprompt\n1\thello\n"),
+            ("-", "id;prompt\n1;hello\n"),
+        ] {
+            let told = refused(name, table.as_bytes(), Format::JsonLines).expect(table);
+            assert!(told.contains("csv.DictReader"), "{told}");
+            assert_eq!(refused(name, table.as_bytes(), Format::Text), None);
+        }
+        for fine in ["", line, "not json\n", "a, b\n{\"prompt\": \"x, y\"}\n", "one, two\nthree\n"]
+        {
+            assert_eq!(refused("in", fine.as_bytes(), Format::JsonLines), None, "{fine}");
+        }
+        let names = "{\"prompt\": \"\u{4e00}\u{4e8c}\"}".as_bytes();
+        assert_eq!(refused("in.csv", names, Format::JsonLines), None);
+    }
+}
