@@ -16,6 +16,19 @@ use tokenizers::{AddedToken, Tokenizer};
 use crate::config::Family;
 use crate::tokenizer_config::{TokenizerConfig, TokenizerConfigError};
 
+/// Tokens that one character can take: each adds at least a byte.
+const CHARACTER_TOKENS: usize = 4;
+/// More tokens than this end in no character only where their bytes are no text.
+const WAITING_MAX: usize = 2 * CHARACTER_TOKENS;
+
+/// A piece of a growing text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    pub text: String,
+    /// How many of the tokens it goes up to.
+    pub tokens: usize,
+}
+
 /// A tokenizer with the one thing the `tokenizers` crate leaves to its caller: a BOS to prepend.
 pub struct TextTokenizer {
     tokenizer: Tokenizer,
@@ -116,7 +129,8 @@ impl TextTokenizer {
     }
 
     /// The text that `tokens` add to that of the first `emitted` of them, as soon as it ends on a
-    /// whole character; with `is_last` in any case, with U+FFFD for half of one.
+    /// whole character; with `is_last` in any case, with U+FFFD for half of one. Of many tokens that
+    /// end in no character those go first that no later one can complete.
     ///
     /// # Errors
     /// As [`TextTokenizer::decode`].
@@ -125,14 +139,28 @@ impl TextTokenizer {
         tokens: &[u32],
         emitted: usize,
         is_last: bool,
-    ) -> Result<Option<String>, TokenizerError> {
+    ) -> Result<Option<Piece>, TokenizerError> {
         let before = self.decode(&tokens[..emitted])?;
+        let piece = |text: &str, tokens: usize| {
+            let text = text.strip_prefix(before.as_str()).filter(|text| !text.is_empty());
+            text.map(|text| Piece { text: text.to_owned(), tokens })
+        };
         let text = self.decode(tokens)?;
-        if text.ends_with(char::REPLACEMENT_CHARACTER) && !is_last {
-            return Ok(None);
+        if is_last || !text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return Ok(piece(&text, tokens.len()));
         }
-        let piece = text.strip_prefix(before.as_str()).filter(|piece| !piece.is_empty());
-        Ok(piece.map(str::to_owned))
+        if tokens.len() - emitted >= WAITING_MAX {
+            // Of four places in a row one at least is within no character.
+            let last = tokens.len() - CHARACTER_TOKENS;
+            for first in (last + 1 - CHARACTER_TOKENS..=last).rev() {
+                let (head, rest) = tokens.split_at(first);
+                let head = self.decode(head)?;
+                if text.strip_prefix(head.as_str()) == Some(&self.decode(rest)?) {
+                    return Ok(piece(&head, first));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// A decoder for one sequence, which takes its tokens one at a time.
@@ -172,10 +200,10 @@ impl GrowingTokens {
         (&self.tokens, self.emitted)
     }
 
-    /// All text so far was emitted.
-    pub fn emit(&mut self) {
+    /// The text of the first `tokens` was emitted.
+    pub fn emit(&mut self, tokens: usize) {
         self.tokens.drain(..self.emitted);
-        self.emitted = self.tokens.len();
+        self.emitted = tokens - self.emitted;
     }
 }
 
@@ -207,11 +235,11 @@ impl StreamDecoder<'_> {
 
     fn take(&mut self, is_last: bool) -> Result<Option<String>, TokenizerError> {
         let (tokens, emitted) = self.growing.as_parts();
-        let piece = self.tokenizer.next_piece(tokens, emitted, is_last)?;
-        if piece.is_some() {
-            self.growing.emit();
-        }
-        Ok(piece)
+        let Some(piece) = self.tokenizer.next_piece(tokens, emitted, is_last)? else {
+            return Ok(None);
+        };
+        self.growing.emit(piece.tokens);
+        Ok(Some(piece.text))
     }
 }
 

@@ -1,10 +1,10 @@
 //! The whole input: its lines are read and tokenised by as many threads as there are cores, then put
 //! together in order, where they must know of each other: their ids and the forms they ask for.
 
+use shm::sync::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;

@@ -159,8 +159,8 @@ impl TextStream for ProcessStream<'_> {
         let (tokens, emitted) = self.growing.as_parts();
         let request = TextRequest::NextPiece { tokens: tokens.to_vec(), emitted, is_last: false };
         match self.codec.ask(&request)? {
-            TextReply::NextPiece(Some(piece)) => {
-                self.growing.emit();
+            TextReply::NextPiece(Some((piece, tokens))) => {
+                self.growing.emit(tokens);
                 Ok(piece)
             }
             TextReply::NextPiece(None) => Ok(String::new()),

@@ -58,7 +58,7 @@ pub enum TextReply {
     },
     Tokens(Vec<u32>),
     Pieces(Vec<String>),
-    NextPiece(Option<String>),
+    NextPiece(Option<(String, usize)>),
     Vocabulary(Vec<Word>),
     /// The end of a sentence.
     Refused(String),

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use model::chat::{ChatTemplate, Message};
 use model::gguf_tokenizer::GgufTokenizer;
 use model::source::gguf::GgufSource;
-use model::tokenizer::{TextTokenizer, TokenizerError};
+use model::tokenizer::{Piece, TextTokenizer, TokenizerError};
 use model::tokenizer_config::TokenizerConfig;
 
 use super::message::{TextFrom, Word};
@@ -100,7 +100,7 @@ impl ModelText {
         tokens: &[u32],
         emitted: usize,
         is_last: bool,
-    ) -> Result<Option<String>, TokenizerError> {
+    ) -> Result<Option<Piece>, TokenizerError> {
         self.tokenizer.next_piece(tokens, emitted.min(tokens.len()), is_last)
     }
 

@@ -119,8 +119,8 @@ fn a_stream_says_what_decode_says() {
     opt_directory(directory.path(), &["a", "Ġ", "Ã", "©", "ł", "ð", "Ł"], &[("Ġ", "a")]);
     let tokenizer = TextTokenizer::from_directory(directory.path(), Family::Opt).unwrap().unwrap();
     let mut state = 12345_u32;
-    for _ in 0..200 {
-        let tokens: Vec<u32> = (0..12)
+    for length in (0..200).map(|round| 12 + round / 4) {
+        let tokens: Vec<u32> = (0..length)
             .map(|_| {
                 state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 2 + (state >> 16) % 10
@@ -134,6 +134,24 @@ fn a_stream_says_what_decode_says() {
         streamed.extend(stream.finish().unwrap());
         assert_eq!(streamed, tokenizer.decode(&tokens).unwrap(), "{tokens:?}");
     }
+}
+
+#[test]
+fn bytes_that_are_no_text_do_not_pile_up() {
+    let directory = tempfile::tempdir().unwrap();
+    opt_directory(directory.path(), &["a", "Ã", "©"], &[]);
+    let tokenizer = TextTokenizer::from_directory(directory.path(), Family::Opt).unwrap().unwrap();
+    // Beginnings of characters, never a whole one, and then one.
+    let tokens = [[5; 300].as_slice(), &[6, 4]].concat();
+    let mut stream = tokenizer.stream();
+    let mut text = String::new();
+    for token in &tokens {
+        text.extend(stream.push(*token).unwrap());
+        let (kept, emitted) = stream.growing.as_parts();
+        assert!(kept.len() - emitted < WAITING_MAX, "{} wait", kept.len() - emitted);
+    }
+    assert_eq!(text, tokenizer.decode(&tokens).unwrap());
+    assert!(text.ends_with("éa"), "{text}");
 }
 
 /// SentencePiece decoders strip the space of a text's first token only.
