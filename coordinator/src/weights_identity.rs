@@ -62,8 +62,8 @@ pub fn weight_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Identity of weight files: a hash over their contents in this order. Names and times are left out,
-/// so that a copy is the same. `cache` is where hashes are kept.
+/// Identity of weight files: a hash over their contents in this order. Names and times are left
+/// out, so that a copy is the same. `cache` is where hashes are kept.
 ///
 /// # Errors
 /// A file that cannot be read.

@@ -109,7 +109,8 @@ fn outputs_read_and_write_as_they_stand() {
     }
 }
 
-/// The examples of tables and machine files are those that `plan` prints, and every field is explained.
+/// The examples of tables and machine files are those that `plan` prints, and every field is
+/// explained.
 #[test]
 fn tables_and_machine_files_are_the_templates() {
     use coordinator::cli::request::Template;

@@ -13,8 +13,8 @@ use crate::{regex, schema};
 /// States of a form's lexer, about 1.2 KiB each: an answer that needs more cannot go on.
 pub(crate) const LEXER_STATES: usize = 50_000;
 
-/// Escapes in strings. Without `\u`, which is only ever needed for control characters, a string has one spelling, so
-/// that no key can be said as if it were another.
+/// Escapes in strings. Without `\u`, which is only ever needed for control characters, a string has
+/// one spelling, so that no key can be said as if it were another.
 const ESCAPES: &str = "nrbtf\\\"";
 
 /// A form of answers.
@@ -31,8 +31,8 @@ pub enum Grammar {
 /// What may stand between the parts of a JSON text.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Whitespace {
-    /// A space or nothing: a model may write as it is used to, and cannot go on with spaces until its tokens are used
-    /// up.
+    /// A space or nothing: a model may write as it is used to, and cannot go on with spaces until
+    /// its tokens are used up.
     #[default]
     OneSpace,
     Nothing,

@@ -38,8 +38,8 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
         Cache { entries: HashMap::new(), clock: 0, bounds }
     }
 
-    /// The value of a key, which `make` makes where it is not kept. What was used longest ago goes first, until the
-    /// others are within the bounds.
+    /// The value of a key, which `make` makes where it is not kept. What was used longest ago goes
+    /// first, until the others are within the bounds.
     pub(crate) fn get<E>(&mut self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<&V, E> {
         self.clock += 1;
         if self.peek(key).is_none_or(Measured::is_worn) {

@@ -14,7 +14,8 @@ use crate::parser::Parser;
 /// Parsers kept between texts: answers of a job mostly share a form.
 const KEPT: Bounds = Bounds { count: 16, size_bytes: 32 << 20 };
 
-/// Says whether answers can have a form, and whether texts have it, whatever the model's vocabulary.
+/// Says whether answers can have a form, and whether texts have it, whatever the model's
+/// vocabulary.
 pub struct Checker {
     factory: ParserFactory,
     kept: Cache<Grammar, Parser>,

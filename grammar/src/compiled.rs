@@ -11,16 +11,18 @@ use crate::grammars::{Form, Grammars};
 use crate::parser::Parser;
 use crate::walk::Walk;
 
-/// Parsers kept for answers to come. Those of answers on their way are beside them, one a slot at most.
+/// Parsers kept for answers to come. Those of answers on their way are beside them, one a slot at
+/// most.
 const KEPT: Bounds = Bounds { count: 256, size_bytes: 64 << 20 };
 
 /// Of a thread that compiles: what reads a form recurses, within the bounds on forms.
 const STACK_BYTES: usize = 2 << 20;
-/// Of a token in a parser's tables of the vocabulary: measured 590 with 50,000 tokens of 2 to 14 bytes.
+/// Of a token in a parser's tables of the vocabulary: measured 590 with 50,000 tokens of 2 to 14
+/// bytes.
 const TOKEN_BYTES: usize = 1024;
 
-/// Grammars over a vocabulary. Those that need a parser get one when an answer begins that follows them, which takes
-/// about a millisecond for a schema of a few fields and 40 for one of 200.
+/// Grammars over a vocabulary. Those that need a parser get one when an answer begins that follows
+/// them, which takes about a millisecond for a schema of a few fields and 40 for one of 200.
 pub struct Compiled {
     forms: Arc<Grammars>,
     /// Tokens that can complete a key.
@@ -51,7 +53,8 @@ impl Compiled {
         Ok(Compiled { forms, quoting, factory, kept: Cache::new(KEPT) })
     }
 
-    /// Compiles what answers are about to begin with, on so many threads; [`Compiled::begin`] finds it.
+    /// Compiles what answers are about to begin with, on so many threads; [`Compiled::begin`] finds
+    /// it.
     pub fn prepare(&mut self, grammars: impl IntoIterator<Item = usize>, threads: usize) {
         let Compiled { forms, factory: Some(factory), kept, .. } = self else { return };
         let parsed = |number: usize| match &forms.forms[number] {
@@ -101,8 +104,8 @@ impl Compiled {
         Walk::parsed(forms, parser, has_keys.then(|| Arc::clone(quoting)))
     }
 
-    /// Bytes that it has at most, beside the grammars' texts and what the parsers of running answers hold by
-    /// themselves.
+    /// Bytes that it has at most, beside the grammars' texts and what the parsers of running
+    /// answers hold by themselves.
     pub fn most_bytes(vocab_size: usize) -> u64 {
         (KEPT.size_bytes + vocab_size * TOKEN_BYTES) as u64
     }

@@ -6,7 +6,8 @@
 pub struct GrammarError(pub(crate) String);
 
 impl GrammarError {
-    /// One line of what the parser says, the one it calls the error or the first: others show the whole grammar.
+    /// One line of what the parser says, the one it calls the error or the first: others show the
+    /// whole grammar.
     pub(crate) fn new(error: &impl ToString) -> GrammarError {
         let told = error.to_string();
         let named = told.lines().find_map(|line| line.strip_prefix("error: "));

@@ -24,8 +24,8 @@ pub(crate) enum Form {
 }
 
 impl Grammars {
-    /// Grammars over a vocabulary. `encode` says what the model's tokenizer makes of a text, without tokens that
-    /// begin or end one; `None` where it makes nothing of it.
+    /// Grammars over a vocabulary. `encode` says what the model's tokenizer makes of a text,
+    /// without tokens that begin or end one; `None` where it makes nothing of it.
     ///
     /// A choice that no tokens spell is left out.
     pub fn new(

@@ -1,5 +1,5 @@
-//! The keys of the objects that a JSON text is in: said twice, a key's first value is lost, and whoever counts keys is
-//! told too many.
+//! The keys of the objects that a JSON text is in: said twice, a key's first value is lost, and
+//! whoever counts keys is told too many.
 
 use std::collections::HashSet;
 

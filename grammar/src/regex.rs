@@ -1,6 +1,6 @@
-//! Regular expressions as those who write them mean them. The parser's own dialect takes `\d` for the digits of all
-//! scripts and folds `k` to the Kelvin sign; JSON Schema's patterns are ECMA 262's, where `\d`, `\w` and what an ASCII
-//! letter folds to are ASCII.
+//! Regular expressions as those who write them mean them. The parser's own dialect takes `\d` for
+//! the digits of all scripts and folds `k` to the Kelvin sign; JSON Schema's patterns are ECMA
+//! 262's, where `\d`, `\w` and what an ASCII letter folds to are ASCII.
 
 use std::ops::Range;
 
@@ -106,7 +106,8 @@ struct Modes {
     is_unicode: bool,
 }
 
-/// Collects edits, in the order of the text. Folding becomes part of each letter and class, and its flag goes.
+/// Collects edits, in the order of the text. Folding becomes part of each letter and class, and its
+/// flag goes.
 struct Writer {
     modes: Modes,
     /// Of the groups around.
@@ -258,7 +259,8 @@ impl Writer {
     }
 }
 
-/// A range and what it folds to: to ASCII letters only what is ASCII, or what was written beyond it.
+/// A range and what it folds to: to ASCII letters only what is ASCII, or what was written beyond
+/// it.
 fn folded(first: char, last: char) -> ClassUnicode {
     let within = |first: char, last: char| {
         let ranges = (first <= last).then(|| ClassUnicodeRange::new(first, last));

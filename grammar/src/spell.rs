@@ -1,5 +1,5 @@
-//! Texts as the tokens that a model would say them with. Others that spell the same are less likely to it than they
-//! should be, and an answer of few tokens could end within a text.
+//! Texts as the tokens that a model would say them with. Others that spell the same are less likely
+//! to it than they should be, and an answer of few tokens could end within a text.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,8 @@ impl<'v, E: Fn(&str) -> Option<Vec<u32>>> Speller<'v, E> {
         Speller { vocabulary, encode, tokens: None }
     }
 
-    /// The tokenizer's tokens of a text within another one, or the fewest that spell it; `None` where none do.
+    /// The tokenizer's tokens of a text within another one, or the fewest that spell it; `None`
+    /// where none do.
     pub(crate) fn spell(&mut self, text: &str) -> Option<Vec<u32>> {
         // A tokenizer may put a space before a text, which it does not behind a line's end.
         let within = ["", "\n"].iter().find_map(|before| {

@@ -34,7 +34,8 @@ impl std::fmt::Debug for Walk {
 }
 
 impl Walk {
-    /// At the beginning of a parser, or failed; `quoting`: the tokens that can complete a key of the JSON text that it is.
+    /// At the beginning of a parser, or failed; `quoting`: the tokens that can complete a key of
+    /// the JSON text that it is.
     pub(crate) fn parsed(
         forms: &Arc<Grammars>,
         parser: Result<TokenParser, GrammarError>,
@@ -55,8 +56,8 @@ impl Walk {
         Walk { forms: Arc::clone(forms), way, failure: None }
     }
 
-    /// Sets the bits of the tokens that can follow, of which there is always one: at the end of the grammar, and where
-    /// nothing can follow, those that end the answer.
+    /// Sets the bits of the tokens that can follow, of which there is always one: at the end of the
+    /// grammar, and where nothing can follow, those that end the answer.
     pub fn allow(&mut self, mask: &mut [u32]) {
         mask.fill(0);
         let error = match &mut self.way {

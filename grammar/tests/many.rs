@@ -18,8 +18,8 @@ fn note(bytes: isize) {
     let _ = LIVE_BYTES.try_with(|live| live.set(live.get() + bytes));
 }
 
-// SAFETY: needed because the trait is unsafe. Every call goes to the system's allocator unchanged; counting allocates
-// nothing, so it cannot recurse.
+// SAFETY: needed because the trait is unsafe. Every call goes to the system's allocator unchanged;
+// counting allocates nothing, so it cannot recurse.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size() as isize);
@@ -37,7 +37,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Bytes that are held when `slots` answers at a time have followed each of the forms, one after the other.
+/// Bytes that are held when `slots` answers at a time have followed each of the forms, one after
+/// the other.
 fn held_bytes(grammars: Vec<Grammar>, slots: usize) -> isize {
     let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
     words.push(Vec::new());
@@ -79,7 +80,8 @@ fn schemas_are_held_like_a_few() {
     assert!(many < 64 << 20, "{many} bytes");
 }
 
-/// What a lexer learns of a form is shared by its answers and bounded, so one answer must not find it full.
+/// What a lexer learns of a form is shared by its answers and bounded, so one answer must not find
+/// it full.
 #[test]
 fn a_form_can_be_followed_as_often_as_there_are_lines() {
     let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();

@@ -1,5 +1,5 @@
-//! How large a model can be: no model comes near these sizes, and below them nothing that is made of
-//! a configuration alone (operations, programs, tables) is large and no product overflows.
+//! How large a model can be: no model comes near these sizes, and below them nothing that is made
+//! of a configuration alone (operations, programs, tables) is large and no product overflows.
 
 use crate::config::ModelConfig;
 

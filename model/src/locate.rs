@@ -67,34 +67,51 @@ pub enum LocateError {
     )]
     NotGguf { path: String },
     #[error(
-        "--model {path}: the directory has no config.json; give the directory that config.json and the weights are in"
+        "--model {path}: the directory has no config.json; give the directory that config.json \
+         and the weights are in"
     )]
     NoConfig { path: String },
     #[error(
-        "--model {path}: the directory has no model.safetensors and no model.safetensors.index.json; download the weights, or add --dummy-weights for random ones"
+        "--model {path}: the directory has no model.safetensors and no \
+         model.safetensors.index.json; download the weights, or add --dummy-weights for random \
+         ones"
     )]
     NoWeights { path: String },
     #[error(
-        "--model {path}: the weights are only there as PyTorch .bin files; convert them once, where transformers is installed: python3 -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{path}').save_pretrained('{path}')\""
+        "--model {path}: the weights are only there as PyTorch .bin files; convert them once, \
+         where transformers is installed: python3 -c \"from transformers import \
+         AutoModelForCausalLM as M; M.from_pretrained('{path}').save_pretrained('{path}')\""
     )]
     OnlyBin { path: String },
     #[error(
-        "--model {model}: {file} is a pointer of Git LFS, not the file itself; fetch it with git lfs pull where it was cloned, or download the model with: hf download org/name"
+        "--model {model}: {file} is a pointer of Git LFS, not the file itself; fetch it with git \
+         lfs pull where it was cloned, or download the model with: hf download org/name"
     )]
     LfsPointer { model: String, file: String },
     #[error(
-        "--model {model}: {} of its {of} weight files are missing, which model.safetensors.index.json names: {}; download them again", .missing.len(), first(.missing)
+        "--model {model}: {} of its {of} weight files are missing, which \
+         model.safetensors.index.json names: {}; download them again", .missing.len(), first(.missing)
     )]
     MissingShards { model: String, missing: Vec<String>, of: usize },
-    #[error("--model {path}: the directory holds several GGUF files, {}; give one of them", first(.files))]
+    #[error(
+        "--model {path}: the directory holds several GGUF files, {}; give one of them", first(.files)
+    )]
     SeveralGguf { path: String, files: Vec<String> },
     #[error(
-        "--model {name}: opt-350m is not supported: it normalises after its layers and projects its embeddings, unlike every other OPT"
+        "--model {name}: opt-350m is not supported: it normalises after its layers and projects \
+         its embeddings, unlike every other OPT"
     )]
     Opt350m { name: String },
-    #[error("--model {name} was not found. Looked for {}. Download it with: hf download {repository}{}", .looked.join("; "), .hint)]
+    #[error(
+        "--model {name} was not found. Looked for {}. Download it with: hf download \
+         {repository}{}", .looked.join("; "), .hint
+    )]
     NotFound { name: String, looked: Vec<String>, repository: String, hint: &'static str },
-    #[error("--model {name} is neither a path, nor org/name in the Hugging Face cache, nor a known name ({}). Looked for {}. Models can be downloaded with: hf download org/name", known::names().collect::<Vec<_>>().join(", "), .looked.join("; "))]
+    #[error(
+        "--model {name} is neither a path, nor org/name in the Hugging Face cache, nor a known \
+         name ({}). Looked for {}. Models can be downloaded with: hf download org/name",
+         known::names().collect::<Vec<_>>().join(", "), .looked.join("; ")
+    )]
     Unknown { name: String, looked: Vec<String> },
     #[error("--model {name}: {source}")]
     Config { name: String, source: ConfigError },

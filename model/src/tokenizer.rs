@@ -9,6 +9,7 @@ mod token_bytes;
 use std::fmt;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use tokenizers::models::bpe::BPE;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
@@ -22,7 +23,7 @@ const CHARACTER_TOKENS: usize = 4;
 const WAITING_MAX: usize = 2 * CHARACTER_TOKENS;
 
 /// A piece of a growing text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Piece {
     pub text: String,
     /// How many of the tokens it goes up to.
@@ -129,8 +130,8 @@ impl TextTokenizer {
     }
 
     /// The text that `tokens` add to that of the first `emitted` of them, as soon as it ends on a
-    /// whole character; with `is_last` in any case, with U+FFFD for half of one. Of many tokens that
-    /// end in no character those go first that no later one can complete.
+    /// whole character; with `is_last` in any case, with U+FFFD for half of one. Of many tokens
+    /// that end in no character those go first that no later one can complete.
     ///
     /// # Errors
     /// As [`TextTokenizer::decode`].

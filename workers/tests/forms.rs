@@ -21,8 +21,8 @@ static LIVE_BYTES: AtomicU64 = AtomicU64::new(0);
 /// Counts what the process holds.
 struct Counting;
 
-// SAFETY: needed because the trait is unsafe. Every call goes to the system's allocator unchanged; counting allocates
-// nothing, so it cannot recurse.
+// SAFETY: needed because the trait is unsafe. Every call goes to the system's allocator unchanged;
+// counting allocates nothing, so it cannot recurse.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE_BYTES.fetch_add(layout.size() as u64, Ordering::Relaxed);

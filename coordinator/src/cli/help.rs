@@ -29,8 +29,9 @@ Input, one request a line:
   A .txt file has one raw prompt a line. Read are prompt, messages, max_tokens (16, chats 1024) or
   max_completion_tokens, temperature (0, greedy, unless given), top_p (1), top_k, min_p, n (1), seed (--seed),
   stop, logprobs, top_logprobs, response_format, structured_outputs (answers of a form).
-  Another field of OpenAI's, vLLM's or llama.cpp's with a value that is not its default gives that request an error
-  line, or is left out with --ignore-unknown-fields. Columns of your own (id, label) go into the answer's line.
+  Another field of OpenAI's, vLLM's or llama.cpp's with a value that is not its default gives
+  that request an error line, or is left out with --ignore-unknown-fields. Columns of your own
+  (id, label) go into the answer's line.
 
 Output, one line a request, in input order: OpenAI's batch output, with token_ids in each choice.
   An answer is on disk a second, or two steps, after its last token. docs/formats.md describes all files by example.

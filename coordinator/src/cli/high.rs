@@ -17,6 +17,7 @@ use super::request::{
 };
 use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::body::defaults::Defaults;
+use crate::job::input::Format;
 use crate::job::sink::{OutputMode, Place};
 
 /// Benchmark: tokens of each prompt.
@@ -84,7 +85,8 @@ pub enum UsageError {
     #[error("--{flag} needs a file to write to, but the answers go to stdout; add --output FILE.")]
     ModeOfStdout { flag: &'static str },
     #[error(
-        "--system needs a conversation, and a .txt file holds raw prompts; add --chat, or leave it out."
+        "--system needs a conversation, and a .txt file holds raw prompts; add --chat, or leave \
+         it out."
     )]
     SystemWithoutChat,
     #[error(
@@ -312,7 +314,7 @@ fn work(low: &LowRun) -> Result<Work, UsageError> {
     if mode.resumes() && output == Place::Standard {
         return Err(UsageError::ModeOfStdout { flag });
     }
-    let is_text = input.extension().is_some_and(|extension| extension == "txt");
+    let is_text = Format::of(&place(input)) == Format::Text;
     if low.system.is_some() && is_text && !low.chat {
         return Err(UsageError::SystemWithoutChat);
     }

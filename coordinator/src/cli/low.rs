@@ -144,22 +144,26 @@ pub struct LowRun {
     #[arg(long, value_name = "N", requires = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
     pub max_tokens: Option<u32>,
     /// Temperature of .txt and short lines that give none, 0 to 2; 0 is greedy [default: 0]
-    #[arg(long, value_name = "T", requires = "input", value_parser = parse_temperature, help_heading = "Work")]
+    #[arg(long, value_name = "T", requires = "input", help_heading = "Work")]
+    #[arg(value_parser = parse_temperature)]
     pub temperature: Option<f32>,
     /// top_p of .txt and short lines that give none, above 0, at most 1 [default: 1]
-    #[arg(long, value_name = "P", requires = "input", value_parser = parse_top_p, help_heading = "Work")]
+    #[arg(long, value_name = "P", requires = "input", help_heading = "Work")]
+    #[arg(value_parser = parse_top_p)]
     pub top_p: Option<f32>,
     /// Stop string of .txt and short lines that give none; more than once for several
-    #[arg(long, value_name = "TEXT", requires = "input", value_parser = clap::builder::NonEmptyStringValueParser::new(), help_heading = "Work")]
+    #[arg(long, value_name = "TEXT", requires = "input", help_heading = "Work")]
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub stop: Vec<String>,
     /// System message of .txt (with --chat) and short lines that have none
     #[arg(long, value_name = "TEXT", requires = "input", help_heading = "Work")]
     pub system: Option<String>,
-    /// JSON Schema that answers to .txt and short lines have, unless a line asks for a form of its own
+    /// JSON Schema that answers to .txt and short lines have, unless a line asks for a form of its
+    /// own
     #[arg(long, value_name = "FILE", requires = "input", help_heading = "Work")]
     pub json_schema: Option<PathBuf>,
-    /// Leave out fields that are not implemented, or not known, instead of refusing their lines; they
-    /// are named once
+    /// Leave out fields that are not implemented, or not known, instead of refusing their lines;
+    /// they are named once
     #[arg(long, requires = "input", help_heading = "Work")]
     pub ignore_unknown_fields: bool,
     /// Key of sampling, dummy weights and benchmark prompts

@@ -135,8 +135,8 @@ pub fn parse_device(text: &str) -> Result<DeviceChoice, String> {
     Ok(DeviceChoice::Emulated { vram_bytes, link_bytes_per_s })
 }
 
-/// Units of sizes: powers of 1024 with an `i`, of 1000 without, as disks and links are sold. A letter
-/// alone is a power of 1024, as in the options of other programs.
+/// Units of sizes: powers of 1024 with an `i`, of 1000 without, as disks and links are sold. A
+/// letter alone is a power of 1024, as in the options of other programs.
 const UNITS: [(&str, u64); 14] = [
     ("", 1),
     ("b", 1),

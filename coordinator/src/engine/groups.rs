@@ -233,16 +233,16 @@ impl<'a> Groups<'a> {
         let generated = self.load(place, Field::Generated) as usize;
         let output = |i| self.table.output(place.batch, place.slot, i);
         let mut tokens: Vec<u32> = (0..generated).map(output).collect();
-        let found = self.load(place, Field::Finish);
+        let finish = self.load(place, Field::Finish);
         let eos = tokens.last().is_some_and(|token| self.is_end(place, *token));
         if eos {
             tokens.pop();
         }
         let logprobs = |position| self.table.logprobs(place.batch, place.slot, position);
         let logprobs = (0..tokens.len()).flat_map(logprobs).collect();
-        let finish = if found == Finish::NotFinite as u32 {
+        let finish = if finish == Finish::NotFinite as u32 {
             engine::Finish::NotFinite
-        } else if found == Finish::Stop as u32 || eos {
+        } else if finish == Finish::Stop as u32 || eos {
             engine::Finish::Stop
         } else {
             engine::Finish::Length

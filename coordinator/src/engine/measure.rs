@@ -91,8 +91,8 @@ impl Totals {
         sorted.get(place.max(1) - 1).copied()
     }
 
-    /// Share of the h2d lanes' busy time that the CPU computed beside; `None` without transfers, and
-    /// where instructions are missing from the trace.
+    /// Share of the h2d lanes' busy time that the CPU computed beside; `None` without transfers,
+    /// and where instructions are missing from the trace.
     pub fn overlap(&self) -> Option<f64> {
         (self.h2d_ns > 0 && self.lost == 0).then(|| self.overlap_ns as f64 / self.h2d_ns as f64)
     }

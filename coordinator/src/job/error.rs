@@ -18,14 +18,15 @@ pub enum JobError {
     )]
     ArrayInput { path: String },
     #[error(
-        "The input {path} is in UTF-16, where UTF-8 is wanted. Turn it into that, as with: iconv -f {encoding} -t UTF-8 \
-         {path} > {path}.utf8"
+        "The input {path} is in UTF-16, where UTF-8 is wanted. Turn it into that, as with: \
+         iconv -f {encoding} -t UTF-8 {path} > {path}.utf8"
     )]
     Utf16Input { path: String, encoding: &'static str },
     #[error(
-        "The input {path} is a table, where a JSON object to a line is wanted. Turn its rows into such, as with: python3 \
-         -c \"import csv, json, sys; [print(json.dumps(row)) for row in csv.DictReader(sys.stdin, \
-         delimiter={separator:?})]\" < {path}; a column named prompt is the prompt, and others go into the output"
+        "The input {path} is a table, where a JSON object to a line is wanted. Turn its rows into \
+         such, as with: python3 -c \"import csv, json, sys; [print(json.dumps(row)) for row in \
+         csv.DictReader(sys.stdin, delimiter={separator:?})]\" < {path}; a column named prompt is \
+         the prompt, and others go into the output"
     )]
     TableInput { path: String, separator: char },
     #[error(
@@ -79,9 +80,9 @@ pub enum JobError {
     #[error(
         "{path} cannot be resumed: of its {} answers the input asks for {kept} only. {changed} \
          answer requests that are now put in another way (another prompt, --chat, --max-tokens or \
-         chat template?) and {unasked} answer what it does not ask; the first is \"{custom_id}\" in \
-         line {line}. Nothing was changed. Give the input and the options it was made with, another \
-         --output, or --resume with --force to keep the {kept} and lose the other {}.",
+         chat template?) and {unasked} answer what it does not ask; the first is \"{custom_id}\" \
+         in line {line}. Nothing was changed. Give the input and the options it was made with, \
+         another --output, or --resume with --force to keep the {kept} and lose the other {}.",
         kept + changed + unasked, changed + unasked
     )]
     ResumeOther {

@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
+use std::path::Path;
 use std::sync::Arc;
 
 use grammar::{Checker, Grammar, GrammarError};
@@ -16,6 +17,7 @@ use super::body::{Body, RawPrompt, read_body};
 use super::codec::{TextCodec, Turn};
 use super::item::{Endpoint, ErrorCode, Rejection, Request};
 use super::prompt::{Limits, MaxTokens, fit};
+use super::sink::Place;
 
 /// New tokens of a completion that does not say, as at OpenAI.
 pub const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -30,6 +32,17 @@ pub enum Format {
     JsonLines,
     /// One raw prompt a line (`.txt`).
     Text,
+}
+
+impl Format {
+    /// `.txt` holds raw prompts; anything else, stdin too, JSON Lines.
+    pub fn of(place: &Place) -> Format {
+        let is_text = |path: &Path| path.extension().is_some_and(|extension| extension == "txt");
+        match place {
+            Place::File(path) if is_text(path) => Format::Text,
+            _ => Format::JsonLines,
+        }
+    }
 }
 
 /// What applies to every line.

@@ -6,7 +6,7 @@ use super::input::Format;
 /// How a gzip file begins.
 const GZIP: &[u8] = &[0x1f, 0x8b];
 /// Byte order marks of UTF-16.
-const UTF16: [(&[u8], &str); 2] = [(&[0xff, 0xfe], "UTF-16"), (&[0xfe, 0xff], "UTF-16")];
+const UTF16_MARKS: [&[u8]; 2] = [&[0xff, 0xfe], &[0xfe, 0xff]];
 /// What separates the columns of a table.
 const SEPARATORS: [char; 3] = [',', '\t', ';'];
 /// Bytes that are looked at for a table, and for UTF-16 without a mark.
@@ -43,8 +43,8 @@ fn is_array(bytes: &[u8]) -> bool {
 
 /// The encoding, by its mark or by every other byte of the beginning being 0.
 fn utf16(bytes: &[u8]) -> Option<&'static str> {
-    if let Some((_, encoding)) = UTF16.iter().find(|(mark, _)| bytes.starts_with(mark)) {
-        return Some(encoding);
+    if UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark)) {
+        return Some("UTF-16");
     }
     let start = &bytes[..bytes.len().min(LOOKED_AT) / 2 * 2];
     let zeros = |first: usize| start.iter().skip(first).step_by(2).filter(|b| **b == 0).count();
@@ -58,8 +58,8 @@ fn utf16(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// What separates the columns of a table: no line is an object, and the first two have equally many columns, or
-/// the name says that it is one.
+/// What separates the columns of a table: no line is an object, and the first two have equally many
+/// columns, or the name says that it is one.
 fn separator(path: &str, bytes: &[u8]) -> Option<char> {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(LOOKED_AT)]);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();

@@ -102,8 +102,8 @@ pub enum FinishReason {
     Error,
 }
 
-/// Token counts over all choices of a request, as OpenAI has them: what was generated, also where it is not
-/// part of the answer (a stop string, the end-of-sequence token).
+/// Token counts over all choices of a request, as OpenAI has them: what was generated, also where
+/// it is not part of the answer (a stop string, the end-of-sequence token).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Usage {

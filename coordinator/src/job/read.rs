@@ -1,5 +1,5 @@
-//! The whole input: its lines are read and tokenised by as many threads as there are cores, then put
-//! together in order, where they must know of each other: their ids and the forms they ask for.
+//! The whole input: its lines are read and tokenised by as many threads as there are cores, then
+//! put together in order, where they must know of each other: their ids and the forms they ask for.
 
 use shm::sync::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! How far the reading of the input is: a bar on a terminal, a line now and then otherwise, on stderr.
+//! How far the reading of the input is: a bar on a terminal, a line now and then otherwise, on
+//! stderr.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -125,8 +125,8 @@ impl Regular {
         Ok(())
     }
 
-    /// Follows a file that was moved, and makes one that was removed again, from what is open of it:
-    /// at its place, or beside it where another file is there now.
+    /// Follows a file that was moved, and makes one that was removed again, from what is open of
+    /// it: at its place, or beside it where another file is there now.
     fn find(&mut self, len_bytes: u64) -> io::Result<()> {
         if is_at(&self.file, &self.path)? {
             return Ok(());
@@ -249,8 +249,9 @@ fn in_order(lines: &[Range<u64>], len_bytes: u64) -> bool {
     end == len_bytes
 }
 
-/// `out.jsonl` to `.out.jsonl.settling`, in the same folder so that the rename is atomic. A leftover
-/// of a killed run is overwritten. A name that is too long for that has a short one by its process.
+/// `out.jsonl` to `.out.jsonl.settling`, in the same folder so that the rename is atomic. A
+/// leftover of a killed run is overwritten. A name that is too long for that has a short one by its
+/// process.
 fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = format!(".{name}.settling");

@@ -1,5 +1,5 @@
-//! How long a job still takes: what prefill and decode steps took so far, and how long answers were that have
-//! ended, played forward. It knows no clock: whoever asks says how late it is.
+//! How long a job still takes: what prefill and decode steps took so far, and how long answers were
+//! that have ended, played forward. It knows no clock: whoever asks says how late it is.
 
 mod lengths;
 mod pace;
@@ -159,8 +159,8 @@ impl Remaining {
         self.burst_end_s - self.last_end_s
     }
 
-    /// Closes a look that is over, where what was seen is of another step or another prefill: whoever looks may
-    /// take a while over the tokens of one.
+    /// Closes a look that is over, where what was seen is of another step or another prefill:
+    /// whoever looks may take a while over the tokens of one.
     fn look(&mut self, now_s: f64, is_another: bool) {
         if is_another && now_s - self.burst_end_s > ONE_LOOK_S {
             self.pace = self.pace.with(self.burst_s(), &self.burst);

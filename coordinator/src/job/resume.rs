@@ -67,9 +67,10 @@ impl Resume {
     }
 
     /// Matches the lines of `existing` with the input's items. An answer is kept when its request
-    /// is still asked in the same way and each of its choices has the form it must have; an error line
-    /// only when the same line still gives the same error, so that every other error is tried again.
-    /// The last of several lines for one item counts. With `replaces` answers to anything else are left out, without it they are an error.
+    /// is still asked in the same way and each of its choices has the form it must have; an error
+    /// line only when the same line still gives the same error, so that every other error is tried
+    /// again. The last of several lines for one item counts. With `replaces` answers to anything
+    /// else are left out, without it they are an error.
     ///
     /// # Errors
     /// A line that is no answer of this program, was answered by another system, or answers what

@@ -16,7 +16,7 @@ use super::engine::{Engine, EngineError, Sequence};
 use super::error::JobError;
 use super::fingerprint::sampling_id;
 use super::follow::{Asked, Follower, Ticket};
-use super::input::InputOptions;
+use super::input::{Format, InputOptions};
 use super::item::{Item, LineError, Prompt, Request};
 use super::output::{Done, Ended, Provenance};
 use super::progress::Progress;
@@ -26,7 +26,7 @@ use super::reading::Reading;
 use super::remaining::Planned;
 use super::resume::{Recorded, Resume};
 use super::sink::{OutputMode, Place, Sink};
-use super::source::{Source, format_of};
+use super::source::Source;
 use super::summary::Summary;
 
 /// What the user asked for.
@@ -152,7 +152,8 @@ impl<'a> Job<'a> {
     /// Opens the output, reads the input and finds out what is left to do. Nothing is written.
     ///
     /// # Errors
-    /// An interruption while the input is read, an input that cannot be read, or an output that must not or cannot be written.
+    /// An interruption while the input is read, an input that cannot be read, or an output that
+    /// must not or cannot be written.
     pub fn prepare(
         options: &JobOptions,
         model: ModelFacts<'a>,
@@ -171,7 +172,7 @@ impl<'a> Job<'a> {
         };
         let unread = Unread::new(options.ignore_unknown_fields);
         let asked = InputOptions {
-            format: format_of(&options.input),
+            format: Format::of(&options.input),
             chat: options.chat,
             max_tokens: options.max_tokens,
             seed: options.seed,
@@ -211,7 +212,7 @@ impl<'a> Job<'a> {
             made: resume.made,
             unfinished: resume.unfinished,
             replaced: resume.replaced,
-            notes: unread.told(),
+            notes: unread.notes(),
             sink,
             provenance: Provenance { created, model: model_name, system_fingerprint },
             codec: model.codec,

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::UNIX_EPOCH;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -52,7 +51,7 @@ impl Source {
         }
         match read {
             Ok(metadata) => {
-                check_kind(path, &bytes, format_of(place))?;
+                check_kind(path, &bytes, Format::of(place))?;
                 Ok(Source { bytes, metadata })
             }
             Err(source) => Err(JobError::Input { path, source }),
@@ -88,13 +87,4 @@ fn read_whole(
         }
     }
     Ok(())
-}
-
-/// `.txt` holds raw prompts; anything else, stdin too, JSON Lines.
-pub(super) fn format_of(place: &Place) -> Format {
-    let is_text = |path: &Path| path.extension().is_some_and(|extension| extension == "txt");
-    match place {
-        Place::File(path) if is_text(path) => Format::Text,
-        _ => Format::JsonLines,
-    }
 }

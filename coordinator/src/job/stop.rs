@@ -55,13 +55,14 @@ pub struct Answer {
     pub text: Option<String>,
     /// The tokens whose text lies wholly before a stop string.
     pub token_ids: Vec<u32>,
-    /// Tokens that were generated for it: those of a stop string and an end-of-sequence token count, those
-    /// after a stop string do not.
+    /// Tokens that were generated for it: those of a stop string and an end-of-sequence token
+    /// count, those after a stop string do not.
     pub generated: u32,
     /// `None` where none were asked for.
     pub logprobs: Option<Logprobs>,
     pub finish: Finish,
-    /// It ended with an end-of-sequence token: neither a stop string nor its largest number of tokens cut it.
+    /// It ended with an end-of-sequence token: neither a stop string nor its largest number of
+    /// tokens cut it.
     pub ends_by_itself: bool,
     /// Why it is not what was asked for: a sentence.
     pub error: Option<String>,
@@ -90,8 +91,8 @@ pub fn finish(
 }
 
 /// Of logits from which no token can be drawn.
-const NOT_FINITE: &str = "The model's numbers overflowed: what it says of the next token is infinite \
-    or no number. A wider --dtype may help; else the weights are damaged.";
+const NOT_FINITE: &str = "The model's numbers overflowed: what it says of the next token is \
+    infinite or no number. A wider --dtype may help; else the weights are damaged.";
 
 /// What of a sequence is the answer.
 struct Cut {

@@ -14,8 +14,9 @@ use super::file::{LayerRange, MapSummary};
 use super::table::{plain_table, right_aligned};
 use crate::plan::show;
 
-/// All maps that were estimated, the fastest first, under the layer of the best split where that is what will
-/// run. `threads` are those of the cpu worker and of the device, for a map with a device and for one without.
+/// All maps that were estimated, the fastest first, under the layer of the best split where that is
+/// what will run. `threads` are those of the cpu worker and of the device, for a map with a device
+/// and for one without.
 pub fn choice(chosen: &Chosen, plan: &Plan, threads: &dyn Fn(bool) -> (u16, u16)) -> String {
     let mut text = String::new();
     if let Some(searched) = searched(chosen) {
@@ -92,7 +93,8 @@ pub fn predicted(predicted: &Predicted) -> String {
     format!("predicted: prefill {prefill_s:.2} s, decode {decode_s:.2} s\n")
 }
 
-/// What the GPU runs of a layer in prefill and in decode: `nothing`, `k to wv`, `all but scores to wv`.
+/// What the GPU runs of a layer in prefill and in decode: `nothing`, `k to wv`, `all but scores to
+/// wv`.
 pub fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) {
     let named = |list: Vec<OpChunk>, devices: &[Device], cut: &str| {
         let on: Vec<bool> = devices.iter().map(|device| *device == Device::Gpu).collect();

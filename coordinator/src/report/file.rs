@@ -92,8 +92,8 @@ pub struct Predicted {
     pub source: String,
     pub prefill_s: f64,
     pub decode_s: f64,
-    /// What `prefill_s` is of: sequences that follow others begin in groups of their own, which are more and
-    /// smaller, and each reads all weights.
+    /// What `prefill_s` is of: sequences that follow others begin in groups of their own, which are
+    /// more and smaller, and each reads all weights.
     pub groups: u64,
     /// What `decode_s` is of: as many as there can be.
     pub decode_steps: u64,

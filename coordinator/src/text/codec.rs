@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use model::tokenizer::GrowingTokens;
+use model::tokenizer::{GrowingTokens, Piece};
 
 use super::message::{TextFrom, TextReply, TextRequest, Word};
 use super::process::{TextError, TextLimits, TextProcess};
@@ -159,9 +159,9 @@ impl TextStream for ProcessStream<'_> {
         let (tokens, emitted) = self.growing.as_parts();
         let request = TextRequest::NextPiece { tokens: tokens.to_vec(), emitted, is_last: false };
         match self.codec.ask(&request)? {
-            TextReply::NextPiece(Some((piece, tokens))) => {
+            TextReply::NextPiece(Some(Piece { text, tokens })) => {
                 self.growing.emit(tokens);
-                Ok(piece)
+                Ok(text)
             }
             TextReply::NextPiece(None) => Ok(String::new()),
             _ => Err(unexpected()),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use model::config::Family;
+use model::tokenizer::Piece;
 use serde::{Deserialize, Serialize};
 
 use crate::job::codec::Turn;
@@ -58,7 +59,7 @@ pub enum TextReply {
     },
     Tokens(Vec<u32>),
     Pieces(Vec<String>),
-    NextPiece(Option<(String, usize)>),
+    NextPiece(Option<Piece>),
     Vocabulary(Vec<Word>),
     /// The end of a sentence.
     Refused(String),

@@ -58,8 +58,7 @@ fn answer(text: &ModelText, request: TextRequest) -> anyhow::Result<TextReply> {
         }
         TextRequest::Pieces { tokens } => TextReply::Pieces(text.pieces(&tokens)?),
         TextRequest::NextPiece { tokens, emitted, is_last } => {
-            let piece = text.next_piece(&tokens, emitted, is_last)?;
-            TextReply::NextPiece(piece.map(|piece| (piece.text, piece.tokens)))
+            TextReply::NextPiece(text.next_piece(&tokens, emitted, is_last)?)
         }
         TextRequest::Vocabulary { tokens } => TextReply::Vocabulary(text.vocabulary(tokens)),
     })

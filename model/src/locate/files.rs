@@ -1,4 +1,5 @@
-//! Files of a model's directory, looked at before anything is read: whether they are there, and themselves.
+//! Files of a model's directory, looked at before anything is read: whether they are there, and
+//! themselves.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -31,7 +32,8 @@ pub(super) fn check_pointer(model: &str, file: &Path) -> Result<(), LocateError>
 /// Checks the weights of a directory, one file or those that its index names.
 ///
 /// # Errors
-/// Files that are missing, or pointers of Git LFS. An index that cannot be read is told by whoever reads it.
+/// Files that are missing, or pointers of Git LFS. An index that cannot be read is told by whoever
+/// reads it.
 pub(super) fn check_shards(model: &str, directory: &Path) -> Result<(), LocateError> {
     let single = directory.join("model.safetensors");
     if single.is_file() {

@@ -236,7 +236,8 @@ fn consider(
     Ok((considered, searched))
 }
 
-/// Whether two maps differ in the name of their policy at most: LIA's vectors may leave all to the CPU.
+/// Whether two maps differ in the name of their policy at most: LIA's vectors may leave all to the
+/// CPU.
 fn is_same(one: &DeviceMap, other: &DeviceMap) -> bool {
     *one == DeviceMap { policy: one.policy.clone(), ..other.clone() }
 }

@@ -10,11 +10,16 @@ pub enum LoadError {
     #[error("{0}")]
     Source(#[from] SourceError),
     /// A tensor of another shape than the configuration's.
-    #[error("The tensor {tensor} has shape [{}, {}] where the model's configuration needs [{}, {}]; the files belong to another model.", .found.0, .found.1, .expected.0, .expected.1)]
+    #[error(
+        "The tensor {tensor} has shape [{}, {}] where the model's configuration needs [{}, {}]; \
+         the files belong to another model.", .found.0, .found.1, .expected.0, .expected.1
+    )]
     Shape { tensor: String, found: (usize, usize), expected: (usize, usize) },
     /// A weight from which nothing can be computed.
     #[error(
-        "The tensor {tensor} holds a value that is infinite or no number, in row {row}, column {column}, so no answer could be trusted. The files are damaged, or were converted to a type that is too narrow: fetch or convert them again."
+        "The tensor {tensor} holds a value that is infinite or no number, in row {row}, column \
+         {column}, so no answer could be trusted. The files are damaged, or were converted to a \
+         type that is too narrow: fetch or convert them again."
     )]
     NotFinite { tensor: String, row: usize, column: usize },
     /// A quantised block of a file that has no place in the form it is to be kept in.

@@ -1,4 +1,5 @@
-//! What the command line says of requests that do not say it themselves: raw prompts and short lines.
+//! What the command line says of requests that do not say it themselves: raw prompts and short
+//! lines.
 
 use serde_json::{Map, Value, json};
 

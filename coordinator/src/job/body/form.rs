@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::values::{Fields, flag, given, invalid};
 use crate::job::item::{ErrorCode, Rejection};
 
-/// Reads both fields, of which one may ask for a form. An answer that must have a form ends with it.
+/// Reads both fields, of which one may ask for a form. An answer that must have a form ends with
+/// it.
 ///
 /// # Errors
 /// A rejection that says what was expected.
@@ -14,26 +15,28 @@ pub(super) fn read(fields: &Fields) -> Result<Option<Grammar>, Rejection> {
     let response = given(fields, "response_format").map(response).transpose()?.flatten();
     let structured = given(fields, "structured_outputs").map(structured).transpose()?;
     let (structured, whitespace) = structured.unwrap_or((None, None));
-    let asked = match (response, structured) {
+    let form = match (response, structured) {
         (Some(_), Some(_)) => {
             return Err(Rejection::new(
                 ErrorCode::InvalidValue,
-                "The fields \"response_format\" and \"structured_outputs\" both ask for a form; give one of them.",
+                "The fields \"response_format\" and \"structured_outputs\" both ask for a form; \
+                 give one of them.",
             ));
         }
         (response, structured) => response.or(structured),
     };
-    let grammar = match (asked, whitespace) {
+    let grammar = match (form, whitespace) {
         (Some(Grammar::JsonSchema(schema, _)), Some(whitespace)) => {
             Some(Grammar::JsonSchema(schema, whitespace))
         }
         (_, Some(_)) => {
             return Err(Rejection::new(
                 ErrorCode::InvalidValue,
-                "Whitespace is only said of JSON: give \"structured_outputs\" a \"json\" too, or a \"response_format\" beside it.",
+                "Whitespace is only said of JSON: give \"structured_outputs\" a \"json\" too, or \
+                 a \"response_format\" beside it.",
             ));
         }
-        (asked, None) => asked,
+        (form, None) => form,
     };
     if grammar.is_some() && flag(fields, "ignore_eos")? {
         return Err(invalid("ignore_eos", "false where the answer must have a form"));
@@ -58,9 +61,9 @@ fn response(value: &Value) -> Result<Option<Grammar>, Rejection> {
     }
 }
 
-const STRUCTURED: &str = "an object with one of \"json\", \"json_object\", \"regex\" and \"choice\": a JSON Schema, \
-     true, a regular expression, or a list of texts; beside JSON \"whitespace_pattern\" or \
-     \"disable_any_whitespace\"";
+const STRUCTURED: &str = "an object with one of \"json\", \"json_object\", \"regex\" and \
+     \"choice\": a JSON Schema, true, a regular expression, or a list of texts; beside JSON \
+     \"whitespace_pattern\" or \"disable_any_whitespace\"";
 
 /// The form, and what may stand between the parts of JSON; each if it is given.
 fn structured(value: &Value) -> Result<(Option<Grammar>, Option<Whitespace>), Rejection> {

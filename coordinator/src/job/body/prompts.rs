@@ -96,8 +96,8 @@ fn read_messages(value: &Value, unread: &Unread) -> Result<Vec<Turn>, Rejection>
             let role = message.get("role").and_then(Value::as_str);
             let role = role.ok_or_else(|| invalid("messages", form))?;
             if !ROLES.contains(&role) {
-                let wanted = format!("one of {}, not \"{role}\"", ROLES.join(", "));
-                return Err(invalid("role", &wanted));
+                let roles = format!("one of {}, not \"{role}\"", ROLES.join(", "));
+                return Err(invalid("role", &roles));
             }
             Ok(Turn {
                 role: role.to_owned(),

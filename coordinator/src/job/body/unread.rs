@@ -1,5 +1,5 @@
-//! Fields of a request that the job does not read: those without effect here, those that are harmless while
-//! they have their default, and those that nobody knows.
+//! Fields of a request that the job does not read: those without effect here, those that are
+//! harmless while they have their default, and those that nobody knows.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use super::values::{Fields, given};
 use crate::job::item::{ErrorCode, Rejection};
 
-/// Fields that change nothing in an answer here: who asks, how a hosted service would file it, and what a
-/// server would keep.
+/// Fields that change nothing in an answer here: who asks, how a hosted service would file it, and
+/// what a server would keep.
 const IGNORED: [&str; 11] = [
     "model",
     "user",
@@ -45,8 +45,8 @@ pub const IMPLEMENTED: [&str; 16] = [
     "structured_outputs",
 ];
 
-/// Whether `value` is what OpenAI, vLLM or llama.cpp document as the default of an unimplemented `field`; `None`
-/// for a field we have never heard of. `null` means "not given" everywhere.
+/// Whether `value` is what OpenAI, vLLM or llama.cpp document as the default of an unimplemented
+/// `field`; `None` for a field we have never heard of. `null` means "not given" everywhere.
 fn is_default(fields: &Fields, field: &str, value: &Value) -> Option<bool> {
     let empty_list = || value.as_array().is_some_and(Vec::is_empty);
     let empty_object = || value.as_object().is_some_and(Map::is_empty);
@@ -120,8 +120,8 @@ impl Unread {
         Ok(())
     }
 
-    /// Checks a body's fields that the job does not read. Those of a short line that no server knows are columns
-    /// of whoever wrote it: they are told, for the output.
+    /// Checks a body's fields that the job does not read. Those of a short line that no server
+    /// knows are columns of whoever wrote it: they are told, for the output.
     ///
     /// # Errors
     /// A rejection that names the first field that is not accepted.
@@ -144,14 +144,14 @@ impl Unread {
                 }
                 None => format!("The field \"{field}\" is not known here"),
             };
-            let told = format!("{reason}; leave it out, or give --ignore-unknown-fields.");
-            self.ignore_or(name, Rejection::new(ErrorCode::UnsupportedField, told))?;
+            let message = format!("{reason}; leave it out, or give --ignore-unknown-fields.");
+            self.ignore_or(name, Rejection::new(ErrorCode::UnsupportedField, message))?;
         }
         Ok(columns)
     }
 
     /// What was done with fields, a sentence for each kind.
-    pub fn told(&self) -> Vec<String> {
+    pub fn notes(&self) -> Vec<String> {
         let kinds = [
             (
                 &self.ignored,

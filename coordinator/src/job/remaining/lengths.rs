@@ -1,6 +1,6 @@
-//! How long answers are, from those that have ended and those that go on: Kaplan and Meier's estimate, drawn
-//! towards a hazard that falls with length where few have come. A model that has not ended long after others
-//! did may be repeating itself, and then goes on to the most it may.
+//! How long answers are, from those that have ended and those that go on: Kaplan and Meier's
+//! estimate, drawn towards a hazard that falls with length where few have come. A model that has
+//! not ended long after others did may be repeating itself, and then goes on to the most it may.
 
 /// So many answers of the falling hazard are added to those that were seen at each length.
 const PSEUDO: f64 = 1.0;
@@ -64,8 +64,8 @@ impl Lengths {
         Curve { reach }
     }
 
-    /// The `scale` at which a hazard of `1 / (scale + made)` would have ended as many answers as have; `None`
-    /// where none has.
+    /// The `scale` at which a hazard of `1 / (scale + made)` would have ended as many answers as
+    /// have; `None` where none has.
     fn scale(&self) -> Option<f64> {
         if self.ends == 0 {
             return None;
@@ -90,8 +90,8 @@ pub(super) struct Curve {
 }
 
 impl Curve {
-    /// Decode steps that an answer of `made` tokens still takes, the one that ends it among them, in the
-    /// `quantile` of those like it.
+    /// Decode steps that an answer of `made` tokens still takes, the one that ends it among them,
+    /// in the `quantile` of those like it.
     pub(super) fn steps_left(&self, made: u32, most: u32, quantile: f64) -> u64 {
         let from = (made as usize).min(self.reach.len() - 1);
         let level = self.reach[from] * (1.0 - quantile);
@@ -124,7 +124,8 @@ mod tests {
         assert!((40..=52).contains(&middle), "{middle}");
         let late = curve.steps_left(45, 1000, 0.5);
         assert!((1..=7).contains(&late), "{late}");
-        // What went on for longer than any is taken to go on for as long again, and longer the longer it was.
+        // What went on for longer than any is taken to go on for as long again, and longer the
+        // longer it was.
         let (soon, late) = (curve.steps_left(60, 1000, 0.5), curve.steps_left(200, 1000, 0.5));
         assert!((30..=400).contains(&soon) && soon < late, "{soon} {late}");
     }

@@ -1,5 +1,5 @@
-//! What steps and prompts take: a step costs something whatever it computes, and something a row; prefill costs
-//! as much as a step, and something a prompt token.
+//! What steps and prompts take: a step costs something whatever it computes, and something a row;
+//! prefill costs as much as a step, and something a prompt token.
 
 /// Share of a step that is taken to go by rows until steps of other sizes tell.
 const ROWS_SHARE: f64 = 0.5;

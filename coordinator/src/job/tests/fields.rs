@@ -1,4 +1,5 @@
-//! Fields that other servers know, columns that nobody knows, and what the command line says instead of a line.
+//! Fields that other servers know, columns that nobody knows, and what the command line says
+//! instead of a line.
 
 use serde_json::{Map, Value, json};
 
@@ -155,12 +156,12 @@ fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
     reading.read(&batch(object(json!({"repetition_penalty": 1.2, "mood": "gay"})))).expect("read");
     let message = json!({"messages": [{"role": "user", "content": "a", "weight": 1}]});
     reading.read(&message.to_string()).expect("read");
-    let told = reading.unread.told();
+    let told = reading.unread.notes();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].ends_with(": mood, repetition_penalty, weight."), "{told:?}");
     // What is wrong is still wrong.
     assert!(reading.read(&batch(object(json!({"temperature": 3})))).is_err());
-    assert!(Reading::lines().unread.told().is_empty());
+    assert!(Reading::lines().unread.notes().is_empty());
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! What is said to be left of jobs, against what was. The timelines were recorded from SmolLM2-135M on two
-//! cores: a line is a look at the workers, milliseconds and then a sequence for each of its tokens, or
-//! `sequence:tokens` where it has ended.
+//! What is said to be left of jobs, against what was. The timelines were recorded from SmolLM2-135M
+//! on two cores: a line is a look at the workers, milliseconds and then a sequence for each of its
+//! tokens, or `sequence:tokens` where it has ended.
 
 use crate::job::remaining::{Left, Planned, Prior, Remaining};
 
@@ -71,8 +71,9 @@ fn told(timeline: &Timeline) -> Vec<(Option<Left>, f64)> {
         .collect()
 }
 
-/// Half of what is left is the most that is missed after the first fifth, or a twelfth of the whole: the last
-/// group of a job may be faster or slower than those before it. Something is said from `first` percent on.
+/// Half of what is left is the most that is missed after the first fifth, or a twelfth of the
+/// whole: the last group of a job may be faster or slower than those before it. Something is said
+/// from `first` percent on.
 #[track_caller]
 fn holds(text: &str, first: usize) {
     let told = told(&timeline(text));

@@ -203,7 +203,8 @@ fn the_file_that_is_locked_is_the_one_at_the_path() {
     // A rename has put another file there: it is locked, too.
     let busy = Sink::open(&place, OutputMode::Resume, None).unwrap_err();
     assert!(matches!(busy, JobError::OutputBusy { .. }), "{busy}");
-    // Whoever waits for the lock of a file that then goes away takes the one that is there after it.
+    // Whoever waits for the lock of a file that then goes away takes the one that is there after
+    // it.
     let waiting = std::thread::spawn({
         let place = place.clone();
         move || Sink::open(&place, OutputMode::Resume, None).map(|(_, existing)| existing)
