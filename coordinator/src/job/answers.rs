@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::error::JobError;
 use super::item::{Item, Request};
-use super::output::{Done, Ended, Provenance, answer_line, done, error_line, unfinished_line};
+use super::output::{Ended, Provenance, answer_line, done, error_line, unfinished_line};
 use super::sink::Sink;
 use super::stop::Answer;
+use super::unfinished::Unfinished;
 
 /// Finished answers wait for so long at most while others of their group go on: each write is synced.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
@@ -23,10 +24,8 @@ pub(super) struct Answers<'j> {
     ended: &'j mut [Ended],
     sink: &'j mut Sink,
     provenance: &'j Provenance,
-    /// For each item, each of its answers, until its line is written.
-    made: &'j mut [Vec<Option<Done>>],
-    /// For each item without a line, where some of its answers lie in the output.
-    unfinished: &'j mut [Vec<Range<u64>>],
+    /// For each item, what is there of its answers until its line is written.
+    unfinished: &'j mut [Unfinished],
     /// Answers since the last write: the choices of items.
     fresh: BTreeMap<usize, Vec<usize>>,
     written: Instant,
@@ -37,18 +36,18 @@ impl<'j> Answers<'j> {
         items: &'j [Item],
         lines: &'j mut [Option<Range<u64>>],
         ended: &'j mut [Ended],
-        (made, unfinished): (&'j mut [Vec<Option<Done>>], &'j mut [Vec<Range<u64>>]),
+        unfinished: &'j mut [Unfinished],
         sink: &'j mut Sink,
         provenance: &'j Provenance,
     ) -> Answers<'j> {
         let (fresh, written) = (BTreeMap::new(), Instant::now());
-        Answers { items, lines, ended, made, unfinished, sink, provenance, fresh, written }
+        Answers { items, lines, ended, unfinished, sink, provenance, fresh, written }
     }
 
     /// Takes one of an item's answers.
     pub(super) fn add(&mut self, item: usize, choice: usize, answer: Answer) {
         let Item::Request(request) = &self.items[item] else { return };
-        self.made[item][choice] = Some(done(request, choice, answer));
+        self.unfinished[item].made[choice] = Some(done(request, choice, answer));
         self.fresh.entry(item).or_default().push(choice);
     }
 
@@ -95,7 +94,7 @@ impl<'j> Answers<'j> {
         }
         let mut begun = Vec::new();
         for (index, choices) in fresh {
-            if self.sink.is_log() && self.made[index].iter().any(Option::is_none) {
+            if self.sink.is_log() && self.unfinished[index].is_open() {
                 let start = text.len() as u64;
                 text.extend(self.some(index, choices));
                 begun.push((index, start..text.len() as u64));
@@ -105,10 +104,10 @@ impl<'j> Answers<'j> {
         let placed = |range: Range<u64>| whole.start + range.start..whole.start + range.end;
         for (index, range) in written {
             self.lines[index] = Some(placed(range));
-            self.unfinished[index].clear();
+            self.unfinished[index].lines.clear();
         }
         for (index, range) in begun {
-            self.unfinished[index].push(placed(range));
+            self.unfinished[index].lines.push(placed(range));
         }
         self.written = Instant::now();
         Ok(())
@@ -121,11 +120,11 @@ impl<'j> Answers<'j> {
     /// An output that cannot be written.
     pub(super) fn join_unfinished(&mut self) -> Result<(), JobError> {
         for index in 0..self.unfinished.len() {
-            if self.unfinished[index].len() > 1 {
-                let all = self.made[index].iter().enumerate();
+            if self.unfinished[index].lines.len() > 1 {
+                let all = self.unfinished[index].made.iter().enumerate();
                 let all = all.filter_map(|(choice, done)| done.is_some().then_some(choice));
                 let line = self.some(index, all.collect());
-                self.unfinished[index] = vec![self.sink.append(&line)?];
+                self.unfinished[index].lines = vec![self.sink.append(&line)?];
             }
         }
         Ok(())
@@ -134,17 +133,18 @@ impl<'j> Answers<'j> {
     /// The line of a request with some of its answers.
     fn some(&self, index: usize, choices: Vec<usize>) -> Vec<u8> {
         let Item::Request(request) = &self.items[index] else { return Vec::new() };
-        let made = choices.into_iter().filter_map(|choice| self.made[index][choice].clone());
+        let made =
+            choices.into_iter().filter_map(|choice| self.unfinished[index].made[choice].clone());
         unfinished_line(request, made.collect(), self.provenance)
     }
 
     /// The line of a request that has all its answers, which go into it.
     fn answered(&mut self, index: usize, request: &Request) -> Option<Vec<u8>> {
-        let made = &mut self.made[index];
-        if made.iter().any(Option::is_none) {
+        let unfinished = &mut self.unfinished[index];
+        if unfinished.is_open() {
             return None;
         }
-        let answers = std::mem::take(made).into_iter().flatten().collect();
+        let answers = std::mem::take(&mut unfinished.made).into_iter().flatten().collect();
         let (line, ended) = answer_line(request, answers, self.provenance);
         self.ended[index] = ended;
         Some(line)

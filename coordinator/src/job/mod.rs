@@ -32,6 +32,7 @@ pub mod sink;
 mod source;
 pub mod stop;
 pub mod summary;
+pub mod unfinished;
 
 #[cfg(test)]
 mod tests;

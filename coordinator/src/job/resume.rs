@@ -9,6 +9,7 @@ use super::item::Item;
 use super::output::{
     Done, Ended, ErrorBody, FinishReason, Made, OutputLine, ResponseBody, error_line,
 };
+use super::unfinished::Unfinished;
 
 /// What an output says of the job that made it: its first answer does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,10 +46,8 @@ pub struct Resume {
     pub kept: Vec<Option<Range<u64>>>,
     /// What is to be told of each item's kept answer.
     pub ended: Vec<Ended>,
-    /// For each item that is a request without a line, each of its answers.
-    pub made: Vec<Vec<Option<Done>>>,
-    /// Where those lie in the file.
-    pub unfinished: Vec<Vec<Range<u64>>>,
+    /// For each item without a line, what is there of its answers.
+    pub unfinished: Vec<Unfinished>,
     /// Answers that the input no longer asks for.
     pub replaced: usize,
 }
@@ -60,8 +59,7 @@ impl Resume {
             whole_bytes: 0,
             kept: vec![None; items.len()],
             ended: vec![Ended::default(); items.len()],
-            made: items.iter().map(none_made).collect(),
-            unfinished: vec![Vec::new(); items.len()],
+            unfinished: items.iter().map(Unfinished::nothing).collect(),
             replaced: 0,
         }
     }
@@ -84,7 +82,7 @@ impl Resume {
     ) -> Result<Resume, JobError> {
         let whole = whole_lines(existing);
         let index = Index::new(items);
-        let Resume { mut kept, mut ended, mut made, mut unfinished, .. } = Resume::nothing(items);
+        let Resume { mut kept, mut ended, mut unfinished, .. } = Resume::nothing(items);
         let mut others = BTreeMap::new();
         let mut start = 0;
         for (number, bytes) in whole.split_inclusive(|byte| *byte == b'\n').enumerate() {
@@ -125,10 +123,10 @@ impl Resume {
                             let is_good =
                                 |done: &&Done| done.choice.finish_reason() != FinishReason::Error;
                             for done in found.choices.iter().filter(is_good) {
-                                let place = made[item].get_mut(done.choice.index());
+                                let place = unfinished[item].made.get_mut(done.choice.index());
                                 *place.ok_or_else(foreign)? = Some(done.clone());
                             }
-                            unfinished[item].push(range);
+                            unfinished[item].lines.push(range);
                         }
                         _ => {
                             others.entry(told.custom_id).or_insert((line, item));
@@ -147,8 +145,7 @@ impl Resume {
             }
         }
         for (item, _) in kept.iter().enumerate().filter(|(_, kept)| kept.is_some()) {
-            made[item].clear();
-            unfinished[item].clear();
+            unfinished[item] = Unfinished::default();
         }
         // A replaced answer may still lie before the one that took its place.
         let is_answered =
@@ -171,15 +168,7 @@ impl Resume {
             });
         }
         let whole_bytes = whole.len() as u64;
-        Ok(Resume { whole_bytes, kept, ended, made, unfinished, replaced })
-    }
-}
-
-/// Room for the answers to a request.
-fn none_made(item: &Item) -> Vec<Option<Done>> {
-    match item {
-        Item::Request(request) => vec![None; request.choices()],
-        Item::Error(_) => Vec::new(),
+        Ok(Resume { whole_bytes, kept, ended, unfinished, replaced })
     }
 }
 

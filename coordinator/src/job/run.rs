@@ -18,7 +18,7 @@ use super::fingerprint::sampling_id;
 use super::follow::{Asked, Follower, Ticket};
 use super::input::{Format, InputOptions};
 use super::item::{Item, LineError, Prompt, Request};
-use super::output::{Done, Ended, Provenance};
+use super::output::{Ended, Provenance};
 use super::progress::Progress;
 use super::prompt::Limits;
 use super::read::read_items;
@@ -28,6 +28,7 @@ use super::resume::{Recorded, Resume};
 use super::sink::{OutputMode, Place, Sink};
 use super::source::Source;
 use super::summary::Summary;
+use super::unfinished::Unfinished;
 
 /// What the user asked for.
 #[derive(Debug, Clone)]
@@ -135,10 +136,8 @@ pub struct Job<'a> {
     lines: Vec<Option<Range<u64>>>,
     /// What is to be told of each item's answers.
     ended: Vec<Ended>,
-    /// For each request without a line, each of its answers.
-    made: Vec<Vec<Option<Done>>>,
-    /// Where those lie in the output.
-    unfinished: Vec<Vec<Range<u64>>>,
+    /// For each request without a line, what is there of its answers.
+    unfinished: Vec<Unfinished>,
     /// Answers in the output that the input no longer asks for.
     replaced: usize,
     /// What was done with fields that nothing reads.
@@ -209,7 +208,6 @@ impl<'a> Job<'a> {
             items,
             lines: resume.kept,
             ended: resume.ended,
-            made: resume.made,
             unfinished: resume.unfinished,
             replaced: resume.replaced,
             notes: unread.notes(),
@@ -309,7 +307,7 @@ impl<'a> Job<'a> {
         if !matches!(ran, Err(JobError::OutputWrite { .. } | JobError::BrokenPipe)) {
             let lines = self.lines.iter().zip(&self.unfinished);
             let lines: Vec<Range<u64>> =
-                lines.flat_map(|(line, some)| line.iter().chain(some).cloned()).collect();
+                lines.flat_map(|(line, some)| line.iter().chain(&some.lines).cloned()).collect();
             self.sink.settle(&lines, matches!(ran, Ok(false)))?;
         }
         Ok(self.summary(ran?))
@@ -330,8 +328,8 @@ impl<'a> Job<'a> {
         let planned: Vec<Planned> = tickets.iter().map(planned).collect();
         let grammars = self.grammars();
         let grammars: HashMap<&Grammar, u32> = grammars.iter().zip(1..).collect();
-        let Job { items, lines, ended, made, unfinished, sink, provenance, codec, .. } = self;
-        let mut answers = Answers::new(items, lines, ended, (made, unfinished), sink, provenance);
+        let Job { items, lines, ended, unfinished, sink, provenance, codec, .. } = self;
+        let mut answers = Answers::new(items, lines, ended, unfinished, sink, provenance);
         let Some(engine) = engine else {
             assert!(tickets.is_empty(), "a job with requests left was run without an engine");
             return answers.write().map(|()| false);
@@ -369,7 +367,7 @@ impl<'a> Job<'a> {
     /// them is left running alone at the end; otherwise as their prompts stand in the input.
     fn tickets(&self) -> Vec<Ticket> {
         let pending = self.pending_requests().flat_map(|(item, request)| {
-            let is_open = move |choice: &usize| self.made[item][*choice].is_none();
+            let is_open = move |choice: &usize| self.unfinished[item].made[*choice].is_none();
             (0..request.choices()).filter(is_open).map(move |choice| Ticket { item, choice })
         });
         let mut tickets: Vec<Ticket> = pending.collect();
