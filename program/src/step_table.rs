@@ -45,6 +45,9 @@ pub enum Field {
     Grammar,
     /// 1: EOS tokens do not end the sequence (benchmarks).
     IgnoreEos,
+    /// 1: logits that are not finite do not end the sequence either, and stand for token 0
+    /// (measurements, whose programs compute on whatever is in memory).
+    AnyLogits,
     /// A [`Finish`] code.
     Finish,
     /// 1: the coordinator has seen a stop string; the sequence ends at the next `Sample`.

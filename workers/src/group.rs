@@ -18,6 +18,8 @@ pub struct Request {
     pub seed: u64,
     pub id_hash: u64,
     pub ignore_eos: bool,
+    /// Logits that are not finite do not end the sequence.
+    pub any_logits: bool,
     /// Log-probabilities to keep of each new token, its own first; at most the plan's.
     pub logprobs: u16,
     /// The grammar that the answer follows, counted from 1; 0: none.
@@ -34,6 +36,7 @@ impl Request {
             seed: 0,
             id_hash: 0,
             ignore_eos: true,
+            any_logits: true,
             logprobs: 0,
             grammar: 0,
         }
@@ -131,6 +134,7 @@ pub fn place(table: &StepTable, placed: &Placed) {
     store(Field::IdHashLow, request.id_hash as u32);
     store(Field::IdHashHigh, (request.id_hash >> 32) as u32);
     store(Field::IgnoreEos, u32::from(request.ignore_eos));
+    store(Field::AnyLogits, u32::from(request.any_logits));
     store(Field::Finish, Finish::Running as u32);
     store(Field::Cancel, 0);
 }

@@ -259,6 +259,7 @@ fn placed(sequence: &Sequence<'_>, place: Place) -> Placed {
         seed: sequence.seed,
         id_hash: sequence.id_hash,
         ignore_eos: sequence.ignore_eos,
+        any_logits: false,
         logprobs: sequence.logprobs,
         grammar: sequence.grammar,
     };

@@ -113,19 +113,25 @@ impl SampleState {
         draws.extend(rows.slots().map(|slot| draw_of(rows.table, batch, slot)));
         tokens.clear();
         tokens.resize(draws.len(), 0);
-        let Some(walks) = walks else {
-            kernels.sample_rows(logits, draws, &[], scratch, tokens);
-            return;
-        };
-        let first = |slot: usize| rows.field(slot, Field::Generated) == 0;
-        let begin = rows.following().filter(|(_, slot, _)| first(*slot));
-        walks.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
-        for (row, slot, grammar) in rows.following() {
-            walks.allow(row, (batch, slot), grammar, first(slot));
+        if let Some(walks) = walks {
+            let first = |slot: usize| rows.field(slot, Field::Generated) == 0;
+            let begin = rows.following().filter(|(_, slot, _)| first(*slot));
+            walks.prepare(begin.map(|(_, _, grammar)| grammar), scratch.len());
+            for (row, slot, grammar) in rows.following() {
+                walks.allow(row, (batch, slot), grammar, first(slot));
+            }
         }
-        kernels.sample_rows(logits, draws, walks.masks(), scratch, tokens);
-        for (row, slot, _) in rows.following().filter(|(row, ..)| tokens[*row] != NO_TOKEN) {
-            walks.take((batch, slot), tokens[row]);
+        let masks = walks.as_ref().map_or(&[][..], Walks::masks);
+        kernels.sample_rows(logits, draws, masks, scratch, tokens);
+        for (token, slot) in tokens.iter_mut().zip(rows.slots()) {
+            if *token == NO_TOKEN && rows.field(slot, Field::AnyLogits) > 0 {
+                *token = 0;
+            }
+        }
+        if let Some(walks) = walks {
+            for (row, slot, _) in rows.following().filter(|(row, ..)| tokens[*row] != NO_TOKEN) {
+                walks.take((batch, slot), tokens[row]);
+            }
         }
     }
 
