@@ -46,21 +46,21 @@ impl Regular {
             }
             // Who held the lock may have put another file in its place, or removed it.
             if is_at(&file, path)? {
-                let path = path.canonicalize()?;
+                let regular = Regular::of(file, path, made, truncate_first)?;
                 if made {
-                    sync_folder(&path);
+                    sync_folder(&regular.path);
                 }
-                let opened_at = path.clone();
-                let remove_if_unused = made;
-                return Ok(Some(Regular {
-                    file,
-                    path,
-                    opened_at,
-                    remove_if_unused,
-                    truncate_first,
-                }));
+                return Ok(Some(regular));
             }
         }
+    }
+
+    /// A file at its path, which is locked. A run that waited for the lock may have filled the file
+    /// that this one `made`: then it stays.
+    fn of(file: File, path: &Path, made: bool, truncate_first: bool) -> io::Result<Regular> {
+        let path = path.canonicalize()?;
+        let remove_if_unused = made && file.metadata()?.len() == 0;
+        Ok(Regular { opened_at: path.clone(), path, file, remove_if_unused, truncate_first })
     }
 
     pub(super) fn is_empty(&self) -> io::Result<bool> {
@@ -259,4 +259,21 @@ fn temporary_path(path: &Path) -> PathBuf {
         return path.with_file_name(temporary);
     }
     path.with_file_name(format!(".{}.settling", std::process::id()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_another_run_filled_is_not_removed_by_the_one_that_made_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out.jsonl");
+        for (content, stays) in [("", false), ("an answer of the other run\n", true)] {
+            std::fs::write(&path, content).expect("writable");
+            let file = File::options().read(true).write(true).open(&path).expect("there");
+            drop(Regular::of(file, &path, true, false).expect("opened"));
+            assert_eq!(path.exists(), stays, "{content}");
+        }
+    }
 }
