@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test lint loom bench test-gpu bench-gpu install
+.PHONY: run test lint fuzz loom bench test-gpu bench-gpu install
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -18,6 +18,11 @@ test:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+
+# Hostile model files and job lines, as many as asked: make fuzz CASES=100000; SEED=N repeats a run.
+fuzz:
+	@scripts/install_deps.sh
+	@CASES="$(CASES)" SEED="$(SEED)" scripts/fuzz.sh
 
 # Every interleaving of the waits in shm, futex included.
 loom:
@@ -36,4 +41,4 @@ bench-gpu:
 
 install:
 	cargo build --release --package coordinator
-	install -D -m 755 "$${CARGO_TARGET_DIR:-target}/release/coordinator" "$(DESTDIR)$(PREFIX)/bin/coordinator"
+	install -D -s -m 755 "$${CARGO_TARGET_DIR:-target}/release/coordinator" "$(DESTDIR)$(PREFIX)/bin/coordinator"

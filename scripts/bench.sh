@@ -6,9 +6,10 @@
 # 3. The same layers under every policy: predicted beside measured, auto beside each.
 # 4. The paper's printed tables in the real processes, in which instructions only last: measured beside simulated.
 # 5. Prompts that begin alike, computed together and each whole, on a small real model (fetched).
-# 6. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
+# 6. Workers killed and stopped: until the run has ended, and that no answer is lost.
+# 7. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
 #    is, the linears in turn with oneDNN.
-# ONLY=kernels, layers, policies, timed, alike or peers runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# ONLY=kernels, layers, policies, timed, alike, recovery or peers runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -52,6 +53,12 @@ if wanted alike; then
     small=$(scripts/model.sh | tail -n 1)
     say python3 scripts/alike_rows.py --coordinator "$release/coordinator" --model "$small" \
         --rounds "${ROUNDS:-2}" --json out/alike.jsonl
+fi
+if wanted recovery; then
+    rm -f out/recovery.jsonl
+    small=$(scripts/model.sh | tail -n 1)
+    say python3 scripts/recovery_rows.py --coordinator "$release/coordinator" --model "$small" \
+        --rounds "${ROUNDS:-5}" --json out/recovery.jsonl
 fi
 if wanted peers; then
     if [ -z "${PEERS:-}" ]; then

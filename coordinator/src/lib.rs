@@ -6,6 +6,7 @@ pub mod cli;
 pub mod doctor;
 pub mod engine;
 pub mod exit;
+pub mod expanded;
 pub mod job;
 pub mod opened;
 pub mod plan;

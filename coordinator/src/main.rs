@@ -22,6 +22,9 @@ use profiler::RunnerError;
 #[global_allocator]
 static ALLOCATOR: workers::counting::CountingAllocator = workers::counting::CountingAllocator;
 
+/// What `coordinator formats` prints.
+const FORMATS: &str = include_str!("../../docs/formats.md");
+
 fn main() -> ExitCode {
     let command = match parse(std::env::args_os()) {
         Ok(command) => command,
@@ -62,6 +65,11 @@ fn main() -> ExitCode {
         }
         Command::DeviceRates(request) => {
             rates::run(request).unwrap_or_else(|error| refuse(&error)).into()
+        }
+        Command::Formats => {
+            // A closed stdout leaves nobody to tell.
+            let _ = std::io::stdout().write_all(FORMATS.as_bytes());
+            Exit::Done.into()
         }
         Command::Doctor { json } => doctor::run(json).unwrap_or_else(|error| refuse(&error)).into(),
         Command::Timed(request) => {

@@ -15,6 +15,7 @@ use program::formats::WeightFormats;
 use workers::protocol::WeightsFrom;
 
 use crate::cli::request::ModelChoice;
+use crate::expanded::{Expanded, Quantised};
 use crate::text::codec::ProcessCodec;
 use crate::text::message::TextFrom;
 use crate::text::process::TextLimits;
@@ -27,6 +28,8 @@ pub struct Opened {
     pub weights: WeightsFrom,
     /// The forms in which the files hold the weights, where kernels can use them as they are.
     pub stored: WeightFormats,
+    /// What the files hold in few bits.
+    quantised: Quantised,
     /// Where the weights are; none for dummy ones.
     weight_files: Vec<PathBuf>,
     /// Where its tokenizer may be.
@@ -78,6 +81,12 @@ impl Opened {
         Ok(self.codec.get_or_init(|| started).as_ref())
     }
 
+    /// The weights that take more memory than in their files; of `all` quantised ones, or of those
+    /// that no kernel reads as they are.
+    pub fn expanded(&self, all: bool) -> Option<Expanded> {
+        self.quantised.expanded(all)
+    }
+
     /// Which weights these are, as part of the output's fingerprint. Reads all of them where they
     /// are not known yet.
     ///
@@ -122,42 +131,47 @@ fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
     let family = config.family;
     let text_from = located.tokenizer_directory.map(|path| TextFrom::Directory { path, family });
     let stored = WeightFormats::plain(&config);
-    Ok(Opened { config, weights, stored, weight_files, text_from, codec: OnceCell::new() })
+    let (quantised, codec) = (Quantised::default(), OnceCell::new());
+    Ok(Opened { config, weights, stored, quantised, weight_files, text_from, codec })
 }
 
 fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
     let source = GgufSource::open(path)?;
     let mut config = source.config().clone();
     config.name.clone_from(&located.name);
-    let stored = stored_formats(&source, &config)?;
+    let (stored, quantised) = stored_formats(&source, &config)?;
     let weights = WeightsFrom::Gguf { path: path.to_string_lossy().into_owned() };
     let weight_files = vec![path.to_owned()];
     let text_from = Some(TextFrom::Gguf { path: path.to_owned() });
-    Ok(Opened { config, weights, stored, weight_files, text_from, codec: OnceCell::new() })
+    let codec = OnceCell::new();
+    Ok(Opened { config, weights, stored, quantised, weight_files, text_from, codec })
 }
 
-/// How a file holds each matrix, where kernels have that form.
+/// How a file holds each matrix, where kernels have that form, and how much it holds in few bits.
 fn stored_formats(
     source: &dyn WeightSource,
     config: &ModelConfig,
-) -> anyhow::Result<WeightFormats> {
-    let of = |id| -> anyhow::Result<WeightFormat> {
+) -> anyhow::Result<(WeightFormats, Quantised)> {
+    let mut quantised = Quantised::default();
+    let mut of = |id, (rows, columns): (usize, usize)| -> anyhow::Result<WeightFormat> {
         let stored = source.stored_type(id)?;
+        quantised.add(stored, (rows * columns) as u64);
         Ok(stored.grouped().map_or(WeightFormat::Plain, WeightFormat::Grouped))
     };
+    let vocabulary = (config.vocab_size, config.hidden_size);
     let mut formats = WeightFormats::plain(config);
-    formats.embedding = of(TensorId::Embedding)?;
+    formats.embedding = of(TensorId::Embedding, vocabulary)?;
     if !config.tied_embeddings {
-        formats.head = of(TensorId::Head)?;
+        formats.head = of(TensorId::Head, vocabulary)?;
     }
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
         for (op, format) in config.layer_ops().iter().zip(formats) {
-            if op.weights(config).is_some_and(|shape| shape.matrix.is_some()) {
-                *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix })?;
+            if let Some(matrix) = op.weights(config).and_then(|shape| shape.matrix) {
+                *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix }, matrix)?;
             }
         }
     }
-    Ok(formats)
+    Ok((formats, quantised))
 }
 
 /// Opens weights for the cpu worker.

@@ -134,11 +134,14 @@ fn content_hash(path: &Path, size_bytes: u64) -> io::Result<String> {
         }
     };
     let by_thread = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(hash_pieces)).collect();
+        // One by one where the system starts no more threads.
+        let begin = |_| std::thread::Builder::new().spawn_scoped(scope, hash_pieces).ok();
+        let threads: Vec<_> = (1..threads).filter_map(begin).collect();
+        let ours = hash_pieces();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        threads.into_iter().map(join).collect::<io::Result<Vec<_>>>()
+        std::iter::once(ours).chain(threads.into_iter().map(join)).collect::<io::Result<Vec<_>>>()
     })?;
     let mut hashes: Vec<(u64, [u8; 32])> = by_thread.into_iter().flatten().collect();
     hashes.sort_unstable_by_key(|(piece, _)| *piece);

@@ -33,7 +33,7 @@ mod threads;
 mod unroll;
 mod variant;
 
-pub use attention::{AttentionShape, Cache, Unit, scores_len};
+pub use attention::{AttentionShape, Cache, Columns, Unit, scores_len};
 pub use element::Element;
 pub use linear::{Linear, LinearGrouped, LinearOut};
 pub use logprobs::{Logprob, logprobs};

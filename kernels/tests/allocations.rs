@@ -90,7 +90,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     });
     kernels.scores(&shape, &units, x, x, &*cache, scores);
     kernels.softmax(&shape, &units, scores, probabilities);
-    kernels.weighted_values(&shape, &units, probabilities, x, &*cache, out);
+    kernels.weighted_values(&shape, &units, probabilities, x, &*cache, &mut *out);
     kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, out);
     kernels.append(&shape, &units, x, cache);
     let random = kernels::random_unit(1, 2, 3);

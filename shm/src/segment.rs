@@ -8,7 +8,7 @@
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::mapping::{Access, MapError, Mapping};
@@ -21,6 +21,20 @@ pub enum SegmentError {
         "The kernel refused to create the memory segment `{name}` of {size_bytes} bytes: {source}."
     )]
     Create {
+        /// What the segment is for.
+        name: String,
+        /// Its wanted size.
+        size_bytes: usize,
+        /// The kernel's reason.
+        source: Errno,
+    },
+    /// The system promises no more memory than it has, and this is more than it can promise.
+    #[error(
+        "The system commits no memory for the segment `{name}` of {size_bytes} bytes: {source}. It \
+         promises no more than it has (vm.overcommit_memory is 2); free some, raise \
+         vm.overcommit_ratio, or ask for less, for example with smaller --batches."
+    )]
+    Commit {
         /// What the segment is for.
         name: String,
         /// Its wanted size.
@@ -60,6 +74,18 @@ pub enum SegmentError {
 /// The seals every segment carries.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
+/// Whether the system promises no more memory than it has. Pages of a memory file are then refused
+/// when they are touched, with SIGBUS.
+fn is_strict() -> bool {
+    std::fs::read_to_string("/proc/sys/vm/overcommit_memory").is_ok_and(|mode| mode.trim() == "2")
+}
+
+/// Takes all pages now, where their lack is an error.
+fn commit(fd: impl AsFd, name: &str, size_bytes: usize) -> Result<(), SegmentError> {
+    rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, size_bytes as u64)
+        .map_err(|source| SegmentError::Commit { name: name.to_owned(), size_bytes, source })
+}
+
 /// A segment and its mapping here.
 #[derive(Debug)]
 pub struct Segment {
@@ -78,6 +104,9 @@ impl Segment {
         let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(refused)?;
         rustix::fs::ftruncate(&fd, size_bytes as u64).map_err(refused)?;
+        if is_strict() {
+            commit(&fd, name, size_bytes)?;
+        }
         rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).map_err(refused)?;
         Segment::map(fd, size_bytes, Access::ReadWrite)
     }
@@ -179,7 +208,26 @@ mod tests {
     }
 
     #[test]
+    fn committed_pages_are_there_before_they_are_touched() {
+        let segment = Segment::create("committed", 1 << 20).unwrap();
+        commit(segment.fd(), "committed", 1 << 20).unwrap();
+        assert!(rustix::fs::fstat(segment.fd()).unwrap().st_blocks * 512 >= 1 << 20);
+    }
+
+    #[test]
+    fn what_cannot_be_committed_is_an_error_that_says_what_to_do() {
+        let segment = Segment::create("sealed", 4096).unwrap();
+        // Growth is sealed off, so the kernel refuses the pages.
+        let error = commit(segment.fd(), "sealed", 8192).unwrap_err().to_string();
+        assert!(error.contains("`sealed` of 8192 bytes") && error.contains("--batches"), "{error}");
+    }
+
+    #[test]
     fn reserved_pages_cost_nothing_until_touched() {
+        if is_strict() {
+            println!("SKIP reserved pages: this system commits them all");
+            return;
+        }
         // Far more than the machine has.
         let segment = Segment::create("reserved", 1 << 42).unwrap();
         // SAFETY: this test is the only owner of the segment.

@@ -80,6 +80,18 @@ macro_rules! shared_words {
                 self.words()[index].store(value, Ordering::Relaxed);
             }
 
+            /// The word at `index`; what its writer stored before [`Self::publish`] is seen after.
+            #[inline]
+            pub fn acquire(&self, index: usize) -> $word {
+                self.words()[index].load(Ordering::Acquire)
+            }
+
+            /// Sets the word at `index` after everything that was stored before.
+            #[inline]
+            pub fn publish(&self, index: usize, value: $word) {
+                self.words()[index].store(value, Ordering::Release);
+            }
+
             /// Sets the first `values.len()` words.
             pub fn copy_from(&self, values: &[$word]) {
                 for (word, value) in self.words()[..values.len()].iter().zip(values) {

@@ -26,3 +26,4 @@ mod profiled;
 mod resume;
 mod sharing;
 mod timed;
+mod told;

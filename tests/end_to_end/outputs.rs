@@ -1,5 +1,8 @@
 //! Answers on disk outlive whatever is done to a run or to its output: real processes, real kills.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -241,6 +244,42 @@ fn a_limit_on_file_sizes_and_a_hang_up_end_in_a_sentence() {
         .map(|line| line["custom_id"].as_str().unwrap_or_default().to_owned())
         .collect();
     assert_eq!(ids, ["p1", "p2", "p3"], "in input order");
+}
+
+/// Few threads and processes end a run in a sentence, never in a panic, or are enough.
+#[test]
+fn a_limit_on_processes_ends_in_a_sentence() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP a limit on processes: only root can run as a user who has no others");
+        return;
+    }
+    let place = Place::new();
+    requests(&place, &[2, 2]);
+    let folder = place.path("");
+    std::fs::set_permissions(&folder, Permissions::from_mode(0o777)).expect("ours");
+    let mut ended = [0, 0];
+    for limit in 1..10 {
+        let output = place.path(&format!("{limit}.jsonl"));
+        let plain = command(&place, &output, &["--device", "none"]);
+        // Debian's sh does not know this limit.
+        let mut limited = Command::new("bash");
+        limited.args(["-c", &format!("ulimit -u {limit}; exec \"$0\" \"$@\"")]);
+        limited.arg(plain.get_program()).args(plain.get_args()).uid(65534);
+        limited.env("XDG_CACHE_HOME", &folder).stdin(Stdio::null()).stderr(Stdio::piped());
+        let done = finish(limited.spawn().expect("starts"));
+        let said = text(&done.stderr);
+        if done.status.code() == Some(126) {
+            println!(
+                "SKIP a limit on processes: other users may not run {:?}",
+                plain.get_program()
+            );
+            return;
+        }
+        assert!(matches!(done.status.code(), Some(0 | 1)), "{limit}: {:?}: {said}", done.status);
+        assert!(!said.contains("panicked") && !said.is_empty(), "{limit}: {said}");
+        ended[usize::from(done.status.success())] += 1;
+    }
+    assert!(ended[0] > 0 && ended[1] > 0, "refused and answered: {ended:?}");
 }
 
 #[test]

@@ -101,3 +101,20 @@ fn bad_input_is_one_sentence() {
     refused(&["--machine", "toaster", "--model", "opt-30b"], "spr-a100");
     refused(&["--machine", "spr-a100", "--model", "opt-30b", "--policy", "magic"], "two-split");
 }
+
+#[test]
+fn the_best_batches_of_a_described_machine_are_found() {
+    let on = |batches: &str| {
+        let machine = ["--machine", "ryzen7950x-a4000", "--model", "opt-1.3b", "--layers", "4"];
+        let (code, told, said) = plan(&[&machine[..], &["--batches", batches, "--json"]].concat());
+        assert_eq!(code, Some(0), "{batches}: {said}");
+        serde_json::from_str::<Value>(&told).expect("JSON")
+    };
+    let rate = |answer: &Value| answer["tokens_per_s"].as_f64().expect("a rate");
+    let found = on("auto");
+    for other in ["1x1", "1x32", "2x16"] {
+        assert!(rate(&found) >= rate(&on(other)), "{other}: {found}");
+    }
+    let batches = format!("{}x{}", found["batches"], found["batch_size"]);
+    assert_eq!(found, on(&batches), "the same as if it had been asked for");
+}

@@ -7,9 +7,8 @@
 //! it, and the validator has proved that any two instructions of which one writes overlapping
 //! regions are ordered by the waits and signals of the lanes. Different chunks of one buffer may be
 //! in use at once. Chunks of `Scores` and `Probabilities` are disjoint ranges and are sliced as
-//! such. Chunks of `Attended` are columns of a row-major matrix: two lanes may then hold slices of
-//! the same rows, and each writes its own columns only, through raw pointers (kernels write by
-//! unit, copies never make a slice).
+//! such. Chunks of `Attended` are columns of a row-major matrix, of which each of two lanes writes its
+//! own: kernels get them by pointer (`kernels::Columns`), and copies never make a slice.
 
 use std::sync::Arc;
 
@@ -163,8 +162,7 @@ impl View {
     ) -> &mut [T] {
         let (mapping, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());
         // SAFETY: needed to view memory as values. Nobody else touches the range meanwhile
-        // by the contract of `View::new` (for columns of `Attended` see the module header), and
-        // `Mapping` checks alignment.
+        // by the contract of `View::new`, and `Mapping` checks alignment.
         unsafe { mapping.slice_mut(at, count) }
     }
 

@@ -1,7 +1,8 @@
 //! The step table as the workers see it: words of the control segment, under names.
 //!
 //! Loads and stores are relaxed; the lanes' timelines order them, since every instruction lists the
-//! table among its regions. Offsets of KV units and of their scores are computed here and nowhere
+//! table among its regions. Only the number of generated tokens is read by who waits for no lane: it
+//! is published after the tokens that it counts. Offsets of KV units and of their scores are computed here and nowhere
 //! else, so that every lane of every process agrees on them.
 
 use std::ops::Range;
@@ -69,12 +70,20 @@ impl StepTable {
 
     /// A field of a sequence.
     pub fn field(&self, batch: usize, sequence: usize, field: Field) -> u32 {
-        self.words.load(self.layout.field(batch, sequence, field))
+        let index = self.layout.field(batch, sequence, field);
+        match field {
+            Field::Generated => self.words.acquire(index),
+            _ => self.words.load(index),
+        }
     }
 
     /// Sets a field of a sequence.
     pub fn set_field(&self, batch: usize, sequence: usize, field: Field, value: u32) {
-        self.words.store(self.layout.field(batch, sequence, field), value);
+        let index = self.layout.field(batch, sequence, field);
+        match field {
+            Field::Generated => self.words.publish(index, value),
+            _ => self.words.store(index, value),
+        }
     }
 
     /// Two consecutive fields as the halves of a u64.

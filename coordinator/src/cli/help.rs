@@ -34,7 +34,8 @@ Input, one request a line:
   (id, label) go into the answer's line.
 
 Output, one line a request, in input order: OpenAI's batch output, with token_ids in each choice.
-  An answer is on disk a second, or two steps, after its last token. docs/formats.md describes all files by example.
+  An answer is on disk a second, or two steps, after its last token. `coordinator formats` describes all
+  files by example.
 
 Exit codes:
   0    every request is answered
@@ -61,7 +62,7 @@ A table (--table-template prints one):
   {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms\": 6.0}, ...], \"batches\": 2}
 Times are for one batch; also h2d_compressed_ms, decompress_ms, s2d_ms (from NVMe), and kv: true where the
 transfer is the KV cache. compression: off, on or search; nvme: true or false; cost: paper or simulated.
-docs/formats.md says what every field of both files means.";
+`coordinator formats` says what every field of both files means.";
 
 /// Last lines of `profile --help`.
 pub const AFTER_PROFILE: &str = "\

@@ -15,7 +15,7 @@ use super::request::{
     Described, ModelChoice, Placement, PlanRequest, ProfileRequest, RatesRequest, Requests, Run,
     Source, Telling, Template, TimedRequest, Work,
 };
-use super::values::{BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
+use super::values::{CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::body::defaults::Defaults;
 use crate::job::input::Format;
 use crate::job::sink::{OutputMode, Place};
@@ -37,6 +37,8 @@ pub enum Command {
     Timed(Box<TimedRequest>),
     /// Say what would be run, and why.
     Plan(Box<PlanRequest>),
+    /// Describe all files by example.
+    Formats,
     /// Say what this machine has.
     Doctor {
         json: bool,
@@ -127,6 +129,7 @@ impl Command {
                 let sizes = (!memory).then_some(sizes);
                 Ok(Command::DeviceRates(RatesRequest { device, sizes }))
             }
+            Some(LowCommand::Formats) => Ok(Command::Formats),
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
@@ -180,7 +183,7 @@ fn here(low: LowPlan) -> LowRun {
         layers: low.layers,
         dtype: low.dtype,
         compress: low.compress.unwrap_or(CompressChoice::Auto),
-        batches: Some(BatchesChoice::Given(low.batches)),
+        batches: Some(low.batches),
         prompt_len: Some(low.prompt_len),
         gen_len: Some(low.gen_len),
         device: low.device,

@@ -39,6 +39,8 @@ pub enum LowCommand {
     /// Measure this machine on the true shapes of a model, and keep the measurement
     #[command(after_long_help = help::AFTER_PROFILE)]
     Profile(Box<LowProfile>),
+    /// Describe all files by example: input, output, report, tables, machines
+    Formats,
     /// Say what this machine has and lacks, and what each absence costs
     Doctor {
         /// Say it as one JSON object
@@ -253,9 +255,9 @@ pub struct LowPlan {
     /// On this machine: host memory to use at most
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["machine", "tables"], value_parser = parse_size)]
     pub dram: Option<u64>,
-    /// N batches of B sequences
-    #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches, allow_hyphen_values = true)]
-    pub batches: Batches,
+    /// N batches of B sequences; auto: the shape of highest predicted throughput that fits memory
+    #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches_choice, allow_hyphen_values = true)]
+    pub batches: BatchesChoice,
     /// Tokens of each prompt
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
     pub prompt_len: u32,

@@ -146,7 +146,7 @@ pub struct Described {
     pub dtype: Dtype,
     /// `None`: lossless where that fits, else both weights and KV in 4 bits.
     pub compress: Option<CompressChoice>,
-    pub batches: Batches,
+    pub batches: BatchesChoice,
     pub prompt_len: u32,
     pub gen_len: u32,
     pub policy: PolicyName,

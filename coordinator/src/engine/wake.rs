@@ -14,14 +14,17 @@ pub(super) fn wake_ns() -> f64 {
     let (there, back, poison) = (Timeline::new(0), Timeline::new(0), Poison::new());
     let mut trips_ns: Vec<u128> = Vec::new();
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let answer = || {
             for round in 1..=ROUNDS {
                 if there.wait_at_least(round, &poison, TIMEOUT).is_err() {
                     return;
                 }
                 back.signal();
             }
-        });
+        };
+        if std::thread::Builder::new().spawn_scoped(scope, answer).is_err() {
+            return;
+        }
         for round in 1..=ROUNDS {
             let begun = Instant::now();
             there.signal();

@@ -119,10 +119,10 @@ impl Observer for Follower<'_, '_> {
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
         let Asked { ticket, stop, grammar } = self.asked[sequence];
-        self.progress.finished(sequence, generated.tokens.len() as u32);
         self.finished += 1;
         let width = usize::from(self.sequences[sequence].logprobs);
         let mut answer = finish(generated, stop, width, self.codec);
+        self.progress.finished(sequence, answer.generated);
         if answer.error.is_none() {
             answer.error = grammar.and_then(|grammar| self.wrong(grammar, &answer));
         }

@@ -23,7 +23,7 @@ pub trait Progress: Debug {
     fn begin(&mut self, planned: Vec<Planned>);
     /// `sequence` got a token.
     fn token(&mut self, sequence: usize);
-    /// `sequence` has ended after `made` tokens.
+    /// `sequence` has ended after `made` tokens, one that ended it included.
     fn finished(&mut self, sequence: usize, made: u32);
     /// No more is coming, whatever the reason.
     fn end(&mut self);
@@ -66,6 +66,8 @@ struct Tally {
     begun: Instant,
     remaining: Remaining,
     most: Vec<u32>,
+    /// Tokens of each sequence that were told of one by one.
+    told: Vec<u32>,
     answers: usize,
     tokens: u64,
     /// The most there can be, lowered when sequences end early.
@@ -79,6 +81,7 @@ impl Tally {
         Tally {
             begun: Instant::now(),
             most: planned.iter().map(|sequence| sequence.max_new).collect(),
+            told: vec![0; planned.len()],
             answers: 0,
             tokens: 0,
             tokens_max: sum(&|sequence| sequence.max_new),
@@ -93,11 +96,14 @@ impl Tally {
 
     fn token(&mut self, sequence: usize) {
         self.tokens += 1;
+        self.told[sequence] += 1;
         self.remaining.token(sequence, self.now_s());
     }
 
     fn finished(&mut self, sequence: usize, made: u32) {
         self.answers += 1;
+        // A token that ends an answer is not among those that were told of.
+        self.tokens += u64::from(made.saturating_sub(self.told[sequence]));
         self.tokens_max -= u64::from(self.most[sequence].saturating_sub(made));
         self.remaining.finished(sequence, made, self.now_s());
     }
@@ -303,14 +309,14 @@ mod tests {
         lines.token(0);
         due(&mut lines);
         lines.finished(0, 1);
-        (1..4).for_each(|sequence| lines.finished(sequence, 0));
+        (1..4).for_each(|sequence| lines.finished(sequence, 1));
         let text = String::from_utf8(lines.into_inner()).unwrap();
         let told: Vec<&str> = text.lines().collect();
         assert_eq!(told.len(), 3, "{text}");
         assert_eq!(told[0], "4 answers, at most 40 new tokens");
         assert!(told[1].starts_with("1 of 4 answers: 1 of at most 31 new tokens, "), "{text}");
         assert!(told[1].contains(", 5 of 20 prompt tokens"), "{text}");
-        assert!(told[2].starts_with("4 of 4 answers: 1 new tokens, "), "{text}");
+        assert!(told[2].starts_with("4 of 4 answers: 4 new tokens, "), "{text}");
         assert!(told[2].ends_with(" tokens/s"), "{text}");
     }
 

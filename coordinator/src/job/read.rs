@@ -69,11 +69,14 @@ fn read_lines(
         }
     };
     thread::scope(|scope| {
-        for _ in 0..threads {
-            let sender = sender.clone();
-            scope.spawn(|| work(sender));
+        let begin = |sender| thread::Builder::new().spawn_scoped(scope, || work(sender));
+        let begun = (0..threads).filter_map(|_| begin(sender.clone()).ok()).count();
+        if begun == 0 {
+            // The system starts no more threads.
+            work(sender);
+        } else {
+            drop(sender);
         }
-        drop(sender);
         let mut chunks = Vec::new();
         let mut done = 0;
         loop {

@@ -7,6 +7,7 @@ use anyhow::Context;
 use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::config_json::check_context;
+use planner::batches::choose as choose_shape;
 use planner::budget::{Budget, Limits, PlanError, Request};
 use planner::closed_form::Candidate;
 use planner::machine::{Machine, Stored, Workload, known, names};
@@ -21,13 +22,14 @@ use serde_json::json;
 
 use super::{chart_file, gantt, show};
 use crate::cli::request::{Described, PlanRequest};
-use crate::cli::values::CompressChoice;
+use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
 use crate::opened::Opened;
-use crate::session::Usage;
+use crate::session::{SIZE_MAX, Usage};
 
 /// A prediction and the plan that shows that it fits.
 struct Fitting {
     stored: Stored,
+    batches: Batches,
     predicted: Predicted,
     plan: Plan,
     limits: Limits,
@@ -49,12 +51,14 @@ pub(super) fn plan(described: &Described, request: &PlanRequest) -> anyhow::Resu
     };
     let mut refused = None;
     for stored in cases {
-        match choose(described, &machine, config, *stored)? {
+        let Some(batches) = batches(described, &machine, config, *stored)? else { continue };
+        match choose(described, &machine, config, *stored, batches)? {
             Ok(found) => return tell(described, &machine, config, &found, request),
             Err(error) => refused = refused.or(Some(error)),
         }
     }
-    let error = refused.context("there is no case to plan")?;
+    let none = || format!("no batch of this model fits {}", machine.name);
+    let error = refused.with_context(none)?;
     Err(anyhow::Error::from(error).context(format!("nothing fits {}", machine.name)))
 }
 
@@ -76,16 +80,79 @@ fn machine(name: &str) -> anyhow::Result<Machine> {
     }
 }
 
+/// The batches that were given, or those of highest predicted throughput; `None` where not even one
+/// sequence fits.
+fn batches(
+    described: &Described,
+    machine: &Machine,
+    config: &ModelConfig,
+    stored: Stored,
+) -> anyhow::Result<Option<Batches>> {
+    if let BatchesChoice::Given(batches) = described.batches {
+        return Ok(Some(batches));
+    }
+    let sizes = |count: u32, size: u32| (u16::try_from(count).ok()).zip(u16::try_from(size).ok());
+    let limits = limits(machine);
+    let forms = forms(config, stored);
+    let fits = |count: u32, size: u32| {
+        let Some((count, size)) = sizes(count, size) else { return false };
+        let batches = Batches { count, size };
+        let place = Placing { described, config, stored, limits: &limits, batches };
+        let fits = |policy: &Policy| place.request(policy, &forms).fits(count, size);
+        [Policy::CpuOnly, Policy::GpuOnly].iter().any(|policy| matches!(fits(policy), Ok(true)))
+    };
+    let rate = |count: u32, size: u32| {
+        let (count, size) = sizes(count, size)?;
+        let batches = Batches { count, size };
+        let runs = predicted(described, machine, config, stored, batches).ok()?;
+        runs.first().map(|fastest| fastest.tokens_per_s)
+    };
+    let found = choose_shape(SIZE_MAX.into(), fits, rate);
+    Ok(found
+        .and_then(|found| sizes(found.batches, found.batch_size))
+        .map(|(count, size)| Batches { count, size }))
+}
+
+fn limits(machine: &Machine) -> Limits {
+    Limits {
+        dram_bytes: machine.dram_bytes(),
+        vram_bytes: Some(machine.vram_bytes()),
+        vram_is_dram: false,
+    }
+}
+
 /// The fastest of the asked policies whose plan fits in this form; the refusal of the last one else.
 fn choose(
     described: &Described,
     machine: &Machine,
     config: &ModelConfig,
     stored: Stored,
+    batches: Batches,
 ) -> anyhow::Result<Result<Box<Fitting>, PlanError>> {
+    let runs = predicted(described, machine, config, stored, batches)?;
+    let limits = limits(machine);
+    let place = Placing { described, config, stored, limits: &limits, batches };
+    for predicted in &runs {
+        if let Some(plan) = place.fitting(predicted)? {
+            let predicted = predicted.clone();
+            return Ok(Ok(Box::new(Fitting { stored, batches, predicted, plan, limits })));
+        }
+    }
+    let fastest = runs.first().context("no policy has a layer for this workload")?;
+    Ok(Err(place.refusal(fastest)?))
+}
+
+/// What the asked policies take, the fastest first.
+fn predicted(
+    described: &Described,
+    machine: &Machine,
+    config: &ModelConfig,
+    stored: Stored,
+    batches: Batches,
+) -> anyhow::Result<Vec<Predicted>> {
     let workload = Workload {
-        batches: u32::from(described.batches.count),
-        batch_size: u32::from(described.batches.size),
+        batches: u32::from(batches.count),
+        batch_size: u32::from(batches.size),
         positions: 0,
         dtype: described.dtype,
         stored,
@@ -116,20 +183,7 @@ fn choose(
         }
     }
     runs.sort_by(|a, b| b.tokens_per_s.total_cmp(&a.tokens_per_s));
-    let limits = Limits {
-        dram_bytes: machine.dram_bytes(),
-        vram_bytes: Some(machine.vram_bytes()),
-        vram_is_dram: false,
-    };
-    let place = Placing { described, config, stored, limits: &limits };
-    for predicted in &runs {
-        if let Some(plan) = place.fitting(predicted)? {
-            let predicted = predicted.clone();
-            return Ok(Ok(Box::new(Fitting { stored, predicted, plan, limits })));
-        }
-    }
-    let fastest = runs.first().context("no policy has a layer for this workload")?;
-    Ok(Err(place.refusal(fastest)?))
+    Ok(runs)
 }
 
 fn forms(config: &ModelConfig, stored: Stored) -> Forms {
@@ -149,20 +203,21 @@ struct Placing<'a> {
     config: &'a ModelConfig,
     stored: Stored,
     limits: &'a Limits,
+    batches: Batches,
 }
 
 impl Placing<'_> {
     /// The plan of a predicted layer, if it fits.
     fn fitting(&self, predicted: &Predicted) -> Result<Option<Plan>, PlanError> {
         let (policy, forms) = (self.policy(predicted), forms(self.config, self.stored));
-        let batches = self.described.batches;
+        let batches = self.batches;
         self.request(&policy, &forms).fitting(batches.count, batches.size)
     }
 
     /// Why a predicted layer does not fit, with the batch that would.
     fn refusal(&self, predicted: &Predicted) -> anyhow::Result<PlanError> {
         let (policy, forms) = (self.policy(predicted), forms(self.config, self.stored));
-        let batches = self.described.batches;
+        let batches = self.batches;
         let refused = self.request(&policy, &forms).plan(batches.count, batches.size);
         refused.err().context("a plan fits that was found not to fit")
     }
@@ -222,7 +277,7 @@ fn tell(
     found: &Fitting,
     request: &PlanRequest,
 ) -> anyhow::Result<String> {
-    let Fitting { stored, predicted, plan, limits } = found;
+    let Fitting { stored, batches, predicted, plan, limits } = found;
     let policy = predicted.decode_layer.policy;
     let candidate = match &predicted.decode_layer.layer {
         Layer::Interval(candidate) => Some(candidate),
@@ -251,7 +306,7 @@ fn tell(
             .collect();
         let answer = json!({
             "machine": machine.name, "model": config.name,
-            "batches": described.batches.count, "batch_size": described.batches.size,
+            "batches": batches.count, "batch_size": batches.size,
             "policy": policy.name(), "compress": compress_name(*stored),
             "layer_ms": predicted.decode_layer.latency.ms(), "ops": ops,
             "gpu_interval": candidate.map(|candidate| candidate.interval),
@@ -269,7 +324,7 @@ fn tell(
         "{} · {} · {} · {} · predicted, not measured\n",
         config.name,
         machine.name,
-        described.batches,
+        batches,
         policy.name()
     );
     if auto {

@@ -10,6 +10,7 @@ use super::{chart_file, gantt};
 use crate::cli::request::{PlanRequest, Run, Work};
 use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
+use crate::report::build::one_text;
 use crate::report::explain;
 use crate::report::file::MapSummary;
 use crate::session;
@@ -37,7 +38,7 @@ pub(super) fn plan(
         return Ok(serde_json::to_string_pretty(&as_json(&decision))? + "\n");
     }
     let mut text = String::new();
-    if let Some(note) = decision.compressed {
+    for note in &decision.notes {
         let _ = writeln!(text, "{note}");
     }
     match &decision.searched {
@@ -95,7 +96,7 @@ fn as_json(decision: &Decision) -> serde_json::Value {
         .collect();
     json!({
         "machine": "this", "model": plan.config.name, "batches": plan.shape.batches,
-        "batch_size": plan.shape.batch_size, "policy": plan.map.policy, "note": decision.compressed,
+        "batch_size": plan.shape.batch_size, "policy": plan.map.policy, "note": one_text(&decision.notes),
         "device_map": MapSummary::new(&plan.config, &plan.map), "considered": considered, "ops": ops,
         "predicted": decision.predicted.map(|predicted| json!({
             "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,

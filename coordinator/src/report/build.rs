@@ -12,7 +12,7 @@ use crate::engine::measure::Totals;
 use crate::engine::{Measured, Peaks};
 
 /// What was known before the workers started.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Foretold {
     /// Longest prompt and largest number of new tokens.
     pub lengths: (u32, u32),
@@ -22,8 +22,13 @@ pub struct Foretold {
     pub groups: u64,
     /// Decode steps of all groups, at most.
     pub decode_steps: u64,
-    /// Why something is kept in 4 bits although nobody asked.
-    pub compressed: Option<&'static str>,
+    /// What was decided of the weights' form that nobody asked for, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Sentences as one text; `None` where there are none.
+pub fn one_text(notes: &[String]) -> Option<String> {
+    (!notes.is_empty()).then(|| notes.join(" "))
 }
 
 /// The report of a run.
@@ -54,7 +59,8 @@ pub fn build(
         batch_size: plan.shape.batch_size,
         prompt_len: foretold.lengths.0,
         gen_len: foretold.lengths.1,
-        note: foretold.compressed.map(str::to_owned),
+        requests: None,
+        note: one_text(&foretold.notes),
         device: match &measured.device {
             Some(device) => device.clone(),
             None => if plan.map.uses_gpu() { "emulated" } else { "none" }.to_owned(),

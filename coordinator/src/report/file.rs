@@ -22,7 +22,9 @@ pub struct Report {
     pub prompt_len: u32,
     /// Largest number of new tokens of a sequence.
     pub gen_len: u32,
-    /// What was decided that nobody asked for, in a sentence.
+    /// How requests ended; `null` for a benchmark.
+    pub requests: Option<RequestCounts>,
+    /// What was decided that nobody asked for, in sentences.
     pub note: Option<String>,
     pub device: String,
     pub policy: String,
@@ -73,6 +75,18 @@ pub struct Report {
     pub allocations_after_ready: BTreeMap<String, u64>,
     /// Trace records that did not fit and are missing from the figures above.
     pub lost_spans: u64,
+}
+
+/// Requests of an input file by how they ended, those of an earlier run that was resumed included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestCounts {
+    pub answered: usize,
+    /// With an error line, or an answer without the form that it must have.
+    pub failed: usize,
+    /// Of those above, with an answer that was cut at its largest number of tokens.
+    pub cut: usize,
+    /// Not reached.
+    pub not_run: usize,
 }
 
 /// Of all decode steps of all groups.

@@ -6,8 +6,9 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets::UTF8_HORIZONTAL
 
 use super::file::Report;
 
-/// Latency and throughput, lanes and memory, for people.
-pub fn render(report: &Report) -> String {
+/// Latency, throughput and memory, for people; with `lanes` also what each lane did and what the
+/// simulator makes of it.
+pub fn render(report: &Report, with_lanes: bool) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
@@ -34,13 +35,15 @@ pub fn render(report: &Report) -> String {
             shared + computed
         );
     }
-    let _ = writeln!(text, "{}", lanes(report));
+    if with_lanes {
+        let _ = writeln!(text, "{}", lanes(report));
+    }
     if let Some(steps) = &report.decode_step {
         let [median, p95, max] = [steps.median_s, steps.p95_s, steps.max_s].map(duration);
         let _ = writeln!(text, "a decode step: median {median}, 95% within {p95}, longest {max}");
     }
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
-    if let Some(overlap) = report.overlap {
+    if let Some(overlap) = report.overlap.filter(|_| with_lanes) {
         let _ = writeln!(text, "h2d overlapped with CPU compute {}", percent(overlap));
     }
     if report.lost_spans > 0 {
@@ -51,7 +54,7 @@ pub fn render(report: &Report) -> String {
             report.lost_spans
         );
     }
-    if let Some(outside) = report.time_outside {
+    if let Some(outside) = report.time_outside.filter(|_| with_lanes) {
         let _ = writeln!(text, "time outside work {} of decode", percent(outside));
     }
     let against = |said: f64, measured: f64| {
@@ -76,7 +79,7 @@ pub fn render(report: &Report) -> String {
             against(decode_s, report.decode_s)
         );
     }
-    if let Some(replayed) = &report.replayed {
+    if let Some(replayed) = report.replayed.as_ref().filter(|_| with_lanes) {
         let said = against(replayed.simulated_s, replayed.measured_s);
         let _ =
             writeln!(text, "second half of decode, simulated from the first half's costs: {said}");

@@ -36,7 +36,7 @@ pub(super) fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Fo
         predicted: decision.predicted.map(|full| of_groups(full, &groups, shape)),
         groups: groups.len() as u64,
         decode_steps: groups.iter().map(|group| u64::from(group.max_new.saturating_sub(1))).sum(),
-        compressed: decision.compressed,
+        notes: decision.notes.clone(),
     }
 }
 

@@ -35,6 +35,13 @@ impl Case {
     }
 }
 
+/// What to say of weights' forms that nobody asked for by name.
+pub(super) fn notes(run: &Run, opened: &Opened, case: Case) -> Vec<String> {
+    let expanded = opened.expanded(run.quantized == QuantizedChoice::Expand);
+    let expanded = expanded.map(|found| found.note(run.dtype, case.weights));
+    case.note(run).map(str::to_owned).into_iter().chain(expanded).collect()
+}
+
 /// The cases that a run may choose from, lossless ones first.
 pub(super) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
     match run.compress {

@@ -37,12 +37,14 @@ use crate::job::summary::Summary;
 use crate::job::{fingerprint, progress, prompt};
 use crate::opened::Opened;
 use crate::report::build::{self, Foretold};
+use crate::report::file::RequestCounts;
 use crate::report::table;
 use advice::Advice;
 use asked::{DEFAULT_BATCH_MAX, filled};
 use foretold::{capacity, expected, foretold, tell_predicted};
 use forms::{Case, cases, described, forms};
 use planning::{Decision, case, plan, threads};
+pub(crate) use shapes::SIZE_MAX;
 use starting::start;
 pub use usage::Usage;
 
@@ -241,7 +243,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
             return Err(advice.after(error.into()));
         }
     };
-    finish(run, engine, &foretold)?;
+    finish(run, engine, &foretold, Some(&summary))?;
     Ok(told(&summary, quiet))
 }
 
@@ -300,13 +302,13 @@ fn benchmark(
 ) -> anyhow::Result<Exit> {
     let decision = decide(run, opened, prompt_len, gen_len, interrupt)?;
     let expected = expected(&decision);
-    let Decision { plan, predicted, compressed, .. } = decision;
+    let Decision { plan, predicted, notes, .. } = decision;
     let foretold = Foretold {
         lengths: (prompt_len, gen_len),
         predicted,
         groups: 1,
         decode_steps: u64::from(gen_len.saturating_sub(1)),
-        compressed,
+        notes,
     };
     tell_predicted(run, &foretold);
     let benchmark = Benchmark {
@@ -332,7 +334,7 @@ fn benchmark(
             return Err(advice.after(error.into()));
         }
     }
-    finish(run, engine, &foretold)?;
+    finish(run, engine, &foretold, None)?;
     Ok(Exit::Done)
 }
 
@@ -346,7 +348,12 @@ fn no_larger(run: &Run, opened: &Opened, sequences: usize) -> Run {
 }
 
 /// Ends the workers and tells what was measured.
-fn finish(run: &Run, engine: RunEngine, foretold: &Foretold) -> anyhow::Result<()> {
+fn finish(
+    run: &Run,
+    engine: RunEngine,
+    foretold: &Foretold,
+    summary: Option<&Summary>,
+) -> anyhow::Result<()> {
     let plan = engine.plan().clone();
     let (cpu_threads, gpu_threads) = threads(run, plan.map.uses_gpu());
     let mut by_worker = BTreeMap::from([("cpu worker".to_owned(), cpu_threads)]);
@@ -354,7 +361,13 @@ fn finish(run: &Run, engine: RunEngine, foretold: &Foretold) -> anyhow::Result<(
         by_worker.insert("gpu worker".to_owned(), gpu_threads);
     }
     let measured = engine.finish().context("the trace file")?;
-    let report = build::build(&plan, &measured, foretold, by_worker);
+    let mut report = build::build(&plan, &measured, foretold, by_worker);
+    report.requests = summary.map(|summary| RequestCounts {
+        answered: summary.answered,
+        failed: summary.failed_lines.len(),
+        cut: summary.cut_lines.len(),
+        not_run: summary.not_run,
+    });
     if let Some(path) = &run.report {
         let text = serde_json::to_string_pretty(&report)? + "\n";
         if path == Path::new("-") {
@@ -365,7 +378,7 @@ fn finish(run: &Run, engine: RunEngine, foretold: &Foretold) -> anyhow::Result<(
     }
     if run.telling != Telling::Quiet && report.groups > 0 {
         // Results may go to stdout; tables never do then.
-        let text = table::render(&report);
+        let text = table::render(&report, run.telling == Telling::Verbose);
         let report_goes_there = run.report.as_deref() == Some(Path::new("-"));
         match run.work {
             Work::Benchmark { .. } if !report_goes_there => {

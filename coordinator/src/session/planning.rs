@@ -12,7 +12,7 @@ use program::plan::Plan;
 
 use super::advice::of_device;
 use super::asked::{DEFAULT_BATCH_MAX, filled, limits, request};
-use super::forms::{Case, cases, forms};
+use super::forms::{Case, cases, forms, notes};
 use super::shapes;
 use super::usage::Usage;
 use crate::cli::cuda;
@@ -32,8 +32,8 @@ pub(crate) struct Decision {
     pub predicted: Option<Predicted>,
     /// The search, where there was a choice.
     pub searched: Option<Box<Chosen>>,
-    /// Compression that nobody asked for by name, in one line.
-    pub compressed: Option<&'static str>,
+    /// What was decided of the weights' form that nobody asked for, a sentence each.
+    pub notes: Vec<String>,
 }
 
 /// The form of weights and KV: the first that fits, lossless ones first; the first one when none
@@ -78,7 +78,7 @@ pub(super) fn plan(
         let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
         let beyond_bytes = beyond_bytes(run, &decision.plan);
         let Some(vram_bytes) = limits.vram_bytes.filter(|_| beyond_bytes > 0) else {
-            decision.compressed = case.note(run);
+            decision.notes = notes(run, opened, case);
             return proved(run, decision);
         };
         limits.vram_bytes = Some(vram_bytes.saturating_sub(beyond_bytes));
@@ -101,9 +101,7 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
     program::validate::validate(&decision.plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
     if run.telling > Telling::Quiet {
-        if let Some(note) = decision.compressed {
-            eprintln!("{note}");
-        }
+        decision.notes.iter().for_each(|note| eprintln!("{note}"));
         let cores = cores();
         if let Some(asked) = run.cpu_threads.filter(|asked| *asked > cores) {
             eprintln!(
@@ -172,7 +170,7 @@ impl Planning<'_> {
             let rehearsed = estimator.rehearse(policy, &self.stage(&profiles)).ok().flatten();
             Some(predicted.slowed(rehearsed.unwrap_or(1.0)))
         });
-        Ok(Decision { plan, predicted, searched: None, compressed: None })
+        Ok(Decision { plan, predicted, searched: None, notes: Vec::new() })
     }
 
     /// Where plans are tried out.
@@ -212,7 +210,7 @@ impl Planning<'_> {
             stage: Some(&stage),
         })?;
         let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
-        Ok(Decision { plan, predicted, searched: Some(Box::new(chosen)), compressed: None })
+        Ok(Decision { plan, predicted, searched: Some(Box::new(chosen)), notes: Vec::new() })
     }
 
     /// What the run measures before it chooses.

@@ -10,7 +10,7 @@ use super::usage::Usage;
 use crate::cli::values::Batches;
 
 /// Largest batch that is tried.
-pub(super) const SIZE_MAX: u16 = 256;
+pub(crate) const SIZE_MAX: u16 = 256;
 
 /// The shape of highest predicted throughput with batches of at most `largest`, which was profiled.
 /// The placement is searched for the largest shape; the others are estimated with that placement and

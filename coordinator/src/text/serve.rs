@@ -23,7 +23,7 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
     // SAFETY: the caller says that the number is ours.
     let Ok(channel) = (unsafe { Channel::from_number(channel_number) }) else { return 1 };
     let channel = Arc::new(channel);
-    end_with(Arc::clone(&channel));
+    let watched = end_with(Arc::clone(&channel));
     // A panic of a library is told as an answer.
     std::panic::set_hook(Box::new(|_| {}));
     let Some(setup) = receive::<TextSetup>(&channel) else { return 1 };
@@ -31,7 +31,12 @@ pub unsafe fn serve(channel_number: RawFd) -> u8 {
     if setrlimit(Resource::Data, limit).is_err() {
         return 1;
     }
-    let opened = guarded(|| ModelText::open(&setup.from));
+    let opened = match watched {
+        Ok(()) => guarded(|| ModelText::open(&setup.from)),
+        Err(error) => {
+            Err(format!("the system starts no thread for its tokenizer ({error}; see `ulimit -u`)"))
+        }
+    };
     let text = match opened {
         Ok(text) => text,
         Err(reason) => return u8::from(!send(&channel, &TextReply::Refused(reason))),
@@ -79,8 +84,11 @@ fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
 }
 
 /// Ends this process when the coordinator's end of the channel closes, whatever runs meanwhile.
-fn end_with(channel: Arc<Channel>) {
-    std::thread::spawn(move || {
+///
+/// # Errors
+/// The system starts no more threads.
+fn end_with(channel: Arc<Channel>) -> std::io::Result<()> {
+    let watch = move || {
         loop {
             let mut polled = [PollFd::new(&*channel, PollFlags::RDHUP)];
             let waited = rustix::event::poll(&mut polled, None);
@@ -88,7 +96,8 @@ fn end_with(channel: Arc<Channel>) {
                 leave();
             }
         }
-    });
+    };
+    std::thread::Builder::new().spawn(watch).map(drop)
 }
 
 #[expect(

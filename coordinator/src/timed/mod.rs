@@ -145,7 +145,7 @@ fn report(
     let layers = plan.config.num_layers;
     let lengths = (1, request.gen_len);
     let foretold =
-        Foretold { lengths, predicted: None, groups: 0, decode_steps: 0, compressed: None };
+        Foretold { lengths, predicted: None, groups: 0, decode_steps: 0, notes: Vec::new() };
     let mut run = build::build(plan, measured, &foretold, BTreeMap::new());
     run.device = "emulated:timed".to_owned();
     let decode_s = measured.totals.decode_ns as f64 / 1e9;

@@ -15,6 +15,7 @@
 
 mod ahead;
 mod block;
+mod columns;
 mod compiled;
 #[cfg(target_arch = "x86_64")]
 mod dots;
@@ -33,6 +34,7 @@ mod values;
 use crate::Kernels;
 use crate::number::Number;
 use block::Source;
+pub use columns::Columns;
 pub use compiled::AttentionTasks;
 pub(crate) use schedule::{Workspace, thread_len};
 use shape::record_bytes;
@@ -71,7 +73,7 @@ impl Kernels {
         k_cache: impl Into<Cache<'a, T>>,
         out: &mut [f32],
     ) {
-        let rows = check_rows(shape, q);
+        let rows = check_rows(shape, q.len());
         check_scores(shape, units, out.len());
         let k = self.source(shape, units, (rows, 0), k_fresh, k_cache.into());
         let scores_out = out.as_mut_ptr();
@@ -106,14 +108,15 @@ impl Kernels {
         probabilities: &[f32],
         v_fresh: &[T],
         v_cache: impl Into<Cache<'a, T>>,
-        out: &mut [T],
+        out: impl Into<Columns<'a, T>>,
     ) {
-        let rows = check_rows(shape, out);
+        let out = out.into();
+        let rows = check_rows(shape, out.len());
         check_scores(shape, units, probabilities.len());
         let tensors = Tensors {
             v: self.source(shape, units, (rows, 1), v_fresh, v_cache.into()),
             scores_in: probabilities.as_ptr(),
-            out: out.as_mut_ptr(),
+            out: out.first(),
             ..Tensors::none()
         };
         self.attention_steps(shape, units, VALUES, &tensors);
@@ -130,15 +133,16 @@ impl Kernels {
         v_fresh: &[T],
         k_cache: impl Into<Cache<'a, T>>,
         v_cache: impl Into<Cache<'a, T>>,
-        out: &mut [T],
+        out: impl Into<Columns<'a, T>>,
     ) {
-        let rows = check_rows(shape, q);
+        let out = out.into();
+        let rows = check_rows(shape, q.len());
         assert_eq!(out.len(), q.len(), "out is [rows, heads * head_dim]");
         let tensors = Tensors {
             q: q.as_ptr(),
             k: self.source(shape, units, (rows, 0), k_fresh, k_cache.into()),
             v: self.source(shape, units, (rows, 1), v_fresh, v_cache.into()),
-            out: out.as_mut_ptr(),
+            out: out.first(),
             ..Tensors::none()
         };
         self.attention_steps(shape, units, FUSED, &tensors);
@@ -219,10 +223,10 @@ impl Kernels {
 }
 
 /// Rows of a `[rows, heads * head_dim]` slice.
-fn check_rows<T>(shape: &AttentionShape, slice: &[T]) -> usize {
+fn check_rows(shape: &AttentionShape, len: usize) -> usize {
     let row = shape.heads * shape.head_dim;
-    assert!(row > 0 && slice.len().is_multiple_of(row), "rows of heads * head_dim elements");
-    slice.len() / row
+    assert!(row > 0 && len.is_multiple_of(row), "rows of heads * head_dim elements");
+    len / row
 }
 
 fn check_scores(shape: &AttentionShape, units: &[Unit], len: usize) {

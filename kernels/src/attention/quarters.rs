@@ -177,7 +177,7 @@ macro_rules! add_products {
                 $f = inout(zmm_reg) $first[$i],
                 $l = inout(zmm_reg) $last[$i],
             )*
-            options(readonly, nostack, preserves_flags)
+            options(readonly, nostack)
         )
     };
 }

@@ -4,7 +4,7 @@
 //! device, so an append may happen before or after without changing a bit. Beside a 4-bit cache the
 //! kernels see them as the append will store them.
 
-use kernels::{AttentionShape, Cache, Element, Kernels, Unit};
+use kernels::{AttentionShape, Cache, Columns, Element, Kernels, Unit};
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
 use program::ir::{Compute, Phase, Region};
@@ -52,7 +52,7 @@ pub(super) fn run<T: Element>(
         Op::Wv => {
             let probabilities = scores(operands, compute, compute.inputs[0]);
             let v = operands.rows::<T>(compute.inputs[1], Value::Value, count);
-            let out = operands.output::<T>(compute, count);
+            let out = attended::<T>(operands, compute, count);
             let cached_v = cache(operands, compute, Kv::V);
             kernels.weighted_values(&shape, units, probabilities, v, cached_v, out);
         }
@@ -62,11 +62,24 @@ pub(super) fn run<T: Element>(
             let v = operands.rows::<T>(compute.inputs[2], Value::Value, count);
             let (cached_k, cached_v) =
                 (cache(operands, compute, Kv::K), cache(operands, compute, Kv::V));
-            let out = operands.output::<T>(compute, count);
+            let out = attended::<T>(operands, compute, count);
             kernels.attention(&shape, units, q, k, v, cached_k, cached_v, out);
         }
     }
     cached * position_bytes * compute.op.caches().len() as u64
+}
+
+/// The rows of which the operation writes its units' columns.
+fn attended<'a, T: Element>(
+    operands: &Operands<'a>,
+    compute: &Compute,
+    count: usize,
+) -> Columns<'a, T> {
+    let (first, len) = operands.output_pointer::<T>(compute, count);
+    // SAFETY: needed because another lane may write other columns of these rows, other chunks of
+    // the value, at the same time. The view has checked that they are mapped; columns of this
+    // chunk are this lane's alone, as the validator has proved.
+    unsafe { Columns::new(first, len) }
 }
 
 /// The cache of the chunk, whole; empty in prefill, where nothing is cached.

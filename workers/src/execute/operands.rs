@@ -31,12 +31,22 @@ impl<'a> Operands<'a> {
 
     /// The first `rows` rows of the output.
     pub(super) fn output<T: Pod>(&self, compute: &Compute, rows: usize) -> &'a mut [T] {
-        let elements = compute
-            .op
-            .writes()
-            .and_then(|value| value.row_elements(&self.plan.config))
-            .unwrap_or(0);
+        let elements = self.output_elements(compute);
         self.view.write(output_region(compute).buffer, 0, rows * elements)
+    }
+
+    /// The same rows by pointer and number of elements, where others write other columns of them.
+    pub(super) fn output_pointer<T: Pod>(&self, compute: &Compute, rows: usize) -> (*mut T, usize) {
+        let elements = rows * self.output_elements(compute);
+        let size_bytes = elements * size_of::<T>();
+        let first = self.view.pointer(output_region(compute).buffer, 0, size_bytes);
+        assert!(first.cast::<T>().is_aligned(), "buffers begin on their boundaries");
+        (first.cast(), elements)
+    }
+
+    fn output_elements(&self, compute: &Compute) -> usize {
+        let value = compute.op.writes();
+        value.and_then(|value| value.row_elements(&self.plan.config)).unwrap_or(0)
     }
 
     /// Shape of the operation's matrix.

@@ -97,7 +97,7 @@ macro_rules! finish {
             out("zmm29") _,
             out("zmm30") _,
             out("zmm31") _,
-            options(nostack, preserves_flags),
+            options(nostack),
         )
     };
 }
@@ -185,7 +185,7 @@ impl<'a> Behind<'a> {
                 out("zmm29") _,
                 out("zmm30") _,
                 out("zmm31") _,
-                options(nostack, preserves_flags),
+                options(nostack),
             );
         }
     }

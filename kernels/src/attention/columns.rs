@@ -1,0 +1,45 @@
+//! Rows of which a call writes the columns of its units only.
+
+use std::marker::PhantomData;
+
+/// `[rows, heads * head_dim]` to write into. Others may write other columns of the same rows
+/// meanwhile, so there is never a slice of it.
+#[derive(Debug)]
+pub struct Columns<'a, T> {
+    first: *mut T,
+    len: usize,
+    rows: PhantomData<&'a mut [T]>,
+}
+
+impl<T> Columns<'_, T> {
+    /// `len` elements from `first`.
+    ///
+    /// # Safety
+    /// They are mapped and initialised for as long as the value lives, and nobody else touches the
+    /// columns of the units that a call is given.
+    pub const unsafe fn new(first: *mut T, len: usize) -> Self {
+        Columns { first, len, rows: PhantomData }
+    }
+
+    /// Elements of all rows.
+    #[allow(clippy::len_without_is_empty)] // A length to check, of something nobody iterates.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) const fn first(&self) -> *mut T {
+        self.first
+    }
+}
+
+impl<'a, T> From<&'a mut [T]> for Columns<'a, T> {
+    fn from(rows: &'a mut [T]) -> Self {
+        Columns { first: rows.as_mut_ptr(), len: rows.len(), rows: PhantomData }
+    }
+}
+
+impl<'a, T> From<&'a mut Vec<T>> for Columns<'a, T> {
+    fn from(rows: &'a mut Vec<T>) -> Self {
+        rows.as_mut_slice().into()
+    }
+}

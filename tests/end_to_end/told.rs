@@ -1,0 +1,94 @@
+//! What a run says: to a reader of the screen no more than needed, to a reader of the report all.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::command::{Place, coordinator, finish, fixture, real_model, text};
+
+/// Lanes and how they overlapped are for those who ask.
+#[test]
+fn lanes_are_told_with_v_and_always_in_the_report() {
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &[vec![5, 9, 11]], 4);
+    let said = |extra: &[&str]| {
+        let mut run = coordinator();
+        run.arg("--model").arg(fixture("llama")).arg("--input").arg(&input).arg("--report");
+        run.arg(place.path("report.json")).args(extra);
+        let run = run.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(run.spawn().expect("starts"));
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        text(&done.stderr)
+    };
+    let report = || -> Value {
+        let text = std::fs::read_to_string(place.path("report.json")).expect("a report");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    let plain = said(&[]);
+    assert!(!plain.contains("cpu.compute") && !plain.contains("time outside"), "{plain}");
+    assert!(plain.contains("decode") && plain.contains("peak memory"), "{plain}");
+    assert!(report()["lanes"]["cpu.compute"]["busy_s"].as_f64().expect("a time") > 0.0);
+    let verbose = said(&["-v"]);
+    assert!(verbose.contains("cpu.compute") && verbose.contains("time outside"), "{verbose}");
+}
+
+#[test]
+fn the_report_counts_requests_by_how_they_ended() {
+    let place = Place::new();
+    let input = place.path("in.jsonl");
+    let lines = [
+        json!({"prompt": [5, 9, 11], "max_tokens": 2}),
+        json!({"prompt": [5, 9], "max_tokens": 2}),
+        json!({"prompt": [5], "max_tokens": 0}),
+    ];
+    let lines: String = lines.iter().map(|line| line.to_string() + "\n").collect();
+    std::fs::write(&input, lines).expect("writable");
+    let mut run = coordinator();
+    run.arg("--model").arg(fixture("llama")).arg("--input").arg(&input);
+    run.arg("--output").arg(place.path("out.jsonl")).args(["--report", "-"]);
+    let run = run.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = finish(run.spawn().expect("starts"));
+    assert_eq!(done.status.code(), Some(3), "{}", text(&done.stderr));
+    let report: Value = serde_json::from_slice(&done.stdout).expect("only the report");
+    let expected = json!({"answered": 2, "failed": 1, "cut": 2, "not_run": 0});
+    assert_eq!(report["requests"], expected);
+}
+
+#[test]
+fn weights_that_grow_in_memory_are_named_with_both_sizes() {
+    let Some(model) = real_model() else {
+        println!("SKIP expanded weights: the model is not there; scripts/model.sh fetches it");
+        return;
+    };
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &[vec![5, 9, 11]], 2);
+    let said = |extra: &[&str]| {
+        let mut run = coordinator();
+        run.arg("--model").arg(&model).arg("--input").arg(&input).args(extra);
+        let run = run.args(["--report", "-", "--output"]).arg(place.path("out.jsonl"));
+        let run = run.arg("--force").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let done = finish(run.spawn().expect("starts"));
+        let report: Value = serde_json::from_slice(&done.stdout).expect("a report");
+        (text(&done.stderr), report["note"].as_str().unwrap_or_default().to_owned())
+    };
+    let (said_direct, note) = said(&["--quantized", "direct"]);
+    assert!(!said_direct.contains("expanded") && note.is_empty(), "{said_direct} {note}");
+    let (said_expanded, note) = said(&["--quantized", "expand"]);
+    assert!(note.contains("Q4_1") && note.contains("are expanded to bf16: 0."), "{note}");
+    assert!(said_expanded.contains(&note), "{said_expanded}");
+    let (_, note) = said(&["--quantized", "expand", "--compress", "w4"]);
+    assert!(note.contains("rounded a second time"), "{note}");
+}
+
+#[test]
+fn formats_are_told_by_the_program() {
+    let mut formats = coordinator();
+    let done = finish(formats.arg("formats").stdout(Stdio::piped()).spawn().expect("starts"));
+    let told = text(&done.stdout);
+    assert!(done.status.success());
+    for section in ["# File formats", "## Input", "## Report", "custom_id"] {
+        assert!(told.contains(section), "{section}: {told}");
+    }
+    // Nothing is named that only the sources have.
+    assert!(!told.contains(".rs"), "{told}");
+}
