@@ -15,7 +15,7 @@ pub(crate) const LEXER_STATES: usize = 50_000;
 
 /// Escapes in strings. Without `\u`, which is only ever needed for control characters, a string has
 /// one spelling, so that no key can be said as if it were another.
-const ESCAPES: &str = "nrbtf\\\"";
+pub(crate) const ESCAPES: &str = "nrbtf\\\"";
 
 /// A form of answers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -85,6 +85,14 @@ impl Grammar {
     /// A JSON value of a schema, with the usual whitespace.
     pub fn json_schema(schema: impl Into<String>) -> Grammar {
         Grammar::JsonSchema(schema.into(), Whitespace::default())
+    }
+
+    /// Whether an object of it may have few keys to say: those declared come once each, and beside
+    /// them there is no end of others unless there are patterns.
+    pub(crate) fn keys_run_out(&self) -> bool {
+        // An escape may spell the keyword.
+        let spells = |text: &String| text.contains("patternProperties") || text.contains(r"\u");
+        matches!(self, Grammar::JsonSchema(text, _) if spells(text))
     }
 
     /// Of what was asked for, in bytes.

@@ -8,6 +8,8 @@ pub(crate) const SCHEMA_BYTES: usize = 1 << 20;
 pub(crate) const SCHEMA_NODES: usize = 20_000;
 /// Values within each other, references followed: as deep as a JSON text may be.
 pub(crate) const SCHEMA_DEPTH: usize = 128;
+/// Keys that an object must have whose keys are given by patterns: they are counted.
+pub(crate) const PATTERN_PROPERTIES_LEAST: usize = 256;
 /// Of a regular expression, in a schema too.
 pub(crate) const REGEX_BYTES: usize = 1 << 14;
 /// With its classes spelled out.

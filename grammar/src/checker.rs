@@ -10,6 +10,7 @@ use crate::cache::{Bounds, Cache};
 use crate::error::GrammarError;
 use crate::keys::Keys;
 use crate::parser::Parser;
+use crate::{room, schema};
 
 /// Parsers kept between texts: answers of a job mostly share a form.
 const KEPT: Bounds = Bounds { count: 16, size_bytes: 32 << 20 };
@@ -42,9 +43,14 @@ impl Checker {
     /// # Errors
     /// A schema or an expression that is wrong, or asks for what is not implemented.
     pub fn check(&self, grammar: &Grammar) -> Result<(), GrammarError> {
-        match grammar.rules()? {
-            Some(rules) => parser_of(&self.factory, rules).map(|_| ()),
-            None => Ok(()),
+        if let Some(rules) = grammar.rules()? {
+            parser_of(&self.factory, rules)?;
+        }
+        match grammar {
+            Grammar::JsonSchema(text, _) if grammar.keys_run_out() => {
+                room::check(&self.factory, &schema::read(text)?)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::asked::{Grammar, factory};
 use crate::cache::{Bounds, Cache};
 use crate::error::GrammarError;
 use crate::grammars::{Form, Grammars};
+use crate::json::Json;
 use crate::parser::Parser;
 use crate::walk::Walk;
 
@@ -25,8 +26,8 @@ const TOKEN_BYTES: usize = 1024;
 /// them, which takes about a millisecond for a schema of a few fields and 40 for one of 200.
 pub struct Compiled {
     forms: Arc<Grammars>,
-    /// Tokens that can complete a key.
-    quoting: Arc<[u32]>,
+    /// Tokens that can complete a key or be followed by one.
+    marked: Arc<[u32]>,
     /// `None` where no grammar needs a parser.
     factory: Option<ParserFactory>,
     /// By the grammar's number.
@@ -48,9 +49,10 @@ impl Compiled {
         let is_parsed = forms.forms.iter().any(|form| matches!(form, Form::Parsed(_)));
         let factory = is_parsed.then(|| factory(&forms.vocabulary.to_env())).transpose()?;
         let words = forms.vocabulary.words.iter().zip(0..);
-        let quoting = words.filter_map(|(word, token)| word.contains(&b'"').then_some(token));
-        let quoting = quoting.collect();
-        Ok(Compiled { forms, quoting, factory, kept: Cache::new(KEPT) })
+        let is_marked = |word: &[u8]| word.iter().any(|byte| matches!(byte, b'"' | b','));
+        let marked = words.filter_map(|(word, token)| is_marked(word).then_some(token));
+        let marked = marked.collect();
+        Ok(Compiled { forms, marked, factory, kept: Cache::new(KEPT) })
     }
 
     /// Compiles what answers are about to begin with, on so many threads; [`Compiled::begin`] finds
@@ -94,14 +96,15 @@ impl Compiled {
     /// # Panics
     /// There is no such grammar.
     pub fn begin(&mut self, grammar: usize) -> Walk {
-        let Compiled { forms, quoting, factory, kept } = self;
+        let Compiled { forms, marked, factory, kept } = self;
         let (asked, factory) = match (&forms.forms[grammar], factory) {
             (Form::Parsed(asked), Some(factory)) => (asked, &*factory),
             _ => return Walk::choosing(forms, grammar),
         };
         let parser = kept.get(&grammar, || Parser::new(asked, factory)).map(Parser::begin);
-        let has_keys = matches!(asked, Grammar::JsonSchema(..));
-        Walk::parsed(forms, parser, has_keys.then(|| Arc::clone(quoting)))
+        let is_json = matches!(asked, Grammar::JsonSchema(..));
+        let json = |matcher| Json::new(matcher, Arc::clone(marked), asked.keys_run_out());
+        Walk::parsed(forms, parser, is_json.then_some(json))
     }
 
     /// Bytes that it has at most, beside the grammars' texts and what the parsers of running

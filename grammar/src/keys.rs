@@ -1,7 +1,7 @@
 //! The keys of the objects that a JSON text is in: said twice, a key's first value is lost, and
 //! whoever counts keys is told too many.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// A text so far. What is no JSON text is followed as far as it looks like one.
 #[derive(Debug, Clone, Default)]
@@ -13,8 +13,8 @@ pub(crate) struct Keys {
 
 #[derive(Debug, Clone)]
 enum Around {
-    /// An object with its keys.
-    Object(HashSet<String>),
+    /// An object with its keys, each with its spelling.
+    Object(HashMap<String, Vec<u8>>),
     List,
 }
 
@@ -39,8 +39,19 @@ struct Added {
     /// Those that they open and leave open.
     opened: Vec<Around>,
     /// Keys of the innermost object that was open before and still is.
-    keys: HashSet<String>,
+    keys: HashMap<String, Vec<u8>>,
     place: Place,
+}
+
+/// What bytes do to the keys of a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Effect {
+    /// They complete a key a second time.
+    Repeats,
+    /// They begin or are about to begin a key of an object that has keys which begin alike: there
+    /// may be no other that begins so.
+    Crowds,
+    Nothing,
 }
 
 impl Keys {
@@ -64,9 +75,52 @@ impl Keys {
         self.added(bytes).is_err()
     }
 
+    /// What bytes would do.
+    pub(crate) fn effect(&self, bytes: &[u8]) -> Effect {
+        if let Place::Key(key) = &self.place
+            && !bytes.iter().any(|byte| matches!(byte, b'"' | b'\\'))
+        {
+            // They go on with a key.
+            let Some(Around::Object(known)) = self.around.last() else { return Effect::Nothing };
+            let crowds = known.values().any(|known| {
+                known.strip_prefix(key.as_slice()).is_some_and(|rest| rest.starts_with(bytes))
+            });
+            return if crowds { Effect::Crowds } else { Effect::Nothing };
+        }
+        match self.added(bytes) {
+            Err(_) => Effect::Repeats,
+            Ok(added) if self.crowds(&added) => Effect::Crowds,
+            Ok(_) => Effect::Nothing,
+        }
+    }
+
+    /// Whether a key has begun or must begin.
+    pub(crate) fn is_at_key(&self) -> bool {
+        matches!(self.place, Place::BeforeKey) || self.is_in_key()
+    }
+
+    /// Whether a key has begun.
+    pub(crate) fn is_in_key(&self) -> bool {
+        matches!(self.place, Place::Key(_) | Place::Escaped(Some(_)))
+    }
+
+    fn crowds(&self, added: &Added) -> bool {
+        let begun = match &added.place {
+            Place::BeforeKey => &[],
+            Place::Key(key) | Place::Escaped(Some(key)) => key.as_slice(),
+            _ => return false,
+        };
+        let begins = |keys: &HashMap<String, Vec<u8>>| keys.values().any(|k| k.starts_with(begun));
+        match (added.opened.last(), self.left(added.closed)) {
+            (Some(Around::Object(keys)), _) => begins(keys),
+            (None, Some(Around::Object(known))) => begins(known) || begins(&added.keys),
+            _ => false,
+        }
+    }
+
     fn added(&self, bytes: &[u8]) -> Result<Added, String> {
         let place = self.place.clone();
-        let mut added = Added { closed: 0, opened: Vec::new(), keys: HashSet::new(), place };
+        let mut added = Added { closed: 0, opened: Vec::new(), keys: HashMap::new(), place };
         for byte in bytes {
             let place = std::mem::take(&mut added.place);
             added.place = self.next(&mut added, place, *byte)?;
@@ -85,7 +139,7 @@ impl Keys {
             (Place::String, b'\\') => Place::Escaped(None),
             (Place::String, _) => Place::String,
             (Place::Key(key), b'"') => {
-                self.insert(added, decoded(&key))?;
+                self.insert(added, key)?;
                 Place::Value
             }
             (Place::Key(mut key), _) => {
@@ -95,7 +149,7 @@ impl Keys {
             (Place::BeforeKey, b'"') => Place::Key(Vec::new()),
             (Place::Value, b'"') => Place::String,
             (_, b'{') => {
-                added.opened.push(Around::Object(HashSet::new()));
+                added.opened.push(Around::Object(HashMap::new()));
                 Place::BeforeKey
             }
             (_, b'[') => {
@@ -124,16 +178,19 @@ impl Keys {
         matches!(innermost, Some(Around::Object(_)))
     }
 
-    fn insert(&self, added: &mut Added, key: String) -> Result<(), String> {
+    fn insert(&self, added: &mut Added, spelling: Vec<u8>) -> Result<(), String> {
+        let key = decoded(&spelling);
         let left = self.left(added.closed);
-        let is_new = match (added.opened.last_mut(), left) {
-            (Some(Around::Object(keys)), _) => keys.insert(key.clone()),
-            (None, Some(Around::Object(known))) => {
-                !known.contains(&key) && added.keys.insert(key.clone())
-            }
-            _ => true,
+        let (keys, known) = match (added.opened.last_mut(), left) {
+            (Some(Around::Object(keys)), _) => (keys, None),
+            (None, Some(Around::Object(known))) => (&mut added.keys, Some(known)),
+            _ => return Ok(()),
         };
-        if is_new { Ok(()) } else { Err(key) }
+        if known.is_some_and(|known| known.contains_key(&key)) || keys.contains_key(&key) {
+            return Err(key);
+        }
+        keys.insert(key, spelling);
+        Ok(())
     }
 }
 
@@ -177,6 +234,34 @@ mod tests {
             (r#"{"é":1,"\u00e9":2}"#, "é"),
         ] {
             assert_eq!(repeated(text).unwrap_or_default(), key, "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_that_begin_alike_are_crowded() {
+        use Effect::{Crowds, Nothing, Repeats};
+        for (text, bytes, effect) in [
+            (r#"{"ab":1"#, ",", Crowds),
+            (r#"{"ab":1"#, "}", Nothing),
+            ("", "{", Nothing),
+            (r#"{"ab":1,"#, " ", Crowds),
+            (r#"{"ab":1,"#, "\"", Crowds),
+            (r#"{"ab":1,"#, "\"b", Nothing),
+            (r#"{"ab":1,""#, "a", Crowds),
+            (r#"{"ab":1,""#, "ab", Crowds),
+            (r#"{"ab":1,""#, "abc", Nothing),
+            (r#"{"ab":1,"a"#, "b", Crowds),
+            (r#"{"ab":1,"a"#, "\":1", Nothing),
+            (r#"{"ab":1,"a"#, "\":1,", Crowds),
+            (r#"{"ab":1,"a"#, "b\"", Repeats),
+            (r#"{"\\":1,""#, "\\", Crowds),
+            (r#"{"\\":1,""#, "\\n", Nothing),
+            (r#"{"ab":{"#, "\"a", Nothing),
+            ("", r#"{"ab":1,""#, Crowds),
+        ] {
+            let mut keys = Keys::default();
+            keys.take(text.as_bytes()).expect("no key twice");
+            assert_eq!(keys.effect(bytes.as_bytes()), effect, "{text} and {bytes}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! A parser as it is kept: at its beginning, to be copied.
 
-use llguidance::{ParserFactory, TokenParser};
+use llguidance::{Matcher, ParserFactory, TokenParser};
 
 use crate::asked::{Grammar, LEXER_STATES, parser_of};
 use crate::cache::Measured;
@@ -42,4 +42,22 @@ impl Measured for Parser {
     fn is_worn(&self) -> bool {
         self.beginning.parser.lexer_stats().num_states > LEXER_STATES / 2
     }
+}
+
+/// Sets the bits of what a parser lets follow; why it gives up.
+pub(crate) fn allowed(matcher: &mut Matcher, mask: &mut [u32]) -> Option<GrammarError> {
+    match matcher.compute_mask_or_eos() {
+        Ok(allowed) => {
+            let words = allowed.as_slice();
+            let count = words.len().min(mask.len());
+            mask[..count].copy_from_slice(&words[..count]);
+            None
+        }
+        Err(error) => Some(GrammarError::new(&error)),
+    }
+}
+
+/// Goes on with a token; why the parser gives up.
+pub(crate) fn taken(matcher: &mut Matcher, token: u32) -> Option<GrammarError> {
+    matcher.consume_token(token).err().map(|error| GrammarError::new(&error))
 }

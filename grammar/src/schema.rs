@@ -136,14 +136,19 @@ fn write_own(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
     Ok(())
 }
 
+/// The place that a reference leads to, which was followed before.
+pub(crate) fn target(to: &str) -> &str {
+    to.trim_start_matches('#')
+}
+
 /// Where the schemas of a schema are.
-fn below(schema: &Map<String, Value>, place: &str) -> Vec<String> {
+pub(crate) fn below(schema: &Map<String, Value>, place: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (keyword, value) in schema {
         let named = NAMED_SCHEMAS.contains(&keyword.as_str());
         match value {
             Value::String(to) if keyword == "$ref" => {
-                found.push(to.trim_start_matches('#').to_owned());
+                found.push(target(to).to_owned());
             }
             Value::Object(of) if named => {
                 let escaped = |name: &String| name.replace('~', "~0").replace('/', "~1");

@@ -7,7 +7,9 @@ use llguidance::{Matcher, TokenParser};
 use crate::choosing::Choosing;
 use crate::error::GrammarError;
 use crate::grammars::{Form, Grammars};
-use crate::keys::Keys;
+use crate::json::Json;
+use crate::mask::{is_set, set};
+use crate::parser::{allowed, taken};
 
 /// An answer on its way through a grammar.
 #[derive(Clone)]
@@ -21,8 +23,7 @@ pub struct Walk {
 #[derive(Clone)]
 enum Way {
     Parsed(Box<Matcher>),
-    /// With the keys of a JSON text, and the tokens that can complete one.
-    Json(Box<Matcher>, Keys, Arc<[u32]>),
+    Json(Box<Json>),
     /// To one of the texts of the form of this number.
     Chosen(Choosing, usize),
 }
@@ -34,18 +35,17 @@ impl std::fmt::Debug for Walk {
 }
 
 impl Walk {
-    /// At the beginning of a parser, or failed; `quoting`: the tokens that can complete a key of
-    /// the JSON text that it is.
+    /// At the beginning of a parser, or failed; `json` makes what follows a JSON text.
     pub(crate) fn parsed(
         forms: &Arc<Grammars>,
         parser: Result<TokenParser, GrammarError>,
-        quoting: Option<Arc<[u32]>>,
+        json: Option<impl FnOnce(Matcher) -> Json>,
     ) -> Walk {
         let failure = parser.as_ref().err().map(ToString::to_string);
-        let matcher = Box::new(Matcher::new(parser.map_err(Into::into)));
-        let way = match quoting {
-            Some(quoting) => Way::Json(matcher, Keys::default(), quoting),
-            None => Way::Parsed(matcher),
+        let matcher = Matcher::new(parser.map_err(Into::into));
+        let way = match json {
+            Some(json) => Way::Json(Box::new(json(matcher))),
+            None => Way::Parsed(Box::new(matcher)),
         };
         Walk { forms: Arc::clone(forms), way, failure }
     }
@@ -61,18 +61,8 @@ impl Walk {
     pub fn allow(&mut self, mask: &mut [u32]) {
         mask.fill(0);
         let error = match &mut self.way {
-            Way::Parsed(matcher) => parsed(matcher, mask),
-            Way::Json(matcher, keys, quoting) => {
-                let error = parsed(matcher, mask);
-                // An object has no key twice.
-                for token in quoting.iter().copied() {
-                    let word = self.forms.vocabulary.word(token).filter(|_| is_set(mask, token));
-                    if word.is_some_and(|word| keys.repeats(word)) {
-                        clear(mask, token);
-                    }
-                }
-                error
-            }
+            Way::Parsed(matcher) => allowed(matcher, mask),
+            Way::Json(json) => json.allow(&self.forms.vocabulary, mask),
             Way::Chosen(choosing, form) => {
                 let texts = texts(&self.forms, *form);
                 choosing.next(texts).for_each(|token| set(mask, token));
@@ -97,13 +87,7 @@ impl Walk {
         }
         let error = match &mut self.way {
             Way::Parsed(matcher) => taken(matcher, token),
-            Way::Json(matcher, keys, _) => {
-                let word = self.forms.vocabulary.word(token).unwrap_or_default();
-                let repeated = keys.take(word).err();
-                let repeated =
-                    repeated.map(|key| GrammarError(format!("the key `{key}` comes twice")));
-                taken(matcher, token).or(repeated)
-            }
+            Way::Json(json) => json.take(&self.forms.vocabulary, token),
             Way::Chosen(choosing, form) => {
                 let is_possible = choosing.take(texts(&self.forms, *form), token);
                 (!is_possible).then(|| GrammarError("no choice goes on like this".to_owned()))
@@ -121,9 +105,8 @@ impl Walk {
     pub fn is_complete(&mut self) -> bool {
         self.failure.is_none()
             && match &mut self.way {
-                Way::Parsed(matcher) | Way::Json(matcher, ..) => {
-                    matcher.is_accepting().unwrap_or(false)
-                }
+                Way::Parsed(matcher) => matcher.is_accepting().unwrap_or(false),
+                Way::Json(json) => json.is_complete(),
                 Way::Chosen(choosing, form) => choosing.is_complete(texts(&self.forms, *form)),
             }
     }
@@ -141,39 +124,5 @@ fn texts(forms: &Grammars, form: usize) -> &[Vec<u32>] {
     match &forms.forms[form] {
         Form::Spelled(texts) => texts,
         Form::Parsed(_) => &[],
-    }
-}
-
-/// Sets the bits of what a parser lets follow; why it gives up.
-fn parsed(matcher: &mut Matcher, mask: &mut [u32]) -> Option<GrammarError> {
-    match matcher.compute_mask_or_eos() {
-        Ok(allowed) => {
-            let words = allowed.as_slice();
-            let count = words.len().min(mask.len());
-            mask[..count].copy_from_slice(&words[..count]);
-            None
-        }
-        Err(error) => Some(GrammarError::new(&error)),
-    }
-}
-
-/// Goes on with a token; why the parser gives up.
-fn taken(matcher: &mut Matcher, token: u32) -> Option<GrammarError> {
-    matcher.consume_token(token).err().map(|error| GrammarError::new(&error))
-}
-
-fn is_set(mask: &[u32], token: u32) -> bool {
-    mask.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)
-}
-
-fn clear(mask: &mut [u32], token: u32) {
-    if let Some(word) = mask.get_mut(token as usize / 32) {
-        *word &= !(1 << (token % 32));
-    }
-}
-
-fn set(mask: &mut [u32], token: u32) {
-    if let Some(word) = mask.get_mut(token as usize / 32) {
-        *word |= 1 << (token % 32);
     }
 }

@@ -20,6 +20,14 @@ fn vocabulary() -> Vocabulary {
 
 /// Texts of answers that prefer some bytes and otherwise choose at random, those that are complete.
 fn texts(grammar: &Grammar, count: u64, prefers: &str) -> Vec<String> {
+    ended(grammar, count, prefers)
+        .into_iter()
+        .filter_map(|(text, whole)| whole.then_some(text))
+        .collect()
+}
+
+/// Texts of all answers that end by themselves, and whether they are complete.
+fn ended(grammar: &Grammar, count: u64, prefers: &str) -> Vec<(String, bool)> {
     let vocabulary = vocabulary();
     let end = vocabulary.ends[0];
     let words = vocabulary.words.clone();
@@ -44,9 +52,7 @@ fn texts(grammar: &Grammar, count: u64, prefers: &str) -> Vec<String> {
             let token = from[(state >> 33) as usize % from.len()];
             if token == end {
                 assert_eq!(walk.failure(), None);
-                if walk.is_complete() {
-                    found.push(String::from_utf8(text).unwrap());
-                }
+                found.push((String::from_utf8(text).unwrap(), walk.is_complete()));
                 break;
             }
             text.extend(&words[token as usize]);
@@ -150,4 +156,112 @@ fn between_parts_there_is_a_space_at_most() {
     // The schema may say it itself.
     let own = json!({"type": "array", "x-guidance": {"whitespace_pattern": "\n"}});
     checker.check_text(&schema(own), b"[1,\n2]").unwrap();
+}
+
+/// Whether a text is an object that says different keys, so many at least, each of which is fine.
+fn is_right(text: &str, least: usize, is_key: fn(&str) -> bool) -> bool {
+    let Written(keys) = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+    let different = keys.iter().collect::<HashSet<_>>().len();
+    different == keys.len() && different >= least && keys.iter().all(|key| is_key(key))
+}
+
+/// Where few keys can be said, none is begun that cannot be finished.
+#[test]
+fn keys_that_run_out_end_the_object() {
+    let number = json!({"type": "integer", "minimum": 0, "maximum": 9});
+    let cases: [(Value, usize, fn(&str) -> bool); 6] = [
+        (
+            json!({"patternProperties": {"^[ab]$": number}, "additionalProperties": false}),
+            0,
+            |key| ["a", "b"].contains(&key),
+        ),
+        (
+            json!({"patternProperties": {"^(a|ab|abb|b)$": number},
+                "additionalProperties": false, "minProperties": 4}),
+            4,
+            |key| ["a", "ab", "abb", "b"].contains(&key),
+        ),
+        (
+            json!({"patternProperties": {"^a$": number, "^b[ab1]$": {"type": "null"}},
+                "additionalProperties": false, "minProperties": 3}),
+            3,
+            |key| ["a", "ba", "bb", "b1"].contains(&key),
+        ),
+        (
+            json!({"properties": {"a": number}, "required": ["a"], "minProperties": 2,
+                "patternProperties": {"^[ab]$": number}, "additionalProperties": false}),
+            2,
+            |key| ["a", "b"].contains(&key),
+        ),
+        // What the patterns leave over.
+        (
+            json!({"patternProperties": {"[^ab]|..": false},
+                "additionalProperties": number, "minProperties": 3}),
+            3,
+            |key| ["", "a", "b"].contains(&key),
+        ),
+        (
+            json!({"patternProperties": {"^\\\\?\"?a$": number}, "additionalProperties": false,
+                "minProperties": 4}),
+            4,
+            |key| ["a", "\\a", "\"a", "\\\"a"].contains(&key),
+        ),
+    ];
+    for (mut keys, least, is_key) in cases {
+        keys["type"] = json!("object");
+        for whitespace in [Whitespace::OneSpace, Whitespace::Pattern("[ \n]{0,3}".to_owned())] {
+            let grammar = Grammar::JsonSchema(keys.to_string(), whitespace);
+            Checker::new().unwrap().check(&grammar).unwrap_or_else(|e| panic!("{keys}: {e}"));
+            for prefers in ["\":,ab1", "{}\":,ab1 \\"] {
+                let ended = ended(&grammar, 60, prefers);
+                assert!(ended.len() > 20, "{} ended of {keys}", ended.len());
+                for (text, is_whole) in ended {
+                    assert!(is_whole, "{text} of {keys}");
+                    assert!(is_right(&text, least, is_key), "{text} of {keys}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn objects_of_more_keys_than_can_be_said_are_refused() {
+    let closed = |min: usize| {
+        json!({"type": "object", "patternProperties": {"^[ab]{1,2}$": {}, "^c": false},
+            "additionalProperties": false, "minProperties": min})
+    };
+    let checker = Checker::new().unwrap();
+    let check = |schema: Value| checker.check(&Grammar::json_schema(schema.to_string()));
+    check(closed(6)).unwrap();
+    let apart = |min: usize| {
+        let mut keys = closed(0);
+        keys["minProperties"] = json!(0);
+        json!({"allOf": [{"type": "object", "minProperties": min}, keys]})
+    };
+    check(apart(6)).unwrap();
+    for wrong in [
+        closed(7),
+        apart(7),
+        json!({"type": "array", "items": closed(7)}),
+        json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}},
+            "$defs": {"b": closed(7)}}),
+        json!({"anyOf": [{"type": "null"}, closed(8)]}),
+    ] {
+        let told = check(wrong.clone()).expect_err("refused").to_string();
+        assert!(told.contains("but only 6 keys can be said"), "{wrong}: {told}");
+    }
+    // Declared keys count, and keys without end are enough.
+    let declared = |min: usize| {
+        json!({"type": "object", "properties": {"a": {}, "z": {}}, "required": ["a", "z"],
+            "patternProperties": {"^[ab]$": {}}, "additionalProperties": false,
+            "minProperties": min})
+    };
+    check(declared(3)).unwrap();
+    check(declared(4)).unwrap_err();
+    check(json!({"type": "object", "patternProperties": {"^x*y$": {}},
+        "additionalProperties": false, "minProperties": 200}))
+    .unwrap();
+    let told = check(json!({"type": "object", "patternProperties": {"^x": {}},
+        "additionalProperties": false, "minProperties": 1_000_000}));
+    assert!(told.unwrap_err().to_string().contains("exceeds the bound of"));
 }

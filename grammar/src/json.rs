@@ -1,0 +1,172 @@
+//! An answer on its way to a JSON text, in which no object says a key twice.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use llguidance::Matcher;
+
+use crate::error::GrammarError;
+use crate::keys::{Effect, Keys};
+use crate::mask::{clear, is_set, tokens};
+use crate::parser::{allowed, taken};
+use crate::vocabulary::Vocabulary;
+
+/// Tokens that are tried for one mask. Keys of an object that begin alike and are together longer
+/// may lead to where no key is left, which ends the answer as a failure.
+const TRIED: usize = 512;
+
+/// A JSON text so far.
+#[derive(Clone)]
+pub(crate) struct Json {
+    matcher: Matcher,
+    keys: Keys,
+    /// Tokens that can complete a key or be followed by one.
+    marked: Arc<[u32]>,
+    /// Whether all keys that an object may have can have been said.
+    runs_out: bool,
+}
+
+impl Json {
+    pub(crate) fn new(matcher: Matcher, marked: Arc<[u32]>, runs_out: bool) -> Json {
+        Json { matcher, keys: Keys::default(), marked, runs_out }
+    }
+
+    /// Sets the bits of what can follow; why the parser gives up.
+    pub(crate) fn allow(
+        &mut self,
+        vocabulary: &Vocabulary,
+        mask: &mut [u32],
+    ) -> Option<GrammarError> {
+        let error = allowed(&mut self.matcher, mask);
+        if error.is_some() {
+            return error;
+        }
+        let Json { matcher, keys, marked, runs_out } = self;
+        let marked = marked.iter().copied().filter(|token| is_set(mask, *token));
+        let refused = if *runs_out {
+            // Within a key every token may lead to keys that were said, elsewhere only these.
+            let watched =
+                if keys.is_at_key() { tokens(mask).collect() } else { marked.collect::<Vec<_>>() };
+            let mut search = Search { vocabulary, tried: 0, seen: HashMap::new() };
+            search.refused(matcher, keys, &watched)
+        } else {
+            let repeats = |token: &u32| keys.repeats(vocabulary.word(*token).unwrap_or_default());
+            Ok(marked.filter(repeats).collect())
+        };
+        match refused {
+            Ok(refused) => refused.into_iter().for_each(|token| clear(mask, token)),
+            Err(error) => return Some(error),
+        }
+        None
+    }
+
+    /// Goes on with a token; why it cannot.
+    pub(crate) fn take(&mut self, vocabulary: &Vocabulary, token: u32) -> Option<GrammarError> {
+        let word = vocabulary.word(token).unwrap_or_default();
+        let repeated = self.keys.take(word).err();
+        let repeated = repeated.map(|key| GrammarError(format!("the key `{key}` comes twice")));
+        taken(&mut self.matcher, token).or(repeated)
+    }
+
+    pub(crate) fn is_complete(&mut self) -> bool {
+        self.matcher.is_accepting().unwrap_or(false)
+    }
+}
+
+/// Looks for keys that an object has not said yet.
+struct Search<'w> {
+    vocabulary: &'w Vocabulary,
+    /// How many tokens were tried.
+    tried: usize,
+    /// By what was tried: whether a key can follow.
+    seen: HashMap<Vec<u8>, bool>,
+}
+
+impl<'w> Search<'w> {
+    /// Those of some tokens that repeat a key or lead to repeating one.
+    fn refused(
+        &mut self,
+        matcher: &mut Matcher,
+        keys: &Keys,
+        watched: &[u32],
+    ) -> Result<Vec<u32>, GrammarError> {
+        let (mut refused, mut said) = (Vec::new(), Vec::new());
+        for token in watched {
+            let word = self.word(*token);
+            let is_fine = match keys.effect(word) {
+                Effect::Nothing => true,
+                Effect::Repeats => false,
+                Effect::Crowds => self.leads(matcher, keys, *token, &mut said)?,
+            };
+            if !is_fine {
+                refused.push(*token);
+            }
+        }
+        Ok(refused)
+    }
+
+    fn word(&self, token: u32) -> &'w [u8] {
+        self.vocabulary.word(token).unwrap_or_default()
+    }
+
+    /// Whether a key that was not said yet can follow a token.
+    fn leads(
+        &mut self,
+        matcher: &mut Matcher,
+        keys: &Keys,
+        token: u32,
+        said: &mut Vec<u8>,
+    ) -> Result<bool, GrammarError> {
+        let before = said.len();
+        said.extend(self.word(token));
+        let leads = match self.seen.get(said.as_slice()) {
+            Some(known) => *known,
+            None if self.tried >= TRIED => true,
+            None => {
+                self.tried += 1;
+                matcher.consume_token(token).map_err(|error| GrammarError::new(&error))?;
+                let leads = self.has_key(matcher, keys, token, said)?;
+                matcher.rollback(1).map_err(|error| GrammarError::new(&error))?;
+                self.seen.insert(said.clone(), leads);
+                leads
+            }
+        };
+        said.truncate(before);
+        Ok(leads)
+    }
+
+    /// Whether a key that was not said yet can follow what a parser has taken, a token last, which
+    /// `keys` have not.
+    fn has_key(
+        &mut self,
+        matcher: &mut Matcher,
+        keys: &Keys,
+        token: u32,
+        said: &mut Vec<u8>,
+    ) -> Result<bool, GrammarError> {
+        let mut keys = keys.clone();
+        if keys.take(self.word(token)).is_err() {
+            return Ok(false);
+        }
+        let mask = matcher.compute_mask_or_eos().map_err(|error| GrammarError::new(&error))?;
+        let mut crowding = Vec::new();
+        for token in tokens(mask.as_slice()) {
+            let word = self.word(token);
+            // Blanks lead to nothing that could not be said without them.
+            if word.iter().all(u8::is_ascii_whitespace) && !keys.is_in_key() {
+                continue;
+            }
+            match keys.effect(word) {
+                Effect::Nothing => return Ok(true),
+                Effect::Repeats => {}
+                Effect::Crowds => crowding.push(token),
+            }
+        }
+        for token in crowding {
+            if self.leads(matcher, &keys, token, said)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
