@@ -8,10 +8,20 @@ pub(crate) const SCHEMA_BYTES: usize = 1 << 20;
 pub(crate) const SCHEMA_NODES: usize = 20_000;
 /// Values within each other, references followed: as deep as a JSON text may be.
 pub(crate) const SCHEMA_DEPTH: usize = 128;
+/// Declared in an object, with what holds beside it: the parser recurses through them.
+pub(crate) const PROPERTIES: usize = 2_000;
+/// Of these, those that may be left out: the parser has them all in view, up to 500.
+pub(crate) const OPTIONAL_PROPERTIES: usize = 480;
+/// Patterns of texts that hold together.
+pub(crate) const PATTERNS: usize = 32;
+/// Pairs of an object's patterns of keys, each of which is looked at, of all objects together.
+pub(crate) const PATTERN_PAIRS: usize = 4_096;
 /// Keys that an object must have whose keys are given by patterns: they are counted.
 pub(crate) const PATTERN_PROPERTIES_LEAST: usize = 256;
 /// Of a regular expression, in a schema too.
 pub(crate) const REGEX_BYTES: usize = 1 << 14;
+/// In an expression: the time to read it grows with their square.
+pub(crate) const REGEX_REPETITIONS: usize = 1_000;
 /// With its classes spelled out.
 pub(crate) const REGEX_WRITTEN_BYTES: usize = 1 << 17;
 /// Groups, classes, repetitions and what is concatenated within each other.

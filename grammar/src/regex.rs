@@ -10,7 +10,7 @@ use regex_syntax::ast::{
 };
 use regex_syntax::hir::{Class, ClassUnicode, ClassUnicodeRange, HirKind};
 
-use crate::bounds::{self, REGEX_DEPTH};
+use crate::bounds::{self, REGEX_DEPTH, REGEX_REPETITIONS, within};
 use crate::error::GrammarError;
 
 /// White space and line ends of ECMA 262.
@@ -30,7 +30,9 @@ pub(crate) fn written(expression: &str) -> Result<String, GrammarError> {
         )),
         kind => GrammarError(format!("in the regular expression: {kind}")),
     })?;
-    let Written { edits, ignores_whitespace } = ast::visit(&ast, Writer::default())?;
+    let Written { edits, ignores_whitespace, repetitions } = ast::visit(&ast, Writer::default())?;
+    let what = "the number of repetitions in the regular expression";
+    within(what, repetitions, REGEX_REPETITIONS)?;
     if ignores_whitespace && expression.contains(['\n', '\r', '\t']) {
         // The parser takes line ends for part of the text.
         return Err(GrammarError("a regular expression with `(?x)` must be one line".to_owned()));
@@ -91,6 +93,7 @@ struct Written {
     edits: Vec<Edit>,
     /// Whether a part of it ignores whitespace.
     ignores_whitespace: bool,
+    repetitions: usize,
 }
 
 /// Other text for a part of the expression.
@@ -161,6 +164,7 @@ impl Visitor for Writer {
                     self.edit(&literal.span, format!("[{}]", shown(&folded(letter, letter))));
                 }
             }
+            Ast::Repetition(_) => self.written.repetitions += 1,
             Ast::ClassPerl(class) => self.perl(&class.span, &class.kind, class.negated),
             Ast::ClassUnicode(class) if self.modes.folds => {
                 let by = format!("(?i:{})", written_class(class));

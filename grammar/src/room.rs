@@ -1,44 +1,26 @@
 //! Whether the objects of a schema may have as many keys as they must have.
 
-use std::collections::HashSet;
-
 use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
 use crate::asked::{ESCAPES, parser_of};
-use crate::bounds::{PATTERN_PROPERTIES_LEAST, SCHEMA_NODES, within};
+use crate::bounds::{PATTERN_PROPERTIES_LEAST, within};
 use crate::error::GrammarError;
 use crate::mask::tokens;
-use crate::schema::{below, target};
+use crate::schema;
 
-/// Beginnings of keys that are looked at for one schema.
-const BEGINNINGS: usize = 200_000;
-
-/// What was looked at so far.
-struct Effort {
-    parts: usize,
-    beginnings: usize,
-}
+/// Of the beginnings of keys that are looked at for one schema, each with what it is copied with.
+const BEGINNING_BYTES: usize = 1 << 19;
 
 /// Of a schema that was read, by a parser whose tokens are bytes.
 ///
 /// # Errors
 /// An object that has too few keys to say.
 pub(crate) fn check(factory: &ParserFactory, root: &Value) -> Result<(), GrammarError> {
-    let mut effort = Effort { parts: 0, beginnings: 0 };
-    let mut seen = HashSet::new();
-    let mut rest = vec![String::new()];
-    while let Some(place) = rest.pop() {
-        if let Some(Value::Object(schema)) = root.pointer(&place)
-            && !seen.contains(&place)
-        {
-            check_object(factory, root, schema, &mut effort)?;
-            rest.extend(below(schema, &place));
-        }
-        seen.insert(place);
-    }
-    Ok(())
+    let mut beginnings = 0;
+    let mut all = schema::all(root);
+    all.try_for_each(|schema| check_object(factory, root, schema, &mut beginnings))
 }
 
 /// Of a schema itself, if it is of objects with patterns of keys: others have declared keys, whose
@@ -47,17 +29,15 @@ fn check_object(
     factory: &ParserFactory,
     root: &Value,
     schema: &Map<String, Value>,
-    effort: &mut Effort,
+    beginnings: &mut usize,
 ) -> Result<(), GrammarError> {
-    let parts = parts(root, schema);
+    let parts = schema::parts(root, schema);
     let least = parts.iter().filter_map(|part| part.get("minProperties")?.as_u64()).max();
     let least = usize::try_from(least.unwrap_or(0)).unwrap_or(usize::MAX);
     if least == 0 || !parts.iter().any(|part| part.contains_key("patternProperties")) {
         return Ok(());
     }
     within("`minProperties` beside `patternProperties`", least, PATTERN_PROPERTIES_LEAST)?;
-    effort.parts += parts.len();
-    within("the number of schemas that hold beside `minProperties`", effort.parts, SCHEMA_NODES)?;
     let parts: Vec<Value> = parts.into_iter().map(keys_alone).collect();
     let written = json!({"whitespace_flexible": false, "json_allowed_escapes": ESCAPES});
     let probe = json!({"allOf": parts, "x-guidance": written});
@@ -65,7 +45,7 @@ fn check_object(
     let Ok(parser) = parser_of(factory, TopLevelGrammar::from_json_schema(probe)) else {
         return Ok(());
     };
-    let count = count(Matcher::new(Ok(parser)), least, effort)?;
+    let count = count(Matcher::new(Ok(parser)), least, beginnings)?;
     if count >= least {
         return Ok(());
     }
@@ -74,25 +54,6 @@ fn check_object(
         "an object must have {least} keys (`minProperties`), but only {keys} can be said; lower \
          `minProperties`, or let `patternProperties` or `additionalProperties` have more"
     )))
-}
-
-/// A schema and those that hold beside it.
-fn parts<'s>(root: &'s Value, schema: &'s Map<String, Value>) -> Vec<&'s Map<String, Value>> {
-    let mut found: Vec<&Map<String, Value>> = Vec::new();
-    let mut seen = HashSet::new();
-    let mut rest = vec![schema];
-    while let Some(part) = rest.pop() {
-        if !seen.insert(std::ptr::from_ref(part)) {
-            continue;
-        }
-        found.push(part);
-        if let Some(Value::Array(all)) = part.get("allOf") {
-            rest.extend(all.iter().filter_map(Value::as_object));
-        }
-        let to = part.get("$ref").and_then(Value::as_str);
-        rest.extend(to.and_then(|to| root.pointer(target(to))?.as_object()));
-    }
-    found
 }
 
 /// What a schema says of an object's keys, whose values are null.
@@ -123,21 +84,21 @@ struct Begun {
 }
 
 /// How many keys an object can begin with, counted up to a number.
-fn count(mut matcher: Matcher, most: usize, effort: &mut Effort) -> Result<usize, GrammarError> {
+fn count(mut matcher: Matcher, most: usize, beginnings: &mut usize) -> Result<usize, GrammarError> {
     let failed = |error| GrammarError::new(&error);
     let opened = matcher.consume_token(b'{'.into());
     if opened.and_then(|()| matcher.consume_token(b'"'.into())).is_err() {
         return Ok(0);
     }
-    let mut keys = 0;
+    let (mut keys, mut length) = (0, 0);
     let mut begun = vec![Begun { matcher, is_escaped: false }];
     // All beginnings are of one length, and at least one key begins with each.
     while !begun.is_empty() && keys + begun.len() < most {
+        length += 1;
         let mut longer = Vec::new();
         for Begun { mut matcher, is_escaped } in begun {
-            effort.beginnings += 1;
-            let counted = effort.beginnings;
-            within("the number of beginnings of an object's keys", counted, BEGINNINGS)?;
+            *beginnings += 16 + length;
+            within("the size of the beginnings of keys", *beginnings, BEGINNING_BYTES)?;
             let mask = matcher.compute_mask_or_eos().map_err(failed)?;
             for token in tokens(mask.as_slice()).filter(|token| *token < 256) {
                 if token == u32::from(b'"') && !is_escaped {

@@ -4,7 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
-use crate::bounds::{SCHEMA_DEPTH, SCHEMA_NODES, check_schema_text, within};
+use crate::bounds::{
+    OPTIONAL_PROPERTIES, PATTERN_PAIRS, PATTERNS, PROPERTIES, SCHEMA_DEPTH, SCHEMA_NODES,
+    check_schema_text, within,
+};
 use crate::error::GrammarError;
 use crate::regex;
 
@@ -17,7 +20,75 @@ pub(crate) fn read(text: &str) -> Result<Value, GrammarError> {
     let mut schema = serde_json::from_str(text).map_err(|error| GrammarError::new(&error))?;
     check_depth(&schema)?;
     write_patterns(&mut schema)?;
+    check_together(&schema)?;
     Ok(schema)
+}
+
+/// Of what holds together in each of the schema's places.
+fn check_together(root: &Value) -> Result<(), GrammarError> {
+    let mut pairs = 0;
+    let mut effort = 0;
+    for schema in all(root) {
+        let parts = parts(root, schema);
+        effort += parts.len();
+        within("the number of schemas that hold together", effort, 4 * SCHEMA_NODES)?;
+        let count = |name: &str| -> usize {
+            let of = |part: &&Map<String, Value>| match part.get(name) {
+                Some(Value::Object(fields)) => fields.len(),
+                Some(Value::Array(items)) => items.len(),
+                Some(_) => 1,
+                None => 0,
+            };
+            parts.iter().map(of).sum()
+        };
+        let (declared, required) = (count("properties"), count("required"));
+        within("the number of an object's `properties`", declared.max(required), PROPERTIES)?;
+        let optional = declared.saturating_sub(required);
+        within("the number of an object's optional `properties`", optional, OPTIONAL_PROPERTIES)?;
+        within("the number of patterns that hold together", count("pattern"), PATTERNS)?;
+        pairs += count("patternProperties").pow(2) / 2;
+        within("the number of pairs of an object's `patternProperties`", pairs, PATTERN_PAIRS)?;
+    }
+    Ok(())
+}
+
+/// A schema and those that hold beside it.
+pub(crate) fn parts<'s>(
+    root: &'s Value,
+    schema: &'s Map<String, Value>,
+) -> Vec<&'s Map<String, Value>> {
+    let mut found: Vec<&Map<String, Value>> = Vec::new();
+    let mut seen = HashSet::new();
+    let mut rest = vec![schema];
+    while let Some(part) = rest.pop() {
+        if !seen.insert(std::ptr::from_ref(part)) {
+            continue;
+        }
+        found.push(part);
+        if let Some(Value::Array(all)) = part.get("allOf") {
+            rest.extend(all.iter().filter_map(Value::as_object));
+        }
+        let to = part.get("$ref").and_then(Value::as_str);
+        rest.extend(to.and_then(|to| root.pointer(target(to))?.as_object()));
+    }
+    found
+}
+
+/// All schemas that a schema leads to.
+pub(crate) fn all(root: &Value) -> impl Iterator<Item = &Map<String, Value>> {
+    let mut seen = HashSet::new();
+    let mut rest = vec![String::new()];
+    std::iter::from_fn(move || {
+        loop {
+            let place = rest.pop()?;
+            if let Some(Value::Object(schema)) = root.pointer(&place)
+                && seen.insert(place.clone())
+            {
+                rest.extend(below(schema, &place));
+                return Some(schema);
+            }
+        }
+    })
 }
 
 /// Of a schema, its local references followed except to what they are in.
@@ -137,12 +208,12 @@ fn write_own(schema: &mut Map<String, Value>) -> Result<(), GrammarError> {
 }
 
 /// The place that a reference leads to, which was followed before.
-pub(crate) fn target(to: &str) -> &str {
+fn target(to: &str) -> &str {
     to.trim_start_matches('#')
 }
 
 /// Where the schemas of a schema are.
-pub(crate) fn below(schema: &Map<String, Value>, place: &str) -> Vec<String> {
+fn below(schema: &Map<String, Value>, place: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (keyword, value) in schema {
         let named = NAMED_SCHEMAS.contains(&keyword.as_str());

@@ -1,5 +1,7 @@
 //! Forms too large or deep are refused before anything is compiled.
 
+use std::time::{Duration, Instant};
+
 use grammar::{Checker, Grammar};
 use serde_json::{Map, Value, json};
 
@@ -62,6 +64,53 @@ fn large_regexes_and_choices_are_refused() {
         let told = refusal(&grammar);
         assert!(told.contains("exceeds the bound of"), "{told}");
     }
+}
+
+/// An object of so many keys, `required` of them.
+fn wide(declared: usize, required: usize) -> Value {
+    let names = (0..declared).map(|index| format!("p{index}"));
+    let properties: Map<_, _> = names.clone().map(|name| (name, json!({}))).collect();
+    let required: Vec<String> = names.take(required).collect();
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+/// What has many parts side by side overflows the stack, or takes minutes, as deep forms do.
+#[test]
+fn wide_forms_are_refused_in_time() {
+    let patterns = |count| (0..count).map(|i| (format!("^k{i}$"), json!({})));
+    for schema in [
+        wide(9_000, 0),
+        wide(9_000, 9_000),
+        json!({"allOf": [wide(400, 0), {"$ref": "#/$defs/a"}], "$defs": {"a": wide(400, 0)}}),
+        json!({"type": "object", "patternProperties": Map::from_iter(patterns(400))}),
+        json!({"allOf": vec![json!({"type": "string", "pattern": "a.b"}); 2_000]}),
+        json!({"type": "string", "pattern": ".*".repeat(8_000)}),
+        json!({"type": "object", "additionalProperties": false, "minProperties": 2,
+            "patternProperties": {"^a{5000}$": {}}}),
+    ] {
+        let begun = Instant::now();
+        let told = refusal(&Grammar::json_schema(schema.to_string()));
+        assert!(told.contains("exceeds the bound of"), "{told}");
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}: {told}", begun.elapsed());
+    }
+    let told = refusal(&Grammar::Regex("a?b*".repeat(4_000)));
+    assert!(told.contains("exceeds the bound of"), "{told}");
+}
+
+/// What is accepted can be said: the parser's own bounds are no narrower.
+#[test]
+fn the_widest_objects_can_be_begun() {
+    let begin = || {
+        for schema in [wide(480, 0), wide(2_000, 2_000), wide(600, 300)] {
+            let grammar = Grammar::json_schema(schema.to_string());
+            let mut checker = Checker::new().unwrap();
+            checker.check(&grammar).unwrap();
+            let told = checker.check_text(&grammar, br#"{"p0":1"#).unwrap_err().to_string();
+            assert!(told.contains("before it is complete"), "{told}");
+        }
+    };
+    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(begin).unwrap();
+    thread.join().unwrap();
 }
 
 #[test]
