@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::sync::Arc;
 
 /// How much a [`Cache`] keeps.
 #[derive(Debug, Clone, Copy)]
@@ -20,6 +21,16 @@ pub(crate) trait Measured {
     fn is_worn(&self) -> bool;
 }
 
+impl<V: Measured> Measured for Arc<V> {
+    fn size_bytes(&self) -> usize {
+        (**self).size_bytes()
+    }
+
+    fn is_worn(&self) -> bool {
+        (**self).is_worn()
+    }
+}
+
 /// Values by their keys, made when they are asked for.
 pub(crate) struct Cache<K, V> {
     entries: HashMap<K, Entry<V>>,
@@ -36,6 +47,11 @@ struct Entry<V> {
 impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
     pub(crate) fn new(bounds: Bounds) -> Cache<K, V> {
         Cache { entries: HashMap::new(), clock: 0, bounds }
+    }
+
+    /// Bounds the size of what is kept from now on.
+    pub(crate) fn bound_size(&mut self, size_bytes: usize) {
+        self.bounds.size_bytes = size_bytes;
     }
 
     /// The value of a key, which `make` makes where it is not kept. What was used longest ago goes
@@ -74,6 +90,13 @@ impl<K: Hash + Eq + Clone, V: Measured> Cache<K, V> {
     fn is_within(&self) -> bool {
         let size_bytes = self.size_bytes();
         self.len() <= self.bounds.count && size_bytes <= self.bounds.size_bytes
+    }
+}
+
+impl<K: Hash + Eq + Clone, V: Measured> Cache<K, Arc<V>> {
+    /// Whether a value is kept, not one that equals it.
+    pub(crate) fn holds(&self, value: &Arc<V>) -> bool {
+        self.entries.values().any(|entry| Arc::ptr_eq(&entry.value, value))
     }
 }
 

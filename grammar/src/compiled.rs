@@ -1,27 +1,22 @@
 //! Grammars as a sampler uses them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use llguidance::ParserFactory;
 
 use crate::asked::{Grammar, factory};
-use crate::cache::{Bounds, Cache};
+use crate::cache::{Bounds, Cache, Measured};
 use crate::error::GrammarError;
 use crate::grammars::{Form, Grammars};
 use crate::json::Json;
 use crate::parser::Parser;
 use crate::walk::Walk;
 
-/// Parsers kept for answers to come. Those of answers on their way are beside them, one a slot at
-/// most.
-const KEPT: Bounds = Bounds { count: 256, size_bytes: 64 << 20 };
+/// Parsers kept for answers to come, at most; their size is bounded by the memory for forms.
+const KEPT: usize = 256;
 
 /// Of a thread that compiles: what reads a form recurses, within the bounds on forms.
 const STACK_BYTES: usize = 2 << 20;
-/// Of a token in a parser's tables of the vocabulary: measured 590 with 50,000 tokens of 2 to 14
-/// bytes.
-const TOKEN_BYTES: usize = 1024;
-
 /// Grammars over a vocabulary. Those that need a parser get one when an answer begins that follows
 /// them, which takes about a millisecond for a schema of a few fields and 40 for one of 200.
 pub struct Compiled {
@@ -31,7 +26,9 @@ pub struct Compiled {
     /// `None` where no grammar needs a parser.
     factory: Option<ParserFactory>,
     /// By the grammar's number.
-    kept: Cache<usize, Parser>,
+    kept: Cache<usize, Arc<Parser>>,
+    /// Parsers that answers were begun with.
+    lent: Vec<Weak<Parser>>,
 }
 
 impl std::fmt::Debug for Compiled {
@@ -52,7 +49,8 @@ impl Compiled {
         let is_marked = |word: &[u8]| word.iter().any(|byte| matches!(byte, b'"' | b','));
         let marked = words.filter_map(|(word, token)| is_marked(word).then_some(token));
         let marked = marked.collect();
-        Ok(Compiled { forms, marked, factory, kept: Cache::new(KEPT) })
+        let bounds = Bounds { count: KEPT, size_bytes: forms.parsers_bytes() };
+        Ok(Compiled { forms, marked, factory, kept: Cache::new(bounds), lent: Vec::new() })
     }
 
     /// Compiles what answers are about to begin with, on so many threads; [`Compiled::begin`] finds
@@ -87,7 +85,7 @@ impl Compiled {
         });
         for (number, parser) in made {
             // What cannot be compiled says so where it is asked for.
-            let _ = kept.get(&number, || parser);
+            let _ = kept.get(&number, || parser.map(Arc::new));
         }
     }
 
@@ -96,25 +94,80 @@ impl Compiled {
     /// # Panics
     /// There is no such grammar.
     pub fn begin(&mut self, grammar: usize) -> Walk {
-        let Compiled { forms, marked, factory, kept } = self;
+        self.count_lent();
+        let Compiled { forms, marked, factory, kept, lent } = self;
         let (asked, factory) = match (&forms.forms[grammar], factory) {
             (Form::Parsed(asked), Some(factory)) => (asked, &*factory),
             _ => return Walk::choosing(forms, grammar),
         };
-        let parser = kept.get(&grammar, || Parser::new(asked, factory)).map(Parser::begin);
+        let parser = kept.get(&grammar, || Parser::new(asked, factory).map(Arc::new)).cloned();
+        if let Ok(parser) = &parser {
+            let parser = Arc::downgrade(parser);
+            if !lent.iter().any(|known| known.ptr_eq(&parser)) {
+                lent.push(parser);
+            }
+        }
         let is_json = matches!(asked, Grammar::JsonSchema(..));
         let json = |matcher| Json::new(matcher, Arc::clone(marked), asked.keys_run_out());
         Walk::parsed(forms, parser, is_json.then_some(json))
     }
 
-    /// Bytes that it has at most, beside the grammars' texts and what the parsers of running
-    /// answers hold by themselves.
-    pub fn most_bytes(vocab_size: usize) -> u64 {
-        (KEPT.size_bytes + vocab_size * TOKEN_BYTES) as u64
+    /// Parsers of running answers that are no longer kept take room from those that are.
+    fn count_lent(&mut self) {
+        let Compiled { forms, kept, lent, .. } = self;
+        lent.retain(|parser| parser.strong_count() > 0);
+        let alone = lent.iter().filter_map(Weak::upgrade).filter(|parser| !kept.holds(parser));
+        let lent_bytes: usize = alone.map(|parser| parser.size_bytes()).sum();
+        kept.bound_size(forms.parsers_bytes().saturating_sub(lent_bytes));
     }
 
     /// Words of a mask: a bit for each token, the lowest first.
     pub fn mask_words(&self) -> usize {
         self.forms.vocabulary.mask_words()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vocabulary::Vocabulary;
+
+    /// Answers under way hold their parsers: with them beside what is kept, memory stays within
+    /// its bound.
+    #[test]
+    fn parsers_of_running_answers_take_room_from_others() {
+        let mut words: Vec<Vec<u8>> = (0..=255u8).map(|byte| vec![byte]).collect();
+        words.push(Vec::new());
+        let vocabulary = Vocabulary { words, ends: vec![256] };
+        let regex = |index| Grammar::Regex(format!("[a-f]{{1,9}}{index}"));
+        let memory_bytes = Grammars::share_bytes(0, 257);
+        let grammars = Grammars::new(vocabulary, (0..200).map(regex).collect(), |_| None);
+        let mut compiled = Compiled::new(Arc::new(grammars.within(memory_bytes))).unwrap();
+        drop(compiled.begin(0));
+        let one = compiled.kept.size_bytes();
+        let room = 40 * one;
+        compiled.forms = Arc::new(Grammars {
+            memory_bytes: (257 * 1024 + room) as u64,
+            ..(*compiled.forms).clone()
+        });
+        let mut mask = vec![0; compiled.mask_words()];
+        let mut walks = Vec::new();
+        for form in 0..30 {
+            let mut walk = compiled.begin(form);
+            walk.allow(&mut mask);
+            walk.take(u32::from(b'a'));
+            walks.push(walk);
+        }
+        for form in 30..200 {
+            compiled.begin(form);
+        }
+        let (kept, lent) = (compiled.kept.size_bytes(), compiled.lent.len());
+        assert!(lent > 30 && compiled.kept.len() < 20, "{lent} lent, {} kept", compiled.kept.len());
+        assert!(kept + 30 * one <= room + 2 * one, "{kept} bytes kept, {one} each, of {room}");
+        drop(walks);
+        for form in 0..200 {
+            compiled.begin(form);
+        }
+        assert!(compiled.kept.len() > 30, "{} kept", compiled.kept.len());
     }
 }

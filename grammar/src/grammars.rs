@@ -12,7 +12,17 @@ pub struct Grammars {
     pub(crate) vocabulary: Vocabulary,
     /// In the order in which they were given.
     pub(crate) forms: Vec<Form>,
+    /// What may be held for them beside their texts, about.
+    pub(crate) memory_bytes: u64,
 }
+
+/// Of a run's memory, the part that may be held for the forms of its answers.
+const SHARE: u64 = 64;
+/// Of that part: a parser of a schema of a few fields has about 100 KiB.
+const SHARE_BYTES: std::ops::RangeInclusive<u64> = 16 << 20..=512 << 20;
+/// Of a token in a parser's tables of the vocabulary: measured 590 with 50,000 tokens of 2 to 14
+/// bytes.
+const TOKEN_BYTES: u64 = 1024;
 
 /// A grammar over a vocabulary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +55,25 @@ impl Grammars {
             grammar => Form::Parsed(grammar),
         });
         let forms = forms.collect();
-        Grammars { vocabulary, forms }
+        let memory_bytes = Grammars::share_bytes(4 << 30, vocabulary.words.len());
+        Grammars { vocabulary, forms, memory_bytes }
+    }
+
+    /// With so much memory; without it as much as of 4 GiB.
+    pub fn within(mut self, memory_bytes: u64) -> Grammars {
+        self.memory_bytes = memory_bytes;
+        self
+    }
+
+    /// What a run that may use so much memory sets aside for forms.
+    pub fn share_bytes(memory_bytes: u64, vocab_size: usize) -> u64 {
+        let part = (memory_bytes / SHARE).clamp(*SHARE_BYTES.start(), *SHARE_BYTES.end());
+        part + TOKEN_BYTES * vocab_size as u64
+    }
+
+    /// Of the memory, what parsers may have beside the tables of the vocabulary.
+    pub(crate) fn parsers_bytes(&self) -> usize {
+        let tables = TOKEN_BYTES * self.vocabulary.words.len() as u64;
+        usize::try_from(self.memory_bytes.saturating_sub(tables)).unwrap_or(usize::MAX)
     }
 }

@@ -1,7 +1,8 @@
-//! Answers of a given form: which tokens can follow, so that what is said so far can become a text of the form.
+//! Answers of a given form: which tokens can follow, so that what is said so far can become a text
+//! of the form.
 //!
-//! [`Grammar`] is what a request asks for, [`Grammars`] what a sampler is set up with, and a [`Walk`] follows one
-//! answer. The parsing is `llguidance`'s.
+//! [`Grammar`] is what a request asks for, [`Grammars`] what a sampler is set up with, and a
+//! [`Walk`] follows one answer. The parsing is `llguidance`'s.
 
 mod asked;
 mod bounds;

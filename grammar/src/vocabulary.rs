@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 /// The tokens of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Vocabulary {
-    /// The bytes that each token adds to a text; none for special tokens and those that spell nothing, which no
-    /// grammar lets follow.
+    /// The bytes that each token adds to a text; none for special tokens and those that spell
+    /// nothing, which no grammar lets follow.
     pub words: Vec<Vec<u8>>,
     /// Tokens that end an answer, at least one.
     pub ends: Vec<u32>,

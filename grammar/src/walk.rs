@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
-use llguidance::{Matcher, TokenParser};
+use llguidance::Matcher;
 
 use crate::choosing::Choosing;
 use crate::error::GrammarError;
 use crate::grammars::{Form, Grammars};
 use crate::json::Json;
 use crate::mask::{is_set, set};
-use crate::parser::{allowed, taken};
+use crate::parser::{Parser, allowed, taken};
 
 /// An answer on its way through a grammar.
 #[derive(Clone)]
 pub struct Walk {
     forms: Arc<Grammars>,
     way: Way,
+    /// What it began with, which is counted as long as it is held.
+    _parser: Option<Arc<Parser>>,
     /// Why it cannot go on.
     failure: Option<String>,
 }
@@ -38,22 +40,23 @@ impl Walk {
     /// At the beginning of a parser, or failed; `json` makes what follows a JSON text.
     pub(crate) fn parsed(
         forms: &Arc<Grammars>,
-        parser: Result<TokenParser, GrammarError>,
+        parser: Result<Arc<Parser>, GrammarError>,
         json: Option<impl FnOnce(Matcher) -> Json>,
     ) -> Walk {
         let failure = parser.as_ref().err().map(ToString::to_string);
-        let matcher = Matcher::new(parser.map_err(Into::into));
+        let begun = parser.as_ref().map(|parser| parser.begin());
+        let matcher = Matcher::new(begun.map_err(|error| error.clone().into()));
         let way = match json {
             Some(json) => Way::Json(Box::new(json(matcher))),
             None => Way::Parsed(Box::new(matcher)),
         };
-        Walk { forms: Arc::clone(forms), way, failure }
+        Walk { forms: Arc::clone(forms), way, _parser: parser.ok(), failure }
     }
 
     /// At the beginning of all texts of a form.
     pub(crate) fn choosing(forms: &Arc<Grammars>, form: usize) -> Walk {
         let way = Way::Chosen(Choosing::new(texts(forms, form).len()), form);
-        Walk { forms: Arc::clone(forms), way, failure: None }
+        Walk { forms: Arc::clone(forms), way, _parser: None, failure: None }
     }
 
     /// Sets the bits of the tokens that can follow, of which there is always one: at the end of the

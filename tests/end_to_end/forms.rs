@@ -35,10 +35,10 @@ fn answers_have_the_form_that_was_asked_for() {
         json!({"prompt": "Is it?", "structured_outputs": {"choice": ["yes", "no", "who knows"]}}),
         json!({"prompt": "Once upon", "max_tokens": 9, "ignore_eos": true}),
         json!({"messages": messages, "response_format": format, "max_tokens": 100}),
-        json!({"prompt": "A number:", "structured_outputs": {"regex": "[1-9][0-9]{2}(,[0-9]{3}){1,2}"},
-            "max_tokens": 60}),
-        json!({"prompt": "A pet:", "structured_outputs": {"json": schema}, "temperature": 1.5, "n": 4,
-            "max_tokens": 100, "logprobs": 1}),
+        json!({"prompt": "A number:", "max_tokens": 60,
+            "structured_outputs": {"regex": "[1-9][0-9]{2}(,[0-9]{3}){1,2}"}}),
+        json!({"prompt": "A pet:", "structured_outputs": {"json": schema}, "temperature": 1.5,
+            "n": 4, "max_tokens": 100, "logprobs": 1}),
         json!({"prompt": "The end.", "response_format": {"type": "text"}, "max_tokens": 5}),
         json!({"prompt": "Is it not?", "structured_outputs": {"choice": ["yes", "no", "who knows"]},
             "temperature": 2, "n": 9}),
@@ -90,7 +90,10 @@ fn answers_have_the_form_that_was_asked_for() {
 fn a_device_gives_them_too() {
     let place = Place::new();
     let choice = json!({"choice": ["yes", "no", "who knows"]});
-    let line = |i: usize| json!({"prompt": [9 + i, 30], "structured_outputs": choice, "logprobs": 2, "max_tokens": 12});
+    let line = |i: usize| {
+        json!({"prompt": [9 + i, 30], "structured_outputs": choice, "logprobs": 2,
+            "max_tokens": 12})
+    };
     let input: String = (0..3).map(|i| format!("{}\n", line(i))).collect();
     std::fs::write(place.path("in.jsonl"), input).expect("writable");
     let extra = ["--device", "cuda:0", "--policy", "gpu-only", "--batches", "1x2"];
@@ -111,4 +114,50 @@ fn a_device_gives_them_too() {
             logprobs.iter().all(|logprob| logprob.as_f64().is_some_and(|l| l < 0.0 && l > -99.0))
         );
     }
+}
+
+/// The examples of forms in `docs/formats.md`, as they stand there.
+#[test]
+fn the_documented_forms_run() {
+    let document = include_str!("../../docs/formats.md");
+    let is_example = |line: &&str| {
+        ["choice", "regex", "schema", "keys"]
+            .iter()
+            .any(|name| line.starts_with(&format!("{{\"custom_id\": \"{name}\"")))
+    };
+    let bodies: Vec<Value> = document
+        .lines()
+        .filter(is_example)
+        .map(|line| serde_json::from_str(line).expect("an example"))
+        .collect();
+    assert_eq!(bodies.len(), 4);
+    let answers = Place::new().answered(&bodies, &["--batches", "2x2", "--temperature", "1"]);
+    let texts: Vec<&str> = answers
+        .iter()
+        .flat_map(told)
+        .map(|(text, reason)| {
+            assert_eq!(reason, "stop", "{text:?}");
+            text
+        })
+        .collect();
+    assert!([" yes", " no", " not always"].contains(&texts[0]), "{:?}", texts[0]);
+    let date = texts[1].strip_prefix(' ').expect("a blank");
+    let parts: Vec<u32> = date.split('-').map(|part| part.parse().expect("a number")).collect();
+    assert!(date.len() == 10 && (1900..2100).contains(&parts[0]), "{date}");
+    assert!((1..=12).contains(&parts[1]) && parts[2] < 40, "{date}");
+    let cat: Value = serde_json::from_str(texts[2]).unwrap_or_else(|e| panic!("{}: {e}", texts[2]));
+    assert!(cat["name"].as_str().expect("a text").chars().count() <= 8, "{cat}");
+    let colours = cat["colours"].as_array().expect("a list");
+    assert!(
+        colours.iter().all(|colour| ["black", "white", "red"].map(Value::from).contains(colour))
+    );
+    assert!((1..=3).contains(&colours.len()), "{cat}");
+    let hours: BTreeMap<String, u32> =
+        serde_json::from_str(texts[3]).unwrap_or_else(|e| panic!("{}: {e}", texts[3]));
+    assert!(hours.len() >= 2 && texts[3].matches(':').count() == hours.len(), "{}", texts[3]);
+    assert!(
+        hours
+            .iter()
+            .all(|(day, hours)| { ["mon", "tue", "wed"].contains(&day.as_str()) && *hours < 10 })
+    );
 }

@@ -1,6 +1,6 @@
 //! What a run asks of the planner.
 
-use grammar::Compiled;
+use grammar::Grammars;
 use planner::budget::{Limits, Request};
 use planner::policy::{Forms, Policy, Stays};
 
@@ -15,13 +15,21 @@ use workers::share::LEAST_TOKENS;
 /// Largest batch that is chosen when `--batches` is left out.
 pub(super) const DEFAULT_BATCH_MAX: u16 = 32;
 
+/// The memory that a run may use.
+fn dram_bytes(run: &Run) -> u64 {
+    run.dram_bytes.unwrap_or_else(memory::available_bytes)
+}
+
+/// What of it is for the forms of answers.
+pub(super) fn forms_bytes(run: &Run, opened: &Opened) -> u64 {
+    Grammars::share_bytes(dram_bytes(run), opened.config.vocab_size)
+}
+
 /// The memory that a run may use for its plan: what follows the forms of answers needs some too.
 pub(super) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
-    let dram_bytes = run.dram_bytes.unwrap_or_else(memory::available_bytes);
-    let vocab_size = opened.config.vocab_size;
-    let forms_bytes = if demand.forms { Compiled::most_bytes(vocab_size) } else { 0 };
+    let forms_bytes = if demand.forms { forms_bytes(run, opened) } else { 0 };
     Limits {
-        dram_bytes: dram_bytes.saturating_sub(forms_bytes),
+        dram_bytes: dram_bytes(run).saturating_sub(forms_bytes),
         vram_bytes: run.vram_bytes,
         vram_is_dram: !cuda::is_cuda(run.device),
     }

@@ -40,7 +40,7 @@ use crate::report::build::{self, Foretold};
 use crate::report::file::RequestCounts;
 use crate::report::table;
 use advice::Advice;
-use asked::{DEFAULT_BATCH_MAX, filled};
+use asked::{DEFAULT_BATCH_MAX, filled, forms_bytes};
 use foretold::{capacity, expected, foretold, tell_predicted};
 use forms::{Case, cases, described, forms};
 use planning::{Decision, case, plan, threads};
@@ -226,6 +226,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let run = &no_larger(run, opened, sequences);
     // A model that cannot follow them is told before anything is measured.
     let grammars = opened.grammars(job.grammars())?;
+    let grammars = grammars.map(|grammars| grammars.within(forms_bytes(run, opened)));
     let decision = plan(run, opened, demand, found, interrupt)?;
     let foretold = foretold(&decision, demand, &job);
     tell_predicted(run, &foretold);
