@@ -165,11 +165,14 @@ fn is_right(text: &str, least: usize, is_key: fn(&str) -> bool) -> bool {
     different == keys.len() && different >= least && keys.iter().all(|key| is_key(key))
 }
 
+/// What is said of an object's keys, how many it must have, and which they are.
+type Case = (Value, usize, fn(&str) -> bool);
+
 /// Where few keys can be said, none is begun that cannot be finished.
 #[test]
 fn keys_that_run_out_end_the_object() {
     let number = json!({"type": "integer", "minimum": 0, "maximum": 9});
-    let cases: [(Value, usize, fn(&str) -> bool); 6] = [
+    let cases: [Case; 6] = [
         (
             json!({"patternProperties": {"^[ab]$": number}, "additionalProperties": false}),
             0,
