@@ -14,6 +14,11 @@ pub(crate) const PROPERTIES: usize = 2_000;
 pub(crate) const OPTIONAL_PROPERTIES: usize = 480;
 /// Patterns of texts that hold together.
 pub(crate) const PATTERNS: usize = 32;
+/// Decimals of a number that others are multiples of.
+pub(crate) const MULTIPLE_DECIMALS: u32 = 6;
+/// All such numbers that hold together, multiplied, in units of their last decimal: the parser
+/// counts in 32 bits, with two digits to spare.
+pub(crate) const MULTIPLES: usize = 40_000_000;
 /// Pairs of an object's patterns of keys, each of which is looked at, of all objects together.
 pub(crate) const PATTERN_PAIRS: usize = 4_096;
 /// Keys that an object must have whose keys are given by patterns: they are counted.

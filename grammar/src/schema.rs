@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use crate::bounds::{
-    OPTIONAL_PROPERTIES, PATTERN_PAIRS, PATTERNS, PROPERTIES, SCHEMA_DEPTH, SCHEMA_NODES,
-    check_schema_text, within,
+    MULTIPLE_DECIMALS, MULTIPLES, OPTIONAL_PROPERTIES, PATTERN_PAIRS, PATTERNS, PROPERTIES,
+    SCHEMA_DEPTH, SCHEMA_NODES, check_schema_text, within,
 };
 use crate::error::GrammarError;
 use crate::regex;
@@ -46,10 +46,32 @@ fn check_together(root: &Value) -> Result<(), GrammarError> {
         let optional = declared.saturating_sub(required);
         within("the number of an object's optional `properties`", optional, OPTIONAL_PROPERTIES)?;
         within("the number of patterns that hold together", count("pattern"), PATTERNS)?;
+        check_multiples(parts.iter().filter_map(|part| part.get("multipleOf")?.as_f64()))?;
         pairs += count("patternProperties").pow(2) / 2;
         within("the number of pairs of an object's `patternProperties`", pairs, PATTERN_PAIRS)?;
     }
     Ok(())
+}
+
+/// Of the numbers that one number must be a multiple of.
+fn check_multiples(numbers: impl Iterator<Item = f64>) -> Result<(), GrammarError> {
+    let mut product = 1.0;
+    let mut unit = 1.0;
+    for number in numbers {
+        let scaled = (0..=MULTIPLE_DECIMALS).map(|decimals| 10f64.powi(decimals as i32));
+        let is_whole = |scale: &f64| {
+            let scaled = number * scale;
+            scaled >= 1.0 && (scaled - scaled.round()).abs() <= scaled * 1e-12
+        };
+        let Some(scale) = scaled.into_iter().find(is_whole) else {
+            return Err(GrammarError(format!(
+                "`multipleOf` must be above 0 and have at most {MULTIPLE_DECIMALS} decimals"
+            )));
+        };
+        product *= number * scale;
+        unit = scale.max(unit);
+    }
+    within("`multipleOf` in units of its last decimal", (product * unit) as usize, MULTIPLES)
 }
 
 /// A schema and those that hold beside it.

@@ -97,6 +97,25 @@ fn wide_forms_are_refused_in_time() {
     assert!(told.contains("exceeds the bound of"), "{told}");
 }
 
+/// The parser's remainders are of 32 bits, and beyond them would be those of other numbers.
+#[test]
+fn multiples_that_the_parser_cannot_count_are_refused() {
+    let checker = Checker::new().unwrap();
+    let check = |multiples: &[f64]| {
+        let of = |number: &f64| json!({"type": "number", "multipleOf": number});
+        let all: Vec<Value> = multiples.iter().map(of).collect();
+        checker.check(&Grammar::json_schema(json!({"allOf": all}).to_string()))
+    };
+    for fine in [&[0.01][..], &[5.0], &[0.25], &[3.0, 4.0], &[0.001], &[1000.0]] {
+        check(fine).unwrap_or_else(|error| panic!("{fine:?}: {error}"));
+    }
+    for wrong in [&[1e-9][..], &[0.1234567], &[65_537.0, 65_539.0], &[4e9], &[1e-5, 7001.0]] {
+        let told = check(wrong).expect_err("refused").to_string();
+        let refused = told.contains("exceeds the bound of") || told.contains("decimals");
+        assert!(refused && told.contains("multipleOf"), "{wrong:?}: {told}");
+    }
+}
+
 /// What is accepted can be said: the parser's own bounds are no narrower.
 #[test]
 fn the_widest_objects_can_be_begun() {
