@@ -12,12 +12,11 @@ use model::ops::Op;
 use planner::budget::{Limits, Request as PlanRequest};
 use planner::policy::{Forms, Policy, Stays};
 use profiler::key::Work;
-use profiler::{Profile, Request, Threads};
+use profiler::{Profile, Request};
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::Lane;
+use program::topology::LaneId;
 
 use crate::cli::request::ProfileRequest;
-use crate::cli::values::DeviceChoice;
 use crate::exit::Exit;
 use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
@@ -34,29 +33,12 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     let config = &opened.config;
     let context = (request.prompt_len + request.gen_len) as usize;
     check_context(config, context).map_err(|error| Usage(error.to_string()))?;
-    let hardware = hardware(request);
+    let hardware = Hardware::of_profile(request);
     let wanted = wanted(request, config, hardware)?;
     let found = profiling::obtain(&wanted, hardware, request.force, request.quiet, interrupt)?;
     let text = shown(&found.profile, config, request.batches.size);
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Done)
-}
-
-fn hardware(request: &ProfileRequest) -> Hardware {
-    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u16;
-    let (emulated, cuda) = match request.device {
-        DeviceChoice::Emulated { link_bytes_per_s, .. } => (Some(link_bytes_per_s), None),
-        DeviceChoice::Cuda(index) => (None, Some(index)),
-        _ => (None, None),
-    };
-    let gpu = match (emulated, cuda) {
-        (Some(_), _) => request.emulated_threads.unwrap_or_else(|| (cores / 2).max(1)),
-        // As in a run: one for its sampler.
-        (None, Some(_)) => 1,
-        (None, None) => 0,
-    };
-    let cpu = request.cpu_threads.unwrap_or_else(|| cores.saturating_sub(gpu).max(1));
-    Hardware { threads: Threads { cpu, gpu }, emulated, cuda }
 }
 
 /// The shapes of the run that is profiled for.
@@ -66,7 +48,8 @@ fn wanted(
     hardware: Hardware,
 ) -> anyhow::Result<Request> {
     // Nothing of the whole model is loaded, so its size is no limit.
-    let limits = Limits { dram_bytes: u64::MAX, vram_bytes: None, vram_is_dram: true };
+    let limits =
+        Limits { dram_bytes: u64::MAX, vram_bytes: None, vram_is_dram: true, device_scratch: None };
     let mut forms = Forms::plain(config);
     if request.compress.weights() {
         forms.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
@@ -103,9 +86,9 @@ fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
         let (op, column) = match (measured.key.work, measured.key.lane) {
             (Work::Compute { op, chunk: None, .. }, lane) => {
                 match (lane, measured.beside.as_slice()) {
-                    (Lane::CpuCompute, []) => (op, 0),
-                    (Lane::CpuCompute, [Lane::H2dWeights]) => (op, 1),
-                    (Lane::GpuCompute, []) => (op, 2),
+                    (LaneId::CPU_COMPUTE, []) => (op, 0),
+                    (LaneId::CPU_COMPUTE, [LaneId::H2D_WEIGHTS]) => (op, 1),
+                    (LaneId::GPU_COMPUTE, []) => (op, 2),
                     _ => continue,
                 }
             }

@@ -3,8 +3,9 @@
 
 use model::config::{Dtype, ModelConfig};
 use program::compile::{CompileError, compile, footprint};
-use program::map::{DeviceMap, Home};
-use program::plan::{Footprint, Plan, RunShape};
+use program::map::DeviceMap;
+use program::plan::{DeviceScratch, Footprint, Plan, RunShape};
+use program::topology::MemoryId;
 
 use crate::policy::{Forms, Homes, Policy, Stays, device_map};
 
@@ -14,13 +15,15 @@ pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
 const MICRO_TOKENS: u32 = 1024;
 
 /// What the plan may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub dram_bytes: u64,
     /// `None`: a device without a bound of its own; its arena is DRAM.
     pub vram_bytes: Option<u64>,
     /// The device is emulated: its arena counts as DRAM too.
     pub vram_is_dram: bool,
+    /// What the device needs beside a plan's buffers; `None`: nothing.
+    pub device_scratch: Option<DeviceScratch>,
 }
 
 /// Bytes of a plan by kind.
@@ -29,14 +32,15 @@ pub struct Budget {
     pub weights_bytes: u64,
     pub kv_bytes: u64,
     pub activations_bytes: u64,
+    /// With what the device needs beside the plan's buffers.
     pub device_bytes: u64,
     pub tables_bytes: u64,
 }
 
 impl Budget {
-    /// Adds up a plan.
+    /// Adds up a plan's buffers.
     pub fn of(plan: &Plan) -> Budget {
-        Budget::from(plan.footprint())
+        Budget::from(plan.footprint(None))
     }
 
     /// Bytes of DRAM of all processes together.
@@ -62,7 +66,7 @@ impl From<Footprint> for Budget {
             weights_bytes: footprint.host_weights_bytes,
             kv_bytes: footprint.host_kv_bytes,
             activations_bytes: footprint.host_activations_bytes,
-            device_bytes: footprint.device_bytes,
+            device_bytes: footprint.device_bytes + footprint.device_scratch_bytes,
             tables_bytes: footprint.step_table_bytes,
         }
     }
@@ -175,10 +179,10 @@ impl Request<'_> {
     pub fn homes(&self, batches: u16, batch_size: u16) -> Result<Homes, PlanError> {
         let found = self.roomiest(batches, batch_size)?;
         let homes = found.map(|Candidate { map, .. }| Homes {
-            kv: map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(Home::Host),
+            kv: map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(MemoryId::DRAM),
             prefill_hidden: map.prefill_hidden,
         });
-        Ok(homes.unwrap_or(Homes { kv: Home::Host, prefill_hidden: Home::Host }))
+        Ok(homes.unwrap_or(Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM }))
     }
 
     pub(crate) fn map(&self, homes: Homes) -> DeviceMap {
@@ -261,15 +265,16 @@ impl Request<'_> {
     ) -> impl Iterator<Item = Result<Candidate, CompileError>> + '_ {
         let shape = self.shape(batches, batch_size);
         let choices = [
-            (Home::Vram, Home::Vram, shape.micro_sequences),
-            (Home::Vram, Home::Host, shape.micro_sequences),
-            (Home::Host, Home::Host, shape.micro_sequences),
-            (Home::Host, Home::Host, shape.micro_sequences.div_ceil(8)),
+            (MemoryId::VRAM, MemoryId::VRAM, shape.micro_sequences),
+            (MemoryId::VRAM, MemoryId::DRAM, shape.micro_sequences),
+            (MemoryId::DRAM, MemoryId::DRAM, shape.micro_sequences),
+            (MemoryId::DRAM, MemoryId::DRAM, shape.micro_sequences.div_ceil(8)),
         ];
         choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences)| {
             let map = self.map(Homes { kv, prefill_hidden });
             let shape = RunShape { micro_sequences, ..shape };
-            let budget = footprint(self.config, &shape, &map)?.into();
+            let scratch = self.limits.device_scratch;
+            let budget = footprint(self.config, &shape, &map, scratch)?.into();
             Ok(Candidate { shape, map, budget })
         })
     }

@@ -2,9 +2,10 @@
 
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
 use model::ops::Op;
-use program::ir::{Instruction, Lane, Moved};
+use program::ir::{Instruction, Moved};
 use program::map::{ChunkOrder, Chunking, Device};
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
+use program::topology::{LaneId, SegmentId};
 
 use crate::budget::{Limits, PlanError, Request};
 use crate::policy::{Forms, Policy, Stays};
@@ -36,7 +37,8 @@ fn config() -> ModelConfig {
     }
 }
 
-const PLENTY: Limits = Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true };
+const PLENTY: Limits =
+    Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true, device_scratch: None };
 
 fn request<'a>(
     config: &'a ModelConfig,
@@ -98,10 +100,10 @@ fn splits_by_name() {
 #[test]
 fn cpu_only_has_one_lane_and_no_waits() {
     let plan = plan(&Policy::CpuOnly);
-    assert_eq!(plan.lanes(), [Lane::CpuCompute]);
-    assert_eq!(plan.memory_bytes(Memory::Device), 0);
+    assert_eq!(plan.lanes(), [LaneId::CPU_COMPUTE]);
+    assert_eq!(plan.segment_bytes(SegmentId::DEVICE), 0);
     for program in [&plan.prefill, &plan.decode] {
-        let lane = program.lane(Lane::CpuCompute).expect("lane");
+        let lane = program.lane(LaneId::CPU_COMPUTE).expect("lane");
         assert!(lane.instructions.iter().all(Instruction::is_work));
     }
 }
@@ -112,7 +114,9 @@ fn a_weight_is_streamed_once_per_step_however_many_batches() {
         let plan = plan(&policy);
         for program in [&plan.prefill, &plan.decode] {
             let mut seen = std::collections::HashSet::new();
-            for instruction in program.lane(Lane::H2dWeights).map_or(&[][..], |l| &l.instructions) {
+            for instruction in
+                program.lane(LaneId::H2D_WEIGHTS).map_or(&[][..], |l| &l.instructions)
+            {
                 if let Instruction::Copy(copy) = instruction
                     && let Moved::Weights(op) = copy.moved
                 {
@@ -126,7 +130,7 @@ fn a_weight_is_streamed_once_per_step_however_many_batches() {
 #[test]
 fn chunks_on_one_device_are_not_cut() {
     let plan = plan(&two_split("out:", Some("scores=3")));
-    let lane = plan.decode.lane(Lane::CpuCompute).expect("lane");
+    let lane = plan.decode.lane(LaneId::CPU_COMPUTE).expect("lane");
     let attention = lane.instructions.iter().filter_map(|instruction| match instruction {
         Instruction::Compute(compute) if compute.op.is_attention() => {
             Some((compute.op, compute.chunk))
@@ -151,7 +155,7 @@ fn every_interval_gives_each_device_its_operations() {
                     .filter(|device| **device == Device::Gpu)
                     .count();
                 assert_eq!(on_gpu, end - start);
-                assert_eq!(plan.decode.lane(Lane::GpuCompute).is_some(), end > start);
+                assert_eq!(plan.decode.lane(LaneId::GPU_COMPUTE).is_some(), end > start);
             }
         }
     }

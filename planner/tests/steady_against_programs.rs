@@ -10,10 +10,11 @@ use planner::split::Split;
 use planner::steady::{Shape, steady_layer};
 use planner::table::{Compression, CostName, OpCost, Table, dataflow};
 use program::compile::compile;
-use program::ir::{Instruction, Lane, Moved, Phase};
-use program::map::{ChunkOrder, Chunking, Home, layer_list};
+use program::ir::{Instruction, Moved, Phase};
+use program::map::{ChunkOrder, Chunking, layer_list};
 use program::plan::RunShape;
-use program::simulate::{Costs, LaneSet, Place, simulate};
+use program::simulate::{Costs, Place, simulate};
+use program::topology::{LaneId, LaneSet, MemoryId};
 
 const LAYERS: usize = 28;
 
@@ -48,7 +49,7 @@ impl Costs for TableCosts<'_> {
         let ms = match instruction {
             Instruction::Compute(compute) if compute.at.layer.is_some() => {
                 self.op_ms(compute.op, compute.chunk, |op| match place.lane {
-                    Lane::CpuCompute => op.cpu_ms,
+                    LaneId::CPU_COMPUTE => op.cpu_ms,
                     _ => op.gpu_ms,
                 })
             }
@@ -119,7 +120,7 @@ fn opt(batches: u32, chunks: Option<u16>) -> (ModelConfig, Table) {
 fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option<u16>) -> f64 {
     let chunking = chunks.map(|chunks| Chunking { order: ChunkOrder::Scores, chunks });
     let policy = Policy::TwoSplit { split, chunking };
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let mut map = device_map(&policy, config, false, homes);
     let list = layer_list(config, chunking);
     let on_gpu = &list[split.start..split.end];

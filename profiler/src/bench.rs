@@ -15,12 +15,12 @@ use model::config::{Dtype, ModelConfig};
 use model::ops::{Kv, Op, Value, align_up};
 use program::formats::{KvFormat, WeightFormats, decompressed};
 use program::ir::{
-    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Lane, Moved, Phase, Program,
-    Region,
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Phase, Program, Region,
 };
-use program::map::{Chunk, Device, DeviceMap, Home, PhaseMap, Schedule};
-use program::plan::{Buffer, Memory, Plan, ResidentWeights, RunShape, WeightPlacement};
+use program::map::{Chunk, Device, DeviceMap, PhaseMap, Schedule};
+use program::plan::{Buffer, Plan, ResidentWeights, RunShape, WeightPlacement};
 use program::step_table::{StepTableLayout, chunk_positions_max};
+use program::topology::{LaneId, MemoryId, SegmentId, Topology};
 use program::weights::Weights;
 
 use crate::stages::Stages;
@@ -76,7 +76,7 @@ impl BenchShape {
 pub(crate) struct Bench {
     shape: BenchShape,
     buffers: Vec<Buffer>,
-    ends: HashMap<Memory, u64>,
+    ends: HashMap<SegmentId, u64>,
     slots: HashMap<Slot, BufferId>,
     placed: Vec<WeightPlacement>,
     resident: Vec<ResidentWeights>,
@@ -107,13 +107,13 @@ impl Bench {
         if let Some(id) = self.slots.get(&slot) {
             return *id;
         }
-        let (memory, size_bytes) = self.place(slot);
-        let end = self.ends.entry(memory).or_insert(0);
+        let (segment, size_bytes) = self.place(slot);
+        let end = self.ends.entry(segment).or_insert(0);
         let size_bytes = align_up(size_bytes) as u64;
         let id = BufferId(self.buffers.len() as u32);
         let name = format!("bench.{slot:?}").to_lowercase();
-        let offset_bytes = if memory == Memory::Control { 0 } else { *end };
-        self.buffers.push(Buffer { name, memory, offset_bytes, size_bytes });
+        let offset_bytes = if segment == SegmentId::CONTROL { 0 } else { *end };
+        self.buffers.push(Buffer { name, segment, offset_bytes, size_bytes });
         *end += size_bytes;
         self.slots.insert(slot, id);
         match slot {
@@ -133,15 +133,15 @@ impl Bench {
         self.slot(Slot::Host(if tied { Weights::Embedding } else { weights }))
     }
 
-    fn place(&self, slot: Slot) -> (Memory, usize) {
+    fn place(&self, slot: Slot) -> (SegmentId, usize) {
         let BenchShape { config, dtype, kv, .. } = &self.shape;
-        let host = |device, memory| if device == Device::Cpu { memory } else { Memory::Device };
+        let host = |device, memory| if device == Device::Cpu { memory } else { SegmentId::DEVICE };
         match slot {
-            Slot::Host(weights) => (Memory::HostWeights, self.blob_bytes(weights, false)),
+            Slot::Host(weights) => (SegmentId::HOST_WEIGHTS, self.blob_bytes(weights, false)),
             Slot::Resident(weights) | Slot::Streamed(weights) => {
-                (Memory::Device, self.blob_bytes(weights, false))
+                (SegmentId::DEVICE, self.blob_bytes(weights, false))
             }
-            Slot::Wide(weights) => (Memory::Device, self.blob_bytes(weights, true)),
+            Slot::Wide(weights) => (SegmentId::DEVICE, self.blob_bytes(weights, true)),
             Slot::Value(value, device) => {
                 let elements = match value.row_elements(config) {
                     Some(elements) => self.shape.rows_max() * elements,
@@ -152,7 +152,7 @@ impl Bench {
                     }
                 };
                 let bytes = elements * value.element_bytes(*dtype);
-                (host(device, Memory::HostActivations), bytes)
+                (host(device, SegmentId::HOST_ACTIVATIONS), bytes)
             }
             Slot::Cache(_, _, chunk, device) => {
                 let pairs = chunk_positions_max(
@@ -162,9 +162,9 @@ impl Bench {
                     u64::from(chunk.of),
                 );
                 let bytes = pairs as usize * kv.position_bytes(config.head_dim, *dtype);
-                (host(device, Memory::HostKv), bytes)
+                (host(device, SegmentId::HOST_KV), bytes)
             }
-            Slot::Table(_) => (Memory::Control, 0),
+            Slot::Table(_) => (SegmentId::CONTROL, 0),
         }
     }
 
@@ -332,7 +332,12 @@ impl Bench {
 
     /// The plan of two programs.
     pub(crate) fn plan(self, prefill: Stages, decode: Stages) -> Plan {
-        let program = |phase, stages: Stages| Program { phase, lanes: stages.into_lanes() };
+        let topology = match self.shape.device {
+            true => Topology::with_device(),
+            false => Topology::cpu_alone(),
+        };
+        let lanes = topology.lanes.len();
+        let program = |phase, stages: Stages| Program { phase, lanes: stages.into_lanes(lanes) };
         let BenchShape { config, dtype, weights, kv, device, .. } = &self.shape;
         let max_context = self.shape.max_context();
         let shape = RunShape {
@@ -356,6 +361,7 @@ impl Bench {
         };
         Plan {
             map: map(config, weights.clone(), *kv, *device),
+            topology,
             config: config.clone(),
             shape,
             table,
@@ -369,10 +375,10 @@ impl Bench {
 }
 
 /// The lane of a device's operations.
-pub(crate) const fn compute_lane(device: Device) -> Lane {
+pub(crate) const fn compute_lane(device: Device) -> LaneId {
     match device {
-        Device::Cpu => Lane::CpuCompute,
-        Device::Gpu => Lane::GpuCompute,
+        Device::Cpu => LaneId::CPU_COMPUTE,
+        Device::Gpu => LaneId::GPU_COMPUTE,
     }
 }
 
@@ -396,13 +402,13 @@ fn map(
         chunking: None,
         prefill: phase.clone(),
         decode: phase,
-        weights: vec![vec![Home::Host; config.layer_ops().len()]; config.num_layers],
-        outer_weights: Home::Host,
+        weights: vec![vec![MemoryId::DRAM; config.layer_ops().len()]; config.num_layers],
+        outer_weights: MemoryId::DRAM,
         kv: Vec::new(),
         fuse_attention: true,
         weight_slots: 1,
         kv_slots: 1,
-        prefill_hidden: Home::Host,
+        prefill_hidden: MemoryId::DRAM,
         weight_formats,
         kv_format,
         schedule: Schedule::default(),

@@ -15,26 +15,26 @@
 use std::collections::HashMap;
 
 use model::ops::{Op, Value};
-use program::ir::{Instruction, Lane, Phase, Program};
+use program::ir::{Instruction, Phase, Program};
 use program::plan::Plan;
-use program::simulate::{Costs, LaneSet, Place};
+use program::simulate::{Costs, Place};
+use program::topology::{LaneId, LaneSet};
 use program::weights::Weights;
 
 use crate::key::{Extent, Key, Work};
 use crate::profile::Profile;
-use crate::recorder::HEAVY;
 use crate::request::{VOCABULARY_MAX, whole_prompts};
 use crate::surface::Surface;
 
 /// An instruction that was not profiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "The profile has no measurement of {what} on {}; profile the machine for this model, its forms and its chunks.",
-    .lane.name()
+    "The profile has no measurement of {what} on {lane}; profile the machine for this model, its forms and its chunks."
 )]
 pub struct Unpriced {
     pub what: String,
-    pub lane: Lane,
+    /// The lane's name.
+    pub lane: String,
 }
 
 /// How long a run's sequences are.
@@ -62,8 +62,10 @@ struct Price {
 pub struct ProfileCosts {
     prices: HashMap<Place, Price>,
     surfaces: Vec<Surface>,
-    rates: HashMap<Lane, Rates>,
+    rates: HashMap<LaneId, Rates>,
     rates_of: HashMap<Key, Rates>,
+    /// Lanes that slow others down.
+    heavy: LaneSet,
     prompt_len: u32,
     wake_ns: f64,
 }
@@ -89,6 +91,7 @@ impl ProfileCosts {
             surfaces: book.surfaces,
             rates,
             rates_of,
+            heavy: plan.topology.heavy_lanes(),
             prompt_len: workload.prompt_len,
             wake_ns: profile.measurements.overhead.wake.map_or(0.0, |wake| wake.median_ns),
         })
@@ -96,8 +99,9 @@ impl ProfileCosts {
 
     /// The lane's average over all work that was measured both alone and beside the same lanes, each
     /// operation counting with its time.
-    pub fn lane_rate(&self, lane: Lane, busy: LaneSet) -> f64 {
-        self.rates.get(&lane).and_then(|rates| find(rates, lane, busy)).unwrap_or(1.0)
+    pub fn lane_rate(&self, lane: LaneId, busy: LaneSet) -> f64 {
+        let others = busy.within(self.heavy).without(lane);
+        self.rates.get(&lane).and_then(|rates| find(rates, others)).unwrap_or(1.0)
     }
 }
 
@@ -120,7 +124,8 @@ impl Costs for ProfileCosts {
     fn rate(&self, place: Place, busy: LaneSet) -> f64 {
         let key = &self.prices[&place].key;
         let whole = self.rates_of.get(key).or_else(|| self.rates_of.get(&without_chunk(key)));
-        let own = whole.and_then(|rates| find(rates, place.lane, busy));
+        let others = busy.within(self.heavy).without(place.lane);
+        let own = whole.and_then(|rates| find(rates, others));
         own.unwrap_or_else(|| self.lane_rate(place.lane, busy))
     }
 
@@ -158,8 +163,8 @@ impl Book {
         match key.work {
             Work::Compute { op: Op::Sample, .. } => {
                 let other = match key.lane {
-                    Lane::CpuCompute => Lane::GpuCompute,
-                    _ => Lane::CpuCompute,
+                    LaneId::CPU_COMPUTE => LaneId::GPU_COMPUTE,
+                    _ => LaneId::CPU_COMPUTE,
                 };
                 let surface = self.index.get(&Key { lane: other, ..*key })?;
                 Some((*surface, vocabulary_factor(plan, key)))
@@ -217,7 +222,8 @@ fn price_program(
             };
             let Some((surface, factor)) = book.find(plan, &key) else {
                 let what = format!("{:?}", key.work).to_lowercase();
-                return Err(Unpriced { what, lane: list.lane });
+                let lane = plan.lane_name(list.lane).to_owned();
+                return Err(Unpriced { what, lane });
             };
             let sequences = match phase {
                 Phase::Decode => shape.batch_size,
@@ -242,7 +248,7 @@ fn without_chunk(key: &Key) -> Key {
         | Work::CopyValue { chunk, .. }
         | Work::CopyCache { chunk, .. }
         | Work::Append { chunk, .. } => *chunk = None,
-        Work::CopyWeights { .. } | Work::Decompress { .. } => {}
+        Work::CopyWeights { .. } | Work::Decompress { .. } | Work::Read { .. } => {}
     }
     key
 }
@@ -250,18 +256,18 @@ fn without_chunk(key: &Key) -> Key {
 /// Rates of each lane, and of each kind of work, beside every set of lanes that was measured, by
 /// means: where more lanes are busy than there are cores, a span has a core to itself or shares one,
 /// and the median would be the one or the other.
-fn contention(profile: &Profile) -> (HashMap<Lane, Rates>, HashMap<Key, Rates>) {
+fn contention(profile: &Profile) -> (HashMap<LaneId, Rates>, HashMap<Key, Rates>) {
     let work = &profile.measurements.work;
     let alone: HashMap<_, f64> = work
         .iter()
         .filter(|measured| measured.beside.is_empty())
         .map(|measured| ((measured.key, measured.point), measured.time.mean_ns))
         .collect();
-    let mut sums: HashMap<(Lane, LaneSet), (f64, f64)> = HashMap::new();
+    let mut sums: HashMap<(LaneId, LaneSet), (f64, f64)> = HashMap::new();
     let mut by_key: HashMap<Key, HashMap<LaneSet, (f64, f64)>> = HashMap::new();
     for measured in work.iter().filter(|measured| !measured.beside.is_empty()) {
         let Some(alone_ns) = alone.get(&(measured.key, measured.point)) else { continue };
-        let set = measured.beside.iter().fold(LaneSet::EMPTY, |set, lane| set.with(*lane));
+        let set: LaneSet = measured.beside.iter().copied().collect();
         let of_lane = sums.entry((measured.key.lane, set)).or_default();
         let of_key = by_key.entry(measured.key).or_default().entry(set).or_default();
         for sum in [of_lane, of_key] {
@@ -272,7 +278,7 @@ fn contention(profile: &Profile) -> (HashMap<Lane, Rates>, HashMap<Key, Rates>) 
     let rate = |(alone_ns, beside_ns): (f64, f64)| {
         if alone_ns > 0.0 && beside_ns > 0.0 { alone_ns / beside_ns } else { 1.0 }
     };
-    let mut rates: HashMap<Lane, Rates> = HashMap::new();
+    let mut rates: HashMap<LaneId, Rates> = HashMap::new();
     for ((lane, set), sum) in sums {
         rates.entry(lane).or_default().push((set, rate(sum)));
     }
@@ -283,18 +289,14 @@ fn contention(profile: &Profile) -> (HashMap<Lane, Rates>, HashMap<Key, Rates>) 
     (rates, by_key)
 }
 
-/// The rate of `lane` beside the heavy ones among `busy`: measured, or the worst of the measured
-/// parts of the set.
-fn find(rates: &Rates, lane: Lane, busy: LaneSet) -> Option<f64> {
-    let others = HEAVY.into_iter().filter(|other| *other != lane && busy.contains(*other));
-    let set = others.clone().fold(LaneSet::EMPTY, LaneSet::with);
-    if set == LaneSet::EMPTY {
+/// The rate of a lane beside `others`, which slow it down: measured, or the worst of the measured parts of
+/// the set.
+fn find(rates: &Rates, others: LaneSet) -> Option<f64> {
+    if others == LaneSet::EMPTY {
         return Some(1.0);
     }
-    let exact = rates.iter().find(|(measured, _)| *measured == set);
-    let within = |measured: LaneSet| {
-        HEAVY.into_iter().all(|heavy| !measured.contains(heavy) || set.contains(heavy))
-    };
+    let exact = rates.iter().find(|(measured, _)| *measured == others);
+    let within = |measured: LaneSet| measured.within(others) == measured;
     let parts = rates.iter().filter(|(measured, _)| within(*measured)).map(|(_, rate)| *rate);
     exact.map(|(_, rate)| *rate).or_else(|| parts.reduce(f64::min))
 }

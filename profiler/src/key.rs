@@ -7,11 +7,14 @@
 use model::compressed::WeightFormat;
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
-use program::ir::{Instruction, Lane, Moved, Phase};
+use program::ir::{Instruction, Moved, Phase};
 use program::map::Chunk;
 use program::plan::Plan;
+use program::topology::LaneId;
 use program::weights::Weights;
 use serde::{Deserialize, Serialize};
+
+use crate::lane_names;
 
 /// The work of an instruction, without its place in the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -47,13 +50,19 @@ pub enum Work {
         op: Op,
         weights: WeightFormat,
     },
+    /// From a storage to the host; no profile measures it yet.
+    Read {
+        op: Op,
+        weights: WeightFormat,
+    },
 }
 
 /// A kind of work on a lane; see the module header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// Appends of `cpu.append` count as `cpu.compute`'s: they are the same code on the same host.
-    pub lane: Lane,
+    #[serde(with = "lane_names")]
+    pub lane: LaneId,
     /// Only where the same instruction costs something else in the other phase.
     pub phase: Option<Phase>,
     pub work: Work,
@@ -92,7 +101,7 @@ fn part(chunk: Option<Chunk>) -> Option<Chunk> {
 
 impl Key {
     /// The key of a work instruction of `plan`; `None` for `Wait` and `Signal`.
-    pub fn of(plan: &Plan, phase: Phase, lane: Lane, instruction: &Instruction) -> Option<Key> {
+    pub fn of(plan: &Plan, phase: Phase, lane: LaneId, instruction: &Instruction) -> Option<Key> {
         let stored =
             |op: Op, layer| plan.map.weight_formats.of(&plan.config, Weights::of(op, layer));
         let kv = plan.map.kv_format;
@@ -118,9 +127,12 @@ impl Key {
                 op: decompress.op,
                 weights: stored(decompress.op, decompress.at.layer),
             },
+            Instruction::Read(read) => {
+                Work::Read { op: read.op, weights: stored(read.op, read.at.layer) }
+            }
             Instruction::Wait(_) | Instruction::Signal => return None,
         };
-        let lane = if lane == Lane::CpuAppend { Lane::CpuCompute } else { lane };
+        let lane = if lane == LaneId::CPU_APPEND { LaneId::CPU_COMPUTE } else { lane };
         let phase = (work.depends() == Depends::SequencesAndPositions).then_some(phase);
         Some(Key { lane, phase, work })
     }
@@ -142,7 +154,9 @@ impl Key {
 impl Work {
     fn depends(self) -> Depends {
         match self {
-            Work::CopyWeights { .. } | Work::Decompress { .. } => Depends::Nothing,
+            Work::CopyWeights { .. } | Work::Decompress { .. } | Work::Read { .. } => {
+                Depends::Nothing
+            }
             Work::Compute { op: Op::FinalNorm | Op::Head | Op::Sample, .. }
             | Work::CopyValue { value: Value::LastNormed | Value::Logits, .. } => {
                 Depends::Sequences

@@ -1,6 +1,6 @@
 //! What was measured on a machine: the result of profiling, as it is cached.
 
-use program::ir::Lane;
+use program::topology::LaneId;
 use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::Fingerprint;
@@ -42,7 +42,8 @@ pub struct Measured {
     #[serde(flatten)]
     pub point: Point,
     /// Lanes that worked all the while beside it; empty: it ran alone.
-    pub beside: Vec<Lane>,
+    #[serde(with = "crate::lane_names::list")]
+    pub beside: Vec<LaneId>,
     #[serde(flatten)]
     pub time: Stat,
 }

@@ -2,17 +2,14 @@
 
 use std::collections::HashMap;
 
-use program::ir::{Instruction, Lane, Phase, Program};
+use program::ir::{Instruction, Phase, Program};
 use program::plan::Plan;
-use program::simulate::LaneSet;
+use program::topology::{LaneId, LaneSet};
 use shm::TraceRecord;
 
 use crate::key::{Extent, Key, Point};
 use crate::stat::Stat;
 
-/// Lanes that can slow each other down: they move or compute on much at a time.
-pub const HEAVY: [Lane; 4] =
-    [Lane::CpuCompute, Lane::GpuCompute, Lane::GpuDecompress, Lane::H2dWeights];
 /// A span ran beside a lane that was busy for at least this share of it,
 const BESIDE_SHARE: f64 = 0.95;
 /// and without a lane that was busy for at most this share; in between it tells nothing.
@@ -26,7 +23,7 @@ pub(crate) struct Trace<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) phase: Phase,
     pub(crate) extent: Extent,
-    pub(crate) records: &'a [(Lane, TraceRecord)],
+    pub(crate) records: &'a [(LaneId, TraceRecord)],
     /// Steps that only warm up.
     pub(crate) skip_steps: u32,
 }
@@ -65,7 +62,7 @@ impl Recorder {
     fn span(
         &mut self,
         trace: &Trace<'_>,
-        lane: Lane,
+        lane: LaneId,
         instruction: &Instruction,
         record: &TraceRecord,
         lanes: &[Vec<TraceRecord>],
@@ -76,8 +73,10 @@ impl Recorder {
             self.empty_ns.push(length_ns);
             return;
         }
-        let Some(beside) = beside(lane, record, lanes) else { return };
-        if lane == Lane::H2dWeights && beside == LaneSet::EMPTY && record.bytes >= LINK_BYTES_MIN {
+        let heavy = trace.plan.topology.heavy_lanes();
+        let Some(beside) = beside(heavy.without(lane), record, lanes) else { return };
+        if lane == LaneId::H2D_WEIGHTS && beside == LaneSet::EMPTY && record.bytes >= LINK_BYTES_MIN
+        {
             self.link_bytes += record.bytes;
             self.link_ns += length_ns;
         }
@@ -87,7 +86,7 @@ impl Recorder {
 
     /// Time from a signal to the first work of a lane that was blocked on it, and time between two
     /// instructions with nothing in between.
-    fn gaps(&mut self, program: &Program, lane: Lane, lanes: &[Vec<TraceRecord>]) {
+    fn gaps(&mut self, program: &Program, lane: LaneId, lanes: &[Vec<TraceRecord>]) {
         let Some(list) = program.lane(lane) else { return };
         for pair in lanes[lane.index()].windows(2) {
             let [before, after] = pair else { continue };
@@ -133,7 +132,7 @@ impl Recorder {
 
 /// The records of the measured phase, by lane.
 fn by_lane(trace: &Trace<'_>) -> Vec<Vec<TraceRecord>> {
-    let mut lanes = vec![Vec::new(); Lane::ALL.len()];
+    let mut lanes = vec![Vec::new(); trace.plan.topology.lanes.len()];
     for (lane, record) in trace.records {
         if record.phase == trace.phase as u32 {
             lanes[lane.index()].push(*record);
@@ -142,10 +141,10 @@ fn by_lane(trace: &Trace<'_>) -> Vec<Vec<TraceRecord>> {
     lanes
 }
 
-/// The heavy lanes that were busy during a span of `lane`; `None` when one was for a part of it.
-fn beside(lane: Lane, record: &TraceRecord, lanes: &[Vec<TraceRecord>]) -> Option<LaneSet> {
+/// Those of `others` that were busy during a span; `None` when one was for a part of it.
+fn beside(others: LaneSet, record: &TraceRecord, lanes: &[Vec<TraceRecord>]) -> Option<LaneSet> {
     let mut beside = LaneSet::EMPTY;
-    for other in HEAVY.into_iter().filter(|other| *other != lane) {
+    for other in others.iter() {
         let share = busy_share(record, &lanes[other.index()]);
         if share >= BESIDE_SHARE {
             beside = beside.with(other);
@@ -170,7 +169,7 @@ fn busy_share(span: &TraceRecord, lane: &[TraceRecord]) -> f64 {
 /// When the last work before a lane's signal number `offset` (from 1) ended, in a step.
 fn released_ns(
     program: &Program,
-    lane: Lane,
+    lane: LaneId,
     offset: u32,
     step: u32,
     lanes: &[Vec<TraceRecord>],

@@ -44,7 +44,7 @@ pub fn rehearse(
 ) -> Result<Rehearsal, ProfileError> {
     validate(plan)?;
     let pretended = Plan { prefill: only_samples(&plan.prefill), ..plan.clone() };
-    validate_program(&pretended.prefill, &pretended.buffers)?;
+    validate_program(&pretended.prefill, &pretended.buffers, &pretended.topology)?;
     let mut session = runner.start(pretended, threads)?;
     // The first step brings pages and caches up.
     decode_ns(session.as_mut(), plan, 1)?;

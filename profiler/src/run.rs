@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use model::ops::Op;
 use program::ir::Phase;
 use program::plan::Plan;
-use program::simulate::LaneSet;
 use program::validate::{ValidateError, validate_program};
 use workers::group::{Placed, Request as Sequence};
 
@@ -14,7 +13,7 @@ use crate::fingerprint::Fingerprint;
 use crate::key::{Extent, Key, Work};
 use crate::machine::Machine;
 use crate::profile::{Measured, Measurements, Overhead, Profile, Sweep, SweepPoint};
-use crate::recorder::{HEAVY, Recorder, Trace};
+use crate::recorder::{Recorder, Trace};
 use crate::request::Request;
 use crate::runner::{Runner, RunnerError, Session};
 use crate::stat::Stat;
@@ -153,8 +152,8 @@ fn run(
     let begun = Instant::now();
     told(0.0, experiment.name);
     let plan = &experiment.plan;
-    validate_program(&plan.prefill, &plan.buffers)?;
-    validate_program(&plan.decode, &plan.buffers)?;
+    validate_program(&plan.prefill, &plan.buffers, &plan.topology)?;
+    validate_program(&plan.decode, &plan.buffers, &plan.topology)?;
     let session = runner.start(plan.clone(), experiment.threads)?;
     let mut bench = Repeater { session, experiment, recorder };
     let count = experiment.extents.len();
@@ -248,10 +247,9 @@ fn group(experiment: &Experiment, extent: Extent, steps: u32) -> Vec<Placed> {
 }
 
 fn sorted(recorder: &Recorder) -> Vec<Measured> {
-    let lanes = |set: LaneSet| HEAVY.into_iter().filter(move |lane| set.contains(*lane)).collect();
     let mut work: Vec<Measured> = recorder
         .stats()
-        .map(|(key, point, set, time)| Measured { key, point, beside: lanes(set), time })
+        .map(|(key, point, set, time)| Measured { key, point, beside: set.iter().collect(), time })
         .collect();
     work.sort_by_cached_key(|m| {
         (m.key.lane, m.key.phase, format!("{:?}", m.key.work), m.beside.clone(), m.point)

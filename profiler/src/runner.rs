@@ -1,7 +1,7 @@
 //! Who runs the hand-made plans: real worker processes in the coordinator, threads in tests.
 
-use program::ir::Lane;
 use program::plan::Plan;
+use program::topology::LaneId;
 use shm::TraceRecord;
 use workers::group::Placed;
 
@@ -33,5 +33,5 @@ pub trait Session {
     ///
     /// # Errors
     /// A worker that failed, or an interrupt.
-    fn run(&mut self, group: &[Placed]) -> Result<Vec<(Lane, TraceRecord)>, RunnerError>;
+    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError>;
 }

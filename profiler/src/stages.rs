@@ -4,36 +4,38 @@
 //! last one of the step before. So what is measured in one stage runs beside nothing but the other
 //! lanes of that stage, and any two instructions of different stages are ordered.
 
-use program::ir::{Instruction, Lane, LaneProgram, Wait};
+use program::ir::{Instruction, LaneProgram, Wait};
+use program::topology::LaneId;
 
 /// Stages in the order in which they run.
 #[derive(Debug, Default)]
-pub(crate) struct Stages(Vec<Vec<(Lane, Vec<Instruction>)>>);
+pub(crate) struct Stages(Vec<Vec<(LaneId, Vec<Instruction>)>>);
 
 impl Stages {
     /// Adds a stage of one lane; none when there is no work.
-    pub(crate) fn then(&mut self, lane: Lane, work: Vec<Instruction>) {
+    pub(crate) fn then(&mut self, lane: LaneId, work: Vec<Instruction>) {
         self.beside(vec![(lane, work)]);
     }
 
     /// Adds a stage whose lanes run side by side.
-    pub(crate) fn beside(&mut self, mut lanes: Vec<(Lane, Vec<Instruction>)>) {
+    pub(crate) fn beside(&mut self, mut lanes: Vec<(LaneId, Vec<Instruction>)>) {
         lanes.retain(|(_, work)| !work.is_empty());
         if !lanes.is_empty() {
             self.0.push(lanes);
         }
     }
 
-    /// The lanes with their waits and signals.
-    pub(crate) fn into_lanes(self) -> Vec<LaneProgram> {
-        let mut lists: Vec<(Lane, Vec<Instruction>, u32)> =
-            Lane::ALL.into_iter().map(|lane| (lane, Vec::new(), 0)).collect();
-        let lanes_of = |stage: &Vec<(Lane, Vec<Instruction>)>| -> Vec<Lane> {
+    /// The lanes, of a machine with so many, with their waits and signals.
+    pub(crate) fn into_lanes(self, lanes: usize) -> Vec<LaneProgram> {
+        let mut lists: Vec<(LaneId, Vec<Instruction>, u32)> =
+            (0..lanes as u8).map(|lane| (LaneId(lane), Vec::new(), 0)).collect();
+        let lanes_of = |stage: &Vec<(LaneId, Vec<Instruction>)>| -> Vec<LaneId> {
             stage.iter().map(|(lane, _)| *lane).collect()
         };
-        let last: Vec<Lane> = self.0.last().map(lanes_of).unwrap_or_default();
-        let signals =
-            |lane: Lane| self.0.iter().flatten().filter(|(other, _)| *other == lane).count() as u32;
+        let last: Vec<LaneId> = self.0.last().map(lanes_of).unwrap_or_default();
+        let signals = |lane: LaneId| {
+            self.0.iter().flatten().filter(|(other, _)| *other == lane).count() as u32
+        };
         let mut before: Vec<Wait> = last
             .into_iter()
             .map(|lane| Wait { lane, offset: signals(lane), previous_step: true })

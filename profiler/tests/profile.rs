@@ -18,10 +18,11 @@ use profiler::{
 };
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::{Instruction, Lane};
-use program::map::{ChunkOrder, Chunking, Home, layer_list};
+use program::ir::Instruction;
+use program::map::{ChunkOrder, Chunking, layer_list};
 use program::plan::{Plan, RunShape};
-use program::simulate::{LaneSet, simulate};
+use program::simulate::simulate;
+use program::topology::{LaneId, LaneSet, MemoryId};
 
 const SHAPE: RunShape = RunShape {
     batches: 2,
@@ -76,7 +77,7 @@ fn plans(config: &ModelConfig, forms: &Forms, chunks: u16) -> Vec<Plan> {
     }
     let mut plans = Vec::new();
     for policy in policies {
-        for (fuse, home) in [(true, Home::Host), (false, Home::Vram)] {
+        for (fuse, home) in [(true, MemoryId::DRAM), (false, MemoryId::VRAM)] {
             let homes = Homes { kv: home, prefill_hidden: home };
             let mut map = device_map(&policy, config, fuse, homes);
             forms.apply(&mut map);
@@ -207,9 +208,9 @@ fn rates_are_those_of_the_slowed_samples() {
     work.retain(|measured| measured.beside.is_empty());
     let alone = work.clone();
     for (beside, slowdown) in
-        [(vec![Lane::H2dWeights], 2.0), (vec![Lane::GpuCompute, Lane::H2dWeights], 4.0)]
+        [(vec![LaneId::H2D_WEIGHTS], 2.0), (vec![LaneId::GPU_COMPUTE, LaneId::H2D_WEIGHTS], 4.0)]
     {
-        work.extend(alone.iter().filter(|m| m.key.lane == Lane::CpuCompute).map(|measured| {
+        work.extend(alone.iter().filter(|m| m.key.lane == LaneId::CPU_COMPUTE).map(|measured| {
             let mut slowed = measured.clone();
             slowed.beside.clone_from(&beside);
             slowed.time.mean_ns = slowdown * measured.time.mean_ns;
@@ -217,21 +218,21 @@ fn rates_are_those_of_the_slowed_samples() {
         }));
     }
     let costs = ProfileCosts::new(&profile, plan, WORKLOAD).expect("everything has a cost");
-    let busy = |lanes: &[Lane]| lanes.iter().fold(LaneSet::EMPTY, |set, lane| set.with(*lane));
-    let cpu = Lane::CpuCompute;
+    let busy = |lanes: &[LaneId]| lanes.iter().fold(LaneSet::EMPTY, |set, lane| set.with(*lane));
+    let cpu = LaneId::CPU_COMPUTE;
     for (lanes, expected) in [
         (&[cpu][..], 1.0),
-        (&[cpu, Lane::H2dWeights], 0.5),
-        (&[cpu, Lane::H2dWeights, Lane::D2h], 0.5),
-        (&[cpu, Lane::GpuCompute, Lane::H2dWeights], 0.25),
+        (&[cpu, LaneId::H2D_WEIGHTS], 0.5),
+        (&[cpu, LaneId::H2D_WEIGHTS, LaneId::D2H], 0.5),
+        (&[cpu, LaneId::GPU_COMPUTE, LaneId::H2D_WEIGHTS], 0.25),
         // Not measured, nor any part of it.
-        (&[cpu, Lane::GpuCompute], 1.0),
+        (&[cpu, LaneId::GPU_COMPUTE], 1.0),
         // Not measured; its worst measured part counts.
-        (&[cpu, Lane::GpuDecompress, Lane::GpuCompute, Lane::H2dWeights], 0.25),
+        (&[cpu, LaneId::GPU_DECOMPRESS, LaneId::GPU_COMPUTE, LaneId::H2D_WEIGHTS], 0.25),
     ] {
         assert!((costs.lane_rate(cpu, busy(lanes)) - expected).abs() < 1e-9, "{lanes:?}");
     }
-    assert_eq!(costs.lane_rate(Lane::H2dWeights, busy(&[cpu, Lane::H2dWeights])), 1.0);
+    assert_eq!(costs.lane_rate(LaneId::H2D_WEIGHTS, busy(&[cpu, LaneId::H2D_WEIGHTS])), 1.0);
 }
 
 #[test]

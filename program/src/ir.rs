@@ -7,52 +7,7 @@ use model::ops::{Kv, Op, Value};
 use serde::{Deserialize, Serialize};
 
 use crate::map::Chunk;
-
-/// An in-order queue of a worker, with a timeline of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Lane {
-    CpuCompute,
-    /// Fresh K and V that came from the device into the host cache.
-    CpuAppend,
-    GpuCompute,
-    /// Streamed 4-bit weights to the form that the GPU multiplies.
-    GpuDecompress,
-    /// Streamed weights and KV, host to device.
-    H2dWeights,
-    H2dActivations,
-    D2h,
-}
-
-impl Lane {
-    /// All lanes, in the order of their timelines.
-    pub const ALL: [Lane; 7] = [
-        Lane::CpuCompute,
-        Lane::CpuAppend,
-        Lane::GpuCompute,
-        Lane::GpuDecompress,
-        Lane::H2dWeights,
-        Lane::H2dActivations,
-        Lane::D2h,
-    ];
-
-    /// Index of this lane's timeline in the control segment.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Name in traces and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Lane::CpuCompute => "cpu.compute",
-            Lane::CpuAppend => "cpu.append",
-            Lane::GpuCompute => "gpu.compute",
-            Lane::GpuDecompress => "gpu.decompress",
-            Lane::H2dWeights => "h2d.weights",
-            Lane::H2dActivations => "h2d.activations",
-            Lane::D2h => "d2h",
-        }
-    }
-}
+use crate::topology::{LaneId, LaneSet};
 
 /// Prefill runs its program once per group, decode once per step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -164,11 +119,20 @@ pub struct Decompress {
     pub to: Region,
 }
 
+/// A weight blob from storage into a slot of host memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Read {
+    pub op: Op,
+    pub at: At,
+    pub from: Region,
+    pub to: Region,
+}
+
 /// Blocks until `lane`'s timeline has reached `base + step * signals_per_step + offset`, where
 /// `step` is the current one, or the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Wait {
-    pub lane: Lane,
+    pub lane: LaneId,
     /// 1 for the lane's first signal of a step.
     pub offset: u32,
     pub previous_step: bool,
@@ -181,6 +145,7 @@ pub enum Instruction {
     Copy(Copy),
     Append(Append),
     Decompress(Decompress),
+    Read(Read),
     Wait(Wait),
     /// Adds one to the lane's timeline; all earlier work of the lane is complete.
     Signal,
@@ -201,6 +166,7 @@ impl Instruction {
             Instruction::Copy(copy) => std::iter::once(copy.from).chain(copy.table).collect(),
             Instruction::Append(append) => vec![append.from, append.table],
             Instruction::Decompress(decompress) => vec![decompress.from],
+            Instruction::Read(read) => vec![read.from],
             Instruction::Wait(_) | Instruction::Signal => Vec::new(),
         }
     }
@@ -213,6 +179,7 @@ impl Instruction {
             Instruction::Copy(copy) => vec![copy.to],
             Instruction::Append(append) => vec![append.to],
             Instruction::Decompress(decompress) => vec![decompress.to],
+            Instruction::Read(read) => vec![read.to],
             Instruction::Wait(_) | Instruction::Signal => Vec::new(),
         }
     }
@@ -231,6 +198,7 @@ impl Instruction {
             Instruction::Copy(copy) => Some(copy.at),
             Instruction::Append(append) => Some(append.at),
             Instruction::Decompress(decompress) => Some(decompress.at),
+            Instruction::Read(read) => Some(read.at),
             Instruction::Wait(_) | Instruction::Signal => None,
         }
     }
@@ -244,7 +212,7 @@ impl Instruction {
 /// A lane's list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneProgram {
-    pub lane: Lane,
+    pub lane: LaneId,
     pub instructions: Vec<Instruction>,
     /// Number of `Signal`s in the list.
     pub signals_per_step: u32,
@@ -259,7 +227,13 @@ pub struct Program {
 
 impl Program {
     /// The list of `lane`, if it has any work.
-    pub fn lane(&self, lane: Lane) -> Option<&LaneProgram> {
+    pub fn lane(&self, lane: LaneId) -> Option<&LaneProgram> {
         self.lanes.iter().find(|program| program.lane == lane)
+    }
+
+    /// The work of some lanes, lane by lane.
+    pub fn work_of(&self, lanes: LaneSet) -> Vec<&Instruction> {
+        let lists = self.lanes.iter().filter(|list| lanes.contains(list.lane));
+        lists.flat_map(|list| &list.instructions).filter(|found| found.is_work()).collect()
     }
 }

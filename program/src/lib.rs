@@ -1,5 +1,6 @@
 //! From a device map to programs that workers only interpret.
 //!
+//! [`topology::Topology`] says which memories, workers and lanes the machine has;
 //! [`map::DeviceMap`] says which device runs which operation and where weights and KV live.
 //! [`compile::compile`] turns it into a [`plan::Plan`]: buffers, and one list of instructions
 //! ([`ir::Instruction`]) per lane for prefill and one for decode. [`validate`] proves a plan free of
@@ -13,5 +14,6 @@ pub mod map;
 pub mod plan;
 pub mod simulate;
 pub mod step_table;
+pub mod topology;
 pub mod validate;
 pub mod weights;

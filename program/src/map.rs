@@ -5,6 +5,7 @@ use model::ops::{Kv, Op};
 use serde::{Deserialize, Serialize};
 
 use crate::formats::{KvFormat, WeightFormats};
+use crate::topology::MemoryId;
 
 /// The two sides of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -12,16 +13,6 @@ use crate::formats::{KvFormat, WeightFormats};
 pub enum Device {
     Cpu,
     Gpu,
-}
-
-/// Where something stays between steps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Home {
-    /// Host memory; the GPU gets it streamed.
-    Host,
-    /// Device memory; only the GPU reads it.
-    Vram,
 }
 
 /// Part `index` of `of` of an attention operation: a contiguous range of units, where a unit is a
@@ -132,16 +123,16 @@ pub struct PhaseMap {
     pub head: Device,
 }
 
-/// Where a layer's KV cache lives, per part.
+/// The memory in which a layer's KV cache lives, per part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerKv {
-    pub k: Vec<Home>,
-    pub v: Vec<Home>,
+    pub k: Vec<MemoryId>,
+    pub v: Vec<MemoryId>,
 }
 
 impl LayerKv {
     /// Homes of the parts of one of the two caches.
-    pub fn homes(&self, kv: Kv) -> &[Home] {
+    pub fn homes(&self, kv: Kv) -> &[MemoryId] {
         match kv {
             Kv::K => &self.k,
             Kv::V => &self.v,
@@ -158,11 +149,12 @@ pub struct DeviceMap {
     pub chunking: Option<Chunking>,
     pub prefill: PhaseMap,
     pub decode: PhaseMap,
-    /// Per layer, per operation of `ModelConfig::layer_ops`: where the weights stay. `Vram` weights
-    /// are loaded once; `Host` weights are streamed whenever the GPU runs the operation.
-    pub weights: Vec<Vec<Home>>,
+    /// Per layer, per operation of `ModelConfig::layer_ops`: the memory where the weights stay. Those
+    /// in a device's memory are loaded once; those on the host are streamed whenever the GPU runs the
+    /// operation; those on a storage are read to the host, and streamed from there, in every step.
+    pub weights: Vec<Vec<MemoryId>>,
     /// The same for the final norm and the head.
-    pub outer_weights: Home,
+    pub outer_weights: MemoryId,
     pub kv: Vec<LayerKv>,
     /// Attention whole on one device runs as one operation.
     pub fuse_attention: bool,
@@ -171,7 +163,7 @@ pub struct DeviceMap {
     /// How many streamed KV parts of a kind may be on the device at once (at least 1).
     pub kv_slots: u16,
     /// Hidden states of prefill stay on the device between layers, or spill to the host.
-    pub prefill_hidden: Home,
+    pub prefill_hidden: MemoryId,
     pub weight_formats: WeightFormats,
     pub kv_format: KvFormat,
     pub schedule: Schedule,
@@ -187,7 +179,7 @@ impl DeviceMap {
     }
 
     /// Where the weights of an operation stay; `layer` is `None` for final norm and head.
-    pub fn weights_of(&self, config: &ModelConfig, layer: Option<u16>, op: Op) -> Home {
+    pub fn weights_of(&self, config: &ModelConfig, layer: Option<u16>, op: Op) -> MemoryId {
         match layer {
             None => self.outer_weights,
             Some(layer) => {

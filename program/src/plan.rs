@@ -3,9 +3,10 @@
 use model::config::{Dtype, ModelConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{BufferId, Lane, Program};
+use crate::ir::{BufferId, Instruction, Program};
 use crate::map::DeviceMap;
 use crate::step_table::StepTableLayout;
+use crate::topology::{Holds, LaneId, MemoryKind, SegmentId, Topology};
 use crate::weights::Weights;
 
 /// The maxima that bound every size in a plan.
@@ -49,34 +50,16 @@ impl RunShape {
     }
 }
 
-/// A kind of memory; each is one segment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Memory {
-    HostWeights,
-    HostKv,
-    HostActivations,
-    /// The device arena.
-    Device,
-    /// The step table, in the control segment; buffers here have no address.
-    Control,
-}
-
-impl Memory {
-    /// Those that are segments of their own.
-    pub const SEGMENTS: [Memory; 4] =
-        [Memory::HostWeights, Memory::HostKv, Memory::HostActivations, Memory::Device];
-}
-
 /// A named range of a segment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {
     pub name: String,
-    pub memory: Memory,
+    pub segment: SegmentId,
     pub offset_bytes: u64,
     pub size_bytes: u64,
 }
 
-/// Which weights fill a host buffer at load.
+/// Which weights fill a buffer of the host or of a storage at load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightPlacement {
     pub buffer: BufferId,
@@ -95,6 +78,8 @@ pub struct ResidentWeights {
 pub struct Plan {
     pub config: ModelConfig,
     pub shape: RunShape,
+    /// The machine that the plan is for.
+    pub topology: Topology,
     pub map: DeviceMap,
     pub buffers: Vec<Buffer>,
     pub weights: Vec<WeightPlacement>,
@@ -110,28 +95,73 @@ pub struct Footprint {
     pub host_weights_bytes: u64,
     pub host_kv_bytes: u64,
     pub host_activations_bytes: u64,
-    /// The device arena.
+    /// The plan's buffers in the device arena.
     pub device_bytes: u64,
+    /// What the device needs behind them.
+    pub device_scratch_bytes: u64,
     pub step_table_bytes: u64,
 }
 
+/// What a device computes in a plan, by which its scratch is sized.
+#[derive(Debug, Clone)]
+pub struct DeviceWork<'a> {
+    pub config: &'a ModelConfig,
+    pub shape: &'a RunShape,
+    pub map: &'a DeviceMap,
+    /// End of the plan's buffers in the arena.
+    pub buffers_bytes: u64,
+    /// Work of the lanes that compute there, in prefill and in decode.
+    pub prefill: Vec<&'a Instruction>,
+    pub decode: Vec<&'a Instruction>,
+}
+
+/// Bytes that a device needs beside a plan's buffers.
+pub type DeviceScratch = fn(&DeviceWork<'_>) -> u64;
+
 impl Footprint {
-    pub(crate) fn new(buffers: &[Buffer], table: &StepTableLayout) -> Footprint {
+    pub(crate) fn new(
+        topology: &Topology,
+        buffers: &[Buffer],
+        table: &StepTableLayout,
+    ) -> Footprint {
+        let of_kind = |kind: MemoryKind, holds: Holds| -> u64 {
+            let segments = topology.segments().into_iter();
+            let wanted = segments.filter(|segment| {
+                segment.holds == holds && topology.memory_kind(segment.memory) == Some(kind)
+            });
+            wanted.map(|segment| end_bytes(buffers, segment)).sum()
+        };
         Footprint {
-            host_weights_bytes: end_bytes(buffers, Memory::HostWeights),
-            host_kv_bytes: end_bytes(buffers, Memory::HostKv),
-            host_activations_bytes: end_bytes(buffers, Memory::HostActivations),
-            device_bytes: end_bytes(buffers, Memory::Device),
+            host_weights_bytes: of_kind(MemoryKind::Dram, Holds::Weights),
+            host_kv_bytes: of_kind(MemoryKind::Dram, Holds::Kv),
+            host_activations_bytes: of_kind(MemoryKind::Dram, Holds::Activations),
+            device_bytes: of_kind(MemoryKind::Vram, Holds::Arena),
+            device_scratch_bytes: 0,
             step_table_bytes: table.words() as u64 * 4,
         }
     }
 }
 
+impl Footprint {
+    /// The same on a device that needs `scratch` for `work`; none where the plan has nothing to do there.
+    pub(crate) fn with_scratch<'a>(
+        self,
+        scratch: Option<DeviceScratch>,
+        work: impl FnOnce() -> DeviceWork<'a>,
+    ) -> Footprint {
+        let Some(scratch) = scratch else { return self };
+        let work = work();
+        let idle = work.prefill.is_empty() && work.decode.is_empty();
+        let device_scratch_bytes = if idle { 0 } else { scratch(&work) };
+        Footprint { device_scratch_bytes, ..self }
+    }
+}
+
 /// The end of the last buffer of a segment.
-fn end_bytes(buffers: &[Buffer], memory: Memory) -> u64 {
+fn end_bytes(buffers: &[Buffer], segment: SegmentId) -> u64 {
     buffers
         .iter()
-        .filter(|buffer| buffer.memory == memory)
+        .filter(|buffer| buffer.segment == segment)
         .map(|buffer| buffer.offset_bytes + buffer.size_bytes)
         .max()
         .unwrap_or(0)
@@ -139,13 +169,29 @@ fn end_bytes(buffers: &[Buffer], memory: Memory) -> u64 {
 
 impl Plan {
     /// Size of a segment: the end of its last buffer.
-    pub fn memory_bytes(&self, memory: Memory) -> u64 {
-        end_bytes(&self.buffers, memory)
+    pub fn segment_bytes(&self, segment: SegmentId) -> u64 {
+        end_bytes(&self.buffers, segment)
     }
 
-    /// What memory the plan takes.
-    pub fn footprint(&self) -> Footprint {
-        Footprint::new(&self.buffers, &self.table)
+    /// What memory the plan takes, on a device that needs `scratch` beside it.
+    pub fn footprint(&self, scratch: Option<DeviceScratch>) -> Footprint {
+        let footprint = Footprint::new(&self.topology, &self.buffers, &self.table);
+        footprint.with_scratch(scratch, || self.device_work())
+    }
+
+    /// What a device computes.
+    pub fn device_work(&self) -> DeviceWork<'_> {
+        let computes = self.topology.device_computes();
+        let device = self.topology.device();
+        let segments = device.map_or_else(Vec::new, |memory| self.topology.segments_of(memory));
+        DeviceWork {
+            config: &self.config,
+            shape: &self.shape,
+            map: &self.map,
+            buffers_bytes: segments.iter().map(|segment| self.segment_bytes(*segment)).sum(),
+            prefill: self.prefill.work_of(computes),
+            decode: self.decode.work_of(computes),
+        }
     }
 
     /// A buffer by id.
@@ -154,10 +200,13 @@ impl Plan {
     }
 
     /// Lanes with work in either phase, in timeline order.
-    pub fn lanes(&self) -> Vec<Lane> {
-        Lane::ALL
-            .into_iter()
-            .filter(|lane| self.prefill.lane(*lane).is_some() || self.decode.lane(*lane).is_some())
-            .collect()
+    pub fn lanes(&self) -> Vec<LaneId> {
+        let works = |lane| self.prefill.lane(lane).is_some() || self.decode.lane(lane).is_some();
+        self.topology.lane_ids().filter(|lane| works(*lane)).collect()
+    }
+
+    /// A lane's name.
+    pub fn lane_name(&self, lane: LaneId) -> &str {
+        self.topology.lane_name(lane)
     }
 }

@@ -6,8 +6,9 @@ use common::{Choices, PLAIN, opt, shape, split};
 use model::ops::Op;
 use program::compile::{CompileError, compile};
 use program::ir::{Instruction, Moved};
-use program::map::{Device, Home, Schedule, layer_list};
-use program::simulate::{Costs, LaneSet, Place, simulate};
+use program::map::{Device, Schedule, layer_list};
+use program::simulate::{Costs, Place, simulate};
+use program::topology::{LaneSet, MemoryId};
 use program::validate::validate;
 
 /// 60 a layer for its six matrices over the link, 20 for each batch's computation.
@@ -42,7 +43,7 @@ fn steady_step_ns(schedule: Schedule) -> f64 {
     // An even number of layers keeps the two slots taking turns from step to step.
     config.num_layers = 4;
     let entries = layer_list(&config, None).len();
-    let choices = Choices { gpu_kv: Home::Vram, schedule, ..PLAIN };
+    let choices = Choices { gpu_kv: MemoryId::VRAM, schedule, ..PLAIN };
     let plan = compile(&config, &shape(4, 1), &split(&config, 0, entries, choices)).unwrap();
     validate(&plan).unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
     let run = simulate(&plan.decode, &SixtyAndTwenty, 6).unwrap();
@@ -65,7 +66,9 @@ fn every_form_is_proved() {
     let config = opt();
     let entries = layer_list(&config, None).len();
     for schedule in [Schedule::Barrier, Schedule::BarrierSpread] {
-        for (gpu_kv, weights) in [(Home::Host, Home::Host), (Home::Vram, Home::Vram)] {
+        for (gpu_kv, weights) in
+            [(MemoryId::DRAM, MemoryId::DRAM), (MemoryId::VRAM, MemoryId::VRAM)]
+        {
             for outer in [Device::Cpu, Device::Gpu] {
                 for (from, to) in [(0, entries), (0, 4), (7, entries)] {
                     let choices = Choices { schedule, gpu_kv, weights, outer, ..PLAIN };

@@ -6,9 +6,10 @@ use common::{Choices, PLAIN, llama, opt, shape, split};
 use model::compressed::{Grouped, WeightFormat};
 use model::ops::{Kv, Op, Value};
 use program::compile::compile;
-use program::ir::{Instruction, Lane, Moved, Phase, Program};
+use program::ir::{Instruction, Moved, Phase, Program};
 use program::map::{Device, layer_list};
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
+use program::topology::{LaneId, SegmentId};
 use program::validate::{ValidateError, validate};
 use program::weights::Weights;
 
@@ -20,11 +21,11 @@ fn gpu_only() -> Plan {
     compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap()
 }
 
-fn position(program: &Program, lane: Lane, wanted: impl Fn(&Instruction) -> bool) -> usize {
+fn position(program: &Program, lane: LaneId, wanted: impl Fn(&Instruction) -> bool) -> usize {
     program.lane(lane).unwrap().instructions.iter().position(wanted).unwrap()
 }
 
-fn instructions(program: &mut Program, lane: Lane) -> &mut Vec<Instruction> {
+fn instructions(program: &mut Program, lane: LaneId) -> &mut Vec<Instruction> {
     let list = program.lanes.iter_mut().find(|list| list.lane == lane);
     &mut list.unwrap().instructions
 }
@@ -39,8 +40,8 @@ fn copies(moved: Moved, layer: u16, batch: u16) -> impl Fn(&Instruction) -> bool
 fn without_copy(moved: Moved, layer: u16, batch: u16) -> String {
     let mut plan = gpu_only();
     let lane = match moved {
-        Moved::Value(_) => Lane::D2h,
-        Moved::Weights(_) | Moved::Cache(_) => Lane::H2dWeights,
+        Moved::Value(_) => LaneId::D2H,
+        Moved::Weights(_) | Moved::Cache(_) => LaneId::H2D_WEIGHTS,
     };
     let index = position(&plan.decode, lane, copies(moved, layer, batch));
     instructions(&mut plan.decode, lane).remove(index);
@@ -70,7 +71,7 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let compiled = compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap();
     let of = |op, layer| move |i: &Instruction| matches!(i, Instruction::Decompress(d) if d.op == op && d.at.layer == Some(layer));
     // Once per layer and step, whatever the number of batches; norms and the head have none.
-    let list = &compiled.decode.lane(Lane::GpuDecompress).unwrap().instructions;
+    let list = &compiled.decode.lane(LaneId::GPU_DECOMPRESS).unwrap().instructions;
     let count = list.iter().filter(|i| matches!(i, Instruction::Decompress(_))).count();
     assert_eq!(count, 6 * config.num_layers);
     // What is streamed is the 4-bit form, what is multiplied has 8 bits.
@@ -81,15 +82,16 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let records = config.ffn_size as u64 / 16;
     assert_eq!(bytes, [576 * records + bias, 1088 * records + bias]);
     let mut plan = compiled.clone();
-    instructions(&mut plan.decode, Lane::GpuDecompress).remove(index);
+    instructions(&mut plan.decode, LaneId::GPU_DECOMPRESS).remove(index);
     let text = validate(&plan).unwrap_err().to_string();
     assert!(text.contains("weights.layer1.fc0, decompressed"), "{text}");
     // Multiplying the 4-bit form itself is refused.
     let mut plan = compiled.clone();
     let from = decompress.from;
     let is = |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == Op::Fc0 && c.at.layer == Some(1));
-    let at = position(&plan.decode, Lane::GpuCompute, is);
-    let Instruction::Compute(compute) = &mut instructions(&mut plan.decode, Lane::GpuCompute)[at]
+    let at = position(&plan.decode, LaneId::GPU_COMPUTE, is);
+    let Instruction::Compute(compute) =
+        &mut instructions(&mut plan.decode, LaneId::GPU_COMPUTE)[at]
     else {
         unreachable!()
     };
@@ -105,25 +107,25 @@ fn work_in_the_wrong_order_or_twice() {
     let compiled = compile(&config, &shape(1, 4), &split(&config, 0, 0, choices)).unwrap();
     let is = |op| move |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == op);
     let mut plan = compiled.clone();
-    let norm = position(&plan.decode, Lane::CpuCompute, is(Op::Norm1));
-    let out = position(&plan.decode, Lane::CpuCompute, is(Op::Out));
-    instructions(&mut plan.decode, Lane::CpuCompute).swap(out, norm);
+    let norm = position(&plan.decode, LaneId::CPU_COMPUTE, is(Op::Norm1));
+    let out = position(&plan.decode, LaneId::CPU_COMPUTE, is(Op::Out));
+    instructions(&mut plan.decode, LaneId::CPU_COMPUTE).swap(out, norm);
     let text = validate(&plan).unwrap_err().to_string();
     assert!(text.contains("after 1 additions in step 0 in decode.value"), "{text}");
     assert!(text.contains("finds the residual stream of batch 0.0 after 0 additions"), "{text}");
 
     for (op, name) in [(Op::Sample, "step table"), (Op::Out, "additions")] {
         let mut plan = compiled.clone();
-        let index = position(&plan.decode, Lane::CpuCompute, is(op));
-        let list = instructions(&mut plan.decode, Lane::CpuCompute);
+        let index = position(&plan.decode, LaneId::CPU_COMPUTE, is(op));
+        let list = instructions(&mut plan.decode, LaneId::CPU_COMPUTE);
         list.insert(index, list[index].clone());
         let text = validate(&plan).unwrap_err().to_string();
         assert!(text.contains(name), "{text}");
     }
     let mut plan = compiled.clone();
     let appends = |i: &Instruction| matches!(i, Instruction::Append(_));
-    let index = position(&plan.decode, Lane::CpuCompute, appends);
-    let list = instructions(&mut plan.decode, Lane::CpuCompute);
+    let index = position(&plan.decode, LaneId::CPU_COMPUTE, appends);
+    let list = instructions(&mut plan.decode, LaneId::CPU_COMPUTE);
     list.insert(index, list[index].clone());
     let text = validate(&plan).unwrap_err().to_string();
     assert!(text.contains("the cache has rows of 1 steps already"), "{text}");
@@ -133,7 +135,7 @@ fn work_in_the_wrong_order_or_twice() {
 fn prefill_must_fill_what_decode_reads() {
     let mut plan = gpu_only();
     let appends = |i: &Instruction| matches!(i, Instruction::Append(a) if a.at.micro == 1);
-    let lane = Lane::CpuAppend;
+    let lane = LaneId::CPU_APPEND;
     let index = position(&plan.prefill, lane, appends);
     instructions(&mut plan.prefill, lane).remove(index);
     let error = validate(&plan).unwrap_err();
@@ -156,7 +158,7 @@ fn wrong_weights_or_places() {
     // Two activations of decode at one address: prefill's buffers may lie there, these may not.
     let plan = gpu_only();
     let of_decode: Vec<usize> = (0..plan.buffers.len())
-        .filter(|i| plan.buffers[*i].memory == Memory::Device)
+        .filter(|i| plan.buffers[*i].segment == SegmentId::DEVICE)
         .filter(|i| plan.buffers[*i].name.starts_with("decode."))
         .collect();
     let mut moved = plan.clone();
@@ -164,7 +166,8 @@ fn wrong_weights_or_places() {
     let error = validate(&moved).unwrap_err();
     assert!(matches!(error, ValidateError::Overlap { phase: Phase::Decode, .. }), "{error}");
     // Caches live through both phases, also where only one of them is at work.
-    let cache = plan.buffers.iter().position(|buffer| buffer.memory == Memory::HostKv).unwrap();
+    let cache =
+        plan.buffers.iter().position(|buffer| buffer.segment == SegmentId::HOST_KV).unwrap();
     let mut moved = plan.clone();
     moved.buffers[cache].offset_bytes = plan.buffers[cache + 1].offset_bytes;
     let error = validate(&moved).unwrap_err();

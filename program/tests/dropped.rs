@@ -8,8 +8,9 @@ use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use program::compile::{compile, footprint};
 use program::ir::{Instruction, Phase};
-use program::map::{ChunkOrder, Device, DeviceMap, Home, layer_list};
-use program::plan::{Plan, RunShape};
+use program::map::{ChunkOrder, Device, DeviceMap, layer_list};
+use program::plan::{DeviceScratch, Plan, RunShape};
+use program::topology::MemoryId;
 use program::validate::{describe, validate};
 
 const W4: WeightFormat = WeightFormat::Grouped(Grouped::W4);
@@ -30,7 +31,15 @@ fn without(plan: &Plan, phase: Phase, lane: usize, index: usize) -> Plan {
 
 fn proved(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Plan {
     let plan = compile(config, shape, map).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert_eq!(footprint(config, shape, map), Ok(plan.footprint()), "{name}");
+    // What the scratch is sized by is the same too.
+    let scratch: DeviceScratch = |work| {
+        let computed = work.prefill.len() + 1000 * work.decode.len();
+        work.buffers_bytes + computed as u64
+    };
+    for scratch in [None, Some(scratch)] {
+        let listed = footprint(config, shape, map, scratch);
+        assert_eq!(listed, Ok(plan.footprint(scratch)), "{name}");
+    }
     let proof = validate(&plan).unwrap_or_else(|error| panic!("{name} is refused: {error}"));
     assert!(
         proof.prefill.work > 0 && proof.decode.work > 0 && proof.decode.conflicts > 0,
@@ -49,8 +58,8 @@ fn each_is_needed(name: &str, config: &ModelConfig, shape: &RunShape, map: &Devi
             for (index, instruction) in list.instructions.iter().enumerate() {
                 dropped += 1;
                 if validate(&without(&plan, program.phase, lane, index)).is_ok() {
-                    let what = describe(instruction, config.family);
-                    let (phase, lane) = (program.phase, list.lane.name());
+                    let what = describe(instruction, config.family, &plan.topology);
+                    let (phase, lane) = (program.phase, plan.lane_name(list.lane));
                     unneeded.push(format!("{phase:?} {lane} {index}: {what}"));
                 }
             }
@@ -65,8 +74,13 @@ fn one_device() {
     let (opt, llama) = (opt(), llama());
     let all = layer_list(&opt, None).len();
     let gpu = Choices { outer: Device::Gpu, ..PLAIN };
-    let resident =
-        Choices { weights: Home::Vram, gpu_kv: Home::Vram, hidden: Home::Vram, slots: 1, ..gpu };
+    let resident = Choices {
+        weights: MemoryId::VRAM,
+        gpu_kv: MemoryId::VRAM,
+        hidden: MemoryId::VRAM,
+        slots: 1,
+        ..gpu
+    };
     let cpu = Choices { prefill: Device::Cpu, ..PLAIN };
     each_is_needed("cpu-only", &opt, &shape(2, 2), &split(&opt, 0, 0, cpu));
     each_is_needed("cpu-only llama", &llama, &shape(1, 4), &split(&llama, 0, 0, cpu));
@@ -74,7 +88,7 @@ fn one_device() {
     each_is_needed("gpu-only resident", &opt, &shape(2, 2), &split(&opt, 0, all, resident));
     let w4 = Choices { format: W4, ..gpu };
     each_is_needed("gpu-only w4", &opt, &shape(2, 2), &split(&opt, 0, all, w4));
-    let resident = Choices { weights: Home::Vram, slots: 1, ..w4 };
+    let resident = Choices { weights: MemoryId::VRAM, slots: 1, ..w4 };
     each_is_needed("gpu-only w4 resident", &opt, &shape(1, 2), &split(&opt, 0, all, resident));
     let unfused = Choices { fuse: false, slots: 1, ..gpu };
     each_is_needed("gpu-only unfused", &llama, &shape(3, 2), &split(&llama, 0, all + 1, unfused));
@@ -114,8 +128,8 @@ fn every_interval() {
 fn choices_of_a_split() {
     let (opt, llama) = (opt(), llama());
     for prefill in [Device::Cpu, Device::Gpu] {
-        for weights in [Home::Host, Home::Vram] {
-            for (hidden, slots) in [(Home::Host, 1), (Home::Vram, 3)] {
+        for weights in [MemoryId::DRAM, MemoryId::VRAM] {
+            for (hidden, slots) in [(MemoryId::DRAM, 1), (MemoryId::VRAM, 3)] {
                 let choices = Choices { prefill, weights, hidden, slots, gpu_kv: weights, ..PLAIN };
                 let name = format!("{choices:?}");
                 each_is_needed(&name, &opt, &shape(2, 2), &split(&opt, 2, 7, choices));

@@ -5,10 +5,11 @@ mod common;
 
 use common::{Choices, PLAIN, llama, opt, shape, split};
 use program::compile::compile;
-use program::ir::{Instruction, Lane};
+use program::ir::Instruction;
 use program::map::{ChunkOrder, Device};
 use program::plan::Plan;
-use program::simulate::{Costs, LaneSet, Place, Span, simulate};
+use program::simulate::{Costs, Place, Span, simulate};
+use program::topology::{LaneId, LaneSet};
 use program::validate::{ReplayError, replay, validate};
 
 /// Work that differs from instruction to instruction and from step to step.
@@ -21,8 +22,8 @@ impl Costs for Uneven {
     }
 
     fn rate(&self, Place { lane, .. }: Place, busy: LaneSet) -> f64 {
-        let cpu = lane == Lane::CpuCompute;
-        if cpu && busy.contains(Lane::H2dWeights) { 0.6 } else { 1.0 }
+        let cpu = lane == LaneId::CPU_COMPUTE;
+        if cpu && busy.contains(LaneId::H2D_WEIGHTS) { 0.6 } else { 1.0 }
     }
 
     fn wake_ns(&self) -> f64 {
@@ -84,7 +85,7 @@ fn disturbed_runs_do_not() {
 fn each_kind_of_departure_is_named() {
     let plan = plan();
     let good = trace(&plan, 0);
-    let of = |lane: Lane| {
+    let of = |lane: LaneId| {
         let place = good.iter().position(|span| span.lane == lane && span.start_ns > 0);
         place.unwrap()
     };
@@ -95,7 +96,7 @@ fn each_kind_of_departure_is_named() {
     };
     let unknown = changed(0, &|span| span.instruction = 100_000);
     assert!(matches!(unknown, ReplayError::Unknown(_)), "{unknown}");
-    let backwards = changed(of(Lane::CpuCompute), &|span| span.end_ns = span.start_ns - 1);
+    let backwards = changed(of(LaneId::CPU_COMPUTE), &|span| span.end_ns = span.start_ns - 1);
     assert!(matches!(backwards, ReplayError::Backwards(_)), "{backwards}");
     let twice = {
         let mut trace = good.clone();
@@ -104,7 +105,7 @@ fn each_kind_of_departure_is_named() {
     };
     assert!(matches!(twice, ReplayError::LaneOrder { .. }), "{twice}");
     let mut early: Vec<Span> = good.clone();
-    early.iter_mut().filter(|span| span.lane == Lane::D2h).for_each(|span| {
+    early.iter_mut().filter(|span| span.lane == LaneId::D2H).for_each(|span| {
         span.start_ns = 0;
         span.end_ns = 0;
     });

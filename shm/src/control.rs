@@ -18,10 +18,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeline::{Poison, PoisonCause, Timeline};
 use crate::words::{SharedU32s, SharedU64s};
 
-/// Lanes a run can have; more than devices times lanes per device of any machine we know.
-pub const LANES_MAX: usize = 16;
+/// Lanes a run can have.
+pub const LANES_MAX: usize = 64;
 /// Worker processes a run can have.
-pub const WORKERS_MAX: usize = 16;
+pub const WORKERS_MAX: usize = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TANDEMC1");
 const VERSION: u32 = 1;

@@ -155,7 +155,7 @@ fn a_killed_transfer_worker_ends_the_run_and_leaves_nothing() {
         let transfer = workers.iter().find(|(_, name)| name.contains("transfer"));
         // The lane that brings weights has begun.
         if let (Some((pid, _)), Some(control)) = (transfer, &control)
-            && control.lane(program::ir::Lane::H2dWeights.index()).timeline.value() >= 20
+            && control.lane(program::topology::LaneId::H2D_WEIGHTS.index()).timeline.value() >= 20
         {
             let target = Pid::from_raw(pid.cast_signed()).expect("a process id");
             kill_process(target, Signal::KILL).expect("it lives");

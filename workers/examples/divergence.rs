@@ -19,9 +19,9 @@ use model::source::{Part, TensorId, WeightSource};
 use planner::policy::{Homes, Policy, device_map};
 use program::compile::compile;
 use program::formats::WeightFormats;
-use program::map::Home;
 use program::plan::RunShape;
 use program::step_table::Field;
+use program::topology::MemoryId;
 use workers::setup::LaneOptions;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
 
@@ -76,7 +76,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// take the place of those that were sampled.
 fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<dyn Error>> {
     let config = source.config();
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let mut map = device_map(&Policy::CpuOnly, config, true, homes);
     map.weight_formats = stored(source, config)?;
     let shape = RunShape {

@@ -1,8 +1,9 @@
 //! Why a worker cannot go on, in sentences for the user, and the codes that poison carries.
 
 use cuda::CudaError;
-use program::ir::{Lane, Phase};
+use program::ir::Phase;
 use program::plan::Plan;
+use program::topology::LaneId;
 use program::validate::describe;
 use shm::{ChannelError, ControlError, MapError, SegmentError, TraceError, WaitError};
 
@@ -29,13 +30,13 @@ pub enum LaneError {
     Poisoned,
     /// Another lane made no progress within the bound.
     #[error(
-        "Lane {waiting} waited {limit_s} s for {awaited} in {place}, which did not move; the run was ended."
+        "LaneId {waiting} waited {limit_s} s for {awaited} in {place}, which did not move; the run was ended."
     )]
     TimedOut {
         /// Name of the lane that gave up.
-        waiting: &'static str,
+        waiting: String,
         /// What it waited for.
-        awaited: &'static str,
+        awaited: String,
         /// Phase, step and instruction of the waiting lane.
         place: String,
         /// The bound.
@@ -43,37 +44,53 @@ pub enum LaneError {
     },
     /// The device did not get done with an instruction.
     #[error(
-        "Lane {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was ended. A kernel may hang: look at dmesg."
+        "LaneId {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was ended. A kernel may hang: look at dmesg."
     )]
     Stuck {
         /// Name of the lane.
-        lane: &'static str,
+        lane: String,
         /// Phase, step and instruction.
         place: String,
         /// For how long.
         still_s: u64,
     },
     /// The device or its driver failed.
-    #[error("Lane {lane} failed in {place}: {source}")]
+    #[error("LaneId {lane} failed in {place}: {source}")]
     Device {
         /// Name of the lane.
-        lane: &'static str,
+        lane: String,
         /// Phase, step and instruction.
         place: String,
         /// What the driver said.
         source: CudaError,
     },
+    /// A storage could not be read.
+    #[error("Lane {lane} could not read in {place}: {reason}.")]
+    Storage {
+        /// Name of the lane.
+        lane: String,
+        /// Phase, step and instruction.
+        place: String,
+        /// What the system said.
+        reason: String,
+    },
 }
 
 /// Where a lane is, in words: `decode step 3, fc0, layer 4, batch 1`.
-pub(crate) fn place(plan: &Plan, lane: Lane, phase: Phase, step: u32, instruction: u32) -> String {
+pub(crate) fn place(
+    plan: &Plan,
+    lane: LaneId,
+    phase: Phase,
+    step: u32,
+    instruction: u32,
+) -> String {
     let (program, when) = match phase {
         Phase::Prefill => (&plan.prefill, "prefill".to_owned()),
         Phase::Decode => (&plan.decode, format!("decode step {step}")),
     };
     let list = program.lane(lane).map_or(&[][..], |list| &list.instructions);
     match list.get(instruction as usize) {
-        Some(found) => format!("{when}, {}", describe(found, plan.config.family)),
+        Some(found) => format!("{when}, {}", describe(found, plan.config.family, &plan.topology)),
         None => when,
     }
 }
@@ -81,15 +98,15 @@ pub(crate) fn place(plan: &Plan, lane: Lane, phase: Phase, step: u32, instructio
 impl LaneError {
     pub(crate) fn from_wait(
         error: &WaitError,
-        waiting: Lane,
-        awaited: &'static str,
+        (waiting, awaited): (&str, &str),
         place: impl FnOnce() -> String,
         limit_s: u64,
     ) -> LaneError {
         match error {
             WaitError::Poisoned(_) => LaneError::Poisoned,
             WaitError::TimedOut { .. } => {
-                LaneError::TimedOut { waiting: waiting.name(), awaited, place: place(), limit_s }
+                let (waiting, awaited) = (waiting.to_owned(), awaited.to_owned());
+                LaneError::TimedOut { waiting, awaited, place: place(), limit_s }
             }
         }
     }
@@ -128,6 +145,9 @@ pub enum WorkerError {
     /// The trace rings.
     #[error("{0}")]
     Trace(#[from] TraceError),
+    /// A storage that could not be made.
+    #[error("The storage of weights cannot be had: {0}.")]
+    Storage(#[source] std::io::Error),
     /// A plan whose buffers do not fit the memory.
     #[error("{0}")]
     Memory(#[from] MemoryError),
@@ -156,5 +176,5 @@ pub enum WorkerError {
     Device(#[from] CudaError),
     /// A lane.
     #[error("{0}")]
-    Lane(#[from] LaneError),
+    LaneId(#[from] LaneError),
 }

@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::ops::Op;
-use program::ir::{Instruction, Lane, LaneProgram, Phase, Program, Wait};
+use program::ir::{Instruction, LaneProgram, Phase, Program, Wait};
 use program::plan::Plan;
+use program::topology::{LaneId, WorkerId};
 use shm::timeline::reached;
 use shm::{Control, Position, Timeline, TraceRecord, TraceWriter, WaitError, WorkerState, now_ns};
 
-use crate::device::DeviceLane;
 use crate::error::{LaneError, place};
-use crate::execute::Executor;
-use crate::protocol::{EXIT, Role};
+use crate::execute::sample;
+use crate::lane_executor::{LaneExecutor, Task};
+use crate::protocol::EXIT;
 use crate::still::Stillness;
-use crate::timed::Timed;
+use crate::table::StepTable;
 
-const LANES: usize = Lane::ALL.len();
 /// How long a lane sleeps for the next group before it looks again; releases end it at once.
 const GROUP_SLICE: Duration = Duration::from_secs(60);
 /// Lanes without work in a phase wait at its end for as long as the phase lasts. A lane that hangs
@@ -31,8 +31,9 @@ const BARRIER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// What a lane needs beside its executor.
 #[derive(Debug)]
 pub struct LaneSetup {
-    pub lane: Lane,
-    pub role: Role,
+    pub lane: LaneId,
+    /// The worker that runs it.
+    pub worker: WorkerId,
     pub plan: Arc<Plan>,
     pub control: Control,
     /// `None` where the device's side of the lane writes it.
@@ -43,24 +44,16 @@ pub struct LaneSetup {
     pub link_bytes_per_s: Option<u64>,
 }
 
-/// What carries out the work of a lane.
-#[derive(Debug)]
-enum Doing {
-    Work(Box<Executor>),
-    /// Work is enqueued on a device, and is complete later.
-    Device(Box<DeviceLane>),
-    /// Only time passes.
-    Timed(Timed),
-}
-
 /// A lane of a worker; see the module header.
 #[derive(Debug)]
 pub struct LaneRunner {
     setup: LaneSetup,
-    doing: Doing,
-    /// Timelines at the start of the present phase.
-    bases: [u32; LANES],
-    signals: [[u32; LANES]; 2],
+    executor: Box<dyn LaneExecutor>,
+    table: StepTable,
+    /// Timelines at the start of the present phase, by lane.
+    bases: Vec<u32>,
+    /// Signals that a lane gives in a step, by phase and lane.
+    signals: [Vec<u32>; 2],
     /// `Control::steps` at the start of the group.
     steps_base: u32,
     /// Index of the last `Sample` of this lane's list, per phase.
@@ -68,51 +61,48 @@ pub struct LaneRunner {
     /// Per batch the `Sample` of decode.
     sampled: Vec<Sampled>,
     /// The first lane of its worker, which moves the worker's state on.
-    first_of_role: bool,
+    first_of_worker: bool,
+    /// The first lane of all, which says that a group has drained.
+    first_of_all: bool,
 }
 
 impl LaneRunner {
     /// A lane that has run nothing yet; the control segment must be fresh.
-    pub fn new(setup: LaneSetup, executor: Executor) -> LaneRunner {
-        LaneRunner::with(setup, Doing::Work(Box::new(executor)))
-    }
-
-    /// The same for a lane that only lets time pass.
-    pub fn timed(setup: LaneSetup, timed: Timed) -> LaneRunner {
-        LaneRunner::with(setup, Doing::Timed(timed))
-    }
-
-    /// The same for a lane on a device.
-    pub fn on_device(setup: LaneSetup, device: DeviceLane) -> LaneRunner {
-        LaneRunner::with(setup, Doing::Device(Box::new(device)))
-    }
-
-    fn with(setup: LaneSetup, doing: Doing) -> LaneRunner {
+    pub fn new(setup: LaneSetup, executor: Box<dyn LaneExecutor>) -> LaneRunner {
         let plan = Arc::clone(&setup.plan);
+        let topology = &plan.topology;
         let signals = [&plan.prefill, &plan.decode].map(|program| {
-            Lane::ALL.map(|lane| program.lane(lane).map_or(0, |list| list.signals_per_step))
+            let signals = |lane| program.lane(lane).map_or(0, |list| list.signals_per_step);
+            topology.lane_ids().map(signals).collect()
         });
         let last_sample = [&plan.prefill, &plan.decode]
             .map(|program| program.lane(setup.lane).and_then(last_sample));
         let batches = 0..plan.shape.batches;
         let sampled = batches.map(|batch| Sampled::find(&plan.decode, setup.lane, batch)).collect();
         let lanes = plan.lanes();
-        let first = setup.role.lanes().iter().find(|lane| lanes.contains(lane));
-        let first_of_role = first == Some(&setup.lane);
+        let of_worker = topology.lanes_of(setup.worker);
+        let first = of_worker.iter().find(|lane| lanes.contains(lane));
         LaneRunner {
+            first_of_worker: first == Some(&setup.lane),
+            first_of_all: lanes.first() == Some(&setup.lane),
+            table: StepTable::new(setup.control.extra(0, plan.table.words()), &plan),
             setup,
-            doing,
-            bases: [0; LANES],
+            executor,
+            bases: vec![0; topology.lanes.len()],
             signals,
             steps_base: 0,
             last_sample,
             sampled,
-            first_of_role,
         }
     }
 
+    /// The lane's name.
+    pub fn name(&self) -> &str {
+        self.setup.plan.lane_name(self.setup.lane)
+    }
+
     /// The lane it runs.
-    pub fn lane(&self) -> Lane {
+    pub fn lane(&self) -> LaneId {
         self.setup.lane
     }
 
@@ -122,31 +112,26 @@ impl LaneRunner {
     /// Poison, or a lane that stood still for longer than the bound; the caller poisons.
     pub fn run(&mut self) -> Result<(), LaneError> {
         let ended = self.run_groups();
-        match (&self.doing, ended) {
-            // The poison that a failure on the device brought is not another's.
-            (Doing::Device(device), Err(LaneError::Poisoned)) => {
-                Err(device.own_failure().unwrap_or(LaneError::Poisoned))
+        match ended {
+            // The poison that its own failure brought is not another's.
+            Err(LaneError::Poisoned) => {
+                Err(self.executor.own_failure().unwrap_or(LaneError::Poisoned))
             }
-            (_, ended) => ended,
+            ended => ended,
         }
     }
 
     fn run_groups(&mut self) -> Result<(), LaneError> {
         let control = self.setup.control.clone();
-        match &self.doing {
-            Doing::Work(_) => {}
-            Doing::Device(device) => device.begin()?,
-            Doing::Timed(timed) => timed.begin(),
-        }
+        self.executor.begin()?;
         for group in 1u32.. {
             self.wait_for_group(&control, group)?;
             if control.last_step() == Some(EXIT) {
                 return Ok(());
             }
-            if self.first_of_role
-                && control.worker(self.setup.role.index()).state() == WorkerState::Ready
-            {
-                control.worker(self.setup.role.index()).set_state(WorkerState::Run);
+            let words = control.worker(self.setup.worker.index());
+            if self.first_of_worker && words.state() == WorkerState::Ready {
+                words.set_state(WorkerState::Run);
             }
             self.run_group(&control)?;
         }
@@ -156,7 +141,7 @@ impl LaneRunner {
     fn run_group(&mut self, control: &Control) -> Result<(), LaneError> {
         let plan = Arc::clone(&self.setup.plan);
         self.run_list(&plan.prefill, 0)?;
-        self.settle()?;
+        self.executor.settle()?;
         self.barrier(control)?;
         self.advance_bases(Phase::Prefill, 1);
         let mut steps = 0;
@@ -166,7 +151,7 @@ impl LaneRunner {
                 // Prefill counted one: the `Sample` of step - 2 is done, so the last step is known
                 // to be this one or not.
                 let target = self.steps_base.wrapping_add(step - 1);
-                self.wait(control.steps(), target, "the sampled tokens")?;
+                self.wait(control.steps(), target, Awaited::Tokens)?;
             }
             if control.last_step().is_some_and(|last| step > last) {
                 break;
@@ -174,11 +159,11 @@ impl LaneRunner {
             self.run_list(&plan.decode, step)?;
             steps = step;
         }
-        self.settle()?;
+        self.executor.settle()?;
         self.barrier(control)?;
         self.advance_bases(Phase::Decode, steps);
         self.steps_base = self.steps_base.wrapping_add(1 + steps);
-        if self.setup.lane == Lane::CpuCompute {
+        if self.first_of_all {
             control.drained().signal();
         }
         Ok(())
@@ -191,12 +176,10 @@ impl LaneRunner {
         let index_of_step = step.saturating_sub(1);
         let control = self.setup.control.clone();
         let words = control.lane(self.setup.lane.index());
-        if let Doing::Device(device) = &mut self.doing {
-            device.begin_list();
-        }
+        self.executor.begin_list();
         for (index, instruction) in list.instructions.iter().enumerate() {
-            if !matches!(self.doing, Doing::Device(_)) {
-                // On a device the instruction is under way only later.
+            if !self.executor.is_asynchronous() {
+                // Of others the instruction is under way only later.
                 words.set_position(Position {
                     phase: phase as u32,
                     step: index_of_step,
@@ -205,19 +188,12 @@ impl LaneRunner {
             }
             match instruction {
                 Instruction::Wait(wait) => self.wait_lane(phase, index_of_step, wait)?,
-                Instruction::Signal => match &self.doing {
-                    Doing::Device(device) => device.signal(),
-                    _ => words.timeline.signal(),
-                },
+                Instruction::Signal => self.executor.signal(&words.timeline),
                 work => {
                     self.wait_for_table(phase, index_of_step, work)?;
-                    self.work(phase, index_of_step, index, work)?;
+                    self.work(Task { phase, step: index_of_step, index, instruction: work })?;
                     if self.last_sample[phase as usize] == Some(index) {
-                        match &self.doing {
-                            Doing::Work(executor) => executor.end_step(step),
-                            Doing::Device(device) => device.end_step(step),
-                            Doing::Timed(timed) => timed.end_step(step),
-                        }
+                        sample::announce(&control, &self.table, step);
                     }
                 }
             }
@@ -225,19 +201,10 @@ impl LaneRunner {
         Ok(())
     }
 
-    fn work(
-        &mut self,
-        phase: Phase,
-        step: u32,
-        index: usize,
-        instruction: &Instruction,
-    ) -> Result<(), LaneError> {
+    fn work(&mut self, task: Task<'_>) -> Result<(), LaneError> {
+        let Task { phase, step, index, instruction } = task;
         let start_ns = now_ns();
-        let work = match &mut self.doing {
-            Doing::Work(executor) => executor.execute(phase, instruction),
-            Doing::Device(device) => return device.execute(phase, step, index, instruction),
-            Doing::Timed(timed) => timed.execute(phase, index, instruction),
-        };
+        let Some(work) = self.executor.execute(task)? else { return Ok(()) };
         if let (Some(speed), Instruction::Copy(_)) = (self.setup.link_bytes_per_s, instruction) {
             let least_ns = u128::from(work.bytes) * 1_000_000_000 / u128::from(speed.max(1));
             let least = Duration::from_nanos(u64::try_from(least_ns).unwrap_or(u64::MAX));
@@ -262,12 +229,13 @@ impl LaneRunner {
         let target = wait_target(self.bases[wait.lane.index()], signals, step, wait);
         let control = self.setup.control.clone();
         let timeline = &control.lane(wait.lane.index()).timeline;
-        if let Doing::Device(device) = &self.doing
-            && (reached(timeline.value(), target) || device.wait(wait.lane, target)?)
+        if self.executor.is_asynchronous()
+            && (reached(timeline.value(), target)
+                || self.executor.order_behind(wait.lane, target)?)
         {
             return Ok(());
         }
-        self.wait(timeline, target, wait.lane.name())
+        self.wait(timeline, target, Awaited::Lane(wait.lane))
     }
 
     /// On a device an instruction's sizes are read when it is enqueued, and its waits may be the
@@ -278,7 +246,7 @@ impl LaneRunner {
         step: u32,
         instruction: &Instruction,
     ) -> Result<(), LaneError> {
-        if !matches!(self.doing, Doing::Device(_)) || phase == Phase::Prefill || step == 0 {
+        if !self.executor.is_asynchronous() || phase == Phase::Prefill || step == 0 {
             return Ok(());
         }
         let Some(batch) = table_batch(instruction) else { return Ok(()) };
@@ -288,21 +256,14 @@ impl LaneRunner {
             Sampled::By(wait) => {
                 let signals = self.signals[phase as usize][wait.lane.index()];
                 let target = wait_target(self.bases[wait.lane.index()], signals, step, &wait);
-                self.wait(&control.lane(wait.lane.index()).timeline, target, wait.lane.name())
+                let timeline = &control.lane(wait.lane.index()).timeline;
+                self.wait(timeline, target, Awaited::Lane(wait.lane))
             }
             Sampled::Step => {
                 // Prefill counted one, and so did each step before.
                 let target = self.steps_base.wrapping_add(1 + step);
-                self.wait(control.steps(), target, "the sampled tokens")
+                self.wait(control.steps(), target, Awaited::Tokens)
             }
-        }
-    }
-
-    /// Waits until all that a device has been given is complete.
-    fn settle(&self) -> Result<(), LaneError> {
-        match &self.doing {
-            Doing::Device(device) => device.settle(),
-            _ => Ok(()),
         }
     }
 
@@ -312,16 +273,14 @@ impl LaneRunner {
         &mut self,
         timeline: &Timeline,
         target: u32,
-        awaited: &'static str,
+        awaited: Awaited,
     ) -> Result<(), LaneError> {
-        if let Doing::Timed(timed) = &mut self.doing
-            && !reached(timeline.value(), target)
-        {
-            timed.blocked();
+        if !reached(timeline.value(), target) {
+            self.executor.blocked();
         }
         let timeout = self.setup.wait_timeout;
         let control = &self.setup.control;
-        let mut stillness = Stillness::new(control, timeout);
+        let mut stillness = Stillness::new(control, self.bases.len(), timeout);
         loop {
             match timeline.wait_at_least(target, control.poison(), stillness.slice()) {
                 Ok(()) => return Ok(()),
@@ -344,10 +303,10 @@ impl LaneRunner {
 
     fn barrier(&self, control: &Control) -> Result<(), LaneError> {
         let met = control.barrier().wait(control.poison(), BARRIER_TIMEOUT);
-        met.map(|_| ()).map_err(|error| self.lane_error(&error, "the other lanes", BARRIER_TIMEOUT))
+        met.map(|_| ()).map_err(|error| self.lane_error(&error, Awaited::Lanes, BARRIER_TIMEOUT))
     }
 
-    fn lane_error(&self, error: &WaitError, awaited: &'static str, limit: Duration) -> LaneError {
+    fn lane_error(&self, error: &WaitError, awaited: Awaited, limit: Duration) -> LaneError {
         let lane = self.setup.lane;
         let place = || {
             let position = self.setup.control.lane(lane.index()).position();
@@ -355,11 +314,17 @@ impl LaneRunner {
             let phase = if prefill { Phase::Prefill } else { Phase::Decode };
             place(&self.setup.plan, lane, phase, position.step, position.instruction)
         };
-        LaneError::from_wait(error, lane, awaited, place, limit.as_secs())
+        let plan = &self.setup.plan;
+        let awaited = match awaited {
+            Awaited::Lane(lane) => plan.lane_name(lane),
+            Awaited::Tokens => "the sampled tokens",
+            Awaited::Lanes => "the other lanes",
+        };
+        LaneError::from_wait(error, (plan.lane_name(lane), awaited), place, limit.as_secs())
     }
 
     fn advance_bases(&mut self, phase: Phase, steps: u32) {
-        for (base, signals) in self.bases.iter_mut().zip(self.signals[phase as usize]) {
+        for (base, signals) in self.bases.iter_mut().zip(&self.signals[phase as usize]) {
             *base = base.wrapping_add(signals.wrapping_mul(steps));
         }
     }
@@ -370,6 +335,15 @@ impl LaneRunner {
 pub fn wait_target(base: u32, signals_per_step: u32, step: u32, wait: &Wait) -> u32 {
     let target = base.wrapping_add(step.wrapping_mul(signals_per_step)).wrapping_add(wait.offset);
     if wait.previous_step { target.wrapping_sub(signals_per_step) } else { target }
+}
+
+/// What a lane waits for, as errors name it.
+#[derive(Debug, Clone, Copy)]
+enum Awaited {
+    Lane(LaneId),
+    Tokens,
+    /// All that have work.
+    Lanes,
 }
 
 /// Where a batch's `Sample` of decode is.
@@ -384,7 +358,7 @@ enum Sampled {
 }
 
 impl Sampled {
-    fn find(decode: &Program, own: Lane, batch: u16) -> Sampled {
+    fn find(decode: &Program, own: LaneId, batch: u16) -> Sampled {
         let samples = |instruction: &Instruction| {
             is_sample(instruction) && instruction.at().is_some_and(|at| at.batch == batch)
         };
@@ -413,7 +387,10 @@ fn table_batch(instruction: &Instruction) -> Option<u16> {
         Instruction::Compute(compute) => Some(compute.at.batch),
         Instruction::Copy(copy) => copy.table.map(|_| copy.at.batch),
         Instruction::Append(append) => Some(append.at.batch),
-        Instruction::Decompress(_) | Instruction::Wait(_) | Instruction::Signal => None,
+        Instruction::Decompress(_)
+        | Instruction::Read(_)
+        | Instruction::Wait(_)
+        | Instruction::Signal => None,
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The coordinator starts [`roles::worker_main`] in processes of its own. Each maps its segments
 //! ([`setup`]), the cpu worker loads host weights ([`load`]), and from then on every lane
-//! ([`lane`]) runs its list of instructions ([`execute`]) step after step against the step table
-//! ([`table`]). Workers contain no policy and no model code: what runs where is in the plan.
+//! ([`lane`]) runs its list of instructions step after step against the step table ([`table`]). Its
+//! [`lane_executor::LaneExecutor`] does the work: on the CPU ([`execute`]), on a device ([`device`]),
+//! from a storage ([`storage`]), or by letting time pass ([`timed`]). Workers contain no policy and no model code: what runs where is in the plan.
 //!
 //! A gpu worker computes with CPU kernels (the emulated device) or on a CUDA device ([`device`]).
 //!
@@ -19,6 +20,7 @@ pub mod execute;
 pub mod group;
 mod heartbeat;
 pub mod lane;
+pub mod lane_executor;
 pub mod load;
 pub mod memory;
 mod messages;
@@ -28,9 +30,13 @@ pub mod rows;
 pub mod setup;
 pub mod share;
 mod still;
+pub mod storage;
 pub mod table;
 pub mod testing;
 pub mod timed;
+
+const _: () = assert!(shm::control::LANES_MAX >= program::topology::LANES_MAX);
+const _: () = assert!(shm::control::WORKERS_MAX >= program::topology::LANES_MAX);
 
 #[cfg(test)]
 mod tests;

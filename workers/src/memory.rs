@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use program::ir::BufferId;
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
+use program::topology::{Holds, SegmentId};
 use shm::{Access, Mapping};
 
 /// Why mappings do not fit a plan.
@@ -36,7 +37,7 @@ pub enum MemoryError {
 
 #[derive(Debug, Clone, Copy)]
 struct Place {
-    memory: Memory,
+    segment: SegmentId,
     offset_bytes: usize,
     size_bytes: usize,
 }
@@ -47,7 +48,7 @@ const SMALL_KV_BYTES: usize = 256 << 20;
 /// What a worker has mapped, and where the plan's buffers lie in them.
 #[derive(Debug)]
 pub struct Memories {
-    mappings: Vec<(Memory, Arc<Mapping>)>,
+    mappings: Vec<(SegmentId, Arc<Mapping>)>,
     places: Vec<Place>,
 }
 
@@ -58,12 +59,12 @@ impl Memories {
     /// A buffer that does not lie in its mapping.
     pub fn new(
         plan: &Plan,
-        mappings: Vec<(Memory, Arc<Mapping>)>,
+        mappings: Vec<(SegmentId, Arc<Mapping>)>,
     ) -> Result<Memories, MemoryError> {
         let mut places = Vec::with_capacity(plan.buffers.len());
         for buffer in &plan.buffers {
             let end_bytes = buffer.offset_bytes.saturating_add(buffer.size_bytes);
-            let mapping = mappings.iter().find(|(memory, _)| *memory == buffer.memory);
+            let mapping = mappings.iter().find(|(memory, _)| *memory == buffer.segment);
             if let Some((_, mapping)) = mapping
                 && end_bytes > mapping.size_bytes() as u64
             {
@@ -74,7 +75,7 @@ impl Memories {
                 });
             }
             places.push(Place {
-                memory: buffer.memory,
+                segment: buffer.segment,
                 offset_bytes: buffer.offset_bytes as usize,
                 size_bytes: buffer.size_bytes as usize,
             });
@@ -87,9 +88,9 @@ impl Memories {
     /// large KV cache, of which short answers use little.
     pub(crate) fn populate(&self) {
         for (memory, mapping) in &self.mappings {
-            let wanted = match memory {
-                Memory::HostWeights => mapping.access() == Access::ReadOnly,
-                Memory::HostKv => mapping.size_bytes() <= SMALL_KV_BYTES,
+            let wanted = match memory.holds {
+                Holds::Weights => mapping.access() == Access::ReadOnly,
+                Holds::Kv => mapping.size_bytes() <= SMALL_KV_BYTES,
                 _ => true,
             };
             if wanted {
@@ -107,11 +108,17 @@ impl Memories {
             id.0,
             place.size_bytes
         );
-        let mapping = self.mappings.iter().find(|(memory, _)| *memory == place.memory);
+        let mapping = self.mappings.iter().find(|(memory, _)| *memory == place.segment);
         let Some((_, mapping)) = mapping else {
-            panic!("buffer {} lies in {:?}, which this worker does not map", id.0, place.memory)
+            panic!("buffer {} lies in {:?}, which this worker does not map", id.0, place.segment)
         };
         (mapping, place.offset_bytes + offset_bytes)
+    }
+
+    /// Whether a buffer lies in what is mapped.
+    pub(crate) fn has(&self, id: BufferId) -> bool {
+        let segment = self.places[id.0 as usize].segment;
+        self.mappings.iter().any(|(mapped, _)| *mapped == segment)
     }
 
     /// Size of a buffer, bytes.

@@ -1,13 +1,14 @@
 //! What coordinator and workers say to each other outside the step path, over one channel each.
 //!
 //! Order: `Setup` to every worker; `Exported` from the gpu worker, forwarded as `Attach` to the
-//! transfer worker; `Loaded` from the cpu worker once host weights are in place, then `Load` to the
-//! transfer worker, which answers `Loaded`; `Ready` from all. From then on groups are released
+//! transfer worker; `Loaded` from the cpu worker once host weights are in place, and from each storage
+//! worker once its storage is filled; then `Load` to the transfer worker, which answers `Loaded`;
+//! `Ready` from all. From then on groups are released
 //! through the control segment, and the only further message is `Failed`.
 
 use grammar::Grammars;
-use program::ir::Lane;
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
+use program::topology::{SegmentId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::timed::Durations;
@@ -15,56 +16,7 @@ use crate::timed::Durations;
 /// `Control::last_step` when a "group" only tells the lanes to leave. (u32::MAX means "unknown".)
 pub const EXIT: u32 = u32::MAX - 1;
 
-/// A worker process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Role {
-    Cpu,
-    /// A CUDA device, or the emulated one: GPU operations on CPU kernels, in a process and memory
-    /// of its own.
-    Gpu,
-    Transfer,
-}
-
-impl Role {
-    /// All roles, in the order of `Control::workers`.
-    pub const ALL: [Role; 3] = [Role::Cpu, Role::Gpu, Role::Transfer];
-
-    /// Index in `Control::workers`.
-    pub const fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Name in errors and reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Role::Cpu => "cpu worker",
-            Role::Gpu => "gpu worker",
-            Role::Transfer => "transfer worker",
-        }
-    }
-
-    /// Lanes that this worker interprets.
-    pub const fn lanes(self) -> &'static [Lane] {
-        match self {
-            Role::Cpu => &[Lane::CpuCompute, Lane::CpuAppend],
-            Role::Gpu => &[Lane::GpuCompute, Lane::GpuDecompress],
-            Role::Transfer => &[Lane::H2dWeights, Lane::H2dActivations, Lane::D2h],
-        }
-    }
-
-    /// Segments that this worker maps; the gpu worker sees no host weight, KV or activation.
-    pub const fn memories(self) -> &'static [Memory] {
-        match self {
-            Role::Cpu => &[Memory::HostWeights, Memory::HostKv, Memory::HostActivations],
-            Role::Gpu => &[Memory::Device],
-            Role::Transfer => {
-                &[Memory::HostWeights, Memory::HostKv, Memory::HostActivations, Memory::Device]
-            }
-        }
-    }
-}
-
-/// Where the cpu worker reads weights from.
+/// Where workers that load weights read them from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightsFrom {
     /// A directory with safetensors files.
@@ -94,14 +46,15 @@ pub struct CudaUse {
 /// First message; its descriptors are control, trace, then those of `memories`, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
-    pub role: Role,
+    /// Which of the plan's workers this is.
+    pub worker: WorkerId,
     pub plan: Plan,
     /// Segments whose descriptors come along, with their sizes in bytes.
-    pub memories: Vec<(Memory, u64)>,
+    pub memories: Vec<(SegmentId, u64)>,
     /// What no other worker uses: the worker maps it by itself, with their sizes in bytes.
-    pub private: Vec<(Memory, u64)>,
+    pub private: Vec<(SegmentId, u64)>,
     pub control_bytes: u64,
-    /// Records per trace ring; ring `Lane::index()` belongs to a lane, `Lane::ALL.len()` rings.
+    /// Records per trace ring; each lane of the topology has one.
     pub trace_capacity: u32,
     /// Compute threads of this worker.
     pub threads: u16,
@@ -129,7 +82,7 @@ pub enum ToWorker {
     Setup(Box<Setup>),
     /// A segment made by another worker; one descriptor.
     Attach {
-        memory: Memory,
+        memory: SegmentId,
         size_bytes: u64,
     },
     /// The arena of a CUDA device, as the gpu worker exported it.
@@ -146,7 +99,7 @@ pub enum ToWorker {
 pub enum FromWorker {
     /// A segment this worker made; one descriptor.
     Exported {
-        memory: Memory,
+        memory: SegmentId,
         size_bytes: u64,
     },
     /// The arena of a CUDA device; `None` where this system exports none.

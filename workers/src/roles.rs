@@ -14,8 +14,8 @@ use cuda::CudaError;
 use kernels::{PoolOptions, Variant};
 use model::config::ModelConfig;
 use model::source::{SourceError, WeightSource};
-use program::ir::Lane;
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
+use program::topology::{Holds, LaneId, Role, SegmentId, Topology, WorkerId};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shm::sync::Ordering;
 use shm::{Access, Channel, Control, Mapping, Segment, Timeline, TraceSegment};
@@ -29,8 +29,11 @@ use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::messages::{MESSAGE_SLICE, receive, receive_setup, send, tell, unexpected};
-use crate::protocol::{CudaUse, EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
-use crate::setup::{LaneOptions, build_device_lanes, build_lanes, build_timed_lanes};
+use crate::protocol::{CudaUse, EXIT, FromWorker, Setup, ToWorker, WeightsFrom};
+use crate::setup::{
+    Building, LaneOptions, Reach, build_device_lanes, build_lanes, build_timed_lanes,
+};
+use crate::storage::Store;
 
 /// How long a worker that only follows another's failure stays, so that the coordinator finds the
 /// one that failed dead first.
@@ -40,7 +43,7 @@ const DEBUG_ENV: &str = "TANDEM_DEBUG";
 /// Smallest segment: a plan may need none of a memory, a mapping needs a page.
 const SEGMENT_BYTES_MIN: u64 = 4096;
 
-/// Opens the weights a `Setup` names, for the cpu worker.
+/// Opens the weights a `Setup` names, for workers that load.
 pub type OpenWeights =
     dyn Fn(&WeightsFrom, &ModelConfig) -> Result<Box<dyn WeightSource>, SourceError>;
 
@@ -59,7 +62,7 @@ pub unsafe fn worker_main(channel_number: RawFd, open: &OpenWeights) -> u8 {
     install_panic_hook(&channel);
     match run(&channel, open) {
         Ok(()) => 0,
-        Err(WorkerError::Lane(LaneError::Poisoned)) => {
+        Err(WorkerError::LaneId(LaneError::Poisoned)) => {
             // Nothing is expected; the coordinator kills this process or closes the channel.
             let _ = channel.recv(LINGER);
             1
@@ -109,27 +112,39 @@ fn run(channel: &Channel, open: &OpenWeights) -> Result<(), WorkerError> {
             return Err(error);
         }
     };
-    let worker = Worker { channel, control: &control, role: setup.role };
+    let role = setup.plan.topology.worker(setup.worker).role;
+    let worker = Worker { channel, control: &control, id: setup.worker, role };
+    let culprit = setup_culprit(&setup.plan, setup.worker);
     let outcome = worker.live(setup, next, open);
     if let Err(error) = &outcome {
-        worker.report(error, PoisonCode::Setup, setup_culprit(worker.role));
+        worker.report(error, PoisonCode::Setup, culprit);
     }
-    control.worker(worker.role.index()).set_state(WorkerState::Exit);
+    control.worker(worker.id.index()).set_state(WorkerState::Exit);
     outcome
 }
 
 /// Lanes of a worker with a CUDA device.
-fn device_lanes(role: Role, cuda: Option<CudaUse>) -> Vec<Lane> {
-    let mut lanes = role.lanes().to_vec();
-    if role == Role::Gpu && cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker) {
-        lanes.extend(Role::Transfer.lanes());
+fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) -> Vec<LaneId> {
+    let mut lanes = topology.lanes_of(worker);
+    let copies = cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker);
+    if topology.worker(worker).role == Role::Gpu && copies {
+        let others = topology.workers_of(Role::Transfer);
+        lanes.extend(others.flat_map(|other| topology.lanes_of(other)));
     }
     lanes
 }
 
 /// Whom poison blames for a failure outside the lanes: the worker's first lane.
-fn setup_culprit(role: Role) -> Lane {
-    role.lanes()[0]
+fn setup_culprit(plan: &Plan, worker: WorkerId) -> LaneId {
+    plan.topology.lanes_of(worker).first().copied().unwrap_or(LaneId(0))
+}
+
+/// The arena of a worker that computes on a device.
+fn arena(plan: &Plan, worker: WorkerId) -> SegmentId {
+    let topology = &plan.topology;
+    let own = topology.worker(worker).memories.iter().find(|memory| topology.is_vram(**memory));
+    let segments = own.map_or_else(Vec::new, |memory| topology.segments_of(*memory));
+    segments.first().copied().unwrap_or(SegmentId::DEVICE)
 }
 
 /// What a worker has once its control segment is attached.
@@ -137,12 +152,13 @@ fn setup_culprit(role: Role) -> Lane {
 struct Worker<'a> {
     channel: &'a Channel,
     control: &'a Control,
+    id: WorkerId,
     role: Role,
 }
 
 impl Worker<'_> {
     fn state(&self, state: WorkerState) {
-        self.control.worker(self.role.index()).set_state(state);
+        self.control.worker(self.id.index()).set_state(state);
     }
 
     /// Map, Load, Ready, Run, Drain.
@@ -153,18 +169,18 @@ impl Worker<'_> {
         open: &OpenWeights,
     ) -> Result<(), WorkerError> {
         self.state(WorkerState::Map);
-        let heartbeat = Heartbeat::start(self.control.clone(), self.role.index())?;
+        let heartbeat = Heartbeat::start(self.control.clone(), self.id.index())?;
         let variant = Variant::from_env()?;
         let capacity = setup.trace_capacity as usize;
-        let trace = TraceSegment::attach(next()?, Lane::ALL.len(), capacity)?;
+        let trace = TraceSegment::attach(next()?, setup.plan.topology.lanes.len(), capacity)?;
         let mut mappings = Vec::new();
         for (memory, size_bytes) in &setup.private {
             let mapping = Mapping::private(*size_bytes as usize)?;
             mappings.push((*memory, Arc::new(mapping)));
         }
         for (memory, size_bytes) in &setup.memories {
-            let access = match (self.role, memory) {
-                (Role::Transfer, Memory::HostWeights) => Access::ReadOnly,
+            let access = match (self.role, memory.holds) {
+                (Role::Transfer, Holds::Weights) => Access::ReadOnly,
                 _ => Access::ReadWrite,
             };
             let segment = Segment::attach(next()?, *size_bytes as usize, access)?;
@@ -173,15 +189,15 @@ impl Worker<'_> {
         let cuda = match setup.cuda {
             Some(cuda) => self.cuda(&setup.plan, cuda, &mappings)?,
             None => {
-                if let Some(device) = self.device(&setup)? {
-                    mappings.push((Memory::Device, Arc::new(device.into_mapping())));
+                if let Some((arena, device)) = self.device(&setup)? {
+                    mappings.push((arena, Arc::new(device.into_mapping())));
                 }
                 None
             }
         };
         let memories = Arc::new(Memories::new(&setup.plan, mappings)?);
         self.state(WorkerState::Load);
-        self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
+        let stores = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         if setup.durations.is_none() {
             memories.populate();
         }
@@ -196,34 +212,34 @@ impl Worker<'_> {
             wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
             grammars: setup.grammars.map(Arc::new),
         };
-        let (plan, role, control) = (Arc::new(setup.plan), self.role, self.control);
+        let culprit = setup_culprit(&setup.plan, self.id);
+        let plan = Arc::new(setup.plan);
+        let building =
+            Building { worker: self.id, plan: &plan, control: self.control, trace: &trace };
         let described = cuda.as_ref().map(|device| device.describe());
         let (lanes, kernels) = match (&setup.durations, &cuda) {
             (Some(durations), _) => {
-                let timeout = options.wait_timeout;
-                (build_timed_lanes(role, &plan, control, &trace, timeout, durations)?, "timed")
+                (build_timed_lanes(building, options.wait_timeout, durations)?, "timed")
             }
             (None, Some(device)) => {
-                let own = device_lanes(role, setup.cuda);
-                let device = (device, &memories);
+                let own = device_lanes(&plan.topology, self.id, setup.cuda);
                 // SAFETY: as below.
-                let lanes = unsafe {
-                    build_device_lanes((role, &own), &plan, device, control, &trace, &options)
-                }?;
+                let lanes =
+                    unsafe { build_device_lanes(building, own, (device, &memories), &options) }?;
                 (lanes, described.as_deref().unwrap_or_default())
             }
             (None, None) => {
-                // SAFETY: the coordinator sends plans that the validator has accepted, starts one
-                // worker per role, and releases groups only after all workers said that they are
+                let reach = Reach { memories: &memories, stores: &stores };
+                // SAFETY: the coordinator sends plans that the validator has accepted, starts each of
+                // the plan's workers once, and releases groups only after all said that they are
                 // ready.
-                let lanes =
-                    unsafe { build_lanes(role, &plan, &memories, control, &trace, &options) }?;
+                let lanes = unsafe { build_lanes(building, reach, &options) }?;
                 (lanes, variant.name())
             }
         };
-        self.run_lanes(lanes, kernels)?;
+        self.run_lanes(lanes, kernels, culprit)?;
         self.state(WorkerState::Drain);
-        heartbeat::publish(self.control, self.role.index());
+        heartbeat::publish(self.control, self.id.index());
         counting::disarm();
         drop(heartbeat);
         Ok(())
@@ -235,10 +251,10 @@ impl Worker<'_> {
         &self,
         plan: &Plan,
         cuda: CudaUse,
-        mappings: &[(Memory, Arc<Mapping>)],
+        mappings: &[(SegmentId, Arc<Mapping>)],
     ) -> Result<Option<Arc<Device>>, WorkerError> {
         let mut device = match self.role {
-            Role::Cpu => return Ok(None),
+            Role::Cpu | Role::Storage => return Ok(None),
             Role::Gpu => {
                 let device = Device::create(plan, cuda, self.control)?;
                 if !cuda.copies_in_gpu_worker {
@@ -276,49 +292,59 @@ impl Worker<'_> {
     }
 
     /// The gpu worker makes the device's memory, the transfer worker gets it.
-    fn device(&self, setup: &Setup) -> Result<Option<Segment>, WorkerError> {
+    fn device(&self, setup: &Setup) -> Result<Option<(SegmentId, Segment)>, WorkerError> {
         match self.role {
-            Role::Cpu => Ok(None),
+            Role::Cpu | Role::Storage => Ok(None),
             Role::Gpu => {
-                let size_bytes = setup.plan.memory_bytes(Memory::Device).max(SEGMENT_BYTES_MIN);
+                let memory = arena(&setup.plan, self.id);
+                let size_bytes = setup.plan.segment_bytes(memory).max(SEGMENT_BYTES_MIN);
                 let segment = Segment::create("tandem-device", size_bytes as usize)?;
-                let exported = FromWorker::Exported { memory: Memory::Device, size_bytes };
+                let exported = FromWorker::Exported { memory, size_bytes };
                 send(self.channel, &exported, &[segment.fd().as_fd()])?;
-                Ok(Some(segment))
+                Ok(Some((memory, segment)))
             }
             Role::Transfer => match receive(self.channel)? {
-                (ToWorker::Attach { memory: Memory::Device, size_bytes }, mut descriptors)
+                (ToWorker::Attach { memory, size_bytes }, mut descriptors)
                     if descriptors.len() == 1 =>
                 {
                     let fd = descriptors.remove(0);
-                    Ok(Some(Segment::attach(fd, size_bytes as usize, Access::ReadWrite)?))
+                    let segment = Segment::attach(fd, size_bytes as usize, Access::ReadWrite)?;
+                    Ok(Some((memory, segment)))
                 }
                 (other, _) => Err(unexpected(&other, "the device's memory")),
             },
         }
     }
 
+    /// Fills what this worker loads; the storages that it reads from then on.
     fn load(
         &self,
         setup: &Setup,
         (memories, cuda): (&Arc<Memories>, Option<&Device>),
         variant: Variant,
         open: &OpenWeights,
-    ) -> Result<(), WorkerError> {
+    ) -> Result<Arc<[Store]>, WorkerError> {
+        let mut stores = Vec::new();
         match self.role {
-            Role::Cpu if setup.durations.is_some() => {}
-            Role::Cpu => {
-                let source = open(&setup.weights, &setup.plan.config)
-                    .map_err(crate::load::LoadError::from)?;
-                let words = self.control.worker(self.role.index());
-                let progress = |done, total| {
-                    words.load_total_bytes.store(total, Ordering::Relaxed);
-                    words.load_done_bytes.store(done, Ordering::Relaxed);
-                };
-                let threads = usize::from(setup.threads);
-                load(&setup.plan, memories, source.as_ref(), variant, threads, &progress)?;
+            Role::Cpu | Role::Storage if setup.durations.is_some() => {}
+            Role::Cpu => self.load_weights(setup, memories, variant, open)?,
+            Role::Storage => {
+                let topology = &setup.plan.topology;
+                let mut mappings = Vec::new();
+                for &storage in &topology.worker(self.id).memories {
+                    if topology.is_storage(storage) {
+                        let (store, mapping) = Store::with(&setup.plan, storage)?;
+                        let segments = topology.segments_of(storage).into_iter();
+                        mappings.extend(segments.map(|segment| (segment, Arc::clone(&mapping))));
+                        stores.push(store);
+                    }
+                }
+                let storages = Arc::new(Memories::new(&setup.plan, mappings)?);
+                self.load_weights(setup, &storages, variant, open)?;
             }
-            Role::Gpu if !setup.cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker) => return Ok(()),
+            Role::Gpu if !setup.cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker) => {
+                return Ok(Arc::from(stores));
+            }
             Role::Gpu | Role::Transfer => match receive(self.channel)? {
                 (ToWorker::Load, _) if setup.durations.is_some() => {}
                 (ToWorker::Load, _) => match cuda {
@@ -328,11 +354,37 @@ impl Worker<'_> {
                 (other, _) => return Err(unexpected(&other, "the order to load")),
             },
         }
-        send(self.channel, &FromWorker::Loaded, &[])
+        send(self.channel, &FromWorker::Loaded, &[])?;
+        Ok(Arc::from(stores))
+    }
+
+    /// Reads the model's weights to where `memories` keep them.
+    fn load_weights(
+        &self,
+        setup: &Setup,
+        memories: &Arc<Memories>,
+        variant: Variant,
+        open: &OpenWeights,
+    ) -> Result<(), WorkerError> {
+        let source =
+            open(&setup.weights, &setup.plan.config).map_err(crate::load::LoadError::from)?;
+        let words = self.control.worker(self.id.index());
+        let progress = |done, total| {
+            words.load_total_bytes.store(total, Ordering::Relaxed);
+            words.load_done_bytes.store(done, Ordering::Relaxed);
+        };
+        let threads = usize::from(setup.threads);
+        load(&setup.plan, memories, source.as_ref(), variant, threads, &progress)?;
+        Ok(())
     }
 
     /// Runs each lane on a thread of its own until the coordinator lets them leave.
-    fn run_lanes(&self, lanes: Vec<LaneRunner>, kernels: &str) -> Result<(), WorkerError> {
+    fn run_lanes(
+        &self,
+        lanes: Vec<LaneRunner>,
+        kernels: &str,
+        culprit: LaneId,
+    ) -> Result<(), WorkerError> {
         let (arrived, gate) = (Timeline::new(0), Timeline::new(0));
         let failure = Mutex::new(None);
         let poison = self.control.poison();
@@ -340,24 +392,22 @@ impl Worker<'_> {
         std::thread::scope(|scope| {
             for mut lane in lanes {
                 let (arrived, gate, failure) = (&arrived, &gate, &failure);
-                let name = lane.lane();
+                let (name, thread) = (lane.lane(), lane.name().to_owned());
                 let body = move || {
                     arrived.signal();
                     // Poison is seen again, and answered, by the lane's first wait.
                     let _ = gate.wait_at_least(1, poison, MESSAGE_SLICE);
                     if let Err(error) = lane.run() {
-                        let error = WorkerError::Lane(error);
+                        let error = WorkerError::LaneId(error);
                         self.report(&error, PoisonCode::TimedOut, name);
                         let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
                         failure.get_or_insert(error);
                     }
                 };
-                let spawned = std::thread::Builder::new()
-                    .name(name.name().to_owned())
-                    .spawn_scoped(scope, body);
+                let spawned = std::thread::Builder::new().name(thread).spawn_scoped(scope, body);
                 if let Err(error) = spawned {
                     let error = WorkerError::Thread(error);
-                    self.report(&error, PoisonCode::Setup, setup_culprit(self.role));
+                    self.report(&error, PoisonCode::Setup, culprit);
                     gate.signal();
                     return Err(error);
                 }
@@ -369,7 +419,7 @@ impl Worker<'_> {
             self.state(WorkerState::Ready);
             let sent = send(self.channel, &ready, &[]);
             if let Err(error) = &sent {
-                self.report(error, PoisonCode::Setup, setup_culprit(self.role));
+                self.report(error, PoisonCode::Setup, culprit);
             }
             // From here on nothing is allocated: the lanes start behind the gate.
             counting::arm();
@@ -406,8 +456,8 @@ impl Worker<'_> {
 
     /// Says what happened, then ends the run for everybody. Who only follows another's poison says
     /// nothing. Saying it twice does no harm: the coordinator takes the first.
-    fn report(&self, error: &WorkerError, code: PoisonCode, lane: Lane) {
-        if matches!(error, WorkerError::Lane(LaneError::Poisoned)) {
+    fn report(&self, error: &WorkerError, code: PoisonCode, lane: LaneId) {
+        if matches!(error, WorkerError::LaneId(LaneError::Poisoned)) {
             return;
         }
         tell(self.channel, error);

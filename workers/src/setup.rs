@@ -6,16 +6,18 @@ use std::time::Duration;
 use grammar::Grammars;
 use kernels::{PoolOptions, Variant};
 use model::ops::Op;
-use program::ir::{Instruction, Lane};
+use program::ir::Instruction;
 use program::plan::Plan;
-use shm::{Control, TraceSegment};
+use program::topology::{LaneId, LaneKind, WorkerId};
+use shm::{Control, TraceSegment, TraceWriter};
 
 use crate::device::{Device, DeviceLane, DeviceLaneSetup};
 use crate::error::WorkerError;
 use crate::execute::{ComputeState, Executor};
 use crate::lane::{LaneRunner, LaneSetup};
+use crate::lane_executor::LaneExecutor;
 use crate::memory::{Memories, View};
-use crate::protocol::Role;
+use crate::storage::{StorageLane, Store};
 use crate::timed::{Durations, Timed};
 
 /// Settings of the lanes of one worker.
@@ -35,7 +37,7 @@ impl LaneOptions {
     pub(crate) fn compute_state(
         &self,
         plan: &Plan,
-        lane: Lane,
+        lane: LaneId,
     ) -> Result<ComputeState, WorkerError> {
         let is_sample = |instruction: &Instruction| match instruction {
             Instruction::Compute(compute) => compute.op == Op::Sample,
@@ -48,7 +50,72 @@ impl LaneOptions {
     }
 }
 
-/// Builds the lanes of `role` that have work in `plan`. All that they will ever allocate is
+/// What the lanes of a worker share.
+#[derive(Debug, Clone, Copy)]
+pub struct Building<'a> {
+    pub worker: WorkerId,
+    pub plan: &'a Arc<Plan>,
+    pub control: &'a Control,
+    pub trace: &'a TraceSegment,
+}
+
+impl Building<'_> {
+    /// Those of `lanes` that have work in the plan.
+    fn with_work(&self, lanes: Vec<LaneId>) -> impl Iterator<Item = LaneId> + use<> {
+        let with_work = self.plan.lanes();
+        lanes.into_iter().filter(move |lane| with_work.contains(lane))
+    }
+
+    fn setup(&self, lane: LaneId, trace: Option<TraceWriter>, wait_timeout: Duration) -> LaneSetup {
+        LaneSetup {
+            lane,
+            worker: self.worker,
+            plan: Arc::clone(self.plan),
+            control: self.control.clone(),
+            trace,
+            wait_timeout,
+            link_bytes_per_s: None,
+        }
+    }
+}
+
+/// What a worker's lanes work on.
+#[derive(Debug, Clone, Copy)]
+pub struct Reach<'a> {
+    pub memories: &'a Arc<Memories>,
+    /// Storages that the worker reads.
+    pub stores: &'a Arc<[Store]>,
+}
+
+/// What carries out the work of a lane of the host, of an emulated device or of a storage.
+///
+/// # Errors
+/// No threads.
+///
+/// # Safety
+/// As [`build_lanes`].
+pub(crate) unsafe fn lane_executor(
+    lane: LaneId,
+    plan: &Arc<Plan>,
+    reach: Reach<'_>,
+    control: &Control,
+    options: &LaneOptions,
+) -> Result<Box<dyn LaneExecutor>, WorkerError> {
+    // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the plan
+    // is valid (contract of this function).
+    let view = unsafe { View::new(Arc::clone(reach.memories)) };
+    let plan = Arc::clone(plan);
+    let compute = match plan.topology.lane(lane).kind {
+        LaneKind::Read => {
+            return Ok(Box::new(StorageLane::new(lane, plan, view, Arc::clone(reach.stores))));
+        }
+        LaneKind::Compute => Some(options.compute_state(&plan, lane)?),
+        _ => None,
+    };
+    Ok(Box::new(Executor::new(lane, plan, view, control, options.variant, compute)))
+}
+
+/// Builds the lanes of a worker that have work in the plan. All that they will ever allocate is
 /// allocated here.
 ///
 /// # Errors
@@ -58,37 +125,23 @@ impl LaneOptions {
 /// The plan is valid, every lane is built once in all processes, and the lanes run only after the
 /// weights are in place.
 pub unsafe fn build_lanes(
-    role: Role,
-    plan: &Arc<Plan>,
-    memories: &Arc<Memories>,
-    control: &Control,
-    trace: &TraceSegment,
+    building: Building<'_>,
+    reach: Reach<'_>,
     options: &LaneOptions,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
-    let with_work = plan.lanes();
-    let mut lanes = Vec::new();
-    for lane in role.lanes().iter().copied().filter(|lane| with_work.contains(lane)) {
-        let compute = match lane {
-            Lane::CpuCompute | Lane::GpuCompute => Some(options.compute_state(plan, lane)?),
-            _ => None,
-        };
-        // SAFETY: one view per lane; the runner executes its lane's list in order, waits included,
-        // and the plan is valid (contract of this function).
-        let view = unsafe { View::new(Arc::clone(memories)) };
-        let executor =
-            Executor::new(lane, Arc::clone(plan), view, control.clone(), options.variant, compute);
+    let Building { worker, plan, control, trace } = building;
+    let own = building.with_work(plan.topology.lanes_of(worker));
+    own.map(|lane| {
+        // SAFETY: the contract of this function.
+        let executor = unsafe { lane_executor(lane, plan, reach, control, options) }?;
+        let trace = Some(trace.writer(lane.index())?);
         let setup = LaneSetup {
-            lane,
-            role,
-            plan: Arc::clone(plan),
-            control: control.clone(),
-            trace: Some(trace.writer(lane.index())?),
-            wait_timeout: options.wait_timeout,
             link_bytes_per_s: options.link_bytes_per_s,
+            ..building.setup(lane, trace, options.wait_timeout)
         };
-        lanes.push(LaneRunner::new(setup, executor));
-    }
-    Ok(lanes)
+        Ok(LaneRunner::new(setup, executor))
+    })
+    .collect()
 }
 
 /// Builds the same lanes to last as long as they are told; they touch no memory but the step table.
@@ -96,31 +149,21 @@ pub unsafe fn build_lanes(
 /// # Errors
 /// Trace rings that are taken.
 pub fn build_timed_lanes(
-    role: Role,
-    plan: &Arc<Plan>,
-    control: &Control,
-    trace: &TraceSegment,
+    building: Building<'_>,
     wait_timeout: Duration,
     durations: &Durations,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
-    let with_work = plan.lanes();
-    let own = role.lanes().iter().copied().filter(|lane| with_work.contains(lane));
+    let Building { worker, plan, control, trace } = building;
+    let own = building.with_work(plan.topology.lanes_of(worker));
     own.map(|lane| {
-        let setup = LaneSetup {
-            lane,
-            role,
-            plan: Arc::clone(plan),
-            control: control.clone(),
-            trace: Some(trace.writer(lane.index())?),
-            wait_timeout,
-            link_bytes_per_s: None,
-        };
-        Ok(LaneRunner::timed(setup, Timed::new(durations, lane, plan, control)))
+        let timed = Box::new(Timed::new(durations, lane, plan, control));
+        let trace = Some(trace.writer(lane.index())?);
+        Ok(LaneRunner::new(building.setup(lane, trace, wait_timeout), timed))
     })
     .collect()
 }
 
-/// Builds `lanes` of `role` that have work in `plan`, on a device. `memories` are the host segments
+/// Builds those of `lanes` that have work in the plan, on a device. `memories` are the host segments
 /// that this worker maps.
 ///
 /// # Errors
@@ -129,42 +172,33 @@ pub fn build_timed_lanes(
 /// # Safety
 /// As [`build_lanes`].
 pub unsafe fn build_device_lanes(
-    (role, lanes): (Role, &[Lane]),
-    plan: &Arc<Plan>,
+    building: Building<'_>,
+    lanes: Vec<LaneId>,
     (device, memories): (&Arc<Device>, &Arc<Memories>),
-    control: &Control,
-    trace: &TraceSegment,
     options: &LaneOptions,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
-    let with_work = plan.lanes();
-    let own = lanes.iter().copied().filter(|lane| with_work.contains(lane));
-    own.map(|lane| {
-        let sampler = match lane {
-            Lane::GpuCompute => Some(options.compute_state(plan, lane)?),
-            _ => None,
-        };
-        let device_lane = DeviceLane::new(DeviceLaneSetup {
-            lane,
-            plan: Arc::clone(plan),
-            device: Arc::clone(device),
-            // SAFETY: one view per lane; it executes its list in order, waits included, and the plan
-            // is valid (contract of this function).
-            view: unsafe { View::new(Arc::clone(memories)) },
-            control: control.clone(),
-            trace: trace.writer(lane.index())?,
-            wait_timeout: options.wait_timeout,
-            sampler,
-        })?;
-        let setup = LaneSetup {
-            lane,
-            role,
-            plan: Arc::clone(plan),
-            control: control.clone(),
-            trace: None,
-            wait_timeout: options.wait_timeout,
-            link_bytes_per_s: None,
-        };
-        Ok(LaneRunner::on_device(setup, device_lane))
-    })
-    .collect()
+    let Building { plan, control, trace, .. } = building;
+    building
+        .with_work(lanes)
+        .map(|lane| {
+            let sampler = match plan.topology.lane(lane).kind {
+                LaneKind::Compute => Some(options.compute_state(plan, lane)?),
+                _ => None,
+            };
+            let device_lane = DeviceLane::new(DeviceLaneSetup {
+                lane,
+                plan: Arc::clone(plan),
+                device: Arc::clone(device),
+                // SAFETY: one view per lane; it executes its list in order, waits included, and the
+                // plan is valid (contract of this function).
+                view: unsafe { View::new(Arc::clone(memories)) },
+                control: control.clone(),
+                trace: trace.writer(lane.index())?,
+                wait_timeout: options.wait_timeout,
+                sampler,
+            })?;
+            let setup = building.setup(lane, None, options.wait_timeout);
+            Ok(LaneRunner::new(setup, Box::new(device_lane)))
+        })
+        .collect()
 }

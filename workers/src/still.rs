@@ -1,8 +1,8 @@
 //! How long no lane has moved on, as far as this process could see.
 
+use program::topology::LANES_MAX;
 use std::time::{Duration, Instant};
 
-use program::ir::Lane;
 use shm::{Control, Position};
 
 /// Looks within a bound.
@@ -13,18 +13,21 @@ const LOOKS: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Stillness<'a> {
     control: &'a Control,
-    positions: [Position; Lane::ALL.len()],
+    lanes: usize,
+    /// Of the first `lanes`; nothing is allocated while lanes run.
+    positions: [Position; LANES_MAX],
     looked: Instant,
     still: Duration,
     slice: Duration,
 }
 
 impl<'a> Stillness<'a> {
-    /// Begins to count; `bound` is what [`Stillness::look`] will be compared with.
-    pub(crate) fn new(control: &'a Control, bound: Duration) -> Stillness<'a> {
-        let positions = positions(control);
-        let slice = bound / LOOKS;
-        Stillness { control, positions, looked: Instant::now(), still: Duration::ZERO, slice }
+    /// Begins to count of a run with so many lanes; `bound` is what [`Stillness::look`] will be compared
+    /// with.
+    pub(crate) fn new(control: &'a Control, lanes: usize, bound: Duration) -> Stillness<'a> {
+        let (positions, slice) = (positions(control, lanes), bound / LOOKS);
+        let (looked, still) = (Instant::now(), Duration::ZERO);
+        Stillness { control, lanes, positions, looked, still, slice }
     }
 
     /// The longest time between two looks that counts in full.
@@ -34,7 +37,7 @@ impl<'a> Stillness<'a> {
 
     /// For how long nothing has moved.
     pub(crate) fn look(&mut self) -> Duration {
-        let positions = positions(self.control);
+        let positions = positions(self.control, self.lanes);
         if positions == self.positions {
             self.still += self.looked.elapsed().min(self.slice);
         } else {
@@ -46,24 +49,30 @@ impl<'a> Stillness<'a> {
     }
 }
 
-fn positions(control: &Control) -> [Position; Lane::ALL.len()] {
-    Lane::ALL.map(|lane| control.lane(lane.index()).position())
+fn positions(control: &Control, lanes: usize) -> [Position; LANES_MAX] {
+    let mut positions = [Position { phase: 0, step: 0, instruction: 0 }; LANES_MAX];
+    for (lane, position) in positions.iter_mut().enumerate().take(lanes) {
+        *position = control.lane(lane).position();
+    }
+    positions
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const LANES: usize = 3;
+
     #[test]
     fn time_without_a_look_counts_for_a_slice_and_a_movement_ends_it() {
-        let control = Control::create(Lane::ALL.len() as u32, 0).expect("control");
-        let mut stillness = Stillness::new(&control, Duration::from_millis(80));
+        let control = Control::create(LANES as u32, 0).expect("control");
+        let mut stillness = Stillness::new(&control, LANES, Duration::from_millis(80));
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(stillness.look(), Duration::from_millis(10));
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(stillness.look(), Duration::from_millis(20));
         let moved = Position { phase: 1, step: 2, instruction: 3 };
-        control.lane(Lane::CpuCompute.index()).set_position(moved);
+        control.lane(LANES - 1).set_position(moved);
         assert_eq!(stillness.look(), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(stillness.look(), Duration::from_millis(10));

@@ -15,14 +15,15 @@ use std::time::Duration;
 
 use model::ops::{Op, Value};
 use model::source::WeightSource;
-use program::ir::{Instruction, Lane, Phase};
+use program::ir::{Instruction, Phase};
 use program::plan::Plan;
+use program::topology::LaneId;
 use shm::{Control, TraceReader, TraceRecord, WaitError};
 
 use crate::error::{LaneError, WorkerError};
 use crate::memory::View;
-use crate::protocol::{EXIT, Role};
-use crate::setup::{LaneOptions, build_lanes};
+use crate::protocol::EXIT;
+use crate::setup::{Building, LaneOptions, Reach, build_lanes};
 use crate::table::StepTable;
 
 pub use group::{Outcome, Placed, Request, carry_on, fill, fill_even, place};
@@ -41,7 +42,7 @@ pub struct InProcess {
     control: Control,
     table: StepTable,
     view: View,
-    readers: Vec<(Lane, TraceReader)>,
+    readers: Vec<(LaneId, TraceReader)>,
     threads: Vec<JoinHandle<Result<(), LaneError>>>,
 }
 
@@ -61,15 +62,17 @@ impl InProcess {
         let Prepared { plan, control, trace, all, .. } = &prepared;
         let lanes = plan.lanes();
         let mut threads = Vec::new();
-        for role in Role::ALL {
-            let memories = prepared.memories(role)?;
-            // SAFETY: each role is built once and the weights are in place. Plans are compiled, or
+        for worker in plan.topology.worker_ids() {
+            let memories = prepared.memories(worker)?;
+            let building = Building { worker, plan, control, trace };
+            let reach = Reach { memories: &memories, stores: &prepared.stores };
+            // SAFETY: each worker is built once and the weights are in place. Plans are compiled, or
             // keep the order of a compiled one (contract of this function).
-            let runners = unsafe { build_lanes(role, plan, &memories, control, trace, &options) }?;
+            let runners = unsafe { build_lanes(building, reach, &options) }?;
             for mut runner in runners {
                 let control = control.clone();
                 let thread = std::thread::Builder::new()
-                    .name(runner.lane().name().to_owned())
+                    .name(runner.name().to_owned())
                     .spawn(move || {
                         let ended = runner.run();
                         if let Err(LaneError::TimedOut { .. }) = &ended {
@@ -165,7 +168,7 @@ impl InProcess {
     }
 
     /// Trace records published since the last call.
-    pub fn drain_trace(&mut self) -> Vec<(Lane, TraceRecord)> {
+    pub fn drain_trace(&mut self) -> Vec<(LaneId, TraceRecord)> {
         let mut records = Vec::new();
         for (lane, reader) in &mut self.readers {
             reader.drain(|record| records.push((*lane, *record)));

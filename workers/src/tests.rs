@@ -9,9 +9,10 @@ use planner::policy::{Homes, Policy, device_map};
 use planner::split::{Split, parse_chunking};
 use program::compile::compile;
 use program::ir::{Append, At, BufferId, Copy, Moved, Phase, Region};
-use program::map::{Chunk, Home};
+use program::map::Chunk;
 use program::plan::{Plan, RunShape};
 use program::step_table::{Field, Finish};
+use program::topology::{LaneId, MemoryId};
 use shm::Control;
 
 use crate::execute::sample::{announce, record};
@@ -63,7 +64,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         dtype: Dtype::Bf16,
     };
     let chunking = Some(parse_chunking(&format!("attention={chunks}")).unwrap());
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let policy = Policy::TwoSplit { split: Split { start: 4, end: 5 }, chunking };
     compile(&config, &shape, &device_map(&policy, &config, true, homes)).unwrap()
 }
@@ -351,8 +352,8 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
 #[test]
 fn wait_targets_wrap_and_the_step_before_is_free_at_first() {
     use crate::lane::wait_target;
-    use program::ir::{Lane, Wait};
-    let wait = |offset, previous_step| Wait { lane: Lane::D2h, offset, previous_step };
+    use program::ir::Wait;
+    let wait = |offset, previous_step| Wait { lane: LaneId::D2H, offset, previous_step };
     assert_eq!(wait_target(100, 7, 0, &wait(3, false)), 103);
     assert_eq!(wait_target(100, 7, 2, &wait(3, false)), 117);
     assert_eq!(wait_target(100, 7, 2, &wait(3, true)), 110);

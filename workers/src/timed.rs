@@ -9,13 +9,16 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use model::ops::Op;
-use program::ir::{Instruction, Lane, Phase};
+use program::ir::{Instruction, Phase};
 use program::plan::Plan;
+use program::topology::LaneId;
 use rustix::thread::set_current_timer_slack;
 use serde::{Deserialize, Serialize};
 use shm::{Control, now_ns};
 
-use crate::execute::{Work, sample};
+use crate::error::LaneError;
+use crate::execute::sample;
+use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::rows::counts;
 use crate::table::StepTable;
 
@@ -27,12 +30,12 @@ const SPIN: Duration = Duration::from_micros(60);
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Durations {
     /// Per lane with work a number of nanoseconds per entry of its list; 0 for waits and signals.
-    pub lanes: Vec<(Lane, Vec<u64>)>,
+    pub lanes: Vec<(LaneId, Vec<u64>)>,
 }
 
 impl Durations {
     /// Those of one lane; empty for a lane without work.
-    fn of(&self, lane: Lane) -> &[u64] {
+    fn of(&self, lane: LaneId) -> &[u64] {
         let found = self.lanes.iter().find(|(other, _)| *other == lane);
         found.map_or(&[], |(_, durations)| durations)
     }
@@ -43,36 +46,38 @@ impl Durations {
 pub struct Timed {
     durations_ns: Vec<u64>,
     table: StepTable,
-    control: Control,
     /// When the work before was due; 0 when the next starts as soon as it is reached.
     due_ns: u64,
 }
 
 impl Timed {
     /// The work of `lane`.
-    pub fn new(durations: &Durations, lane: Lane, plan: &Plan, control: &Control) -> Timed {
+    pub fn new(durations: &Durations, lane: LaneId, plan: &Plan, control: &Control) -> Timed {
         Timed {
             durations_ns: durations.of(lane).to_vec(),
             table: StepTable::new(control.extra(0, plan.table.words()), plan),
-            control: control.clone(),
             due_ns: 0,
         }
     }
+}
 
-    /// The thread that calls this runs the lane. Its timers fire as late as the system can help, not
-    /// by 50 us more, which is what threads are given.
-    pub(crate) fn begin(&self) {
+impl LaneExecutor for Timed {
+    /// The thread's timers fire as late as the system can help, not by 50 us more, which is what threads
+    /// are given.
+    fn begin(&mut self) -> Result<(), LaneError> {
         // A system without the call has later timers, which the report shows.
         let _ = set_current_timer_slack(NonZeroU64::new(1));
+        Ok(())
     }
 
-    /// The lane was blocked: the next instruction starts when it is reached.
-    pub(crate) fn blocked(&mut self) {
+    /// The next instruction starts when it is reached.
+    fn blocked(&mut self) {
         self.due_ns = 0;
     }
 
     /// Lets an instruction's time pass. `Sample` gives every row token 0.
-    pub(crate) fn execute(&mut self, phase: Phase, index: usize, work: &Instruction) -> Work {
+    fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
+        let Task { phase, index, instruction: work, .. } = task;
         let duration_ns = match phase {
             Phase::Prefill => 0,
             Phase::Decode => self.durations_ns.get(index).copied().unwrap_or(0),
@@ -82,19 +87,14 @@ impl Timed {
             self.due_ns = start_ns + duration_ns;
             sleep_until(self.due_ns);
         }
-        let Some(at) = work.at() else { return Work::default() };
+        let Some(at) = work.at() else { return Ok(Some(Work::default())) };
         if let Instruction::Compute(compute) = work
             && compute.op == Op::Sample
         {
             sample::record(&self.table, phase, at, &[], |_, _| 0);
         }
         let (_, rows) = counts(&self.table, phase, at);
-        Work { bytes: 0, rows: rows as u32 }
-    }
-
-    /// As [`crate::execute::Executor::end_step`].
-    pub(crate) fn end_step(&self, step: u32) {
-        sample::announce(&self.control, &self.table, step);
+        Ok(Some(Work { bytes: 0, rows: rows as u32 }))
     }
 }
 

@@ -12,7 +12,8 @@ use planner::policy::{Homes, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
-use program::map::{DeviceMap, Home, layer_list};
+use program::map::{DeviceMap, layer_list};
+use program::topology::MemoryId;
 
 /// What is in 4 bits.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,14 +85,14 @@ fn the_device_alone_decompresses_what_is_streamed_and_what_stays() {
     let config = llama();
     let shape = shape(2, 3, 1, Dtype::Bf16);
     let expected = run(&config, &shape, &compressed(&config, cpu_only(&config)));
-    for home in [Home::Host, Home::Vram] {
+    for home in [MemoryId::DRAM, MemoryId::VRAM] {
         let homes = Homes { kv: home, prefill_hidden: home };
         let map = device_map(&Policy::GpuOnly, &config, false, homes);
         let mut map = compressed(&config, map);
         let streamed = run(&config, &shape, &map);
         assert!(streamed == expected, "{homes:?}");
-        map.weights.iter_mut().flatten().for_each(|home| *home = Home::Vram);
-        map.outer_weights = Home::Vram;
+        map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::VRAM);
+        map.outer_weights = MemoryId::VRAM;
         let resident = run(&config, &shape, &map);
         assert!(resident == expected, "{homes:?} resident");
     }
@@ -148,7 +149,7 @@ fn the_device_alone_reads_4_bit_caches_that_are_streamed_or_stay() {
     let shape = shape(2, 3, 1, Dtype::Bf16);
     for form in [Form::Kv4, Form::W4Kv4] {
         let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
-        for home in [Home::Host, Home::Vram] {
+        for home in [MemoryId::DRAM, MemoryId::VRAM] {
             let homes = Homes { kv: home, prefill_hidden: home };
             let map = form.of(&config, device_map(&Policy::GpuOnly, &config, false, homes));
             assert!(run(&config, &shape, &map) == expected, "{form:?} {homes:?}");

@@ -14,9 +14,9 @@ use model::source::{Part, SourceError, TensorId, WeightSource};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
-use program::ir::{Instruction, Lane, LaneProgram, Phase};
-use program::map::Home;
-use program::plan::{Memory, Plan, RunShape};
+use program::ir::{Instruction, LaneProgram, Phase};
+use program::plan::{Plan, RunShape};
+use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::Mapping;
 use workers::error::{LaneError, WorkerError};
 use workers::load::{LoadError, load};
@@ -52,7 +52,7 @@ fn plan(dtype: Dtype) -> Plan {
     };
     let split = parse_split("scores:out", &config, None).expect("a split");
     let policy = Policy::TwoSplit { split, chunking: None };
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     compile(&config, &shape, &device_map(&policy, &config, true, homes)).expect("compiles")
 }
 
@@ -78,7 +78,7 @@ fn group() -> Vec<Placed> {
 #[test]
 fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
     let mut plan = plan(Dtype::F32);
-    let d2h = plan.decode.lanes.iter_mut().find(|list| list.lane == Lane::D2h).expect("d2h");
+    let d2h = plan.decode.lanes.iter_mut().find(|list| list.lane == LaneId::D2H).expect("d2h");
     let lost = d2h.instructions.iter().rposition(|i| matches!(i, Instruction::Signal));
     d2h.instructions.remove(lost.expect("a signal"));
     let source = DummySource::new(config(), 1);
@@ -105,7 +105,7 @@ fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
         let position = control.lane(list.lane.index()).position();
         let instruction = list.instructions.get(position.instruction as usize);
         position.phase == Phase::Decode as u32
-            && matches!(instruction, Some(Instruction::Wait(wait)) if wait.lane == Lane::D2h)
+            && matches!(instruction, Some(Instruction::Wait(wait)) if wait.lane == LaneId::D2H)
     };
     assert!(decode.lanes.iter().any(waits_for_d2h), "{told:?}");
 }
@@ -193,9 +193,9 @@ fn missing_and_misshapen_weights_are_errors() {
 
 /// Loads the host weights of a plan; all their bytes.
 fn loaded(plan: &Plan, threads: usize) -> Vec<u8> {
-    let size_bytes = plan.memory_bytes(Memory::HostWeights) as usize;
+    let size_bytes = plan.segment_bytes(SegmentId::HOST_WEIGHTS) as usize;
     let mapping = Arc::new(Mapping::private(size_bytes).expect("memory"));
-    let mappings = vec![(Memory::HostWeights, Arc::clone(&mapping))];
+    let mappings = vec![(SegmentId::HOST_WEIGHTS, Arc::clone(&mapping))];
     let memories = Arc::new(Memories::new(plan, mappings).expect("fits"));
     let last = std::sync::Mutex::new((0, 0));
     let progress = |done, total| {
@@ -240,9 +240,9 @@ fn loading_gives_the_same_bytes_with_any_number_of_threads() {
 #[test]
 fn memory_smaller_than_its_buffers_is_refused() {
     let plan = plan(Dtype::Bf16);
-    let size_bytes = plan.memory_bytes(Memory::Device) as usize;
+    let size_bytes = plan.segment_bytes(SegmentId::DEVICE) as usize;
     let mapping = Arc::new(Mapping::private(size_bytes - 64).expect("memory"));
-    let error = Memories::new(&plan, vec![(Memory::Device, mapping)]).expect_err("too small");
+    let error = Memories::new(&plan, vec![(SegmentId::DEVICE, mapping)]).expect_err("too small");
     assert!(error.to_string().contains(&size_bytes.to_string()), "{error}");
 }
 

@@ -11,10 +11,11 @@ use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
 use program::compile::compile;
-use program::ir::{Instruction, Lane, Phase};
-use program::map::{Home, layer_list};
+use program::ir::{Instruction, Phase};
+use program::map::layer_list;
 use program::plan::RunShape;
 use program::step_table::Finish;
+use program::topology::{LaneId, MemoryId};
 use workers::testing::{InProcess, Placed, Request};
 
 #[test]
@@ -68,14 +69,14 @@ fn the_gpu_alone_gives_the_bits_of_the_cpu() {
     let config = llama();
     let shape = shape(2, 3, 1, Dtype::Bf16);
     let expected = run(&config, &shape, &cpu_only(&config));
-    for kv in [Home::Host, Home::Vram] {
-        for prefill_hidden in [Home::Host, Home::Vram] {
+    for kv in [MemoryId::DRAM, MemoryId::VRAM] {
+        for prefill_hidden in [MemoryId::DRAM, MemoryId::VRAM] {
             let homes = Homes { kv, prefill_hidden };
             let mut map = device_map(&Policy::GpuOnly, &config, false, homes);
             let streamed = run(&config, &shape, &map);
             assert!(streamed == expected, "{homes:?}");
-            map.weights.iter_mut().flatten().for_each(|home| *home = Home::Vram);
-            map.outer_weights = Home::Vram;
+            map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::VRAM);
+            map.outer_weights = MemoryId::VRAM;
             let resident = run(&config, &shape, &map);
             assert!(resident == expected, "{homes:?} resident");
         }
@@ -177,6 +178,6 @@ fn the_trace_counts_what_is_active_and_no_more() {
     let streamed = |i: &Instruction| matches!(i, Instruction::Copy(c) if matches!(c.moved, program::ir::Moved::Cache(_)));
     // One decode step streams what was cached before it.
     assert_eq!(sum(Phase::Decode, &streamed).1, 2 * layers * 513 * row_bytes);
-    assert!(records.iter().any(|(lane, _)| *lane == Lane::D2h));
+    assert!(records.iter().any(|(lane, _)| *lane == LaneId::D2H));
     assert!(lanes.finish().iter().all(Result::is_ok));
 }

@@ -13,13 +13,12 @@ use model::source::{SourceError, WeightSource};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
-use program::ir::Lane;
-use program::map::Home;
-use program::plan::{Memory, Plan, RunShape};
+use program::plan::{Plan, RunShape};
+use program::topology::{MemoryId, SegmentId, Topology, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::counting::CountingAllocator;
 use workers::group::last_step;
-use workers::protocol::{EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use workers::protocol::{EXIT, FromWorker, Setup, ToWorker, WeightsFrom};
 use workers::setup::LaneOptions;
 use workers::table::StepTable;
 use workers::testing::{InProcess, Outcome, Placed, Request, fill};
@@ -114,7 +113,7 @@ fn plan(split: Option<&str>) -> Plan {
         micro_sequences: 2,
         dtype: Dtype::Bf16,
     };
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     let policy = match split {
         None => Policy::CpuOnly,
         Some(text) => Policy::TwoSplit {
@@ -137,13 +136,13 @@ fn group() -> Vec<Placed> {
 }
 
 struct Worker {
-    role: Role,
+    id: WorkerId,
     process: Child,
     channel: Channel,
 }
 
 impl Worker {
-    fn start(role: Role) -> Worker {
+    fn start(id: WorkerId) -> Worker {
         let (ours, theirs) = Channel::pair().expect("a channel");
         let mut command = Command::new(std::env::current_exe().expect("a program"));
         let number = theirs.hand_to(&mut command);
@@ -153,7 +152,7 @@ impl Worker {
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         let process = command.spawn().expect("a process");
-        Worker { role, process, channel: ours }
+        Worker { id, process, channel: ours }
     }
 
     fn send(&self, message: &ToWorker, descriptors: &[BorrowedFd<'_>]) {
@@ -171,7 +170,7 @@ impl Worker {
         loop {
             match self.process.try_wait().expect("a child") {
                 Some(status) => return status,
-                None => assert!(Instant::now() < until, "the {} does not end", self.role.name()),
+                None => assert!(Instant::now() < until, "worker {} does not end", self.id.0),
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -189,30 +188,31 @@ impl Drop for Worker {
 /// The workers that a plan has lanes for, set up but not answered yet.
 fn start(plan: &Plan, weights: &WeightsFrom, link: Option<u64>) -> (Control, Vec<Worker>) {
     let lanes = plan.lanes();
-    let needed = |role: &Role| role.lanes().iter().any(|lane| lanes.contains(lane));
-    start_roles(plan, Role::ALL.into_iter().filter(needed), weights, link)
+    let works = |id: &WorkerId| lanes.iter().any(|lane| plan.topology.lane(*lane).worker == *id);
+    start_workers(plan, plan.topology.worker_ids().filter(works), weights, link)
 }
 
 /// These workers, also where the plan has no work for them.
-fn start_roles(
+fn start_workers(
     plan: &Plan,
-    roles: impl IntoIterator<Item = Role>,
+    ids: impl IntoIterator<Item = WorkerId>,
     weights: &WeightsFrom,
     link: Option<u64>,
 ) -> (Control, Vec<Worker>) {
     let lanes = plan.lanes();
     let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("control");
-    let trace = TraceSegment::create(Lane::ALL.len(), TRACE_CAPACITY).expect("trace");
-    let host = [Memory::HostWeights, Memory::HostKv, Memory::HostActivations];
+    let trace = TraceSegment::create(plan.topology.lanes.len(), TRACE_CAPACITY).expect("trace");
+    let host = [SegmentId::HOST_WEIGHTS, SegmentId::HOST_KV, SegmentId::HOST_ACTIVATIONS];
     let segments = host.map(|memory| {
-        let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
+        let size_bytes = plan.segment_bytes(memory).max(4096) as usize;
         (memory, Segment::create("test", size_bytes).expect("a segment"))
     });
-    let workers = roles.into_iter().map(|role| {
-        let worker = Worker::start(role);
-        let mapped: Vec<_> = segments.iter().filter(|(m, _)| role.memories().contains(m)).collect();
+    let workers = ids.into_iter().map(|id| {
+        let worker = Worker::start(id);
+        let mapped: Vec<_> =
+            segments.iter().filter(|(m, _)| plan.topology.maps(id, m.memory)).collect();
         let setup = Setup {
-            role,
+            worker: id,
             plan: plan.clone(),
             memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
             private: Vec::new(),
@@ -239,16 +239,16 @@ fn start_roles(
 
 /// The rest of the handshake, up to all workers being ready.
 fn make_ready(workers: &[Worker]) {
-    let find = |role| workers.iter().find(|worker| worker.role == role);
-    if let (Some(gpu), Some(transfer)) = (find(Role::Gpu), find(Role::Transfer)) {
+    let find = |id| workers.iter().find(|worker| worker.id == id);
+    if let (Some(gpu), Some(transfer)) = (find(WorkerId::GPU), find(WorkerId::TRANSFER)) {
         let (exported, descriptors) = gpu.receive();
         let FromWorker::Exported { memory, size_bytes } = exported else { panic!("{exported:?}") };
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         transfer.send(&ToWorker::Attach { memory, size_bytes }, &borrowed);
     }
-    let cpu = find(Role::Cpu).expect("a cpu worker");
+    let cpu = find(WorkerId::CPU).expect("a cpu worker");
     assert_eq!(cpu.receive().0, FromWorker::Loaded);
-    if let Some(transfer) = find(Role::Transfer) {
+    if let Some(transfer) = find(WorkerId::TRANSFER) {
         transfer.send(&ToWorker::Load, &[]);
         assert_eq!(transfer.receive().0, FromWorker::Loaded);
     }
@@ -294,16 +294,16 @@ fn processes_give_the_tokens_of_threads_and_allocate_nothing() {
         for _ in 0..3 {
             assert_eq!(run_group(&plan, &control, &group()), expected, "{split:?}");
         }
-        let loaded = control.worker(Role::Cpu.index()).load_progress_bytes();
+        let loaded = control.worker(WorkerId::CPU.index()).load_progress_bytes();
         assert!(loaded.0 > 0 && loaded.0 == loaded.1, "{loaded:?}");
         control.set_last_step(Some(EXIT));
         control.groups().signal();
         for worker in &mut workers {
-            let role = worker.role;
-            assert!(worker.wait().success(), "{role:?}");
-            let words = control.worker(role.index());
+            let id = worker.id;
+            assert!(worker.wait().success(), "{id:?}");
+            let words = control.worker(id.index());
             assert_eq!(words.state(), WorkerState::Exit);
-            assert_eq!(words.allocations_seen(), 0, "{role:?} {split:?}");
+            assert_eq!(words.allocations_seen(), 0, "{id:?} {split:?}");
         }
     }
 }
@@ -313,7 +313,7 @@ fn a_worker_that_cannot_load_says_so_and_poisons() {
     let plan = plan(Some("scores:out"));
     let weights = WeightsFrom::Gguf { path: "nowhere.gguf".to_owned() };
     let (control, mut workers) = start(&plan, &weights, None);
-    let cpu = workers.iter_mut().find(|worker| worker.role == Role::Cpu).expect("a cpu worker");
+    let cpu = workers.iter_mut().find(|worker| worker.id == WorkerId::CPU).expect("a cpu worker");
     let (failed, _) = cpu.receive();
     let FromWorker::Failed { message } = failed else { panic!("{failed:?}") };
     assert!(
@@ -331,34 +331,35 @@ fn poison_ends_idle_workers_quietly() {
     make_ready(&workers);
     control.stop(99, 7);
     for worker in &mut workers {
-        let role = worker.role;
+        let id = worker.id;
         // They linger for the coordinator to find the culprit, and leave when it closes.
         let (_, spare) = Channel::pair().expect("a channel");
         drop(std::mem::replace(&mut worker.channel, spare));
-        assert_eq!(worker.wait().code(), Some(1), "{role:?}");
+        assert_eq!(worker.wait().code(), Some(1), "{id:?}");
     }
 }
 
 #[test]
 fn workers_without_work_do_not_leave_before_the_culprit_is_found() {
-    let plan = plan(None);
+    let plan = Plan { topology: Topology::with_device(), ..plan(None) };
     let weights = WeightsFrom::Dummy { seed: SEED };
-    let (control, mut workers) = start_roles(&plan, Role::ALL, &weights, None);
+    let ids = plan.topology.worker_ids();
+    let (control, mut workers) = start_workers(&plan, ids, &weights, None);
     make_ready(&workers);
     control.stop(99, 7);
     std::thread::sleep(Duration::from_millis(300));
     for worker in &mut workers {
-        let role = worker.role;
-        assert!(worker.process.try_wait().expect("a child").is_none(), "{role:?} left");
+        let id = worker.id;
+        assert!(worker.process.try_wait().expect("a child").is_none(), "{id:?} left");
         let (_, spare) = Channel::pair().expect("a channel");
         drop(std::mem::replace(&mut worker.channel, spare));
-        assert_eq!(worker.wait().code(), Some(1), "{role:?}");
+        assert_eq!(worker.wait().code(), Some(1), "{id:?}");
     }
 }
 
 #[test]
 fn a_worker_whose_coordinator_is_gone_ends() {
-    let worker = Worker::start(Role::Transfer);
+    let worker = Worker::start(WorkerId::TRANSFER);
     let (_, spare) = Channel::pair().expect("a channel");
     let mut worker = worker;
     drop(std::mem::replace(&mut worker.channel, spare));

@@ -12,9 +12,10 @@ use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
-use program::ir::{Lane, Phase};
-use program::map::{DeviceMap, Home};
+use program::ir::Phase;
+use program::map::DeviceMap;
 use program::plan::RunShape;
+use program::topology::{LaneId, MemoryId};
 use workers::setup::LaneOptions;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
 
@@ -77,7 +78,7 @@ fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
 /// device, so that attention runs in its separate stages and two workers compute. The two may differ
 /// from each other.
 fn maps(config: &ModelConfig) -> [DeviceMap; 2] {
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let split = parse_split("softmax:out", config, None).expect("a split");
     let two_split = Policy::TwoSplit { split, chunking: None };
     [
@@ -113,7 +114,7 @@ fn every_place(
     for batch in 0..usize::from(shape.0) {
         for slot in 0..usize::from(shape.1) {
             let group = around(shape, batch, slot, config);
-            let first = &mut |_: &[Lane]| 0;
+            let first = &mut |_: &[LaneId]| 0;
             let (_, sampled) = lanes.run_group(&group, first).expect("the lanes drain");
             let found = logits_of(&sampled, batch, slot);
             let expected = alone.get_or_insert_with(|| found.clone());

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use planner::table::Table;
 use planner::timed::Timed as Programs;
-use program::ir::{Lane, Phase};
+use program::ir::Phase;
 use program::simulate::Span;
+use program::topology::LaneId;
 use program::validate::replay;
 use shm::{Control, TraceSegment};
 use workers::group::{Placed, Request, fill, last_step};
-use workers::protocol::{EXIT, Role};
-use workers::setup::build_timed_lanes;
+use workers::protocol::EXIT;
+use workers::setup::{Building, build_timed_lanes};
 use workers::table::StepTable;
 use workers::timed::Durations;
 
@@ -36,7 +37,7 @@ fn programs() -> Programs {
     programs
 }
 
-fn span(lane: Lane, record: &shm::TraceRecord) -> Span {
+fn span(lane: LaneId, record: &shm::TraceRecord) -> Span {
     Span {
         lane,
         phase: if record.phase == 0 { Phase::Prefill } else { Phase::Decode },
@@ -52,11 +53,12 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let plan = Arc::new(programs.plan.clone());
     let lanes = plan.lanes();
     let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("memory");
-    let trace = TraceSegment::create(Lane::ALL.len(), TRACE_CAPACITY).expect("memory");
+    let trace = TraceSegment::create(plan.topology.lanes.len(), TRACE_CAPACITY).expect("memory");
     let durations = Durations { lanes: programs.times.lanes().to_vec() };
     let mut threads = Vec::new();
-    for role in Role::ALL {
-        let runners = build_timed_lanes(role, &plan, &control, &trace, LIMIT, &durations);
+    for worker in plan.topology.worker_ids() {
+        let building = Building { worker, plan: &plan, control: &control, trace: &trace };
+        let runners = build_timed_lanes(building, LIMIT, &durations);
         for mut runner in runners.expect("lanes") {
             threads.push(std::thread::spawn(move || runner.run()));
         }

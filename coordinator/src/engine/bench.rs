@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use profiler::{Runner, RunnerError, Session, Threads};
-use program::ir::Lane;
 use program::plan::Plan;
+use program::topology::LaneId;
 use shm::{TraceReader, TraceRecord, WaitError};
 use workers::group::{Placed, fill, last_step};
 use workers::protocol::{EXIT, WeightsFrom};
@@ -59,7 +59,7 @@ struct WorkerSession {
     launched: Launched,
     plan: Plan,
     table: StepTable,
-    readers: Vec<(Lane, TraceReader)>,
+    readers: Vec<(LaneId, TraceReader)>,
     interrupt: Arc<Interrupt>,
     /// Whether the workers are in a group.
     busy: bool,
@@ -67,21 +67,21 @@ struct WorkerSession {
 
 /// A trace ring that was not emptied in time.
 #[derive(Debug, thiserror::Error)]
-#[error("the trace of {} lost {count} records", .lane.name())]
+#[error("the trace of {lane} lost {count} records")]
 struct Lost {
-    lane: Lane,
+    lane: String,
     count: u64,
 }
 
 impl Session for WorkerSession {
-    fn run(&mut self, group: &[Placed]) -> Result<Vec<(Lane, TraceRecord)>, RunnerError> {
+    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let control = self.launched.control.clone();
         fill(&self.table, &self.plan, group);
         control.set_last_step(Some(last_step(&self.table)));
         let target = control.drained().value().wrapping_add(1);
         self.busy = true;
         control.groups().signal();
-        let mut records: Vec<Vec<(Lane, TraceRecord)>> = vec![Vec::new(); self.readers.len()];
+        let mut records: Vec<Vec<(LaneId, TraceRecord)>> = vec![Vec::new(); self.readers.len()];
         let mut drained = false;
         while !drained {
             drained = match control.drained().wait_at_least(target, control.poison(), SLICE) {
@@ -102,10 +102,9 @@ impl Session for WorkerSession {
             }
         }
         self.busy = false;
-        let lost =
-            self.readers.iter().map(|(lane, reader)| Lost { lane: *lane, count: reader.lost() });
-        if let Some(lost) = lost.into_iter().find(|lost| lost.count > 0) {
-            return Err(failed(lost));
+        if let Some((lane, reader)) = self.readers.iter().find(|(_, reader)| reader.lost() > 0) {
+            let lane = self.plan.lane_name(*lane).to_owned();
+            return Err(failed(Lost { lane, count: reader.lost() }));
         }
         Ok(records.into_iter().flatten().collect())
     }

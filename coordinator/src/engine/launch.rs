@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use grammar::Grammars;
-use program::ir::Lane;
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
+use program::topology::{Holds, MemoryId, MemoryKind, Role, SegmentId, Topology, WorkerId};
 use shm::{
     Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
 };
 use workers::device::finds_blas;
-use workers::protocol::{CudaUse, FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use workers::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
 use workers::timed::Durations;
 
 use super::supervise::{Supervisor, Worker, WorkerFailure};
@@ -68,9 +68,9 @@ pub enum LaunchError {
     #[error("shared memory: {0}")]
     Trace(#[from] TraceError),
     #[error("the {worker} could not be started: {source}")]
-    Spawn { worker: &'static str, source: std::io::Error },
+    Spawn { worker: String, source: std::io::Error },
     #[error("the {worker} could not be reached: {source}")]
-    Channel { worker: &'static str, source: ChannelError },
+    Channel { worker: String, source: ChannelError },
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
     /// The device's memory cannot be opened by another process; the workers are started another way.
@@ -86,7 +86,7 @@ pub(super) struct Launched {
     pub(super) control: Control,
     pub(super) trace: TraceSegment,
     pub(super) supervisor: Supervisor,
-    pub(super) variants: BTreeMap<Role, String>,
+    pub(super) variants: BTreeMap<WorkerId, String>,
     /// The CUDA device, with its number and name.
     pub(super) device: Option<String>,
 }
@@ -128,83 +128,105 @@ fn attempt(
     let parties = plan.lanes().len() as u32;
     let control = Control::create(parties, plan.table.words() * 4)?;
     let capacity = trace_capacity(plan);
-    let trace = TraceSegment::create(Lane::ALL.len(), capacity)?;
+    let trace = TraceSegment::create(plan.topology.lanes.len(), capacity)?;
     let supervisor = Supervisor::new(control.clone());
     let mut launched =
         Launched { control, trace, supervisor, variants: BTreeMap::new(), device: None };
     // Workers keep host memory alive; the coordinator's mappings end with this function.
     let mut segments = Vec::new();
-    if plan.map.uses_gpu() {
-        for (memory, size_bytes) in host_memories(plan) {
-            segments.push((memory, Segment::create(memory_name(memory), size_bytes as usize)?));
+    for (segment, size_bytes) in host_segments(plan) {
+        if mappers(&plan.topology, segment.memory).count() > 1 {
+            segments.push((segment, Segment::create(segment_name(segment), size_bytes as usize)?));
         }
     }
-    let copier = match cuda {
-        Some(CudaUse { copies_in_gpu_worker: true, .. }) => Role::Gpu,
-        _ => Role::Transfer,
-    };
-    let roles: Vec<Role> = roles(plan)
-        .into_iter()
-        .filter(|role| *role != Role::Transfer || copier == Role::Transfer)
-        .collect();
-    for role in &roles {
-        let mut worker = spawn(*role)?;
-        let mapped: Vec<_> = segments
-            .iter()
-            .filter(|(memory, _)| {
-                // Who copies needs what it copies.
-                role.memories().contains(memory) || *role == copier
-            })
-            .collect();
-        let setup = setup(*role, plan, (options, cuda), &launched, &mapped, capacity);
+    let crew = Crew::of(&plan.topology, cuda);
+    for id in &crew.started {
+        let mut worker = spawn(*id, &plan.topology)?;
+        let maps = |segment: &SegmentId| {
+            let own = plan.topology.maps(*id, segment.memory);
+            // Who copies needs what it copies.
+            own || (crew.copier == Some(*id) && crew.copies(&plan.topology, segment.memory))
+        };
+        let mapped: Vec<_> = segments.iter().filter(|(segment, _)| maps(segment)).collect();
+        let setup = setup(*id, plan, (options, cuda), &launched, &mapped, capacity);
         send_setup(&mut worker, setup, &launched, &mapped)?;
         launched.supervisor.workers.push(worker);
     }
     drop(segments);
     let mut link = Link { plan, launched: &mut launched, progress, sample };
-    let uses_gpu = plan.map.uses_gpu();
-    if uses_gpu && cuda.is_some() {
-        link.share_device(copier)?;
-    } else if uses_gpu {
-        let device = link.receive(Role::Gpu, |message| match message {
-            FromWorker::Exported { memory, size_bytes } => Some((memory, size_bytes)),
-            _ => None,
-        })?;
-        let ((memory, size_bytes), descriptors) = device;
-        link.send(Role::Transfer, &ToWorker::Attach { memory, size_bytes }, &descriptors)?;
-    }
-    let loaded = |message| matches!(message, FromWorker::Loaded).then_some(());
-    link.receive(Role::Cpu, loaded)?;
-    if uses_gpu {
-        link.send(copier, &ToWorker::Load, &[])?;
-        link.receive(copier, loaded)?;
-    }
-    for role in roles {
-        let (mut variant, _) = link.receive(role, |message| match message {
+    link.load(&crew, cuda)?;
+    for id in crew.started {
+        let (mut variant, _) = link.receive(id, |message| match message {
             FromWorker::Ready { kernel_variant } => Some(kernel_variant),
             _ => None,
         })?;
-        if role == Role::Gpu && copier == Role::Gpu {
+        if Some(id) == crew.gpu && crew.copier == crew.gpu {
             variant.push_str(", copying for itself: CUDA IPC is refused here");
         }
-        if let (Role::Gpu, Some(CudaUse { index, .. })) = (role, cuda) {
+        if let (true, Some(CudaUse { index, .. })) = (Some(id) == crew.gpu, cuda) {
             link.launched.device = Some(format!("cuda:{index} {variant}"));
         }
-        link.launched.variants.insert(role, variant);
+        link.launched.variants.insert(id, variant);
     }
     Ok(launched)
 }
 
-/// Workers of a plan: the cpu worker always, the others when the map uses a device.
-pub(super) fn roles(plan: &Plan) -> Vec<Role> {
-    if plan.map.uses_gpu() { Role::ALL.to_vec() } else { vec![Role::Cpu] }
+/// The workers of a launch.
+#[derive(Debug)]
+struct Crew {
+    started: Vec<WorkerId>,
+    gpu: Option<WorkerId>,
+    transfer: Option<WorkerId>,
+    /// Who copies between host and device.
+    copier: Option<WorkerId>,
+    /// Who loads weights by itself.
+    loaders: Vec<WorkerId>,
 }
 
-/// Memories of the host with their sizes in bytes. Where the cpu worker alone uses them, it maps them
-/// by itself, in huge pages if it can; else they are segments.
-fn host_memories(plan: &Plan) -> [(Memory, u64); 3] {
-    [Memory::HostWeights, Memory::HostKv, Memory::HostActivations]
-        .map(|memory| (memory, plan.memory_bytes(memory).max(4096)))
+impl Crew {
+    fn of(topology: &Topology, cuda: Option<CudaUse>) -> Crew {
+        let gpu = topology.workers_of(Role::Gpu).next();
+        let transfer = topology.workers_of(Role::Transfer).next();
+        let copier = match cuda {
+            Some(CudaUse { copies_in_gpu_worker: true, .. }) => gpu,
+            _ => transfer,
+        };
+        let started =
+            topology.worker_ids().filter(|id| Some(*id) != transfer || copier == transfer);
+        let loads = |id: &WorkerId| match topology.worker(*id).role {
+            Role::Cpu | Role::Storage => true,
+            Role::Gpu | Role::Transfer => false,
+        };
+        let loaders = topology.worker_ids().filter(loads).collect();
+        Crew { started: started.collect(), gpu, transfer, copier, loaders }
+    }
+
+    /// Whether copies between host and device touch a memory.
+    fn copies(&self, topology: &Topology, memory: MemoryId) -> bool {
+        self.transfer.is_some_and(|transfer| topology.maps(transfer, memory))
+    }
+}
+
+/// Who maps a memory.
+fn mappers(topology: &Topology, memory: MemoryId) -> impl Iterator<Item = WorkerId> + '_ {
+    topology.worker_ids().filter(move |id| topology.maps(*id, memory))
+}
+
+/// Segments of the host with their sizes in bytes. Where one worker alone uses a memory, it maps it by
+/// itself, in huge pages if it can; else they are shared.
+fn host_segments(plan: &Plan) -> Vec<(SegmentId, u64)> {
+    let topology = &plan.topology;
+    let of_host =
+        |segment: &SegmentId| topology.memory_kind(segment.memory) == Some(MemoryKind::Dram);
+    let segments = topology.segments().into_iter().filter(of_host);
+    segments.map(|segment| (segment, plan.segment_bytes(segment).max(4096))).collect()
+}
+
+/// Those that a worker alone uses.
+fn private_segments(plan: &Plan, id: WorkerId) -> Vec<(SegmentId, u64)> {
+    let mut segments = host_segments(plan);
+    segments.retain(|(segment, _)| mappers(&plan.topology, segment.memory).eq([id]));
+    segments
 }
 
 /// Records of a lane that are always kept, if a group has so many: steps of a tiny model end faster
@@ -222,20 +244,20 @@ fn trace_capacity(plan: &Plan) -> usize {
     records.next_power_of_two().min(1 << 20)
 }
 
-fn memory_name(memory: Memory) -> &'static str {
-    match memory {
-        Memory::HostWeights => "tandem-weights",
-        Memory::HostKv => "tandem-kv",
-        Memory::HostActivations => "tandem-activations",
-        Memory::Device => "tandem-device",
-        Memory::Control => "tandem-control",
+fn segment_name(segment: SegmentId) -> &'static str {
+    match segment.holds {
+        Holds::Weights => "tandem-weights",
+        Holds::Kv => "tandem-kv",
+        Holds::Activations => "tandem-activations",
+        Holds::Arena => "tandem-device",
+        Holds::Table => "tandem-control",
     }
 }
 
-fn spawn(role: Role) -> Result<Worker, LaunchError> {
-    let worker = role.name();
-    let failed = |source| LaunchError::Spawn { worker, source };
-    let channel_failed = |source| LaunchError::Channel { worker, source };
+fn spawn(id: WorkerId, topology: &Topology) -> Result<Worker, LaunchError> {
+    let worker = &topology.worker(id).name;
+    let failed = |source| LaunchError::Spawn { worker: worker.clone(), source };
+    let channel_failed = |source| LaunchError::Channel { worker: worker.clone(), source };
     let (ours, theirs) = Channel::pair().map_err(channel_failed)?;
     // This very program, also when its file was replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");
@@ -248,30 +270,31 @@ fn spawn(role: Role) -> Result<Worker, LaunchError> {
         // A terminal's Ctrl-C is for the coordinator, which then ends the workers in order.
         .process_group(0);
     let child = command.spawn().map_err(failed)?;
-    Ok(Worker::new(role, child, ours))
+    Ok(Worker::new(id, worker.clone(), child, ours))
 }
 
 fn setup(
-    role: Role,
+    worker: WorkerId,
     plan: &Plan,
     (options, cuda): (&LaunchOptions, Option<CudaUse>),
     launched: &Launched,
-    mapped: &[&(Memory, Segment)],
+    mapped: &[&(SegmentId, Segment)],
     capacity: usize,
 ) -> Setup {
     let memories =
         mapped.iter().map(|(memory, segment)| (*memory, segment.size_bytes() as u64)).collect();
+    let role = plan.topology.worker(worker).role;
     Setup {
-        role,
+        worker,
         plan: plan.clone(),
         memories,
-        private: if plan.map.uses_gpu() { Vec::new() } else { host_memories(plan).to_vec() },
+        private: private_segments(plan, worker),
         control_bytes: launched.control.segment().size_bytes() as u64,
         trace_capacity: capacity as u32,
         threads: match role {
             Role::Cpu => options.cpu_threads,
             Role::Gpu => options.gpu_threads,
-            Role::Transfer => 1,
+            Role::Transfer | Role::Storage => 1,
         },
         cpus: cpus(role, options),
         spin_us: if role == Role::Cpu { options.spin_us } else { 0 },
@@ -281,7 +304,7 @@ fn setup(
         durations: options.durations.clone(),
         cuda,
         // Who only copies draws no token.
-        grammars: options.grammars.clone().filter(|_| role != Role::Transfer),
+        grammars: options.grammars.clone().filter(|_| matches!(role, Role::Cpu | Role::Gpu)),
     }
 }
 
@@ -299,7 +322,7 @@ fn cpus(role: Role, options: &LaunchOptions) -> Vec<u32> {
     match role {
         Role::Cpu => options.cpus[..cpu].to_vec(),
         Role::Gpu => options.cpus[cpu..cpu + gpu].to_vec(),
-        Role::Transfer => Vec::new(),
+        Role::Transfer | Role::Storage => Vec::new(),
     }
 }
 
@@ -307,7 +330,7 @@ fn send_setup(
     worker: &mut Worker,
     setup: Setup,
     launched: &Launched,
-    mapped: &[&(Memory, Segment)],
+    mapped: &[&(SegmentId, Segment)],
 ) -> Result<(), LaunchError> {
     let mut descriptors = vec![launched.control.segment().fd(), launched.trace.segment().fd()];
     descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
@@ -319,7 +342,7 @@ fn send(
     message: &ToWorker,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), LaunchError> {
-    let failed = |source| LaunchError::Channel { worker: worker.role.name(), source };
+    let failed = |source| LaunchError::Channel { worker: worker.name.clone(), source };
     let bytes =
         postcard::to_stdvec(message).map_err(|_| LaunchError::Worker(WorkerFailure::Unknown))?;
     worker.channel.send_large(&bytes, descriptors).map_err(failed)
@@ -334,25 +357,53 @@ struct Link<'a, 'p> {
 }
 
 impl Link<'_, '_> {
-    fn worker(&mut self, role: Role) -> Result<&mut Worker, LaunchError> {
+    /// Device memory to who copies, weights to where they are kept.
+    fn load(&mut self, crew: &Crew, cuda: Option<CudaUse>) -> Result<(), LaunchError> {
+        if let (Some(gpu), Some(copier)) = (crew.gpu, crew.copier) {
+            if cuda.is_some() {
+                self.share_device(gpu, copier)?;
+            } else {
+                let ((memory, size_bytes), descriptors) =
+                    self.receive(gpu, |message| match message {
+                        FromWorker::Exported { memory, size_bytes } => Some((memory, size_bytes)),
+                        _ => None,
+                    })?;
+                self.send(copier, &ToWorker::Attach { memory, size_bytes }, &descriptors)?;
+            }
+        }
+        let loaded = |message| matches!(message, FromWorker::Loaded).then_some(());
+        for loader in &crew.loaders {
+            self.receive(*loader, loaded)?;
+        }
+        if let Some(copier) = crew.copier {
+            self.send(copier, &ToWorker::Load, &[])?;
+            self.receive(copier, loaded)?;
+        }
+        Ok(())
+    }
+
+    fn worker(&mut self, id: WorkerId) -> Result<&mut Worker, LaunchError> {
         let workers = &mut self.launched.supervisor.workers;
-        workers
-            .iter_mut()
-            .find(|w| w.role == role)
-            .ok_or(LaunchError::Worker(WorkerFailure::Unknown))
+        let found = workers.iter_mut().find(|worker| worker.id == id);
+        found.ok_or(LaunchError::Worker(WorkerFailure::Unknown))
     }
 
-    fn send(&mut self, role: Role, message: &ToWorker, fds: &[OwnedFd]) -> Result<(), LaunchError> {
+    fn send(
+        &mut self,
+        id: WorkerId,
+        message: &ToWorker,
+        fds: &[OwnedFd],
+    ) -> Result<(), LaunchError> {
         let descriptors: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-        send(self.worker(role)?, message, &descriptors)
+        send(self.worker(id)?, message, &descriptors)
     }
 
-    /// Hands the arena of a CUDA device to the transfer worker, if there is one.
-    fn share_device(&mut self, copier: Role) -> Result<(), LaunchError> {
-        if copier == Role::Gpu {
+    /// Hands the arena of a CUDA device to who copies, if that is another worker.
+    fn share_device(&mut self, gpu: WorkerId, copier: WorkerId) -> Result<(), LaunchError> {
+        if copier == gpu {
             return Ok(());
         }
-        let (exported, _) = self.receive(Role::Gpu, |message| match message {
+        let (exported, _) = self.receive(gpu, |message| match message {
             FromWorker::ExportedDevice { handle, size_bytes } => Some((handle, size_bytes)),
             _ => None,
         })?;
@@ -367,11 +418,11 @@ impl Link<'_, '_> {
 
     fn receive<T>(
         &mut self,
-        role: Role,
+        id: WorkerId,
         wanted: impl Fn(FromWorker) -> Option<T>,
     ) -> Result<(T, Vec<OwnedFd>), LaunchError> {
         loop {
-            let received = self.worker(role)?.receive(SLICE);
+            let received = self.worker(id)?.receive(SLICE);
             if let Some((message, descriptors)) = received {
                 if let Some(value) = wanted(message) {
                     return Ok((value, descriptors));
@@ -380,8 +431,13 @@ impl Link<'_, '_> {
             }
             self.launched.supervisor.check(self.plan)?;
             (self.sample)(&self.launched.supervisor);
-            let cpu = self.launched.control.worker(Role::Cpu.index());
-            let (done, total) = cpu.load_progress_bytes();
+            let words = self
+                .plan
+                .topology
+                .worker_ids()
+                .map(|id| self.launched.control.worker(id.index()).load_progress_bytes());
+            let (done, total) =
+                words.fold((0, 0), |sum, (done, total)| (sum.0 + done, sum.1 + total));
             if !(self.progress)(done, total) {
                 return Err(LaunchError::Interrupted);
             }

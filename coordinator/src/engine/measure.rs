@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use program::ir::{Instruction, Lane, Phase};
+use program::ir::{Instruction, Phase};
 use program::plan::Plan;
 use program::simulate::{MeasuredCosts, Usage, simulate};
+use program::topology::LaneId;
 use shm::TraceRecord;
 
 /// Spans of one group are swept when it ends; more than this many are not kept (and counted).
@@ -13,7 +14,7 @@ const SPANS_MAX: usize = 2_000_000;
 /// One executed instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    pub lane: Lane,
+    pub lane: LaneId,
     pub record: TraceRecord,
 }
 
@@ -21,7 +22,7 @@ pub struct Span {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Time each lane was inside work, both phases.
-    pub busy_ns: BTreeMap<Lane, u64>,
+    pub busy_ns: BTreeMap<LaneId, u64>,
     /// Decode: time any h2d lane was busy.
     pub h2d_ns: u64,
     /// Decode: time an h2d lane and the CPU's compute lane were both busy.
@@ -47,11 +48,13 @@ impl Totals {
         use program::ir::Moved;
         let Some(instruction) = instruction(plan, span) else { return };
         match instruction {
-            Instruction::Copy(copy) if span.lane == Lane::H2dWeights => match copy.moved {
-                Moved::Cache(_) => self.streamed_kv_bytes += span.record.bytes,
-                Moved::Weights(_) => self.streamed_weight_bytes += span.record.bytes,
-                Moved::Value(_) => {}
-            },
+            Instruction::Copy(copy) if plan.topology.lane(span.lane).kind.uploads() => {
+                match copy.moved {
+                    Moved::Cache(_) => self.streamed_kv_bytes += span.record.bytes,
+                    Moved::Weights(_) => self.streamed_weight_bytes += span.record.bytes,
+                    Moved::Value(_) => {}
+                }
+            }
             Instruction::Compute(compute)
                 if phase_of(&span.record) == Phase::Prefill
                     && compute.op == model::ops::Op::Embed =>
@@ -114,7 +117,7 @@ pub struct Collector {
 
 impl Collector {
     /// Takes a record from a lane's ring.
-    pub fn push(&mut self, lane: Lane, record: &TraceRecord) {
+    pub fn push(&mut self, lane: LaneId, record: &TraceRecord) {
         if self.spans.len() < SPANS_MAX {
             self.spans.push(Span { lane, record: *record });
         } else {
@@ -131,7 +134,7 @@ impl Collector {
         }
         let decode: Vec<_> =
             simulator_spans(self.spans.iter()).filter(|span| span.phase == Phase::Decode).collect();
-        self.totals.add(&Usage::of(&decode));
+        self.totals.add(&Usage::of(&decode, &plan.topology));
         self.totals.add_steps(&decode);
     }
 
@@ -211,9 +214,11 @@ pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> 
 
 #[cfg(test)]
 mod tests {
+    use program::topology::Topology;
+
     use super::*;
 
-    fn span(lane: Lane, start_ns: u64, end_ns: u64) -> Span {
+    fn span(lane: LaneId, start_ns: u64, end_ns: u64) -> Span {
         let phase = Phase::Decode as u32;
         let record = TraceRecord { start_ns, end_ns, phase, ..TraceRecord::default() };
         Span { lane, record }
@@ -223,13 +228,14 @@ mod tests {
     fn overlap_and_time_outside_by_hand() {
         // h2d 0..10 and 20..30; cpu 5..25; d2h 40..50. Nothing runs in 30..40.
         let spans = [
-            span(Lane::H2dWeights, 0, 10),
-            span(Lane::CpuCompute, 5, 25),
-            span(Lane::H2dActivations, 20, 30),
-            span(Lane::D2h, 40, 50),
+            span(LaneId::H2D_WEIGHTS, 0, 10),
+            span(LaneId::CPU_COMPUTE, 5, 25),
+            span(LaneId::H2D_ACTIVATIONS, 20, 30),
+            span(LaneId::D2H, 40, 50),
         ];
         let mut totals = Totals::default();
-        totals.add(&Usage::of(&simulator_spans(spans.iter()).collect::<Vec<_>>()));
+        let spans: Vec<_> = simulator_spans(spans.iter()).collect();
+        totals.add(&Usage::of(&spans, &Topology::with_device()));
         assert_eq!((totals.h2d_ns, totals.overlap_ns), (20, 10));
         assert_eq!((totals.decode_ns, totals.outside_ns), (50, 10));
         assert_eq!(totals.overlap(), Some(0.5));
@@ -245,7 +251,7 @@ mod tests {
         // Steps end at 30, 50 and 90; a lane is ahead of the others in each.
         let spans = [(0, 10, 20), (0, 12, 30), (1, 20, 50), (1, 32, 40), (2, 50, 90), (2, 50, 60)];
         let spans = spans.map(|(step, start, end)| {
-            let mut span = span(Lane::CpuCompute, start, end);
+            let mut span = span(LaneId::CPU_COMPUTE, start, end);
             span.record.step = step;
             span
         });

@@ -18,11 +18,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use program::ir::Lane;
 use program::plan::Plan;
 use program::simulate::Span;
+use program::topology::{LaneId, WorkerId};
 use shm::{SharedU32s, TraceReader, WaitError};
-use workers::protocol::{EXIT, Role};
+use workers::protocol::EXIT;
 
 use crate::job::engine::{Engine, EngineError, Observer, Sequence, Verdict};
 use crate::report::trace_file::TraceFile;
@@ -48,7 +48,7 @@ pub struct Peaks {
 impl Peaks {
     fn sample(&mut self, supervisor: &Supervisor) {
         let own = std::process::id();
-        let workers = supervisor.processes().map(|(role, pid)| (role.name(), pid));
+        let workers = supervisor.processes();
         let mut sum = 0;
         for (name, pid) in workers.chain(std::iter::once(("coordinator", own))) {
             let Some(bytes) = memory::pss_bytes(pid) else { continue };
@@ -95,7 +95,7 @@ pub struct RunEngine {
     plan: Arc<Plan>,
     launched: Launched,
     table: SharedU32s,
-    readers: Vec<(Lane, TraceReader)>,
+    readers: Vec<(LaneId, TraceReader)>,
     collector: Collector,
     trace_file: Option<TraceFile>,
     measured: Measured,
@@ -147,7 +147,7 @@ impl RunEngine {
             load: begun.elapsed(),
             load_peaks,
             kernel_variants: variants
-                .map(|(role, v)| (role.name().to_owned(), v.clone()))
+                .map(|(id, v)| (plan.topology.worker(*id).name.clone(), v.clone()))
                 .collect(),
             device: launched.device.clone(),
             ..Measured::default()
@@ -198,11 +198,10 @@ impl RunEngine {
         self.launched.control.groups().signal();
         self.launched.supervisor.leave(self.busy);
         // Read last: workers publish their final count on the way out.
-        let words = |role: Role| self.launched.control.worker(role.index()).allocations_seen();
-        self.measured.allocations = launch::roles(&self.plan)
-            .into_iter()
-            .map(|role| (role.name().to_owned(), words(role)))
-            .collect();
+        let words = |id: WorkerId| self.launched.control.worker(id.index()).allocations_seen();
+        let topology = &self.plan.topology;
+        self.measured.allocations =
+            topology.worker_ids().map(|id| (topology.worker(id).name.clone(), words(id))).collect();
         if let Some(file) = self.trace_file.take() {
             file.finish()?;
         }

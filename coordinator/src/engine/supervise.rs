@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use program::ir::Phase;
 use program::plan::Plan;
+use program::topology::{LaneId, WorkerId};
 use program::validate::describe as describe_instruction;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use shm::{Channel, Control, Position};
-use workers::protocol::{FromWorker, Role};
+use workers::protocol::FromWorker;
 
 /// A worker whose heartbeat has stood still for so long is given up, though it still exists.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
@@ -27,15 +28,15 @@ const LEAVE_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerFailure {
     #[error("the {worker} (process {pid}) was killed by signal {signal} {place}")]
-    Killed { worker: &'static str, pid: u32, signal: i32, place: String },
+    Killed { worker: String, pid: u32, signal: i32, place: String },
     #[error("the {worker} (process {pid}) exited with code {code} {place}")]
-    Exited { worker: &'static str, pid: u32, code: i32, place: String },
+    Exited { worker: String, pid: u32, code: i32, place: String },
     #[error("the {worker} (process {pid}) was stopped by signal {signal} {place}")]
-    Stopped { worker: &'static str, pid: u32, signal: i32, place: String },
+    Stopped { worker: String, pid: u32, signal: i32, place: String },
     #[error("the {worker} (process {pid}) has not answered for {seconds} s {place}")]
-    Silent { worker: &'static str, pid: u32, seconds: u64, place: String },
+    Silent { worker: String, pid: u32, seconds: u64, place: String },
     #[error("the {worker}: {message}")]
-    Reported { worker: &'static str, message: String },
+    Reported { worker: String, message: String },
     #[error("a lane gave up waiting, and no worker said why")]
     Unknown,
 }
@@ -43,7 +44,9 @@ pub enum WorkerFailure {
 /// A running worker.
 #[derive(Debug)]
 pub(super) struct Worker {
-    pub(super) role: Role,
+    pub(super) id: WorkerId,
+    /// In errors and reports.
+    pub(super) name: String,
     pub(super) child: Child,
     pub(super) channel: Channel,
     inbox: VecDeque<(FromWorker, Vec<OwnedFd>)>,
@@ -53,9 +56,10 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(role: Role, child: Child, channel: Channel) -> Worker {
+    pub(super) fn new(id: WorkerId, name: String, child: Child, channel: Channel) -> Worker {
         Worker {
-            role,
+            id,
+            name,
             child,
             channel,
             inbox: VecDeque::new(),
@@ -99,8 +103,8 @@ impl Supervisor {
     }
 
     /// Process ids with names, for reports.
-    pub(super) fn processes(&self) -> impl Iterator<Item = (Role, u32)> + '_ {
-        self.workers.iter().map(|worker| (worker.role, worker.child.id()))
+    pub(super) fn processes(&self) -> impl Iterator<Item = (&str, u32)> + '_ {
+        self.workers.iter().map(|worker| (worker.name.as_str(), worker.child.id()))
     }
 
     /// Looks at every worker once.
@@ -115,24 +119,24 @@ impl Supervisor {
         for worker in &mut self.workers {
             worker.pump(Duration::ZERO);
             if let Some(message) = worker.failed.clone() {
-                return Err(WorkerFailure::Reported { worker: worker.role.name(), message });
+                return Err(WorkerFailure::Reported { worker: worker.name.clone(), message });
             }
         }
         for worker in &mut self.workers {
-            let role = worker.role;
-            if let Some(failure) = status(worker, || describe(&self.control, plan, role)) {
+            let id = worker.id;
+            if let Some(failure) = status(worker, || describe(&self.control, plan, id)) {
                 return Err(failure);
             }
-            let tick = self.control.worker(role.index()).ticks();
+            let tick = self.control.worker(id.index()).ticks();
             if tick != worker.tick || slept {
                 worker.tick = tick;
                 worker.ticked = Instant::now();
             } else if worker.ticked.elapsed() > SILENCE_MAX {
                 return Err(WorkerFailure::Silent {
-                    worker: worker.role.name(),
+                    worker: worker.name.clone(),
                     pid: worker.child.id(),
                     seconds: worker.ticked.elapsed().as_secs(),
-                    place: describe(&self.control, plan, worker.role),
+                    place: describe(&self.control, plan, worker.id),
                 });
             }
         }
@@ -203,7 +207,7 @@ fn status(worker: &Worker, place: impl Fn() -> String) -> Option<WorkerFailure> 
         | WaitIdOptions::NOHANG
         | WaitIdOptions::NOWAIT;
     let status = waitid(WaitId::Pid(id), options).ok()??;
-    let name = worker.role.name();
+    let name = worker.name.clone();
     if let Some(signal) = status.terminating_signal() {
         return Some(WorkerFailure::Killed { worker: name, pid, signal, place: place() });
     }
@@ -217,27 +221,26 @@ fn status(worker: &Worker, place: impl Fn() -> String) -> Option<WorkerFailure> 
 }
 
 /// `in decode step 12, in fc0 of layer 3, batch 1`: where a worker's first lane is.
-fn describe(control: &Control, plan: &Plan, role: Role) -> String {
+fn describe(control: &Control, plan: &Plan, id: WorkerId) -> String {
     use shm::WorkerState;
-    match control.worker(role.index()).state() {
+    match control.worker(id.index()).state() {
         WorkerState::Attach | WorkerState::Map => return "while it started".to_owned(),
         WorkerState::Load => return "while it loaded weights".to_owned(),
         WorkerState::Ready => return "before the first group".to_owned(),
         _ => {}
     }
-    let places: Vec<String> = role
-        .lanes()
-        .iter()
-        .filter(|lane| plan.lanes().contains(lane))
+    let with_work = plan.lanes();
+    let lanes = plan.topology.lanes_of(id).into_iter().filter(|lane| with_work.contains(lane));
+    let places: Vec<String> = lanes
         .map(|lane| {
             let position = control.lane(lane.index()).position();
-            format!("{} {}", lane.name(), describe_position(plan, *lane, position))
+            format!("{} {}", plan.lane_name(lane), describe_position(plan, lane, position))
         })
         .collect();
     format!("({})", places.join("; "))
 }
 
-fn describe_position(plan: &Plan, lane: program::ir::Lane, position: Position) -> String {
+fn describe_position(plan: &Plan, lane: LaneId, position: Position) -> String {
     let (program, step) = if position.phase == Phase::Prefill as u32 {
         (&plan.prefill, "prefill".to_owned())
     } else {
@@ -248,7 +251,10 @@ fn describe_position(plan: &Plan, lane: program::ir::Lane, position: Position) -
         .and_then(|program| program.instructions.get(position.instruction as usize));
     match instruction {
         Some(instruction) => {
-            format!("in {step}, {}", describe_instruction(instruction, plan.config.family))
+            format!(
+                "in {step}, {}",
+                describe_instruction(instruction, plan.config.family, &plan.topology)
+            )
         }
         None => format!("in {step}"),
     }

@@ -118,6 +118,7 @@ fn limits(machine: &Machine) -> Limits {
         dram_bytes: machine.dram_bytes(),
         vram_bytes: Some(machine.vram_bytes()),
         vram_is_dram: false,
+        device_scratch: None,
     }
 }
 

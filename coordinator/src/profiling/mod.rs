@@ -1,9 +1,12 @@
 //! The measured machine before a run: which profile a run needs, where it comes from (the cache, or
 //! the workers at work), and the costs that it gives the planner.
 
+mod hardware;
 mod pricing;
 mod stage;
 
+pub use hardware::Hardware;
+pub(crate) use hardware::cores;
 pub use pricing::Profiles;
 pub use stage::Stage;
 
@@ -14,14 +17,11 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use model::config::ModelConfig;
 use planner::policy::Forms;
-use profiler::{Cache, Cached, Machine, Profile, Request, Threads, cached};
+use profiler::{Cache, Cached, Profile, Request, cached};
 use program::plan::RunShape;
-use workers::device::finds_blas;
 use workers::protocol::WeightsFrom;
 
-use crate::cli::cuda;
 use crate::engine::bench::WorkerRunner;
-use crate::engine::launch::{LaunchOptions, SPIN_US, compute_cpus};
 use crate::job::interrupt::Interrupt;
 
 /// Parts into which splits may cut attention; measured for runs with a device.
@@ -29,43 +29,6 @@ pub const CHUNKS: u16 = 8;
 
 /// Seconds that a profile may take, instead of the default; fewer measure fewer points.
 const BUDGET_ENV: &str = "TANDEM_PROFILE_S";
-
-/// What a run will compute on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hardware {
-    pub threads: Threads,
-    /// The emulated device with its link's speed, if it has one of its own.
-    pub emulated: Option<Option<u64>>,
-    /// Number of the CUDA device.
-    pub cuda: Option<u32>,
-}
-
-impl Hardware {
-    const fn has_device(self) -> bool {
-        self.emulated.is_some() || self.cuda.is_some()
-    }
-
-    /// This machine; with the GPU where it is used, since a profile without it stays valid when the
-    /// GPU changes.
-    fn machine(self) -> Machine {
-        Machine::this(self.cuda.and_then(cuda::described).as_ref())
-    }
-
-    /// The device in words.
-    fn device(self) -> Option<String> {
-        match (self.cuda, self.emulated) {
-            (Some(index), _) => {
-                let name = cuda::find(index).map_or_else(|_| "unknown".to_owned(), |d| d.name);
-                // Prefill's linears are another library's where it is installed.
-                let linears = if finds_blas() { ", cuBLASLt" } else { "" };
-                Some(format!("cuda:{index} {name}{linears}"))
-            }
-            (None, Some(Some(bytes_per_s))) => Some(format!("emulated, link {bytes_per_s} B/s")),
-            (None, Some(None)) => Some("emulated".to_owned()),
-            (None, None) => None,
-        }
-    }
-}
 
 /// Whether a batch has enough units, sequences x KV heads, to cut attention in [`CHUNKS`] parts.
 pub fn divisible(config: &ModelConfig, batch_size: u16) -> bool {
@@ -134,17 +97,7 @@ pub fn obtain(
 fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
     let asked = interrupt.clone();
     WorkerRunner {
-        options: LaunchOptions {
-            weights: WeightsFrom::Dummy { seed: 0 },
-            cpu_threads: 1,
-            gpu_threads: 0,
-            link_bytes_per_s: hardware.emulated.flatten(),
-            cpus: compute_cpus(),
-            spin_us: if hardware.has_device() { 0 } else { SPIN_US },
-            durations: None,
-            cuda: hardware.cuda,
-            grammars: None,
-        },
+        options: hardware.launch(WeightsFrom::Dummy { seed: 0 }),
         interrupt: Arc::new(Box::new(move || asked.asked())),
     }
 }

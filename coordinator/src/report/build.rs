@@ -97,7 +97,9 @@ pub fn build(
         lanes: totals
             .busy_ns
             .iter()
-            .map(|(lane, ns)| (lane.name().to_owned(), LaneReport { busy_s: *ns as f64 / 1e9 }))
+            .map(|(lane, ns)| {
+                (plan.lane_name(*lane).to_owned(), LaneReport { busy_s: *ns as f64 / 1e9 })
+            })
             .collect(),
         overlap: totals.overlap(),
         time_outside: totals.time_outside(),

@@ -162,7 +162,7 @@ pub fn plan(plan: &Plan) -> String {
         }
     }
     for (phase, program) in [("prefill", &plan.prefill), ("decode", &plan.decode)] {
-        let _ = writeln!(text, "{phase} program: {}", lanes(program));
+        let _ = writeln!(text, "{phase} program: {}", lanes(plan, program));
     }
     text
 }
@@ -174,9 +174,9 @@ fn layers(range: &LayerRange) -> String {
     format!("layers {}-{}: {}", range.first, range.last, sides.join("; "))
 }
 
-fn lanes(program: &Program) -> String {
+fn lanes(plan: &Plan, program: &Program) -> String {
     let lane = |lane: &program::ir::LaneProgram| {
-        format!("{} {} instructions", lane.lane.name(), lane.instructions.len())
+        format!("{} {} instructions", plan.lane_name(lane.lane), lane.instructions.len())
     };
     program.lanes.iter().map(lane).collect::<Vec<_>>().join(", ")
 }

@@ -5,11 +5,9 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use program::ir::Lane;
 use program::plan::Plan;
 use program::validate::describe;
 use serde_json::json;
-use workers::protocol::Role;
 
 use crate::engine::measure::{Span, instruction, phase_of};
 
@@ -25,21 +23,21 @@ impl TraceFile {
     ///
     /// # Errors
     /// What the file system says.
-    pub fn create(path: &Path, lanes: &[Lane]) -> std::io::Result<TraceFile> {
+    pub fn create(path: &Path, plan: &Plan) -> std::io::Result<TraceFile> {
         let mut out = BufWriter::new(File::create(path)?);
         out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
         let mut first = true;
-        for role in Role::ALL {
-            for lane in role.lanes().iter().filter(|lane| lanes.contains(lane)) {
-                let (pid, tid) = (role.index() + 1, lane.index() + 1);
-                for (kind, id, name) in
-                    [("process_name", 0, role.name()), ("thread_name", tid, lane.name())]
-                {
-                    let event = json!({"ph": "M", "name": kind, "pid": pid, "tid": id, "args": {"name": name}});
-                    out.write_all(if first { b"" } else { b",\n" })?;
-                    first = false;
-                    serde_json::to_writer(&mut out, &event)?;
-                }
+        for id in plan.lanes() {
+            let lane = plan.topology.lane(id);
+            let worker = &plan.topology.worker(lane.worker).name;
+            let (pid, tid) = (lane.worker.index() + 1, id.index() + 1);
+            for (kind, id, name) in [("process_name", 0, worker), ("thread_name", tid, &lane.name)]
+            {
+                let args = json!({"name": name});
+                let event = json!({"ph": "M", "name": kind, "pid": pid, "tid": id, "args": args});
+                out.write_all(if first { b"" } else { b",\n" })?;
+                first = false;
+                serde_json::to_writer(&mut out, &event)?;
             }
         }
         Ok(TraceFile { out, start_ns: None })
@@ -56,14 +54,14 @@ impl TraceFile {
         let start_ns = *self.start_ns.get_or_insert(earliest);
         for span in spans {
             let Some(instruction) = instruction(plan, *span) else { continue };
-            let role = Role::ALL.into_iter().find(|role| role.lanes().contains(&span.lane));
+            let worker = plan.topology.lane(span.lane).worker;
             let micros = |ns: u64| ns as f64 / 1000.0;
             let record = &span.record;
             let event = json!({
                 "ph": "X",
-                "name": describe(instruction, plan.config.family),
+                "name": describe(instruction, plan.config.family, &plan.topology),
                 "cat": format!("{:?}", phase_of(record)).to_lowercase(),
-                "pid": role.map_or(0, |role| role.index() + 1),
+                "pid": worker.index() + 1,
                 "tid": span.lane.index() + 1,
                 "ts": micros(record.start_ns.saturating_sub(start_ns)),
                 "dur": micros(record.end_ns - record.start_ns),

@@ -10,6 +10,7 @@ use crate::cli::values::Batches;
 use crate::engine::memory;
 use crate::job::run::Demand;
 use crate::opened::Opened;
+use workers::device::{finds_blas, scratch};
 use workers::share::LEAST_TOKENS;
 
 /// Largest batch that is chosen when `--batches` is left out.
@@ -32,6 +33,7 @@ pub(super) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
         dram_bytes: dram_bytes(run).saturating_sub(forms_bytes),
         vram_bytes: run.vram_bytes,
         vram_is_dram: !cuda::is_cuda(run.device),
+        device_scratch: cuda::is_cuda(run.device).then(|| scratch(finds_blas())),
     }
 }
 

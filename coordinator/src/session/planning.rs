@@ -15,13 +15,12 @@ use super::asked::{DEFAULT_BATCH_MAX, filled, limits, request};
 use super::forms::{Case, cases, forms, notes};
 use super::shapes;
 use super::usage::Usage;
-use crate::cli::cuda;
 use crate::cli::request::{Placement, Run, Telling};
-use crate::cli::values::{Batches, BatchesChoice, DeviceChoice};
+use crate::cli::values::{Batches, BatchesChoice};
 use crate::job::interrupt::Interrupt;
 use crate::job::run::Demand;
 use crate::opened::Opened;
-use crate::profiling::{self, CHUNKS, Hardware, Profiles, Stage};
+use crate::profiling::{self, CHUNKS, Hardware, Profiles, Stage, cores};
 use crate::report::explain;
 
 /// What will be run, and why.
@@ -72,29 +71,11 @@ pub(super) fn plan(
     case: Case,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Decision> {
-    let (mut limits, forms) = (limits(run, opened, demand), forms(run, opened, case));
-    loop {
-        let planning = Planning { run, opened, demand, limits: &limits, forms: &forms, interrupt };
-        let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
-        let beyond_bytes = beyond_bytes(run, &decision.plan);
-        let Some(vram_bytes) = limits.vram_bytes.filter(|_| beyond_bytes > 0) else {
-            decision.notes = notes(run, opened, case);
-            return proved(run, decision);
-        };
-        limits.vram_bytes = Some(vram_bytes.saturating_sub(beyond_bytes));
-    }
-}
-
-/// What a CUDA device would need for the plan beyond what the run may use: beside the plan's buffers
-/// it has scratch, whose size only a plan tells.
-fn beyond_bytes(run: &Run, plan: &Plan) -> u64 {
-    match run.vram_bytes {
-        Some(vram_bytes) if cuda::is_cuda(run.device) && plan.map.uses_gpu() => {
-            workers::device::arena_bytes(plan, workers::device::finds_blas())
-                .saturating_sub(vram_bytes)
-        }
-        _ => 0,
-    }
+    let (limits, forms) = (limits(run, opened, demand), forms(run, opened, case));
+    let planning = Planning { run, opened, demand, limits: &limits, forms: &forms, interrupt };
+    let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
+    decision.notes = notes(run, opened, case);
+    proved(run, decision)
 }
 
 fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
@@ -154,7 +135,7 @@ impl Planning<'_> {
         let batches = self.batches(&request)?;
         let plan = request.plan(batches.count, batches.size)?;
         let shape = request.shape(batches.count, batches.size);
-        let hardware = hardware(self.run, plan.map.uses_gpu());
+        let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
         let wanted = profiling::request(request.config, &shape, self.forms, hardware);
         let predicted = profiling::kept(&wanted, hardware).and_then(|profile| {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));
@@ -177,8 +158,8 @@ impl Planning<'_> {
     fn stage<'b>(&'b self, profiles: &'b Profiles) -> Stage<'b> {
         Stage {
             profiles,
-            with_device: hardware(self.run, true),
-            alone: hardware(self.run, false),
+            with_device: Hardware::resolve(self.run, true),
+            alone: Hardware::resolve(self.run, false),
             quiet: self.run.telling == Telling::Quiet,
             interrupt: self.interrupt,
         }
@@ -219,7 +200,7 @@ impl Planning<'_> {
         let request = self.request(&Policy::GpuOnly);
         let shape = request.shape(batches.count, batches.size);
         let measure = |uses_gpu: bool| {
-            let hardware = hardware(self.run, uses_gpu);
+            let hardware = Hardware::resolve(self.run, uses_gpu);
             let wanted = profiling::request(request.config, &shape, self.forms, hardware);
             let found = profiling::obtain(&wanted, hardware, false, quiet, self.interrupt);
             found.map(|found| found.profile)
@@ -261,35 +242,8 @@ impl Planning<'_> {
     }
 }
 
-/// Threads and device of a run; the device only where it is used.
-fn hardware(run: &Run, uses_gpu: bool) -> Hardware {
-    let (cpu, gpu) = threads(run, uses_gpu);
-    let emulated = match run.device {
-        DeviceChoice::Emulated { link_bytes_per_s, .. } if uses_gpu => Some(link_bytes_per_s),
-        _ => None,
-    };
-    let cuda = match run.device {
-        DeviceChoice::Cuda(index) if uses_gpu => Some(index),
-        _ => None,
-    };
-    Hardware { threads: Threads { cpu, gpu }, emulated, cuda }
-}
-
-/// A CUDA device wants one for its sampler; half the cores play an emulated one.
-fn gpu_threads(run: &Run, cores: u16) -> u16 {
-    let default = if cuda::is_cuda(run.device) { 1 } else { (cores / 2).max(1) };
-    run.emulated_threads.unwrap_or(default)
-}
-
-/// Threads of the cpu worker and of the emulated device; together no more than the cores unless
-/// asked for, since threads that share a core only disturb each other.
+/// Threads of the cpu worker and of the device's, for who tells of them.
 pub(crate) fn threads(run: &Run, uses_gpu: bool) -> (u16, u16) {
-    let cores = cores();
-    let gpu = if uses_gpu { gpu_threads(run, cores) } else { 0 };
-    (run.cpu_threads.unwrap_or_else(|| cores.saturating_sub(gpu).max(1)), gpu)
-}
-
-/// CPUs that this process may use.
-fn cores() -> u16 {
-    std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u16
+    let Threads { cpu, gpu } = Hardware::resolve(run, uses_gpu).threads;
+    (cpu, gpu)
 }

@@ -8,13 +8,12 @@ use grammar::Grammars;
 use indicatif::{ProgressBar, ProgressStyle};
 use program::plan::Plan;
 
-use super::planning::threads;
 use crate::cli::request::{Run, Telling};
-use crate::cli::values::DeviceChoice;
 use crate::engine::RunEngine;
-use crate::engine::launch::{LaunchOptions, SPIN_US, compute_cpus};
+use crate::engine::launch::LaunchOptions;
 use crate::job::interrupt::Interrupt;
 use crate::opened::Opened;
+use crate::profiling::Hardware;
 use crate::report::trace_file::TraceFile;
 
 /// Starts the workers and waits until the model is loaded.
@@ -28,27 +27,11 @@ pub(super) fn start(
     grammars: Option<Grammars>,
     interrupt: &Interrupt,
 ) -> anyhow::Result<RunEngine> {
-    let threads = threads(run, plan.map.uses_gpu());
-    let options = LaunchOptions {
-        weights: opened.weights.clone(),
-        cpu_threads: threads.0,
-        gpu_threads: threads.1,
-        cpus: compute_cpus(),
-        spin_us: if plan.map.uses_gpu() { 0 } else { SPIN_US },
-        link_bytes_per_s: match run.device {
-            DeviceChoice::Emulated { link_bytes_per_s, .. } => link_bytes_per_s,
-            _ => None,
-        },
-        durations: None,
-        cuda: match run.device {
-            DeviceChoice::Cuda(index) => Some(index),
-            _ => None,
-        },
-        grammars,
-    };
+    let hardware = Hardware::resolve(run, plan.map.uses_gpu());
+    let options = LaunchOptions { grammars, ..hardware.launch(opened.weights.clone()) };
     let trace = match &run.trace {
         Some(path) => Some(
-            TraceFile::create(path, &plan.lanes())
+            TraceFile::create(path, &plan)
                 .with_context(|| format!("the trace file {}", path.display()))?,
         ),
         None => None,

@@ -25,6 +25,7 @@ use crate::job::engine::EngineError;
 use crate::job::error::JobError;
 use crate::job::interrupt::Interrupt;
 use crate::job::progress;
+use crate::profiling::Hardware;
 use crate::report::build::{self, Foretold};
 use crate::report::file::Replayed;
 use crate::report::trace_file::TraceFile;
@@ -81,7 +82,7 @@ fn expect(timed: &Timed, gen_len: u32) -> anyhow::Result<Option<Simulated>> {
     }
     let decode = &timed.plan.decode;
     let timeline = simulate(decode, &timed.times, steps)?;
-    let layer = steady(decode, &timeline.spans, timed.plan.config.num_layers);
+    let layer = steady(&timed.plan, &timeline.spans);
     Ok(layer.map(|layer| Simulated { layer, decode_s: timeline.total_ns / 1e9 }))
 }
 
@@ -92,21 +93,17 @@ fn execute(
     interrupt: &Interrupt,
 ) -> anyhow::Result<Option<(Measured, Vec<Span>)>> {
     let plan = &timed.plan;
+    // The weights are named in the handshake, and not made: timed workers load nothing.
+    let hardware = Hardware::timed(plan.map.uses_gpu());
     let options = LaunchOptions {
-        // Named in the handshake, and not made: timed workers load nothing.
-        weights: WeightsFrom::Dummy { seed: 0 },
-        cpu_threads: 1,
-        gpu_threads: u16::from(plan.map.uses_gpu()),
-        link_bytes_per_s: None,
         cpus: Vec::new(),
         spin_us: 0,
         durations: Some(Durations { lanes: timed.times.lanes().to_vec() }),
-        cuda: None,
-        grammars: None,
+        ..hardware.launch(WeightsFrom::Dummy { seed: 0 })
     };
     let trace = match &request.trace {
         Some(path) => Some(
-            TraceFile::create(path, &plan.lanes())
+            TraceFile::create(path, plan)
                 .with_context(|| format!("the trace file {}", path.display()))?,
         ),
         None => None,
@@ -151,7 +148,7 @@ fn report(
     let decode_s = measured.totals.decode_ns as f64 / 1e9;
     run.replayed =
         simulated.map(|one| Replayed { simulated_s: one.decode_s, measured_s: decode_s });
-    let layer = steady(&plan.decode, spans, layers);
+    let layer = steady(plan, spans);
     let timed = TimedPart::new(table, &timed.found, layers, layer, simulated.map(|s| &s.layer));
     TimedReport { run, timed }
 }

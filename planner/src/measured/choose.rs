@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use program::map::{Chunking, DeviceMap, layer_list};
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
 
 use super::programs::policy_of;
 use super::{
@@ -295,8 +295,9 @@ fn with_residents(
     if chunking != searched.chunking {
         return Ok(None);
     }
-    let slots_bytes = chosen.plan.memory_bytes(Memory::Device);
-    let kv_bytes = chosen.plan.memory_bytes(Memory::HostKv) / config.num_layers.max(1) as u64;
+    let taken = chosen.plan.footprint(request.limits.device_scratch);
+    let slots_bytes = taken.device_bytes + taken.device_scratch_bytes;
+    let kv_bytes = taken.host_kv_bytes / config.num_layers.max(1) as u64;
     let room = Room {
         free_bytes: vram_bytes.saturating_sub(slots_bytes),
         layer_weights_bytes: config.layer_weight_bytes(request.dtype) as u64,

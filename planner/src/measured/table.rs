@@ -3,10 +3,11 @@
 use std::ops::Range;
 
 use model::ops::{Kv, Op};
-use program::ir::{Instruction, Lane, Moved};
-use program::map::{Chunking, Home, OpChunk, layer_list};
+use program::ir::{Instruction, Moved};
+use program::map::{Chunking, OpChunk, layer_list};
 use program::plan::Plan;
-use program::simulate::{Costs, LaneSet, Place};
+use program::simulate::{Costs, Place};
+use program::topology::{LaneId, LaneSet, MemoryId};
 
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
@@ -32,7 +33,7 @@ pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Ta
         request: &Request { fuse_attention: false, ..*estimator.request },
         batches: 1,
         // A cache that stays on the device has no transfer to show.
-        homes: Homes { kv: Home::Host, ..estimator.homes },
+        homes: Homes { kv: MemoryId::DRAM, ..estimator.homes },
         ..*estimator
     };
     let mut compressed = false;
@@ -45,11 +46,11 @@ pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Ta
                 }
             };
             match (instruction, lane) {
-                (Instruction::Compute(compute), Lane::CpuCompute) => {
+                (Instruction::Compute(compute), LaneId::CPU_COMPUTE) => {
                     put(compute.op, &|op| op.cpu_ms = ms);
                 }
                 (Instruction::Compute(compute), _) => put(compute.op, &|op| op.gpu_ms = ms),
-                (Instruction::Copy(copy), Lane::H2dWeights | Lane::H2dActivations) => {
+                (Instruction::Copy(copy), LaneId::H2D_WEIGHTS | LaneId::H2D_ACTIVATIONS) => {
                     match copy.moved {
                         Moved::Weights(op) => put(op, &|op| op.h2d_ms = ms),
                         Moved::Cache(kv) => {
@@ -138,7 +139,7 @@ impl Priced {
     }
 
     /// Decode's work with its time, ms.
-    fn layer(&self) -> impl Iterator<Item = (&Instruction, Lane, f64)> {
+    fn layer(&self) -> impl Iterator<Item = (&Instruction, LaneId, f64)> {
         let program = &self.plan.decode;
         program.lanes.iter().flat_map(move |list| {
             let work = list.instructions.iter().enumerate().filter(|(_, found)| found.is_work());
@@ -147,8 +148,8 @@ impl Priced {
                 let place = Place { phase: program.phase, lane, instruction: index as u32 };
                 let work_ns = self.costs.work_ns(place, instruction, 0);
                 let rate = match lane {
-                    Lane::CpuCompute => {
-                        let busy = LaneSet::EMPTY.with(lane).with(Lane::H2dWeights);
+                    LaneId::CPU_COMPUTE => {
+                        let busy = LaneSet::EMPTY.with(lane).with(LaneId::H2D_WEIGHTS);
                         self.costs.rate(place, busy)
                     }
                     _ => 1.0,

@@ -4,10 +4,11 @@ use std::cell::RefCell;
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
-use program::ir::{Instruction, Lane};
-use program::map::{Device, Home};
+use program::ir::Instruction;
+use program::map::Device;
 use program::plan::Plan;
-use program::simulate::{Costs, LaneSet, Place, simulate};
+use program::simulate::{Costs, Place, simulate};
+use program::topology::{LaneId, LaneSet, MemoryId};
 
 use super::{
     ChooseError, Estimator, Pricing, Question, Rehearse, Unpriced, choose, predict, table,
@@ -27,10 +28,10 @@ struct Flat {
 impl Costs for Flat {
     fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
         match place.lane {
-            Lane::CpuCompute | Lane::CpuAppend => self.cpu_ns,
-            Lane::GpuCompute | Lane::GpuDecompress => self.gpu_ns,
-            Lane::H2dWeights => self.link_ns,
-            Lane::H2dActivations | Lane::D2h => 1.0,
+            LaneId::CPU_COMPUTE | LaneId::CPU_APPEND => self.cpu_ns,
+            LaneId::GPU_COMPUTE | LaneId::GPU_DECOMPRESS => self.gpu_ns,
+            LaneId::H2D_WEIGHTS => self.link_ns,
+            _ => 1.0,
         }
     }
 
@@ -83,8 +84,9 @@ fn config(layers: usize) -> ModelConfig {
     config
 }
 
-const HOMES: Homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
-const PLENTY: Limits = Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true };
+const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
+const PLENTY: Limits =
+    Limits { dram_bytes: 1 << 40, vram_bytes: None, vram_is_dram: true, device_scratch: None };
 
 fn asked<T>(layers: usize, limits: Limits, then: impl FnOnce(&Request<'_>) -> T) -> T {
     let config = config(layers);

@@ -3,9 +3,8 @@
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};
 use program::formats::{KvFormat, WeightFormats};
-use program::map::{
-    Chunking, Device, DeviceMap, Home, LayerKv, OpChunk, PhaseMap, Schedule, layer_list,
-};
+use program::map::{Chunking, Device, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list};
+use program::topology::MemoryId;
 
 use super::{Homes, Policy};
 use crate::lia::sublayer_of;
@@ -55,8 +54,8 @@ pub fn device_map(
             final_norm: head,
             head,
         },
-        weights: vec![vec![Home::Host; config.layer_ops().len()]; layers],
-        outer_weights: Home::Host,
+        weights: vec![vec![MemoryId::DRAM; config.layer_ops().len()]; layers],
+        outer_weights: MemoryId::DRAM,
         kv: Vec::new(),
         fuse_attention,
         weight_slots: WEIGHT_SLOTS,
@@ -69,7 +68,7 @@ pub fn device_map(
             _ => Schedule::Overlapped,
         },
     };
-    let home = if *policy == Policy::GpuOnly { homes.kv } else { Home::Host };
+    let home = if *policy == Policy::GpuOnly { homes.kv } else { MemoryId::DRAM };
     map.kv = (0..layers)
         .map(|layer| {
             let chunking = map.layer_chunking(config, layer);

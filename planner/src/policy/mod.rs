@@ -8,7 +8,8 @@ pub use map::device_map;
 
 use model::config::ModelConfig;
 use program::formats::{KvFormat, WeightFormats};
-use program::map::{Chunking, DeviceMap, Home, LayerKv};
+use program::map::{Chunking, DeviceMap, LayerKv};
+use program::topology::MemoryId;
 
 use crate::lia::Vector;
 use crate::policies::Flexgen;
@@ -68,9 +69,9 @@ impl Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Homes {
     /// KV that only the GPU reads.
-    pub kv: Home,
+    pub kv: MemoryId,
     /// Hidden states of prefill between layers.
-    pub prefill_hidden: Home,
+    pub prefill_hidden: MemoryId,
 }
 
 /// Whole layers that stay in device memory and run on the GPU, whatever the policy does with the
@@ -93,11 +94,11 @@ impl Stays {
     /// For a layer that the map lacks.
     pub fn apply(&self, map: &mut DeviceMap) {
         use program::map::Device::Gpu;
-        let home = if self.kv { Home::Vram } else { Home::Host };
+        let home = if self.kv { MemoryId::VRAM } else { MemoryId::DRAM };
         for &layer in &self.layers {
             map.decode.layers[layer].fill(Gpu);
             map.prefill.layers[layer].fill(Gpu);
-            map.weights[layer].fill(Home::Vram);
+            map.weights[layer].fill(MemoryId::VRAM);
             map.kv[layer] = LayerKv { k: vec![home], v: vec![home] };
         }
     }

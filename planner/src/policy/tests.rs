@@ -3,8 +3,9 @@
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
 use program::compile::compile;
-use program::map::{ChunkOrder, Chunking, Device, DeviceMap, Home, Schedule, layer_list};
-use program::plan::{Memory, Plan, RunShape};
+use program::map::{ChunkOrder, Chunking, Device, DeviceMap, Schedule, layer_list};
+use program::plan::{Plan, RunShape};
+use program::topology::{MemoryId, SegmentId};
 use program::validate::validate;
 
 use super::{Homes, Policy, Stays, device_map};
@@ -23,7 +24,7 @@ const SHAPE: RunShape = RunShape {
     micro_sequences: 2,
     dtype: Dtype::Bf16,
 };
-const HOMES: Homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
 
 fn config() -> ModelConfig {
     let mut config = known("opt-125m").expect("known").config;
@@ -72,7 +73,7 @@ fn streamed_chunks_have_slots_for_two_batches() {
 #[test]
 fn the_cpu_alone_needs_no_device() {
     let (map, plan) = planned(&Policy::CpuOnly, Stays::NONE);
-    assert_eq!(plan.memory_bytes(Memory::Device), 0);
+    assert_eq!(plan.segment_bytes(SegmentId::DEVICE), 0);
     assert!(!map.uses_gpu());
     let cpu = Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU };
     assert!(!planned(&cpu, Stays::NONE).0.uses_gpu());

@@ -21,8 +21,8 @@ use model::compressed::{Grouped, WeightFormat};
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
 use program::compile::{CompileError, compile};
 use program::formats::{KvFormat, WeightFormats};
-use program::map::Home;
 use program::plan::{Plan, RunShape};
+use program::topology::MemoryId;
 use program::validate::validate;
 
 use crate::closed_form::Candidate;
@@ -101,7 +101,7 @@ fn plan(
         count if count == layer.entries.len() => Policy::GpuOnly,
         _ => Policy::TwoSplit { split: Split { start, end }, chunking: layer.chunking },
     };
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     // Tables know separate operations only.
     let mut map = device_map(&policy, &config, false, homes);
     // As many slots as the table's timeline has: two batches' worth of chunks.

@@ -1,8 +1,10 @@
 //! The steady layer of a run of several steps, measured or simulated: the layers in the middle of
 //! each step, the steps in the middle of the run.
 
-use program::ir::{Instruction, Lane, Program};
+use program::ir::Instruction;
+use program::plan::Plan;
 use program::simulate::{Span, Usage};
+use program::topology::LaneKind;
 
 /// Layers in the steady state. Times of all batches.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,13 +23,14 @@ pub struct SteadyLayer {
     pub time_outside: f64,
 }
 
-/// Looks at decode steps of `layers` layers. The first two layers of a step and its last are left out
+/// Looks at a plan's decode steps. The first two layers of a step and its last are left out
 /// where there are enough: before and behind a step stand no layers, so that there a device works on
 /// the end or the beginning of a layer alone. The number that stays is even where it can be, since
 /// slots alternate. The first step starts cold and the last has no next one whose transfers it could
 /// begin; both are left out where there are enough. `None` without any span of a layer.
-pub fn steady(program: &Program, spans: &[Span], layers: usize) -> Option<SteadyLayer> {
-    let ends = layer_ends(program, spans, layers)?;
+pub fn steady(plan: &Plan, spans: &[Span]) -> Option<SteadyLayer> {
+    let layers = plan.config.num_layers;
+    let ends = layer_ends(plan, spans, layers)?;
     let (first, count) = match layers {
         0..4 => (0, layers.saturating_sub(1)),
         4 => (1, 1),
@@ -41,7 +44,7 @@ pub fn steady(program: &Program, spans: &[Span], layers: usize) -> Option<Steady
     let (mut each, mut overlaps, mut outside) = (Vec::new(), Vec::new(), Vec::new());
     for step in steps {
         let window = (step[first], step[last]);
-        let usage = Usage::of(&inside(spans, window));
+        let usage = Usage::of(&inside(spans, window), &plan.topology);
         let total_ns = window.1.saturating_sub(window.0);
         each.push(total_ns as f64 / 1e6 / count as f64);
         if usage.h2d_busy_ns > 0 {
@@ -72,12 +75,13 @@ fn median(values: &mut [f64]) -> Option<f64> {
 }
 
 /// When the last batch leaves each layer, per step. `None` when a step lacks one.
-fn layer_ends(program: &Program, spans: &[Span], layers: usize) -> Option<Vec<Vec<u64>>> {
+fn layer_ends(plan: &Plan, spans: &[Span], layers: usize) -> Option<Vec<Vec<u64>>> {
     let first = spans.iter().map(|span| span.step).min()?;
     let last = spans.iter().map(|span| span.step).max()?;
     let mut ends = vec![vec![0u64; layers]; (last - first + 1) as usize];
-    for span in spans.iter().filter(|span| computes(span.lane)) {
-        let list = program.lane(span.lane)?;
+    let computes = plan.topology.lane_set(|lane| lane.kind == LaneKind::Compute);
+    for span in spans.iter().filter(|span| computes.contains(span.lane)) {
+        let list = plan.decode.lane(span.lane)?;
         let work = list.instructions.get(span.instruction as usize)?;
         let Instruction::Compute(compute) = work else { continue };
         let Some(layer) = compute.at.layer else { continue };
@@ -85,10 +89,6 @@ fn layer_ends(program: &Program, spans: &[Span], layers: usize) -> Option<Vec<Ve
         *end = (*end).max(span.end_ns);
     }
     ends.iter().flatten().all(|end| *end > 0).then_some(ends)
-}
-
-const fn computes(lane: Lane) -> bool {
-    matches!(lane, Lane::CpuCompute | Lane::GpuCompute)
 }
 
 /// The spans' parts within a window.

@@ -2,9 +2,10 @@
 //! sentence.
 
 use model::ops::Op;
-use program::ir::{Instruction, Lane};
+use program::ir::Instruction;
 use program::map::layer_list;
 use program::simulate::simulate;
+use program::topology::LaneId;
 use serde_json::{Value, json};
 
 use super::{SteadyLayer, Timed, steady};
@@ -51,7 +52,7 @@ fn table(value: &Value) -> Table {
 /// The simulated steady layer of a table's programs.
 fn simulated(timed: &Timed, steps: u32) -> SteadyLayer {
     let timeline = simulate(&timed.plan.decode, &timed.times, steps).expect("simulates");
-    steady(&timed.plan.decode, &timeline.spans, timed.plan.config.num_layers).expect("layers")
+    steady(&timed.plan, &timeline.spans).expect("layers")
 }
 
 /// The programs take as long as the table's own timeline says, once it is told that Q, K and V do not
@@ -101,16 +102,21 @@ fn every_instruction_has_its_rows_time() {
                     decompressed += 1;
                 }
                 Instruction::Wait(_) | Instruction::Signal => assert_eq!(*ns, 0),
-                Instruction::Append(_) => assert_eq!(*ns, 0),
+                Instruction::Append(_) | Instruction::Read(_) => assert_eq!(*ns, 0),
                 // With the decompression of its cache.
                 Instruction::Compute(compute) if compute.op == Op::Wv => {
-                    assert_eq!(*ns, if *lane == Lane::GpuCompute { 5_460_000 } else { 36_000_000 });
+                    assert_eq!(
+                        *ns,
+                        if *lane == LaneId::GPU_COMPUTE { 5_460_000 } else { 36_000_000 }
+                    );
                 }
                 Instruction::Compute(compute) if compute.at.layer.is_some() => {
                     assert!(*ns > 0, "{lane:?} {work:?}");
                 }
                 Instruction::Compute(_) => assert_eq!(*ns, 0),
-                Instruction::Copy(_) if *lane == Lane::H2dWeights => assert!(*ns > 0, "{work:?}"),
+                Instruction::Copy(_) if *lane == LaneId::H2D_WEIGHTS => {
+                    assert!(*ns > 0, "{work:?}")
+                }
                 Instruction::Copy(_) => assert_eq!(*ns, 0),
             }
         }

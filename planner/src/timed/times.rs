@@ -1,10 +1,11 @@
 //! A table's times for the instructions of a plan.
 
 use model::ops::{Kv, Op};
-use program::ir::{Instruction, Lane, Moved};
+use program::ir::{Instruction, Moved};
 use program::map::Chunk;
 use program::plan::Plan;
-use program::simulate::{Costs, LaneSet, Place};
+use program::simulate::{Costs, Place};
+use program::topology::{LaneId, LaneSet};
 
 use super::layer::Layer;
 use crate::table::{OpCost, Table};
@@ -13,7 +14,7 @@ use crate::table::{OpCost, Table};
 /// (activations, appends, what stands around the layers) take 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
-    lanes: Vec<(Lane, Vec<u64>)>,
+    lanes: Vec<(LaneId, Vec<u64>)>,
 }
 
 impl Times {
@@ -27,7 +28,7 @@ impl Times {
     }
 
     /// By lane and index in the lane's list.
-    pub fn lanes(&self) -> &[(Lane, Vec<u64>)] {
+    pub fn lanes(&self) -> &[(LaneId, Vec<u64>)] {
         &self.lanes
     }
 }
@@ -56,12 +57,12 @@ struct Prices<'a> {
 }
 
 impl Prices<'_> {
-    fn of(&self, lane: Lane, work: &Instruction) -> f64 {
+    fn of(&self, lane: LaneId, work: &Instruction) -> f64 {
         let transfer = |op: &OpCost| op.transfer_ms(self.compressed);
         match work {
             Instruction::Compute(compute) if compute.at.layer.is_some() => {
                 self.sum(compute.op, compute.chunk, |op| match lane {
-                    Lane::CpuCompute => op.cpu_ms,
+                    LaneId::CPU_COMPUTE => op.cpu_ms,
                     // The device reads a 4-bit cache as it is, so its decompression belongs to the
                     // operation that reads it.
                     _ if op.kv && self.compressed => op.gpu_ms + op.decompress_ms,

@@ -1,6 +1,5 @@
+use program::topology::LaneId;
 use std::collections::BTreeMap;
-
-use program::ir::Lane;
 
 use super::*;
 use crate::key::{Key, Point, Work};
@@ -20,11 +19,11 @@ fn profile(link: &str, median_ns: f64) -> Profile {
         outliers: 1,
     };
     let work = Work::CopyValue { value: model::ops::Value::Hidden, chunk: None };
-    let key = Key { lane: Lane::D2h, phase: None, work };
+    let key = Key { lane: LaneId::D2H, phase: None, work };
     let measured = Measured {
         key,
         point: Point { rows: 4, positions: 0 },
-        beside: vec![Lane::CpuCompute],
+        beside: vec![LaneId::CPU_COMPUTE],
         time,
     };
     Profile {

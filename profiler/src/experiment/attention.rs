@@ -2,8 +2,9 @@
 
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
-use program::ir::{Instruction, Lane, Phase};
+use program::ir::{Instruction, Phase};
 use program::map::{Chunk, Device};
+use program::topology::LaneId;
 
 use super::{Experiment, STEPS_MAX};
 use crate::bench::{Bench, BenchShape};
@@ -75,7 +76,7 @@ pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize)
         device: request.device.is_some(),
     });
     let mut stages = Stages::default();
-    stages.then(Lane::CpuCompute, ops(&mut bench, Device::Cpu, layers, of));
+    stages.then(LaneId::CPU_COMPUTE, ops(&mut bench, Device::Cpu, layers, of));
     if request.device.is_some() {
         let mut copies = Vec::new();
         for layer in 0..layers {
@@ -83,9 +84,9 @@ pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize)
                 copies.extend([Kv::K, Kv::V].map(|kv| bench.copy_cache(kv, layer, part)));
             }
         }
-        stages.then(Lane::H2dWeights, copies);
-        stages.then(Lane::GpuCompute, ops(&mut bench, Device::Gpu, layers, of));
-        for (lane, to) in [(Lane::H2dActivations, Device::Gpu), (Lane::D2h, Device::Cpu)] {
+        stages.then(LaneId::H2D_WEIGHTS, copies);
+        stages.then(LaneId::GPU_COMPUTE, ops(&mut bench, Device::Gpu, layers, of));
+        for (lane, to) in [(LaneId::H2D_ACTIVATIONS, Device::Gpu), (LaneId::D2H, Device::Cpu)] {
             let values = [Value::Scores, Value::Probabilities, Value::Attended];
             let copies = parts(of)
                 .flat_map(|part| values.map(|value| (value, part)))
@@ -94,7 +95,7 @@ pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize)
             stages.then(lane, copies);
         }
     }
-    stages.then(Lane::CpuCompute, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
+    stages.then(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
     let prefill = bench.pretend_prompts(Device::Cpu);
     Experiment {
         name: "attention and KV transfer",

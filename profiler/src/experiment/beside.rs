@@ -6,9 +6,10 @@
 //! measuring costs.
 
 use model::ops::Op;
-use program::ir::{Instruction, Lane, Phase};
+use program::ir::{Instruction, Phase};
 use program::map::Device;
 use program::plan::Plan;
+use program::topology::LaneId;
 
 use super::attention::SMALL_VOCABULARY;
 use super::{Experiment, STEPS_MAX};
@@ -60,7 +61,7 @@ fn weights(bench: &mut Bench) -> (Vec<Instruction>, Vec<Instruction>) {
 fn length_ns(
     request: &Request,
     plan: &Plan,
-    lane: Lane,
+    lane: LaneId,
     list: &[Instruction],
     recorder: &Recorder,
 ) -> f64 {
@@ -72,7 +73,7 @@ fn length_ns(
 }
 
 /// The lists side by side, the shorter ones repeated.
-fn together(lists: &[(Lane, &[Instruction], f64)]) -> Vec<(Lane, Vec<Instruction>)> {
+fn together(lists: &[(LaneId, &[Instruction], f64)]) -> Vec<(LaneId, Vec<Instruction>)> {
     let longest_ns = lists.iter().map(|list| list.2).fold(0.0, f64::max);
     lists
         .iter()
@@ -105,19 +106,19 @@ pub(crate) fn beside(request: &Request, copies: usize, recorder: &Recorder) -> E
     let mut stages = Stages::default();
     let empty = (EMPTY_BATCH, 0);
     let nothing = bench.compute(Phase::Decode, Device::Cpu, Op::Norm0, Some(0), None, empty);
-    stages.then(Lane::CpuCompute, vec![nothing; EMPTY]);
+    stages.then(LaneId::CPU_COMPUTE, vec![nothing; EMPTY]);
     if request.device.is_some() {
         let gpu = ops(&mut bench, Device::Gpu);
         let (copied, decompress) = weights(&mut bench);
-        stages.then(Lane::H2dWeights, copied.clone());
-        stages.then(Lane::GpuDecompress, decompress);
+        stages.then(LaneId::H2D_WEIGHTS, copied.clone());
+        stages.then(LaneId::GPU_DECOMPRESS, decompress);
         let peek = bench.peek();
         let bytes: u64 = copied.iter().map(|copy| bench.copied_bytes(copy)).sum();
         let h2d_ns = bytes as f64 / recorder.link_bytes_per_ns().unwrap_or(LINK_GUESS);
         let length = |lane, list: &[Instruction]| length_ns(request, &peek, lane, list, recorder);
-        let cpu = (Lane::CpuCompute, cpu.as_slice(), length(Lane::CpuCompute, &cpu));
-        let gpu = (Lane::GpuCompute, gpu.as_slice(), length(Lane::GpuCompute, &gpu));
-        let h2d = (Lane::H2dWeights, copied.as_slice(), h2d_ns);
+        let cpu = (LaneId::CPU_COMPUTE, cpu.as_slice(), length(LaneId::CPU_COMPUTE, &cpu));
+        let gpu = (LaneId::GPU_COMPUTE, gpu.as_slice(), length(LaneId::GPU_COMPUTE, &gpu));
+        let h2d = (LaneId::H2D_WEIGHTS, copied.as_slice(), h2d_ns);
         for set in [&[cpu, h2d][..], &[gpu, h2d], &[cpu, gpu], &[cpu, gpu, h2d]] {
             stages.beside(together(set));
         }

@@ -3,8 +3,9 @@
 //! stands for prefill.
 
 use model::ops::{Op, Value};
-use program::ir::{Instruction, Lane, Phase};
+use program::ir::{Instruction, Phase};
 use program::map::Device;
+use program::topology::LaneId;
 
 use super::{Experiment, decode_bench};
 use crate::bench::Bench;
@@ -69,21 +70,21 @@ pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
     let most = rows.iter().copied().max().unwrap_or(1);
     let mut bench = decode_bench(request, copies, most.min(u32::from(u16::MAX)) as u16, 1);
     let mut stages = Stages::default();
-    stages.then(Lane::CpuCompute, ops(&mut bench, request, Device::Cpu));
+    stages.then(LaneId::CPU_COMPUTE, ops(&mut bench, request, Device::Cpu));
     if request.device.is_some() {
-        stages.then(Lane::GpuCompute, ops(&mut bench, request, Device::Gpu));
+        stages.then(LaneId::GPU_COMPUTE, ops(&mut bench, request, Device::Gpu));
         let touched = |value: &Value| {
             let reads = |op: &Op| op.reads().contains(value) || op.writes() == Some(*value);
             let outer = [Op::FinalNorm, Op::Head];
             request.config.layer_ops().iter().chain(&outer).any(reads)
         };
-        for (lane, to) in [(Lane::H2dActivations, Device::Gpu), (Lane::D2h, Device::Cpu)] {
+        for (lane, to) in [(LaneId::H2D_ACTIVATIONS, Device::Gpu), (LaneId::D2H, Device::Cpu)] {
             let values = ROW_VALUES.iter().filter(|value| touched(value));
             let copies = values.map(|value| bench.copy_value(*value, None, to)).collect();
             stages.then(lane, copies);
         }
     }
-    stages.then(Lane::CpuCompute, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
+    stages.then(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
     let prefill = bench.pretend_prompts(Device::Cpu);
     Experiment {
         name: "linears, norms and copies",

@@ -3,8 +3,9 @@
 
 use model::ops::{Kv, Op};
 use program::formats::KvFormat;
-use program::ir::{Instruction, Lane, Phase};
+use program::ir::{Instruction, Phase};
 use program::map::Device;
+use program::topology::LaneId;
 
 use super::Experiment;
 use super::attention::parts;
@@ -56,9 +57,9 @@ pub(crate) fn prefill(request: &Request, kv: KvFormat, of: u16) -> Experiment {
     });
     let sampler = if request.device.is_some() { Device::Gpu } else { Device::Cpu };
     let mut prefill = Stages::default();
-    prefill.then(Lane::CpuCompute, ops(&mut bench, Device::Cpu, of));
+    prefill.then(LaneId::CPU_COMPUTE, ops(&mut bench, Device::Cpu, of));
     if sampler == Device::Gpu {
-        prefill.then(Lane::GpuCompute, ops(&mut bench, Device::Gpu, of));
+        prefill.then(LaneId::GPU_COMPUTE, ops(&mut bench, Device::Gpu, of));
     }
     prefill.then(compute_lane(sampler), vec![bench.sample(Phase::Prefill, sampler, (0, 0))]);
     let mut decode = Stages::default();

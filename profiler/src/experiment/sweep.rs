@@ -2,8 +2,9 @@
 //! fig. 10b): one operation stands for its class, at the workload's shape.
 
 use model::ops::Op;
-use program::ir::{Lane, Phase};
+use program::ir::Phase;
 use program::map::Device;
+use program::topology::LaneId;
 
 use super::attention::SMALL_VOCABULARY;
 use super::{Experiment, STEPS_MAX};
@@ -59,7 +60,7 @@ pub(crate) fn sweep(request: &Request, copies: usize, cpu: u16) -> Experiment {
     }
     list.push(bench.sample(Phase::Decode, Device::Cpu, (0, 0)));
     let mut stages = Stages::default();
-    stages.then(Lane::CpuCompute, list);
+    stages.then(LaneId::CPU_COMPUTE, list);
     let prefill = bench.pretend_prompts(Device::Cpu);
     Experiment {
         name: "numbers of CPU threads",

@@ -6,8 +6,8 @@ use kernels::{PoolOptions, Variant};
 use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
 use model::source::dummy::DummySource;
 use profiler::{Runner, RunnerError, Session, Threads};
-use program::ir::Lane;
 use program::plan::Plan;
+use program::topology::LaneId;
 use shm::TraceRecord;
 use workers::group::Placed;
 use workers::setup::LaneOptions;
@@ -45,7 +45,7 @@ impl Runner for InProcessRunner {
 }
 
 impl Session for InProcessSession {
-    fn run(&mut self, group: &[Placed]) -> Result<Vec<(Lane, TraceRecord)>, RunnerError> {
+    fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let lanes = self.0.as_mut().expect("taken only when dropped");
         lanes.try_group(group).map_err(|error| RunnerError::Failed(Box::new(error)))?;
         Ok(lanes.drain_trace())

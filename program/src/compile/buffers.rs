@@ -11,10 +11,13 @@ use model::ops::{Kv, Op, Value, align_up};
 
 use crate::formats::decompressed;
 use crate::ir::{BufferId, Phase, Region};
-use crate::map::{Chunk, Chunking, Device, DeviceMap, Home};
-use crate::plan::{Buffer, Memory, RunShape, WeightPlacement};
+use crate::map::{Chunk, Chunking, Device, DeviceMap};
+use crate::plan::{Buffer, RunShape, WeightPlacement};
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
+
+use super::routes::Routes;
+use crate::topology::{Holds, MemoryId, SegmentId};
 
 /// Identity of an activation or slot buffer within a phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +37,11 @@ pub(super) enum PhaseBuffer {
         layer_slot: u16,
     },
     PositionsSlot,
+    /// Host memory that weights of a storage are read into.
+    ReadSlot {
+        op: Op,
+        layer_slot: u16,
+    },
     KvSlot {
         kv: Kv,
         of: u16,
@@ -46,11 +54,13 @@ pub(super) struct Buffers<'a> {
     config: &'a ModelConfig,
     shape: &'a RunShape,
     map: &'a DeviceMap,
+    routes: &'a Routes<'a>,
     list: Vec<Buffer>,
-    ends: HashMap<Memory, u64>,
-    phase_starts: HashMap<Memory, u64>,
+    ends: HashMap<SegmentId, u64>,
+    phase_starts: HashMap<SegmentId, u64>,
     phase: HashMap<PhaseBuffer, BufferId>,
-    host_weights: HashMap<Weights, BufferId>,
+    /// Where blobs are loaded to: on the host, or on the storage that is their home.
+    loaded: HashMap<Weights, BufferId>,
     placements: Vec<WeightPlacement>,
     caches: HashMap<(u16, u16, Kv, u16), BufferId>,
     tables: Vec<BufferId>,
@@ -59,23 +69,29 @@ pub(super) struct Buffers<'a> {
 }
 
 impl<'a> Buffers<'a> {
-    pub(super) fn new(config: &'a ModelConfig, shape: &'a RunShape, map: &'a DeviceMap) -> Self {
+    pub(super) fn new(
+        config: &'a ModelConfig,
+        shape: &'a RunShape,
+        map: &'a DeviceMap,
+        routes: &'a Routes<'a>,
+    ) -> Self {
         let mut buffers = Buffers {
             config,
             shape,
             map,
+            routes,
             list: Vec::new(),
             ends: HashMap::new(),
             phase_starts: HashMap::new(),
             phase: HashMap::new(),
-            host_weights: HashMap::new(),
+            loaded: HashMap::new(),
             placements: Vec::new(),
             caches: HashMap::new(),
             tables: Vec::new(),
             resident: Vec::new(),
         };
         buffers.add_tables();
-        buffers.add_host_weights();
+        buffers.add_loaded_weights();
         buffers.add_resident_weights(map);
         buffers.add_caches(map);
         buffers.phase_starts = buffers.ends.clone();
@@ -88,12 +104,12 @@ impl<'a> Buffers<'a> {
         self.ends = self.phase_starts.clone();
     }
 
-    fn add(&mut self, memory: Memory, name: String, size_bytes: usize) -> BufferId {
-        let end = self.ends.entry(memory).or_insert(0);
+    fn add(&mut self, segment: SegmentId, name: String, size_bytes: usize) -> BufferId {
+        let end = self.ends.entry(segment).or_insert(0);
         let size_bytes = align_up(size_bytes) as u64;
         let offset_bytes = *end;
         *end += size_bytes;
-        self.list.push(Buffer { name, memory, offset_bytes, size_bytes });
+        self.list.push(Buffer { name, segment, offset_bytes, size_bytes });
         BufferId(self.list.len() as u32 - 1)
     }
 
@@ -103,7 +119,7 @@ impl<'a> Buffers<'a> {
             let name = format!("table.{batch}");
             self.list.push(Buffer {
                 name,
-                memory: Memory::Control,
+                segment: SegmentId::CONTROL,
                 offset_bytes: 0,
                 size_bytes: 0,
             });
@@ -111,7 +127,7 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    fn add_host_weights(&mut self) {
+    fn add_loaded_weights(&mut self) {
         let mut all = vec![Weights::Embedding];
         if self.config.rope.is_none() {
             all.push(Weights::Positions);
@@ -132,8 +148,10 @@ impl<'a> Buffers<'a> {
         }
         for weights in all {
             let size = self.weights_bytes(weights);
-            let buffer = self.add(Memory::HostWeights, weights.name(self.config), size);
-            self.host_weights.insert(weights, buffer);
+            let memory = self.storage(weights).unwrap_or_else(|| self.routes.near(Device::Cpu));
+            let segment = self.routes.segment_of(memory, Holds::Weights);
+            let buffer = self.add(segment, weights.name(self.config), size);
+            self.loaded.insert(weights, buffer);
             self.placements.push(WeightPlacement { buffer, weights });
         }
     }
@@ -145,12 +163,12 @@ impl<'a> Buffers<'a> {
         for layer in 0..config.num_layers {
             for op in config.layer_ops().iter().filter(|op| op.weights(config).is_some()) {
                 let layer16 = layer as u16;
-                if map.weights_of(config, Some(layer16), *op) == Home::Vram {
+                if self.routes.topology.is_vram(map.weights_of(config, Some(layer16), *op)) {
                     wanted.push(Weights::Layer { layer: layer16, op: *op });
                 }
             }
         }
-        if map.outer_weights == Home::Vram {
+        if self.routes.topology.is_vram(map.outer_weights) {
             if phases.iter().any(|phase| phase.final_norm == Device::Gpu) {
                 wanted.push(Weights::FinalNorm);
             }
@@ -161,7 +179,7 @@ impl<'a> Buffers<'a> {
         for weights in wanted {
             let size = self.weights_bytes(weights);
             let name = format!("vram.{}", weights.name(config));
-            let id = self.add(Memory::Device, name, size);
+            let id = self.add(self.routes.segment(Device::Gpu, Holds::Weights), name, size);
             self.resident.push((weights, id));
         }
     }
@@ -173,13 +191,11 @@ impl<'a> Buffers<'a> {
                 for kv in [Kv::K, Kv::V] {
                     let of = parts(chunking, kv);
                     for part in 0..of {
-                        let memory = match map.kv[layer as usize].homes(kv)[part as usize] {
-                            Home::Host => Memory::HostKv,
-                            Home::Vram => Memory::Device,
-                        };
+                        let home = map.kv[layer as usize].homes(kv)[part as usize];
+                        let segment = self.routes.segment_of(home, Holds::Kv);
                         let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
                         let size = self.cache_bytes(of);
-                        let id = self.add(memory, name, size);
+                        let id = self.add(segment, name, size);
                         self.caches.insert((layer, batch, kv, part), id);
                     }
                 }
@@ -245,33 +261,46 @@ impl<'a> Buffers<'a> {
         if let Some(id) = self.phase.get(&identity) {
             return *id;
         }
-        let (memory, size) = match identity {
+        let arena = self.routes.segment(Device::Gpu, Holds::Weights);
+        let (segment, size) = match identity {
             PhaseBuffer::Value { value, device, .. } => {
-                let memory = match device {
-                    Device::Cpu => Memory::HostActivations,
-                    Device::Gpu => Memory::Device,
-                };
-                (memory, self.value_bytes(phase, value))
+                let segment = self.routes.segment(device, Holds::Activations);
+                (segment, self.value_bytes(phase, value))
             }
             PhaseBuffer::WeightSlot { op, layer_slot } => {
-                (Memory::Device, self.slot_bytes(op, layer_slot, false))
+                (arena, self.slot_bytes(op, layer_slot, false))
             }
             PhaseBuffer::WideSlot { op, layer_slot } => {
-                (Memory::Device, self.slot_bytes(op, layer_slot, true))
+                (arena, self.slot_bytes(op, layer_slot, true))
             }
-            PhaseBuffer::PositionsSlot => (Memory::Device, self.weights_bytes(Weights::Positions)),
-            PhaseBuffer::KvSlot { of, .. } => (Memory::Device, self.cache_bytes(of)),
+            PhaseBuffer::PositionsSlot => (arena, self.weights_bytes(Weights::Positions)),
+            PhaseBuffer::ReadSlot { op, layer_slot } => {
+                let host = self.routes.segment(Device::Cpu, Holds::Weights);
+                (host, self.slot_bytes(op, layer_slot, false))
+            }
+            PhaseBuffer::KvSlot { of, .. } => (arena, self.cache_bytes(of)),
         };
-        let id = self.add(memory, format!("{phase:?}.{identity:?}").to_lowercase(), size);
+        let id = self.add(segment, format!("{phase:?}.{identity:?}").to_lowercase(), size);
         self.phase.insert(identity, id);
         id
     }
 
-    /// Host copy of a weight blob; the head of a tied model is the embedding.
-    pub(super) fn host_weights(&self, weights: Weights) -> BufferId {
+    /// Where a weight blob is loaded to; the head of a tied model is the embedding.
+    pub(super) fn loaded_weights(&self, weights: Weights) -> BufferId {
         let tied = weights == Weights::Head && self.config.tied_embeddings;
         let weights = if tied { Weights::Embedding } else { weights };
-        self.host_weights[&weights]
+        self.loaded[&weights]
+    }
+
+    /// The storage that is a blob's home, if it is one: the embedding's never is.
+    pub(super) fn storage(&self, weights: Weights) -> Option<MemoryId> {
+        let home = match weights {
+            Weights::Embedding | Weights::Positions => return None,
+            Weights::Head if self.config.tied_embeddings => return None,
+            Weights::FinalNorm | Weights::Head => self.map.outer_weights,
+            Weights::Layer { layer, op } => self.map.weights_of(self.config, Some(layer), op),
+        };
+        Some(home).filter(|home| self.routes.topology.is_storage(*home))
     }
 
     /// Device copy of a blob that stays there.

@@ -5,48 +5,18 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op};
 
 use crate::formats::KvFormat;
-use crate::map::{Device, DeviceMap, Home, Schedule, layer_list};
+use crate::map::{Device, DeviceMap, Schedule, layer_list};
 use crate::plan::RunShape;
+use crate::topology::{MemoryId, MemoryKind};
 
-/// Why a map cannot be compiled.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CompileError {
-    #[error(
-        "the run has no sequences: batches, batch size and micro-batch size must be at least 1"
-    )]
-    EmptyShape,
-    #[error("the map has {found} layers in {what}, the model has {expected}")]
-    Layers { what: &'static str, found: usize, expected: usize },
-    #[error("layer {layer}: the {what} lists {found} entries, the layer has {expected}")]
-    Entries { what: &'static str, layer: usize, found: usize, expected: usize },
-    #[error("the embedding runs on the CPU: it reads a few rows of a table too large to stream")]
-    EmbedOnGpu,
-    #[error("layer {layer}: in prefill scores, softmax and wv run on one device")]
-    PrefillAttentionCut { layer: usize },
-    #[error("layer {layer}: {kv:?} part {part} is kept in device memory, but the CPU reads it")]
-    CpuReadsVram { layer: usize, kv: Kv, part: usize },
-    #[error("layer {layer}: {kv:?} has {found} parts in the map, its attention has {expected}")]
-    KvParts { layer: usize, kv: Kv, found: usize, expected: usize },
-    #[error(
-        "a 4-bit KV cache needs heads of even size, this model's have {head_dim} elements; leave kv4 out of --compress"
-    )]
-    OddHead { head_dim: usize },
-    #[error(
-        "with barriers the next layer's weights and the next batch's KV are streamed ahead, which needs two slots of each"
-    )]
-    BarrierSlots,
-    #[error("weight slots and KV slots must be at least 1")]
-    NoSlots,
-    #[error(
-        "attention is split into {chunks} chunks, but a batch has only {units} units (sequences x KV heads)"
-    )]
-    TooManyChunks { chunks: u16, units: usize },
-}
+use super::error::CompileError;
+use super::routes::Routes;
 
 pub(super) fn check(
     config: &ModelConfig,
     shape: &RunShape,
     map: &DeviceMap,
+    routes: &Routes<'_>,
 ) -> Result<(), CompileError> {
     if shape.batches == 0
         || shape.batch_size == 0
@@ -85,10 +55,28 @@ pub(super) fn check(
             return Err(CompileError::Layers { what, found, expected: config.num_layers });
         }
     }
-    (0..config.num_layers).try_for_each(|layer| check_layer(config, map, layer))
+    check_home("weights", map.outer_weights, routes)?;
+    (0..config.num_layers).try_for_each(|layer| check_layer(config, map, layer, routes))
 }
 
-fn check_layer(config: &ModelConfig, map: &DeviceMap, layer: usize) -> Result<(), CompileError> {
+/// Weights and caches live on the host or on a device, weights also on a storage that a lane reads.
+fn check_home(what: &'static str, home: MemoryId, routes: &Routes<'_>) -> Result<(), CompileError> {
+    match routes.topology.memory_kind(home) {
+        Some(MemoryKind::Dram | MemoryKind::Vram) => Ok(()),
+        Some(MemoryKind::Storage) if what == "weights" => match routes.read(home) {
+            Some(_) => Ok(()),
+            None => Err(CompileError::NoLane { what: "reads the storage of weights" }),
+        },
+        _ => Err(CompileError::NoMemory { what, memory: home.0 }),
+    }
+}
+
+fn check_layer(
+    config: &ModelConfig,
+    map: &DeviceMap,
+    layer: usize,
+    routes: &Routes<'_>,
+) -> Result<(), CompileError> {
     let prefill = layer_list(config, None);
     let decode = layer_list(config, map.chunking);
     let counts = [
@@ -102,6 +90,7 @@ fn check_layer(config: &ModelConfig, map: &DeviceMap, layer: usize) -> Result<()
             return Err(CompileError::Entries { what, layer, found, expected });
         }
     }
+    map.weights[layer].iter().try_for_each(|home| check_home("weights", *home, routes))?;
     let mut attention = prefill
         .iter()
         .zip(&map.prefill.layers[layer])
@@ -114,6 +103,7 @@ fn check_layer(config: &ModelConfig, map: &DeviceMap, layer: usize) -> Result<()
     let chunking = map.layer_chunking(config, layer);
     for kv in [Kv::K, Kv::V] {
         let homes = map.kv[layer].homes(kv);
+        homes.iter().try_for_each(|home| check_home("KV caches", *home, routes))?;
         let expected = usize::from(chunking.map_or(1, |chunking| chunking.parts(kv)));
         if homes.len() != expected {
             return Err(CompileError::KvParts { layer, kv, found: homes.len(), expected });
@@ -126,7 +116,7 @@ fn check_layer(config: &ModelConfig, map: &DeviceMap, layer: usize) -> Result<()
             _ => continue,
         };
         let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
-        if map.kv[layer].homes(kv)[part] == Home::Vram && device == Device::Cpu {
+        if routes.topology.is_vram(map.kv[layer].homes(kv)[part]) && device == Device::Cpu {
             return Err(CompileError::CpuReadsVram { layer, kv, part });
         }
     }

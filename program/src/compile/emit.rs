@@ -8,13 +8,15 @@ use model::ops::{Kv, Op, Value};
 
 use crate::formats::decompressed;
 use crate::ir::{
-    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Lane, Moved, Phase, Region,
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Phase, Read, Region,
 };
-use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap, Home};
+use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap};
 use crate::plan::RunShape;
+use crate::topology::{LaneId, MemoryId};
 use crate::weights::Weights;
 
 use super::buffers::{Buffers, PhaseBuffer, chunk_of, parts};
+use super::routes::Routes;
 use super::schedule::Entry;
 
 /// Slots of activations in prefill when no value outlives a segment: one is computed on while the
@@ -24,10 +26,19 @@ const PREFILL_SLOTS: u32 = 2;
 /// An instruction and the lane it goes to, in global order.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) lane: Lane,
+    pub(super) lane: LaneId,
     pub(super) instruction: Instruction,
     /// No lane begins it, or what follows it, before every lane is through with what precedes it.
     pub(super) barrier: bool,
+}
+
+/// What is compiled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Compiling<'a> {
+    pub(super) config: &'a ModelConfig,
+    pub(super) shape: &'a RunShape,
+    pub(super) map: &'a DeviceMap,
+    pub(super) routes: &'a Routes<'a>,
 }
 
 /// On which devices the parts of a value are up to date.
@@ -51,6 +62,7 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) config: &'a ModelConfig,
     pub(super) shape: &'a RunShape,
     pub(super) map: &'a DeviceMap,
+    routes: &'a Routes<'a>,
     buffers: &'b mut Buffers<'a>,
     /// Slots that activations rotate through; `None`: one per stream.
     rotate: Option<u32>,
@@ -61,6 +73,7 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) prefetched: HashMap<(u16, u16, Kv), Region>,
     /// Where the parts of each value of a micro-batch lie, by batch and micro-batch.
     valid: HashMap<(u16, u16), HashMap<Value, Vec<Valid>>>,
+    read: HashSet<Weights>,
     streamed: HashSet<Weights>,
     decompressed: HashSet<Weights>,
     kv_used: HashMap<(Kv, u16), u32>,
@@ -69,24 +82,25 @@ pub(super) struct Emitter<'a, 'b> {
 impl<'a, 'b> Emitter<'a, 'b> {
     pub(super) fn new(
         phase: Phase,
-        config: &'a ModelConfig,
-        shape: &'a RunShape,
-        map: &'a DeviceMap,
+        of: Compiling<'a>,
         buffers: &'b mut Buffers<'a>,
         uniform: bool,
     ) -> Self {
+        let Compiling { config, shape, map, routes } = of;
         let rotate = (phase == Phase::Prefill && uniform).then_some(PREFILL_SLOTS);
         Emitter {
             phase,
             config,
             shape,
             map,
+            routes,
             buffers,
             rotate,
             nodes: Vec::new(),
             barrier: false,
             prefetched: HashMap::new(),
             valid: HashMap::new(),
+            read: HashSet::new(),
             streamed: HashSet::new(),
             decompressed: HashSet::new(),
             kv_used: HashMap::new(),
@@ -121,11 +135,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             output,
             table: self.buffers.table(entry.batch),
         };
-        let lane = match entry.device {
-            Device::Cpu => Lane::CpuCompute,
-            Device::Gpu => Lane::GpuCompute,
-        };
-        self.push(lane, Instruction::Compute(compute));
+        self.push(self.routes.compute(entry.device), Instruction::Compute(compute));
         if let Some(value) = entry.op.writes() {
             self.mark_written(entry, value);
         }
@@ -137,7 +147,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     fn after(&mut self, entry: &Entry) {
         if let (Op::K | Op::V, Device::Gpu, Some(layer)) = (entry.op, entry.device, entry.layer) {
             let (kv, value) = kv_of(entry.op);
-            if self.map.kv[layer as usize].homes(kv).contains(&Home::Host) {
+            let homes = self.map.kv[layer as usize].homes(kv);
+            if homes.iter().any(|home| !self.is_vram(*home)) {
                 self.bring(entry, value, 0, Device::Cpu);
             }
         }
@@ -151,7 +162,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
     }
 
-    fn push(&mut self, lane: Lane, instruction: Instruction) {
+    fn push(&mut self, lane: LaneId, instruction: Instruction) {
         let barrier = std::mem::take(&mut self.barrier);
         self.nodes.push(Node { lane, instruction, barrier });
     }
@@ -182,7 +193,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         };
         let stream = u32::from(entry.batch) * micros + u32::from(entry.micro);
         let outlives_segments = match value {
-            Value::Hidden => device == Device::Cpu || self.map.prefill_hidden == Home::Vram,
+            Value::Hidden => device == Device::Cpu || self.is_vram(self.map.prefill_hidden),
             // Between the final norm and a head on the other device all streams pass.
             Value::LastNormed => true,
             _ => false,
@@ -195,7 +206,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// Whether another stream's residual stream overwrites this one's on the device.
     fn shares_hidden_slot(&self, entry: &Entry) -> bool {
-        let (Some(slots), Home::Host) = (self.rotate, self.map.prefill_hidden) else {
+        let Some(slots) = self.rotate.filter(|_| !self.is_vram(self.map.prefill_hidden)) else {
             return false;
         };
         let streams = u32::from(self.shape.batches) * u32::from(self.shape.micros());
@@ -267,11 +278,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             to: Region { buffer: self.value_buffer(entry, value, device), chunk },
             table: Some(self.buffers.table(entry.batch)),
         };
-        let lane = match device {
-            Device::Cpu => Lane::D2h,
-            Device::Gpu => Lane::H2dActivations,
-        };
-        self.push(lane, Instruction::Copy(copy));
+        self.push(self.routes.copy_to(device), Instruction::Copy(copy));
     }
 
     pub(super) fn weights(&mut self, entry: &Entry) -> Vec<Region> {
@@ -287,11 +294,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn weight_region(&mut self, entry: &Entry, blob: Weights) -> Region {
-        let host = Region::whole(self.buffers.host_weights(blob));
         if entry.device == Device::Cpu {
-            return host;
+            return self.host_weights(entry, blob);
         }
-        let stored = self.device_weights(entry, blob, host);
+        let stored = self.device_weights(entry, blob);
         if decompressed(self.map.weight_formats.of(self.config, blob)).is_none() {
             return stored;
         }
@@ -301,14 +307,36 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if self.decompressed.insert(blob) {
             let at = At { layer: entry.layer, batch: 0, micro: 0 };
             let decompress = Decompress { op: entry.op, at, from: stored, to: wide };
-            self.push(Lane::GpuDecompress, Instruction::Decompress(decompress));
+            self.push(self.routes.decompress, Instruction::Decompress(decompress));
         }
         wide
     }
 
+    /// Where the host finds a blob: in place, or in a slot that it is read into.
+    fn host_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
+        let loaded = Region::whole(self.buffers.loaded_weights(blob));
+        let storage = self.buffers.storage(blob);
+        let Some(lane) = storage.and_then(|storage| self.routes.read(storage)) else {
+            return loaded;
+        };
+        let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
+        let identity = PhaseBuffer::ReadSlot { op: entry.op, layer_slot };
+        let slot = Region::whole(self.buffers.phase_buffer(self.phase, identity));
+        if self.read.insert(blob) {
+            let at = At { layer: entry.layer, batch: 0, micro: 0 };
+            let read = Read { op: entry.op, at, from: loaded, to: slot };
+            self.push(lane, Instruction::Read(read));
+        }
+        slot
+    }
+
+    fn is_vram(&self, memory: MemoryId) -> bool {
+        self.routes.topology.is_vram(memory)
+    }
+
     /// Where the device finds a blob as it is stored: in place, or in a slot it is streamed to.
-    fn device_weights(&mut self, entry: &Entry, blob: Weights, host: Region) -> Region {
-        if self.map.weights_of(self.config, entry.layer, entry.op) == Home::Vram
+    fn device_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
+        if self.is_vram(self.map.weights_of(self.config, entry.layer, entry.op))
             && let Some(resident) = self.buffers.resident_weights(blob)
         {
             return Region::whole(resident);
@@ -320,10 +348,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
         };
         let slot = Region::whole(self.buffers.phase_buffer(self.phase, identity));
         if self.streamed.insert(blob) {
+            let host = self.host_weights(entry, blob);
             let at = At { layer: entry.layer, batch: 0, micro: 0 };
             let moved = Moved::Weights(entry.op);
             let copy = Copy { moved, at, chunk: None, from: host, to: slot, table: None };
-            self.push(Lane::H2dWeights, Instruction::Copy(copy));
+            self.push(self.routes.upload_weights, Instruction::Copy(copy));
         }
         slot
     }
@@ -342,7 +371,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 let part = if of > 1 { entry.chunk.map_or(0, |chunk| chunk.index) } else { 0 };
                 let cache = self.buffers.cache(layer, entry.batch, *kv, part);
                 let home = self.map.kv[layer as usize].homes(*kv)[part as usize];
-                if entry.device == Device::Cpu || home == Home::Vram {
+                if entry.device == Device::Cpu || self.is_vram(home) {
                     return cache;
                 }
                 if let Some(slot) = self.prefetched.remove(&(layer, entry.batch, *kv)) {
@@ -367,7 +396,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             to,
             table: Some(self.buffers.table(entry.batch)),
         };
-        self.push(Lane::H2dWeights, Instruction::Copy(copy));
+        self.push(self.routes.upload_weights, Instruction::Copy(copy));
         to
     }
 
@@ -381,17 +410,13 @@ impl<'a, 'b> Emitter<'a, 'b> {
             let of = parts(of_layer, kv);
             for part in 0..of {
                 let home = self.map.kv[layer as usize].homes(kv)[part as usize];
-                let device = match home {
-                    Home::Host => Device::Cpu,
-                    Home::Vram => Device::Gpu,
-                };
+                let device = if self.is_vram(home) { Device::Gpu } else { Device::Cpu };
                 let on_gpu_before = self.valid_parts(entry, value)[0].gpu;
                 self.bring(entry, value, 0, device);
                 let lane = match (device, on_gpu_before || chunking.is_some()) {
-                    (Device::Gpu, _) => Lane::GpuCompute,
                     // The append waits for a copy, which must not hold up the CPU's own work.
-                    (Device::Cpu, true) => Lane::CpuAppend,
-                    (Device::Cpu, false) => Lane::CpuCompute,
+                    (Device::Cpu, true) => self.routes.append,
+                    (device, _) => self.routes.compute(device),
                 };
                 let append = Append {
                     kv,

@@ -12,6 +12,8 @@ mod barrier;
 mod buffers;
 mod check;
 mod emit;
+mod error;
+mod routes;
 mod schedule;
 mod sync;
 
@@ -19,13 +21,17 @@ use model::config::ModelConfig;
 
 use crate::ir::{Phase, Program};
 use crate::map::{Device, DeviceMap, Schedule};
-use crate::plan::{Footprint, Plan, ResidentWeights, RunShape};
+use crate::plan::{DeviceScratch, DeviceWork, Footprint, Plan, ResidentWeights, RunShape};
 use crate::step_table::StepTableLayout;
+use crate::topology::{MemoryId, Topology};
 
 use buffers::Buffers;
-pub use check::CompileError;
+use emit::Compiling;
+pub use error::CompileError;
+use routes::Routes;
 
-/// Compiles a placement for a model and the maxima of a run.
+/// Compiles a placement for a model and the maxima of a run, on the canonical machine that the map
+/// is for.
 ///
 /// # Errors
 /// A map that does not fit the model, or asks for what no worker can do.
@@ -34,20 +40,37 @@ pub fn compile(
     shape: &RunShape,
     map: &DeviceMap,
 ) -> Result<Plan, CompileError> {
-    check::check(config, shape, map)?;
-    let mut buffers = Buffers::new(config, shape, map);
+    compile_on(&machine_of(map), config, shape, map)
+}
+
+/// The same on a machine of another shape.
+///
+/// # Errors
+/// As [`compile`], and a topology that lacks what the map asks for.
+pub fn compile_on(
+    topology: &Topology,
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+) -> Result<Plan, CompileError> {
+    let routes = Routes::new(topology, map)?;
+    check::check(config, shape, map, &routes)?;
+    let mut buffers = Buffers::new(config, shape, map, &routes);
+    let of = Compiling { config, shape, map, routes: &routes };
+    let lanes = topology.lanes.len();
     let [prefill, decode] = [Phase::Prefill, Phase::Decode].map(|phase| Program {
         phase,
-        lanes: sync::synchronise(emit(phase, config, shape, map, &mut buffers)),
+        lanes: sync::synchronise(emit(phase, of, &mut buffers), lanes),
     });
     let resident = buffers
         .resident
         .iter()
-        .map(|(weights, to)| ResidentWeights { from: buffers.host_weights(*weights), to: *to })
+        .map(|(weights, to)| ResidentWeights { from: buffers.loaded_weights(*weights), to: *to })
         .collect();
     Ok(Plan {
         config: config.clone(),
         shape: *shape,
+        topology: topology.clone(),
         map: map.clone(),
         weights: buffers.placements(),
         resident,
@@ -61,19 +84,42 @@ pub fn compile(
 /// The memory that [`compile`]'s plan takes, in a fraction of its time: what is done is listed, the order
 /// is not worked out.
 ///
+/// `scratch`: what the device needs beside the plan.
+///
 /// # Errors
 /// As [`compile`].
 pub fn footprint(
     config: &ModelConfig,
     shape: &RunShape,
     map: &DeviceMap,
+    scratch: Option<DeviceScratch>,
 ) -> Result<Footprint, CompileError> {
-    check::check(config, shape, map)?;
-    let mut buffers = Buffers::new(config, shape, map);
-    for phase in [Phase::Prefill, Phase::Decode] {
-        emit(phase, config, shape, map, &mut buffers);
+    let topology = machine_of(map);
+    let routes = Routes::new(&topology, map)?;
+    check::check(config, shape, map, &routes)?;
+    let mut buffers = Buffers::new(config, shape, map, &routes);
+    let of = Compiling { config, shape, map, routes: &routes };
+    let phases = [Phase::Prefill, Phase::Decode].map(|phase| emit(phase, of, &mut buffers));
+    let footprint = Footprint::new(&topology, &buffers.into_list(), &table(shape, map));
+    let computes = topology.device_computes();
+    let [prefill, decode] = phases.each_ref().map(|nodes| {
+        let own = nodes.iter().filter(|node| computes.contains(node.lane));
+        own.map(|node| &node.instruction).collect()
+    });
+    let buffers_bytes = footprint.device_bytes;
+    let work = || DeviceWork { config, shape, map, buffers_bytes, prefill, decode };
+    Ok(footprint.with_scratch(scratch, work))
+}
+
+/// The canonical machine that a map is for: with a device where it uses one, or its memory.
+pub fn machine_of(map: &DeviceMap) -> Topology {
+    let kv = map.kv.iter().flat_map(|kv| kv.k.iter().chain(&kv.v));
+    let mut homes = map.weights.iter().flatten().chain(kv).chain([&map.outer_weights]);
+    if map.uses_gpu() || homes.any(|home| *home == MemoryId::VRAM) {
+        Topology::with_device()
+    } else {
+        Topology::cpu_alone()
     }
-    Ok(Footprint::new(&buffers.into_list(), &table(shape, map)))
 }
 
 fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
@@ -88,17 +134,11 @@ fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
 }
 
 /// The work of a phase in one global order; its buffers are laid out on the way.
-fn emit<'a>(
-    phase: Phase,
-    config: &'a ModelConfig,
-    shape: &'a RunShape,
-    map: &'a DeviceMap,
-    buffers: &mut Buffers<'a>,
-) -> Vec<emit::Node> {
+fn emit<'a>(phase: Phase, of: Compiling<'a>, buffers: &mut Buffers<'a>) -> Vec<emit::Node> {
     buffers.begin_phase();
-    let schedule = schedule::schedule(phase, config, shape, map);
-    let mut emitter = emit::Emitter::new(phase, config, shape, map, buffers, schedule.uniform);
-    match map.schedule {
+    let schedule = schedule::schedule(phase, of.config, of.shape, of.map);
+    let mut emitter = emit::Emitter::new(phase, of, buffers, schedule.uniform);
+    match of.map.schedule {
         Schedule::Overlapped => schedule.entries.iter().for_each(|entry| emitter.emit(entry)),
         Schedule::Barrier | Schedule::BarrierSpread => {
             barrier::emit(&mut emitter, &schedule.entries);

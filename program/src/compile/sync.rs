@@ -6,15 +6,34 @@
 //! What the third walk needs is the steady state and becomes the program. A wait on the step
 //! before is trivially satisfied in the first step.
 
-use crate::ir::{BufferId, Instruction, Lane, LaneProgram, Region, Wait};
+use crate::ir::{BufferId, Instruction, LaneProgram, Region, Wait};
+use crate::topology::LaneId;
 
 use super::emit::Node;
 
-const LANES: usize = Lane::ALL.len();
 const STEPS: i64 = 3;
 
-/// How far each lane is known to have come: `step * nodes + index + 1`, 0 for nothing.
-type Clock = [i64; LANES];
+/// Clocks of many owners, one behind the other. A clock says how far each lane is known to have come:
+/// `step * nodes + index + 1`, 0 for nothing.
+#[derive(Debug, Clone)]
+struct Clocks {
+    lanes: usize,
+    times: Vec<i64>,
+}
+
+impl Clocks {
+    fn new(owners: usize, lanes: usize) -> Clocks {
+        Clocks { lanes, times: vec![0; owners * lanes] }
+    }
+
+    fn of(&self, owner: usize) -> &[i64] {
+        &self.times[owner * self.lanes..(owner + 1) * self.lanes]
+    }
+
+    fn of_mut(&mut self, owner: usize) -> &mut [i64] {
+        &mut self.times[owner * self.lanes..(owner + 1) * self.lanes]
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Access {
@@ -35,22 +54,23 @@ struct Need {
     previous_step: bool,
 }
 
-pub(super) fn synchronise(nodes: Vec<Node>) -> Vec<LaneProgram> {
-    let needs = needs(&nodes);
+/// The lists of a machine's lanes, `lane_count` of them.
+pub(super) fn synchronise(nodes: Vec<Node>, lane_count: usize) -> Vec<LaneProgram> {
+    let needs = needs(&nodes, lane_count);
     let mut signalled = vec![false; nodes.len()];
     for need in needs.iter().flatten() {
         signalled[need.node] = true;
     }
     let mut ordinals = vec![0u32; nodes.len()];
-    let mut counts = [0u32; LANES];
+    let mut counts = vec![0u32; lane_count];
     for (index, node) in nodes.iter().enumerate() {
         if signalled[index] {
             counts[node.lane.index()] += 1;
             ordinals[index] = counts[node.lane.index()];
         }
     }
-    let lanes: Vec<Lane> = nodes.iter().map(|node| node.lane).collect();
-    let mut lists: [Vec<Instruction>; LANES] = Default::default();
+    let lanes: Vec<LaneId> = nodes.iter().map(|node| node.lane).collect();
+    let mut lists: Vec<Vec<Instruction>> = vec![Vec::new(); lane_count];
     for (index, node) in nodes.into_iter().enumerate() {
         let list = &mut lists[node.lane.index()];
         list.extend(needs[index].iter().map(|need| {
@@ -65,8 +85,8 @@ pub(super) fn synchronise(nodes: Vec<Node>) -> Vec<LaneProgram> {
             list.push(Instruction::Signal);
         }
     }
-    Lane::ALL
-        .into_iter()
+    (0u8..)
+        .map(LaneId)
         .zip(lists)
         .filter(|(_, list)| !list.is_empty())
         .map(|(lane, instructions)| LaneProgram {
@@ -78,42 +98,43 @@ pub(super) fn synchronise(nodes: Vec<Node>) -> Vec<LaneProgram> {
 }
 
 /// The waits that each node needs in the steady state.
-fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
+fn needs(nodes: &[Node], lane_count: usize) -> Vec<Vec<Need>> {
     let count = nodes.len() as i64;
     let touched: Vec<Vec<(Region, bool)>> =
         nodes.iter().map(|node| node.instruction.accesses()).collect();
     let buffers = touched.iter().flatten().map(|(region, _)| region.buffer.0 as usize + 1).max();
     let mut accesses: Accesses = vec![Vec::new(); buffers.unwrap_or(0)];
     let mut candidates = Vec::new();
-    let mut lane_clocks = [[0i64; LANES]; LANES];
+    let mut lane_clocks = Clocks::new(lane_count, lane_count);
     // What completion of a node implies, per node, for its latest walk.
-    let mut completed: Vec<Clock> = vec![[0; LANES]; nodes.len()];
-    let mut previous: Vec<Clock> = completed.clone();
+    let mut completed = Clocks::new(nodes.len(), lane_count);
+    let mut previous = completed.clone();
     let mut needs = vec![Vec::new(); nodes.len()];
     // The last node of each lane, and what it was when the last barrier was passed.
-    let mut last: [Option<Access>; LANES] = [None; LANES];
-    let mut at_barrier = last;
+    let mut last: Vec<Option<Access>> = vec![None; lane_count];
+    let mut at_barrier = last.clone();
+    let mut latest = last.clone();
     for step in 0..STEPS {
         for (index, node) in nodes.iter().enumerate() {
             let time = step * count + index as i64;
             let lane = node.lane.index();
             if node.barrier {
-                at_barrier = last;
+                at_barrier.clone_from(&last);
             }
             let implied = |access: &Access| {
                 if access.time >= step * count {
-                    &completed[access.node]
+                    completed.of(access.node)
                 } else {
-                    &previous[access.node]
+                    previous.of(access.node)
                 }
             };
             candidates.clear();
             conflicts(nodes, &touched[index], index, time, &mut accesses, &mut candidates);
             // The latest dependency of each lane stands for the earlier ones of that lane.
-            let mut latest: [Option<Access>; LANES] = [None; LANES];
-            for access in candidates.iter().copied().chain(at_barrier.into_iter().flatten()) {
+            latest.fill(None);
+            for access in candidates.iter().chain(at_barrier.iter().flatten()).copied() {
                 let other = nodes[access.node].lane.index();
-                let known = other == lane || access.time < lane_clocks[lane][other];
+                let known = other == lane || access.time < lane_clocks.of(lane)[other];
                 if !known && latest[other].is_none_or(|best| best.time < access.time) {
                     latest[other] = Some(access);
                 }
@@ -130,9 +151,8 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
                 .copied()
                 .collect();
             for access in &wanted {
-                let implied = *implied(access);
-                for (known, other) in lane_clocks[lane].iter_mut().zip(implied) {
-                    *known = (*known).max(other);
+                for (known, other) in lane_clocks.of_mut(lane).iter_mut().zip(implied(access)) {
+                    *known = (*known).max(*other);
                 }
             }
             if step == STEPS - 1 {
@@ -144,12 +164,12 @@ fn needs(nodes: &[Node]) -> Vec<Vec<Need>> {
                     })
                     .collect();
             }
-            lane_clocks[lane][lane] = time + 1;
-            completed[index] = lane_clocks[lane];
+            lane_clocks.of_mut(lane)[lane] = time + 1;
+            completed.of_mut(index).copy_from_slice(lane_clocks.of(lane));
             let region = Region::whole(BufferId(0));
             last[lane] = Some(Access { region, node: index, time, write: false });
         }
-        previous.clone_from(&completed);
+        previous.times.copy_from_slice(&completed.times);
     }
     needs
 }

@@ -2,47 +2,16 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{Instruction, Lane, Phase, Program};
+use crate::ir::{Instruction, Phase, Program};
+use crate::topology::{LaneId, LaneSet};
 
 use super::span::Span;
-
-/// A set of lanes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct LaneSet(u8);
-
-impl LaneSet {
-    pub const EMPTY: LaneSet = LaneSet(0);
-
-    /// The set and `lane`.
-    #[must_use]
-    pub const fn with(self, lane: Lane) -> LaneSet {
-        LaneSet(self.0 | 1 << lane.index())
-    }
-
-    /// The set but `lane`.
-    #[must_use]
-    pub const fn without(self, lane: Lane) -> LaneSet {
-        LaneSet(self.0 & !(1 << lane.index()))
-    }
-
-    /// Whether `lane` is in the set.
-    pub const fn contains(self, lane: Lane) -> bool {
-        self.0 & 1 << lane.index() != 0
-    }
-
-    /// Whether the sets have a lane in common.
-    pub const fn intersects(self, other: LaneSet) -> bool {
-        self.0 & other.0 != 0
-    }
-}
-
-const _: () = assert!(Lane::ALL.len() <= u8::BITS as usize, "a lane has no bit in LaneSet");
 
 /// Where an instruction stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     pub phase: Phase,
-    pub lane: Lane,
+    pub lane: LaneId,
     /// Index in the lane's list.
     pub instruction: u32,
 }

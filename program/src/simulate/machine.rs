@@ -1,8 +1,9 @@
 //! The event loop.
 
-use crate::ir::{Instruction, Lane, LaneProgram, Phase, Program};
+use crate::ir::{Instruction, LaneProgram, Phase, Program};
+use crate::topology::{LaneId, LaneSet, Topology};
 
-use super::costs::{Costs, LaneSet, Place};
+use super::costs::{Costs, Place};
 use super::span::Span;
 use super::usage::Usage;
 
@@ -19,20 +20,20 @@ pub struct Timeline {
 
 impl Timeline {
     /// Busy times, overlap and time outside.
-    pub fn usage(&self) -> Usage {
-        Usage::of(&self.spans)
+    pub fn usage(&self, topology: &Topology) -> Usage {
+        Usage::of(&self.spans, topology)
     }
 }
 
 /// Why a simulation has no result.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SimulateError {
-    #[error("lane {} is stuck at instruction {instruction} of step {step}", .lane.name())]
-    Stuck { lane: Lane, instruction: usize, step: u32 },
+    #[error("lane {lane} is stuck at instruction {instruction} of step {step}")]
+    Stuck { lane: LaneId, instruction: usize, step: u32 },
     #[error("the cost of {place:?} is {work_ns} ns; costs are finite and not negative")]
     Work { place: Place, work_ns: f64 },
-    #[error("the rate of lane {} is {rate}; rates are finite and positive", .lane.name())]
-    Rate { lane: Lane, rate: f64 },
+    #[error("the rate of lane {lane} is {rate}; rates are finite and positive")]
+    Rate { lane: LaneId, rate: f64 },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -70,7 +71,7 @@ struct Machine<'a> {
     costs: &'a dyn Costs,
     runners: Vec<Runner<'a>>,
     /// The lane and index of the last sampling of a step.
-    sample: Option<(Lane, usize)>,
+    sample: Option<(LaneId, usize)>,
     sampled_steps: u32,
     steps: u32,
     now_ns: f64,
@@ -127,7 +128,7 @@ pub fn simulate(
     Ok(timeline)
 }
 
-fn last_sample(program: &Program) -> Option<(Lane, usize)> {
+fn last_sample(program: &Program) -> Option<(LaneId, usize)> {
     let is_sample = |instruction: &Instruction| matches!(instruction, Instruction::Compute(compute) if compute.op == model::ops::Op::Sample);
     program.lanes.iter().find_map(|list| {
         let index = list.instructions.iter().rposition(is_sample)?;

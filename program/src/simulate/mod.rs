@@ -15,7 +15,7 @@ mod machine;
 mod span;
 mod usage;
 
-pub use costs::{Costs, LaneSet, MeasuredCosts, MissingCost, Place};
+pub use costs::{Costs, MeasuredCosts, MissingCost, Place};
 pub use machine::{SimulateError, Timeline, simulate};
 pub use span::Span;
 pub use usage::Usage;

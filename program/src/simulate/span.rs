@@ -1,11 +1,12 @@
 //! One executed instruction, measured or simulated.
 
-use crate::ir::{Lane, Phase};
+use crate::ir::Phase;
+use crate::topology::LaneId;
 
 /// When a work instruction ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
-    pub lane: Lane,
+    pub lane: LaneId,
     pub phase: Phase,
     /// Of the phase, from 0 or any other number; consecutive.
     pub step: u32,

@@ -3,11 +3,11 @@
 use model::ops::{Op, Value};
 
 use crate::ir::{
-    At, BufferId, Compute, Copy, Instruction, Lane, LaneProgram, Moved, Phase, Program, Region,
-    Wait,
+    At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Phase, Program, Region, Wait,
 };
+use crate::topology::{LaneId, LaneSet, Topology};
 
-use super::{Costs, LaneSet, MeasuredCosts, Place, SimulateError, Span, Usage, simulate};
+use super::{Costs, MeasuredCosts, Place, SimulateError, Span, Usage, simulate};
 
 /// Work is `layer` nanoseconds, so that a program carries its own costs.
 struct ByLayer {
@@ -25,8 +25,8 @@ impl Costs for ByLayer {
 
     fn rate(&self, Place { lane, .. }: Place, busy: LaneSet) -> f64 {
         let other = match lane {
-            Lane::CpuCompute => Lane::H2dWeights,
-            Lane::H2dWeights => Lane::CpuCompute,
+            LaneId::CPU_COMPUTE => LaneId::H2D_WEIGHTS,
+            LaneId::H2D_WEIGHTS => LaneId::CPU_COMPUTE,
             _ => return 1.0,
         };
         if busy.contains(other) { self.beside } else { 1.0 }
@@ -57,11 +57,11 @@ fn sample(ns: u16) -> Instruction {
     })
 }
 
-fn wait(lane: Lane, offset: u32, previous_step: bool) -> Instruction {
+fn wait(lane: LaneId, offset: u32, previous_step: bool) -> Instruction {
     Instruction::Wait(Wait { lane, offset, previous_step })
 }
 
-fn program(lanes: Vec<(Lane, Vec<Instruction>)>) -> Program {
+fn program(lanes: Vec<(LaneId, Vec<Instruction>)>) -> Program {
     let lanes = lanes
         .into_iter()
         .map(|(lane, instructions)| {
@@ -72,7 +72,7 @@ fn program(lanes: Vec<(Lane, Vec<Instruction>)>) -> Program {
     Program { phase: Phase::Decode, lanes }
 }
 
-fn times(spans: &[Span], lane: Lane) -> Vec<(u64, u64)> {
+fn times(spans: &[Span], lane: LaneId) -> Vec<(u64, u64)> {
     let mut own: Vec<&Span> = spans.iter().filter(|span| span.lane == lane).collect();
     own.sort_by_key(|span| (span.step, span.instruction));
     own.into_iter().map(|span| (span.start_ns, span.end_ns)).collect()
@@ -82,7 +82,7 @@ fn times(spans: &[Span], lane: Lane) -> Vec<(u64, u64)> {
 /// on each result; the transfer lane may fill a slot again once the GPU has read it.
 fn pipeline() -> Program {
     use Instruction::Signal;
-    let (h2d, gpu, cpu) = (Lane::H2dWeights, Lane::GpuCompute, Lane::CpuCompute);
+    let (h2d, gpu, cpu) = (LaneId::H2D_WEIGHTS, LaneId::GPU_COMPUTE, LaneId::CPU_COMPUTE);
     program(vec![
         (h2d, vec![wait(gpu, 1, true), work(10), Signal, wait(gpu, 2, true), work(10), Signal]),
         (gpu, vec![wait(h2d, 1, false), work(4), Signal, wait(h2d, 2, false), work(7), Signal]),
@@ -99,9 +99,9 @@ fn pipeline() -> Program {
 fn three_lanes_by_hand() {
     let timeline = simulate(&pipeline(), &ALONE, 2).unwrap();
     let of = |lane| times(&timeline.spans, lane);
-    assert_eq!(of(Lane::H2dWeights), [(0, 10), (10, 20), (20, 30), (30, 40)]);
-    assert_eq!(of(Lane::GpuCompute), [(10, 14), (20, 27), (30, 34), (40, 47)]);
-    assert_eq!(of(Lane::CpuCompute), [(14, 34), (34, 39), (39, 59), (59, 64)]);
+    assert_eq!(of(LaneId::H2D_WEIGHTS), [(0, 10), (10, 20), (20, 30), (30, 40)]);
+    assert_eq!(of(LaneId::GPU_COMPUTE), [(10, 14), (20, 27), (30, 34), (40, 47)]);
+    assert_eq!(of(LaneId::CPU_COMPUTE), [(14, 34), (34, 39), (39, 59), (59, 64)]);
     assert_eq!((timeline.total_ns, timeline.step_end_ns), (64.0, vec![39.0, 64.0]));
 }
 
@@ -116,9 +116,9 @@ fn waking_up_costs() {
     let costs = ByLayer { wake_ns: 3.0, ..ALONE };
     let timeline = simulate(&pipeline(), &costs, 2).unwrap();
     let of = |lane| times(&timeline.spans, lane);
-    assert_eq!(of(Lane::H2dWeights), [(0, 10), (10, 20), (20, 30), (30, 40)]);
-    assert_eq!(of(Lane::GpuCompute), [(13, 17), (23, 30), (30, 34), (43, 50)]);
-    assert_eq!(of(Lane::CpuCompute), [(20, 40), (40, 45), (45, 65), (65, 70)]);
+    assert_eq!(of(LaneId::H2D_WEIGHTS), [(0, 10), (10, 20), (20, 30), (30, 40)]);
+    assert_eq!(of(LaneId::GPU_COMPUTE), [(13, 17), (23, 30), (30, 34), (43, 50)]);
+    assert_eq!(of(LaneId::CPU_COMPUTE), [(20, 40), (40, 45), (45, 65), (65, 70)]);
 }
 
 /// The CPU has 30 ns of work, the copy 10; beside each other both go at half speed. The copy ends at
@@ -126,12 +126,12 @@ fn waking_up_costs() {
 #[test]
 fn contention_slows_both() {
     let both =
-        program(vec![(Lane::CpuCompute, vec![work(30)]), (Lane::H2dWeights, vec![work(10)])]);
+        program(vec![(LaneId::CPU_COMPUTE, vec![work(30)]), (LaneId::H2D_WEIGHTS, vec![work(10)])]);
     let costs = ByLayer { beside: 0.5, ..ALONE };
     let timeline = simulate(&both, &costs, 1).unwrap();
-    assert_eq!(times(&timeline.spans, Lane::H2dWeights), [(0, 20)]);
-    assert_eq!(times(&timeline.spans, Lane::CpuCompute), [(0, 40)]);
-    let usage = timeline.usage();
+    assert_eq!(times(&timeline.spans, LaneId::H2D_WEIGHTS), [(0, 20)]);
+    assert_eq!(times(&timeline.spans, LaneId::CPU_COMPUTE), [(0, 40)]);
+    let usage = timeline.usage(&Topology::with_device());
     assert_eq!((usage.total_ns, usage.h2d_busy_ns, usage.h2d_and_cpu_ns), (40, 20, 20));
     assert_eq!((usage.overlap(), usage.time_outside()), (Some(1.0), 0.0));
 }
@@ -141,11 +141,11 @@ fn contention_slows_both() {
 #[test]
 fn run_ahead_is_one_step() {
     let free = program(vec![
-        (Lane::CpuCompute, vec![work(6), sample(4)]),
-        (Lane::H2dWeights, vec![work(1)]),
+        (LaneId::CPU_COMPUTE, vec![work(6), sample(4)]),
+        (LaneId::H2D_WEIGHTS, vec![work(1)]),
     ]);
     let timeline = simulate(&free, &ALONE, 4).unwrap();
-    assert_eq!(times(&timeline.spans, Lane::H2dWeights), [(0, 1), (1, 2), (10, 11), (20, 21)]);
+    assert_eq!(times(&timeline.spans, LaneId::H2D_WEIGHTS), [(0, 1), (1, 2), (10, 11), (20, 21)]);
 }
 
 #[test]
@@ -159,19 +159,20 @@ fn sums_of_spans() {
         end_ns,
     };
     let spans = [
-        span(Lane::CpuCompute, 100, 130),
-        span(Lane::H2dWeights, 110, 120),
+        span(LaneId::CPU_COMPUTE, 100, 130),
+        span(LaneId::H2D_WEIGHTS, 110, 120),
         // Overlaps the copy before it on the other lane: that time counts once.
-        span(Lane::H2dActivations, 115, 140),
-        span(Lane::CpuCompute, 130, 135),
-        span(Lane::D2h, 180, 200),
+        span(LaneId::H2D_ACTIVATIONS, 115, 140),
+        span(LaneId::CPU_COMPUTE, 130, 135),
+        span(LaneId::D2H, 180, 200),
     ];
-    let usage = Usage::of(&spans);
+    let usage = Usage::of(&spans, &Topology::with_device());
     assert_eq!(usage.total_ns, 100);
-    assert_eq!(usage.busy_ns[Lane::CpuCompute.index()], 35);
+    assert_eq!(usage.busy_ns[LaneId::CPU_COMPUTE.index()], 35);
     assert_eq!((usage.h2d_busy_ns, usage.h2d_and_cpu_ns, usage.idle_ns), (30, 25, 40));
     assert_eq!((usage.overlap(), usage.time_outside()), (Some(25.0 / 30.0), 0.4));
-    assert_eq!((Usage::of(&[]).overlap(), Usage::of(&[]).time_outside()), (None, 0.0));
+    let nothing = Usage::of(&[], &Topology::with_device());
+    assert_eq!((nothing.overlap(), nothing.time_outside()), (None, 0.0));
 }
 
 #[test]
@@ -185,9 +186,9 @@ fn medians_predict_what_was_measured() {
     let costs = MeasuredCosts::new(&[&list], &spans, 0.0).unwrap();
     assert_eq!(simulate(&list, &costs, 5).unwrap(), timeline);
     let without: Vec<Span> =
-        spans.into_iter().filter(|span| span.lane != Lane::GpuCompute).collect();
+        spans.into_iter().filter(|span| span.lane != LaneId::GPU_COMPUTE).collect();
     let missing = MeasuredCosts::new(&[&list], &without, 0.0).unwrap_err();
-    assert_eq!((missing.0.lane, missing.0.instruction), (Lane::GpuCompute, 1));
+    assert_eq!((missing.0.lane, missing.0.instruction), (LaneId::GPU_COMPUTE, 1));
 }
 
 #[test]
@@ -326,7 +327,7 @@ fn legal_program(random: &mut Random) -> Program {
         let instruction = match random.below(4) {
             0 if signals[other] > 0 => {
                 let offset = 1 + random.below(u64::from(signals[other])) as u32;
-                wait(Lane::ALL[other], offset, false)
+                wait(LaneId(other as u8), offset, false)
             }
             1 => {
                 signals[lane] += 1;
@@ -341,13 +342,13 @@ fn legal_program(random: &mut Random) -> Program {
         if signals[other] > 0 {
             let offset = 1 + random.below(u64::from(signals[other])) as u32;
             let place = random.below(list.len() as u64 + 1) as usize;
-            list.insert(place, wait(Lane::ALL[other], offset, true));
+            list.insert(place, wait(LaneId(other as u8), offset, true));
         }
     }
     if random.below(2) == 0 {
         lists[0].push(sample(3));
     }
-    let lanes = Lane::ALL.into_iter().zip(lists);
+    let lanes = (0..).map(LaneId).zip(lists);
     program(lanes.filter(|(_, list)| !list.is_empty()).collect())
 }
 

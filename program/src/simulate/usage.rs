@@ -1,39 +1,38 @@
 //! What the lanes did with their time, from the spans of a run or of a simulation.
 
-use crate::ir::Lane;
-
-use super::costs::LaneSet;
 use super::span::Span;
+use crate::topology::{Engine, LaneId, LaneKind, LaneSet, Topology};
 
 /// Sums over a set of spans, which need not be complete or sorted.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Usage {
     /// From the first start to the last end.
     pub total_ns: u64,
-    /// Time inside work, by [`Lane::index`].
-    pub busy_ns: [u64; Lane::ALL.len()],
+    /// Time inside work, by [`LaneId::index`].
+    pub busy_ns: Vec<u64>,
     /// Time in which a host-to-device lane is busy.
     pub h2d_busy_ns: u64,
-    /// Time in which a host-to-device lane and the CPU's compute lane are both busy.
+    /// Time in which a host-to-device lane and the CPU's compute lanes are both busy.
     pub h2d_and_cpu_ns: u64,
     /// Time in which no lane is inside work.
     pub idle_ns: u64,
 }
 
-const H2D: LaneSet = LaneSet::EMPTY.with(Lane::H2dWeights).with(Lane::H2dActivations);
-
 impl Usage {
-    /// Sums up `spans`; spans of one lane do not overlap.
-    pub fn of(spans: &[Span]) -> Usage {
+    /// Sums up `spans` of a machine's lanes; spans of one lane do not overlap.
+    pub fn of(spans: &[Span], topology: &Topology) -> Usage {
+        let uploads = topology.lane_set(|lane| lane.kind.uploads());
+        let computes =
+            topology.lane_set(|lane| lane.kind == LaneKind::Compute && lane.engine == Engine::Cpu);
         let mut usage = Usage {
             total_ns: 0,
-            busy_ns: [0; Lane::ALL.len()],
+            busy_ns: vec![0; topology.lanes.len()],
             h2d_busy_ns: 0,
             h2d_and_cpu_ns: 0,
             idle_ns: 0,
         };
         // Ends before starts at the same instant, so that a lane's next span finds it free.
-        let mut edges: Vec<(u64, bool, Lane)> = Vec::with_capacity(2 * spans.len());
+        let mut edges: Vec<(u64, bool, LaneId)> = Vec::with_capacity(2 * spans.len());
         for span in spans.iter().filter(|span| span.duration_ns() > 0) {
             usage.busy_ns[span.lane.index()] += span.duration_ns();
             edges.push((span.start_ns, true, span.lane));
@@ -44,10 +43,10 @@ impl Usage {
         let mut now_ns = edges.first().map_or(0, |edge| edge.0);
         for (time_ns, starts, lane) in edges {
             let passed_ns = time_ns - now_ns;
-            let h2d = busy.intersects(H2D);
+            let h2d = busy.intersects(uploads);
             usage.total_ns += passed_ns;
             usage.h2d_busy_ns += if h2d { passed_ns } else { 0 };
-            let both = h2d && busy.contains(Lane::CpuCompute);
+            let both = h2d && busy.intersects(computes);
             usage.h2d_and_cpu_ns += if both { passed_ns } else { 0 };
             usage.idle_ns += if busy == LaneSet::EMPTY { passed_ns } else { 0 };
             busy = if starts { busy.with(lane) } else { busy.without(lane) };

@@ -5,9 +5,10 @@ use model::ops::Op;
 
 use crate::ir::{At, Instruction, Moved};
 use crate::map::Chunk;
+use crate::topology::Topology;
 
 /// What an instruction does and for which part of the work, like `scores.3, layer 4, batch 1`.
-pub fn describe(instruction: &Instruction, family: Family) -> String {
+pub fn describe(instruction: &Instruction, family: Family, topology: &Topology) -> String {
     match instruction {
         Instruction::Compute(compute) => {
             format!("{}{}", part(compute.op.name(family), compute.chunk), place(compute.at))
@@ -35,9 +36,12 @@ pub fn describe(instruction: &Instruction, family: Family) -> String {
                 place(decompress.at)
             )
         }
+        Instruction::Read(read) => {
+            format!("read of {} weights{}", read.op.name(family), place(read.at))
+        }
         Instruction::Wait(wait) => {
             let which = if wait.previous_step { " of the previous step" } else { "" };
-            format!("wait for signal {} of {}{which}", wait.offset, wait.lane.name())
+            format!("wait for signal {} of {}{which}", wait.offset, topology.lane_name(wait.lane))
         }
         Instruction::Signal => "signal".to_owned(),
     }

@@ -4,16 +4,39 @@ use std::fmt;
 
 use model::config::Family;
 
-use crate::ir::{Instruction, Lane, Phase};
+use crate::ir::{Instruction, Phase};
+use crate::topology::{LaneId, Topology, TopologyError};
 
 use super::describe::describe;
 use super::phase_name;
+
+/// Whose names errors use: the machine's lanes, the model's operations.
+pub(super) type Names<'a> = (&'a Topology, Family);
+
+/// A lane, as errors name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedLane {
+    pub id: LaneId,
+    pub name: Box<str>,
+}
+
+impl NamedLane {
+    pub(super) fn new(topology: &Topology, id: LaneId) -> NamedLane {
+        NamedLane { id, name: topology.lane_name(id).into() }
+    }
+}
+
+impl fmt::Display for NamedLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
 
 /// An instruction of a program, as errors name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
     pub phase: Phase,
-    pub lane: Lane,
+    pub lane: NamedLane,
     /// Index in the lane's list.
     pub instruction: usize,
     /// Which of the consecutive steps that were looked at, from 0.
@@ -23,15 +46,14 @@ pub struct Site {
 }
 
 impl Site {
+    /// The instruction at a phase, lane, index and step.
     pub(super) fn new(
-        phase: Phase,
-        lane: Lane,
-        index: usize,
-        step: u32,
+        (phase, lane, index, step): (Phase, LaneId, usize, u32),
         instruction: &Instruction,
-        family: Family,
+        (topology, family): Names<'_>,
     ) -> Site {
-        let what = describe(instruction, family).into_boxed_str();
+        let what = describe(instruction, family, topology).into_boxed_str();
+        let lane = NamedLane::new(topology, lane);
         Site { phase, lane, instruction: index, step, what }
     }
 }
@@ -43,7 +65,7 @@ impl fmt::Display for Site {
             "{} instruction {} of lane {} ({}) in step {}",
             phase_name(self.phase),
             self.instruction,
-            self.lane.name(),
+            self.lane,
             self.what,
             self.step
         )
@@ -56,7 +78,7 @@ pub struct Blocked {
     /// The wait.
     pub site: Site,
     /// Whose signal it waits for.
-    pub waits_for: Lane,
+    pub waits_for: NamedLane,
     /// Signals that are needed, counted from the first step.
     pub needed: u32,
     /// Signals that were given when nothing could go on.
@@ -65,7 +87,7 @@ pub struct Blocked {
 
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (lane, needed, given) = (self.waits_for.name(), self.needed, self.given);
+        let (lane, needed, given) = (&self.waits_for, self.needed, self.given);
         write!(f, "{} needs signal {needed} of lane {lane}, which gave {given}", self.site)
     }
 }
@@ -74,19 +96,25 @@ impl fmt::Display for Blocked {
 /// program, not of the user's input.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ValidateError {
+    #[error("the machine's topology does not hold together: {0}")]
+    Topology(#[from] TopologyError),
+    #[error("buffer {buffer} lies in a segment that the machine does not have")]
+    Segment { buffer: Box<str> },
     #[error("the program given as {} is for {}", phase_name(*.expected), phase_name(*.found))]
     Phase { expected: Phase, found: Phase },
-    #[error("{}: lane {} is listed twice", phase_name(*.phase), .lane.name())]
-    DuplicateLane { phase: Phase, lane: Lane },
+    #[error("{}: lane {lane} is listed, which the machine does not have", phase_name(*.phase))]
+    UnknownLane { phase: Phase, lane: LaneId },
+    #[error("{}: lane {lane} is listed twice", phase_name(*.phase))]
+    DuplicateLane { phase: Phase, lane: NamedLane },
     #[error(
-        "{}: lane {} says it gives {declared} signals a step, but its list has {found}",
-        phase_name(*.phase), .lane.name()
+        "{}: lane {lane} says it gives {declared} signals a step, but its list has {found}",
+        phase_name(*.phase)
     )]
-    SignalCount { phase: Phase, lane: Lane, declared: u32, found: u32 },
-    #[error("{site}: lane {} has no work, so it never signals", .lane.name())]
-    WaitLane { site: Site, lane: Lane },
-    #[error("{site}: lane {} gives signals 1 to {signals} in a step", .lane.name())]
-    WaitOffset { site: Site, lane: Lane, signals: u32 },
+    SignalCount { phase: Phase, lane: NamedLane, declared: u32, found: u32 },
+    #[error("{site}: lane {lane} has no work, so it never signals")]
+    WaitLane { site: Site, lane: NamedLane },
+    #[error("{site}: lane {lane} gives signals 1 to {signals} in a step")]
+    WaitOffset { site: Site, lane: NamedLane, signals: u32 },
     #[error("{site}: {problem}")]
     Malformed { site: Site, problem: Box<str> },
     #[error("buffers {first} and {second} share bytes while both are in use in {}", phase_name(*.phase))]

@@ -3,8 +3,9 @@
 //! The coordinator calls [`validate`] on every plan; tests also call [`replay()`] on measured traces.
 //! Four checks, each in a file, each relying on the ones before:
 //!
-//! 1. `structure`: ids and offsets exist, instructions have the operands their operation needs, lanes
-//!    touch only the memory of their process, buffers in use at the same time do not share bytes.
+//! 1. `shape` and `reach`: ids and offsets exist, instructions have the operands their operation needs,
+//!    lanes do what their kind may do in the memory of their worker (the table of
+//!    [`crate::topology`]), buffers in use at the same time do not share bytes.
 //! 2. `order`: lanes are in order and waits only test "at least", so when one interleaving runs to
 //!    its end, all do. One is run, over [`STEPS`] consecutive steps, and gives the happens-before
 //!    order (vector clocks).
@@ -22,17 +23,20 @@ mod describe;
 mod error;
 mod order;
 mod race;
+mod reach;
 mod replay;
-mod structure;
+mod shape;
 
 use model::config::Family;
 
 pub use describe::describe;
-pub use error::{Blocked, Site, ValidateError};
+pub use error::{Blocked, NamedLane, Site, ValidateError};
 pub use replay::{ReplayError, Replayed, replay};
 
 use crate::ir::{Phase, Program};
 use crate::plan::{Buffer, Plan};
+use crate::topology::Topology;
+use error::Names;
 
 /// Consecutive steps that are looked at; see the module's header for why two are enough.
 pub const STEPS: u32 = 2;
@@ -63,10 +67,10 @@ pub struct ProgramProof {
 /// # Errors
 /// The first thing that does not hold, with the instructions concerned.
 pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
-    structure::check_plan(plan)?;
-    let family = plan.config.family;
-    let (prefill_order, prefill) = prove_order(&plan.prefill, &plan.buffers, family)?;
-    let (decode_order, decode) = prove_order(&plan.decode, &plan.buffers, family)?;
+    shape::check_plan(plan)?;
+    let names = (&plan.topology, plan.config.family);
+    let (prefill_order, prefill) = prove_order(&plan.prefill, &plan.buffers, names)?;
+    let (decode_order, decode) = prove_order(&plan.decode, &plan.buffers, names)?;
     content::check(plan, &prefill_order, &decode_order)?;
     Ok(Proof { prefill, decode })
 }
@@ -79,19 +83,21 @@ pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
 pub fn validate_program(
     program: &Program,
     buffers: &[Buffer],
+    topology: &Topology,
 ) -> Result<ProgramProof, ValidateError> {
+    topology.check()?;
     // Names of the LLaMA family; without a plan the family is not known.
-    structure::check_program(program, buffers, Family::Llama)?;
-    Ok(prove_order(program, buffers, Family::Llama)?.1)
+    shape::check_program(program, buffers, topology, Family::Llama)?;
+    Ok(prove_order(program, buffers, (topology, Family::Llama))?.1)
 }
 
 fn prove_order<'a>(
     program: &'a Program,
     buffers: &[Buffer],
-    family: Family,
+    names: Names<'a>,
 ) -> Result<(order::Order<'a>, ProgramProof), ValidateError> {
-    let order = order::run(program, STEPS, family)?;
-    let conflicts = race::check(&order, buffers, family)?;
+    let order = order::run(program, STEPS, names)?;
+    let conflicts = race::check(&order, buffers)?;
     let all = || program.lanes.iter().flat_map(|lane| &lane.instructions);
     let work = all().filter(|instruction| instruction.is_work()).count();
     let waits = all().filter(|i| matches!(i, crate::ir::Instruction::Wait(_))).count();

@@ -1,21 +1,20 @@
 //! Runs one interleaving of a program and derives the happens-before order from it.
 
-use model::config::Family;
+use std::rc::Rc;
 
-use crate::ir::{Instruction, Lane, LaneProgram, Phase, Program, Wait};
+use crate::ir::{Instruction, LaneProgram, Phase, Program, Wait};
+use crate::topology::LaneId;
 
-use super::error::{Blocked, Site, ValidateError};
-
-pub(super) const LANES: usize = Lane::ALL.len();
+use super::error::{Blocked, NamedLane, Names, Site, ValidateError};
 
 /// Per lane, how many of its instructions (over all steps) are known to be complete.
-type Clock = [u32; LANES];
+type Clock = Rc<[u32]>;
 
 /// One execution of one work instruction.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Event<'a> {
     pub(super) instruction: &'a Instruction,
-    pub(super) lane: Lane,
+    pub(super) lane: LaneId,
     /// In the lane's list.
     pub(super) index: usize,
     pub(super) step: u32,
@@ -37,11 +36,13 @@ impl Event<'_> {
 pub(super) struct Order<'a> {
     pub(super) phase: Phase,
     pub(super) events: Vec<Event<'a>>,
+    names: Names<'a>,
 }
 
 impl Order<'_> {
-    pub(super) fn site(&self, event: &Event<'_>, family: Family) -> Site {
-        Site::new(self.phase, event.lane, event.index, event.step, event.instruction, family)
+    pub(super) fn site(&self, event: &Event<'_>) -> Site {
+        let place = (self.phase, event.lane, event.index, event.step);
+        Site::new(place, event.instruction, self.names)
     }
 }
 
@@ -67,11 +68,12 @@ struct Cursor<'a> {
 ///
 /// # Errors
 /// `Deadlock` when lanes are left that can not go on; then no interleaving finishes.
-pub(super) fn run(
-    program: &Program,
+pub(super) fn run<'a>(
+    program: &'a Program,
     steps: u32,
-    family: Family,
-) -> Result<Order<'_>, ValidateError> {
+    names: Names<'a>,
+) -> Result<Order<'a>, ValidateError> {
+    let start: Clock = vec![0; names.0.lanes.len()].into();
     let mut cursors: Vec<Cursor<'_>> = program
         .lanes
         .iter()
@@ -80,7 +82,7 @@ pub(super) fn run(
             index: 0,
             step: 0,
             position: 0,
-            clock: [0; LANES],
+            clock: Rc::clone(&start),
             signals: Vec::new(),
         })
         .collect();
@@ -98,10 +100,10 @@ pub(super) fn run(
     }
     let blocked: Vec<Blocked> = (0..cursors.len())
         .filter(|lane| cursors[*lane].step < steps)
-        .filter_map(|lane| blocked(program.phase, &cursors, lane, family))
+        .filter_map(|lane| blocked(program.phase, &cursors, lane, names))
         .collect();
     if blocked.is_empty() {
-        Ok(Order { phase: program.phase, events })
+        Ok(Order { phase: program.phase, events, names })
     } else {
         Err(ValidateError::Deadlock { blocked })
     }
@@ -126,19 +128,21 @@ fn advance<'a>(
     };
     let learned = match instruction {
         Instruction::Wait(wait) => match satisfied_by(cursors, wait, cursor.step) {
-            Some(clock) => clock,
-            None => return false,
+            Satisfied::By(clock) => clock,
+            Satisfied::Not => return false,
         },
-        _ => [0; LANES],
+        _ => None,
     };
     let cursor = &mut cursors[lane];
-    for (known, other) in cursor.clock.iter_mut().zip(learned) {
-        *known = (*known).max(other);
+    let mut clock: Vec<u32> = cursor.clock.to_vec();
+    for (known, other) in clock.iter_mut().zip(learned.iter().flat_map(|clock| clock.iter())) {
+        *known = (*known).max(*other);
     }
     cursor.position += 1;
-    cursor.clock[program.lane.index()] = cursor.position;
+    clock[program.lane.index()] = cursor.position;
+    cursor.clock = clock.into();
     match instruction {
-        Instruction::Signal => cursor.signals.push(cursor.clock),
+        Instruction::Signal => cursor.signals.push(Rc::clone(&cursor.clock)),
         Instruction::Wait(_) => {}
         _ => events.push(Event {
             instruction,
@@ -146,24 +150,34 @@ fn advance<'a>(
             index: cursor.index,
             step: cursor.step,
             position: cursor.position,
-            clock: cursor.clock,
+            clock: Rc::clone(&cursor.clock),
         }),
     }
     cursor.index += 1;
     true
 }
 
-/// What the signal that satisfies a wait implies; `None` while it was not given.
-fn satisfied_by(cursors: &[Cursor<'_>], wait: &Wait, step: u32) -> Option<Clock> {
-    let other = cursors.iter().find(|cursor| cursor.program.lane == wait.lane)?;
+/// Whether a wait is satisfied.
+enum Satisfied {
+    Not,
+    /// With what the signal implies; `None` where none is needed.
+    By(Option<Clock>),
+}
+
+fn satisfied_by(cursors: &[Cursor<'_>], wait: &Wait, step: u32) -> Satisfied {
+    let other = cursors.iter().find(|cursor| cursor.program.lane == wait.lane);
+    let Some(other) = other else { return Satisfied::Not };
     let needed = signals_needed(wait, other.program.signals_per_step, step);
     match usize::try_from(needed) {
-        Ok(needed) if needed > 0 => other.signals.get(needed - 1).copied(),
-        _ => Some([0; LANES]),
+        Ok(needed) if needed > 0 => match other.signals.get(needed - 1) {
+            Some(clock) => Satisfied::By(Some(Rc::clone(clock))),
+            None => Satisfied::Not,
+        },
+        _ => Satisfied::By(None),
     }
 }
 
-fn blocked(phase: Phase, cursors: &[Cursor<'_>], lane: usize, family: Family) -> Option<Blocked> {
+fn blocked(phase: Phase, cursors: &[Cursor<'_>], lane: usize, names: Names<'_>) -> Option<Blocked> {
     let cursor = &cursors[lane];
     let instruction = cursor.program.instructions.get(cursor.index)?;
     let Instruction::Wait(wait) = instruction else { return None };
@@ -172,8 +186,8 @@ fn blocked(phase: Phase, cursors: &[Cursor<'_>], lane: usize, family: Family) ->
     let needed = signals_needed(wait, signals_per_step, cursor.step);
     let lane = cursor.program.lane;
     Some(Blocked {
-        site: Site::new(phase, lane, cursor.index, cursor.step, instruction, family),
-        waits_for: wait.lane,
+        site: Site::new((phase, lane, cursor.index, cursor.step), instruction, names),
+        waits_for: NamedLane::new(names.0, wait.lane),
         needed: u32::try_from(needed).unwrap_or(0),
         given: other.map_or(0, |other| other.signals.len() as u32),
     })

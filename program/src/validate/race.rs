@@ -4,8 +4,6 @@
 //! a later access has to be compared with: a write stands for all that it covers, since it was found
 //! ordered after it; a read for the earlier reads of its lane.
 
-use model::config::Family;
-
 use crate::ir::Region;
 use crate::plan::Buffer;
 
@@ -23,11 +21,7 @@ struct Access {
 ///
 /// # Errors
 /// `Race` for the first pair that is not ordered.
-pub(super) fn check(
-    order: &Order<'_>,
-    buffers: &[Buffer],
-    family: Family,
-) -> Result<usize, ValidateError> {
+pub(super) fn check(order: &Order<'_>, buffers: &[Buffer]) -> Result<usize, ValidateError> {
     let mut live: Vec<Vec<Access>> = buffers.iter().map(|_| Vec::new()).collect();
     let mut compared = 0;
     for (index, event) in order.events.iter().enumerate() {
@@ -43,8 +37,8 @@ pub(super) fn check(
                 if !first.happens_before(event) {
                     return Err(ValidateError::Race {
                         buffer: buffers[buffer].name.as_str().into(),
-                        first: Box::new(order.site(first, family)),
-                        second: Box::new(order.site(event, family)),
+                        first: Box::new(order.site(first)),
+                        second: Box::new(order.site(event)),
                     });
                 }
             }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ir::{Instruction, Lane, Phase, Program, Region};
+use crate::ir::{Instruction, Phase, Program, Region};
 use crate::plan::Plan;
 use crate::simulate::Span;
+use crate::topology::LaneId;
 
 use super::phase_name;
 
@@ -25,7 +26,7 @@ pub enum ReplayError {
     Unknown(Span),
     #[error("{0:?} ends before it starts")]
     Backwards(Span),
-    #[error("lane {} runs {second:?} before {first:?} has ended", .first.lane.name())]
+    #[error("lane {} runs {second:?} before {first:?} has ended", .first.lane)]
     LaneOrder { first: Span, second: Span },
     #[error("{second:?} waits for {first:?}, but starts before that has ended")]
     Wait { first: Span, second: Span },
@@ -69,8 +70,8 @@ pub fn replay(plan: &Plan, trace: &[Span]) -> Result<Replayed, ReplayError> {
 }
 
 /// The spans of each lane in program order, found to be in order of time too.
-fn by_lane(program: &Program, spans: &[Span]) -> Result<BTreeMap<Lane, Vec<Span>>, ReplayError> {
-    let mut lanes: BTreeMap<Lane, Vec<Span>> =
+fn by_lane(program: &Program, spans: &[Span]) -> Result<BTreeMap<LaneId, Vec<Span>>, ReplayError> {
+    let mut lanes: BTreeMap<LaneId, Vec<Span>> =
         program.lanes.iter().map(|lane| (lane.lane, Vec::new())).collect();
     for span in spans {
         let known = instruction(program, span).is_some_and(Instruction::is_work);
@@ -101,9 +102,9 @@ fn instruction<'a>(program: &'a Program, span: &Span) -> Option<&'a Instruction>
 /// Every span after a wait starts after the work before the signal has ended.
 fn check_waits(
     program: &Program,
-    lane: Lane,
+    lane: LaneId,
     own: &[Span],
-    by_lane: &BTreeMap<Lane, Vec<Span>>,
+    by_lane: &BTreeMap<LaneId, Vec<Span>>,
 ) -> Result<usize, ReplayError> {
     let Some(list) = program.lane(lane) else { return Ok(0) };
     let steps: BTreeSet<u32> = own.iter().map(|span| span.step).collect();

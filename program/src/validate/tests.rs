@@ -4,14 +4,14 @@ use model::config::Family;
 use model::ops::{Op, Value};
 
 use crate::ir::{
-    At, BufferId, Compute, Copy, Instruction, Lane, LaneProgram, Moved, Phase, Program, Region,
-    Wait,
+    At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Phase, Program, Region, Wait,
 };
 use crate::map::Chunk;
-use crate::plan::{Buffer, Memory};
-use crate::simulate::{Costs, LaneSet, Place, simulate};
+use crate::plan::Buffer;
+use crate::simulate::{Costs, Place, simulate};
+use crate::topology::{LaneId, LaneSet, SegmentId, Topology};
 
-use super::{ValidateError, describe, validate_program};
+use super::{NamedLane, ValidateError, describe, validate_program};
 
 const TABLE: u32 = 0;
 const HOST_WEIGHTS: u32 = 1;
@@ -23,17 +23,17 @@ const DEVICE_QUERY: u32 = 6;
 
 fn buffers() -> Vec<Buffer> {
     let names = [
-        ("table", Memory::Control),
-        ("weights.q", Memory::HostWeights),
-        ("host.normed", Memory::HostActivations),
-        ("host.query", Memory::HostActivations),
-        ("slot.q", Memory::Device),
-        ("device.normed", Memory::Device),
-        ("device.query", Memory::Device),
+        ("table", SegmentId::CONTROL),
+        ("weights.q", SegmentId::HOST_WEIGHTS),
+        ("host.normed", SegmentId::HOST_ACTIVATIONS),
+        ("host.query", SegmentId::HOST_ACTIVATIONS),
+        ("slot.q", SegmentId::DEVICE),
+        ("device.normed", SegmentId::DEVICE),
+        ("device.query", SegmentId::DEVICE),
     ];
-    let buffer = |(i, (name, memory)): (usize, (&str, Memory))| Buffer {
+    let buffer = |(i, (name, segment)): (usize, (&str, SegmentId))| Buffer {
         name: name.to_owned(),
-        memory,
+        segment,
         offset_bytes: 64 * i as u64,
         size_bytes: 64,
     };
@@ -67,15 +67,15 @@ fn q_on_device() -> Instruction {
     })
 }
 
-fn wait(lane: Lane, offset: u32) -> Instruction {
+fn wait(lane: LaneId, offset: u32) -> Instruction {
     Instruction::Wait(Wait { lane, offset, previous_step: false })
 }
 
-fn wait_previous(lane: Lane, offset: u32) -> Instruction {
+fn wait_previous(lane: LaneId, offset: u32) -> Instruction {
     Instruction::Wait(Wait { lane, offset, previous_step: true })
 }
 
-fn list(lane: Lane, instructions: Vec<Instruction>) -> LaneProgram {
+fn list(lane: LaneId, instructions: Vec<Instruction>) -> LaneProgram {
     let signals = instructions.iter().filter(|i| **i == Instruction::Signal).count();
     LaneProgram { lane, instructions, signals_per_step: signals as u32 }
 }
@@ -86,35 +86,35 @@ fn offload() -> Program {
         phase: Phase::Decode,
         lanes: vec![
             list(
-                Lane::H2dWeights,
+                LaneId::H2D_WEIGHTS,
                 vec![
-                    wait_previous(Lane::GpuCompute, 1),
+                    wait_previous(LaneId::GPU_COMPUTE, 1),
                     copy(Moved::Weights(Op::Q), HOST_WEIGHTS, DEVICE_WEIGHTS),
                     Instruction::Signal,
                 ],
             ),
             list(
-                Lane::H2dActivations,
+                LaneId::H2D_ACTIVATIONS,
                 vec![
-                    wait_previous(Lane::GpuCompute, 1),
+                    wait_previous(LaneId::GPU_COMPUTE, 1),
                     copy(Moved::Value(Value::Normed0), HOST_NORMED, DEVICE_NORMED),
                     Instruction::Signal,
                 ],
             ),
             list(
-                Lane::GpuCompute,
+                LaneId::GPU_COMPUTE,
                 vec![
-                    wait_previous(Lane::D2h, 1),
-                    wait(Lane::H2dWeights, 1),
-                    wait(Lane::H2dActivations, 1),
+                    wait_previous(LaneId::D2H, 1),
+                    wait(LaneId::H2D_WEIGHTS, 1),
+                    wait(LaneId::H2D_ACTIVATIONS, 1),
                     q_on_device(),
                     Instruction::Signal,
                 ],
             ),
             list(
-                Lane::D2h,
+                LaneId::D2H,
                 vec![
-                    wait(Lane::GpuCompute, 1),
+                    wait(LaneId::GPU_COMPUTE, 1),
                     copy(Moved::Value(Value::Query), DEVICE_QUERY, HOST_QUERY),
                     Instruction::Signal,
                 ],
@@ -124,12 +124,13 @@ fn offload() -> Program {
 }
 
 fn refused(program: &Program) -> ValidateError {
-    validate_program(program, &buffers()).expect_err("a defect must be refused")
+    validate_program(program, &buffers(), &Topology::with_device())
+        .expect_err("a defect must be refused")
 }
 
 #[test]
 fn a_correct_program_is_proved() {
-    let proof = validate_program(&offload(), &buffers()).unwrap();
+    let proof = validate_program(&offload(), &buffers(), &Topology::with_device()).unwrap();
     assert_eq!((proof.work, proof.waits), (4, 6));
     // Step 0: both copies before `q`, `q` before the copy back. Step 1: each copy in after `q`'s read
     // and its own write (2 + 2), `q` after both copies, its own write and the copy back (4), the copy
@@ -144,7 +145,7 @@ fn a_race_that_timing_hides() {
     struct FastCopies;
     impl Costs for FastCopies {
         fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
-            if place.lane == Lane::H2dWeights { 1.0 } else { 1000.0 }
+            if place.lane == LaneId::H2D_WEIGHTS { 1.0 } else { 1000.0 }
         }
         fn rate(&self, _: Place, _: LaneSet) -> f64 {
             1.0
@@ -157,11 +158,11 @@ fn a_race_that_timing_hides() {
     program.lanes[2].instructions.remove(1);
     let timeline = simulate(&program, &FastCopies, 1).unwrap();
     let end = |lane| timeline.spans.iter().find(|span| span.lane == lane).unwrap().end_ns;
-    let q = timeline.spans.iter().find(|span| span.lane == Lane::GpuCompute).unwrap();
-    assert!(end(Lane::H2dWeights) <= q.start_ns);
+    let q = timeline.spans.iter().find(|span| span.lane == LaneId::GPU_COMPUTE).unwrap();
+    assert!(end(LaneId::H2D_WEIGHTS) <= q.start_ns);
     let ValidateError::Race { buffer, first, second } = refused(&program) else { panic!() };
     assert_eq!(&*buffer, "slot.q");
-    assert_eq!((first.lane, second.lane), (Lane::H2dWeights, Lane::GpuCompute));
+    assert_eq!((first.lane.id, second.lane.id), (LaneId::H2D_WEIGHTS, LaneId::GPU_COMPUTE));
     assert_eq!((first.step, second.step), (0, 0));
 }
 
@@ -179,16 +180,16 @@ fn a_hazard_between_steps() {
 fn a_deadlock() {
     let mut program = offload();
     // The input waits for the result that needs it.
-    program.lanes[1].instructions[0] = wait(Lane::D2h, 1);
+    program.lanes[1].instructions[0] = wait(LaneId::D2H, 1);
     let error = refused(&program);
     let ValidateError::Deadlock { blocked } = &error else { panic!("{error}") };
-    let lanes: Vec<Lane> = blocked.iter().map(|blocked| blocked.site.lane).collect();
+    let lanes: Vec<LaneId> = blocked.iter().map(|blocked| blocked.site.lane.id).collect();
     assert_eq!(
         lanes,
-        [Lane::H2dWeights, Lane::H2dActivations, Lane::GpuCompute, Lane::D2h],
+        [LaneId::H2D_WEIGHTS, LaneId::H2D_ACTIVATIONS, LaneId::GPU_COMPUTE, LaneId::D2H],
         "{error}"
     );
-    assert_eq!((blocked[1].waits_for, blocked[1].needed, blocked[1].given), (Lane::D2h, 1, 0));
+    assert_eq!((blocked[1].waits_for.id, blocked[1].needed, blocked[1].given), (LaneId::D2H, 1, 0));
     assert!(simulate_is_stuck(&program));
 }
 
@@ -215,12 +216,24 @@ fn a_lost_signal() {
     let error = refused(&program);
     assert!(matches!(
         error,
-        ValidateError::SignalCount { lane: Lane::GpuCompute, declared: 1, found: 0, .. }
+        ValidateError::SignalCount {
+            lane: NamedLane { id: LaneId::GPU_COMPUTE, .. },
+            declared: 1,
+            found: 0,
+            ..
+        }
     ));
     // Lost before it was counted: whoever waits for it names a signal that is never given.
     program.lanes[2].signals_per_step = 0;
     let error = refused(&program);
-    assert!(matches!(error, ValidateError::WaitOffset { lane: Lane::GpuCompute, signals: 0, .. }));
+    assert!(matches!(
+        error,
+        ValidateError::WaitOffset {
+            lane: NamedLane { id: LaneId::GPU_COMPUTE, .. },
+            signals: 0,
+            ..
+        }
+    ));
 }
 
 #[test]
@@ -230,11 +243,17 @@ fn malformed_programs() {
         edit(&mut program);
         refused(&program)
     };
-    let twice = change(&|p| p.lanes[1].lane = Lane::H2dWeights);
-    assert!(matches!(twice, ValidateError::DuplicateLane { lane: Lane::H2dWeights, .. }));
-    let absent = change(&|p| p.lanes[3].instructions[0] = wait(Lane::CpuAppend, 1));
-    assert!(matches!(absent, ValidateError::WaitLane { lane: Lane::CpuAppend, .. }));
-    let zero = change(&|p| p.lanes[3].instructions[0] = wait(Lane::GpuCompute, 0));
+    let twice = change(&|p| p.lanes[1].lane = LaneId::H2D_WEIGHTS);
+    assert!(matches!(
+        twice,
+        ValidateError::DuplicateLane { lane: NamedLane { id: LaneId::H2D_WEIGHTS, .. }, .. }
+    ));
+    let absent = change(&|p| p.lanes[3].instructions[0] = wait(LaneId::CPU_APPEND, 1));
+    assert!(matches!(
+        absent,
+        ValidateError::WaitLane { lane: NamedLane { id: LaneId::CPU_APPEND, .. }, .. }
+    ));
+    let zero = change(&|p| p.lanes[3].instructions[0] = wait(LaneId::GPU_COMPUTE, 0));
     assert!(matches!(zero, ValidateError::WaitOffset { signals: 1, .. }));
     let malformed = |error: ValidateError, text: &str| {
         let ValidateError::Malformed { problem, .. } = &error else { panic!("{error}") };
@@ -244,7 +263,7 @@ fn malformed_programs() {
     malformed(change(&|p| p.lanes[1].instructions[1] = copy(normed, HOST_NORMED, 99)), "buffer 99");
     malformed(
         change(&|p| p.lanes[1].instructions[1] = copy(normed, HOST_NORMED, HOST_QUERY)),
-        "its target is host.query in HostActivations",
+        "its target is host.query in Dram { node: 0 }, among Activations",
     );
     malformed(change(&|p| p.lanes[3].instructions[1] = q_on_device()), "lane d2h cannot run it");
     malformed(
@@ -281,9 +300,9 @@ fn chunks_conflict_only_where_they_overlap() {
     };
     let halves = |index| Program {
         phase: Phase::Decode,
-        lanes: vec![half(0, Lane::H2dWeights), half(index, Lane::H2dActivations)],
+        lanes: vec![half(0, LaneId::H2D_WEIGHTS), half(index, LaneId::H2D_ACTIVATIONS)],
     };
-    assert!(validate_program(&halves(1), &buffers()).is_ok());
+    assert!(validate_program(&halves(1), &buffers(), &Topology::with_device()).is_ok());
     assert!(matches!(refused(&halves(0)), ValidateError::Race { .. }));
 }
 
@@ -299,7 +318,7 @@ fn errors_name_lane_operation_and_layer() {
          layer 0, batch 0) in step 0"
     );
     assert_eq!(
-        describe(&wait_previous(Lane::D2h, 3), Family::Opt),
+        describe(&wait_previous(LaneId::D2H, 3), Family::Opt, &Topology::with_device()),
         "wait for signal 3 of d2h of the previous step"
     );
 }

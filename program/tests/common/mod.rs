@@ -5,9 +5,10 @@ use model::compressed::WeightFormat;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{
-    ChunkOrder, Chunking, Device, DeviceMap, Home, LayerKv, PhaseMap, Schedule, layer_list,
+    ChunkOrder, Chunking, Device, DeviceMap, LayerKv, PhaseMap, Schedule, layer_list,
 };
 use program::plan::RunShape;
+use program::topology::MemoryId;
 
 /// Fewest with an inner layer whose streamed weights reuse a slot.
 pub const LAYERS: usize = 3;
@@ -76,10 +77,10 @@ pub struct Choices {
     /// Device of prefill's layers and of embedding's surroundings.
     pub prefill: Device,
     pub outer: Device,
-    pub weights: Home,
+    pub weights: MemoryId,
     /// Of parts that only the GPU reads.
-    pub gpu_kv: Home,
-    pub hidden: Home,
+    pub gpu_kv: MemoryId,
+    pub hidden: MemoryId,
     pub fuse: bool,
     pub slots: u16,
     /// Of the layers' linears.
@@ -91,9 +92,9 @@ pub const PLAIN: Choices = Choices {
     chunking: None,
     prefill: Device::Gpu,
     outer: Device::Cpu,
-    weights: Home::Host,
-    gpu_kv: Home::Host,
-    hidden: Home::Host,
+    weights: MemoryId::DRAM,
+    gpu_kv: MemoryId::DRAM,
+    hidden: MemoryId::DRAM,
     fuse: true,
     slots: 2,
     format: WeightFormat::Plain,
@@ -144,7 +145,7 @@ fn layer_kv(config: &ModelConfig, map: &DeviceMap, layer: usize, choices: Choice
                     let same = entry.op == op && entry.chunk.is_none_or(|c| c.index == part);
                     same && device == Device::Cpu
                 });
-                if cpu { Home::Host } else { choices.gpu_kv }
+                if cpu { MemoryId::DRAM } else { choices.gpu_kv }
             })
             .collect()
     };

@@ -25,7 +25,7 @@ impl Computing<'_> {
             return Ok(0);
         }
         let (_, rows) = counts(self.table, self.phase, compute.at);
-        let (shape, dtype) = (attention_shape(self.plan), self.plan.shape.dtype);
+        let (shape, dtype) = (attention_shape(&self.plan.config), self.plan.shape.dtype);
         let q = |region| self.rows(region, Value::Query, rows);
         match compute.op {
             Op::Scores => {

@@ -13,13 +13,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cuda::{Context, CudaError, Event, Stream};
-use program::ir::{Lane, Phase};
+use program::ir::Phase;
 use program::plan::Plan;
+use program::topology::LaneId;
 use shm::{Control, Position, TraceRecord, TraceWriter, now_ns};
 
 use super::verdict::{Verdict, judge};
 use crate::error::{LaneError, PoisonCode, place};
-use crate::execute::Work;
+use crate::lane_executor::Work;
 use crate::still::Stillness;
 
 /// Pieces of work a lane may be ahead of the device. Enough that the device never waits for the
@@ -103,7 +104,7 @@ impl Shared {
 /// What the thread needs.
 #[derive(Debug)]
 pub(super) struct CompletionSetup {
-    pub(super) lane: Lane,
+    pub(super) lane: LaneId,
     /// What instructions mean, for errors.
     pub(super) plan: Arc<Plan>,
     pub(super) context: Context,
@@ -116,7 +117,7 @@ pub(super) struct CompletionSetup {
 #[derive(Debug)]
 pub(super) struct Completion {
     shared: Arc<Shared>,
-    lane: Lane,
+    lane: LaneId,
     plan: Arc<Plan>,
     control: Control,
     thread: Option<JoinHandle<()>>,
@@ -151,7 +152,7 @@ impl Completion {
         let (lane, control) = (setup.lane, setup.control.clone());
         let (theirs, plan) = (Arc::clone(&shared), Arc::clone(&setup.plan));
         let thread = std::thread::Builder::new()
-            .name(format!("{} done", lane.name()))
+            .name(format!("{} done", plan.lane_name(lane)))
             .spawn(move || Finisher { shared: theirs, setup, last_end_ns: 0 }.run());
         Ok(thread.map(|thread| {
             let thread = Some(thread);
@@ -240,7 +241,7 @@ impl Completion {
     }
 
     fn error(&self, failure: Failure) -> LaneError {
-        let lane = self.lane.name();
+        let lane = self.plan.lane_name(self.lane).to_owned();
         let place = |which: Option<Which>| match which {
             Some(Which { phase, step, instruction }) => {
                 place(&self.plan, self.lane, phase, step, instruction)
@@ -368,7 +369,8 @@ impl Finisher {
     /// which all lanes see alike.
     fn wait(&self, pair: usize, which: Which) -> Result<(), Failure> {
         let control = &self.setup.control;
-        let mut stillness = Stillness::new(control, self.setup.wait_timeout);
+        let mut stillness =
+            Stillness::new(control, self.setup.plan.topology.lanes.len(), self.setup.wait_timeout);
         let spinning = Instant::now();
         let [start, end] = &self.shared.pairs[pair];
         loop {

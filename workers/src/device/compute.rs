@@ -12,7 +12,7 @@ use program::weights::Weights;
 
 use super::open::Device;
 use super::uploads::Uploads;
-use crate::execute::Work;
+use crate::lane_executor::Work;
 use crate::rows::counts;
 use crate::table::StepTable;
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use cuda::{CudaError, PinnedBuffer, Stream};
 use model::ops::{Op, Value};
-use program::ir::{Compute, Instruction, Lane, Phase};
+use program::ir::{Compute, Instruction, Phase};
 use program::plan::Plan;
-use shm::{Control, TraceWriter, now_ns};
+use program::topology::{LaneId, LaneKind};
+use shm::{Control, Timeline, TraceWriter, now_ns};
 
 use super::completion::{Completion, CompletionSetup, Which};
 use super::compute::Computing;
@@ -15,7 +16,8 @@ use super::moving::Moving;
 use super::open::Device;
 use super::uploads::Uploads;
 use crate::error::{LaneError, WorkerError};
-use crate::execute::{ComputeState, Work, sample};
+use crate::execute::ComputeState;
+use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
 use crate::rows::counts;
 use crate::table::StepTable;
@@ -23,7 +25,7 @@ use crate::table::StepTable;
 /// What a device lane is made of.
 #[derive(Debug)]
 pub struct DeviceLaneSetup {
-    pub lane: Lane,
+    pub lane: LaneId,
     pub plan: Arc<Plan>,
     pub device: Arc<Device>,
     /// The host segments of this worker, for copies.
@@ -46,7 +48,6 @@ struct Sampling {
 /// A lane on the device. What it enqueues is finished by a thread of its own.
 #[derive(Debug)]
 pub struct DeviceLane {
-    lane: Lane,
     // Fields drop in order: nothing may be in flight when memory goes.
     completion: Completion,
     stream: Stream,
@@ -55,7 +56,6 @@ pub struct DeviceLane {
     plan: Arc<Plan>,
     view: View,
     table: StepTable,
-    control: Control,
     device: Arc<Device>,
 }
 
@@ -69,7 +69,7 @@ impl DeviceLane {
             setup;
         let context = device.context().clone();
         let stream = Stream::new(&context)?;
-        let computes = lane == Lane::GpuCompute;
+        let computes = plan.topology.lane(lane).kind == LaneKind::Compute;
         let uploads = if computes { Some(Uploads::new(&device)?) } else { None };
         let sampling = match sampler {
             Some(state) => {
@@ -89,92 +89,7 @@ impl DeviceLane {
         };
         let completion = Completion::start(completion)?.map_err(WorkerError::Thread)?;
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-        Ok(DeviceLane {
-            lane,
-            completion,
-            stream,
-            uploads,
-            sampling,
-            plan,
-            view,
-            table,
-            control,
-            device,
-        })
-    }
-
-    /// The thread that calls this runs the lane.
-    ///
-    /// # Errors
-    /// The driver's refusal.
-    pub fn begin(&self) -> Result<(), LaneError> {
-        let which = Which { phase: Phase::Prefill, step: 0, instruction: 0 };
-        self.device.context().make_current().map_err(|error| self.failed(which, error))
-    }
-
-    /// A run of the list begins: what the step table says may have changed.
-    pub fn begin_list(&mut self) {
-        if let Some(uploads) = &mut self.uploads {
-            uploads.next_run();
-        }
-    }
-
-    /// Lets the stream wait for a lane's timeline; `false` where the host has to.
-    ///
-    /// # Errors
-    /// The driver's refusal.
-    pub fn wait(&self, lane: Lane, target: u32) -> Result<bool, LaneError> {
-        let Some(word) = self.device.timeline(lane) else { return Ok(false) };
-        // SAFETY: needed to order the stream behind the lane. The word lies in the control segment,
-        // which is registered for as long as the device is open.
-        let waited = unsafe { self.stream.wait_value(word, target) };
-        let which = Which { phase: Phase::Prefill, step: 0, instruction: 0 };
-        waited.map_err(|error| self.failed(which, error))?;
-        Ok(true)
-    }
-
-    /// Advances the lane's timeline once all earlier work is complete.
-    pub fn signal(&self) {
-        self.completion.signal();
-    }
-
-    /// Waits until everything enqueued is complete.
-    ///
-    /// # Errors
-    /// What failed on the device.
-    pub fn settle(&self) -> Result<(), LaneError> {
-        self.completion.settle()
-    }
-
-    /// The error with which this lane's own device work ended, in the place of the poison that it
-    /// caused.
-    pub fn own_failure(&self) -> Option<LaneError> {
-        self.completion.own_failure()
-    }
-
-    /// Enqueues `instruction`, which must be work; `Sample` is done when this returns.
-    ///
-    /// # Errors
-    /// The driver's refusal, or an earlier failure on the device.
-    ///
-    /// # Panics
-    /// As [`crate::execute::Executor::execute`].
-    pub fn execute(
-        &mut self,
-        phase: Phase,
-        step: u32,
-        index: usize,
-        instruction: &Instruction,
-    ) -> Result<(), LaneError> {
-        let which = Which { phase, step, instruction: index as u32 };
-        if let Instruction::Compute(compute) = instruction
-            && compute.op == Op::Sample
-        {
-            return self.sample(which, compute);
-        }
-        let open = self.completion.open(&self.stream, which)?;
-        let work = self.enqueue(phase, instruction).map_err(|error| self.failed(which, error))?;
-        self.completion.close(&self.stream, open, work)
+        Ok(DeviceLane { completion, stream, uploads, sampling, plan, view, table, device })
     }
 
     fn enqueue(&mut self, phase: Phase, instruction: &Instruction) -> Result<Work, CudaError> {
@@ -201,6 +116,7 @@ impl DeviceLane {
             }
             Instruction::Copy(copy) => moving.copy(copy),
             Instruction::Decompress(decompress) => moving.decompress(decompress),
+            Instruction::Read(_) => panic!("a read on a lane of a device"),
             Instruction::Wait(_) | Instruction::Signal => Ok(Work::default()),
         }
     }
@@ -238,19 +154,65 @@ impl DeviceLane {
         Ok(())
     }
 
-    /// Called after the last `Sample` of a step, as for lanes of the host.
-    pub fn end_step(&self, step: u32) {
-        sample::announce(&self.control, &self.table, step);
-    }
-
     fn failed(&self, which: Which, error: CudaError) -> LaneError {
         let error = self.completion.cuda(which, error);
         self.completion.stop();
         error
     }
+}
 
-    /// The lane it runs.
-    pub fn lane(&self) -> Lane {
-        self.lane
+impl LaneExecutor for DeviceLane {
+    fn begin(&mut self) -> Result<(), LaneError> {
+        let which = Which { phase: Phase::Prefill, step: 0, instruction: 0 };
+        self.device.context().make_current().map_err(|error| self.failed(which, error))
+    }
+
+    fn begin_list(&mut self) {
+        if let Some(uploads) = &mut self.uploads {
+            uploads.next_run();
+        }
+    }
+
+    /// Enqueues the instruction; `Sample` is done when this returns.
+    ///
+    /// # Panics
+    /// As [`crate::execute::Executor`].
+    fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
+        let Task { phase, step, index, instruction } = task;
+        let which = Which { phase, step, instruction: index as u32 };
+        if let Instruction::Compute(compute) = instruction
+            && compute.op == Op::Sample
+        {
+            return self.sample(which, compute).map(|()| None);
+        }
+        let open = self.completion.open(&self.stream, which)?;
+        let work = self.enqueue(phase, instruction).map_err(|error| self.failed(which, error))?;
+        self.completion.close(&self.stream, open, work).map(|()| None)
+    }
+
+    fn signal(&self, _: &Timeline) {
+        self.completion.signal();
+    }
+
+    fn order_behind(&self, lane: LaneId, target: u32) -> Result<bool, LaneError> {
+        let Some(word) = self.device.timeline(lane) else { return Ok(false) };
+        // SAFETY: needed to order the stream behind the lane. The word lies in the control segment,
+        // which is registered for as long as the device is open.
+        let waited = unsafe { self.stream.wait_value(word, target) };
+        let which = Which { phase: Phase::Prefill, step: 0, instruction: 0 };
+        waited.map_err(|error| self.failed(which, error))?;
+        Ok(true)
+    }
+
+    fn settle(&self) -> Result<(), LaneError> {
+        self.completion.settle()
+    }
+
+    fn own_failure(&self) -> Option<LaneError> {
+        self.completion.own_failure()
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        true
     }
 }

@@ -28,4 +28,4 @@ pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use open::{Device, Exported};
 pub use products::finds_blas;
 pub use rates::{RateSizes, Rates, memory_bytes, rates};
-pub use scratch::arena_bytes;
+pub use scratch::scratch;

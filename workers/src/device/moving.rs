@@ -11,7 +11,8 @@ use program::weights::Weights;
 use super::open::Device;
 use super::scratch::attention_shape;
 use super::uploads::Uploads;
-use crate::execute::{Work, copy_spans};
+use crate::execute::copy_spans;
+use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::counts;
 use crate::table::StepTable;
@@ -75,7 +76,7 @@ impl Moving<'_> {
         let Moving { plan, device, stream, table, phase, .. } = *self;
         let key = (phase, instruction.at, Some(instruction.chunk));
         let (units, _) = uploads.units(device, stream, table, key)?;
-        let (shape, dtype) = (attention_shape(plan), plan.shape.dtype);
+        let (shape, dtype) = (attention_shape(&plan.config), plan.shape.dtype);
         let address = |id| device.places().address(id, 0, device.places().size_bytes(id));
         let (from, to) = (address(instruction.from.buffer), address(instruction.to.buffer));
         let launch = match plan.map.kv_format {

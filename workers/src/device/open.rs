@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cuda::{Address, Arena, Context, CudaError, Driver, IpcHandle, Kernel, Module};
 use cuda::{RegisteredHost, Stream};
 use cuda_kernels::Launch;
-use program::ir::Lane;
-use program::plan::{Memory, Plan, RunShape};
+use program::plan::{Plan, RunShape};
+use program::topology::{LaneId, SegmentId};
 use shm::{Access, Control, Mapping};
 
 use super::places::Places;
@@ -53,15 +53,17 @@ impl Device {
     /// No such device, or too little memory on it: a sentence with the numbers.
     pub fn create(plan: &Plan, cuda: CudaUse, control: &Control) -> Result<Device, CudaError> {
         let context = Context::open(&Driver::open()?, cuda.index)?;
-        let arena = Arena::allocate(&context, Scratch::new(plan, cuda.blas).end_bytes)?;
+        let arena =
+            Arena::allocate(&context, Scratch::new(&plan.device_work(), cuda.blas).end_bytes)?;
         let module = Module::load(&context, cuda_kernels::PTX)?;
         let mut device = Device::with(plan, context, arena, (cuda, control));
-        if cuda.blas && !shapes(plan).is_empty() {
+        if cuda.blas && !shapes(&plan.device_work()).is_empty() {
             let range = (device.arena.base(), device.arena.size_bytes());
             let scratch = device.scratch.blas.map(|range| device.scratch_address(range));
             // SAFETY: needed to try the products. The arena was just made, so nobody uses it, and the
             // scratch lies in it.
-            device.products = unsafe { Products::open(&device.context, plan, range, scratch) }?;
+            device.products =
+                unsafe { Products::open(&device.context, &plan.device_work(), range, scratch) }?;
         }
         for name in entries(cuda_kernels::PTX) {
             device.kernels.insert(name, module.kernel(name)?);
@@ -96,7 +98,7 @@ impl Device {
     ) -> Device {
         Device {
             places: Places::new(plan, arena.base(), arena.size_bytes()),
-            scratch: Scratch::new(plan, cuda.blas),
+            scratch: Scratch::new(&plan.device_work(), cuda.blas),
             shape: plan.shape,
             kernels: HashMap::new(),
             products: None,
@@ -121,7 +123,7 @@ impl Device {
     ///
     /// # Errors
     /// The driver's refusal, as where too little memory may be locked.
-    pub fn pin(&mut self, mappings: &[(Memory, Arc<Mapping>)]) -> Result<(), CudaError> {
+    pub fn pin(&mut self, mappings: &[(SegmentId, Arc<Mapping>)]) -> Result<(), CudaError> {
         for (_, mapping) in mappings {
             let writable = mapping.access() == Access::ReadWrite;
             // SAFETY: needed to pin the memory. It stays mapped while this device holds it, and
@@ -147,10 +149,10 @@ impl Device {
         let base = registered.address()?;
         self.registered.push(registered);
         let stream = Stream::new(&self.context)?;
-        let word = base + self.timeline_offset(Lane::CpuCompute);
+        let word = base + self.timeline_offset(LaneId::CPU_COMPUTE);
         // A wait that is satisfied already: refused where streams cannot wait. Whatever it is that
         // was refused, waiting on the host works everywhere.
-        let value = self.control.lane(Lane::CpuCompute.index()).timeline.value();
+        let value = self.control.lane(LaneId::CPU_COMPUTE.index()).timeline.value();
         // SAFETY: needed to find out; the word lies in the segment that was just registered.
         let asked = unsafe { stream.wait_value(word, value) };
         if asked.is_ok() {
@@ -160,13 +162,13 @@ impl Device {
         Ok(())
     }
 
-    fn timeline_offset(&self, lane: Lane) -> u64 {
+    fn timeline_offset(&self, lane: LaneId) -> u64 {
         let timeline = std::ptr::from_ref(&self.control.lane(lane.index()).timeline);
         timeline.addr().wrapping_sub(self.control.segment().base().addr()) as u64
     }
 
     /// Where the device finds a lane's timeline, if streams can wait for it.
-    pub(super) fn timeline(&self, lane: Lane) -> Option<Address> {
+    pub(super) fn timeline(&self, lane: LaneId) -> Option<Address> {
         self.words.map(|base| base + self.timeline_offset(lane))
     }
 

@@ -2,7 +2,7 @@
 
 use cuda::Address;
 use program::ir::BufferId;
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
 
 /// Addresses of the device buffers in one process.
 #[derive(Debug)]
@@ -18,9 +18,11 @@ impl Places {
     /// # Panics
     /// An arena that is too small for the plan.
     pub(super) fn new(plan: &Plan, base: Address, size_bytes: u64) -> Places {
-        assert!(plan.memory_bytes(Memory::Device) <= size_bytes, "the arena holds the plan");
+        let arena = plan.device_work().buffers_bytes;
+        assert!(arena <= size_bytes, "the arena holds the plan");
         let place = |buffer: &program::plan::Buffer| {
-            (buffer.memory == Memory::Device).then_some((buffer.offset_bytes, buffer.size_bytes))
+            (plan.topology.is_vram(buffer.segment.memory))
+                .then_some((buffer.offset_bytes, buffer.size_bytes))
         };
         Places { base, buffers: plan.buffers.iter().map(place).collect() }
     }

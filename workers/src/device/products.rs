@@ -14,8 +14,8 @@ use model::compressed::WeightFormat;
 use model::config::Dtype;
 use model::ops::Op;
 use program::formats::decompressed;
-use program::ir::{Instruction, Lane};
-use program::plan::Plan;
+use program::ir::Instruction;
+use program::plan::DeviceWork;
 use program::weights::Weights;
 
 /// `own`: our own kernels although the library is there.
@@ -29,19 +29,18 @@ pub fn finds_blas() -> bool {
 
 /// Width and depth of the matrices that prefill multiplies plain on the device, but for the head: it has
 /// a row a sequence.
-pub(super) fn shapes(plan: &Plan) -> Vec<(u32, u32)> {
-    if plan.shape.dtype != Dtype::Bf16 {
+pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<(u32, u32)> {
+    if work.shape.dtype != Dtype::Bf16 {
         return Vec::new();
     }
-    let list = plan.prefill.lane(Lane::GpuCompute);
-    let instructions = list.map_or(&[][..], |list| &list.instructions);
-    let mut found: Vec<(u32, u32)> = instructions
+    let mut found: Vec<(u32, u32)> = work
+        .prefill
         .iter()
         .filter_map(|instruction| {
             let Instruction::Compute(compute) = instruction else { return None };
-            let (n, k) = compute.op.weights(&plan.config)?.matrix?;
+            let (n, k) = compute.op.weights(work.config)?.matrix?;
             let weights = Weights::of(compute.op, compute.at.layer);
-            let stored = plan.map.weight_formats.of(&plan.config, weights);
+            let stored = work.map.weight_formats.of(work.config, weights);
             let format = decompressed(stored).map_or(stored, WeightFormat::Grouped);
             (compute.op != Op::Head && format == WeightFormat::Plain)
                 .then_some((n as u32, k as u32))
@@ -73,15 +72,15 @@ impl Products {
     /// during the call.
     pub(super) unsafe fn open(
         context: &Context,
-        plan: &Plan,
+        work: &DeviceWork<'_>,
         (arena, size_bytes): (Address, u64),
         [sums, workspace]: [Address; 2],
     ) -> Result<Option<Products>, CudaError> {
         let Some(blas) = Blas::open(context) else { return Ok(None) };
         let stream = Stream::new(context)?;
         let mut by_shape = BTreeMap::new();
-        for (n, k) in shapes(plan) {
-            let rows = plan.shape.micro_rows() as u32;
+        for (n, k) in shapes(work) {
+            let rows = work.shape.micro_rows() as u32;
             let Some(product) = Product::new(&blas, (rows, n, k)) else { return Ok(None) };
             // The first use loads device code, which a run must not wait for; any bytes will do.
             if u64::from(n) * u64::from(k) * 2 <= size_bytes {
@@ -124,10 +123,10 @@ impl Products {
 }
 
 /// Bytes of sums and workspace; none where there are no shapes.
-pub(super) fn scratch_bytes(plan: &Plan) -> [u64; 2] {
-    let shapes = shapes(plan);
+pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 2] {
+    let shapes = shapes(work);
     match shapes.iter().map(|(n, _)| u64::from(*n)).max() {
-        Some(widest) => [plan.shape.micro_rows() as u64 * widest * 4, BLAS_WORKSPACE_BYTES],
+        Some(widest) => [work.shape.micro_rows() as u64 * widest * 4, BLAS_WORKSPACE_BYTES],
         None => [0, 0],
     }
 }

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use cuda_kernels::{AttentionShape, Unit, attention_decode_scratch_bytes};
 use model::compressed::kv4_position_bytes;
+use model::config::ModelConfig;
 use model::ops::Op;
 use program::formats::KvFormat;
-use program::ir::{At, Instruction, Lane, Phase};
+use program::ir::{At, Instruction, Phase};
 use program::map::Chunk;
-use program::plan::{Memory, Plan};
+use program::plan::{DeviceScratch, DeviceWork, RunShape};
 
-use super::products::scratch_bytes;
+use super::products;
 
 /// Kernels want 16 bytes; a cache line of the device is 128.
 const ALIGN_BYTES: u64 = 256;
@@ -83,8 +84,7 @@ impl Layout {
 }
 
 /// The shape of attention, as the kernels take it.
-pub(super) fn attention_shape(plan: &Plan) -> AttentionShape {
-    let config = &plan.config;
+pub(super) fn attention_shape(config: &ModelConfig) -> AttentionShape {
     AttentionShape {
         heads: config.num_heads as u32,
         kv_heads: config.num_kv_heads as u32,
@@ -93,15 +93,16 @@ pub(super) fn attention_shape(plan: &Plan) -> AttentionShape {
     }
 }
 
-/// Device memory that a plan takes: its buffers, and what the device needs beside them.
-/// `blas`: with cuBLASLt.
-pub fn arena_bytes(plan: &Plan, blas: bool) -> u64 {
-    Scratch::new(plan, blas).end_bytes
+/// What a CUDA device needs beside a plan's buffers, for the memory budget; `blas`: with cuBLASLt.
+pub fn scratch(blas: bool) -> DeviceScratch {
+    fn bytes(work: &DeviceWork<'_>, blas: bool) -> u64 {
+        Scratch::new(work, blas).end_bytes.saturating_sub(work.buffers_bytes)
+    }
+    if blas { |work| bytes(work, true) } else { |work| bytes(work, false) }
 }
 
 /// Most rows and most sequences of an instruction of a phase.
-fn maxima(plan: &Plan, phase: Phase) -> (u64, u64) {
-    let shape = &plan.shape;
+fn maxima(shape: &RunShape, phase: Phase) -> (u64, u64) {
     match phase {
         Phase::Prefill => (shape.micro_rows() as u64, u64::from(shape.micro_sequences)),
         Phase::Decode => (u64::from(shape.batch_size), u64::from(shape.batch_size)),
@@ -109,38 +110,38 @@ fn maxima(plan: &Plan, phase: Phase) -> (u64, u64) {
 }
 
 impl Scratch {
-    /// The scratch of a plan, sized by its maxima; `blas` with what cuBLASLt needs.
-    pub(super) fn new(plan: &Plan, blas: bool) -> Scratch {
-        let config = &plan.config;
-        let start = plan.memory_bytes(Memory::Device).next_multiple_of(ALIGN_BYTES);
+    /// The scratch of a plan's work, sized by its maxima; `blas` with what cuBLASLt needs.
+    pub(super) fn new(work: &DeviceWork<'_>, blas: bool) -> Scratch {
+        let DeviceWork { config, shape, map, buffers_bytes, .. } = *work;
+        let start = buffers_bytes.next_multiple_of(ALIGN_BYTES);
         let mut layout = Layout { end_bytes: start };
         let frequencies = layout.take(config.head_dim as u64 / 2 * 4);
-        let keys = keys(plan);
+        let keys = keys(work);
         let heads = config.num_kv_heads as u64;
-        let units_max = u64::from(plan.shape.batch_size) * heads;
+        let units_max = u64::from(shape.batch_size) * heads;
         let attends = |key: &Key| key.phase == Phase::Decode && key.list != List::Rows;
         let attention = match keys.iter().any(attends) {
             true => attention_decode_scratch_bytes(
-                &attention_shape(plan),
+                &attention_shape(config),
                 units_max as u32,
-                plan.shape.max_context,
+                shape.max_context,
             ),
             false => 0,
         };
         let attention = layout.take(attention);
-        let record_bytes = match plan.map.kv_format {
+        let record_bytes = match map.kv_format {
             KvFormat::Plain => 0,
             KvFormat::Four => kv4_position_bytes(config.head_dim).unwrap_or(0) as u64,
         };
-        let rows_max = maxima(plan, Phase::Prefill).0.max(maxima(plan, Phase::Decode).0);
+        let rows_max = maxima(shape, Phase::Prefill).0.max(maxima(shape, Phase::Decode).0);
         let fresh = [(); 2].map(|()| layout.take(rows_max * heads * record_bytes));
-        let blas = if blas { scratch_bytes(plan) } else { [0, 0] };
+        let blas = if blas { products::scratch_bytes(work) } else { [0, 0] };
         let blas = blas.map(|size_bytes| layout.take(size_bytes));
         let slots_start = layout.end_bytes;
         let slot_of = keys
             .into_iter()
             .map(|key| {
-                let (rows, sequences) = maxima(plan, key.phase);
+                let (rows, sequences) = maxima(shape, key.phase);
                 let size_bytes = match key.list {
                     List::Rows => (rows + sequences) * 4,
                     List::Units(_) => sequences * heads * size_of::<Unit>() as u64,
@@ -169,20 +170,19 @@ impl Scratch {
 }
 
 /// Lists that the device's instructions read.
-fn keys(plan: &Plan) -> Vec<Key> {
+fn keys(work: &DeviceWork<'_>) -> Vec<Key> {
     let mut keys = Vec::new();
-    for program in [&plan.prefill, &plan.decode] {
-        let list = program.lane(Lane::GpuCompute);
-        for instruction in list.map_or(&[][..], |list| &list.instructions) {
+    for (phase, list) in [(Phase::Prefill, &work.prefill), (Phase::Decode, &work.decode)] {
+        for instruction in list {
             match instruction {
                 Instruction::Compute(compute) if compute.op.is_attention() => {
-                    keys.push(Key::units(program.phase, compute.at, compute.chunk));
+                    keys.push(Key::units(phase, compute.at, compute.chunk));
                 }
                 Instruction::Compute(compute) if needs_rows(compute.op) => {
-                    keys.push(Key::rows(program.phase, compute.at));
+                    keys.push(Key::rows(phase, compute.at));
                 }
                 Instruction::Append(append) => {
-                    keys.push(Key::units(program.phase, append.at, Some(append.chunk)));
+                    keys.push(Key::units(phase, append.at, Some(append.chunk)));
                 }
                 _ => {}
             }

@@ -37,7 +37,7 @@ pub(super) fn judge(
 
 #[cfg(test)]
 mod tests {
-    use program::ir::Lane;
+    use program::topology::LaneId;
 
     use super::*;
     use crate::error::PoisonCode;
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn work_that_has_begun_gets_half_the_bound_and_work_behind_other_work_all_of_it() {
-        let control = Control::create(Lane::ALL.len() as u32, 0).expect("control");
+        let control = Control::create(7, 0).expect("control");
         let still = |seconds, begun| judge(&control, Duration::from_secs(seconds), BOUND, || begun);
         assert_eq!(still(4, true), Verdict::Wait);
         assert_eq!(still(5, true), Verdict::Stuck);
@@ -56,9 +56,9 @@ mod tests {
 
     #[test]
     fn work_that_poison_let_begin_is_not_what_hangs() {
-        let control = Control::create(Lane::ALL.len() as u32, 0).expect("control");
+        let control = Control::create(7, 0).expect("control");
         let poisoned_meanwhile = || {
-            control.stop(Lane::GpuCompute.index() as u32, PoisonCode::Device as u32);
+            control.stop(LaneId::GPU_COMPUTE.index() as u32, PoisonCode::Device as u32);
             true
         };
         let verdict = judge(&control, Duration::from_secs(5), BOUND, poisoned_meanwhile);

@@ -8,7 +8,7 @@ use program::formats::KvFormat;
 use program::ir::{Append, Phase};
 use program::plan::Plan;
 
-use super::Work;
+use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{counts, units};
 use crate::table::StepTable;

@@ -16,8 +16,9 @@ use program::plan::Plan;
 use program::step_table::Field;
 
 use super::operands::{Operands, output_region};
-use super::{Work, attention, sample};
+use super::{attention, sample};
 use crate::error::WorkerError;
+use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{counts, sequences};
 use crate::table::StepTable;

@@ -4,7 +4,7 @@ use model::ops::Value;
 use program::ir::{Copy, Moved, Phase};
 use program::plan::Plan;
 
-use super::Work;
+use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{counts, heads_in, sequences, units};
 use crate::table::StepTable;

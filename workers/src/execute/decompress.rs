@@ -11,7 +11,7 @@ use program::ir::Decompress;
 use program::plan::Plan;
 use program::weights::Weights;
 
-use super::Work;
+use crate::lane_executor::Work;
 use crate::memory::View;
 
 pub(super) fn execute(plan: &Plan, view: &View, variant: Variant, decompress: &Decompress) -> Work {

@@ -16,11 +16,14 @@ use std::sync::Arc;
 
 use kernels::Variant;
 use model::config::Dtype;
-use program::ir::{Instruction, Lane, Phase};
+use program::ir::{Instruction, Phase};
 use program::map::Device;
 use program::plan::Plan;
+use program::topology::{Engine, LaneId};
 use shm::Control;
 
+use crate::error::LaneError;
+use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
 use crate::table::StepTable;
 
@@ -28,22 +31,12 @@ pub use append::append_spans;
 pub use compute::ComputeState;
 pub use copy::{Span, copy_spans};
 
-/// What an instruction did, for the trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Work {
-    /// Bytes moved; for `Compute` the weights and cached positions read.
-    pub bytes: u64,
-    /// Rows worked on.
-    pub rows: u32,
-}
-
 /// The operands of one lane's instructions.
 #[derive(Debug)]
 pub struct Executor {
     plan: Arc<Plan>,
     view: View,
     table: StepTable,
-    control: Control,
     device: Device,
     variant: Variant,
     /// Kernels and scratch of a compute lane.
@@ -53,19 +46,19 @@ pub struct Executor {
 impl Executor {
     /// An executor for one lane; `compute` for the lanes that run operations.
     pub fn new(
-        lane: Lane,
+        lane: LaneId,
         plan: Arc<Plan>,
         view: View,
-        control: Control,
+        control: &Control,
         variant: Variant,
         compute: Option<ComputeState>,
     ) -> Executor {
         let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
-        let device = match lane {
-            Lane::GpuCompute | Lane::GpuDecompress => Device::Gpu,
-            _ => Device::Cpu,
+        let device = match plan.topology.lane(lane).engine {
+            Engine::Gpu { .. } => Device::Gpu,
+            Engine::Cpu | Engine::Link { .. } | Engine::Storage { .. } => Device::Cpu,
         };
-        Executor { plan, view, table, control, device, variant, compute }
+        Executor { plan, view, table, device, variant, compute }
     }
 
     /// Executes `instruction`, which must be work and not order.
@@ -73,7 +66,7 @@ impl Executor {
     /// # Panics
     /// An instruction that this lane cannot execute, or sizes beyond its buffers: a plan that the
     /// validator would have refused.
-    pub fn execute(&mut self, phase: Phase, instruction: &Instruction) -> Work {
+    fn run(&mut self, phase: Phase, instruction: &Instruction) -> Work {
         match instruction {
             Instruction::Compute(compute) => {
                 let Some(state) = &mut self.compute else {
@@ -107,13 +100,14 @@ impl Executor {
             Instruction::Decompress(decompress) => {
                 decompress::execute(&self.plan, &self.view, self.variant, decompress)
             }
+            Instruction::Read(_) => panic!("a read on a lane without a storage"),
             Instruction::Wait(_) | Instruction::Signal => Work::default(),
         }
     }
+}
 
-    /// Called after the last `Sample` of step `step` (0 is prefill): announces the last step and
-    /// tells the coordinator that the step is done.
-    pub fn end_step(&self, step: u32) {
-        sample::announce(&self.control, &self.table, step);
+impl LaneExecutor for Executor {
+    fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
+        Ok(Some(self.run(task.phase, task.instruction)))
     }
 }

@@ -27,7 +27,7 @@ use form::{Form, Piece};
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to share out.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Fills all host weights of `plan` on `threads` threads, quantising with `variant`. `progress(done, total)` in bytes is
+/// Fills the weights of `plan` that lie in `memories`, of the host or of a storage, on `threads` threads, quantising with `variant`. `progress(done, total)` in bytes is
 /// called as pieces are done, from any thread.
 ///
 /// # Errors
@@ -41,7 +41,7 @@ pub fn load(
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(), LoadError> {
     let mut pieces = Vec::new();
-    for placement in &plan.weights {
+    for placement in plan.weights.iter().filter(|placed| memories.has(placed.buffer)) {
         list_pieces(plan, placement, source, &mut pieces)?;
     }
     let total: u64 = pieces.iter().map(|piece| piece.size_bytes() as u64).sum();

@@ -10,22 +10,21 @@ use std::sync::Arc;
 
 use model::ops::{Op, Value};
 use model::source::WeightSource;
-use program::ir::{Compute, Instruction, Lane, LaneProgram, Phase, Program};
+use program::ir::{Compute, Instruction, LaneProgram, Phase, Program};
 use program::plan::Plan;
+use program::topology::LaneId;
 use shm::{Control, Timeline};
 
 use super::group::{Outcome, Placed, fill, last_step};
 use super::prepare::Prepared;
 use crate::error::WorkerError;
-use crate::execute::Executor;
+use crate::execute::sample::announce;
 use crate::lane::wait_target;
+use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;
-use crate::protocol::Role;
 use crate::rows::sequences;
-use crate::setup::LaneOptions;
+use crate::setup::{LaneOptions, Reach, lane_executor};
 use crate::table::StepTable;
-
-const LANES: usize = Lane::ALL.len();
 
 /// The logits from which one token of one sequence was drawn.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,8 +62,8 @@ enum Place {
 
 #[derive(Debug)]
 struct InterleavedLane {
-    lane: Lane,
-    executor: Executor,
+    lane: LaneId,
+    executor: Box<dyn LaneExecutor>,
     place: Place,
     /// Index of the last `Sample` of its list, per phase.
     last_sample: [Option<usize>; 2],
@@ -79,7 +78,7 @@ pub struct Interleaved {
     view: View,
     lanes: Vec<InterleavedLane>,
     /// Timelines at the start of the group.
-    bases: [u32; LANES],
+    bases: Vec<u32>,
     /// `Control::steps` at the start of the group.
     steps_base: u32,
 }
@@ -99,23 +98,11 @@ impl Interleaved {
         let Prepared { plan, control, all, .. } = &prepared;
         let mut lanes = Vec::new();
         for lane in plan.lanes() {
-            let role = Role::ALL.into_iter().find(|role| role.lanes().contains(&lane));
-            let Some(role) = role else { panic!("no worker has the lane {}", lane.name()) };
-            let compute = match lane {
-                Lane::CpuCompute | Lane::GpuCompute => Some(options.compute_state(plan, lane)?),
-                _ => None,
-            };
+            let memories = prepared.memories(plan.topology.lane(lane).worker)?;
+            let reach = Reach { memories: &memories, stores: &prepared.stores };
             // SAFETY: an instruction is the only user of memory while it is executed, since all are
             // executed by one thread and none keeps a slice.
-            let view = unsafe { View::new(prepared.memories(role)?) };
-            let executor = Executor::new(
-                lane,
-                Arc::clone(plan),
-                view,
-                control.clone(),
-                options.variant,
-                compute,
-            );
+            let executor = unsafe { lane_executor(lane, plan, reach, control, &options) }?;
             let last_sample = [&plan.prefill, &plan.decode].map(|program| {
                 let list = program.lane(lane)?;
                 list.instructions.iter().rposition(|other| sample(other).is_some())
@@ -126,7 +113,8 @@ impl Interleaved {
         // SAFETY: as above; it is read between instructions.
         let view = unsafe { View::new(Arc::clone(all)) };
         let (plan, control) = (Arc::clone(plan), control.clone());
-        Ok(Interleaved { plan, control, table, view, lanes, bases: [0; LANES], steps_base: 0 })
+        let bases = vec![0; plan.topology.lanes.len()];
+        Ok(Interleaved { plan, control, table, view, lanes, bases, steps_base: 0 })
     }
 
     /// The step table, for who wants to change it between instructions.
@@ -143,7 +131,7 @@ impl Interleaved {
     pub fn run_group(
         &mut self,
         group: &[Placed],
-        choose: &mut dyn FnMut(&[Lane]) -> usize,
+        choose: &mut dyn FnMut(&[LaneId]) -> usize,
     ) -> Result<(Vec<Outcome>, Vec<Sampled>), Stuck> {
         fill(&self.table, &self.plan, group);
         self.control.set_last_step(Some(last_step(&self.table)));
@@ -156,14 +144,14 @@ impl Interleaved {
             if ready.is_empty() {
                 return Err(self.stuck());
             }
-            let names: Vec<Lane> = ready.iter().map(|lane| self.lanes[*lane].lane).collect();
+            let names: Vec<LaneId> = ready.iter().map(|lane| self.lanes[*lane].lane).collect();
             let chosen = ready[choose(&names)];
             if let Place::Decode { step, .. } = self.lanes[chosen].place {
                 last = last.max(step);
             }
             self.advance(chosen, &mut sampled);
         }
-        for lane in Lane::ALL {
+        for lane in self.plan.topology.lane_ids() {
             let [prefill, decode] =
                 [&self.plan.prefill, &self.plan.decode].map(|program| signals(program, lane));
             let base = &mut self.bases[lane.index()];
@@ -241,9 +229,12 @@ impl Interleaved {
             Instruction::Wait(_) => {}
             Instruction::Signal => self.control.lane(own.lane.index()).timeline.signal(),
             work => {
-                own.executor.execute(phase, work);
+                let task = Task { phase, step: step.saturating_sub(1), index, instruction: work };
+                if let Err(error) = own.executor.execute(task) {
+                    panic!("{error}");
+                }
                 if own.last_sample[phase as usize] == Some(index) {
-                    own.executor.end_step(step);
+                    announce(&self.control, &self.table, step);
                 }
             }
         }
@@ -267,12 +258,13 @@ impl Interleaved {
 
     fn stuck(&self) -> Stuck {
         let running = self.lanes.iter().filter(|lane| lane.place != Place::Drained);
-        let waiting = running.map(|lane| format!("{} at {:?}", lane.lane.name(), lane.place));
+        let waiting =
+            running.map(|lane| format!("{} at {:?}", self.plan.lane_name(lane.lane), lane.place));
         Stuck { waiting: waiting.collect() }
     }
 }
 
-fn signals(program: &Program, lane: Lane) -> u32 {
+fn signals(program: &Program, lane: LaneId) -> u32 {
     program.lane(lane).map_or(0, |list| list.signals_per_step)
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model::source::WeightSource;
-use program::ir::Lane;
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
+use program::topology::{SegmentId, WorkerId};
 use shm::{Control, Mapping, TraceSegment};
 
 use crate::error::WorkerError;
@@ -12,7 +12,7 @@ use kernels::Variant;
 
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
-use crate::protocol::Role;
+use crate::storage::Store;
 
 /// Every f32 and bf16 made of these bytes is NaN.
 const UNWRITTEN: u8 = 0xFF;
@@ -22,7 +22,9 @@ pub(super) struct Prepared {
     pub(super) plan: Arc<Plan>,
     pub(super) control: Control,
     pub(super) trace: TraceSegment,
-    mappings: Vec<(Memory, Arc<Mapping>)>,
+    mappings: Vec<(SegmentId, Arc<Mapping>)>,
+    /// All storages, filled.
+    pub(super) stores: Arc<[Store]>,
     /// All memory, for loading and for looking at results.
     pub(super) all: Arc<Memories>,
 }
@@ -31,10 +33,17 @@ impl Prepared {
     pub(super) fn new(plan: Plan, source: &dyn WeightSource) -> Result<Prepared, WorkerError> {
         let plan = Arc::new(plan);
         let control = Control::create(plan.lanes().len() as u32, plan.table.words() * 4)?;
-        let trace = TraceSegment::create(Lane::ALL.len(), 1 << 16)?;
+        let trace = TraceSegment::create(plan.topology.lanes.len(), 1 << 16)?;
         let mut mappings = Vec::new();
-        for memory in Memory::SEGMENTS {
-            let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
+        let mut stores = Vec::new();
+        for memory in plan.topology.segments() {
+            if plan.topology.is_storage(memory.memory) {
+                let (store, mapping) = Store::with(&plan, memory.memory)?;
+                stores.push(store);
+                mappings.push((memory, mapping));
+                continue;
+            }
+            let size_bytes = plan.segment_bytes(memory).max(4096) as usize;
             let mapping = Mapping::private(size_bytes)?;
             // SAFETY: needed to mark the memory as unwritten. Nobody else has the mapping yet.
             unsafe { mapping.slice_mut::<u8>(0, size_bytes) }.fill(UNWRITTEN);
@@ -43,12 +52,15 @@ impl Prepared {
         let all = Arc::new(Memories::new(&plan, mappings.clone())?);
         load(&plan, &all, source, Variant::best(), 2, &|_, _| {})?;
         load_resident(&plan, &all);
-        Ok(Prepared { plan, control, trace, mappings, all })
+        Ok(Prepared { plan, control, trace, mappings, stores: Arc::from(stores), all })
     }
 
-    /// What a role's process would map.
-    pub(super) fn memories(&self, role: Role) -> Result<Arc<Memories>, WorkerError> {
-        let mapped = self.mappings.iter().filter(|(memory, _)| role.memories().contains(memory));
+    /// What a worker's process would map.
+    pub(super) fn memories(&self, worker: WorkerId) -> Result<Arc<Memories>, WorkerError> {
+        let topology = &self.plan.topology;
+        let mapped = self.mappings.iter().filter(|(segment, _)| {
+            topology.maps(worker, segment.memory) && !topology.is_storage(segment.memory)
+        });
         Ok(Arc::new(Memories::new(&self.plan, mapped.cloned().collect())?))
     }
 }

@@ -9,10 +9,11 @@ use planner::policy::{Homes, Policy, device_map};
 use planner::split::Split;
 use program::compile::compile;
 use program::ir::Phase;
-use program::map::{Chunking, DeviceMap, Home};
+use program::map::{Chunking, DeviceMap};
 use program::plan::RunShape;
 use program::simulate::Span;
 use program::step_table::{Field, Finish};
+use program::topology::MemoryId;
 use workers::setup::LaneOptions;
 use workers::share::share;
 use workers::testing::{InProcess, Outcome, Placed, Request, carry_on, fill, fill_even, place};
@@ -177,11 +178,11 @@ pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outc
 }
 
 pub fn two_split(config: &ModelConfig, split: Split, chunking: Option<Chunking>) -> DeviceMap {
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     device_map(&Policy::TwoSplit { split, chunking }, config, true, homes)
 }
 
 pub fn cpu_only(config: &ModelConfig) -> DeviceMap {
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Host };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     device_map(&Policy::CpuOnly, config, true, homes)
 }

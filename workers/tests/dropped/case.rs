@@ -7,8 +7,8 @@ use planner::policy::{Homes, Policy, device_map};
 use planner::split::{parse_chunking, parse_split};
 use program::compile::compile;
 use program::ir::{Instruction, LaneProgram, Moved, Phase, Region, Wait};
-use program::map::Home;
-use program::plan::{Memory, Plan, RunShape};
+use program::plan::{Plan, RunShape};
+use program::topology::{MemoryId, SegmentId};
 use program::validate::{describe, validate};
 use workers::testing::{Placed, Request};
 
@@ -50,7 +50,7 @@ impl Case {
         let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));
         let split = parse_split(split, &config, chunking).expect("a split");
         let policy = Policy::TwoSplit { split, chunking };
-        let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+        let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
         let map = device_map(&policy, &config, true, homes);
         let plan = compile(&config, &shape, &map).expect("compiles");
         validate(&plan).expect("the whole plan is valid");
@@ -147,8 +147,9 @@ impl Case {
     /// Where it is and what it does.
     pub fn describe(&self, site: Site) -> String {
         let list = self.list(site);
-        let what = describe(&list.instructions[site.index], self.config.family);
-        format!("{:?} {} {}: {what}", site.phase, list.lane.name(), site.index)
+        let what =
+            describe(&list.instructions[site.index], self.config.family, &self.plan.topology);
+        format!("{:?} {} {}: {what}", site.phase, self.plan.lane_name(list.lane), site.index)
     }
 
     /// Why the lack of a wait changes no value, whatever the order of the lanes; `None` when it
@@ -161,7 +162,7 @@ impl Case {
         if site.phase == Phase::Prefill
             && conflicts(awaited, held)
                 .iter()
-                .all(|region| self.plan.buffer(region.buffer).memory == Memory::Control)
+                .all(|region| self.plan.buffer(region.buffer).segment == SegmentId::CONTROL)
             && (is_sample(awaited) || is_sample(held))
         {
             return Some("prefill reads nothing of the step table that sampling changes");

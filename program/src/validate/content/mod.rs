@@ -9,15 +9,16 @@ use model::ops::{Kv, Op, Value};
 
 use crate::formats::decompressed;
 use crate::ir::{
-    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Lane, Moved, Phase, Region,
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Phase, Read, Region,
 };
 use crate::map::Chunk;
 use crate::plan::Plan;
+use crate::topology::Engine;
 use crate::weights::Weights;
 
 use super::error::{Site, ValidateError};
 use super::order::{Event, Order};
-use super::structure::normal;
+use super::shape::normal;
 
 mod held;
 
@@ -85,6 +86,7 @@ impl<'a> Walk<'a> {
             Instruction::Copy(copy) => self.copy(&now, copy),
             Instruction::Append(append) => self.append(&now, append),
             Instruction::Decompress(decompress) => self.decompress(&now, decompress),
+            Instruction::Read(read) => self.read(&now, read),
             Instruction::Wait(_) | Instruction::Signal => Ok(()),
         }
     }
@@ -110,7 +112,7 @@ impl<'a> Walk<'a> {
             return Err(ValidateError::Malformed { site: now.site(), problem: problem.into() });
         }
         for (weights, region) in weights.into_iter().zip(&compute.weights) {
-            let widened = now.event.lane == Lane::GpuCompute && self.is_widened(weights);
+            let widened = now.on_device() && self.is_widened(weights);
             let content = match widened {
                 true => Content::Decompressed(weights),
                 false => Content::Weights(weights),
@@ -174,6 +176,17 @@ impl<'a> Walk<'a> {
         };
         self.need(now, decompress.from, Content::Weights(weights))?;
         self.write(now, decompress.to, Content::Decompressed(weights));
+        Ok(())
+    }
+
+    fn read(&mut self, now: &Now<'_>, read: &Read) -> Result<(), ValidateError> {
+        let blobs = self.weights_of(read.op, read.at.layer);
+        let Some(weights) = blobs.first().copied() else {
+            let problem = "it reads weights of an operation that has none".into();
+            return Err(ValidateError::Malformed { site: now.site(), problem });
+        };
+        self.need(now, read.from, Content::Weights(weights))?;
+        self.write(now, read.to, Content::Weights(weights));
         Ok(())
     }
 
@@ -369,7 +382,11 @@ struct Now<'a> {
 
 impl Now<'_> {
     fn site(&self) -> Site {
-        self.order.site(self.event, self.plan.config.family)
+        self.order.site(self.event)
+    }
+
+    fn on_device(&self) -> bool {
+        matches!(self.plan.topology.lane(self.event.lane).engine, Engine::Gpu { .. })
     }
 
     fn value(&self, value: Value, at: At, updates: u32) -> Content {

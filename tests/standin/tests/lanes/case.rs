@@ -6,8 +6,9 @@ use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
-use program::map::{Chunking, Home};
+use program::map::Chunking;
 use program::plan::{Plan, RunShape};
+use program::topology::MemoryId;
 use workers::setup::LaneOptions;
 use workers::testing::{InProcess, Outcome, Placed, Request};
 
@@ -77,9 +78,9 @@ pub(crate) fn plan(
     dtype: Dtype,
     split: Option<&str>,
     chunking: Option<Chunking>,
-    kv: Home,
+    kv: MemoryId,
 ) -> Plan {
-    let homes = Homes { kv, prefill_hidden: Home::Vram };
+    let homes = Homes { kv, prefill_hidden: MemoryId::VRAM };
     let policy = match split {
         None => Policy::CpuOnly,
         Some("gpu-only") => Policy::GpuOnly,
@@ -103,7 +104,7 @@ pub(crate) fn group() -> Vec<Placed> {
 
 /// The tokens of the CPU's kernels.
 pub(crate) fn on_cpu(config: &ModelConfig, dtype: Dtype) -> Vec<Outcome> {
-    on_cpu_with(config, plan(config, dtype, None, None, Home::Host))
+    on_cpu_with(config, plan(config, dtype, None, None, MemoryId::DRAM))
 }
 
 /// The same for a plan of its own, which uses no device.

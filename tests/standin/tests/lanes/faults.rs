@@ -1,10 +1,10 @@
 //! Whatever the driver refuses, at start or in the middle, ends in an error with its name.
 
+use program::topology::MemoryId;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use model::config::Dtype;
-use program::map::Home;
 
 use crate::case::{group, llama, plan};
 use crate::harness::{Setting, Workers, folder};
@@ -16,7 +16,7 @@ const GIVING_BACK: [&str; 6] = ["Free", "Destroy", "Unload", "Unregister", "Rele
 const UNSHARED: [&str; 2] = ["handle: None", "opened: false"];
 
 fn attempt(setting: &Setting<'_>) -> Result<(), String> {
-    let plan = plan(&llama(), Dtype::F32, Some("k:up"), None, Home::Host);
+    let plan = plan(&llama(), Dtype::F32, Some("k:up"), None, MemoryId::DRAM);
     let workers = Workers::start(&plan, setting)?;
     workers.run_group(&group())?;
     workers.finish().map(drop)

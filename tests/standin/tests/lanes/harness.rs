@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use model::config::ModelConfig;
 use model::source::dummy::DummySource;
 use model::source::{SourceError, WeightSource};
-use program::ir::Lane;
-use program::plan::{Memory, Plan};
+use program::plan::Plan;
+use program::topology::{SegmentId, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment};
 use workers::group::last_step;
-use workers::protocol::{CudaUse, EXIT, FromWorker, Role, Setup, ToWorker, WeightsFrom};
+use workers::protocol::{CudaUse, EXIT, FromWorker, Setup, ToWorker, WeightsFrom};
 use workers::share::share;
 use workers::table::StepTable;
 use workers::testing::{Outcome, Placed, fill};
@@ -64,13 +64,13 @@ pub(crate) struct Setting<'a> {
 }
 
 struct Worker {
-    role: Role,
+    id: WorkerId,
     process: Child,
     channel: Channel,
 }
 
 impl Worker {
-    fn start(role: Role, setting: &Setting<'_>) -> Worker {
+    fn start(id: WorkerId, setting: &Setting<'_>) -> Worker {
         let (ours, theirs) = Channel::pair().expect("a channel");
         let mut command = Command::new(std::env::current_exe().expect("a program"));
         let number = theirs.hand_to(&mut command);
@@ -81,7 +81,7 @@ impl Worker {
             .envs(setting.variables.iter().map(|(name, value)| (*name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null());
-        Worker { role, process: command.spawn().expect("a process"), channel: ours }
+        Worker { id, process: command.spawn().expect("a process"), channel: ours }
     }
 
     fn send(&self, message: &ToWorker, descriptors: &[BorrowedFd<'_>]) -> Result<(), String> {
@@ -91,7 +91,7 @@ impl Worker {
 
     /// The next message; a failure is an error with its sentence.
     fn receive(&self) -> Result<FromWorker, String> {
-        let gone = |error: shm::ChannelError| format!("{}: {error}", self.role.name());
+        let gone = |error: shm::ChannelError| format!("{}: {error}", self.id.0);
         let (bytes, _): (Vec<u8>, Vec<OwnedFd>) = self.channel.recv(LIMIT).map_err(gone)?;
         match postcard::from_bytes(&bytes).expect("a message") {
             FromWorker::Failed { message } => Err(message),
@@ -117,7 +117,7 @@ impl Worker {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        panic!("the {} does not end", self.role.name());
+        panic!("worker {} does not end", self.id.0);
     }
 }
 
@@ -146,25 +146,25 @@ impl Workers {
     pub(crate) fn start(plan: &Plan, setting: &Setting<'_>) -> Result<Workers, String> {
         let lanes = plan.lanes();
         let control = Control::create(lanes.len() as u32, plan.table.words() * 4).expect("control");
-        let trace = TraceSegment::create(Lane::ALL.len(), TRACE_CAPACITY).expect("trace");
-        let host = [Memory::HostWeights, Memory::HostKv, Memory::HostActivations];
+        let trace = TraceSegment::create(plan.topology.lanes.len(), TRACE_CAPACITY).expect("trace");
+        let host = [SegmentId::HOST_WEIGHTS, SegmentId::HOST_KV, SegmentId::HOST_ACTIVATIONS];
         let segments = host.map(|memory| {
-            let size_bytes = plan.memory_bytes(memory).max(4096) as usize;
+            let size_bytes = plan.segment_bytes(memory).max(4096) as usize;
             (memory, Segment::create("test", size_bytes).expect("a segment"))
         });
         let copies_in_gpu_worker = setting.copies_in_gpu_worker;
-        let copier = if copies_in_gpu_worker { Role::Gpu } else { Role::Transfer };
+        let copier = if copies_in_gpu_worker { WorkerId::GPU } else { WorkerId::TRANSFER };
         let mut workers = Vec::new();
-        for role in Role::ALL {
-            if role == Role::Transfer && copier != role {
+        for id in plan.topology.worker_ids() {
+            if id == WorkerId::TRANSFER && copier != id {
                 continue;
             }
             let mapped: Vec<_> = segments
                 .iter()
-                .filter(|(memory, _)| role.memories().contains(memory) || role == copier)
+                .filter(|(memory, _)| plan.topology.maps(id, memory.memory) || id == copier)
                 .collect();
             let setup = Setup {
-                role,
+                worker: id,
                 plan: plan.clone(),
                 memories: mapped.iter().map(|(m, s)| (*m, s.size_bytes() as u64)).collect(),
                 private: Vec::new(),
@@ -182,7 +182,7 @@ impl Workers {
             };
             let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
             descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));
-            let worker = Worker::start(role, setting);
+            let worker = Worker::start(id, setting);
             worker.send(&ToWorker::Setup(Box::new(setup)), &descriptors)?;
             workers.push(worker);
         }
@@ -192,13 +192,13 @@ impl Workers {
         Ok(started)
     }
 
-    fn worker(&self, role: Role) -> &Worker {
-        self.workers.iter().find(|worker| worker.role == role).expect("it was started")
+    fn worker(&self, id: WorkerId) -> &Worker {
+        self.workers.iter().find(|worker| worker.id == id).expect("it was started")
     }
 
-    fn make_ready(&self, copier: Role) -> Result<(), String> {
-        if copier == Role::Transfer {
-            let exported = self.worker(Role::Gpu).receive()?;
+    fn make_ready(&self, copier: WorkerId) -> Result<(), String> {
+        if copier == WorkerId::TRANSFER {
+            let exported = self.worker(WorkerId::GPU).receive()?;
             let FromWorker::ExportedDevice { handle: Some(handle), size_bytes } = exported else {
                 return Err(format!("{exported:?}"));
             };
@@ -212,7 +212,7 @@ impl Workers {
             found if found == expected => Ok(()),
             found => Err(format!("{found:?}")),
         };
-        expect(Role::Cpu, FromWorker::Loaded)?;
+        expect(WorkerId::CPU, FromWorker::Loaded)?;
         self.worker(copier).send(&ToWorker::Load, &[])?;
         expect(copier, FromWorker::Loaded)?;
         for worker in &self.workers {
@@ -250,16 +250,16 @@ impl Workers {
     ///
     /// # Errors
     /// A worker that did not end well.
-    pub(crate) fn finish(mut self) -> Result<Vec<(Role, u64)>, String> {
+    pub(crate) fn finish(mut self) -> Result<Vec<(WorkerId, u64)>, String> {
         self.control.set_last_step(Some(EXIT));
         self.control.groups().signal();
         let mut allocations = Vec::new();
         for worker in &mut self.workers {
             if !worker.ends_well() {
-                return Err(format!("the {} did not end well", worker.role.name()));
+                return Err(format!("worker {} did not end well", worker.id.0));
             }
-            let words = self.control.worker(worker.role.index());
-            allocations.push((worker.role, words.allocations_seen()));
+            let words = self.control.worker(worker.id.index());
+            allocations.push((worker.id, words.allocations_seen()));
         }
         Ok(allocations)
     }

@@ -1,7 +1,7 @@
 //! The order in which streams run changes nothing; a wait that is lost does.
 
+use program::topology::MemoryId;
 use model::config::Dtype;
-use program::map::Home;
 
 use crate::case::{group, llama, on_cpu, plan};
 use crate::harness::{Setting, Workers};
@@ -13,7 +13,7 @@ fn two_hundred_orders_give_the_same_tokens() {
     let config = llama();
     let expected = on_cpu(&config, Dtype::F32);
     // Weights, K and V streamed, and results back, between operations of both sides.
-    let plan = plan(&config, Dtype::F32, Some("k:up"), None, Home::Host);
+    let plan = plan(&config, Dtype::F32, Some("k:up"), None, MemoryId::DRAM);
     for seed in 0..SEEDS {
         let variables = vec![("STANDIN_CUDA_SEED", seed.to_string())];
         let setting = Setting { variables, copies_in_gpu_worker: seed % 4 == 3 };
@@ -27,7 +27,7 @@ fn two_hundred_orders_give_the_same_tokens() {
 fn a_lost_wait_is_caught() {
     let config = llama();
     let expected = on_cpu(&config, Dtype::F32);
-    let plan = plan(&config, Dtype::F32, Some("k:up"), None, Home::Host);
+    let plan = plan(&config, Dtype::F32, Some("k:up"), None, MemoryId::DRAM);
     let wrong = (0..20u64).any(|seed| {
         let variables = vec![
             ("STANDIN_CUDA_SEED", seed.to_string()),

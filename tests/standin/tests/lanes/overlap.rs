@@ -6,16 +6,16 @@ use model::config::{Dtype, ModelConfig};
 use planner::policy::{Forms, Homes, Policy, Stays, device_map};
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::{Instruction, Lane, Moved, Phase};
-use program::map::Home;
+use program::ir::{Instruction, Moved, Phase};
 use program::plan::Plan;
+use program::topology::{LaneId, MemoryId};
 
 use crate::case::{group, llama, on_cpu_with, plan, shape};
 use crate::harness::{Setting, Workers};
 
 /// Everything on the device, caches on the host, with these layers staying.
 fn streaming(config: &ModelConfig, stays: &Stays, forms: Option<&Forms>) -> Plan {
-    let homes = Homes { kv: Home::Host, prefill_hidden: Home::Vram };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     let mut map = device_map(&Policy::GpuOnly, config, true, homes);
     stays.apply(&mut map);
     if let Some(forms) = forms {
@@ -27,7 +27,7 @@ fn streaming(config: &ModelConfig, stays: &Stays, forms: Option<&Forms>) -> Plan
 /// Layers whose weights are copied in a phase.
 fn streamed_layers(plan: &Plan, phase: Phase) -> Vec<u16> {
     let program = if phase == Phase::Prefill { &plan.prefill } else { &plan.decode };
-    let list = program.lane(Lane::H2dWeights).map_or(&[][..], |list| &list.instructions);
+    let list = program.lane(LaneId::H2D_WEIGHTS).map_or(&[][..], |list| &list.instructions);
     let mut layers: Vec<u16> = list
         .iter()
         .filter_map(|instruction| match instruction {
@@ -42,7 +42,7 @@ fn streamed_layers(plan: &Plan, phase: Phase) -> Vec<u16> {
 #[test]
 fn a_layer_that_stays_is_never_copied_again_and_gives_the_tokens_of_the_cpu() {
     let config = llama();
-    let expected = on_cpu_with(&config, plan(&config, Dtype::F32, None, None, Home::Host));
+    let expected = on_cpu_with(&config, plan(&config, Dtype::F32, None, None, MemoryId::DRAM));
     for kv in [false, true] {
         let stays = Stays { layers: vec![0], kv };
         let plan = streaming(&config, &stays, None);
@@ -78,12 +78,12 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
     let mut seen = 0;
     for program in [&plan.prefill, &plan.decode] {
         let list = |lane| &program.lane(lane).expect("the lane has work").instructions;
-        let (copies, decompressions) = (list(Lane::H2dWeights), list(Lane::GpuDecompress));
+        let (copies, decompressions) = (list(LaneId::H2D_WEIGHTS), list(LaneId::GPU_DECOMPRESS));
         // The latest copy that has been waited for, and that of this step.
         let mut arrived = 0;
         for instruction in decompressions {
             match instruction {
-                Instruction::Wait(wait) if wait.lane == Lane::H2dWeights && !wait.previous_step => {
+                Instruction::Wait(wait) if wait.lane == LaneId::H2D_WEIGHTS && !wait.previous_step => {
                     arrived = arrived.max(wait.offset);
                 }
                 Instruction::Decompress(decompress) => {
@@ -111,7 +111,7 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
         &Policy::CpuOnly,
         &config,
         true,
-        Homes { kv: Home::Host, prefill_hidden: Home::Vram },
+        Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM },
     );
     forms.apply(&mut on_cpu);
     let on_cpu = compile(&config, &shape(Dtype::F32), &on_cpu).expect("compiles");

@@ -2,7 +2,8 @@
 
 use model::config::{Dtype, ModelConfig};
 use planner::split::parse_split;
-use program::map::{ChunkOrder, Chunking, Home, layer_list};
+use program::map::{ChunkOrder, Chunking, layer_list};
+use program::topology::MemoryId;
 
 use crate::case::{group, llama, on_cpu, opt, plan};
 use crate::harness::{Setting, Workers};
@@ -20,7 +21,7 @@ fn intervals(config: &ModelConfig) -> Vec<String> {
     found
 }
 
-fn same_tokens(config: &ModelConfig, splits: &[String], chunking: Option<Chunking>, kv: Home) {
+fn same_tokens(config: &ModelConfig, splits: &[String], chunking: Option<Chunking>, kv: MemoryId) {
     let expected = on_cpu(config, Dtype::F32);
     for split in splits {
         let plan = plan(config, Dtype::F32, Some(split), chunking, kv);
@@ -35,7 +36,7 @@ fn every_interval_gives_the_tokens_of_the_cpu() {
     for config in [llama(), opt()] {
         let splits = intervals(&config);
         assert!(splits.iter().all(|split| parse_split(split, &config, None).is_ok()), "{splits:?}");
-        same_tokens(&config, &splits, None, Home::Host);
+        same_tokens(&config, &splits, None, MemoryId::DRAM);
     }
 }
 
@@ -46,14 +47,14 @@ fn chunks_of_attention_give_the_tokens_of_the_cpu() {
         [(ChunkOrder::Scores, "scores.1:wv"), (ChunkOrder::Attention, "scores.1:out")]
     {
         let chunking = Some(Chunking { order, chunks: 3 });
-        same_tokens(&config, &[split.to_owned()], chunking, Home::Host);
+        same_tokens(&config, &[split.to_owned()], chunking, MemoryId::DRAM);
     }
 }
 
 #[test]
 fn caches_in_device_memory_give_the_tokens_of_the_cpu() {
     for config in [llama(), opt()] {
-        same_tokens(&config, &["gpu-only".to_owned()], None, Home::Vram);
+        same_tokens(&config, &["gpu-only".to_owned()], None, MemoryId::VRAM);
     }
 }
 
@@ -61,7 +62,7 @@ fn caches_in_device_memory_give_the_tokens_of_the_cpu() {
 fn copies_in_the_gpu_worker_give_the_same_and_nothing_is_allocated() {
     let config = llama();
     let expected = on_cpu(&config, Dtype::F32);
-    let plan = plan(&config, Dtype::F32, Some("k:up"), None, Home::Host);
+    let plan = plan(&config, Dtype::F32, Some("k:up"), None, MemoryId::DRAM);
     for copies_in_gpu_worker in [false, true] {
         let setting = Setting { copies_in_gpu_worker, ..Setting::default() };
         let workers = Workers::start(&plan, &setting).expect("the workers start");

@@ -1,31 +1,38 @@
 //! What must hold of a plan before its order can be looked at: ids, offsets, operands, and buffers
-//! that do not share bytes.
+//! that do not share bytes. Which memory an operand may lie in is `reach`'s.
 
 use std::collections::BTreeSet;
 
 use model::config::Family;
 use model::ops::{Op, Value};
 
-use crate::ir::{
-    BufferId, Compute, Copy, Instruction, Lane, LaneProgram, Moved, Phase, Program, Region,
-};
+use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Phase, Program, Region};
 use crate::map::Chunk;
-use crate::plan::{Buffer, Memory, Plan};
+use crate::plan::{Buffer, Plan};
+use crate::topology::{SegmentId, Topology};
 
-use super::error::{Site, ValidateError};
+use super::error::{NamedLane, Site, ValidateError};
+use super::reach;
 
 pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
+    plan.topology.check()?;
     for (expected, program) in [(Phase::Prefill, &plan.prefill), (Phase::Decode, &plan.decode)] {
         if program.phase != expected {
             return Err(ValidateError::Phase { expected, found: program.phase });
         }
-        check_program(program, &plan.buffers, plan.config.family)?;
+        check_program(program, &plan.buffers, &plan.topology, plan.config.family)?;
     }
     let count = plan.buffers.len();
     let known = |what, id: BufferId| match id.0 as usize {
         index if index < count => Ok(()),
         _ => Err(ValidateError::Buffer { what, id: id.0, count }),
     };
+    for buffer in &plan.buffers {
+        let segment = buffer.segment;
+        if !plan.topology.segments_of(segment.memory).contains(&segment) {
+            return Err(ValidateError::Segment { buffer: buffer.name.as_str().into() });
+        }
+    }
     plan.weights.iter().try_for_each(|placed| known("a weight placement", placed.buffer))?;
     for resident in &plan.resident {
         known("a resident weight's source", resident.from)?;
@@ -37,36 +44,50 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
 pub(super) fn check_program(
     program: &Program,
     buffers: &[Buffer],
+    topology: &Topology,
     family: Family,
 ) -> Result<(), ValidateError> {
     let phase = program.phase;
+    let named = |lane| NamedLane::new(topology, lane);
     let mut seen = BTreeSet::new();
     for LaneProgram { lane, instructions, signals_per_step } in &program.lanes {
+        if lane.index() >= topology.lanes.len() {
+            return Err(ValidateError::UnknownLane { phase, lane: *lane });
+        }
         if !seen.insert(*lane) {
-            return Err(ValidateError::DuplicateLane { phase, lane: *lane });
+            return Err(ValidateError::DuplicateLane { phase, lane: named(*lane) });
         }
         let found = instructions.iter().filter(|i| **i == Instruction::Signal).count() as u32;
         if found != *signals_per_step {
             let declared = *signals_per_step;
-            return Err(ValidateError::SignalCount { phase, lane: *lane, declared, found });
+            let lane = named(*lane);
+            return Err(ValidateError::SignalCount { phase, lane, declared, found });
         }
     }
     for LaneProgram { lane, instructions, .. } in &program.lanes {
         for (index, instruction) in instructions.iter().enumerate() {
-            let site = || Site::new(phase, *lane, index, 0, instruction, family);
+            let site = || Site::new((phase, *lane, index, 0), instruction, (topology, family));
             let malformed = |problem: String| ValidateError::Malformed {
                 site: site(),
                 problem: problem.into_boxed_str(),
             };
             check_regions(instruction, buffers).map_err(malformed)?;
-            check_operands(phase, *lane, instruction, buffers).map_err(malformed)?;
+            match instruction {
+                Instruction::Compute(compute) => {
+                    check_compute(phase, compute).map_err(malformed)?
+                }
+                Instruction::Copy(copy) => check_copy(copy).map_err(malformed)?,
+                _ => {}
+            }
+            reach::check(*lane, instruction, buffers, topology).map_err(malformed)?;
             let Instruction::Wait(wait) = instruction else { continue };
             let Some(other) = program.lane(wait.lane) else {
-                return Err(ValidateError::WaitLane { site: site(), lane: wait.lane });
+                return Err(ValidateError::WaitLane { site: site(), lane: named(wait.lane) });
             };
             let signals = other.signals_per_step;
             if !(1..=signals).contains(&wait.offset) {
-                return Err(ValidateError::WaitOffset { site: site(), lane: wait.lane, signals });
+                let lane = named(wait.lane);
+                return Err(ValidateError::WaitOffset { site: site(), lane, signals });
             }
         }
     }
@@ -96,68 +117,16 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
         Instruction::Compute(compute) => compute.chunk,
         Instruction::Copy(copy) => copy.chunk,
         Instruction::Append(append) => Some(append.chunk),
-        Instruction::Decompress(_) | Instruction::Wait(_) | Instruction::Signal => None,
+        Instruction::Decompress(_)
+        | Instruction::Read(_)
+        | Instruction::Wait(_)
+        | Instruction::Signal => None,
     }
 }
 
 /// `None` for the only chunk of one.
 pub(super) fn normal(chunk: Option<Chunk>) -> Option<Chunk> {
     chunk.filter(|chunk| chunk.of > 1)
-}
-
-/// The operands that an instruction must have, each in the memory that its lane's process maps.
-fn check_operands(
-    phase: Phase,
-    lane: Lane,
-    instruction: &Instruction,
-    buffers: &[Buffer],
-) -> Result<(), String> {
-    let need = |what: &str, region: Region, memory: Memory| {
-        let buffer = &buffers[region.buffer.0 as usize];
-        if buffer.memory == memory {
-            return Ok(());
-        }
-        let (name, found) = (&buffer.name, buffer.memory);
-        Err(format!("its {what} is {name} in {found:?}; lane {} needs {memory:?}", lane.name()))
-    };
-    let own = |host| if lane == Lane::GpuCompute { Memory::Device } else { host };
-    match (instruction, lane) {
-        (Instruction::Wait(_) | Instruction::Signal, _) => Ok(()),
-        (Instruction::Compute(compute), Lane::CpuCompute | Lane::GpuCompute) => {
-            check_compute(phase, compute)?;
-            need("step table", compute.table, Memory::Control)?;
-            for region in compute.inputs.iter().chain(&compute.output) {
-                need("value", *region, own(Memory::HostActivations))?;
-            }
-            compute.caches.iter().try_for_each(|r| need("cache", *r, own(Memory::HostKv)))?;
-            compute.weights.iter().try_for_each(|r| need("weights", *r, own(Memory::HostWeights)))
-        }
-        (Instruction::Append(append), Lane::CpuCompute | Lane::GpuCompute | Lane::CpuAppend) => {
-            need("step table", append.table, Memory::Control)?;
-            need("fresh rows", append.from, own(Memory::HostActivations))?;
-            need("cache", append.to, own(Memory::HostKv))
-        }
-        (Instruction::Decompress(decompress), Lane::GpuDecompress) => {
-            need("source", decompress.from, Memory::Device)?;
-            need("target", decompress.to, Memory::Device)
-        }
-        (Instruction::Copy(copy), Lane::H2dWeights | Lane::H2dActivations | Lane::D2h) => {
-            check_copy(copy)?;
-            copy.table.map_or(Ok(()), |table| need("step table", table, Memory::Control))?;
-            let host = match copy.moved {
-                Moved::Weights(_) => Memory::HostWeights,
-                Moved::Value(_) => Memory::HostActivations,
-                Moved::Cache(_) => Memory::HostKv,
-            };
-            let to_host = lane == Lane::D2h;
-            if to_host && host != Memory::HostActivations {
-                return Err("only values are copied to the host".to_owned());
-            }
-            need("source", copy.from, if to_host { Memory::Device } else { host })?;
-            need("target", copy.to, if to_host { host } else { Memory::Device })
-        }
-        _ => Err(format!("lane {} cannot run it", lane.name())),
-    }
 }
 
 fn check_compute(phase: Phase, compute: &Compute) -> Result<(), String> {
@@ -234,12 +203,12 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
         let mut placed: Vec<&Buffer> = used
             .union(&lasting)
             .map(|id| plan.buffer(*id))
-            .filter(|buffer| buffer.memory != Memory::Control && buffer.size_bytes > 0)
+            .filter(|buffer| buffer.segment != SegmentId::CONTROL && buffer.size_bytes > 0)
             .collect();
-        placed.sort_by_key(|buffer| (buffer.memory, buffer.offset_bytes));
+        placed.sort_by_key(|buffer| (buffer.segment, buffer.offset_bytes));
         for pair in placed.windows(2) {
             let end_bytes = pair[0].offset_bytes + pair[0].size_bytes;
-            if pair[0].memory == pair[1].memory && pair[1].offset_bytes < end_bytes {
+            if pair[0].segment == pair[1].segment && pair[1].offset_bytes < end_bytes {
                 return Err(ValidateError::Overlap {
                     phase,
                     first: pair[0].name.as_str().into(),

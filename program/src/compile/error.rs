@@ -1,0 +1,46 @@
+//! Why a map is refused.
+
+use model::ops::Kv;
+
+use crate::topology::TopologyError;
+
+/// Why a map cannot be compiled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    #[error("the machine's topology does not hold together: {0}")]
+    Topology(#[from] TopologyError),
+    #[error("the machine's topology has no lane that {what}")]
+    NoLane { what: &'static str },
+    #[error("the map keeps {what} in memory {memory}, which cannot hold them on this machine")]
+    NoMemory { what: &'static str, memory: u8 },
+    #[error(
+        "the run has no sequences: batches, batch size and micro-batch size must be at least 1"
+    )]
+    EmptyShape,
+    #[error("the map has {found} layers in {what}, the model has {expected}")]
+    Layers { what: &'static str, found: usize, expected: usize },
+    #[error("layer {layer}: the {what} lists {found} entries, the layer has {expected}")]
+    Entries { what: &'static str, layer: usize, found: usize, expected: usize },
+    #[error("the embedding runs on the CPU: it reads a few rows of a table too large to stream")]
+    EmbedOnGpu,
+    #[error("layer {layer}: in prefill scores, softmax and wv run on one device")]
+    PrefillAttentionCut { layer: usize },
+    #[error("layer {layer}: {kv:?} part {part} is kept in device memory, but the CPU reads it")]
+    CpuReadsVram { layer: usize, kv: Kv, part: usize },
+    #[error("layer {layer}: {kv:?} has {found} parts in the map, its attention has {expected}")]
+    KvParts { layer: usize, kv: Kv, found: usize, expected: usize },
+    #[error(
+        "a 4-bit KV cache needs heads of even size, this model's have {head_dim} elements; leave kv4 out of --compress"
+    )]
+    OddHead { head_dim: usize },
+    #[error(
+        "with barriers the next layer's weights and the next batch's KV are streamed ahead, which needs two slots of each"
+    )]
+    BarrierSlots,
+    #[error("weight slots and KV slots must be at least 1")]
+    NoSlots,
+    #[error(
+        "attention is split into {chunks} chunks, but a batch has only {units} units (sequences x KV heads)"
+    )]
+    TooManyChunks { chunks: u16, units: usize },
+}

@@ -1,0 +1,99 @@
+//! Each lane runs only what its kind may run, on memory that its kind may touch and its worker maps.
+
+use crate::ir::{Instruction, Moved, Region};
+use crate::plan::Buffer;
+use crate::topology::{Holds, LaneId, MemoryKind, Topology, Work, rule};
+
+/// An operand: what it is, where it lies, and what its segment must hold.
+type Operand = (&'static str, Region, Holds);
+
+/// # Errors
+/// What the lane may not do, in words.
+pub(super) fn check(
+    lane: LaneId,
+    instruction: &Instruction,
+    buffers: &[Buffer],
+    topology: &Topology,
+) -> Result<(), String> {
+    let Some(Operands { work, from, to, table }) = operands(instruction) else { return Ok(()) };
+    let known = topology.lane(lane);
+    let Some(rule) = rule(known.kind, work) else {
+        return Err(format!("lane {} cannot run it", known.name));
+    };
+    let need = |(what, region, holds): &Operand, kinds: &[MemoryKind]| {
+        let buffer = &buffers[region.buffer.0 as usize];
+        let (segment, kind) = (buffer.segment, topology.memory_kind(buffer.segment.memory));
+        let of_kind = kind.filter(|kind| kinds.contains(kind));
+        let of_use = of_kind.and_then(|kind| kind.segment(*holds)) == Some(segment.holds);
+        if of_use && topology.maps(known.worker, segment.memory) {
+            return Ok(());
+        }
+        let (name, lane, found) = (&buffer.name, &known.name, segment.holds);
+        let Some(memory) = topology.memories.get(segment.memory.index()) else {
+            return Err(format!(
+                "its {what} is {name}, in a memory that the machine does not have"
+            ));
+        };
+        Err(format!(
+            "its {what} is {name} in {memory:?}, among {found:?}; lane {lane} needs {holds:?} in \
+             {kinds:?} that its worker maps"
+        ))
+    };
+    table.iter().try_for_each(|operand| need(operand, &[MemoryKind::Control]))?;
+    from.iter().try_for_each(|operand| need(operand, rule.from))?;
+    to.iter().try_for_each(|operand| need(operand, rule.to))
+}
+
+struct Operands {
+    work: Work,
+    from: Vec<Operand>,
+    to: Vec<Operand>,
+    table: Option<Operand>,
+}
+
+/// The operands of work; `None` of waits and signals.
+fn operands(instruction: &Instruction) -> Option<Operands> {
+    let table = |region| Some(("step table", region, Holds::Table));
+    Some(match instruction {
+        Instruction::Wait(_) | Instruction::Signal => return None,
+        Instruction::Compute(compute) => {
+            let each = |what, regions: &[Region], holds| -> Vec<Operand> {
+                regions.iter().map(|region| (what, *region, holds)).collect()
+            };
+            let mut from = each("value", &compute.inputs, Holds::Activations);
+            from.extend(each("cache", &compute.caches, Holds::Kv));
+            from.extend(each("weights", &compute.weights, Holds::Weights));
+            let to = compute.output.map(|region| ("value", region, Holds::Activations));
+            let to = to.into_iter().collect();
+            Operands { work: Work::Compute, from, to, table: table(compute.table) }
+        }
+        Instruction::Append(append) => Operands {
+            work: Work::Append,
+            from: vec![("fresh rows", append.from, Holds::Activations)],
+            to: vec![("cache", append.to, Holds::Kv)],
+            table: table(append.table),
+        },
+        Instruction::Copy(copy) => {
+            let (work, holds) = match copy.moved {
+                Moved::Weights(_) => (Work::CopyWeights, Holds::Weights),
+                Moved::Value(_) => (Work::CopyValue, Holds::Activations),
+                Moved::Cache(_) => (Work::CopyCache, Holds::Kv),
+            };
+            let from = vec![("source", copy.from, holds)];
+            let to = vec![("target", copy.to, holds)];
+            Operands { work, from, to, table: copy.table.and_then(table) }
+        }
+        Instruction::Decompress(decompress) => Operands {
+            work: Work::Decompress,
+            from: vec![("source", decompress.from, Holds::Weights)],
+            to: vec![("target", decompress.to, Holds::Weights)],
+            table: None,
+        },
+        Instruction::Read(read) => Operands {
+            work: Work::Read,
+            from: vec![("source", read.from, Holds::Weights)],
+            to: vec![("target", read.to, Holds::Weights)],
+            table: None,
+        },
+    })
+}

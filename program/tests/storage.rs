@@ -1,0 +1,217 @@
+//! Weights that live on storages: what the compiler makes of them, and that all of it is needed.
+
+mod common;
+
+use common::{Choices, PLAIN, llama, opt, shape, split};
+use model::config::ModelConfig;
+use model::ops::Op;
+use program::compile::{CompileError, compile_on};
+use program::ir::{Instruction, Moved, Phase};
+use program::map::{Device, DeviceMap, Schedule, layer_list};
+use program::plan::Plan;
+use program::simulate::{Costs, Place, simulate};
+use program::topology::{LaneId, LaneKind, LaneSet, MemoryId, Topology};
+use program::validate::{ValidateError, describe, replay, validate};
+
+/// Weights of the layers on two storages in turn, those around them on the second.
+fn on_storages(mut map: DeviceMap, storages: [MemoryId; 2]) -> DeviceMap {
+    for (layer, homes) in map.weights.iter_mut().enumerate() {
+        for (place, home) in homes.iter_mut().enumerate() {
+            *home = storages[(layer + place) % 2];
+        }
+    }
+    map.outer_weights = storages[1];
+    map
+}
+
+fn with_storages(mut topology: Topology) -> (Topology, [MemoryId; 2]) {
+    let storages = [topology.add_storage(), topology.add_storage()];
+    (topology, storages)
+}
+
+fn plans() -> Vec<(String, Plan)> {
+    let all = |config: &ModelConfig| layer_list(config, None).len();
+    let gpu = Choices { outer: Device::Gpu, ..PLAIN };
+    let alone = Choices { prefill: Device::Cpu, ..PLAIN };
+    let barrier = Choices { schedule: Schedule::BarrierSpread, ..gpu };
+    let mut plans = Vec::new();
+    for config in [opt(), llama()] {
+        let cases = [
+            ("alone", Topology::cpu_alone(), split(&config, 0, 0, alone)),
+            ("split", Topology::with_device(), split(&config, 1, 4, PLAIN)),
+            ("gpu", Topology::with_device(), split(&config, 0, all(&config), gpu)),
+            ("barrier", Topology::with_device(), split(&config, 0, all(&config), barrier)),
+        ];
+        for (name, topology, map) in cases {
+            let (topology, storages) = with_storages(topology);
+            let map = on_storages(map, storages);
+            let plan = compile_on(&topology, &config, &shape(2, 2), &map);
+            let name = format!("{} {name}", config.name);
+            plans.push((name.clone(), plan.unwrap_or_else(|error| panic!("{name}: {error}"))));
+        }
+    }
+    plans
+}
+
+struct One;
+
+impl Costs for One {
+    fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
+        f64::from(1 + (place.instruction * 7 + step) % 5) * 100.0
+    }
+
+    fn rate(&self, _: Place, _: LaneSet) -> f64 {
+        1.0
+    }
+
+    fn wake_ns(&self) -> f64 {
+        3.0
+    }
+}
+
+#[test]
+fn plans_are_proved_and_both_storages_are_read() {
+    for (name, plan) in plans() {
+        validate(&plan).unwrap_or_else(|error| panic!("{name} is refused: {error}"));
+        let lanes = plan.lanes();
+        let reading: Vec<LaneId> = lanes
+            .iter()
+            .copied()
+            .filter(|lane| plan.topology.lane(*lane).kind == LaneKind::Read)
+            .collect();
+        assert_eq!(reading.len(), 2, "{name}");
+        let mut spans = simulate(&plan.prefill, &One, 1).expect("prefill").spans;
+        let decode = simulate(&plan.decode, &One, 4).expect("decode");
+        let end_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
+        spans.extend(decode.spans.into_iter().map(|mut span| {
+            (span.start_ns, span.end_ns) = (span.start_ns + end_ns, span.end_ns + end_ns);
+            span
+        }));
+        let replayed = replay(&plan, &spans).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(replayed.waits > 0 && replayed.separated > 0, "{name}");
+        // No blob of a storage lies on the host but in slots.
+        let host = plan.segment_bytes(program::topology::SegmentId::HOST_WEIGHTS);
+        let kept: u64 = plan.weights.iter().map(|w| plan.buffer(w.buffer).size_bytes).sum();
+        assert!(host < kept, "{name}: {host} of {kept} bytes on the host");
+    }
+}
+
+/// Every copy of weights to the device takes them from a slot that they are read into.
+#[test]
+fn reads_come_before_what_they_are_for() {
+    for (name, plan) in plans() {
+        for program in [&plan.prefill, &plan.decode] {
+            let works = program.lanes.iter().flat_map(|list| &list.instructions);
+            let slots: Vec<_> = works
+                .clone()
+                .filter_map(|work| match work {
+                    Instruction::Read(read) => Some((read.op, read.at.layer, read.to)),
+                    _ => None,
+                })
+                .collect();
+            let mut copies = 0;
+            for work in works {
+                let Instruction::Copy(copy) = work else { continue };
+                let Moved::Weights(op) = copy.moved else { continue };
+                let tied = op == Op::Head && plan.config.tied_embeddings;
+                copies += 1;
+                assert!(
+                    tied || slots.contains(&(op, copy.at.layer, copy.from)),
+                    "{name} {:?}: {}",
+                    program.phase,
+                    describe(work, plan.config.family, &plan.topology)
+                );
+            }
+            assert_eq!(copies > 0, plan.map.uses_gpu(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn without_any_instruction_of_a_storage_the_plan_is_refused() {
+    for (name, plan) in plans() {
+        let mut dropped = 0;
+        for phase in [Phase::Prefill, Phase::Decode] {
+            let program = if phase == Phase::Prefill { &plan.prefill } else { &plan.decode };
+            for (place, list) in program.lanes.iter().enumerate() {
+                if plan.topology.lane(list.lane).kind != LaneKind::Read {
+                    continue;
+                }
+                // Barriers order more than data asks for.
+                let ordered = plan.map.schedule == Schedule::Overlapped;
+                for index in 0..list.instructions.len() {
+                    if !ordered && !list.instructions[index].is_work() {
+                        continue;
+                    }
+                    let mut changed = plan.clone();
+                    let program = match phase {
+                        Phase::Prefill => &mut changed.prefill,
+                        Phase::Decode => &mut changed.decode,
+                    };
+                    let list = &mut program.lanes[place];
+                    let removed = list.instructions.remove(index);
+                    list.signals_per_step -= u32::from(removed == Instruction::Signal);
+                    dropped += 1;
+                    let what = describe(&removed, plan.config.family, &plan.topology);
+                    assert!(validate(&changed).is_err(), "{name} {phase:?} {index}: {what}");
+                }
+            }
+        }
+        assert!(dropped > 20, "{name}: {dropped}");
+    }
+}
+
+#[test]
+fn a_read_by_another_storages_worker_is_refused() {
+    let (name, mut plan) = plans().remove(0);
+    let reads = |lane: LaneId, plan: &Plan| plan.topology.lane(lane).kind == LaneKind::Read;
+    let lanes: Vec<LaneId> = plan.lanes().into_iter().filter(|lane| reads(*lane, &plan)).collect();
+    // The lists change places; waits for them too, so that nothing but the memory is wrong.
+    let [first, second] = lanes[..] else { panic!("{name}: {lanes:?}") };
+    let other = |lane: LaneId| match lane {
+        lane if lane == first => second,
+        lane if lane == second => first,
+        lane => lane,
+    };
+    for program in [&mut plan.prefill, &mut plan.decode] {
+        for list in &mut program.lanes {
+            list.lane = other(list.lane);
+            for instruction in &mut list.instructions {
+                if let Instruction::Wait(wait) = instruction {
+                    wait.lane = other(wait.lane);
+                }
+            }
+        }
+    }
+    let error = validate(&plan).expect_err("a worker reads its own storage only");
+    let ValidateError::Malformed { problem, .. } = &error else { panic!("{error}") };
+    assert!(problem.contains("its worker maps"), "{problem}");
+}
+
+#[test]
+fn homes_that_the_machine_lacks_are_refused() {
+    let config = llama();
+    let (topology, storages) = with_storages(Topology::cpu_alone());
+    let alone = split(&config, 0, 0, Choices { prefill: Device::Cpu, ..PLAIN });
+    let refused = |map: &DeviceMap, topology: &Topology| {
+        compile_on(topology, &config, &shape(2, 2), map).expect_err("it cannot be compiled")
+    };
+    let mut map = alone.clone();
+    map.kv[1].v[0] = storages[0];
+    assert_eq!(
+        refused(&map, &topology),
+        CompileError::NoMemory { what: "KV caches", memory: storages[0].0 }
+    );
+    let map = on_storages(alone.clone(), [MemoryId(7), MemoryId(8)]);
+    assert_eq!(refused(&map, &topology), CompileError::NoMemory { what: "weights", memory: 8 });
+    let mut unread = topology.clone();
+    unread.lanes.pop();
+    let map = on_storages(alone, storages);
+    assert_eq!(
+        refused(&map, &unread),
+        CompileError::NoLane { what: "reads the storage of weights" }
+    );
+    let map = split(&config, 1, 4, PLAIN);
+    let error = refused(&map, &Topology::cpu_alone());
+    assert!(matches!(error, CompileError::NoLane { .. }), "{error}");
+}
