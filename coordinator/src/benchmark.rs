@@ -71,6 +71,10 @@ struct Follower<'p> {
 }
 
 impl Observer for Follower<'_> {
+    fn prefilled(&mut self, share: f64) {
+        self.progress.prefilled(share);
+    }
+
     fn token(&mut self, sequence: usize, _token: u32) -> Verdict {
         self.progress.token(sequence);
         Verdict::Continue

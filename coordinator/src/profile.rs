@@ -69,6 +69,7 @@ fn wanted(
         max_context: request.prompt_len + request.gen_len,
         max_new: request.gen_len,
         logprobs: 0,
+        prefill_chunk: None,
         limits: &limits,
     }
     .shape(request.batches.count, request.batches.size);

@@ -13,6 +13,11 @@ use crate::policy::{Forms, Homes, Policy, Stays, device_map};
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
 /// Prompt tokens that a micro-batch of prefill aims at: enough to make linears compute-bound.
 const MICRO_TOKENS: u32 = 1024;
+/// Longer prompts are cut into chunks unless somebody says otherwise: whole, their activations take
+/// more memory than the rest of prefill is worth.
+const WHOLE_TOKENS_MAX: u32 = 4096;
+/// Rows of such a chunk, and of one where memory is short.
+const CHUNK_TOKENS: [u32; 2] = [2048, 256];
 
 /// What the plan may use.
 #[derive(Debug, Clone, Copy)]
@@ -145,6 +150,8 @@ pub struct Request<'a> {
     pub max_new: u32,
     /// See [`RunShape::logprobs`].
     pub logprobs: u16,
+    /// Most rows of a stream of prefill; `None`: whole prompts, or chunks of long ones.
+    pub prefill_chunk: Option<u32>,
     pub limits: &'a Limits,
 }
 
@@ -160,6 +167,7 @@ impl Request<'_> {
             max_new: self.max_new,
             logprobs: self.logprobs,
             micro_sequences: 1,
+            prefill_chunk: self.chunk(CHUNK_TOKENS[0], WHOLE_TOKENS_MAX),
             dtype: self.dtype,
         };
         // What all share is computed once a micro-batch, which is then worth more sequences.
@@ -169,6 +177,15 @@ impl Request<'_> {
         };
         let micro = (1 + room / one.own_rows()).min(u32::from(batch_size)) as u16;
         RunShape { micro_sequences: micro.max(1), ..one }
+    }
+
+    /// What was asked for, or chunks of so many rows of prompts that are longer than `whole`; 0: none.
+    fn chunk(&self, rows: u32, whole: u32) -> u32 {
+        match self.prefill_chunk {
+            Some(asked) if asked < self.max_prompt => asked,
+            None if self.max_prompt > whole => rows,
+            _ => 0,
+        }
     }
 
     /// The roomiest homes for KV and hidden states with which the policy fits; those on the host when
@@ -264,19 +281,38 @@ impl Request<'_> {
         batch_size: u16,
     ) -> impl Iterator<Item = Result<Candidate, CompileError>> + '_ {
         let shape = self.shape(batches, batch_size);
-        let choices = [
-            (MemoryId::VRAM, MemoryId::VRAM, shape.micro_sequences),
-            (MemoryId::VRAM, MemoryId::DRAM, shape.micro_sequences),
-            (MemoryId::DRAM, MemoryId::DRAM, shape.micro_sequences),
-            (MemoryId::DRAM, MemoryId::DRAM, shape.micro_sequences.div_ceil(8)),
+        let (micro, chunk) = (shape.micro_sequences, shape.prefill_chunk);
+        let small = self.chunk(CHUNK_TOKENS[1], CHUNK_TOKENS[1]);
+        let mut choices = vec![
+            (MemoryId::VRAM, MemoryId::VRAM, micro, chunk),
+            (MemoryId::VRAM, MemoryId::DRAM, micro, chunk),
+            (MemoryId::DRAM, MemoryId::DRAM, micro, chunk),
+            (MemoryId::DRAM, MemoryId::DRAM, micro.div_ceil(8), chunk),
         ];
-        choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences)| {
+        if small != chunk {
+            choices.push((MemoryId::DRAM, MemoryId::DRAM, 1, small));
+        }
+        choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences, chunk)| {
             let map = self.map(Homes { kv, prefill_hidden });
-            let shape = RunShape { micro_sequences, ..shape };
-            let scratch = self.limits.device_scratch;
-            let budget = footprint(self.config, &shape, &map, scratch)?.into();
-            Ok(Candidate { shape, map, budget })
+            let shape = RunShape { micro_sequences, prefill_chunk: chunk, ..shape };
+            self.candidate(shape, map)
         })
+    }
+
+    /// A map that cannot run in chunks runs whole prompts where nobody asked for chunks.
+    fn candidate(&self, shape: RunShape, map: DeviceMap) -> Result<Candidate, CompileError> {
+        let scratch = self.limits.device_scratch;
+        let found = match footprint(self.config, &shape, &map, scratch) {
+            Err(CompileError::ChunksOfParts { .. } | CompileError::CpuReadsVram { .. })
+                if shape.is_chunked() && self.prefill_chunk.is_none() =>
+            {
+                let shape = RunShape { prefill_chunk: 0, ..shape };
+                let budget = footprint(self.config, &shape, &map, scratch)?.into();
+                return Ok(Candidate { shape, map, budget });
+            }
+            found => found?,
+        };
+        Ok(Candidate { shape, map, budget: found.into() })
     }
 }
 

@@ -58,6 +58,7 @@ fn request<'a>(
         max_context: 16,
         max_new: 8,
         logprobs: 0,
+        prefill_chunk: None,
         limits,
     }
 }
@@ -200,7 +201,7 @@ fn a_micro_batch_holds_more_prompts_where_all_begin_alike() {
     let shape = |max_prompt, shared_prompt| {
         let request = request(&config, &Policy::CpuOnly, &forms, &PLENTY);
         let shape = Request { max_prompt, shared_prompt, ..request }.shape(1, 60);
-        (shape.micro_sequences, shape.micro_rows())
+        (shape.micro_sequences, shape.stream_rows())
     };
     assert_eq!(shape(100, 0), (10, 1000));
     assert_eq!(shape(1024, 0), (1, 1024));

@@ -136,6 +136,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
         max_new: 8,
         logprobs: 0,
         micro_sequences: 4,
+        prefill_chunk: 0,
         dtype: Dtype::Bf16,
     };
     let plan = compile(config, &shape, &map).expect("compiles");

@@ -19,7 +19,7 @@ use program::ir::{
 };
 use program::map::{Chunk, Device, DeviceMap, PhaseMap, Schedule};
 use program::plan::{Buffer, Plan, ResidentWeights, RunShape, WeightPlacement};
-use program::step_table::{StepTableLayout, chunk_positions_max};
+use program::step_table::chunk_positions_max;
 use program::topology::{LaneId, MemoryId, SegmentId, Topology};
 use program::weights::Weights;
 
@@ -349,16 +349,10 @@ impl Bench {
             max_new: self.shape.max_new,
             logprobs: 0,
             micro_sequences: self.shape.micro_sequences,
+            prefill_chunk: 0,
             dtype: *dtype,
         };
-        let table = StepTableLayout {
-            batches: u32::from(self.shape.batches),
-            batch_size: u32::from(self.shape.batch_size),
-            max_prompt: self.shape.max_prompt,
-            max_new: self.shape.max_new,
-            logprobs: 0,
-            chunks: u32::from(self.shape.chunks),
-        };
+        let table = shape.table(u32::from(self.shape.chunks));
         Plan {
             map: map(config, weights.clone(), *kv, *device),
             topology,

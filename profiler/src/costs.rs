@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use model::ops::{Op, Value};
 use program::ir::{Instruction, Phase, Program};
-use program::plan::Plan;
+use program::plan::{Plan, RunShape};
 use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet};
 use program::weights::Weights;
@@ -55,6 +55,10 @@ struct Price {
     phase: Phase,
     sequences: u32,
     factor: f64,
+    /// What a stream of prefill computes, where prompts are cut into chunks.
+    chunk: Option<Chunk>,
+    /// It moves the positions before the stream's rows, not the rows.
+    cached: bool,
 }
 
 /// Costs of one plan; see the module header.
@@ -83,7 +87,7 @@ impl ProfileCosts {
         let book = Book::of(profile);
         let mut prices = HashMap::new();
         for program in [&plan.prefill, &plan.decode] {
-            price_program(&book, plan, program, &mut prices)?;
+            price_program(&book, plan, program, workload.prompt_len, &mut prices)?;
         }
         let (rates, rates_of) = contention(profile);
         Ok(ProfileCosts {
@@ -105,11 +109,42 @@ impl ProfileCosts {
     }
 }
 
+impl ProfileCosts {
+    /// A stream of prefill that cuts prompts: what depends on positions takes what prompts up to its
+    /// end take without those up to its beginning.
+    fn chunk_ns(&self, price: &Price, Chunk { begin, rows, ends }: Chunk) -> f64 {
+        let at = |sequences: u32, positions: u32| {
+            let point = price.key.point(Phase::Prefill, Extent { sequences, positions });
+            let surface = &self.surfaces[price.surface];
+            surface.at(point.rows.into(), point.positions.into()).unwrap_or(0.0)
+        };
+        if !price.key.takes_positions() {
+            return if price.key.takes_rows() { at(1, rows) } else { at(ends, self.prompt_len) };
+        }
+        let (mut begin, end) = (begin, begin + u64::from(rows));
+        let length = u64::from(self.prompt_len.max(1));
+        let mut sum_ns = 0.0;
+        while begin < end {
+            let first = begin % length;
+            let rows = (length - first).min(end - begin);
+            sum_ns += match price.cached {
+                true => at(1, first as u32),
+                false => at(1, (first + rows) as u32) - at(1, first as u32),
+            };
+            begin += rows;
+        }
+        sum_ns
+    }
+}
+
 impl Costs for ProfileCosts {
     /// # Panics
     /// For an instruction of another plan.
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
         let price = &self.prices[&place];
+        if let Some(chunk) = price.chunk {
+            return price.factor * self.chunk_ns(price, chunk);
+        }
         let positions = match price.phase {
             Phase::Prefill => self.prompt_len,
             Phase::Decode => self.prompt_len + step,
@@ -210,6 +245,7 @@ fn price_program(
     book: &Book,
     plan: &Plan,
     program: &Program,
+    prompt_len: u32,
     prices: &mut HashMap<Place, Price>,
 ) -> Result<(), Unpriced> {
     let (phase, shape) = (program.phase, &plan.shape);
@@ -219,6 +255,11 @@ fn price_program(
                 (Key::of(plan, phase, list.lane, instruction), instruction.at())
             else {
                 continue;
+            };
+            // Caches are streamed in prefill as they are in decode, where that is measured.
+            let key = match key.work {
+                Work::CopyCache { .. } => Key { phase: Some(Phase::Decode), ..key },
+                _ => key,
             };
             let Some((surface, factor)) = book.find(plan, &key) else {
                 let what = format!("{:?}", key.work).to_lowercase();
@@ -233,12 +274,37 @@ fn price_program(
                     whole_prompts(shape, shape.micro_sequences.min(left))
                 }
             };
+            let chunk = (phase == Phase::Prefill && shape.is_chunked())
+                .then(|| Chunk::of(shape, prompt_len, at.micro));
             let place = Place { phase, lane: list.lane, instruction: index as u32 };
             let sequences = sequences.into();
-            prices.insert(place, Price { surface, key, phase, sequences, factor });
+            let cached = matches!(key.work, Work::CopyCache { .. });
+            prices.insert(place, Price { surface, key, phase, sequences, factor, chunk, cached });
         }
     }
     Ok(())
+}
+
+/// What a stream of prefill computes of a batch's prompts, one behind the other.
+#[derive(Debug, Clone, Copy)]
+struct Chunk {
+    /// Rows before its first.
+    begin: u64,
+    rows: u32,
+    /// Prompts that end in it.
+    ends: u32,
+}
+
+impl Chunk {
+    /// Of full batches of prompts of `prompt_len` tokens.
+    fn of(shape: &RunShape, prompt_len: u32, stream: u16) -> Chunk {
+        let (most, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
+        let all = u64::from(shape.batch_size) * length;
+        let begin = all.min(u64::from(stream) * most);
+        let end = all.min(begin + most);
+        let ends = (end / length - begin / length) as u32;
+        Chunk { begin, rows: (end - begin) as u32, ends }
+    }
 }
 
 fn without_chunk(key: &Key) -> Key {

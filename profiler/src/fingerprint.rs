@@ -107,6 +107,7 @@ mod tests {
             max_new: 32,
             logprobs: 0,
             micro_sequences: 2,
+            prefill_chunk: 0,
             dtype: Dtype::Bf16,
         };
         Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 1 })

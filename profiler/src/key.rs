@@ -137,6 +137,16 @@ impl Key {
         Some(Key { lane, phase, work })
     }
 
+    /// Whether the positions of sequences decide what it takes.
+    pub(crate) fn takes_positions(&self) -> bool {
+        self.work.depends() == Depends::SequencesAndPositions
+    }
+
+    /// Whether the number of rows decides what it takes.
+    pub(crate) fn takes_rows(&self) -> bool {
+        self.work.depends() == Depends::Rows
+    }
+
     /// Where an instruction over `extent` lies.
     pub fn point(&self, phase: Phase, extent: Extent) -> Point {
         let Extent { sequences, positions } = extent;

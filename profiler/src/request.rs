@@ -55,7 +55,7 @@ pub struct Request {
 
 /// Whole prompts that have about as many rows as a micro-batch of `sequences`.
 pub(crate) fn whole_prompts(shape: &RunShape, sequences: u16) -> u16 {
-    let rows = RunShape { micro_sequences: sequences, ..*shape }.micro_rows() as u32;
+    let rows = RunShape { micro_sequences: sequences, ..*shape }.stream_rows() as u32;
     let whole = (rows + shape.max_prompt / 2) / shape.max_prompt.max(1);
     whole.clamp(1, u32::from(sequences).max(1)) as u16
 }

@@ -33,6 +33,7 @@ const SHAPE: RunShape = RunShape {
     max_new: 6,
     logprobs: 0,
     micro_sequences: 3,
+    prefill_chunk: 0,
     dtype: Dtype::F32,
 };
 const THREADS: Threads = Threads { cpu: 1, gpu: 1 };

@@ -18,7 +18,7 @@ pub struct RunShape {
     pub batch_size: u16,
     /// Longest prompt of any group, positions.
     pub max_prompt: u32,
-    /// Positions with which all prompts of all groups begin alike, and which a micro-batch of prefill computes once;
+    /// Positions with which all prompts of all groups begin alike, and which prefill computes once;
     /// 0: each prompt is computed whole.
     pub shared_prompt: u32,
     /// Longest prompt + output of any sequence, positions.
@@ -27,24 +27,71 @@ pub struct RunShape {
     pub max_new: u32,
     /// Log-probabilities that are kept of each new token, at most: its own, then those of the most likely tokens.
     pub logprobs: u16,
-    /// Whole sequences per micro-batch of prefill.
+    /// Whole prompts of a stream of prefill, where prompts are not cut into chunks.
     pub micro_sequences: u16,
+    /// Most rows of a stream of prefill, which then are chunks of prompts, each behind the positions
+    /// that the cache holds of it; 0: prompts are whole.
+    pub prefill_chunk: u32,
     pub dtype: Dtype,
 }
 
 impl RunShape {
-    /// Micro-batches of a batch in prefill.
-    pub fn micros(&self) -> u16 {
-        self.batch_size.div_ceil(self.micro_sequences)
+    /// Whether prompts are cut into chunks.
+    pub fn is_chunked(&self) -> bool {
+        self.prefill_chunk > 0
     }
 
-    /// Most rows of a micro-batch in prefill.
-    pub fn micro_rows(&self) -> usize {
+    /// Streams of a batch in prefill, if they can be numbered.
+    pub fn checked_streams(&self) -> Option<u16> {
+        if !self.is_chunked() {
+            return Some(self.batch_size.div_ceil(self.micro_sequences));
+        }
+        let rows = u64::from(self.batch_size) * u64::from(self.max_prompt);
+        u16::try_from(rows.div_ceil(u64::from(self.prefill_chunk))).ok()
+    }
+
+    /// Streams of a batch in prefill.
+    ///
+    /// # Panics
+    /// A shape that the compiler refuses, with too many of them.
+    pub fn streams(&self) -> u16 {
+        self.checked_streams().expect("a shape that was compiled has few enough streams")
+    }
+
+    /// Most rows of a stream in prefill.
+    pub fn stream_rows(&self) -> usize {
+        if self.is_chunked() {
+            let all = usize::from(self.batch_size) * self.max_prompt as usize;
+            return all.min(self.prefill_chunk as usize);
+        }
         let others = usize::from(self.micro_sequences).saturating_sub(1);
         self.max_prompt as usize + others * self.own_rows() as usize
     }
 
-    /// Most rows of a sequence of a micro-batch in prefill that is not its first.
+    /// Most sequences of a stream in prefill.
+    pub fn stream_sequences(&self) -> u16 {
+        match u16::try_from(self.prefill_chunk) {
+            Ok(0) => self.micro_sequences,
+            Ok(chunk) => chunk.min(self.batch_size),
+            Err(_) => self.batch_size,
+        }
+    }
+
+    /// The step table of a run whose decode attention is cut into so many parts.
+    pub fn table(&self, chunks: u32) -> StepTableLayout {
+        StepTableLayout {
+            batches: u32::from(self.batches),
+            batch_size: u32::from(self.batch_size),
+            streams: u32::from(self.streams()),
+            stream_items: u32::from(self.stream_sequences()),
+            max_prompt: self.max_prompt,
+            max_new: self.max_new,
+            logprobs: u32::from(self.logprobs),
+            chunks,
+        }
+    }
+
+    /// Most rows of a sequence of a stream in prefill that is not its first, where prompts are whole.
     pub fn own_rows(&self) -> u32 {
         self.max_prompt.saturating_sub(self.shared_prompt).max(1)
     }

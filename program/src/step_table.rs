@@ -13,12 +13,9 @@ pub enum Field {
     PromptLen,
     /// Tokens that prefill computes, the last ones of the prompt; 0 for a sequence that an earlier group began.
     Fresh,
-    /// Where there are tokens before them: the first of their rows, another sequence's of the micro-batch, which begins alike.
-    SharedRow,
-    /// Positions in the cache before the current step.
-    Past,
-    /// Input token of the current decode step.
-    Token,
+    /// Where there are tokens before them: the slot, counted from 1, of the sequence that computes them,
+    /// whose prompt begins alike.
+    Owner,
     /// New tokens still allowed.
     Remaining,
     /// New tokens written to the output so far, a final EOS included.
@@ -56,6 +53,20 @@ pub enum Field {
 
 const FIELDS: usize = Field::Cancel as usize + 1;
 
+/// A work list of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum List {
+    /// Of a stream of prefill; written before a group is released.
+    Prefill(u16),
+    /// Of decode; each `Sample` lists the rows of the step that follows it.
+    Decode,
+}
+
+/// Words of an item of a work list: its slot, its first position, its rows, the row counted from 1
+/// from which the positions before it lie in the same stream (0: in the cache), and whether the
+/// logits of its last row are sampled.
+pub const ITEM_WORDS: usize = 5;
+
 /// Words of a log-probability.
 pub const LOGPROB_WORDS: usize = 2;
 
@@ -76,6 +87,10 @@ pub enum Finish {
 pub struct StepTableLayout {
     pub batches: u32,
     pub batch_size: u32,
+    /// Streams of a batch in prefill.
+    pub streams: u32,
+    /// Most items of a stream's list.
+    pub stream_items: u32,
     pub max_prompt: u32,
     pub max_new: u32,
     /// See [`crate::plan::RunShape::logprobs`].
@@ -87,11 +102,17 @@ pub struct StepTableLayout {
 impl StepTableLayout {
     fn batch_words(&self) -> usize {
         let size = self.batch_size as usize;
-        1 + size
+        self.lists_words()
             + size * FIELDS
             + (self.chunks as usize + 1)
             + size * (self.max_prompt as usize + self.max_new as usize)
             + size * self.logprobs_words()
+    }
+
+    /// Of the work lists of a batch: a count and items each.
+    fn lists_words(&self) -> usize {
+        let of_stream = 1 + self.stream_items as usize * ITEM_WORDS;
+        self.streams as usize * of_stream + 1 + self.batch_size as usize * ITEM_WORDS
     }
 
     /// Of a sequence.
@@ -115,27 +136,38 @@ impl StepTableLayout {
         batch * self.batch_words()
     }
 
-    /// Number of active rows of a batch in decode; prefill fills it as sequences finish prefill.
-    pub fn active(&self, batch: usize) -> usize {
-        self.batch(batch)
+    /// Most items of a list.
+    pub fn items_max(&self, list: List) -> usize {
+        match list {
+            List::Prefill(_) => self.stream_items as usize,
+            List::Decode => self.batch_size as usize,
+        }
     }
 
-    /// First of `batch_size` words: the sequence slot of each active row, ascending.
-    pub fn row_sequences(&self, batch: usize) -> usize {
-        self.batch(batch) + 1
+    /// The number of items of a list; its items follow, [`ITEM_WORDS`] each.
+    pub fn list(&self, batch: usize, list: List) -> usize {
+        let of_stream = 1 + self.stream_items as usize * ITEM_WORDS;
+        let before = match list {
+            List::Prefill(stream) => {
+                assert!(u32::from(stream) < self.streams, "stream {stream} of {}", self.streams);
+                usize::from(stream)
+            }
+            List::Decode => self.streams as usize,
+        };
+        self.batch(batch) + before * of_stream
     }
 
     /// A field of a sequence.
     pub fn field(&self, batch: usize, sequence: usize, field: Field) -> usize {
         let size = self.batch_size as usize;
         assert!(sequence < size, "sequence {sequence} of {size}");
-        self.batch(batch) + 1 + size + sequence * FIELDS + field as usize
+        self.batch(batch) + self.lists_words() + sequence * FIELDS + field as usize
     }
 
     /// First of `chunks + 1` words: chunk `c` covers units `[word c, word c + 1)`, where unit
     /// `sequence * kv_heads + head`.
     pub fn chunk_bounds(&self, batch: usize) -> usize {
-        self.batch(batch) + 1 + self.batch_size as usize * (1 + FIELDS)
+        self.batch(batch) + self.lists_words() + self.batch_size as usize * FIELDS
     }
 
     /// First of `max_prompt` words: the prompt's tokens.
@@ -194,6 +226,8 @@ mod tests {
         let layout = StepTableLayout {
             batches: 2,
             batch_size: 3,
+            streams: 4,
+            stream_items: 2,
             max_prompt: 5,
             max_new: 4,
             logprobs: 3,
@@ -202,8 +236,10 @@ mod tests {
         let mut seen = vec![0u32; layout.words()];
         seen[layout.enough()] += 1;
         for batch in 0..2 {
-            seen[layout.active(batch)] += 1;
-            (0..3).for_each(|row| seen[layout.row_sequences(batch) + row] += 1);
+            for list in (0..4).map(List::Prefill).chain([List::Decode]) {
+                let words = 1 + layout.items_max(list) * ITEM_WORDS;
+                (0..words).for_each(|word| seen[layout.list(batch, list) + word] += 1);
+            }
             (0..=2).for_each(|chunk| seen[layout.chunk_bounds(batch) + chunk] += 1);
             for sequence in 0..3 {
                 for field in 0..FIELDS {

@@ -20,9 +20,10 @@ use planner::policy::{Homes, Policy, device_map};
 use program::compile::compile;
 use program::formats::WeightFormats;
 use program::plan::RunShape;
-use program::step_table::Field;
+use program::step_table::List;
 use program::topology::MemoryId;
 use workers::setup::LaneOptions;
+use workers::table::Item;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
 
 /// Tokens of a window; the predictions from its middle on are judged.
@@ -88,6 +89,7 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         max_new: JUDGED as u32,
         logprobs: 0,
         micro_sequences: 1,
+        prefill_chunk: 0,
         dtype: Dtype::Bf16,
     };
     let options = LaneOptions {
@@ -107,10 +109,10 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         .collect();
     let table = lanes.table();
     let (_, sampled) = lanes.run_group(&group, &mut |_| {
-        for slot in 0..WINDOWS {
-            let past = table.field(0, slot, Field::Past) as usize;
-            if (PROMPT..CONTEXT).contains(&past) {
-                table.set_field(0, slot, Field::Token, window(slot)[past]);
+        for index in 0..table.items(0, List::Decode) {
+            let Item { slot, first, .. } = table.item(0, List::Decode, index);
+            if (PROMPT..CONTEXT).contains(&first) {
+                table.set_output(0, slot, first - PROMPT, window(slot)[first]);
             }
         }
         0

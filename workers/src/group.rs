@@ -5,9 +5,9 @@
 
 use kernels::Sampling;
 use program::plan::Plan;
-use program::step_table::{Field, Finish, balance_units};
+use program::step_table::{Field, Finish, List, balance_units};
 
-use crate::table::StepTable;
+use crate::table::{Item, StepTable};
 
 /// A sequence to generate.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,15 +51,70 @@ pub struct Placed {
     pub request: Request,
 }
 
-/// The decode step after which all running sequences of the table have reached their length; 0 when
-/// prefill's token is the last.
-pub fn last_step(table: &StepTable) -> u32 {
+/// Lists the work of the group that stands in the table, before it is released. Returns the decode step after which
+/// all its sequences have reached their length; 0 when prefill's token is the last.
+pub fn list_work(table: &StepTable) -> u32 {
+    for batch in 0..table.batches() {
+        match table.prefill_chunk() {
+            Some(rows) => list_chunks(table, batch, rows),
+            None => list_whole(table, batch),
+        }
+    }
     let running = table.slots().filter(|&(batch, slot)| table.is_running(batch, slot));
     let steps = running.map(|(batch, slot)| {
         let made_by_prefill = u32::from(table.field(batch, slot, Field::Fresh) > 0);
         table.field(batch, slot, Field::Remaining) - made_by_prefill
     });
     steps.max().unwrap_or(0)
+}
+
+/// What prefill computes of a slot's prompt: its last tokens.
+fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
+    let rows = table.field(batch, slot, Field::Fresh) as usize;
+    let first = table.shared(batch, slot);
+    (rows > 0).then_some(Item { slot, first, rows, shared_row: None, samples: true })
+}
+
+/// Each stream computes whole prompts. One that leaves its beginning to another of its stream attends
+/// to that one's rows.
+fn list_whole(table: &StepTable, batch: usize) {
+    for stream in 0..table.streams() {
+        let list = List::Prefill(stream);
+        table.set_items(batch, list, 0);
+        let mut row0 = 0;
+        let mut first_rows = Vec::new();
+        for slot in table.stream_slots(stream) {
+            let Some(mut item) = fresh(table, batch, slot) else { continue };
+            first_rows.push((slot, row0));
+            row0 += item.rows;
+            if item.first > 0 {
+                let owner = table.field(batch, slot, Field::Owner) as usize - 1;
+                let found = first_rows.iter().find(|(slot, _)| *slot == owner);
+                item.shared_row = Some(found.expect("an owner comes first in its stream").1);
+            }
+            table.push_item(batch, list, item);
+        }
+    }
+}
+
+/// Prompts one behind the other, cut every `most` rows.
+fn list_chunks(table: &StepTable, batch: usize, most: usize) {
+    (0..table.streams()).for_each(|stream| table.set_items(batch, List::Prefill(stream), 0));
+    let (mut stream, mut room) = (0, most);
+    for slot in 0..table.batch_size() {
+        let Some(whole) = fresh(table, batch, slot) else { continue };
+        let (mut first, end) = (whole.first, whole.first + whole.rows);
+        while first < end {
+            if room == 0 {
+                (stream, room) = (stream + 1, most);
+            }
+            let rows = room.min(end - first);
+            let item = Item { first, rows, samples: first + rows == end, ..whole };
+            table.push_item(batch, List::Prefill(stream), item);
+            first += rows;
+            room -= rows;
+        }
+    }
 }
 
 /// Clears the table and writes a group into it: prompts, limits, sampling, KV extents one behind the
@@ -103,6 +158,9 @@ fn fill_extents(
 /// Makes a drained group the next one: running sequences go on from the cache, the slots of others are
 /// empty.
 pub fn carry_on(table: &StepTable) {
+    for batch in 0..table.batches() {
+        (0..table.streams()).for_each(|stream| table.set_items(batch, List::Prefill(stream), 0));
+    }
     for (batch, slot) in table.slots() {
         table.set_field(batch, slot, Field::Fresh, 0);
         if !table.is_running(batch, slot) {
@@ -119,7 +177,7 @@ pub fn place(table: &StepTable, placed: &Placed) {
     let prompt_len = request.prompt.len() as u32;
     store(Field::PromptLen, prompt_len);
     store(Field::Fresh, prompt_len);
-    store(Field::Past, 0);
+    store(Field::Owner, 0);
     store(Field::Remaining, request.max_new);
     store(Field::Generated, 0);
     let Sampling { temperature, top_p, top_k, min_p } = request.sampling;

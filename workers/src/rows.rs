@@ -1,68 +1,59 @@
-//! Which rows and units an instruction works on, from the step table.
+//! Which rows and units an instruction works on, from the work lists of the step table.
 //!
-//! Prefill: the new sequences of a micro-batch, their prompt tokens concatenated, nothing cached. What a prompt
-//! shares with another one's beginning has the other one's rows.
-//! Decode: the batch's active rows, one fresh row each behind `Past` cached positions.
+//! Fresh rows of a sequence stand behind the positions before them, which lie in the cache or, where
+//! a prompt begins like another one of its stream, are rows of the stream. Prefill and decode differ
+//! in nothing but the list.
 
 use std::ops::Range;
 
 use kernels::Unit;
 use program::ir::{At, Phase};
 use program::map::Chunk;
-use program::step_table::Field;
+use program::step_table::{Field, List};
 
-use crate::table::StepTable;
+use crate::table::{Item, StepTable};
 
 /// The rows of one sequence in an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceRows {
-    /// Slot in the batch.
-    pub sequence: usize,
     /// First row.
     pub row0: usize,
-    /// Fresh rows.
-    pub rows: usize,
-    /// Positions before them.
-    pub past: usize,
-    /// The first row of those positions in prefill, if there are any; in decode they are cached.
-    pub shared_row: Option<usize>,
+    pub item: Item,
 }
 
-/// Sequences of an instruction with their rows, in slot order.
+/// The work list of an instruction.
+pub const fn list_of(phase: Phase, at: At) -> List {
+    match phase {
+        Phase::Prefill => List::Prefill(at.micro),
+        Phase::Decode => List::Decode,
+    }
+}
+
+/// Sequences of an instruction with their rows.
 pub fn sequences(
     table: &StepTable,
     phase: Phase,
     at: At,
 ) -> impl Iterator<Item = SequenceRows> + '_ {
-    let batch = usize::from(at.batch);
-    let range = match phase {
-        Phase::Prefill => table.micro_slots(at.micro),
-        Phase::Decode => 0..table.active(batch),
-    };
+    let (batch, list) = (usize::from(at.batch), list_of(phase, at));
     let mut row0 = 0;
-    range.filter_map(move |index| {
-        let found = match phase {
-            Phase::Prefill => {
-                let load = |field| table.field(batch, index, field) as usize;
-                let past = table.shared(batch, index);
-                let shared_row = (past > 0).then(|| load(Field::SharedRow));
-                SequenceRows { sequence: index, row0, rows: load(Field::Fresh), past, shared_row }
-            }
-            Phase::Decode => {
-                let sequence = table.row_sequence(batch, index);
-                let past = table.field(batch, sequence, Field::Past) as usize;
-                SequenceRows { sequence, row0, rows: 1, past, shared_row: None }
-            }
-        };
-        row0 += found.rows;
-        (found.rows > 0).then_some(found)
+    (0..table.items(batch, list)).map(move |index| {
+        let found = SequenceRows { row0, item: table.item(batch, list, index) };
+        row0 += found.item.rows;
+        found
     })
 }
 
-/// How many sequences and rows an instruction has.
+/// Sequences whose next token is drawn, in the order of the rows of logits.
+pub fn sampled(table: &StepTable, phase: Phase, at: At) -> impl Iterator<Item = SequenceRows> + '_ {
+    sequences(table, phase, at).filter(|found| found.item.samples)
+}
+
+/// How many tokens an instruction's stream draws, and how many rows it has.
 pub fn counts(table: &StepTable, phase: Phase, at: At) -> (usize, usize) {
-    sequences(table, phase, at)
-        .fold((0, 0), |(sequences, rows), found| (sequences + 1, rows + found.rows))
+    sequences(table, phase, at).fold((0, 0), |(drawn, rows), SequenceRows { item, .. }| {
+        (drawn + usize::from(item.samples), rows + item.rows)
+    })
 }
 
 /// Heads of a sequence that lie in a range of units.
@@ -81,22 +72,71 @@ pub fn units(
     at: At,
     chunk: Option<Chunk>,
 ) -> impl Iterator<Item = Unit> + '_ {
+    slots_and_units(table, phase, at, chunk).map(|(_, unit)| unit)
+}
+
+fn slots_and_units(
+    table: &StepTable,
+    phase: Phase,
+    at: At,
+    chunk: Option<Chunk>,
+) -> impl Iterator<Item = (usize, Unit)> + '_ {
     let batch = usize::from(at.batch);
     let range = table.chunk_units(batch, chunk);
     let origin = table.chunk_origin(batch, &range);
-    sequences(table, phase, at).flat_map(move |found| {
+    sequences(table, phase, at).flat_map(move |SequenceRows { row0, item }| {
         let range = range.clone();
-        heads_in(table, found.sequence, &range).map(move |head| {
-            let unit = found.sequence * table.kv_heads() + head;
-            Unit {
-                row0: found.row0 as u32,
-                rows: found.rows as u32,
-                past: found.past as u32,
-                shared_row: found.shared_row.map(|row| row as u32),
+        heads_in(table, item.slot, &range).map(move |head| {
+            let unit = item.slot * table.kv_heads() + head;
+            let unit = Unit {
+                row0: row0 as u32,
+                rows: item.rows as u32,
+                past: item.first as u32,
+                shared_row: item.shared_row.map(|row| row as u32),
                 kv_head: head as u32,
-                cache_offset: table.unit_offset(batch, found.sequence, head) - origin,
+                cache_offset: table.unit_offset(batch, item.slot, head) - origin,
                 scores_offset: (unit - range.start) * table.scores_stride(),
-            }
+            };
+            (item.slot, unit)
         })
+    })
+}
+
+/// Units whose fresh rows an append takes: the instruction's, and where prompts are cut into chunks
+/// those of the sequences that leave their beginnings to one of these.
+pub fn appended_units(
+    table: &StepTable,
+    phase: Phase,
+    at: At,
+    chunk: Chunk,
+) -> impl Iterator<Item = Unit> + '_ {
+    let is_cut = phase == Phase::Prefill && table.prefill_chunk().is_some();
+    let slots = if is_cut { 0..table.batch_size() } else { 0..0 };
+    slots_and_units(table, phase, at, Some(chunk)).flat_map(move |(owner, own)| {
+        let left = move |slot| left_to(table, at, chunk, own, (owner, slot));
+        std::iter::once(own).chain(slots.clone().filter_map(left))
+    })
+}
+
+/// What of an owner's rows belongs into the cache of a sequence that begins alike, too.
+fn left_to(
+    table: &StepTable,
+    at: At,
+    chunk: Chunk,
+    own: Unit,
+    (owner, slot): (usize, usize),
+) -> Option<Unit> {
+    let batch = usize::from(at.batch);
+    if table.field(batch, slot, Field::Owner) as usize != owner + 1 {
+        return None;
+    }
+    let rows = (table.shared(batch, slot) as u32).saturating_sub(own.past).min(own.rows);
+    let range = table.chunk_units(batch, Some(chunk));
+    let head = own.kv_head as usize;
+    let is_ours = range.contains(&(slot * table.kv_heads() + head)) && rows > 0;
+    is_ours.then(|| Unit {
+        rows,
+        cache_offset: table.unit_offset(batch, slot, head) - table.chunk_origin(batch, &range),
+        ..own
     })
 }

@@ -1,8 +1,11 @@
-//! Prompts that begin alike: prefill computes what they have in common once for a micro-batch.
+//! Prompts that begin alike: prefill computes what they have in common once for a stream or, where prompts are
+//! cut into chunks, for a batch.
 //!
 //! A sequence may leave the beginning of its prompt to another one, the *owner* of the rows, which leaves nothing to
 //! anybody. K and V of those rows are appended to the caches of both, so nothing differs after prefill; and since
 //! a row's bits depend on that row alone, nothing differs in it either.
+
+use std::ops::Range;
 
 use program::step_table::Field;
 
@@ -15,24 +18,26 @@ pub const LEAST_TOKENS: usize = 16;
 /// placed: `least` tokens or more.
 pub fn share(table: &StepTable, least: usize) {
     for batch in 0..table.batches() {
-        for micro in 0..table.micros() {
-            let slots = table.micro_slots(micro);
-            let is_new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
-            let new: Vec<usize> = slots.filter(is_new).collect();
-            let prompts: Vec<Vec<u32>> =
-                new.iter().map(|&slot| table.prompt(batch, slot)).collect();
-            // The first row of each sequence.
-            let mut rows = vec![0];
-            for (index, shared) in shared(&prompts, least).into_iter().enumerate() {
-                let mut fresh = prompts[index].len() as u32;
-                if let Some((owner, tokens)) = shared {
-                    fresh -= tokens as u32;
-                    table.set_field(batch, new[index], Field::Fresh, fresh);
-                    table.set_field(batch, new[index], Field::SharedRow, rows[owner]);
-                }
-                rows.push(rows[index] + fresh);
-            }
+        if table.prefill_chunk().is_some() {
+            share_among(table, batch, least, 0..table.batch_size());
+            continue;
         }
+        for stream in 0..table.streams() {
+            share_among(table, batch, least, table.stream_slots(stream));
+        }
+    }
+}
+
+/// The same among the new sequences of some slots.
+fn share_among(table: &StepTable, batch: usize, least: usize, slots: Range<usize>) {
+    let is_new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
+    let new: Vec<usize> = slots.filter(is_new).collect();
+    let prompts: Vec<Vec<u32>> = new.iter().map(|&slot| table.prompt(batch, slot)).collect();
+    for (index, shared) in shared(&prompts, least).into_iter().enumerate() {
+        let Some((owner, tokens)) = shared else { continue };
+        let fresh = (prompts[index].len() - tokens) as u32;
+        table.set_field(batch, new[index], Field::Fresh, fresh);
+        table.set_field(batch, new[index], Field::Owner, new[owner] as u32 + 1);
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use kernels::Logprob;
 use program::map::Chunk;
 use program::plan::Plan;
-use program::step_table::{Field, Finish, LOGPROB_WORDS, StepTableLayout};
+use program::step_table::{Field, Finish, ITEM_WORDS, LOGPROB_WORDS, List, StepTableLayout};
 use shm::SharedU32s;
 
 /// A view of the step table with the sizes that its arithmetic needs.
@@ -23,6 +23,22 @@ pub struct StepTable {
     group: usize,
     max_context: usize,
     micro_sequences: usize,
+    prefill_chunk: usize,
+}
+
+/// Rows of one sequence in a work list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Item {
+    /// Slot in the batch.
+    pub slot: usize,
+    /// Position of the first row.
+    pub first: usize,
+    pub rows: usize,
+    /// The row of the same stream with which the positions before them begin; `None`: they are in
+    /// the cache.
+    pub shared_row: Option<usize>,
+    /// Whether the sequence's next token is drawn from the logits of the last row.
+    pub samples: bool,
 }
 
 impl StepTable {
@@ -40,6 +56,7 @@ impl StepTable {
             group: plan.config.group_size(),
             max_context: plan.shape.max_context as usize,
             micro_sequences: usize::from(plan.shape.micro_sequences),
+            prefill_chunk: plan.shape.prefill_chunk as usize,
         }
     }
 
@@ -123,27 +140,64 @@ impl StepTable {
         self.words.store(self.layout.enough(), running);
     }
 
-    /// Active rows of a batch in decode.
-    pub fn active(&self, batch: usize) -> usize {
-        self.words.load(self.layout.active(batch)) as usize
+    /// Items of a work list.
+    pub fn items(&self, batch: usize, list: List) -> usize {
+        let items = self.words.load(self.layout.list(batch, list)) as usize;
+        assert!(items <= self.layout.items_max(list), "{items} items of {list:?}");
+        items
     }
 
-    /// Sets the number of active rows.
-    pub fn set_active(&self, batch: usize, rows: usize) {
-        assert!(rows <= self.batch_size(), "{rows} rows of {} slots", self.batch_size());
-        self.words.store(self.layout.active(batch), rows as u32);
+    /// Sets the number of items of a work list, which are there.
+    pub fn set_items(&self, batch: usize, list: List, items: usize) {
+        let most = self.layout.items_max(list);
+        assert!(items <= most, "{items} of {most} items of {list:?}");
+        self.words.store(self.layout.list(batch, list), items as u32);
     }
 
-    /// The sequence slot of an active row.
-    pub fn row_sequence(&self, batch: usize, row: usize) -> usize {
-        assert!(row < self.batch_size(), "row {row} of {}", self.batch_size());
-        self.words.load(self.layout.row_sequences(batch) + row) as usize
+    /// An item of a work list.
+    pub fn item(&self, batch: usize, list: List, index: usize) -> Item {
+        let at = self.item_at(batch, list, index);
+        let word = |offset| self.words.load(at + offset) as usize;
+        Item {
+            slot: word(0),
+            first: word(1),
+            rows: word(2),
+            shared_row: word(3).checked_sub(1),
+            samples: word(4) > 0,
+        }
     }
 
-    /// Sets the sequence slot of an active row.
-    pub fn set_row_sequence(&self, batch: usize, row: usize, sequence: usize) {
-        assert!(row < self.batch_size(), "row {row} of {}", self.batch_size());
-        self.words.store(self.layout.row_sequences(batch) + row, sequence as u32);
+    /// Writes an item of a work list.
+    pub fn set_item(&self, batch: usize, list: List, index: usize, item: Item) {
+        assert!(item.slot < self.batch_size(), "slot {} of {}", item.slot, self.batch_size());
+        let at = self.item_at(batch, list, index);
+        let shared_row = item.shared_row.map_or(0, |row| row + 1);
+        let words = [item.slot, item.first, item.rows, shared_row, usize::from(item.samples)];
+        for (offset, word) in words.into_iter().enumerate() {
+            self.words.store(at + offset, word as u32);
+        }
+    }
+
+    /// Writes an item behind those of a work list.
+    pub fn push_item(&self, batch: usize, list: List, item: Item) {
+        let items = self.items(batch, list);
+        self.set_item(batch, list, items, item);
+        self.set_items(batch, list, items + 1);
+    }
+
+    fn item_at(&self, batch: usize, list: List, index: usize) -> usize {
+        let most = self.layout.items_max(list);
+        assert!(index < most, "item {index} of {most} of {list:?}");
+        self.layout.list(batch, list) + 1 + index * ITEM_WORDS
+    }
+
+    /// The token at a position of a sequence, of its prompt or one that was sampled.
+    pub fn token(&self, batch: usize, sequence: usize, position: usize) -> u32 {
+        let prompt = self.field(batch, sequence, Field::PromptLen) as usize;
+        match position.checked_sub(prompt) {
+            None => self.prompt_token(batch, sequence, position),
+            Some(sampled) => self.output(batch, sequence, sampled),
+        }
     }
 
     /// A token of a prompt.
@@ -226,14 +280,19 @@ impl StepTable {
         self.words.fill(0);
     }
 
-    /// Micro-batches of a batch in prefill.
-    pub fn micros(&self) -> u16 {
-        self.batch_size().div_ceil(self.micro_sequences) as u16
+    /// Streams of a batch in prefill.
+    pub fn streams(&self) -> u16 {
+        self.layout.streams as u16
     }
 
-    /// Slots of a micro-batch of prefill.
-    pub fn micro_slots(&self, micro: u16) -> Range<usize> {
-        let first = usize::from(micro) * self.micro_sequences;
+    /// Most rows of a stream of prefill where prompts are cut into chunks; `None`: they are whole.
+    pub fn prefill_chunk(&self) -> Option<usize> {
+        Some(self.prefill_chunk).filter(|rows| *rows > 0)
+    }
+
+    /// Slots whose prompts are a stream of prefill where they are whole.
+    pub fn stream_slots(&self, stream: u16) -> Range<usize> {
+        let first = usize::from(stream) * self.micro_sequences;
         first.min(self.batch_size())..(first + self.micro_sequences).min(self.batch_size())
     }
 

@@ -26,10 +26,9 @@ use crate::protocol::EXIT;
 use crate::setup::{Building, LaneOptions, Reach, build_lanes};
 use crate::table::StepTable;
 
-pub use group::{Outcome, Placed, Request, carry_on, fill, fill_even, place};
+pub use group::{Outcome, Placed, Request, carry_on, fill, fill_even, list_work, place};
 pub use interleaved::{Interleaved, Sampled, Stuck};
 
-use group::last_step;
 use prepare::Prepared;
 
 /// A run that takes longer is stuck.
@@ -139,8 +138,17 @@ impl InProcess {
     /// # Errors
     /// As [`InProcess::try_group`].
     pub fn release(&mut self) -> Result<(), WaitError> {
+        let last_step = list_work(&self.table);
+        self.release_listed(last_step)
+    }
+
+    /// The same with work lists as they stand in the table, for at most so many decode steps.
+    ///
+    /// # Errors
+    /// As [`InProcess::try_group`].
+    pub fn release_listed(&mut self, last_step: u32) -> Result<(), WaitError> {
         let drained = self.control.drained().value();
-        self.control.set_last_step(Some(last_step(&self.table)));
+        self.control.set_last_step(Some(last_step));
         self.control.groups().signal();
         let target = drained.wrapping_add(1);
         self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG)

@@ -11,15 +11,15 @@ use program::compile::compile;
 use program::ir::{Append, At, BufferId, Copy, Moved, Phase, Region};
 use program::map::Chunk;
 use program::plan::{Plan, RunShape};
-use program::step_table::{Field, Finish};
+use program::step_table::{Field, Finish, List};
 use program::topology::{LaneId, MemoryId};
 use shm::Control;
 
 use crate::execute::sample::{announce, record};
 use crate::execute::{Span, append_spans, copy_spans};
-use crate::group::last_step;
+use crate::group::list_work;
 use crate::rows::{counts, sequences, units};
-use crate::table::StepTable;
+use crate::table::{Item, StepTable};
 use crate::testing::{Placed, Request, carry_on, fill, place};
 
 const AT: At = At { layer: Some(0), batch: 0, micro: 0 };
@@ -61,6 +61,7 @@ fn plan(batches: u16, batch_size: u16, micro_sequences: u16, chunks: u16) -> Pla
         max_new: 8,
         logprobs: 0,
         micro_sequences,
+        prefill_chunk: 0,
         dtype: Dtype::Bf16,
     };
     let chunking = Some(parse_chunking(&format!("attention={chunks}")).unwrap());
@@ -88,13 +89,14 @@ fn run(plan: Plan, lengths: &[usize], max_new: u32) -> Run {
         })
         .collect();
     fill(&table, &plan, &group);
+    list_work(&table);
     Run { plan, control, table }
 }
 
 impl Run {
     /// Prefill's sampling of batch 0, every sequence drawing `token`.
     fn prefill(&self, token: u32) {
-        for micro in 0..self.plan.shape.micros() {
+        for micro in 0..self.plan.shape.streams() {
             record(&self.table, Phase::Prefill, At { micro, ..AT }, &[7], |_, _| token);
         }
     }
@@ -110,6 +112,13 @@ impl Run {
     }
 }
 
+/// Slots and positions of the rows of the next decode step.
+fn listed(table: &StepTable) -> Vec<(usize, usize)> {
+    let item = |index| table.item(0, List::Decode, index);
+    let items = (0..table.items(0, List::Decode)).map(item);
+    items.map(|Item { slot, first, .. }| (slot, first)).collect()
+}
+
 fn total(spans: &[Span]) -> usize {
     spans.iter().map(|span| span.size_bytes).sum()
 }
@@ -119,7 +128,7 @@ fn prefill_rows_are_the_prompts_of_a_micro_batch_one_behind_the_other() {
     let run = run(plan(1, 5, 2, 1), &[3, 0, 1, 512, 4], 2);
     let found = |micro| -> Vec<(usize, usize, usize, usize)> {
         sequences(&run.table, Phase::Prefill, At { micro, ..AT })
-            .map(|s| (s.sequence, s.row0, s.rows, s.past))
+            .map(|s| (s.item.slot, s.row0, s.item.rows, s.item.first))
             .collect()
     };
     assert_eq!(found(0), [(0, 0, 3, 0)]);
@@ -160,7 +169,7 @@ fn units_of_all_chunks_tile_the_cache() {
             let chunk = Some(Chunk { index, of: chunks });
             let mut first = None;
             for unit in units(&run.table, Phase::Decode, AT, chunk) {
-                let slot = run.table.row_sequence(0, unit.row0 as usize);
+                let slot = run.table.item(0, List::Decode, unit.row0 as usize).slot;
                 let place = expected[&(slot, unit.kv_head as usize)];
                 // Offsets count from the chunk's first unit that has an extent.
                 let origin = *first.get_or_insert(place - unit.cache_offset);
@@ -250,14 +259,13 @@ fn sampling_ends_sequences_by_eos_length_and_cancel() {
     let table = &run.table;
     table.set_field(0, 3, Field::IgnoreEos, 1);
     run.prefill(1);
-    assert_eq!((table.active(0), table.row_sequence(0, 2)), (3, 3));
-    assert_eq!(table.field(0, 0, Field::Past), 3);
+    assert_eq!(listed(table), [(0, 3), (1, 2), (3, 5)]);
     // Sequence 0 draws an EOS; 3 draws it too but ignores it.
     record(table, Phase::Decode, AT, &[7], |_, sequence| if sequence == 1 { 2 } else { 7 });
     assert_eq!(table.field(0, 0, Field::Finish), Finish::Stop as u32);
     assert_eq!(table.field(0, 0, Field::Generated), 2);
     assert_eq!((table.output(0, 0, 0), table.output(0, 0, 1)), (1, 7));
-    assert_eq!((table.active(0), table.row_sequence(0, 0), table.row_sequence(0, 1)), (2, 1, 3));
+    assert_eq!(listed(table), [(1, 3), (3, 6)]);
     // Sequence 1 reaches its length; rows are drawn in the order of the active list.
     let mut drawn = Vec::new();
     record(table, Phase::Decode, AT, &[7], |row, sequence| {
@@ -265,10 +273,10 @@ fn sampling_ends_sequences_by_eos_length_and_cancel() {
         4
     });
     assert_eq!(drawn, [(0, 1), (1, 3)]);
-    assert_eq!(table.active(0), 0);
+    assert_eq!(listed(table), []);
     assert_eq!(table.field(0, 1, Field::Finish), Finish::Length as u32);
-    assert_eq!((table.field(0, 1, Field::Past), table.field(0, 1, Field::Remaining)), (4, 0));
-    assert_eq!(table.field(0, 3, Field::Token), 4);
+    assert_eq!(table.field(0, 1, Field::Remaining), 0);
+    assert_eq!(table.token(0, 3, 7), 4, "the third behind five of the prompt");
     // Nobody is left: drawing is not asked for.
     record(table, Phase::Decode, AT, &[7], |_, _| panic!("no row is active"));
 }
@@ -280,7 +288,7 @@ fn a_cancelled_sequence_ends_at_the_next_sample() {
     run.table.set_field(0, 1, Field::Cancel, 1);
     record(&run.table, Phase::Decode, AT, &[7], |_, _| 5);
     assert_eq!(run.table.field(0, 1, Field::Finish), Finish::Stop as u32);
-    assert_eq!((run.table.active(0), run.table.row_sequence(0, 0)), (1, 0));
+    assert_eq!(listed(&run.table), [(0, 4)]);
 }
 
 #[test]
@@ -308,7 +316,7 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
     let run = run(plan(1, 4, 2, 1), &[3, 2, 4, 5], 6);
     let Run { control, table, .. } = &run;
     table.set_enough(2);
-    control.set_last_step(Some(last_step(table)));
+    control.set_last_step(Some(list_work(table)));
     assert_eq!(control.last_step(), Some(5));
     run.prefill(1);
     announce(control, table, 0);
@@ -330,23 +338,21 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
     place(table, &Placed { batch: 0, slot: 2, request });
     assert_eq!(extent(2), before);
     assert_eq!(
-        last_step(table),
+        list_work(table),
         3,
         "slots 1 and 3 may make three more tokens, slot 2 two after prefill's"
     );
     let fresh: Vec<_> = (0..2)
         .flat_map(|micro| sequences(table, Phase::Prefill, At { micro, ..AT }))
-        .map(|s| (s.sequence, s.row0, s.rows, s.past))
+        .map(|s| (s.item.slot, s.row0, s.item.rows, s.item.first))
         .collect();
     assert_eq!(fresh, [(2, 0, 2, 0)]);
     // Prefill makes a token for it alone, and lists all that run.
     run.prefill(3);
-    let listed: Vec<usize> = (0..table.active(0)).map(|row| table.row_sequence(0, row)).collect();
-    assert_eq!(listed, [1, 2, 3]);
+    assert_eq!(listed(table), [(1, 4), (3, 7), (2, 2)], "two of the prompt, two of decode");
     let made = [1, 2, 3].map(|slot| table.field(0, slot, Field::Generated));
     assert_eq!(made, [3, 1, 3]);
-    assert_eq!((table.output(0, 2, 0), table.field(0, 2, Field::Past)), (3, 2));
-    assert_eq!(table.field(0, 1, Field::Past), 4, "two of the prompt and two of decode");
+    assert_eq!(table.output(0, 2, 0), 3);
 }
 
 #[test]

@@ -48,6 +48,7 @@ fn plan(dtype: Dtype) -> Plan {
         max_new: 8,
         logprobs: 0,
         micro_sequences: 2,
+        prefill_chunk: 0,
         dtype,
     };
     let split = parse_split("scores:out", &config, None).expect("a split");

@@ -17,7 +17,7 @@ use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId, Topology, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::counting::CountingAllocator;
-use workers::group::last_step;
+use workers::group::list_work;
 use workers::protocol::{EXIT, FromWorker, Setup, ToWorker, WeightsFrom};
 use workers::setup::LaneOptions;
 use workers::table::StepTable;
@@ -111,6 +111,7 @@ fn plan(split: Option<&str>) -> Plan {
         max_new: 12,
         logprobs: 0,
         micro_sequences: 2,
+        prefill_chunk: 0,
         dtype: Dtype::Bf16,
     };
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
@@ -263,7 +264,7 @@ fn run_group(plan: &Plan, control: &Control, group: &[Placed]) -> Vec<Outcome> {
     let table = StepTable::new(control.extra(0, plan.table.words()), plan);
     fill(&table, plan, group);
     let target = control.drained().value() + 1;
-    control.set_last_step(Some(last_step(&table)));
+    control.set_last_step(Some(list_work(&table)));
     control.groups().signal();
     control.drained().wait_at_least(target, control.poison(), LIMIT).expect("the lanes drain");
     group.iter().map(|placed| Outcome::read(&table, placed)).collect()

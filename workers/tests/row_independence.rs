@@ -105,6 +105,7 @@ fn every_place(
         max_new: NEW,
         logprobs: 0,
         micro_sequences: shape.2,
+        prefill_chunk: 0,
         dtype,
     };
     let plan = compile(config, &run, map).expect("compiles");

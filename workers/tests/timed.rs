@@ -11,7 +11,7 @@ use program::simulate::Span;
 use program::topology::LaneId;
 use program::validate::replay;
 use shm::{Control, TraceSegment};
-use workers::group::{Placed, Request, fill, last_step};
+use workers::group::{Placed, Request, fill, list_work};
 use workers::protocol::EXIT;
 use workers::setup::{Building, build_timed_lanes};
 use workers::table::StepTable;
@@ -72,7 +72,7 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let mut groups = Vec::new();
     for number in 1..=2 {
         fill(&table, &plan, &group);
-        control.set_last_step(Some(last_step(&table)));
+        control.set_last_step(Some(list_work(&table)));
         control.groups().signal();
         control.drained().wait_at_least(number, control.poison(), LIMIT).expect("drains");
         let mut spans = Vec::new();

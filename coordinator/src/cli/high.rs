@@ -281,6 +281,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
         fuse_attention: !low.no_fuse,
         shares_prompts: !low.no_prefix_sharing,
+        prefill_chunk: low.prefill_chunk,
         cpu_threads: low.cpu_threads,
         emulated_threads: low.emulated_threads,
         vram_bytes: match device {

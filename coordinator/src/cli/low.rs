@@ -117,7 +117,7 @@ pub struct LowRun {
     /// measured times says; needs --device emulated:timed
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input", "seed",
-        "prompt_len", "policy", "split", "no_fuse", "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
+        "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
     ])]
     pub tables: Option<PathBuf>,
 
@@ -200,6 +200,12 @@ pub struct LowRun {
     /// Compute every prompt whole, also where prompts begin alike; the answers are the same
     #[arg(long, help_heading = "Placement")]
     pub no_prefix_sharing: bool,
+    /// Prompts are computed in chunks of at most N tokens, which bounds the memory of long ones; the
+    /// answers are the same [default: whole prompts up to 4096 tokens, 2048 of longer ones, 256 where
+    /// memory is short]
+    #[arg(long, value_name = "N", help_heading = "Placement")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill_chunk: Option<u32>,
     /// Compute threads of the cpu worker [default: the cores the others leave]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Placement")]
     pub cpu_threads: Option<u16>,

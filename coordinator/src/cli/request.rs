@@ -32,6 +32,8 @@ pub struct Run {
     pub fuse_attention: bool,
     /// Prompts that begin alike share the computation.
     pub shares_prompts: bool,
+    /// Most tokens of a prompt that are computed together; `None`: as memory allows.
+    pub prefill_chunk: Option<u32>,
     pub cpu_threads: Option<u16>,
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,

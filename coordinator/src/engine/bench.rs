@@ -6,7 +6,7 @@ use profiler::{Runner, RunnerError, Session, Threads};
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{TraceReader, TraceRecord, WaitError};
-use workers::group::{Placed, fill, last_step};
+use workers::group::{Placed, fill, list_work};
 use workers::protocol::{EXIT, WeightsFrom};
 use workers::table::StepTable;
 
@@ -77,7 +77,7 @@ impl Session for WorkerSession {
     fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let control = self.launched.control.clone();
         fill(&self.table, &self.plan, group);
-        control.set_last_step(Some(last_step(&self.table)));
+        control.set_last_step(Some(list_work(&self.table)));
         let target = control.drained().value().wrapping_add(1);
         self.busy = true;
         control.groups().signal();

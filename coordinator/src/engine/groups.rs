@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 use program::plan::{Plan, RunShape};
 use program::step_table::{Field, Finish};
 use shm::SharedU32s;
-use workers::group::{Placed, Request, carry_on, fill, fill_even, last_step, place};
+use workers::group::{Placed, Request, carry_on, fill, fill_even, list_work, place};
 use workers::share::{LEAST_TOKENS, share};
 use workers::table::StepTable;
 
@@ -149,10 +149,10 @@ impl<'a> Groups<'a> {
         (slots - to_end(slots, waiting, length)) as u32
     }
 
-    /// The decode step after which all sequences have reached their length; 0 when prefill's token
-    /// is the last.
-    pub(super) fn last_step(&self) -> u32 {
-        last_step(&self.table)
+    /// Lists what prefill computes. Returns the decode step after which all sequences have reached
+    /// their length; 0 when prefill's token is the last.
+    pub(super) fn list_work(&self) -> u32 {
+        list_work(&self.table)
     }
 
     /// Sequences that begin in this group.

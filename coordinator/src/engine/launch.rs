@@ -21,6 +21,8 @@ use super::supervise::{Supervisor, Worker, WorkerFailure};
 /// Bound of any wait of a lane for another: far beyond the slowest instruction, so that only a lane
 /// that will never come is given up.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
+/// What a slow machine adds and multiplies in a second, far less than any that this was run on.
+const SLOW_OPERATIONS_PER_S: f64 = 2e9;
 /// Another bound, in seconds, for whoever knows that no instruction takes long.
 const WAIT_ENV: &str = "TANDEM_WAIT_S";
 /// Between two looks at the workers.
@@ -300,7 +302,7 @@ fn setup(
         spin_us: if role == Role::Cpu { options.spin_us } else { 0 },
         weights: options.weights.clone(),
         link_bytes_per_s: options.link_bytes_per_s,
-        wait_timeout_ms: wait_timeout().as_millis() as u64,
+        wait_timeout_ms: wait_timeout(plan).as_millis() as u64,
         durations: options.durations.clone(),
         cuda,
         // Who only copies draws no token.
@@ -308,9 +310,27 @@ fn setup(
     }
 }
 
-fn wait_timeout() -> Duration {
+/// How long all lanes may stand where they are: a bound, or as long as the longest instruction takes on
+/// a slow machine.
+fn wait_timeout(plan: &Plan) -> Duration {
     let asked = std::env::var(WAIT_ENV).ok().and_then(|text| text.parse().ok());
-    asked.filter(|seconds| *seconds > 0).map_or(WAIT_TIMEOUT, Duration::from_secs)
+    let longest = || Duration::from_secs_f64(longest_operations(plan) / SLOW_OPERATIONS_PER_S);
+    asked
+        .filter(|seconds| *seconds > 0)
+        .map_or_else(|| WAIT_TIMEOUT.max(longest()), Duration::from_secs)
+}
+
+/// Additions and multiplications of the longest instruction: a linear, or attention over the longest
+/// context.
+fn longest_operations(plan: &Plan) -> f64 {
+    let (config, shape) = (&plan.config, &plan.shape);
+    let rows = shape.stream_rows().max(usize::from(shape.batch_size)) as f64;
+    let inputs = config.hidden_size.max(config.q_size()) as f64;
+    let linear = 2.0 * rows * inputs * config.ffn_size as f64;
+    let sampled = f64::from(shape.stream_sequences().max(shape.batch_size));
+    let head = 2.0 * sampled * inputs * config.vocab_size as f64;
+    let attention = 4.0 * rows * f64::from(shape.max_context) * config.q_size() as f64;
+    linear.max(head).max(attention)
 }
 
 /// CPUs of a worker's compute threads: none when there are not enough for all.

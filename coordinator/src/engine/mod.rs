@@ -18,6 +18,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use program::ir::Phase;
 use program::plan::Plan;
 use program::simulate::Span;
 use program::topology::{LaneId, WorkerId};
@@ -236,7 +237,7 @@ impl RunEngine {
     ) -> Result<(), EngineError> {
         self.collector.clear();
         let control = self.launched.control.clone();
-        control.set_last_step(Some(groups.last_step()));
+        control.set_last_step(Some(groups.list_work()));
         let drained = control.drained().value().wrapping_add(1);
         self.busy = true;
         let followed = self.follow(groups, drained, observer);
@@ -284,9 +285,12 @@ impl RunEngine {
         let mut prefill = Duration::ZERO;
         let (mut generated, mut decode_steps) = (0, 0);
         for step in 0u32.. {
-            self.wait(Awaited::Steps, steps.wrapping_add(step + 1))?;
+            let target = steps.wrapping_add(step + 1);
             if step == 0 {
+                self.wait(Awaited::Steps, target, &mut |share| observer.prefilled(share))?;
                 prefill = begun.elapsed();
+            } else {
+                self.wait(Awaited::Steps, target, &mut |_| {})?;
             }
             generated +=
                 groups.new_tokens(|index, token| observer.token(index, token) == Verdict::Stop);
@@ -300,7 +304,7 @@ impl RunEngine {
                 break;
             }
         }
-        self.wait(Awaited::Drained, drained)?;
+        self.wait(Awaited::Drained, drained, &mut |_| {})?;
         self.drain_trace();
         Ok(Followed { prefill, decode: begun.elapsed() - prefill, decode_steps, generated })
     }
@@ -326,8 +330,25 @@ impl RunEngine {
         }
     }
 
-    /// Waits for a timeline of the control segment while looking after the workers.
-    fn wait(&mut self, which: Awaited, target: u32) -> Result<(), EngineError> {
+    /// How much of prefill is done: the share of its list that the lane with most work has begun.
+    fn prefill_share(&self) -> f64 {
+        let longest = self.plan.prefill.lanes.iter().max_by_key(|list| list.instructions.len());
+        let Some(list) = longest else { return 0.0 };
+        let position = self.launched.control.lane(list.lane.index()).position();
+        if position.phase != Phase::Prefill as u32 {
+            return 1.0;
+        }
+        f64::from(position.instruction) / list.instructions.len().max(1) as f64
+    }
+
+    /// Waits for a timeline of the control segment while looking after the workers; `tell` hears now
+    /// and then how much of prefill is done.
+    fn wait(
+        &mut self,
+        which: Awaited,
+        target: u32,
+        tell: &mut dyn FnMut(f64),
+    ) -> Result<(), EngineError> {
         loop {
             let control = &self.launched.control;
             let timeline = match which {
@@ -339,6 +360,7 @@ impl RunEngine {
                 Err(WaitError::TimedOut { .. }) => {
                     self.drain_trace();
                     self.look()?;
+                    tell(self.prefill_share());
                 }
                 Err(WaitError::Poisoned(_)) => {
                     return Err(worker_failure(self.launched.supervisor.cause(&self.plan)));

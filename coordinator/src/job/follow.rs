@@ -101,6 +101,10 @@ impl<'f, 'j> Follower<'f, 'j> {
 }
 
 impl Observer for Follower<'_, '_> {
+    fn prefilled(&mut self, share: f64) {
+        self.progress.prefilled(share);
+    }
+
     fn token(&mut self, sequence: usize, token: u32) -> Verdict {
         self.progress.token(sequence);
         if self.failed.is_none() {

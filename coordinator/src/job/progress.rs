@@ -21,6 +21,8 @@ const BAR_LENGTH: u64 = 1000;
 pub trait Progress: Debug {
     /// The work there is, in the order in which it begins.
     fn begin(&mut self, planned: Vec<Planned>);
+    /// So much of the prompts of the sequences that begin now is computed, 0 to 1.
+    fn prefilled(&mut self, share: f64);
     /// `sequence` got a token.
     fn token(&mut self, sequence: usize);
     /// `sequence` has ended after `made` tokens, one that ended it included.
@@ -55,6 +57,7 @@ pub struct Silent;
 
 impl Progress for Silent {
     fn begin(&mut self, _planned: Vec<Planned>) {}
+    fn prefilled(&mut self, _share: f64) {}
     fn token(&mut self, _sequence: usize) {}
     fn finished(&mut self, _sequence: usize, _made: u32) {}
     fn end(&mut self) {}
@@ -70,6 +73,8 @@ struct Tally {
     told: Vec<u32>,
     answers: usize,
     tokens: u64,
+    /// Since when, and how much of them is done, while prompts are computed.
+    prefill: Option<(Instant, f64)>,
     /// The most there can be, lowered when sequences end early.
     tokens_max: u64,
     prompt_tokens: u64,
@@ -84,6 +89,7 @@ impl Tally {
             told: vec![0; planned.len()],
             answers: 0,
             tokens: 0,
+            prefill: None,
             tokens_max: sum(&|sequence| sequence.max_new),
             prompt_tokens: sum(&|sequence| sequence.prompt_tokens),
             remaining: Remaining::new(planned, expected.slots, expected.prior),
@@ -94,7 +100,13 @@ impl Tally {
         self.begun.elapsed().as_secs_f64()
     }
 
+    fn prefilled(&mut self, share: f64) {
+        let since = self.prefill.map_or_else(Instant::now, |(since, _)| since);
+        self.prefill = Some((since, share));
+    }
+
     fn token(&mut self, sequence: usize) {
+        self.prefill = None;
         self.tokens += 1;
         self.told[sequence] += 1;
         self.remaining.token(sequence, self.now_s());
@@ -131,9 +143,22 @@ impl Tally {
             (done, all) if done < all => format!(", {done} of {all} prompt tokens"),
             _ => String::new(),
         };
+        let prefill = self.prefill.map(in_prefill).unwrap_or_default();
         let answered = self.answers;
-        format!("{answered} of {answers} answers: {tokens}{most} new tokens{per_s}{prompts}")
+        format!(
+            "{answered} of {answers} answers: {tokens}{most} new tokens{per_s}{prompts}{prefill}"
+        )
     }
+}
+
+/// `, prefill 37%, which ends in about 2 min 3 s`.
+fn in_prefill((since, share): (Instant, f64)) -> String {
+    let percent = (100.0 * share) as u64;
+    if share < 0.01 {
+        return format!(", prefill {percent}%");
+    }
+    let left_s = since.elapsed().as_secs_f64() * (1.0 - share) / share;
+    format!(", prefill {percent}%, which ends in about {}", duration(left_s))
 }
 
 /// When a bar's end is expected.
@@ -190,6 +215,15 @@ impl Progress for Bar {
         }
         self.think();
         self.bar.enable_steady_tick(BAR_EVERY);
+    }
+
+    fn prefilled(&mut self, share: f64) {
+        if let Some(tally) = &mut self.tally {
+            tally.prefilled(share);
+        }
+        if self.thought.elapsed() >= BAR_EVERY {
+            self.think();
+        }
     }
 
     fn token(&mut self, sequence: usize) {
@@ -258,6 +292,13 @@ impl<W: Write + Debug> Progress for Lines<W> {
         self.tally = Some(tally);
     }
 
+    fn prefilled(&mut self, share: f64) {
+        if let Some(tally) = &mut self.tally {
+            tally.prefilled(share);
+        }
+        self.tell();
+    }
+
     fn token(&mut self, sequence: usize) {
         if let Some(tally) = &mut self.tally {
             tally.token(sequence);
@@ -318,6 +359,21 @@ mod tests {
         assert!(told[1].contains(", 5 of 20 prompt tokens"), "{text}");
         assert!(told[2].starts_with("4 of 4 answers: 4 new tokens, "), "{text}");
         assert!(told[2].ends_with(" tokens/s"), "{text}");
+    }
+
+    #[test]
+    fn prefill_is_told_until_its_first_token() {
+        let mut tally = Tally::new(
+            vec![Planned { prompt_tokens: 100, max_new: 3 }],
+            Expected { slots: 1, prior: None },
+        );
+        tally.prefilled(0.0);
+        assert!(tally.told().ends_with(", 0 of 100 prompt tokens, prefill 0%"), "{}", tally.told());
+        tally.prefill = tally.prefill.map(|(since, _)| (since - Duration::from_secs(10), 0.25));
+        let told = tally.told();
+        assert!(told.ends_with("prefill 25%, which ends in about 31 s"), "{told}");
+        tally.token(0);
+        assert!(!tally.told().contains("prefill"), "{}", tally.told());
     }
 
     #[test]

@@ -237,6 +237,7 @@ impl Placing<'_> {
             max_context: described.prompt_len + described.gen_len,
             max_new: described.gen_len,
             logprobs: 0,
+            prefill_chunk: None,
             limits: self.limits,
         }
     }

@@ -78,6 +78,7 @@ pub(super) fn request<'a>(
         max_context: demand.max_context as u32,
         max_new: demand.max_new,
         logprobs: demand.logprobs,
+        prefill_chunk: run.prefill_chunk,
         limits,
     }
 }

@@ -103,6 +103,7 @@ fn asked<T>(layers: usize, limits: Limits, then: impl FnOnce(&Request<'_>) -> T)
         max_context: 16,
         max_new: 8,
         logprobs: 0,
+        prefill_chunk: None,
         limits: &limits,
     })
 }

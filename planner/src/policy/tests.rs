@@ -22,6 +22,7 @@ const SHAPE: RunShape = RunShape {
     max_new: 8,
     logprobs: 0,
     micro_sequences: 2,
+    prefill_chunk: 0,
     dtype: Dtype::Bf16,
 };
 const HOMES: Homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

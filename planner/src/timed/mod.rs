@@ -122,6 +122,7 @@ fn plan(
         max_new: gen_len,
         logprobs: 0,
         micro_sequences: 1,
+        prefill_chunk: 0,
         dtype: Dtype::Bf16,
     };
     compile(&config, &shape, &map)

@@ -7,6 +7,7 @@
 
 use model::ops::Op;
 
+use crate::ir::Phase;
 use crate::map::{Device, Schedule};
 
 use super::emit::Emitter;
@@ -63,7 +64,11 @@ fn share(emitter: &Emitter<'_, '_>, next: &[Entry], stream: usize, streams: usiz
     mine
 }
 
+/// In prefill the next stream's cache is not whole before this one's rows are appended.
 fn prefetch_caches(emitter: &mut Emitter<'_, '_>, next: &[Entry]) {
+    if emitter.phase == Phase::Prefill {
+        return;
+    }
     for entry in next.iter().filter(|entry| entry.device == Device::Gpu) {
         let Some(layer) = entry.layer else { continue };
         if entry.op.caches().is_empty() || entry.chunk.is_some() {

@@ -242,12 +242,12 @@ impl<'a> Buffers<'a> {
     fn value_bytes(&self, phase: Phase, value: Value) -> usize {
         let element = value.element_bytes(self.shape.dtype);
         let sequences = match phase {
-            Phase::Prefill => self.shape.micro_sequences as usize,
+            Phase::Prefill => self.shape.stream_sequences() as usize,
             Phase::Decode => self.shape.batch_size as usize,
         };
         let rows = match (phase, value) {
             (Phase::Prefill, Value::LastNormed | Value::Logits) => sequences,
-            (Phase::Prefill, _) => self.shape.micro_rows(),
+            (Phase::Prefill, _) => self.shape.stream_rows(),
             (Phase::Decode, _) => sequences,
         };
         match value.row_elements(self.config) {

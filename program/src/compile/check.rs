@@ -25,6 +25,9 @@ pub(super) fn check(
     {
         return Err(CompileError::EmptyShape);
     }
+    if shape.checked_streams().is_none() {
+        return Err(CompileError::TooManyStreams { chunk: shape.prefill_chunk });
+    }
     if map.weight_slots == 0 || map.kv_slots == 0 {
         return Err(CompileError::NoSlots);
     }
@@ -56,7 +59,10 @@ pub(super) fn check(
         }
     }
     check_home("weights", map.outer_weights, routes)?;
-    (0..config.num_layers).try_for_each(|layer| check_layer(config, map, layer, routes))
+    (0..config.num_layers).try_for_each(|layer| {
+        check_layer(config, map, layer, routes)?;
+        if shape.is_chunked() { check_chunked(config, map, layer, routes) } else { Ok(()) }
+    })
 }
 
 /// Weights and caches live on the host or on a device, weights also on a storage that a lane reads.
@@ -118,6 +124,29 @@ fn check_layer(
         let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
         if routes.topology.is_vram(map.kv[layer].homes(kv)[part]) && device == Device::Cpu {
             return Err(CompileError::CpuReadsVram { layer, kv, part });
+        }
+    }
+    Ok(())
+}
+
+/// Attention of chunks reads caches in prefill too: whole ones, from its own side or streamed to it.
+fn check_chunked(
+    config: &ModelConfig,
+    map: &DeviceMap,
+    layer: usize,
+    routes: &Routes<'_>,
+) -> Result<(), CompileError> {
+    if map.layer_chunking(config, layer).is_some() {
+        return Err(CompileError::ChunksOfParts { layer });
+    }
+    let list = layer_list(config, None);
+    let attention = list.iter().zip(&map.prefill.layers[layer]);
+    let on_cpu = attention
+        .filter(|(entry, _)| entry.op == Op::Scores)
+        .any(|(_, device)| *device == Device::Cpu);
+    for kv in [Kv::K, Kv::V] {
+        if on_cpu && map.kv[layer].homes(kv).iter().any(|home| routes.topology.is_vram(*home)) {
+            return Err(CompileError::CpuReadsVram { layer, kv, part: 0 });
         }
     }
     Ok(())

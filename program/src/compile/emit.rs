@@ -115,7 +115,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if entry.op == Op::Norm0 {
             self.forget_layer_values(entry);
         }
-        if entry.op == Op::Out && entry.layer.is_some() {
+        if entry.op == Op::Out && entry.layer.is_some() && !self.is_chunked() {
             self.append_fresh(entry);
         }
         let inputs = entry.op.reads().iter().map(|value| self.input(entry, *value)).collect();
@@ -142,9 +142,18 @@ impl<'a, 'b> Emitter<'a, 'b> {
         self.after(entry);
     }
 
+    /// Whether streams are chunks of prompts, so that attention reads what earlier streams of the
+    /// layer have appended.
+    fn is_chunked(&self) -> bool {
+        self.phase == Phase::Prefill && self.shape.is_chunked()
+    }
+
     /// Fresh K and V leave the device as soon as they exist; the residual stream of prefill after
     /// each segment, when it does not stay there.
     fn after(&mut self, entry: &Entry) {
+        if self.is_chunked() && entry.op.is_attention() {
+            self.append_fresh(entry);
+        }
         if let (Op::K | Op::V, Device::Gpu, Some(layer)) = (entry.op, entry.device, entry.layer) {
             let (kv, value) = kv_of(entry.op);
             let homes = self.map.kv[layer as usize].homes(kv);
@@ -187,11 +196,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn slot(&self, entry: &Entry, value: Value, device: Device) -> u32 {
-        let micros = match self.phase {
-            Phase::Prefill => u32::from(self.shape.micros()),
+        let streams = match self.phase {
+            Phase::Prefill => u32::from(self.shape.streams()),
             Phase::Decode => 1,
         };
-        let stream = u32::from(entry.batch) * micros + u32::from(entry.micro);
+        let stream = u32::from(entry.batch) * streams + u32::from(entry.micro);
         let outlives_segments = match value {
             Value::Hidden => device == Device::Cpu || self.is_vram(self.map.prefill_hidden),
             // Between the final norm and a head on the other device all streams pass.
@@ -209,7 +218,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let Some(slots) = self.rotate.filter(|_| !self.is_vram(self.map.prefill_hidden)) else {
             return false;
         };
-        let streams = u32::from(self.shape.batches) * u32::from(self.shape.micros());
+        let streams = u32::from(self.shape.batches) * u32::from(self.shape.streams());
         let slot = self.slot(entry, Value::Hidden, Device::Gpu);
         (slot..streams).step_by(slots as usize).count() > 1
     }
@@ -357,11 +366,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
         slot
     }
 
-    /// Caches read by an attention operation in decode, streamed to the device where it needs them.
+    /// Caches read by an attention operation, streamed to the device where it needs them; none where
+    /// nothing is cached yet.
     pub(super) fn caches(&mut self, entry: &Entry) -> Vec<Region> {
-        let (Phase::Decode, Some(layer)) = (self.phase, entry.layer) else {
-            return Vec::new();
-        };
+        let reads_caches = self.phase == Phase::Decode || self.is_chunked();
+        let Some(layer) = entry.layer.filter(|_| reads_caches) else { return Vec::new() };
         entry
             .op
             .caches()

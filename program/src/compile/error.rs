@@ -13,6 +13,18 @@ pub enum CompileError {
     NoLane { what: &'static str },
     #[error("the map keeps {what} in memory {memory}, which cannot hold them on this machine")]
     NoMemory { what: &'static str, memory: u8 },
+    /// More chunks than can be numbered.
+    #[error(
+        "prefill in chunks of {chunk} tokens is more than 65,535 chunks a batch; use a larger \
+         --prefill-chunk, or smaller batches"
+    )]
+    TooManyStreams { chunk: u32 },
+    /// Split attention keeps the cache in parts, which attention over whole prompts cannot read.
+    #[error(
+        "layer {layer} splits attention into parts (--split-chunks), which does not go with \
+         --prefill-chunk; leave one of them out"
+    )]
+    ChunksOfParts { layer: usize },
     #[error(
         "the run has no sequences: batches, batch size and micro-batch size must be at least 1"
     )]

@@ -123,14 +123,7 @@ pub fn machine_of(map: &DeviceMap) -> Topology {
 }
 
 fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
-    StepTableLayout {
-        batches: u32::from(shape.batches),
-        batch_size: u32::from(shape.batch_size),
-        max_prompt: shape.max_prompt,
-        max_new: shape.max_new,
-        logprobs: u32::from(shape.logprobs),
-        chunks: map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)),
-    }
+    shape.table(map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)))
 }
 
 /// The work of a phase in one global order; its buffers are laid out on the way.

@@ -51,14 +51,14 @@ pub(super) fn schedule(
         (0..config.num_layers).map(|layer| layer_items(phase, config, map, layer)).collect();
     let uniform = layers.iter().all(|layer| is_uniform(layer));
     let segments = segments(phase, map, &layers);
-    let micros = match phase {
-        Phase::Prefill => shape.micros(),
+    let streams = match phase {
+        Phase::Prefill => shape.streams(),
         Phase::Decode => 1,
     };
     let mut entries = Vec::new();
     for segment in &segments {
         for batch in 0..shape.batches {
-            for micro in 0..micros {
+            for micro in 0..streams {
                 entries.extend(segment.iter().enumerate().map(|(i, item)| Entry {
                     op: item.op,
                     chunk: item.chunk,

@@ -87,7 +87,8 @@ pub fn validate_program(
 ) -> Result<ProgramProof, ValidateError> {
     topology.check()?;
     // Names of the LLaMA family; without a plan the family is not known.
-    shape::check_program(program, buffers, topology, Family::Llama)?;
+    let reads_caches = program.phase == Phase::Decode;
+    shape::check_program(program, reads_caches, buffers, topology, Family::Llama)?;
     Ok(prove_order(program, buffers, (topology, Family::Llama))?.1)
 }
 

@@ -20,7 +20,9 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
         if program.phase != expected {
             return Err(ValidateError::Phase { expected, found: program.phase });
         }
-        check_program(program, &plan.buffers, &plan.topology, plan.config.family)?;
+        // Whether rows may stand behind cached positions.
+        let caches = expected == Phase::Decode || plan.shape.is_chunked();
+        check_program(program, caches, &plan.buffers, &plan.topology, plan.config.family)?;
     }
     let count = plan.buffers.len();
     let known = |what, id: BufferId| match id.0 as usize {
@@ -43,6 +45,7 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
 
 pub(super) fn check_program(
     program: &Program,
+    caches: bool,
     buffers: &[Buffer],
     topology: &Topology,
     family: Family,
@@ -74,7 +77,7 @@ pub(super) fn check_program(
             check_regions(instruction, buffers).map_err(malformed)?;
             match instruction {
                 Instruction::Compute(compute) => {
-                    check_compute(phase, compute).map_err(malformed)?
+                    check_compute(caches, compute).map_err(malformed)?
                 }
                 Instruction::Copy(copy) => check_copy(copy).map_err(malformed)?,
                 _ => {}
@@ -129,9 +132,9 @@ pub(super) fn normal(chunk: Option<Chunk>) -> Option<Chunk> {
     chunk.filter(|chunk| chunk.of > 1)
 }
 
-fn check_compute(phase: Phase, compute: &Compute) -> Result<(), String> {
+fn check_compute(reads_caches: bool, compute: &Compute) -> Result<(), String> {
     let (op, values) = (compute.op, compute.op.reads());
-    let expected_caches = if phase == Phase::Prefill { 0 } else { op.caches().len() };
+    let expected_caches = if reads_caches { op.caches().len() } else { 0 };
     let counts = [
         ("inputs", compute.inputs.len(), values.len()),
         ("caches", compute.caches.len(), expected_caches),

@@ -66,6 +66,7 @@ pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
         max_new: 8,
         logprobs: 0,
         micro_sequences,
+        prefill_chunk: 0,
         dtype: Dtype::F32,
     }
 }

@@ -73,7 +73,7 @@ impl DeviceLane {
         let uploads = if computes { Some(Uploads::new(&device)?) } else { None };
         let sampling = match sampler {
             Some(state) => {
-                let sequences = plan.shape.batch_size.max(plan.shape.micro_sequences);
+                let sequences = plan.shape.batch_size.max(plan.shape.stream_sequences());
                 let size_bytes = usize::from(sequences) * plan.config.vocab_size * 4;
                 Some(Sampling { state, logits: PinnedBuffer::allocate(&context, size_bytes)? })
             }

@@ -74,8 +74,8 @@ impl Moving<'_> {
         uploads: &mut Uploads,
     ) -> Result<Work, CudaError> {
         let Moving { plan, device, stream, table, phase, .. } = *self;
-        let key = (phase, instruction.at, Some(instruction.chunk));
-        let (units, _) = uploads.units(device, stream, table, key)?;
+        let key = (phase, instruction.at, instruction.chunk);
+        let units = uploads.appended(device, stream, table, key)?;
         let (shape, dtype) = (attention_shape(&plan.config), plan.shape.dtype);
         let address = |id| device.places().address(id, 0, device.places().size_bytes(id));
         let (from, to) = (address(instruction.from.buffer), address(instruction.to.buffer));

@@ -80,7 +80,7 @@ impl Products {
         let stream = Stream::new(context)?;
         let mut by_shape = BTreeMap::new();
         for (n, k) in shapes(work) {
-            let rows = work.shape.micro_rows() as u32;
+            let rows = work.shape.stream_rows() as u32;
             let Some(product) = Product::new(&blas, (rows, n, k)) else { return Ok(None) };
             // The first use loads device code, which a run must not wait for; any bytes will do.
             if u64::from(n) * u64::from(k) * 2 <= size_bytes {
@@ -126,7 +126,7 @@ impl Products {
 pub(super) fn scratch_bytes(work: &DeviceWork<'_>) -> [u64; 2] {
     let shapes = shapes(work);
     match shapes.iter().map(|(n, _)| u64::from(*n)).max() {
-        Some(widest) => [work.shape.micro_rows() as u64 * widest * 4, BLAS_WORKSPACE_BYTES],
+        Some(widest) => [work.shape.stream_rows() as u64 * widest * 4, BLAS_WORKSPACE_BYTES],
         None => [0, 0],
     }
 }

@@ -32,6 +32,8 @@ enum List {
     Rows,
     /// Units of a chunk.
     Units(Option<Chunk>),
+    /// Units whose rows an append takes in prefill, those of sequences that begin alike among them.
+    Appended(Chunk),
 }
 
 impl Key {
@@ -43,6 +45,17 @@ impl Key {
     /// The units of a chunk of a (micro-)batch.
     pub(super) fn units(phase: Phase, at: At, chunk: Option<Chunk>) -> Key {
         Key { phase, batch: at.batch, micro: at.micro, list: List::Units(chunk) }
+    }
+}
+
+impl Key {
+    /// The units of an append; in decode those of attention.
+    pub(super) fn appended(phase: Phase, at: At, chunk: Chunk) -> Key {
+        let list = match phase {
+            Phase::Prefill => List::Appended(chunk),
+            Phase::Decode => List::Units(Some(chunk)),
+        };
+        Key { phase, batch: at.batch, micro: at.micro, list }
     }
 }
 
@@ -104,7 +117,7 @@ pub fn scratch(blas: bool) -> DeviceScratch {
 /// Most rows and most sequences of an instruction of a phase.
 fn maxima(shape: &RunShape, phase: Phase) -> (u64, u64) {
     match phase {
-        Phase::Prefill => (shape.micro_rows() as u64, u64::from(shape.micro_sequences)),
+        Phase::Prefill => (shape.stream_rows() as u64, u64::from(shape.stream_sequences())),
         Phase::Decode => (u64::from(shape.batch_size), u64::from(shape.batch_size)),
     }
 }
@@ -145,6 +158,10 @@ impl Scratch {
                 let size_bytes = match key.list {
                     List::Rows => (rows + sequences) * 4,
                     List::Units(_) => sequences * heads * size_of::<Unit>() as u64,
+                    List::Appended(_) => {
+                        let all = sequences + u64::from(shape.batch_size);
+                        all * heads * size_of::<Unit>() as u64
+                    }
                 };
                 (key, layout.take(size_bytes))
             })
@@ -182,7 +199,7 @@ fn keys(work: &DeviceWork<'_>) -> Vec<Key> {
                     keys.push(Key::rows(phase, compute.at));
                 }
                 Instruction::Append(append) => {
-                    keys.push(Key::units(phase, append.at, Some(append.chunk)));
+                    keys.push(Key::appended(phase, append.at, append.chunk));
                 }
                 _ => {}
             }

@@ -15,7 +15,7 @@ use program::map::Chunk;
 
 use super::open::Device;
 use super::scratch::{Key, Range};
-use crate::rows::{sequences, units};
+use crate::rows::{SequenceRows, appended_units, sequences, units};
 use crate::table::StepTable;
 
 /// Rows of an instruction on the device.
@@ -79,20 +79,22 @@ impl Uploads {
         let Some(slot) = slot else { panic!("rows of {at:?} have no slot") };
         let words = slot.range.size_bytes as usize / 4;
         let last_max = match phase {
-            Phase::Prefill => device.shape().micro_sequences,
+            Phase::Prefill => device.shape().stream_sequences(),
             Phase::Decode => device.shape().batch_size,
         };
         let last_at = words - usize::from(last_max);
         if slot.filled != Some(self.run) {
             let staged = staged::<u32>(&self.staging, device, slot.range);
             let (mut row, mut sequence) = (0, last_at);
-            for found in sequences(table, phase, at) {
-                for position in found.past..found.past + found.rows {
+            for SequenceRows { item, .. } in sequences(table, phase, at) {
+                for position in item.first..item.first + item.rows {
                     staged[row] = position as u32;
                     row += 1;
                 }
-                staged[sequence] = (row - 1) as u32;
-                sequence += 1;
+                if item.samples {
+                    staged[sequence] = (row - 1) as u32;
+                    sequence += 1;
+                }
             }
             copy(&self.staging, device, stream, slot.range, slot.range.size_bytes as usize)?;
             slot.filled = Some(self.run);
@@ -109,13 +111,37 @@ impl Uploads {
         table: &StepTable,
         (phase, at, chunk): (Phase, At, Option<Chunk>),
     ) -> Result<(Units, u64), CudaError> {
-        let slot = self.slots.get_mut(&Key::units(phase, at, chunk));
-        let Some(slot) = slot else { panic!("units of {at:?} {chunk:?} have no slot") };
+        let listed = || units(table, phase, at, chunk);
+        self.listed(device, stream, Key::units(phase, at, chunk), listed)
+    }
+
+    /// Units whose fresh rows an append takes.
+    pub(super) fn appended(
+        &mut self,
+        device: &Device,
+        stream: &Stream,
+        table: &StepTable,
+        (phase, at, chunk): (Phase, At, Chunk),
+    ) -> Result<Units, CudaError> {
+        let listed = || appended_units(table, phase, at, chunk);
+        let found = self.listed(device, stream, Key::appended(phase, at, chunk), listed);
+        found.map(|(units, _)| units)
+    }
+
+    fn listed<I: Iterator<Item = kernels::Unit>>(
+        &mut self,
+        device: &Device,
+        stream: &Stream,
+        key: Key,
+        listed: impl FnOnce() -> I,
+    ) -> Result<(Units, u64), CudaError> {
+        let slot = self.slots.get_mut(&key);
+        let Some(slot) = slot else { panic!("{key:?} has no slot") };
         if slot.filled != Some(self.run) {
             let staged = staged::<Unit>(&self.staging, device, slot.range);
             let (mut count, mut cached) = (0, 0);
             let (mut rows_max, mut appended_max, mut positions_max) = (0, 0, 0);
-            for unit in units(table, phase, at, chunk) {
+            for unit in listed() {
                 let found = Unit {
                     row0: unit.row0,
                     rows: unit.rows,

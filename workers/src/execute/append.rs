@@ -10,7 +10,7 @@ use program::plan::Plan;
 
 use crate::lane_executor::Work;
 use crate::memory::View;
-use crate::rows::{counts, units};
+use crate::rows::{appended_units, counts};
 use crate::table::StepTable;
 
 /// Calls `each(from, to)` for every fresh row of every unit of the chunk, and for those it shares: `from` in the
@@ -22,7 +22,7 @@ pub fn append_spans(
     mut each: impl FnMut(usize, usize),
 ) {
     let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
-    for unit in units(table, phase, append.at, Some(append.chunk)) {
+    for unit in appended_units(table, phase, append.at, append.chunk) {
         for (row, position) in unit.appended() {
             let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
             each(from, unit.cache_offset + position * head_dim);

@@ -13,14 +13,13 @@ use model::ops::{Op, Value};
 use program::ir::{Compute, Phase};
 use program::map::Device;
 use program::plan::Plan;
-use program::step_table::Field;
 
 use super::operands::{Operands, output_region};
 use super::{attention, sample};
 use crate::error::WorkerError;
 use crate::lane_executor::Work;
 use crate::memory::View;
-use crate::rows::{counts, sequences};
+use crate::rows::{SequenceRows, counts, sequences};
 use crate::table::StepTable;
 
 /// Kernels and scratch of a lane that runs operations, sized by the plan's maxima.
@@ -47,8 +46,8 @@ impl ComputeState {
         grammars: Option<&Arc<Grammars>>,
     ) -> Result<ComputeState, WorkerError> {
         let (config, shape) = (&plan.config, &plan.shape);
-        let rows = shape.micro_rows().max(usize::from(shape.batch_size));
-        let sequences = usize::from(shape.micro_sequences.max(shape.batch_size));
+        let rows = shape.stream_rows().max(usize::from(shape.batch_size));
+        let sequences = usize::from(shape.stream_sequences().max(shape.batch_size));
         let limits = ScratchLimits {
             rows,
             linear_inputs: config.hidden_size.max(config.q_size()).max(config.ffn_size),
@@ -140,8 +139,8 @@ impl ComputeState {
     fn list_positions(&mut self, operands: &Operands<'_>, compute: &Compute) {
         self.positions.clear();
         for found in sequences(operands.table, operands.phase, compute.at) {
-            let first = found.past as u32;
-            self.positions.extend(first..first + found.rows as u32);
+            let first = found.item.first as u32;
+            self.positions.extend(first..first + found.item.rows as u32);
         }
     }
 
@@ -149,14 +148,9 @@ impl ComputeState {
         let Operands { plan, table, phase, .. } = *operands;
         let batch = usize::from(compute.at.batch);
         self.tokens.clear();
-        for found in sequences(table, phase, compute.at) {
-            match phase {
-                Phase::Prefill => {
-                    let token = |position| table.prompt_token(batch, found.sequence, position);
-                    self.tokens.extend((found.past..found.past + found.rows).map(token));
-                }
-                Phase::Decode => self.tokens.push(table.field(batch, found.sequence, Field::Token)),
-            }
+        for SequenceRows { item, .. } in sequences(table, phase, compute.at) {
+            let token = |position| table.token(batch, item.slot, position);
+            self.tokens.extend((item.first..item.first + item.rows).map(token));
         }
         let out = operands.output::<f32>(compute, rows);
         let config = &plan.config;
@@ -187,8 +181,11 @@ impl ComputeState {
         self.last_rows.clear();
         let index = if compute.op == Op::FinalNorm {
             for found in sequences(operands.table, operands.phase, compute.at) {
-                self.last_rows.push((found.row0 + found.rows - 1) as u32);
-                input_rows = found.row0 + found.rows;
+                let SequenceRows { row0, item } = found;
+                if item.samples {
+                    self.last_rows.push((row0 + item.rows - 1) as u32);
+                }
+                input_rows = row0 + item.rows;
             }
             Some(self.last_rows.as_slice())
         } else {

@@ -58,11 +58,11 @@ pub fn copy_spans(
             let head_bytes = table.group() * table.head_dim() * dtype.size_bytes();
             let row_bytes = table.kv_heads() * head_bytes;
             for found in sequences(table, phase, copy.at) {
-                let heads = heads_in(table, found.sequence, &units);
+                let heads = heads_in(table, found.item.slot, &units);
                 if heads.is_empty() {
                     continue;
                 }
-                for row in found.row0..found.row0 + found.rows {
+                for row in found.row0..found.row0 + found.item.rows {
                     each(Span {
                         offset_bytes: row * row_bytes + heads.start * head_bytes,
                         size_bytes: heads.len() * head_bytes,

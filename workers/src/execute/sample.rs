@@ -7,13 +7,13 @@ use grammar::{GrammarError, Grammars};
 use kernels::{Draw, Kernels, Logprob, NO_TOKEN, SampleScratch, Sampling, random_unit};
 use program::ir::{At, Phase};
 use program::plan::Plan;
-use program::step_table::{Field, Finish};
+use program::step_table::{Field, Finish, List};
 use shm::Control;
 
 use super::operands::Operands;
 use super::walks::Walks;
-use crate::rows::sequences;
-use crate::table::StepTable;
+use crate::rows::{SequenceRows, sampled};
+use crate::table::{Item, StepTable};
 
 /// Room for the rows of a batch, allocated once.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Rows<'_> {
 
     /// The slot of each row.
     fn slots(&self) -> impl Iterator<Item = usize> {
-        sequences(self.table, self.phase, self.at).map(|found| found.sequence)
+        sampled(self.table, self.phase, self.at).map(|found| found.item.slot)
     }
 
     fn field(&self, slot: usize, field: Field) -> u32 {
@@ -168,9 +168,8 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     Draw { sampling, random, masked }
 }
 
-/// Writes a token for every sequence of the (micro-)batch and rebuilds the list of active rows:
-/// micro-batch 0 of prefill starts it, later ones append, decode makes it anew. Sequences that an earlier
-/// group began are listed in prefill, and have no token of it. `draw(row, sequence)` gives the token.
+/// Writes a token for every row that is sampled, and lists the rows of the next decode step: prefill's
+/// behind those that are listed, decode's anew. `draw(row, sequence)` gives the token.
 pub fn record(
     table: &StepTable,
     phase: Phase,
@@ -179,54 +178,26 @@ pub fn record(
     mut draw: impl FnMut(usize, usize) -> u32,
 ) {
     let batch = usize::from(at.batch);
-    let mut active = match (phase, at.micro) {
-        (Phase::Prefill, 1..) => table.active(batch),
-        _ => 0,
+    let mut listed = match phase {
+        Phase::Prefill => table.items(batch, List::Decode),
+        Phase::Decode => 0,
     };
-    let mut list = |sequence| {
-        table.set_row_sequence(batch, active, sequence);
-        active += 1;
-    };
-    match phase {
-        Phase::Prefill => {
-            let mut row = 0;
-            for sequence in table.micro_slots(at.micro) {
-                let runs = if table.field(batch, sequence, Field::Fresh) > 0 {
-                    let token = draw(row, sequence);
-                    row += 1;
-                    advance(table, batch, sequence, phase, token, eos) == Finish::Running
-                } else {
-                    table.is_running(batch, sequence)
-                };
-                if runs {
-                    list(sequence);
-                }
-            }
-        }
-        // Row i of the new list is written only after row i of the old one was read: as many are listed as were
-        // read before, at most.
-        Phase::Decode => {
-            for (row, found) in sequences(table, phase, at).enumerate() {
-                let sequence = found.sequence;
-                let token = draw(row, sequence);
-                if advance(table, batch, sequence, phase, token, eos) == Finish::Running {
-                    list(sequence);
-                }
-            }
+    // Item i of the new list is written only after item i of the old one was read: as many are listed
+    // as were read before, at most.
+    for (row, SequenceRows { item, .. }) in sampled(table, phase, at).enumerate() {
+        let token = draw(row, item.slot);
+        if advance(table, batch, item.slot, token, eos) == Finish::Running {
+            let first = item.first + item.rows;
+            let next = Item { first, rows: 1, shared_row: None, ..item };
+            table.set_item(batch, List::Decode, listed, next);
+            listed += 1;
         }
     }
-    table.set_active(batch, active);
+    table.set_items(batch, List::Decode, listed);
 }
 
-/// One token further: output, counts, position, and whether the sequence has ended.
-fn advance(
-    table: &StepTable,
-    batch: usize,
-    sequence: usize,
-    phase: Phase,
-    token: u32,
-    eos: &[u32],
-) -> Finish {
+/// One token further: output, counts, and whether the sequence has ended.
+fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[u32]) -> Finish {
     let load = |field| table.field(batch, sequence, field);
     let store = |field, value| table.set_field(batch, sequence, field, value);
     if token == NO_TOKEN {
@@ -236,12 +207,6 @@ fn advance(
     let generated = load(Field::Generated);
     table.set_output(batch, sequence, generated as usize, token);
     store(Field::Generated, generated + 1);
-    store(Field::Token, token);
-    let past = match phase {
-        Phase::Prefill => load(Field::PromptLen),
-        Phase::Decode => load(Field::Past) + 1,
-    };
-    store(Field::Past, past);
     let remaining = load(Field::Remaining).saturating_sub(1);
     store(Field::Remaining, remaining);
     let finish = if eos.contains(&token) && load(Field::IgnoreEos) == 0 {

@@ -4,8 +4,7 @@ use program::step_table::Field;
 
 use crate::table::StepTable;
 
-pub(super) use crate::group::last_step;
-pub use crate::group::{Placed, Request, carry_on, fill, fill_even, place};
+pub use crate::group::{Placed, Request, carry_on, fill, fill_even, list_work, place};
 
 /// What a sequence came to; a final EOS is part of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,14 +15,14 @@ use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{Control, Timeline};
 
-use super::group::{Outcome, Placed, fill, last_step};
+use super::group::{Outcome, Placed, fill, list_work};
 use super::prepare::Prepared;
 use crate::error::WorkerError;
 use crate::execute::sample::announce;
 use crate::lane::wait_target;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;
-use crate::rows::sequences;
+use crate::rows;
 use crate::setup::{LaneOptions, Reach, lane_executor};
 use crate::table::StepTable;
 
@@ -134,7 +134,7 @@ impl Interleaved {
         choose: &mut dyn FnMut(&[LaneId]) -> usize,
     ) -> Result<(Vec<Outcome>, Vec<Sampled>), Stuck> {
         fill(&self.table, &self.plan, group);
-        self.control.set_last_step(Some(last_step(&self.table)));
+        self.control.set_last_step(Some(list_work(&self.table)));
         self.lanes.iter_mut().for_each(|lane| lane.place = Place::Prefill(0));
         let mut sampled = Vec::new();
         let mut last = 0;
@@ -244,13 +244,13 @@ impl Interleaved {
     fn record(&self, phase: Phase, step: u32, compute: &Compute, sampled: &mut Vec<Sampled>) {
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let logits = compute.inputs[0].buffer;
-        for (row, found) in sequences(&self.table, phase, compute.at).enumerate() {
+        for (row, found) in rows::sampled(&self.table, phase, compute.at).enumerate() {
             let first_bytes = row * vocab * size_of::<f32>();
             sampled.push(Sampled {
                 phase,
                 step,
                 batch: usize::from(compute.at.batch),
-                slot: found.sequence,
+                slot: found.item.slot,
                 logits: self.view.read::<f32>(logits, first_bytes, vocab).to_vec(),
             });
         }

@@ -28,6 +28,7 @@ pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) 
         max_new: 6,
         logprobs: 4,
         micro_sequences,
+        prefill_chunk: 0,
         dtype,
     }
 }
@@ -128,27 +129,37 @@ fn alike(lanes: &mut InProcess, group: &[Placed]) {
     fill(&table, lanes.plan(), &group);
     share(&table, 1);
     let shared: usize = table.slots().map(|(batch, slot)| table.shared(batch, slot)).sum();
-    assert!(shared > 0 || table.micros() > 1, "some of a micro-batch begin alike");
+    assert!(shared > 0 || table.streams() > 1, "some of a micro-batch begin alike");
     lanes.release().expect("the lanes drain");
     replay(lanes);
     let found: Vec<_> = group.iter().map(|placed| Outcome::read(&table, placed)).collect();
     assert_eq!(found, whole, "{shared} tokens of prompts were shared");
 }
 
-/// Tokens of a group twice in a row, and the logits of prefill of a group that ends with it.
-pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outcome>, Vec<f32>) {
+/// The lanes of a map that compiles and is safe.
+pub fn start(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+    variant: Variant,
+) -> InProcess {
     let plan = compile(config, shape, map).expect("the map compiles");
     if let Err(error) = program::validate::validate(&plan) {
         panic!("{error}");
     }
     let source = DummySource::new(config.clone(), 5);
-    let mut lanes = InProcess::start(plan, &source, options(1)).expect("the lanes start");
-    let full = group(shape, config.vocab_size);
-    let outcomes = lanes.run_group(&full);
-    replay(&mut lanes);
-    assert_eq!(lanes.run_group(&full), outcomes, "a second group in the same lanes");
-    replay(&mut lanes);
-    assert_eq!(in_turn(&mut lanes, &full), outcomes, "one begins after the other");
+    let options = LaneOptions { variant, ..options(1) };
+    InProcess::start(plan, &source, options).expect("the lanes start")
+}
+
+/// What a group comes to: at once, once more, one sequence after the other, and with beginnings that
+/// prompts share.
+pub fn outcomes(lanes: &mut InProcess, full: &[Placed]) -> Vec<Outcome> {
+    let outcomes = lanes.run_group(full);
+    replay(lanes);
+    assert_eq!(lanes.run_group(full), outcomes, "a second group in the same lanes");
+    replay(lanes);
+    assert_eq!(in_turn(lanes, full), outcomes, "one begins after the other");
     for (placed, outcome) in full.iter().zip(&outcomes) {
         assert_eq!(outcome.tokens.len(), placed.request.max_new as usize);
         assert_eq!(outcome.finish, Finish::Length as u32);
@@ -157,7 +168,15 @@ pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outc
         let own = outcome.logprobs.iter().step_by(wanted.max(1)).map(|found| found.0);
         assert!(wanted == 0 || own.eq(outcome.tokens.iter().copied()), "first a token's own");
     }
-    alike(&mut lanes, &full);
+    alike(lanes, full);
+    outcomes
+}
+
+/// Tokens of a group twice in a row, and the logits of prefill of a group that ends with it.
+pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outcome>, Vec<f32>) {
+    let mut lanes = start(config, shape, map, Variant::best());
+    let full = group(shape, config.vocab_size);
+    let outcomes = outcomes(&mut lanes, &full);
     let mut logits = Vec::new();
     for (max_new, phase) in [(1, Phase::Prefill), (4, Phase::Decode)] {
         let mut same = full.clone();

@@ -45,6 +45,7 @@ impl Case {
             max_new: NEW,
             logprobs: 0,
             micro_sequences: 1,
+            prefill_chunk: 0,
             dtype,
         };
         let chunking = chunks.map(|text| parse_chunking(text).expect("a chunking"));

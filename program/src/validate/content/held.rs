@@ -27,29 +27,50 @@ pub(super) enum Content {
         at: Stream,
         step: u32,
     },
-    /// One part of a cache, with the rows of `appended` decode steps behind those of prefill.
+    /// One part of a cache, with the rows of the first `streams` streams of prefill, and of
+    /// `appended` decode steps behind those of all of them.
     Cache {
         kv: Kv,
         layer: Option<u16>,
         batch: u16,
         chunk: Chunk,
+        streams: u16,
         appended: u32,
     },
 }
 
 impl Content {
-    /// Whether content is what a reader needs. A cache may already hold the current step's rows, which
-    /// no reader of the step looks at.
+    /// Whether content is what a reader needs. A cache may already hold the current step's rows, or
+    /// those of later streams, which no reader looks at.
     pub(super) fn satisfies(self, needed: Content) -> bool {
         match (self, needed) {
             (
-                Content::Cache { kv, layer, batch, chunk, appended },
-                Content::Cache { appended: at_least, .. },
+                Content::Cache { kv, layer, batch, chunk, streams, appended },
+                Content::Cache { streams: streams_least, appended: appended_least, .. },
             ) => {
-                appended >= at_least
-                    && needed == Content::Cache { kv, layer, batch, chunk, appended: at_least }
+                let (appended_least, streams_least) =
+                    (appended_least.min(appended), streams_least.min(streams));
+                let least = Content::Cache {
+                    kv,
+                    layer,
+                    batch,
+                    chunk,
+                    streams: streams_least,
+                    appended: appended_least,
+                };
+                needed == least
             }
             _ => self == needed,
+        }
+    }
+
+    /// A cache with the rows of so many streams of prefill.
+    pub(super) fn with_streams(self, streams: u16) -> Content {
+        match self {
+            Content::Cache { kv, layer, batch, chunk, appended, .. } => {
+                Content::Cache { kv, layer, batch, chunk, streams, appended }
+            }
+            other => other,
         }
     }
 
@@ -66,8 +87,9 @@ impl Content {
             Content::Value { value, layer, at: Stream { batch, micro }, step } => {
                 format!("{value:?}{} for batch {batch}.{micro} in step {step}", of_layer(layer))
             }
-            Content::Cache { kv, layer, batch, chunk, appended } => format!(
-                "the {kv:?} cache{} for batch {batch}, part {} of {}, with {appended} decoded positions",
+            Content::Cache { kv, layer, batch, chunk, streams, appended } => format!(
+                "the {kv:?} cache{} for batch {batch}, part {} of {}, with {streams} streams of \
+                 prefill and {appended} decoded positions",
                 of_layer(layer),
                 chunk.index,
                 chunk.of

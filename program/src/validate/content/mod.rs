@@ -100,7 +100,9 @@ impl<'a> Walk<'a> {
         }
         for (kv, region) in compute.op.caches().iter().zip(&compute.caches) {
             let chunk = normal(compute.chunk).unwrap_or(Chunk::WHOLE);
-            self.need(now, *region, now.cache(*kv, at, chunk))?;
+            if self.has_cached(now, at) {
+                self.need(now, *region, now.cache(*kv, at, chunk))?;
+            }
         }
         let weights = self.weights_of(compute.op, at.layer);
         if weights.len() != compute.weights.len() {
@@ -157,9 +159,16 @@ impl<'a> Walk<'a> {
             let problem = "it moves weights of an operation that has none".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         };
-        self.need(now, copy.from, content)?;
+        if !matches!(copy.moved, Moved::Cache(_)) || self.has_cached(now, copy.at) {
+            self.need(now, copy.from, content)?;
+        }
         self.write(now, copy.to, content);
         Ok(())
+    }
+
+    /// Whether a cache must hold anything of this group when an instruction reads it.
+    fn has_cached(&self, now: &Now<'_>, at: At) -> bool {
+        now.order.phase == Phase::Decode || at.micro > 0
     }
 
     /// Whether the GPU multiplies another form of these weights than the stored one.
@@ -208,10 +217,13 @@ impl<'a> Walk<'a> {
                 let problem = "its rows were appended before".into();
                 return Err(ValidateError::Malformed { site: now.site(), problem });
             }
+            let in_order = (0..).zip(filled.iter()).take_while(|(n, micro)| n == *micro).count();
+            let streams = if self.plan.shape.is_chunked() { in_order } else { filled.len() };
+            let (before, after) = (content.with_streams(0), content.with_streams(streams as u16));
             if !first {
-                self.need(now, append.to, content)?;
+                self.need(now, append.to, before)?;
             }
-            self.write(now, append.to, content);
+            self.write(now, append.to, after);
             return Ok(());
         }
         self.need(now, append.to, content)?;
@@ -222,9 +234,10 @@ impl<'a> Walk<'a> {
             let problem = format!("the cache has rows of {appended} steps already");
             return Err(ValidateError::Malformed { site: now.site(), problem: problem.into() });
         }
-        if let Content::Cache { kv, layer, batch, chunk, appended } = content {
+        if let Content::Cache { kv, layer, batch, chunk, streams, appended } = content {
             let appended = appended + 1;
-            self.write(now, append.to, Content::Cache { kv, layer, batch, chunk, appended });
+            let content = Content::Cache { kv, layer, batch, chunk, streams, appended };
+            self.write(now, append.to, content);
         }
         Ok(())
     }
@@ -332,7 +345,7 @@ impl<'a> Walk<'a> {
 
     fn micros(&self, phase: Phase) -> u16 {
         match phase {
-            Phase::Prefill => self.plan.shape.micros(),
+            Phase::Prefill => self.plan.shape.streams(),
             Phase::Decode => 1,
         }
     }
@@ -399,6 +412,10 @@ impl Now<'_> {
 
     fn cache(&self, kv: Kv, at: At, chunk: Chunk) -> Content {
         let appended = self.event.step;
-        Content::Cache { kv, layer: at.layer, batch: at.batch, chunk, appended }
+        let streams = match self.order.phase {
+            Phase::Prefill => at.micro,
+            Phase::Decode => self.plan.shape.streams(),
+        };
+        Content::Cache { kv, layer: at.layer, batch: at.batch, chunk, streams, appended }
     }
 }

@@ -68,6 +68,7 @@ pub(crate) fn shape(dtype: Dtype) -> RunShape {
         max_new: 6,
         logprobs: 0,
         micro_sequences: 2,
+        prefill_chunk: 0,
         dtype,
     }
 }

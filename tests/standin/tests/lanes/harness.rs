@@ -12,7 +12,7 @@ use model::source::{SourceError, WeightSource};
 use program::plan::Plan;
 use program::topology::{SegmentId, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment};
-use workers::group::last_step;
+use workers::group::list_work;
 use workers::protocol::{CudaUse, EXIT, FromWorker, Setup, ToWorker, WeightsFrom};
 use workers::share::share;
 use workers::table::StepTable;
@@ -238,7 +238,7 @@ impl Workers {
         fill(&table, plan, group);
         share(&table, 1);
         let target = control.drained().value() + 1;
-        control.set_last_step(Some(last_step(&table)));
+        control.set_last_step(Some(list_work(&table)));
         control.groups().signal();
         if let Err(error) = control.drained().wait_at_least(target, control.poison(), LIMIT) {
             return Err(format!("{}{error}", self.failures()));

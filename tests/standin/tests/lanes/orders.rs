@@ -1,7 +1,7 @@
 //! The order in which streams run changes nothing; a wait that is lost does.
 
-use program::topology::MemoryId;
 use model::config::Dtype;
+use program::topology::MemoryId;
 
 use crate::case::{group, llama, on_cpu, plan};
 use crate::harness::{Setting, Workers};

@@ -83,7 +83,9 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
         let mut arrived = 0;
         for instruction in decompressions {
             match instruction {
-                Instruction::Wait(wait) if wait.lane == LaneId::H2D_WEIGHTS && !wait.previous_step => {
+                Instruction::Wait(wait)
+                    if wait.lane == LaneId::H2D_WEIGHTS && !wait.previous_step =>
+                {
                     arrived = arrived.max(wait.offset);
                 }
                 Instruction::Decompress(decompress) => {

@@ -1,0 +1,204 @@
+//! Prompts that are computed in chunks, alone or beside sequences that decode: whatever is computed
+//! together, the bits are those of whole prompts.
+
+mod common;
+
+use common::placed::{cpu_only, group, outcomes, shape, start, two_split};
+use common::{llama, opt};
+use kernels::Variant;
+use model::config::{Dtype, ModelConfig};
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::{Split, parse_split};
+use program::compile::{CompileError, compile};
+use program::formats::KvFormat;
+use program::map::{DeviceMap, Schedule, layer_list};
+use program::plan::RunShape;
+use program::step_table::{Field, List};
+use program::topology::MemoryId;
+use workers::table::Item;
+use workers::testing::{
+    InProcess, Outcome, Placed, Request, carry_on, fill_even, list_work, place,
+};
+
+fn chunked(shape: &RunShape, prefill_chunk: u32) -> RunShape {
+    RunShape { prefill_chunk, ..*shape }
+}
+
+fn found(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<Outcome> {
+    let mut lanes = start(config, shape, map, Variant::best());
+    let found = outcomes(&mut lanes, &group(shape, config.vocab_size));
+    assert!(lanes.finish().iter().all(Result::is_ok));
+    found
+}
+
+/// All operations on the device, caches and residual stream in both homes.
+fn device_alone(config: &ModelConfig) -> Vec<DeviceMap> {
+    let homes = [MemoryId::DRAM, MemoryId::VRAM];
+    let all = homes.iter().flat_map(|kv| homes.iter().map(move |hidden| (*kv, *hidden)));
+    all.map(|(kv, prefill_hidden)| {
+        device_map(&Policy::GpuOnly, config, false, Homes { kv, prefill_hidden })
+    })
+    .collect()
+}
+
+#[test]
+fn chunks_of_prompts_give_the_bits_of_whole_ones_in_every_placement() {
+    for (config, dtype, kv_format) in [
+        (llama(), Dtype::Bf16, KvFormat::Plain),
+        (opt(), Dtype::F32, KvFormat::Plain),
+        (llama(), Dtype::Bf16, KvFormat::Four),
+    ] {
+        let shape = shape(2, 3, 2, dtype);
+        let with_format = |map: DeviceMap| DeviceMap { kv_format, ..map };
+        let expected = found(&config, &shape, &with_format(cpu_only(&config)));
+        let mut maps = vec![cpu_only(&config)];
+        let ops = layer_list(&config, None).len();
+        let splits = [(0, ops), (1, 4), (3, 8), (4, 5), (5, ops)];
+        maps.extend(splits.map(|(start, end)| two_split(&config, Split { start, end }, None)));
+        maps.extend(device_alone(&config));
+        for map in maps.into_iter().map(with_format) {
+            for chunk in [1, 4, 7, 256] {
+                let case = format!("{:?} {kv_format:?} {} in {chunk}", config.family, map.policy);
+                assert_eq!(found(&config, &chunked(&shape, chunk), &map), expected, "{case}");
+            }
+        }
+    }
+}
+
+/// Attention of prefill on another side than what is around it: every stream passes a segment
+/// before any passes the next.
+#[test]
+fn a_prefill_layer_on_both_sides_gives_the_bits_of_one_on_the_cpu() {
+    let config = llama();
+    let shape = shape(2, 3, 2, Dtype::Bf16);
+    let expected = found(&config, &shape, &cpu_only(&config));
+    let split = parse_split("k:up", &config, None).expect("a split");
+    let mut map = two_split(&config, split, None);
+    map.prefill = map.decode.clone();
+    for chunk in [1, 4, 7] {
+        assert_eq!(found(&config, &chunked(&shape, chunk), &map), expected, "in {chunk}");
+    }
+}
+
+#[test]
+fn schedules_with_barriers_give_the_same_bits_in_chunks() {
+    let config = llama();
+    let shape = shape(2, 3, 2, Dtype::Bf16);
+    let expected = found(&config, &shape, &cpu_only(&config));
+    for schedule in [Schedule::Barrier, Schedule::BarrierSpread] {
+        for map in device_alone(&config) {
+            let map = DeviceMap { schedule, weight_slots: 2, kv_slots: 2, ..map };
+            assert_eq!(found(&config, &chunked(&shape, 4), &map), expected, "{schedule:?}");
+        }
+    }
+}
+
+/// A prompt longer than a large chunk, in every set of kernels that this machine has.
+#[test]
+fn long_prompts_in_chunks_give_the_bits_of_whole_ones_in_every_variant() {
+    for (config, dtype, kv_format) in [
+        (llama(), Dtype::Bf16, KvFormat::Plain),
+        (llama(), Dtype::F32, KvFormat::Plain),
+        (llama(), Dtype::Bf16, KvFormat::Four),
+    ] {
+        let config = ModelConfig { max_positions: 304, ..config };
+        let whole = RunShape { max_prompt: 300, max_context: 304, ..shape(1, 2, 1, dtype) };
+        let map = DeviceMap { kv_format, ..cpu_only(&config) };
+        let requests: Vec<Placed> = [300, 41]
+            .into_iter()
+            .enumerate()
+            .map(|(slot, length)| {
+                let prompt = (0..length).map(|i| ((i * 7 + slot) % 61) as u32).collect();
+                let request = Request { logprobs: 4, ..Request::greedy(prompt, 4) };
+                Placed { batch: 0, slot, request }
+            })
+            .collect();
+        for variant in Variant::available() {
+            let of = |chunk| {
+                let mut lanes = start(&config, &chunked(&whole, chunk), &map, variant);
+                let found = lanes.run_group(&requests);
+                assert!(lanes.finish().iter().all(Result::is_ok));
+                found
+            };
+            let expected = of(0);
+            for chunk in [7, 256] {
+                assert_eq!(of(chunk), expected, "{dtype:?} {kv_format:?} {variant:?} in {chunk}");
+            }
+        }
+    }
+}
+
+/// One sequence decodes, and its next row stands beside chunks of another one's prompt.
+fn mixed(lanes: &mut InProcess, requests: &[Request; 2]) -> Vec<Outcome> {
+    let table = lanes.table().clone();
+    let placed = |slot: usize| Placed { batch: 0, slot, request: requests[slot].clone() };
+    fill_even(&table, lanes.plan(), &[placed(0), placed(1)]);
+    [Field::PromptLen, Field::Fresh].iter().for_each(|field| table.set_field(0, 1, *field, 0));
+    // The group ends after a decode step, and the first sequence goes on.
+    table.set_enough(1);
+    lanes.release().expect("drains");
+    assert!(table.is_running(0, 0), "it is to go on");
+    carry_on(&table);
+    place(&table, &placed(1));
+    table.set_enough(0);
+    let last_step = list_work(&table);
+    let row = table.item(0, List::Decode, 0);
+    table.set_items(0, List::Decode, 0);
+    let prompt = requests[1].prompt.len();
+    let stream = |number: u16, first: usize, rows: usize, others: &[Item]| {
+        let list = List::Prefill(number);
+        table.set_items(0, list, 0);
+        let samples = first + rows == prompt;
+        table.push_item(0, list, Item { slot: 1, first, rows, shared_row: None, samples });
+        others.iter().for_each(|item| table.push_item(0, list, *item));
+    };
+    stream(0, 0, 3, &[]);
+    stream(1, 3, 3, &[row]);
+    stream(2, 6, prompt - 6, &[]);
+    lanes.release_listed(last_step).expect("drains");
+    (0..2).map(|slot| Outcome::read(&table, &placed(slot))).collect()
+}
+
+#[test]
+fn rows_that_decode_beside_chunks_of_prompts_have_the_bits_that_they_have_alone() {
+    let config = llama();
+    for kv_format in [KvFormat::Plain, KvFormat::Four] {
+        let shape = chunked(&shape(1, 3, 2, Dtype::Bf16), 4);
+        let request = |first: u32, length: u32, new| {
+            let prompt = (0..length).map(|i| (first + i * 7) % 61).collect();
+            Request { logprobs: 4, ..Request::greedy(prompt, new) }
+        };
+        let requests = [request(3, 5, 6), request(8, 9, 4)];
+        let mut maps = vec![cpu_only(&config)];
+        maps.extend(device_alone(&config));
+        let alone: Vec<Outcome> = (0..2)
+            .map(|slot| {
+                let map = DeviceMap { kv_format, ..cpu_only(&config) };
+                let mut lanes = start(&config, &shape, &map, Variant::best());
+                let request = requests[slot].clone();
+                let found = lanes.run_group(&[Placed { batch: 0, slot, request }]);
+                assert!(lanes.finish().iter().all(Result::is_ok));
+                found[0].clone()
+            })
+            .collect();
+        for map in maps {
+            let map = DeviceMap { kv_format, ..map };
+            let mut lanes = start(&config, &shape, &map, Variant::best());
+            assert_eq!(mixed(&mut lanes, &requests), alone, "{kv_format:?} {}", map.policy);
+            assert!(lanes.finish().iter().all(Result::is_ok));
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_chunked_is_refused_with_a_sentence() {
+    let config = llama();
+    let shape = chunked(&shape(1, 4, 4, Dtype::Bf16), 4);
+    let chunking = Some(planner::split::parse_chunking("scores=3").expect("a chunking"));
+    let split = parse_split("scores.1:up", &config, chunking).expect("a split");
+    let refused = compile(&config, &shape, &two_split(&config, split, chunking));
+    assert!(matches!(refused, Err(CompileError::ChunksOfParts { .. })), "{refused:?}");
+    let long = RunShape { max_prompt: 1 << 20, ..chunked(&shape, 1) };
+    let refused = compile(&config, &long, &cpu_only(&config));
+    assert!(matches!(refused, Err(CompileError::TooManyStreams { chunk: 1 })), "{refused:?}");
+}
