@@ -93,6 +93,7 @@ fn shape(dtype: Dtype) -> RunShape {
         max_new: 12,
         logprobs: 0,
         micro_sequences: 2,
+        prefill_chunk: 0,
         dtype,
     }
 }

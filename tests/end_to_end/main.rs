@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bad_weights;
+mod chunked;
 mod command;
 mod compress;
 mod cuda;

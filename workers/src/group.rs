@@ -97,24 +97,57 @@ fn list_whole(table: &StepTable, batch: usize) {
     }
 }
 
-/// Prompts one behind the other, cut every `most` rows.
+/// Prompts one behind the other, cut every `most` rows. One that leaves its beginning to another begins
+/// in a later stream than that one's rows, which it finds in its cache; where there is no stream left for
+/// that, it is computed whole.
 fn list_chunks(table: &StepTable, batch: usize, most: usize) {
+    let streams = usize::from(table.streams());
     (0..table.streams()).for_each(|stream| table.set_items(batch, List::Prefill(stream), 0));
+    let new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
+    let slots: Vec<usize> = (0..table.batch_size()).filter(new).collect();
+    let whole = |slot: &usize| table.field(batch, *slot, Field::PromptLen) as usize;
+    let mut left: usize = slots.iter().map(whole).sum();
+    let mut listed: Vec<(usize, Item)> = Vec::new();
     let (mut stream, mut room) = (0, most);
-    for slot in 0..table.batch_size() {
-        let Some(whole) = fresh(table, batch, slot) else { continue };
-        let (mut first, end) = (whole.first, whole.first + whole.rows);
+    for slot in slots {
+        if holds_beginning(table, batch, slot, &listed, stream) {
+            // All prompts that are left fit the streams that are left, computed whole.
+            if left <= (streams - stream - 1) * most {
+                (stream, room) = (stream + 1, most);
+            } else {
+                table.set_field(batch, slot, Field::Fresh, whole(&slot) as u32);
+                table.set_field(batch, slot, Field::Owner, 0);
+            }
+        }
+        left -= whole(&slot);
+        let Some(item) = fresh(table, batch, slot) else { continue };
+        let (mut first, end) = (item.first, item.first + item.rows);
         while first < end {
             if room == 0 {
                 (stream, room) = (stream + 1, most);
             }
             let rows = room.min(end - first);
-            let item = Item { first, rows, samples: first + rows == end, ..whole };
-            table.push_item(batch, List::Prefill(stream), item);
+            let piece = Item { first, rows, samples: first + rows == end, ..item };
+            table.push_item(batch, List::Prefill(stream as u16), piece);
+            listed.push((stream, piece));
             first += rows;
             room -= rows;
         }
     }
+}
+
+/// Whether a stream computes rows that a sequence leaves to another one.
+fn holds_beginning(
+    table: &StepTable,
+    batch: usize,
+    slot: usize,
+    listed: &[(usize, Item)],
+    stream: usize,
+) -> bool {
+    let owner = table.field(batch, slot, Field::Owner) as usize;
+    let shared = table.shared(batch, slot);
+    let of_owner = listed.iter().filter(|(at, item)| *at == stream && item.slot + 1 == owner);
+    of_owner.map(|(_, item)| item.first).any(|first| first < shared)
 }
 
 /// Clears the table and writes a group into it: prompts, limits, sampling, KV extents one behind the

@@ -370,3 +370,52 @@ fn wait_targets_wrap_and_the_step_before_is_free_at_first() {
     assert_eq!(wrapped, 4);
     assert!(!shm::timeline::reached(u32::MAX - 1, wrapped) && shm::timeline::reached(4, wrapped));
 }
+
+/// A run whose prompts are cut every `most` rows: items of its streams as slot, first position, rows.
+fn chunks(prompts: &[Vec<u32>], most: u32, shares: bool) -> Vec<Vec<(usize, usize, usize)>> {
+    let base = plan(1, prompts.len() as u16, 1, 1);
+    let longest = prompts.iter().map(Vec::len).max().unwrap() as u32;
+    let shape = RunShape { prefill_chunk: most, max_prompt: longest, ..base.shape };
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    let map = device_map(&Policy::CpuOnly, &config(), true, homes);
+    let plan = compile(&config(), &shape, &map).unwrap();
+    let control = Control::create(1, plan.table.words() * 4).unwrap();
+    let table = StepTable::new(control.extra(0, plan.table.words()), &plan);
+    let placed = |(slot, prompt): (usize, &Vec<u32>)| Placed {
+        batch: 0,
+        slot,
+        request: Request::greedy(prompt.clone(), 2),
+    };
+    let group: Vec<Placed> = prompts.iter().enumerate().map(placed).collect();
+    fill(&table, &plan, &group);
+    if shares {
+        crate::share::share(&table, 2);
+    }
+    list_work(&table);
+    let of = |stream| -> Vec<(usize, usize, usize)> {
+        let at = At { micro: stream, ..AT };
+        let found = sequences(&table, Phase::Prefill, at);
+        found.map(|s| (s.item.slot, s.item.first, s.item.rows)).collect()
+    };
+    (0..table.streams()).map(of).collect()
+}
+
+#[test]
+fn prompts_are_cut_where_a_stream_is_full() {
+    let prompts = [vec![1; 5], vec![2; 3], vec![3; 4]];
+    let found = chunks(&prompts, 4, false);
+    let expected: [&[_]; 4] = [&[(0, 0, 4)], &[(0, 4, 1), (1, 0, 3)], &[(2, 0, 4)], &[]];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn a_beginning_is_in_the_cache_before_the_stream_that_reads_it() {
+    let alike = |last: u32| [vec![1; 5], vec![last; 2]].concat();
+    let found = chunks(&[alike(2), alike(3), alike(4)], 4, true);
+    // Row 4 of the first prompt is in the second stream, so the others begin in the third.
+    let expected: [&[_]; 6] = [&[(0, 0, 4)], &[(0, 4, 3)], &[(1, 5, 2), (2, 5, 2)], &[], &[], &[]];
+    assert_eq!(found, expected);
+    // A stream that holds everything leaves none to begin later in: each is computed whole.
+    let found = chunks(&[alike(2), alike(3)], 14, true);
+    assert_eq!(found, [vec![(0, 0, 7), (1, 0, 7)]]);
+}

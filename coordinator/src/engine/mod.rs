@@ -10,6 +10,7 @@ pub mod groups;
 pub mod launch;
 pub mod measure;
 pub mod memory;
+mod prefill_share;
 pub mod supervise;
 mod wake;
 
@@ -30,6 +31,7 @@ use crate::report::trace_file::TraceFile;
 use groups::Groups;
 use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
+use prefill_share::PrefillShare;
 use supervise::{Supervisor, WorkerFailure};
 
 /// Between two looks at the processes' memory, which costs them a little.
@@ -100,6 +102,7 @@ pub struct RunEngine {
     collector: Collector,
     trace_file: Option<TraceFile>,
     measured: Measured,
+    prefill_share: Option<PrefillShare>,
     wake_ns: f64,
     interrupt: Interrupt,
     /// Whether the workers are in a group.
@@ -159,6 +162,7 @@ impl RunEngine {
         }
         Ok(RunEngine {
             table: launched.control.extra(0, plan.table.words()),
+            prefill_share: PrefillShare::new(&plan),
             plan: Arc::new(plan),
             launched,
             readers,
@@ -330,15 +334,11 @@ impl RunEngine {
         }
     }
 
-    /// How much of prefill is done: the share of its list that the lane with most work has begun.
+    /// How much of prefill is done, 0 to 1.
     fn prefill_share(&self) -> f64 {
-        let longest = self.plan.prefill.lanes.iter().max_by_key(|list| list.instructions.len());
-        let Some(list) = longest else { return 0.0 };
-        let position = self.launched.control.lane(list.lane.index()).position();
-        if position.phase != Phase::Prefill as u32 {
-            return 1.0;
-        }
-        f64::from(position.instruction) / list.instructions.len().max(1) as f64
+        let Some(share) = &self.prefill_share else { return 0.0 };
+        let position = self.launched.control.lane(share.lane.index()).position();
+        if position.phase == Phase::Prefill as u32 { share.at(position.instruction) } else { 1.0 }
     }
 
     /// Waits for a timeline of the control segment while looking after the workers; `tell` hears now

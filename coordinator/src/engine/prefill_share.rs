@@ -1,0 +1,101 @@
+//! How much of prefill is done, from where its busiest lane is.
+
+use model::config::ModelConfig;
+use model::ops::Op;
+use program::ir::{Compute, Instruction, LaneProgram};
+use program::plan::{Plan, RunShape};
+use program::topology::LaneId;
+
+/// The arithmetic of prefill before each instruction of the lane that has most of it.
+#[derive(Debug)]
+pub(super) struct PrefillShare {
+    pub(super) lane: LaneId,
+    /// Additions and multiplications before each instruction, and before the end of the list.
+    before: Vec<f64>,
+}
+
+impl PrefillShare {
+    /// Of full batches of the longest prompts.
+    pub(super) fn new(plan: &Plan) -> Option<PrefillShare> {
+        let of_lane = |list: &LaneProgram| {
+            let mut before = vec![0.0];
+            for instruction in &list.instructions {
+                let work = match instruction {
+                    Instruction::Compute(compute) => operations(&plan.config, &plan.shape, compute),
+                    _ => 0.0,
+                };
+                before.push(before[before.len() - 1] + work);
+            }
+            PrefillShare { lane: list.lane, before }
+        };
+        let lanes = plan.prefill.lanes.iter().map(of_lane);
+        lanes.max_by(|a, b| a.all().total_cmp(&b.all())).filter(|share| share.all() > 0.0)
+    }
+
+    fn all(&self) -> f64 {
+        self.before[self.before.len() - 1]
+    }
+
+    /// The share that is done when the lane begins an instruction, 0 to 1.
+    pub(super) fn at(&self, instruction: u32) -> f64 {
+        let place = (instruction as usize).min(self.before.len() - 1);
+        self.before[place] / self.all()
+    }
+}
+
+fn operations(config: &ModelConfig, shape: &RunShape, compute: &Compute) -> f64 {
+    let all = u64::from(shape.batch_size) * u64::from(shape.max_prompt);
+    let most = shape.stream_rows() as u64;
+    let begin = (u64::from(compute.at.micro) * most).min(all);
+    let rows = most.min(all - begin) as f64;
+    if compute.op.is_attention() {
+        let past = match shape.is_chunked() {
+            true => (begin % u64::from(shape.max_prompt)) as f64 + rows / 2.0,
+            false => f64::from(shape.max_prompt) / 2.0,
+        };
+        return 4.0 * rows * past * config.q_size() as f64;
+    }
+    let matrix = compute.op.weights(config).and_then(|weights| weights.matrix);
+    match (compute.op, matrix) {
+        (Op::Embed | Op::Head, _) | (_, None) => 0.0,
+        (_, Some((n, k))) => 2.0 * rows * n as f64 * k as f64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::config::Dtype;
+    use model::known::known;
+    use planner::policy::{Homes, Policy, device_map};
+    use program::compile::compile;
+    use program::topology::MemoryId;
+
+    use super::*;
+
+    #[test]
+    fn later_chunks_of_a_prompt_are_more_work() {
+        let mut config = known("llama-3.2-1b").expect("a known model").config;
+        config.keep_layers(1);
+        let shape = RunShape {
+            batches: 1,
+            batch_size: 1,
+            max_prompt: 65536,
+            shared_prompt: 0,
+            max_context: 65540,
+            max_new: 4,
+            logprobs: 0,
+            micro_sequences: 1,
+            prefill_chunk: 2048,
+            dtype: Dtype::Bf16,
+        };
+        let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+        let map = device_map(&Policy::CpuOnly, &config, true, homes);
+        let plan = compile(&config, &shape, &map).expect("compiles");
+        let share = PrefillShare::new(&plan).expect("there is work");
+        let instructions = plan.prefill.lane(share.lane).expect("its list").instructions.len();
+        let half = share.at(instructions as u32 / 2);
+        assert!(half > 0.2 && half < 0.45, "{half}");
+        assert!((share.at(instructions as u32) - 1.0).abs() < 1e-9);
+        assert!(share.at(0) < 1e-9);
+    }
+}

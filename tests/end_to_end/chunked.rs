@@ -1,0 +1,77 @@
+//! Prompts in chunks through the real processes: the same bytes as whole prompts, in less memory.
+
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::command::{Place, coordinator, finish, fixture, text};
+
+/// Prompts of unlike lengths, of which many begin alike.
+fn requests(place: &Place) -> std::path::PathBuf {
+    let line = |index: usize| {
+        let common = (0..20).map(|i| 5 + i * 3 % 50);
+        let own = (0..1 + index * 7 % 19).map(|i| 4 + (index + i * 11) % 90);
+        let prompt: Vec<usize> = common.skip(index / 5 * 20).chain(own).collect();
+        json!({"custom_id": format!("p{index}"), "prompt": prompt, "max_tokens": 6, "logprobs": 2})
+    };
+    let lines: String = (0..8).map(|index| line(index).to_string() + "\n").collect();
+    let path = place.path("in.jsonl");
+    std::fs::write(&path, lines).expect("writable");
+    path
+}
+
+#[test]
+fn prompts_in_chunks_have_the_answers_of_whole_ones() {
+    let place = Place::new();
+    let input = requests(&place);
+    let answers = |extra: &[&str]| {
+        let mut run = coordinator();
+        run.arg("--model").arg(fixture("llama")).arg("--input").arg(&input);
+        run.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--batches", "2x3"]);
+        let done = finish(run.args(extra).stderr(Stdio::piped()).spawn().expect("starts"));
+        assert!(done.status.success(), "{extra:?}: {}", text(&done.stderr));
+        let answers = std::fs::read_to_string(place.path("out.jsonl")).expect("answers");
+        let without_time = |line: &str| -> Value {
+            let mut line: Value = serde_json::from_str(line).expect("JSON");
+            line["response"]["body"]["created"] = Value::Null;
+            line
+        };
+        answers.lines().map(without_time).collect::<Vec<_>>()
+    };
+    let whole = answers(&[]);
+    assert_eq!(whole.len(), 8);
+    let device = ["--device", "emulated", "--policy", "gpu-only", "--dtype", "bf16"];
+    for chunk in ["1", "5", "16", "4096"] {
+        let chunked = ["--prefill-chunk", chunk];
+        assert_eq!(answers(&chunked), whole, "in {chunk}");
+        let apart = [&chunked[..], &["--no-prefix-sharing"]].concat();
+        assert_eq!(answers(&apart), whole, "in {chunk}, each whole");
+        let on_device = [&chunked[..], &device[..]].concat();
+        assert_eq!(answers(&on_device), whole, "in {chunk} on the device");
+    }
+}
+
+/// Whole, its activations would take 7 GiB.
+#[test]
+fn a_long_prompt_takes_little_beside_its_cache() {
+    let mut plan = coordinator();
+    plan.args(["plan", "--model", "llama-3.2-1b", "--device", "none", "--batches", "1x1"]);
+    plan.args(["--prompt-len", "131040", "--gen-len", "32", "--dram", "64GiB", "--json"]);
+    let done = finish(plan.stdout(Stdio::piped()).spawn().expect("starts"));
+    assert!(done.status.success());
+    let answer: Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let activations = answer["budget_bytes"]["activations"].as_u64().expect("bytes");
+    assert!(activations <= 3 << 29, "{activations}");
+}
+
+#[test]
+fn chunks_and_parts_of_attention_do_not_go_together() {
+    let mut run = coordinator();
+    run.arg("--model").arg(fixture("llama")).args(["--prompt-len", "9", "--gen-len", "2"]);
+    run.args(["--device", "emulated", "--split-chunks", "scores=2", "--split", "scores.1:up"]);
+    run.args(["--batches", "1x2", "--prefill-chunk", "4"]).stderr(Stdio::piped());
+    let done = finish(run.stdout(Stdio::null()).spawn().expect("starts"));
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("--split-chunks") && said.contains("--prefill-chunk"), "{said}");
+}
