@@ -1,9 +1,9 @@
-//! Weights on two storages, each read by a worker and a lane of its own: compiled, proved, simulated and
-//! run by real processes, with the tokens of the same plan without storages.
+//! Weights on two storages, each read by a worker and a lane of its own: compiled, proved,
+//! simulated and run by real processes, with the tokens of the same plan without storages.
 //!
-//! The workers are started from this very program, as the engine starts them from the coordinator; so it
-//! has a `main` of its own, which is a worker where it is asked to be one, and lists and runs the tests as
-//! test runners ask otherwise.
+//! The workers are started from this very program, as the engine starts them from the coordinator;
+//! so it has a `main` of its own, which is a worker where it is asked to be one, and lists and runs
+//! the tests as test runners ask otherwise.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -11,7 +11,9 @@ use std::process::ExitCode;
 
 use coordinator::engine::RunEngine;
 use coordinator::engine::launch::LaunchOptions;
-use coordinator::job::engine::{Engine, Finish, Generated, Observer, Sampling, Sequence, Verdict};
+use coordinator::job::engine::{
+    Engine, EngineError, Finish, Generated, Observer, Sampling, Sequence, Verdict,
+};
 use coordinator::opened::open_weights;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
 use planner::policy::{Homes, Policy, device_map};
@@ -23,9 +25,11 @@ use program::plan::{Plan, RunShape};
 use program::simulate::{Costs, Place, Span, simulate};
 use program::topology::{LaneId, LaneKind, LaneSet, MemoryId};
 use program::validate::{replay, validate};
+use rustix::process::{Pid, Signal, kill_process};
 use workers::protocol::WeightsFrom;
 
-const TESTS: [(&str, fn()); 3] = [
+const TESTS: [(&str, fn()); 4] = [
+    ("a_killed_storage_worker_ends_the_run", a_killed_storage_worker_ends_the_run),
     ("storages_change_no_token", storages_change_no_token),
     ("reads_precede_streamed_weights", reads_precede_streamed_weights),
     ("every_signal_of_a_storage_is_needed", every_signal_of_a_storage_is_needed),
@@ -41,18 +45,18 @@ fn main() -> ExitCode {
         // process alone, and nothing has opened or closed descriptors before.
         return ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) });
     }
-    let ignored = args.iter().any(|arg| arg == "--ignored");
+    let asked = |flag: &str| args.iter().any(|arg| arg == flag);
+    if asked("--list") {
+        // Runners ask for the ignored ones too: there are none.
+        let listed = TESTS.iter().filter(|_| !asked("--ignored"));
+        listed.for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
     let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    let wanted = |name: &str| {
-        !ignored && (filters.is_empty() || filters.iter().any(|filter| name.contains(*filter)))
-    };
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(*part));
     for (name, test) in TESTS.iter().filter(|(name, _)| wanted(name)) {
-        if args.iter().any(|arg| arg == "--list") {
-            println!("{name}: test");
-        } else {
-            test();
-            println!("test {name} ... ok");
-        }
+        test();
+        println!("test {name} ... ok");
     }
     ExitCode::SUCCESS
 }
@@ -142,8 +146,8 @@ impl Observer for Tokens {
     }
 }
 
-/// The tokens that real processes give, the spans of the last group, and who allocated after `ready`.
-fn run(plan: Plan) -> (Vec<Vec<u32>>, Vec<Span>, usize) {
+/// Real processes for a plan.
+fn start(plan: Plan) -> RunEngine {
     let options = LaunchOptions {
         weights: WeightsFrom::Dummy { seed: 11 },
         cpu_threads: 2,
@@ -156,11 +160,15 @@ fn run(plan: Plan) -> (Vec<Vec<u32>>, Vec<Span>, usize) {
         grammars: None,
     };
     let interrupt = Box::new(|| false);
-    let mut engine = RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)
-        .expect("the workers start");
-    let prompts: Vec<Vec<u32>> =
-        (0..4u32).map(|index| (0..2 * index + 1).map(|i| 11 * i + index).collect()).collect();
-    let sequences: Vec<Sequence<'_>> = prompts
+    RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true).expect("the workers start")
+}
+
+fn prompts() -> Vec<Vec<u32>> {
+    (0..4u32).map(|index| (0..2 * index + 1).map(|i| 11 * i + index).collect()).collect()
+}
+
+fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
+    prompts
         .iter()
         .zip(0..)
         .map(|(prompt, index)| Sequence {
@@ -173,11 +181,18 @@ fn run(plan: Plan) -> (Vec<Vec<u32>>, Vec<Span>, usize) {
             logprobs: 0,
             grammar: 0,
         })
-        .collect();
+        .collect()
+}
+
+/// The tokens of two groups, the spans of the last one, and the number of workers.
+fn run(plan: Plan) -> (Vec<Vec<u32>>, Vec<Span>, usize) {
+    let mut engine = start(plan);
+    let prompts = prompts();
     let mut tokens = Tokens::default();
     // Twice: the second group begins with what the first has left in slots.
-    engine.run(&sequences, &mut tokens).expect("a group");
-    engine.run(&sequences, &mut tokens).expect("another group");
+    for _ in 0..2 {
+        engine.run(&sequences(&prompts), &mut tokens).expect("a group");
+    }
     let spans = engine.spans();
     let measured = engine.finish().expect("no trace file");
     assert_eq!(measured.totals.lost, 0);
@@ -210,6 +225,56 @@ fn storages_change_no_token() {
             }
         }
     }
+}
+
+/// Kills a worker of this process at the first token.
+struct Killer {
+    worker: &'static str,
+    killed: Option<Pid>,
+}
+
+impl Killer {
+    fn find(&self) -> Option<Pid> {
+        let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+        let children = tasks
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())
+            .collect::<String>();
+        let pids = children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
+        let named = |pid: &i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(self.worker)
+        };
+        Pid::from_raw(pids.into_iter().find(named)?)
+    }
+}
+
+impl Observer for Killer {
+    fn token(&mut self, _: usize, _: u32) -> Verdict {
+        if self.killed.is_none() {
+            let pid = self.find().expect("the worker runs");
+            kill_process(pid, Signal::KILL).expect("it lives");
+            self.killed = Some(pid);
+        }
+        Verdict::Continue
+    }
+
+    fn finished(&mut self, _: usize, _: Generated) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+fn a_killed_storage_worker_ends_the_run() {
+    let mut engine = start(on_storages(&maps()[0], Dtype::Bf16));
+    let prompts = prompts();
+    let mut killer = Killer { worker: "storage worker 1", killed: None };
+    // A group may have ended before it is noticed; the next one has not.
+    let failed = (0..50).find_map(|_| engine.run(&sequences(&prompts), &mut killer).err());
+    let EngineError::Failed(said) = failed.expect("a worker is gone") else {
+        panic!("interrupted")
+    };
+    assert!(said.contains("storage worker 1") && said.contains("signal 9"), "{said}");
+    drop(engine);
+    assert_eq!(killer.find(), None, "no worker is left");
 }
 
 /// A read takes longer than anything else, so that whoever does not wait for it is early.

@@ -29,7 +29,8 @@ use crate::surface::Surface;
 /// An instruction that was not profiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "The profile has no measurement of {what} on {lane}; profile the machine for this model, its forms and its chunks."
+    "The profile has no measurement of {what} on {lane}; profile the machine for this model, \
+     its forms and its chunks."
 )]
 pub struct Unpriced {
     pub what: String,
@@ -355,8 +356,8 @@ fn contention(profile: &Profile) -> (HashMap<LaneId, Rates>, HashMap<Key, Rates>
     (rates, by_key)
 }
 
-/// The rate of a lane beside `others`, which slow it down: measured, or the worst of the measured parts of
-/// the set.
+/// The rate of a lane beside `others`, which slow it down: measured, or the worst of the measured
+/// parts of the set.
 fn find(rates: &Rates, others: LaneSet) -> Option<f64> {
     if others == LaneSet::EMPTY {
         return Some(1.0);

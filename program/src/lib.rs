@@ -3,9 +3,9 @@
 //! [`topology::Topology`] says which memories, workers and lanes the machine has;
 //! [`map::DeviceMap`] says which device runs which operation and where weights and KV live.
 //! [`compile::compile`] turns it into a [`plan::Plan`]: buffers, and one list of instructions
-//! ([`ir::Instruction`]) per lane for prefill and one for decode. [`validate`] proves a plan free of
-//! deadlocks and buffer hazards before any worker starts; [`simulate`] runs the same lists against
-//! costs. Everything here is pure: no I/O, no clock, no threads.
+//! ([`ir::Instruction`]) per lane for prefill and one for decode. [`validate`] proves a plan free
+//! of deadlocks and buffer hazards before any worker starts; [`simulate`] runs the same lists
+//! against costs. Everything here is pure: no I/O, no clock, no threads.
 
 pub mod compile;
 pub mod formats;

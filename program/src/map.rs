@@ -149,9 +149,10 @@ pub struct DeviceMap {
     pub chunking: Option<Chunking>,
     pub prefill: PhaseMap,
     pub decode: PhaseMap,
-    /// Per layer, per operation of `ModelConfig::layer_ops`: the memory where the weights stay. Those
-    /// in a device's memory are loaded once; those on the host are streamed whenever the GPU runs the
-    /// operation; those on a storage are read to the host, and streamed from there, in every step.
+    /// Per layer, per operation of `ModelConfig::layer_ops`: the memory where the weights stay.
+    /// Those in a device's memory are loaded once; those on the host are streamed whenever the GPU
+    /// runs the operation; those on a storage are read to the host, and streamed from there, in
+    /// every step.
     pub weights: Vec<Vec<MemoryId>>,
     /// The same for the final norm and the head.
     pub outer_weights: MemoryId,

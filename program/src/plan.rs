@@ -190,7 +190,8 @@ impl Footprint {
 }
 
 impl Footprint {
-    /// The same on a device that needs `scratch` for `work`; none where the plan has nothing to do there.
+    /// The same on a device that needs `scratch` for `work`; none where the plan has nothing to do
+    /// there.
     pub(crate) fn with_scratch<'a>(
         self,
         scratch: Option<DeviceScratch>,

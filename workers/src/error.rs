@@ -30,7 +30,7 @@ pub enum LaneError {
     Poisoned,
     /// Another lane made no progress within the bound.
     #[error(
-        "LaneId {waiting} waited {limit_s} s for {awaited} in {place}, which did not move; the run was ended."
+        "Lane {waiting} waited {limit_s} s for {awaited} in {place}, which did not move; the run was ended."
     )]
     TimedOut {
         /// Name of the lane that gave up.
@@ -44,7 +44,7 @@ pub enum LaneError {
     },
     /// The device did not get done with an instruction.
     #[error(
-        "LaneId {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was ended. A kernel may hang: look at dmesg."
+        "Lane {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was ended. A kernel may hang: look at dmesg."
     )]
     Stuck {
         /// Name of the lane.
@@ -55,7 +55,7 @@ pub enum LaneError {
         still_s: u64,
     },
     /// The device or its driver failed.
-    #[error("LaneId {lane} failed in {place}: {source}")]
+    #[error("Lane {lane} failed in {place}: {source}")]
     Device {
         /// Name of the lane.
         lane: String,

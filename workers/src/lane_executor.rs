@@ -43,8 +43,8 @@ pub trait LaneExecutor: fmt::Debug + Send {
     /// A run of the list begins: what the step table says may have changed.
     fn begin_list(&mut self) {}
 
-    /// Carries out an instruction. `None`: it is only under way; whoever completes it writes the trace,
-    /// and [`LaneExecutor::is_asynchronous`] says so of all.
+    /// Carries out an instruction. `None`: it is only under way; whoever completes it writes the
+    /// trace, and [`LaneExecutor::is_asynchronous`] says so of all.
     ///
     /// # Errors
     /// A device or a storage that failed.
@@ -55,8 +55,8 @@ pub trait LaneExecutor: fmt::Debug + Send {
         timeline.signal();
     }
 
-    /// Orders what follows behind another lane's timeline without holding up the thread; `false` where
-    /// the thread has to wait.
+    /// Orders what follows behind another lane's timeline without holding up the thread; `false`
+    /// where the thread has to wait.
     ///
     /// # Errors
     /// The device's refusal.

@@ -134,6 +134,21 @@ fn device_lanes(topology: &Topology, worker: WorkerId, cuda: Option<CudaUse>) ->
     lanes
 }
 
+/// What a setup says of a worker's lanes; it gives its grammars away.
+fn lane_options(setup: &mut Setup, variant: Variant) -> LaneOptions {
+    LaneOptions {
+        variant,
+        pool: PoolOptions {
+            threads: usize::from(setup.threads.max(1)),
+            cpus: setup.cpus.iter().map(|cpu| *cpu as usize).collect(),
+            spin: Duration::from_micros(u64::from(setup.spin_us)),
+        },
+        link_bytes_per_s: setup.link_bytes_per_s,
+        wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
+        grammars: setup.grammars.take().map(Arc::new),
+    }
+}
+
 /// Whom poison blames for a failure outside the lanes: the worker's first lane.
 fn setup_culprit(plan: &Plan, worker: WorkerId) -> LaneId {
     plan.topology.lanes_of(worker).first().copied().unwrap_or(LaneId(0))
@@ -164,7 +179,7 @@ impl Worker<'_> {
     /// Map, Load, Ready, Run, Drain.
     fn live(
         &self,
-        setup: Setup,
+        mut setup: Setup,
         mut next: impl FnMut() -> Result<OwnedFd, WorkerError>,
         open: &OpenWeights,
     ) -> Result<(), WorkerError> {
@@ -173,19 +188,7 @@ impl Worker<'_> {
         let variant = Variant::from_env()?;
         let capacity = setup.trace_capacity as usize;
         let trace = TraceSegment::attach(next()?, setup.plan.topology.lanes.len(), capacity)?;
-        let mut mappings = Vec::new();
-        for (memory, size_bytes) in &setup.private {
-            let mapping = Mapping::private(*size_bytes as usize)?;
-            mappings.push((*memory, Arc::new(mapping)));
-        }
-        for (memory, size_bytes) in &setup.memories {
-            let access = match (self.role, memory.holds) {
-                (Role::Transfer, Holds::Weights) => Access::ReadOnly,
-                _ => Access::ReadWrite,
-            };
-            let segment = Segment::attach(next()?, *size_bytes as usize, access)?;
-            mappings.push((*memory, Arc::new(segment.into_mapping())));
-        }
+        let mut mappings = self.mappings(&setup, &mut next)?;
         let cuda = match setup.cuda {
             Some(cuda) => self.cuda(&setup.plan, cuda, &mappings)?,
             None => {
@@ -201,17 +204,7 @@ impl Worker<'_> {
         if setup.durations.is_none() {
             memories.populate();
         }
-        let options = LaneOptions {
-            variant,
-            pool: PoolOptions {
-                threads: usize::from(setup.threads.max(1)),
-                cpus: setup.cpus.iter().map(|cpu| *cpu as usize).collect(),
-                spin: Duration::from_micros(u64::from(setup.spin_us)),
-            },
-            link_bytes_per_s: setup.link_bytes_per_s,
-            wait_timeout: Duration::from_millis(setup.wait_timeout_ms),
-            grammars: setup.grammars.map(Arc::new),
-        };
+        let options = lane_options(&mut setup, variant);
         let culprit = setup_culprit(&setup.plan, self.id);
         let plan = Arc::new(setup.plan);
         let building =
@@ -230,8 +223,8 @@ impl Worker<'_> {
             }
             (None, None) => {
                 let reach = Reach { memories: &memories, stores: &stores };
-                // SAFETY: the coordinator sends plans that the validator has accepted, starts each of
-                // the plan's workers once, and releases groups only after all said that they are
+                // SAFETY: the coordinator sends plans that the validator has accepted, starts each
+                // of the plan's workers once, and releases groups only after all said that they are
                 // ready.
                 let lanes = unsafe { build_lanes(building, reach, &options) }?;
                 (lanes, variant.name())
@@ -243,6 +236,28 @@ impl Worker<'_> {
         counting::disarm();
         drop(heartbeat);
         Ok(())
+    }
+
+    /// The host's memory: what this worker has for itself, and segments, one descriptor each.
+    fn mappings(
+        &self,
+        setup: &Setup,
+        next: &mut impl FnMut() -> Result<OwnedFd, WorkerError>,
+    ) -> Result<Vec<(SegmentId, Arc<Mapping>)>, WorkerError> {
+        let mut mappings = Vec::new();
+        for (memory, size_bytes) in &setup.private {
+            let mapping = Mapping::private(*size_bytes as usize)?;
+            mappings.push((*memory, Arc::new(mapping)));
+        }
+        for (memory, size_bytes) in &setup.memories {
+            let access = match (self.role, memory.holds) {
+                (Role::Transfer, Holds::Weights) => Access::ReadOnly,
+                _ => Access::ReadWrite,
+            };
+            let segment = Segment::attach(next()?, *size_bytes as usize, access)?;
+            mappings.push((*memory, Arc::new(segment.into_mapping())));
+        }
+        Ok(mappings)
     }
 
     /// Opens the CUDA device: the gpu worker makes its arena, the transfer worker opens it. Whoever

@@ -163,8 +163,8 @@ pub fn build_timed_lanes(
     .collect()
 }
 
-/// Builds those of `lanes` that have work in the plan, on a device. `memories` are the host segments
-/// that this worker maps.
+/// Builds those of `lanes` that have work in the plan, on a device. `memories` are the host
+/// segments that this worker maps.
 ///
 /// # Errors
 /// The driver's refusal, no threads, or trace rings that are taken.

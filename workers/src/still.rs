@@ -22,8 +22,8 @@ pub(crate) struct Stillness<'a> {
 }
 
 impl<'a> Stillness<'a> {
-    /// Begins to count of a run with so many lanes; `bound` is what [`Stillness::look`] will be compared
-    /// with.
+    /// Begins to count of a run with so many lanes; `bound` is what [`Stillness::look`] will be
+    /// compared with.
     pub(crate) fn new(control: &'a Control, lanes: usize, bound: Duration) -> Stillness<'a> {
         let (positions, slice) = (positions(control, lanes), bound / LOOKS);
         let (looked, still) = (Instant::now(), Duration::ZERO);

@@ -1,9 +1,9 @@
 //! Lanes that read weights from a storage into slots of host memory.
 //!
-//! A storage worker fills its storage once, at load, with the weights whose home it is, in the form in
-//! which they are streamed ([`Store::with`]). From then on every `Read` is a read of that file: the
-//! worker maps the slots, never the storage. The file has no name and lies where the kernel keeps
-//! shared memory; one on a disk would be read by the same lane.
+//! A storage worker fills its storage once, at load, with the weights whose home it is, in the form
+//! in which they are streamed ([`Store::with`]). From then on every `Read` is a read of that file:
+//! the worker maps the slots, never the storage. The file has no name and lies where the kernel
+//! keeps shared memory; one on a disk would be read by the same lane.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

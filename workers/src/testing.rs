@@ -65,8 +65,8 @@ impl InProcess {
             let memories = prepared.memories(worker)?;
             let building = Building { worker, plan, control, trace };
             let reach = Reach { memories: &memories, stores: &prepared.stores };
-            // SAFETY: each worker is built once and the weights are in place. Plans are compiled, or
-            // keep the order of a compiled one (contract of this function).
+            // SAFETY: each worker is built once and the weights are in place. Plans are compiled,
+            // or keep the order of a compiled one (contract of this function).
             let runners = unsafe { build_lanes(building, reach, &options) }?;
             for mut runner in runners {
                 let control = control.clone();

@@ -62,8 +62,8 @@ impl Timed {
 }
 
 impl LaneExecutor for Timed {
-    /// The thread's timers fire as late as the system can help, not by 50 us more, which is what threads
-    /// are given.
+    /// The thread's timers fire as late as the system can help, not by 50 us more, which is what
+    /// threads are given.
     fn begin(&mut self) -> Result<(), LaneError> {
         // A system without the call has later timers, which the report shows.
         let _ = set_current_timer_slack(NonZeroU64::new(1));

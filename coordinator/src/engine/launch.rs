@@ -214,8 +214,8 @@ fn mappers(topology: &Topology, memory: MemoryId) -> impl Iterator<Item = Worker
     topology.worker_ids().filter(move |id| topology.maps(*id, memory))
 }
 
-/// Segments of the host with their sizes in bytes. Where one worker alone uses a memory, it maps it by
-/// itself, in huge pages if it can; else they are shared.
+/// Segments of the host with their sizes in bytes. Where one worker alone uses a memory, it maps it
+/// by itself, in huge pages if it can; else they are shared.
 fn host_segments(plan: &Plan) -> Vec<(SegmentId, u64)> {
     let topology = &plan.topology;
     let of_host =

@@ -1,4 +1,5 @@
-//! What a run computes on: the one place where a command line's device and threads become a machine.
+//! What a run computes on: the one place where a command line's device and threads become a
+//! machine.
 
 use profiler::{Machine, Threads};
 use workers::device::finds_blas;
@@ -37,8 +38,8 @@ impl Hardware {
         Hardware { threads, emulated: uses_gpu.then_some(None), cuda: None }
     }
 
-    /// Threads of the cpu worker and of the device's; together no more than the cores unless asked for,
-    /// since threads that share a core only disturb each other.
+    /// Threads of the cpu worker and of the device's; together no more than the cores unless asked
+    /// for, since threads that share a core only disturb each other.
     fn with(
         device: DeviceChoice,
         cpu_threads: Option<u16>,

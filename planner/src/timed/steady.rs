@@ -23,11 +23,11 @@ pub struct SteadyLayer {
     pub time_outside: f64,
 }
 
-/// Looks at a plan's decode steps. The first two layers of a step and its last are left out
-/// where there are enough: before and behind a step stand no layers, so that there a device works on
-/// the end or the beginning of a layer alone. The number that stays is even where it can be, since
-/// slots alternate. The first step starts cold and the last has no next one whose transfers it could
-/// begin; both are left out where there are enough. `None` without any span of a layer.
+/// Looks at a plan's decode steps. The first two layers of a step and its last are left out where
+/// there are enough: before and behind a step stand no layers, so that there a device works on the
+/// end or the beginning of a layer alone. The number that stays is even where it can be, since
+/// slots alternate. The first step starts cold and the last has no next one whose transfers it
+/// could begin; both are left out where there are enough. `None` without any span of a layer.
 pub fn steady(plan: &Plan, spans: &[Span]) -> Option<SteadyLayer> {
     let layers = plan.config.num_layers;
     let ends = layer_ends(plan, spans, layers)?;

@@ -57,6 +57,8 @@ fn a_profile_comes_back_as_it_was() {
     assert_eq!(cache.load(&wanted.fingerprint).expect("it is read"), wanted);
     let text = fs::read_to_string(&path).expect("text");
     assert!(text.contains("\"PCIe link\": \"x16\""), "readable: {text}");
+    // Lanes have names there, whatever their numbers are.
+    assert!(text.contains("\"lane\": \"D2h\"") && text.contains("\"CpuCompute\""), "{text}");
     // Another indentation is the same profile.
     let value: Value = serde_json::from_str(&text).expect("JSON");
     fs::write(&path, value.to_string()).expect("a file");

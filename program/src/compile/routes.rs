@@ -7,8 +7,8 @@ use crate::topology::{
 
 use super::error::CompileError;
 
-/// Lanes and memories by what the compiler wants of them. Those of a device stand for the host's where
-/// the topology has none; a map that asks for them was refused.
+/// Lanes and memories by what the compiler wants of them. Those of a device stand for the host's
+/// where the topology has none; a map that asks for them was refused.
 #[derive(Debug)]
 pub(super) struct Routes<'a> {
     pub(super) topology: &'a Topology,

@@ -13,8 +13,8 @@ use super::emit::Node;
 
 const STEPS: i64 = 3;
 
-/// Clocks of many owners, one behind the other. A clock says how far each lane is known to have come:
-/// `step * nodes + index + 1`, 0 for nothing.
+/// Clocks of many owners, one behind the other. A clock says how far each lane is known to have
+/// come: `step * nodes + index + 1`, 0 for nothing.
 #[derive(Debug, Clone)]
 struct Clocks {
     lanes: usize,

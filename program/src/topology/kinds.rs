@@ -59,8 +59,8 @@ pub enum Work {
     Read,
 }
 
-/// A row of the table: `lane` may do `work` on operands in `from`, with results in `to`. Beyond that
-/// a lane touches only what its worker maps.
+/// A row of the table: `lane` may do `work` on operands in `from`, with results in `to`. Beyond
+/// that a lane touches only what its worker maps.
 #[derive(Debug, Clone, Copy)]
 pub struct Rule {
     pub lane: LaneKind,

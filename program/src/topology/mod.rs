@@ -1,9 +1,10 @@
-//! The shape of a machine: its memories, the worker processes that map them, and the workers' lanes.
+//! The shape of a machine: its memories, the worker processes that map them, and the workers'
+//! lanes.
 //!
 //! A topology is part of a plan. Whoever wants to know which lanes or workers there are asks it;
 //! nothing else lists them. The two canonical machines have ids with names ([`LaneId`],
-//! [`WorkerId`], [`MemoryId`]), by which policies and profiles speak of them; a topology that extends
-//! them keeps these ids.
+//! [`WorkerId`], [`MemoryId`]), by which policies and profiles speak of them; a topology that
+//! extends them keeps these ids.
 
 mod ids;
 mod kinds;

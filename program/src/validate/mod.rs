@@ -3,8 +3,8 @@
 //! The coordinator calls [`validate`] on every plan; tests also call [`replay()`] on measured traces.
 //! Four checks, each in a file, each relying on the ones before:
 //!
-//! 1. `shape` and `reach`: ids and offsets exist, instructions have the operands their operation needs,
-//!    lanes do what their kind may do in the memory of their worker (the table of
+//! 1. `shape` and `reach`: ids and offsets exist, instructions have the operands their operation
+//!    needs, lanes do what their kind may do in the memory of their worker (the table of
 //!    [`crate::topology`]), buffers in use at the same time do not share bytes.
 //! 2. `order`: lanes are in order and waits only test "at least", so when one interleaving runs to
 //!    its end, all do. One is run, over [`STEPS`] consecutive steps, and gives the happens-before

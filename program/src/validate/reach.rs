@@ -1,4 +1,5 @@
-//! Each lane runs only what its kind may run, on memory that its kind may touch and its worker maps.
+//! Each lane runs only what its kind may run, on memory that its kind may touch and its worker
+//! maps.
 
 use crate::ir::{Instruction, Moved, Region};
 use crate::plan::Buffer;

@@ -27,8 +27,9 @@ use form::{Form, Piece};
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to share out.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Fills the weights of `plan` that lie in `memories`, of the host or of a storage, on `threads` threads, quantising with `variant`. `progress(done, total)` in bytes is
-/// called as pieces are done, from any thread.
+/// Fills the weights of `plan` that lie in `memories`, of the host or of a storage, on `threads`
+/// threads, quantising with `variant`. `progress(done, total)` in bytes is called as pieces are
+/// done, from any thread.
 ///
 /// # Errors
 /// The first error of the source; what was loaded by then is worthless.
