@@ -203,7 +203,8 @@ fn compressed_plans_of_a_llama_have_costs_too() {
 fn rates_are_those_of_the_slowed_samples() {
     let config = opt();
     let mut profile = measure(&request(&config));
-    let plan = &plans(&config, &Forms::plain(&config), 2)[0];
+    let plans = plans(&config, &Forms::plain(&config), 2);
+    let plan = plans.iter().find(|plan| plan.map.uses_gpu()).expect("a plan with a device");
     // Whatever was measured: exactly half speed beside copies, a quarter beside both.
     let work = &mut profile.measurements.work;
     work.retain(|measured| measured.beside.is_empty());
