@@ -7,8 +7,7 @@ use model::config::Family;
 use crate::ir::{Instruction, Phase};
 use crate::topology::{LaneId, Topology, TopologyError};
 
-use super::describe::describe;
-use super::phase_name;
+use super::describe::{describe, phase_name};
 
 /// Whose names errors use: the machine's lanes, the model's operations.
 pub(super) type Names<'a> = (&'a Topology, Family);

@@ -33,7 +33,7 @@ pub use describe::describe;
 pub use error::{Blocked, NamedLane, Site, ValidateError};
 pub use replay::{ReplayError, Replayed, replay};
 
-use crate::ir::{Phase, Program};
+use crate::ir::Program;
 use crate::plan::{Buffer, Plan};
 use crate::topology::Topology;
 use error::Names;
@@ -103,14 +103,6 @@ fn prove_order<'a>(
     let work = all().filter(|instruction| instruction.is_work()).count();
     let waits = all().filter(|i| matches!(i, crate::ir::Instruction::Wait(_))).count();
     Ok((order, ProgramProof { work, waits, conflicts }))
-}
-
-/// Name of a phase in errors.
-const fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Prefill => "prefill",
-        Phase::Decode => "decode",
-    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::plan::Plan;
 use crate::simulate::Span;
 use crate::topology::LaneId;
 
-use super::phase_name;
+use super::describe::phase_name;
 
 /// How much of a trace was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
