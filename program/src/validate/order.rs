@@ -1,17 +1,34 @@
 //! Runs one interleaving of a program and derives the happens-before order from it.
 
-use std::rc::Rc;
-
 use crate::ir::{Instruction, LaneProgram, Phase, Program, Wait};
 use crate::topology::LaneId;
 
 use super::error::{Blocked, NamedLane, Names, Site, ValidateError};
 
-/// Per lane, how many of its instructions (over all steps) are known to be complete.
-type Clock = Rc<[u32]>;
+/// Clocks one behind the other. A clock says per lane how many of its instructions (over all steps)
+/// are known to be complete.
+#[derive(Debug)]
+struct Clocks {
+    lanes: usize,
+    counts: Vec<u32>,
+}
+
+/// The first place of a clock.
+type ClockId = usize;
+
+impl Clocks {
+    fn keep(&mut self, clock: &[u32]) -> ClockId {
+        self.counts.extend_from_slice(clock);
+        self.counts.len() - self.lanes
+    }
+
+    fn of(&self, id: ClockId) -> &[u32] {
+        &self.counts[id..id + self.lanes]
+    }
+}
 
 /// One execution of one work instruction.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Event<'a> {
     pub(super) instruction: &'a Instruction,
     pub(super) lane: LaneId,
@@ -21,14 +38,7 @@ pub(super) struct Event<'a> {
     /// Number of this instruction in its lane over all steps, from 1.
     position: u32,
     /// What is complete when it starts, itself included.
-    clock: Clock,
-}
-
-impl Event<'_> {
-    /// Whether `self` is complete before `later` starts, in every run.
-    pub(super) fn happens_before(&self, later: &Event<'_>) -> bool {
-        later.clock[self.lane.index()] >= self.position
-    }
+    clock: ClockId,
 }
 
 /// The work of a few consecutive steps in one order that respects happens-before.
@@ -36,10 +46,16 @@ impl Event<'_> {
 pub(super) struct Order<'a> {
     pub(super) phase: Phase,
     pub(super) events: Vec<Event<'a>>,
+    clocks: Clocks,
     names: Names<'a>,
 }
 
 impl Order<'_> {
+    /// Whether `first` is complete before `later` starts, in every run.
+    pub(super) fn happens_before(&self, first: &Event<'_>, later: &Event<'_>) -> bool {
+        self.clocks.of(later.clock)[first.lane.index()] >= first.position
+    }
+
     pub(super) fn site(&self, event: &Event<'_>) -> Site {
         let place = (self.phase, event.lane, event.index, event.step);
         Site::new(place, event.instruction, self.names)
@@ -59,9 +75,9 @@ struct Cursor<'a> {
     index: usize,
     step: u32,
     position: u32,
-    clock: Clock,
+    clock: Vec<u32>,
     /// The lane's clock at each signal it gave.
-    signals: Vec<Clock>,
+    signals: Vec<ClockId>,
 }
 
 /// Runs every lane as far as it comes, in turn, until all are done.
@@ -73,7 +89,7 @@ pub(super) fn run<'a>(
     steps: u32,
     names: Names<'a>,
 ) -> Result<Order<'a>, ValidateError> {
-    let start: Clock = vec![0; names.0.lanes.len()].into();
+    let lanes = names.0.lanes.len();
     let mut cursors: Vec<Cursor<'_>> = program
         .lanes
         .iter()
@@ -82,15 +98,20 @@ pub(super) fn run<'a>(
             index: 0,
             step: 0,
             position: 0,
-            clock: Rc::clone(&start),
+            clock: vec![0; lanes],
             signals: Vec::new(),
         })
         .collect();
-    let mut events = Vec::new();
+    let mut order = Order {
+        phase: program.phase,
+        events: Vec::new(),
+        clocks: Clocks { lanes, counts: Vec::new() },
+        names,
+    };
     loop {
         let mut progress = false;
         for lane in 0..cursors.len() {
-            while advance(&mut cursors, lane, steps, &mut events) {
+            while advance(&mut cursors, lane, steps, &mut order) {
                 progress = true;
             }
         }
@@ -102,20 +123,11 @@ pub(super) fn run<'a>(
         .filter(|lane| cursors[*lane].step < steps)
         .filter_map(|lane| blocked(program.phase, &cursors, lane, names))
         .collect();
-    if blocked.is_empty() {
-        Ok(Order { phase: program.phase, events, names })
-    } else {
-        Err(ValidateError::Deadlock { blocked })
-    }
+    if blocked.is_empty() { Ok(order) } else { Err(ValidateError::Deadlock { blocked }) }
 }
 
 /// Executes the next instruction of a lane; `false` when it is done or blocked.
-fn advance<'a>(
-    cursors: &mut [Cursor<'a>],
-    lane: usize,
-    steps: u32,
-    events: &mut Vec<Event<'a>>,
-) -> bool {
+fn advance<'a>(cursors: &mut [Cursor<'a>], lane: usize, steps: u32, order: &mut Order<'a>) -> bool {
     let cursor = &cursors[lane];
     if cursor.step == steps {
         return false;
@@ -134,23 +146,22 @@ fn advance<'a>(
         _ => None,
     };
     let cursor = &mut cursors[lane];
-    let mut clock: Vec<u32> = cursor.clock.to_vec();
-    for (known, other) in clock.iter_mut().zip(learned.iter().flat_map(|clock| clock.iter())) {
+    let learned = learned.map_or(&[][..], |clock| order.clocks.of(clock));
+    for (known, other) in cursor.clock.iter_mut().zip(learned) {
         *known = (*known).max(*other);
     }
     cursor.position += 1;
-    clock[program.lane.index()] = cursor.position;
-    cursor.clock = clock.into();
+    cursor.clock[program.lane.index()] = cursor.position;
     match instruction {
-        Instruction::Signal => cursor.signals.push(Rc::clone(&cursor.clock)),
+        Instruction::Signal => cursor.signals.push(order.clocks.keep(&cursor.clock)),
         Instruction::Wait(_) => {}
-        _ => events.push(Event {
+        _ => order.events.push(Event {
             instruction,
             lane: program.lane,
             index: cursor.index,
             step: cursor.step,
             position: cursor.position,
-            clock: Rc::clone(&cursor.clock),
+            clock: order.clocks.keep(&cursor.clock),
         }),
     }
     cursor.index += 1;
@@ -161,7 +172,7 @@ fn advance<'a>(
 enum Satisfied {
     Not,
     /// With what the signal implies; `None` where none is needed.
-    By(Option<Clock>),
+    By(Option<ClockId>),
 }
 
 fn satisfied_by(cursors: &[Cursor<'_>], wait: &Wait, step: u32) -> Satisfied {
@@ -170,7 +181,7 @@ fn satisfied_by(cursors: &[Cursor<'_>], wait: &Wait, step: u32) -> Satisfied {
     let needed = signals_needed(wait, other.program.signals_per_step, step);
     match usize::try_from(needed) {
         Ok(needed) if needed > 0 => match other.signals.get(needed - 1) {
-            Some(clock) => Satisfied::By(Some(Rc::clone(clock))),
+            Some(clock) => Satisfied::By(Some(*clock)),
             None => Satisfied::Not,
         },
         _ => Satisfied::By(None),

@@ -34,7 +34,7 @@ pub(super) fn check(order: &Order<'_>, buffers: &[Buffer]) -> Result<usize, Vali
                 }
                 compared += 1;
                 let first = &order.events[other.event];
-                if !first.happens_before(event) {
+                if !order.happens_before(first, event) {
                     return Err(ValidateError::Race {
                         buffer: buffers[buffer].name.as_str().into(),
                         first: Box::new(order.site(first)),
