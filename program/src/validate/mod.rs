@@ -33,7 +33,7 @@ pub use describe::describe;
 pub use error::{Blocked, NamedLane, Site, ValidateError};
 pub use replay::{ReplayError, Replayed, replay};
 
-use crate::ir::Program;
+use crate::ir::{Phase, Program};
 use crate::plan::{Buffer, Plan};
 use crate::topology::Topology;
 use error::Names;
