@@ -208,6 +208,10 @@ impl Desk {
         let folder = folder.expect("a temporary folder");
         let path = folder.path().join(name);
         std::fs::write(&path, input).expect("writable");
+        // Answers are created when the input was: equal jobs are of one second.
+        let file = std::fs::File::options().write(true).open(&path).expect("written");
+        let then = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+        file.set_modified(then).expect("ours");
         let options = JobOptions {
             input: Place::File(path),
             output: Place::File(folder.path().join("out.jsonl")),

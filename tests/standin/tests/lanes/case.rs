@@ -81,6 +81,17 @@ pub(crate) fn plan(
     chunking: Option<Chunking>,
     kv: MemoryId,
 ) -> Plan {
+    plan_of(config, &shape(dtype), split, chunking, kv)
+}
+
+/// The same of another shape.
+pub(crate) fn plan_of(
+    config: &ModelConfig,
+    shape: &RunShape,
+    split: Option<&str>,
+    chunking: Option<Chunking>,
+    kv: MemoryId,
+) -> Plan {
     let homes = Homes { kv, prefill_hidden: MemoryId::VRAM };
     let policy = match split {
         None => Policy::CpuOnly,
@@ -90,7 +101,7 @@ pub(crate) fn plan(
             chunking,
         },
     };
-    compile(config, &shape(dtype), &device_map(&policy, config, true, homes)).expect("compiles")
+    compile(config, shape, &device_map(&policy, config, true, homes)).expect("compiles")
 }
 
 /// Four sequences of different lengths that end at different steps. The two of a batch begin alike.

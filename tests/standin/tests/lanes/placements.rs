@@ -3,9 +3,10 @@
 use model::config::{Dtype, ModelConfig};
 use planner::split::parse_split;
 use program::map::{ChunkOrder, Chunking, layer_list};
+use program::plan::RunShape;
 use program::topology::MemoryId;
 
-use crate::case::{group, llama, on_cpu, opt, plan};
+use crate::case::{group, llama, on_cpu, opt, plan, plan_of, shape};
 use crate::harness::{Setting, Workers};
 
 /// Every interval `[i, j)` of a layer, as `--split` takes it.
@@ -55,6 +56,25 @@ fn chunks_of_attention_give_the_tokens_of_the_cpu() {
 fn caches_in_device_memory_give_the_tokens_of_the_cpu() {
     for config in [llama(), opt()] {
         same_tokens(&config, &["gpu-only".to_owned()], None, MemoryId::VRAM);
+    }
+}
+
+#[test]
+fn chunks_of_prompts_give_the_tokens_of_the_cpu() {
+    for config in [llama(), opt()] {
+        let expected = on_cpu(&config, Dtype::F32);
+        for (split, kv) in
+            [("gpu-only", MemoryId::VRAM), ("gpu-only", MemoryId::DRAM), ("k:out", MemoryId::DRAM)]
+        {
+            for prefill_chunk in [1, 3] {
+                let shape = RunShape { prefill_chunk, ..shape(Dtype::F32) };
+                let plan = plan_of(&config, &shape, Some(split), None, kv);
+                let workers = Workers::start(&plan, &Setting::default()).expect(split);
+                let found = workers.run_group(&group());
+                assert_eq!(found.as_ref(), Ok(&expected), "{split} {kv:?} in {prefill_chunk}");
+                workers.finish().expect(split);
+            }
+        }
     }
 }
 
