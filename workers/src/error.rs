@@ -176,5 +176,5 @@ pub enum WorkerError {
     Device(#[from] CudaError),
     /// A lane.
     #[error("{0}")]
-    LaneId(#[from] LaneError),
+    Lane(#[from] LaneError),
 }

@@ -62,7 +62,7 @@ pub unsafe fn worker_main(channel_number: RawFd, open: &OpenWeights) -> u8 {
     install_panic_hook(&channel);
     match run(&channel, open) {
         Ok(()) => 0,
-        Err(WorkerError::LaneId(LaneError::Poisoned)) => {
+        Err(WorkerError::Lane(LaneError::Poisoned)) => {
             // Nothing is expected; the coordinator kills this process or closes the channel.
             let _ = channel.recv(LINGER);
             1
@@ -413,7 +413,7 @@ impl Worker<'_> {
                     // Poison is seen again, and answered, by the lane's first wait.
                     let _ = gate.wait_at_least(1, poison, MESSAGE_SLICE);
                     if let Err(error) = lane.run() {
-                        let error = WorkerError::LaneId(error);
+                        let error = WorkerError::Lane(error);
                         self.report(&error, PoisonCode::TimedOut, name);
                         let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
                         failure.get_or_insert(error);
@@ -472,7 +472,7 @@ impl Worker<'_> {
     /// Says what happened, then ends the run for everybody. Who only follows another's poison says
     /// nothing. Saying it twice does no harm: the coordinator takes the first.
     fn report(&self, error: &WorkerError, code: PoisonCode, lane: LaneId) {
-        if matches!(error, WorkerError::LaneId(LaneError::Poisoned)) {
+        if matches!(error, WorkerError::Lane(LaneError::Poisoned)) {
             return;
         }
         tell(self.channel, error);
