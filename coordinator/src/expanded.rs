@@ -29,14 +29,14 @@ impl Quantised {
     /// The matrices that are expanded: all, or those that no kernel reads as they are.
     pub fn expanded(&self, all: bool) -> Option<Expanded> {
         let expanded = self.0.values().filter(|(stored, _)| all || stored.grouped().is_none());
-        let mut found = Expanded { types: Vec::new(), file_bytes: 0, elements: 0 };
+        let mut sum = Expanded { types: Vec::new(), file_bytes: 0, elements: 0 };
         for (stored, elements) in expanded {
             let (block_elements, block_bytes) = stored.block();
-            found.types.push(stored.name());
-            found.file_bytes += elements / block_elements as u64 * block_bytes as u64;
-            found.elements += elements;
+            sum.types.push(stored.name());
+            sum.file_bytes += elements / block_elements as u64 * block_bytes as u64;
+            sum.elements += elements;
         }
-        (!found.types.is_empty()).then_some(found)
+        (!sum.types.is_empty()).then_some(sum)
     }
 }
 

@@ -90,11 +90,14 @@ pub enum LocateError {
     LfsPointer { model: String, file: String },
     #[error(
         "--model {model}: {} of its {of} weight files are missing, which \
-         model.safetensors.index.json names: {}; download them again", .missing.len(), first(.missing)
+         model.safetensors.index.json names: {}; download them again",
+        .missing.len(),
+        first(.missing)
     )]
     MissingShards { model: String, missing: Vec<String>, of: usize },
     #[error(
-        "--model {path}: the directory holds several GGUF files, {}; give one of them", first(.files)
+        "--model {path}: the directory holds several GGUF files, {}; give one of them",
+        first(.files)
     )]
     SeveralGguf { path: String, files: Vec<String> },
     #[error(

@@ -2,7 +2,7 @@
 //! and what does not fit is refused with the numbers.
 
 use model::config::{Dtype, ModelConfig};
-use program::compile::{CompileError, compile, footprint};
+use program::compile::{CompileError, compile, footprint, runs_in_chunks};
 use program::map::DeviceMap;
 use program::plan::{DeviceScratch, Footprint, Plan, RunShape};
 use program::topology::MemoryId;
@@ -179,7 +179,7 @@ impl Request<'_> {
         RunShape { micro_sequences: micro.max(1), ..one }
     }
 
-    /// What was asked for, or chunks of so many rows of prompts that are longer than `whole`; 0: none.
+    /// What was asked for, or chunks of so many rows of prompts longer than `whole`; 0: none.
     fn chunk(&self, rows: u32, whole: u32) -> u32 {
         match self.prefill_chunk {
             Some(asked) if asked < self.max_prompt => asked,
@@ -299,20 +299,21 @@ impl Request<'_> {
         })
     }
 
-    /// A map that cannot run in chunks runs whole prompts where nobody asked for chunks.
+    /// A map and the memory that it takes.
     fn candidate(&self, shape: RunShape, map: DeviceMap) -> Result<Candidate, CompileError> {
-        let scratch = self.limits.device_scratch;
-        let found = match footprint(self.config, &shape, &map, scratch) {
-            Err(CompileError::ChunksOfParts { .. } | CompileError::CpuReadsVram { .. })
-                if shape.is_chunked() && self.prefill_chunk.is_none() =>
-            {
-                let shape = RunShape { prefill_chunk: 0, ..shape };
-                let budget = footprint(self.config, &shape, &map, scratch)?.into();
-                return Ok(Candidate { shape, map, budget });
-            }
-            found => found?,
-        };
-        Ok(Candidate { shape, map, budget: found.into() })
+        let shape = self.shape_of(shape, &map);
+        let budget = footprint(self.config, &shape, &map, self.limits.device_scratch)?.into();
+        Ok(Candidate { shape, map, budget })
+    }
+
+    /// The shape in which a map runs: where nobody asked for chunks, whole prompts if it cannot run
+    /// in chunks.
+    pub(crate) fn shape_of(&self, shape: RunShape, map: &DeviceMap) -> RunShape {
+        let asked = self.prefill_chunk.is_some();
+        match asked || !shape.is_chunked() || runs_in_chunks(self.config, map) {
+            true => shape,
+            false => RunShape { prefill_chunk: 0, ..shape },
+        }
     }
 }
 

@@ -58,8 +58,6 @@ struct Price {
     factor: f64,
     /// What a stream of prefill computes, where prompts are cut into chunks.
     chunk: Option<Chunk>,
-    /// It moves the positions before the stream's rows, not the rows.
-    cached: bool,
 }
 
 /// Costs of one plan; see the module header.
@@ -111,8 +109,8 @@ impl ProfileCosts {
 }
 
 impl ProfileCosts {
-    /// A stream of prefill that cuts prompts: what depends on positions takes what prompts up to its
-    /// end take without those up to its beginning.
+    /// A stream of prefill that cuts prompts. Of what depends on positions, a whole prompt's time
+    /// is dealt out: that of attention by the positions which the rows look back at.
     fn chunk_ns(&self, price: &Price, Chunk { begin, rows, ends }: Chunk) -> f64 {
         let at = |sequences: u32, positions: u32| {
             let point = price.key.point(Phase::Prefill, Extent { sequences, positions });
@@ -124,15 +122,17 @@ impl ProfileCosts {
         }
         let (mut begin, end) = (begin, begin + u64::from(rows));
         let length = u64::from(self.prompt_len.max(1));
+        let share = |positions: u64| positions as f64 / length as f64;
         let mut sum_ns = 0.0;
         while begin < end {
             let first = begin % length;
-            let rows = (length - first).min(end - begin);
-            sum_ns += match price.cached {
-                true => at(1, first as u32),
-                false => at(1, (first + rows) as u32) - at(1, first as u32),
+            let next = length.min(first + end - begin);
+            sum_ns += match price.key.work {
+                Work::CopyCache { .. } => at(1, first as u32),
+                Work::Append { .. } => at(1, self.prompt_len) * (share(next) - share(first)),
+                _ => at(1, self.prompt_len) * (share(next).powi(2) - share(first).powi(2)),
             };
-            begin += rows;
+            begin += next - first;
         }
         sum_ns
     }
@@ -279,8 +279,7 @@ fn price_program(
                 .then(|| Chunk::of(shape, prompt_len, at.micro));
             let place = Place { phase, lane: list.lane, instruction: index as u32 };
             let sequences = sequences.into();
-            let cached = matches!(key.work, Work::CopyCache { .. });
-            prices.insert(place, Price { surface, key, phase, sequences, factor, chunk, cached });
+            prices.insert(place, Price { surface, key, phase, sequences, factor, chunk });
         }
     }
     Ok(())

@@ -18,10 +18,10 @@ use profiler::{
 };
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::Instruction;
+use program::ir::{Instruction, LaneProgram, Phase};
 use program::map::{ChunkOrder, Chunking, layer_list};
 use program::plan::{Plan, RunShape};
-use program::simulate::simulate;
+use program::simulate::{Costs, Place, simulate};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
 const SHAPE: RunShape = RunShape {
@@ -197,6 +197,40 @@ fn compressed_plans_of_a_llama_have_costs_too() {
     let over_four_bits =
         |work: &Work| matches!(work, Work::Compute { kv: Some(KvFormat::Four), .. });
     assert!(profile.measurements.work.iter().any(|m| over_four_bits(&m.key.work)));
+}
+
+#[test]
+fn attention_of_a_prompt_costs_the_same_however_it_is_cut() {
+    let config = llama();
+    let profile = measure(&request(&config));
+    let homes = [MemoryId::DRAM, MemoryId::VRAM];
+    for (policy, kv) in
+        [(Policy::CpuOnly, homes[0]), (Policy::GpuOnly, homes[0]), (Policy::GpuOnly, homes[1])]
+    {
+        let map = device_map(&policy, &config, true, Homes { kv, prefill_hidden: kv });
+        let attention_ns = |prefill_chunk| -> f64 {
+            let shape = RunShape { prefill_chunk, ..SHAPE };
+            let plan = compile(&config, &shape, &map).expect("the map compiles");
+            assert!(simulate_all(&profile, std::slice::from_ref(&plan)) > 0);
+            let costs = ProfileCosts::new(&profile, &plan, WORKLOAD).expect("costs");
+            let ns = |list: &LaneProgram| -> f64 {
+                let attends = |instruction: &Instruction| matches!(instruction, Instruction::Compute(c) if c.op.is_attention());
+                let of = (0..).zip(&list.instructions).filter(|(_, i)| attends(i));
+                let ns = |(instruction, work): (u32, &Instruction)| {
+                    let place = Place { phase: Phase::Prefill, lane: list.lane, instruction };
+                    costs.work_ns(place, work, 0)
+                };
+                of.map(ns).inspect(|ns| assert!(*ns >= 0.0, "{ns}")).sum()
+            };
+            plan.prefill.lanes.iter().map(ns).sum()
+        };
+        let ones = attention_ns(1);
+        assert!(ones > 0.0);
+        for chunk in [2, 3, 5] {
+            let found = attention_ns(chunk);
+            assert!((found / ones - 1.0).abs() < 1e-9, "{policy:?} in {chunk}: {found}, {ones}");
+        }
+    }
 }
 
 #[test]

@@ -29,8 +29,8 @@ pub struct RunShape {
     pub logprobs: u16,
     /// Whole prompts of a stream of prefill, where prompts are not cut into chunks.
     pub micro_sequences: u16,
-    /// Most rows of a stream of prefill, which then are chunks of prompts, each behind the positions
-    /// that the cache holds of it; 0: prompts are whole.
+    /// Most rows of a stream of prefill, which then are chunks of prompts, each behind the
+    /// positions that the cache holds of it; 0: prompts are whole.
     pub prefill_chunk: u32,
     pub dtype: Dtype,
 }
@@ -91,7 +91,8 @@ impl RunShape {
         }
     }
 
-    /// Most rows of a sequence of a stream in prefill that is not its first, where prompts are whole.
+    /// Most rows of a sequence of a stream in prefill that is not its first, where prompts are
+    /// whole.
     pub fn own_rows(&self) -> u32 {
         self.max_prompt.saturating_sub(self.shared_prompt).max(1)
     }

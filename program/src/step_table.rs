@@ -13,8 +13,8 @@ pub enum Field {
     PromptLen,
     /// Tokens that prefill computes, the last ones of the prompt; 0 for a sequence that an earlier group began.
     Fresh,
-    /// Where there are tokens before them: the slot, counted from 1, of the sequence that computes them,
-    /// whose prompt begins alike.
+    /// Where there are tokens before them: the slot, counted from 1, of the sequence that computes
+    /// them, whose prompt begins alike.
     Owner,
     /// New tokens still allowed.
     Remaining,

@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::command::{Place, coordinator, finish, fixture, text};
+use crate::command::{Place, coordinator, finish, fixture, lines, text};
 
 /// Prompts of unlike lengths, of which many begin alike.
 fn requests(place: &Place) -> std::path::PathBuf {
@@ -48,6 +48,30 @@ fn prompts_in_chunks_have_the_answers_of_whole_ones() {
         assert_eq!(answers(&apart), whole, "in {chunk}, each whole");
         let on_device = [&chunked[..], &device[..]].concat();
         assert_eq!(answers(&on_device), whole, "in {chunk} on the device");
+    }
+}
+
+/// The search leaves out what does not go with chunks that were asked for.
+#[test]
+fn a_placement_is_searched_for_prompts_in_chunks() {
+    let place = Place::new();
+    let input = requests(&place);
+    let tokens = |extra: &[&str]| {
+        let mut run = coordinator();
+        run.env("XDG_CACHE_HOME", place.path("cache"));
+        run.arg("--model").arg(fixture("llama")).arg("--input").arg(&input);
+        run.arg("--output").arg(place.path("out.jsonl")).args(["--force", "--batches", "1x8"]);
+        let done = finish(run.args(extra).stderr(Stdio::piped()).spawn().expect("starts"));
+        assert!(done.status.success(), "{extra:?}: {}", text(&done.stderr));
+        let answers = lines(&place.path("out.jsonl"));
+        let of = |line: &Value| line["response"]["body"]["choices"][0]["token_ids"].clone();
+        answers.iter().map(of).collect::<Vec<_>>()
+    };
+    let whole = tokens(&[]);
+    let device = ["--device", "emulated", "--dtype", "bf16"];
+    for policy in ["auto", "two-split"] {
+        let searched = [&device[..], &["--policy", policy, "--prefill-chunk", "5"]].concat();
+        assert_eq!(tokens(&searched), whole, "{policy}");
     }
 }
 

@@ -51,8 +51,9 @@ pub struct Placed {
     pub request: Request,
 }
 
-/// Lists the work of the group that stands in the table, before it is released. Returns the decode step after which
-/// all its sequences have reached their length; 0 when prefill's token is the last.
+/// Lists the work of the group that stands in the table, before it is released. Returns the decode
+/// step after which all its sequences have reached their length; 0 when prefill's token is the
+/// last.
 pub fn list_work(table: &StepTable) -> u32 {
     for batch in 0..table.batches() {
         match table.prefill_chunk() {
@@ -75,8 +76,8 @@ fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
     (rows > 0).then_some(Item { slot, first, rows, shared_row: None, samples: true })
 }
 
-/// Each stream computes whole prompts. One that leaves its beginning to another of its stream attends
-/// to that one's rows.
+/// Each stream computes whole prompts. One that leaves its beginning to another of its stream
+/// attends to that one's rows.
 fn list_whole(table: &StepTable, batch: usize) {
     for stream in 0..table.streams() {
         let list = List::Prefill(stream);
@@ -97,9 +98,9 @@ fn list_whole(table: &StepTable, batch: usize) {
     }
 }
 
-/// Prompts one behind the other, cut every `most` rows. One that leaves its beginning to another begins
-/// in a later stream than that one's rows, which it finds in its cache; where there is no stream left for
-/// that, it is computed whole.
+/// Prompts one behind the other, cut every `most` rows. One that leaves its beginning to another
+/// begins in a later stream than that one's rows, which it finds in its cache; where there is no
+/// stream left for that, it is computed whole.
 fn list_chunks(table: &StepTable, batch: usize, most: usize) {
     let streams = usize::from(table.streams());
     (0..table.streams()).for_each(|stream| table.set_items(batch, List::Prefill(stream), 0));

@@ -7,8 +7,8 @@
 //! it, and the validator has proved that any two instructions of which one writes overlapping
 //! regions are ordered by the waits and signals of the lanes. Different chunks of one buffer may be
 //! in use at once. Chunks of `Scores` and `Probabilities` are disjoint ranges and are sliced as
-//! such. Chunks of `Attended` are columns of a row-major matrix, of which each of two lanes writes its
-//! own: kernels get them by pointer (`kernels::Columns`), and copies never make a slice.
+//! such. Chunks of `Attended` are columns of a row-major matrix, of which each of two lanes writes
+//! its own: kernels get them by pointer (`kernels::Columns`), and copies never make a slice.
 
 use std::sync::Arc;
 

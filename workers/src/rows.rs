@@ -1,8 +1,8 @@
 //! Which rows and units an instruction works on, from the work lists of the step table.
 //!
-//! Fresh rows of a sequence stand behind the positions before them, which lie in the cache or, where
-//! a prompt begins like another one of its stream, are rows of the stream. Prefill and decode differ
-//! in nothing but the list.
+//! Fresh rows of a sequence stand behind the positions before them, which lie in the cache or,
+//! where a prompt begins like another one of its stream, are rows of the stream. Prefill and decode
+//! differ in nothing but the list.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! Prompts that begin alike: prefill computes what they have in common once for a stream or, where prompts are
-//! cut into chunks, for a batch.
+//! Prompts that begin alike: prefill computes what they have in common once for a stream or, where
+//! prompts are cut into chunks, for a batch.
 //!
 //! A sequence may leave the beginning of its prompt to another one, the *owner* of the rows, which leaves nothing to
 //! anybody. K and V of those rows are appended to the caches of both, so nothing differs after prefill; and since

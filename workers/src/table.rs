@@ -1,9 +1,9 @@
 //! The step table as the workers see it: words of the control segment, under names.
 //!
 //! Loads and stores are relaxed; the lanes' timelines order them, since every instruction lists the
-//! table among its regions. Only the number of generated tokens is read by who waits for no lane: it
-//! is published after the tokens that it counts. Offsets of KV units and of their scores are computed here and nowhere
-//! else, so that every lane of every process agrees on them.
+//! table among its regions. Only the number of generated tokens is read by who waits for no lane:
+//! it is published after the tokens that it counts. Offsets of KV units and of their scores are
+//! computed here and nowhere else, so that every lane of every process agrees on them.
 
 use std::ops::Range;
 

@@ -371,7 +371,8 @@ fn wait_targets_wrap_and_the_step_before_is_free_at_first() {
     assert!(!shm::timeline::reached(u32::MAX - 1, wrapped) && shm::timeline::reached(4, wrapped));
 }
 
-/// A run whose prompts are cut every `most` rows: items of its streams as slot, first position, rows.
+/// A run whose prompts are cut every `most` rows: items of its streams as slot, first position,
+/// rows.
 fn chunks(prompts: &[Vec<u32>], most: u32, shares: bool) -> Vec<Vec<(usize, usize, usize)>> {
     let base = plan(1, prompts.len() as u16, 1, 1);
     let longest = prompts.iter().map(Vec::len).max().unwrap() as u32;

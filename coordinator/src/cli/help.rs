@@ -34,8 +34,8 @@ Input, one request a line:
   (id, label) go into the answer's line.
 
 Output, one line a request, in input order: OpenAI's batch output, with token_ids in each choice.
-  An answer is on disk a second, or two steps, after its last token. `coordinator formats` describes all
-  files by example.
+  An answer is on disk a second, or two steps, after its last token. `coordinator formats`
+  describes all files by example.
 
 Exit codes:
   0    every request is answered

@@ -189,6 +189,7 @@ fn here(low: LowPlan) -> LowRun {
         device: low.device,
         policy: Some(low.policy),
         split_chunks: low.split_chunks,
+        prefill_chunk: low.prefill_chunk,
         vram: low.vram,
         dram: low.dram,
         // Everything is told at the end, once.

@@ -116,8 +116,9 @@ pub struct LowRun {
     /// No model: real processes and programs in which every operation lasts as long as this table of
     /// measured times says; needs --device emulated:timed
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
-        "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input", "seed",
-        "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
+        "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input",
+        "seed", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing",
+        "cpu_threads", "emulated_threads", "vram", "dram",
     ])]
     pub tables: Option<PathBuf>,
 
@@ -200,9 +201,9 @@ pub struct LowRun {
     /// Compute every prompt whole, also where prompts begin alike; the answers are the same
     #[arg(long, help_heading = "Placement")]
     pub no_prefix_sharing: bool,
-    /// Prompts are computed in chunks of at most N tokens, which bounds the memory of long ones; the
-    /// answers are the same [default: whole prompts up to 4096 tokens, 2048 of longer ones, 256 where
-    /// memory is short]
+    /// Prompts are computed in chunks of at most N tokens, which bounds the memory of long ones;
+    /// the answers are the same [default: whole prompts up to 4096 tokens, 2048 of longer ones, 256
+    /// where memory is short]
     #[arg(long, value_name = "N", help_heading = "Placement")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_chunk: Option<u32>,
@@ -262,7 +263,8 @@ pub struct LowPlan {
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["machine", "tables"], value_parser = parse_size)]
     pub dram: Option<u64>,
     /// N batches of B sequences; auto: the shape of highest predicted throughput that fits memory
-    #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches_choice, allow_hyphen_values = true)]
+    #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches_choice)]
+    #[arg(allow_hyphen_values = true)]
     pub batches: BatchesChoice,
     /// Tokens of each prompt
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
@@ -282,6 +284,10 @@ pub struct LowPlan {
     /// Attention in chunks that a split may come between: scores=8 or attention=8
     #[arg(long, value_name = "KIND=N")]
     pub split_chunks: Option<String>,
+    /// On this machine: prompts in chunks of at most N tokens, as for a run
+    #[arg(long, value_name = "N", conflicts_with_all = ["machine", "tables"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub prefill_chunk: Option<u32>,
     /// Say it as one JSON object
     #[arg(long)]
     pub json: bool,

@@ -310,8 +310,8 @@ fn setup(
     }
 }
 
-/// How long all lanes may stand where they are: a bound, or as long as the longest instruction takes on
-/// a slow machine.
+/// How long all lanes may stand where they are: a bound, or as long as the longest instruction
+/// takes on a slow machine.
 fn wait_timeout(plan: &Plan) -> Duration {
     let asked = std::env::var(WAIT_ENV).ok().and_then(|text| text.parse().ok());
     let longest = || Duration::from_secs_f64(longest_operations(plan) / SLOW_OPERATIONS_PER_S);
@@ -320,8 +320,8 @@ fn wait_timeout(plan: &Plan) -> Duration {
         .map_or_else(|| WAIT_TIMEOUT.max(longest()), Duration::from_secs)
 }
 
-/// Additions and multiplications of the longest instruction: a linear, or attention over the longest
-/// context.
+/// Additions and multiplications of the longest instruction: a linear, or attention over the
+/// longest context.
 fn longest_operations(plan: &Plan) -> f64 {
     let (config, shape) = (&plan.config, &plan.shape);
     let rows = shape.stream_rows().max(usize::from(shape.batch_size)) as f64;
@@ -404,8 +404,8 @@ impl Link<'_, '_> {
 
     fn worker(&mut self, id: WorkerId) -> Result<&mut Worker, LaunchError> {
         let workers = &mut self.launched.supervisor.workers;
-        let found = workers.iter_mut().find(|worker| worker.id == id);
-        found.ok_or(LaunchError::Worker(WorkerFailure::Unknown))
+        let worker = workers.iter_mut().find(|worker| worker.id == id);
+        worker.ok_or(LaunchError::Worker(WorkerFailure::Unknown))
     }
 
     fn send(

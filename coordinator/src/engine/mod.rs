@@ -341,8 +341,8 @@ impl RunEngine {
         if position.phase == Phase::Prefill as u32 { share.at(position.instruction) } else { 1.0 }
     }
 
-    /// Waits for a timeline of the control segment while looking after the workers; `tell` hears now
-    /// and then how much of prefill is done.
+    /// Waits for a timeline of the control segment while looking after the workers; `tell` hears
+    /// now and then how much of prefill is done.
     fn wait(
         &mut self,
         which: Awaited,

@@ -370,8 +370,8 @@ mod tests {
         tally.prefilled(0.0);
         assert!(tally.told().ends_with(", 0 of 100 prompt tokens, prefill 0%"), "{}", tally.told());
         tally.prefill = tally.prefill.map(|(since, _)| (since - Duration::from_secs(10), 0.25));
-        let told = tally.told();
-        assert!(told.ends_with("prefill 25%, which ends in about 31 s"), "{told}");
+        let line = tally.told();
+        assert!(line.ends_with("prefill 25%, which ends in about 31 s"), "{line}");
         tally.token(0);
         assert!(!tally.told().contains("prefill"), "{}", tally.told());
     }

@@ -107,9 +107,9 @@ fn batches(
         let runs = predicted(described, machine, config, stored, batches).ok()?;
         runs.first().map(|fastest| fastest.tokens_per_s)
     };
-    let found = choose_shape(SIZE_MAX.into(), fits, rate);
-    Ok(found
-        .and_then(|found| sizes(found.batches, found.batch_size))
+    let best = choose_shape(SIZE_MAX.into(), fits, rate);
+    Ok(best
+        .and_then(|best| sizes(best.batches, best.batch_size))
         .map(|(count, size)| Batches { count, size }))
 }
 

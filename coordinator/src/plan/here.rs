@@ -96,7 +96,8 @@ fn as_json(decision: &Decision) -> serde_json::Value {
         .collect();
     json!({
         "machine": "this", "model": plan.config.name, "batches": plan.shape.batches,
-        "batch_size": plan.shape.batch_size, "policy": plan.map.policy, "note": one_text(&decision.notes),
+        "batch_size": plan.shape.batch_size, "policy": plan.map.policy,
+        "note": one_text(&decision.notes),
         "device_map": MapSummary::new(&plan.config, &plan.map), "considered": considered, "ops": ops,
         "predicted": decision.predicted.map(|predicted| json!({
             "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,

@@ -220,6 +220,10 @@ impl Planning<'_> {
             found.push(Some(chunking));
             return found;
         }
+        if self.run.prefill_chunk.is_some() {
+            // Caches in parts do not go with prompts in chunks, which were asked for.
+            return found;
+        }
         let fingerprint = profiles.with_device.as_ref().map(|profile| &profile.fingerprint);
         let measured = fingerprint.and_then(|found| found.profiled.get("attention parts"));
         let divisible = profiling::divisible(&self.opened.config, batches.size);

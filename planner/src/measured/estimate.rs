@@ -102,8 +102,9 @@ impl Estimator<'_> {
         let (config, forms) = shortened(self.request, layers);
         let request =
             Request { config: &config, policy, stays: Stays::NONE, forms: &forms, ..*self.request };
-        let shape = request.shape(self.batches, self.batch_size);
-        Ok(compile(&config, &shape, &request.map(self.homes))?)
+        let map = request.map(self.homes);
+        let shape = request.shape_of(request.shape(self.batches, self.batch_size), &map);
+        Ok(compile(&config, &shape, &map)?)
     }
 
     /// Estimates a policy.

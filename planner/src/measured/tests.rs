@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
 use program::ir::Instruction;
-use program::map::Device;
+use program::map::{ChunkOrder, Chunking, Device};
 use program::plan::Plan;
 use program::simulate::{Costs, Place, simulate};
 use program::topology::{LaneId, LaneSet, MemoryId};
@@ -16,6 +16,7 @@ use super::{
 use crate::budget::{Limits, Request};
 use crate::policies::PolicyName;
 use crate::policy::{Forms, Homes, Policy, Stays};
+use crate::split::parse_split;
 
 /// Every instruction of a lane takes the same time.
 #[derive(Debug, Clone, Copy)]
@@ -273,5 +274,21 @@ fn what_cannot_be_priced_or_placed_is_said() {
     asked(2, PLENTY, |request| {
         let error = choose(&question(request, PolicyName::TwoSplit, &Blind)).expect_err("blind");
         assert_eq!(error.to_string(), "Nothing was measured.");
+    });
+}
+
+/// Above 4096 tokens; a cache in parts is read by whole prompts only.
+#[test]
+fn a_map_that_cannot_run_in_chunks_is_estimated_with_whole_prompts() {
+    asked(2, PLENTY, |request| {
+        let request = &Request { max_prompt: 5000, max_context: 5008, ..*request };
+        let pricing = &Flat { cpu_ns: 1.0, gpu_ns: 1.0, link_ns: 1.0 };
+        let estimator = Estimator { request, batches: 1, batch_size: 2, pricing, homes: HOMES };
+        let chunk =
+            |policy: &Policy| estimator.plan(policy, 2).expect("compiles").shape.prefill_chunk;
+        let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 4 });
+        let split = parse_split("scores.1:ln1", request.config, chunking).expect("a split");
+        assert_eq!(chunk(&Policy::TwoSplit { split, chunking }), 0);
+        assert_eq!(chunk(&Policy::CpuOnly), 2048);
     });
 }

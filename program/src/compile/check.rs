@@ -7,7 +7,7 @@ use model::ops::{Kv, Op};
 use crate::formats::KvFormat;
 use crate::map::{Device, DeviceMap, Schedule, layer_list};
 use crate::plan::RunShape;
-use crate::topology::{MemoryId, MemoryKind};
+use crate::topology::{MemoryId, MemoryKind, Topology};
 
 use super::error::CompileError;
 use super::routes::Routes;
@@ -61,7 +61,8 @@ pub(super) fn check(
     check_home("weights", map.outer_weights, routes)?;
     (0..config.num_layers).try_for_each(|layer| {
         check_layer(config, map, layer, routes)?;
-        if shape.is_chunked() { check_chunked(config, map, layer, routes) } else { Ok(()) }
+        let topology = routes.topology;
+        if shape.is_chunked() { check_chunked(config, map, layer, topology) } else { Ok(()) }
     })
 }
 
@@ -129,23 +130,21 @@ fn check_layer(
     Ok(())
 }
 
-/// Attention of chunks reads caches in prefill too: whole ones, from its own side or streamed to it.
-fn check_chunked(
+/// Attention of chunks reads caches in prefill too, whole and from its own side or streamed to it.
+pub(super) fn check_chunked(
     config: &ModelConfig,
     map: &DeviceMap,
     layer: usize,
-    routes: &Routes<'_>,
+    topology: &Topology,
 ) -> Result<(), CompileError> {
     if map.layer_chunking(config, layer).is_some() {
         return Err(CompileError::ChunksOfParts { layer });
     }
     let list = layer_list(config, None);
-    let attention = list.iter().zip(&map.prefill.layers[layer]);
-    let on_cpu = attention
-        .filter(|(entry, _)| entry.op == Op::Scores)
-        .any(|(_, device)| *device == Device::Cpu);
+    let mut attention = list.iter().zip(&map.prefill.layers[layer]);
+    let on_cpu = attention.any(|(entry, device)| entry.op == Op::Scores && *device == Device::Cpu);
     for kv in [Kv::K, Kv::V] {
-        if on_cpu && map.kv[layer].homes(kv).iter().any(|home| routes.topology.is_vram(*home)) {
+        if on_cpu && map.kv[layer].homes(kv).iter().any(|home| topology.is_vram(*home)) {
             return Err(CompileError::CpuReadsVram { layer, kv, part: 0 });
         }
     }

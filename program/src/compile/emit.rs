@@ -366,8 +366,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         slot
     }
 
-    /// Caches read by an attention operation, streamed to the device where it needs them; none where
-    /// nothing is cached yet.
+    /// Caches read by an attention operation, streamed to the device where it needs them; none
+    /// where nothing is cached yet.
     pub(super) fn caches(&mut self, entry: &Entry) -> Vec<Region> {
         let reads_caches = self.phase == Phase::Decode || self.is_chunked();
         let Some(layer) = entry.layer.filter(|_| reads_caches) else { return Vec::new() };

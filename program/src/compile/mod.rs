@@ -111,6 +111,12 @@ pub fn footprint(
     Ok(footprint.with_scratch(scratch, work))
 }
 
+/// Whether a map can compute prompts in chunks.
+pub fn runs_in_chunks(config: &ModelConfig, map: &DeviceMap) -> bool {
+    let topology = machine_of(map);
+    (0..config.num_layers).all(|layer| check::check_chunked(config, map, layer, &topology).is_ok())
+}
+
 /// The canonical machine that a map is for: with a device where it uses one, or its memory.
 pub fn machine_of(map: &DeviceMap) -> Topology {
     let kv = map.kv.iter().flat_map(|kv| kv.k.iter().chain(&kv.v));

@@ -168,8 +168,8 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     Draw { sampling, random, masked }
 }
 
-/// Writes a token for every row that is sampled, and lists the rows of the next decode step: prefill's
-/// behind those that are listed, decode's anew. `draw(row, sequence)` gives the token.
+/// Writes a token for every row that is sampled, and lists the rows of the next decode step:
+/// prefill's behind those that are listed, decode's anew. `draw(row, sequence)` gives the token.
 pub fn record(
     table: &StepTable,
     phase: Phase,
@@ -182,8 +182,8 @@ pub fn record(
         Phase::Prefill => table.items(batch, List::Decode),
         Phase::Decode => 0,
     };
-    // Item i of the new list is written only after item i of the old one was read: as many are listed
-    // as were read before, at most.
+    // Item i of the new list is written only after item i of the old one was read: as many are
+    // listed as were read before, at most.
     for (row, SequenceRows { item, .. }) in sampled(table, phase, at).enumerate() {
         let token = draw(row, item.slot);
         if advance(table, batch, item.slot, token, eos) == Finish::Running {

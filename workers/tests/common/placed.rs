@@ -152,8 +152,8 @@ pub fn start(
     InProcess::start(plan, &source, options).expect("the lanes start")
 }
 
-/// What a group comes to: at once, once more, one sequence after the other, and with beginnings that
-/// prompts share.
+/// What a group comes to: at once, once more, one sequence after the other, and with beginnings
+/// that prompts share.
 pub fn outcomes(lanes: &mut InProcess, full: &[Placed]) -> Vec<Outcome> {
     let outcomes = lanes.run_group(full);
     replay(lanes);

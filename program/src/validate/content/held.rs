@@ -48,8 +48,6 @@ impl Content {
                 Content::Cache { kv, layer, batch, chunk, streams, appended },
                 Content::Cache { streams: streams_least, appended: appended_least, .. },
             ) => {
-                let (appended_least, streams_least) =
-                    (appended_least.min(appended), streams_least.min(streams));
                 let least = Content::Cache {
                     kv,
                     layer,
@@ -58,7 +56,7 @@ impl Content {
                     streams: streams_least,
                     appended: appended_least,
                 };
-                needed == least
+                streams >= streams_least && appended >= appended_least && needed == least
             }
             _ => self == needed,
         }
