@@ -214,7 +214,10 @@ fn attention_of_a_prompt_costs_the_same_however_it_is_cut() {
             assert!(simulate_all(&profile, std::slice::from_ref(&plan)) > 0);
             let costs = ProfileCosts::new(&profile, &plan, WORKLOAD).expect("costs");
             let ns = |list: &LaneProgram| -> f64 {
-                let attends = |instruction: &Instruction| matches!(instruction, Instruction::Compute(c) if c.op.is_attention());
+                let attends = |instruction: &Instruction| match instruction {
+                    Instruction::Compute(compute) => compute.op.is_attention(),
+                    _ => false,
+                };
                 let of = (0..).zip(&list.instructions).filter(|(_, i)| attends(i));
                 let ns = |(instruction, work): (u32, &Instruction)| {
                     let place = Place { phase: Phase::Prefill, lane: list.lane, instruction };
