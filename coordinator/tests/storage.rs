@@ -19,7 +19,7 @@ use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::{compile, compile_on, machine_of};
-use program::ir::{Instruction, Moved, Phase, Program};
+use program::ir::{Instruction, Moved, Program, ProgramId};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::simulate::{Costs, Place, Span, simulate};
@@ -218,7 +218,7 @@ fn storages_change_no_token() {
                 let steps: BTreeSet<(bool, u32)> = spans
                     .iter()
                     .filter(|span| span.lane == lane)
-                    .map(|span| (span.phase == Phase::Decode, span.step))
+                    .map(|span| (span.program == ProgramId::DECODE, span.step))
                     .collect();
                 // Prefill, and the eleven decode steps of the longest answer.
                 assert_eq!(steps.len(), 12, "{} {}", map.policy, plan.lane_name(lane));
@@ -297,7 +297,7 @@ impl Costs for SlowReads {
 fn reads_precede_streamed_weights() {
     for map in maps() {
         let plan = on_storages(&map, Dtype::Bf16);
-        for program in [&plan.prefill, &plan.decode] {
+        for program in &plan.programs {
             let timeline = simulate(program, &SlowReads, 3).expect("it runs to its end");
             let at = |span: &Span| instruction(program, span);
             let mut streamed = 0;
@@ -312,7 +312,7 @@ fn reads_precede_streamed_weights() {
                 assert!(read.end_ns <= span.start_ns, "{read:?} {span:?}");
                 streamed += 1;
             }
-            assert_eq!(streamed > 0, map.uses_gpu(), "{} {:?}", map.policy, program.phase);
+            assert_eq!(streamed > 0, map.uses_gpu(), "{} {:?}", map.policy, program.id);
             let reads = timeline.spans.iter().filter(|span| reads(&plan, span.lane)).count();
             assert!(reads > 3 * config().num_layers, "{}: {reads}", map.policy);
         }
@@ -328,8 +328,8 @@ fn every_signal_of_a_storage_is_needed() {
     for map in maps() {
         let plan = on_storages(&map, Dtype::Bf16);
         let mut by_lane = BTreeSet::new();
-        for phase in [Phase::Prefill, Phase::Decode] {
-            let program = if phase == Phase::Prefill { &plan.prefill } else { &plan.decode };
+        for id in [ProgramId::PREFILL, ProgramId::DECODE] {
+            let program = plan.program(id);
             for (place, list) in program.lanes.iter().enumerate() {
                 if !reads(&plan, list.lane) {
                     continue;
@@ -337,19 +337,16 @@ fn every_signal_of_a_storage_is_needed() {
                 let signals = list.instructions.iter().enumerate();
                 for (index, _) in signals.filter(|(_, found)| **found == Instruction::Signal) {
                     let mut changed = plan.clone();
-                    let program = match phase {
-                        Phase::Prefill => &mut changed.prefill,
-                        Phase::Decode => &mut changed.decode,
-                    };
+                    let program = changed.program_mut(id);
                     // As if it had never been planned.
                     program.lanes[place].instructions.remove(index);
                     program.lanes[place].signals_per_step -= 1;
                     let name = plan.lane_name(list.lane);
-                    assert!(validate(&changed).is_err(), "{} {phase:?} {name} {index}", map.policy);
-                    by_lane.insert((phase, list.lane));
+                    assert!(validate(&changed).is_err(), "{} {id:?} {name} {index}", map.policy);
+                    by_lane.insert((id, list.lane));
                 }
             }
         }
-        assert_eq!(by_lane.len(), 4, "{}: both lanes signal in both phases", map.policy);
+        assert_eq!(by_lane.len(), 4, "{}: both lanes signal in both programs", map.policy);
     }
 }

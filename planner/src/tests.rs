@@ -103,7 +103,7 @@ fn cpu_only_has_one_lane_and_no_waits() {
     let plan = plan(&Policy::CpuOnly);
     assert_eq!(plan.lanes(), [LaneId::CPU_COMPUTE]);
     assert_eq!(plan.segment_bytes(SegmentId::DEVICE), 0);
-    for program in [&plan.prefill, &plan.decode] {
+    for program in &plan.programs {
         let lane = program.lane(LaneId::CPU_COMPUTE).expect("lane");
         assert!(lane.instructions.iter().all(Instruction::is_work));
     }
@@ -113,7 +113,7 @@ fn cpu_only_has_one_lane_and_no_waits() {
 fn a_weight_is_streamed_once_per_step_however_many_batches() {
     for policy in [Policy::GpuOnly, two_split("q:up", None), two_split("gate:", None)] {
         let plan = plan(&policy);
-        for program in [&plan.prefill, &plan.decode] {
+        for program in &plan.programs {
             let mut seen = std::collections::HashSet::new();
             for instruction in
                 program.lane(LaneId::H2D_WEIGHTS).map_or(&[][..], |l| &l.instructions)
@@ -131,7 +131,7 @@ fn a_weight_is_streamed_once_per_step_however_many_batches() {
 #[test]
 fn chunks_on_one_device_are_not_cut() {
     let plan = plan(&two_split("out:", Some("scores=3")));
-    let lane = plan.decode.lane(LaneId::CPU_COMPUTE).expect("lane");
+    let lane = plan.decode().lane(LaneId::CPU_COMPUTE).expect("lane");
     let attention = lane.instructions.iter().filter_map(|instruction| match instruction {
         Instruction::Compute(compute) if compute.op.is_attention() => {
             Some((compute.op, compute.chunk))
@@ -156,7 +156,7 @@ fn every_interval_gives_each_device_its_operations() {
                     .filter(|device| **device == Device::Gpu)
                     .count();
                 assert_eq!(on_gpu, end - start);
-                assert_eq!(plan.decode.lane(LaneId::GPU_COMPUTE).is_some(), end > start);
+                assert_eq!(plan.decode().lane(LaneId::GPU_COMPUTE).is_some(), end > start);
             }
         }
     }

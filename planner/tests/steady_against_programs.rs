@@ -10,7 +10,7 @@ use planner::split::Split;
 use planner::steady::{Shape, steady_layer};
 use planner::table::{Compression, CostName, OpCost, Table, dataflow};
 use program::compile::compile;
-use program::ir::{Instruction, Moved, Phase};
+use program::ir::{Instruction, Moved, ProgramId};
 use program::map::{ChunkOrder, Chunking, layer_list};
 use program::plan::RunShape;
 use program::simulate::{Costs, Place, simulate};
@@ -141,10 +141,10 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
     };
     let plan = compile(config, &shape, &map).expect("compiles");
     let costs = TableCosts { config, table };
-    let timeline = simulate(&plan.decode, &costs, 1).expect("simulates");
+    let timeline = simulate(plan.decode(), &costs, 1).expect("simulates");
     let layer_end = |layer: u16| {
         let ends = timeline.spans.iter().filter(|span| {
-            let list = plan.decode.lane(span.lane).expect("a lane with spans");
+            let list = plan.decode().lane(span.lane).expect("a lane with spans");
             let instruction = &list.instructions[span.instruction as usize];
             let last =
                 matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Fc1);
@@ -152,7 +152,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
         });
         ends.map(|span| span.end_ns).max().expect("every layer ends") as f64
     };
-    assert_eq!(plan.decode.phase, Phase::Decode);
+    assert_eq!(plan.decode().id, ProgramId::DECODE);
     (layer_end(23) - layer_end(11)) / 12.0 / 1e6
 }
 

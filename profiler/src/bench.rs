@@ -15,8 +15,9 @@ use model::config::{Dtype, ModelConfig};
 use model::ops::{Kv, Op, Value, align_up};
 use program::formats::{KvFormat, WeightFormats, decompressed};
 use program::ir::{
-    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Phase, Program, Region,
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Program, ProgramId, Region,
 };
+use program::map::Phase;
 use program::map::{Chunk, Device, DeviceMap, PhaseMap, Schedule};
 use program::plan::{Buffer, Plan, ResidentWeights, RunShape, WeightPlacement};
 use program::step_table::chunk_positions_max;
@@ -50,7 +51,7 @@ pub(crate) struct BenchShape {
     pub(crate) kv: KvFormat,
     pub(crate) batches: u16,
     pub(crate) batch_size: u16,
-    /// Sequences that one micro-batch of prefill has.
+    /// Sequences that one stream of prefill has.
     pub(crate) micro_sequences: u16,
     pub(crate) max_prompt: u32,
     pub(crate) max_new: u32,
@@ -66,8 +67,8 @@ impl BenchShape {
     }
 
     fn rows_max(&self) -> usize {
-        let micro = usize::from(self.micro_sequences) * self.max_prompt as usize;
-        micro.max(usize::from(self.batch_size))
+        let stream = usize::from(self.micro_sequences) * self.max_prompt as usize;
+        stream.max(usize::from(self.batch_size))
     }
 }
 
@@ -190,7 +191,7 @@ impl Bench {
         Region { buffer, chunk: chunk.filter(|_| split) }
     }
 
-    /// An operation on a device, for one batch (decode) or micro-batch (prefill). On the device its
+    /// An operation on a device, for one batch (decode) or stream (prefill). On the device its
     /// weights are resident, or what `decompress` makes of them.
     pub(crate) fn compute(
         &mut self,
@@ -217,8 +218,8 @@ impl Bench {
         }
         let weights = blobs.into_iter().map(|blob| self.weights_on(device, blob)).collect();
         let output = op.writes().map(|value| self.value(value, device, chunk));
-        let (batch, micro) = at;
-        let at = At { layer, batch, micro };
+        let (batch, stream) = at;
+        let at = At { layer, batch, stream };
         let table = self.table(batch);
         Instruction::Compute(Compute { op, at, chunk, inputs, caches, weights, output, table })
     }
@@ -236,7 +237,7 @@ impl Bench {
         let blob = Weights::of(op, layer);
         let from = Region::whole(self.host(blob));
         let to = Region::whole(self.slot(Slot::Streamed(blob)));
-        let at = At { layer, batch: 0, micro: 0 };
+        let at = At { layer, batch: 0, stream: 0 };
         let moved = Moved::Weights(op);
         Instruction::Copy(Copy { moved, at, chunk: None, from, to, table: None })
     }
@@ -245,7 +246,7 @@ impl Bench {
     pub(crate) fn decompress(&mut self, op: Op, layer: u16) -> Option<Instruction> {
         let blob = Weights::Layer { layer, op };
         decompressed(self.format(blob))?;
-        let at = At { layer: Some(layer), batch: 0, micro: 0 };
+        let at = At { layer: Some(layer), batch: 0, stream: 0 };
         let from = Region::whole(self.slot(Slot::Streamed(blob)));
         let to = Region::whole(self.slot(Slot::Wide(blob)));
         Some(Instruction::Decompress(Decompress { op, at, from, to }))
@@ -261,7 +262,7 @@ impl Bench {
         let other = if to == Device::Cpu { Device::Gpu } else { Device::Cpu };
         Instruction::Copy(Copy {
             moved: Moved::Value(value),
-            at: At { layer: Some(0), batch: 0, micro: 0 },
+            at: At { layer: Some(0), batch: 0, stream: 0 },
             chunk,
             from: self.value(value, other, chunk),
             to: self.value(value, to, chunk),
@@ -273,7 +274,7 @@ impl Bench {
     pub(crate) fn copy_cache(&mut self, kv: Kv, layer: u16, chunk: Chunk) -> Instruction {
         Instruction::Copy(Copy {
             moved: Moved::Cache(kv),
-            at: At { layer: Some(layer), batch: 0, micro: 0 },
+            at: At { layer: Some(layer), batch: 0, stream: 0 },
             chunk: Some(chunk),
             from: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, Device::Cpu))),
             to: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, Device::Gpu))),
@@ -292,7 +293,7 @@ impl Bench {
         let value = if kv == Kv::K { Value::Key } else { Value::Value };
         Instruction::Append(Append {
             kv,
-            at: At { layer: Some(layer), batch: 0, micro: 0 },
+            at: At { layer: Some(layer), batch: 0, stream: 0 },
             chunk,
             from: self.value(value, device, None),
             to: Region::whole(self.slot(Slot::Cache(kv, layer, chunk, device))),
@@ -300,17 +301,17 @@ impl Bench {
         })
     }
 
-    /// Sampling of one batch or micro-batch: the end of a step.
+    /// Sampling of one stream: the end of a step.
     pub(crate) fn sample(&mut self, phase: Phase, device: Device, at: (u16, u16)) -> Instruction {
         self.compute(phase, device, Op::Sample, None, None, at)
     }
 
     /// Prefill that computes nothing; see the module header.
     pub(crate) fn pretend_prompts(&mut self, device: Device) -> Stages {
-        let micros = self.shape.batch_size.div_ceil(self.shape.micro_sequences);
+        let streams = self.shape.batch_size.div_ceil(self.shape.micro_sequences);
         let mut stages = Stages::default();
         let samples =
-            (0..micros).map(|micro| self.sample(Phase::Prefill, device, (0, micro))).collect();
+            (0..streams).map(|stream| self.sample(Phase::Prefill, device, (0, stream))).collect();
         stages.then(compute_lane(device), samples);
         stages
     }
@@ -337,7 +338,6 @@ impl Bench {
             false => Topology::cpu_alone(),
         };
         let lanes = topology.lanes.len();
-        let program = |phase, stages: Stages| Program { phase, lanes: stages.into_lanes(lanes) };
         let BenchShape { config, dtype, weights, kv, device, .. } = &self.shape;
         let max_context = self.shape.max_context();
         let shape = RunShape {
@@ -353,6 +353,13 @@ impl Bench {
             dtype: *dtype,
         };
         let table = shape.table(u32::from(self.shape.chunks));
+        let shapes = (0..).map(ProgramId).zip(shape.programs());
+        let programs = shapes.zip([prefill, decode]).map(|((id, shape), stages)| Program {
+            id,
+            shape,
+            lanes: stages.into_lanes(lanes),
+        });
+        let programs = programs.collect();
         Plan {
             map: map(config, weights.clone(), *kv, *device),
             topology,
@@ -362,8 +369,7 @@ impl Bench {
             buffers: self.buffers,
             weights: self.placed,
             resident: self.resident,
-            prefill: program(Phase::Prefill, prefill),
-            decode: program(Phase::Decode, decode),
+            programs,
         }
     }
 }

@@ -15,7 +15,8 @@
 use std::collections::HashMap;
 
 use model::ops::{Op, Value};
-use program::ir::{Instruction, Phase, Program};
+use program::ir::{Instruction, Program, Rows};
+use program::map::Phase;
 use program::plan::{Plan, RunShape};
 use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet};
@@ -85,7 +86,7 @@ impl ProfileCosts {
     ) -> Result<ProfileCosts, Unpriced> {
         let book = Book::of(profile);
         let mut prices = HashMap::new();
-        for program in [&plan.prefill, &plan.decode] {
+        for program in &plan.programs {
             price_program(&book, plan, program, workload.prompt_len, &mut prices)?;
         }
         let (rates, rates_of) = contention(profile);
@@ -249,7 +250,7 @@ fn price_program(
     prompt_len: u32,
     prices: &mut HashMap<Place, Price>,
 ) -> Result<(), Unpriced> {
-    let (phase, shape) = (program.phase, &plan.shape);
+    let (phase, shape) = (program.shape.rows.phase(), &plan.shape);
     for list in &program.lanes {
         for (index, instruction) in list.instructions.iter().enumerate() {
             let (Some(key), Some(at)) =
@@ -269,15 +270,15 @@ fn price_program(
             };
             let sequences = match phase {
                 Phase::Decode => shape.batch_size,
-                // The last micro-batch may be smaller.
+                // The last stream may be smaller.
                 Phase::Prefill => {
-                    let left = shape.batch_size.saturating_sub(at.micro * shape.micro_sequences);
+                    let left = shape.batch_size.saturating_sub(at.stream * shape.micro_sequences);
                     whole_prompts(shape, shape.micro_sequences.min(left))
                 }
             };
-            let chunk = (phase == Phase::Prefill && shape.is_chunked())
-                .then(|| Chunk::of(shape, prompt_len, at.micro));
-            let place = Place { phase, lane: list.lane, instruction: index as u32 };
+            let chunk = (program.shape.rows == Rows::Chunks)
+                .then(|| Chunk::of(shape, prompt_len, at.stream));
+            let place = Place { program: program.id, lane: list.lane, instruction: index as u32 };
             let sequences = sequences.into();
             prices.insert(place, Price { surface, key, phase, sequences, factor, chunk });
         }

@@ -7,8 +7,9 @@
 use model::compressed::WeightFormat;
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
-use program::ir::{Instruction, Moved, Phase};
+use program::ir::{Instruction, Moved};
 use program::map::Chunk;
+use program::map::Phase;
 use program::plan::Plan;
 use program::topology::LaneId;
 use program::weights::Weights;

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use program::ir::{Instruction, Phase, Program};
+use program::ir::{Instruction, Program};
+use program::map::Phase;
 use program::plan::Plan;
 use program::topology::{LaneId, LaneSet};
 use shm::TraceRecord;
@@ -21,11 +22,17 @@ const LINK_BYTES_MIN: u64 = 1 << 20;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trace<'a> {
     pub(crate) plan: &'a Plan,
-    pub(crate) phase: Phase,
+    pub(crate) program: &'a Program,
     pub(crate) extent: Extent,
     pub(crate) records: &'a [(LaneId, TraceRecord)],
     /// Steps that only warm up.
     pub(crate) skip_steps: u32,
+}
+
+impl Trace<'_> {
+    fn phase(&self) -> Phase {
+        self.program.shape.rows.phase()
+    }
 }
 
 /// Collects samples over all experiments.
@@ -42,10 +49,7 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// Takes the spans of one group.
     pub(crate) fn record(&mut self, trace: Trace<'_>) {
-        let program = match trace.phase {
-            Phase::Prefill => &trace.plan.prefill,
-            Phase::Decode => &trace.plan.decode,
-        };
+        let program = trace.program;
         let lanes = by_lane(&trace);
         for list in &program.lanes {
             let own = &lanes[list.lane.index()];
@@ -67,7 +71,7 @@ impl Recorder {
         record: &TraceRecord,
         lanes: &[Vec<TraceRecord>],
     ) {
-        let Some(key) = Key::of(trace.plan, trace.phase, lane, instruction) else { return };
+        let Some(key) = Key::of(trace.plan, trace.phase(), lane, instruction) else { return };
         let length_ns = record.end_ns.saturating_sub(record.start_ns);
         if record.rows == 0 && matches!(instruction, Instruction::Compute(_)) {
             self.empty_ns.push(length_ns);
@@ -80,7 +84,7 @@ impl Recorder {
             self.link_bytes += record.bytes;
             self.link_ns += length_ns;
         }
-        let point = key.point(trace.phase, trace.extent);
+        let point = key.point(trace.phase(), trace.extent);
         self.samples_ns.entry((key, point, beside)).or_default().push(length_ns);
     }
 
@@ -130,11 +134,11 @@ impl Recorder {
     }
 }
 
-/// The records of the measured phase, by lane.
+/// The records of the measured program, by lane.
 fn by_lane(trace: &Trace<'_>) -> Vec<Vec<TraceRecord>> {
     let mut lanes = vec![Vec::new(); trace.plan.topology.lanes.len()];
     for (lane, record) in trace.records {
-        if record.phase == trace.phase as u32 {
+        if record.program == u32::from(trace.program.id.0) {
             lanes[lane.index()].push(*record);
         }
     }

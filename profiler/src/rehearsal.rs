@@ -4,10 +4,11 @@
 use std::time::{Duration, Instant};
 
 use model::ops::Op;
-use program::ir::{Instruction, LaneProgram, Phase, Program};
+use program::ir::{Instruction, LaneProgram, Program, ProgramId};
 use program::plan::Plan;
 use program::validate::{validate, validate_program};
 use sha2::{Digest, Sha256};
+use shm::TraceRecord;
 use workers::group::{Placed, Request as Sequence};
 
 use crate::profile::Rehearsal;
@@ -43,8 +44,9 @@ pub fn rehearse(
     runner: &mut dyn Runner,
 ) -> Result<Rehearsal, ProfileError> {
     validate(plan)?;
-    let pretended = Plan { prefill: only_samples(&plan.prefill), ..plan.clone() };
-    validate_program(&pretended.prefill, &pretended.buffers, &pretended.topology)?;
+    let mut pretended = plan.clone();
+    *pretended.program_mut(ProgramId::PREFILL) = only_samples(plan.prefill());
+    validate_program(pretended.prefill(), &pretended.buffers, &pretended.topology)?;
     let mut session = runner.start(pretended, threads)?;
     // The first step brings pages and caches up.
     decode_ns(session.as_mut(), plan, 1)?;
@@ -67,7 +69,8 @@ fn only_samples(prefill: &Program) -> Program {
         ..list.clone()
     });
     Program {
-        phase: prefill.phase,
+        id: prefill.id,
+        shape: prefill.shape,
         lanes: lanes.filter(|list| !list.instructions.is_empty()).collect(),
     }
 }
@@ -85,8 +88,8 @@ fn decode_ns(session: &mut dyn Session, plan: &Plan, steps: u32) -> Result<u64, 
         .flat_map(|batch| (0..slots).map(move |slot| one(batch, slot)))
         .collect();
     let records = session.run(&group)?;
-    let decode =
-        || records.iter().map(|(_, record)| record).filter(|r| r.phase == Phase::Decode as u32);
+    let of_decode = |record: &&TraceRecord| record.program == u32::from(ProgramId::DECODE.0);
+    let decode = || records.iter().map(|(_, record)| record).filter(of_decode);
     let start_ns = decode().map(|record| record.start_ns).min().unwrap_or(0);
     let end_ns = decode().map(|record| record.end_ns).max().unwrap_or(0);
     Ok(end_ns - start_ns)

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use model::ops::Op;
-use program::ir::Phase;
+use program::map::Phase;
 use program::plan::Plan;
 use program::validate::{ValidateError, validate_program};
 use workers::group::{Placed, Request as Sequence};
@@ -152,8 +152,8 @@ fn run(
     let begun = Instant::now();
     told(0.0, experiment.name);
     let plan = &experiment.plan;
-    validate_program(&plan.prefill, &plan.buffers, &plan.topology)?;
-    validate_program(&plan.decode, &plan.buffers, &plan.topology)?;
+    validate_program(plan.prefill(), &plan.buffers, &plan.topology)?;
+    validate_program(plan.decode(), &plan.buffers, &plan.topology)?;
     let session = runner.start(plan.clone(), experiment.threads)?;
     let mut bench = Repeater { session, experiment, recorder };
     let count = experiment.extents.len();
@@ -204,8 +204,12 @@ struct Repeater<'a> {
 impl Repeater<'_> {
     fn group(&mut self, extent: Extent, steps: u32, skip_steps: u32) -> Result<(), ProfileError> {
         let records = self.session.run(&group(self.experiment, extent, steps))?;
-        let (plan, phase) = (&self.experiment.plan, self.experiment.phase);
-        self.recorder.record(Trace { plan, phase, extent, records: &records, skip_steps });
+        let plan = &self.experiment.plan;
+        let program = match self.experiment.phase {
+            Phase::Prefill => plan.prefill(),
+            Phase::Decode => plan.decode(),
+        };
+        self.recorder.record(Trace { plan, program, extent, records: &records, skip_steps });
         Ok(())
     }
 
@@ -264,7 +268,7 @@ fn sweeps(request: &Request, main: &Recorder, curves: &[(u16, Recorder, Plan)]) 
     let mut recorders: Vec<(u16, &Recorder)> =
         recorders.chain(std::iter::once((request.threads.cpu, main))).collect();
     recorders.sort_by_key(|(threads, _)| *threads);
-    let keys = plan.decode.lanes.iter().flat_map(|list| {
+    let keys = plan.decode().lanes.iter().flat_map(|list| {
         let key = |instruction| Key::of(plan, Phase::Decode, list.lane, instruction);
         list.instructions.iter().filter_map(key)
     });

@@ -18,7 +18,7 @@ use profiler::{
 };
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::{Instruction, LaneProgram, Phase};
+use program::ir::{Instruction, LaneProgram, ProgramId};
 use program::map::{ChunkOrder, Chunking, layer_list};
 use program::plan::{Plan, RunShape};
 use program::simulate::{Costs, Place, simulate};
@@ -107,11 +107,15 @@ fn every_placement_is_rehearsed_behind_prompts_that_nobody_computed() {
 #[test]
 fn a_plan_that_is_not_safe_is_not_rehearsed() {
     let config = opt();
-    let signals = |plan: &Plan| plan.decode.lanes.iter().any(|list| list.signals_per_step > 0);
+    let signals = |plan: &Plan| plan.decode().lanes.iter().any(|list| list.signals_per_step > 0);
     let mut plans = plans(&config, &Forms::plain(&config), 2).into_iter();
     let mut plan = plans.find(signals).expect("a plan of two lanes");
-    let list =
-        plan.decode.lanes.iter_mut().find(|list| list.signals_per_step > 0).expect("signals");
+    let list = plan
+        .program_mut(ProgramId::DECODE)
+        .lanes
+        .iter_mut()
+        .find(|list| list.signals_per_step > 0)
+        .expect("signals");
     let place = list.instructions.iter().position(|i| *i == Instruction::Signal).expect("one");
     list.instructions.remove(place);
     let error = rehearse(&plan, 2, THREADS, &mut InProcessRunner::default()).expect_err("unsafe");
@@ -123,7 +127,7 @@ fn simulate_all(profile: &Profile, plans: &[Plan]) -> usize {
     let mut priced = 0;
     for plan in plans {
         let costs = ProfileCosts::new(profile, plan, WORKLOAD).expect("everything has a cost");
-        for (program, steps) in [(&plan.prefill, 1), (&plan.decode, 4)] {
+        for (program, steps) in [(plan.prefill(), 1), (plan.decode(), 4)] {
             let timeline = simulate(program, &costs, steps).expect("it runs to its end");
             assert!(timeline.total_ns.is_finite() && timeline.total_ns > 0.0);
             assert!(timeline.spans.iter().all(|span| span.end_ns >= span.start_ns));
@@ -220,12 +224,12 @@ fn attention_of_a_prompt_costs_the_same_however_it_is_cut() {
                 };
                 let of = (0..).zip(&list.instructions).filter(|(_, i)| attends(i));
                 let ns = |(instruction, work): (u32, &Instruction)| {
-                    let place = Place { phase: Phase::Prefill, lane: list.lane, instruction };
+                    let place = Place { program: ProgramId::PREFILL, lane: list.lane, instruction };
                     costs.work_ns(place, work, 0)
                 };
                 of.map(ns).inspect(|ns| assert!(*ns >= 0.0, "{ns}")).sum()
             };
-            plan.prefill.lanes.iter().map(ns).sum()
+            plan.prefill().lanes.iter().map(ns).sum()
         };
         let ones = attention_ns(1);
         assert!(ones > 0.0);

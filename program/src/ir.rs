@@ -6,15 +6,64 @@
 use model::ops::{Kv, Op, Value};
 use serde::{Deserialize, Serialize};
 
-use crate::map::Chunk;
+use crate::map::{Chunk, Phase};
 use crate::topology::{LaneId, LaneSet};
 
-/// Prefill runs its program once per group, decode once per step.
+/// Index into `Plan::programs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    Prefill,
-    Decode,
+pub struct ProgramId(pub u8);
+
+impl ProgramId {
+    /// The program that computes prompts, of every plan that the compiler makes.
+    pub const PREFILL: ProgramId = ProgramId(0);
+    /// The program that computes the newest token of each sequence, likewise.
+    pub const DECODE: ProgramId = ProgramId(1);
+
+    /// Place in `Plan::programs`.
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What the rows of a program's work lists are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Rows {
+    /// Prompts from their first position on: nothing of them is cached.
+    WholePrompts,
+    /// Any number of rows of a sequence, behind the positions that the caches hold of it.
+    Chunks,
+    /// One row of a sequence, behind the positions that the caches hold of it.
+    Single,
+}
+
+impl Rows {
+    /// Whether positions before the rows are in the caches.
+    pub const fn are_behind_caches(self) -> bool {
+        !matches!(self, Rows::WholePrompts)
+    }
+
+    /// The placement and the prices that they follow.
+    pub const fn phase(self) -> Phase {
+        match self {
+            Rows::WholePrompts | Rows::Chunks => Phase::Prefill,
+            Rows::Single => Phase::Decode,
+        }
+    }
+}
+
+/// What a program is compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ProgramShape {
+    pub rows: Rows,
+    /// Streams of a batch, each with a work list of its own.
+    pub streams: u16,
+    /// Most sequences of a work list.
+    pub sequences: u16,
+    /// Most rows of a work list.
+    pub stream_rows: u32,
+    /// The program with the sampled tokens as rows: in the first work list of a batch each
+    /// `Sample` lists them.
+    pub next: ProgramId,
 }
 
 /// Index into `Plan::buffers`.
@@ -51,11 +100,11 @@ pub struct At {
     /// `None` for what stands around the layers.
     pub layer: Option<u16>,
     pub batch: u16,
-    /// Micro-batch of whole sequences in prefill; 0 in decode.
-    pub micro: u16,
+    /// Of the streams of the batch, whose rows are in a work list of the step table.
+    pub stream: u16,
 }
 
-/// One operation, or a chunk of one, for one (micro-)batch.
+/// One operation, or a chunk of one, for one stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Compute {
     pub op: Op,
@@ -64,7 +113,7 @@ pub struct Compute {
     pub chunk: Option<Chunk>,
     /// In the order of `Op::reads`.
     pub inputs: Vec<Region>,
-    /// In the order of `Op::caches`; empty in prefill, where nothing is cached yet.
+    /// In the order of `Op::caches`; empty where nothing is cached yet.
     pub caches: Vec<Region>,
     /// The weight blob; for `Embed` of a model with learned positions also that table.
     pub weights: Vec<Region>,
@@ -209,6 +258,14 @@ impl Instruction {
     }
 }
 
+/// Work of some lanes in a program.
+#[derive(Debug, Clone)]
+pub struct ProgramWork<'a> {
+    pub id: ProgramId,
+    pub shape: ProgramShape,
+    pub instructions: Vec<&'a Instruction>,
+}
+
 /// A lane's list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneProgram {
@@ -218,22 +275,31 @@ pub struct LaneProgram {
     pub signals_per_step: u32,
 }
 
-/// What all lanes do in one phase. Lanes without work have no entry.
+/// What all lanes do in a step. Lanes without work have no entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    pub phase: Phase,
+    /// Its place in the plan.
+    pub id: ProgramId,
+    pub shape: ProgramShape,
     pub lanes: Vec<LaneProgram>,
 }
 
 impl Program {
+    /// What reports and errors call it.
+    pub const fn name(&self) -> &'static str {
+        self.shape.rows.phase().name()
+    }
+
     /// The list of `lane`, if it has any work.
     pub fn lane(&self, lane: LaneId) -> Option<&LaneProgram> {
         self.lanes.iter().find(|program| program.lane == lane)
     }
 
     /// The work of some lanes, lane by lane.
-    pub fn work_of(&self, lanes: LaneSet) -> Vec<&Instruction> {
+    pub fn work_of(&self, lanes: LaneSet) -> ProgramWork<'_> {
         let lists = self.lanes.iter().filter(|list| lanes.contains(list.lane));
-        lists.flat_map(|list| &list.instructions).filter(|found| found.is_work()).collect()
+        let all = lists.flat_map(|list| &list.instructions);
+        let instructions = all.filter(|instruction| instruction.is_work()).collect();
+        ProgramWork { id: self.id, shape: self.shape, instructions }
     }
 }

@@ -111,6 +111,24 @@ pub enum Schedule {
     BarrierSpread,
 }
 
+/// A placement of the map: where prompts are computed, and where the newest tokens are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Phase {
+    Prefill,
+    Decode,
+}
+
+impl Phase {
+    /// As reports and errors name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Prefill => "prefill",
+            Phase::Decode => "decode",
+        }
+    }
+}
+
 /// Who runs what in one phase.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseMap {
@@ -171,6 +189,14 @@ pub struct DeviceMap {
 }
 
 impl DeviceMap {
+    /// Who runs what in a phase.
+    pub const fn of_phase(&self, phase: Phase) -> &PhaseMap {
+        match phase {
+            Phase::Prefill => &self.prefill,
+            Phase::Decode => &self.decode,
+        }
+    }
+
     /// Whether any operation runs on the GPU.
     pub fn uses_gpu(&self) -> bool {
         [&self.prefill, &self.decode].iter().any(|phase| {

@@ -3,9 +3,9 @@
 use model::config::{Dtype, ModelConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{BufferId, Instruction, Program};
+use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Rows};
 use crate::map::DeviceMap;
-use crate::step_table::StepTableLayout;
+use crate::step_table::{ListSize, StepTableLayout};
 use crate::topology::{Holds, LaneId, MemoryKind, SegmentId, Topology};
 use crate::weights::Weights;
 
@@ -77,13 +77,38 @@ impl RunShape {
         }
     }
 
+    /// What the compiler makes programs for, in the order of their ids.
+    ///
+    /// # Panics
+    /// As [`RunShape::streams`].
+    pub fn programs(&self) -> Vec<ProgramShape> {
+        let prefill = ProgramShape {
+            rows: if self.is_chunked() { Rows::Chunks } else { Rows::WholePrompts },
+            streams: self.streams(),
+            sequences: self.stream_sequences(),
+            stream_rows: self.stream_rows() as u32,
+            next: ProgramId::DECODE,
+        };
+        let decode = ProgramShape {
+            rows: Rows::Single,
+            streams: 1,
+            sequences: self.batch_size,
+            stream_rows: self.batch_size.into(),
+            next: ProgramId::DECODE,
+        };
+        vec![prefill, decode]
+    }
+
     /// The step table of a run whose decode attention is cut into so many parts.
     pub fn table(&self, chunks: u32) -> StepTableLayout {
+        let list_size = |program: &ProgramShape| ListSize {
+            streams: program.streams.into(),
+            items: program.sequences.into(),
+        };
         StepTableLayout {
             batches: u32::from(self.batches),
             batch_size: u32::from(self.batch_size),
-            streams: u32::from(self.streams()),
-            stream_items: u32::from(self.stream_sequences()),
+            lists: self.programs().iter().map(list_size).collect(),
             max_prompt: self.max_prompt,
             max_new: self.max_new,
             logprobs: u32::from(self.logprobs),
@@ -133,8 +158,8 @@ pub struct Plan {
     pub weights: Vec<WeightPlacement>,
     pub resident: Vec<ResidentWeights>,
     pub table: StepTableLayout,
-    pub prefill: Program,
-    pub decode: Program,
+    /// Each at the place of its id.
+    pub programs: Vec<Program>,
 }
 
 /// What memory a plan takes, bytes.
@@ -158,9 +183,8 @@ pub struct DeviceWork<'a> {
     pub map: &'a DeviceMap,
     /// End of the plan's buffers in the arena.
     pub buffers_bytes: u64,
-    /// Work of the lanes that compute there, in prefill and in decode.
-    pub prefill: Vec<&'a Instruction>,
-    pub decode: Vec<&'a Instruction>,
+    /// Work of the lanes that compute there.
+    pub programs: Vec<ProgramWork<'a>>,
 }
 
 /// Bytes that a device needs beside a plan's buffers.
@@ -200,7 +224,7 @@ impl Footprint {
     ) -> Footprint {
         let Some(scratch) = scratch else { return self };
         let work = work();
-        let idle = work.prefill.is_empty() && work.decode.is_empty();
+        let idle = work.programs.iter().all(|program| program.instructions.is_empty());
         let device_scratch_bytes = if idle { 0 } else { scratch(&work) };
         Footprint { device_scratch_bytes, ..self }
     }
@@ -238,9 +262,28 @@ impl Plan {
             shape: &self.shape,
             map: &self.map,
             buffers_bytes: segments.iter().map(|segment| self.segment_bytes(*segment)).sum(),
-            prefill: self.prefill.work_of(computes),
-            decode: self.decode.work_of(computes),
+            programs: self.programs.iter().map(|program| program.work_of(computes)).collect(),
         }
+    }
+
+    /// A program by id.
+    pub fn program(&self, id: ProgramId) -> &Program {
+        &self.programs[id.index()]
+    }
+
+    /// The same, to change it.
+    pub fn program_mut(&mut self, id: ProgramId) -> &mut Program {
+        &mut self.programs[id.index()]
+    }
+
+    /// The program that computes prompts.
+    pub fn prefill(&self) -> &Program {
+        self.program(ProgramId::PREFILL)
+    }
+
+    /// The program that computes the newest token of each sequence.
+    pub fn decode(&self) -> &Program {
+        self.program(ProgramId::DECODE)
     }
 
     /// A buffer by id.
@@ -248,9 +291,9 @@ impl Plan {
         &self.buffers[id.0 as usize]
     }
 
-    /// Lanes with work in either phase, in timeline order.
+    /// Lanes with work in any program, in timeline order.
     pub fn lanes(&self) -> Vec<LaneId> {
-        let works = |lane| self.prefill.lane(lane).is_some() || self.decode.lane(lane).is_some();
+        let works = |lane| self.programs.iter().any(|program| program.lane(lane).is_some());
         self.topology.lane_ids().filter(|lane| works(*lane)).collect()
     }
 

@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::ir::ProgramId;
+
 /// A u32 per sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Field {
@@ -53,13 +55,42 @@ pub enum Field {
 
 const FIELDS: usize = Field::Cancel as usize + 1;
 
-/// A work list of a batch.
+/// A work list of a batch. Those of a group's first program are written before the group is
+/// released; each `Sample` lists the rows of the step that follows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum List {
-    /// Of a stream of prefill; written before a group is released.
-    Prefill(u16),
-    /// Of decode; each `Sample` lists the rows of the step that follows it.
-    Decode,
+pub struct List {
+    pub program: ProgramId,
+    pub stream: u16,
+}
+
+impl List {
+    /// The list of prefill for a stream.
+    pub const fn prefill(stream: u16) -> List {
+        List { program: ProgramId::PREFILL, stream }
+    }
+
+    /// The list of decode.
+    pub const DECODE: List = List { program: ProgramId::DECODE, stream: 0 };
+}
+
+/// The work lists of a program in a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListSize {
+    /// Of which each has a list.
+    pub streams: u32,
+    /// Most items of a list.
+    pub items: u32,
+}
+
+impl ListSize {
+    /// Of a list: a count, and items.
+    const fn list_words(self) -> usize {
+        1 + self.items as usize * ITEM_WORDS
+    }
+
+    const fn words(self) -> usize {
+        self.streams as usize * self.list_words()
+    }
 }
 
 /// Words of an item of a work list: its slot, its first position, its rows, the row counted from 1
@@ -83,14 +114,12 @@ pub enum Finish {
 }
 
 /// Word offsets of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepTableLayout {
     pub batches: u32,
     pub batch_size: u32,
-    /// Streams of a batch in prefill.
-    pub streams: u32,
-    /// Most items of a stream's list.
-    pub stream_items: u32,
+    /// By program.
+    pub lists: Vec<ListSize>,
     pub max_prompt: u32,
     pub max_new: u32,
     /// See [`crate::plan::RunShape::logprobs`].
@@ -109,10 +138,9 @@ impl StepTableLayout {
             + size * self.logprobs_words()
     }
 
-    /// Of the work lists of a batch: a count and items each.
+    /// Of the work lists of a batch.
     fn lists_words(&self) -> usize {
-        let of_stream = 1 + self.stream_items as usize * ITEM_WORDS;
-        self.streams as usize * of_stream + 1 + self.batch_size as usize * ITEM_WORDS
+        self.lists.iter().map(|list| list.words()).sum()
     }
 
     /// Of a sequence.
@@ -138,23 +166,15 @@ impl StepTableLayout {
 
     /// Most items of a list.
     pub fn items_max(&self, list: List) -> usize {
-        match list {
-            List::Prefill(_) => self.stream_items as usize,
-            List::Decode => self.batch_size as usize,
-        }
+        self.lists[list.program.index()].items as usize
     }
 
     /// The number of items of a list; its items follow, [`ITEM_WORDS`] each.
     pub fn list(&self, batch: usize, list: List) -> usize {
-        let of_stream = 1 + self.stream_items as usize * ITEM_WORDS;
-        let before = match list {
-            List::Prefill(stream) => {
-                assert!(u32::from(stream) < self.streams, "stream {stream} of {}", self.streams);
-                usize::from(stream)
-            }
-            List::Decode => self.streams as usize,
-        };
-        self.batch(batch) + before * of_stream
+        let own = self.lists[list.program.index()];
+        assert!(u32::from(list.stream) < own.streams, "{list:?} of {} streams", own.streams);
+        let others: usize = self.lists[..list.program.index()].iter().map(|l| l.words()).sum();
+        self.batch(batch) + others + usize::from(list.stream) * own.list_words()
     }
 
     /// A field of a sequence.
@@ -226,8 +246,7 @@ mod tests {
         let layout = StepTableLayout {
             batches: 2,
             batch_size: 3,
-            streams: 4,
-            stream_items: 2,
+            lists: vec![ListSize { streams: 4, items: 2 }, ListSize { streams: 1, items: 3 }],
             max_prompt: 5,
             max_new: 4,
             logprobs: 3,
@@ -236,7 +255,7 @@ mod tests {
         let mut seen = vec![0u32; layout.words()];
         seen[layout.enough()] += 1;
         for batch in 0..2 {
-            for list in (0..4).map(List::Prefill).chain([List::Decode]) {
+            for list in (0..4).map(List::prefill).chain([List::DECODE]) {
                 let words = 1 + layout.items_max(list) * ITEM_WORDS;
                 (0..words).for_each(|word| seen[layout.list(batch, list) + word] += 1);
             }

@@ -46,7 +46,7 @@ fn steady_step_ns(schedule: Schedule) -> f64 {
     let choices = Choices { gpu_kv: MemoryId::VRAM, schedule, ..PLAIN };
     let plan = compile(&config, &shape(4, 1), &split(&config, 0, entries, choices)).unwrap();
     validate(&plan).unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
-    let run = simulate(&plan.decode, &SixtyAndTwenty, 6).unwrap();
+    let run = simulate(plan.decode(), &SixtyAndTwenty, 6).unwrap();
     run.step_end_ns[5] - run.step_end_ns[4]
 }
 

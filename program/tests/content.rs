@@ -6,7 +6,7 @@ use common::{Choices, PLAIN, llama, opt, shape, split};
 use model::compressed::{Grouped, WeightFormat};
 use model::ops::{Kv, Op, Value};
 use program::compile::compile;
-use program::ir::{Instruction, Moved, Phase, Program};
+use program::ir::{Instruction, Moved, Program, ProgramId};
 use program::map::{Device, layer_list};
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
@@ -43,8 +43,8 @@ fn without_copy(moved: Moved, layer: u16, batch: u16) -> String {
         Moved::Value(_) => LaneId::D2H,
         Moved::Weights(_) | Moved::Cache(_) => LaneId::H2D_WEIGHTS,
     };
-    let index = position(&plan.decode, lane, copies(moved, layer, batch));
-    instructions(&mut plan.decode, lane).remove(index);
+    let index = position(plan.decode(), lane, copies(moved, layer, batch));
+    instructions(plan.program_mut(ProgramId::DECODE), lane).remove(index);
     validate(&plan).unwrap_err().to_string()
 }
 
@@ -71,7 +71,7 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let compiled = compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap();
     let of = |op, layer| move |i: &Instruction| matches!(i, Instruction::Decompress(d) if d.op == op && d.at.layer == Some(layer));
     // Once per layer and step, whatever the number of batches; norms and the head have none.
-    let list = &compiled.decode.lane(LaneId::GPU_DECOMPRESS).unwrap().instructions;
+    let list = &compiled.decode().lane(LaneId::GPU_DECOMPRESS).unwrap().instructions;
     let count = list.iter().filter(|i| matches!(i, Instruction::Decompress(_))).count();
     assert_eq!(count, 6 * config.num_layers);
     // What is streamed is the 4-bit form, what is multiplied has 8 bits.
@@ -82,16 +82,16 @@ fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let records = config.ffn_size as u64 / 16;
     assert_eq!(bytes, [576 * records + bias, 1088 * records + bias]);
     let mut plan = compiled.clone();
-    instructions(&mut plan.decode, LaneId::GPU_DECOMPRESS).remove(index);
+    instructions(plan.program_mut(ProgramId::DECODE), LaneId::GPU_DECOMPRESS).remove(index);
     let text = validate(&plan).unwrap_err().to_string();
     assert!(text.contains("weights.layer1.fc0, decompressed"), "{text}");
     // Multiplying the 4-bit form itself is refused.
     let mut plan = compiled.clone();
     let from = decompress.from;
     let is = |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == Op::Fc0 && c.at.layer == Some(1));
-    let at = position(&plan.decode, LaneId::GPU_COMPUTE, is);
+    let at = position(plan.decode(), LaneId::GPU_COMPUTE, is);
     let Instruction::Compute(compute) =
-        &mut instructions(&mut plan.decode, LaneId::GPU_COMPUTE)[at]
+        &mut instructions(plan.program_mut(ProgramId::DECODE), LaneId::GPU_COMPUTE)[at]
     else {
         unreachable!()
     };
@@ -107,40 +107,60 @@ fn work_in_the_wrong_order_or_twice() {
     let compiled = compile(&config, &shape(1, 4), &split(&config, 0, 0, choices)).unwrap();
     let is = |op| move |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == op);
     let mut plan = compiled.clone();
-    let norm = position(&plan.decode, LaneId::CPU_COMPUTE, is(Op::Norm1));
-    let out = position(&plan.decode, LaneId::CPU_COMPUTE, is(Op::Out));
-    instructions(&mut plan.decode, LaneId::CPU_COMPUTE).swap(out, norm);
+    let norm = position(plan.decode(), LaneId::CPU_COMPUTE, is(Op::Norm1));
+    let out = position(plan.decode(), LaneId::CPU_COMPUTE, is(Op::Out));
+    instructions(plan.program_mut(ProgramId::DECODE), LaneId::CPU_COMPUTE).swap(out, norm);
     let text = validate(&plan).unwrap_err().to_string();
     assert!(text.contains("after 1 additions in step 0 in decode.value"), "{text}");
     assert!(text.contains("finds the residual stream of batch 0.0 after 0 additions"), "{text}");
 
     for (op, name) in [(Op::Sample, "step table"), (Op::Out, "additions")] {
         let mut plan = compiled.clone();
-        let index = position(&plan.decode, LaneId::CPU_COMPUTE, is(op));
-        let list = instructions(&mut plan.decode, LaneId::CPU_COMPUTE);
+        let index = position(plan.decode(), LaneId::CPU_COMPUTE, is(op));
+        let list = instructions(plan.program_mut(ProgramId::DECODE), LaneId::CPU_COMPUTE);
         list.insert(index, list[index].clone());
         let text = validate(&plan).unwrap_err().to_string();
         assert!(text.contains(name), "{text}");
     }
     let mut plan = compiled.clone();
     let appends = |i: &Instruction| matches!(i, Instruction::Append(_));
-    let index = position(&plan.decode, LaneId::CPU_COMPUTE, appends);
-    let list = instructions(&mut plan.decode, LaneId::CPU_COMPUTE);
+    let index = position(plan.decode(), LaneId::CPU_COMPUTE, appends);
+    let list = instructions(plan.program_mut(ProgramId::DECODE), LaneId::CPU_COMPUTE);
     list.insert(index, list[index].clone());
     let text = validate(&plan).unwrap_err().to_string();
-    assert!(text.contains("the cache has rows of 1 steps already"), "{text}");
+    assert!(text.contains("its rows were appended before"), "{text}");
+}
+
+#[test]
+fn a_program_leaves_what_others_rely_on() {
+    let mut plan = gpu_only();
+    let of_k = |i: &Instruction| {
+        matches!(i, Instruction::Append(a)
+            if (a.kv, a.at.layer, a.at.batch) == (Kv::K, Some(0), 0))
+    };
+    // Prefill reads no caches: only others miss these rows.
+    instructions(plan.program_mut(ProgramId::PREFILL), LaneId::CPU_APPEND).retain(|i| !of_k(i));
+    let error = validate(&plan).unwrap_err();
+    assert!(
+        matches!(error, ValidateError::Incomplete { program, .. }
+            if program.id == ProgramId::PREFILL),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(text.contains("cache.K.layer0.batch0.0of1 must hold"), "{text}");
+    assert!(text.contains("with the rows of 2 steps and 0 streams, but holds"), "{text}");
 }
 
 #[test]
 fn prefill_must_fill_what_decode_reads() {
     let mut plan = gpu_only();
-    let appends = |i: &Instruction| matches!(i, Instruction::Append(a) if a.at.micro == 1);
+    let appends = |i: &Instruction| matches!(i, Instruction::Append(a) if a.at.stream == 1);
     let lane = LaneId::CPU_APPEND;
-    let index = position(&plan.prefill, lane, appends);
-    instructions(&mut plan.prefill, lane).remove(index);
+    let index = position(plan.prefill(), lane, appends);
+    instructions(plan.program_mut(ProgramId::PREFILL), lane).remove(index);
     let error = validate(&plan).unwrap_err();
-    assert!(matches!(error, ValidateError::Incomplete { phase: Phase::Prefill, .. }), "{error}");
-    assert!(error.to_string().contains("gets 1 of 2 micro-batches"), "{error}");
+    assert!(matches!(error, ValidateError::Stale { .. }), "{error}");
+    assert!(error.to_string().contains("with the rows of 0 steps and 1 streams"), "{error}");
 }
 
 #[test]
@@ -164,7 +184,10 @@ fn wrong_weights_or_places() {
     let mut moved = plan.clone();
     moved.buffers[of_decode[1]].offset_bytes = plan.buffers[of_decode[0]].offset_bytes;
     let error = validate(&moved).unwrap_err();
-    assert!(matches!(error, ValidateError::Overlap { phase: Phase::Decode, .. }), "{error}");
+    assert!(
+        matches!(error, ValidateError::Overlap { program, .. } if program.id == ProgramId::DECODE),
+        "{error}"
+    );
     // Caches live through both phases, also where only one of them is at work.
     let cache =
         plan.buffers.iter().position(|buffer| buffer.segment == SegmentId::HOST_KV).unwrap();
@@ -189,5 +212,5 @@ fn a_plan_of_48_layers_and_4_batches() {
     let started = std::time::Instant::now();
     let proof = validate(&plan).unwrap();
     println!("{proof:?} in {:?}", started.elapsed());
-    assert!(proof.decode.work > 4 * 48 * 11, "{proof:?}");
+    assert!(proof.of(ProgramId::DECODE).work > 4 * 48 * 11, "{proof:?}");
 }

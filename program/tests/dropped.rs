@@ -7,7 +7,7 @@ use common::{Choices, PLAIN, llama, opt, shape, split};
 use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use program::compile::{compile, footprint};
-use program::ir::{Instruction, Phase};
+use program::ir::{Instruction, ProgramId};
 use program::map::{ChunkOrder, Device, DeviceMap, layer_list};
 use program::plan::{DeviceScratch, Plan, RunShape};
 use program::topology::MemoryId;
@@ -17,12 +17,9 @@ const W4: WeightFormat = WeightFormat::Grouped(Grouped::W4);
 
 /// The plan without one instruction. Without a signal, its lane says that it gives one fewer, as if
 /// the signal had never been planned.
-fn without(plan: &Plan, phase: Phase, lane: usize, index: usize) -> Plan {
+fn without(plan: &Plan, program: ProgramId, lane: usize, index: usize) -> Plan {
     let mut plan = plan.clone();
-    let program = match phase {
-        Phase::Prefill => &mut plan.prefill,
-        Phase::Decode => &mut plan.decode,
-    };
+    let program = plan.program_mut(program);
     let list = &mut program.lanes[lane];
     let removed = list.instructions.remove(index);
     list.signals_per_step -= u32::from(removed == Instruction::Signal);
@@ -33,7 +30,8 @@ fn proved(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -
     let plan = compile(config, shape, map).unwrap_or_else(|error| panic!("{name}: {error}"));
     // What the scratch is sized by is the same too.
     let scratch: DeviceScratch = |work| {
-        let computed = work.prefill.len() + 1000 * work.decode.len();
+        let computed =
+            work.programs[0].instructions.len() + 1000 * work.programs[1].instructions.len();
         work.buffers_bytes + computed as u64
     };
     for scratch in [None, Some(scratch)] {
@@ -42,7 +40,8 @@ fn proved(name: &str, config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -
     }
     let proof = validate(&plan).unwrap_or_else(|error| panic!("{name} is refused: {error}"));
     assert!(
-        proof.prefill.work > 0 && proof.decode.work > 0 && proof.decode.conflicts > 0,
+        proof.programs.iter().all(|program| program.work > 0)
+            && proof.of(ProgramId::DECODE).conflicts > 0,
         "{name}"
     );
     plan
@@ -53,14 +52,14 @@ fn each_is_needed(name: &str, config: &ModelConfig, shape: &RunShape, map: &Devi
     let plan = proved(name, config, shape, map);
     let mut unneeded = Vec::new();
     let mut dropped = 0;
-    for program in [&plan.prefill, &plan.decode] {
+    for program in &plan.programs {
         for (lane, list) in program.lanes.iter().enumerate() {
             for (index, instruction) in list.instructions.iter().enumerate() {
                 dropped += 1;
-                if validate(&without(&plan, program.phase, lane, index)).is_ok() {
+                if validate(&without(&plan, program.id, lane, index)).is_ok() {
                     let what = describe(instruction, config.family, &plan.topology);
-                    let (phase, lane) = (program.phase, plan.lane_name(list.lane));
-                    unneeded.push(format!("{phase:?} {lane} {index}: {what}"));
+                    let (name, lane) = (program.name(), plan.lane_name(list.lane));
+                    unneeded.push(format!("{name} {lane} {index}: {what}"));
                 }
             }
         }

@@ -40,8 +40,8 @@ fn plan() -> Plan {
 
 /// Prefill, and behind it five steps of decode.
 fn trace(plan: &Plan, seed: u64) -> Vec<Span> {
-    let prefill = simulate(&plan.prefill, &Uneven(seed), 1).unwrap();
-    let decode = simulate(&plan.decode, &Uneven(seed), 5).unwrap();
+    let prefill = simulate(plan.prefill(), &Uneven(seed), 1).unwrap();
+    let decode = simulate(plan.decode(), &Uneven(seed), 5).unwrap();
     let barrier_ns = prefill.total_ns.round() as u64;
     let later = decode.spans.into_iter().map(|span| Span {
         start_ns: span.start_ns + barrier_ns,
@@ -112,7 +112,8 @@ fn each_kind_of_departure_is_named() {
     let wait = replay(&plan, &early).unwrap_err();
     assert!(matches!(wait, ReplayError::Wait { .. }), "{wait}");
     let mut together = good.clone();
-    let first = together.iter().map(|span| span.phase).position(|phase| phase != good[0].phase);
+    let first =
+        together.iter().map(|span| span.program).position(|program| program != good[0].program);
     let decode = &mut together[first.unwrap()..];
     decode.iter_mut().for_each(|span| {
         span.start_ns = 0;

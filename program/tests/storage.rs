@@ -6,7 +6,7 @@ use common::{Choices, PLAIN, llama, opt, shape, split};
 use model::config::ModelConfig;
 use model::ops::Op;
 use program::compile::{CompileError, compile_on};
-use program::ir::{Instruction, Moved, Phase};
+use program::ir::{Instruction, Moved, ProgramId};
 use program::map::{Device, DeviceMap, Schedule, layer_list};
 use program::plan::Plan;
 use program::simulate::{Costs, Place, simulate};
@@ -80,8 +80,8 @@ fn plans_are_proved_and_both_storages_are_read() {
             .filter(|lane| plan.topology.lane(*lane).kind == LaneKind::Read)
             .collect();
         assert_eq!(reading.len(), 2, "{name}");
-        let mut spans = simulate(&plan.prefill, &One, 1).expect("prefill").spans;
-        let decode = simulate(&plan.decode, &One, 4).expect("decode");
+        let mut spans = simulate(plan.prefill(), &One, 1).expect("prefill").spans;
+        let decode = simulate(plan.decode(), &One, 4).expect("decode");
         let end_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
         spans.extend(decode.spans.into_iter().map(|mut span| {
             (span.start_ns, span.end_ns) = (span.start_ns + end_ns, span.end_ns + end_ns);
@@ -100,7 +100,7 @@ fn plans_are_proved_and_both_storages_are_read() {
 #[test]
 fn reads_come_before_what_they_are_for() {
     for (name, plan) in plans() {
-        for program in [&plan.prefill, &plan.decode] {
+        for program in &plan.programs {
             let works = program.lanes.iter().flat_map(|list| &list.instructions);
             let slots: Vec<_> = works
                 .clone()
@@ -118,7 +118,7 @@ fn reads_come_before_what_they_are_for() {
                 assert!(
                     tied || slots.contains(&(op, copy.at.layer, copy.from)),
                     "{name} {:?}: {}",
-                    program.phase,
+                    program.id,
                     describe(work, plan.config.family, &plan.topology)
                 );
             }
@@ -131,8 +131,8 @@ fn reads_come_before_what_they_are_for() {
 fn without_any_instruction_of_a_storage_the_plan_is_refused() {
     for (name, plan) in plans() {
         let mut dropped = 0;
-        for phase in [Phase::Prefill, Phase::Decode] {
-            let program = if phase == Phase::Prefill { &plan.prefill } else { &plan.decode };
+        for id in [ProgramId::PREFILL, ProgramId::DECODE] {
+            let program = plan.program(id);
             for (place, list) in program.lanes.iter().enumerate() {
                 if plan.topology.lane(list.lane).kind != LaneKind::Read {
                     continue;
@@ -144,16 +144,13 @@ fn without_any_instruction_of_a_storage_the_plan_is_refused() {
                         continue;
                     }
                     let mut changed = plan.clone();
-                    let program = match phase {
-                        Phase::Prefill => &mut changed.prefill,
-                        Phase::Decode => &mut changed.decode,
-                    };
+                    let program = changed.program_mut(id);
                     let list = &mut program.lanes[place];
                     let removed = list.instructions.remove(index);
                     list.signals_per_step -= u32::from(removed == Instruction::Signal);
                     dropped += 1;
                     let what = describe(&removed, plan.config.family, &plan.topology);
-                    assert!(validate(&changed).is_err(), "{name} {phase:?} {index}: {what}");
+                    assert!(validate(&changed).is_err(), "{name} {id:?} {index}: {what}");
                 }
             }
         }
@@ -173,7 +170,7 @@ fn a_read_by_another_storages_worker_is_refused() {
         lane if lane == second => first,
         lane => lane,
     };
-    for program in [&mut plan.prefill, &mut plan.decode] {
+    for program in &mut plan.programs {
         for list in &mut program.lanes {
             list.lane = other(list.lane);
             for instruction in &mut list.instructions {

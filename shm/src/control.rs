@@ -22,9 +22,11 @@ use crate::words::{SharedU32s, SharedU64s};
 pub const LANES_MAX: usize = 64;
 /// Worker processes a run can have.
 pub const WORKERS_MAX: usize = 64;
+/// Stages a group can have.
+pub const STAGES_MAX: usize = 6;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TANDEMC1");
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// What `last_step` holds before the last step is known.
 const LAST_STEP_UNKNOWN: u32 = u32::MAX;
 
@@ -65,7 +67,8 @@ pub struct Header {
     magic: AtomicU64,
     version: AtomicU32,
     last_step: AtomicU32,
-    _reserved: [AtomicU64; 6],
+    /// The group's stages, packed, in order; 0 where there is none.
+    stages: [AtomicU64; STAGES_MAX],
     poison: Poison,
     groups: Timeline,
     steps: Timeline,
@@ -87,6 +90,28 @@ const _: () = {
     assert!(offset_of!(Header, workers) == 448 + LANES_MAX * 128);
     assert!(size_of::<Header>() == 448 + LANES_MAX * 128 + WORKERS_MAX * 64);
 };
+
+/// A part of a group: a program, and how often it runs before the next one does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stage {
+    /// By its place in the plan.
+    pub program: u32,
+    /// Steps at most; fewer where the group's last step comes first. At least 1.
+    pub steps: u32,
+}
+
+impl Stage {
+    fn pack(self) -> u64 {
+        u64::from(self.program) << 32 | u64::from(self.steps)
+    }
+
+    /// `None` where there is no stage.
+    #[expect(clippy::cast_possible_truncation, reason = "the parts of a word")]
+    fn unpack(word: u64) -> Option<Stage> {
+        let stage = Stage { program: (word >> 32) as u32, steps: word as u32 };
+        (stage.steps > 0).then_some(stage)
+    }
+}
 
 /// The life of a worker; it only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,9 +148,9 @@ impl WorkerState {
 /// Where a lane is: shown when it hangs or dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// The phase, as the program numbers them; 8 bits are kept.
-    pub phase: u32,
-    /// The step within the phase; 24 bits are kept.
+    /// The program, by its place in the plan; 8 bits are kept.
+    pub program: u32,
+    /// The step of the program; 24 bits are kept.
     pub step: u32,
     /// The instruction's index in the lane's program.
     pub instruction: u32,
@@ -136,7 +161,7 @@ impl Position {
     /// deciding.
     #[inline]
     pub fn pack(self) -> u64 {
-        u64::from(self.phase & 0xff) << 56
+        u64::from(self.program & 0xff) << 56
             | u64::from(self.step & 0xff_ffff) << 32
             | u64::from(self.instruction)
     }
@@ -145,7 +170,7 @@ impl Position {
     #[expect(clippy::cast_possible_truncation, reason = "the parts of a word")]
     pub fn unpack(word: u64) -> Position {
         Position {
-            phase: (word >> 56) as u32,
+            program: (word >> 56) as u32,
             step: (word >> 32) as u32 & 0xff_ffff,
             instruction: word as u32,
         }
@@ -309,8 +334,8 @@ impl Control {
         &self.header().groups
     }
 
-    /// Decode steps done, signalled by the lane that samples; the coordinator waits on it, behind
-    /// the step.
+    /// Steps done, of all groups, signalled by the lane that samples; the coordinator waits on it,
+    /// behind the step.
     pub fn steps(&self) -> &Timeline {
         &self.header().steps
     }
@@ -320,7 +345,7 @@ impl Control {
         &self.header().drained
     }
 
-    /// Where all parties meet at phase changes.
+    /// Where all parties meet at program changes.
     pub fn barrier(&self) -> &Barrier {
         &self.header().barrier
     }
@@ -339,6 +364,27 @@ impl Control {
     /// If `worker` is not below [`WORKERS_MAX`].
     pub fn worker(&self, worker: usize) -> &Worker {
         &self.header().workers[worker]
+    }
+
+    /// Releases a group: its stages, and its last step, counted from 0 over all stages; the sampling
+    /// lane may announce an earlier one. A group without stages is the last: all lanes leave.
+    ///
+    /// # Panics
+    /// With more than [`STAGES_MAX`] stages, or one without steps.
+    pub fn release(&self, stages: &[Stage], last_step: u32) {
+        assert!(stages.len() <= STAGES_MAX, "{} stages in a group", stages.len());
+        assert!(stages.iter().all(|stage| stage.steps > 0), "a stage without steps");
+        for (place, word) in self.header().stages.iter().enumerate() {
+            word.store(stages.get(place).map_or(0, |stage| stage.pack()), Ordering::Relaxed);
+        }
+        self.set_last_step(Some(last_step));
+        self.groups().signal();
+    }
+
+    /// The stages of the group that was released last.
+    pub fn stages(&self) -> impl Iterator<Item = Stage> {
+        let words = self.header().stages.iter();
+        words.map_while(|word| Stage::unpack(word.load(Ordering::Relaxed)))
     }
 
     /// The step after which all lanes leave, once the sampling lane has announced it (one step
@@ -417,9 +463,17 @@ mod tests {
         assert_eq!((attached.last_step(), attached.barrier().parties()), (None, 2));
         assert_eq!(attached.worker(3).state(), WorkerState::Attach);
         created.lane(15).timeline.signal();
-        created.lane(15).set_position(Position { phase: 2, step: 31, instruction: 900 });
+        created.lane(15).set_position(Position { program: 2, step: 31, instruction: 900 });
         created.worker(3).set_state(WorkerState::Ready);
-        created.set_last_step(Some(0));
+        assert_eq!(attached.stages().count(), 0);
+        let stages = [Stage { program: 0, steps: 1 }, Stage { program: 255, steps: u32::MAX }];
+        created.release(&stages, 0);
+        assert_eq!(
+            (attached.groups().value(), attached.stages().collect::<Vec<_>>()),
+            (1, stages.to_vec())
+        );
+        created.release(&[], 0);
+        assert_eq!(attached.stages().count(), 0);
         created.extra(8, 14).store(13, 77);
         assert_eq!(attached.lane(15).timeline.value(), 1);
         assert_eq!(attached.lane(14).timeline.value(), 0);
@@ -480,8 +534,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn positions_survive_packing(phase in 0..256u32, step in 0..1u32 << 24, instruction: u32) {
-            let position = Position { phase, step, instruction };
+        fn positions_survive_packing(program in 0..256u32, step in 0..1u32 << 24, instruction: u32) {
+            let position = Position { program, step, instruction };
             prop_assert_eq!(Position::unpack(position.pack()), position);
         }
     }

@@ -43,7 +43,9 @@ pub use barrier::Barrier;
 #[cfg(not(loom))]
 pub use channel::{Channel, ChannelError};
 #[cfg(not(loom))]
-pub use control::{Control, ControlError, LANES_MAX, Position, WORKERS_MAX, WorkerState};
+pub use control::{
+    Control, ControlError, LANES_MAX, Position, STAGES_MAX, Stage, WORKERS_MAX, WorkerState,
+};
 #[cfg(not(loom))]
 pub use mapping::{Access, MapError, Mapping};
 #[cfg(not(loom))]

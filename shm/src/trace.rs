@@ -30,15 +30,15 @@ pub struct TraceRecord {
     pub instruction: u32,
     /// The decode step, or the pass within prefill.
     pub step: u32,
-    /// The phase, as the program numbers them.
-    pub phase: u32,
+    /// The program, by its place in the plan.
+    pub program: u32,
 }
 
 const _: () = {
     assert!(size_of::<TraceRecord>() == 40 && align_of::<TraceRecord>() == 8);
     assert!(std::mem::offset_of!(TraceRecord, bytes) == 16);
     assert!(std::mem::offset_of!(TraceRecord, rows) == 24);
-    assert!(std::mem::offset_of!(TraceRecord, phase) == 36);
+    assert!(std::mem::offset_of!(TraceRecord, program) == 36);
     assert!(size_of::<Slot<TraceRecord>>() == size_of::<TraceRecord>());
 };
 

@@ -109,8 +109,8 @@ fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<
         .collect();
     let table = lanes.table();
     let (_, sampled) = lanes.run_group(&group, &mut |_| {
-        for index in 0..table.items(0, List::Decode) {
-            let Item { slot, first, .. } = table.item(0, List::Decode, index);
+        for index in 0..table.items(0, List::DECODE) {
+            let Item { slot, first, .. } = table.item(0, List::DECODE, index);
             if (PROMPT..CONTEXT).contains(&first) {
                 table.set_output(0, slot, first - PROMPT, window(slot)[first]);
             }

@@ -1,11 +1,11 @@
 //! Why a worker cannot go on, in sentences for the user, and the codes that poison carries.
 
 use cuda::CudaError;
-use program::ir::Phase;
+use program::map::Phase;
 use program::plan::Plan;
 use program::topology::LaneId;
 use program::validate::describe;
-use shm::{ChannelError, ControlError, MapError, SegmentError, TraceError, WaitError};
+use shm::{ChannelError, ControlError, MapError, Position, SegmentError, TraceError, WaitError};
 
 use crate::load::LoadError;
 use crate::memory::MemoryError;
@@ -77,16 +77,12 @@ pub enum LaneError {
 }
 
 /// Where a lane is, in words: `decode step 3, fc0, layer 4, batch 1`.
-pub(crate) fn place(
-    plan: &Plan,
-    lane: LaneId,
-    phase: Phase,
-    step: u32,
-    instruction: u32,
-) -> String {
-    let (program, when) = match phase {
-        Phase::Prefill => (&plan.prefill, "prefill".to_owned()),
-        Phase::Decode => (&plan.decode, format!("decode step {step}")),
+pub fn place(plan: &Plan, lane: LaneId, at: Position) -> String {
+    let Position { program, step, instruction } = at;
+    let Some(program) = plan.programs.get(program as usize) else { return String::new() };
+    let when = match program.shape.rows.phase() {
+        Phase::Prefill => program.name().to_owned(),
+        Phase::Decode => format!("{} step {step}", program.name()),
     };
     let list = program.lane(lane).map_or(&[][..], |list| &list.instructions);
     match list.get(instruction as usize) {

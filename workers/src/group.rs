@@ -4,8 +4,10 @@
 //! `Sample` writes the table.
 
 use kernels::Sampling;
+use program::ir::ProgramId;
 use program::plan::Plan;
 use program::step_table::{Field, Finish, List, balance_units};
+use shm::Stage;
 
 use crate::table::{Item, StepTable};
 
@@ -51,6 +53,12 @@ pub struct Placed {
     pub request: Request,
 }
 
+/// A batch: its prompts once, then the newest tokens until all sequences have ended.
+pub const BATCH: [Stage; 2] = [
+    Stage { program: ProgramId::PREFILL.0 as u32, steps: 1 },
+    Stage { program: ProgramId::DECODE.0 as u32, steps: u32::MAX },
+];
+
 /// Lists the work of the group that stands in the table, before it is released. Returns the decode
 /// step after which all its sequences have reached their length; 0 when prefill's token is the
 /// last.
@@ -80,7 +88,7 @@ fn fresh(table: &StepTable, batch: usize, slot: usize) -> Option<Item> {
 /// attends to that one's rows.
 fn list_whole(table: &StepTable, batch: usize) {
     for stream in 0..table.streams() {
-        let list = List::Prefill(stream);
+        let list = List::prefill(stream);
         table.set_items(batch, list, 0);
         let mut row0 = 0;
         let mut first_rows = Vec::new();
@@ -103,7 +111,7 @@ fn list_whole(table: &StepTable, batch: usize) {
 /// stream left for that, it is computed whole.
 fn list_chunks(table: &StepTable, batch: usize, most: usize) {
     let streams = usize::from(table.streams());
-    (0..table.streams()).for_each(|stream| table.set_items(batch, List::Prefill(stream), 0));
+    (0..table.streams()).for_each(|stream| table.set_items(batch, List::prefill(stream), 0));
     let new = |slot: &usize| table.field(batch, *slot, Field::Fresh) > 0;
     let slots: Vec<usize> = (0..table.batch_size()).filter(new).collect();
     let whole = |slot: &usize| table.field(batch, *slot, Field::PromptLen) as usize;
@@ -129,7 +137,7 @@ fn list_chunks(table: &StepTable, batch: usize, most: usize) {
             }
             let rows = room.min(end - first);
             let piece = Item { first, rows, samples: first + rows == end, ..item };
-            table.push_item(batch, List::Prefill(stream as u16), piece);
+            table.push_item(batch, List::prefill(stream as u16), piece);
             listed.push((stream, piece));
             first += rows;
             room -= rows;
@@ -193,7 +201,7 @@ fn fill_extents(
 /// empty.
 pub fn carry_on(table: &StepTable) {
     for batch in 0..table.batches() {
-        (0..table.streams()).for_each(|stream| table.set_items(batch, List::Prefill(stream), 0));
+        (0..table.streams()).for_each(|stream| table.set_items(batch, List::prefill(stream), 0));
     }
     for (batch, slot) in table.slots() {
         table.set_field(batch, slot, Field::Fresh, 0);

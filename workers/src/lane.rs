@@ -2,29 +2,32 @@
 //!
 //! Every lane derives the same timeline bases and the same number of steps from the program and the
 //! control words, so nothing is negotiated: waits compare with `base + step * signals_per_step +
-//! offset`, and all lanes leave decode after the same step because the sampler announces the last
-//! step one step ahead of whoever may run furthest.
+//! offset`, and all lanes leave a group after the same step because the sampler announces the last
+//! step one step ahead of whoever may run furthest. Between the stages of a group they meet at a
+//! barrier.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use model::ops::Op;
-use program::ir::{Instruction, LaneProgram, Phase, Program, Wait};
+use program::ir::{Instruction, LaneProgram, Program, ProgramId, Wait};
 use program::plan::Plan;
 use program::topology::{LaneId, WorkerId};
 use shm::timeline::reached;
-use shm::{Control, Position, Timeline, TraceRecord, TraceWriter, WaitError, WorkerState, now_ns};
+use shm::{
+    Control, Position, STAGES_MAX, Timeline, TraceRecord, TraceWriter, WaitError, WorkerState,
+    now_ns,
+};
 
 use crate::error::{LaneError, place};
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task};
-use crate::protocol::EXIT;
 use crate::still::Stillness;
 use crate::table::StepTable;
 
 /// How long a lane sleeps for the next group before it looks again; releases end it at once.
 const GROUP_SLICE: Duration = Duration::from_secs(60);
-/// Lanes without work in a phase wait at its end for as long as the phase lasts. A lane that hangs
+/// Lanes without work in a program wait at its end for as long as the program lasts. A lane that hangs
 /// is noticed by those that wait for its timeline, and their poison releases the barrier too.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
@@ -50,16 +53,16 @@ pub struct LaneRunner {
     setup: LaneSetup,
     executor: Box<dyn LaneExecutor>,
     table: StepTable,
-    /// Timelines at the start of the present phase, by lane.
+    /// Timelines at the start of the present stage, by lane.
     bases: Vec<u32>,
-    /// Signals that a lane gives in a step, by phase and lane.
-    signals: [Vec<u32>; 2],
+    /// Signals that a lane gives in a step, by program and lane.
+    signals: Vec<Vec<u32>>,
     /// `Control::steps` at the start of the group.
     steps_base: u32,
-    /// Index of the last `Sample` of this lane's list, per phase.
-    last_sample: [Option<usize>; 2],
-    /// Per batch the `Sample` of decode.
-    sampled: Vec<Sampled>,
+    /// Index of the last `Sample` of this lane's list, by program.
+    last_sample: Vec<Option<usize>>,
+    /// What says that a batch's rows of the next step are listed, by program and batch.
+    sampled: Vec<Vec<Sampled>>,
     /// The first lane of its worker, which moves the worker's state on.
     first_of_worker: bool,
     /// The first lane of all, which says that a group has drained.
@@ -71,14 +74,18 @@ impl LaneRunner {
     pub fn new(setup: LaneSetup, executor: Box<dyn LaneExecutor>) -> LaneRunner {
         let plan = Arc::clone(&setup.plan);
         let topology = &plan.topology;
-        let signals = [&plan.prefill, &plan.decode].map(|program| {
+        let signals = plan.programs.iter().map(|program| {
             let signals = |lane| program.lane(lane).map_or(0, |list| list.signals_per_step);
             topology.lane_ids().map(signals).collect()
         });
-        let last_sample = [&plan.prefill, &plan.decode]
-            .map(|program| program.lane(setup.lane).and_then(last_sample));
-        let batches = 0..plan.shape.batches;
-        let sampled = batches.map(|batch| Sampled::find(&plan.decode, setup.lane, batch)).collect();
+        let signals = signals.collect();
+        let of_list = |program: &Program| program.lane(setup.lane).and_then(last_sample);
+        let last_sample = plan.programs.iter().map(of_list).collect();
+        let of_batches = |program: &Program| {
+            let batches = 0..plan.shape.batches;
+            batches.map(|batch| Sampled::find(program, setup.lane, batch)).collect()
+        };
+        let sampled = plan.programs.iter().map(of_batches).collect();
         let lanes = plan.lanes();
         let of_worker = topology.lanes_of(setup.worker);
         let first = of_worker.iter().find(|lane| lanes.contains(lane));
@@ -126,7 +133,7 @@ impl LaneRunner {
         self.executor.begin()?;
         for group in 1u32.. {
             self.wait_for_group(&control, group)?;
-            if control.last_step() == Some(EXIT) {
+            if control.stages().next().is_none() {
                 return Ok(());
             }
             let words = control.worker(self.setup.worker.index());
@@ -140,40 +147,41 @@ impl LaneRunner {
 
     fn run_group(&mut self, control: &Control) -> Result<(), LaneError> {
         let plan = Arc::clone(&self.setup.plan);
-        self.run_list(&plan.prefill, 0)?;
-        self.executor.settle()?;
-        self.barrier(control)?;
-        self.advance_bases(Phase::Prefill, 1);
-        let mut steps = 0;
-        loop {
-            let step = steps + 1;
-            if step >= 2 {
-                // Prefill counted one: the `Sample` of step - 2 is done, so the last step is known
-                // to be this one or not.
-                let target = self.steps_base.wrapping_add(step - 1);
-                self.wait(control.steps(), target, Awaited::Tokens)?;
+        let mut begun = 0;
+        let mut stages = [None; STAGES_MAX];
+        stages.iter_mut().zip(control.stages()).for_each(|(place, stage)| *place = Some(stage));
+        for stage in stages.into_iter().flatten() {
+            let program = &plan.programs[stage.program as usize];
+            let mut steps = 0;
+            while steps < stage.steps {
+                if begun >= 2 {
+                    // The samples of the step before the last are done, so this step is known to be
+                    // one of the group's or not.
+                    let target = self.steps_base.wrapping_add(begun - 1);
+                    self.wait(control.steps(), target, Awaited::Tokens)?;
+                }
+                if control.last_step().is_some_and(|last| begun > last) {
+                    break;
+                }
+                self.run_list(program, Step { of_program: steps, of_group: begun })?;
+                steps += 1;
+                begun += 1;
             }
-            if control.last_step().is_some_and(|last| step > last) {
-                break;
-            }
-            self.run_list(&plan.decode, step)?;
-            steps = step;
+            self.executor.settle()?;
+            self.barrier(control)?;
+            self.advance_bases(program.id, steps);
         }
-        self.executor.settle()?;
-        self.barrier(control)?;
-        self.advance_bases(Phase::Decode, steps);
-        self.steps_base = self.steps_base.wrapping_add(1 + steps);
+        self.steps_base = self.steps_base.wrapping_add(begun);
         if self.first_of_all {
             control.drained().signal();
         }
         Ok(())
     }
 
-    /// Runs this lane's list once; `step` is 0 for prefill and counts from 1 in decode.
-    fn run_list(&mut self, program: &Program, step: u32) -> Result<(), LaneError> {
+    /// Runs this lane's list once.
+    fn run_list(&mut self, program: &Program, step: Step) -> Result<(), LaneError> {
         let Some(list) = program.lane(self.setup.lane) else { return Ok(()) };
-        let phase = program.phase;
-        let index_of_step = step.saturating_sub(1);
+        let program = program.id;
         let control = self.setup.control.clone();
         let words = control.lane(self.setup.lane.index());
         self.executor.begin_list();
@@ -181,19 +189,20 @@ impl LaneRunner {
             if !self.executor.is_asynchronous() {
                 // Of others the instruction is under way only later.
                 words.set_position(Position {
-                    phase: phase as u32,
-                    step: index_of_step,
+                    program: program.0.into(),
+                    step: step.of_program,
                     instruction: index as u32,
                 });
             }
             match instruction {
-                Instruction::Wait(wait) => self.wait_lane(phase, index_of_step, wait)?,
+                Instruction::Wait(wait) => self.wait_lane(program, step.of_program, wait)?,
                 Instruction::Signal => self.executor.signal(&words.timeline),
                 work => {
-                    self.wait_for_table(phase, index_of_step, work)?;
-                    self.work(Task { phase, step: index_of_step, index, instruction: work })?;
-                    if self.last_sample[phase as usize] == Some(index) {
-                        sample::announce(&control, &self.table, step);
+                    self.wait_for_table(program, step, work)?;
+                    let step_of_program = step.of_program;
+                    self.work(Task { program, step: step_of_program, index, instruction: work })?;
+                    if self.last_sample[program.index()] == Some(index) {
+                        sample::announce(&control, &self.table, step.of_group);
                     }
                 }
             }
@@ -202,7 +211,7 @@ impl LaneRunner {
     }
 
     fn work(&mut self, task: Task<'_>) -> Result<(), LaneError> {
-        let Task { phase, step, index, instruction } = task;
+        let Task { program, step, index, instruction } = task;
         let start_ns = now_ns();
         let Some(work) = self.executor.execute(task)? else { return Ok(()) };
         if let (Some(speed), Instruction::Copy(_)) = (self.setup.link_bytes_per_s, instruction) {
@@ -219,13 +228,13 @@ impl LaneRunner {
             rows: work.rows,
             instruction: index as u32,
             step,
-            phase: phase as u32,
+            program: program.0.into(),
         });
         Ok(())
     }
 
-    fn wait_lane(&mut self, phase: Phase, step: u32, wait: &Wait) -> Result<(), LaneError> {
-        let signals = self.signals[phase as usize][wait.lane.index()];
+    fn wait_lane(&mut self, program: ProgramId, step: u32, wait: &Wait) -> Result<(), LaneError> {
+        let signals = self.signals[program.index()][wait.lane.index()];
         let target = wait_target(self.bases[wait.lane.index()], signals, step, wait);
         let control = self.setup.control.clone();
         let timeline = &control.lane(wait.lane.index()).timeline;
@@ -242,33 +251,33 @@ impl LaneRunner {
     /// stream's. So the host waits here for the sampler that wrote them, in the step before.
     fn wait_for_table(
         &mut self,
-        phase: Phase,
-        step: u32,
+        program: ProgramId,
+        step: Step,
         instruction: &Instruction,
     ) -> Result<(), LaneError> {
-        if !self.executor.is_asynchronous() || phase == Phase::Prefill || step == 0 {
+        if !self.executor.is_asynchronous() || step.of_program == 0 {
             return Ok(());
         }
         let Some(batch) = table_batch(instruction) else { return Ok(()) };
         let control = self.setup.control.clone();
-        match self.sampled[usize::from(batch)] {
+        match self.sampled[program.index()][usize::from(batch)] {
             Sampled::Here => Ok(()),
             Sampled::By(wait) => {
-                let signals = self.signals[phase as usize][wait.lane.index()];
-                let target = wait_target(self.bases[wait.lane.index()], signals, step, &wait);
+                let signals = self.signals[program.index()][wait.lane.index()];
+                let target =
+                    wait_target(self.bases[wait.lane.index()], signals, step.of_program, &wait);
                 let timeline = &control.lane(wait.lane.index()).timeline;
                 self.wait(timeline, target, Awaited::Lane(wait.lane))
             }
             Sampled::Step => {
-                // Prefill counted one, and so did each step before.
-                let target = self.steps_base.wrapping_add(1 + step);
+                let target = self.steps_base.wrapping_add(step.of_group);
                 self.wait(control.steps(), target, Awaited::Tokens)
             }
         }
     }
 
     /// Waits until `timeline` has reached `target`. The bound is on standing still: as long as any
-    /// lane moves on from instruction to instruction, a long phase is no failure.
+    /// lane moves on from instruction to instruction, a long program is no failure.
     fn wait(
         &mut self,
         timeline: &Timeline,
@@ -310,9 +319,7 @@ impl LaneRunner {
         let lane = self.setup.lane;
         let place = || {
             let position = self.setup.control.lane(lane.index()).position();
-            let prefill = position.phase == Phase::Prefill as u32;
-            let phase = if prefill { Phase::Prefill } else { Phase::Decode };
-            place(&self.setup.plan, lane, phase, position.step, position.instruction)
+            place(&self.setup.plan, lane, position)
         };
         let plan = &self.setup.plan;
         let awaited = match awaited {
@@ -323,18 +330,27 @@ impl LaneRunner {
         LaneError::from_wait(error, (plan.lane_name(lane), awaited), place, limit.as_secs())
     }
 
-    fn advance_bases(&mut self, phase: Phase, steps: u32) {
-        for (base, signals) in self.bases.iter_mut().zip(&self.signals[phase as usize]) {
+    fn advance_bases(&mut self, program: ProgramId, steps: u32) {
+        for (base, signals) in self.bases.iter_mut().zip(&self.signals[program.index()]) {
             *base = base.wrapping_add(signals.wrapping_mul(steps));
         }
     }
 }
 
 /// The timeline value that a wait asks for, in wrapping arithmetic. A wait for the step before is
-/// already satisfied in the first step of a phase.
+/// already satisfied in the first step of a program.
 pub fn wait_target(base: u32, signals_per_step: u32, step: u32, wait: &Wait) -> u32 {
     let target = base.wrapping_add(step.wrapping_mul(signals_per_step)).wrapping_add(wait.offset);
     if wait.previous_step { target.wrapping_sub(signals_per_step) } else { target }
+}
+
+/// A step that is run.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    /// Counted from the stage's first.
+    of_program: u32,
+    /// Counted from the group's first.
+    of_group: u32,
 }
 
 /// What a lane waits for, as errors name it.
@@ -346,7 +362,7 @@ enum Awaited {
     Lanes,
 }
 
-/// Where a batch's `Sample` of decode is.
+/// Where a batch's last `Sample` of a program is.
 #[derive(Debug, Clone, Copy)]
 enum Sampled {
     /// In this lane's own list.
@@ -358,11 +374,11 @@ enum Sampled {
 }
 
 impl Sampled {
-    fn find(decode: &Program, own: LaneId, batch: u16) -> Sampled {
+    fn find(program: &Program, own: LaneId, batch: u16) -> Sampled {
         let samples = |instruction: &Instruction| {
             is_sample(instruction) && instruction.at().is_some_and(|at| at.batch == batch)
         };
-        for list in &decode.lanes {
+        for list in &program.lanes {
             let Some(place) = list.instructions.iter().rposition(samples) else { continue };
             if list.lane == own {
                 return Sampled::Here;

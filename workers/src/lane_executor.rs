@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use program::ir::{Instruction, Phase};
+use program::ir::{Instruction, ProgramId};
 use program::topology::LaneId;
-use shm::Timeline;
+use shm::{Position, Timeline};
 
 use crate::error::LaneError;
 
@@ -22,12 +22,20 @@ pub struct Work {
 /// An instruction that is work, and where it stands.
 #[derive(Debug, Clone, Copy)]
 pub struct Task<'a> {
-    pub phase: Phase,
-    /// Of the phase, from 0.
+    pub program: ProgramId,
+    /// Of the program, from 0.
     pub step: u32,
     /// In the lane's list.
     pub index: usize,
     pub instruction: &'a Instruction,
+}
+
+impl Task<'_> {
+    /// Where it stands, as the control segment says it.
+    pub fn position(&self) -> Position {
+        let program = self.program.0.into();
+        Position { program, step: self.step, instruction: self.index as u32 }
+    }
 }
 
 /// Carries out the work of one lane, on the lane's thread.

@@ -13,9 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::timed::Durations;
 
-/// `Control::last_step` when a "group" only tells the lanes to leave. (u32::MAX means "unknown".)
-pub const EXIT: u32 = u32::MAX - 1;
-
 /// Where workers that load weights read them from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WeightsFrom {

@@ -29,7 +29,7 @@ use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::messages::{MESSAGE_SLICE, receive, receive_setup, send, tell, unexpected};
-use crate::protocol::{CudaUse, EXIT, FromWorker, Setup, ToWorker, WeightsFrom};
+use crate::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
 use crate::setup::{
     Building, LaneOptions, Reach, build_device_lanes, build_lanes, build_timed_lanes,
 };
@@ -460,7 +460,7 @@ impl Worker<'_> {
         let mut group = 1;
         loop {
             match groups.wait_at_least(group, poison, MESSAGE_SLICE) {
-                Ok(()) if self.control.last_step() == Some(EXIT) => return Ok(()),
+                Ok(()) if self.control.stages().next().is_none() => return Ok(()),
                 Ok(()) => group += 1,
                 // Nothing is late: the coordinator may have nothing to do.
                 Err(WaitError::TimedOut { .. }) => {}

@@ -1,13 +1,13 @@
 //! Which rows and units an instruction works on, from the work lists of the step table.
 //!
 //! Fresh rows of a sequence stand behind the positions before them, which lie in the cache or,
-//! where a prompt begins like another one of its stream, are rows of the stream. Prefill and decode
-//! differ in nothing but the list.
+//! where a prompt begins like another one of its stream, are rows of the stream. Programs differ in
+//! nothing but the list.
 
 use std::ops::Range;
 
 use kernels::Unit;
-use program::ir::{At, Phase};
+use program::ir::{At, ProgramId, Rows};
 use program::map::Chunk;
 use program::step_table::{Field, List};
 
@@ -22,20 +22,17 @@ pub struct SequenceRows {
 }
 
 /// The work list of an instruction.
-pub const fn list_of(phase: Phase, at: At) -> List {
-    match phase {
-        Phase::Prefill => List::Prefill(at.micro),
-        Phase::Decode => List::Decode,
-    }
+pub const fn list_of(program: ProgramId, at: At) -> List {
+    List { program, stream: at.stream }
 }
 
 /// Sequences of an instruction with their rows.
 pub fn sequences(
     table: &StepTable,
-    phase: Phase,
+    program: ProgramId,
     at: At,
 ) -> impl Iterator<Item = SequenceRows> + '_ {
-    let (batch, list) = (usize::from(at.batch), list_of(phase, at));
+    let (batch, list) = (usize::from(at.batch), list_of(program, at));
     let mut row0 = 0;
     (0..table.items(batch, list)).map(move |index| {
         let found = SequenceRows { row0, item: table.item(batch, list, index) };
@@ -45,13 +42,17 @@ pub fn sequences(
 }
 
 /// Sequences whose next token is drawn, in the order of the rows of logits.
-pub fn sampled(table: &StepTable, phase: Phase, at: At) -> impl Iterator<Item = SequenceRows> + '_ {
-    sequences(table, phase, at).filter(|found| found.item.samples)
+pub fn sampled(
+    table: &StepTable,
+    program: ProgramId,
+    at: At,
+) -> impl Iterator<Item = SequenceRows> + '_ {
+    sequences(table, program, at).filter(|found| found.item.samples)
 }
 
 /// How many tokens an instruction's stream draws, and how many rows it has.
-pub fn counts(table: &StepTable, phase: Phase, at: At) -> (usize, usize) {
-    sequences(table, phase, at).fold((0, 0), |(drawn, rows), SequenceRows { item, .. }| {
+pub fn counts(table: &StepTable, program: ProgramId, at: At) -> (usize, usize) {
+    sequences(table, program, at).fold((0, 0), |(drawn, rows), SequenceRows { item, .. }| {
         (drawn + usize::from(item.samples), rows + item.rows)
     })
 }
@@ -68,23 +69,23 @@ pub fn heads_in(table: &StepTable, sequence: usize, units: &Range<usize>) -> Ran
 /// first unit, and so do offsets in the scores, which are laid out for decode only.
 pub fn units(
     table: &StepTable,
-    phase: Phase,
+    program: ProgramId,
     at: At,
     chunk: Option<Chunk>,
 ) -> impl Iterator<Item = Unit> + '_ {
-    slots_and_units(table, phase, at, chunk).map(|(_, unit)| unit)
+    slots_and_units(table, program, at, chunk).map(|(_, unit)| unit)
 }
 
 fn slots_and_units(
     table: &StepTable,
-    phase: Phase,
+    program: ProgramId,
     at: At,
     chunk: Option<Chunk>,
 ) -> impl Iterator<Item = (usize, Unit)> + '_ {
     let batch = usize::from(at.batch);
     let range = table.chunk_units(batch, chunk);
     let origin = table.chunk_origin(batch, &range);
-    sequences(table, phase, at).flat_map(move |SequenceRows { row0, item }| {
+    sequences(table, program, at).flat_map(move |SequenceRows { row0, item }| {
         let range = range.clone();
         heads_in(table, item.slot, &range).map(move |head| {
             let unit = item.slot * table.kv_heads() + head;
@@ -106,13 +107,13 @@ fn slots_and_units(
 /// those of the sequences that leave their beginnings to one of these.
 pub fn appended_units(
     table: &StepTable,
-    phase: Phase,
+    program: ProgramId,
     at: At,
     chunk: Chunk,
 ) -> impl Iterator<Item = Unit> + '_ {
-    let is_cut = phase == Phase::Prefill && table.prefill_chunk().is_some();
+    let is_cut = table.program(program).rows == Rows::Chunks;
     let slots = if is_cut { 0..table.batch_size() } else { 0..0 };
-    slots_and_units(table, phase, at, Some(chunk)).flat_map(move |(owner, own)| {
+    slots_and_units(table, program, at, Some(chunk)).flat_map(move |(owner, own)| {
         let left = move |slot| left_to(table, at, chunk, own, (owner, slot));
         std::iter::once(own).chain(slots.clone().filter_map(left))
     })

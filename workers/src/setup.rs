@@ -43,7 +43,7 @@ impl LaneOptions {
             Instruction::Compute(compute) => compute.op == Op::Sample,
             _ => false,
         };
-        let list = plan.prefill.lane(lane);
+        let list = plan.prefill().lane(lane);
         let samples = list.is_some_and(|list| list.instructions.iter().any(is_sample));
         let grammars = self.grammars.as_ref().filter(|_| samples);
         ComputeState::new(plan, self.variant, &self.pool, grammars)

@@ -50,7 +50,7 @@ impl<'a> Stillness<'a> {
 }
 
 fn positions(control: &Control, lanes: usize) -> [Position; LANES_MAX] {
-    let mut positions = [Position { phase: 0, step: 0, instruction: 0 }; LANES_MAX];
+    let mut positions = [Position { program: 0, step: 0, instruction: 0 }; LANES_MAX];
     for (lane, position) in positions.iter_mut().enumerate().take(lanes) {
         *position = control.lane(lane).position();
     }
@@ -71,7 +71,7 @@ mod tests {
         assert_eq!(stillness.look(), Duration::from_millis(10));
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(stillness.look(), Duration::from_millis(20));
-        let moved = Position { phase: 1, step: 2, instruction: 3 };
+        let moved = Position { program: 1, step: 2, instruction: 3 };
         control.lane(LANES - 1).set_position(moved);
         assert_eq!(stillness.look(), Duration::ZERO);
         std::thread::sleep(Duration::from_millis(50));

@@ -73,10 +73,9 @@ impl StorageLane {
     }
 
     fn failed(&self, task: Task<'_>, error: &std::io::Error) -> LaneError {
-        let Task { phase, step, index, .. } = task;
         LaneError::Storage {
             lane: self.plan.lane_name(self.lane).to_owned(),
-            place: place(&self.plan, self.lane, phase, step, index as u32),
+            place: place(&self.plan, self.lane, task.position()),
             reason: error.to_string(),
         }
     }

@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use kernels::Logprob;
+use program::ir::{ProgramId, ProgramShape, Rows};
 use program::map::Chunk;
 use program::plan::Plan;
 use program::step_table::{Field, Finish, ITEM_WORDS, LOGPROB_WORDS, List, StepTableLayout};
@@ -18,12 +19,13 @@ use shm::SharedU32s;
 pub struct StepTable {
     words: SharedU32s,
     layout: StepTableLayout,
+    /// What each program is compiled for.
+    programs: Vec<ProgramShape>,
     kv_heads: usize,
     head_dim: usize,
     group: usize,
     max_context: usize,
     micro_sequences: usize,
-    prefill_chunk: usize,
 }
 
 /// Rows of one sequence in a work list.
@@ -50,13 +52,13 @@ impl StepTable {
         assert!(words.len() >= plan.table.words(), "the control segment holds the step table");
         StepTable {
             words,
-            layout: plan.table,
+            layout: plan.table.clone(),
+            programs: plan.programs.iter().map(|program| program.shape).collect(),
             kv_heads: plan.config.num_kv_heads,
             head_dim: plan.config.head_dim,
             group: plan.config.group_size(),
             max_context: plan.shape.max_context as usize,
             micro_sequences: usize::from(plan.shape.micro_sequences),
-            prefill_chunk: plan.shape.prefill_chunk as usize,
         }
     }
 
@@ -280,14 +282,20 @@ impl StepTable {
         self.words.fill(0);
     }
 
+    /// What a program is compiled for.
+    pub fn program(&self, id: ProgramId) -> &ProgramShape {
+        &self.programs[id.index()]
+    }
+
     /// Streams of a batch in prefill.
     pub fn streams(&self) -> u16 {
-        self.layout.streams as u16
+        self.program(ProgramId::PREFILL).streams
     }
 
     /// Most rows of a stream of prefill where prompts are cut into chunks; `None`: they are whole.
     pub fn prefill_chunk(&self) -> Option<usize> {
-        Some(self.prefill_chunk).filter(|rows| *rows > 0)
+        let prefill = self.program(ProgramId::PREFILL);
+        (prefill.rows == Rows::Chunks).then_some(prefill.stream_rows as usize)
     }
 
     /// Slots whose prompts are a stream of prefill where they are whole.

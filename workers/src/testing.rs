@@ -15,18 +15,17 @@ use std::time::Duration;
 
 use model::ops::{Op, Value};
 use model::source::WeightSource;
-use program::ir::{Instruction, Phase};
+use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{Control, TraceReader, TraceRecord, WaitError};
 
 use crate::error::{LaneError, WorkerError};
 use crate::memory::View;
-use crate::protocol::EXIT;
 use crate::setup::{Building, LaneOptions, Reach, build_lanes};
 use crate::table::StepTable;
 
-pub use group::{Outcome, Placed, Request, carry_on, fill, fill_even, list_work, place};
+pub use group::{BATCH, Outcome, Placed, Request, carry_on, fill, fill_even, list_work, place};
 pub use interleaved::{Interleaved, Sampled, Stuck};
 
 use prepare::Prepared;
@@ -148,26 +147,22 @@ impl InProcess {
     /// As [`InProcess::try_group`].
     pub fn release_listed(&mut self, last_step: u32) -> Result<(), WaitError> {
         let drained = self.control.drained().value();
-        self.control.set_last_step(Some(last_step));
-        self.control.groups().signal();
+        self.control.release(&BATCH, last_step);
         let target = drained.wrapping_add(1);
         self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG)
     }
 
-    /// The first `rows` rows of the logits that the last `Sample` of `phase` for a batch (and
-    /// micro-batch) read; valid between groups, until another step overwrites them.
-    pub fn logits(&self, phase: Phase, batch: u16, micro: u16, rows: usize) -> Vec<f32> {
-        let program = match phase {
-            Phase::Prefill => &self.plan.prefill,
-            Phase::Decode => &self.plan.decode,
-        };
+    /// The first `rows` rows of the logits that the last `Sample` of `program` for a batch (and
+    /// stream-batch) read; valid between groups, until another step overwrites them.
+    pub fn logits(&self, program: ProgramId, batch: u16, stream: u16, rows: usize) -> Vec<f32> {
+        let program = self.plan.program(program);
         let instructions = program.lanes.iter().flat_map(|list| &list.instructions);
         let region = instructions
             .filter_map(|instruction| match instruction {
                 Instruction::Compute(compute) if compute.op == Op::Sample => Some(compute),
                 _ => None,
             })
-            .find(|compute| (compute.at.batch, compute.at.micro) == (batch, micro))
+            .find(|compute| (compute.at.batch, compute.at.stream) == (batch, stream))
             .map(|compute| compute.inputs[0]);
         let elements = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         region
@@ -189,8 +184,7 @@ impl InProcess {
     /// # Panics
     /// If a lane panicked.
     pub fn finish(self) -> Vec<Result<(), LaneError>> {
-        self.control.set_last_step(Some(EXIT));
-        self.control.groups().signal();
+        self.control.release(&[], 0);
         self.threads
             .into_iter()
             .map(|thread| thread.join().unwrap_or_else(|_| panic!("a lane panicked")))

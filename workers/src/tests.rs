@@ -8,7 +8,7 @@ use model::ops::{Kv, Op, Value};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::{Split, parse_chunking};
 use program::compile::compile;
-use program::ir::{Append, At, BufferId, Copy, Moved, Phase, Region};
+use program::ir::{Append, At, BufferId, Copy, Moved, ProgramId, Region};
 use program::map::Chunk;
 use program::plan::{Plan, RunShape};
 use program::step_table::{Field, Finish, List};
@@ -22,7 +22,7 @@ use crate::rows::{counts, sequences, units};
 use crate::table::{Item, StepTable};
 use crate::testing::{Placed, Request, carry_on, fill, place};
 
-const AT: At = At { layer: Some(0), batch: 0, micro: 0 };
+const AT: At = At { layer: Some(0), batch: 0, stream: 0 };
 
 fn config() -> ModelConfig {
     ModelConfig {
@@ -96,8 +96,8 @@ fn run(plan: Plan, lengths: &[usize], max_new: u32) -> Run {
 impl Run {
     /// Prefill's sampling of batch 0, every sequence drawing `token`.
     fn prefill(&self, token: u32) {
-        for micro in 0..self.plan.shape.streams() {
-            record(&self.table, Phase::Prefill, At { micro, ..AT }, &[7], |_, _| token);
+        for stream in 0..self.plan.shape.streams() {
+            record(&self.table, ProgramId::PREFILL, At { stream, ..AT }, &[7], |_, _| token);
         }
     }
 
@@ -106,16 +106,17 @@ impl Run {
         let table = Some(region(0));
         let copy = Copy { moved, at: AT, chunk, from: region(1), to: region(2), table };
         let mut spans = Vec::new();
-        let rows =
-            copy_spans(&self.plan, &self.table, Phase::Decode, &copy, 640, |span| spans.push(span));
+        let rows = copy_spans(&self.plan, &self.table, ProgramId::DECODE, &copy, 640, |span| {
+            spans.push(span)
+        });
         (spans, rows)
     }
 }
 
 /// Slots and positions of the rows of the next decode step.
 fn listed(table: &StepTable) -> Vec<(usize, usize)> {
-    let item = |index| table.item(0, List::Decode, index);
-    let items = (0..table.items(0, List::Decode)).map(item);
+    let item = |index| table.item(0, List::DECODE, index);
+    let items = (0..table.items(0, List::DECODE)).map(item);
     items.map(|Item { slot, first, .. }| (slot, first)).collect()
 }
 
@@ -126,18 +127,18 @@ fn total(spans: &[Span]) -> usize {
 #[test]
 fn prefill_rows_are_the_prompts_of_a_micro_batch_one_behind_the_other() {
     let run = run(plan(1, 5, 2, 1), &[3, 0, 1, 512, 4], 2);
-    let found = |micro| -> Vec<(usize, usize, usize, usize)> {
-        sequences(&run.table, Phase::Prefill, At { micro, ..AT })
+    let found = |stream| -> Vec<(usize, usize, usize, usize)> {
+        sequences(&run.table, ProgramId::PREFILL, At { stream, ..AT })
             .map(|s| (s.item.slot, s.row0, s.item.rows, s.item.first))
             .collect()
     };
     assert_eq!(found(0), [(0, 0, 3, 0)]);
     assert_eq!(found(1), [(2, 0, 1, 0), (3, 1, 512, 0)]);
     assert_eq!(found(2), [(4, 0, 4, 0)]);
-    assert_eq!(counts(&run.table, Phase::Prefill, At { micro: 1, ..AT }), (2, 513));
+    assert_eq!(counts(&run.table, ProgramId::PREFILL, At { stream: 1, ..AT }), (2, 513));
     // Prefill's units look at no cache: three heads, each over its sequence's rows.
     let prefill: Vec<Unit> =
-        units(&run.table, Phase::Prefill, At { micro: 1, ..AT }, None).collect();
+        units(&run.table, ProgramId::PREFILL, At { stream: 1, ..AT }, None).collect();
     assert_eq!(prefill.len(), 6);
     assert!(prefill.iter().all(|unit| unit.past == 0));
 }
@@ -168,8 +169,8 @@ fn units_of_all_chunks_tile_the_cache() {
         for index in 0..chunks {
             let chunk = Some(Chunk { index, of: chunks });
             let mut first = None;
-            for unit in units(&run.table, Phase::Decode, AT, chunk) {
-                let slot = run.table.item(0, List::Decode, unit.row0 as usize).slot;
+            for unit in units(&run.table, ProgramId::DECODE, AT, chunk) {
+                let slot = run.table.item(0, List::DECODE, unit.row0 as usize).slot;
                 let place = expected[&(slot, unit.kv_head as usize)];
                 // Offsets count from the chunk's first unit that has an extent.
                 let origin = *first.get_or_insert(place - unit.cache_offset);
@@ -233,23 +234,23 @@ fn chunks_of_a_value_are_disjoint_and_complete() {
 #[test]
 fn appends_go_behind_the_past() {
     let run = run(plan(1, 3, 3, 2), &[2, 0, 3], 4);
-    let append = |phase, index| {
+    let append = |program, index| {
         let region = Region::whole(BufferId(0));
         let chunk = Chunk { index, of: 2 };
         let append = Append { kv: Kv::K, at: AT, chunk, from: region, to: region, table: region };
         let mut spans = Vec::new();
-        append_spans(&run.table, phase, &append, |from, to| spans.push((from, to)));
+        append_spans(&run.table, program, &append, |from, to| spans.push((from, to)));
         spans
     };
     let rows = |spans: &[(usize, usize)]| -> usize { spans.len() };
     // 5 prompt rows of 3 heads, over both chunks.
-    assert_eq!(rows(&append(Phase::Prefill, 0)) + rows(&append(Phase::Prefill, 1)), 5 * 3);
+    assert_eq!(rows(&append(ProgramId::PREFILL, 0)) + rows(&append(ProgramId::PREFILL, 1)), 5 * 3);
     // Head 0 of sequence 0: row 0 to position 0, row 1 to position 1; rows are 12 elements wide.
-    assert_eq!(append(Phase::Prefill, 0)[..2], [(0, 0), (12, 4)]);
+    assert_eq!(append(ProgramId::PREFILL, 0)[..2], [(0, 0), (12, 4)]);
     run.prefill(1);
-    let first = append(Phase::Decode, 0)[0];
+    let first = append(ProgramId::DECODE, 0)[0];
     assert_eq!(first, (0, 2 * 4), "behind two cached positions");
-    let all = append(Phase::Decode, 0).len() + append(Phase::Decode, 1).len();
+    let all = append(ProgramId::DECODE, 0).len() + append(ProgramId::DECODE, 1).len();
     assert_eq!(all, 2 * 3);
 }
 
@@ -261,14 +262,14 @@ fn sampling_ends_sequences_by_eos_length_and_cancel() {
     run.prefill(1);
     assert_eq!(listed(table), [(0, 3), (1, 2), (3, 5)]);
     // Sequence 0 draws an EOS; 3 draws it too but ignores it.
-    record(table, Phase::Decode, AT, &[7], |_, sequence| if sequence == 1 { 2 } else { 7 });
+    record(table, ProgramId::DECODE, AT, &[7], |_, sequence| if sequence == 1 { 2 } else { 7 });
     assert_eq!(table.field(0, 0, Field::Finish), Finish::Stop as u32);
     assert_eq!(table.field(0, 0, Field::Generated), 2);
     assert_eq!((table.output(0, 0, 0), table.output(0, 0, 1)), (1, 7));
     assert_eq!(listed(table), [(1, 3), (3, 6)]);
     // Sequence 1 reaches its length; rows are drawn in the order of the active list.
     let mut drawn = Vec::new();
-    record(table, Phase::Decode, AT, &[7], |row, sequence| {
+    record(table, ProgramId::DECODE, AT, &[7], |row, sequence| {
         drawn.push((row, sequence));
         4
     });
@@ -278,7 +279,7 @@ fn sampling_ends_sequences_by_eos_length_and_cancel() {
     assert_eq!(table.field(0, 1, Field::Remaining), 0);
     assert_eq!(table.token(0, 3, 7), 4, "the third behind five of the prompt");
     // Nobody is left: drawing is not asked for.
-    record(table, Phase::Decode, AT, &[7], |_, _| panic!("no row is active"));
+    record(table, ProgramId::DECODE, AT, &[7], |_, _| panic!("no row is active"));
 }
 
 #[test]
@@ -286,7 +287,7 @@ fn a_cancelled_sequence_ends_at_the_next_sample() {
     let run = run(plan(1, 2, 2, 1), &[3, 2], 8);
     run.prefill(1);
     run.table.set_field(0, 1, Field::Cancel, 1);
-    record(&run.table, Phase::Decode, AT, &[7], |_, _| 5);
+    record(&run.table, ProgramId::DECODE, AT, &[7], |_, _| 5);
     assert_eq!(run.table.field(0, 1, Field::Finish), Finish::Stop as u32);
     assert_eq!(listed(&run.table), [(0, 4)]);
 }
@@ -300,11 +301,11 @@ fn the_last_step_is_lowered_one_step_ahead_and_never_below() {
     announce(control, table, 0);
     assert_eq!((control.last_step(), control.steps().value()), (Some(5), 1));
     // Sequence 0 ends by EOS in step 1, and 1 has 4 tokens to go.
-    record(table, Phase::Decode, AT, &[7], |row, _| if row == 0 { 7 } else { 1 });
+    record(table, ProgramId::DECODE, AT, &[7], |row, _| if row == 0 { 7 } else { 1 });
     announce(control, table, 1);
     assert_eq!(control.last_step(), Some(5));
     // All end in step 2: the step after it may have begun, so it is the last.
-    record(table, Phase::Decode, AT, &[7], |_, _| 7);
+    record(table, ProgramId::DECODE, AT, &[7], |_, _| 7);
     announce(control, table, 2);
     assert_eq!((control.last_step(), control.steps().value()), (Some(3), 3));
     announce(control, table, 3);
@@ -322,10 +323,10 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
     announce(control, table, 0);
     assert_eq!(control.last_step(), Some(5));
     // Two of four end by EOS: the step after that, which may have begun, is the last.
-    record(table, Phase::Decode, AT, &[7], |_, sequence| if sequence % 2 == 0 { 7 } else { 1 });
+    record(table, ProgramId::DECODE, AT, &[7], |_, sequence| if sequence % 2 == 0 { 7 } else { 1 });
     announce(control, table, 1);
     assert_eq!(control.last_step(), Some(2));
-    record(table, Phase::Decode, AT, &[7], |_, _| 2);
+    record(table, ProgramId::DECODE, AT, &[7], |_, _| 2);
     announce(control, table, 2);
     assert_eq!(control.last_step(), Some(2));
     // One follows in slot 2, where the extent stays what it was.
@@ -333,7 +334,7 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
         |slot| [Field::KvStart, Field::KvCapacity].map(|field| table.field(0, slot, field));
     let before = extent(2);
     carry_on(table);
-    assert_eq!(counts(table, Phase::Prefill, AT), (0, 0), "nobody is new yet");
+    assert_eq!(counts(table, ProgramId::PREFILL, AT), (0, 0), "nobody is new yet");
     let request = Request { ignore_eos: false, ..Request::greedy(vec![9, 9], 3) };
     place(table, &Placed { batch: 0, slot: 2, request });
     assert_eq!(extent(2), before);
@@ -343,7 +344,7 @@ fn a_group_ends_when_enough_have_and_the_others_go_on_in_the_next() {
         "slots 1 and 3 may make three more tokens, slot 2 two after prefill's"
     );
     let fresh: Vec<_> = (0..2)
-        .flat_map(|micro| sequences(table, Phase::Prefill, At { micro, ..AT }))
+        .flat_map(|stream| sequences(table, ProgramId::PREFILL, At { stream, ..AT }))
         .map(|s| (s.item.slot, s.row0, s.item.rows, s.item.first))
         .collect();
     assert_eq!(fresh, [(2, 0, 2, 0)]);
@@ -394,8 +395,8 @@ fn chunks(prompts: &[Vec<u32>], most: u32, shares: bool) -> Vec<Vec<(usize, usiz
     }
     list_work(&table);
     let of = |stream| -> Vec<(usize, usize, usize)> {
-        let at = At { micro: stream, ..AT };
-        let found = sequences(&table, Phase::Prefill, at);
+        let at = At { stream, ..AT };
+        let found = sequences(&table, ProgramId::PREFILL, at);
         found.map(|s| (s.item.slot, s.item.first, s.item.rows)).collect()
     };
     (0..table.streams()).map(of).collect()

@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use model::ops::Op;
-use program::ir::{Instruction, Phase};
+use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::LaneId;
 use rustix::thread::set_current_timer_slack;
@@ -26,7 +26,7 @@ use crate::table::StepTable;
 /// machine fire 30 to 60 us late; spinning longer would take the core from a lane that is due.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// How long the work of the decode program lasts. Prefill takes no time.
+/// How long the work of the decode program lasts. That of others takes no time.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Durations {
     /// Per lane with work a number of nanoseconds per entry of its list; 0 for waits and signals.
@@ -77,11 +77,12 @@ impl LaneExecutor for Timed {
 
     /// Lets an instruction's time pass. `Sample` gives every row token 0.
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
-        let Task { phase, index, instruction: work, .. } = task;
-        let duration_ns = match phase {
-            Phase::Prefill => 0,
-            Phase::Decode => self.durations_ns.get(index).copied().unwrap_or(0),
+        let Task { program, index, instruction: work, .. } = task;
+        let durations_ns = match program {
+            ProgramId::DECODE => self.durations_ns.as_slice(),
+            _ => &[],
         };
+        let duration_ns = durations_ns.get(index).copied().unwrap_or(0);
         if duration_ns > 0 {
             let start_ns = if self.due_ns == 0 { now_ns() } else { self.due_ns };
             self.due_ns = start_ns + duration_ns;
@@ -91,9 +92,9 @@ impl LaneExecutor for Timed {
         if let Instruction::Compute(compute) = work
             && compute.op == Op::Sample
         {
-            sample::record(&self.table, phase, at, &[], |_, _| 0);
+            sample::record(&self.table, program, at, &[], |_, _| 0);
         }
-        let (_, rows) = counts(&self.table, phase, at);
+        let (_, rows) = counts(&self.table, program, at);
         Ok(Some(Work { bytes: 0, rows: rows as u32 }))
     }
 }

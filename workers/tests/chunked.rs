@@ -142,11 +142,11 @@ fn mixed(lanes: &mut InProcess, requests: &[Request; 2]) -> Vec<Outcome> {
     place(&table, &placed(1));
     table.set_enough(0);
     let last_step = list_work(&table);
-    let row = table.item(0, List::Decode, 0);
-    table.set_items(0, List::Decode, 0);
+    let row = table.item(0, List::DECODE, 0);
+    table.set_items(0, List::DECODE, 0);
     let prompt = requests[1].prompt.len();
     let stream = |number: u16, first: usize, rows: usize, others: &[Item]| {
-        let list = List::Prefill(number);
+        let list = List::prefill(number);
         table.set_items(0, list, 0);
         let samples = first + rows == prompt;
         table.push_item(0, list, Item { slot: 1, first, rows, shared_row: None, samples });

@@ -14,7 +14,7 @@ use model::source::{Part, SourceError, TensorId, WeightSource};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
-use program::ir::{Instruction, LaneProgram, Phase};
+use program::ir::{Instruction, LaneProgram, ProgramId};
 use program::plan::{Plan, RunShape};
 use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::Mapping;
@@ -22,7 +22,7 @@ use workers::error::{LaneError, WorkerError};
 use workers::load::{LoadError, load};
 use workers::memory::Memories;
 use workers::setup::LaneOptions;
-use workers::testing::{InProcess, Placed, Request, fill};
+use workers::testing::{BATCH, InProcess, Placed, Request, fill};
 
 fn config() -> ModelConfig {
     let mut config = known::known("qwen2.5-0.5b").expect("a known model").config;
@@ -79,16 +79,16 @@ fn group() -> Vec<Placed> {
 #[test]
 fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
     let mut plan = plan(Dtype::F32);
-    let d2h = plan.decode.lanes.iter_mut().find(|list| list.lane == LaneId::D2H).expect("d2h");
+    let lists = &mut plan.program_mut(ProgramId::DECODE).lanes;
+    let d2h = lists.iter_mut().find(|list| list.lane == LaneId::D2H).expect("d2h");
     let lost = d2h.instructions.iter().rposition(|i| matches!(i, Instruction::Signal));
     d2h.instructions.remove(lost.expect("a signal"));
     let source = DummySource::new(config(), 1);
     let lanes = InProcess::start(plan, &source, options()).expect("starts");
     fill(lanes.table(), lanes.plan(), &group());
-    lanes.control().set_last_step(Some(3));
-    lanes.control().groups().signal();
+    lanes.control().release(&BATCH, 3);
     let (control, limit) = (lanes.control().clone(), Duration::from_secs(60));
-    let decode = lanes.plan().decode.clone();
+    let decode = lanes.plan().decode().clone();
     assert!(control.drained().wait_at_least(1, control.poison(), limit).is_err());
     let ended = lanes.finish();
     assert!(ended.iter().all(Result::is_err), "{ended:?}");
@@ -105,7 +105,7 @@ fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
     let waits_for_d2h = |list: &LaneProgram| {
         let position = control.lane(list.lane.index()).position();
         let instruction = list.instructions.get(position.instruction as usize);
-        position.phase == Phase::Decode as u32
+        position.program == u32::from(ProgramId::DECODE.0)
             && matches!(instruction, Some(Instruction::Wait(wait)) if wait.lane == LaneId::D2H)
     };
     assert!(decode.lanes.iter().any(waits_for_d2h), "{told:?}");
@@ -125,8 +125,8 @@ fn a_slow_link_is_slow_for_copies_only() {
     lanes.run_group(&group());
     let mut copies = 0;
     for (lane, record) in lanes.drain_trace() {
-        let phase = if record.phase == 0 { &lanes.plan().prefill } else { &lanes.plan().decode };
-        let list = phase.lane(lane).expect("a list");
+        let program = lanes.plan().program(ProgramId(record.program as u8));
+        let list = program.lane(lane).expect("a list");
         if let Instruction::Copy(_) = list.instructions[record.instruction as usize] {
             copies += 1;
             let least_ns = record.bytes * 1_000_000_000 / bytes_per_s;
@@ -245,9 +245,4 @@ fn memory_smaller_than_its_buffers_is_refused() {
     let mapping = Arc::new(Mapping::private(size_bytes - 64).expect("memory"));
     let error = Memories::new(&plan, vec![(SegmentId::DEVICE, mapping)]).expect_err("too small");
     assert!(error.to_string().contains(&size_bytes.to_string()), "{error}");
-}
-
-#[test]
-fn phases_are_numbered_as_traces_and_positions_number_them() {
-    assert_eq!((Phase::Prefill as u32, Phase::Decode as u32), (0, 1));
 }

@@ -11,7 +11,7 @@ use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::{Split, parse_chunking, parse_split};
 use program::compile::compile;
-use program::ir::{Instruction, Phase};
+use program::ir::{Instruction, ProgramId};
 use program::map::layer_list;
 use program::plan::RunShape;
 use program::step_table::Finish;
@@ -155,13 +155,12 @@ fn the_trace_counts_what_is_active_and_no_more() {
     lanes.run_group(&[place(0, 1), place(1, 512)]);
     let records = lanes.drain_trace();
     let plan = lanes.plan();
-    let sum = |phase: Phase, wanted: &dyn Fn(&Instruction) -> bool| -> (u64, u64) {
-        let program = if phase == Phase::Prefill { &plan.prefill } else { &plan.decode };
+    let sum = |program: ProgramId, wanted: &dyn Fn(&Instruction) -> bool| -> (u64, u64) {
         records
             .iter()
             .filter(|(lane, record)| {
-                let list = program.lane(*lane).map(|list| &list.instructions);
-                record.phase == phase as u32
+                let list = plan.program(program).lane(*lane).map(|list| &list.instructions);
+                record.program == u32::from(program.0)
                     && list.is_some_and(|list| wanted(&list[record.instruction as usize]))
             })
             .fold((0, 0), |(rows, bytes), (_, record)| {
@@ -169,15 +168,15 @@ fn the_trace_counts_what_is_active_and_no_more() {
             })
     };
     let embed = |i: &Instruction| matches!(i, Instruction::Compute(c) if c.op == Op::Embed);
-    assert_eq!(sum(Phase::Prefill, &embed).0, 513);
-    assert_eq!(sum(Phase::Decode, &embed).0, 2);
+    assert_eq!(sum(ProgramId::PREFILL, &embed).0, 513);
+    assert_eq!(sum(ProgramId::DECODE, &embed).0, 2);
     let row_bytes = (config.kv_size() * 2) as u64;
     let layers = config.num_layers as u64;
     let append = |i: &Instruction| matches!(i, Instruction::Append(_));
-    assert_eq!(sum(Phase::Prefill, &append).1, 2 * layers * 513 * row_bytes);
+    assert_eq!(sum(ProgramId::PREFILL, &append).1, 2 * layers * 513 * row_bytes);
     let streamed = |i: &Instruction| matches!(i, Instruction::Copy(c) if matches!(c.moved, program::ir::Moved::Cache(_)));
     // One decode step streams what was cached before it.
-    assert_eq!(sum(Phase::Decode, &streamed).1, 2 * layers * 513 * row_bytes);
+    assert_eq!(sum(ProgramId::DECODE, &streamed).1, 2 * layers * 513 * row_bytes);
     assert!(records.iter().any(|(lane, _)| *lane == LaneId::D2H));
     assert!(lanes.finish().iter().all(Result::is_ok));
 }

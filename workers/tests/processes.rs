@@ -17,8 +17,8 @@ use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId, Topology, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::counting::CountingAllocator;
-use workers::group::list_work;
-use workers::protocol::{EXIT, FromWorker, Setup, ToWorker, WeightsFrom};
+use workers::group::{BATCH, list_work};
+use workers::protocol::{FromWorker, Setup, ToWorker, WeightsFrom};
 use workers::setup::LaneOptions;
 use workers::table::StepTable;
 use workers::testing::{InProcess, Outcome, Placed, Request, fill};
@@ -264,8 +264,7 @@ fn run_group(plan: &Plan, control: &Control, group: &[Placed]) -> Vec<Outcome> {
     let table = StepTable::new(control.extra(0, plan.table.words()), plan);
     fill(&table, plan, group);
     let target = control.drained().value() + 1;
-    control.set_last_step(Some(list_work(&table)));
-    control.groups().signal();
+    control.release(&BATCH, list_work(&table));
     control.drained().wait_at_least(target, control.poison(), LIMIT).expect("the lanes drain");
     group.iter().map(|placed| Outcome::read(&table, placed)).collect()
 }
@@ -297,8 +296,7 @@ fn processes_give_the_tokens_of_threads_and_allocate_nothing() {
         }
         let loaded = control.worker(WorkerId::CPU.index()).load_progress_bytes();
         assert!(loaded.0 > 0 && loaded.0 == loaded.1, "{loaded:?}");
-        control.set_last_step(Some(EXIT));
-        control.groups().signal();
+        control.release(&[], 0);
         for worker in &mut workers {
             let id = worker.id;
             assert!(worker.wait().success(), "{id:?}");

@@ -12,7 +12,7 @@ use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
-use program::ir::Phase;
+use program::ir::ProgramId;
 use program::map::DeviceMap;
 use program::plan::RunShape;
 use program::topology::{LaneId, MemoryId};
@@ -20,7 +20,7 @@ use workers::setup::LaneOptions;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
 
 const NEW: u32 = 4;
-/// Batches, batch size, sequences of a micro-batch of prefill.
+/// Batches, batch size, sequences of a stream-batch of prefill.
 const SHAPES: [(u16, u16, u16); 3] = [(1, 1, 1), (1, 5, 2), (2, 3, 3)];
 
 /// Sums over more than one block of a linear's inputs (the feed-forward size) and of attention's
@@ -61,10 +61,16 @@ fn around(shape: (u16, u16, u16), batch: usize, slot: usize, config: &ModelConfi
 fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
     let own: Vec<&Sampled> =
         sampled.iter().filter(|other| (other.batch, other.slot) == (batch, slot)).collect();
-    let steps: Vec<(Phase, u32)> = own.iter().map(|other| (other.phase, other.step)).collect();
+    let steps: Vec<(ProgramId, u32)> =
+        own.iter().map(|other| (other.program, other.step)).collect();
     assert_eq!(
         steps,
-        [(Phase::Prefill, 0), (Phase::Decode, 1), (Phase::Decode, 2), (Phase::Decode, 3)]
+        [
+            (ProgramId::PREFILL, 0),
+            (ProgramId::DECODE, 1),
+            (ProgramId::DECODE, 2),
+            (ProgramId::DECODE, 3)
+        ]
     );
     own.iter()
         .map(|other| {

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use planner::table::Table;
 use planner::timed::Timed as Programs;
-use program::ir::Phase;
+use program::ir::ProgramId;
 use program::simulate::Span;
 use program::topology::LaneId;
 use program::validate::replay;
 use shm::{Control, TraceSegment};
-use workers::group::{Placed, Request, fill, list_work};
-use workers::protocol::EXIT;
+use workers::group::{BATCH, Placed, Request, fill, list_work};
 use workers::setup::{Building, build_timed_lanes};
 use workers::table::StepTable;
 use workers::timed::Durations;
@@ -40,7 +39,7 @@ fn programs() -> Programs {
 fn span(lane: LaneId, record: &shm::TraceRecord) -> Span {
     Span {
         lane,
-        phase: if record.phase == 0 { Phase::Prefill } else { Phase::Decode },
+        program: ProgramId(record.program as u8),
         step: record.step,
         instruction: record.instruction,
         start_ns: record.start_ns,
@@ -72,8 +71,7 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
     let mut groups = Vec::new();
     for number in 1..=2 {
         fill(&table, &plan, &group);
-        control.set_last_step(Some(list_work(&table)));
-        control.groups().signal();
+        control.release(&BATCH, list_work(&table));
         control.drained().wait_at_least(number, control.poison(), LIMIT).expect("drains");
         let mut spans = Vec::new();
         for (lane, reader) in &mut readers {
@@ -82,8 +80,7 @@ fn run(programs: &Programs) -> (Vec<Vec<Span>>, StepTable) {
         }
         groups.push(spans);
     }
-    control.set_last_step(Some(EXIT));
-    control.groups().signal();
+    control.release(&[], 0);
     for thread in threads {
         thread.join().expect("no panic").expect("no error");
     }
@@ -99,9 +96,9 @@ fn timed_lanes_keep_order_and_time() {
             panic!("{error}");
         }
         for (lane, times) in programs.times.lanes() {
-            let own = || spans.iter().filter(|s| s.lane == *lane && s.phase == Phase::Decode);
+            let own = || spans.iter().filter(|s| s.lane == *lane && s.program == ProgramId::DECODE);
             let works = own().count() as u32;
-            let list = programs.plan.decode.lane(*lane).expect("a list");
+            let list = programs.plan.decode().lane(*lane).expect("a list");
             let per_step = list.instructions.iter().filter(|work| work.is_work()).count() as u32;
             assert_eq!(works, per_step * (GEN_LEN - 1), "{lane:?}");
             let told_ns = times.iter().sum::<u64>() * u64::from(GEN_LEN - 1);

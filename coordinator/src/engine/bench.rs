@@ -6,8 +6,8 @@ use profiler::{Runner, RunnerError, Session, Threads};
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{TraceReader, TraceRecord, WaitError};
-use workers::group::{Placed, fill, list_work};
-use workers::protocol::{EXIT, WeightsFrom};
+use workers::group::{BATCH, Placed, fill, list_work};
+use workers::protocol::WeightsFrom;
 use workers::table::StepTable;
 
 use super::Interrupt;
@@ -77,10 +77,9 @@ impl Session for WorkerSession {
     fn run(&mut self, group: &[Placed]) -> Result<Vec<(LaneId, TraceRecord)>, RunnerError> {
         let control = self.launched.control.clone();
         fill(&self.table, &self.plan, group);
-        control.set_last_step(Some(list_work(&self.table)));
         let target = control.drained().value().wrapping_add(1);
         self.busy = true;
-        control.groups().signal();
+        control.release(&BATCH, list_work(&self.table));
         let mut records: Vec<Vec<(LaneId, TraceRecord)>> = vec![Vec::new(); self.readers.len()];
         let mut drained = false;
         while !drained {
@@ -112,8 +111,7 @@ impl Session for WorkerSession {
 
 impl Drop for WorkerSession {
     fn drop(&mut self) {
-        self.launched.control.set_last_step(Some(EXIT));
-        self.launched.control.groups().signal();
+        self.launched.control.release(&[], 0);
         self.launched.supervisor.leave(self.busy);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use program::ir::{Instruction, Phase};
+use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::simulate::{MeasuredCosts, Usage, simulate};
 use program::topology::LaneId;
@@ -21,7 +21,7 @@ pub struct Span {
 /// Sums over the decode steps of all groups, nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Time each lane was inside work, both phases.
+    /// Time each lane was inside work, in all programs.
     pub busy_ns: BTreeMap<LaneId, u64>,
     /// Decode: time any h2d lane was busy.
     pub h2d_ns: u64,
@@ -56,7 +56,7 @@ impl Totals {
                 }
             }
             Instruction::Compute(compute)
-                if phase_of(&span.record) == Phase::Prefill
+                if program_of(&span.record) == ProgramId::PREFILL
                     && compute.op == model::ops::Op::Embed =>
             {
                 self.prefill_rows += u64::from(span.record.rows);
@@ -132,8 +132,9 @@ impl Collector {
             *self.totals.busy_ns.entry(span.lane).or_insert(0) += length;
             self.totals.count_bytes(plan, *span);
         }
-        let decode: Vec<_> =
-            simulator_spans(self.spans.iter()).filter(|span| span.phase == Phase::Decode).collect();
+        let decode: Vec<_> = simulator_spans(self.spans.iter())
+            .filter(|span| span.program == ProgramId::DECODE)
+            .collect();
         self.totals.add(&Usage::of(&decode, &plan.topology));
         self.totals.add_steps(&decode);
     }
@@ -146,16 +147,13 @@ impl Collector {
 
 /// The instruction a span ran.
 pub fn instruction(plan: &Plan, span: Span) -> Option<&Instruction> {
-    let program = match phase_of(&span.record) {
-        Phase::Prefill => &plan.prefill,
-        Phase::Decode => &plan.decode,
-    };
+    let program = plan.programs.get(program_of(&span.record).index())?;
     program.lane(span.lane)?.instructions.get(span.record.instruction as usize)
 }
 
-/// The phase of a record.
-pub fn phase_of(record: &TraceRecord) -> Phase {
-    if record.phase == Phase::Prefill as u32 { Phase::Prefill } else { Phase::Decode }
+/// The program of a record.
+pub fn program_of(record: &TraceRecord) -> ProgramId {
+    ProgramId(record.program as u8)
 }
 
 /// The same run in the simulator's terms.
@@ -164,7 +162,7 @@ pub(super) fn simulator_spans<'a>(
 ) -> impl Iterator<Item = program::simulate::Span> + 'a {
     spans.map(|span| program::simulate::Span {
         lane: span.lane,
-        phase: phase_of(&span.record),
+        program: program_of(&span.record),
         step: span.record.step,
         instruction: span.record.instruction,
         start_ns: span.record.start_ns,
@@ -187,11 +185,11 @@ const PREDICTED_STEPS_MIN: u32 = 6;
 /// of the step before to the last span of the last step.
 pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> {
     let decode: Vec<_> =
-        simulator_spans(spans.iter()).filter(|span| span.phase == Phase::Decode).collect();
+        simulator_spans(spans.iter()).filter(|span| span.program == ProgramId::DECODE).collect();
     let steps = decode.iter().map(|span| span.step + 1).max()?;
     // Costs of full batches say nothing of steps in which sequences have already ended.
     let rows_of = |step: u32| -> u64 {
-        let decode = spans.iter().filter(|span| phase_of(&span.record) == Phase::Decode);
+        let decode = spans.iter().filter(|span| program_of(&span.record) == ProgramId::DECODE);
         decode.filter(|span| span.record.step == step).map(|s| u64::from(s.record.rows)).sum()
     };
     if steps < PREDICTED_STEPS_MIN || rows_of(1) != rows_of(steps - 1) {
@@ -201,11 +199,11 @@ pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> 
     // The first step starts cold: nothing was prefetched, caches hold prefill's data.
     let first: Vec<_> =
         decode.iter().filter(|span| (1..half).contains(&span.step)).copied().collect();
-    let costs = MeasuredCosts::new(&[&plan.decode], &first, wake_ns).ok()?;
+    let costs = MeasuredCosts::new(&[plan.decode()], &first, wake_ns).ok()?;
     let end_of = |spans: &[program::simulate::Span], step: u32| {
         spans.iter().filter(|span| span.step == step).map(|span| span.end_ns).max()
     };
-    let simulated = simulate(&plan.decode, &costs, steps).ok()?;
+    let simulated = simulate(plan.decode(), &costs, steps).ok()?;
     let length = |spans: &[program::simulate::Span]| {
         Some((end_of(spans, steps - 1)? - end_of(spans, half - 1)?) as f64)
     };
@@ -219,8 +217,8 @@ mod tests {
     use super::*;
 
     fn span(lane: LaneId, start_ns: u64, end_ns: u64) -> Span {
-        let phase = Phase::Decode as u32;
-        let record = TraceRecord { start_ns, end_ns, phase, ..TraceRecord::default() };
+        let program = ProgramId::DECODE.0.into();
+        let record = TraceRecord { start_ns, end_ns, program, ..TraceRecord::default() };
         Span { lane, record }
     }
 

@@ -19,12 +19,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use program::ir::Phase;
+use program::ir::ProgramId;
 use program::plan::Plan;
 use program::simulate::Span;
 use program::topology::{LaneId, WorkerId};
 use shm::{SharedU32s, TraceReader, WaitError};
-use workers::protocol::EXIT;
+use workers::group::BATCH;
 
 use crate::job::engine::{Engine, EngineError, Observer, Sequence, Verdict};
 use crate::report::trace_file::TraceFile;
@@ -199,8 +199,7 @@ impl RunEngine {
     /// A trace file that could not be completed.
     pub fn finish(mut self) -> std::io::Result<Measured> {
         self.measured.peaks.sample(&self.launched.supervisor);
-        self.launched.control.set_last_step(Some(EXIT));
-        self.launched.control.groups().signal();
+        self.launched.control.release(&[], 0);
         self.launched.supervisor.leave(self.busy);
         // Read last: workers publish their final count on the way out.
         let words = |id: WorkerId| self.launched.control.worker(id.index()).allocations_seen();
@@ -241,7 +240,6 @@ impl RunEngine {
     ) -> Result<(), EngineError> {
         self.collector.clear();
         let control = self.launched.control.clone();
-        control.set_last_step(Some(groups.list_work()));
         let drained = control.drained().value().wrapping_add(1);
         self.busy = true;
         let followed = self.follow(groups, drained, observer);
@@ -285,7 +283,7 @@ impl RunEngine {
         let control = self.launched.control.clone();
         let steps = control.steps().value();
         let begun = Instant::now();
-        control.groups().signal();
+        control.release(&BATCH, groups.list_work());
         let mut prefill = Duration::ZERO;
         let (mut generated, mut decode_steps) = (0, 0);
         for step in 0u32.. {
@@ -338,7 +336,8 @@ impl RunEngine {
     fn prefill_share(&self) -> f64 {
         let Some(share) = &self.prefill_share else { return 0.0 };
         let position = self.launched.control.lane(share.lane.index()).position();
-        if position.phase == Phase::Prefill as u32 { share.at(position.instruction) } else { 1.0 }
+        let is_prefill = position.program == u32::from(ProgramId::PREFILL.0);
+        if is_prefill { share.at(position.instruction) } else { 1.0 }
     }
 
     /// Waits for a timeline of the control segment while looking after the workers; `tell` hears

@@ -28,7 +28,7 @@ impl PrefillShare {
             }
             PrefillShare { lane: list.lane, before }
         };
-        let lanes = plan.prefill.lanes.iter().map(of_lane);
+        let lanes = plan.prefill().lanes.iter().map(of_lane);
         lanes.max_by(|a, b| a.all().total_cmp(&b.all())).filter(|share| share.all() > 0.0)
     }
 
@@ -46,7 +46,7 @@ impl PrefillShare {
 fn operations(config: &ModelConfig, shape: &RunShape, compute: &Compute) -> f64 {
     let all = u64::from(shape.batch_size) * u64::from(shape.max_prompt);
     let most = shape.stream_rows() as u64;
-    let begin = (u64::from(compute.at.micro) * most).min(all);
+    let begin = (u64::from(compute.at.stream) * most).min(all);
     let rows = most.min(all - begin) as f64;
     if compute.op.is_attention() {
         let past = match shape.is_chunked() {
@@ -92,7 +92,7 @@ mod tests {
         let map = device_map(&Policy::CpuOnly, &config, true, homes);
         let plan = compile(&config, &shape, &map).expect("compiles");
         let share = PrefillShare::new(&plan).expect("there is work");
-        let instructions = plan.prefill.lane(share.lane).expect("its list").instructions.len();
+        let instructions = plan.prefill().lane(share.lane).expect("its list").instructions.len();
         let half = share.at(instructions as u32 / 2);
         assert!(half > 0.2 && half < 0.45, "{half}");
         assert!((share.at(instructions as u32) - 1.0).abs() < 1e-9);

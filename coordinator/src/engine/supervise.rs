@@ -8,12 +8,11 @@ use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use program::ir::Phase;
 use program::plan::Plan;
-use program::topology::{LaneId, WorkerId};
-use program::validate::describe as describe_instruction;
+use program::topology::WorkerId;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
-use shm::{Channel, Control, Position};
+use shm::{Channel, Control};
+use workers::error::place;
 use workers::protocol::FromWorker;
 
 /// A worker whose heartbeat has stood still for so long is given up, though it still exists.
@@ -234,28 +233,8 @@ fn describe(control: &Control, plan: &Plan, id: WorkerId) -> String {
     let places: Vec<String> = lanes
         .map(|lane| {
             let position = control.lane(lane.index()).position();
-            format!("{} {}", plan.lane_name(lane), describe_position(plan, lane, position))
+            format!("{} in {}", plan.lane_name(lane), place(plan, lane, position))
         })
         .collect();
     format!("({})", places.join("; "))
-}
-
-fn describe_position(plan: &Plan, lane: LaneId, position: Position) -> String {
-    let (program, step) = if position.phase == Phase::Prefill as u32 {
-        (&plan.prefill, "prefill".to_owned())
-    } else {
-        (&plan.decode, format!("decode step {}", position.step))
-    };
-    let instruction = program
-        .lane(lane)
-        .and_then(|program| program.instructions.get(position.instruction as usize));
-    match instruction {
-        Some(instruction) => {
-            format!(
-                "in {step}, {}",
-                describe_instruction(instruction, plan.config.family, &plan.topology)
-            )
-        }
-        None => format!("in {step}"),
-    }
 }

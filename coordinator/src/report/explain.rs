@@ -161,8 +161,8 @@ pub fn plan(plan: &Plan) -> String {
             let _ = writeln!(text, "{phase} {}", layers(range));
         }
     }
-    for (phase, program) in [("prefill", &plan.prefill), ("decode", &plan.decode)] {
-        let _ = writeln!(text, "{phase} program: {}", lanes(plan, program));
+    for program in &plan.programs {
+        let _ = writeln!(text, "{} program: {}", program.name(), lanes(plan, program));
     }
     text
 }

@@ -9,7 +9,7 @@ use program::plan::Plan;
 use program::validate::describe;
 use serde_json::json;
 
-use crate::engine::measure::{Span, instruction, phase_of};
+use crate::engine::measure::{Span, instruction, program_of};
 
 /// Writes spans as they come; the file is complete only after [`TraceFile::finish`].
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl TraceFile {
             let event = json!({
                 "ph": "X",
                 "name": describe(instruction, plan.config.family, &plan.topology),
-                "cat": format!("{:?}", phase_of(record)).to_lowercase(),
+                "cat": plan.program(program_of(record)).name(),
                 "pid": worker.index() + 1,
                 "tid": span.lane.index() + 1,
                 "ts": micros(record.start_ns.saturating_sub(start_ns)),

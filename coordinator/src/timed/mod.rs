@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::Context;
 use planner::table::Table;
 use planner::timed::{SteadyLayer, Timed, steady};
-use program::ir::Phase;
+use program::ir::ProgramId;
 use program::simulate::{Span, simulate};
 use workers::protocol::WeightsFrom;
 use workers::timed::Durations;
@@ -80,7 +80,7 @@ fn expect(timed: &Timed, gen_len: u32) -> anyhow::Result<Option<Simulated>> {
     if steps == 0 {
         return Ok(None);
     }
-    let decode = &timed.plan.decode;
+    let decode = timed.plan.decode();
     let timeline = simulate(decode, &timed.times, steps)?;
     let layer = steady(&timed.plan, &timeline.spans);
     Ok(layer.map(|layer| Simulated { layer, decode_s: timeline.total_ns / 1e9 }))
@@ -126,7 +126,7 @@ fn execute(
         Err(error) => return Err(error.into()),
     }
     let mut spans = engine.spans();
-    spans.retain(|span| span.phase == Phase::Decode);
+    spans.retain(|span| span.program == ProgramId::DECODE);
     Ok(Some((engine.finish().context("the trace file")?, spans)))
 }
 

@@ -50,8 +50,8 @@ pub fn predict(plan: &Plan, pricing: &dyn Pricing) -> Result<Predicted, Unpriced
     };
     let decode_steps = shape.max_new.saturating_sub(1);
     Ok(Predicted {
-        prefill_ns: simulated(&plan.prefill, 1)?,
-        decode_ns: if decode_steps == 0 { 0.0 } else { simulated(&plan.decode, decode_steps)? },
+        prefill_ns: simulated(plan.prefill(), 1)?,
+        decode_ns: if decode_steps == 0 { 0.0 } else { simulated(plan.decode(), decode_steps)? },
     })
 }
 
@@ -133,9 +133,9 @@ impl Estimator<'_> {
         let plan = self.plan(policy, layers).map_err(|error| unpriced(&error))?;
         let (prompt, new) = (plan.shape.max_prompt, plan.shape.max_new);
         let costs = self.pricing.costs(&plan, prompt)?;
-        let prefill = simulate(&plan.prefill, costs.as_ref(), 1).map_err(|e| unpriced(&e))?;
+        let prefill = simulate(plan.prefill(), costs.as_ref(), 1).map_err(|e| unpriced(&e))?;
         let costs = self.pricing.costs(&plan, prompt + (new / 2).saturating_sub(STEPS / 2))?;
-        let decode = simulate(&plan.decode, costs.as_ref(), STEPS).map_err(|e| unpriced(&e))?;
+        let decode = simulate(plan.decode(), costs.as_ref(), STEPS).map_err(|e| unpriced(&e))?;
         let end = |step: u32| decode.step_end_ns[step as usize];
         Ok((prefill.total_ns, (end(STEPS - 1) - end(STEPS - 3)) / 2.0))
     }

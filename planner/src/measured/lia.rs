@@ -24,10 +24,10 @@ pub(super) fn vectors(estimator: &Estimator<'_>) -> Result<Policy, Unpriced> {
             .plan(&Policy::Lia { prefill, decode: vector }, 1)
             .map_err(|error| Unpriced(error.to_string()))?;
         let costs = estimator.pricing.costs(&plan, middle)?;
-        keep(&mut best[1], sum(&plan.decode, costs.as_ref()), vector);
+        keep(&mut best[1], sum(plan.decode(), costs.as_ref()), vector);
         if whole {
             let costs = estimator.pricing.costs(&plan, prompt)?;
-            keep(&mut best[0], sum(&plan.prefill, costs.as_ref()), vector);
+            keep(&mut best[0], sum(plan.prefill(), costs.as_ref()), vector);
         }
     }
     let [prefill, decode] = best.map(|best| best.map_or(Vector::FULL_CPU, |(_, vector)| vector));
@@ -45,8 +45,8 @@ fn sum(program: &Program, costs: &dyn Costs) -> f64 {
     let of_lane = |list: &program::ir::LaneProgram| {
         let work = list.instructions.iter().enumerate().filter(|(_, found)| found.is_work());
         work.map(|(index, instruction)| {
-            let (phase, lane) = (program.phase, list.lane);
-            costs.work_ns(Place { phase, lane, instruction: index as u32 }, instruction, 0)
+            let (program, lane) = (program.id, list.lane);
+            costs.work_ns(Place { program, lane, instruction: index as u32 }, instruction, 0)
         })
         .sum::<f64>()
     };

@@ -49,7 +49,7 @@ impl Estimator<'_> {
         }
         let costs = self.pricing.costs(&plan, plan.shape.max_prompt)?;
         let simulated =
-            simulate(&plan.decode, costs.as_ref(), steps).map_err(|error| unpriced(&error))?;
+            simulate(plan.decode(), costs.as_ref(), steps).map_err(|error| unpriced(&error))?;
         let measured_ns = stage.decode_ns(&plan, steps);
         Ok(measured_ns.map(|ns| ns / simulated.total_ns).filter(|ratio| ratio.is_finite()))
     }

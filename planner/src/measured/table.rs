@@ -140,12 +140,12 @@ impl Priced {
 
     /// Decode's work with its time, ms.
     fn layer(&self) -> impl Iterator<Item = (&Instruction, LaneId, f64)> {
-        let program = &self.plan.decode;
+        let program = self.plan.decode();
         program.lanes.iter().flat_map(move |list| {
             let work = list.instructions.iter().enumerate().filter(|(_, found)| found.is_work());
             work.map(move |(index, instruction)| {
                 let lane = list.lane;
-                let place = Place { phase: program.phase, lane, instruction: index as u32 };
+                let place = Place { program: program.id, lane, instruction: index as u32 };
                 let work_ns = self.costs.work_ns(place, instruction, 0);
                 let rate = match lane {
                     LaneId::CPU_COMPUTE => {

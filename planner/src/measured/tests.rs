@@ -65,7 +65,7 @@ impl Rehearse for Slower {
     fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
         self.seen.borrow_mut().push((plan.config.num_layers, steps));
         let times = if plan.map.uses_gpu() { self.with_device } else { self.alone };
-        let simulated = simulate(&plan.decode, &self.pricing, steps).expect("a program");
+        let simulated = simulate(plan.decode(), &self.pricing, steps).expect("a program");
         times.map(|times| times * simulated.total_ns)
     }
 }

@@ -81,7 +81,7 @@ fn layer_ends(plan: &Plan, spans: &[Span], layers: usize) -> Option<Vec<Vec<u64>
     let mut ends = vec![vec![0u64; layers]; (last - first + 1) as usize];
     let computes = plan.topology.lane_set(|lane| lane.kind == LaneKind::Compute);
     for span in spans.iter().filter(|span| computes.contains(span.lane)) {
-        let list = plan.decode.lane(span.lane)?;
+        let list = plan.decode().lane(span.lane)?;
         let work = list.instructions.get(span.instruction as usize)?;
         let Instruction::Compute(compute) = work else { continue };
         let Some(layer) = compute.at.layer else { continue };

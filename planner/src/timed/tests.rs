@@ -51,7 +51,7 @@ fn table(value: &Value) -> Table {
 
 /// The simulated steady layer of a table's programs.
 fn simulated(timed: &Timed, steps: u32) -> SteadyLayer {
-    let timeline = simulate(&timed.plan.decode, &timed.times, steps).expect("simulates");
+    let timeline = simulate(timed.plan.decode(), &timed.times, steps).expect("simulates");
     steady(&timed.plan, &timeline.spans).expect("layers")
 }
 
@@ -93,7 +93,7 @@ fn every_instruction_has_its_rows_time() {
     let timed = Timed::of(&table(&value), 4, 3).expect("compiles");
     let mut decompressed = 0;
     for (lane, times) in timed.times.lanes() {
-        let list = timed.plan.decode.lane(*lane).expect("a lane with work");
+        let list = timed.plan.decode().lane(*lane).expect("a lane with work");
         assert_eq!(list.instructions.len(), times.len());
         for (work, ns) in list.instructions.iter().zip(times) {
             match work {

@@ -20,7 +20,7 @@ pub struct Times {
 impl Times {
     pub(super) fn of(plan: &Plan, layer: &Layer, table: &Table, compressed: bool) -> Times {
         let prices = Prices { layer, table, compressed };
-        let lanes = plan.decode.lanes.iter().map(|list| {
+        let lanes = plan.decode().lanes.iter().map(|list| {
             let times = list.instructions.iter().map(|work| prices.of(list.lane, work));
             (list.lane, times.map(|ms| (ms * 1e6).round() as u64).collect())
         });

@@ -2,7 +2,8 @@
 
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
-use program::ir::{Instruction, Phase};
+use program::ir::Instruction;
+use program::map::Phase;
 use program::map::{Chunk, Device};
 use program::topology::LaneId;
 

@@ -6,8 +6,9 @@
 //! measuring costs.
 
 use model::ops::Op;
-use program::ir::{Instruction, Phase};
+use program::ir::Instruction;
 use program::map::Device;
+use program::map::Phase;
 use program::plan::Plan;
 use program::topology::LaneId;
 

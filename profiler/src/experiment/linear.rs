@@ -3,8 +3,9 @@
 //! stands for prefill.
 
 use model::ops::{Op, Value};
-use program::ir::{Instruction, Phase};
+use program::ir::Instruction;
 use program::map::Device;
+use program::map::Phase;
 use program::topology::LaneId;
 
 use super::{Experiment, decode_bench};

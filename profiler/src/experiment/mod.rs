@@ -14,7 +14,7 @@ pub(crate) mod linear;
 pub(crate) mod prefill;
 pub(crate) mod sweep;
 
-use program::ir::Phase;
+use program::map::Phase;
 use program::plan::Plan;
 
 use crate::bench::{Bench, BenchShape};

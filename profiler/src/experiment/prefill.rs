@@ -3,8 +3,9 @@
 
 use model::ops::{Kv, Op};
 use program::formats::KvFormat;
-use program::ir::{Instruction, Phase};
+use program::ir::Instruction;
 use program::map::Device;
+use program::map::Phase;
 use program::topology::LaneId;
 
 use super::Experiment;
@@ -25,7 +26,7 @@ fn ops(bench: &mut Bench, device: Device, of: u16) -> Vec<Instruction> {
     list
 }
 
-/// A micro-batch of whole prompts, then fewer and shorter ones.
+/// A stream-batch of whole prompts, then fewer and shorter ones.
 fn extents(request: &Request) -> Vec<Extent> {
     let mut extents = Vec::new();
     for sequences in [u32::from(request.micro_sequences), 1] {

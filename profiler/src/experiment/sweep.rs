@@ -2,8 +2,8 @@
 //! fig. 10b): one operation stands for its class, at the workload's shape.
 
 use model::ops::Op;
-use program::ir::Phase;
 use program::map::Device;
+use program::map::Phase;
 use program::topology::LaneId;
 
 use super::attention::SMALL_VOCABULARY;

@@ -7,7 +7,7 @@
 
 use model::ops::Op;
 
-use crate::ir::Phase;
+use crate::ir::Rows;
 use crate::map::{Device, Schedule};
 
 use super::emit::Emitter;
@@ -34,7 +34,7 @@ pub(super) fn emit(emitter: &mut Emitter<'_, '_>, entries: &[Entry]) {
     }
 }
 
-/// Batches (and micro-batches) that pass each layer.
+/// Batches (and streams) that pass each layer.
 fn streams(iterations: &[&[Entry]]) -> usize {
     let first = |iteration: &&[Entry]| (iteration[0].layer, iteration[0].op);
     let Some(head) = iterations.first().map(first) else { return 1 };
@@ -64,9 +64,10 @@ fn share(emitter: &Emitter<'_, '_>, next: &[Entry], stream: usize, streams: usiz
     mine
 }
 
-/// In prefill the next stream's cache is not whole before this one's rows are appended.
+/// Where streams are of one sequence, the next one's cache is not whole before this one's rows are
+/// appended.
 fn prefetch_caches(emitter: &mut Emitter<'_, '_>, next: &[Entry]) {
-    if emitter.phase == Phase::Prefill {
+    if emitter.program.rows != Rows::Single {
         return;
     }
     for entry in next.iter().filter(|entry| entry.device == Device::Gpu) {

@@ -1,7 +1,7 @@
 //! Buffers of a plan and their places in memory.
 //!
 //! Weights, KV caches and resident weights are laid out once. Activations and streaming slots are
-//! laid out per phase; the two phases share addresses, since a barrier separates them.
+//! laid out per program; programs share addresses, since a barrier separates them.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value, align_up};
 
 use crate::formats::decompressed;
-use crate::ir::{BufferId, Phase, Region};
+use crate::ir::{BufferId, ProgramShape, Region};
 use crate::map::{Chunk, Chunking, Device, DeviceMap};
 use crate::plan::{Buffer, RunShape, WeightPlacement};
 use crate::step_table::chunk_positions_max;
@@ -19,9 +19,9 @@ use crate::weights::Weights;
 use super::routes::Routes;
 use crate::topology::{Holds, MemoryId, SegmentId};
 
-/// Identity of an activation or slot buffer within a phase.
+/// Identity of an activation or slot buffer within a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum PhaseBuffer {
+pub(super) enum ProgramBuffer {
     Value {
         value: Value,
         device: Device,
@@ -57,8 +57,8 @@ pub(super) struct Buffers<'a> {
     routes: &'a Routes<'a>,
     list: Vec<Buffer>,
     ends: HashMap<SegmentId, u64>,
-    phase_starts: HashMap<SegmentId, u64>,
-    phase: HashMap<PhaseBuffer, BufferId>,
+    program_starts: HashMap<SegmentId, u64>,
+    program: HashMap<ProgramBuffer, BufferId>,
     /// Where blobs are loaded to: on the host, or on the storage that is their home.
     loaded: HashMap<Weights, BufferId>,
     placements: Vec<WeightPlacement>,
@@ -82,8 +82,8 @@ impl<'a> Buffers<'a> {
             routes,
             list: Vec::new(),
             ends: HashMap::new(),
-            phase_starts: HashMap::new(),
-            phase: HashMap::new(),
+            program_starts: HashMap::new(),
+            program: HashMap::new(),
             loaded: HashMap::new(),
             placements: Vec::new(),
             caches: HashMap::new(),
@@ -94,14 +94,14 @@ impl<'a> Buffers<'a> {
         buffers.add_loaded_weights();
         buffers.add_resident_weights(map);
         buffers.add_caches(map);
-        buffers.phase_starts = buffers.ends.clone();
+        buffers.program_starts = buffers.ends.clone();
         buffers
     }
 
-    /// Forgets the activations and slots of the phase before; their addresses are reused.
-    pub(super) fn begin_phase(&mut self) {
-        self.phase.clear();
-        self.ends = self.phase_starts.clone();
+    /// Forgets the activations and slots of the program before; their addresses are reused.
+    pub(super) fn begin_program(&mut self) {
+        self.program.clear();
+        self.ends = self.program_starts.clone();
     }
 
     fn add(&mut self, segment: SegmentId, name: String, size_bytes: usize) -> BufferId {
@@ -239,16 +239,12 @@ impl<'a> Buffers<'a> {
         layers.map(|layer| bytes(Some(layer as u16))).max().unwrap_or(0)
     }
 
-    fn value_bytes(&self, phase: Phase, value: Value) -> usize {
+    fn value_bytes(&self, program: ProgramShape, value: Value) -> usize {
         let element = value.element_bytes(self.shape.dtype);
-        let sequences = match phase {
-            Phase::Prefill => self.shape.stream_sequences() as usize,
-            Phase::Decode => self.shape.batch_size as usize,
-        };
-        let rows = match (phase, value) {
-            (Phase::Prefill, Value::LastNormed | Value::Logits) => sequences,
-            (Phase::Prefill, _) => self.shape.stream_rows(),
-            (Phase::Decode, _) => sequences,
+        let sequences = usize::from(program.sequences);
+        let rows = match value {
+            Value::LastNormed | Value::Logits => sequences,
+            _ => program.stream_rows as usize,
         };
         match value.row_elements(self.config) {
             Some(elements) => rows * elements * element,
@@ -257,31 +253,36 @@ impl<'a> Buffers<'a> {
     }
 
     /// The activation or slot buffer of this identity, made on first use.
-    pub(super) fn phase_buffer(&mut self, phase: Phase, identity: PhaseBuffer) -> BufferId {
-        if let Some(id) = self.phase.get(&identity) {
+    pub(super) fn program_buffer(
+        &mut self,
+        program: ProgramShape,
+        identity: ProgramBuffer,
+    ) -> BufferId {
+        if let Some(id) = self.program.get(&identity) {
             return *id;
         }
         let arena = self.routes.segment(Device::Gpu, Holds::Weights);
         let (segment, size) = match identity {
-            PhaseBuffer::Value { value, device, .. } => {
+            ProgramBuffer::Value { value, device, .. } => {
                 let segment = self.routes.segment(device, Holds::Activations);
-                (segment, self.value_bytes(phase, value))
+                (segment, self.value_bytes(program, value))
             }
-            PhaseBuffer::WeightSlot { op, layer_slot } => {
+            ProgramBuffer::WeightSlot { op, layer_slot } => {
                 (arena, self.slot_bytes(op, layer_slot, false))
             }
-            PhaseBuffer::WideSlot { op, layer_slot } => {
+            ProgramBuffer::WideSlot { op, layer_slot } => {
                 (arena, self.slot_bytes(op, layer_slot, true))
             }
-            PhaseBuffer::PositionsSlot => (arena, self.weights_bytes(Weights::Positions)),
-            PhaseBuffer::ReadSlot { op, layer_slot } => {
+            ProgramBuffer::PositionsSlot => (arena, self.weights_bytes(Weights::Positions)),
+            ProgramBuffer::ReadSlot { op, layer_slot } => {
                 let host = self.routes.segment(Device::Cpu, Holds::Weights);
                 (host, self.slot_bytes(op, layer_slot, false))
             }
-            PhaseBuffer::KvSlot { of, .. } => (arena, self.cache_bytes(of)),
+            ProgramBuffer::KvSlot { of, .. } => (arena, self.cache_bytes(of)),
         };
-        let id = self.add(segment, format!("{phase:?}.{identity:?}").to_lowercase(), size);
-        self.phase.insert(identity, id);
+        let name = program.rows.phase().name();
+        let id = self.add(segment, format!("{name}.{identity:?}").to_lowercase(), size);
+        self.program.insert(identity, id);
         id
     }
 

@@ -8,14 +8,15 @@ use model::ops::{Kv, Op, Value};
 
 use crate::formats::decompressed;
 use crate::ir::{
-    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Phase, Read, Region,
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, ProgramShape, Read,
+    Region, Rows,
 };
 use crate::map::{Chunk, ChunkOrder, Chunking, Device, DeviceMap};
 use crate::plan::RunShape;
 use crate::topology::{LaneId, MemoryId};
 use crate::weights::Weights;
 
-use super::buffers::{Buffers, PhaseBuffer, chunk_of, parts};
+use super::buffers::{Buffers, ProgramBuffer, chunk_of, parts};
 use super::routes::Routes;
 use super::schedule::Entry;
 
@@ -58,7 +59,7 @@ impl Valid {
 }
 
 pub(super) struct Emitter<'a, 'b> {
-    pub(super) phase: Phase,
+    pub(super) program: ProgramShape,
     pub(super) config: &'a ModelConfig,
     pub(super) shape: &'a RunShape,
     pub(super) map: &'a DeviceMap,
@@ -71,7 +72,7 @@ pub(super) struct Emitter<'a, 'b> {
     pub(super) barrier: bool,
     /// Slots of caches that were streamed before the entry that reads them was reached.
     pub(super) prefetched: HashMap<(u16, u16, Kv), Region>,
-    /// Where the parts of each value of a micro-batch lie, by batch and micro-batch.
+    /// Where the parts of each value of a stream lie, by batch and stream.
     valid: HashMap<(u16, u16), HashMap<Value, Vec<Valid>>>,
     read: HashSet<Weights>,
     streamed: HashSet<Weights>,
@@ -81,15 +82,15 @@ pub(super) struct Emitter<'a, 'b> {
 
 impl<'a, 'b> Emitter<'a, 'b> {
     pub(super) fn new(
-        phase: Phase,
+        program: ProgramShape,
         of: Compiling<'a>,
         buffers: &'b mut Buffers<'a>,
         uniform: bool,
     ) -> Self {
         let Compiling { config, shape, map, routes } = of;
-        let rotate = (phase == Phase::Prefill && uniform).then_some(PREFILL_SLOTS);
+        let rotate = (program.rows != Rows::Single && uniform).then_some(PREFILL_SLOTS);
         Emitter {
-            phase,
+            program,
             config,
             shape,
             map,
@@ -145,7 +146,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     /// Whether streams are chunks of prompts, so that attention reads what earlier streams of the
     /// layer have appended.
     fn is_chunked(&self) -> bool {
-        self.phase == Phase::Prefill && self.shape.is_chunked()
+        self.program.rows == Rows::Chunks
     }
 
     /// Fresh K and V leave the device as soon as they exist; the residual stream of prefill after
@@ -177,10 +178,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn chunking(&self, layer: Option<u16>) -> Option<Chunking> {
-        match (self.phase, layer) {
-            (Phase::Decode, Some(layer)) => self.map.layer_chunking(self.config, layer as usize),
-            _ => None,
-        }
+        let layer = layer.filter(|_| self.program.rows == Rows::Single)?;
+        self.map.layer_chunking(self.config, usize::from(layer))
     }
 
     /// Into how many parts attention cuts a value of this layer.
@@ -196,11 +195,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn slot(&self, entry: &Entry, value: Value, device: Device) -> u32 {
-        let streams = match self.phase {
-            Phase::Prefill => u32::from(self.shape.streams()),
-            Phase::Decode => 1,
-        };
-        let stream = u32::from(entry.batch) * streams + u32::from(entry.micro);
+        let streams = u32::from(self.program.streams);
+        let stream = u32::from(entry.batch) * streams + u32::from(entry.stream);
         let outlives_segments = match value {
             Value::Hidden => device == Device::Cpu || self.is_vram(self.map.prefill_hidden),
             // Between the final norm and a head on the other device all streams pass.
@@ -218,19 +214,19 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let Some(slots) = self.rotate.filter(|_| !self.is_vram(self.map.prefill_hidden)) else {
             return false;
         };
-        let streams = u32::from(self.shape.batches) * u32::from(self.shape.streams());
+        let streams = u32::from(self.shape.batches) * u32::from(self.program.streams);
         let slot = self.slot(entry, Value::Hidden, Device::Gpu);
         (slot..streams).step_by(slots as usize).count() > 1
     }
 
     fn value_buffer(&mut self, entry: &Entry, value: Value, device: Device) -> BufferId {
         let slot = self.slot(entry, value, device);
-        self.buffers.phase_buffer(self.phase, PhaseBuffer::Value { value, device, slot })
+        self.buffers.program_buffer(self.program, ProgramBuffer::Value { value, device, slot })
     }
 
     /// Values of the layer before must not look valid in this one.
     fn forget_layer_values(&mut self, entry: &Entry) {
-        if let Some(valid) = self.valid.get_mut(&(entry.batch, entry.micro)) {
+        if let Some(valid) = self.valid.get_mut(&(entry.batch, entry.stream)) {
             valid.retain(|value, _| *value == Value::Hidden);
         }
     }
@@ -238,7 +234,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     fn valid_parts(&mut self, entry: &Entry, value: Value) -> &mut Vec<Valid> {
         let parts = usize::from(self.value_parts(entry.layer, value));
         self.valid
-            .entry((entry.batch, entry.micro))
+            .entry((entry.batch, entry.stream))
             .or_default()
             .entry(value)
             .or_insert_with(|| vec![Valid::default(); parts])
@@ -311,10 +307,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
             return stored;
         }
         let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
-        let identity = PhaseBuffer::WideSlot { op: entry.op, layer_slot };
-        let wide = Region::whole(self.buffers.phase_buffer(self.phase, identity));
+        let identity = ProgramBuffer::WideSlot { op: entry.op, layer_slot };
+        let wide = Region::whole(self.buffers.program_buffer(self.program, identity));
         if self.decompressed.insert(blob) {
-            let at = At { layer: entry.layer, batch: 0, micro: 0 };
+            let at = At { layer: entry.layer, batch: 0, stream: 0 };
             let decompress = Decompress { op: entry.op, at, from: stored, to: wide };
             self.push(self.routes.decompress, Instruction::Decompress(decompress));
         }
@@ -329,10 +325,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
             return loaded;
         };
         let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
-        let identity = PhaseBuffer::ReadSlot { op: entry.op, layer_slot };
-        let slot = Region::whole(self.buffers.phase_buffer(self.phase, identity));
+        let identity = ProgramBuffer::ReadSlot { op: entry.op, layer_slot };
+        let slot = Region::whole(self.buffers.program_buffer(self.program, identity));
         if self.read.insert(blob) {
-            let at = At { layer: entry.layer, batch: 0, micro: 0 };
+            let at = At { layer: entry.layer, batch: 0, stream: 0 };
             let read = Read { op: entry.op, at, from: loaded, to: slot };
             self.push(lane, Instruction::Read(read));
         }
@@ -352,13 +348,13 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
         let identity = match blob {
-            Weights::Positions => PhaseBuffer::PositionsSlot,
-            _ => PhaseBuffer::WeightSlot { op: entry.op, layer_slot },
+            Weights::Positions => ProgramBuffer::PositionsSlot,
+            _ => ProgramBuffer::WeightSlot { op: entry.op, layer_slot },
         };
-        let slot = Region::whole(self.buffers.phase_buffer(self.phase, identity));
+        let slot = Region::whole(self.buffers.program_buffer(self.program, identity));
         if self.streamed.insert(blob) {
             let host = self.host_weights(entry, blob);
-            let at = At { layer: entry.layer, batch: 0, micro: 0 };
+            let at = At { layer: entry.layer, batch: 0, stream: 0 };
             let moved = Moved::Weights(entry.op);
             let copy = Copy { moved, at, chunk: None, from: host, to: slot, table: None };
             self.push(self.routes.upload_weights, Instruction::Copy(copy));
@@ -369,8 +365,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     /// Caches read by an attention operation, streamed to the device where it needs them; none
     /// where nothing is cached yet.
     pub(super) fn caches(&mut self, entry: &Entry) -> Vec<Region> {
-        let reads_caches = self.phase == Phase::Decode || self.is_chunked();
-        let Some(layer) = entry.layer.filter(|_| reads_caches) else { return Vec::new() };
+        let behind_caches = self.program.rows.are_behind_caches();
+        let Some(layer) = entry.layer.filter(|_| behind_caches) else { return Vec::new() };
         entry
             .op
             .caches()
@@ -395,8 +391,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         let used = self.kv_used.entry((kv, chunk.of)).or_insert(0);
         let slot = (*used % u32::from(self.map.kv_slots)) as u16;
         *used += 1;
-        let identity = PhaseBuffer::KvSlot { kv, of: chunk.of, slot };
-        let to = Region::whole(self.buffers.phase_buffer(self.phase, identity));
+        let identity = ProgramBuffer::KvSlot { kv, of: chunk.of, slot };
+        let to = Region::whole(self.buffers.program_buffer(self.program, identity));
         let copy = Copy {
             moved: Moved::Cache(kv),
             at: at(entry),
@@ -446,5 +442,5 @@ fn kv_of(op: Op) -> (Kv, Value) {
 }
 
 fn at(entry: &Entry) -> At {
-    At { layer: entry.layer, batch: entry.batch, micro: entry.micro }
+    At { layer: entry.layer, batch: entry.batch, stream: entry.stream }
 }

@@ -25,9 +25,7 @@ pub enum CompileError {
          --prefill-chunk; leave one of them out"
     )]
     ChunksOfParts { layer: usize },
-    #[error(
-        "the run has no sequences: batches, batch size and micro-batch size must be at least 1"
-    )]
+    #[error("the run has no sequences: batches, batch size and stream size must be at least 1")]
     EmptyShape,
     #[error("the map has {found} layers in {what}, the model has {expected}")]
     Layers { what: &'static str, found: usize, expected: usize },

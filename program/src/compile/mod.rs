@@ -19,7 +19,7 @@ mod sync;
 
 use model::config::ModelConfig;
 
-use crate::ir::{Phase, Program};
+use crate::ir::{Program, ProgramId, ProgramShape, ProgramWork};
 use crate::map::{Device, DeviceMap, Schedule};
 use crate::plan::{DeviceScratch, DeviceWork, Footprint, Plan, ResidentWeights, RunShape};
 use crate::step_table::StepTableLayout;
@@ -58,10 +58,11 @@ pub fn compile_on(
     let mut buffers = Buffers::new(config, shape, map, &routes);
     let of = Compiling { config, shape, map, routes: &routes };
     let lanes = topology.lanes.len();
-    let [prefill, decode] = [Phase::Prefill, Phase::Decode].map(|phase| Program {
-        phase,
-        lanes: sync::synchronise(emit(phase, of, &mut buffers), lanes),
+    let programs = (0..).map(ProgramId).zip(shape.programs()).map(|(id, shape)| {
+        let lanes = sync::synchronise(emit(shape, of, &mut buffers), lanes);
+        Program { id, shape, lanes }
     });
+    let programs = programs.collect();
     let resident = buffers
         .resident
         .iter()
@@ -76,8 +77,7 @@ pub fn compile_on(
         resident,
         buffers: buffers.into_list(),
         table: table(shape, map),
-        prefill,
-        decode,
+        programs,
     })
 }
 
@@ -99,15 +99,18 @@ pub fn footprint(
     check::check(config, shape, map, &routes)?;
     let mut buffers = Buffers::new(config, shape, map, &routes);
     let of = Compiling { config, shape, map, routes: &routes };
-    let phases = [Phase::Prefill, Phase::Decode].map(|phase| emit(phase, of, &mut buffers));
+    let emitted: Vec<_> =
+        shape.programs().into_iter().map(|shape| (shape, emit(shape, of, &mut buffers))).collect();
     let footprint = Footprint::new(&topology, &buffers.into_list(), &table(shape, map));
     let computes = topology.device_computes();
-    let [prefill, decode] = phases.each_ref().map(|nodes| {
+    let programs = (0..).map(ProgramId).zip(&emitted).map(|(id, (shape, nodes))| {
         let own = nodes.iter().filter(|node| computes.contains(node.lane));
-        own.map(|node| &node.instruction).collect()
+        let instructions = own.map(|node| &node.instruction).collect();
+        ProgramWork { id, shape: *shape, instructions }
     });
+    let programs = programs.collect();
     let buffers_bytes = footprint.device_bytes;
-    let work = || DeviceWork { config, shape, map, buffers_bytes, prefill, decode };
+    let work = || DeviceWork { config, shape, map, buffers_bytes, programs };
     Ok(footprint.with_scratch(scratch, work))
 }
 
@@ -132,11 +135,15 @@ fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
     shape.table(map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)))
 }
 
-/// The work of a phase in one global order; its buffers are laid out on the way.
-fn emit<'a>(phase: Phase, of: Compiling<'a>, buffers: &mut Buffers<'a>) -> Vec<emit::Node> {
-    buffers.begin_phase();
-    let schedule = schedule::schedule(phase, of.config, of.shape, of.map);
-    let mut emitter = emit::Emitter::new(phase, of, buffers, schedule.uniform);
+/// The work of a program in one global order; its buffers are laid out on the way.
+fn emit<'a>(
+    program: ProgramShape,
+    of: Compiling<'a>,
+    buffers: &mut Buffers<'a>,
+) -> Vec<emit::Node> {
+    buffers.begin_program();
+    let schedule = schedule::schedule(program, of.config, of.shape.batches, of.map);
+    let mut emitter = emit::Emitter::new(program, of, buffers, schedule.uniform);
     match of.map.schedule {
         Schedule::Overlapped => schedule.entries.iter().for_each(|entry| emitter.emit(entry)),
         Schedule::Barrier | Schedule::BarrierSpread => {

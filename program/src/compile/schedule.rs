@@ -1,6 +1,6 @@
-//! The global order of the work of a phase.
+//! The global order of the work of a program.
 //!
-//! A *stream* is a batch (decode) or a micro-batch (prefill). Every stream passes through the same
+//! A *stream* is a batch (decode) or a stream (prefill). Every stream passes through the same
 //! *segments*: runs of operations on one device. The order is segment by segment, and within a
 //! segment stream by stream, so that while one device works on a stream the other has the next one
 //! to work on (Park-Egger fig. 12d), and a streamed weight serves all streams before the next comes.
@@ -8,9 +8,8 @@
 use model::config::ModelConfig;
 use model::ops::Op;
 
-use crate::ir::Phase;
-use crate::map::{Chunk, Device, DeviceMap, Schedule as MapSchedule, layer_list};
-use crate::plan::RunShape;
+use crate::ir::ProgramShape;
+use crate::map::{Chunk, Device, DeviceMap, Phase, Schedule as MapSchedule, layer_list};
 
 /// One operation (or chunk) of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub(super) struct Entry {
     pub(super) layer: Option<u16>,
     pub(super) device: Device,
     pub(super) batch: u16,
-    pub(super) micro: u16,
+    pub(super) stream: u16,
     /// Last of its segment.
     pub(super) ends_segment: bool,
 }
@@ -42,30 +41,27 @@ struct Item {
 }
 
 pub(super) fn schedule(
-    phase: Phase,
+    program: ProgramShape,
     config: &ModelConfig,
-    shape: &RunShape,
+    batches: u16,
     map: &DeviceMap,
 ) -> Schedule {
+    let phase = program.rows.phase();
     let layers: Vec<Vec<Item>> =
         (0..config.num_layers).map(|layer| layer_items(phase, config, map, layer)).collect();
     let uniform = layers.iter().all(|layer| is_uniform(layer));
     let segments = segments(phase, map, &layers);
-    let streams = match phase {
-        Phase::Prefill => shape.streams(),
-        Phase::Decode => 1,
-    };
     let mut entries = Vec::new();
     for segment in &segments {
-        for batch in 0..shape.batches {
-            for micro in 0..streams {
+        for batch in 0..batches {
+            for stream in 0..program.streams {
                 entries.extend(segment.iter().enumerate().map(|(i, item)| Entry {
                     op: item.op,
                     chunk: item.chunk,
                     layer: item.layer,
                     device: item.device,
                     batch,
-                    micro,
+                    stream,
                     ends_segment: i + 1 == segment.len(),
                 }));
             }
@@ -81,10 +77,7 @@ fn is_uniform(layer: &[Item]) -> bool {
 /// Cuts the list at device changes, and where a layer that one device runs whole ends: then all
 /// streams pass the layer before any goes on, so that its weights are read or streamed once.
 fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item>> {
-    let places = match phase {
-        Phase::Prefill => &map.prefill,
-        Phase::Decode => &map.decode,
-    };
+    let places = map.of_phase(phase);
     let outer = |op, device| Item { op, chunk: None, layer: None, device };
     let mut segments: Vec<Vec<Item>> = vec![vec![outer(Op::Embed, places.embed)]];
     let by_layer = map.schedule != MapSchedule::Overlapped;

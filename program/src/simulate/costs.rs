@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{Instruction, Phase, Program};
+use crate::ir::{Instruction, Program, ProgramId};
 use crate::topology::{LaneId, LaneSet};
 
 use super::span::Span;
@@ -10,7 +10,7 @@ use super::span::Span;
 /// Where an instruction stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
-    pub phase: Phase,
+    pub program: ProgramId,
     pub lane: LaneId,
     /// Index in the lane's list.
     pub instruction: u32,
@@ -55,16 +55,16 @@ impl MeasuredCosts {
     ) -> Result<MeasuredCosts, MissingCost> {
         let mut durations_ns: HashMap<Place, Vec<u64>> = HashMap::new();
         for span in spans {
-            let Span { phase, lane, instruction, .. } = *span;
-            let place = Place { phase, lane, instruction };
+            let Span { program, lane, instruction, .. } = *span;
+            let place = Place { program, lane, instruction };
             durations_ns.entry(place).or_default().push(span.duration_ns());
         }
         let mut medians_ns = HashMap::new();
         for program in programs {
             for list in &program.lanes {
                 for (index, instruction) in list.instructions.iter().enumerate() {
-                    let (phase, lane) = (program.phase, list.lane);
-                    let place = Place { phase, lane, instruction: index as u32 };
+                    let lane = list.lane;
+                    let place = Place { program: program.id, lane, instruction: index as u32 };
                     if !instruction.is_work() {
                         continue;
                     }

@@ -1,13 +1,13 @@
 //! The event loop.
 
-use crate::ir::{Instruction, LaneProgram, Phase, Program};
+use crate::ir::{Instruction, LaneProgram, Program, ProgramId};
 use crate::topology::{LaneId, LaneSet, Topology};
 
 use super::costs::{Costs, Place};
 use super::span::Span;
 use super::usage::Usage;
 
-/// A simulated run of one phase.
+/// A simulated run of one program.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeline {
     /// Sorted by start, then lane; times are rounded to nanoseconds.
@@ -67,7 +67,7 @@ struct Runner<'a> {
 }
 
 struct Machine<'a> {
-    phase: Phase,
+    program: ProgramId,
     costs: &'a dyn Costs,
     runners: Vec<Runner<'a>>,
     /// The lane and index of the last sampling of a step.
@@ -100,7 +100,7 @@ pub fn simulate(
         })
         .collect();
     let mut machine = Machine {
-        phase: program.phase,
+        program: program.id,
         costs,
         runners,
         sample: last_sample(program),
@@ -216,7 +216,7 @@ impl Machine<'_> {
             return Ok(true);
         }
         let place = Place {
-            phase: self.phase,
+            program: self.program,
             lane: runner.program.lane,
             instruction: runner.index as u32,
         };
@@ -244,7 +244,7 @@ impl Machine<'_> {
                     let lane = runner.program.lane;
                     let instruction = runner.index as u32;
                     let rate =
-                        self.costs.rate(Place { phase: self.phase, lane, instruction }, busy);
+                        self.costs.rate(Place { program: self.program, lane, instruction }, busy);
                     if !(rate.is_finite() && rate > 0.0) {
                         return Err(SimulateError::Rate { lane, rate });
                     }
@@ -284,7 +284,7 @@ impl Machine<'_> {
         }
         self.timeline.spans.push(Span {
             lane: name,
-            phase: self.phase,
+            program: self.program,
             step,
             instruction: index as u32,
             start_ns: start_ns.round() as u64,

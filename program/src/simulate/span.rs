@@ -1,14 +1,14 @@
 //! One executed instruction, measured or simulated.
 
-use crate::ir::Phase;
+use crate::ir::ProgramId;
 use crate::topology::LaneId;
 
 /// When a work instruction ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
     pub lane: LaneId,
-    pub phase: Phase,
-    /// Of the phase, from 0 or any other number; consecutive.
+    pub program: ProgramId,
+    /// Of the program, from 0 or any other number; consecutive.
     pub step: u32,
     /// Index in the lane's list.
     pub instruction: u32,

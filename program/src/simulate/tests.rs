@@ -3,7 +3,8 @@
 use model::ops::{Op, Value};
 
 use crate::ir::{
-    At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Phase, Program, Region, Wait,
+    At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramId, ProgramShape,
+    Region, Rows, Wait,
 };
 use crate::topology::{LaneId, LaneSet, Topology};
 
@@ -39,7 +40,7 @@ impl Costs for ByLayer {
 
 fn work(ns: u16) -> Instruction {
     let region = Region::whole(BufferId(0));
-    let at = At { layer: Some(ns), batch: 0, micro: 0 };
+    let at = At { layer: Some(ns), batch: 0, stream: 0 };
     let moved = Moved::Value(Value::Hidden);
     Instruction::Copy(Copy { moved, at, chunk: None, from: region, to: region, table: None })
 }
@@ -47,7 +48,7 @@ fn work(ns: u16) -> Instruction {
 fn sample(ns: u16) -> Instruction {
     Instruction::Compute(Compute {
         op: Op::Sample,
-        at: At { layer: Some(ns), batch: 0, micro: 0 },
+        at: At { layer: Some(ns), batch: 0, stream: 0 },
         chunk: None,
         inputs: vec![Region::whole(BufferId(0))],
         caches: Vec::new(),
@@ -56,6 +57,15 @@ fn sample(ns: u16) -> Instruction {
         table: Region::whole(BufferId(1)),
     })
 }
+
+/// One sequence, one row.
+const SHAPE: ProgramShape = ProgramShape {
+    rows: Rows::Single,
+    streams: 1,
+    sequences: 1,
+    stream_rows: 1,
+    next: ProgramId::DECODE,
+};
 
 fn wait(lane: LaneId, offset: u32, previous_step: bool) -> Instruction {
     Instruction::Wait(Wait { lane, offset, previous_step })
@@ -69,7 +79,7 @@ fn program(lanes: Vec<(LaneId, Vec<Instruction>)>) -> Program {
             LaneProgram { lane, instructions, signals_per_step: signals as u32 }
         })
         .collect();
-    Program { phase: Phase::Decode, lanes }
+    Program { id: ProgramId::DECODE, shape: SHAPE, lanes }
 }
 
 fn times(spans: &[Span], lane: LaneId) -> Vec<(u64, u64)> {
@@ -152,7 +162,7 @@ fn run_ahead_is_one_step() {
 fn sums_of_spans() {
     let span = |lane, start_ns, end_ns| Span {
         lane,
-        phase: Phase::Decode,
+        program: ProgramId::DECODE,
         step: 0,
         instruction: 0,
         start_ns,
@@ -248,7 +258,7 @@ fn naive(program: &Program, costs: &ByLayer, steps: usize) -> Vec<Span> {
                         let ns = f64::from(work.at().unwrap().layer.unwrap());
                         spans.push(Span {
                             lane: lane.lane,
-                            phase: program.phase,
+                            program: program.id,
                             step: step as u32,
                             instruction: index as u32,
                             start_ns: asked as u64,

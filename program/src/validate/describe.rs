@@ -3,7 +3,7 @@
 use model::config::Family;
 use model::ops::Op;
 
-use crate::ir::{At, Instruction, Moved, Phase};
+use crate::ir::{At, Instruction, Moved};
 use crate::map::Chunk;
 use crate::topology::Topology;
 
@@ -56,14 +56,6 @@ fn part(name: &str, chunk: Option<Chunk>) -> String {
 
 fn place(at: At) -> String {
     let layer = at.layer.map_or_else(String::new, |layer| format!(", layer {layer}"));
-    let micro = if at.micro == 0 { String::new() } else { format!(", micro-batch {}", at.micro) };
-    format!("{layer}, batch {}{micro}", at.batch)
-}
-
-/// Name of a phase in errors.
-pub(super) const fn phase_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Prefill => "prefill",
-        Phase::Decode => "decode",
-    }
+    let stream = if at.stream == 0 { String::new() } else { format!(", stream {}", at.stream) };
+    format!("{layer}, batch {}{stream}", at.batch)
 }

@@ -4,10 +4,10 @@ use std::fmt;
 
 use model::config::Family;
 
-use crate::ir::{Instruction, Phase};
+use crate::ir::{Instruction, Program, ProgramId};
 use crate::topology::{LaneId, Topology, TopologyError};
 
-use super::describe::{describe, phase_name};
+use super::describe::describe;
 
 /// Whose names errors use: the machine's lanes, the model's operations.
 pub(super) type Names<'a> = (&'a Topology, Family);
@@ -31,10 +31,29 @@ impl fmt::Display for NamedLane {
     }
 }
 
+/// A program, as errors name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamedProgram {
+    pub id: ProgramId,
+    pub name: &'static str,
+}
+
+impl NamedProgram {
+    pub(super) const fn new(program: &Program) -> NamedProgram {
+        NamedProgram { id: program.id, name: program.name() }
+    }
+}
+
+impl fmt::Display for NamedProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 /// An instruction of a program, as errors name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Site {
-    pub phase: Phase,
+    pub program: NamedProgram,
     pub lane: NamedLane,
     /// Index in the lane's list.
     pub instruction: usize,
@@ -45,15 +64,15 @@ pub struct Site {
 }
 
 impl Site {
-    /// The instruction at a phase, lane, index and step.
+    /// The instruction at a program, lane, index and step.
     pub(super) fn new(
-        (phase, lane, index, step): (Phase, LaneId, usize, u32),
+        (program, lane, index, step): (NamedProgram, LaneId, usize, u32),
         instruction: &Instruction,
         (topology, family): Names<'_>,
     ) -> Site {
         let what = describe(instruction, family, topology).into_boxed_str();
         let lane = NamedLane::new(topology, lane);
-        Site { phase, lane, instruction: index, step, what }
+        Site { program, lane, instruction: index, step, what }
     }
 }
 
@@ -62,11 +81,7 @@ impl fmt::Display for Site {
         write!(
             f,
             "{} instruction {} of lane {} ({}) in step {}",
-            phase_name(self.phase),
-            self.instruction,
-            self.lane,
-            self.what,
-            self.step
+            self.program, self.instruction, self.lane, self.what, self.step
         )
     }
 }
@@ -99,25 +114,26 @@ pub enum ValidateError {
     Topology(#[from] TopologyError),
     #[error("buffer {buffer} lies in a segment that the machine does not have")]
     Segment { buffer: Box<str> },
-    #[error("the program given as {} is for {}", phase_name(*.expected), phase_name(*.found))]
-    Phase { expected: Phase, found: Phase },
-    #[error("{}: lane {lane} is listed, which the machine does not have", phase_name(*.phase))]
-    UnknownLane { phase: Phase, lane: LaneId },
-    #[error("{}: lane {lane} is listed twice", phase_name(*.phase))]
-    DuplicateLane { phase: Phase, lane: NamedLane },
+    #[error("program {place} of the plan says that it is {}", .id.0)]
+    ProgramId { place: usize, id: ProgramId },
+    #[error("{program}: its samples list rows for program {}, which has no list for them", .next.0)]
+    NextProgram { program: NamedProgram, next: ProgramId },
+    #[error("{program}: lane {lane} is listed, which the machine does not have")]
+    UnknownLane { program: NamedProgram, lane: LaneId },
+    #[error("{program}: lane {lane} is listed twice")]
+    DuplicateLane { program: NamedProgram, lane: NamedLane },
     #[error(
-        "{}: lane {lane} says it gives {declared} signals a step, but its list has {found}",
-        phase_name(*.phase)
+        "{program}: lane {lane} says it gives {declared} signals a step, but its list has {found}"
     )]
-    SignalCount { phase: Phase, lane: NamedLane, declared: u32, found: u32 },
+    SignalCount { program: NamedProgram, lane: NamedLane, declared: u32, found: u32 },
     #[error("{site}: lane {lane} has no work, so it never signals")]
     WaitLane { site: Site, lane: NamedLane },
     #[error("{site}: lane {lane} gives signals 1 to {signals} in a step")]
     WaitOffset { site: Site, lane: NamedLane, signals: u32 },
     #[error("{site}: {problem}")]
     Malformed { site: Site, problem: Box<str> },
-    #[error("buffers {first} and {second} share bytes while both are in use in {}", phase_name(*.phase))]
-    Overlap { phase: Phase, first: Box<str>, second: Box<str> },
+    #[error("buffers {first} and {second} share bytes while both are in use in {program}")]
+    Overlap { program: NamedProgram, first: Box<str>, second: Box<str> },
     #[error("{what} names buffer {id}, but the plan has {count} buffers")]
     Buffer { what: &'static str, id: u32, count: usize },
     #[error("buffer {buffer} ends beyond the largest address")]
@@ -137,11 +153,11 @@ pub enum ValidateError {
         buffer: Box<str>,
         needed: Box<str>,
         found: Box<str>,
-        /// `None`: it was there before the phase.
+        /// `None`: it was there before the program.
         writer: Option<Box<Site>>,
     },
-    #[error("{}: {problem}", phase_name(*.phase))]
-    Incomplete { phase: Phase, problem: Box<str> },
+    #[error("{program}: {problem}")]
+    Incomplete { program: NamedProgram, problem: Box<str> },
 }
 
 fn list(blocked: &[Blocked]) -> String {

@@ -16,6 +16,9 @@
 //!    thing it holds, and each read must find the very value, layer, batch and step it is for. A
 //!    missing copy is found here even when its slot still holds something plausible.
 //!
+//! Between programs all lanes meet at a barrier. What a program relies on there is what each of them
+//! leaves: weights in their places, and in the caches the rows of every step.
+//!
 //! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be right without.
 
 mod content;
@@ -30,10 +33,10 @@ mod shape;
 use model::config::Family;
 
 pub use describe::describe;
-pub use error::{Blocked, NamedLane, Site, ValidateError};
+pub use error::{Blocked, NamedLane, NamedProgram, Site, ValidateError};
 pub use replay::{ReplayError, Replayed, replay};
 
-use crate::ir::{Phase, Program};
+use crate::ir::{Program, ProgramId};
 use crate::plan::{Buffer, Plan};
 use crate::topology::Topology;
 use error::Names;
@@ -42,10 +45,17 @@ use error::Names;
 pub const STEPS: u32 = 2;
 
 /// What was checked, for reports and for tests that must not pass on nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    pub prefill: ProgramProof,
-    pub decode: ProgramProof,
+    /// By program.
+    pub programs: Vec<ProgramProof>,
+}
+
+impl Proof {
+    /// Of a program.
+    pub fn of(&self, program: ProgramId) -> ProgramProof {
+        self.programs[program.index()]
+    }
 }
 
 /// What was checked in one program.
@@ -60,19 +70,18 @@ pub struct ProgramProof {
 }
 
 /// Proves that no lane can deadlock, that no two accesses race, and that every read finds what it is
-/// for, in prefill, from prefill to decode, and from each decode step to the next.
-///
-/// Prefill is held to the same rules over consecutive steps as decode is.
+/// for, in any sequence of the plan's programs, each run for any number of steps.
 ///
 /// # Errors
 /// The first thing that does not hold, with the instructions concerned.
 pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
     shape::check_plan(plan)?;
     let names = (&plan.topology, plan.config.family);
-    let (prefill_order, prefill) = prove_order(&plan.prefill, &plan.buffers, names)?;
-    let (decode_order, decode) = prove_order(&plan.decode, &plan.buffers, names)?;
-    content::check(plan, &prefill_order, &decode_order)?;
-    Ok(Proof { prefill, decode })
+    let proven = plan.programs.iter().map(|program| prove_order(program, &plan.buffers, names));
+    let (orders, programs): (Vec<_>, Vec<_>) =
+        proven.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    content::check(plan, &orders)?;
+    Ok(Proof { programs })
 }
 
 /// Proves what can be proved of a program without its plan: that it is well formed, that no lane can
@@ -87,8 +96,7 @@ pub fn validate_program(
 ) -> Result<ProgramProof, ValidateError> {
     topology.check()?;
     // Names of the LLaMA family; without a plan the family is not known.
-    let reads_caches = program.phase == Phase::Decode;
-    shape::check_program(program, reads_caches, buffers, topology, Family::Llama)?;
+    shape::check_program(program, buffers, topology, Family::Llama)?;
     Ok(prove_order(program, buffers, (topology, Family::Llama))?.1)
 }
 

@@ -1,9 +1,9 @@
 //! Runs one interleaving of a program and derives the happens-before order from it.
 
-use crate::ir::{Instruction, LaneProgram, Phase, Program, Wait};
+use crate::ir::{Instruction, LaneProgram, Program, Wait};
 use crate::topology::LaneId;
 
-use super::error::{Blocked, NamedLane, Names, Site, ValidateError};
+use super::error::{Blocked, NamedLane, NamedProgram, Names, Site, ValidateError};
 
 /// Clocks one behind the other. A clock says per lane how many of its instructions (over all steps)
 /// are known to be complete.
@@ -44,7 +44,7 @@ pub(super) struct Event<'a> {
 /// The work of a few consecutive steps in one order that respects happens-before.
 #[derive(Debug)]
 pub(super) struct Order<'a> {
-    pub(super) phase: Phase,
+    pub(super) program: &'a Program,
     pub(super) events: Vec<Event<'a>>,
     clocks: Clocks,
     names: Names<'a>,
@@ -57,7 +57,8 @@ impl Order<'_> {
     }
 
     pub(super) fn site(&self, event: &Event<'_>) -> Site {
-        let place = (self.phase, event.lane, event.index, event.step);
+        let program = NamedProgram::new(self.program);
+        let place = (program, event.lane, event.index, event.step);
         Site::new(place, event.instruction, self.names)
     }
 }
@@ -102,12 +103,8 @@ pub(super) fn run<'a>(
             signals: Vec::new(),
         })
         .collect();
-    let mut order = Order {
-        phase: program.phase,
-        events: Vec::new(),
-        clocks: Clocks { lanes, counts: Vec::new() },
-        names,
-    };
+    let mut order =
+        Order { program, events: Vec::new(), clocks: Clocks { lanes, counts: Vec::new() }, names };
     loop {
         let mut progress = false;
         for lane in 0..cursors.len() {
@@ -121,7 +118,7 @@ pub(super) fn run<'a>(
     }
     let blocked: Vec<Blocked> = (0..cursors.len())
         .filter(|lane| cursors[*lane].step < steps)
-        .filter_map(|lane| blocked(program.phase, &cursors, lane, names))
+        .filter_map(|lane| blocked(NamedProgram::new(program), &cursors, lane, names))
         .collect();
     if blocked.is_empty() { Ok(order) } else { Err(ValidateError::Deadlock { blocked }) }
 }
@@ -188,7 +185,12 @@ fn satisfied_by(cursors: &[Cursor<'_>], wait: &Wait, step: u32) -> Satisfied {
     }
 }
 
-fn blocked(phase: Phase, cursors: &[Cursor<'_>], lane: usize, names: Names<'_>) -> Option<Blocked> {
+fn blocked(
+    program: NamedProgram,
+    cursors: &[Cursor<'_>],
+    lane: usize,
+    names: Names<'_>,
+) -> Option<Blocked> {
     let cursor = &cursors[lane];
     let instruction = cursor.program.instructions.get(cursor.index)?;
     let Instruction::Wait(wait) = instruction else { return None };
@@ -197,7 +199,7 @@ fn blocked(phase: Phase, cursors: &[Cursor<'_>], lane: usize, names: Names<'_>) 
     let needed = signals_needed(wait, signals_per_step, cursor.step);
     let lane = cursor.program.lane;
     Some(Blocked {
-        site: Site::new((phase, lane, cursor.index, cursor.step), instruction, names),
+        site: Site::new((program, lane, cursor.index, cursor.step), instruction, names),
         waits_for: NamedLane::new(names.0, wait.lane),
         needed: u32::try_from(needed).unwrap_or(0),
         given: other.map_or(0, |other| other.signals.len() as u32),

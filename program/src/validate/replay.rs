@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ir::{Instruction, Phase, Program, Region};
+use crate::ir::{Instruction, Program, Region};
 use crate::plan::Plan;
 use crate::simulate::Span;
 use crate::topology::LaneId;
 
-use super::describe::phase_name;
+use super::error::NamedProgram;
 
 /// How much of a trace was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,15 +32,13 @@ pub enum ReplayError {
     Wait { first: Span, second: Span },
     #[error("{first:?} and {second:?} touch buffer {buffer} at the same time")]
     Conflict { buffer: Box<str>, first: Span, second: Span },
-    #[error(
-        "{second:?} of decode starts before {first:?} of {} has ended",
-        phase_name(Phase::Prefill)
-    )]
-    Barrier { first: Span, second: Span },
+    #[error("{second:?} of {then} starts before {first:?} of {before} has ended")]
+    Barrier { before: NamedProgram, first: Span, then: NamedProgram, second: Span },
 }
 
 /// Checks the spans of one group against the plan: each lane in the order of its list, every wait
-/// respected, no two conflicting instructions at the same time, and decode after prefill.
+/// respected, no two conflicting instructions at the same time, and the programs one after the other,
+/// in the order of the plan.
 ///
 /// The trace may have gaps (a ring that was full loses records); what is there is checked.
 ///
@@ -48,10 +46,10 @@ pub enum ReplayError {
 /// The first departure found.
 pub fn replay(plan: &Plan, trace: &[Span]) -> Result<Replayed, ReplayError> {
     let mut replayed = Replayed { spans: trace.len(), ..Replayed::default() };
-    let mut last_of_prefill: Option<Span> = None;
-    for program in [&plan.prefill, &plan.decode] {
+    let mut last: Option<(NamedProgram, Span)> = None;
+    for program in &plan.programs {
         let spans: Vec<Span> =
-            trace.iter().filter(|span| span.phase == program.phase).copied().collect();
+            trace.iter().filter(|span| span.program == program.id).copied().collect();
         let by_lane = by_lane(program, &spans)?;
         for lane in &program.lanes {
             let own = &by_lane[&lane.lane];
@@ -59,12 +57,13 @@ pub fn replay(plan: &Plan, trace: &[Span]) -> Result<Replayed, ReplayError> {
         }
         replayed.separated += check_conflicts(plan, program, &spans)?;
         let first = spans.iter().min_by_key(|span| span.start_ns);
-        if let (Some(before), Some(first)) = (last_of_prefill, first)
-            && first.start_ns < before.end_ns
+        let then = NamedProgram::new(program);
+        if let (Some((before, ended)), Some(first)) = (last, first)
+            && first.start_ns < ended.end_ns
         {
-            return Err(ReplayError::Barrier { first: before, second: *first });
+            return Err(ReplayError::Barrier { before, first: ended, then, second: *first });
         }
-        last_of_prefill = spans.into_iter().max_by_key(|span| span.end_ns);
+        last = spans.into_iter().max_by_key(|span| span.end_ns).map(|span| (then, span)).or(last);
     }
     Ok(replayed)
 }

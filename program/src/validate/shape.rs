@@ -6,23 +6,26 @@ use std::collections::BTreeSet;
 use model::config::Family;
 use model::ops::{Op, Value};
 
-use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Phase, Program, Region};
+use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Region};
 use crate::map::Chunk;
 use crate::plan::{Buffer, Plan};
 use crate::topology::{SegmentId, Topology};
 
-use super::error::{NamedLane, Site, ValidateError};
+use super::error::{NamedLane, NamedProgram, Site, ValidateError};
 use super::reach;
 
 pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
     plan.topology.check()?;
-    for (expected, program) in [(Phase::Prefill, &plan.prefill), (Phase::Decode, &plan.decode)] {
-        if program.phase != expected {
-            return Err(ValidateError::Phase { expected, found: program.phase });
+    for (place, program) in plan.programs.iter().enumerate() {
+        if program.id.index() != place {
+            return Err(ValidateError::ProgramId { place, id: program.id });
         }
-        // Whether rows may stand behind cached positions.
-        let caches = expected == Phase::Decode || plan.shape.is_chunked();
-        check_program(program, caches, &plan.buffers, &plan.topology, plan.config.family)?;
+        let next = program.shape.next;
+        if plan.programs.get(next.index()).is_none_or(|next| next.shape.streams == 0) {
+            let program = NamedProgram::new(program);
+            return Err(ValidateError::NextProgram { program, next });
+        }
+        check_program(program, &plan.buffers, &plan.topology, plan.config.family)?;
     }
     let count = plan.buffers.len();
     let known = |what, id: BufferId| match id.0 as usize {
@@ -45,31 +48,35 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
 
 pub(super) fn check_program(
     program: &Program,
-    caches: bool,
     buffers: &[Buffer],
     topology: &Topology,
     family: Family,
 ) -> Result<(), ValidateError> {
-    let phase = program.phase;
+    let named_program = NamedProgram::new(program);
+    let behind_caches = program.shape.rows.are_behind_caches();
     let named = |lane| NamedLane::new(topology, lane);
     let mut seen = BTreeSet::new();
     for LaneProgram { lane, instructions, signals_per_step } in &program.lanes {
         if lane.index() >= topology.lanes.len() {
-            return Err(ValidateError::UnknownLane { phase, lane: *lane });
+            return Err(ValidateError::UnknownLane { program: named_program, lane: *lane });
         }
         if !seen.insert(*lane) {
-            return Err(ValidateError::DuplicateLane { phase, lane: named(*lane) });
+            return Err(ValidateError::DuplicateLane {
+                program: named_program,
+                lane: named(*lane),
+            });
         }
         let found = instructions.iter().filter(|i| **i == Instruction::Signal).count() as u32;
         if found != *signals_per_step {
             let declared = *signals_per_step;
-            let lane = named(*lane);
-            return Err(ValidateError::SignalCount { phase, lane, declared, found });
+            let (program, lane) = (named_program, named(*lane));
+            return Err(ValidateError::SignalCount { program, lane, declared, found });
         }
     }
     for LaneProgram { lane, instructions, .. } in &program.lanes {
         for (index, instruction) in instructions.iter().enumerate() {
-            let site = || Site::new((phase, *lane, index, 0), instruction, (topology, family));
+            let site =
+                || Site::new((named_program, *lane, index, 0), instruction, (topology, family));
             let malformed = |problem: String| ValidateError::Malformed {
                 site: site(),
                 problem: problem.into_boxed_str(),
@@ -77,7 +84,7 @@ pub(super) fn check_program(
             check_regions(instruction, buffers).map_err(malformed)?;
             match instruction {
                 Instruction::Compute(compute) => {
-                    check_compute(caches, compute).map_err(malformed)?
+                    check_compute(behind_caches, compute).map_err(malformed)?
                 }
                 Instruction::Copy(copy) => check_copy(copy).map_err(malformed)?,
                 _ => {}
@@ -132,9 +139,9 @@ pub(super) fn normal(chunk: Option<Chunk>) -> Option<Chunk> {
     chunk.filter(|chunk| chunk.of > 1)
 }
 
-fn check_compute(reads_caches: bool, compute: &Compute) -> Result<(), String> {
+fn check_compute(behind_caches: bool, compute: &Compute) -> Result<(), String> {
     let (op, values) = (compute.op, compute.op.reads());
-    let expected_caches = if reads_caches { op.caches().len() } else { 0 };
+    let expected_caches = if behind_caches { op.caches().len() } else { 0 };
     let counts = [
         ("inputs", compute.inputs.len(), values.len()),
         ("caches", compute.caches.len(), expected_caches),
@@ -183,26 +190,29 @@ fn check_copy(copy: &Copy) -> Result<(), String> {
     Ok(())
 }
 
-/// No two buffers that are in use in the same phase share bytes. Weights, resident weights, caches,
-/// and whatever both phases touch are in use in both.
+/// No two buffers that are in use in the same program share bytes. Weights, resident weights, caches,
+/// and whatever several programs touch are in use in all.
 fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
     for buffer in &plan.buffers {
         if buffer.offset_bytes.checked_add(buffer.size_bytes).is_none() {
             return Err(ValidateError::BufferRange { buffer: buffer.name.as_str().into() });
         }
     }
-    let used = [used_by(&plan.prefill), used_by(&plan.decode)];
-    let mut lasting: BTreeSet<BufferId> = used[0].intersection(&used[1]).copied().collect();
+    let used: Vec<BTreeSet<BufferId>> = plan.programs.iter().map(used_by).collect();
+    let mut lasting = BTreeSet::new();
+    for (place, ids) in used.iter().enumerate() {
+        lasting.extend(used[..place].iter().flat_map(|others| ids.intersection(others)));
+    }
     lasting.extend(plan.weights.iter().map(|placed| placed.buffer));
     lasting.extend(plan.resident.iter().map(|resident| resident.to));
-    for program in [&plan.prefill, &plan.decode] {
+    for program in &plan.programs {
         let all = program.lanes.iter().flat_map(|lane| &lane.instructions);
         lasting.extend(all.filter_map(|instruction| match instruction {
             Instruction::Append(append) => Some(append.to.buffer),
             _ => None,
         }));
     }
-    for (phase, used) in [Phase::Prefill, Phase::Decode].into_iter().zip(used) {
+    for (program, used) in plan.programs.iter().zip(used) {
         let mut placed: Vec<&Buffer> = used
             .union(&lasting)
             .map(|id| plan.buffer(*id))
@@ -213,7 +223,7 @@ fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
             let end_bytes = pair[0].offset_bytes + pair[0].size_bytes;
             if pair[0].segment == pair[1].segment && pair[1].offset_bytes < end_bytes {
                 return Err(ValidateError::Overlap {
-                    phase,
+                    program: NamedProgram::new(program),
                     first: pair[0].name.as_str().into(),
                     second: pair[1].name.as_str().into(),
                 });

@@ -4,7 +4,8 @@ use model::config::Family;
 use model::ops::{Op, Value};
 
 use crate::ir::{
-    At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Phase, Program, Region, Wait,
+    At, BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, ProgramId, ProgramShape,
+    Region, Rows, Wait,
 };
 use crate::map::Chunk;
 use crate::plan::Buffer;
@@ -41,7 +42,7 @@ fn buffers() -> Vec<Buffer> {
 }
 
 fn at() -> At {
-    At { layer: Some(0), batch: 0, micro: 0 }
+    At { layer: Some(0), batch: 0, stream: 0 }
 }
 
 fn region(buffer: u32) -> Region {
@@ -75,6 +76,15 @@ fn wait_previous(lane: LaneId, offset: u32) -> Instruction {
     Instruction::Wait(Wait { lane, offset, previous_step: true })
 }
 
+/// One sequence, one row.
+const SHAPE: ProgramShape = ProgramShape {
+    rows: Rows::Single,
+    streams: 1,
+    sequences: 1,
+    stream_rows: 1,
+    next: ProgramId::DECODE,
+};
+
 fn list(lane: LaneId, instructions: Vec<Instruction>) -> LaneProgram {
     let signals = instructions.iter().filter(|i| **i == Instruction::Signal).count();
     LaneProgram { lane, instructions, signals_per_step: signals as u32 }
@@ -83,7 +93,8 @@ fn list(lane: LaneId, instructions: Vec<Instruction>) -> LaneProgram {
 /// Weights and input go to the device, `q` runs there, its result comes back.
 fn offload() -> Program {
     Program {
-        phase: Phase::Decode,
+        id: ProgramId::DECODE,
+        shape: SHAPE,
         lanes: vec![
             list(
                 LaneId::H2D_WEIGHTS,
@@ -299,7 +310,8 @@ fn chunks_conflict_only_where_they_overlap() {
         list(lane, vec![Instruction::Copy(copy)])
     };
     let halves = |index| Program {
-        phase: Phase::Decode,
+        id: ProgramId::DECODE,
+        shape: SHAPE,
         lanes: vec![half(0, LaneId::H2D_WEIGHTS), half(index, LaneId::H2D_ACTIVATIONS)],
     };
     assert!(validate_program(&halves(1), &buffers(), &Topology::with_device()).is_ok());

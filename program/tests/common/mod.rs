@@ -55,7 +55,7 @@ pub fn llama() -> ModelConfig {
     }
 }
 
-/// `batches` of 4 sequences, prefill in micro-batches of `micro_sequences`.
+/// `batches` of 4 sequences, prefill in streams of `micro_sequences`.
 pub fn shape(batches: u16, micro_sequences: u16) -> RunShape {
     RunShape {
         batches,

@@ -10,7 +10,7 @@ use cuda_kernels::{
 };
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
-use program::ir::{Compute, Phase, Region};
+use program::ir::{Compute, Region, Rows};
 
 use super::compute::Computing;
 use super::scratch::attention_shape;
@@ -19,12 +19,12 @@ use crate::rows::counts;
 impl Computing<'_> {
     /// Enqueues the operation; returns the bytes of cached K and V that it reads.
     pub(super) fn attention(&mut self, compute: &Compute) -> Result<u64, CudaError> {
-        let key = (self.phase, compute.at, compute.chunk);
+        let key = (self.program, compute.at, compute.chunk);
         let (units, cached) = self.uploads.units(self.device, self.stream, self.table, key)?;
         if units.count == 0 {
             return Ok(0);
         }
-        let (_, rows) = counts(self.table, self.phase, compute.at);
+        let (_, rows) = counts(self.table, self.program, compute.at);
         let (shape, dtype) = (attention_shape(&self.plan.config), self.plan.shape.dtype);
         let q = |region| self.rows(region, Value::Query, rows);
         match compute.op {
@@ -50,7 +50,7 @@ impl Computing<'_> {
                 let k = self.keys_or_values(compute, Kv::K, compute.inputs[1], rows)?;
                 let v = self.keys_or_values(compute, Kv::V, compute.inputs[2], rows)?;
                 let out = self.output(compute, rows);
-                if self.phase == Phase::Prefill {
+                if self.table.program(self.program).rows != Rows::Single {
                     self.launch(attention_prefill(dtype, &shape, &units, q, k, v, out))?;
                 } else {
                     let scratch = self.device.scratch_address(self.device.scratch().attention);
@@ -104,7 +104,8 @@ impl Computing<'_> {
 
     /// Address from which the chunk's scores offsets count.
     fn scores_range(&self, compute: &Compute, region: Region) -> Address {
-        assert!(self.phase == Phase::Decode, "prefill has the fused form only");
+        let rows = self.table.program(self.program).rows;
+        assert!(rows == Rows::Single, "prefill has the fused form only");
         let units = self.table.chunk_units(usize::from(compute.at.batch), compute.chunk);
         let stride_bytes = self.table.scores_stride() * size_of::<f32>();
         let (first, size_bytes) = (units.start * stride_bytes, units.len() * stride_bytes);

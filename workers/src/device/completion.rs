@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use cuda::{Context, CudaError, Event, Stream};
-use program::ir::Phase;
+use program::ir::ProgramId;
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{Control, Position, TraceRecord, TraceWriter, now_ns};
@@ -36,10 +36,18 @@ const IDLE: Duration = Duration::from_millis(100);
 /// Which instruction of which run of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Which {
-    pub(super) phase: Phase,
-    /// Index of the step within its phase.
+    pub(super) program: ProgramId,
+    /// Index of the step within its program.
     pub(super) step: u32,
     pub(super) instruction: u32,
+}
+
+impl Which {
+    /// As the control segment says it.
+    fn position(self) -> Position {
+        let program = self.program.0.into();
+        Position { program, step: self.step, instruction: self.instruction }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -243,9 +251,7 @@ impl Completion {
     fn error(&self, failure: Failure) -> LaneError {
         let lane = self.plan.lane_name(self.lane).to_owned();
         let place = |which: Option<Which>| match which {
-            Some(Which { phase, step, instruction }) => {
-                place(&self.plan, self.lane, phase, step, instruction)
-            }
+            Some(which) => place(&self.plan, self.lane, which.position()),
             None => "no instruction".to_owned(),
         };
         match failure {
@@ -333,11 +339,7 @@ impl Finisher {
             }
             Pending::Host { which, work, start_ns, end_ns } => (which, work, start_ns, end_ns),
             Pending::Device { pair, which, work } => {
-                self.lane().set_position(Position {
-                    phase: which.phase as u32,
-                    step: which.step,
-                    instruction: which.instruction,
-                });
+                self.lane().set_position(which.position());
                 let failed = |error| Failure::Cuda { which: Some(which), error };
                 self.wait(pair, which)?;
                 let end_ns = now_ns();
@@ -355,7 +357,7 @@ impl Finisher {
             rows: work.rows,
             instruction: which.instruction,
             step: which.step,
-            phase: which.phase as u32,
+            program: which.program.0.into(),
         });
         Ok(())
     }

@@ -6,7 +6,7 @@ use model::compressed::WeightFormat;
 use model::config::Activation;
 use model::ops::{Op, Value};
 use program::formats::decompressed;
-use program::ir::{Compute, Phase, Region};
+use program::ir::{Compute, ProgramId, Region, Rows};
 use program::plan::Plan;
 use program::weights::Weights;
 
@@ -22,14 +22,14 @@ pub(super) struct Computing<'a> {
     pub(super) device: &'a Device,
     pub(super) stream: &'a Stream,
     pub(super) table: &'a StepTable,
-    pub(super) phase: Phase,
+    pub(super) program: ProgramId,
     pub(super) uploads: &'a mut Uploads,
 }
 
 impl Computing<'_> {
     /// Enqueues the operation; `Sample` is none of the device's.
     pub(super) fn run(&mut self, compute: &Compute) -> Result<Work, CudaError> {
-        let (found, rows) = counts(self.table, self.phase, compute.at);
+        let (found, rows) = counts(self.table, self.program, compute.at);
         let rows = match compute.op {
             Op::FinalNorm | Op::Head => found,
             _ => rows,
@@ -96,9 +96,9 @@ impl Computing<'_> {
         let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
         let picks = compute.op == Op::FinalNorm;
         let (row_index, input_rows) = if picks {
-            let at = (self.phase, compute.at);
+            let at = (self.program, compute.at);
             let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
-            (lists.last_rows, counts(self.table, self.phase, compute.at).1)
+            (lists.last_rows, counts(self.table, self.program, compute.at).1)
         } else {
             (0, rows)
         };
@@ -117,7 +117,7 @@ impl Computing<'_> {
     fn sums(&self, product: &Linear) -> Result<Option<Address>, CudaError> {
         match self.device.products() {
             // SAFETY: needed to compute; as for launches.
-            Some(products) if self.phase == Phase::Prefill => unsafe {
+            Some(products) if self.table.program(self.program).rows != Rows::Single => unsafe {
                 products.enqueue(self.stream, product)
             },
             _ => Ok(None),
@@ -160,7 +160,7 @@ impl Computing<'_> {
             None => self.launch(linear(dtype, &product))?,
         }
         if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
-            let at = (self.phase, compute.at);
+            let at = (self.program, compute.at);
             let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
             let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
             let shape = (rows as u32, heads as u32, config.head_dim as u32);

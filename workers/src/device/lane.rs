@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cuda::{CudaError, PinnedBuffer, Stream};
 use model::ops::{Op, Value};
-use program::ir::{Compute, Instruction, Phase};
+use program::ir::{Compute, Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::{LaneId, LaneKind};
 use shm::{Control, Timeline, TraceWriter, now_ns};
@@ -92,14 +92,18 @@ impl DeviceLane {
         Ok(DeviceLane { completion, stream, uploads, sampling, plan, view, table, device })
     }
 
-    fn enqueue(&mut self, phase: Phase, instruction: &Instruction) -> Result<Work, CudaError> {
+    fn enqueue(
+        &mut self,
+        program: ProgramId,
+        instruction: &Instruction,
+    ) -> Result<Work, CudaError> {
         let moving = Moving {
             plan: &self.plan,
             device: &self.device,
             stream: &self.stream,
             view: &self.view,
             table: &self.table,
-            phase,
+            program,
         };
         match instruction {
             Instruction::Compute(compute) => {
@@ -108,7 +112,7 @@ impl DeviceLane {
                 };
                 let (plan, device) = (&*self.plan, &*self.device);
                 let (stream, table) = (&self.stream, &self.table);
-                Computing { plan, device, stream, table, phase, uploads }.run(compute)
+                Computing { plan, device, stream, table, program, uploads }.run(compute)
             }
             Instruction::Append(append) => {
                 let Some(uploads) = &mut self.uploads else { panic!("an append without units") };
@@ -123,7 +127,7 @@ impl DeviceLane {
 
     /// Logits to the host, then the same sampler as everywhere.
     fn sample(&mut self, which: Which, compute: &Compute) -> Result<(), LaneError> {
-        let (rows, _) = counts(&self.table, which.phase, compute.at);
+        let (rows, _) = counts(&self.table, which.program, compute.at);
         let Some(sampling) = &mut self.sampling else { panic!("a sample without a sampler") };
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let size_bytes = rows * vocab * size_of::<f32>();
@@ -147,7 +151,7 @@ impl DeviceLane {
             std::slice::from_raw_parts(sampling.logits.base().cast::<f32>(), rows * vocab)
         };
         let found = (&*self.plan, &self.view, &self.table);
-        sampling.state.sample(found, which.phase, compute, logits);
+        sampling.state.sample(found, which.program, compute, logits);
         if size_bytes == 0 {
             self.completion.host(which, Work::default(), start_ns);
         }
@@ -163,7 +167,7 @@ impl DeviceLane {
 
 impl LaneExecutor for DeviceLane {
     fn begin(&mut self) -> Result<(), LaneError> {
-        let which = Which { phase: Phase::Prefill, step: 0, instruction: 0 };
+        let which = Which { program: ProgramId::PREFILL, step: 0, instruction: 0 };
         self.device.context().make_current().map_err(|error| self.failed(which, error))
     }
 
@@ -178,15 +182,15 @@ impl LaneExecutor for DeviceLane {
     /// # Panics
     /// As [`crate::execute::Executor`].
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
-        let Task { phase, step, index, instruction } = task;
-        let which = Which { phase, step, instruction: index as u32 };
+        let Task { program, step, index, instruction } = task;
+        let which = Which { program, step, instruction: index as u32 };
         if let Instruction::Compute(compute) = instruction
             && compute.op == Op::Sample
         {
             return self.sample(which, compute).map(|()| None);
         }
         let open = self.completion.open(&self.stream, which)?;
-        let work = self.enqueue(phase, instruction).map_err(|error| self.failed(which, error))?;
+        let work = self.enqueue(program, instruction).map_err(|error| self.failed(which, error))?;
         self.completion.close(&self.stream, open, work).map(|()| None)
     }
 
@@ -199,7 +203,7 @@ impl LaneExecutor for DeviceLane {
         // SAFETY: needed to order the stream behind the lane. The word lies in the control segment,
         // which is registered for as long as the device is open.
         let waited = unsafe { self.stream.wait_value(word, target) };
-        let which = Which { phase: Phase::Prefill, step: 0, instruction: 0 };
+        let which = Which { program: ProgramId::PREFILL, step: 0, instruction: 0 };
         waited.map_err(|error| self.failed(which, error))?;
         Ok(true)
     }

@@ -4,7 +4,7 @@ use cuda::{CudaError, Stream};
 use cuda_kernels::{append, append_four, widen};
 use model::compressed::WeightFormat;
 use program::formats::{KvFormat, decompressed};
-use program::ir::{Append, Copy, Decompress, Moved, Phase};
+use program::ir::{Append, Copy, Decompress, Moved, ProgramId};
 use program::plan::Plan;
 use program::weights::Weights;
 
@@ -25,13 +25,13 @@ pub(super) struct Moving<'a> {
     pub(super) stream: &'a Stream,
     pub(super) view: &'a View,
     pub(super) table: &'a StepTable,
-    pub(super) phase: Phase,
+    pub(super) program: ProgramId,
 }
 
 impl Moving<'_> {
     /// The spans of a copy, each on its own.
     pub(super) fn copy(&self, copy: &Copy) -> Result<Work, CudaError> {
-        let Moving { plan, device, stream, view, table, phase } = *self;
+        let Moving { plan, device, stream, view, table, program } = *self;
         let (from, to) = (copy.from.buffer, copy.to.buffer);
         let places = device.places();
         let weight_bytes = match copy.moved {
@@ -39,7 +39,7 @@ impl Moving<'_> {
             _ => 0,
         };
         let (mut bytes, mut outcome) = (0, Ok(()));
-        let rows = copy_spans(plan, table, phase, copy, weight_bytes, |span| {
+        let rows = copy_spans(plan, table, program, copy, weight_bytes, |span| {
             let (offset, size_bytes) = (span.offset_bytes, span.size_bytes);
             if size_bytes == 0 || outcome.is_err() {
                 return;
@@ -73,8 +73,8 @@ impl Moving<'_> {
         instruction: &Append,
         uploads: &mut Uploads,
     ) -> Result<Work, CudaError> {
-        let Moving { plan, device, stream, table, phase, .. } = *self;
-        let key = (phase, instruction.at, instruction.chunk);
+        let Moving { plan, device, stream, table, program, .. } = *self;
+        let key = (program, instruction.at, instruction.chunk);
         let units = uploads.appended(device, stream, table, key)?;
         let (shape, dtype) = (attention_shape(&plan.config), plan.shape.dtype);
         let address = |id| device.places().address(id, 0, device.places().size_bytes(id));
@@ -85,7 +85,7 @@ impl Moving<'_> {
         };
         // SAFETY: needed to append. The plan sizes both buffers for the units of the step table.
         unsafe { device.launch(stream, launch) }?;
-        let (_, rows) = counts(table, phase, instruction.at);
+        let (_, rows) = counts(table, program, instruction.at);
         let position_bytes = plan.map.kv_format.position_bytes(plan.config.head_dim, dtype);
         let bytes = (units.count as usize * units.appended_max as usize * position_bytes) as u64;
         Ok(Work { bytes, rows: rows as u32 })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cuda::{Address, Arena, Context, CudaError, Driver, IpcHandle, Kernel, Module};
 use cuda::{RegisteredHost, Stream};
 use cuda_kernels::Launch;
-use program::plan::{Plan, RunShape};
+use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 use shm::{Access, Control, Mapping};
 
@@ -32,7 +32,6 @@ pub struct Device {
     arena: Arena,
     places: Places,
     scratch: Scratch,
-    shape: RunShape,
     /// By name; empty in the transfer worker.
     kernels: HashMap<&'static str, Kernel>,
     /// Linears that another library does.
@@ -99,7 +98,6 @@ impl Device {
         Device {
             places: Places::new(plan, arena.base(), arena.size_bytes()),
             scratch: Scratch::new(&plan.device_work(), cuda.blas),
-            shape: plan.shape,
             kernels: HashMap::new(),
             products: None,
             registered: Vec::new(),
@@ -243,10 +241,6 @@ impl Device {
 
     pub(super) fn scratch(&self) -> &Scratch {
         &self.scratch
-    }
-
-    pub(super) fn shape(&self) -> &RunShape {
-        &self.shape
     }
 
     /// First address of a range of the scratch.

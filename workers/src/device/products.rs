@@ -1,7 +1,7 @@
 //! Linears of prefill through cuBLASLt, where it is installed.
 //!
 //! Prefill multiplies many rows and is bound by arithmetic, which the library does best; decode is bound
-//! by reading weights, which our own kernels do as fast. The choice is by phase and not by rows, and one
+//! by reading weights, which our own kernels do as fast. The choice is by program and not by rows, and one
 //! algorithm does all rows of a shape, so a row's bits still depend on that row alone. f32 runs are for
 //! exact comparison and keep to our own kernels.
 
@@ -14,7 +14,7 @@ use model::compressed::WeightFormat;
 use model::config::Dtype;
 use model::ops::Op;
 use program::formats::decompressed;
-use program::ir::Instruction;
+use program::ir::{Instruction, Rows};
 use program::plan::DeviceWork;
 use program::weights::Weights;
 
@@ -34,8 +34,10 @@ pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<(u32, u32)> {
         return Vec::new();
     }
     let mut found: Vec<(u32, u32)> = work
-        .prefill
+        .programs
         .iter()
+        .filter(|program| program.shape.rows != Rows::Single)
+        .flat_map(|program| &program.instructions)
         .filter_map(|instruction| {
             let Instruction::Compute(compute) = instruction else { return None };
             let (n, k) = compute.op.weights(work.config)?.matrix?;

@@ -8,9 +8,9 @@ use model::compressed::kv4_position_bytes;
 use model::config::ModelConfig;
 use model::ops::Op;
 use program::formats::KvFormat;
-use program::ir::{At, Instruction, Phase};
+use program::ir::{At, Instruction, ProgramId, ProgramShape, ProgramWork, Rows};
 use program::map::Chunk;
-use program::plan::{DeviceScratch, DeviceWork, RunShape};
+use program::plan::{DeviceScratch, DeviceWork};
 
 use super::products;
 
@@ -20,9 +20,9 @@ const ALIGN_BYTES: u64 = 256;
 /// A list that the device reads and that a step changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Key {
-    phase: Phase,
+    program: ProgramId,
     batch: u16,
-    micro: u16,
+    stream: u16,
     list: List,
 }
 
@@ -32,30 +32,30 @@ enum List {
     Rows,
     /// Units of a chunk.
     Units(Option<Chunk>),
-    /// Units whose rows an append takes in prefill, those of sequences that begin alike among them.
+    /// Units whose rows an append of chunks takes, those of sequences that begin alike among them.
     Appended(Chunk),
 }
 
 impl Key {
-    /// The rows of a (micro-)batch.
-    pub(super) fn rows(phase: Phase, at: At) -> Key {
-        Key { phase, batch: at.batch, micro: at.micro, list: List::Rows }
+    /// The rows of a stream.
+    pub(super) fn rows(program: ProgramId, at: At) -> Key {
+        Key { program, batch: at.batch, stream: at.stream, list: List::Rows }
     }
 
-    /// The units of a chunk of a (micro-)batch.
-    pub(super) fn units(phase: Phase, at: At, chunk: Option<Chunk>) -> Key {
-        Key { phase, batch: at.batch, micro: at.micro, list: List::Units(chunk) }
+    /// The units of a chunk of a stream.
+    pub(super) fn units(program: ProgramId, at: At, chunk: Option<Chunk>) -> Key {
+        Key { program, batch: at.batch, stream: at.stream, list: List::Units(chunk) }
     }
 }
 
 impl Key {
-    /// The units of an append; in decode those of attention.
-    pub(super) fn appended(phase: Phase, at: At, chunk: Chunk) -> Key {
-        let list = match phase {
-            Phase::Prefill => List::Appended(chunk),
-            Phase::Decode => List::Units(Some(chunk)),
+    /// The units of an append; where sequences have single rows, those of attention.
+    pub(super) fn appended(program: ProgramId, rows: Rows, at: At, chunk: Chunk) -> Key {
+        let list = match rows {
+            Rows::WholePrompts | Rows::Chunks => List::Appended(chunk),
+            Rows::Single => List::Units(Some(chunk)),
         };
-        Key { phase, batch: at.batch, micro: at.micro, list }
+        Key { program, batch: at.batch, stream: at.stream, list }
     }
 }
 
@@ -114,14 +114,6 @@ pub fn scratch(blas: bool) -> DeviceScratch {
     if blas { |work| bytes(work, true) } else { |work| bytes(work, false) }
 }
 
-/// Most rows and most sequences of an instruction of a phase.
-fn maxima(shape: &RunShape, phase: Phase) -> (u64, u64) {
-    match phase {
-        Phase::Prefill => (shape.stream_rows() as u64, u64::from(shape.stream_sequences())),
-        Phase::Decode => (u64::from(shape.batch_size), u64::from(shape.batch_size)),
-    }
-}
-
 impl Scratch {
     /// The scratch of a plan's work, sized by its maxima; `blas` with what cuBLASLt needs.
     pub(super) fn new(work: &DeviceWork<'_>, blas: bool) -> Scratch {
@@ -132,7 +124,9 @@ impl Scratch {
         let keys = keys(work);
         let heads = config.num_kv_heads as u64;
         let units_max = u64::from(shape.batch_size) * heads;
-        let attends = |key: &Key| key.phase == Phase::Decode && key.list != List::Rows;
+        let shape_of = |id: ProgramId| -> ProgramShape { work.programs[id.index()].shape };
+        let attends =
+            |key: &Key| shape_of(key.program).rows == Rows::Single && key.list != List::Rows;
         let attention = match keys.iter().any(attends) {
             true => attention_decode_scratch_bytes(
                 &attention_shape(config),
@@ -146,7 +140,8 @@ impl Scratch {
             KvFormat::Plain => 0,
             KvFormat::Four => kv4_position_bytes(config.head_dim).unwrap_or(0) as u64,
         };
-        let rows_max = maxima(shape, Phase::Prefill).0.max(maxima(shape, Phase::Decode).0);
+        let rows = work.programs.iter().map(|program| u64::from(program.shape.stream_rows));
+        let rows_max = rows.max().unwrap_or(0);
         let fresh = [(); 2].map(|()| layout.take(rows_max * heads * record_bytes));
         let blas = if blas { products::scratch_bytes(work) } else { [0, 0] };
         let blas = blas.map(|size_bytes| layout.take(size_bytes));
@@ -154,7 +149,8 @@ impl Scratch {
         let slot_of = keys
             .into_iter()
             .map(|key| {
-                let (rows, sequences) = maxima(shape, key.phase);
+                let of = shape_of(key.program);
+                let (rows, sequences) = (u64::from(of.stream_rows), u64::from(of.sequences));
                 let size_bytes = match key.list {
                     List::Rows => (rows + sequences) * 4,
                     List::Units(_) => sequences * heads * size_of::<Unit>() as u64,
@@ -189,17 +185,18 @@ impl Scratch {
 /// Lists that the device's instructions read.
 fn keys(work: &DeviceWork<'_>) -> Vec<Key> {
     let mut keys = Vec::new();
-    for (phase, list) in [(Phase::Prefill, &work.prefill), (Phase::Decode, &work.decode)] {
-        for instruction in list {
+    for ProgramWork { id, shape, instructions } in &work.programs {
+        let program = *id;
+        for instruction in instructions {
             match instruction {
                 Instruction::Compute(compute) if compute.op.is_attention() => {
-                    keys.push(Key::units(phase, compute.at, compute.chunk));
+                    keys.push(Key::units(program, compute.at, compute.chunk));
                 }
                 Instruction::Compute(compute) if needs_rows(compute.op) => {
-                    keys.push(Key::rows(phase, compute.at));
+                    keys.push(Key::rows(program, compute.at));
                 }
                 Instruction::Append(append) => {
-                    keys.push(Key::appended(phase, append.at, append.chunk));
+                    keys.push(Key::appended(program, shape.rows, append.at, append.chunk));
                 }
                 _ => {}
             }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bytemuck::Pod;
 use cuda::{CudaError, PinnedBuffer, Stream};
 use cuda_kernels::{DevicePointer, Unit, Units};
-use program::ir::{At, Phase};
+use program::ir::{At, ProgramId};
 use program::map::Chunk;
 
 use super::open::Device;
@@ -67,26 +67,23 @@ impl Uploads {
         self.run += 1;
     }
 
-    /// Positions and last rows of a (micro-)batch.
+    /// Positions and last rows of a stream.
     pub(super) fn rows(
         &mut self,
         device: &Device,
         stream: &Stream,
         table: &StepTable,
-        (phase, at): (Phase, At),
+        (program, at): (ProgramId, At),
     ) -> Result<Rows, CudaError> {
-        let slot = self.slots.get_mut(&Key::rows(phase, at));
+        let slot = self.slots.get_mut(&Key::rows(program, at));
         let Some(slot) = slot else { panic!("rows of {at:?} have no slot") };
         let words = slot.range.size_bytes as usize / 4;
-        let last_max = match phase {
-            Phase::Prefill => device.shape().stream_sequences(),
-            Phase::Decode => device.shape().batch_size,
-        };
+        let last_max = table.program(program).sequences;
         let last_at = words - usize::from(last_max);
         if slot.filled != Some(self.run) {
             let staged = staged::<u32>(&self.staging, device, slot.range);
             let (mut row, mut sequence) = (0, last_at);
-            for SequenceRows { item, .. } in sequences(table, phase, at) {
+            for SequenceRows { item, .. } in sequences(table, program, at) {
                 for position in item.first..item.first + item.rows {
                     staged[row] = position as u32;
                     row += 1;
@@ -103,16 +100,16 @@ impl Uploads {
         Ok(Rows { positions: first, last_rows: first + last_at as u64 * 4 })
     }
 
-    /// Units of a chunk of a (micro-)batch, and the cached positions of all of them.
+    /// Units of a chunk of a stream, and the cached positions of all of them.
     pub(super) fn units(
         &mut self,
         device: &Device,
         stream: &Stream,
         table: &StepTable,
-        (phase, at, chunk): (Phase, At, Option<Chunk>),
+        (program, at, chunk): (ProgramId, At, Option<Chunk>),
     ) -> Result<(Units, u64), CudaError> {
-        let listed = || units(table, phase, at, chunk);
-        self.listed(device, stream, Key::units(phase, at, chunk), listed)
+        let listed = || units(table, program, at, chunk);
+        self.listed(device, stream, Key::units(program, at, chunk), listed)
     }
 
     /// Units whose fresh rows an append takes.
@@ -121,10 +118,15 @@ impl Uploads {
         device: &Device,
         stream: &Stream,
         table: &StepTable,
-        (phase, at, chunk): (Phase, At, Chunk),
+        (program, at, chunk): (ProgramId, At, Chunk),
     ) -> Result<Units, CudaError> {
-        let listed = || appended_units(table, phase, at, chunk);
-        let found = self.listed(device, stream, Key::appended(phase, at, chunk), listed);
+        let listed = || appended_units(table, program, at, chunk);
+        let found = self.listed(
+            device,
+            stream,
+            Key::appended(program, table.program(program).rows, at, chunk),
+            listed,
+        );
         found.map(|(units, _)| units)
     }
 

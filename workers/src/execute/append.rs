@@ -5,7 +5,7 @@ use kernels::grouped::quantise_kv;
 use kernels::{Element, Variant};
 use model::config::Dtype;
 use program::formats::KvFormat;
-use program::ir::{Append, Phase};
+use program::ir::{Append, ProgramId};
 use program::plan::Plan;
 
 use crate::lane_executor::Work;
@@ -17,12 +17,12 @@ use crate::table::StepTable;
 /// `[rows, kv_heads * head_dim]` value and `to` in the chunk's cache, both in elements.
 pub fn append_spans(
     table: &StepTable,
-    phase: Phase,
+    program: ProgramId,
     append: &Append,
     mut each: impl FnMut(usize, usize),
 ) {
     let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
-    for unit in appended_units(table, phase, append.at, append.chunk) {
+    for unit in appended_units(table, program, append.at, append.chunk) {
         for (row, position) in unit.appended() {
             let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
             each(from, unit.cache_offset + position * head_dim);
@@ -37,28 +37,28 @@ pub(super) struct Appending<'a> {
     pub(super) view: &'a View,
     pub(super) table: &'a StepTable,
     pub(super) variant: Variant,
-    pub(super) phase: Phase,
+    pub(super) program: ProgramId,
 }
 
 pub(super) fn execute(from: Appending<'_>, append: &Append) -> Work {
-    let Appending { plan, table, phase, .. } = from;
+    let Appending { plan, table, program, .. } = from;
     let bytes = match (plan.map.kv_format, plan.shape.dtype) {
         (KvFormat::Plain, dtype) => copied(from, append, dtype.size_bytes()),
         (KvFormat::Four, Dtype::Bf16) => quantised::<bf16>(from, append),
         (KvFormat::Four, Dtype::F32) => quantised::<f32>(from, append),
     };
-    let (_, rows) = counts(table, phase, append.at);
+    let (_, rows) = counts(table, program, append.at);
     Work { bytes: bytes as u64, rows: rows as u32 }
 }
 
 fn copied(
-    Appending { view, table, phase, .. }: Appending<'_>,
+    Appending { view, table, program, .. }: Appending<'_>,
     append: &Append,
     element_bytes: usize,
 ) -> usize {
     let size_bytes = table.head_dim() * element_bytes;
     let mut bytes = 0;
-    append_spans(table, phase, append, |from, to| {
+    append_spans(table, program, append, |from, to| {
         let from = (append.from.buffer, from * element_bytes);
         view.copy(from, (append.to.buffer, to * element_bytes), size_bytes);
         bytes += size_bytes;
@@ -68,13 +68,13 @@ fn copied(
 
 /// Each row becomes a record of its own, so its bits depend on that row alone.
 fn quantised<T: Element>(
-    Appending { view, table, variant, phase, .. }: Appending<'_>,
+    Appending { view, table, variant, program, .. }: Appending<'_>,
     append: &Append,
 ) -> usize {
     let head_dim = table.head_dim();
     let record_bytes = KvFormat::Four.position_bytes(head_dim, Dtype::Bf16);
     let mut bytes = 0;
-    append_spans(table, phase, append, |from, to| {
+    append_spans(table, program, append, |from, to| {
         let row = view.read::<T>(append.from.buffer, from * size_of::<T>(), head_dim);
         let at = to / head_dim * record_bytes;
         let record = view.write::<u8>(append.to.buffer, at, record_bytes);

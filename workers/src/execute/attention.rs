@@ -7,7 +7,7 @@
 use kernels::{AttentionShape, Cache, Columns, Element, Kernels, Unit};
 use model::ops::{Kv, Op, Value};
 use program::formats::KvFormat;
-use program::ir::{Compute, Phase, Region};
+use program::ir::{Compute, Region, Rows};
 use program::map::Chunk;
 
 use super::operands::{Operands, output_region};
@@ -28,7 +28,7 @@ pub(super) fn run<T: Element>(
         scale: 1.0 / (config.head_dim as f32).sqrt(),
     };
     units.clear();
-    units.extend(rows::units(operands.table, operands.phase, compute.at, compute.chunk));
+    units.extend(rows::units(operands.table, operands.program, compute.at, compute.chunk));
     if units.is_empty() {
         return 0;
     }
@@ -103,7 +103,8 @@ fn scores_range(
     compute: &Compute,
     chunk: Option<Chunk>,
 ) -> (usize, usize) {
-    assert!(operands.phase == Phase::Decode, "prefill has the fused form only");
+    let rows = operands.table.program(operands.program).rows;
+    assert!(rows == Rows::Single, "prefill has the fused form only");
     let units = operands.table.chunk_units(usize::from(compute.at.batch), chunk);
     let stride = operands.table.scores_stride();
     (units.start * stride * size_of::<f32>(), units.len() * stride)

@@ -10,7 +10,7 @@ use kernels::{
 use model::compressed::WeightFormat;
 use model::config::Activation;
 use model::ops::{Op, Value};
-use program::ir::{Compute, Phase};
+use program::ir::{Compute, ProgramId};
 use program::map::Device;
 use program::plan::Plan;
 
@@ -76,7 +76,7 @@ impl ComputeState {
 
     /// Runs one operation in the run's dtype `T`.
     pub(super) fn run<T: Element>(&mut self, operands: Operands<'_>, compute: &Compute) -> Work {
-        let (found, rows) = counts(operands.table, operands.phase, compute.at);
+        let (found, rows) = counts(operands.table, operands.program, compute.at);
         let rows = match compute.op {
             Op::FinalNorm | Op::Head | Op::Sample => found,
             _ => rows,
@@ -116,11 +116,11 @@ impl ComputeState {
     pub(crate) fn sample(
         &mut self,
         (plan, view, table): (&Plan, &View, &StepTable),
-        phase: Phase,
+        program: ProgramId,
         compute: &Compute,
         logits: &[f32],
     ) {
-        let operands = Operands { plan, view, table, phase, device: Device::Gpu };
+        let operands = Operands { plan, view, table, program, device: Device::Gpu };
         let Self { kernels, sample, .. } = self;
         sample::sample_batch(kernels, &operands, compute.at, logits, sample);
     }
@@ -138,17 +138,17 @@ impl ComputeState {
     /// Positions of all rows, in `self.positions`.
     fn list_positions(&mut self, operands: &Operands<'_>, compute: &Compute) {
         self.positions.clear();
-        for found in sequences(operands.table, operands.phase, compute.at) {
+        for found in sequences(operands.table, operands.program, compute.at) {
             let first = found.item.first as u32;
             self.positions.extend(first..first + found.item.rows as u32);
         }
     }
 
     fn embed<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
-        let Operands { plan, table, phase, .. } = *operands;
+        let Operands { plan, table, program, .. } = *operands;
         let batch = usize::from(compute.at.batch);
         self.tokens.clear();
-        for SequenceRows { item, .. } in sequences(table, phase, compute.at) {
+        for SequenceRows { item, .. } in sequences(table, program, compute.at) {
             let token = |position| table.token(batch, item.slot, position);
             self.tokens.extend((item.first..item.first + item.rows).map(token));
         }
@@ -180,7 +180,7 @@ impl ComputeState {
         let mut input_rows = rows;
         self.last_rows.clear();
         let index = if compute.op == Op::FinalNorm {
-            for found in sequences(operands.table, operands.phase, compute.at) {
+            for found in sequences(operands.table, operands.program, compute.at) {
                 let SequenceRows { row0, item } = found;
                 if item.samples {
                     self.last_rows.push((row0 + item.rows - 1) as u32);

@@ -1,7 +1,7 @@
 //! Copies: only what is active is moved, nothing is padded.
 
 use model::ops::Value;
-use program::ir::{Copy, Moved, Phase};
+use program::ir::{Copy, Moved, ProgramId, Rows};
 use program::plan::Plan;
 
 use crate::lane_executor::Work;
@@ -21,13 +21,13 @@ pub struct Span {
 pub fn copy_spans(
     plan: &Plan,
     table: &StepTable,
-    phase: Phase,
+    program: ProgramId,
     copy: &Copy,
     weight_bytes: usize,
     mut each: impl FnMut(Span),
 ) -> usize {
     let dtype = plan.shape.dtype;
-    let (found, rows) = counts(table, phase, copy.at);
+    let (found, rows) = counts(table, program, copy.at);
     match copy.moved {
         Moved::Weights(_) => {
             each(Span { offset_bytes: 0, size_bytes: weight_bytes });
@@ -35,7 +35,7 @@ pub fn copy_spans(
         }
         Moved::Cache(_) => {
             let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), dtype);
-            for unit in units(table, phase, copy.at, copy.chunk) {
+            for unit in units(table, program, copy.at, copy.chunk) {
                 each(Span {
                     offset_bytes: unit.cache_offset / table.head_dim() * position_bytes,
                     size_bytes: unit.cached() as usize * position_bytes,
@@ -43,10 +43,11 @@ pub fn copy_spans(
             }
         }
         Moved::Value(Value::Scores | Value::Probabilities) => {
-            assert!(phase == Phase::Decode, "scores cross the link in decode only");
+            let rows = table.program(program).rows;
+            assert!(rows == Rows::Single, "scores cross the link in decode only");
             let batch = usize::from(copy.at.batch);
             let first = table.chunk_units(batch, copy.chunk).start * table.scores_stride();
-            for unit in units(table, phase, copy.at, copy.chunk) {
+            for unit in units(table, program, copy.at, copy.chunk) {
                 each(Span {
                     offset_bytes: (first + unit.scores_offset) * size_of::<f32>(),
                     size_bytes: table.group() * (unit.past as usize + 1) * size_of::<f32>(),
@@ -57,7 +58,7 @@ pub fn copy_spans(
             let units = table.chunk_units(usize::from(copy.at.batch), copy.chunk);
             let head_bytes = table.group() * table.head_dim() * dtype.size_bytes();
             let row_bytes = table.kv_heads() * head_bytes;
-            for found in sequences(table, phase, copy.at) {
+            for found in sequences(table, program, copy.at) {
                 let heads = heads_in(table, found.item.slot, &units);
                 if heads.is_empty() {
                     continue;
@@ -88,7 +89,7 @@ pub(super) fn execute(
     plan: &Plan,
     view: &View,
     table: &StepTable,
-    phase: Phase,
+    program: ProgramId,
     copy: &Copy,
 ) -> Work {
     let (from, to) = (copy.from.buffer, copy.to.buffer);
@@ -98,7 +99,7 @@ pub(super) fn execute(
         _ => 0,
     };
     let mut bytes = 0;
-    let rows = copy_spans(plan, table, phase, copy, weight_bytes, |span| {
+    let rows = copy_spans(plan, table, program, copy, weight_bytes, |span| {
         view.copy((from, span.offset_bytes), (to, span.offset_bytes), span.size_bytes);
         bytes += span.size_bytes as u64;
     });

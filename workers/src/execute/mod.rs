@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use kernels::Variant;
 use model::config::Dtype;
-use program::ir::{Instruction, Phase};
+use program::ir::{Instruction, ProgramId};
 use program::map::Device;
 use program::plan::Plan;
 use program::topology::{Engine, LaneId};
@@ -66,7 +66,7 @@ impl Executor {
     /// # Panics
     /// An instruction that this lane cannot execute, or sizes beyond its buffers: a plan that the
     /// validator would have refused.
-    fn run(&mut self, phase: Phase, instruction: &Instruction) -> Work {
+    fn run(&mut self, program: ProgramId, instruction: &Instruction) -> Work {
         match instruction {
             Instruction::Compute(compute) => {
                 let Some(state) = &mut self.compute else {
@@ -76,7 +76,7 @@ impl Executor {
                     plan: &self.plan,
                     view: &self.view,
                     table: &self.table,
-                    phase,
+                    program,
                     device: self.device,
                 };
                 match self.plan.shape.dtype {
@@ -85,7 +85,7 @@ impl Executor {
                 }
             }
             Instruction::Copy(copy) => {
-                copy::execute(&self.plan, &self.view, &self.table, phase, copy)
+                copy::execute(&self.plan, &self.view, &self.table, program, copy)
             }
             Instruction::Append(append) => {
                 let from = append::Appending {
@@ -93,7 +93,7 @@ impl Executor {
                     view: &self.view,
                     table: &self.table,
                     variant: self.variant,
-                    phase,
+                    program,
                 };
                 append::execute(from, append)
             }
@@ -108,6 +108,6 @@ impl Executor {
 
 impl LaneExecutor for Executor {
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
-        Ok(Some(self.run(task.phase, task.instruction)))
+        Ok(Some(self.run(task.program, task.instruction)))
     }
 }

@@ -4,7 +4,7 @@ use bytemuck::Pod;
 use model::compressed::{Grouped, WeightFormat};
 use model::ops::Value;
 use program::formats::decompressed;
-use program::ir::{Compute, Phase, Region};
+use program::ir::{Compute, ProgramId, Region};
 use program::map::Device;
 use program::plan::Plan;
 use program::weights::Weights;
@@ -18,7 +18,7 @@ pub(super) struct Operands<'a> {
     pub(super) plan: &'a Plan,
     pub(super) view: &'a View,
     pub(super) table: &'a StepTable,
-    pub(super) phase: Phase,
+    pub(super) program: ProgramId,
     pub(super) device: Device,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use grammar::{GrammarError, Grammars};
 use kernels::{Draw, Kernels, Logprob, NO_TOKEN, SampleScratch, Sampling, random_unit};
-use program::ir::{At, Phase};
+use program::ir::{At, ProgramId};
 use program::plan::Plan;
 use program::step_table::{Field, Finish, List};
 use shm::Control;
@@ -55,7 +55,7 @@ impl SampleState {
     }
 }
 
-/// Samples one token for each row of a (micro-)batch, and lists who is active in the next step.
+/// Samples one token for each row of a stream, and lists who is active in the next step.
 /// `logits` is `[rows, vocab]`.
 pub(super) fn sample_batch(
     kernels: &Kernels,
@@ -64,21 +64,21 @@ pub(super) fn sample_batch(
     logits: &[f32],
     state: &mut SampleState,
 ) {
-    let Operands { plan, table, phase, .. } = *operands;
-    let rows = Rows { table, phase, at };
+    let Operands { plan, table, program, .. } = *operands;
+    let rows = Rows { table, program, at };
     state.draw(kernels, rows, logits);
     if plan.shape.logprobs > 0 {
         state.keep_logprobs(kernels, rows, logits, usize::from(plan.shape.logprobs));
     }
     let eos = plan.config.eos_token_ids.as_slice();
-    record(table, phase, at, eos, |row, _| state.tokens[row]);
+    record(table, program, at, eos, |row, _| state.tokens[row]);
 }
 
 /// The rows of logits of an instruction.
 #[derive(Clone, Copy)]
 struct Rows<'a> {
     table: &'a StepTable,
-    phase: Phase,
+    program: ProgramId,
     at: At,
 }
 
@@ -89,7 +89,7 @@ impl Rows<'_> {
 
     /// The slot of each row.
     fn slots(&self) -> impl Iterator<Item = usize> {
-        sampled(self.table, self.phase, self.at).map(|found| found.item.slot)
+        sampled(self.table, self.program, self.at).map(|found| found.item.slot)
     }
 
     fn field(&self, slot: usize, field: Field) -> u32 {
@@ -168,32 +168,32 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     Draw { sampling, random, masked }
 }
 
-/// Writes a token for every row that is sampled, and lists the rows of the next decode step:
-/// prefill's behind those that are listed, decode's anew. `draw(row, sequence)` gives the token.
+/// Writes a token for every row that is sampled, and lists the rows of the next step: anew where the
+/// program is its own next one, otherwise behind those that are listed. `draw(row, sequence)` gives
+/// the token.
 pub fn record(
     table: &StepTable,
-    phase: Phase,
+    program: ProgramId,
     at: At,
     eos: &[u32],
     mut draw: impl FnMut(usize, usize) -> u32,
 ) {
     let batch = usize::from(at.batch);
-    let mut listed = match phase {
-        Phase::Prefill => table.items(batch, List::Decode),
-        Phase::Decode => 0,
-    };
+    let next_program = table.program(program).next;
+    let next_list = List { program: next_program, stream: 0 };
+    let mut listed = if next_program == program { 0 } else { table.items(batch, next_list) };
     // Item i of the new list is written only after item i of the old one was read: as many are
     // listed as were read before, at most.
-    for (row, SequenceRows { item, .. }) in sampled(table, phase, at).enumerate() {
+    for (row, SequenceRows { item, .. }) in sampled(table, program, at).enumerate() {
         let token = draw(row, item.slot);
         if advance(table, batch, item.slot, token, eos) == Finish::Running {
             let first = item.first + item.rows;
             let next = Item { first, rows: 1, shared_row: None, ..item };
-            table.set_item(batch, List::Decode, listed, next);
+            table.set_item(batch, next_list, listed, next);
             listed += 1;
         }
     }
-    table.set_items(batch, List::Decode, listed);
+    table.set_items(batch, next_list, listed);
 }
 
 /// One token further: output, counts, and whether the sequence has ended.

@@ -4,7 +4,7 @@ use program::step_table::Field;
 
 use crate::table::StepTable;
 
-pub use crate::group::{Placed, Request, carry_on, fill, fill_even, list_work, place};
+pub use crate::group::{BATCH, Placed, Request, carry_on, fill, fill_even, list_work, place};
 
 /// What a sequence came to; a final EOS is part of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! All lanes on one thread, one instruction at a time, in an order that the test chooses.
 //!
 //! Whatever order is chosen, it is one in which lanes of their own could have run: a lane goes on
-//! only when its wait is satisfied, and between steps and phases the rules are those of
+//! only when its wait is satisfied, and between steps and programs the rules are those of
 //! [`crate::lane`]. So a race needs no luck to show: the test holds back the lane that a missing
 //! wait would have waited for. And since no two instructions are ever in progress at once, plans
 //! that would race between threads can be run soundly here.
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use model::ops::{Op, Value};
 use model::source::WeightSource;
-use program::ir::{Compute, Instruction, LaneProgram, Phase, Program};
+use program::ir::{Compute, Instruction, LaneProgram, Program, ProgramId};
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{Control, Timeline};
@@ -29,7 +29,7 @@ use crate::table::StepTable;
 /// The logits from which one token of one sequence was drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    pub phase: Phase,
+    pub program: ProgramId,
     /// 0 is prefill, decode counts from 1.
     pub step: u32,
     pub batch: usize,
@@ -65,8 +65,8 @@ struct InterleavedLane {
     lane: LaneId,
     executor: Box<dyn LaneExecutor>,
     place: Place,
-    /// Index of the last `Sample` of its list, per phase.
-    last_sample: [Option<usize>; 2],
+    /// Index of the last `Sample` of its list, per program.
+    last_sample: Vec<Option<usize>>,
 }
 
 /// A plan whose lanes take turns; see the module header.
@@ -103,10 +103,11 @@ impl Interleaved {
             // SAFETY: an instruction is the only user of memory while it is executed, since all are
             // executed by one thread and none keeps a slice.
             let executor = unsafe { lane_executor(lane, plan, reach, control, &options) }?;
-            let last_sample = [&plan.prefill, &plan.decode].map(|program| {
+            let last_sample = plan.programs.iter().map(|program| {
                 let list = program.lane(lane)?;
                 list.instructions.iter().rposition(|other| sample(other).is_some())
             });
+            let last_sample = last_sample.collect();
             lanes.push(InterleavedLane { lane, executor, place: Place::Drained, last_sample });
         }
         let table = StepTable::new(control.extra(0, plan.table.words()), plan);
@@ -153,7 +154,7 @@ impl Interleaved {
         }
         for lane in self.plan.topology.lane_ids() {
             let [prefill, decode] =
-                [&self.plan.prefill, &self.plan.decode].map(|program| signals(program, lane));
+                [self.plan.prefill(), self.plan.decode()].map(|program| signals(program, lane));
             let base = &mut self.bases[lane.index()];
             *base = base.wrapping_add(prefill).wrapping_add(decode.wrapping_mul(last));
         }
@@ -162,37 +163,34 @@ impl Interleaved {
         Ok((outcomes, sampled))
     }
 
-    fn list(&self, lane: usize, phase: Phase) -> &[Instruction] {
-        let program = match phase {
-            Phase::Prefill => &self.plan.prefill,
-            Phase::Decode => &self.plan.decode,
-        };
+    fn list(&self, lane: usize, program: ProgramId) -> &[Instruction] {
+        let program = self.plan.program(program);
         program.lane(self.lanes[lane].lane).map_or(&[], |list: &LaneProgram| &list.instructions)
     }
 
     /// Whether a lane would not wait.
     fn is_ready(&self, lane: usize) -> bool {
-        let (phase, step, index) = match self.lanes[lane].place {
+        let (program, step, index) = match self.lanes[lane].place {
             Place::Drained => return false,
             Place::Barrier => {
                 return !self.lanes.iter().any(|other| matches!(other.place, Place::Prefill(_)));
             }
-            Place::Prefill(index) => (Phase::Prefill, 0, index),
-            Place::Decode { step, index } => (Phase::Decode, step, index),
+            Place::Prefill(index) => (ProgramId::PREFILL, 0, index),
+            Place::Decode { step, index } => (ProgramId::DECODE, step, index),
         };
-        match self.list(lane, phase).get(index) {
+        match self.list(lane, program).get(index) {
             Some(Instruction::Wait(wait)) => {
                 let mut base = self.bases[wait.lane.index()];
-                let mut signals_per_step = signals(&self.plan.prefill, wait.lane);
-                if phase == Phase::Decode {
+                let mut signals_per_step = signals(self.plan.prefill(), wait.lane);
+                if program == ProgramId::DECODE {
                     base = base.wrapping_add(signals_per_step);
-                    signals_per_step = signals(&self.plan.decode, wait.lane);
+                    signals_per_step = signals(self.plan.decode(), wait.lane);
                 }
                 let target = wait_target(base, signals_per_step, step.saturating_sub(1), wait);
                 has_reached(&self.control.lane(wait.lane.index()).timeline, target)
             }
             // The next step begins when the one before this one was sampled.
-            None if phase == Phase::Decode => {
+            None if program == ProgramId::DECODE => {
                 has_reached(self.control.steps(), self.steps_base.wrapping_add(step))
             }
             _ => true,
@@ -205,35 +203,35 @@ impl Interleaved {
             Some(last) if step > last => Place::Drained,
             _ => Place::Decode { step, index: 0 },
         };
-        let (phase, step, index, next) = match self.lanes[lane].place {
+        let (program, step, index, next) = match self.lanes[lane].place {
             Place::Drained => return,
             Place::Barrier => {
                 self.lanes[lane].place = begin(1);
                 return;
             }
-            Place::Prefill(index) => (Phase::Prefill, 0, index, Place::Prefill(index + 1)),
+            Place::Prefill(index) => (ProgramId::PREFILL, 0, index, Place::Prefill(index + 1)),
             Place::Decode { step, index } => {
-                (Phase::Decode, step, index, Place::Decode { step, index: index + 1 })
+                (ProgramId::DECODE, step, index, Place::Decode { step, index: index + 1 })
             }
         };
-        let Some(instruction) = self.list(lane, phase).get(index).cloned() else {
+        let Some(instruction) = self.list(lane, program).get(index).cloned() else {
             self.lanes[lane].place =
-                if phase == Phase::Prefill { Place::Barrier } else { begin(step + 1) };
+                if program == ProgramId::PREFILL { Place::Barrier } else { begin(step + 1) };
             return;
         };
         if let Some(compute) = sample(&instruction) {
-            self.record(phase, step, compute, sampled);
+            self.record(program, step, compute, sampled);
         }
         let own = &mut self.lanes[lane];
         match &instruction {
             Instruction::Wait(_) => {}
             Instruction::Signal => self.control.lane(own.lane.index()).timeline.signal(),
             work => {
-                let task = Task { phase, step: step.saturating_sub(1), index, instruction: work };
+                let task = Task { program, step: step.saturating_sub(1), index, instruction: work };
                 if let Err(error) = own.executor.execute(task) {
                     panic!("{error}");
                 }
-                if own.last_sample[phase as usize] == Some(index) {
+                if own.last_sample[program.index()] == Some(index) {
                     announce(&self.control, &self.table, step);
                 }
             }
@@ -241,13 +239,13 @@ impl Interleaved {
         own.place = next;
     }
 
-    fn record(&self, phase: Phase, step: u32, compute: &Compute, sampled: &mut Vec<Sampled>) {
+    fn record(&self, program: ProgramId, step: u32, compute: &Compute, sampled: &mut Vec<Sampled>) {
         let vocab = Value::Logits.row_elements(&self.plan.config).unwrap_or(0);
         let logits = compute.inputs[0].buffer;
-        for (row, found) in rows::sampled(&self.table, phase, compute.at).enumerate() {
+        for (row, found) in rows::sampled(&self.table, program, compute.at).enumerate() {
             let first_bytes = row * vocab * size_of::<f32>();
             sampled.push(Sampled {
-                phase,
+                program,
                 step,
                 batch: usize::from(compute.at.batch),
                 slot: found.item.slot,

@@ -8,7 +8,7 @@ use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::Split;
 use program::compile::compile;
-use program::ir::Phase;
+use program::ir::ProgramId;
 use program::map::{Chunking, DeviceMap};
 use program::plan::RunShape;
 use program::simulate::Span;
@@ -75,7 +75,7 @@ fn replay(lanes: &mut InProcess) {
         .iter()
         .map(|(lane, record)| Span {
             lane: *lane,
-            phase: if record.phase == 0 { Phase::Prefill } else { Phase::Decode },
+            program: ProgramId(record.program as u8),
             step: record.step,
             instruction: record.instruction,
             start_ns: record.start_ns,
@@ -129,7 +129,7 @@ fn alike(lanes: &mut InProcess, group: &[Placed]) {
     fill(&table, lanes.plan(), &group);
     share(&table, 1);
     let shared: usize = table.slots().map(|(batch, slot)| table.shared(batch, slot)).sum();
-    assert!(shared > 0 || table.streams() > 1, "some of a micro-batch begin alike");
+    assert!(shared > 0 || table.streams() > 1, "some of a stream-batch begin alike");
     lanes.release().expect("the lanes drain");
     replay(lanes);
     let found: Vec<_> = group.iter().map(|placed| Outcome::read(&table, placed)).collect();
@@ -178,19 +178,19 @@ pub fn run(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> (Vec<Outc
     let full = group(shape, config.vocab_size);
     let outcomes = outcomes(&mut lanes, &full);
     let mut logits = Vec::new();
-    for (max_new, phase) in [(1, Phase::Prefill), (4, Phase::Decode)] {
+    for (max_new, program) in [(1, ProgramId::PREFILL), (4, ProgramId::DECODE)] {
         let mut same = full.clone();
         same.iter_mut().for_each(|placed| placed.request.max_new = max_new);
         lanes.run_group(&same);
         let sequences = same.iter().filter(|placed| placed.batch == 0).count();
-        let rows = match phase {
-            Phase::Prefill => {
-                let micro = usize::from(shape.micro_sequences);
-                same.iter().filter(|placed| placed.batch == 0 && placed.slot < micro).count()
+        let rows = match program {
+            ProgramId::PREFILL => {
+                let stream = usize::from(shape.micro_sequences);
+                same.iter().filter(|placed| placed.batch == 0 && placed.slot < stream).count()
             }
-            Phase::Decode => sequences,
+            _ => sequences,
         };
-        logits.extend(lanes.logits(phase, 0, 0, rows));
+        logits.extend(lanes.logits(program, 0, 0, rows));
     }
     assert!(lanes.finish().iter().all(Result::is_ok));
     (outcomes, logits)

@@ -6,7 +6,7 @@ use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::{parse_chunking, parse_split};
 use program::compile::compile;
-use program::ir::{Instruction, LaneProgram, Moved, Phase, Region, Wait};
+use program::ir::{Instruction, LaneProgram, Moved, ProgramId, Region, Wait};
 use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId};
 use program::validate::{describe, validate};
@@ -20,8 +20,8 @@ pub const NEW: u32 = 5;
 /// An instruction of a plan.
 #[derive(Debug, Clone, Copy)]
 pub struct Site {
-    phase: Phase,
-    /// Of the phase's lanes.
+    program: ProgramId,
+    /// Of the program's lanes.
     list: usize,
     /// In the lane's list.
     index: usize,
@@ -87,11 +87,11 @@ impl Case {
     /// Every instruction of a kind.
     pub fn sites(&self, kind: fn(&Instruction) -> bool) -> Vec<Site> {
         let mut sites = Vec::new();
-        for program in [&self.plan.prefill, &self.plan.decode] {
+        for program in &self.plan.programs {
             for (list, lane) in program.lanes.iter().enumerate() {
                 for (index, instruction) in lane.instructions.iter().enumerate() {
                     if kind(instruction) {
-                        sites.push(Site { phase: program.phase, list, index });
+                        sites.push(Site { program: program.id, list, index });
                     }
                 }
             }
@@ -102,24 +102,18 @@ impl Case {
     /// The plan without one instruction. Lanes still count on the signal if it was one.
     pub fn without(&self, site: Site) -> Plan {
         let mut plan = self.plan.clone();
-        let program = match site.phase {
-            Phase::Prefill => &mut plan.prefill,
-            Phase::Decode => &mut plan.decode,
-        };
+        let program = plan.program_mut(site.program);
         program.lanes[site.list].instructions.remove(site.index);
         plan
     }
 
-    fn lists(&self, phase: Phase) -> &[LaneProgram] {
-        match phase {
-            Phase::Prefill => &self.plan.prefill.lanes,
-            Phase::Decode => &self.plan.decode.lanes,
-        }
+    fn lists(&self, program: ProgramId) -> &[LaneProgram] {
+        &self.plan.program(program).lanes
     }
 
     /// The list that has the instruction.
     pub fn list(&self, site: Site) -> &LaneProgram {
-        &self.lists(site.phase)[site.list]
+        &self.lists(site.program)[site.list]
     }
 
     /// The instruction, which is a wait.
@@ -133,7 +127,7 @@ impl Case {
     /// The work that a wait is for, and the work that it holds back.
     fn ends(&self, site: Site) -> (&Instruction, &Instruction) {
         let wait = self.wait(site);
-        let lists = self.lists(site.phase);
+        let lists = self.lists(site.program);
         let awaited = lists.iter().find(|list| list.lane == wait.lane).expect("a lane");
         let signals: Vec<usize> = (0..awaited.instructions.len())
             .filter(|index| is_signal(&awaited.instructions[*index]))
@@ -150,17 +144,22 @@ impl Case {
         let list = self.list(site);
         let what =
             describe(&list.instructions[site.index], self.config.family, &self.plan.topology);
-        format!("{:?} {} {}: {what}", site.phase, self.plan.lane_name(list.lane), site.index)
+        format!(
+            "{} {} {}: {what}",
+            self.plan.program(site.program).name(),
+            self.plan.lane_name(list.lane),
+            site.index
+        )
     }
 
     /// Why the lack of a wait changes no value, whatever the order of the lanes; `None` when it
     /// must.
     pub fn cannot_show(&self, site: Site) -> Option<&'static str> {
-        if site.phase == Phase::Prefill && self.wait(site).previous_step {
+        if site.program == ProgramId::PREFILL && self.wait(site).previous_step {
             return Some("prefill is one step a group, and groups do not overlap");
         }
         let (awaited, held) = self.ends(site);
-        if site.phase == Phase::Prefill
+        if site.program == ProgramId::PREFILL
             && conflicts(awaited, held)
                 .iter()
                 .all(|region| self.plan.buffer(region.buffer).segment == SegmentId::CONTROL)

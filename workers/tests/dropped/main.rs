@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use case::{Case, NEW, Site, is_copy, is_signal, is_wait};
 use kernels::{PoolOptions, Variant};
-use program::ir::Phase;
+use program::ir::ProgramId;
 use program::plan::Plan;
 use program::topology::LaneId;
 use workers::error::LaneError;
@@ -169,7 +169,7 @@ fn threads(
     match lanes.try_group(&case.group()) {
         Err(_) => Err(lanes.finish()),
         Ok(outcomes) => {
-            let logits = [0, 1].map(|batch| lanes.logits(Phase::Decode, batch, 0, 2)).concat();
+            let logits = [0, 1].map(|batch| lanes.logits(ProgramId::DECODE, batch, 0, 2)).concat();
             assert!(lanes.finish().iter().all(Result::is_ok));
             Ok((outcomes, logits.into_iter().map(f32::to_bits).collect()))
         }

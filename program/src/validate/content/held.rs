@@ -27,15 +27,15 @@ pub(super) enum Content {
         at: Stream,
         step: u32,
     },
-    /// One part of a cache, with the rows of the first `streams` streams of prefill, and of
-    /// `appended` decode steps behind those of all of them.
+    /// One part of a cache, with the rows of all steps before `step`, and of its first `streams`
+    /// streams.
     Cache {
         kv: Kv,
         layer: Option<u16>,
         batch: u16,
         chunk: Chunk,
+        step: u32,
         streams: u16,
-        appended: u32,
     },
 }
 
@@ -45,28 +45,28 @@ impl Content {
     pub(super) fn satisfies(self, needed: Content) -> bool {
         match (self, needed) {
             (
-                Content::Cache { kv, layer, batch, chunk, streams, appended },
-                Content::Cache { streams: streams_least, appended: appended_least, .. },
+                Content::Cache { kv, layer, batch, chunk, step, streams },
+                Content::Cache { step: step_least, streams: streams_least, .. },
             ) => {
                 let least = Content::Cache {
                     kv,
                     layer,
                     batch,
                     chunk,
+                    step: step_least,
                     streams: streams_least,
-                    appended: appended_least,
                 };
-                streams >= streams_least && appended >= appended_least && needed == least
+                (step, streams) >= (step_least, streams_least) && needed == least
             }
             _ => self == needed,
         }
     }
 
-    /// A cache with the rows of so many streams of prefill.
-    pub(super) fn with_streams(self, streams: u16) -> Content {
+    /// What lasts, after so many steps of a program: caches grow.
+    pub(super) fn after_steps(self, steps: u32) -> Content {
         match self {
-            Content::Cache { kv, layer, batch, chunk, appended, .. } => {
-                Content::Cache { kv, layer, batch, chunk, streams, appended }
+            Content::Cache { kv, layer, batch, chunk, step, streams } => {
+                Content::Cache { kv, layer, batch, chunk, step: step + steps, streams }
             }
             other => other,
         }
@@ -79,15 +79,15 @@ impl Content {
         match self {
             Content::Weights(weights) => weights.name(config),
             Content::Decompressed(weights) => format!("{}, decompressed", weights.name(config)),
-            Content::Hidden { at: Stream { batch, micro }, updates, step } => format!(
-                "the residual stream of batch {batch}.{micro} after {updates} additions in step {step}"
+            Content::Hidden { at: Stream { batch, stream }, updates, step } => format!(
+                "the residual stream of batch {batch}.{stream} after {updates} additions in step {step}"
             ),
-            Content::Value { value, layer, at: Stream { batch, micro }, step } => {
-                format!("{value:?}{} for batch {batch}.{micro} in step {step}", of_layer(layer))
+            Content::Value { value, layer, at: Stream { batch, stream }, step } => {
+                format!("{value:?}{} for batch {batch}.{stream} in step {step}", of_layer(layer))
             }
-            Content::Cache { kv, layer, batch, chunk, streams, appended } => format!(
-                "the {kv:?} cache{} for batch {batch}, part {} of {}, with {streams} streams of \
-                 prefill and {appended} decoded positions",
+            Content::Cache { kv, layer, batch, chunk, step, streams } => format!(
+                "the {kv:?} cache{} for batch {batch}, part {} of {}, with the rows of {step} steps \
+                 and {streams} streams",
                 of_layer(layer),
                 chunk.index,
                 chunk.of
@@ -100,13 +100,13 @@ impl Content {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stream {
     pub(super) batch: u16,
-    pub(super) micro: u16,
+    pub(super) stream: u16,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Held {
     pub(super) content: Content,
-    /// `None`: loaded, or left by prefill.
+    /// `None`: it was there before the program.
     pub(super) writer: Option<Site>,
 }
 

@@ -1,7 +1,11 @@
-//! What each buffer holds, followed through prefill and two decode steps.
+//! What each buffer holds, followed through two steps of each program.
 //!
 //! Runs after `race`: with all conflicting accesses ordered, every order that respects
 //! happens-before shows each read the same content, so walking one of them is enough.
+//!
+//! A program begins behind a barrier: weights are where they were loaded to, the caches hold the
+//! rows of all steps before, and nothing else is known. It must leave them so. Then every sequence of
+//! the programs is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,14 +13,15 @@ use model::ops::{Kv, Op, Value};
 
 use crate::formats::decompressed;
 use crate::ir::{
-    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Phase, Read, Region,
+    Append, At, BufferId, Compute, Copy, Decompress, Instruction, Moved, Program, Read, Region,
+    Rows,
 };
 use crate::map::Chunk;
 use crate::plan::Plan;
 use crate::topology::Engine;
 use crate::weights::Weights;
 
-use super::error::{Site, ValidateError};
+use super::error::{NamedProgram, Site, ValidateError};
 use super::order::{Event, Order};
 use super::shape::normal;
 
@@ -24,61 +29,100 @@ mod held;
 
 use held::{Content, Held, Parts, Stream};
 
-#[derive(Debug, Default)]
+/// The step table of a batch.
+#[derive(Debug, Clone, Copy)]
 struct Table {
     batch: u16,
-    /// Micro-batches sampled in prefill.
-    micros: BTreeSet<u16>,
-    /// Decode steps sampled.
-    steps: u32,
+    /// Samples of the program so far, of all its streams and steps.
+    samples: u32,
+}
+
+/// A part of a cache, as the instructions that append to it say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cache {
+    kv: Kv,
+    layer: Option<u16>,
+    batch: u16,
+    chunk: Chunk,
+}
+
+impl Cache {
+    fn of(append: &Append) -> Cache {
+        let chunk = normal(Some(append.chunk)).unwrap_or(Chunk::WHOLE);
+        Cache { kv: append.kv, layer: append.at.layer, batch: append.at.batch, chunk }
+    }
+
+    /// It with the rows of all steps before, and of some streams of this one.
+    fn with(self, step: u32, streams: u16) -> Content {
+        let Cache { kv, layer, batch, chunk } = self;
+        Content::Cache { kv, layer, batch, chunk, step, streams }
+    }
 }
 
 struct Walk<'a> {
     plan: &'a Plan,
+    program: &'a Program,
     buffers: Vec<Parts>,
     tables: BTreeMap<BufferId, Table>,
-    /// Micro-batches of prefill that each cache holds.
+    /// Streams of the present step that each cache holds.
     filled: BTreeMap<BufferId, BTreeSet<u16>>,
 }
 
 /// # Errors
 /// `Unwritten` or `Stale` for the first read that does not find what it is for; `Incomplete` when a
-/// phase ends without having sampled all rows or filled all caches.
-pub(super) fn check(
-    plan: &Plan,
-    prefill: &Order<'_>,
-    decode: &Order<'_>,
-) -> Result<(), ValidateError> {
-    let mut walk = Walk {
-        plan,
-        buffers: vec![Parts::default(); plan.buffers.len()],
-        tables: BTreeMap::new(),
-        filled: BTreeMap::new(),
+/// program ends without having sampled all rows, filled all caches, or kept the weights.
+pub(super) fn check(plan: &Plan, orders: &[Order<'_>]) -> Result<(), ValidateError> {
+    let lasting = lasting(plan)?;
+    for order in orders {
+        let mut walk = Walk {
+            plan,
+            program: order.program,
+            buffers: lasting.clone(),
+            tables: BTreeMap::new(),
+            filled: BTreeMap::new(),
+        };
+        order.events.iter().try_for_each(|event| walk.event(order, event))?;
+        walk.end(&lasting)?;
+    }
+    Ok(())
+}
+
+/// What every program begins with.
+fn lasting(plan: &Plan) -> Result<Vec<Parts>, ValidateError> {
+    let mut buffers = vec![Parts::default(); plan.buffers.len()];
+    let mut hold = |buffer: BufferId, content| {
+        buffers[buffer.0 as usize].write(None, Held { content, writer: None });
     };
     for placed in &plan.weights {
-        walk.load(placed.buffer, placed.weights);
+        hold(placed.buffer, Content::Weights(placed.weights));
+    }
+    let mut caches = BTreeMap::new();
+    for program in &plan.programs {
+        let all = program.lanes.iter().flat_map(|list| &list.instructions);
+        for instruction in all {
+            let Instruction::Append(append) = instruction else { continue };
+            let cache = Cache::of(append);
+            if *caches.entry(append.to.buffer).or_insert(cache) != cache {
+                let name = &plan.buffer(append.to.buffer).name;
+                let problem = format!("{name} is appended to as two different caches").into();
+                return Err(ValidateError::Incomplete {
+                    program: NamedProgram::new(program),
+                    problem,
+                });
+            }
+        }
+    }
+    for (buffer, cache) in caches {
+        hold(buffer, cache.with(0, 0));
     }
     for resident in &plan.resident {
-        let source = walk.buffers[resident.from.0 as usize].clone();
-        walk.buffers[resident.to.0 as usize] = source;
+        let source = buffers[resident.from.0 as usize].clone();
+        buffers[resident.to.0 as usize] = source;
     }
-    // Prefill runs once, then a barrier: its later step is there only for races.
-    for event in prefill.events.iter().filter(|event| event.step == 0) {
-        walk.event(prefill, event)?;
-    }
-    walk.end_prefill()?;
-    for event in &decode.events {
-        walk.event(decode, event)?;
-    }
-    walk.end_decode(super::STEPS)
+    Ok(buffers)
 }
 
 impl<'a> Walk<'a> {
-    fn load(&mut self, buffer: BufferId, weights: Weights) {
-        let held = Held { content: Content::Weights(weights), writer: None };
-        self.buffers[buffer.0 as usize].write(None, held);
-    }
-
     fn event(&mut self, order: &Order<'_>, event: &Event<'_>) -> Result<(), ValidateError> {
         let now = Now { order, event, plan: self.plan };
         match event.instruction {
@@ -100,9 +144,7 @@ impl<'a> Walk<'a> {
         }
         for (kv, region) in compute.op.caches().iter().zip(&compute.caches) {
             let chunk = normal(compute.chunk).unwrap_or(Chunk::WHOLE);
-            if self.has_cached(now, at) {
-                self.need(now, *region, now.cache(*kv, at, chunk))?;
-            }
+            self.need(now, *region, now.cache(*kv, at, chunk))?;
         }
         let weights = self.weights_of(compute.op, at.layer);
         if weights.len() != compute.weights.len() {
@@ -159,16 +201,9 @@ impl<'a> Walk<'a> {
             let problem = "it moves weights of an operation that has none".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         };
-        if !matches!(copy.moved, Moved::Cache(_)) || self.has_cached(now, copy.at) {
-            self.need(now, copy.from, content)?;
-        }
+        self.need(now, copy.from, content)?;
         self.write(now, copy.to, content);
         Ok(())
-    }
-
-    /// Whether a cache must hold anything of this group when an instruction reads it.
-    fn has_cached(&self, now: &Now<'_>, at: At) -> bool {
-        now.order.phase == Phase::Decode || at.micro > 0
     }
 
     /// Whether the GPU multiplies another form of these weights than the stored one.
@@ -207,43 +242,34 @@ impl<'a> Walk<'a> {
             Kv::V => Value::Value,
         };
         self.need(now, append.from, now.value(value, at, 0))?;
-        let chunk = normal(Some(append.chunk)).unwrap_or(Chunk::WHOLE);
-        let content = now.cache(append.kv, at, chunk);
-        let cache = append.to.buffer;
-        if now.order.phase == Phase::Prefill {
-            let filled = self.filled.entry(cache).or_default();
-            let first = filled.is_empty();
-            if !filled.insert(at.micro) {
-                let problem = "its rows were appended before".into();
-                return Err(ValidateError::Malformed { site: now.site(), problem });
-            }
-            let in_order = (0..).zip(filled.iter()).take_while(|(n, micro)| n == *micro).count();
-            let streams = if self.plan.shape.is_chunked() { in_order } else { filled.len() };
-            let (before, after) = (content.with_streams(0), content.with_streams(streams as u16));
-            if !first {
-                self.need(now, append.to, before)?;
-            }
-            self.write(now, append.to, after);
-            return Ok(());
+        let (cache, streams) = (Cache::of(append), self.program.shape.streams);
+        // Rows may be appended in any order where nobody reads them before the program has ended.
+        let before = match self.program.shape.rows {
+            Rows::WholePrompts => 0,
+            Rows::Chunks | Rows::Single => at.stream,
+        };
+        self.need(now, append.to, cache.with(step, before))?;
+        let filled = self.filled.entry(append.to.buffer).or_default();
+        if filled.len() == usize::from(streams) {
+            filled.clear();
         }
-        self.need(now, append.to, content)?;
-        let found = self.first_of(append.to);
-        if let Some(Content::Cache { appended, .. }) = found
-            && appended != step
-        {
-            let problem = format!("the cache has rows of {appended} steps already");
-            return Err(ValidateError::Malformed { site: now.site(), problem: problem.into() });
+        let held = self.buffers[append.to.buffer.0 as usize].read(None).first();
+        let held = held.and_then(|part| part.as_ref()).map(|held| held.content);
+        let is_of_step = matches!(held, Some(Content::Cache { step: of, .. }) if of == step);
+        if !is_of_step || !filled.insert(at.stream) {
+            let problem = "its rows were appended before".into();
+            return Err(ValidateError::Malformed { site: now.site(), problem });
         }
-        if let Content::Cache { kv, layer, batch, chunk, streams, appended } = content {
-            let appended = appended + 1;
-            let content = Content::Cache { kv, layer, batch, chunk, streams, appended };
-            self.write(now, append.to, content);
-        }
+        let in_order = (0..).zip(filled.iter()).take_while(|(n, stream)| n == *stream).count();
+        let content = match (filled.len() == usize::from(streams), in_order as u16) {
+            (true, _) => cache.with(step + 1, 0),
+            (false, in_order) => cache.with(step, in_order),
+        };
+        self.write(now, append.to, content);
         Ok(())
     }
 
-    /// Each batch has one table; in decode it must be the state that the sampling of the step before
-    /// left.
+    /// Each batch has one table; it must be in the state that the samples of the step before left.
     fn table(
         &mut self,
         now: &Now<'_>,
@@ -252,34 +278,33 @@ impl<'a> Walk<'a> {
         sample: bool,
     ) -> Result<(), ValidateError> {
         let batches = self.plan.shape.batches;
-        if at.batch >= batches || at.micro >= self.micros(now.order.phase) {
-            let problem = "it is for a batch or micro-batch that the run does not have".into();
+        if at.batch >= batches || at.stream >= self.program.shape.streams {
+            let problem = "it is for a batch or a stream that the run does not have".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         }
         let taken = self.tables.iter().any(|(id, t)| t.batch == at.batch && *id != region.buffer);
-        let table = self
-            .tables
-            .entry(region.buffer)
-            .or_insert_with(|| Table { batch: at.batch, ..Table::default() });
+        let new = Table { batch: at.batch, samples: 0 };
+        let table = self.tables.entry(region.buffer).or_insert(new);
         if taken || table.batch != at.batch {
             let problem = "its step table belongs to another batch".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         }
-        if now.order.phase == Phase::Prefill {
-            if sample && !table.micros.insert(at.micro) {
-                let problem = "its rows were sampled before".into();
-                return Err(ValidateError::Malformed { site: now.site(), problem });
-            }
-            return Ok(());
-        }
-        if table.steps != now.event.step {
+        let (step, streams) = (now.event.step, u32::from(self.program.shape.streams));
+        // Samples of a step are one behind the other, so that a stream's own is among the first.
+        let of_step = i64::from(table.samples) - i64::from(step * streams);
+        if !(0..=i64::from(at.stream)).contains(&of_step) {
             let problem = format!(
-                "it needs the step table after {} sampled steps, but finds {}",
-                now.event.step, table.steps
+                "it needs the step table after {step} sampled steps, but finds {} samples of \
+                 {streams} streams",
+                table.samples
             );
             return Err(ValidateError::Malformed { site: now.site(), problem: problem.into() });
         }
-        table.steps += u32::from(sample);
+        if sample && of_step < i64::from(at.stream) {
+            let problem = "an earlier stream is not sampled yet".into();
+            return Err(ValidateError::Malformed { site: now.site(), problem });
+        }
+        table.samples += u32::from(sample);
         Ok(())
     }
 
@@ -343,46 +368,41 @@ impl<'a> Walk<'a> {
         std::iter::once(blob).chain(positions).collect()
     }
 
-    fn micros(&self, phase: Phase) -> u16 {
-        match phase {
-            Phase::Prefill => self.plan.shape.streams(),
-            Phase::Decode => 1,
-        }
-    }
-
-    fn end_prefill(&self) -> Result<(), ValidateError> {
-        let micros = usize::from(self.micros(Phase::Prefill));
+    fn end(&self, lasting: &[Parts]) -> Result<(), ValidateError> {
+        let program = NamedProgram::new(self.program);
         let incomplete = |problem: String| ValidateError::Incomplete {
-            phase: Phase::Prefill,
+            program,
             problem: problem.into_boxed_str(),
         };
+        let streams = u32::from(self.program.shape.streams);
+        let expected = streams * super::STEPS;
         for batch in 0..self.plan.shape.batches {
             let sampled = self.tables.values().find(|table| table.batch == batch);
-            let count = sampled.map_or(0, |table| table.micros.len());
-            if count != micros {
+            let samples = sampled.map_or(0, |table| table.samples);
+            if samples != expected {
                 return Err(incomplete(format!(
-                    "{count} of {micros} micro-batches of batch {batch} are sampled"
+                    "batch {batch} is sampled {samples} times in {} steps of {streams} streams",
+                    super::STEPS
                 )));
             }
         }
-        for (buffer, filled) in &self.filled {
-            if filled.len() != micros {
-                let name = &self.plan.buffer(*buffer).name;
-                let count = filled.len();
-                return Err(incomplete(format!("{name} gets {count} of {micros} micro-batches")));
+        for (place, (before, after)) in lasting.iter().zip(&self.buffers).enumerate() {
+            let Some(before) = before.read(None).first().and_then(Option::as_ref) else { continue };
+            let after = after.read(None);
+            let expected = before.content.after_steps(super::STEPS);
+            let is_kept =
+                |part: &Option<Held>| part.as_ref().is_some_and(|held| held.content == expected);
+            if after.is_empty() || !after.iter().all(is_kept) {
+                let found = match after.first().and_then(Option::as_ref) {
+                    Some(held) => held.content.text(&self.plan.config),
+                    None => "nothing".to_owned(),
+                };
+                let (name, expected) =
+                    (&self.plan.buffers[place].name, expected.text(&self.plan.config));
+                return Err(incomplete(format!("{name} must hold {expected}, but holds {found}")));
             }
         }
         Ok(())
-    }
-
-    fn end_decode(&self, steps: u32) -> Result<(), ValidateError> {
-        match self.tables.values().find(|table| table.steps != steps) {
-            None => Ok(()),
-            Some(table) => Err(ValidateError::Incomplete {
-                phase: Phase::Decode,
-                problem: format!("batch {} is not sampled in every step", table.batch).into(),
-            }),
-        }
     }
 }
 
@@ -403,7 +423,7 @@ impl Now<'_> {
     }
 
     fn value(&self, value: Value, at: At, updates: u32) -> Content {
-        let (stream, step) = (Stream { batch: at.batch, micro: at.micro }, self.event.step);
+        let (stream, step) = (Stream { batch: at.batch, stream: at.stream }, self.event.step);
         match value {
             Value::Hidden => Content::Hidden { at: stream, updates, step },
             _ => Content::Value { value, layer: at.layer, at: stream, step },
@@ -411,11 +431,8 @@ impl Now<'_> {
     }
 
     fn cache(&self, kv: Kv, at: At, chunk: Chunk) -> Content {
-        let appended = self.event.step;
-        let streams = match self.order.phase {
-            Phase::Prefill => at.micro,
-            Phase::Decode => self.plan.shape.streams(),
-        };
-        Content::Cache { kv, layer: at.layer, batch: at.batch, chunk, streams, appended }
+        let (step, layer) = (self.event.step, at.layer);
+        // Of whole prompts nothing is read, and rows of one stream are behind those of no other.
+        Cache { kv, layer, batch: at.batch, chunk }.with(step, at.stream)
     }
 }

@@ -12,8 +12,8 @@ use model::source::{SourceError, WeightSource};
 use program::plan::Plan;
 use program::topology::{SegmentId, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment};
-use workers::group::list_work;
-use workers::protocol::{CudaUse, EXIT, FromWorker, Setup, ToWorker, WeightsFrom};
+use workers::group::{BATCH, list_work};
+use workers::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
 use workers::share::share;
 use workers::table::StepTable;
 use workers::testing::{Outcome, Placed, fill};
@@ -238,8 +238,7 @@ impl Workers {
         fill(&table, plan, group);
         share(&table, 1);
         let target = control.drained().value() + 1;
-        control.set_last_step(Some(list_work(&table)));
-        control.groups().signal();
+        control.release(&BATCH, list_work(&table));
         if let Err(error) = control.drained().wait_at_least(target, control.poison(), LIMIT) {
             return Err(format!("{}{error}", self.failures()));
         }
@@ -251,8 +250,7 @@ impl Workers {
     /// # Errors
     /// A worker that did not end well.
     pub(crate) fn finish(mut self) -> Result<Vec<(WorkerId, u64)>, String> {
-        self.control.set_last_step(Some(EXIT));
-        self.control.groups().signal();
+        self.control.release(&[], 0);
         let mut allocations = Vec::new();
         for worker in &mut self.workers {
             if !worker.ends_well() {

@@ -6,7 +6,7 @@ use model::config::{Dtype, ModelConfig};
 use planner::policy::{Forms, Homes, Policy, Stays, device_map};
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
-use program::ir::{Instruction, Moved, Phase};
+use program::ir::{Instruction, Moved, ProgramId};
 use program::plan::Plan;
 use program::topology::{LaneId, MemoryId};
 
@@ -24,9 +24,9 @@ fn streaming(config: &ModelConfig, stays: &Stays, forms: Option<&Forms>) -> Plan
     compile(config, &shape(Dtype::F32), &map).expect("compiles")
 }
 
-/// Layers whose weights are copied in a phase.
-fn streamed_layers(plan: &Plan, phase: Phase) -> Vec<u16> {
-    let program = if phase == Phase::Prefill { &plan.prefill } else { &plan.decode };
+/// Layers whose weights are copied in a program.
+fn streamed_layers(plan: &Plan, program: ProgramId) -> Vec<u16> {
+    let program = plan.program(program);
     let list = program.lane(LaneId::H2D_WEIGHTS).map_or(&[][..], |list| &list.instructions);
     let mut layers: Vec<u16> = list
         .iter()
@@ -46,9 +46,9 @@ fn a_layer_that_stays_is_never_copied_again_and_gives_the_tokens_of_the_cpu() {
     for kv in [false, true] {
         let stays = Stays { layers: vec![0], kv };
         let plan = streaming(&config, &stays, None);
-        for phase in [Phase::Prefill, Phase::Decode] {
-            let streamed = streamed_layers(&plan, phase);
-            assert!(!streamed.contains(&0) && streamed.contains(&1), "{phase:?}: {streamed:?}");
+        for program in [ProgramId::PREFILL, ProgramId::DECODE] {
+            let streamed = streamed_layers(&plan, program);
+            assert!(!streamed.contains(&0) && streamed.contains(&1), "{program:?}: {streamed:?}");
         }
         let workers = Workers::start(&plan, &Setting::default()).expect("the workers start");
         for _ in 0..2 {
@@ -76,7 +76,7 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
     let forms = Forms { weights: four, kv: KvFormat::Plain };
     let plan = streaming(&config, Stays::NONE, Some(&forms));
     let mut seen = 0;
-    for program in [&plan.prefill, &plan.decode] {
+    for program in &plan.programs {
         let list = |lane| &program.lane(lane).expect("the lane has work").instructions;
         let (copies, decompressions) = (list(LaneId::H2D_WEIGHTS), list(LaneId::GPU_DECOMPRESS));
         // The latest copy that has been waited for, and that of this step.
@@ -99,14 +99,14 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
                         (last.moved, last.at.layer),
                         (Moved::Weights(decompress.op), decompress.at.layer),
                         "{:?}: its own weight is the last that it waits for",
-                        program.phase
+                        program.id
                     );
                 }
                 _ => {}
             }
         }
     }
-    // Seven linears of two layers in two phases.
+    // Seven linears of two layers in two programs.
     assert_eq!(seen, 2 * 7 * 2);
 
     let mut on_cpu = device_map(
