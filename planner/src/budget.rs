@@ -11,7 +11,7 @@ use crate::policy::{Forms, Homes, Policy, Stays, device_map};
 
 /// Code, stacks, thread scratch and control segments of all processes, bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
-/// Prompt tokens that a micro-batch of prefill aims at: enough to make linears compute-bound.
+/// Prompt tokens that a stream of prefill aims at: enough to make linears compute-bound.
 const MICRO_TOKENS: u32 = 1024;
 /// Longer prompts are cut into chunks unless somebody says otherwise: whole, their activations take
 /// more memory than the rest of prefill is worth.
@@ -170,7 +170,7 @@ impl Request<'_> {
             prefill_chunk: self.chunk(CHUNK_TOKENS[0], WHOLE_TOKENS_MAX),
             dtype: self.dtype,
         };
-        // What all share is computed once a micro-batch, which is then worth more sequences.
+        // What all share is computed once a stream, which is then worth more sequences.
         let room = match self.shared_prompt {
             0 => MICRO_TOKENS.saturating_sub(self.max_prompt),
             _ => MICRO_TOKENS,
@@ -238,7 +238,7 @@ impl Request<'_> {
 
     /// The roomiest plan of the policy that fits: KV and hidden states on the device, then hidden
     /// states on the host, then KV on the host, then an eighth of the
-    /// sequences per micro-batch.
+    /// whole prompts of a stream.
     ///
     /// # Errors
     /// A map that cannot be compiled; a plan that does not fit, with the largest batch that does.

@@ -31,7 +31,7 @@ pub struct Request {
     pub dtype: Dtype,
     /// Sequences of a batch.
     pub batch_size: u16,
-    /// Whole sequences per micro-batch of prefill.
+    /// Whole sequences per stream of prefill.
     pub micro_sequences: u16,
     /// Longest prompt, positions.
     pub max_prompt: u32,
@@ -53,7 +53,7 @@ pub struct Request {
     pub budget: Duration,
 }
 
-/// Whole prompts that have about as many rows as a micro-batch of `sequences`.
+/// Whole prompts that have about as many rows as a stream of `sequences`.
 pub(crate) fn whole_prompts(shape: &RunShape, sequences: u16) -> u16 {
     let rows = RunShape { micro_sequences: sequences, ..*shape }.stream_rows() as u32;
     let whole = (rows + shape.max_prompt / 2) / shape.max_prompt.max(1);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use crate::barrier::Barrier;
 use crate::mapping::Access;
+use crate::packed::{Position, Stage};
 use crate::segment::{Segment, SegmentError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeline::{Poison, PoisonCause, Timeline};
@@ -91,28 +92,6 @@ const _: () = {
     assert!(size_of::<Header>() == 448 + LANES_MAX * 128 + WORKERS_MAX * 64);
 };
 
-/// A part of a group: a program, and how often it runs before the next one does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stage {
-    /// By its place in the plan.
-    pub program: u32,
-    /// Steps at most; fewer where the group's last step comes first. At least 1.
-    pub steps: u32,
-}
-
-impl Stage {
-    fn pack(self) -> u64 {
-        u64::from(self.program) << 32 | u64::from(self.steps)
-    }
-
-    /// `None` where there is no stage.
-    #[expect(clippy::cast_possible_truncation, reason = "the parts of a word")]
-    fn unpack(word: u64) -> Option<Stage> {
-        let stage = Stage { program: (word >> 32) as u32, steps: word as u32 };
-        (stage.steps > 0).then_some(stage)
-    }
-}
-
 /// The life of a worker; it only moves forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
@@ -143,38 +122,6 @@ impl WorkerState {
         WorkerState::Drain,
         WorkerState::Exit,
     ];
-}
-
-/// Where a lane is: shown when it hangs or dies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Position {
-    /// The program, by its place in the plan; 8 bits are kept.
-    pub program: u32,
-    /// The step of the program; 24 bits are kept.
-    pub step: u32,
-    /// The instruction's index in the lane's program.
-    pub instruction: u32,
-}
-
-impl Position {
-    /// The position as one word. Bits beyond those kept are dropped: it is for telling, not for
-    /// deciding.
-    #[inline]
-    pub fn pack(self) -> u64 {
-        u64::from(self.program & 0xff) << 56
-            | u64::from(self.step & 0xff_ffff) << 32
-            | u64::from(self.instruction)
-    }
-
-    /// The inverse of [`Position::pack`].
-    #[expect(clippy::cast_possible_truncation, reason = "the parts of a word")]
-    pub fn unpack(word: u64) -> Position {
-        Position {
-            program: (word >> 56) as u32,
-            step: (word >> 32) as u32 & 0xff_ffff,
-            instruction: word as u32,
-        }
-    }
 }
 
 impl Lane {
@@ -444,8 +391,6 @@ impl Control {
 mod tests {
     use std::time::Duration;
 
-    use proptest::prelude::*;
-
     use super::*;
     use crate::timeline::WaitError;
 
@@ -529,14 +474,6 @@ mod tests {
         assert_eq!(control.worker(0).state(), WorkerState::Exit);
         for (number, state) in WorkerState::ALL.into_iter().enumerate() {
             assert_eq!(state as usize, number);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn positions_survive_packing(program in 0..256u32, step in 0..1u32 << 24, instruction: u32) {
-            let position = Position { program, step, instruction };
-            prop_assert_eq!(Position::unpack(position.pack()), position);
         }
     }
 }

@@ -30,6 +30,8 @@ pub mod control;
 #[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]
+mod packed;
+#[cfg(not(loom))]
 pub mod segment;
 #[cfg(not(loom))]
 pub mod trace;
@@ -43,11 +45,11 @@ pub use barrier::Barrier;
 #[cfg(not(loom))]
 pub use channel::{Channel, ChannelError};
 #[cfg(not(loom))]
-pub use control::{
-    Control, ControlError, LANES_MAX, Position, STAGES_MAX, Stage, WORKERS_MAX, WorkerState,
-};
+pub use control::{Control, ControlError, LANES_MAX, STAGES_MAX, WORKERS_MAX, WorkerState};
 #[cfg(not(loom))]
 pub use mapping::{Access, MapError, Mapping};
+#[cfg(not(loom))]
+pub use packed::{Position, Stage};
 #[cfg(not(loom))]
 pub use segment::{Segment, SegmentError};
 pub use timeline::{Poison, PoisonCause, Timeline, WaitError};

@@ -18,7 +18,7 @@ use model::source::WeightSource;
 use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::LaneId;
-use shm::{Control, TraceReader, TraceRecord, WaitError};
+use shm::{Control, Stage, TraceReader, TraceRecord, WaitError};
 
 use crate::error::{LaneError, WorkerError};
 use crate::memory::View;
@@ -146,14 +146,22 @@ impl InProcess {
     /// # Errors
     /// As [`InProcess::try_group`].
     pub fn release_listed(&mut self, last_step: u32) -> Result<(), WaitError> {
+        self.release_stages(&BATCH, last_step)
+    }
+
+    /// The same with other stages, for at most so many steps behind the first.
+    ///
+    /// # Errors
+    /// As [`InProcess::try_group`].
+    pub fn release_stages(&mut self, stages: &[Stage], last_step: u32) -> Result<(), WaitError> {
         let drained = self.control.drained().value();
-        self.control.release(&BATCH, last_step);
+        self.control.release(stages, last_step);
         let target = drained.wrapping_add(1);
         self.control.drained().wait_at_least(target, self.control.poison(), WATCHDOG)
     }
 
-    /// The first `rows` rows of the logits that the last `Sample` of `program` for a batch (and
-    /// stream-batch) read; valid between groups, until another step overwrites them.
+    /// The first `rows` rows of the logits that the last `Sample` of `program` for a stream read;
+    /// valid between groups, until another step overwrites them.
     pub fn logits(&self, program: ProgramId, batch: u16, stream: u16, rows: usize) -> Vec<f32> {
         let program = self.plan.program(program);
         let instructions = program.lanes.iter().flat_map(|list| &list.instructions);

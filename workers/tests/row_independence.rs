@@ -20,7 +20,7 @@ use workers::setup::LaneOptions;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
 
 const NEW: u32 = 4;
-/// Batches, batch size, sequences of a stream-batch of prefill.
+/// Batches, batch size, sequences of a stream of prefill.
 const SHAPES: [(u16, u16, u16); 3] = [(1, 1, 1), (1, 5, 2), (2, 3, 3)];
 
 /// Sums over more than one block of a linear's inputs (the feed-forward size) and of attention's

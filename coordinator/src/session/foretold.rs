@@ -44,7 +44,7 @@ pub(super) fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Fo
 /// tokens, decode by steps.
 fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
     let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-    // Every micro-batch, or batch in chunks, computes what all prompts share once.
+    // Every stream of whole prompts, or batch in chunks, computes what all prompts share once.
     let once = if shape.is_chunked() { shape.batch_size } else { shape.micro_sequences };
     let computed = |tokens: f64, sequences: f64| {
         let micros = (sequences / f64::from(once)).ceil();

@@ -26,7 +26,7 @@ fn ops(bench: &mut Bench, device: Device, of: u16) -> Vec<Instruction> {
     list
 }
 
-/// A stream-batch of whole prompts, then fewer and shorter ones.
+/// A stream of whole prompts, then fewer and shorter ones.
 fn extents(request: &Request) -> Vec<Extent> {
     let mut extents = Vec::new();
     for sequences in [u32::from(request.micro_sequences), 1] {

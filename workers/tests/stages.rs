@@ -1,0 +1,57 @@
+//! A group is any sequence of programs: how the steps are dealt out to groups and stages changes no
+//! token.
+
+mod common;
+
+use common::llama;
+use common::placed::{cpu_only, group, shape, start, two_split};
+use kernels::Variant;
+use model::config::Dtype;
+use planner::split::Split;
+use program::ir::ProgramId;
+use program::map::layer_list;
+use shm::Stage;
+use workers::testing::{InProcess, Outcome, Placed, fill, list_work};
+
+fn stage(program: ProgramId, steps: u32) -> Stage {
+    Stage { program: program.0.into(), steps }
+}
+
+/// Runs groups one after the other, each with its stages and its last step.
+fn run(lanes: &mut InProcess, full: &[Placed], groups: &[(&[Stage], u32)]) -> Vec<Outcome> {
+    for (stages, last_step) in groups {
+        lanes.release_stages(stages, *last_step).expect("drains");
+    }
+    full.iter().map(|placed| Outcome::read(lanes.table(), placed)).collect()
+}
+
+#[test]
+fn steps_may_be_dealt_out_to_groups_and_stages() {
+    let config = llama();
+    let shape = shape(2, 3, 2, Dtype::Bf16);
+    let full = group(&shape, config.vocab_size);
+    let ops = layer_list(&config, None).len();
+    let all = Split { start: 0, end: ops };
+    let some = Split { start: 3, end: 8 };
+    let once = stage(ProgramId::PREFILL, 1);
+    let decode = |steps| stage(ProgramId::DECODE, steps);
+    for map in [cpu_only(&config), two_split(&config, all, None), two_split(&config, some, None)] {
+        let mut lanes = start(&config, &shape, &map, Variant::best());
+        let expected = lanes.run_group(&full);
+        let begin = |lanes: &InProcess| {
+            fill(lanes.table(), lanes.plan(), &full);
+            list_work(lanes.table())
+        };
+        let last = begin(&lanes);
+        assert!(last >= 3, "{last} decode steps are too few to deal out");
+        // Decode in two stages of one group, the second as long as it takes.
+        let stages = [once, decode(2), decode(u32::MAX)];
+        assert_eq!(run(&mut lanes, &full, &[(&stages, last)]), expected, "{}", map.policy);
+        // Each program in groups of its own, the last of which is over before its stage is.
+        begin(&lanes);
+        let groups: [(&[Stage], u32); 3] =
+            [(&[once], 0), (&[decode(1), decode(1)], 1), (&[decode(u32::MAX)], last - 3)];
+        assert_eq!(run(&mut lanes, &full, &groups), expected, "{}", map.policy);
+        assert!(lanes.finish().iter().all(Result::is_ok));
+    }
+}
