@@ -263,6 +263,7 @@ fn price_program(
                 Work::CopyCache { .. } => Key { phase: Some(Phase::Decode), ..key },
                 _ => key,
             };
+            let (key, of) = whole_of(program.shape.rows, key);
             let Some((surface, factor)) = book.find(plan, &key) else {
                 let what = format!("{:?}", key.work).to_lowercase();
                 let lane = plan.lane_name(list.lane).to_owned();
@@ -280,10 +281,24 @@ fn price_program(
                 .then(|| Chunk::of(shape, prompt_len, at.stream));
             let place = Place { program: program.id, lane: list.lane, instruction: index as u32 };
             let sequences = sequences.into();
+            let factor = factor / f64::from(of);
             prices.insert(place, Price { surface, key, phase, sequences, factor, chunk });
         }
     }
     Ok(())
+}
+
+/// Attention over chunks of prompts is priced whole, and each of its equal parts with its share.
+fn whole_of(rows: Rows, key: Key) -> (Key, u16) {
+    match key.work {
+        Work::Compute { op: Op::Attention, chunk: Some(chunk), weights, kv }
+            if rows == Rows::Chunks =>
+        {
+            let work = Work::Compute { op: Op::Attention, chunk: None, weights, kv };
+            (Key { work, ..key }, chunk.of)
+        }
+        _ => (key, 1),
+    }
 }
 
 /// What a stream of prefill computes of a batch's prompts, one behind the other.

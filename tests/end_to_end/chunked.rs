@@ -48,6 +48,11 @@ fn prompts_in_chunks_have_the_answers_of_whole_ones() {
         assert_eq!(answers(&apart), whole, "in {chunk}, each whole");
         let on_device = [&chunked[..], &device[..]].concat();
         assert_eq!(answers(&on_device), whole, "in {chunk} on the device");
+        for [split, parts] in [["scores.1:up", "scores=2"], ["scores.1:gate", "attention=2"]] {
+            let split = ["--device", "emulated", "--split", split, "--split-chunks", parts];
+            let split = [&chunked[..], &["--dtype", "bf16"], &split].concat();
+            assert_eq!(answers(&split), whole, "in {chunk}, attention in {parts}");
+        }
     }
 }
 
@@ -86,16 +91,4 @@ fn a_long_prompt_takes_little_beside_its_cache() {
     let answer: Value = serde_json::from_slice(&done.stdout).expect("JSON");
     let activations = answer["budget_bytes"]["activations"].as_u64().expect("bytes");
     assert!(activations <= 3 << 29, "{activations}");
-}
-
-#[test]
-fn chunks_and_parts_of_attention_do_not_go_together() {
-    let mut run = coordinator();
-    run.arg("--model").arg(fixture("llama")).args(["--prompt-len", "9", "--gen-len", "2"]);
-    run.args(["--device", "emulated", "--split-chunks", "scores=2", "--split", "scores.1:up"]);
-    run.args(["--batches", "1x2", "--prefill-chunk", "4"]).stderr(Stdio::piped());
-    let done = finish(run.stdout(Stdio::null()).spawn().expect("starts"));
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(1), "{said}");
-    assert!(said.contains("--split-chunks") && said.contains("--prefill-chunk"), "{said}");
 }

@@ -73,34 +73,61 @@ pub fn units(
     at: At,
     chunk: Option<Chunk>,
 ) -> impl Iterator<Item = Unit> + '_ {
-    slots_and_units(table, program, at, chunk).map(|(_, unit)| unit)
+    let of = ChunkUnits::new(table, at, chunk);
+    sequences(table, program, at).flat_map(move |sequence| of.clone().of_sequence(sequence))
 }
 
-fn slots_and_units(
-    table: &StepTable,
-    program: ProgramId,
-    at: At,
-    chunk: Option<Chunk>,
-) -> impl Iterator<Item = (usize, Unit)> + '_ {
-    let batch = usize::from(at.batch);
-    let range = table.chunk_units(batch, chunk);
-    let origin = table.chunk_origin(batch, &range);
-    sequences(table, program, at).flat_map(move |SequenceRows { row0, item }| {
-        let range = range.clone();
-        heads_in(table, item.slot, &range).map(move |head| {
-            let unit = item.slot * table.kv_heads() + head;
-            let unit = Unit {
-                row0: row0 as u32,
-                rows: item.rows as u32,
-                past: item.first as u32,
-                shared_row: item.shared_row.map(|row| row as u32),
-                kv_head: head as u32,
-                cache_offset: table.unit_offset(batch, item.slot, head) - origin,
-                scores_offset: (unit - range.start) * table.scores_stride(),
-            };
-            (item.slot, unit)
-        })
-    })
+/// The units of a chunk of a batch.
+#[derive(Debug, Clone)]
+struct ChunkUnits<'a> {
+    table: &'a StepTable,
+    batch: usize,
+    range: Range<usize>,
+    /// Elements before the first.
+    origin: usize,
+}
+
+impl<'a> ChunkUnits<'a> {
+    fn new(table: &'a StepTable, at: At, chunk: Option<Chunk>) -> ChunkUnits<'a> {
+        let batch = usize::from(at.batch);
+        let range = table.chunk_units(batch, chunk);
+        let origin = table.chunk_origin(batch, &range);
+        ChunkUnits { table, batch, range, origin }
+    }
+
+    fn index(&self, slot: usize, head: usize) -> usize {
+        slot * self.table.kv_heads() + head
+    }
+
+    /// Those of a sequence.
+    fn of_sequence(self, sequence: SequenceRows) -> impl Iterator<Item = Unit> + use<'a> {
+        let heads = heads_in(self.table, sequence.item.slot, &self.range);
+        heads.map(move |head| self.unit(sequence, head))
+    }
+
+    /// A head of a sequence, which is one of them.
+    fn unit(&self, SequenceRows { row0, item }: SequenceRows, head: usize) -> Unit {
+        Unit {
+            row0: row0 as u32,
+            rows: item.rows as u32,
+            past: item.first as u32,
+            shared_row: item.shared_row.map(|row| row as u32),
+            kv_head: head as u32,
+            cache_offset: self.table.unit_offset(self.batch, item.slot, head) - self.origin,
+            scores_offset: (self.index(item.slot, head) - self.range.start)
+                * self.table.scores_stride(),
+        }
+    }
+
+    /// What of an owner's rows belongs into the cache of the sequence in a slot, which begins alike.
+    fn left_to(&self, owner: SequenceRows, slot: usize) -> Option<SequenceRows> {
+        let is_owned =
+            self.table.field(self.batch, slot, Field::Owner) as usize == owner.item.slot + 1;
+        let shared = if is_owned { self.table.shared(self.batch, slot) } else { 0 };
+        let rows = shared.saturating_sub(owner.item.first).min(owner.item.rows);
+        let item = Item { slot, rows, ..owner.item };
+        (rows > 0).then_some(SequenceRows { item, ..owner })
+    }
 }
 
 /// Units whose fresh rows an append takes: the instruction's, and where prompts are cut into chunks
@@ -111,33 +138,13 @@ pub fn appended_units(
     at: At,
     chunk: Chunk,
 ) -> impl Iterator<Item = Unit> + '_ {
+    let of = ChunkUnits::new(table, at, Some(chunk));
     let is_cut = table.program(program).rows == Rows::Chunks;
     let slots = if is_cut { 0..table.batch_size() } else { 0..0 };
-    slots_and_units(table, program, at, Some(chunk)).flat_map(move |(owner, own)| {
-        let left = move |slot| left_to(table, at, chunk, own, (owner, slot));
-        std::iter::once(own).chain(slots.clone().filter_map(left))
-    })
-}
-
-/// What of an owner's rows belongs into the cache of a sequence that begins alike, too.
-fn left_to(
-    table: &StepTable,
-    at: At,
-    chunk: Chunk,
-    own: Unit,
-    (owner, slot): (usize, usize),
-) -> Option<Unit> {
-    let batch = usize::from(at.batch);
-    if table.field(batch, slot, Field::Owner) as usize != owner + 1 {
-        return None;
-    }
-    let rows = (table.shared(batch, slot) as u32).saturating_sub(own.past).min(own.rows);
-    let range = table.chunk_units(batch, Some(chunk));
-    let head = own.kv_head as usize;
-    let is_ours = range.contains(&(slot * table.kv_heads() + head)) && rows > 0;
-    is_ours.then(|| Unit {
-        rows,
-        cache_offset: table.unit_offset(batch, slot, head) - table.chunk_origin(batch, &range),
-        ..own
+    sequences(table, program, at).flat_map(move |own| {
+        let (of, slots) = (of.clone(), slots.clone());
+        let others = of.clone();
+        let left = slots.filter_map(move |slot| others.left_to(own, slot));
+        std::iter::once(own).chain(left).flat_map(move |sequence| of.clone().of_sequence(sequence))
     })
 }

@@ -8,8 +8,9 @@
 use std::ops::Range;
 
 use kernels::Logprob;
-use program::ir::{ProgramId, ProgramShape, Rows};
-use program::map::Chunk;
+use model::ops::Kv;
+use program::ir::{At, ProgramId, ProgramShape, Rows};
+use program::map::{Chunk, Chunking};
 use program::plan::Plan;
 use program::step_table::{Field, Finish, ITEM_WORDS, LOGPROB_WORDS, List, StepTableLayout};
 use shm::SharedU32s;
@@ -26,6 +27,7 @@ pub struct StepTable {
     group: usize,
     max_context: usize,
     micro_sequences: usize,
+    chunking: Option<Chunking>,
 }
 
 /// Rows of one sequence in a work list.
@@ -59,6 +61,7 @@ impl StepTable {
             group: plan.config.group_size(),
             max_context: plan.shape.max_context as usize,
             micro_sequences: usize::from(plan.shape.micro_sequences),
+            chunking: plan.map.chunking,
         }
     }
 
@@ -340,6 +343,20 @@ impl StepTable {
             return 0;
         }
         self.unit_offset(batch, units.start / self.kv_heads, units.start % self.kv_heads)
+    }
+
+    /// Elements of a cache before those from which the units of a chunk of attention count: none
+    /// where each chunk has a part of the cache of its own.
+    pub fn cache_origin(&self, program: ProgramId, at: At, chunk: Option<Chunk>, kv: Kv) -> usize {
+        let is_fused = self.program(program).rows == Rows::Chunks;
+        let is_whole = self.chunking.is_some_and(|chunking| chunking.parts(kv) == 1);
+        match chunk {
+            Some(Chunk { of: 2.., .. }) if is_fused && is_whole => {
+                let batch = usize::from(at.batch);
+                self.chunk_origin(batch, &self.chunk_units(batch, chunk))
+            }
+            _ => 0,
+        }
     }
 
     /// f32 that a unit takes in `Scores` and `Probabilities` (decode: one row).

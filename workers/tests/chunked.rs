@@ -8,8 +8,8 @@ use common::{llama, opt};
 use kernels::Variant;
 use model::config::{Dtype, ModelConfig};
 use planner::policy::{Homes, Policy, device_map};
-use planner::split::{Split, parse_split};
-use program::compile::{CompileError, compile};
+use planner::split::{Split, parse_chunking, parse_split};
+use program::compile::{CompileError, compile, runs_in_chunks};
 use program::formats::KvFormat;
 use program::map::{DeviceMap, Schedule, layer_list};
 use program::plan::RunShape;
@@ -190,14 +190,47 @@ fn rows_that_decode_beside_chunks_of_prompts_have_the_bits_that_they_have_alone(
     }
 }
 
+/// Decode attends on both sides at once, so caches lie in parts, at home on either side.
+#[test]
+fn caches_in_parts_give_the_bits_of_whole_ones() {
+    for (config, dtype, kv_format) in [
+        (llama(), Dtype::Bf16, KvFormat::Plain),
+        (opt(), Dtype::F32, KvFormat::Plain),
+        (llama(), Dtype::Bf16, KvFormat::Four),
+    ] {
+        let shape = shape(2, 3, 2, dtype);
+        let expected = found(&config, &shape, &DeviceMap { kv_format, ..cpu_only(&config) });
+        for (parts, split) in [("scores=3", "scores.1:"), ("attention=4", "scores.2:wv.3")] {
+            let chunking = Some(parse_chunking(parts).expect("a chunking"));
+            let split = parse_split(split, &config, chunking).expect("a split");
+            for kv in [MemoryId::DRAM, MemoryId::VRAM] {
+                let homes = Homes { kv, prefill_hidden: MemoryId::DRAM };
+                let policy = Policy::TwoSplit { split, chunking };
+                let map = device_map(&policy, &config, false, homes);
+                let is_split = |layer| map.layer_chunking(&config, layer).is_some();
+                assert!((0..config.num_layers).any(is_split), "{parts}: no layer is split");
+                let map = DeviceMap { kv_format, ..map };
+                for chunk in [1, 4, 7, 256] {
+                    let case =
+                        format!("{:?} {kv_format:?} {parts} {kv:?} in {chunk}", config.family);
+                    assert_eq!(found(&config, &chunked(&shape, chunk), &map), expected, "{case}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn what_cannot_be_chunked_is_refused_with_a_sentence() {
     let config = llama();
     let shape = chunked(&shape(1, 4, 4, Dtype::Bf16), 4);
-    let chunking = Some(planner::split::parse_chunking("scores=3").expect("a chunking"));
-    let split = parse_split("scores.1:up", &config, chunking).expect("a split");
-    let refused = compile(&config, &shape, &two_split(&config, split, chunking));
-    assert!(matches!(refused, Err(CompileError::ChunksOfParts { .. })), "{refused:?}");
+    let homes = Homes { kv: MemoryId::VRAM, prefill_hidden: MemoryId::DRAM };
+    let mut apart = device_map(&Policy::GpuOnly, &config, false, homes);
+    assert!(runs_in_chunks(&config, &apart));
+    apart.prefill = cpu_only(&config).prefill;
+    assert!(!runs_in_chunks(&config, &apart));
+    let refused = compile(&config, &shape, &apart);
+    assert!(matches!(refused, Err(CompileError::CpuReadsVram { .. })), "{refused:?}");
     let long = RunShape { max_prompt: 1 << 20, ..chunked(&shape, 1) };
     let refused = compile(&config, &long, &cpu_only(&config));
     assert!(matches!(refused, Err(CompileError::TooManyStreams { chunk: 1 })), "{refused:?}");

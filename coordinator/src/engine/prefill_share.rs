@@ -53,7 +53,8 @@ fn operations(config: &ModelConfig, shape: &RunShape, compute: &Compute) -> f64 
             true => (begin % u64::from(shape.max_prompt)) as f64 + rows / 2.0,
             false => f64::from(shape.max_prompt) / 2.0,
         };
-        return 4.0 * rows * past * config.q_size() as f64;
+        let parts = compute.chunk.map_or(1.0, |chunk| f64::from(chunk.of));
+        return 4.0 * rows * past * config.q_size() as f64 / parts;
     }
     let matrix = compute.op.weights(config).and_then(|weights| weights.matrix);
     match (compute.op, matrix) {

@@ -277,9 +277,9 @@ fn what_cannot_be_priced_or_placed_is_said() {
     });
 }
 
-/// Above 4096 tokens; a cache in parts is read by whole prompts only.
+/// Above 4096 tokens, whether caches are whole or in parts.
 #[test]
-fn a_map_that_cannot_run_in_chunks_is_estimated_with_whole_prompts() {
+fn long_prompts_are_estimated_in_chunks() {
     asked(2, PLENTY, |request| {
         let request = &Request { max_prompt: 5000, max_context: 5008, ..*request };
         let pricing = &Flat { cpu_ns: 1.0, gpu_ns: 1.0, link_ns: 1.0 };
@@ -288,7 +288,7 @@ fn a_map_that_cannot_run_in_chunks_is_estimated_with_whole_prompts() {
             |policy: &Policy| estimator.plan(policy, 2).expect("compiles").shape.prefill_chunk;
         let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 4 });
         let split = parse_split("scores.1:ln1", request.config, chunking).expect("a split");
-        assert_eq!(chunk(&Policy::TwoSplit { split, chunking }), 0);
+        assert_eq!(chunk(&Policy::TwoSplit { split, chunking }), 2048);
         assert_eq!(chunk(&Policy::CpuOnly), 2048);
     });
 }

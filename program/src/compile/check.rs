@@ -130,16 +130,13 @@ fn check_layer(
     Ok(())
 }
 
-/// Attention of chunks reads caches in prefill too, whole and from its own side or streamed to it.
+/// Attention of chunks reads caches in prefill too, from its own side or streamed to it.
 pub(super) fn check_chunked(
     config: &ModelConfig,
     map: &DeviceMap,
     layer: usize,
     topology: &Topology,
 ) -> Result<(), CompileError> {
-    if map.layer_chunking(config, layer).is_some() {
-        return Err(CompileError::ChunksOfParts { layer });
-    }
     let list = layer_list(config, None);
     let mut attention = list.iter().zip(&map.prefill.layers[layer]);
     let on_cpu = attention.any(|(entry, device)| entry.op == Op::Scores && *device == Device::Cpu);

@@ -78,6 +78,8 @@ pub(super) struct Emitter<'a, 'b> {
     streamed: HashSet<Weights>,
     decompressed: HashSet<Weights>,
     kv_used: HashMap<(Kv, u16), u32>,
+    /// Of each kind of cache the one that was last streamed whole, and its slot.
+    streamed_whole: HashMap<Kv, (At, Region)>,
 }
 
 impl<'a, 'b> Emitter<'a, 'b> {
@@ -105,6 +107,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             streamed: HashSet::new(),
             decompressed: HashSet::new(),
             kv_used: HashMap::new(),
+            streamed_whole: HashMap::new(),
         }
     }
 
@@ -152,7 +155,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
     /// Fresh K and V leave the device as soon as they exist; the residual stream of prefill after
     /// each segment, when it does not stay there.
     fn after(&mut self, entry: &Entry) {
-        if self.is_chunked() && entry.op.is_attention() {
+        let is_last_part = entry.chunk.is_none_or(|chunk| chunk.index + 1 == chunk.of);
+        if self.is_chunked() && entry.op.is_attention() && is_last_part {
             self.append_fresh(entry);
         }
         if let (Op::K | Op::V, Device::Gpu, Some(layer)) = (entry.op, entry.device, entry.layer) {
@@ -178,7 +182,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn chunking(&self, layer: Option<u16>) -> Option<Chunking> {
-        let layer = layer.filter(|_| self.program.rows == Rows::Single)?;
+        let layer = layer.filter(|_| self.program.rows.are_behind_caches())?;
         self.map.layer_chunking(self.config, usize::from(layer))
     }
 
@@ -189,6 +193,8 @@ impl<'a, 'b> Emitter<'a, 'b> {
         };
         match (value, chunking.order) {
             (Value::Scores, _) => chunking.chunks,
+            // Here the fused operation is split, whatever is in decode.
+            (Value::Attended, _) if self.is_chunked() => chunking.chunks,
             (Value::Probabilities | Value::Attended, ChunkOrder::Attention) => chunking.chunks,
             _ => 1,
         }
@@ -382,7 +388,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 if let Some(slot) = self.prefetched.remove(&(layer, entry.batch, *kv)) {
                     return slot;
                 }
-                self.stream_cache(entry, *kv, Chunk { index: part, of }, cache)
+                // Parts of an operation that all read one whole cache follow each other.
+                match self.streamed_whole.get(kv) {
+                    Some((of, slot)) if *of == at(entry) => *slot,
+                    _ => self.stream_cache(entry, *kv, Chunk { index: part, of }, cache),
+                }
             })
             .collect()
     }
@@ -402,6 +412,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
             table: Some(self.buffers.table(entry.batch)),
         };
         self.push(self.routes.upload_weights, Instruction::Copy(copy));
+        if chunk == Chunk::WHOLE {
+            self.streamed_whole.insert(kv, (at(entry), to));
+        }
         to
     }
 

@@ -20,11 +20,6 @@ pub enum CompileError {
     )]
     TooManyStreams { chunk: u32 },
     /// Split attention keeps the cache in parts, which attention over whole prompts cannot read.
-    #[error(
-        "layer {layer} splits attention into parts (--split-chunks), which does not go with \
-         --prefill-chunk; leave one of them out"
-    )]
-    ChunksOfParts { layer: usize },
     #[error("the run has no sequences: batches, batch size and stream size must be at least 1")]
     EmptyShape,
     #[error("the map has {found} layers in {what}, the model has {expected}")]

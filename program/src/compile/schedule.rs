@@ -8,8 +8,8 @@
 use model::config::ModelConfig;
 use model::ops::Op;
 
-use crate::ir::ProgramShape;
-use crate::map::{Chunk, Device, DeviceMap, Phase, Schedule as MapSchedule, layer_list};
+use crate::ir::{ProgramShape, Rows};
+use crate::map::{Chunk, Chunking, Device, DeviceMap, Phase, Schedule as MapSchedule, layer_list};
 
 /// One operation (or chunk) of one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(super) fn schedule(
 ) -> Schedule {
     let phase = program.rows.phase();
     let layers: Vec<Vec<Item>> =
-        (0..config.num_layers).map(|layer| layer_items(phase, config, map, layer)).collect();
+        (0..config.num_layers).map(|layer| layer_items(program.rows, config, map, layer)).collect();
     let uniform = layers.iter().all(|layer| is_uniform(layer));
     let segments = segments(phase, map, &layers);
     let mut entries = Vec::new();
@@ -105,7 +105,8 @@ fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item
     segments
 }
 
-fn layer_items(phase: Phase, config: &ModelConfig, map: &DeviceMap, layer: usize) -> Vec<Item> {
+fn layer_items(rows: Rows, config: &ModelConfig, map: &DeviceMap, layer: usize) -> Vec<Item> {
+    let phase = rows.phase();
     let list: Vec<(Op, Option<Chunk>, Device)> = match phase {
         Phase::Prefill => layer_list(config, None)
             .into_iter()
@@ -128,7 +129,15 @@ fn layer_items(phase: Phase, config: &ModelConfig, map: &DeviceMap, layer: usize
             && matches!(rest, [_, (Op::Softmax, s, ds), (Op::Wv, w, dw), ..]
                 if *s == chunk && *w == chunk && *ds == device && *dw == device);
         let (op, taken) = if fused { (Op::Attention, 3) } else { (op, 1) };
-        items.push(Item { op, chunk, layer: u16::try_from(layer).ok(), device });
+        let item = Item { op, chunk, layer: u16::try_from(layer).ok(), device };
+        match map.layer_chunking(config, layer).filter(|_| rows == Rows::Chunks) {
+            // Caches lie in parts, so they are read part by part.
+            Some(Chunking { chunks: of, .. }) if op == Op::Attention => {
+                let part = |index| Item { chunk: Some(Chunk { index, of }), ..item };
+                items.extend((0..of).map(part));
+            }
+            _ => items.push(item),
+        }
         rest = &rest[taken..];
     }
     items

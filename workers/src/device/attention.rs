@@ -66,7 +66,8 @@ impl Computing<'_> {
         Ok(cached * (position_bytes * compute.op.caches().len()) as u64)
     }
 
-    /// Fresh rows and cache of K or of V; no cache in prefill, where nothing is cached.
+    /// Fresh rows and cache of K or of V, from the chunk's first unit on; no cache where nothing is
+    /// cached.
     fn keys_or_values(
         &self,
         compute: &Compute,
@@ -78,8 +79,12 @@ impl Computing<'_> {
         let place = compute.op.caches().iter().position(|other| *other == kv);
         let cache = match place.and_then(|place| compute.caches.get(place)) {
             Some(region) => {
+                let (at, chunk) = (compute.at, compute.chunk);
+                let origin = self.table.cache_origin(self.program, at, chunk, kv);
+                let position_bytes = self.plan.map.kv_format.position_bytes(config.head_dim, dtype);
+                let first = origin / config.head_dim * position_bytes;
                 let places = self.device.places();
-                places.address(region.buffer, 0, places.size_bytes(region.buffer))
+                places.address(region.buffer, first, places.size_bytes(region.buffer) - first)
             }
             None => 0,
         };

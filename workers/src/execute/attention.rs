@@ -82,16 +82,20 @@ fn attended<'a, T: Element>(
     unsafe { Columns::new(first, len) }
 }
 
-/// The cache of the chunk, whole; empty in prefill, where nothing is cached.
+/// The cache from the chunk's first unit on; empty where nothing is cached.
 fn cache<'a, T: Element>(operands: &Operands<'a>, compute: &Compute, kv: Kv) -> Cache<'a, T> {
     let place = compute.op.caches().iter().position(|other| *other == kv);
     let buffer = place.and_then(|place| compute.caches.get(place)).map(|region| region.buffer);
-    let size_bytes = buffer.map_or(0, |buffer| operands.view.size_bytes(buffer));
-    match (operands.plan.map.kv_format, buffer) {
+    let Operands { plan, table, view, program, .. } = *operands;
+    let origin = table.cache_origin(program, compute.at, compute.chunk, kv);
+    let position_bytes = plan.map.kv_format.position_bytes(table.head_dim(), plan.shape.dtype);
+    let first = origin / table.head_dim() * position_bytes;
+    let size_bytes = buffer.map_or(0, |buffer| view.size_bytes(buffer) - first);
+    match (plan.map.kv_format, buffer) {
         (KvFormat::Plain, Some(buffer)) => {
-            Cache::Plain(operands.view.read(buffer, 0, size_bytes / size_of::<T>()))
+            Cache::Plain(view.read(buffer, first, size_bytes / size_of::<T>()))
         }
-        (KvFormat::Four, Some(buffer)) => Cache::Four(operands.view.read(buffer, 0, size_bytes)),
+        (KvFormat::Four, Some(buffer)) => Cache::Four(view.read(buffer, first, size_bytes)),
         (KvFormat::Plain, None) => Cache::Plain(&[]),
         (KvFormat::Four, None) => Cache::Four(&[]),
     }

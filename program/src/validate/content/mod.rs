@@ -143,7 +143,8 @@ impl<'a> Walk<'a> {
             self.need(now, *region, content)?;
         }
         for (kv, region) in compute.op.caches().iter().zip(&compute.caches) {
-            let chunk = normal(compute.chunk).unwrap_or(Chunk::WHOLE);
+            let whole = self.plan.map.chunking.is_none_or(|chunking| chunking.parts(*kv) == 1);
+            let chunk = normal(compute.chunk).filter(|_| !whole).unwrap_or(Chunk::WHOLE);
             self.need(now, *region, now.cache(*kv, at, chunk))?;
         }
         let weights = self.weights_of(compute.op, at.layer);

@@ -63,12 +63,17 @@ fn caches_in_device_memory_give_the_tokens_of_the_cpu() {
 fn chunks_of_prompts_give_the_tokens_of_the_cpu() {
     for config in [llama(), opt()] {
         let expected = on_cpu(&config, Dtype::F32);
-        for (split, kv) in
-            [("gpu-only", MemoryId::VRAM), ("gpu-only", MemoryId::DRAM), ("k:out", MemoryId::DRAM)]
-        {
+        let parts = |order| Some(Chunking { order, chunks: 2 });
+        for (split, chunking, kv) in [
+            ("gpu-only", None, MemoryId::VRAM),
+            ("gpu-only", None, MemoryId::DRAM),
+            ("k:out", None, MemoryId::DRAM),
+            ("scores.1:", parts(ChunkOrder::Scores), MemoryId::VRAM),
+            ("scores.1:", parts(ChunkOrder::Attention), MemoryId::DRAM),
+        ] {
             for prefill_chunk in [1, 3] {
                 let shape = RunShape { prefill_chunk, ..shape(Dtype::F32) };
-                let plan = plan_of(&config, &shape, Some(split), None, kv);
+                let plan = plan_of(&config, &shape, Some(split), chunking, kv);
                 let workers = Workers::start(&plan, &Setting::default()).expect(split);
                 let found = workers.run_group(&group());
                 assert_eq!(found.as_ref(), Ok(&expected), "{split} {kv:?} in {prefill_chunk}");
