@@ -1,20 +1,18 @@
 //! What a user sees of Tandem: arguments, the batch job, launch and supervision of the workers,
 //! reports. `main.rs` is only the door.
+//!
+//! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided in
+//! `setup`; `job` answers requests, `openai` is their language, `engine` computes. Job and engine
+//! meet at `boundary` alone.
 
-pub mod benchmark;
+pub mod boundary;
 pub mod cli;
-pub mod doctor;
+pub mod commands;
 pub mod engine;
 pub mod exit;
-pub mod expanded;
+pub mod interrupt;
 pub mod job;
-pub mod opened;
-pub mod plan;
-pub mod profile;
-mod profiling;
-pub mod rates;
+pub mod openai;
 pub mod report;
-pub mod session;
+pub mod setup;
 pub mod text;
-pub mod timed;
-pub mod weights_identity;

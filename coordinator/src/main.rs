@@ -5,17 +5,18 @@ use std::process::ExitCode;
 
 use coordinator::cli::high::Command;
 use coordinator::cli::{Refusal, parse};
-use coordinator::doctor;
+use coordinator::commands::device_rates;
+use coordinator::commands::doctor;
+use coordinator::commands::plan;
+use coordinator::commands::profile;
+use coordinator::commands::run;
+use coordinator::commands::timed;
 use coordinator::engine::launch::LaunchError;
 use coordinator::exit::Exit;
+use coordinator::interrupt::Interrupt;
 use coordinator::job::error::JobError;
-use coordinator::job::interrupt::Interrupt;
-use coordinator::opened::open_weights;
-use coordinator::plan;
-use coordinator::profile;
-use coordinator::rates;
-use coordinator::session::{self, Usage};
-use coordinator::timed;
+use coordinator::setup::model::open_weights;
+use coordinator::setup::usage::Usage;
 use profiler::RunnerError;
 
 /// Counts what workers allocate while they run, which must be nothing.
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
             ExitCode::from(u8::from(!doctor::probe::opens(device, &handle)))
         }
         Command::DeviceRates(request) => {
-            rates::run(request).unwrap_or_else(|error| refuse(&error)).into()
+            device_rates::run(request).unwrap_or_else(|error| refuse(&error)).into()
         }
         Command::Formats => {
             // A closed stdout leaves nobody to tell.
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
         Command::Run(run) => {
             let ran = Interrupt::install()
                 .map_err(anyhow::Error::from)
-                .and_then(|interrupt| session::run(&run, &interrupt));
+                .and_then(|interrupt| run::run(&run, &interrupt));
             ran.unwrap_or_else(|error| refuse(&error)).into()
         }
     }

@@ -2,14 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use coordinator::job::body::defaults::Defaults;
-use coordinator::job::body::unread::Unread;
-use coordinator::job::codec::{TextCodec, TextStream, Turn};
+use coordinator::boundary::codec::{TextCodec, TextStream, Turn};
 use coordinator::job::input::{Format, InputOptions};
-use coordinator::job::item::Item;
-use coordinator::job::output::OutputLine;
-use coordinator::job::prompt::Limits;
 use coordinator::job::read::read_items;
+use coordinator::openai::body::defaults::Defaults;
+use coordinator::openai::body::unread::Unread;
+use coordinator::openai::item::Item;
+use coordinator::openai::output::OutputLine;
+use coordinator::openai::prompt::Limits;
 use coordinator::report::file::Report;
 
 const FORMATS: &str = include_str!("../../docs/formats.md");
@@ -114,7 +114,7 @@ fn outputs_read_and_write_as_they_stand() {
 #[test]
 fn tables_and_machine_files_are_the_templates() {
     use coordinator::cli::request::Template;
-    use coordinator::plan::templates::text;
+    use coordinator::commands::plan::templates::text;
     assert_eq!(blocks("toml machine"), [text(Template::Machine)]);
     assert_eq!(blocks("json table"), [text(Template::Table)]);
     let toml = text(Template::Machine).lines().filter_map(|line| line.split_once(" = "));
@@ -126,7 +126,7 @@ fn tables_and_machine_files_are_the_templates() {
 
 #[test]
 fn every_error_code_is_listed() {
-    use coordinator::job::item::ErrorCode;
+    use coordinator::openai::item::ErrorCode;
     for code in ErrorCode::ALL {
         assert!(FORMATS.contains(&format!("`{}`", code.name())), "{}", code.name());
     }

@@ -9,12 +9,12 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-use coordinator::engine::RunEngine;
-use coordinator::engine::launch::LaunchOptions;
-use coordinator::job::engine::{
+use coordinator::boundary::engine::{
     Engine, EngineError, Finish, Generated, Observer, Sampling, Sequence, Verdict,
 };
-use coordinator::opened::open_weights;
+use coordinator::engine::RunEngine;
+use coordinator::engine::launch::LaunchOptions;
+use coordinator::setup::model::open_weights;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;

@@ -16,9 +16,9 @@ use super::request::{
     Source, Telling, Template, TimedRequest, Work,
 };
 use super::values::{CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
-use crate::job::body::defaults::Defaults;
 use crate::job::input::Format;
 use crate::job::sink::{OutputMode, Place};
+use crate::openai::body::defaults::Defaults;
 
 /// Benchmark: tokens of each prompt.
 pub const PROMPT_LEN: u32 = 512;

@@ -8,8 +8,8 @@ use program::map::Chunking;
 use workers::device::RateSizes;
 
 use super::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
-use crate::job::body::defaults::Defaults;
 use crate::job::sink::{OutputMode, Place};
+use crate::openai::body::defaults::Defaults;
 
 /// The main command.
 #[derive(Debug, Clone, PartialEq)]

@@ -11,7 +11,8 @@ use workers::group::{Placed, Request, carry_on, fill, fill_even, list_work, plac
 use workers::share::{LEAST_TOKENS, share};
 use workers::table::StepTable;
 
-use crate::job::engine::{self, Generated, Sequence};
+use crate::boundary::engine;
+use crate::boundary::engine::{Generated, Sequence};
 
 /// Where a sequence stands in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

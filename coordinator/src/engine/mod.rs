@@ -12,6 +12,7 @@ pub mod measure;
 pub mod memory;
 mod prefill_share;
 pub mod supervise;
+pub mod trace_file;
 mod wake;
 
 use std::collections::BTreeMap;
@@ -26,13 +27,13 @@ use program::topology::{LaneId, WorkerId};
 use shm::{SharedU32s, TraceReader, WaitError};
 use workers::group::BATCH;
 
-use crate::job::engine::{Engine, EngineError, Observer, Sequence, Verdict};
-use crate::report::trace_file::TraceFile;
+use crate::boundary::engine::{Engine, EngineError, Observer, Sequence, Verdict};
 use groups::Groups;
 use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
 use prefill_share::PrefillShare;
 use supervise::{Supervisor, WorkerFailure};
+use trace_file::TraceFile;
 
 /// Between two looks at the processes' memory, which costs them a little.
 const MEMORY_SAMPLE: Duration = Duration::from_millis(500);

@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use super::error::JobError;
-use super::item::{Item, Request};
-use super::output::{Ended, Provenance, answer_line, done, error_line, unfinished_line};
 use super::sink::Sink;
-use super::stop::Answer;
 use super::unfinished::Unfinished;
+use crate::openai::item::{Item, Request};
+use crate::openai::output::{Ended, Provenance, answer_line, done, error_line, unfinished_line};
+use crate::openai::stop::Answer;
 
 /// Finished answers wait for so long at most while others of their group go on: each write is synced.
 const WRITE_EVERY: Duration = Duration::from_secs(1);

@@ -5,12 +5,12 @@ use std::ops::ControlFlow;
 use grammar::{Checker, Grammar};
 
 use super::answers::Answers;
-use super::codec::TextCodec;
-use super::engine::{Generated, Observer, Sequence, Verdict};
 use super::error::JobError;
-use super::item::Request;
 use super::progress::Progress;
-use super::stop::{Answer, StopWatcher, finish};
+use crate::boundary::codec::TextCodec;
+use crate::boundary::engine::{Generated, Observer, Sequence, Verdict};
+use crate::openai::item::Request;
+use crate::openai::stop::{Answer, StopWatcher, finish};
 
 /// One answer of a pending request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use grammar::{Checker, Grammar, GrammarError};
 use serde_json::{Map, Value};
 
-use super::body::defaults::Defaults;
-use super::body::unread::Unread;
-use super::body::{Body, RawPrompt, read_body};
-use super::codec::{TextCodec, Turn};
-use super::item::{Endpoint, ErrorCode, Rejection, Request};
-use super::prompt::{Limits, MaxTokens, fit};
 use super::sink::Place;
+use crate::boundary::codec::{TextCodec, Turn};
+use crate::openai::body::defaults::Defaults;
+use crate::openai::body::unread::Unread;
+use crate::openai::body::{Body, RawPrompt, read_body};
+use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
+use crate::openai::prompt::{Limits, MaxTokens, fit};
 
 /// New tokens of a completion that does not say, as at OpenAI.
 pub const COMPLETION_MAX_TOKENS: u32 = 16;

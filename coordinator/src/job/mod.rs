@@ -2,26 +2,17 @@
 //!
 //! [`prepare`](run::Job::prepare) reads and checks everything before an engine exists, so that bad
 //! input costs no model load; [`run`](run::Job::run) gives all sequences to an
-//! [`Engine`](engine::Engine), those with the longest answers first, and writes answers as they are finished.
+//! [`Engine`](crate::boundary::engine::Engine), those with the longest answers first, and writes answers as they are finished.
 //!
 //! Invariants: a job that ends leaves the output in input order; an answer depends on its request alone,
 //! never on the group it ran in; what was written survives whatever happens next.
 
 mod answers;
-pub mod body;
-pub mod codec;
-pub mod engine;
 pub mod error;
-pub mod fingerprint;
 mod follow;
 pub mod input;
-pub mod interrupt;
-pub mod item;
 mod kinds;
-mod logprobs;
-pub mod output;
 pub mod progress;
-pub mod prompt;
 pub mod read;
 pub mod reading;
 mod regular;
@@ -30,7 +21,6 @@ pub mod resume;
 pub mod run;
 pub mod sink;
 mod source;
-pub mod stop;
 pub mod summary;
 pub mod unfinished;
 

@@ -9,9 +9,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::fingerprint::content_id;
 use super::input::{Forms, InputOptions, ReadLine, read_line};
-use super::item::{ErrorCode, Item, LineError, Rejection};
+use crate::openai::fingerprint::content_id;
+use crate::openai::item::{ErrorCode, Item, LineError, Rejection};
 
 const BOM: &[u8] = b"\xef\xbb\xbf";
 

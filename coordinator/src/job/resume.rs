@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 use super::error::JobError;
-use super::fingerprint::{hash_and_kernels, request_id};
-use super::item::Item;
-use super::output::{
+use super::unfinished::Unfinished;
+use crate::openai::fingerprint::{hash_and_kernels, request_id};
+use crate::openai::item::Item;
+use crate::openai::output::{
     Done, Ended, ErrorBody, FinishReason, Made, OutputLine, ResponseBody, error_line,
 };
-use super::unfinished::Unfinished;
 
 /// What an output says of the job that made it: its first answer does.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,18 +9,10 @@ use grammar::Grammar;
 use workers::share::common;
 
 use super::answers::Answers;
-use super::body::defaults::Defaults;
-use super::body::unread::Unread;
-use super::codec::TextCodec;
-use super::engine::{Engine, EngineError, Sequence};
 use super::error::JobError;
-use super::fingerprint::sampling_id;
 use super::follow::{Asked, Follower, Ticket};
 use super::input::{Format, InputOptions};
-use super::item::{Item, LineError, Prompt, Request};
-use super::output::{Ended, Provenance};
 use super::progress::Progress;
-use super::prompt::Limits;
 use super::read::read_items;
 use super::reading::Reading;
 use super::remaining::Planned;
@@ -29,6 +21,14 @@ use super::sink::{OutputMode, Place, Sink};
 use super::source::Source;
 use super::summary::Summary;
 use super::unfinished::Unfinished;
+use crate::boundary::codec::TextCodec;
+use crate::boundary::engine::{Engine, EngineError, Sequence};
+use crate::openai::body::defaults::Defaults;
+use crate::openai::body::unread::Unread;
+use crate::openai::fingerprint::sampling_id;
+use crate::openai::item::{Item, LineError, Prompt, Request};
+use crate::openai::output::{Ended, Provenance};
+use crate::openai::prompt::Limits;
 
 /// What the user asked for.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ pub type Fingerprinter<'a> = Box<dyn Fn(Option<Demand>, Option<&str>) -> String 
 /// What the job must know of the model.
 pub struct ModelFacts<'a> {
     pub name: String,
-    /// See [`super::fingerprint::system_fingerprint`]. In which form weights are kept may depend on what
+    /// See [`crate::openai::fingerprint::system_fingerprint`]. In which form weights are kept may depend on what
     /// all requests together need, so it is asked once they are known.
     pub system_fingerprint: Fingerprinter<'a>,
     pub limits: Limits,

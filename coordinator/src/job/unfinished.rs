@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::item::Item;
-use super::output::Done;
+use crate::openai::item::Item;
+use crate::openai::output::Done;
 
 /// What is there of the answers to one item, until its line is written.
 #[derive(Debug, Clone, Default, PartialEq)]

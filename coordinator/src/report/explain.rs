@@ -11,8 +11,8 @@ use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list}
 use program::plan::Plan;
 
 use super::file::{LayerRange, MapSummary};
+use super::layer;
 use super::table::{plain_table, right_aligned};
-use crate::plan::show;
 
 /// All maps that were estimated, the fastest first, under the layer of the best split where that is
 /// what will run. `threads` are those of the cpu worker and of the device, for a map with a device
@@ -20,7 +20,7 @@ use crate::plan::show;
 pub fn choice(chosen: &Chosen, plan: &Plan, threads: &dyn Fn(bool) -> (u16, u16)) -> String {
     let mut text = String::new();
     if let Some(searched) = searched(chosen) {
-        text += &show::layer(&searched.table, &searched.found);
+        text += &layer::text(&searched.table, &searched.found);
         text.push('\n');
     }
     let mut table = plain_table();

@@ -3,5 +3,6 @@
 pub mod build;
 pub mod explain;
 pub mod file;
+pub mod gantt;
+pub mod layer;
 pub mod table;
-pub mod trace_file;

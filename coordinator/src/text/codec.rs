@@ -6,7 +6,7 @@ use model::tokenizer::{GrowingTokens, Piece};
 
 use super::message::{TextFrom, TextReply, TextRequest, Word};
 use super::process::{TextError, TextLimits, TextProcess};
-use crate::job::codec::{TextCodec, TextStream, Turn};
+use crate::boundary::codec::{TextCodec, TextStream, Turn};
 
 /// Processes that may be lost without one answer between them before no more are started.
 const LOSSES_MAX: u32 = 8;

@@ -6,7 +6,7 @@ use model::config::Family;
 use model::tokenizer::Piece;
 use serde::{Deserialize, Serialize};
 
-use crate::job::codec::Turn;
+use crate::boundary::codec::Turn;
 
 /// Where a tokenizer and a chat template are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@ use model::tokenizer::{Piece, TextTokenizer, TokenizerError};
 use model::tokenizer_config::TokenizerConfig;
 
 use super::message::{TextFrom, Word};
-use crate::job::codec::Turn;
+use crate::boundary::codec::Turn;
 
 /// What a model brings to turn text into tokens and back.
 #[derive(Debug)]

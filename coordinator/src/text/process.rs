@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use shm::{Channel, ChannelError};
 
-use crate::job::codec::Turn;
+use crate::boundary::codec::Turn;
 
 use super::message::{TextFrom, TextReply, TextRequest, TextSetup};
 

@@ -4,22 +4,22 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use crate::job::body::defaults::Defaults;
-use crate::job::codec::{TextCodec, TextStream, Turn};
-use crate::job::engine::{
+use crate::boundary::codec::{TextCodec, TextStream, Turn};
+use crate::boundary::engine::{
     Engine, EngineError, Finish, Generated, Logprob, Observer, Sequence, Verdict,
 };
 use crate::job::error::JobError;
 use crate::job::input::InputOptions;
-use crate::job::item::Item;
-use crate::job::output::OutputLine;
 use crate::job::progress::Silent;
-use crate::job::prompt::Limits;
 use crate::job::read;
 use crate::job::reading::Reading;
 use crate::job::run::{Job, JobOptions, ModelFacts};
 use crate::job::sink::{OutputMode, Place};
 use crate::job::summary::Summary;
+use crate::openai::body::defaults::Defaults;
+use crate::openai::item::Item;
+use crate::openai::output::OutputLine;
+use crate::openai::prompt::Limits;
 
 /// Reads an input to its end.
 pub(super) fn read_items(bytes: &[u8], options: &InputOptions<'_>) -> Vec<Item> {

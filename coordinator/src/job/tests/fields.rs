@@ -3,13 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::job::body::defaults::Defaults;
-use crate::job::body::unread::Unread;
-use crate::job::engine::Sampling;
+use crate::boundary::engine::Sampling;
 use crate::job::input::{Format, InputOptions};
-use crate::job::item::{ErrorCode, Item, Request};
-use crate::job::prompt::Limits;
 use crate::job::sink::OutputMode;
+use crate::openai::body::defaults::Defaults;
+use crate::openai::body::unread::Unread;
+use crate::openai::item::{ErrorCode, Item, Request};
+use crate::openai::prompt::Limits;
 
 use super::fake::{Bytes, Desk, Echo, read_items};
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use grammar::{Grammar, Whitespace};
 
 use crate::exit::Exit;
-use crate::job::body::defaults::Defaults;
-use crate::job::body::unread::Unread;
 use crate::job::input::{Format, InputOptions};
-use crate::job::item::{ErrorCode, Item};
-use crate::job::output::{Choice, FinishReason};
-use crate::job::prompt::Limits;
 use crate::job::sink::OutputMode;
+use crate::openai::body::defaults::Defaults;
+use crate::openai::body::unread::Unread;
+use crate::openai::item::{ErrorCode, Item};
+use crate::openai::output::{Choice, FinishReason};
+use crate::openai::prompt::Limits;
 
 use super::fake::{Bytes, Desk, Echo, read_items};
 use super::input::{refused, request};

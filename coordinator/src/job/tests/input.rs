@@ -1,11 +1,11 @@
 //! Every rule of the input, one line each.
 
-use crate::job::codec::TextCodec;
-use crate::job::engine::Sampling;
+use crate::boundary::codec::TextCodec;
+use crate::boundary::engine::Sampling;
 use crate::job::error::JobError;
 use crate::job::input::{Format, InputOptions};
-use crate::job::item::{Endpoint, ErrorCode, Item, LineError, Request};
-use crate::job::prompt::Limits;
+use crate::openai::item::{Endpoint, ErrorCode, Item, LineError, Request};
+use crate::openai::prompt::Limits;
 
 use super::fake::{BOS, Bytes, Desk, read_items};
 
@@ -63,7 +63,7 @@ fn with_bos(text: &str) -> Vec<u32> {
 #[test]
 fn short_lines_and_their_defaults() {
     let request = request(r#"{"prompt": "ab"}"#);
-    let id = super::super::fingerprint::content_id(br#"{"prompt": "ab"}"#);
+    let id = crate::openai::fingerprint::content_id(br#"{"prompt": "ab"}"#);
     assert_eq!(request.custom_id, format!("line-{id}"));
     assert_eq!(request.endpoint, Endpoint::Completions);
     assert_eq!(request.prompts.len(), 1);

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Signal, getpid, kill_process};
 
+use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
-use crate::job::interrupt::Interrupt;
 use crate::job::sink::{OutputMode, Place, Sink};
 
 const CHILD: &str = "COORDINATOR_TEST_CHILD";

@@ -1,6 +1,6 @@
 //! A resumed job ends in the bytes of an undisturbed one, wherever it was cut.
 
-use crate::job::engine::EngineError;
+use crate::boundary::engine::EngineError;
 use crate::job::error::JobError;
 use crate::job::sink::OutputMode;
 

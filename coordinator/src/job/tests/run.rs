@@ -1,13 +1,13 @@
 //! The loop: groups, answers, last lines, interruption.
 
+use crate::boundary::engine::{Engine, EngineError};
 use crate::exit::Exit;
-use crate::job::engine::{Engine, EngineError};
 use crate::job::error::JobError;
-use crate::job::fingerprint::content_id;
-use crate::job::output::{Choice, FinishReason, OutputLine};
 use crate::job::progress::{Expected, Lines, Silent};
 use crate::job::sink::OutputMode;
 use crate::job::summary::Summary;
+use crate::openai::fingerprint::content_id;
+use crate::openai::output::{Choice, FinishReason, OutputLine};
 
 use super::fake::{Desk, Echo};
 

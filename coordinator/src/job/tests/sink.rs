@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
-use crate::job::interrupt::Interrupt;
 use crate::job::sink::{OutputMode, Place, Sink};
 
 use super::fake::{Desk, Echo};

@@ -1,7 +1,7 @@
 //! Stop strings: where text and tokens are cut, and that lateness does not show.
 
-use crate::job::engine::{Finish, Generated};
-use crate::job::stop::{Answer, StopWatcher, finish};
+use crate::boundary::engine::{Finish, Generated};
+use crate::openai::stop::{Answer, StopWatcher, finish};
 
 use super::fake::Bytes;
 

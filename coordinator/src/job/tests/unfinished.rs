@@ -1,6 +1,6 @@
 //! Requests with many answers: those that are there survive what happens to the others.
 
-use crate::job::engine::EngineError;
+use crate::boundary::engine::EngineError;
 use crate::job::sink::OutputMode;
 
 use super::fake::{Desk, Echo};

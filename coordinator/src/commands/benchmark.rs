@@ -1,0 +1,105 @@
+//! A run without input: seeded random token ids, greedy, EOS ignored.
+
+use std::ops::ControlFlow;
+
+use crate::boundary::engine::{
+    Engine, EngineError, Generated, Observer, Sampling, Sequence, Verdict,
+};
+use crate::job::progress::Progress;
+use crate::job::remaining::Planned;
+
+/// What a benchmark computes: every sequence alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Benchmark {
+    pub sequences: usize,
+    pub prompt_len: u32,
+    pub gen_len: u32,
+    pub vocab_size: usize,
+    pub seed: u64,
+}
+
+impl Benchmark {
+    /// Token ids of every prompt, from a counter-based hash of seed, sequence and position.
+    pub fn prompts(&self) -> Vec<Vec<u32>> {
+        let token = |sequence: u64, position: u64| {
+            let word = mix(self.seed ^ mix(sequence << 32 | position));
+            (word % self.vocab_size as u64) as u32
+        };
+        let prompt = |sequence| {
+            (0..u64::from(self.prompt_len)).map(|position| token(sequence, position)).collect()
+        };
+        (0..self.sequences as u64).map(prompt).collect()
+    }
+
+    /// Runs all sequences.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn run(
+        &self,
+        engine: &mut dyn Engine,
+        progress: &mut dyn Progress,
+    ) -> Result<(), EngineError> {
+        let planned = Planned { prompt_tokens: self.prompt_len, max_new: self.gen_len };
+        progress.begin(vec![planned; self.sequences]);
+        let mut follower = Follower { progress };
+        let prompts = self.prompts();
+        let sequences = prompts.iter().zip(0..).map(|(prompt, id_hash)| Sequence {
+            prompt,
+            max_new: self.gen_len,
+            sampling: Sampling::GREEDY,
+            seed: self.seed,
+            id_hash,
+            ignore_eos: true,
+            logprobs: 0,
+            grammar: 0,
+        });
+        let ran = engine.run(&sequences.collect::<Vec<_>>(), &mut follower);
+        follower.progress.end();
+        ran
+    }
+}
+
+/// The finaliser of SplitMix64.
+fn mix(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+struct Follower<'p> {
+    progress: &'p mut dyn Progress,
+}
+
+impl Observer for Follower<'_> {
+    fn prefilled(&mut self, share: f64) {
+        self.progress.prefilled(share);
+    }
+
+    fn token(&mut self, sequence: usize, _token: u32) -> Verdict {
+        self.progress.token(sequence);
+        Verdict::Continue
+    }
+
+    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
+        self.progress.finished(sequence, generated.tokens.len() as u32);
+        ControlFlow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_are_seeded_and_inside_the_vocabulary() {
+        let of = |seed| {
+            Benchmark { sequences: 3, prompt_len: 50, gen_len: 4, vocab_size: 97, seed }.prompts()
+        };
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1)[0], of(2)[0]);
+        assert_ne!(of(1)[0], of(1)[1]);
+        assert!(of(1).iter().all(|prompt| prompt.len() == 50 && prompt.iter().all(|t| *t < 97)));
+    }
+}

@@ -1,0 +1,9 @@
+//! What each command does, from its arguments to the exit code.
+
+mod benchmark;
+pub mod device_rates;
+pub mod doctor;
+pub mod plan;
+pub mod profile;
+pub mod run;
+pub mod timed;

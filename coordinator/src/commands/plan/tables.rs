@@ -1,0 +1,34 @@
+//! `--tables T.json`: the best map of a layer whose operations were measured elsewhere.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::Context;
+use planner::search::{Output, search};
+use planner::steady::{Shape, steady_layer};
+use planner::table::Table;
+
+use super::chart_file;
+use crate::cli::request::PlanRequest;
+use crate::report::{gantt, layer};
+
+/// The answer, as text or JSON.
+///
+/// # Errors
+/// A file that cannot be read or is no table; a chart that cannot be written.
+pub(super) fn plan(path: &Path, request: &PlanRequest) -> anyhow::Result<String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).with_context(|| format!("the table {shown}"))?;
+    let table = Table::from_json(&text).with_context(|| format!("the table {shown}"))?;
+    let found = search(&table).with_context(|| format!("the table {shown}"))?;
+    if let Some(path) = &request.chart {
+        chart_file::write(path, &table, &found.best.candidate)?;
+    }
+    if request.json {
+        return Ok(serde_json::to_string_pretty(&Output::of(&table, &found))? + "\n");
+    }
+    let mut text = layer::text(&table, &found);
+    let steady = steady_layer(&table, &found.best.candidate, &Shape::default());
+    let _ = write!(text, "\n{}", gantt::draw(&table, &steady));
+    Ok(text)
+}

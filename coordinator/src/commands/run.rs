@@ -1,0 +1,388 @@
+//! One run from arguments to exit code: find the model, read the requests, plan, prove, launch,
+//! run, report.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use kernels::Variant;
+use model::config_json::check_context;
+
+use super::benchmark::Benchmark;
+use crate::boundary::codec::TextCodec;
+use crate::boundary::engine::EngineError;
+use crate::cli::cuda::is_cuda;
+use crate::cli::request::{Requests, Run, Telling, Work};
+use crate::cli::values::BatchesChoice;
+use crate::engine::RunEngine;
+use crate::exit::Exit;
+use crate::interrupt::Interrupt;
+use crate::job::progress;
+use crate::job::reading::Reading;
+use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
+use crate::job::sink::Place;
+use crate::job::summary::Summary;
+use crate::openai::body::defaults::Defaults;
+use crate::openai::{fingerprint, prompt};
+use crate::report::build;
+use crate::report::build::Foretold;
+use crate::report::file::RequestCounts;
+use crate::report::table;
+use crate::setup::formats::{Case, cases, described, forms};
+use crate::setup::memory_advice::Advice;
+use crate::setup::model::Opened;
+use crate::setup::placement::{Decision, case, plan, threads};
+use crate::setup::plan_request::{DEFAULT_BATCH_MAX, filled, forms_bytes};
+use crate::setup::prediction::{capacity, expected, foretold, tell_predicted};
+use crate::setup::start::start;
+use crate::setup::usage::Usage;
+
+/// Refuses a report or a trace that would overwrite the input, the output or each other.
+fn check_distinct(run: &Run) -> anyhow::Result<()> {
+    let mut files: Vec<(&str, &Path)> = Vec::new();
+    if let Work::Requests(asked) = &run.work {
+        for (flag, place) in [("--input", &asked.input), ("--output", &asked.output)] {
+            if let Place::File(path) = place {
+                files.push((flag, path));
+            }
+        }
+    }
+    for (flag, path) in [("--report", &run.report), ("--trace", &run.trace)] {
+        let Some(path) = path else { continue };
+        if path == Path::new("-") {
+            let answers_go_there =
+                matches!(&run.work, Work::Requests(asked) if asked.output == Place::Standard);
+            if flag == "--trace" || answers_go_there {
+                return Err(Usage(format!("{flag} -: give {flag} a file of its own")).into());
+            }
+            continue;
+        }
+        if let Some((other, _)) = files.iter().find(|(_, known)| same_file(known, path)) {
+            let shown = path.display();
+            return Err(Usage(format!(
+                "{flag} and {other} both name {shown}; give {flag} a file of its own"
+            ))
+            .into());
+        }
+        files.push((flag, path));
+    }
+    Ok(())
+}
+
+/// Whether two names are of one file, which need not be there yet. A device can be written twice.
+fn same_file(a: &Path, b: &Path) -> bool {
+    let (of_a, of_b) = (a.metadata().ok(), b.metadata().ok());
+    match (of_a, of_b) {
+        (Some(a), Some(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        (None, None) => a == b || resolved(a).is_some_and(|a| Some(a) == resolved(b)),
+        _ => false,
+    }
+}
+
+/// A file that is not there, by the true name of its folder.
+fn resolved(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or_else(|| Path::new(".")).canonicalize().ok()?;
+    Some(folder.join(path.file_name()?))
+}
+
+/// Says before anything is computed that the report could not be written after it.
+fn check_report(path: &Path) -> anyhow::Result<()> {
+    let existed = path.exists();
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    opened.with_context(|| format!("the report {}", path.display()))?;
+    if !existed {
+        std::fs::remove_file(path).with_context(|| format!("the report {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Runs what the command line asks for.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    check_distinct(run)?;
+    if let Some(path) = run.report.as_ref().filter(|path| *path != Path::new("-")) {
+        check_report(path)?;
+    }
+    let opened = Opened::open(&run.model, run.seed)?;
+    match &run.work {
+        Work::Benchmark { prompt_len, gen_len } => {
+            if let (Some(note), false) = (unread_stdin(), run.telling == Telling::Quiet) {
+                eprintln!("{note}");
+            }
+            benchmark(run, &opened, *prompt_len, *gen_len, interrupt)
+        }
+        Work::Requests(_) => requests(run, &opened, interrupt),
+    }
+}
+
+/// What to say of a file or a pipe on stdin that a benchmark leaves unread.
+fn unread_stdin() -> Option<&'static str> {
+    let kind = Path::new("/dev/stdin").metadata().ok()?.file_type();
+    (kind.is_file() || kind.is_fifo()).then_some(
+        "Stdin is not read without --input -, so this is a benchmark with random prompts.",
+    )
+}
+
+/// What the command line says of requests that do not say it themselves.
+fn defaults(asked: &Requests) -> anyhow::Result<Defaults> {
+    let read = |path: &PathBuf| -> anyhow::Result<serde_json::Value> {
+        let named = || format!("--json-schema {}", path.display());
+        let text = std::fs::read_to_string(path).with_context(named)?;
+        Ok(serde_json::from_str(&text).map_err(|error| Usage(format!("{}: {error}", named())))?)
+    };
+    let json_schema = asked.json_schema.as_ref().map(read).transpose()?;
+    Ok(Defaults { json_schema, ..asked.defaults.clone() })
+}
+
+/// What computes the answers, as a `system_fingerprint` names it.
+fn kernels_of(run: &Run) -> anyhow::Result<String> {
+    let variant = Variant::from_env()?.name();
+    Ok(if is_cuda(run.device) { format!("{variant}_cuda") } else { variant.to_owned() })
+}
+
+fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    let Work::Requests(asked) = &run.work else { unreachable!("called for requests") };
+    let config = &opened.config;
+    let options = JobOptions {
+        input: asked.input.clone(),
+        output: asked.output.clone(),
+        mode: asked.mode,
+        chat: asked.chat,
+        max_tokens: asked.max_tokens,
+        seed: run.seed,
+        defaults: defaults(asked)?,
+        ignore_unknown_fields: asked.ignore_unknown_fields,
+    };
+    let codec = opened.codec()?;
+    let settled = Cell::new(None);
+    let kernels = kernels_of(run)?;
+    let weights_identity = opened.weights_identity()?;
+    let of_case = |found| {
+        fingerprint::system_fingerprint(
+            config,
+            &weights_identity,
+            run.dtype,
+            &described(&forms(run, opened, found)),
+            run.seed,
+            &kernels,
+        )
+    };
+    let fingerprint = |demand: Option<Demand>, recorded: Option<&str>| {
+        // `--compress auto` was settled when the output was begun, whatever memory is free now.
+        let as_recorded = |case: &Case| recorded.is_some_and(|known| of_case(*case) == known);
+        let found = cases(run, opened).into_iter().find(as_recorded);
+        let found = found.unwrap_or_else(|| case(run, opened, demand));
+        settled.set(Some((found, demand.map_or(0, |demand| demand.sequences))));
+        of_case(found)
+    };
+    let facts = ModelFacts {
+        name: config.name.clone(),
+        system_fingerprint: Box::new(fingerprint),
+        limits: prompt::Limits {
+            context: config.max_positions,
+            vocab_size: config.vocab_size,
+            sliding_window: config.sliding_window,
+        },
+        codec: codec.map(|codec| codec as &dyn TextCodec),
+    };
+    let quiet = run.telling == Telling::Quiet;
+    let asked = interrupt.clone();
+    let mut reading = Reading::for_stderr(quiet);
+    let job = Job::prepare(&options, facts, &mut reading, &move || asked.asked())?;
+    if let Some(codec) = codec {
+        codec.keep_one();
+    }
+    if !quiet {
+        job.notes().iter().for_each(|note| eprintln!("{note}"));
+    }
+    if let (Some(errors), false) = (job.errors(), quiet) {
+        eprintln!("{errors}");
+    }
+    if let (Some(resumed), false) = (job.resumed(), quiet) {
+        eprintln!("{resumed}");
+    }
+    let asked = interrupt.clone();
+    let Some(demand) = job.demand() else {
+        let summary = job.run(None, &mut progress::Silent, &move || asked.asked())?;
+        return Ok(told(&summary, quiet));
+    };
+    // Of the whole file, so that a run that is resumed has the same shape and needs no other profile.
+    let (found, sequences) =
+        settled.get().unwrap_or_else(|| (case(run, opened, Some(demand)), demand.sequences));
+    let run = &no_larger(run, opened, sequences);
+    // A model that cannot follow them is told before anything is measured.
+    let grammars = opened.grammars(job.grammars())?;
+    let grammars = grammars.map(|grammars| grammars.within(forms_bytes(run, opened)));
+    let decision = plan(run, opened, demand, found, interrupt)?;
+    let foretold = foretold(&decision, demand, &job);
+    tell_predicted(run, &foretold);
+    let expected = expected(&decision);
+    let advice = Advice { run, opened, demand, case: found };
+    let mut engine = start(run, opened, decision.plan, grammars, interrupt)
+        .map_err(|error| advice.after(error))?;
+    let mut progress = progress::for_stderr(quiet, expected);
+    let ran = job.run(Some(&mut engine), progress.as_mut(), &move || asked.asked());
+    let summary = match ran {
+        Ok(summary) => summary,
+        Err(error) => {
+            // What the workers hold would not count as free.
+            drop(engine);
+            return Err(advice.after(error.into()));
+        }
+    };
+    finish(run, engine, &foretold, Some(&summary))?;
+    Ok(told(&summary, quiet))
+}
+
+/// Tells how a job ended; a quiet one only where something is missing.
+fn told(summary: &Summary, quiet: bool) -> Exit {
+    if !quiet || summary.exit() != Exit::Done {
+        eprintln!("{summary}");
+    }
+    summary.exit()
+}
+
+/// Plans a benchmark.
+///
+/// # Errors
+/// As [`run`], before any worker of the run starts.
+pub(crate) fn decide(
+    run: &Run,
+    opened: &Opened,
+    prompt_len: u32,
+    gen_len: u32,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Decision> {
+    let context = prompt_len as usize + gen_len as usize;
+    check_context(&opened.config, context).map_err(|error| {
+        Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
+    })?;
+    let demand = demand(run, prompt_len, gen_len);
+    plan(run, opened, demand, case(run, opened, Some(demand)), interrupt)
+}
+
+/// What a benchmark asks for.
+fn demand(run: &Run, prompt_len: u32, gen_len: u32) -> Demand {
+    Demand {
+        sequences: match run.batches {
+            Some(BatchesChoice::Given(batches)) => {
+                usize::from(batches.count) * usize::from(batches.size)
+            }
+            Some(BatchesChoice::Auto) => usize::from(u16::MAX),
+            None => DEFAULT_BATCH_MAX.into(),
+        },
+        max_prompt: prompt_len as usize,
+        shared_prompt: 0,
+        max_new: gen_len,
+        logprobs: 0,
+        forms: false,
+        max_context: prompt_len as usize + gen_len as usize,
+    }
+}
+
+fn benchmark(
+    run: &Run,
+    opened: &Opened,
+    prompt_len: u32,
+    gen_len: u32,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Exit> {
+    let decision = decide(run, opened, prompt_len, gen_len, interrupt)?;
+    let expected = expected(&decision);
+    let Decision { plan, predicted, notes, .. } = decision;
+    let foretold = Foretold {
+        lengths: (prompt_len, gen_len),
+        predicted,
+        groups: 1,
+        decode_steps: u64::from(gen_len.saturating_sub(1)),
+        notes,
+    };
+    tell_predicted(run, &foretold);
+    let benchmark = Benchmark {
+        sequences: capacity(&plan.shape),
+        prompt_len,
+        gen_len,
+        vocab_size: opened.config.vocab_size,
+        seed: run.seed,
+    };
+    let demand = demand(run, prompt_len, gen_len);
+    let advice = Advice { run, opened, demand, case: case(run, opened, Some(demand)) };
+    let mut engine =
+        start(run, opened, plan, None, interrupt).map_err(|error| advice.after(error))?;
+    let quiet = run.telling == Telling::Quiet;
+    match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
+        Ok(()) => {}
+        Err(EngineError::Interrupted) => {
+            eprintln!("interrupted; a benchmark keeps nothing");
+            return Ok(Exit::Interrupted);
+        }
+        Err(error) => {
+            drop(engine);
+            return Err(advice.after(error.into()));
+        }
+    }
+    finish(run, engine, &foretold, None)?;
+    Ok(Exit::Done)
+}
+
+/// The run with batches that so many sequences can fill.
+fn no_larger(run: &Run, opened: &Opened, sequences: usize) -> Run {
+    let mut run = run.clone();
+    if let Some(BatchesChoice::Given(given)) = run.batches {
+        run.batches = Some(BatchesChoice::Given(filled(&run, opened, given, sequences)));
+    }
+    run
+}
+
+/// Ends the workers and tells what was measured.
+fn finish(
+    run: &Run,
+    engine: RunEngine,
+    foretold: &Foretold,
+    summary: Option<&Summary>,
+) -> anyhow::Result<()> {
+    let plan = engine.plan().clone();
+    let (cpu_threads, gpu_threads) = threads(run, plan.map.uses_gpu());
+    let mut by_worker = BTreeMap::from([("cpu worker".to_owned(), cpu_threads)]);
+    if plan.map.uses_gpu() {
+        by_worker.insert("gpu worker".to_owned(), gpu_threads);
+    }
+    let measured = engine.finish().context("the trace file")?;
+    let mut report = build::build(&plan, &measured, foretold, by_worker);
+    report.requests = summary.map(|summary| RequestCounts {
+        answered: summary.answered,
+        failed: summary.failed_lines.len(),
+        cut: summary.cut_lines.len(),
+        not_run: summary.not_run,
+    });
+    if let Some(path) = &run.report {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        if path == Path::new("-") {
+            write!(std::io::stdout(), "{text}").or_else(quiet_pipe)?;
+        } else {
+            std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
+        }
+    }
+    if run.telling != Telling::Quiet && report.groups > 0 {
+        // Results may go to stdout; tables never do then.
+        let text = table::render(&report, run.telling == Telling::Verbose);
+        let report_goes_there = run.report.as_deref() == Some(Path::new("-"));
+        match run.work {
+            Work::Benchmark { .. } if !report_goes_there => {
+                write!(std::io::stdout(), "{text}").or_else(quiet_pipe)?
+            }
+            _ => eprint!("{text}"),
+        }
+    }
+    Ok(())
+}
+
+fn quiet_pipe(error: std::io::Error) -> std::io::Result<()> {
+    if error.kind() == std::io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) }
+}

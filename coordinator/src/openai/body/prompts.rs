@@ -1,0 +1,159 @@
+//! What a request asks to be continued, in all forms that the two endpoints have.
+
+use serde_json::Value;
+
+use super::unread::Unread;
+use super::values::{Fields, given, invalid, misplaced, missing};
+use crate::boundary::codec::Turn;
+use crate::openai::item::{Endpoint, ErrorCode, Rejection};
+
+/// What a request asks to be continued, before tokenisation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RawPrompt {
+    Text(String),
+    Tokens(Vec<u32>),
+    Chat(Vec<Turn>),
+}
+
+/// Reads what `endpoint` has continued.
+///
+/// # Errors
+/// A rejection of what is missing, malformed or the other endpoint's.
+pub(super) fn read(
+    fields: &Fields,
+    endpoint: Endpoint,
+    unread: &Unread,
+) -> Result<Vec<RawPrompt>, Rejection> {
+    match endpoint {
+        Endpoint::Completions => {
+            misplaced(fields, "messages", "/v1/completions")?;
+            read_prompt(given(fields, "prompt").ok_or_else(|| missing("prompt"))?)
+        }
+        Endpoint::ChatCompletions => {
+            misplaced(fields, "prompt", "/v1/chat/completions")?;
+            let messages = given(fields, "messages").ok_or_else(|| missing("messages"))?;
+            Ok(vec![RawPrompt::Chat(read_messages(messages, unread)?)])
+        }
+    }
+}
+
+const PROMPT_FORMS: &str = "a text, a list of token ids, a list of texts or a list of lists of \
+                            token ids";
+
+fn read_prompt(value: &Value) -> Result<Vec<RawPrompt>, Rejection> {
+    match value {
+        Value::String(text) => Ok(vec![RawPrompt::Text(text.clone())]),
+        Value::Array(list) => match list.first() {
+            None => Ok(vec![RawPrompt::Tokens(Vec::new())]),
+            Some(Value::Number(_)) => Ok(vec![RawPrompt::Tokens(read_tokens(list)?)]),
+            Some(Value::String(_)) => list
+                .iter()
+                .map(|entry| {
+                    let text = entry.as_str().ok_or_else(|| invalid("prompt", PROMPT_FORMS))?;
+                    Ok(RawPrompt::Text(text.to_owned()))
+                })
+                .collect(),
+            Some(_) => list
+                .iter()
+                .map(|entry| {
+                    let ids = entry.as_array().ok_or_else(|| invalid("prompt", PROMPT_FORMS))?;
+                    Ok(RawPrompt::Tokens(read_tokens(ids)?))
+                })
+                .collect(),
+        },
+        _ => Err(invalid("prompt", PROMPT_FORMS)),
+    }
+}
+
+fn read_tokens(list: &[Value]) -> Result<Vec<u32>, Rejection> {
+    list.iter()
+        .map(|entry| match entry.as_u64() {
+            // Too large for u32 is certainly outside the vocabulary, which is judged later.
+            Some(id) => Ok(u32::try_from(id).unwrap_or(u32::MAX)),
+            None if entry.is_i64() => Err(Rejection::new(
+                ErrorCode::TokenOutOfVocabulary,
+                format!("The token id {entry} is negative."),
+            )),
+            None => Err(invalid("prompt", PROMPT_FORMS)),
+        })
+        .collect()
+}
+
+/// Roles that OpenAI has; `developer` is how its newer models call `system`.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+/// Fields of a message that templates are told.
+const TOLD: [&str; 3] = ["name", "tool_calls", "tool_call_id"];
+
+fn read_messages(value: &Value, unread: &Unread) -> Result<Vec<Turn>, Rejection> {
+    let form = "a list of objects with \"role\" and \"content\"";
+    let list = value.as_array().ok_or_else(|| invalid("messages", form))?;
+    if list.is_empty() {
+        return Err(Rejection::new(ErrorCode::EmptyPrompt, "The list of messages is empty."));
+    }
+    list.iter()
+        .map(|entry| {
+            let message = entry.as_object().ok_or_else(|| invalid("messages", form))?;
+            let role = message.get("role").and_then(Value::as_str);
+            let role = role.ok_or_else(|| invalid("messages", form))?;
+            if !ROLES.contains(&role) {
+                let roles = format!("one of {}, not \"{role}\"", ROLES.join(", "));
+                return Err(invalid("role", &roles));
+            }
+            Ok(Turn {
+                role: role.to_owned(),
+                content: content(message)?,
+                more: more(message, unread)?,
+            })
+        })
+        .collect()
+}
+
+/// The text of a message; none where an assistant only called tools.
+fn content(message: &Fields) -> Result<String, Rejection> {
+    let calls = ["tool_calls", "function_call"].iter().any(|name| given(message, name).is_some());
+    match given(message, "content") {
+        Some(content) => read_content(content),
+        None if calls => Ok(String::new()),
+        None => Err(invalid("messages", "a list of objects with \"role\" and \"content\"")),
+    }
+}
+
+/// What else the template is told of a message.
+fn more(message: &Fields, unread: &Unread) -> Result<Vec<(String, String)>, Rejection> {
+    let mut more = Vec::new();
+    for (name, value) in message {
+        match name.as_str() {
+            "role" | "content" => {}
+            _ if value.is_null() => {}
+            name if TOLD.contains(&name) => more.push((name.to_owned(), value.to_string())),
+            name => unread.ignore_or(
+                name,
+                Rejection::new(
+                    ErrorCode::UnsupportedField,
+                    format!("The field \"{name}\" of a message is not implemented; leave it out."),
+                ),
+            )?,
+        }
+    }
+    Ok(more)
+}
+
+/// A text, or a list of parts that are all texts.
+fn read_content(value: &Value) -> Result<String, Rejection> {
+    if let Some(text) = value.as_str() {
+        return Ok(text.to_owned());
+    }
+    let wanted = "a text or a list of parts {\"type\": \"text\", \"text\": ...}";
+    let parts = value.as_array().ok_or_else(|| invalid("content", wanted))?;
+    parts
+        .iter()
+        .map(|part| match part["type"].as_str() {
+            Some("text") => part["text"].as_str().ok_or_else(|| invalid("content", wanted)),
+            Some(other) => Err(Rejection::new(
+                ErrorCode::UnsupportedField,
+                format!("Message parts of type \"{other}\" are not implemented; only text is."),
+            )),
+            None => Err(invalid("content", wanted)),
+        })
+        .collect()
+}

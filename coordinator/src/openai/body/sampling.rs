@@ -1,0 +1,59 @@
+//! How tokens are drawn, and what is told of how likely they were.
+
+use std::ops::RangeInclusive;
+
+use serde_json::Value;
+
+use super::values::{Fields, count, flag, given, invalid, misplaced, number};
+use crate::boundary::engine::Sampling;
+use crate::openai::item::{Endpoint, Rejection};
+
+/// Most likely tokens of a place, at most, as at OpenAI.
+const MOST_LIKELY: usize = 20;
+
+/// `top_k` and `min_p` are vLLM's, where -1 keeps every token.
+pub(super) fn sampling(fields: &Fields) -> Result<Sampling, Rejection> {
+    let within = |range: RangeInclusive<f64>| move |number| range.contains(&number);
+    let temperature = number(fields, "temperature", "from 0 to 2", within(0.0..=2.0))?;
+    let top_p = number(fields, "top_p", "above 0 and at most 1", |p| p > 0.0 && p <= 1.0)?;
+    let min_p = number(fields, "min_p", "from 0 to 1", within(0.0..=1.0))?;
+    let top_k = match given(fields, "top_k") {
+        None => 0,
+        Some(value) if value.as_i64() == Some(-1) => 0,
+        Some(value) => {
+            let most = value.as_u64().ok_or_else(|| invalid("top_k", "a whole number, or -1"))?;
+            // More than any vocabulary has.
+            u32::try_from(most).unwrap_or(u32::MAX)
+        }
+    };
+    let greedy = Sampling::GREEDY;
+    Ok(Sampling {
+        temperature: temperature.unwrap_or(greedy.temperature),
+        top_p: top_p.unwrap_or(greedy.top_p),
+        top_k,
+        min_p: min_p.unwrap_or(greedy.min_p),
+    })
+}
+
+/// How many log-probabilities of most likely tokens are told beside each token's own. Completions name the
+/// number, chats say whether and how many.
+pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16>, Rejection> {
+    let likely = |name: &str| Ok(count(fields, name, 0..=MOST_LIKELY)?.map(|likely| likely as u16));
+    match endpoint {
+        Endpoint::Completions => {
+            misplaced(fields, "top_logprobs", "/v1/completions")?;
+            if given(fields, "logprobs") == Some(&Value::Bool(false)) {
+                return Ok(None);
+            }
+            likely("logprobs")
+        }
+        Endpoint::ChatCompletions => {
+            let asked = flag(fields, "logprobs")?;
+            let likely = likely("top_logprobs")?.unwrap_or(0);
+            if likely > 0 && !asked {
+                return Err(invalid("logprobs", "true where \"top_logprobs\" is given"));
+            }
+            Ok(asked.then_some(likely))
+        }
+    }
+}

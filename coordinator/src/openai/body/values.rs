@@ -1,0 +1,66 @@
+//! Values of fields, and the rejections of those that are wrong.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+use crate::openai::item::{ErrorCode, Rejection};
+
+/// The fields of a body.
+pub type Fields = Map<String, Value>;
+
+/// `null` is the same as not given.
+pub(super) fn given<'a>(fields: &'a Fields, name: &str) -> Option<&'a Value> {
+    fields.get(name).filter(|value| !value.is_null())
+}
+
+pub(super) fn missing(field: &str) -> Rejection {
+    Rejection::new(ErrorCode::MissingField, format!("The field \"{field}\" is missing."))
+}
+
+pub(super) fn invalid(field: &str, wanted: &str) -> Rejection {
+    Rejection::new(ErrorCode::InvalidValue, format!("The field \"{field}\" must be {wanted}."))
+}
+
+pub(super) fn misplaced(fields: &Fields, name: &str, url: &str) -> Result<(), Rejection> {
+    match given(fields, name) {
+        None => Ok(()),
+        Some(_) => Err(Rejection::new(
+            ErrorCode::UnsupportedField,
+            format!("The field \"{name}\" does not belong to {url}; leave it out."),
+        )),
+    }
+}
+
+/// A number in a `range` that is described in words.
+pub(super) fn number(
+    fields: &Fields,
+    name: &str,
+    range: &str,
+    accept: impl Fn(f64) -> bool,
+) -> Result<Option<f32>, Rejection> {
+    let Some(value) = given(fields, name) else { return Ok(None) };
+    let number = value.as_f64().filter(|number| accept(*number));
+    let number = number.ok_or_else(|| invalid(name, &format!("a number {range}")))?;
+    // A tiny top_p must not become 0, which would leave no token to choose.
+    let narrow = number as f32;
+    Ok(Some(if number > 0.0 { narrow.max(f32::MIN_POSITIVE) } else { narrow }))
+}
+
+pub(super) fn count(
+    fields: &Fields,
+    name: &str,
+    range: RangeInclusive<usize>,
+) -> Result<Option<usize>, Rejection> {
+    let Some(value) = given(fields, name) else { return Ok(None) };
+    let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+    let wanted = || format!("a whole number from {} to {}", range.start(), range.end());
+    let number = number.filter(|number| range.contains(number));
+    number.map(Some).ok_or_else(|| invalid(name, &wanted()))
+}
+
+/// `false` unless given.
+pub(super) fn flag(fields: &Fields, name: &str) -> Result<bool, Rejection> {
+    let Some(value) = given(fields, name) else { return Ok(false) };
+    value.as_bool().ok_or_else(|| invalid(name, "true or false"))
+}

@@ -1,0 +1,111 @@
+//! Identities as short hashes: of a model with its settings, of a request, of a `custom_id`.
+//!
+//! They are written into the output and read back by `--resume`, so their definition may only
+//! change together with [`FORMAT`].
+
+use model::config::{Dtype, ModelConfig};
+use sha2::{Digest, Sha256};
+
+use super::item::{Endpoint, Request};
+use crate::boundary::engine::Sampling;
+
+/// Raised when an answer to the same request would differ from an earlier version's.
+const FORMAT: &str = "tandem-9";
+
+/// `system_fingerprint`: everything that decides an answer beside the request itself, as a hash, and the
+/// `kernels` that compute it, in plain: they decide its last bits, and so now and then a token. The
+/// model's name is left out, so that a moved folder is still the same model.
+pub fn system_fingerprint(
+    config: &ModelConfig,
+    weights_identity: &str,
+    dtype: Dtype,
+    compression: &str,
+    seed: u64,
+    kernels: &str,
+) -> String {
+    let mut config = config.clone();
+    config.name.clear();
+    let described = format!(
+        "{FORMAT}\n{config:?}\n{weights_identity}\n{}\n{compression}\n{seed}",
+        dtype.name()
+    );
+    format!("fp_{}_{kernels}", hex16(described.as_bytes()))
+}
+
+/// The hash and the kernels of a `system_fingerprint`; no kernels where it does not name them.
+pub fn hash_and_kernels(system_fingerprint: &str) -> (&str, &str) {
+    let named = system_fingerprint.strip_prefix("fp_").unwrap_or(system_fingerprint);
+    named.split_once('_').unwrap_or((named, ""))
+}
+
+/// Identity of a request: what it asks and how, as the model sees it. `--resume` takes an answer
+/// for the answer to a request only when both agree in it.
+pub fn request_id(request: &Request) -> String {
+    let mut hash = Sha256::new();
+    let mut field = |bytes: &[u8]| {
+        hash.update((bytes.len() as u64).to_le_bytes());
+        hash.update(bytes);
+    };
+    field(FORMAT.as_bytes());
+    field(request.custom_id.as_bytes());
+    field(&[u8::from(request.endpoint == Endpoint::ChatCompletions)]);
+    let Sampling { temperature, top_p, top_k, min_p } = request.sampling;
+    field(&temperature.to_le_bytes());
+    field(&top_p.to_le_bytes());
+    field(&request.seed.to_le_bytes());
+    field(&[u8::from(request.names_seed)]);
+    field(&[u8::from(request.ignore_eos)]);
+    // What came later is left out while it is as it always was, so that ids of earlier versions hold. Its name
+    // tells it from the first field of a prompt, which has four bytes.
+    let mut later = |name: &str, is_given: bool, value: &[u8]| {
+        if is_given {
+            field(&[name.as_bytes(), value].concat());
+        }
+    };
+    later("top_k", top_k > 0, &top_k.to_le_bytes());
+    later("min_p", min_p > 0.0, &min_p.to_le_bytes());
+    later("n", request.n > 1, &(request.n as u64).to_le_bytes());
+    later("logprobs", request.logprobs.is_some(), &request.logprobs_of_token().to_le_bytes());
+    let form = request.grammar.as_ref().map(|grammar| format!("{grammar:?}")).unwrap_or_default();
+    later("form", request.grammar.is_some(), form.as_bytes());
+    let columns = serde_json::to_vec(&request.columns).unwrap_or_default();
+    later("columns", !request.columns.is_empty(), &columns);
+    for prompt in &request.prompts {
+        field(&prompt.max_new.to_le_bytes());
+        field(&prompt.tokens.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<u8>>());
+    }
+    for stop in &request.stop {
+        field(stop.as_bytes());
+    }
+    format!("req_{}", hex(&hash.finalize()[..12]))
+}
+
+/// Identity of a line of the input by what it says.
+pub fn content_id(line: &[u8]) -> String {
+    hex16(line)
+}
+
+/// The part of an answer's ids that stands for its `custom_id`.
+pub fn id_suffix(custom_id: &str) -> String {
+    hex16(custom_id.as_bytes())
+}
+
+/// With the seed, keys sampling of the `index`-th answer of a request: requests that share the run's seed draw
+/// apart by their ids, those that name one by it alone.
+pub fn sampling_id(request: &Request, index: usize) -> u64 {
+    let mut hash = Sha256::new();
+    if !request.names_seed {
+        hash.update(request.custom_id.as_bytes());
+    }
+    hash.update((index as u64).to_le_bytes());
+    let digest = hash.finalize();
+    digest.iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte))
+}
+
+fn hex16(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes)[..8])
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

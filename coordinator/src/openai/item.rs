@@ -1,0 +1,183 @@
+//! What a line of the input became: a request to answer, or the error that answers it.
+
+use std::sync::Arc;
+
+use grammar::Grammar;
+use serde_json::{Map, Value};
+
+use crate::boundary::engine::Sampling;
+
+/// Which of the two OpenAI endpoints a request names; it decides the shape of the answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Endpoint {
+    Completions,
+    ChatCompletions,
+}
+
+impl Endpoint {
+    /// The endpoint of a batch line's `url`.
+    pub fn from_url(url: &str) -> Option<Endpoint> {
+        match url {
+            "/v1/completions" => Some(Endpoint::Completions),
+            "/v1/chat/completions" => Some(Endpoint::ChatCompletions),
+            _ => None,
+        }
+    }
+}
+
+/// One prompt of a request; a request with a list of prompts has several.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompt {
+    /// At least one.
+    pub tokens: Vec<u32>,
+    /// Already cut so that prompt and answer fit the model's context; at least 1.
+    pub max_new: u32,
+}
+
+/// A request that can be run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Request {
+    /// Line of the input, from 1.
+    pub line: usize,
+    /// Unique among the requests of a job.
+    pub custom_id: String,
+    pub endpoint: Endpoint,
+    /// At least one.
+    pub prompts: Vec<Prompt>,
+    /// Answers to each prompt, at least one.
+    pub n: usize,
+    pub sampling: Sampling,
+    pub seed: u64,
+    /// The request names its seed: then equal requests have equal answers, whatever their ids.
+    pub names_seed: bool,
+    /// The answer ends before the first of these; none is empty.
+    pub stop: Vec<String>,
+    /// End-of-sequence tokens do not end the answer.
+    pub ignore_eos: bool,
+    /// Log-probabilities of each token of the answers: its own and those of so many most likely ones.
+    pub logprobs: Option<u16>,
+    /// The form that the answers must have; requests of a job share equal ones.
+    pub grammar: Option<Arc<Grammar>>,
+    /// Other fields of a short line, which go into the output as they are.
+    pub columns: Map<String, Value>,
+}
+
+impl Request {
+    /// How many answers there are.
+    pub fn choices(&self) -> usize {
+        self.prompts.len() * self.n
+    }
+
+    /// The prompt of an answer: those to the first prompt come first.
+    pub fn prompt_of(&self, choice: usize) -> &Prompt {
+        &self.prompts[choice / self.n]
+    }
+
+    /// Log-probabilities that an engine must tell of each token.
+    pub fn logprobs_of_token(&self) -> u16 {
+        self.logprobs.map_or(0, |likely| likely + 1)
+    }
+}
+
+/// What is wrong with a request; the name in an error line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorCode {
+    ChatTemplate,
+    DuplicateCustomId,
+    EmptyPrompt,
+    InvalidJson,
+    InvalidUtf8,
+    InvalidValue,
+    MissingField,
+    NoTokenizer,
+    PromptTooLong,
+    SlidingWindow,
+    TokenOutOfVocabulary,
+    Tokenizer,
+    UnsupportedField,
+    UnsupportedMethod,
+    UnsupportedUrl,
+}
+
+impl ErrorCode {
+    /// All of them, for the documentation's test.
+    pub const ALL: [ErrorCode; 15] = [
+        ErrorCode::ChatTemplate,
+        ErrorCode::DuplicateCustomId,
+        ErrorCode::EmptyPrompt,
+        ErrorCode::InvalidJson,
+        ErrorCode::InvalidUtf8,
+        ErrorCode::InvalidValue,
+        ErrorCode::MissingField,
+        ErrorCode::NoTokenizer,
+        ErrorCode::PromptTooLong,
+        ErrorCode::SlidingWindow,
+        ErrorCode::TokenOutOfVocabulary,
+        ErrorCode::Tokenizer,
+        ErrorCode::UnsupportedField,
+        ErrorCode::UnsupportedMethod,
+        ErrorCode::UnsupportedUrl,
+    ];
+
+    /// `code` of an error line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ErrorCode::ChatTemplate => "chat_template",
+            ErrorCode::DuplicateCustomId => "duplicate_custom_id",
+            ErrorCode::EmptyPrompt => "empty_prompt",
+            ErrorCode::InvalidJson => "invalid_json",
+            ErrorCode::InvalidUtf8 => "invalid_utf8",
+            ErrorCode::InvalidValue => "invalid_value",
+            ErrorCode::MissingField => "missing_field",
+            ErrorCode::NoTokenizer => "no_tokenizer",
+            ErrorCode::PromptTooLong => "prompt_too_long",
+            ErrorCode::SlidingWindow => "sliding_window",
+            ErrorCode::TokenOutOfVocabulary => "token_out_of_vocabulary",
+            ErrorCode::Tokenizer => "tokenizer",
+            ErrorCode::UnsupportedField => "unsupported_field",
+            ErrorCode::UnsupportedMethod => "unsupported_method",
+            ErrorCode::UnsupportedUrl => "unsupported_url",
+        }
+    }
+}
+
+/// A reason to answer a request with an error line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    pub code: ErrorCode,
+    /// A sentence without the line number, which the output adds.
+    pub message: String,
+}
+
+impl Rejection {
+    /// A rejection with its sentence.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Rejection {
+        Rejection { code, message: message.into() }
+    }
+}
+
+/// A line of the input that gets an error line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LineError {
+    /// Line of the input, from 1.
+    pub line: usize,
+    pub custom_id: String,
+    pub rejection: Rejection,
+}
+
+/// A line of the input that is not blank.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    Request(Request),
+    Error(LineError),
+}
+
+impl Item {
+    /// Line of the input, from 1.
+    pub fn line(&self) -> usize {
+        match self {
+            Item::Request(request) => request.line,
+            Item::Error(error) => error.line,
+        }
+    }
+}

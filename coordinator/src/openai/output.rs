@@ -1,0 +1,300 @@
+//! The lines of the output: OpenAI's batch output format, with `token_ids` in each choice.
+//!
+//! A line depends on its request and on what the model said, never on when or beside what it ran:
+//! that is what makes a resumed file equal to an undisturbed one.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::fingerprint::{id_suffix, request_id};
+use super::item::{Endpoint, LineError, Request};
+use super::logprobs::{ChatLogprobs, Logprobs, TextLogprobs};
+use super::stop::Answer;
+use crate::boundary::engine::Finish;
+
+/// What every line of a job shares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Provenance {
+    /// Modification time of the input, seconds since 1970; 0 for a pipe.
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+}
+
+/// One line of the output.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OutputLine {
+    pub id: String,
+    pub custom_id: String,
+    /// Fields of a short line that are none of a request.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub columns: Map<String, Value>,
+    pub response: Option<Response>,
+    pub error: Option<ErrorBody>,
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Response {
+    pub status_code: u16,
+    /// Hash of the request as the model saw it; see [`request_id`].
+    pub request_id: String,
+    pub body: ResponseBody,
+}
+
+/// OpenAI's completion object.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ResponseBody {
+    pub id: String,
+    pub object: String,
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+    pub choices: Vec<Choice>,
+    pub usage: Usage,
+}
+
+/// One answer: `text` for completions (empty without tokenizer), `message` for chat.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Choice {
+    Chat {
+        index: usize,
+        message: Message,
+        token_ids: Vec<u32>,
+        finish_reason: FinishReason,
+        logprobs: Option<ChatLogprobs>,
+        /// See [`Answer::error`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    Text {
+        index: usize,
+        text: String,
+        token_ids: Vec<u32>,
+        finish_reason: FinishReason,
+        logprobs: Option<TextLogprobs>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+}
+
+/// The assistant's turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Message {
+    pub role: String,
+    pub content: Option<String>,
+}
+
+/// Why an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The model's end-of-sequence token, or a stop string.
+    Stop,
+    /// `max_tokens`, or the end of the context.
+    Length,
+    /// It is not what was asked for; `error` says why.
+    Error,
+}
+
+/// Token counts over all choices of a request, as OpenAI has them: what was generated, also where
+/// it is not part of the answer (a stop string, the end-of-sequence token).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Usage {
+    pub prompt_tokens: u64,
+    pub completion_tokens: u64,
+    pub total_tokens: u64,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ErrorBody {
+    /// A name of [`super::item::ErrorCode`].
+    pub code: String,
+    /// A sentence that begins with the line number.
+    pub message: String,
+    /// Line of the input, from 1.
+    pub line: usize,
+    /// Of a request of which not all answers are there: those that are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub made: Option<Box<Made>>,
+}
+
+/// Answers to a request that are kept until it has all of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Made {
+    /// As in a [`Response`].
+    pub request_id: String,
+    pub created: u64,
+    pub model: String,
+    pub system_fingerprint: String,
+    pub choices: Vec<Done>,
+}
+
+/// A choice with what only the sum over all choices tells.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Done {
+    pub choice: Choice,
+    pub completion_tokens: u64,
+}
+
+impl Choice {
+    /// Its place among the choices.
+    pub fn index(&self) -> usize {
+        match self {
+            Choice::Chat { index, .. } | Choice::Text { index, .. } => *index,
+        }
+    }
+
+    /// Why it ended.
+    pub fn finish_reason(&self) -> FinishReason {
+        match self {
+            Choice::Chat { finish_reason, .. } | Choice::Text { finish_reason, .. } => {
+                *finish_reason
+            }
+        }
+    }
+}
+
+/// What is to be told of the answers to a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// One ended at its largest number of tokens, where it might have ended by itself.
+    pub cut: bool,
+    /// One ended without the form that it must have.
+    pub failed: bool,
+}
+
+impl Ended {
+    /// What the choices of an answered request say.
+    pub fn of(request: &Request, choices: &[Choice]) -> Ended {
+        let any = |reason| choices.iter().any(|choice| choice.finish_reason() == reason);
+        Ended {
+            cut: !request.ignore_eos && any(FinishReason::Length),
+            failed: any(FinishReason::Error),
+        }
+    }
+}
+
+/// One of a request's answers.
+pub fn done(request: &Request, index: usize, answer: Answer) -> Done {
+    let completion_tokens = u64::from(answer.generated);
+    let chat = request.endpoint == Endpoint::ChatCompletions;
+    Done { choice: choice(index, answer, chat), completion_tokens }
+}
+
+/// The line of a request with its answers, those to the first prompt first, newline included; and
+/// what is to be told of them.
+pub fn answer_line(
+    request: &Request,
+    answers: Vec<Done>,
+    provenance: &Provenance,
+) -> (Vec<u8>, Ended) {
+    let suffix = id_suffix(&request.custom_id);
+    let chat = request.endpoint == Endpoint::ChatCompletions;
+    let prompt_tokens: u64 = request.prompts.iter().map(|p| p.tokens.len() as u64).sum();
+    let completion_tokens: u64 = answers.iter().map(|done| done.completion_tokens).sum();
+    let body = ResponseBody {
+        id: format!("{}-{suffix}", if chat { "chatcmpl" } else { "cmpl" }),
+        object: if chat { "chat.completion" } else { "text_completion" }.to_owned(),
+        created: provenance.created,
+        model: provenance.model.clone(),
+        system_fingerprint: provenance.system_fingerprint.clone(),
+        choices: answers.into_iter().map(|done| done.choice).collect(),
+        usage: Usage {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+        },
+    };
+    let ended = Ended::of(request, &body.choices);
+    let line = to_bytes(&OutputLine {
+        id: format!("batch_req_{suffix}"),
+        custom_id: request.custom_id.clone(),
+        columns: request.columns.clone(),
+        response: Some(Response { status_code: 200, request_id: request_id(request), body }),
+        error: None,
+    });
+    (line, ended)
+}
+
+/// The line of a request of which so far only some answers are there, newline included.
+pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Provenance) -> Vec<u8> {
+    let made = Made {
+        request_id: request_id(request),
+        created: provenance.created,
+        model: provenance.model.clone(),
+        system_fingerprint: provenance.system_fingerprint.clone(),
+        choices,
+    };
+    let (there, all) = (made.choices.len(), request.choices());
+    to_bytes(&OutputLine {
+        id: format!("batch_req_{}", id_suffix(&request.custom_id)),
+        custom_id: request.custom_id.clone(),
+        columns: Map::new(),
+        response: None,
+        error: Some(ErrorBody {
+            code: UNFINISHED.to_owned(),
+            message: format!(
+                "Line {}: the run ended with {there} of {all} answers to this request. Run the \
+                 same command with --resume to get the others.",
+                request.line
+            ),
+            line: request.line,
+            made: Some(Box::new(made)),
+        }),
+    })
+}
+
+/// `code` of the line of a request of which only some answers are there.
+pub const UNFINISHED: &str = "unfinished";
+
+fn choice(index: usize, answer: Answer, chat: bool) -> Choice {
+    let Answer { text, token_ids, logprobs, finish, error, .. } = answer;
+    let finish_reason = match finish {
+        _ if error.is_some() => FinishReason::Error,
+        Finish::Stop => FinishReason::Stop,
+        Finish::Length => FinishReason::Length,
+        Finish::NotFinite => FinishReason::Error,
+    };
+    if chat {
+        let message = Message { role: "assistant".to_owned(), content: text };
+        let logprobs = logprobs.map(Logprobs::of_chat);
+        Choice::Chat { index, message, token_ids, finish_reason, logprobs, error }
+    } else {
+        let logprobs = logprobs.map(Logprobs::of_text);
+        let text = text.unwrap_or_default();
+        Choice::Text { index, text, token_ids, finish_reason, logprobs, error }
+    }
+}
+
+/// The line of a request that cannot be answered, newline included.
+pub fn error_line(error: &LineError) -> Vec<u8> {
+    to_bytes(&OutputLine {
+        id: format!("batch_req_{}", id_suffix(&format!("{}\n{}", error.custom_id, error.line))),
+        custom_id: error.custom_id.clone(),
+        columns: Map::new(),
+        response: None,
+        error: Some(ErrorBody {
+            code: error.rejection.code.name().to_owned(),
+            message: format!("Line {}: {}", error.line, error.rejection.message),
+            line: error.line,
+            made: None,
+        }),
+    })
+}
+
+fn to_bytes(line: &OutputLine) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(line).expect("numbers, texts and lists always serialise");
+    bytes.push(b'\n');
+    bytes
+}

@@ -1,0 +1,113 @@
+//! Prompts as the model sees them: tokenised, inside the vocabulary and inside the context.
+
+use super::body::RawPrompt;
+use super::item::{ErrorCode, Prompt, Rejection};
+use crate::boundary::codec::TextCodec;
+
+/// What the model can take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Positions of prompt and answer together.
+    pub context: usize,
+    pub vocab_size: usize,
+    /// A model that looks back only so many positions answers no request that needs more.
+    pub sliding_window: Option<usize>,
+}
+
+/// How many new tokens a request may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MaxTokens {
+    /// As somebody wants it.
+    Given(u32),
+    /// Nobody said: a sliding window cuts it, too.
+    Default(u32),
+}
+
+/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and cuts `most` to what the
+/// context leaves.
+///
+/// # Errors
+/// A rejection for an empty prompt, a text without tokenizer, a token outside the vocabulary or a
+/// prompt that leaves no room for an answer.
+pub fn fit(
+    raw: &RawPrompt,
+    most: MaxTokens,
+    codec: Option<&dyn TextCodec>,
+    now_s: u64,
+    limits: Limits,
+) -> Result<Prompt, Rejection> {
+    let tokens = tokenise(raw, codec, now_s)?;
+    if tokens.is_empty() {
+        return Err(Rejection::new(ErrorCode::EmptyPrompt, "The prompt is empty."));
+    }
+    if let Some(token) = tokens.iter().find(|token| **token as usize >= limits.vocab_size) {
+        return Err(Rejection::new(
+            ErrorCode::TokenOutOfVocabulary,
+            format!(
+                "The token id {token} is outside the vocabulary, which ends at {}.",
+                limits.vocab_size - 1
+            ),
+        ));
+    }
+    let room = limits.context.saturating_sub(tokens.len());
+    if room == 0 {
+        return Err(Rejection::new(
+            ErrorCode::PromptTooLong,
+            format!(
+                "The prompt has {} tokens and the model's context is {}: no room is left for an \
+                 answer; shorten the prompt.",
+                tokens.len(),
+                limits.context
+            ),
+        ));
+    }
+    let (max_tokens, room) = match (most, limits.sliding_window) {
+        (MaxTokens::Default(default), Some(window)) => {
+            (default, room.min(window.saturating_sub(tokens.len()).max(1)))
+        }
+        (MaxTokens::Default(tokens) | MaxTokens::Given(tokens), _) => (tokens, room),
+    };
+    let max_new = max_tokens.min(u32::try_from(room).unwrap_or(u32::MAX));
+    let needed = tokens.len() + max_new as usize;
+    match limits.sliding_window {
+        Some(window) if window < needed => Err(Rejection::new(
+            ErrorCode::SlidingWindow,
+            format!(
+                "Prompt and answer take {needed} positions and the model's sliding window is \
+                 {window}, which is not implemented; shorten the prompt or lower max_tokens."
+            ),
+        )),
+        _ => Ok(Prompt { tokens, max_new }),
+    }
+}
+
+fn tokenise(
+    raw: &RawPrompt,
+    codec: Option<&dyn TextCodec>,
+    now_s: u64,
+) -> Result<Vec<u32>, Rejection> {
+    let tokenizer = || {
+        codec.ok_or_else(|| {
+            Rejection::new(
+                ErrorCode::NoTokenizer,
+                "This model has no tokenizer; give the prompt as a list of token ids.",
+            )
+        })
+    };
+    match raw {
+        RawPrompt::Tokens(tokens) => Ok(tokens.clone()),
+        RawPrompt::Text(text) if text.is_empty() => Ok(Vec::new()),
+        RawPrompt::Text(text) => tokenizer()?.encode(text).map_err(|reason| {
+            Rejection::new(
+                ErrorCode::Tokenizer,
+                format!("The prompt cannot be tokenised: {reason}."),
+            )
+        }),
+        RawPrompt::Chat(turns) => tokenizer()?.encode_chat(turns, now_s).map_err(|reason| {
+            Rejection::new(
+                ErrorCode::ChatTemplate,
+                format!("The messages cannot be rendered: {reason}."),
+            )
+        }),
+    }
+}

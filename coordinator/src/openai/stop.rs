@@ -1,0 +1,169 @@
+//! Stop strings: found while tokens come, cut out when the sequence has ended.
+//!
+//! The watcher only saves work. What is cut is decided by [`finish`] from the tokens alone, so that
+//! an answer does not depend on how many steps late the engine obeyed.
+
+use super::logprobs::Logprobs;
+use crate::boundary::codec::{TextCodec, TextStream};
+use crate::boundary::engine::{Finish, Generated};
+
+/// Looks for stop strings in a growing text.
+pub struct StopWatcher<'a> {
+    stream: Box<dyn TextStream + 'a>,
+    stop: &'a [String],
+    text: String,
+}
+
+impl std::fmt::Debug for StopWatcher<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StopWatcher").field("stop", &self.stop).finish_non_exhaustive()
+    }
+}
+
+impl<'a> StopWatcher<'a> {
+    /// A watcher for one sequence.
+    pub fn new(codec: &'a dyn TextCodec, stop: &'a [String]) -> StopWatcher<'a> {
+        StopWatcher { stream: codec.stream(), stop, text: String::new() }
+    }
+
+    /// Takes the next token; whether a stop string is now complete.
+    pub fn push(&mut self, token: u32) -> bool {
+        // What the decoder refuses is told when the answer has ended.
+        let piece = self.stream.push(token).unwrap_or_default();
+        self.extend(&piece).is_some()
+    }
+
+    /// Appends text and returns where the first stop string begins, if one is complete: the one
+    /// that begins earliest, as all that follows it is cut.
+    fn extend(&mut self, piece: &str) -> Option<usize> {
+        let longest = self.stop.iter().map(String::len).max()?;
+        // Only a string that ends in the new piece is new.
+        let mut from = self.text.len().saturating_sub(longest);
+        while !self.text.is_char_boundary(from) {
+            from -= 1;
+        }
+        self.text.push_str(piece);
+        let found = self.stop.iter().filter_map(|stop| self.text[from..].find(stop.as_str()));
+        found.min().map(|at| from + at)
+    }
+}
+
+/// The answer to one prompt, as it is written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// `None` when the model has no tokenizer.
+    pub text: Option<String>,
+    /// The tokens whose text lies wholly before a stop string.
+    pub token_ids: Vec<u32>,
+    /// Tokens that were generated for it: those of a stop string and an end-of-sequence token
+    /// count, those after a stop string do not.
+    pub generated: u32,
+    /// `None` where none were asked for.
+    pub logprobs: Option<Logprobs>,
+    pub finish: Finish,
+    /// It ended with an end-of-sequence token: neither a stop string nor its largest number of
+    /// tokens cut it.
+    pub ends_by_itself: bool,
+    /// Why it is not what was asked for: a sentence.
+    pub error: Option<String>,
+}
+
+/// Detokenises a finished sequence and cuts it at the first stop string that became complete. `width`
+/// log-probabilities were asked for of each token.
+pub fn finish(
+    generated: Generated,
+    stop: &[String],
+    width: usize,
+    codec: Option<&dyn TextCodec>,
+) -> Answer {
+    let Generated { tokens, logprobs, finish } = generated;
+    let Cut { text, starts, generated, at_stop, refused } = cut(&tokens, stop, finish, codec);
+    let token_ids = tokens[..starts.len()].to_vec();
+    let of_tokens = &logprobs[..width * starts.len()];
+    let logprobs = (width > 0).then(|| Logprobs::new(of_tokens, width, starts, codec));
+    let ends_by_itself = !at_stop && finish == Finish::Stop;
+    let finish = if at_stop { Finish::Stop } else { finish };
+    let overflowed = (finish == Finish::NotFinite).then(|| NOT_FINITE.to_owned());
+    let error = overflowed.or_else(|| {
+        refused.map(|reason| format!("The answer cannot be turned into text: {reason}."))
+    });
+    Answer { text, token_ids, generated, logprobs, finish, ends_by_itself, error }
+}
+
+/// Of logits from which no token can be drawn.
+const NOT_FINITE: &str = "The model's numbers overflowed: what it says of the next token is \
+    infinite or no number. A wider --dtype may help; else the weights are damaged.";
+
+/// What of a sequence is the answer.
+struct Cut {
+    text: Option<String>,
+    /// Characters of the text before each of its tokens.
+    starts: Vec<usize>,
+    /// See [`Answer::generated`].
+    generated: u32,
+    /// Whether a stop string cut it.
+    at_stop: bool,
+    /// Why its tokens have no text.
+    refused: Option<String>,
+}
+
+fn cut(tokens: &[u32], stop: &[String], finish: Finish, codec: Option<&dyn TextCodec>) -> Cut {
+    // The end-of-sequence token is not among them.
+    let whole = tokens.len() as u32 + u32::from(finish == Finish::Stop);
+    let Some(codec) = codec else {
+        let starts = vec![0; tokens.len()];
+        return Cut { text: None, starts, generated: whole, at_stop: false, refused: None };
+    };
+    let mut watcher = StopWatcher::new(codec, stop);
+    // `ends[i]`: length of the text after `i` tokens.
+    let mut ends = vec![0];
+    let (pieces, refused) = match codec.pieces(tokens) {
+        Ok(pieces) => (pieces, None),
+        Err(reason) => (vec![String::new(); tokens.len() + 1], Some(reason)),
+    };
+    let (rest, pieces) = pieces.split_last().expect("one more than tokens");
+    for (piece, generated) in pieces.iter().zip(1..) {
+        if let Some(cut) = watcher.extend_any(piece) {
+            return cut_at(cut, watcher.text, &ends, generated);
+        }
+        ends.push(watcher.text.len());
+    }
+    if let Some(cut) = watcher.extend_any(rest) {
+        return cut_at(cut, watcher.text, &ends, whole);
+    }
+    let starts = characters(&watcher.text, &ends[..tokens.len()]);
+    Cut { text: Some(watcher.text), starts, generated: whole, at_stop: false, refused }
+}
+
+impl StopWatcher<'_> {
+    /// [`StopWatcher::extend`] that also keeps the text when there is nothing to look for.
+    fn extend_any(&mut self, piece: &str) -> Option<usize> {
+        if self.stop.is_empty() {
+            self.text.push_str(piece);
+            return None;
+        }
+        self.extend(piece)
+    }
+}
+
+/// What stands before the `cut`, found with so many tokens.
+fn cut_at(cut: usize, mut text: String, ends: &[usize], generated: u32) -> Cut {
+    text.truncate(cut);
+    let whole = ends.iter().copied().filter(|end| *end <= cut).max().unwrap_or(0);
+    // The first of several with equal text: what follows without text of its own belongs to the
+    // stop string (half a character, a special token).
+    let kept = ends.iter().position(|end| *end == whole).unwrap_or(0);
+    let starts = characters(&text, &ends[..kept]);
+    Cut { text: Some(text), starts, generated, at_stop: true, refused: None }
+}
+
+/// Characters of `text` before each of some places in ascending order.
+fn characters(text: &str, places: &[usize]) -> Vec<usize> {
+    let (mut before, mut characters) = (0, 0);
+    let mut count = |place: usize| {
+        characters += text[before..place].chars().count();
+        before = place;
+        characters
+    };
+    places.iter().map(|place| count(*place)).collect()
+}

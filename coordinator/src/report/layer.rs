@@ -1,0 +1,133 @@
+//! A layer and its choice as text: who runs what, what bounds it, what came second.
+
+use std::fmt::Write;
+
+use planner::closed_form::Candidate;
+use planner::search::{Choice, Found};
+use planner::table::Table;
+use planner::time::Ps;
+
+use super::table::{plain_table, right_aligned};
+
+/// The layer as a table, the terms of the maximum, and the runner-up.
+pub(crate) fn text(table: &Table, found: &Found) -> String {
+    let best = &found.best;
+    let mut text = format!("{}\n", ops(table, &best.candidate));
+    let _ = writeln!(text, "{}", terms(best));
+    let batches = if table.batches == 1 {
+        "1 batch".to_owned()
+    } else {
+        format!("{} batches", table.batches)
+    };
+    let _ = writeln!(
+        text,
+        "one layer, {batches}: {} ms ({} costs); the best of {} candidates{}",
+        ms(best.latency),
+        found.cost,
+        found.candidates,
+        if found.exhaustive { "" } else { ", those that a bound excludes among them" },
+    );
+    match &found.runner_up {
+        Some(second) => {
+            let more = second.latency.ms() / best.latency.ms().max(f64::MIN_POSITIVE) - 1.0;
+            let _ = writeln!(
+                text,
+                "runner-up: {}, {} ms ({:+.1}%)",
+                named(table, &second.candidate),
+                ms(second.latency),
+                100.0 * more
+            );
+        }
+        None => text.push_str("there is no other map\n"),
+    }
+    text
+}
+
+/// `gpu k..wv, compressed, from NVMe: fc0`.
+pub(crate) fn named(table: &Table, candidate: &Candidate) -> String {
+    let (start, end) = candidate.interval;
+    let mut text = match end - start {
+        0 => "cpu alone".to_owned(),
+        count if count == table.ops.len() => "gpu alone".to_owned(),
+        1 => format!("gpu {}", table.ops[start].name),
+        _ => format!("gpu {} to {}", table.ops[start].name, table.ops[end - 1].name),
+    };
+    if candidate.compressed {
+        text += ", compressed";
+    }
+    if !candidate.nvme.is_empty() {
+        let names: Vec<&str> =
+            candidate.nvme.iter().map(|op| table.ops[*op].name.as_str()).collect();
+        text += &format!(", from NVMe: {}", names.join(" "));
+    }
+    text
+}
+
+fn ms(time: Ps) -> String {
+    format!("{:.3}", time.ms())
+}
+
+/// One row per operation; times of one batch, the chosen device marked.
+fn ops(table: &Table, candidate: &Candidate) -> comfy_table::Table {
+    let mut shown = plain_table();
+    let from_nvme = table.ops.iter().any(|op| op.s2d_ms > 0.0);
+    let compressed = candidate.compressed;
+    let mut header = vec!["op", "on", "from", "cpu ms", "gpu ms", "h2d ms"];
+    if compressed {
+        header.push("decompress ms");
+    }
+    if from_nvme {
+        header.push("nvme ms");
+    }
+    let columns = header.len();
+    shown.set_header(header);
+    let time = |ms: f64| if ms == 0.0 { "-".to_owned() } else { format!("{ms:.3}") };
+    for (index, op) in table.ops.iter().enumerate() {
+        let gpu = candidate.on_gpu(index);
+        let transfer = op.transfer_ms(compressed);
+        let tier = match (gpu, candidate.nvme.contains(&index)) {
+            (true, true) => "nvme",
+            (true, false) if transfer > 0.0 && op.kv => "host, each batch",
+            (true, false) if transfer > 0.0 => "host, once",
+            _ => "",
+        };
+        let mut row = vec![
+            op.name.clone(),
+            if gpu { "gpu" } else { "cpu" }.to_owned(),
+            tier.to_owned(),
+            time(op.cpu_ms),
+            time(op.gpu_ms),
+            time(transfer),
+        ];
+        if compressed {
+            row.push(time(op.decompress_ms));
+        }
+        if from_nvme {
+            row.push(time(op.s2d_ms));
+        }
+        shown.add_row(row);
+    }
+    right_aligned(&mut shown, 3..columns);
+    shown
+}
+
+/// What the closed form takes the maximum of.
+fn terms(best: &Choice) -> String {
+    let terms = &best.terms;
+    let all = [
+        ("cpu", Some(terms.cpu)),
+        ("h2d", Some(terms.h2d)),
+        ("decompress", terms.dc),
+        ("nvme", terms.s2d),
+    ];
+    let used: Vec<String> = all
+        .iter()
+        .filter_map(|(name, time)| time.map(|time| format!("{name} {}", ms(time))))
+        .collect();
+    format!(
+        "terms of the closed form, all batches: {} ms; the largest is {}, the spread {}",
+        used.join(", "),
+        ms(terms.latency()),
+        ms(terms.imbalance())
+    )
+}

@@ -1,0 +1,91 @@
+//! In which form weights and KV are kept: what the user asked for, over what the files hold.
+
+use model::compressed::{Bits, Grouped, WeightFormat, kv4_position_bytes};
+use planner::policy::Forms;
+use program::formats::{KvFormat, WeightFormats};
+
+use super::model::Opened;
+use crate::cli::request::Run;
+use crate::cli::values::{CompressChoice, QuantizedChoice};
+
+/// What is kept in 4 bits beyond what the files hold so.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    weights: bool,
+    kv: bool,
+}
+
+impl Case {
+    const LOSSLESS: Case = Case { weights: false, kv: false };
+
+    /// What to say, and to report, when the form was chosen because nothing else fits.
+    pub(crate) fn note(self, run: &Run) -> Option<&'static str> {
+        if run.compress != CompressChoice::Auto {
+            return None;
+        }
+        match (self.weights, self.kv) {
+            (false, false) => None,
+            (true, false) => Some(
+                "Weights do not fit memory uncompressed, so they are kept in 4 bits (--compress w4), which changes answers slightly; --compress none refuses with the numbers.",
+            ),
+            _ => Some(
+                "Weights and KV do not fit memory uncompressed, so both are kept in 4 bits (--compress w4kv4), which changes answers slightly; --compress none refuses with the numbers.",
+            ),
+        }
+    }
+}
+
+/// What to say of weights' forms that nobody asked for by name.
+pub(crate) fn notes(run: &Run, opened: &Opened, case: Case) -> Vec<String> {
+    let expanded = opened.expanded(run.quantized == QuantizedChoice::Expand);
+    let expanded = expanded.map(|found| found.note(run.dtype, case.weights));
+    case.note(run).map(str::to_owned).into_iter().chain(expanded).collect()
+}
+
+/// The cases that a run may choose from, lossless ones first.
+pub(crate) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
+    match run.compress {
+        CompressChoice::Auto => {
+            let mut cases = vec![Case::LOSSLESS, Case { weights: true, kv: false }];
+            if kv4_position_bytes(opened.config.head_dim).is_some() {
+                cases.push(Case { weights: true, kv: true });
+            }
+            cases
+        }
+        choice => vec![Case { weights: choice.weights(), kv: choice.kv() }],
+    }
+}
+
+/// The forms of a case. Weights that are in 4 bits already stay as they are: quantising them again
+/// would only lose.
+pub(crate) fn forms(run: &Run, opened: &Opened, case: Case) -> Forms {
+    let config = &opened.config;
+    let mut weights = match run.quantized {
+        QuantizedChoice::Direct => opened.stored.clone(),
+        QuantizedChoice::Expand => WeightFormats::plain(config),
+    };
+    if case.weights {
+        let wanted = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
+        for (have, want) in weights.layers.iter_mut().zip(wanted.layers) {
+            for (have, want) in have.iter_mut().zip(want) {
+                if want != WeightFormat::Plain && !in_four_bits(*have) {
+                    *have = want;
+                }
+            }
+        }
+    }
+    Forms { weights, kv: if case.kv { KvFormat::Four } else { KvFormat::Plain } }
+}
+
+fn in_four_bits(format: WeightFormat) -> bool {
+    matches!(format, WeightFormat::Grouped(grouped) if grouped.bits == Bits::Four)
+}
+
+/// What decides answers beside dtype and files, for their fingerprint: the counts of matrices of
+/// each form would not do, their places do.
+pub(crate) fn described(forms: &Forms) -> String {
+    if !forms.weights.any_grouped() && forms.kv == KvFormat::Plain {
+        return "none".to_owned();
+    }
+    format!("{forms:?}")
+}

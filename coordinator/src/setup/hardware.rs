@@ -1,0 +1,135 @@
+//! What a run computes on: the one place where a command line's device and threads become a
+//! machine.
+
+use profiler::{Machine, Threads};
+use workers::device::finds_blas;
+use workers::protocol::WeightsFrom;
+
+use crate::cli::cuda;
+use crate::cli::request::{ProfileRequest, Run};
+use crate::cli::values::DeviceChoice;
+use crate::engine::launch::{LaunchOptions, SPIN_US, compute_cpus};
+
+/// What a run will compute on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hardware {
+    pub threads: Threads,
+    /// The emulated device with its link's speed in bytes per second, if it has one of its own.
+    pub emulated: Option<Option<u64>>,
+    /// Number of the CUDA device.
+    pub cuda: Option<u32>,
+}
+
+impl Hardware {
+    /// The machine of a run; its device only where it is used.
+    pub fn resolve(run: &Run, uses_gpu: bool) -> Hardware {
+        let device = if uses_gpu { run.device } else { DeviceChoice::None };
+        Hardware::with(device, run.cpu_threads, run.emulated_threads)
+    }
+
+    /// The machine that is to be profiled.
+    pub fn of_profile(request: &ProfileRequest) -> Hardware {
+        Hardware::with(request.device, request.cpu_threads, request.emulated_threads)
+    }
+
+    /// Workers that only let time pass.
+    pub fn timed(uses_gpu: bool) -> Hardware {
+        let threads = Threads { cpu: 1, gpu: u16::from(uses_gpu) };
+        Hardware { threads, emulated: uses_gpu.then_some(None), cuda: None }
+    }
+
+    /// Threads of the cpu worker and of the device's; together no more than the cores unless asked
+    /// for, since threads that share a core only disturb each other.
+    fn with(
+        device: DeviceChoice,
+        cpu_threads: Option<u16>,
+        emulated_threads: Option<u16>,
+    ) -> Hardware {
+        let cores = cores();
+        let (emulated, cuda) = match device {
+            DeviceChoice::Emulated { link_bytes_per_s, .. } => (Some(link_bytes_per_s), None),
+            DeviceChoice::Cuda(index) => (None, Some(index)),
+            DeviceChoice::Auto | DeviceChoice::None | DeviceChoice::Timed => (None, None),
+        };
+        let gpu = match (emulated, cuda) {
+            // Half the cores play an emulated device.
+            (Some(_), _) => emulated_threads.unwrap_or_else(|| (cores / 2).max(1)),
+            // A CUDA device wants one for its sampler.
+            (None, Some(_)) => emulated_threads.unwrap_or(1),
+            (None, None) => 0,
+        };
+        let cpu = cpu_threads.unwrap_or_else(|| cores.saturating_sub(gpu).max(1));
+        Hardware { threads: Threads { cpu, gpu }, emulated, cuda }
+    }
+
+    /// How workers are launched on it.
+    pub fn launch(self, weights: WeightsFrom) -> LaunchOptions {
+        LaunchOptions {
+            weights,
+            cpu_threads: self.threads.cpu,
+            gpu_threads: self.threads.gpu,
+            link_bytes_per_s: self.emulated.flatten(),
+            cpus: compute_cpus(),
+            spin_us: if self.has_device() { 0 } else { SPIN_US },
+            durations: None,
+            cuda: self.cuda,
+            grammars: None,
+        }
+    }
+
+    /// Whether there is a device beside the host.
+    pub const fn has_device(self) -> bool {
+        self.emulated.is_some() || self.cuda.is_some()
+    }
+
+    /// This machine; with the GPU where it is used, since a profile without it stays valid when the
+    /// GPU changes.
+    pub(crate) fn machine(self) -> Machine {
+        Machine::this(self.cuda.and_then(cuda::described).as_ref())
+    }
+
+    /// The device in words.
+    pub(crate) fn device(self) -> Option<String> {
+        match (self.cuda, self.emulated) {
+            (Some(index), _) => {
+                let name = cuda::find(index).map_or_else(|_| "unknown".to_owned(), |d| d.name);
+                // Prefill's linears are another library's where it is installed.
+                let linears = if finds_blas() { ", cuBLASLt" } else { "" };
+                Some(format!("cuda:{index} {name}{linears}"))
+            }
+            (None, Some(Some(bytes_per_s))) => Some(format!("emulated, link {bytes_per_s} B/s")),
+            (None, Some(None)) => Some("emulated".to_owned()),
+            (None, None) => None,
+        }
+    }
+}
+
+/// CPUs that this process may use.
+pub(crate) fn cores() -> u16 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get()) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_shared_with_an_emulated_device_and_one_is_left_to_a_real_one() {
+        let cores = cores();
+        let link_bytes_per_s = Some(5);
+        let emulated = DeviceChoice::Emulated { vram_bytes: None, link_bytes_per_s };
+        let found = Hardware::with(emulated, None, None);
+        assert_eq!(found.threads.gpu, (cores / 2).max(1));
+        assert_eq!(found.threads.cpu, cores.saturating_sub(found.threads.gpu).max(1));
+        let launched = found.launch(WeightsFrom::Dummy { seed: 0 });
+        assert_eq!(
+            (launched.link_bytes_per_s, launched.cuda, launched.spin_us),
+            (Some(5), None, 0)
+        );
+        let real = Hardware::with(DeviceChoice::Cuda(3), None, None);
+        assert_eq!((real.threads.gpu, real.cuda, real.emulated), (1, Some(3), None));
+        let alone = Hardware::with(DeviceChoice::None, Some(7), None);
+        assert_eq!(alone.threads, Threads { cpu: 7, gpu: 0 });
+        assert_eq!(alone.launch(WeightsFrom::Dummy { seed: 0 }).spin_us, SPIN_US);
+    }
+}

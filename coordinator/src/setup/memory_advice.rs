@@ -1,0 +1,81 @@
+//! What would fit, told behind an error about a CUDA device's memory.
+
+use ::cuda::CudaError;
+use anyhow::anyhow;
+use planner::budget::{Limits, PlanError};
+use planner::policy::Policy;
+use planner::split::parse_split;
+
+use super::formats::{Case, forms};
+use super::model::Opened;
+use super::plan_request::{DEFAULT_BATCH_MAX, limits, request};
+use crate::cli::cuda;
+use crate::cli::request::{Placement, Run};
+use crate::cli::values::{BatchesChoice, DeviceChoice};
+use crate::job::run::Demand;
+
+/// A run whose device may turn out too small.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Advice<'a> {
+    pub(crate) run: &'a Run,
+    pub(crate) opened: &'a Opened,
+    pub(crate) demand: Demand,
+    pub(crate) case: Case,
+}
+
+/// The refusal of a plan, with what the CUDA device has, if that was too little.
+pub(crate) fn of_device(run: &Run, error: anyhow::Error) -> anyhow::Error {
+    let too_little = match error.downcast_ref::<PlanError>() {
+        Some(PlanError::DoesNotFit { budget, limits, .. }) => {
+            limits.vram_bytes.is_some_and(|vram_bytes| budget.device_bytes > vram_bytes)
+        }
+        _ => false,
+    };
+    match run.device {
+        DeviceChoice::Cuda(index) if too_little => match cuda::free_in_words(index) {
+            Some(free) => error.context(free),
+            None => error,
+        },
+        _ => error,
+    }
+}
+
+impl Advice<'_> {
+    /// The error of a run whose workers are gone; one about device memory says what fits now.
+    pub(crate) fn after(&self, error: anyhow::Error) -> anyhow::Error {
+        let DeviceChoice::Cuda(index) = self.run.device else { return error };
+        let said = format!("{error:#}");
+        if !CudaError::tells_of_memory(&said) {
+            return error;
+        }
+        let Some(free) = cuda::free_in_words(index) else { return error };
+        anyhow!("{} Now {free}, and {}.", said.trim_end(), self.fitting(index))
+    }
+
+    fn fitting(&self, index: u32) -> String {
+        let vram_bytes = Some(cuda::vram_bytes(index, self.run.vram_bytes));
+        let limits = Limits { vram_bytes, ..limits(self.run, self.opened, self.demand) };
+        let forms = forms(self.run, self.opened, self.case);
+        let policy = self.policy();
+        let request = request(self.run, self.opened, self.demand, &forms, &limits, &policy);
+        let (count, size) = match self.run.batches {
+            Some(BatchesChoice::Given(batches)) => (batches.count, batches.size),
+            _ => (1, self.demand.sequences.clamp(1, DEFAULT_BATCH_MAX.into()) as u16),
+        };
+        match request.largest_batch(count, size) {
+            Ok(Some(fitting)) if fitting == size => "the same run fits".to_owned(),
+            Ok(Some(fitting)) => format!("--batches {count}x{fitting} fits"),
+            _ => "not even one sequence fits; --device none runs without it".to_owned(),
+        }
+    }
+
+    /// The run's own placement, or streaming, which any device has room for that has any.
+    fn policy(&self) -> Policy {
+        if let Placement::Split { split, chunking } = &self.run.placement
+            && let Ok(split) = parse_split(split, &self.opened.config, *chunking)
+        {
+            return Policy::TwoSplit { split, chunking: *chunking };
+        }
+        Policy::GpuOnly
+    }
+}

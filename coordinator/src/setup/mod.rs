@@ -1,0 +1,18 @@
+//! What a run needs before it begins: the model, the machine and its profile, the formats of weights
+//! and caches, the placement, the started engine.
+
+pub mod auto_batches;
+pub mod expanded_weights;
+pub mod formats;
+pub mod hardware;
+pub mod memory_advice;
+pub mod model;
+pub mod placement;
+pub mod plan_request;
+pub mod prediction;
+pub mod pricing;
+pub mod profile;
+pub mod rehearsal;
+pub mod start;
+pub mod usage;
+pub mod weights_identity;

@@ -1,0 +1,193 @@
+//! A model as the session needs it: configuration, where its weights are, its text side.
+
+use std::cell::OnceCell;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use grammar::{Grammar, Grammars, Vocabulary};
+use model::compressed::WeightFormat;
+use model::config::ModelConfig;
+use model::locate::{Located, Places, Wanted, WeightsAt, locate};
+use model::source::gguf::GgufSource;
+use model::source::{Part, SourceError, TensorId, WeightSource};
+use profiler::Cache;
+use program::formats::WeightFormats;
+use workers::protocol::WeightsFrom;
+
+use super::expanded_weights::{Expanded, Quantised};
+use super::weights_identity::{weight_files, weights_identity};
+use crate::cli::request::ModelChoice;
+use crate::text::codec::ProcessCodec;
+use crate::text::message::TextFrom;
+use crate::text::process::TextLimits;
+
+/// A model that was found and understood; no weight has been read.
+#[derive(Debug)]
+pub struct Opened {
+    pub config: ModelConfig,
+    pub weights: WeightsFrom,
+    /// The forms in which the files hold the weights, where kernels can use them as they are.
+    pub stored: WeightFormats,
+    /// What the files hold in few bits.
+    quantised: Quantised,
+    /// Where the weights are; none for dummy ones.
+    weight_files: Vec<PathBuf>,
+    /// Where its tokenizer may be.
+    text_from: Option<TextFrom>,
+    /// Started when it is asked for.
+    codec: OnceCell<Option<ProcessCodec>>,
+}
+
+impl Opened {
+    /// Finds the model and reads everything but its weights. `seed` is that of dummy ones.
+    ///
+    /// # Errors
+    /// A sentence that says what was looked for, or what is wrong with a file.
+    pub fn open(choice: &ModelChoice, seed: u64) -> anyhow::Result<Opened> {
+        let places = Places::from_environment(|name| std::env::var(name).ok());
+        let wanted = Wanted {
+            name: &choice.name,
+            revision: choice.revision.as_deref(),
+            dummy_weights: choice.dummy_weights,
+        };
+        let located = locate(wanted, &places)?;
+        let mut opened = match &located.weights {
+            WeightsAt::Gguf(path) => gguf(&located, path)?,
+            _ => checkpoint(located, seed)?,
+        };
+        if let Some(layers) = choice.layers {
+            let has = opened.config.num_layers;
+            anyhow::ensure!(layers <= has, "--layers {layers}: {} has {has} layers", choice.name);
+            opened.config.keep_layers(layers);
+            opened.stored.layers.truncate(opened.config.num_layers);
+        }
+        Ok(opened)
+    }
+
+    /// The model's tokenizer and chat template; `None` when it takes token ids only.
+    ///
+    /// # Errors
+    /// What is wrong with its files.
+    pub fn codec(&self) -> anyhow::Result<Option<&ProcessCodec>> {
+        if let Some(started) = self.codec.get() {
+            return Ok(started.as_ref());
+        }
+        let vocab_size = self.config.vocab_size;
+        let started = match &self.text_from {
+            Some(from) => ProcessCodec::start(from.clone(), vocab_size, TextLimits::default())
+                .with_context(|| format!("the model {} cannot be used", self.config.name))?,
+            None => None,
+        };
+        Ok(self.codec.get_or_init(|| started).as_ref())
+    }
+
+    /// The weights that take more memory than in their files; of `all` quantised ones, or of those
+    /// that no kernel reads as they are.
+    pub fn expanded(&self, all: bool) -> Option<Expanded> {
+        self.quantised.expanded(all)
+    }
+
+    /// Which weights these are, as part of the output's fingerprint. Reads all of them where they
+    /// are not known yet.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn weights_identity(&self) -> anyhow::Result<String> {
+        if let WeightsFrom::Dummy { seed } = self.weights {
+            return Ok(format!("dummy {seed}"));
+        }
+        weights_identity(&self.weight_files, Cache::of_user().as_ref())
+            .with_context(|| format!("the weights of {}", self.config.name))
+    }
+
+    /// What a sampler needs for answers of these forms; `None` where there are none.
+    ///
+    /// # Errors
+    /// A model that says nothing of how its answers end.
+    pub fn grammars(&self, grammars: Vec<Grammar>) -> anyhow::Result<Option<Grammars>> {
+        let Some(codec) = self.codec()?.filter(|_| !grammars.is_empty()) else { return Ok(None) };
+        let ends = self.config.eos_token_ids.clone();
+        anyhow::ensure!(
+            !ends.is_empty(),
+            "{} names no end-of-sequence token, so its answers cannot have a form (response_format, structured_outputs)",
+            self.config.name
+        );
+        let words = codec.words().map_err(anyhow::Error::msg)?;
+        let vocabulary = Vocabulary { words, ends };
+        Ok(Some(Grammars::new(vocabulary, grammars, |text| codec.part(text))))
+    }
+}
+
+fn checkpoint(located: Located, seed: u64) -> anyhow::Result<Opened> {
+    let config = located.config.context("the model has no configuration")?;
+    let (weights, weight_files) = match &located.weights {
+        WeightsAt::Safetensors(directory) => {
+            let files = weight_files(directory);
+            let directory = directory.to_string_lossy().into_owned();
+            (WeightsFrom::Safetensors { directory }, files)
+        }
+        _ => (WeightsFrom::Dummy { seed }, Vec::new()),
+    };
+    let family = config.family;
+    let text_from = located.tokenizer_directory.map(|path| TextFrom::Directory { path, family });
+    let stored = WeightFormats::plain(&config);
+    let (quantised, codec) = (Quantised::default(), OnceCell::new());
+    Ok(Opened { config, weights, stored, quantised, weight_files, text_from, codec })
+}
+
+fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
+    let source = GgufSource::open(path)?;
+    let mut config = source.config().clone();
+    config.name.clone_from(&located.name);
+    let (stored, quantised) = stored_formats(&source, &config)?;
+    let weights = WeightsFrom::Gguf { path: path.to_string_lossy().into_owned() };
+    let weight_files = vec![path.to_owned()];
+    let text_from = Some(TextFrom::Gguf { path: path.to_owned() });
+    let codec = OnceCell::new();
+    Ok(Opened { config, weights, stored, quantised, weight_files, text_from, codec })
+}
+
+/// How a file holds each matrix, where kernels have that form, and how much it holds in few bits.
+fn stored_formats(
+    source: &dyn WeightSource,
+    config: &ModelConfig,
+) -> anyhow::Result<(WeightFormats, Quantised)> {
+    let mut quantised = Quantised::default();
+    let mut of = |id, (rows, columns): (usize, usize)| -> anyhow::Result<WeightFormat> {
+        let stored = source.stored_type(id)?;
+        quantised.add(stored, (rows * columns) as u64);
+        Ok(stored.grouped().map_or(WeightFormat::Plain, WeightFormat::Grouped))
+    };
+    let vocabulary = (config.vocab_size, config.hidden_size);
+    let mut formats = WeightFormats::plain(config);
+    formats.embedding = of(TensorId::Embedding, vocabulary)?;
+    if !config.tied_embeddings {
+        formats.head = of(TensorId::Head, vocabulary)?;
+    }
+    for (layer, formats) in formats.layers.iter_mut().enumerate() {
+        for (op, format) in config.layer_ops().iter().zip(formats) {
+            if let Some(matrix) = op.weights(config).and_then(|shape| shape.matrix) {
+                *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix }, matrix)?;
+            }
+        }
+    }
+    Ok((formats, quantised))
+}
+
+/// Opens weights for the cpu worker.
+///
+/// # Errors
+/// What is wrong with the files.
+pub fn open_weights(
+    from: &WeightsFrom,
+    config: &ModelConfig,
+) -> Result<Box<dyn WeightSource>, SourceError> {
+    use model::source::{dummy::DummySource, safetensors::SafetensorsSource};
+    Ok(match from {
+        WeightsFrom::Safetensors { directory } => {
+            Box::new(SafetensorsSource::open(std::path::Path::new(directory), config)?)
+        }
+        WeightsFrom::Gguf { path } => Box::new(GgufSource::open(std::path::Path::new(path))?),
+        WeightsFrom::Dummy { seed } => Box::new(DummySource::new(config.clone(), *seed)),
+    })
+}

@@ -1,0 +1,257 @@
+//! From arguments and demand to a plan that fits memory, is proved, and whose time is predicted.
+
+use anyhow::Context;
+use planner::budget::{Limits, PlanError, Request};
+use planner::measured::{Chosen, Estimator, Predicted, Question, choose, predict};
+use planner::policies::PolicyName;
+use planner::policy::{Forms, Policy};
+use planner::split::parse_split;
+use profiler::Threads;
+use program::map::{ChunkOrder, Chunking};
+use program::plan::Plan;
+
+use super::auto_batches;
+use super::formats::{Case, cases, forms, notes};
+use super::hardware::{Hardware, cores};
+use super::memory_advice::of_device;
+use super::model::Opened;
+use super::plan_request::{DEFAULT_BATCH_MAX, filled, limits, request};
+use super::pricing::Profiles;
+use super::profile;
+use super::profile::CHUNKS;
+use super::rehearsal::Stage;
+use super::usage::Usage;
+use crate::cli::request::{Placement, Run, Telling};
+use crate::cli::values::{Batches, BatchesChoice};
+use crate::interrupt::Interrupt;
+use crate::job::run::Demand;
+use crate::report::explain;
+
+/// What will be run, and why.
+#[derive(Debug)]
+pub(crate) struct Decision {
+    pub plan: Plan,
+    /// Of one group of full batches; `None` where no valid profile is kept and none was needed.
+    pub predicted: Option<Predicted>,
+    /// The search, where there was a choice.
+    pub searched: Option<Box<Chosen>>,
+    /// What was decided of the weights' form that nobody asked for, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// The form of weights and KV: the first that fits, lossless ones first; the first one when none
+/// does, so that the refusal has its numbers. It is settled for all requests of a file together, so
+/// that a run that is resumed keeps it.
+pub(crate) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
+    let cases = cases(run, opened);
+    let Some(demand) = demand.filter(|_| cases.len() > 1) else { return cases[0] };
+    let limits = limits(run, opened, demand);
+    let (count, size) = match run.batches {
+        Some(BatchesChoice::Given(batches)) => {
+            let Batches { count, size } = filled(run, opened, batches, demand.sequences);
+            (count, size)
+        }
+        _ => (1, 1),
+    };
+    let fits = |case: &Case| {
+        let forms = forms(run, opened, *case);
+        [Policy::CpuOnly, Policy::GpuOnly].iter().any(|policy| {
+            let request = request(run, opened, demand, &forms, &limits, policy);
+            // A map that does not compile is told of when it is to be run.
+            request.fits(count, size).unwrap_or(true)
+        })
+    };
+    cases.iter().copied().find(fits).unwrap_or(cases[0])
+}
+
+/// Plans, and proves the plan before any worker exists.
+///
+/// # Errors
+/// A split that the model lacks, numbers that do not fit, or a machine that could not be profiled.
+pub(crate) fn plan(
+    run: &Run,
+    opened: &Opened,
+    demand: Demand,
+    case: Case,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Decision> {
+    let (limits, forms) = (limits(run, opened, demand), forms(run, opened, case));
+    let planning = Planning { run, opened, demand, limits: &limits, forms: &forms, interrupt };
+    let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
+    decision.notes = notes(run, opened, case);
+    proved(run, decision)
+}
+
+fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
+    program::validate::validate(&decision.plan)
+        .context("the compiled program is not safe to run; this is a defect, please report it")?;
+    if run.telling > Telling::Quiet {
+        decision.notes.iter().for_each(|note| eprintln!("{note}"));
+        let cores = cores();
+        if let Some(asked) = run.cpu_threads.filter(|asked| *asked > cores) {
+            eprintln!(
+                "--cpu-threads {asked}: this machine has {cores}; more threads wait for each other"
+            );
+        }
+        if let Some(chosen) = &decision.searched {
+            let threads = |uses_gpu| threads(run, uses_gpu);
+            eprint!("{}", explain::choice(chosen, &decision.plan, &threads));
+        }
+    }
+    if run.telling >= Telling::Verbose {
+        eprint!("{}", explain::plan(&decision.plan));
+    }
+    Ok(decision)
+}
+
+/// One way to keep weights and KV.
+struct Planning<'a> {
+    run: &'a Run,
+    opened: &'a Opened,
+    demand: Demand,
+    limits: &'a Limits,
+    forms: &'a Forms,
+    interrupt: &'a Interrupt,
+}
+
+impl Planning<'_> {
+    fn request<'b>(&'b self, policy: &'b Policy) -> Request<'b> {
+        request(self.run, self.opened, self.demand, self.forms, self.limits, policy)
+    }
+
+    fn decide(&self) -> anyhow::Result<Decision> {
+        match &self.run.placement {
+            Placement::Split { split, chunking } => {
+                let config = &self.opened.config;
+                let split =
+                    parse_split(split, config, *chunking).map_err(|e| Usage(e.to_string()))?;
+                self.given(&Policy::TwoSplit { split, chunking: *chunking })
+            }
+            Placement::Named(PolicyName::CpuOnly) => self.given(&Policy::CpuOnly),
+            Placement::Named(PolicyName::GpuOnly) => self.given(&Policy::GpuOnly),
+            Placement::Named(name) => self.search(*name),
+        }
+    }
+
+    /// A map that needs no search; predicted, and tried out for that, where a profile is at hand.
+    fn given(&self, policy: &Policy) -> anyhow::Result<Decision> {
+        let request = self.request(policy);
+        let batches = self.batches(&request)?;
+        let plan = request.plan(batches.count, batches.size)?;
+        let shape = request.shape(batches.count, batches.size);
+        let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
+        let wanted = profile::request(request.config, &shape, self.forms, hardware);
+        let predicted = profile::kept(&wanted, hardware).and_then(|profile| {
+            let (with_device, alone) = (Some(profile.clone()), Some(profile));
+            let profiles = Profiles { with_device, alone };
+            let predicted = predict(&plan, &profiles).ok()?;
+            let estimator = Estimator {
+                request: &request,
+                batches: batches.count,
+                batch_size: batches.size,
+                pricing: &profiles,
+                homes: self.request(&Policy::GpuOnly).homes(batches.count, batches.size).ok()?,
+            };
+            let rehearsed = estimator.rehearse(policy, &self.stage(&profiles)).ok().flatten();
+            Some(predicted.slowed(rehearsed.unwrap_or(1.0)))
+        });
+        Ok(Decision { plan, predicted, searched: None, notes: Vec::new() })
+    }
+
+    /// Where plans are tried out.
+    fn stage<'b>(&'b self, profiles: &'b Profiles) -> Stage<'b> {
+        Stage {
+            profiles,
+            with_device: Hardware::resolve(self.run, true),
+            alone: Hardware::resolve(self.run, false),
+            quiet: self.run.telling == Telling::Quiet,
+            interrupt: self.interrupt,
+        }
+    }
+
+    /// The best map of a policy, on this machine as measured.
+    fn search(&self, name: PolicyName) -> anyhow::Result<Decision> {
+        let streaming = self.request(&Policy::GpuOnly);
+        let batches = self.batches(&streaming)?;
+        // Nothing is measured for what will be refused.
+        if !streaming.fits(batches.count, batches.size)? {
+            self.request(&Policy::CpuOnly).plan(batches.count, batches.size)?;
+        }
+        let profiles = self.profiles(name, batches)?;
+        let batches = match self.run.batches {
+            Some(BatchesChoice::Auto) => {
+                auto_batches::best(&streaming, batches, self.demand.sequences, name, &profiles)?
+            }
+            _ => batches,
+        };
+        let stage = self.stage(&profiles);
+        let chosen = choose(&Question {
+            request: &streaming,
+            batches: batches.count,
+            batch_size: batches.size,
+            policy: name,
+            chunkings: &self.chunkings(&profiles, batches),
+            pricing: &profiles,
+            stage: Some(&stage),
+        })?;
+        let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
+        Ok(Decision { plan, predicted, searched: Some(Box::new(chosen)), notes: Vec::new() })
+    }
+
+    /// What the run measures before it chooses.
+    fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<Profiles> {
+        let quiet = self.run.telling == Telling::Quiet;
+        let request = self.request(&Policy::GpuOnly);
+        let shape = request.shape(batches.count, batches.size);
+        let measure = |uses_gpu: bool| {
+            let hardware = Hardware::resolve(self.run, uses_gpu);
+            let wanted = profile::request(request.config, &shape, self.forms, hardware);
+            let found = profile::obtain(&wanted, hardware, false, quiet, self.interrupt);
+            found.map(|found| found.profile)
+        };
+        let alone = matches!(name, PolicyName::Auto | PolicyName::Lia);
+        Ok(Profiles {
+            with_device: Some(measure(true)?),
+            alone: if alone { Some(measure(false)?) } else { None },
+        })
+    }
+
+    /// Ways to cut attention: none, and those asked for or, unasked, those that were measured and that
+    /// a batch has the units for.
+    fn chunkings(&self, profiles: &Profiles, batches: Batches) -> Vec<Option<Chunking>> {
+        let mut found = vec![None];
+        if let Some(chunking) = self.run.chunking {
+            found.push(Some(chunking));
+            return found;
+        }
+        if self.run.prefill_chunk.is_some() {
+            // Caches in parts do not go with prompts in chunks, which were asked for.
+            return found;
+        }
+        let fingerprint = profiles.with_device.as_ref().map(|profile| &profile.fingerprint);
+        let measured = fingerprint.and_then(|found| found.profiled.get("attention parts"));
+        let divisible = profile::divisible(&self.opened.config, batches.size);
+        if divisible && measured.is_some_and(|parts| *parts == format!("{:?}", [CHUNKS])) {
+            let orders = [ChunkOrder::Scores, ChunkOrder::Attention];
+            found.extend(orders.map(|order| Some(Chunking { order, chunks: CHUNKS })));
+        }
+        found
+    }
+
+    /// Batches as asked for, or one of the largest size up to a default that fits.
+    fn batches(&self, request: &Request<'_>) -> Result<Batches, PlanError> {
+        let most = match self.run.batches {
+            Some(BatchesChoice::Given(batches)) => return Ok(batches),
+            Some(BatchesChoice::Auto) => auto_batches::SIZE_MAX,
+            None => DEFAULT_BATCH_MAX,
+        };
+        let most = self.demand.sequences.clamp(1, usize::from(most)) as u16;
+        Ok(Batches { count: 1, size: request.largest_batch(1, most)?.unwrap_or(1) })
+    }
+}
+
+/// Threads of the cpu worker and of the device's, for who tells of them.
+pub(crate) fn threads(run: &Run, uses_gpu: bool) -> (u16, u16) {
+    let Threads { cpu, gpu } = Hardware::resolve(run, uses_gpu).threads;
+    (cpu, gpu)
+}

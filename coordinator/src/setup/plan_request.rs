@@ -1,0 +1,84 @@
+//! What a run asks of the planner.
+
+use grammar::Grammars;
+use planner::budget::{Limits, Request};
+use planner::policy::{Forms, Policy, Stays};
+
+use super::model::Opened;
+use crate::cli::cuda;
+use crate::cli::request::{Placement, Run};
+use crate::cli::values::Batches;
+use crate::engine::memory;
+use crate::job::run::Demand;
+use workers::device::{finds_blas, scratch};
+use workers::share::LEAST_TOKENS;
+
+/// Largest batch that is chosen when `--batches` is left out.
+pub(crate) const DEFAULT_BATCH_MAX: u16 = 32;
+
+/// The memory that a run may use.
+fn dram_bytes(run: &Run) -> u64 {
+    run.dram_bytes.unwrap_or_else(memory::available_bytes)
+}
+
+/// What of it is for the forms of answers.
+pub(crate) fn forms_bytes(run: &Run, opened: &Opened) -> u64 {
+    Grammars::share_bytes(dram_bytes(run), opened.config.vocab_size)
+}
+
+/// The memory that a run may use for its plan: what follows the forms of answers needs some too.
+pub(crate) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
+    let forms_bytes = if demand.forms { forms_bytes(run, opened) } else { 0 };
+    Limits {
+        dram_bytes: dram_bytes(run).saturating_sub(forms_bytes),
+        vram_bytes: run.vram_bytes,
+        vram_is_dram: !cuda::is_cuda(run.device),
+        device_scratch: cuda::is_cuda(run.device).then(|| scratch(finds_blas())),
+    }
+}
+
+/// The batches that were given, or smaller ones that so many sequences fill: larger ones would only take
+/// memory. A split in chunks keeps a unit, a sequence's KV head, for each of them.
+pub(crate) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usize) -> Batches {
+    let Batches { count, size } = given.no_larger(sequences);
+    let least = match &run.placement {
+        Placement::Split { chunking: Some(chunking), .. } => {
+            usize::from(chunking.chunks).div_ceil(opened.config.num_kv_heads)
+        }
+        _ => 1,
+    };
+    let least = u16::try_from(least).unwrap_or(u16::MAX);
+    Batches { count, size: size.max(least).min(given.size) }
+}
+
+/// Tokens that all prompts begin with, where they are computed together.
+fn shared_prompt(run: &Run, demand: Demand) -> u32 {
+    let shared = demand.shared_prompt;
+    if shared < LEAST_TOKENS || !run.shares_prompts { 0 } else { shared as u32 }
+}
+
+/// The run as the planner's request for one policy.
+pub(crate) fn request<'a>(
+    run: &Run,
+    opened: &'a Opened,
+    demand: Demand,
+    forms: &'a Forms,
+    limits: &'a Limits,
+    policy: &'a Policy,
+) -> Request<'a> {
+    Request {
+        config: &opened.config,
+        policy,
+        stays: Stays::NONE,
+        forms,
+        fuse_attention: run.fuse_attention,
+        dtype: run.dtype,
+        max_prompt: demand.max_prompt as u32,
+        shared_prompt: shared_prompt(run, demand),
+        max_context: demand.max_context as u32,
+        max_new: demand.max_new,
+        logprobs: demand.logprobs,
+        prefill_chunk: run.prefill_chunk,
+        limits,
+    }
+}

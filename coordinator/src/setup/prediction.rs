@@ -1,0 +1,69 @@
+//! What is known of a run before its workers start, and said.
+
+use planner::measured::Predicted;
+use program::plan::RunShape;
+
+use super::placement::Decision;
+use crate::cli::request::{Run, Telling};
+use crate::job::progress::Expected;
+use crate::job::remaining::Prior;
+use crate::job::run::{Demand, GroupSize, Job};
+use crate::report::build::Foretold;
+use crate::report::explain;
+
+/// Sequences of a group.
+pub(crate) fn capacity(shape: &RunShape) -> usize {
+    usize::from(shape.batches) * usize::from(shape.batch_size)
+}
+
+/// The same for the progress that is shown.
+pub(crate) fn expected(decision: &Decision) -> Expected {
+    let shape = &decision.plan.shape;
+    let slots = capacity(shape);
+    let prior = decision.predicted.map(|full| Prior {
+        prompt_token_s: full.prefill_ns / 1e9 / (slots as f64 * f64::from(shape.max_prompt.max(1))),
+        step_s: full.decode_ns / 1e9 / f64::from(shape.max_new.saturating_sub(1).max(1)),
+    });
+    Expected { slots, prior }
+}
+
+/// What is known of a job before the workers start.
+pub(crate) fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Foretold {
+    let shape = &decision.plan.shape;
+    let groups = job.groups(capacity(shape));
+    Foretold {
+        lengths: (demand.max_prompt as u32, demand.max_new),
+        predicted: decision.predicted.map(|full| of_groups(full, &groups, shape)),
+        groups: groups.len() as u64,
+        decode_steps: groups.iter().map(|group| u64::from(group.max_new.saturating_sub(1))).sum(),
+        notes: decision.notes.clone(),
+    }
+}
+
+/// What all groups take if none takes the place of another, from what a full one of the longest takes: prefill goes by
+/// tokens, decode by steps.
+fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
+    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+    // Every stream of whole prompts, or batch in chunks, computes what all prompts share once.
+    let once = if shape.is_chunked() { shape.batch_size } else { shape.micro_sequences };
+    let computed = |tokens: f64, sequences: f64| {
+        let micros = (sequences / f64::from(once)).ceil();
+        tokens - (sequences - micros) * f64::from(shape.shared_prompt)
+    };
+    let tokens = computed(sequences * f64::from(shape.max_prompt.max(1)), sequences);
+    let steps = f64::from(shape.max_new.saturating_sub(1).max(1));
+    let sum = |share: &dyn Fn(&GroupSize) -> f64| groups.iter().map(share).sum::<f64>();
+    Predicted {
+        prefill_ns: full.prefill_ns
+            * sum(&|group| computed(group.prompt_tokens as f64, group.sequences as f64) / tokens),
+        decode_ns: full.decode_ns
+            * sum(&|group| f64::from(group.max_new.saturating_sub(1)) / steps),
+    }
+}
+
+/// Says what the run will take.
+pub(crate) fn tell_predicted(run: &Run, foretold: &Foretold) {
+    if let (Some(predicted), true) = (&foretold.predicted, run.telling > Telling::Quiet) {
+        eprint!("{}", explain::predicted(predicted));
+    }
+}

@@ -1,0 +1,122 @@
+//! The measured machine before a run: which profile a run needs, where it comes from (the cache, or
+//! the workers at work), and the costs that it gives the planner.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use model::config::ModelConfig;
+use planner::policy::Forms;
+use profiler::{Cache, Cached, Profile, Request, cached};
+use program::plan::RunShape;
+use workers::protocol::WeightsFrom;
+
+use super::hardware::Hardware;
+use crate::engine::bench::WorkerRunner;
+use crate::interrupt::Interrupt;
+
+/// Parts into which splits may cut attention; measured for runs with a device.
+pub const CHUNKS: u16 = 8;
+
+/// Seconds that a profile may take, instead of the default; fewer measure fewer points.
+const BUDGET_ENV: &str = "TANDEM_PROFILE_S";
+
+/// Whether a batch has enough units, sequences x KV heads, to cut attention in [`CHUNKS`] parts.
+pub fn divisible(config: &ModelConfig, batch_size: u16) -> bool {
+    config.num_kv_heads * usize::from(batch_size) >= usize::from(CHUNKS)
+}
+
+/// The profile that a run of this shape needs.
+pub fn request(
+    config: &ModelConfig,
+    shape: &RunShape,
+    forms: &Forms,
+    hardware: Hardware,
+) -> Request {
+    let mut request = Request::for_shape(config, shape, hardware.threads);
+    request.weight_formats = vec![forms.weights.clone()];
+    request.kv_formats = vec![forms.kv];
+    request.device = hardware.device();
+    let seconds = std::env::var(BUDGET_ENV).ok().and_then(|text| text.parse().ok());
+    request.budget = seconds.map_or(request.budget, Duration::from_secs);
+    if hardware.has_device() && divisible(config, shape.batch_size) {
+        request.chunks = vec![CHUNKS];
+    }
+    request
+}
+
+/// The profile that is kept, if it is valid for this machine as it is.
+pub fn kept(request: &Request, hardware: Hardware) -> Option<Profile> {
+    let fingerprint = profiler::Fingerprint::of(request, &hardware.machine());
+    Cache::of_user()?.load(&fingerprint).ok()
+}
+
+/// The profile: kept, or measured now, with a progress bar.
+///
+/// # Errors
+/// Workers that failed, or an interrupt.
+pub fn obtain(
+    request: &Request,
+    hardware: Hardware,
+    force: bool,
+    quiet: bool,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Cached> {
+    let mut runner = runner(hardware, interrupt);
+    let bar = bar(quiet);
+    let cache = Cache::of_user();
+    let found = cached(
+        cache.as_ref(),
+        request,
+        &hardware.machine(),
+        force,
+        &mut runner,
+        &mut |done, total, what| {
+            bar.set_length(total);
+            bar.set_position(done);
+            bar.set_message(what.to_owned());
+        },
+    )?;
+    bar.finish_and_clear();
+    if !quiet {
+        tell(&found, cache.as_ref());
+    }
+    Ok(found)
+}
+
+/// Workers for the profiler's plans.
+pub(crate) fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
+    let asked = interrupt.clone();
+    WorkerRunner {
+        options: hardware.launch(WeightsFrom::Dummy { seed: 0 }),
+        interrupt: Arc::new(Box::new(move || asked.asked())),
+    }
+}
+
+fn tell(found: &Cached, cache: Option<&Cache>) {
+    let measurements = &found.profile.measurements;
+    let kept = cache.map_or_else(
+        || "nowhere".to_owned(),
+        |cache| cache.path(&found.profile.fingerprint).display().to_string(),
+    );
+    match &found.measured_because {
+        Some(reason) => eprintln!(
+            "measured this machine in {:.1} s ({reason}); kept in {kept}",
+            measurements.took_ms as f64 / 1e3
+        ),
+        None => eprintln!("measured before, kept in {kept}"),
+    }
+    if let Some(error) = &found.not_stored {
+        eprintln!("{error}");
+    }
+}
+
+fn bar(quiet: bool) -> ProgressBar {
+    let shown = std::io::stderr().is_terminal() && !quiet;
+    let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("profiling {wide_bar} {msg}, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar
+}

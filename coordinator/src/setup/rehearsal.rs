@@ -1,0 +1,63 @@
+//! Rehearsals before a run: those that are kept with the profile, or new ones by the workers.
+
+use indicatif::ProgressBar;
+use planner::measured::Rehearse;
+use profiler::{Cache, Rehearsal, rehearse};
+use program::plan::Plan;
+
+use super::hardware::Hardware;
+use super::pricing::Profiles;
+use super::profile::runner;
+use crate::interrupt::Interrupt;
+
+/// Where plans are rehearsed.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    pub profiles: &'a Profiles,
+    /// Of plans with the device, and of those without.
+    pub with_device: Hardware,
+    pub alone: Hardware,
+    pub quiet: bool,
+    pub interrupt: &'a Interrupt,
+}
+
+impl Rehearse for Stage<'_> {
+    fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
+        let hardware = if plan.map.uses_gpu() { self.with_device } else { self.alone };
+        let cache = Cache::of_user();
+        let profile = self.profiles.of(plan)?;
+        let kept = cache.as_ref().and_then(|cache| cache.load(&profile.fingerprint).ok());
+        let mut profile = kept.unwrap_or_else(|| profile.clone());
+        let known = &mut profile.measurements.rehearsals;
+        let key = Rehearsal::key(plan);
+        if let Some(known) = known.iter().find(|known| known.plan == key && known.steps == steps) {
+            return Some(known.decode_ns);
+        }
+        let bar = if self.quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+        bar.set_message(format!("trying out {} layers", plan.config.num_layers));
+        bar.enable_steady_tick(std::time::Duration::from_millis(100));
+        let mut runner = runner(hardware, self.interrupt);
+        let found = rehearse(plan, steps, hardware.threads, &mut runner);
+        bar.finish_and_clear();
+        match found {
+            Ok(found) => {
+                let decode_ns = found.decode_ns;
+                known.push(found);
+                // A profile that cannot be kept was told of when it was measured.
+                if let Some(cache) = cache {
+                    let _ = cache.store(&profile);
+                }
+                Some(decode_ns)
+            }
+            Err(error) => {
+                // Whoever interrupts is told by the run that ends.
+                if !self.quiet && !self.interrupt.asked() {
+                    eprintln!(
+                        "This placement could not be tried out, so its estimate stands: {error}"
+                    );
+                }
+                None
+            }
+        }
+    }
+}
