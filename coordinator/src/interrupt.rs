@@ -12,7 +12,7 @@ use crate::exit::Exit;
 /// Whether the run was asked to end. Cheap to clone and to ask.
 #[derive(Debug, Clone, Default)]
 pub struct Interrupt {
-    asked: Arc<AtomicBool>,
+    requested: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -33,8 +33,8 @@ impl Interrupt {
         for signal in [SIGINT, SIGTERM].into_iter().chain(hang_up) {
             // Registered first, so that it runs first and sees the flag of an earlier signal only.
             let code = i32::from(Exit::Interrupted.code());
-            flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupt.asked))?;
-            flag::register(signal, Arc::clone(&interrupt.asked))?;
+            flag::register_conditional_shutdown(signal, code, Arc::clone(&interrupt.requested))?;
+            flag::register(signal, Arc::clone(&interrupt.requested))?;
         }
         // Its default is to end the process; the write that crossed the limit fails anyway.
         flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
@@ -42,14 +42,14 @@ impl Interrupt {
     }
 
     /// Whether the run was asked to end.
-    pub fn asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         // Relaxed: the flag orders nothing, it is looked at again soon.
-        self.asked.load(Ordering::Relaxed)
+        self.requested.load(Ordering::Relaxed)
     }
 
     /// Asks the run to end, as a first signal would.
     pub fn ask(&self) {
-        self.asked.store(true, Ordering::Relaxed);
+        self.requested.store(true, Ordering::Relaxed);
     }
 }
 

@@ -1,9 +1,9 @@
 //! What a user sees of Tandem: arguments, the batch job, launch and supervision of the workers,
 //! reports. `main.rs` is only the door.
 //!
-//! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided in
-//! `setup`; `job` answers requests, `openai` is their language, `engine` computes. Job and engine
-//! meet at `boundary` alone.
+//! `cli` reads arguments, `commands` carry them out. What a run needs before it begins is decided
+//! in `setup`; `job` answers requests, `openai` is their language, `engine` computes. Job and
+//! engine meet at `boundary` alone.
 
 pub mod boundary;
 pub mod cli;

@@ -29,7 +29,7 @@ const FORMATS: &str = include_str!("../../docs/formats.md");
 fn main() -> ExitCode {
     let command = match parse(std::env::args_os()) {
         Ok(command) => command,
-        Err(Refusal::Told(text)) => {
+        Err(Refusal::Help(text)) => {
             // A closed stdout leaves nobody to tell.
             let _ = std::io::stdout().write_all(text.as_bytes());
             return Exit::Done.into();

@@ -1,7 +1,7 @@
 //! cuBLASLt: matrix products, where the library is installed.
 //!
-//! A [`Product`] keeps one algorithm for all numbers of rows, without a split of the sums, so that a
-//! row's bits do not depend on its neighbours.
+//! A [`Product`] keeps one algorithm for all numbers of rows, without a split of the sums, so that
+//! a row's bits do not depend on its neighbours.
 
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -177,7 +177,8 @@ impl Drop for Descriptors {
     }
 }
 
-/// `sums = x · weightᵀ` in f32 for bf16 operands of one shape, `x` `[rows, k]` and `weight` `[n, k]`.
+/// `sums = x · weightᵀ` in f32 for bf16 operands of one shape, `x` `[rows, k]` and `weight` `[n,
+/// k]`.
 #[derive(Debug)]
 pub struct Product {
     /// Changed by every call: the layouts hold the number of rows.
@@ -196,8 +197,8 @@ impl Product {
         // The library counts columns first: a row-major [r, c] is its [c, r].
         let shapes = [(BF16, k, n), (BF16, k, rows), (F32, n, rows)];
         let size = size_of::<c_int>();
-        // SAFETY: needed to describe the product. The library writes a pointer for each and reads one
-        // integer of the size it is told.
+        // SAFETY: needed to describe the product. The library writes a pointer for each and reads
+        // one integer of the size it is told.
         unsafe {
             ok((table.desc_create)(&raw mut made.desc, COMPUTE_F32, F32))?;
             let transposed = std::ptr::from_ref(&TRANSPOSED).cast();
@@ -216,8 +217,8 @@ impl Product {
     /// The library's refusal, or an earlier failure on the device.
     ///
     /// # Safety
-    /// As [`crate::Kernel::launch`] for the operands: `x` and `weight` bf16, `sums` f32 `[rows, n]`,
-    /// `workspace` of [`BLAS_WORKSPACE_BYTES`], all on 16-byte boundaries.
+    /// As [`crate::Kernel::launch`] for the operands: `x` and `weight` bf16, `sums` f32 `[rows,
+    /// n]`, `workspace` of [`BLAS_WORKSPACE_BYTES`], all on 16-byte boundaries.
     ///
     /// # Panics
     /// More rows than the product was made for.

@@ -97,8 +97,8 @@ impl Table {
             return Ok(());
         }
         let mut name = std::ptr::null();
-        // SAFETY: needed to ask the driver for a name. It writes one pointer, to a string of its own
-        // that is never freed, or null.
+        // SAFETY: needed to ask the driver for a name. It writes one pointer, to a string of its
+        // own that is never freed, or null.
         let known = unsafe { (self.error_name)(result, &raw mut name) };
         let name = if known == code::SUCCESS && !name.is_null() {
             // SAFETY: as above: a string that ends with zero and lives as long as the process.

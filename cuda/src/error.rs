@@ -123,8 +123,8 @@ impl CudaError {
         matches!(self, CudaError::Call { code: code::OUT_OF_MEMORY, .. })
     }
 
-    /// Whether a sentence is about too little device memory. Sentences are what crosses from a worker
-    /// to the coordinator.
+    /// Whether a sentence is about too little device memory. Sentences are what crosses from a
+    /// worker to the coordinator.
     pub fn tells_of_memory(sentence: &str) -> bool {
         sentence.contains("CUDA_ERROR_OUT_OF_MEMORY")
             || sentence.contains("CUDA device") && sentence.contains("free and the plan needs")

@@ -7,8 +7,10 @@
 //! Invariants:
 //! - Calls go through [`Driver`]'s table, which holds every function or is not made: a driver that
 //!   lacks one is refused at start and not in the middle of a run.
-//! - Other libraries of NVIDIA's (cuBLASLt, NVML, cuFile) are opened here too, and are never needed.
-//! - A result is a number until it has been compared. Drivers know codes that these bindings do not.
+//! - Other libraries of NVIDIA's (cuBLASLt, NVML, cuFile) are opened here too, and are never
+//!   needed.
+//! - A result is a number until it has been compared. Drivers know codes that these bindings do
+//!   not.
 //! - What owns something on the device gives it back when dropped, and keeps its context alive.
 //! - After start nothing here allocates, errors apart.
 

@@ -97,7 +97,8 @@ impl Drop for Arena {
     fn drop(&mut self) {
         let table = self.context.table();
         // SAFETY: needed to give the memory back; it is ours, and whoever launches work on it keeps
-        // it until the work is done. The driver refuses only after a failure that has been reported.
+        // it until the work is done. The driver refuses only after a failure that has been
+        // reported.
         let _ = unsafe {
             match self.origin {
                 Origin::Allocated => (table.free)(self.base),

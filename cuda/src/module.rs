@@ -110,7 +110,8 @@ impl Kernel {
     ) -> Result<(), CudaError> {
         let table = self.module.context.table();
         let Launch { grid, block, shared_bytes } = launch;
-        // SAFETY: needed to launch; the caller vouches for the parameters, function and stream live.
+        // SAFETY: needed to launch; the caller vouches for the parameters, function and stream
+        // live.
         let result = unsafe {
             (table.launch)(
                 self.function,

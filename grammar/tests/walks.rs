@@ -23,8 +23,8 @@ fn compiled(grammar: &Grammar) -> Compiled {
     Compiled::new(Arc::new(grammars)).expect("a grammar")
 }
 
-/// The text of an answer whose next token is always the one that `choose` picks of those allowed, and whether
-/// it ended.
+/// The text of an answer whose next token is always the one that `choose` picks of those allowed,
+/// and whether it ended.
 fn walk(grammar: &Grammar, most: usize, mut choose: impl FnMut(&[u32]) -> u32) -> (String, bool) {
     let (mut compiled, vocabulary) = (compiled(grammar), vocabulary());
     let mut walk = compiled.begin(0);

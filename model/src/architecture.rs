@@ -1,4 +1,5 @@
-//! The architectures that are supported, by the names that files give them; `family` says what they mean.
+//! The architectures that are supported, by the names that files give them; `family` says what they
+//! mean.
 
 /// The values of `architectures` in `config.json` that are supported.
 pub const ARCHITECTURES: [&str; 4] =

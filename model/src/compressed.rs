@@ -4,9 +4,9 @@
 //!
 //! **Grouped weights.** A matrix `[n, k]` is cut into groups of consecutive inputs; a value is
 //! `scale * q + min` with an f16 scale and minimum per output row and group. Output rows lie
-//! interleaved in blocks of [`ROWS`], so that a vector lane is an output row. The matrix is
-//! `blocks x groups` records, all groups of a block behind each other. A record is a multiple of 64
-//! bytes: 16 scales, 16 minimums, then the integers of 16 rows and one group. `n` is padded to whole
+//! interleaved in blocks of [`ROWS`], so that a vector lane is an output row. The matrix is `blocks
+//! x groups` records, all groups of a block behind each other. A record is a multiple of 64 bytes:
+//! 16 scales, 16 minimums, then the integers of 16 rows and one group. `n` is padded to whole
 //! blocks and `k` to whole groups, with zeros.
 //!
 //! **4-bit KV.** One record per sequence, KV head and position: `head_dim / 2` bytes of 4-bit

@@ -1,7 +1,7 @@
 //! What a model is, independent of its file format: sizes, family, positions, token ids.
 //!
-//! A [`ModelConfig`] is made by `config_json` (Hugging Face `config.json`), by `source::gguf`, or by
-//! `known` (an architecture by name), and is never changed afterwards except by
+//! A [`ModelConfig`] is made by `config_json` (Hugging Face `config.json`), by `source::gguf`, or
+//! by `known` (an architecture by name), and is never changed afterwards except by
 //! [`ModelConfig::keep_layers`].
 
 use serde::{Deserialize, Serialize};
@@ -175,7 +175,8 @@ impl ModelConfig {
         self.num_kv_heads * self.head_dim
     }
 
-    /// Keeps the first `layers` layers, so that true layers of a large model run on a small machine.
+    /// Keeps the first `layers` layers, so that true layers of a large model run on a small
+    /// machine.
     pub fn keep_layers(&mut self, layers: usize) {
         self.num_layers = self.num_layers.min(layers);
     }

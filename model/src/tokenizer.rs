@@ -61,8 +61,8 @@ impl fmt::Debug for TextTokenizer {
 }
 
 impl TextTokenizer {
-    /// Wraps a tokenizer. `prepend_bos` is a token that [`TextTokenizer::encode`] puts first when it
-    /// adds special tokens; `None` when the tokenizer's own post-processor does that, or nobody.
+    /// Wraps a tokenizer. `prepend_bos` is a token that [`TextTokenizer::encode`] puts first when
+    /// it adds special tokens; `None` when the tokenizer's own post-processor does that, or nobody.
     pub fn new(mut tokenizer: Tokenizer, prepend_bos: Option<u32>) -> Self {
         // A tokenizer.json may carry the truncation of the training run, which would silently cut
         // prompts. Removing it cannot fail: only a stride that does not fit a length can.
@@ -71,8 +71,8 @@ impl TextTokenizer {
         Self { tokenizer, prepend_bos }
     }
 
-    /// The tokenizer in a model's directory: `tokenizer.json`, else byte-level BPE from `vocab.json`
-    /// and `merges.txt`. `None` when the directory has neither.
+    /// The tokenizer in a model's directory: `tokenizer.json`, else byte-level BPE from
+    /// `vocab.json` and `merges.txt`. `None` when the directory has neither.
     ///
     /// # Errors
     /// Files that exist but cannot be read or understood.
@@ -93,8 +93,8 @@ impl TextTokenizer {
         Ok(None)
     }
 
-    /// Token ids of `text`. With `add_special` the tokens that the model expects around a raw prompt
-    /// are added (BOS); a rendered chat template already holds them.
+    /// Token ids of `text`. With `add_special` the tokens that the model expects around a raw
+    /// prompt are added (BOS); a rendered chat template already holds them.
     ///
     /// # Errors
     /// Text that the vocabulary cannot express (no unknown token, no byte fallback).
@@ -117,8 +117,8 @@ impl TextTokenizer {
             .map_err(|error| TokenizerError::Decode(error.to_string()))
     }
 
-    /// The bytes that `token` adds to a text, which may end or begin within a character; a special token's
-    /// spelling, and nothing for an id outside the vocabulary.
+    /// The bytes that `token` adds to a text, which may end or begin within a character; a special
+    /// token's spelling, and nothing for an id outside the vocabulary.
     pub fn bytes(&self, token: u32) -> Vec<u8> {
         token_bytes::of(&self.tokenizer, token)
     }

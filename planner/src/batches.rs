@@ -16,8 +16,8 @@ pub struct BatchChoice {
 }
 
 /// Chooses among shapes with batches of at most `size_max` sequences. `fits` says whether a shape
-/// fits memory, where fewer sequences always fit if more do; `tokens_per_s` predicts it, `None` where
-/// it cannot. Fewer sequences win a tie. `None` when nothing fits.
+/// fits memory, where fewer sequences always fit if more do; `tokens_per_s` predicts it, `None`
+/// where it cannot. Fewer sequences win a tie. `None` when nothing fits.
 pub fn choose(
     size_max: u32,
     mut fits: impl FnMut(u32, u32) -> bool,

@@ -7,7 +7,7 @@ use program::map::DeviceMap;
 use program::plan::{DeviceScratch, Footprint, Plan, RunShape};
 use program::topology::MemoryId;
 
-use crate::policy::{Forms, Homes, Policy, Stays, device_map};
+use crate::policy::{DeviceResident, Formats, Homes, Policy, device_map};
 
 /// Code, stacks, thread scratch and control segments of all processes, bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
@@ -139,8 +139,8 @@ pub struct Request<'a> {
     pub config: &'a ModelConfig,
     pub policy: &'a Policy,
     /// Layers that stay on the device.
-    pub stays: &'a Stays,
-    pub forms: &'a Forms,
+    pub resident: &'a DeviceResident,
+    pub formats: &'a Formats,
     pub fuse_attention: bool,
     pub dtype: Dtype,
     pub max_prompt: u32,
@@ -188,8 +188,8 @@ impl Request<'_> {
         }
     }
 
-    /// The roomiest homes for KV and hidden states with which the policy fits; those on the host when
-    /// it does not fit at all.
+    /// The roomiest homes for KV and hidden states with which the policy fits; those on the host
+    /// when it does not fit at all.
     ///
     /// # Errors
     /// A map that cannot be compiled.
@@ -204,8 +204,8 @@ impl Request<'_> {
 
     pub(crate) fn map(&self, homes: Homes) -> DeviceMap {
         let mut map = device_map(self.policy, self.config, self.fuse_attention, homes);
-        self.stays.apply(&mut map);
-        self.forms.apply(&mut map);
+        self.resident.apply(&mut map);
+        self.formats.apply(&mut map);
         map
     }
 

@@ -52,9 +52,9 @@ pub struct Residency {
     pub step: Ps,
 }
 
-/// The best of: every number of layers that fits, both spreads, with their KV and without, and every
-/// `split` for the rest. Fewer layers win a tie, then even over contiguous, then the earlier split.
-/// `None` without layers or splits.
+/// The best of: every number of layers that fits, both spreads, with their KV and without, and
+/// every `split` for the rest. Fewer layers win a tie, then even over contiguous, then the earlier
+/// split. `None` without layers or splits.
 pub fn choose(
     table: &Table,
     layers: usize,

@@ -3,8 +3,8 @@
 use model::config::ModelConfig;
 use program::map::{ChunkOrder, Chunking, OpChunk, layer_list};
 
-/// The half-open interval `[start, end)` of a layer's list that the GPU runs (Park-Egger eq. 6, read
-/// half-open). Empty when both are equal.
+/// The half-open interval `[start, end)` of a layer's list that the GPU runs (Park-Egger eq. 6,
+/// read half-open). Empty when both are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
     pub start: usize,
@@ -17,7 +17,7 @@ pub enum SplitError {
     #[error(
         "--split {text}: write it as FROM:BEFORE, for example scores:out; the GPU runs the operations from FROM to before BEFORE, and either side may be empty"
     )]
-    Form { text: String },
+    Syntax { text: String },
     #[error("--split {text}: this model has no operation {name}; its layer is {layer}")]
     Unknown { text: String, name: String, layer: String },
     #[error("--split {text}: {start} comes after {end} in the layer ({layer})")]
@@ -58,11 +58,11 @@ pub fn parse_split(
     config: &ModelConfig,
     chunking: Option<Chunking>,
 ) -> Result<Split, SplitError> {
-    let form = || SplitError::Form { text: text.to_owned() };
-    let (start, end) = text.split_once(':').ok_or_else(form)?;
+    let syntax = || SplitError::Syntax { text: text.to_owned() };
+    let (start, end) = text.split_once(':').ok_or_else(syntax)?;
     let (start, end) = (start.trim(), end.trim());
     if end.contains(':') {
-        return Err(form());
+        return Err(syntax());
     }
     let list = layer_list(config, chunking);
     let split = Split {

@@ -8,7 +8,7 @@ use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 
 use crate::budget::{Limits, PlanError, Request};
-use crate::policy::{Forms, Policy, Stays};
+use crate::policy::{DeviceResident, Formats, Policy};
 use crate::split::{Split, SplitError, parse_chunking, parse_split};
 
 fn config() -> ModelConfig {
@@ -43,14 +43,14 @@ const PLENTY: Limits =
 fn request<'a>(
     config: &'a ModelConfig,
     policy: &'a Policy,
-    forms: &'a Forms,
+    formats: &'a Formats,
     limits: &'a Limits,
 ) -> Request<'a> {
     Request {
         config,
         policy,
-        stays: Stays::NONE,
-        forms,
+        resident: DeviceResident::NONE,
+        formats,
         fuse_attention: true,
         dtype: Dtype::Bf16,
         max_prompt: 8,
@@ -70,7 +70,7 @@ fn two_split(text: &str, chunks: Option<&str>) -> Policy {
 
 fn plan(policy: &Policy) -> Plan {
     let config = config();
-    request(&config, policy, &Forms::plain(&config), &PLENTY).plan(2, 3).expect("plan")
+    request(&config, policy, &Formats::plain(&config), &PLENTY).plan(2, 3).expect("plan")
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn splits_by_name() {
     assert_eq!(split("out:"), Ok(Split { start: 7, end: 12 }));
     assert_eq!(split(":"), Ok(Split { start: 0, end: 12 }));
     assert_eq!(split("q:q"), Ok(Split { start: 1, end: 1 }));
-    assert!(matches!(split("out"), Err(SplitError::Form { .. })));
-    assert!(matches!(split("a:b:c"), Err(SplitError::Form { .. })));
+    assert!(matches!(split("out"), Err(SplitError::Syntax { .. })));
+    assert!(matches!(split("a:b:c"), Err(SplitError::Syntax { .. })));
     assert!(matches!(split("fc0:out"), Err(SplitError::Unknown { .. })));
     assert!(matches!(split("out:q"), Err(SplitError::Order { .. })));
     assert!(matches!(split("scores.2:out"), Err(SplitError::NoChunks { .. })));
@@ -166,7 +166,7 @@ fn every_interval_gives_each_device_its_operations() {
 fn a_model_that_does_not_fit_is_refused_with_numbers() {
     let config = config();
     let small = Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (1 << 20), ..PLENTY };
-    let error = request(&config, &Policy::CpuOnly, &Forms::plain(&config), &small)
+    let error = request(&config, &Policy::CpuOnly, &Formats::plain(&config), &small)
         .plan(4, 400)
         .expect_err("too large");
     let text = error.to_string();
@@ -176,7 +176,7 @@ fn a_model_that_does_not_fit_is_refused_with_numbers() {
     );
     assert!(text.contains("GiB") && text.contains("--batches 4x"), "{text}");
     let none = Limits { dram_bytes: 1, ..PLENTY };
-    let error = request(&config, &Policy::CpuOnly, &Forms::plain(&config), &none)
+    let error = request(&config, &Policy::CpuOnly, &Formats::plain(&config), &none)
         .plan(1, 1)
         .expect_err("too large");
     assert!(error.to_string().contains("not even one sequence fits"), "{error}");
@@ -188,8 +188,8 @@ fn the_largest_batch_is_at_the_edge() {
     let policy = Policy::CpuOnly;
     let limits =
         Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (600 << 10), ..PLENTY };
-    let forms = Forms::plain(&config);
-    let request = request(&config, &policy, &forms, &limits);
+    let formats = Formats::plain(&config);
+    let request = request(&config, &policy, &formats, &limits);
     let largest = request.largest_batch(1, 256).expect("compiles").expect("one fits");
     assert!(request.plan(1, largest).is_ok());
     assert!(largest == 256 || request.plan(1, largest + 1).is_err());
@@ -197,9 +197,9 @@ fn the_largest_batch_is_at_the_edge() {
 
 #[test]
 fn a_micro_batch_holds_more_prompts_where_all_begin_alike() {
-    let (config, forms) = (config(), Forms::plain(&config()));
+    let (config, formats) = (config(), Formats::plain(&config()));
     let shape = |max_prompt, shared_prompt| {
-        let request = request(&config, &Policy::CpuOnly, &forms, &PLENTY);
+        let request = request(&config, &Policy::CpuOnly, &formats, &PLENTY);
         let shape = Request { max_prompt, shared_prompt, ..request }.shape(1, 60);
         (shape.micro_sequences, shape.stream_rows())
     };

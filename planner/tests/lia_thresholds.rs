@@ -70,8 +70,8 @@ fn opt_175b_changes_its_vector_near_850_and_858() {
     assert!(others.is_empty(), "{others:?}");
 }
 
-/// Strictly another vector wins at the very threshold: in decode the CPU may keep QKV for a few values
-/// of B, for a ten-thousandth of the latency.
+/// Strictly another vector wins at the very threshold: in decode the CPU may keep QKV for a few
+/// values of B, for a ten-thousandth of the latency.
 #[test]
 fn between_the_named_policies_others_win_by_next_to_nothing() {
     let (machine, config) = (spr_a100(), model("opt-175b").expect("known").config);
@@ -96,7 +96,8 @@ fn between_the_named_policies_others_win_by_next_to_nothing() {
     }
 }
 
-/// The same rates but the bus's own data rate for the link: what the choice of a measured link means.
+/// The same rates but the bus's own data rate for the link: what the choice of a measured link
+/// means.
 #[test]
 fn a_faster_link_turns_earlier() {
     let (mut machine, config) = (spr_a100(), model("opt-175b").expect("known").config);

@@ -1,5 +1,5 @@
-//! The table timeline against the real thing: a device map compiled by `program::compile`, simulated
-//! with the table's times by `program::simulate`. Two implementations that share nothing.
+//! The table timeline against the real thing: a device map compiled by `program::compile`,
+//! simulated with the table's times by `program::simulate`. Two implementations that share nothing.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
@@ -156,9 +156,9 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
     (layer_end(23) - layer_end(11)) / 12.0 / 1e6
 }
 
-/// A table does not know that what leaves the device leaves in order: with K and V computed there, the
-/// attended values of a batch go behind the fresh K and V of the next. So such programs take a little
-/// longer than the table says (by Q, K and V of a batch on the GPU); none is faster.
+/// A table does not know that what leaves the device leaves in order: with K and V computed there,
+/// the attended values of a batch go behind the fresh K and V of the next. So such programs take a
+/// little longer than the table says (by Q, K and V of a batch on the GPU); none is faster.
 #[test]
 fn every_interval_takes_as_long_as_its_compiled_program() {
     let (mut equal, mut all, mut worst) = (0, 0, 0.0f64);

@@ -382,8 +382,8 @@ pub(crate) const fn compute_lane(device: Device) -> LaneId {
     }
 }
 
-/// A map that says no more than whether there is a device, and the forms; hand-made programs place
-/// the rest themselves.
+/// A map that says no more than whether there is a device, and the formats; hand-made programs
+/// place the rest themselves.
 fn map(
     config: &ModelConfig,
     weight_formats: WeightFormats,

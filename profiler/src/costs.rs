@@ -6,8 +6,8 @@
 //! work measured beside the same lanes; where it was not measured, [`ProfileCosts::lane_rate`], the
 //! average of what the lane does.
 //!
-//! Some costs are derived where they were not measured. Head and sampling of a large vocabulary were
-//! measured on a part of it, and take their share. Copies of the outer weights take their
+//! Some costs are derived where they were not measured. Head and sampling of a large vocabulary
+//! were measured on a part of it, and take their share. Copies of the outer weights take their
 //! bytes at the speed of the measured blob nearest in size; sampling costs on one device what it
 //! costs on the other; and a set of lanes that was not measured slows as the worst of its measured
 //! parts does.
@@ -31,7 +31,7 @@ use crate::surface::Surface;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "The profile has no measurement of {what} on {lane}; profile the machine for this model, \
-     its forms and its chunks."
+     its formats and its chunks."
 )]
 pub struct Unpriced {
     pub what: String,
@@ -101,8 +101,8 @@ impl ProfileCosts {
         })
     }
 
-    /// The lane's average over all work that was measured both alone and beside the same lanes, each
-    /// operation counting with its time.
+    /// The lane's average over all work that was measured both alone and beside the same lanes,
+    /// each operation counting with its time.
     pub fn lane_rate(&self, lane: LaneId, busy: LaneSet) -> f64 {
         let others = busy.within(self.heavy).without(lane);
         self.rates.get(&lane).and_then(|rates| find(rates, others)).unwrap_or(1.0)
@@ -336,8 +336,8 @@ fn without_chunk(key: &Key) -> Key {
 }
 
 /// Rates of each lane, and of each kind of work, beside every set of lanes that was measured, by
-/// means: where more lanes are busy than there are cores, a span has a core to itself or shares one,
-/// and the median would be the one or the other.
+/// means: where more lanes are busy than there are cores, a span has a core to itself or shares
+/// one, and the median would be the one or the other.
 fn contention(profile: &Profile) -> (HashMap<LaneId, Rates>, HashMap<Key, Rates>) {
     let work = &profile.measurements.work;
     let alone: HashMap<_, f64> = work

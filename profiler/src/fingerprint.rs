@@ -70,10 +70,13 @@ fn profiled(request: &Request) -> BTreeMap<String, String> {
     set("biases", format!("{} {} {}", config.qkv_bias, config.out_bias, config.ffn_bias));
     set("dtype", request.dtype.name().to_owned());
     let kinds = request.layer_kinds().into_iter().map(|kind| format!("{kind:?}"));
-    set("weight forms", kinds.collect::<Vec<_>>().join("; "));
+    set("weight formats", kinds.collect::<Vec<_>>().join("; "));
     let outer = request.weight_formats.first();
-    set("outer forms", outer.map_or(String::new(), |f| format!("{:?} {:?}", f.embedding, f.head)));
-    set("KV forms", format!("{:?}", request.kv_formats));
+    set(
+        "outer formats",
+        outer.map_or(String::new(), |f| format!("{:?} {:?}", f.embedding, f.head)),
+    );
+    set("KV formats", format!("{:?}", request.kv_formats));
     set("attention parts", format!("{:?}", request.chunks));
     set("batch", request.batch_size.to_string());
     set("micro-batch", request.micro_sequences.to_string());

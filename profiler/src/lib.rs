@@ -1,11 +1,11 @@
 //! Measures this machine through the real worker code (Park-Egger §4.1).
 //!
 //! Profiling is running proved programs in the real workers and reading their trace. A plan is
-//! data: [`run::profile`] makes plans of one layer's true shapes (`experiment/`, over `bench.rs` and
-//! `stages.rs`), hands them to a [`Runner`], sorts the spans into samples by what they did, where
-//! and beside whom (`recorder.rs`), and sums them up as a [`Profile`]. [`ProfileCosts`] prices any
-//! plan of the model with it for the simulator. [`cached`] keeps profiles per thing profiled and
-//! notices a changed machine by its [`Fingerprint`].
+//! data: [`run::profile`] makes plans of one layer's true shapes (`experiment/`, over `bench.rs`
+//! and `stages.rs`), hands them to a [`Runner`], sorts the spans into samples by what they did,
+//! where and beside whom (`recorder.rs`), and sums them up as a [`Profile`]. [`ProfileCosts`]
+//! prices any plan of the model with it for the simulator. [`cached`] keeps profiles per thing
+//! profiled and notices a changed machine by its [`Fingerprint`].
 //!
 //! Used by the coordinator (`profile`, and before planning). Invariants:
 //! - Plans are proved free of deadlocks and races before a runner gets them.

@@ -87,7 +87,8 @@ pub struct Rehearsal {
     pub plan: String,
     /// Decode steps of a group.
     pub steps: u32,
-    /// From the start of a group's first decode step to the end of its last one, mean over the groups.
+    /// From the start of a group's first decode step to the end of its last one, mean over the
+    /// groups.
     pub decode_ns: f64,
     pub groups: u32,
 }

@@ -1,4 +1,4 @@
-//! What is to be profiled: the model's shapes, the workload's extents, the forms, the threads.
+//! What is to be profiled: the model's shapes, the workload's extents, the formats, the threads.
 
 use std::time::Duration;
 
@@ -37,9 +37,9 @@ pub struct Request {
     pub max_prompt: u32,
     /// Longest prompt and output together, positions.
     pub max_context: u32,
-    /// Forms of the weights that plans may choose from; at least one.
+    /// Formats of the weights that plans may choose from; at least one.
     pub weight_formats: Vec<WeightFormats>,
-    /// Forms of the KV cache that plans may choose from; at least one.
+    /// Formats of the KV cache that plans may choose from; at least one.
     pub kv_formats: Vec<KvFormat>,
     /// Numbers of parts into which plans may split attention, beside leaving it whole.
     pub chunks: Vec<u16>,
@@ -91,7 +91,7 @@ impl Request {
         [first, first.midpoint(last), last]
     }
 
-    /// Distinct forms of each operation's matrix, in the order of the request: entry `v` of the
+    /// Distinct formats of each operation's matrix, in the order of the request: entry `v` of the
     /// result is layer kind `v`, with the `v`-th form of every operation (its last one where it has
     /// fewer).
     pub(crate) fn layer_kinds(&self) -> Vec<Vec<WeightFormat>> {
@@ -111,7 +111,7 @@ impl Request {
         (0..kinds).map(|kind| distinct.iter().map(|known| format(known, kind)).collect()).collect()
     }
 
-    /// The model with `copies` layers of each kind, and their forms.
+    /// The model with `copies` layers of each kind, and their formats.
     pub(crate) fn layers(&self, copies: usize) -> (ModelConfig, WeightFormats) {
         let kinds = self.layer_kinds();
         let mut config = self.config.clone();

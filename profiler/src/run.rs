@@ -114,11 +114,11 @@ pub fn profile(
         let remaining = request.budget.saturating_sub(begun.elapsed());
         let share = remaining.mul_f64((task.weight() / left).min(1.0));
         let into = if let Task::Sweep { .. } = task { &mut fresh } else { &mut recorder };
-        let mut told = |done: f64, what: &str| {
+        let mut progress = |done: f64, what: &str| {
             let done = (whole - left + done * task.weight()) / whole;
             progress((done * PARTS as f64) as u64, PARTS, what);
         };
-        run(&experiment, runner, into, share, &mut told)?;
+        run(&experiment, runner, into, share, &mut progress)?;
         left -= task.weight();
         if let Task::Sweep { threads } = task {
             curves.push((*threads, fresh, experiment.plan));
@@ -147,10 +147,10 @@ fn run(
     runner: &mut dyn Runner,
     recorder: &mut Recorder,
     share: Duration,
-    told: &mut dyn FnMut(f64, &str),
+    progress: &mut dyn FnMut(f64, &str),
 ) -> Result<(), ProfileError> {
     let begun = Instant::now();
-    told(0.0, experiment.name);
+    progress(0.0, experiment.name);
     let plan = &experiment.plan;
     validate_program(plan.prefill(), &plan.buffers, &plan.topology)?;
     validate_program(plan.decode(), &plan.buffers, &plan.topology)?;
@@ -164,7 +164,7 @@ fn run(
             continue;
         }
         measured.push((*extent, bench.first(*extent)?));
-        told((index + 1) as f64 / count as f64, experiment.name);
+        progress((index + 1) as f64 / count as f64, experiment.name);
     }
     for (index, (extent, once)) in measured.iter().enumerate() {
         let left = (measured.len() - index) as f64;
@@ -275,7 +275,7 @@ fn sweeps(request: &Request, main: &Recorder, curves: &[(u16, Recorder, Plan)]) 
     let keys: Vec<Key> = keys.collect();
     let of_class = |(class, op): (&str, Op)| {
         let of_op = |key: &&Key| matches!(key.work, Work::Compute { op: other, .. } if other == op);
-        // Of several forms of the weights, the first.
+        // Of several formats of the weights, the first.
         let key = keys.iter().find(of_op)?;
         let point = key.point(Phase::Decode, request.main());
         let curve: Vec<SweepPoint> = recorders

@@ -1,5 +1,5 @@
-//! Repeated measurements as one figure: the median, how far the rest lies from it, and how many were
-//! left out.
+//! Repeated measurements as one figure: the median, how far the rest lies from it, and how many
+//! were left out.
 //!
 //! **Outliers.** A sample is an outlier when it lies further than [`OUTLIER_DEVIATIONS`] scaled
 //! median absolute deviations from the median, or [`OUTLIER_SHARE`] of the median where the samples

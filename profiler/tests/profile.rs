@@ -9,7 +9,7 @@ use common::{InProcessRunner, llama, opt};
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
-use planner::policy::{Forms, Homes, Policy, device_map};
+use planner::policy::{Formats, Homes, Policy, device_map};
 use planner::split::Split;
 use profiler::key::Work;
 use profiler::{
@@ -63,8 +63,8 @@ fn measure(request: &Request) -> Profile {
     profile.expect("the tiny model is profiled")
 }
 
-/// Every compiled two-split plan and both whole-device ones, with the given forms.
-fn plans(config: &ModelConfig, forms: &Forms, chunks: u16) -> Vec<Plan> {
+/// Every compiled two-split plan and both whole-device ones, with the given formats.
+fn plans(config: &ModelConfig, formats: &Formats, chunks: u16) -> Vec<Plan> {
     let chunkings =
         [ChunkOrder::Scores, ChunkOrder::Attention].map(|order| Some(Chunking { order, chunks }));
     let mut policies = vec![Policy::CpuOnly, Policy::GpuOnly];
@@ -81,7 +81,7 @@ fn plans(config: &ModelConfig, forms: &Forms, chunks: u16) -> Vec<Plan> {
         for (fuse, home) in [(true, MemoryId::DRAM), (false, MemoryId::VRAM)] {
             let homes = Homes { kv: home, prefill_hidden: home };
             let mut map = device_map(&policy, config, fuse, homes);
-            forms.apply(&mut map);
+            formats.apply(&mut map);
             plans.push(compile(config, &SHAPE, &map).expect("the map compiles"));
         }
     }
@@ -93,7 +93,7 @@ fn every_placement_is_rehearsed_behind_prompts_that_nobody_computed() {
     let config = llama();
     let mut keys = std::collections::BTreeSet::new();
     // Every seventh of them starts workers quickly enough for a test.
-    for plan in plans(&config, &Forms::plain(&config), 2).iter().step_by(7) {
+    for plan in plans(&config, &Formats::plain(&config), 2).iter().step_by(7) {
         let mut runner = InProcessRunner::default();
         let found = rehearse(plan, 5, THREADS, &mut runner).expect("a safe plan runs");
         assert!(found.decode_ns > 0.0 && found.groups >= 2, "{found:?}");
@@ -108,7 +108,7 @@ fn every_placement_is_rehearsed_behind_prompts_that_nobody_computed() {
 fn a_plan_that_is_not_safe_is_not_rehearsed() {
     let config = opt();
     let signals = |plan: &Plan| plan.decode().lanes.iter().any(|list| list.signals_per_step > 0);
-    let mut plans = plans(&config, &Forms::plain(&config), 2).into_iter();
+    let mut plans = plans(&config, &Formats::plain(&config), 2).into_iter();
     let mut plan = plans.find(signals).expect("a plan of two lanes");
     let list = plan
         .program_mut(ProgramId::DECODE)
@@ -171,10 +171,10 @@ fn every_two_split_plan_of_an_opt_has_a_cost() {
     let config = opt();
     let profile = measure(&request(&config));
     check_figures(&profile);
-    let forms = Forms::plain(&config);
-    assert!(simulate_all(&profile, &plans(&config, &forms, 2)) > 10_000);
+    let formats = Formats::plain(&config);
+    assert!(simulate_all(&profile, &plans(&config, &formats, 2)) > 10_000);
     // What was not profiled is an error that says what.
-    let three = plans(&config, &forms, 3);
+    let three = plans(&config, &formats, 3);
     let missing = three.iter().find_map(|plan| ProfileCosts::new(&profile, plan, WORKLOAD).err());
     let missing = missing.expect("chunks of three were not profiled").to_string();
     assert!(missing.contains("chunk") && missing.contains("of: 3"), "{missing}");
@@ -193,8 +193,8 @@ fn compressed_plans_of_a_llama_have_costs_too() {
     for (weights, kv) in
         [(plain.clone(), KvFormat::Plain), (w4.clone(), KvFormat::Four), (plain, KvFormat::Four)]
     {
-        let forms = Forms { weights, kv };
-        assert!(simulate_all(&profile, &plans(&config, &forms, 2)) > 10_000);
+        let formats = Formats { weights, kv };
+        assert!(simulate_all(&profile, &plans(&config, &formats, 2)) > 10_000);
     }
     let decompressed = |work: &Work| matches!(work, Work::Decompress { op: Op::Down, .. });
     assert!(profile.measurements.work.iter().any(|m| decompressed(&m.key.work)));
@@ -244,7 +244,7 @@ fn attention_of_a_prompt_costs_the_same_however_it_is_cut() {
 fn rates_are_those_of_the_slowed_samples() {
     let config = opt();
     let mut profile = measure(&request(&config));
-    let plans = plans(&config, &Forms::plain(&config), 2);
+    let plans = plans(&config, &Formats::plain(&config), 2);
     let plan = plans.iter().find(|plan| plan.map.uses_gpu()).expect("a plan with a device");
     // Whatever was measured: exactly half speed beside copies, a quarter beside both.
     let work = &mut profile.measurements.work;

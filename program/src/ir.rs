@@ -233,7 +233,8 @@ impl Instruction {
         }
     }
 
-    /// Regions touched, and whether they are written. One that is read and written is listed as both.
+    /// Regions touched, and whether they are written. One that is read and written is listed as
+    /// both.
     pub fn accesses(&self) -> Vec<(Region, bool)> {
         let reads = self.reads().into_iter().map(|region| (region, false));
         let writes = self.writes().into_iter().map(|region| (region, true));

@@ -229,7 +229,8 @@ impl DeviceMap {
         devices.any(|device| device != first).then_some(chunking)
     }
 
-    /// The decode list of a layer with its devices, chunks collapsed where one device runs them all.
+    /// The decode list of a layer with its devices, chunks collapsed where one device runs them
+    /// all.
     pub fn decode_layer(&self, config: &ModelConfig, layer: usize) -> Vec<(OpChunk, Device)> {
         let devices = &self.decode.layers[layer];
         let full = layer_list(config, self.chunking);

@@ -25,7 +25,8 @@ pub struct RunShape {
     pub max_context: u32,
     /// Largest number of new tokens of any sequence.
     pub max_new: u32,
-    /// Log-probabilities that are kept of each new token, at most: its own, then those of the most likely tokens.
+    /// Log-probabilities that are kept of each new token, at most: its own, then those of the most
+    /// likely tokens.
     pub logprobs: u16,
     /// Whole prompts of a stream of prefill, where prompts are not cut into chunks.
     pub micro_sequences: u16,

@@ -13,7 +13,8 @@ use crate::ir::ProgramId;
 pub enum Field {
     /// Tokens of the prompt; 0 marks a slot without a sequence in this group.
     PromptLen,
-    /// Tokens that prefill computes, the last ones of the prompt; 0 for a sequence that an earlier group began.
+    /// Tokens that prefill computes, the last ones of the prompt; 0 for a sequence that an earlier
+    /// group began.
     Fresh,
     /// Where there are tokens before them: the slot, counted from 1, of the sequence that computes
     /// them, whose prompt begins alike.
@@ -153,8 +154,8 @@ impl StepTableLayout {
         self.enough() + 1
     }
 
-    /// Running sequences of all batches with which the group ends early, so that others can take the slots of
-    /// those that have ended; 0: it goes on until all have.
+    /// Running sequences of all batches with which the group ends early, so that others can take
+    /// the slots of those that have ended; 0: it goes on until all have.
     pub fn enough(&self) -> usize {
         self.batches as usize * self.batch_words()
     }
@@ -200,8 +201,8 @@ impl StepTableLayout {
         self.prompt(batch, self.batch_size as usize) + sequence * self.max_new as usize
     }
 
-    /// First of `logprobs` entries of a token of the output, [`LOGPROB_WORDS`] each: a token, and the f32 bits
-    /// of its log-probability.
+    /// First of `logprobs` entries of a token of the output, [`LOGPROB_WORDS`] each: a token, and
+    /// the f32 bits of its log-probability.
     pub fn logprobs(&self, batch: usize, sequence: usize, position: usize) -> usize {
         let first = self.output(batch, self.batch_size as usize);
         let of_token = LOGPROB_WORDS * self.logprobs as usize;

@@ -201,8 +201,8 @@ fn wrong_weights_or_places() {
     assert!(matches!(error, ValidateError::BufferRange { .. }), "{error}");
 }
 
-/// The size of a real run, so that a check that compares all pairs would be noticed by whoever waits
-/// for this test.
+/// The size of a real run, so that a check that compares all pairs would be noticed by whoever
+/// waits for this test.
 #[test]
 fn a_plan_of_48_layers_and_4_batches() {
     let mut config = opt();

@@ -313,8 +313,9 @@ impl Control {
         &self.header().workers[worker]
     }
 
-    /// Releases a group: its stages, and its last step, counted from 0 over all stages; the sampling
-    /// lane may announce an earlier one. A group without stages is the last: all lanes leave.
+    /// Releases a group: its stages, and its last step, counted from 0 over all stages; the
+    /// sampling lane may announce an earlier one. A group without stages is the last: all lanes
+    /// leave.
     ///
     /// # Panics
     /// With more than [`STAGES_MAX`] stages, or one without steps.

@@ -67,7 +67,8 @@ impl Mapping {
         let mapping = Mapping::over(base, size_bytes, Access::ReadWrite)?;
         // Of use to nobody in a core file. A kernel that lacks either advice maps all the same.
         for advice in [Advice::LinuxHugepage, Advice::LinuxDontDump] {
-            // SAFETY: needed to advise; the range is this mapping, and neither advice changes a byte.
+            // SAFETY: needed to advise; the range is this mapping, and neither advice changes a
+            // byte.
             let advised = unsafe { rustix::mm::madvise(mapping.base().cast(), size_bytes, advice) };
             let _ = advised;
         }
@@ -116,9 +117,9 @@ impl Mapping {
         self.base.as_ptr()
     }
 
-    /// Asks the system for the pages of a range in one call, before they are first used: a fault for
-    /// each page takes twice as long, and takes it from whoever touches it first. A system that cannot
-    /// do it hands them out at the faults.
+    /// Asks the system for the pages of a range in one call, before they are first used: a fault
+    /// for each page takes twice as long, and takes it from whoever touches it first. A system that
+    /// cannot do it hands them out at the faults.
     ///
     /// # Panics
     /// As [`Mapping::pointer`].
@@ -131,8 +132,8 @@ impl Mapping {
             Access::ReadOnly => Advice::LinuxPopulateRead,
             Access::ReadWrite => Advice::LinuxPopulateWrite,
         };
-        // SAFETY: needed to populate; the range is mapped (checked by `pointer`) and stays so, and the
-        // call changes no byte of it.
+        // SAFETY: needed to populate; the range is mapped (checked by `pointer`) and stays so, and
+        // the call changes no byte of it.
         let populated = unsafe { rustix::mm::madvise(base, size_bytes, advice) };
         // Linux before 5.14 knows no such advice.
         let _ = populated;
@@ -212,9 +213,9 @@ impl Access {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: unmapping is a foreign call. Base and size are those that were mapped, and views borrow
-        // from or hold the mapping, so none is left. It fails only for arguments that were never
-        // mapped.
+        // SAFETY: unmapping is a foreign call. Base and size are those that were mapped, and views
+        // borrow from or hold the mapping, so none is left. It fails only for arguments that were
+        // never mapped.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.size_bytes) };
         debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed: {unmapped:?}");
     }
@@ -227,7 +228,8 @@ mod tests {
     #[test]
     fn private_memory_is_zero_and_written() {
         let mapping = Mapping::private(5000).unwrap();
-        // SAFETY: this test is the only owner of the mapping; the first slice ends before the second.
+        // SAFETY: this test is the only owner of the mapping; the first slice ends before the
+        // second.
         unsafe {
             assert!(mapping.slice::<u8>(0, 5000).iter().all(|byte| *byte == 0));
             mapping.slice_mut::<u32>(4096, 3).copy_from_slice(&[1, 2, 3]);

@@ -79,7 +79,8 @@ impl Place {
         path
     }
 
-    /// Answers short lines with the fixture `llama`; asserts success and returns the lines of the output.
+    /// Answers short lines with the fixture `llama`; asserts success and returns the lines of the
+    /// output.
     pub fn answered(&self, bodies: &[Value], options: &[&str]) -> Vec<Value> {
         let input: String = bodies.iter().map(|body| format!("{body}\n")).collect();
         std::fs::write(self.path("in.jsonl"), input).expect("a writable folder");
@@ -92,7 +93,8 @@ impl Place {
         lines(&output)
     }
 
-    /// Answers `in.jsonl` with the fixture `llama`; asserts success and returns the output and the report.
+    /// Answers `in.jsonl` with the fixture `llama`; asserts success and returns the output and the
+    /// report.
     pub fn reported(&self, options: &[&str]) -> (String, Value) {
         let (output, report) = (self.path("out.jsonl"), self.path("report.json"));
         let mut command = coordinator();

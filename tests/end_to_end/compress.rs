@@ -1,5 +1,5 @@
-//! 4-bit weights and KV caches through real processes: the device decompresses weights, the CPU does
-//! not, both read caches as they are, and the answers are the same to the last token.
+//! 4-bit weights and KV caches through real processes: the device decompresses weights, the CPU
+//! does not, both read caches as they are, and the answers are the same to the last token.
 
 use crate::command::{Place, coordinator, finish, fixture, text};
 
@@ -56,10 +56,10 @@ fn the_report_tells_the_forms_and_what_they_weigh() {
     let gpu = ["--policy", "gpu-only"];
     let (plain, both) = (report("none", &gpu), report("w4kv4", &gpu));
     let bytes = |report: &serde_json::Value, form: &str| {
-        report["weight_bytes_by_form"][form].as_f64().unwrap_or(0.0)
+        report["weight_bytes_by_format"][form].as_f64().unwrap_or(0.0)
     };
     assert_eq!(
-        (plain["kv_form"].as_str(), both["kv_form"].as_str()),
+        (plain["kv_format"].as_str(), both["kv_format"].as_str()),
         (Some("bf16"), Some("4-bit"))
     );
     assert_eq!(bytes(&plain, "4-bit in groups of 64"), 0.0);

@@ -1,6 +1,6 @@
-//! `--device cuda:0` over the stand-in driver: the main job through the device's own lanes, labelled
-//! as what it is. The exhaustive form (every interval, 200 orders of streams, a failure at every call)
-//! drives the workers directly, in the stand-in's own tests.
+//! `--device cuda:0` over the stand-in driver: the main job through the device's own lanes,
+//! labelled as what it is. The exhaustive form (every interval, 200 orders of streams, a failure at
+//! every call) drives the workers directly, in the stand-in's own tests.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,5 +1,5 @@
-//! Faults of a CUDA device, through the stand-in driver and the real coordinator: a sentence with the
-//! numbers, finished groups kept, nothing left, and the next run works.
+//! Faults of a CUDA device, through the stand-in driver and the real coordinator: a sentence with
+//! the numbers, finished groups kept, nothing left, and the next run works.
 
 use std::path::Path;
 use std::process::Output;

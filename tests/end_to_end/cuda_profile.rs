@@ -1,5 +1,5 @@
-//! Profiling a CUDA device and choosing a placement with it, through the stand-in driver. The times are
-//! those of a CPU that plays a GPU: that they are there and lead to a plan is what counts.
+//! Profiling a CUDA device and choosing a placement with it, through the stand-in driver. The times
+//! are those of a CPU that plays a GPU: that they are there and lead to a plan is what counts.
 
 use std::path::Path;
 use std::process::Stdio;

@@ -21,9 +21,9 @@ fn doctor_with(arguments: &[&str], set: &[(&str, &str)]) -> String {
 }
 
 /// A finding of a report in JSON.
-fn found(told: &str, section: &str, name: &str) -> Value {
-    let told: Value = serde_json::from_str(told).expect("JSON");
-    let sections = told["sections"].as_array().expect("sections");
+fn found(stderr: &str, section: &str, name: &str) -> Value {
+    let stderr: Value = serde_json::from_str(stderr).expect("JSON");
+    let sections = stderr["sections"].as_array().expect("sections");
     let section = sections.iter().find(|s| s["name"] == section).expect("a section");
     let findings = section["findings"].as_array().expect("findings");
     findings.iter().find(|f| f["name"] == name).unwrap_or_else(|| panic!("{name}")).clone()
@@ -32,20 +32,20 @@ fn found(told: &str, section: &str, name: &str) -> Value {
 #[test]
 fn a_cuda_device_is_told_with_its_link_and_what_it_shares() {
     let library = ("LD_LIBRARY_PATH", folder().to_str().expect("a plain path"));
-    let told = doctor_with(&["--json"], &[library]);
-    let device = found(&told, "gpu", "cuda_device");
+    let stderr = doctor_with(&["--json"], &[library]);
+    let device = found(&stderr, "gpu", "cuda_device");
     assert_eq!(device["value"]["name"], "stand-in", "labelled as what it is: {device}");
     assert_eq!(device["value"]["compute_capability"], "8.0");
     assert_eq!(device["value"]["memory_bytes"], 1 << 30);
     assert_eq!(device["value"]["pcie_link"], "3.0 x8");
     assert_eq!(device["value"]["pcie_link_max"], "4.0 x16");
     assert!(device["costs"].as_str().is_some_and(|costs| costs.contains("slot")), "{device}");
-    assert_eq!(found(&told, "gpu", "cuda_driver")["value"]["release"], "525.00 stand-in");
-    assert_eq!(found(&told, "gpu", "cuda_ipc")["value"], true);
-    assert!(found(&told, "gpu", "gpu_direct_storage")["costs"].is_string());
+    assert_eq!(found(&stderr, "gpu", "cuda_driver")["value"]["release"], "525.00 stand-in");
+    assert_eq!(found(&stderr, "gpu", "cuda_ipc")["value"], true);
+    assert!(found(&stderr, "gpu", "gpu_direct_storage")["costs"].is_string());
     for refused in ["cuIpcGetMemHandle:1:800", "cuIpcOpenMemHandle:1:800"] {
-        let told = doctor_with(&["--json"], &[library, ("STANDIN_CUDA_FAIL", refused)]);
-        let ipc = found(&told, "gpu", "cuda_ipc");
+        let stderr = doctor_with(&["--json"], &[library, ("STANDIN_CUDA_FAIL", refused)]);
+        let ipc = found(&stderr, "gpu", "cuda_ipc");
         assert!(ipc["value"] == false && ipc["costs"].is_string(), "{refused}: {ipc}");
     }
     let text = doctor_with(&[], &[library]);
@@ -56,20 +56,20 @@ fn a_cuda_device_is_told_with_its_link_and_what_it_shares() {
 fn without_cuda_each_absence_is_a_sentence() {
     let library = ("LD_LIBRARY_PATH", folder().to_str().expect("a plain path"));
     // A driver without a device, so that this holds on machines that have one.
-    let told = doctor_with(&["--json"], &[library, ("STANDIN_CUDA_DEVICES", "0")]);
-    let driver = found(&told, "gpu", "cuda_driver");
+    let stderr = doctor_with(&["--json"], &[library, ("STANDIN_CUDA_DEVICES", "0")]);
+    let driver = found(&stderr, "gpu", "cuda_driver");
     assert!(driver["value"].is_null(), "{driver}");
     assert!(driver["costs"].as_str().is_some_and(|costs| costs.contains("on the CPU")), "{driver}");
     for name in ["cublaslt", "cufile"] {
-        let library = found(&told, "gpu", name);
+        let library = found(&stderr, "gpu", name);
         assert_eq!(library["value"].is_null(), library["costs"].is_string(), "{library}");
     }
 }
 
 #[test]
 fn the_machine_is_told_for_people_and_for_machines() {
-    let told = doctor(&["--json"]);
-    let finding = |section: &str, name: &str| found(&told, section, name);
+    let stderr = doctor(&["--json"]);
+    let finding = |section: &str, name: &str| found(&stderr, section, name);
     let available = std::thread::available_parallelism().map_or(1, |count| count.get());
     assert!(finding("processor", "cores")["value"].as_u64().is_some_and(|n| n >= 1));
     assert!(finding("processor", "hardware_threads")["value"].as_u64() >= Some(available as u64));

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::command::{Place, lines, text};
 
-fn told(line: &Value) -> impl Iterator<Item = (&str, &str)> {
+fn stderr(line: &Value) -> impl Iterator<Item = (&str, &str)> {
     let choices = line["response"]["body"]["choices"].as_array().expect("choices");
     choices.iter().map(|choice| {
         let text = choice["text"].as_str().or_else(|| choice["message"]["content"].as_str());
@@ -45,7 +45,7 @@ fn answers_have_the_form_that_was_asked_for() {
     ];
     let alone = place.answered(&bodies, &["--batches", "1x1"]);
     for (line, expected) in [(0, 1), (6, 9)] {
-        let all: Vec<_> = told(&alone[line]).collect();
+        let all: Vec<_> = stderr(&alone[line]).collect();
         assert_eq!(all.len(), expected);
         for (text, reason) in all {
             assert!(["yes", "no", "who knows"].contains(&text), "{text:?}");
@@ -58,30 +58,30 @@ fn answers_have_the_form_that_was_asked_for() {
         let tokens = said.entry(choice["text"].to_string()).or_insert_with(|| &choice["token_ids"]);
         assert_eq!(*tokens, &choice["token_ids"], "{}", choice["text"]);
     }
-    for (text, reason) in told(&alone[2]).chain(told(&alone[4])) {
+    for (text, reason) in stderr(&alone[2]).chain(stderr(&alone[4])) {
         let pet: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
         assert!(matches!(pet["kind"].as_str(), Some("cat" | "dog")), "{text}");
         assert!(pet["age"].as_u64() <= Some(30), "{text}");
         assert!(pet["names"].as_array().is_some_and(|names| names.len() <= 2), "{text}");
         assert_eq!(reason, "stop", "{text}");
     }
-    for (text, reason) in told(&alone[3]) {
+    for (text, reason) in stderr(&alone[3]) {
         let digits = text.split(',').skip(1).all(|part| part.len() == 3);
         assert!(digits && text.len() >= 7 && text.parse::<u64>().is_err(), "{text:?}");
         assert_eq!(reason, "stop", "{text:?}");
     }
     // Whoever asks for nothing is not changed by who does.
     let free = place.answered(&[bodies[1].clone()], &[]);
-    assert_eq!(told(&free[0]).collect::<Vec<_>>(), told(&alone[1]).collect::<Vec<_>>());
+    assert_eq!(stderr(&free[0]).collect::<Vec<_>>(), stderr(&alone[1]).collect::<Vec<_>>());
     for options in [
         &["--batches", "2x3"][..],
         &["--batches", "1x4", "--device", "emulated", "--split", "k:up"],
         &["--batches", "3x2", "--device", "emulated", "--policy", "gpu-only"],
     ] {
-        let told = |lines: &[Value]| -> Vec<Value> {
+        let stderr = |lines: &[Value]| -> Vec<Value> {
             lines.iter().map(|line| line["response"]["body"]["choices"].clone()).collect()
         };
-        assert_eq!(told(&place.answered(&bodies, options)), told(&alone), "{options:?}");
+        assert_eq!(stderr(&place.answered(&bodies, options)), stderr(&alone), "{options:?}");
     }
 }
 
@@ -102,7 +102,7 @@ fn a_device_gives_them_too() {
     let answers = lines(&place.path("out.jsonl"));
     assert_eq!(answers.len(), 3);
     for line in &answers {
-        for (text, reason) in told(line) {
+        for (text, reason) in stderr(line) {
             assert!(["yes", "no", "who knows"].contains(&text), "{text:?}");
             assert_eq!(reason, "stop");
         }
@@ -134,7 +134,7 @@ fn the_documented_forms_run() {
     let answers = Place::new().answered(&bodies, &["--batches", "2x2", "--temperature", "1"]);
     let texts: Vec<&str> = answers
         .iter()
-        .flat_map(told)
+        .flat_map(stderr)
         .map(|(text, reason)| {
             assert_eq!(reason, "stop", "{text:?}");
             text

@@ -1,5 +1,5 @@
-//! The script of the GPU bundle: its correctness stages through the stand-in driver, and its table on a
-//! machine without a device. What it says of the stand-in is no performance.
+//! The script of the GPU bundle: its correctness stages through the stand-in driver, and its table
+//! on a machine without a device. What it says of the stand-in is no performance.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -1,4 +1,5 @@
-//! Ctrl-C while a group runs: soon over, what was finished is kept, and the rest is computed by the next run.
+//! Ctrl-C while a group runs: soon over, what was finished is kept, and the rest is computed by the
+//! next run.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! `TANDEM_KERNELS` in the real binary: what this machine has can be forced in every worker and gives
-//! the answers that it should; what it lacks is refused with a sentence before anything is computed.
+//! `TANDEM_KERNELS` in the real binary: what this machine has can be forced in every worker and
+//! gives the answers that it should; what it lacks is refused with a sentence before anything is
+//! computed.
 
 use std::process::Stdio;
 

@@ -38,9 +38,9 @@ fn a_table_has_one_answer() {
     assert_eq!((&answer["latency_ms"], &answer["imbalance_ms"]), (&json!(8.0), &json!(0.0)));
     assert_eq!((&answer["compression"], &answer["nvme"]), (&json!(false), &json!([])));
     let chart = place.path("chart.json");
-    let (code, told, _) = plan(&["--tables", &path, "--chart", &chart.to_string_lossy()]);
+    let (code, stderr, _) = plan(&["--tables", &path, "--chart", &chart.to_string_lossy()]);
     assert_eq!(code, Some(0));
-    assert!(told.contains("runner-up") && told.contains("h2d"), "{told}");
+    assert!(stderr.contains("runner-up") && stderr.contains("h2d"), "{stderr}");
     let chart: Value =
         serde_json::from_str(&std::fs::read_to_string(chart).expect("a chart")).expect("JSON");
     assert!(!chart["spans"].as_array().expect("spans").is_empty());
@@ -57,13 +57,13 @@ fn templates_are_taken_as_they_are() {
         path.to_string_lossy().into_owned()
     };
     let machine = template("--machine-template", "machine.toml");
-    let (code, told, said) =
+    let (code, stderr, said) =
         plan(&["--machine", &machine, "--model", "opt-30b", "--batches", "4x60"]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(told.contains("my-machine") && told.contains("tokens/s"), "{told}");
-    let (code, told, said) = plan(&["--tables", &template("--table-template", "table.json")]);
+    assert!(stderr.contains("my-machine") && stderr.contains("tokens/s"), "{stderr}");
+    let (code, stderr, said) = plan(&["--tables", &template("--table-template", "table.json")]);
     assert_eq!(code, Some(0), "{said}");
-    assert!(told.contains("runner-up"), "{told}");
+    assert!(stderr.contains("runner-up"), "{stderr}");
     let (code, _, said) = plan(&["--machine-template", "--model", "opt-30b"]);
     assert_eq!(code, Some(2), "{said}");
 }
@@ -76,9 +76,9 @@ fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
     for word in ["GiB", "128.00 GiB", "--batches 4x"] {
         assert!(refusal.contains(word), "{word}: {refusal}");
     }
-    let (code, told, _) = plan(&machine);
+    let (code, stderr, _) = plan(&machine);
     assert_eq!(code, Some(0));
-    assert!(told.contains("--compress w4kv4") && told.contains("tokens/s"), "{told}");
+    assert!(stderr.contains("--compress w4kv4") && stderr.contains("tokens/s"), "{stderr}");
 }
 
 #[test]
@@ -106,9 +106,10 @@ fn bad_input_is_one_sentence() {
 fn the_best_batches_of_a_described_machine_are_found() {
     let on = |batches: &str| {
         let machine = ["--machine", "ryzen7950x-a4000", "--model", "opt-1.3b", "--layers", "4"];
-        let (code, told, said) = plan(&[&machine[..], &["--batches", batches, "--json"]].concat());
+        let (code, stderr, said) =
+            plan(&[&machine[..], &["--batches", batches, "--json"]].concat());
         assert_eq!(code, Some(0), "{batches}: {said}");
-        serde_json::from_str::<Value>(&told).expect("JSON")
+        serde_json::from_str::<Value>(&stderr).expect("JSON")
     };
     let rate = |answer: &Value| answer["tokens_per_s"].as_f64().expect("a rate");
     let found = on("auto");

@@ -1,5 +1,6 @@
-//! The profile behind a run: kept, redone once when the machine changes, safe from any death; and what
-//! is planned with it: every policy gives the same answers, and tells beforehand how long it will take.
+//! The profile behind a run: kept, redone once when the machine changes, safe from any death; and
+//! what is planned with it: every policy gives the same answers, and tells beforehand how long it
+//! will take.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,7 @@ fn every_policy_answers_the_same_and_predicts_first() {
         "flexgen",
         "flexgen:spread",
     ] {
-        let (answers, report, told) =
+        let (answers, report, stderr) =
             run(&place, &input, &[&WORKLOAD[..], &["--policy", policy]].concat());
         assert_eq!(answers, expected, "{policy}");
         let predicted = &report["predicted"];
@@ -138,8 +139,8 @@ fn every_policy_answers_the_same_and_predicts_first() {
         for time in ["prefill_s", "decode_s"] {
             assert!(predicted[time].as_f64().is_some_and(|s| s > 0.0), "{policy}: {predicted}");
         }
-        let (first, then) = (told.find("predicted: prefill"), told.find("group 1 of 1"));
-        assert!(first.is_some() && (then.is_none() || first < then), "{policy}: {told}");
+        let (first, then) = (stderr.find("predicted: prefill"), stderr.find("group 1 of 1"));
+        assert!(first.is_some() && (then.is_none() || first < then), "{policy}: {stderr}");
     }
     // All of them from two measurements: with the device, and of all cores without it.
     let cached = || {
@@ -152,15 +153,15 @@ fn every_policy_answers_the_same_and_predicts_first() {
     let before = cached();
     assert_eq!(before.len(), 2);
     // What was tried out is kept with them: the same run again measures nothing.
-    let (.., told) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());
-    assert!(told.contains("tried: what a few layers took"), "{told}");
+    let (.., stderr) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());
+    assert!(stderr.contains("tried: what a few layers took"), "{stderr}");
     assert_eq!(cached(), before);
 }
 
 /// The rows of the table of maps, cell by cell.
-fn rows(told: &str) -> Vec<Vec<String>> {
-    let head = told.lines().position(|line| line.contains("gpu in decode")).expect("a table");
-    let rows = told.lines().skip(head + 2).take_while(|line| !line.starts_with('─'));
+fn rows(stderr: &str) -> Vec<Vec<String>> {
+    let head = stderr.lines().position(|line| line.contains("gpu in decode")).expect("a table");
+    let rows = stderr.lines().skip(head + 2).take_while(|line| !line.starts_with('─'));
     let cells = |line: &str| line.split("  ").map(str::trim).map(str::to_owned).collect();
     rows.map(cells)
         .map(|cells: Vec<String>| cells.into_iter().filter(|c| !c.is_empty()).collect())
@@ -171,18 +172,18 @@ fn rows(told: &str) -> Vec<Vec<String>> {
 fn what_is_explained_is_what_runs() {
     let place = Place::new();
     let input = place.requests("in.jsonl", &prompts(), 6);
-    let (_, report, told) = run(&place, &input, &WORKLOAD);
-    let rows = rows(&told);
+    let (_, report, stderr) = run(&place, &input, &WORKLOAD);
+    let rows = rows(&stderr);
     let chosen: Vec<&Vec<String>> =
         rows.iter().filter(|row| row.last().is_some_and(|cell| cell == "chosen")).collect();
-    assert_eq!(chosen.len(), 1, "{told}");
-    assert_eq!(chosen[0][0], report["policy"].as_str().expect("a name"), "{told}");
+    assert_eq!(chosen.len(), 1, "{stderr}");
+    assert_eq!(chosen[0][0], report["policy"].as_str().expect("a name"), "{stderr}");
     // Policy, prefill, decode: whoever reads two rows sees in which they differ.
     let distinct: BTreeSet<&[String]> = rows.iter().map(|row| &row[..3]).collect();
-    assert_eq!(distinct.len(), rows.len(), "{told}");
+    assert_eq!(distinct.len(), rows.len(), "{stderr}");
     // The layer of the best split is shown where that split runs, and nowhere else.
     let is_split = chosen[0][0] == "two-split";
-    assert_eq!(told.contains("runner-up: "), is_split, "{told}");
+    assert_eq!(stderr.contains("runner-up: "), is_split, "{stderr}");
 }
 
 #[test]
@@ -197,6 +198,6 @@ fn batches_and_forms_are_chosen_aloud() {
     assert_eq!(of("groups"), 4u64.div_ceil(in_a_group), "{report}");
     assert_eq!(report["requests"]["answered"], 4);
     // What fits is not compressed, and nothing is said of it.
-    assert_eq!(report["kv_form"], "bf16");
+    assert_eq!(report["kv_format"], "bf16");
     assert!(report["note"].is_null(), "{report}");
 }

@@ -1,4 +1,5 @@
-//! Prompts that begin alike: computed together, with the answers of prompts that are computed whole.
+//! Prompts that begin alike: computed together, with the answers of prompts that are computed
+//! whole.
 
 use serde_json::json;
 

@@ -1,5 +1,5 @@
-//! Timed emulation as a user meets it: the report beside the plan's, the order of the trace, and one
-//! sentence for what it cannot run.
+//! Timed emulation as a user meets it: the report beside the plan's, the order of the trace, and
+//! one sentence for what it cannot run.
 
 use std::process::Stdio;
 
@@ -45,20 +45,20 @@ fn the_report_stands_beside_the_plan() {
         let file = place.path("r.json");
         let report = file.to_string_lossy();
         let arguments = [&["--tables", &table, "--report", &report, "--json"], &TIMED[..]].concat();
-        let (code, told, said) = run(&arguments);
+        let (code, stderr, said) = run(&arguments);
         assert_eq!(code, Some(0), "{said}");
-        let told: Value = serde_json::from_str(&told).expect("JSON");
+        let stderr: Value = serde_json::from_str(&stderr).expect("JSON");
         let written = std::fs::read_to_string(file).expect("a report");
-        assert_eq!(serde_json::from_str::<Value>(&written).expect("JSON"), told);
-        let timed = &told["timed"];
+        assert_eq!(serde_json::from_str::<Value>(&written).expect("JSON"), stderr);
+        let timed = &stderr["timed"];
         assert_eq!(timed["gpu_interval"], planned["gpu_interval"]);
         assert_eq!(timed["gpu_ops"], planned["gpu_ops"]);
         assert_eq!(timed["planned_layer_ms"], planned["latency_ms"]);
         assert_eq!(
-            (&told["device"], &told["batches"]),
+            (&stderr["device"], &stderr["batches"]),
             (&json!("emulated:timed"), &json!(batches))
         );
-        assert_eq!(told["generated_tokens"], json!(batches * 7));
+        assert_eq!(stderr["generated_tokens"], json!(batches * 7));
         let layer_ms = |side: &str| timed[side]["layer_ms"].as_f64().expect(side);
         // A busy machine is slower than the clock; nothing is faster.
         assert!(layer_ms("simulated") > 0.0 && layer_ms("measured") > 0.9 * layer_ms("simulated"));
@@ -70,12 +70,12 @@ fn the_report_stands_beside_the_plan() {
         }
         // Nothing was loaded, computed or moved, and the lanes allocated nothing.
         assert_eq!(
-            (&told["streamed_weight_bytes"], &told["streamed_kv_bytes"]),
+            (&stderr["streamed_weight_bytes"], &stderr["streamed_kv_bytes"]),
             (&json!(0), &json!(0))
         );
         for worker in ["cpu worker", "gpu worker", "transfer worker"] {
-            assert_eq!(told["kernel_variants"][worker], "timed");
-            assert_eq!(told["allocations_after_ready"][worker], 0, "{worker}");
+            assert_eq!(stderr["kernel_variants"][worker], "timed");
+            assert_eq!(stderr["allocations_after_ready"][worker], 0, "{worker}");
         }
     }
 }
@@ -86,10 +86,11 @@ fn a_table_for_people_and_a_trace_in_order() {
     let table = quick(&place, "park-egger-7a");
     let file = place.path("t.json");
     let trace = file.to_string_lossy();
-    let (code, told, said) = run(&[&["--tables", &table, "--trace", &trace], &TIMED[..]].concat());
+    let (code, stderr, said) =
+        run(&[&["--tables", &table, "--trace", &trace], &TIMED[..]].concat());
     assert_eq!(code, Some(0), "{said}");
     for part in ["2 batches", "6 layers", "measured", "simulated", "h2d overlapped", "clock"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(stderr.contains(part), "{part}: {stderr}");
     }
     let trace: Value =
         serde_json::from_str(&std::fs::read_to_string(file).expect("a trace")).expect("JSON");
@@ -104,8 +105,8 @@ fn a_table_for_people_and_a_trace_in_order() {
         *end = start + length;
     }
     assert!(last.len() >= 5, "{last:?}");
-    let (code, told, _) = run(&[&["--tables", &table, "--quiet"], &TIMED[..]].concat());
-    assert_eq!((code, told.as_str()), (Some(0), ""));
+    let (code, stderr, _) = run(&[&["--tables", &table, "--quiet"], &TIMED[..]].concat());
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
 }
 
 #[test]
@@ -114,10 +115,10 @@ fn what_cannot_run_is_refused_in_one_sentence() {
     let refused = |table: Value, code: i32, word: &str| {
         let path = place.path("bad.json");
         std::fs::write(&path, table.to_string()).expect("writable");
-        let (found, told, said) =
+        let (found, stderr, said) =
             run(&[&["--tables", &path.to_string_lossy()], &TIMED[..]].concat());
         assert_eq!(found, Some(code), "{said}");
-        assert!(said.contains(word) && told.is_empty(), "{word}: {said}");
+        assert!(said.contains(word) && stderr.is_empty(), "{word}: {said}");
         assert_eq!(said.trim_end().lines().count(), 1, "{said}");
     };
     let op = |field: &str, value: Value| json!({"ops": [{"name": "q", field: value}]});

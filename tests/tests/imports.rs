@@ -1,7 +1,7 @@
 //! The files of a crate import one way: no two of them need each other, directly or through others.
 //!
-//! A `lib.rs` or `main.rs` is a crate's face and left out, and so are a folder's `pub use`, tests, and names
-//! that are written out where they are used.
+//! A `lib.rs` or `main.rs` is a crate's face and left out, and so are a folder's `pub use`, tests,
+//! and names that are written out where they are used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

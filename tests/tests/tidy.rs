@@ -1,5 +1,5 @@
-//! House rules that no compiler checks: file length, unfinished work, the fence around atomics, the direction of
-//! dependencies, and nothing of one machine in what is published.
+//! House rules that no compiler checks: file length, unfinished work, the fence around atomics, the
+//! direction of dependencies, and nothing of one machine in what is published.
 //!
 //! Needles are written in two halves, so that this file does not find itself.
 
@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Lines of a Rust file, inline tests included. Beyond it: split the file, or move its tests to a sibling.
+/// Lines of a Rust file, inline tests included. Beyond it: split the file, or move its tests to a
+/// sibling.
 const FILE_LINES_MAX: usize = 500;
 
 /// Files that may be longer, with the length they may not exceed. Lengths here only ever shrink.
@@ -43,8 +44,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace is one up").to_path_buf()
 }
 
-/// Paths relative to the root of what is published: what git tracks, or, without git, everything but
-/// build outputs.
+/// Paths relative to the root of what is published: what git tracks, or, without git, everything
+/// but build outputs.
 fn published_files() -> Vec<String> {
     let root = root();
     let listing = Command::new("git").args(["ls-files", "-z"]).current_dir(&root).output();

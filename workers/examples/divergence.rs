@@ -1,6 +1,7 @@
-//! How far the next-token distributions of a GGUF file, computed straight from its low-bit weights, lie
-//! from those of another file, usually the same weights in bf16: the mean Kullback-Leibler divergence
-//! in nats over the second half of each window of text, as llama.cpp's perplexity tool judges it.
+//! How far the next-token distributions of a GGUF file, computed straight from its low-bit weights,
+//! lie from those of another file, usually the same weights in bf16: the mean Kullback-Leibler
+//! divergence in nats over the second half of each window of text, as llama.cpp's perplexity tool
+//! judges it.
 //!
 //!     cargo run --release -p workers --example divergence -- BASE.gguf FILE.gguf TEXT...
 //!
@@ -73,8 +74,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The logits of every judged position of every window, all windows step by step: the text's own tokens
-/// take the place of those that were sampled.
+/// The logits of every judged position of every window, all windows step by step: the text's own
+/// tokens take the place of those that were sampled.
 fn predictions(source: &GgufSource, tokens: &[u32]) -> Result<Vec<Sampled>, Box<dyn Error>> {
     let config = source.config();
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };

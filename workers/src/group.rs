@@ -1,4 +1,5 @@
-//! A group of sequences in the step table, before it is released, and what follows in slots that became free.
+//! A group of sequences in the step table, before it is released, and what follows in slots that
+//! became free.
 //!
 //! Used by the coordinator and by the in-process harness of the tests; from the release on only
 //! `Sample` writes the table.
@@ -159,14 +160,14 @@ fn holds_beginning(
     of_owner.map(|(_, item)| item.first).any(|first| first < shared)
 }
 
-/// Clears the table and writes a group into it: prompts, limits, sampling, KV extents one behind the
-/// other, and the chunks of attention balanced by their bytes.
+/// Clears the table and writes a group into it: prompts, limits, sampling, KV extents one behind
+/// the other, and the chunks of attention balanced by their bytes.
 pub fn fill(table: &StepTable, plan: &Plan, group: &[Placed]) {
     fill_extents(table, plan, group, |request| request.prompt.len() as u32 + request.max_new);
 }
 
-/// The same with KV extents for the longest sequence, so that any other can follow in a slot; chunks of
-/// attention are then balanced by slots.
+/// The same with KV extents for the longest sequence, so that any other can follow in a slot;
+/// chunks of attention are then balanced by slots.
 pub fn fill_even(table: &StepTable, plan: &Plan, group: &[Placed]) {
     fill_extents(table, plan, group, |_| plan.shape.max_context);
 }
@@ -197,8 +198,8 @@ fn fill_extents(
     }
 }
 
-/// Makes a drained group the next one: running sequences go on from the cache, the slots of others are
-/// empty.
+/// Makes a drained group the next one: running sequences go on from the cache, the slots of others
+/// are empty.
 pub fn carry_on(table: &StepTable) {
     for batch in 0..table.batches() {
         (0..table.streams()).for_each(|stream| table.set_items(batch, List::prefill(stream), 0));

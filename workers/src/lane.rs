@@ -27,8 +27,8 @@ use crate::table::StepTable;
 
 /// How long a lane sleeps for the next group before it looks again; releases end it at once.
 const GROUP_SLICE: Duration = Duration::from_secs(60);
-/// Lanes without work in a program wait at its end for as long as the program lasts. A lane that hangs
-/// is noticed by those that wait for its timeline, and their poison releases the barrier too.
+/// Lanes without work in a program wait at its end for as long as the program lasts. A lane that
+/// hangs is noticed by those that wait for its timeline, and their poison releases the barrier too.
 const BARRIER_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// What a lane needs beside its executor.

@@ -83,9 +83,9 @@ impl Memories {
         Ok(Memories { mappings, places })
     }
 
-    /// Asks for the pages of what the first step would otherwise fault in, which takes seconds for an
-    /// emulated device: all but host weights, which loading has touched where they are written, and a
-    /// large KV cache, of which short answers use little.
+    /// Asks for the pages of what the first step would otherwise fault in, which takes seconds for
+    /// an emulated device: all but host weights, which loading has touched where they are written,
+    /// and a large KV cache, of which short answers use little.
     pub(crate) fn populate(&self) {
         for (memory, mapping) in &self.mappings {
             let wanted = match memory.holds {

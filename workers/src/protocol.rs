@@ -55,7 +55,8 @@ pub struct Setup {
     pub trace_capacity: u32,
     /// Compute threads of this worker.
     pub threads: u16,
-    /// CPUs of the compute threads, in the system's numbering; empty: wherever the system puts them.
+    /// CPUs of the compute threads, in the system's numbering; empty: wherever the system puts
+    /// them.
     pub cpus: Vec<u32>,
     /// How long an idle compute thread spins for the next operation before it sleeps; 0 where other
     /// lanes may want its core.

@@ -450,8 +450,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Stays until the last group or poison: to the coordinator a worker that leaves early has failed,
-    /// also one for which the plan has no work.
+    /// DeviceResident until the last group or poison: to the coordinator a worker that leaves early
+    /// has failed, also one for which the plan has no work.
     ///
     /// # Errors
     /// Poison, like a lane's: who leaves at once would be taken for the one that failed.

@@ -119,7 +119,8 @@ impl<'a> ChunkUnits<'a> {
         }
     }
 
-    /// What of an owner's rows belongs into the cache of the sequence in a slot, which begins alike.
+    /// What of an owner's rows belongs into the cache of the sequence in a slot, which begins
+    /// alike.
     fn left_to(&self, owner: SequenceRows, slot: usize) -> Option<SequenceRows> {
         let is_owned =
             self.table.field(self.batch, slot, Field::Owner) as usize == owner.item.slot + 1;

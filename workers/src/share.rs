@@ -1,9 +1,10 @@
 //! Prompts that begin alike: prefill computes what they have in common once for a stream or, where
 //! prompts are cut into chunks, for a batch.
 //!
-//! A sequence may leave the beginning of its prompt to another one, the *owner* of the rows, which leaves nothing to
-//! anybody. K and V of those rows are appended to the caches of both, so nothing differs after prefill; and since
-//! a row's bits depend on that row alone, nothing differs in it either.
+//! A sequence may leave the beginning of its prompt to another one, the *owner* of the rows, which
+//! leaves nothing to anybody. K and V of those rows are appended to the caches of both, so nothing
+//! differs after prefill; and since a row's bits depend on that row alone, nothing differs in it
+//! either.
 
 use std::ops::Range;
 
@@ -14,8 +15,8 @@ use crate::table::StepTable;
 /// Fewer tokens in common, such as a chat template's first ones, are computed again.
 pub const LEAST_TOKENS: usize = 16;
 
-/// Lets the new sequences of the table share the beginnings of their prompts, for whoever releases groups, once all are
-/// placed: `least` tokens or more.
+/// Lets the new sequences of the table share the beginnings of their prompts, for whoever releases
+/// groups, once all are placed: `least` tokens or more.
 pub fn share(table: &StepTable, least: usize) {
     for batch in 0..table.batches() {
         if table.prefill_chunk().is_some() {
@@ -60,7 +61,8 @@ fn shared(prompts: &[Vec<u32>], least: usize) -> Vec<Option<(usize, usize)>> {
         let more: Vec<usize> = (index + 1..prompts.len())
             .map(|later| owned(index, later).saturating_sub(has(best[later])))
             .collect();
-        // As an owner it computes what it could leave to another one, and those behind it may leave it more.
+        // As an owner it computes what it could leave to another one, and those behind it may leave
+        // it more.
         if best[index].is_some() && has(best[index]) >= more.iter().sum::<usize>() {
             continue;
         }

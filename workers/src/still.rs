@@ -8,8 +8,9 @@ use shm::{Control, Position};
 /// Looks within a bound.
 const LOOKS: u32 = 8;
 
-/// Counts the time in which every lane stood where it was. Between two looks at most an eighth of the
-/// bound counts: a process that was stopped, or a machine that was, saw nothing stand still meanwhile.
+/// Counts the time in which every lane stood where it was. Between two looks at most an eighth of
+/// the bound counts: a process that was stopped, or a machine that was, saw nothing stand still
+/// meanwhile.
 #[derive(Debug)]
 pub(crate) struct Stillness<'a> {
     control: &'a Control,

@@ -126,7 +126,8 @@ impl StepTable {
             && self.field(batch, sequence, Field::Finish) == Finish::Running as u32
     }
 
-    /// Tokens of a new sequence's prompt that prefill computes for another one; 0 of one that goes on.
+    /// Tokens of a new sequence's prompt that prefill computes for another one; 0 of one that goes
+    /// on.
     pub fn shared(&self, batch: usize, sequence: usize) -> usize {
         let load = |field| self.field(batch, sequence, field) as usize;
         match load(Field::Fresh) {
@@ -238,8 +239,8 @@ impl StepTable {
         self.words.store(self.layout.output(batch, sequence) + position, token);
     }
 
-    /// The log-probabilities of a sampled token, as many as the sequence wants: its own, then those of the most likely
-    /// tokens.
+    /// The log-probabilities of a sampled token, as many as the sequence wants: its own, then those
+    /// of the most likely tokens.
     pub fn logprobs(
         &self,
         batch: usize,

@@ -1,5 +1,5 @@
-//! All lanes of a plan in one process, over real segments: for tests here and for tests of placement
-//! elsewhere. The gpu worker's lane gets the device's memory only, as in its process.
+//! All lanes of a plan in one process, over real segments: for tests here and for tests of
+//! placement elsewhere. The gpu worker's lane gets the device's memory only, as in its process.
 //!
 //! [`InProcess`] runs the workers' own lanes, one thread each. [`Interleaved`] executes the same
 //! instructions on the calling thread in an order of the test's choosing. Both begin with memory

@@ -1,6 +1,6 @@
-//! Weights and KV caches in 4 bits: whatever the placement, the bits are those of the run on the CPU.
-//! The CPU multiplies straight from the 4-bit form of weights while the device decompresses first;
-//! attention reads 4-bit caches directly on both.
+//! Weights and KV caches in 4 bits: whatever the placement, the bits are those of the run on the
+//! CPU. The CPU multiplies straight from the 4-bit form of weights while the device decompresses
+//! first; attention reads 4-bit caches directly on both.
 
 mod common;
 
@@ -40,7 +40,8 @@ fn compressed(config: &ModelConfig, map: DeviceMap) -> DeviceMap {
     Form::W4.of(config, map)
 }
 
-/// The map with scores, softmax and weighted values as operations of their own everywhere in decode.
+/// The map with scores, softmax and weighted values as operations of their own everywhere in
+/// decode.
 fn unfused(map: DeviceMap) -> DeviceMap {
     DeviceMap { fuse_attention: false, ..map }
 }

@@ -92,7 +92,7 @@ fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
     assert!(control.drained().wait_at_least(1, control.poison(), limit).is_err());
     let ended = lanes.finish();
     assert!(ended.iter().all(Result::is_err), "{ended:?}");
-    let told: Vec<String> = ended
+    let stderr: Vec<String> = ended
         .iter()
         .filter_map(|ended| match ended {
             Err(error @ LaneError::TimedOut { .. }) => Some(error.to_string()),
@@ -100,7 +100,7 @@ fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
         })
         .collect();
     // The lanes wait for one another in a chain; any of them may be the first whose time is up.
-    assert!(told.iter().any(|text| text.contains("decode step")), "{told:?}");
+    assert!(stderr.iter().any(|text| text.contains("decode step")), "{stderr:?}");
     // Where the lanes stand leads to the culprit: one of them waits for it.
     let waits_for_d2h = |list: &LaneProgram| {
         let position = control.lane(list.lane.index()).position();
@@ -108,7 +108,7 @@ fn a_lost_signal_is_told_by_a_lane_that_waited_and_ends_all_lanes() {
         position.program == u32::from(ProgramId::DECODE.0)
             && matches!(instruction, Some(Instruction::Wait(wait)) if wait.lane == LaneId::D2H)
     };
-    assert!(decode.lanes.iter().any(waits_for_d2h), "{told:?}");
+    assert!(decode.lanes.iter().any(waits_for_d2h), "{stderr:?}");
 }
 
 #[test]

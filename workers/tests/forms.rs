@@ -52,7 +52,7 @@ fn form(i: usize) -> Grammar {
 
 #[test]
 fn thousands_of_forms_are_held_like_a_few() {
-    let forms = 3_000;
+    let formats = 3_000;
     let mut config = common::llama();
     config.eos_token_ids = vec![END];
     let shape = shape(1, SLOTS as u16, SLOTS as u16, Dtype::F32);
@@ -60,12 +60,12 @@ fn thousands_of_forms_are_held_like_a_few() {
     let mut words: Vec<Vec<u8>> = (0..END).map(|i| vec![b'a' + i as u8]).collect();
     words.push(Vec::new());
     let vocabulary = Vocabulary { words, ends: vec![END] };
-    let grammars = Grammars::new(vocabulary, (0..forms).map(form).collect(), |_| None);
+    let grammars = Grammars::new(vocabulary, (0..formats).map(form).collect(), |_| None);
     let options = LaneOptions { grammars: Some(Arc::new(grammars)), ..options(2) };
     let source = DummySource::new(config.clone(), 5);
     let mut lanes = InProcess::start(plan, &source, options).expect("the lanes start");
     let mut warm_bytes = 0;
-    for first in (0..forms).step_by(SLOTS) {
+    for first in (0..formats).step_by(SLOTS) {
         let placed = |slot: usize| {
             let mut request = Request::greedy(vec![1, 2, 3], 6);
             request.ignore_eos = false;

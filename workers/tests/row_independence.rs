@@ -81,8 +81,8 @@ fn logits_of(sampled: &[Sampled], batch: usize, slot: usize) -> Vec<Vec<u32>> {
 }
 
 /// Everything on the CPU with fused attention; or softmax and what follows of attention on the
-/// device, so that attention runs in its separate stages and two workers compute. The two may differ
-/// from each other.
+/// device, so that attention runs in its separate stages and two workers compute. The two may
+/// differ from each other.
 fn maps(config: &ModelConfig) -> [DeviceMap; 2] {
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let split = parse_split("softmax:out", config, None).expect("a split");

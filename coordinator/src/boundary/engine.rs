@@ -16,14 +16,16 @@ pub struct Sequence<'p> {
     pub max_new: u32,
     pub sampling: Sampling,
     pub seed: u64,
-    /// With `seed` and the position it keys sampling, so that an answer does not depend on the group
-    /// in which it was computed.
+    /// With `seed` and the position it keys sampling, so that an answer does not depend on the
+    /// group in which it was computed.
     pub id_hash: u64,
     /// Benchmarks: an end-of-sequence token is a token like another.
     pub ignore_eos: bool,
-    /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens; 0: none.
+    /// Log-probabilities to tell of each new token: its own, then those of the most likely tokens;
+    /// 0: none.
     pub logprobs: u16,
-    /// The grammar that the answer follows, of those the engine was started with, counted from 1; 0: none.
+    /// The grammar that the answer follows, of those the engine was started with, counted from 1;
+    /// 0: none.
     pub grammar: u32,
 }
 
@@ -66,8 +68,8 @@ pub trait Observer {
     /// shown. Tokens of one sequence come in order.
     fn token(&mut self, sequence: usize, token: u32) -> Verdict;
 
-    /// What became of `sequence`: once for each, after its last token and while others may go on. With
-    /// `Break` the run ends as if interrupted.
+    /// What became of `sequence`: once for each, after its last token and while others may go on.
+    /// With `Break` the run ends as if interrupted.
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()>;
 }
 
@@ -83,12 +85,13 @@ pub enum EngineError {
 
 /// Something that continues prompts.
 pub trait Engine {
-    /// Runs all sequences to their ends, as many at a time as there is room for and about in this order; the
-    /// observer is told the result of each.
+    /// Runs all sequences to their ends, as many at a time as there is room for and about in this
+    /// order; the observer is told the result of each.
     ///
     /// # Errors
     /// [`EngineError::Interrupted`] when the run was asked to end; [`EngineError::Failed`] when it
-    /// cannot go on. What was not told as finished then has no result, and the engine is not used again.
+    /// cannot go on. What was not told as finished then has no result, and the engine is not used
+    /// again.
     fn run(
         &mut self,
         sequences: &[Sequence<'_>],

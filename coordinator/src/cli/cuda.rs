@@ -32,7 +32,7 @@ pub(crate) fn best() -> DeviceChoice {
     }
 }
 
-/// Free and total device memory. Asked on a context of this process, which is given back at once.
+/// Free and total device memory. Pending on a context of this process, which is given back at once.
 ///
 /// # Errors
 /// The driver's refusal.
@@ -42,10 +42,10 @@ pub(crate) fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
 
 /// Device memory that a plan may use: what is free now but for what the driver needs, and no more
 /// than was asked for. 0 where the driver does not say: then nothing fits.
-pub(crate) fn vram_bytes(index: u32, asked: Option<u64>) -> u64 {
+pub(crate) fn vram_bytes(index: u32, requested: Option<u64>) -> u64 {
     let (free, total) = memory_bytes(index).unwrap_or((0, 0));
     let usable = free.saturating_sub(RESERVED_BYTES.min(total / 8));
-    asked.map_or(usable, |asked| asked.min(usable))
+    requested.map_or(usable, |requested| requested.min(usable))
 }
 
 /// `cuda:0 has 0.50 of 16.00 GiB free`; `None` where the driver does not say.

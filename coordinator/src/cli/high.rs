@@ -13,7 +13,7 @@ use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
     Described, ModelChoice, Placement, PlanRequest, ProfileRequest, RatesRequest, Requests, Run,
-    Source, Telling, Template, TimedRequest, Work,
+    Source, Template, TimedRequest, Verbosity, Work,
 };
 use super::values::{CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::input::Format;
@@ -229,7 +229,7 @@ fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
         return Err(UsageError::TablesWithoutTimed);
     }
     Ok(TimedRequest {
-        telling: telling(&low),
+        verbosity: verbosity(&low),
         tables: low.tables.unwrap_or_default(),
         layers: low.layers.unwrap_or(TIMED_LAYERS) as usize,
         gen_len: low.gen_len.unwrap_or(GEN_LEN),
@@ -239,11 +239,11 @@ fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
     })
 }
 
-const fn telling(low: &LowRun) -> Telling {
+const fn verbosity(low: &LowRun) -> Verbosity {
     match (low.quiet, low.verbose) {
-        (true, _) => Telling::Quiet,
-        (false, 0) => Telling::Normal,
-        (false, _) => Telling::Verbose,
+        (true, _) => Verbosity::Quiet,
+        (false, 0) => Verbosity::Normal,
+        (false, _) => Verbosity::Verbose,
     }
 }
 
@@ -261,7 +261,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
     let work = work(&low)?;
     let device = device(&low)?;
     let placement = placement(&low, device)?;
-    let telling = telling(&low);
+    let verbosity = verbosity(&low);
     Ok(Run {
         model: ModelChoice {
             name: low.model.ok_or(UsageError::NoModel)?,
@@ -294,7 +294,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         dram_bytes: low.dram,
         report: low.report,
         trace: low.trace,
-        telling,
+        verbosity,
     })
 }
 

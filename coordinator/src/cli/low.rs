@@ -113,8 +113,8 @@ pub struct LowRun {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Model")]
     pub quantized: Option<QuantizedChoice>,
 
-    /// No model: real processes and programs in which every operation lasts as long as this table of
-    /// measured times says; needs --device emulated:timed
+    /// No model: real processes and programs in which every operation lasts as long as this table
+    /// of measured times says; needs --device emulated:timed
     #[arg(long, value_name = "FILE", help_heading = "Model", conflicts_with_all = [
         "model", "revision", "dummy_weights", "dtype", "compress", "quantized", "batches", "input",
         "seed", "prompt_len", "policy", "split", "prefill_chunk", "no_fuse", "no_prefix_sharing",
@@ -122,8 +122,9 @@ pub struct LowRun {
     ])]
     pub tables: Option<PathBuf>,
 
-    /// N batches of B prompts are computed together, and others follow in their places; auto: the shape of
-    /// highest predicted throughput [default: 1xB, the largest B up to 32 that fits memory]
+    /// N batches of B prompts are computed together, and others follow in their places; auto: the
+    /// shape of highest predicted throughput [default: 1xB, the largest B up to 32 that fits
+    /// memory]
     #[arg(long, value_name = "NxB", value_parser = parse_batches_choice, allow_hyphen_values = true, help_heading = "Work")]
     pub batches: Option<BatchesChoice>,
     /// Requests to answer: .jsonl (OpenAI batch lines or {"prompt": ...}), .txt (a prompt a line),
@@ -221,19 +222,19 @@ pub struct LowRun {
     pub dram: Option<u64>,
 
     /// Write what was measured as JSON
-    #[arg(long, value_name = "FILE", help_heading = "Telling")]
+    #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
     pub report: Option<PathBuf>,
     /// With --tables: say it as one JSON object
-    #[arg(long, help_heading = "Telling")]
+    #[arg(long, help_heading = "Verbosity")]
     pub json: bool,
     /// Write every instruction as a span, for ui.perfetto.dev
-    #[arg(long, value_name = "FILE", help_heading = "Telling")]
+    #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
     pub trace: Option<PathBuf>,
     /// Say nothing but errors
-    #[arg(long, short, conflicts_with = "verbose", help_heading = "Telling")]
+    #[arg(long, short, conflicts_with = "verbose", help_heading = "Verbosity")]
     pub quiet: bool,
     /// Also say where everything lies, and what runs it
-    #[arg(long, short, action = clap::ArgAction::Count, help_heading = "Telling")]
+    #[arg(long, short, action = clap::ArgAction::Count, help_heading = "Verbosity")]
     pub verbose: u8,
 }
 
@@ -243,8 +244,8 @@ pub struct LowPlan {
     /// Measured times of a layer's operations, as JSON; needs no model
     #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "model"])]
     pub tables: Option<PathBuf>,
-    /// A machine by description: a .toml file, or ryzen7950x-a4000, spr-a100, spr-h100 [default: this
-    /// one, as measured]
+    /// A machine by description: a .toml file, or ryzen7950x-a4000, spr-a100, spr-h100 [default:
+    /// this one, as measured]
     #[arg(long, value_name = "MACHINE", requires = "model")]
     pub machine: Option<String>,
     /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b

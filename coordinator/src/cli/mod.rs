@@ -22,7 +22,7 @@ use low::Low;
 #[derive(Debug)]
 pub enum Refusal {
     /// `--help` or `--version`: the text for stdout.
-    Told(String),
+    Help(String),
     /// The command line is wrong: the text for stderr, and the code.
     Wrong(String, Exit),
 }
@@ -37,7 +37,7 @@ where
     T: Into<std::ffi::OsString> + Clone,
 {
     let low = Low::try_parse_from(arguments).map_err(|error| match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refusal::Told(error.to_string()),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Refusal::Help(error.to_string()),
         _ => Refusal::Wrong(error.to_string(), Exit::Usage),
     })?;
     Command::from_low(low).map_err(|error| {

@@ -40,7 +40,7 @@ pub struct Run {
     pub dram_bytes: Option<u64>,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
-    pub telling: Telling,
+    pub verbosity: Verbosity,
 }
 
 /// Which model.
@@ -85,7 +85,7 @@ pub enum Placement {
 
 /// How much is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Telling {
+pub enum Verbosity {
     Quiet,
     Normal,
     Verbose,
@@ -165,7 +165,7 @@ pub struct TimedRequest {
     pub json: bool,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
-    pub telling: Telling,
+    pub verbosity: Verbosity,
 }
 
 /// What to measure of a CUDA device.

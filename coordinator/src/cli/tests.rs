@@ -1,7 +1,7 @@
 //! Arguments: what is understood, and the sentence for what is not.
 
 use super::high::Command;
-use super::request::{Placement, Run, Telling, Work};
+use super::request::{Placement, Run, Verbosity, Work};
 use super::values::{
     Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
 };
@@ -43,7 +43,7 @@ fn the_smallest_line_is_a_benchmark_on_the_cpu() {
         (None, DeviceChoice::None, Placement::Named(PolicyName::CpuOnly))
     );
     assert_eq!((run.dtype, run.seed, run.fuse_attention), (Dtype::Bf16, 0, true));
-    assert_eq!(run.telling, Telling::Normal);
+    assert_eq!(run.verbosity, Verbosity::Normal);
 }
 
 #[test]
@@ -62,31 +62,31 @@ fn a_line_with_everything() {
     let file = |name: &str| Place::File(name.into());
     let (input, output) = (file("in.jsonl"), file("out.jsonl"));
     let mode = OutputMode::Resume;
-    let Work::Requests(asked) = &run.work else { panic!("requests") };
-    assert_eq!((&asked.input, &asked.output, asked.mode), (&input, &output, mode));
-    assert_eq!((asked.chat, asked.max_tokens), (true, Some(9)));
-    let defaults = &asked.defaults;
+    let Work::Requests(requests) = &run.work else { panic!("requests") };
+    assert_eq!((&requests.input, &requests.output, requests.mode), (&input, &output, mode));
+    assert_eq!((requests.chat, requests.max_tokens), (true, Some(9)));
+    let defaults = &requests.defaults;
     assert_eq!((defaults.temperature, defaults.top_p), (Some(0.5), Some(0.9)));
     assert_eq!(
         (&defaults.stop[..], defaults.system.as_deref()),
         (&["a".to_owned(), "b".to_owned()][..], Some("Brief."))
     );
-    assert_eq!(asked.json_schema.as_deref(), Some(std::path::Path::new("s.json")));
-    assert!(asked.ignore_unknown_fields);
+    assert_eq!(requests.json_schema.as_deref(), Some(std::path::Path::new("s.json")));
+    assert!(requests.ignore_unknown_fields);
     assert_eq!(run.vram_bytes, Some(8 << 30));
     let Placement::Split { split, chunking } = run.placement else { panic!("a split") };
     assert_eq!((split.as_str(), chunking.map(|chunking| chunking.chunks)), ("scores.3:", Some(8)));
     assert_eq!((run.fuse_attention, run.seed, run.dtype), (false, 5, Dtype::F32));
     assert_eq!((run.cpu_threads, run.emulated_threads), (Some(3), Some(2)));
-    assert_eq!(run.telling, Telling::Verbose);
+    assert_eq!(run.verbosity, Verbosity::Verbose);
 }
 
 #[test]
 fn standard_streams_and_output_modes() {
     let place = |line: &str| match run(line).work {
-        Work::Requests(asked) => {
-            assert_eq!(asked.max_tokens, None);
-            (asked.input, asked.output, asked.mode)
+        Work::Requests(requests) => {
+            assert_eq!(requests.max_tokens, None);
+            (requests.input, requests.output, requests.mode)
         }
         Work::Benchmark { .. } => panic!("{line}"),
     };
@@ -211,7 +211,7 @@ fn policies() {
 
 #[test]
 fn help_teaches_and_everything_else_is_refused() {
-    let Err(Refusal::Told(help)) = parse(words("--help")) else { panic!("help") };
+    let Err(Refusal::Help(help)) = parse(words("--help")) else { panic!("help") };
     for word in
         ["Examples:", "Exit codes:", "--batches", "4x15", "temperature (0", "130", "token_ids"]
     {
@@ -223,10 +223,10 @@ fn help_teaches_and_everything_else_is_refused() {
             all.push(word);
             all
         }));
-        let Err(Refusal::Told(text)) = found else { panic!("{words}") };
+        let Err(Refusal::Help(text)) = found else { panic!("{words}") };
         assert!(text.contains(taught) && text.contains("Examples:"), "{text}");
     }
-    let Err(Refusal::Told(version)) = parse(words("--version")) else { panic!("version") };
+    let Err(Refusal::Help(version)) = parse(words("--version")) else { panic!("version") };
     assert_eq!(version, format!("coordinator {}\n", env!("CARGO_PKG_VERSION")));
     refused("", Exit::Usage, &["--model"]);
     refused("--model m --frobnicate", Exit::Usage, &["--frobnicate"]);

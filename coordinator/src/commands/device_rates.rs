@@ -13,7 +13,7 @@ use crate::exit::Exit;
 /// # Errors
 /// A device that cannot be used, in a sentence.
 pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
-    let told = match request.sizes {
+    let rates = match request.sizes {
         None => {
             let (free_bytes, total_bytes) = memory_bytes(request.device)?;
             json!({"free_bytes": free_bytes, "total_bytes": total_bytes})
@@ -31,6 +31,6 @@ pub fn run(request: RatesRequest) -> anyhow::Result<Exit> {
             })
         }
     };
-    writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&told)?)?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string_pretty(&rates)?)?;
     Ok(Exit::Done)
 }

@@ -10,7 +10,7 @@ use model::config::ModelConfig;
 use model::config_json::check_context;
 use model::ops::Op;
 use planner::budget::{Limits, Request as PlanRequest};
-use planner::policy::{Forms, Policy, Stays};
+use planner::policy::{DeviceResident, Formats, Policy};
 use profiler::key::Work;
 use profiler::{Profile, Request};
 use program::formats::{KvFormat, WeightFormats};
@@ -51,18 +51,18 @@ fn wanted(
     // Nothing of the whole model is loaded, so its size is no limit.
     let limits =
         Limits { dram_bytes: u64::MAX, vram_bytes: None, vram_is_dram: true, device_scratch: None };
-    let mut forms = Forms::plain(config);
+    let mut formats = Formats::plain(config);
     if request.compress.weights() {
-        forms.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
+        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
     }
     if request.compress.kv() {
-        forms.kv = KvFormat::Four;
+        formats.kv = KvFormat::Four;
     }
     let shape = PlanRequest {
         config,
         policy: &Policy::CpuOnly,
-        stays: Stays::NONE,
-        forms: &forms,
+        resident: DeviceResident::NONE,
+        formats: &formats,
         fuse_attention: true,
         dtype: request.dtype,
         max_prompt: request.prompt_len,
@@ -74,7 +74,7 @@ fn wanted(
         limits: &limits,
     }
     .shape(request.batches.count, request.batches.size);
-    Ok(profile::request(config, &shape, &forms, hardware))
+    Ok(profile::request(config, &shape, &formats, hardware))
 }
 
 /// Decode's operations at the batch's rows and the longest measured context, alone and beside

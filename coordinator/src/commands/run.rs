@@ -15,7 +15,7 @@ use super::benchmark::Benchmark;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::EngineError;
 use crate::cli::cuda::is_cuda;
-use crate::cli::request::{Requests, Run, Telling, Work};
+use crate::cli::request::{Requests, Run, Verbosity, Work};
 use crate::cli::values::BatchesChoice;
 use crate::engine::RunEngine;
 use crate::exit::Exit;
@@ -28,23 +28,23 @@ use crate::job::summary::Summary;
 use crate::openai::body::defaults::Defaults;
 use crate::openai::{fingerprint, prompt};
 use crate::report::build;
-use crate::report::build::Foretold;
+use crate::report::build::RunPrediction;
 use crate::report::file::RequestCounts;
 use crate::report::table;
-use crate::setup::formats::{Case, cases, described, forms};
+use crate::setup::formats::{Case, cases, described, formats};
 use crate::setup::memory_advice::Advice;
 use crate::setup::model::Opened;
 use crate::setup::placement::{Decision, case, plan, threads};
 use crate::setup::plan_request::{DEFAULT_BATCH_MAX, filled, forms_bytes};
-use crate::setup::prediction::{capacity, expected, foretold, tell_predicted};
+use crate::setup::prediction::{capacity, expected, predict, print_prediction};
 use crate::setup::start::start;
 use crate::setup::usage::Usage;
 
 /// Refuses a report or a trace that would overwrite the input, the output or each other.
 fn check_distinct(run: &Run) -> anyhow::Result<()> {
     let mut files: Vec<(&str, &Path)> = Vec::new();
-    if let Work::Requests(asked) = &run.work {
-        for (flag, place) in [("--input", &asked.input), ("--output", &asked.output)] {
+    if let Work::Requests(requests) = &run.work {
+        for (flag, place) in [("--input", &requests.input), ("--output", &requests.output)] {
             if let Place::File(path) = place {
                 files.push((flag, path));
             }
@@ -54,7 +54,7 @@ fn check_distinct(run: &Run) -> anyhow::Result<()> {
         let Some(path) = path else { continue };
         if path == Path::new("-") {
             let answers_go_there =
-                matches!(&run.work, Work::Requests(asked) if asked.output == Place::Standard);
+                matches!(&run.work, Work::Requests(requests) if requests.output == Place::Standard);
             if flag == "--trace" || answers_go_there {
                 return Err(Usage(format!("{flag} -: give {flag} a file of its own")).into());
             }
@@ -112,7 +112,7 @@ pub fn run(run: &Run, interrupt: &Interrupt) -> anyhow::Result<Exit> {
     let opened = Opened::open(&run.model, run.seed)?;
     match &run.work {
         Work::Benchmark { prompt_len, gen_len } => {
-            if let (Some(note), false) = (unread_stdin(), run.telling == Telling::Quiet) {
+            if let (Some(note), false) = (unread_stdin(), run.verbosity == Verbosity::Quiet) {
                 eprintln!("{note}");
             }
             benchmark(run, &opened, *prompt_len, *gen_len, interrupt)
@@ -130,14 +130,14 @@ fn unread_stdin() -> Option<&'static str> {
 }
 
 /// What the command line says of requests that do not say it themselves.
-fn defaults(asked: &Requests) -> anyhow::Result<Defaults> {
+fn defaults(requests: &Requests) -> anyhow::Result<Defaults> {
     let read = |path: &PathBuf| -> anyhow::Result<serde_json::Value> {
         let named = || format!("--json-schema {}", path.display());
         let text = std::fs::read_to_string(path).with_context(named)?;
         Ok(serde_json::from_str(&text).map_err(|error| Usage(format!("{}: {error}", named())))?)
     };
-    let json_schema = asked.json_schema.as_ref().map(read).transpose()?;
-    Ok(Defaults { json_schema, ..asked.defaults.clone() })
+    let json_schema = requests.json_schema.as_ref().map(read).transpose()?;
+    Ok(Defaults { json_schema, ..requests.defaults.clone() })
 }
 
 /// What computes the answers, as a `system_fingerprint` names it.
@@ -147,17 +147,17 @@ fn kernels_of(run: &Run) -> anyhow::Result<String> {
 }
 
 fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let Work::Requests(asked) = &run.work else { unreachable!("called for requests") };
+    let Work::Requests(requests) = &run.work else { unreachable!("called for requests") };
     let config = &opened.config;
     let options = JobOptions {
-        input: asked.input.clone(),
-        output: asked.output.clone(),
-        mode: asked.mode,
-        chat: asked.chat,
-        max_tokens: asked.max_tokens,
+        input: requests.input.clone(),
+        output: requests.output.clone(),
+        mode: requests.mode,
+        chat: requests.chat,
+        max_tokens: requests.max_tokens,
         seed: run.seed,
-        defaults: defaults(asked)?,
-        ignore_unknown_fields: asked.ignore_unknown_fields,
+        defaults: defaults(requests)?,
+        ignore_unknown_fields: requests.ignore_unknown_fields,
     };
     let codec = opened.codec()?;
     let settled = Cell::new(None);
@@ -168,7 +168,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
             config,
             &weights_identity,
             run.dtype,
-            &described(&forms(run, opened, found)),
+            &described(&formats(run, opened, found)),
             run.seed,
             &kernels,
         )
@@ -191,10 +191,10 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         },
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };
-    let quiet = run.telling == Telling::Quiet;
-    let asked = interrupt.clone();
+    let quiet = run.verbosity == Verbosity::Quiet;
+    let signals = interrupt.clone();
     let mut reading = Reading::for_stderr(quiet);
-    let job = Job::prepare(&options, facts, &mut reading, &move || asked.asked())?;
+    let job = Job::prepare(&options, facts, &mut reading, &move || signals.is_requested())?;
     if let Some(codec) = codec {
         codec.keep_one();
     }
@@ -207,12 +207,13 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     if let (Some(resumed), false) = (job.resumed(), quiet) {
         eprintln!("{resumed}");
     }
-    let asked = interrupt.clone();
+    let signals = interrupt.clone();
     let Some(demand) = job.demand() else {
-        let summary = job.run(None, &mut progress::Silent, &move || asked.asked())?;
-        return Ok(told(&summary, quiet));
+        let summary = job.run(None, &mut progress::Silent, &move || signals.is_requested())?;
+        return Ok(print_summary(&summary, quiet));
     };
-    // Of the whole file, so that a run that is resumed has the same shape and needs no other profile.
+    // Of the whole file, so that a run that is resumed has the same shape and needs no other
+    // profile.
     let (found, sequences) =
         settled.get().unwrap_or_else(|| (case(run, opened, Some(demand)), demand.sequences));
     let run = &no_larger(run, opened, sequences);
@@ -220,14 +221,14 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     let grammars = opened.grammars(job.grammars())?;
     let grammars = grammars.map(|grammars| grammars.within(forms_bytes(run, opened)));
     let decision = plan(run, opened, demand, found, interrupt)?;
-    let foretold = foretold(&decision, demand, &job);
-    tell_predicted(run, &foretold);
+    let prediction = predict(&decision, demand, &job);
+    print_prediction(run, &prediction);
     let expected = expected(&decision);
     let advice = Advice { run, opened, demand, case: found };
     let mut engine = start(run, opened, decision.plan, grammars, interrupt)
         .map_err(|error| advice.after(error))?;
     let mut progress = progress::for_stderr(quiet, expected);
-    let ran = job.run(Some(&mut engine), progress.as_mut(), &move || asked.asked());
+    let ran = job.run(Some(&mut engine), progress.as_mut(), &move || signals.is_requested());
     let summary = match ran {
         Ok(summary) => summary,
         Err(error) => {
@@ -236,12 +237,12 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
             return Err(advice.after(error.into()));
         }
     };
-    finish(run, engine, &foretold, Some(&summary))?;
-    Ok(told(&summary, quiet))
+    finish(run, engine, &prediction, Some(&summary))?;
+    Ok(print_summary(&summary, quiet))
 }
 
 /// Tells how a job ended; a quiet one only where something is missing.
-fn told(summary: &Summary, quiet: bool) -> Exit {
+fn print_summary(summary: &Summary, quiet: bool) -> Exit {
     if !quiet || summary.exit() != Exit::Done {
         eprintln!("{summary}");
     }
@@ -296,14 +297,14 @@ fn benchmark(
     let decision = decide(run, opened, prompt_len, gen_len, interrupt)?;
     let expected = expected(&decision);
     let Decision { plan, predicted, notes, .. } = decision;
-    let foretold = Foretold {
+    let prediction = RunPrediction {
         lengths: (prompt_len, gen_len),
         predicted,
         groups: 1,
         decode_steps: u64::from(gen_len.saturating_sub(1)),
         notes,
     };
-    tell_predicted(run, &foretold);
+    print_prediction(run, &prediction);
     let benchmark = Benchmark {
         sequences: capacity(&plan.shape),
         prompt_len,
@@ -315,7 +316,7 @@ fn benchmark(
     let advice = Advice { run, opened, demand, case: case(run, opened, Some(demand)) };
     let mut engine =
         start(run, opened, plan, None, interrupt).map_err(|error| advice.after(error))?;
-    let quiet = run.telling == Telling::Quiet;
+    let quiet = run.verbosity == Verbosity::Quiet;
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}
         Err(EngineError::Interrupted) => {
@@ -327,7 +328,7 @@ fn benchmark(
             return Err(advice.after(error.into()));
         }
     }
-    finish(run, engine, &foretold, None)?;
+    finish(run, engine, &prediction, None)?;
     Ok(Exit::Done)
 }
 
@@ -344,7 +345,7 @@ fn no_larger(run: &Run, opened: &Opened, sequences: usize) -> Run {
 fn finish(
     run: &Run,
     engine: RunEngine,
-    foretold: &Foretold,
+    prediction: &RunPrediction,
     summary: Option<&Summary>,
 ) -> anyhow::Result<()> {
     let plan = engine.plan().clone();
@@ -354,7 +355,7 @@ fn finish(
         by_worker.insert("gpu worker".to_owned(), gpu_threads);
     }
     let measured = engine.finish().context("the trace file")?;
-    let mut report = build::build(&plan, &measured, foretold, by_worker);
+    let mut report = build::build(&plan, &measured, prediction, by_worker);
     report.requests = summary.map(|summary| RequestCounts {
         answered: summary.answered,
         failed: summary.failed_lines.len(),
@@ -369,9 +370,9 @@ fn finish(
             std::fs::write(path, text).with_context(|| format!("the report {}", path.display()))?;
         }
     }
-    if run.telling != Telling::Quiet && report.groups > 0 {
+    if run.verbosity != Verbosity::Quiet && report.groups > 0 {
         // Results may go to stdout; tables never do then.
-        let text = table::render(&report, run.telling == Telling::Verbose);
+        let text = table::render(&report, run.verbosity == Verbosity::Verbose);
         let report_goes_there = run.report.as_deref() == Some(Path::new("-"));
         match run.work {
             Work::Benchmark { .. } if !report_goes_there => {

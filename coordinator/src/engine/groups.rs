@@ -1,6 +1,6 @@
-//! Groups of sequences: placed in the step table before release, followed behind the steps. Where sequences
-//! wait, a group ends when enough of its own have ended; the others go on in the next one, from the caches, beside
-//! new ones.
+//! Groups of sequences: placed in the step table before release, followed behind the steps. Where
+//! sequences wait, a group ends when enough of its own have ended; the others go on in the next
+//! one, from the caches, beside new ones.
 
 use std::ops::{ControlFlow, Range};
 
@@ -49,8 +49,8 @@ pub(super) struct Groups<'a> {
     sequences: &'a [Sequence<'a>],
     running: Vec<Running>,
     /// Of sequences that were told, and their number.
-    told_tokens: u64,
-    told: u64,
+    ended_tokens: u64,
+    ended: u64,
     /// Sequences that begin in this group; those behind them wait.
     fresh: Range<usize>,
     /// Whether prompts that begin alike share the computation.
@@ -58,8 +58,8 @@ pub(super) struct Groups<'a> {
 }
 
 impl<'a> Groups<'a> {
-    /// Writes the first group. Sequences are spread evenly over the batches, so that a last, smaller group
-    /// still keeps both devices busy.
+    /// Writes the first group. Sequences are spread evenly over the batches, so that a last,
+    /// smaller group still keeps both devices busy.
     pub(super) fn begin(
         words: &SharedU32s,
         plan: &'a Plan,
@@ -87,8 +87,8 @@ impl<'a> Groups<'a> {
             plan,
             sequences,
             running: running.collect(),
-            told_tokens: 0,
-            told: 0,
+            ended_tokens: 0,
+            ended: 0,
             fresh: 0..count,
             shares,
         };
@@ -96,8 +96,8 @@ impl<'a> Groups<'a> {
         groups
     }
 
-    /// Writes the next group, after the one before was drained and what ended was told; `false` if nothing is
-    /// left.
+    /// Writes the next group, after the one before was drained and what ended was told; `false` if
+    /// nothing is left.
     pub(super) fn go_on(&mut self) -> bool {
         let count = self.table.slots().count() - self.running.len();
         let next = self.fresh.end;
@@ -137,12 +137,12 @@ impl<'a> Groups<'a> {
         Place { batch, slot }
     }
 
-    /// With how many running sequences the group should end for others to begin; 0 if it should go on until all have
-    /// ended.
+    /// With how many running sequences the group should end for others to begin; 0 if it should go
+    /// on until all have ended.
     fn enough(&self) -> u32 {
         let (slots, waiting) = (self.running.len(), self.sequences.len() - self.fresh.end);
-        let length = if self.told > 0 {
-            self.told_tokens as f64 / self.told as f64
+        let length = if self.ended > 0 {
+            self.ended_tokens as f64 / self.ended as f64
         } else {
             let most = self.running.iter().map(|r| u64::from(self.sequences[r.sequence].max_new));
             most.sum::<u64>() as f64 / slots as f64
@@ -195,12 +195,12 @@ impl<'a> Groups<'a> {
         self.plan.config.eos_token_ids.contains(&token) && self.load(place, Field::IgnoreEos) == 0
     }
 
-    /// Calls `each(sequence, result)` for the sequences that had ended before `step`, with `None`, once the group is
-    /// drained, for all that have ended; what it says.
+    /// Calls `each(sequence, result)` for the sequences that had ended before `step`, with `None`,
+    /// once the group is drained, for all that have ended; what it says.
     ///
-    /// The sampler may be further than `step`, whose end this process has waited for: nothing it writes
-    /// now can be told from what it is about to write. But a sequence that runs has a token of every
-    /// step up to `step`, so one with fewer has ended, and its fields were written before.
+    /// The sampler may be further than `step`, whose end this process has waited for: nothing it
+    /// writes now can be told from what it is about to write. But a sequence that runs has a token
+    /// of every step up to `step`, so one with fewer has ended, and its fields were written before.
     pub(super) fn ended(
         &mut self,
         step: Option<u32>,
@@ -216,8 +216,8 @@ impl<'a> Groups<'a> {
             self.running.iter().partition(|running| has_ended(self, running));
         self.running = running;
         for Running { sequence, place, .. } in ended {
-            self.told += 1;
-            self.told_tokens += u64::from(self.load(place, Field::Generated));
+            self.ended += 1;
+            self.ended_tokens += u64::from(self.load(place, Field::Generated));
             each(sequence, self.result(place))?;
         }
         ControlFlow::Continue(())
@@ -273,13 +273,13 @@ fn spread(sequences: usize, shape: &RunShape) -> Vec<Place> {
     (0..sequences).map(|i| Place { batch: i / per_batch, slot: i % per_batch }).collect()
 }
 
-/// How many of `slots` sequences should end before others begin, of which so many wait, where answers have
-/// `length` tokens.
+/// How many of `slots` sequences should end before others begin, of which so many wait, where
+/// answers have `length` tokens.
 ///
-/// Prefill of new sequences reads all weights once more, as a decode step does. A slot is free for half of the
-/// time between two groups, so with `b` slots, sequences of `l` steps and groups that end when `f` of them have,
-/// steps and prefills are fewest where `f = b sqrt(2 / l)`. Lengths differ, so the last quarter never holds the
-/// others up.
+/// Prefill of new sequences reads all weights once more, as a decode step does. A slot is free for
+/// half of the time between two groups, so with `b` slots, sequences of `l` steps and groups that
+/// end when `f` of them have, steps and prefills are fewest where `f = b sqrt(2 / l)`. Lengths
+/// differ, so the last quarter never holds the others up.
 fn to_end(slots: usize, waiting: usize, length: f64) -> usize {
     if waiting == 0 {
         return slots;

@@ -75,7 +75,8 @@ pub enum LaunchError {
     Channel { worker: String, source: ChannelError },
     #[error(transparent)]
     Worker(#[from] WorkerFailure),
-    /// The device's memory cannot be opened by another process; the workers are started another way.
+    /// The device's memory cannot be opened by another process; the workers are started another
+    /// way.
     #[error("CUDA IPC is refused")]
     NotShared,
     #[error("interrupted")]
@@ -313,9 +314,9 @@ fn setup(
 /// How long all lanes may stand where they are: a bound, or as long as the longest instruction
 /// takes on a slow machine.
 fn wait_timeout(plan: &Plan) -> Duration {
-    let asked = std::env::var(WAIT_ENV).ok().and_then(|text| text.parse().ok());
+    let configured = std::env::var(WAIT_ENV).ok().and_then(|text| text.parse().ok());
     let longest = || Duration::from_secs_f64(longest_operations(plan) / SLOW_OPERATIONS_PER_S);
-    asked
+    configured
         .filter(|seconds| *seconds > 0)
         .map_or_else(|| WAIT_TIMEOUT.max(longest()), Duration::from_secs)
 }

@@ -181,8 +181,8 @@ pub struct Prediction {
 const PREDICTED_STEPS_MIN: u32 = 6;
 
 /// Simulates the second half of a group's decode steps with each instruction's median cost in the
-/// first half. `None` with too few steps, an incomplete trace, or batches that shrink. Both times run from the last span
-/// of the step before to the last span of the last step.
+/// first half. `None` with too few steps, an incomplete trace, or batches that shrink. Both times
+/// run from the last span of the step before to the last span of the last step.
 pub fn predict(plan: &Plan, spans: &[Span], wake_ns: f64) -> Option<Prediction> {
     let decode: Vec<_> =
         simulator_spans(spans.iter()).filter(|span| span.program == ProgramId::DECODE).collect();

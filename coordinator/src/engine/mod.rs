@@ -1,9 +1,9 @@
 //! The engine: workers behind the batch job's [`Engine`] trait.
 //!
-//! [`RunEngine::start`] launches and loads; `run` writes one group of sequences after the other into the step table,
-//! releases it, follows the sampler's steps from behind and tells what was generated;
-//! [`RunEngine::finish`] lets the workers leave and returns the measurements. The coordinator is
-//! never on the step path: workers run a group to its end without it.
+//! [`RunEngine::start`] launches and loads; `run` writes one group of sequences after the other
+//! into the step table, releases it, follows the sampler's steps from behind and tells what was
+//! generated; [`RunEngine::finish`] lets the workers leave and returns the measurements. The
+//! coordinator is never on the step path: workers run a group to its end without it.
 
 pub mod bench;
 pub mod groups;
@@ -38,8 +38,8 @@ use trace_file::TraceFile;
 /// Between two looks at the processes' memory, which costs them a little.
 const MEMORY_SAMPLE: Duration = Duration::from_millis(500);
 
-/// How long an interrupted group may take to end; a step of a large model takes longer, and its workers are
-/// killed.
+/// How long an interrupted group may take to end; a step of a large model takes longer, and its
+/// workers are killed.
 const CALL_OFF_MAX: Duration = Duration::from_secs(1);
 
 /// Largest proportional set sizes seen, by process, and of their sum.
@@ -91,7 +91,7 @@ pub struct Measured {
     pub prediction: Option<measure::Prediction>,
 }
 
-/// Asked between waits; `true` ends the run.
+/// Pending between waits; `true` ends the run.
 pub type Interrupt = Box<dyn Fn() -> bool>;
 
 /// Workers that hold a model and answer groups.
@@ -179,7 +179,8 @@ impl RunEngine {
         })
     }
 
-    /// Whether prompts that begin alike share the computation, from the next group on; at first they do not.
+    /// Whether prompts that begin alike share the computation, from the next group on; at first
+    /// they do not.
     pub fn share_prompts(&mut self, shares: bool) {
         self.shares = shares;
     }
@@ -312,8 +313,8 @@ impl RunEngine {
         Ok(Followed { prefill, decode: begun.elapsed() - prefill, decode_steps, generated })
     }
 
-    /// Ends an interrupted group with its next step, and gives the workers a moment to get there: who is idle
-    /// leaves by itself.
+    /// Ends an interrupted group with its next step, and gives the workers a moment to get there:
+    /// who is idle leaves by itself.
     fn call_off(&mut self, groups: &Groups<'_>, drained: u32) {
         groups.cancel();
         let control = self.launched.control.clone();

@@ -111,7 +111,8 @@ impl Supervisor {
     /// # Errors
     /// The first that is dead, stopped, silent or has reported a failure.
     pub(super) fn check(&mut self, plan: &Plan) -> Result<(), WorkerFailure> {
-        // While this process itself was stopped no heartbeat could be seen, which is nobody's fault.
+        // While this process itself was stopped no heartbeat could be seen, which is nobody's
+        // fault.
         let slept = self.checked.elapsed() > SILENCE_MAX / 2;
         self.checked = Instant::now();
         // What one of them said explains any exit better than a code.
@@ -155,8 +156,8 @@ impl Supervisor {
         WorkerFailure::Unknown
     }
 
-    /// Waits for the workers to leave by themselves, which those that are `busy` with a group do not; `false` if
-    /// one had to be killed.
+    /// Waits for the workers to leave by themselves, which those that are `busy` with a group do
+    /// not; `false` if one had to be killed.
     pub(super) fn leave(&mut self, busy: bool) -> bool {
         if busy {
             self.kill();

@@ -1,4 +1,5 @@
-//! Answers on their way into the output: kept until their request is complete, written now and then.
+//! Answers on their way into the output: kept until their request is complete, written now and
+//! then.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,10 +9,13 @@ use super::error::JobError;
 use super::sink::Sink;
 use super::unfinished::Unfinished;
 use crate::openai::item::{Item, Request};
-use crate::openai::output::{Ended, Provenance, answer_line, done, error_line, unfinished_line};
+use crate::openai::output::{
+    Completion, Provenance, answer_line, done, error_line, unfinished_line,
+};
 use crate::openai::stop::Answer;
 
-/// Finished answers wait for so long at most while others of their group go on: each write is synced.
+/// Finished answers wait for so long at most while others of their group go on: each write is
+/// synced.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// Where every line of a job lies, and what has no line yet.
@@ -21,7 +25,7 @@ pub(super) struct Answers<'j> {
     /// Where each item's line lies in the output; `None`: not written.
     lines: &'j mut [Option<Range<u64>>],
     /// What is to be told of each item's answers.
-    ended: &'j mut [Ended],
+    ended: &'j mut [Completion],
     sink: &'j mut Sink,
     provenance: &'j Provenance,
     /// For each item, what is there of its answers until its line is written.
@@ -35,7 +39,7 @@ impl<'j> Answers<'j> {
     pub(super) fn new(
         items: &'j [Item],
         lines: &'j mut [Option<Range<u64>>],
-        ended: &'j mut [Ended],
+        ended: &'j mut [Completion],
         unfinished: &'j mut [Unfinished],
         sink: &'j mut Sink,
         provenance: &'j Provenance,
@@ -63,9 +67,9 @@ impl<'j> Answers<'j> {
         }
     }
 
-    /// Writes every line that is known. A stream gets them in input order, up to the first request that
-    /// is not completely answered; a file, which is brought into order at the end, also gets the
-    /// answers to requests that have not all of them.
+    /// Writes every line that is known. A stream gets them in input order, up to the first request
+    /// that is not completely answered; a file, which is brought into order at the end, also gets
+    /// the answers to requests that have not all of them.
     ///
     /// # Errors
     /// An output that cannot be written.

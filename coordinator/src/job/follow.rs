@@ -21,23 +21,23 @@ pub(super) struct Ticket {
 
 /// A sequence, as the job knows it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Pending<'a> {
     pub(super) ticket: Ticket,
     pub(super) stop: &'a [String],
     pub(super) grammar: Option<&'a Grammar>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Pending<'a> {
     /// One of a request's answers.
-    pub(super) fn new(ticket: Ticket, request: &'a Request) -> Asked<'a> {
-        Asked { ticket, stop: &request.stop, grammar: request.grammar.as_deref() }
+    pub(super) fn new(ticket: Ticket, request: &'a Request) -> Pending<'a> {
+        Pending { ticket, stop: &request.stop, grammar: request.grammar.as_deref() }
     }
 }
 
 /// Follows the sequences: counts tokens, looks for stop strings and takes what is finished.
 pub(super) struct Follower<'f, 'j> {
     codec: Option<&'f dyn TextCodec>,
-    asked: &'f [Asked<'f>],
+    pending: &'f [Pending<'f>],
     sequences: &'f [Sequence<'f>],
     watchers: Vec<Option<StopWatcher<'f>>>,
     progress: &'f mut dyn Progress,
@@ -52,19 +52,19 @@ pub(super) struct Follower<'f, 'j> {
 impl<'f, 'j> Follower<'f, 'j> {
     pub(super) fn new(
         codec: Option<&'f dyn TextCodec>,
-        asked: &'f [Asked<'f>],
+        pending: &'f [Pending<'f>],
         sequences: &'f [Sequence<'f>],
         progress: &'f mut dyn Progress,
         answers: &'f mut Answers<'j>,
     ) -> Follower<'f, 'j> {
-        let watchers = asked.iter().map(|asked| {
-            let codec = codec.filter(|_| !asked.stop.is_empty())?;
-            Some(StopWatcher::new(codec, asked.stop))
+        let watchers = pending.iter().map(|pending| {
+            let codec = codec.filter(|_| !pending.stop.is_empty())?;
+            Some(StopWatcher::new(codec, pending.stop))
         });
         let watchers = watchers.collect();
         Follower {
             codec,
-            asked,
+            pending,
             sequences,
             watchers,
             progress,
@@ -94,7 +94,7 @@ impl<'f, 'j> Follower<'f, 'j> {
         };
         let error = checked.err()?;
         Some(format!(
-            "The answer has not the form that was asked for: {error}. A simpler form, or a prompt \
+            "The answer has not the form that was pending for: {error}. A simpler form, or a prompt \
              that asks for it, may help."
         ))
     }
@@ -122,7 +122,7 @@ impl Observer for Follower<'_, '_> {
     }
 
     fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
-        let Asked { ticket, stop, grammar } = self.asked[sequence];
+        let Pending { ticket, stop, grammar } = self.pending[sequence];
         self.finished += 1;
         let width = usize::from(self.sequences[sequence].logprobs);
         let mut answer = finish(generated, stop, width, self.codec);

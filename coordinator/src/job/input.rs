@@ -93,12 +93,12 @@ impl Forms {
             None => self.look_at(&grammar),
         };
         if let Err(error) = checked {
-            let told = format!("No answer can have the form that is asked for: {error}.");
+            let message = format!("No answer can have the form that is asked for: {error}.");
             if self.refused.len() >= REFUSED_MAX {
                 self.refused.clear();
             }
             self.refused.insert(hash, error);
-            return Err(Rejection::new(ErrorCode::InvalidValue, told));
+            return Err(Rejection::new(ErrorCode::InvalidValue, message));
         }
         self.accepted.insert(Arc::clone(&grammar));
         request.grammar = Some(grammar);
@@ -192,8 +192,8 @@ fn parse_object(text: &str) -> Result<Map<String, Value>, Rejection> {
             "The line is not a JSON object; write {\"prompt\": \"...\"}.",
         )),
         Err(error) => {
-            let told = error.to_string();
-            let reason = told.split(" at line ").next().unwrap_or(&told);
+            let message = error.to_string();
+            let reason = message.split(" at line ").next().unwrap_or(&message);
             Err(Rejection::new(
                 ErrorCode::InvalidJson,
                 format!("The line is not valid JSON (column {}: {reason}).", error.column()),

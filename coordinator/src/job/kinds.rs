@@ -96,8 +96,8 @@ mod tests {
             for marked in [false, true] {
                 let text = if marked { format!("\u{feff}{line}") } else { line.to_owned() };
                 for order in [u16::to_le_bytes, u16::to_be_bytes] {
-                    let told = refused("in", &encoded(&text, order), format).expect("UTF-16");
-                    assert!(told.contains("iconv -f UTF-16"), "{told}");
+                    let message = refused("in", &encoded(&text, order), format).expect("UTF-16");
+                    assert!(message.contains("iconv -f UTF-16"), "{message}");
                 }
             }
         }
@@ -107,8 +107,8 @@ mod tests {
             ("in", "id\tprompt\n1\thello\n"),
             ("-", "id;prompt\n1;hello\n"),
         ] {
-            let told = refused(name, table.as_bytes(), Format::JsonLines).expect(table);
-            assert!(told.contains("csv.DictReader"), "{told}");
+            let message = refused(name, table.as_bytes(), Format::JsonLines).expect(table);
+            assert!(message.contains("csv.DictReader"), "{message}");
             assert_eq!(refused(name, table.as_bytes(), Format::Text), None);
         }
         for fine in ["", line, "not json\n", "a, b\n{\"prompt\": \"x, y\"}\n", "one, two\nthree\n"]

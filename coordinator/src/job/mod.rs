@@ -2,10 +2,11 @@
 //!
 //! [`prepare`](run::Job::prepare) reads and checks everything before an engine exists, so that bad
 //! input costs no model load; [`run`](run::Job::run) gives all sequences to an
-//! [`Engine`](crate::boundary::engine::Engine), those with the longest answers first, and writes answers as they are finished.
+//! [`Engine`](crate::boundary::engine::Engine), those with the longest answers first, and writes
+//! answers as they are finished.
 //!
-//! Invariants: a job that ends leaves the output in input order; an answer depends on its request alone,
-//! never on the group it ran in; what was written survives whatever happens next.
+//! Invariants: a job that ends leaves the output in input order; an answer depends on its request
+//! alone, never on the group it ran in; what was written survives whatever happens next.
 
 mod answers;
 pub mod error;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 
-use super::remaining::{Left, Planned, Prior, Remaining};
+use super::remaining::{Planned, Prior, Remaining, TimeLeft};
 
 /// Without a terminal a line is written at most so often, and at the end.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -70,7 +70,7 @@ struct Tally {
     remaining: Remaining,
     most: Vec<u32>,
     /// Tokens of each sequence that were told of one by one.
-    told: Vec<u32>,
+    reported: Vec<u32>,
     answers: usize,
     tokens: u64,
     /// Since when, and how much of them is done, while prompts are computed.
@@ -86,7 +86,7 @@ impl Tally {
         Tally {
             begun: Instant::now(),
             most: planned.iter().map(|sequence| sequence.max_new).collect(),
-            told: vec![0; planned.len()],
+            reported: vec![0; planned.len()],
             answers: 0,
             tokens: 0,
             prefill: None,
@@ -108,14 +108,14 @@ impl Tally {
     fn token(&mut self, sequence: usize) {
         self.prefill = None;
         self.tokens += 1;
-        self.told[sequence] += 1;
+        self.reported[sequence] += 1;
         self.remaining.token(sequence, self.now_s());
     }
 
     fn finished(&mut self, sequence: usize, made: u32) {
         self.answers += 1;
         // A token that ends an answer is not among those that were told of.
-        self.tokens += u64::from(made.saturating_sub(self.told[sequence]));
+        self.tokens += u64::from(made.saturating_sub(self.reported[sequence]));
         self.tokens_max -= u64::from(self.most[sequence].saturating_sub(made));
         self.remaining.finished(sequence, made, self.now_s());
     }
@@ -124,12 +124,12 @@ impl Tally {
         self.answers == self.most.len()
     }
 
-    fn left(&self) -> Option<Left> {
+    fn left(&self) -> Option<TimeLeft> {
         self.remaining.left(self.now_s())
     }
 
     /// `4 of 8 answers: 50 of at most 100 new tokens, 3.2 tokens/s`, with prompts while some wait.
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         let (answers, tokens) = (self.most.len(), self.tokens);
         let most = match self.is_done() {
             true => String::new(),
@@ -162,7 +162,7 @@ fn in_prefill((since, share): (Instant, f64)) -> String {
 }
 
 /// When a bar's end is expected.
-type Ends = Arc<Mutex<Option<(Instant, Left)>>>;
+type Ends = Arc<Mutex<Option<(Instant, TimeLeft)>>>;
 
 #[derive(Debug)]
 struct Bar {
@@ -191,7 +191,7 @@ impl Bar {
         }
         *self.ends.lock().unwrap_or_else(PoisonError::into_inner) =
             left.map(|left| (self.thought, left));
-        self.bar.set_message(tally.told());
+        self.bar.set_message(tally.text());
     }
 }
 
@@ -205,10 +205,10 @@ impl Progress for Bar {
             let ends = Arc::clone(&self.ends);
             let left = move |_: &ProgressState, to: &mut dyn std::fmt::Write| {
                 let found = *ends.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some((thought, Left { s, at_most })) = found {
+                if let Some((thought, TimeLeft { s, at_most })) = found {
                     let s = (s - thought.elapsed().as_secs_f64()).max(0.0);
                     // A bar that cannot be drawn is not worth failing for.
-                    let _ = to.write_str(&in_words(Left { s, at_most }));
+                    let _ = to.write_str(&in_words(TimeLeft { s, at_most }));
                 }
             };
             self.bar.set_style(style.with_key("left", left));
@@ -277,8 +277,8 @@ impl<W: Write> Lines<W> {
         self.last = Instant::now();
         let left = tally.left().filter(|_| !tally.is_done());
         let left = left.map(in_words).unwrap_or_default();
-        // Telling is not worth failing for: a closed stderr is ignored here and below.
-        let _ = writeln!(self.out, "{}{left}", tally.told());
+        // Verbosity is not worth failing for: a closed stderr is ignored here and below.
+        let _ = writeln!(self.out, "{}{left}", tally.text());
     }
 }
 
@@ -317,7 +317,7 @@ impl<W: Write + Debug> Progress for Lines<W> {
 }
 
 /// `, about 2 min 3 s left`; at most so much where no answer has ended yet.
-fn in_words(left: Left) -> String {
+fn in_words(left: TimeLeft) -> String {
     let how = if left.at_most { "at most" } else { "about" };
     format!(", {how} {} left", duration(left.s))
 }
@@ -352,13 +352,13 @@ mod tests {
         lines.finished(0, 1);
         (1..4).for_each(|sequence| lines.finished(sequence, 1));
         let text = String::from_utf8(lines.into_inner()).unwrap();
-        let told: Vec<&str> = text.lines().collect();
-        assert_eq!(told.len(), 3, "{text}");
-        assert_eq!(told[0], "4 answers, at most 40 new tokens");
-        assert!(told[1].starts_with("1 of 4 answers: 1 of at most 31 new tokens, "), "{text}");
-        assert!(told[1].contains(", 5 of 20 prompt tokens"), "{text}");
-        assert!(told[2].starts_with("4 of 4 answers: 4 new tokens, "), "{text}");
-        assert!(told[2].ends_with(" tokens/s"), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 3, "{text}");
+        assert_eq!(lines[0], "4 answers, at most 40 new tokens");
+        assert!(lines[1].starts_with("1 of 4 answers: 1 of at most 31 new tokens, "), "{text}");
+        assert!(lines[1].contains(", 5 of 20 prompt tokens"), "{text}");
+        assert!(lines[2].starts_with("4 of 4 answers: 4 new tokens, "), "{text}");
+        assert!(lines[2].ends_with(" tokens/s"), "{text}");
     }
 
     #[test]
@@ -368,12 +368,12 @@ mod tests {
             Expected { slots: 1, prior: None },
         );
         tally.prefilled(0.0);
-        assert!(tally.told().ends_with(", 0 of 100 prompt tokens, prefill 0%"), "{}", tally.told());
+        assert!(tally.text().ends_with(", 0 of 100 prompt tokens, prefill 0%"), "{}", tally.text());
         tally.prefill = tally.prefill.map(|(since, _)| (since - Duration::from_secs(10), 0.25));
-        let line = tally.told();
+        let line = tally.text();
         assert!(line.ends_with("prefill 25%, which ends in about 31 s"), "{line}");
         tally.token(0);
-        assert!(!tally.told().contains("prefill"), "{}", tally.told());
+        assert!(!tally.text().contains("prefill"), "{}", tally.text());
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Reading {
             }
             Reading::Lines(last) if last.elapsed() >= LINE_EVERY => {
                 *last = Instant::now();
-                // Telling is not worth failing for.
+                // Verbosity is not worth failing for.
                 let _ = writeln!(std::io::stderr(), "{lines} of {total} lines read");
             }
             Reading::Lines(_) => {}

@@ -269,11 +269,11 @@ mod tests {
     fn a_file_that_another_run_filled_is_not_removed_by_the_one_that_made_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out.jsonl");
-        for (content, stays) in [("", false), ("an answer of the other run\n", true)] {
+        for (content, resident) in [("", false), ("an answer of the other run\n", true)] {
             std::fs::write(&path, content).expect("writable");
             let file = File::options().read(true).write(true).open(&path).expect("there");
             drop(Regular::of(file, &path, true, false).expect("opened"));
-            assert_eq!(path.exists(), stays, "{content}");
+            assert_eq!(path.exists(), resident, "{content}");
         }
     }
 }

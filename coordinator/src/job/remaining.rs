@@ -32,7 +32,7 @@ pub struct Planned {
 
 /// Time that is left.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Left {
+pub struct TimeLeft {
     pub s: f64,
     /// No answer has ended yet, so none is known to be shorter than it may be.
     pub at_most: bool,
@@ -68,7 +68,7 @@ enum State {
         made: u32,
         step: u64,
     },
-    Ended,
+    Completion,
 }
 
 impl Remaining {
@@ -123,7 +123,7 @@ impl Remaining {
         } else {
             self.lengths.cut();
         }
-        self.states[sequence] = State::Ended;
+        self.states[sequence] = State::Completion;
     }
 
     /// Prompt tokens of sequences that have begun.
@@ -134,7 +134,7 @@ impl Remaining {
     }
 
     /// What is left at `now_s`; `None` while nothing tells how fast steps are.
-    pub fn left(&self, now_s: f64) -> Option<Left> {
+    pub fn left(&self, now_s: f64) -> Option<TimeLeft> {
         let costs = self.pace.with(self.burst_s(), &self.burst).costs(self.slots as f64)?;
         let waiting = self.planned.len() - self.waiting;
         let whole_s = if waiting <= PLAYED_MAX {
@@ -147,7 +147,7 @@ impl Remaining {
         };
         // What goes on now began with the last look.
         let s = (whole_s - (now_s - self.burst_end_s)).max(0.0);
-        Some(Left { s, at_most: self.lengths.tell_nothing() && waiting + self.running() > 0 })
+        Some(TimeLeft { s, at_most: self.lengths.tell_nothing() && waiting + self.running() > 0 })
     }
 
     fn running(&self) -> usize {

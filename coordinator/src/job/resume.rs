@@ -8,7 +8,7 @@ use super::unfinished::Unfinished;
 use crate::openai::fingerprint::{hash_and_kernels, request_id};
 use crate::openai::item::Item;
 use crate::openai::output::{
-    Done, Ended, ErrorBody, FinishReason, Made, OutputLine, ResponseBody, error_line,
+    Completion, Done, ErrorBody, FinishReason, OutputLine, PartialAnswer, ResponseBody, error_line,
 };
 
 /// What an output says of the job that made it: its first answer does.
@@ -30,7 +30,7 @@ impl Recorded {
                     let ResponseBody { created, model, system_fingerprint, .. } = response.body;
                     return Some(Recorded { created, model, system_fingerprint });
                 }
-                let Made { created, model, system_fingerprint, .. } = *line.error?.made?;
+                let PartialAnswer { created, model, system_fingerprint, .. } = *line.error?.made?;
                 Some(Recorded { created, model, system_fingerprint })
             },
         )
@@ -45,7 +45,7 @@ pub struct Resume {
     /// For each item, where its line lies in the file.
     pub kept: Vec<Option<Range<u64>>>,
     /// What is to be told of each item's kept answer.
-    pub ended: Vec<Ended>,
+    pub ended: Vec<Completion>,
     /// For each item without a line, what is there of its answers.
     pub unfinished: Vec<Unfinished>,
     /// Answers that the input no longer asks for.
@@ -58,7 +58,7 @@ impl Resume {
         Resume {
             whole_bytes: 0,
             kept: vec![None; items.len()],
-            ended: vec![Ended::default(); items.len()],
+            ended: vec![Completion::default(); items.len()],
             unfinished: items.iter().map(Unfinished::nothing).collect(),
             replaced: 0,
         }
@@ -90,23 +90,23 @@ impl Resume {
             start += bytes.len();
             let line = number + 1;
             let foreign = || JobError::ResumeForeign { path: path.to_owned(), line };
-            let told: OutputLine = serde_json::from_slice(bytes).map_err(|_| foreign())?;
-            match (&told.response, &told.error) {
+            let answer: OutputLine = serde_json::from_slice(bytes).map_err(|_| foreign())?;
+            match (&answer.response, &answer.error) {
                 (Some(response), None) => {
                     let found = &response.body.system_fingerprint;
                     if found != system_fingerprint {
                         return Err(other_system(path, line, found, system_fingerprint));
                     }
-                    let item = index.by_id.get(told.custom_id.as_str()).copied();
+                    let item = index.by_id.get(answer.custom_id.as_str()).copied();
                     match item.map(|item| (item, &items[item])) {
                         Some((item, Item::Request(request)))
                             if request_id(request) == response.request_id =>
                         {
-                            ended[item] = Ended::of(request, &response.body.choices);
+                            ended[item] = Completion::of(request, &response.body.choices);
                             kept[item] = (!ended[item].failed).then_some(range);
                         }
                         _ => {
-                            others.entry(told.custom_id).or_insert((line, item));
+                            others.entry(answer.custom_id).or_insert((line, item));
                         }
                     }
                 }
@@ -115,7 +115,7 @@ impl Resume {
                     if fingerprint != system_fingerprint {
                         return Err(other_system(path, line, fingerprint, system_fingerprint));
                     }
-                    let item = index.by_id.get(told.custom_id.as_str()).copied();
+                    let item = index.by_id.get(answer.custom_id.as_str()).copied();
                     match item.map(|item| (item, &items[item])) {
                         Some((item, Item::Request(request)))
                             if request_id(request) == found.request_id =>
@@ -129,7 +129,7 @@ impl Resume {
                             unfinished[item].lines.push(range);
                         }
                         _ => {
-                            others.entry(told.custom_id).or_insert((line, item));
+                            others.entry(answer.custom_id).or_insert((line, item));
                         }
                     }
                 }

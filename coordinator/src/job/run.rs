@@ -10,7 +10,7 @@ use workers::share::common;
 
 use super::answers::Answers;
 use super::error::JobError;
-use super::follow::{Asked, Follower, Ticket};
+use super::follow::{Follower, Pending, Ticket};
 use super::input::{Format, InputOptions};
 use super::progress::Progress;
 use super::read::read_items;
@@ -27,7 +27,7 @@ use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
 use crate::openai::fingerprint::sampling_id;
 use crate::openai::item::{Item, LineError, Prompt, Request};
-use crate::openai::output::{Ended, Provenance};
+use crate::openai::output::{Completion, Provenance};
 use crate::openai::prompt::Limits;
 
 /// What the user asked for.
@@ -55,8 +55,8 @@ pub type Fingerprinter<'a> = Box<dyn Fn(Option<Demand>, Option<&str>) -> String 
 /// What the job must know of the model.
 pub struct ModelFacts<'a> {
     pub name: String,
-    /// See [`crate::openai::fingerprint::system_fingerprint`]. In which form weights are kept may depend on what
-    /// all requests together need, so it is asked once they are known.
+    /// See [`crate::openai::fingerprint::system_fingerprint`]. In which form weights are kept may
+    /// depend on what all requests together need, so it is asked once they are known.
     pub system_fingerprint: Fingerprinter<'a>,
     pub limits: Limits,
     /// `None` when the model has no tokenizer.
@@ -135,7 +135,7 @@ pub struct Job<'a> {
     /// Where each item's line lies in the output; `None`: still to do.
     lines: Vec<Option<Range<u64>>>,
     /// What is to be told of each item's answers.
-    ended: Vec<Ended>,
+    ended: Vec<Completion>,
     /// For each request without a line, what is there of its answers.
     unfinished: Vec<Unfinished>,
     /// Answers in the output that the input no longer asks for.
@@ -170,7 +170,7 @@ impl<'a> Job<'a> {
             None => (input.created(), model.name),
         };
         let unread = Unread::new(options.ignore_unknown_fields);
-        let asked = InputOptions {
+        let input_options = InputOptions {
             format: Format::of(&options.input),
             chat: options.chat,
             max_tokens: options.max_tokens,
@@ -181,7 +181,7 @@ impl<'a> Job<'a> {
             codec: model.codec,
             limits: model.limits,
         };
-        let read = read_items(&input.bytes, &asked, &mut |done, total| {
+        let read = read_items(&input.bytes, &input_options, &mut |done, total| {
             reading.update(done, total);
             if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -245,12 +245,13 @@ impl<'a> Job<'a> {
     /// The forms that answers still to be made must have.
     pub fn grammars(&self) -> Vec<Grammar> {
         let mut seen = HashSet::new();
-        let asked = self.pending_requests().filter_map(|(_, request)| request.grammar.as_deref());
-        asked.filter(|grammar| seen.insert(*grammar)).cloned().collect()
+        let grammars =
+            self.pending_requests().filter_map(|(_, request)| request.grammar.as_deref());
+        grammars.filter(|grammar| seen.insert(*grammar)).cloned().collect()
     }
 
-    /// How many lines have errors, and the first of their sentences, so that a user need not open the output
-    /// to learn why something is not answered. `None` where there are none.
+    /// How many lines have errors, and the first of their sentences, so that a user need not open
+    /// the output to learn why something is not answered. `None` where there are none.
     pub fn errors(&self) -> Option<String> {
         let errors: Vec<&LineError> = self
             .items
@@ -276,7 +277,8 @@ impl<'a> Job<'a> {
         })
     }
 
-    /// Sizes of the groups in which an engine of this capacity would run them if none took the slot of another.
+    /// Sizes of the groups in which an engine of this capacity would run them if none took the slot
+    /// of another.
     pub fn groups(&self, capacity: usize) -> Vec<GroupSize> {
         let size = |tickets: &[Ticket]| {
             let prompts = || tickets.iter().map(|ticket| self.prompt(*ticket));
@@ -293,8 +295,8 @@ impl<'a> Job<'a> {
     /// is asked before anything runs; the engine asks it meanwhile.
     ///
     /// # Errors
-    /// An engine that failed or an output that cannot be written. Finished answers are in the output
-    /// either way.
+    /// An engine that failed or an output that cannot be written. Finished answers are in the
+    /// output either way.
     pub fn run(
         mut self,
         engine: Option<&mut dyn Engine>,
@@ -344,9 +346,11 @@ impl<'a> Job<'a> {
         }
         let sequences: Vec<Sequence<'_>> =
             tickets.iter().map(|ticket| sequence(items, *ticket, &grammars)).collect();
-        let asked: Vec<Asked<'_>> =
-            tickets.iter().map(|ticket| Asked::new(*ticket, request(items, ticket.item))).collect();
-        let mut follower = Follower::new(*codec, &asked, &sequences, progress, &mut answers);
+        let pending: Vec<Pending<'_>> = tickets
+            .iter()
+            .map(|ticket| Pending::new(*ticket, request(items, ticket.item)))
+            .collect();
+        let mut follower = Follower::new(*codec, &pending, &sequences, progress, &mut answers);
         let ran = engine.run(&sequences, &mut follower);
         let finished = follower.end()?;
         // Whatever happened to the others.
@@ -363,8 +367,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Every answer that is still to be made, in the order in which they begin: the longest first, so that none of
-    /// them is left running alone at the end; otherwise as their prompts stand in the input.
+    /// Every answer that is still to be made, in the order in which they begin: the longest first,
+    /// so that none of them is left running alone at the end; otherwise as their prompts stand in
+    /// the input.
     fn tickets(&self) -> Vec<Ticket> {
         let pending = self.pending_requests().flat_map(|(item, request)| {
             let is_open = move |choice: &usize| self.unfinished[item].made[*choice].is_none();

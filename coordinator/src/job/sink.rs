@@ -1,9 +1,9 @@
 //! Where the lines go: a file that survives anything, or a stream.
 //!
-//! A file is a log while the job runs: lines are only ever appended, as they are finished, and fsynced.
-//! [`Sink::settle`] brings them into input order at the end, through a temporary file and a rename, so
-//! that there is no instant at which an answer exists in neither. A write that fails is taken back to
-//! the end of the one before.
+//! A file is a log while the job runs: lines are only ever appended, as they are finished, and
+//! fsynced. [`Sink::settle`] brings them into input order at the end, through a temporary file and
+//! a rename, so that there is no instant at which an answer exists in neither. A write that fails
+//! is taken back to the end of the one before.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -49,8 +49,8 @@ impl Place {
     pub(super) fn metadata(&self) -> Result<Option<std::fs::Metadata>, JobError> {
         let Place::File(path) = self else { return Ok(None) };
         let path_shown = || path.display().to_string();
-        let told = path.metadata();
-        told.map(Some).map_err(|source| JobError::Input { path: path_shown(), source })
+        let metadata = path.metadata();
+        metadata.map(Some).map_err(|source| JobError::Input { path: path_shown(), source })
     }
 }
 
@@ -116,7 +116,7 @@ impl Sink {
             Ok(None) => return Err(JobError::OutputBusy { path: name }),
             Err(source) => return Err(open_error(source)),
         };
-        // Asked again of the file that is locked now: another run may have written it meanwhile.
+        // Pending again of the file that is locked now: another run may have written it meanwhile.
         if mode == OutputMode::New && !regular.is_empty().map_err(open_error)? {
             return Err(JobError::OutputExists { path: name });
         }

@@ -12,9 +12,9 @@ use crate::boundary::engine::Sampling;
 /// Raised when an answer to the same request would differ from an earlier version's.
 const FORMAT: &str = "tandem-9";
 
-/// `system_fingerprint`: everything that decides an answer beside the request itself, as a hash, and the
-/// `kernels` that compute it, in plain: they decide its last bits, and so now and then a token. The
-/// model's name is left out, so that a moved folder is still the same model.
+/// `system_fingerprint`: everything that decides an answer beside the request itself, as a hash,
+/// and the `kernels` that compute it, in plain: they decide its last bits, and so now and then a
+/// token. The model's name is left out, so that a moved folder is still the same model.
 pub fn system_fingerprint(
     config: &ModelConfig,
     weights_identity: &str,
@@ -55,8 +55,8 @@ pub fn request_id(request: &Request) -> String {
     field(&request.seed.to_le_bytes());
     field(&[u8::from(request.names_seed)]);
     field(&[u8::from(request.ignore_eos)]);
-    // What came later is left out while it is as it always was, so that ids of earlier versions hold. Its name
-    // tells it from the first field of a prompt, which has four bytes.
+    // What came later is left out while it is as it always was, so that ids of earlier versions
+    // hold. Its name tells it from the first field of a prompt, which has four bytes.
     let mut later = |name: &str, is_given: bool, value: &[u8]| {
         if is_given {
             field(&[name.as_bytes(), value].concat());
@@ -90,8 +90,8 @@ pub fn id_suffix(custom_id: &str) -> String {
     hex16(custom_id.as_bytes())
 }
 
-/// With the seed, keys sampling of the `index`-th answer of a request: requests that share the run's seed draw
-/// apart by their ids, those that name one by it alone.
+/// With the seed, keys sampling of the `index`-th answer of a request: requests that share the
+/// run's seed draw apart by their ids, those that name one by it alone.
 pub fn sampling_id(request: &Request, index: usize) -> u64 {
     let mut hash = Sha256::new();
     if !request.names_seed {

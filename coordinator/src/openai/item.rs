@@ -54,7 +54,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// End-of-sequence tokens do not end the answer.
     pub ignore_eos: bool,
-    /// Log-probabilities of each token of the answers: its own and those of so many most likely ones.
+    /// Log-probabilities of each token of the answers: its own and those of so many most likely
+    /// ones.
     pub logprobs: Option<u16>,
     /// The form that the answers must have; requests of a job share equal ones.
     pub grammar: Option<Arc<Grammar>>,

@@ -6,22 +6,24 @@ use serde::{Deserialize, Serialize};
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::Logprob;
 
-/// What stands for the log-probability of a token that cannot follow, as at OpenAI: JSON has no infinity.
+/// What stands for the log-probability of a token that cannot follow, as at OpenAI: JSON has no
+/// infinity.
 const IMPOSSIBLE: f32 = -9999.0;
 
 /// A token as an answer shows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Shown {
-    /// Its text; `bytes:\xc3` for a part of a character, `token_id:N` for a model without tokenizer.
+pub struct TokenLogprob {
+    /// Its text; `bytes:\xc3` for a part of a character, `token_id:N` for a model without
+    /// tokenizer.
     pub token: String,
     pub logprob: f32,
     /// What it adds to the text as bytes; null for a model without tokenizer.
     pub bytes: Option<Vec<u8>>,
 }
 
-impl Shown {
-    fn new(found: Logprob, codec: Option<&dyn TextCodec>) -> Shown {
+impl TokenLogprob {
+    fn new(found: Logprob, codec: Option<&dyn TextCodec>) -> TokenLogprob {
         let bytes = codec.map(|codec| codec.bytes(found.token));
         let token = match &bytes {
             Some(bytes) => match std::str::from_utf8(bytes) {
@@ -33,7 +35,7 @@ impl Shown {
             None => format!("token_id:{}", found.token),
         };
         let logprob = if found.logprob.is_finite() { found.logprob } else { IMPOSSIBLE };
-        Shown { token, logprob, bytes }
+        TokenLogprob { token, logprob, bytes }
     }
 }
 
@@ -44,7 +46,7 @@ pub struct ShownToken {
     pub token: String,
     pub logprob: f32,
     pub bytes: Option<Vec<u8>>,
-    pub top_logprobs: Vec<Shown>,
+    pub top_logprobs: Vec<TokenLogprob>,
 }
 
 /// `logprobs` of a chat answer.
@@ -62,7 +64,8 @@ pub struct ChatLogprobs {
 pub struct TextLogprobs {
     pub tokens: Vec<String>,
     pub token_logprobs: Vec<f32>,
-    /// The most likely tokens, and the token itself behind them if it is none of them; null where none were asked for.
+    /// The most likely tokens, and the token itself behind them if it is none of them; null where
+    /// none were asked for.
     pub top_logprobs: Option<Vec<IndexMap<String, f32>>>,
     /// Characters of the text before the token.
     pub text_offset: Vec<usize>,
@@ -84,9 +87,9 @@ impl Logprobs {
         starts: Vec<usize>,
         codec: Option<&dyn TextCodec>,
     ) -> Logprobs {
-        let shown = |found: &Logprob| Shown::new(*found, codec);
+        let shown = |found: &Logprob| TokenLogprob::new(*found, codec);
         let tokens = found.chunks(width).map(|of_token| {
-            let Shown { token, logprob, bytes } = shown(&of_token[0]);
+            let TokenLogprob { token, logprob, bytes } = shown(&of_token[0]);
             let top_logprobs = of_token[1..].iter().map(shown).collect();
             ShownToken { token, logprob, bytes, top_logprobs }
         });
@@ -109,9 +112,9 @@ impl Logprobs {
             }
             top
         };
-        let asked = self.tokens.iter().any(|token| !token.top_logprobs.is_empty());
+        let has_top = self.tokens.iter().any(|token| !token.top_logprobs.is_empty());
         TextLogprobs {
-            top_logprobs: asked.then(|| self.tokens.iter().map(top).collect()),
+            top_logprobs: has_top.then(|| self.tokens.iter().map(top).collect()),
             token_logprobs: self.tokens.iter().map(|token| token.logprob).collect(),
             tokens: self.tokens.into_iter().map(|token| token.token).collect(),
             text_offset: self.starts,

@@ -124,13 +124,13 @@ pub struct ErrorBody {
     pub line: usize,
     /// Of a request of which not all answers are there: those that are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made: Option<Box<Made>>,
+    pub made: Option<Box<PartialAnswer>>,
 }
 
 /// Answers to a request that are kept until it has all of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Made {
+pub struct PartialAnswer {
     /// As in a [`Response`].
     pub request_id: String,
     pub created: u64,
@@ -167,18 +167,18 @@ impl Choice {
 
 /// What is to be told of the answers to a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ended {
+pub struct Completion {
     /// One ended at its largest number of tokens, where it might have ended by itself.
     pub cut: bool,
     /// One ended without the form that it must have.
     pub failed: bool,
 }
 
-impl Ended {
+impl Completion {
     /// What the choices of an answered request say.
-    pub fn of(request: &Request, choices: &[Choice]) -> Ended {
+    pub fn of(request: &Request, choices: &[Choice]) -> Completion {
         let any = |reason| choices.iter().any(|choice| choice.finish_reason() == reason);
-        Ended {
+        Completion {
             cut: !request.ignore_eos && any(FinishReason::Length),
             failed: any(FinishReason::Error),
         }
@@ -198,7 +198,7 @@ pub fn answer_line(
     request: &Request,
     answers: Vec<Done>,
     provenance: &Provenance,
-) -> (Vec<u8>, Ended) {
+) -> (Vec<u8>, Completion) {
     let suffix = id_suffix(&request.custom_id);
     let chat = request.endpoint == Endpoint::ChatCompletions;
     let prompt_tokens: u64 = request.prompts.iter().map(|p| p.tokens.len() as u64).sum();
@@ -216,7 +216,7 @@ pub fn answer_line(
             total_tokens: prompt_tokens + completion_tokens,
         },
     };
-    let ended = Ended::of(request, &body.choices);
+    let ended = Completion::of(request, &body.choices);
     let line = to_bytes(&OutputLine {
         id: format!("batch_req_{suffix}"),
         custom_id: request.custom_id.clone(),
@@ -229,7 +229,7 @@ pub fn answer_line(
 
 /// The line of a request of which so far only some answers are there, newline included.
 pub fn unfinished_line(request: &Request, choices: Vec<Done>, provenance: &Provenance) -> Vec<u8> {
-    let made = Made {
+    let made = PartialAnswer {
         request_id: request_id(request),
         created: provenance.created,
         model: provenance.model.clone(),

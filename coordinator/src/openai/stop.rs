@@ -68,8 +68,8 @@ pub struct Answer {
     pub error: Option<String>,
 }
 
-/// Detokenises a finished sequence and cuts it at the first stop string that became complete. `width`
-/// log-probabilities were asked for of each token.
+/// Detokenises a finished sequence and cuts it at the first stop string that became complete.
+/// `width` log-probabilities were asked for of each token.
 pub fn finish(
     generated: Generated,
     stop: &[String],

@@ -13,7 +13,7 @@ use crate::engine::{Measured, Peaks};
 
 /// What was known before the workers started.
 #[derive(Debug, Clone)]
-pub struct Foretold {
+pub struct RunPrediction {
     /// Longest prompt and largest number of new tokens.
     pub lengths: (u32, u32),
     /// Of all groups.
@@ -35,7 +35,7 @@ pub fn one_text(notes: &[String]) -> Option<String> {
 pub fn build(
     plan: &Plan,
     measured: &Measured,
-    foretold: &Foretold,
+    prediction: &RunPrediction,
     threads: BTreeMap<String, u16>,
 ) -> Report {
     let (prefill_s, decode_s) = (measured.prefill.as_secs_f64(), measured.decode.as_secs_f64());
@@ -50,17 +50,17 @@ pub fn build(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         model: plan.config.name.clone(),
         dtype: plan.shape.dtype.name().to_owned(),
-        weight_bytes_by_form: weight_bytes_by_form(plan),
-        kv_form: match plan.map.kv_format {
+        weight_bytes_by_format: weight_bytes_by_format(plan),
+        kv_format: match plan.map.kv_format {
             KvFormat::Plain => plan.shape.dtype.name().to_owned(),
             KvFormat::Four => "4-bit".to_owned(),
         },
         batches: plan.shape.batches,
         batch_size: plan.shape.batch_size,
-        prompt_len: foretold.lengths.0,
-        gen_len: foretold.lengths.1,
+        prompt_len: prediction.lengths.0,
+        gen_len: prediction.lengths.1,
         requests: None,
-        note: one_text(&foretold.notes),
+        note: one_text(&prediction.notes),
         device: match &measured.device {
             Some(device) => device.clone(),
             None => if plan.map.uses_gpu() { "emulated" } else { "none" }.to_owned(),
@@ -83,12 +83,12 @@ pub fn build(
         decode_tokens_per_s: rate(measured.decode_tokens, decode_s),
         total_tokens_per_s: rate(measured.generated_tokens, prefill_s + decode_s),
         decode_step: step_times(totals),
-        predicted: foretold.predicted.map(|predicted| Predicted {
+        predicted: prediction.predicted.map(|predicted| Predicted {
             source: "profile".to_owned(),
             prefill_s: predicted.prefill_ns / 1e9,
             decode_s: predicted.decode_ns / 1e9,
-            groups: foretold.groups,
-            decode_steps: foretold.decode_steps,
+            groups: prediction.groups,
+            decode_steps: prediction.decode_steps,
         }),
         replayed: measured.prediction.map(|prediction| Replayed {
             simulated_s: prediction.predicted_ns / 1e9,
@@ -118,16 +118,16 @@ fn step_times(totals: &Totals) -> Option<StepTimes> {
     Some(StepTimes { median_s: seconds(0.5)?, p95_s: seconds(0.95)?, max_s: seconds(1.0)? })
 }
 
-fn weight_bytes_by_form(plan: &Plan) -> BTreeMap<String, u64> {
+fn weight_bytes_by_format(plan: &Plan) -> BTreeMap<String, u64> {
     let mut bytes = BTreeMap::new();
     for placed in &plan.weights {
-        let form = match plan.map.weight_formats.of(&plan.config, placed.weights) {
+        let format = match plan.map.weight_formats.of(&plan.config, placed.weights) {
             WeightFormat::Plain => plan.shape.dtype.name().to_owned(),
             WeightFormat::Grouped(Grouped { bits, group }) => {
                 format!("{}-bit in groups of {group}", bits.count())
             }
         };
-        *bytes.entry(form).or_insert(0) += plan.buffer(placed.buffer).size_bytes;
+        *bytes.entry(format).or_insert(0) += plan.buffer(placed.buffer).size_bytes;
     }
     bytes
 }

@@ -61,13 +61,13 @@ pub fn choice(chosen: &Chosen, plan: &Plan, threads: &dyn Fn(bool) -> (u16, u16)
     if chosen.considered.iter().any(|one| one.rehearsed) {
         text += "tried: what a few layers took over their simulation; it scales the steps of the policy\n";
     }
-    if !chosen.stays.layers.is_empty() {
+    if !chosen.resident.layers.is_empty() {
         let _ = writeln!(
             text,
             "{} of {} layers stay on the device{}",
-            chosen.stays.layers.len(),
+            chosen.resident.layers.len(),
             plan.config.num_layers,
-            if chosen.stays.kv { " with their KV" } else { "" }
+            if chosen.resident.kv { " with their KV" } else { "" }
         );
     }
     text

@@ -13,9 +13,9 @@ pub struct Report {
     pub model: String,
     pub dtype: String,
     /// Bytes of the host's weights by the form of their matrices, vectors included.
-    pub weight_bytes_by_form: BTreeMap<String, u64>,
+    pub weight_bytes_by_format: BTreeMap<String, u64>,
     /// Form of the KV cache.
-    pub kv_form: String,
+    pub kv_format: String,
     pub batches: u16,
     pub batch_size: u16,
     /// Longest prompt, tokens.
@@ -44,7 +44,7 @@ pub struct Report {
     pub shared_prompt_tokens: u64,
     /// Tokens of decode steps: the first token of each sequence belongs to prefill.
     pub decode_tokens: u64,
-    /// Of all groups; fewer than foretold where answers end early.
+    /// Of all groups; fewer than predicted where answers end early.
     pub decode_steps: u64,
     /// All new tokens.
     pub generated_tokens: u64,
@@ -54,7 +54,7 @@ pub struct Report {
     /// How long decode steps took; `null` when nothing was decoded. A step makes a token of every
     /// sequence, so this is also the time between two tokens of one.
     pub decode_step: Option<StepTimes>,
-    /// What was foretold before the workers started; `null` without a profile of this machine.
+    /// What was predicted before the workers started; `null` without a profile of this machine.
     pub predicted: Option<Predicted>,
     /// The simulator tried on this run; `null` when too few steps were decoded.
     pub replayed: Option<Replayed>,
@@ -98,8 +98,8 @@ pub struct StepTimes {
     pub max_s: f64,
 }
 
-/// What the simulator says of the whole run if no sequence takes the place of another, every group going on to its
-/// longest answer.
+/// What the simulator says of the whole run if no sequence takes the place of another, every group
+/// going on to its longest answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
     /// `profile`: costs that were measured before.
@@ -113,8 +113,8 @@ pub struct Predicted {
     pub decode_steps: u64,
 }
 
-/// The second half of the last group's decode steps, simulated with each instruction's median cost in
-/// the first half, and measured.
+/// The second half of the last group's decode steps, simulated with each instruction's median cost
+/// in the first half, and measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Replayed {
     pub simulated_s: f64,

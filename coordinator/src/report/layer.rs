@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use planner::closed_form::Candidate;
-use planner::search::{Choice, Found};
+use planner::search::{Choice, SearchResult};
 use planner::table::Table;
 use planner::time::Ps;
 
 use super::table::{plain_table, right_aligned};
 
 /// The layer as a table, the terms of the maximum, and the runner-up.
-pub(crate) fn text(table: &Table, found: &Found) -> String {
+pub(crate) fn text(table: &Table, found: &SearchResult) -> String {
     let best = &found.best;
     let mut text = format!("{}\n", ops(table, &best.candidate));
     let _ = writeln!(text, "{}", terms(best));

@@ -23,8 +23,8 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     if let Some(note) = &report.note {
         let _ = writeln!(text, "{note}");
     }
-    if report.weight_bytes_by_form.len() > 1 || report.kv_form != report.dtype {
-        let _ = writeln!(text, "{}", forms(report));
+    if report.weight_bytes_by_format.len() > 1 || report.kv_format != report.dtype {
+        let _ = writeln!(text, "{}", formats(report));
     }
     let _ = writeln!(text, "{}", phases(report));
     if report.shared_prompt_tokens > 0 {
@@ -69,8 +69,8 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         };
         let decode_s = predicted.decode_s * made as f64 / most.max(1) as f64;
         let groups = match (predicted.groups, report.groups) {
-            (foretold, begun) if foretold == begun => String::new(),
-            (foretold, begun) => format!(" in {foretold} groups (there were {begun})"),
+            (predicted, begun) if predicted == begun => String::new(),
+            (predicted, begun) => format!(" in {predicted} groups (there were {begun})"),
         };
         let _ = writeln!(
             text,
@@ -103,12 +103,12 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
 }
 
 /// `weights 4-bit in groups of 64 0.06 GiB, bf16 0.05 GiB; KV 4-bit`.
-fn forms(report: &Report) -> String {
+fn formats(report: &Report) -> String {
     let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
-    let weights = report.weight_bytes_by_form.iter();
+    let weights = report.weight_bytes_by_format.iter();
     let weights: Vec<String> =
-        weights.map(|(form, bytes)| format!("{form} {:.2} GiB", gib(*bytes))).collect();
-    format!("weights {}; KV {}", weights.join(", "), report.kv_form)
+        weights.map(|(format, bytes)| format!("{format} {:.2} GiB", gib(*bytes))).collect();
+    format!("weights {}; KV {}", weights.join(", "), report.kv_format)
 }
 
 pub(crate) fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {

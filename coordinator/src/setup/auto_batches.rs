@@ -13,8 +13,8 @@ use crate::cli::values::Batches;
 pub(crate) const SIZE_MAX: u16 = 256;
 
 /// The shape of highest predicted throughput with batches of at most `largest`, which was profiled.
-/// The placement is searched for the largest shape; the others are estimated with that placement and
-/// with those that need no search.
+/// The placement is searched for the largest shape; the others are estimated with that placement
+/// and with those that need no search.
 ///
 /// # Errors
 /// Nothing that fits, or a plan that cannot be priced.

@@ -1,7 +1,7 @@
 //! In which form weights and KV are kept: what the user asked for, over what the files hold.
 
 use model::compressed::{Bits, Grouped, WeightFormat, kv4_position_bytes};
-use planner::policy::Forms;
+use planner::policy::Formats;
 use program::formats::{KvFormat, WeightFormats};
 
 use super::model::Opened;
@@ -35,7 +35,7 @@ impl Case {
     }
 }
 
-/// What to say of weights' forms that nobody asked for by name.
+/// What to say of weights' formats that nobody asked for by name.
 pub(crate) fn notes(run: &Run, opened: &Opened, case: Case) -> Vec<String> {
     let expanded = opened.expanded(run.quantized == QuantizedChoice::Expand);
     let expanded = expanded.map(|found| found.note(run.dtype, case.weights));
@@ -56,9 +56,9 @@ pub(crate) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
     }
 }
 
-/// The forms of a case. Weights that are in 4 bits already stay as they are: quantising them again
-/// would only lose.
-pub(crate) fn forms(run: &Run, opened: &Opened, case: Case) -> Forms {
+/// The formats of a case. Weights that are in 4 bits already stay as they are: quantising them
+/// again would only lose.
+pub(crate) fn formats(run: &Run, opened: &Opened, case: Case) -> Formats {
     let config = &opened.config;
     let mut weights = match run.quantized {
         QuantizedChoice::Direct => opened.stored.clone(),
@@ -74,7 +74,7 @@ pub(crate) fn forms(run: &Run, opened: &Opened, case: Case) -> Forms {
             }
         }
     }
-    Forms { weights, kv: if case.kv { KvFormat::Four } else { KvFormat::Plain } }
+    Formats { weights, kv: if case.kv { KvFormat::Four } else { KvFormat::Plain } }
 }
 
 fn in_four_bits(format: WeightFormat) -> bool {
@@ -83,9 +83,9 @@ fn in_four_bits(format: WeightFormat) -> bool {
 
 /// What decides answers beside dtype and files, for their fingerprint: the counts of matrices of
 /// each form would not do, their places do.
-pub(crate) fn described(forms: &Forms) -> String {
-    if !forms.weights.any_grouped() && forms.kv == KvFormat::Plain {
+pub(crate) fn described(formats: &Formats) -> String {
+    if !formats.weights.any_grouped() && formats.kv == KvFormat::Plain {
         return "none".to_owned();
     }
-    format!("{forms:?}")
+    format!("{formats:?}")
 }

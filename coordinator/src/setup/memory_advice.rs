@@ -6,7 +6,7 @@ use planner::budget::{Limits, PlanError};
 use planner::policy::Policy;
 use planner::split::parse_split;
 
-use super::formats::{Case, forms};
+use super::formats::{Case, formats};
 use super::model::Opened;
 use super::plan_request::{DEFAULT_BATCH_MAX, limits, request};
 use crate::cli::cuda;
@@ -55,9 +55,9 @@ impl Advice<'_> {
     fn fitting(&self, index: u32) -> String {
         let vram_bytes = Some(cuda::vram_bytes(index, self.run.vram_bytes));
         let limits = Limits { vram_bytes, ..limits(self.run, self.opened, self.demand) };
-        let forms = forms(self.run, self.opened, self.case);
+        let formats = formats(self.run, self.opened, self.case);
         let policy = self.policy();
-        let request = request(self.run, self.opened, self.demand, &forms, &limits, &policy);
+        let request = request(self.run, self.opened, self.demand, &formats, &limits, &policy);
         let (count, size) = match self.run.batches {
             Some(BatchesChoice::Given(batches)) => (batches.count, batches.size),
             _ => (1, self.demand.sequences.clamp(1, DEFAULT_BATCH_MAX.into()) as u16),

@@ -1,5 +1,5 @@
-//! What a run needs before it begins: the model, the machine and its profile, the formats of weights
-//! and caches, the placement, the started engine.
+//! What a run needs before it begins: the model, the machine and its profile, the formats of
+//! weights and caches, the placement, the started engine.
 
 pub mod auto_batches;
 pub mod expanded_weights;

@@ -26,7 +26,7 @@ use crate::text::process::TextLimits;
 pub struct Opened {
     pub config: ModelConfig,
     pub weights: WeightsFrom,
-    /// The forms in which the files hold the weights, where kernels can use them as they are.
+    /// The formats in which the files hold the weights, where kernels can use them as they are.
     pub stored: WeightFormats,
     /// What the files hold in few bits.
     quantised: Quantised,

@@ -4,14 +4,14 @@ use anyhow::Context;
 use planner::budget::{Limits, PlanError, Request};
 use planner::measured::{Chosen, Estimator, Predicted, Question, choose, predict};
 use planner::policies::PolicyName;
-use planner::policy::{Forms, Policy};
+use planner::policy::{Formats, Policy};
 use planner::split::parse_split;
 use profiler::Threads;
 use program::map::{ChunkOrder, Chunking};
 use program::plan::Plan;
 
 use super::auto_batches;
-use super::formats::{Case, cases, forms, notes};
+use super::formats::{Case, cases, formats, notes};
 use super::hardware::{Hardware, cores};
 use super::memory_advice::of_device;
 use super::model::Opened;
@@ -21,7 +21,7 @@ use super::profile;
 use super::profile::CHUNKS;
 use super::rehearsal::Stage;
 use super::usage::Usage;
-use crate::cli::request::{Placement, Run, Telling};
+use crate::cli::request::{Placement, Run, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::interrupt::Interrupt;
 use crate::job::run::Demand;
@@ -54,9 +54,9 @@ pub(crate) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
         _ => (1, 1),
     };
     let fits = |case: &Case| {
-        let forms = forms(run, opened, *case);
+        let formats = formats(run, opened, *case);
         [Policy::CpuOnly, Policy::GpuOnly].iter().any(|policy| {
-            let request = request(run, opened, demand, &forms, &limits, policy);
+            let request = request(run, opened, demand, &formats, &limits, policy);
             // A map that does not compile is told of when it is to be run.
             request.fits(count, size).unwrap_or(true)
         })
@@ -75,8 +75,8 @@ pub(crate) fn plan(
     case: Case,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Decision> {
-    let (limits, forms) = (limits(run, opened, demand), forms(run, opened, case));
-    let planning = Planning { run, opened, demand, limits: &limits, forms: &forms, interrupt };
+    let (limits, formats) = (limits(run, opened, demand), formats(run, opened, case));
+    let planning = Planning { run, opened, demand, limits: &limits, formats: &formats, interrupt };
     let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
     decision.notes = notes(run, opened, case);
     proved(run, decision)
@@ -85,12 +85,12 @@ pub(crate) fn plan(
 fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
     program::validate::validate(&decision.plan)
         .context("the compiled program is not safe to run; this is a defect, please report it")?;
-    if run.telling > Telling::Quiet {
+    if run.verbosity > Verbosity::Quiet {
         decision.notes.iter().for_each(|note| eprintln!("{note}"));
         let cores = cores();
-        if let Some(asked) = run.cpu_threads.filter(|asked| *asked > cores) {
+        if let Some(requested) = run.cpu_threads.filter(|requested| *requested > cores) {
             eprintln!(
-                "--cpu-threads {asked}: this machine has {cores}; more threads wait for each other"
+                "--cpu-threads {requested}: this machine has {cores}; more threads wait for each other"
             );
         }
         if let Some(chosen) = &decision.searched {
@@ -98,7 +98,7 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
             eprint!("{}", explain::choice(chosen, &decision.plan, &threads));
         }
     }
-    if run.telling >= Telling::Verbose {
+    if run.verbosity >= Verbosity::Verbose {
         eprint!("{}", explain::plan(&decision.plan));
     }
     Ok(decision)
@@ -110,13 +110,13 @@ struct Planning<'a> {
     opened: &'a Opened,
     demand: Demand,
     limits: &'a Limits,
-    forms: &'a Forms,
+    formats: &'a Formats,
     interrupt: &'a Interrupt,
 }
 
 impl Planning<'_> {
     fn request<'b>(&'b self, policy: &'b Policy) -> Request<'b> {
-        request(self.run, self.opened, self.demand, self.forms, self.limits, policy)
+        request(self.run, self.opened, self.demand, self.formats, self.limits, policy)
     }
 
     fn decide(&self) -> anyhow::Result<Decision> {
@@ -140,7 +140,7 @@ impl Planning<'_> {
         let plan = request.plan(batches.count, batches.size)?;
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
-        let wanted = profile::request(request.config, &shape, self.forms, hardware);
+        let wanted = profile::request(request.config, &shape, self.formats, hardware);
         let predicted = profile::kept(&wanted, hardware).and_then(|profile| {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));
             let profiles = Profiles { with_device, alone };
@@ -164,7 +164,7 @@ impl Planning<'_> {
             profiles,
             with_device: Hardware::resolve(self.run, true),
             alone: Hardware::resolve(self.run, false),
-            quiet: self.run.telling == Telling::Quiet,
+            quiet: self.run.verbosity == Verbosity::Quiet,
             interrupt: self.interrupt,
         }
     }
@@ -200,12 +200,12 @@ impl Planning<'_> {
 
     /// What the run measures before it chooses.
     fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<Profiles> {
-        let quiet = self.run.telling == Telling::Quiet;
+        let quiet = self.run.verbosity == Verbosity::Quiet;
         let request = self.request(&Policy::GpuOnly);
         let shape = request.shape(batches.count, batches.size);
         let measure = |uses_gpu: bool| {
             let hardware = Hardware::resolve(self.run, uses_gpu);
-            let wanted = profile::request(request.config, &shape, self.forms, hardware);
+            let wanted = profile::request(request.config, &shape, self.formats, hardware);
             let found = profile::obtain(&wanted, hardware, false, quiet, self.interrupt);
             found.map(|found| found.profile)
         };
@@ -216,8 +216,8 @@ impl Planning<'_> {
         })
     }
 
-    /// Ways to cut attention: none, and those asked for or, unasked, those that were measured and that
-    /// a batch has the units for.
+    /// Ways to cut attention: none, and those asked for or, unasked, those that were measured and
+    /// that a batch has the units for.
     fn chunkings(&self, profiles: &Profiles, batches: Batches) -> Vec<Option<Chunking>> {
         let mut found = vec![None];
         if let Some(chunking) = self.run.chunking {

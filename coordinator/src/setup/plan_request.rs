@@ -2,7 +2,7 @@
 
 use grammar::Grammars;
 use planner::budget::{Limits, Request};
-use planner::policy::{Forms, Policy, Stays};
+use planner::policy::{DeviceResident, Formats, Policy};
 
 use super::model::Opened;
 use crate::cli::cuda;
@@ -37,8 +37,8 @@ pub(crate) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
     }
 }
 
-/// The batches that were given, or smaller ones that so many sequences fill: larger ones would only take
-/// memory. A split in chunks keeps a unit, a sequence's KV head, for each of them.
+/// The batches that were given, or smaller ones that so many sequences fill: larger ones would only
+/// take memory. A split in chunks keeps a unit, a sequence's KV head, for each of them.
 pub(crate) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usize) -> Batches {
     let Batches { count, size } = given.no_larger(sequences);
     let least = match &run.placement {
@@ -62,15 +62,15 @@ pub(crate) fn request<'a>(
     run: &Run,
     opened: &'a Opened,
     demand: Demand,
-    forms: &'a Forms,
+    formats: &'a Formats,
     limits: &'a Limits,
     policy: &'a Policy,
 ) -> Request<'a> {
     Request {
         config: &opened.config,
         policy,
-        stays: Stays::NONE,
-        forms,
+        resident: DeviceResident::NONE,
+        formats,
         fuse_attention: run.fuse_attention,
         dtype: run.dtype,
         max_prompt: demand.max_prompt as u32,

@@ -4,11 +4,11 @@ use planner::measured::Predicted;
 use program::plan::RunShape;
 
 use super::placement::Decision;
-use crate::cli::request::{Run, Telling};
+use crate::cli::request::{Run, Verbosity};
 use crate::job::progress::Expected;
 use crate::job::remaining::Prior;
 use crate::job::run::{Demand, GroupSize, Job};
-use crate::report::build::Foretold;
+use crate::report::build::RunPrediction;
 use crate::report::explain;
 
 /// Sequences of a group.
@@ -28,10 +28,10 @@ pub(crate) fn expected(decision: &Decision) -> Expected {
 }
 
 /// What is known of a job before the workers start.
-pub(crate) fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Foretold {
+pub(crate) fn predict(decision: &Decision, demand: Demand, job: &Job<'_>) -> RunPrediction {
     let shape = &decision.plan.shape;
     let groups = job.groups(capacity(shape));
-    Foretold {
+    RunPrediction {
         lengths: (demand.max_prompt as u32, demand.max_new),
         predicted: decision.predicted.map(|full| of_groups(full, &groups, shape)),
         groups: groups.len() as u64,
@@ -40,8 +40,8 @@ pub(crate) fn foretold(decision: &Decision, demand: Demand, job: &Job<'_>) -> Fo
     }
 }
 
-/// What all groups take if none takes the place of another, from what a full one of the longest takes: prefill goes by
-/// tokens, decode by steps.
+/// What all groups take if none takes the place of another, from what a full one of the longest
+/// takes: prefill goes by tokens, decode by steps.
 fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predicted {
     let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
     // Every stream of whole prompts, or batch in chunks, computes what all prompts share once.
@@ -62,8 +62,8 @@ fn of_groups(full: Predicted, groups: &[GroupSize], shape: &RunShape) -> Predict
 }
 
 /// Says what the run will take.
-pub(crate) fn tell_predicted(run: &Run, foretold: &Foretold) {
-    if let (Some(predicted), true) = (&foretold.predicted, run.telling > Telling::Quiet) {
+pub(crate) fn print_prediction(run: &Run, prediction: &RunPrediction) {
+    if let (Some(predicted), true) = (&prediction.predicted, run.verbosity > Verbosity::Quiet) {
         eprint!("{}", explain::predicted(predicted));
     }
 }

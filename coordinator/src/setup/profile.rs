@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use model::config::ModelConfig;
-use planner::policy::Forms;
+use planner::policy::Formats;
 use profiler::{Cache, Cached, Profile, Request, cached};
 use program::plan::RunShape;
 use workers::protocol::WeightsFrom;
@@ -31,12 +31,12 @@ pub fn divisible(config: &ModelConfig, batch_size: u16) -> bool {
 pub fn request(
     config: &ModelConfig,
     shape: &RunShape,
-    forms: &Forms,
+    formats: &Formats,
     hardware: Hardware,
 ) -> Request {
     let mut request = Request::for_shape(config, shape, hardware.threads);
-    request.weight_formats = vec![forms.weights.clone()];
-    request.kv_formats = vec![forms.kv];
+    request.weight_formats = vec![formats.weights.clone()];
+    request.kv_formats = vec![formats.kv];
     request.device = hardware.device();
     let seconds = std::env::var(BUDGET_ENV).ok().and_then(|text| text.parse().ok());
     request.budget = seconds.map_or(request.budget, Duration::from_secs);
@@ -87,10 +87,10 @@ pub fn obtain(
 
 /// Workers for the profiler's plans.
 pub(crate) fn runner(hardware: Hardware, interrupt: &Interrupt) -> WorkerRunner {
-    let asked = interrupt.clone();
+    let signals = interrupt.clone();
     WorkerRunner {
         options: hardware.launch(WeightsFrom::Dummy { seed: 0 }),
-        interrupt: Arc::new(Box::new(move || asked.asked())),
+        interrupt: Arc::new(Box::new(move || signals.is_requested())),
     }
 }
 

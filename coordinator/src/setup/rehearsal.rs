@@ -51,7 +51,7 @@ impl Rehearse for Stage<'_> {
             }
             Err(error) => {
                 // Whoever interrupts is told by the run that ends.
-                if !self.quiet && !self.interrupt.asked() {
+                if !self.quiet && !self.interrupt.is_requested() {
                     eprintln!(
                         "This placement could not be tried out, so its estimate stands: {error}"
                     );

@@ -10,7 +10,7 @@ use program::plan::Plan;
 
 use super::hardware::Hardware;
 use super::model::Opened;
-use crate::cli::request::{Run, Telling};
+use crate::cli::request::{Run, Verbosity};
 use crate::engine::RunEngine;
 use crate::engine::launch::LaunchOptions;
 use crate::engine::trace_file::TraceFile;
@@ -36,13 +36,13 @@ pub(crate) fn start(
         ),
         None => None,
     };
-    let mut progress = LoadBar::new(run.telling == Telling::Quiet);
-    let asked = interrupt.clone();
+    let mut progress = LoadBar::new(run.verbosity == Verbosity::Quiet);
+    let signals = interrupt.clone();
     let mut engine = RunEngine::start(
         plan,
         &options,
         trace,
-        Box::new(move || asked.asked()),
+        Box::new(move || signals.is_requested()),
         &mut |done, total| {
             progress.update(done, total);
             true

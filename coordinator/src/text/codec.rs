@@ -84,15 +84,15 @@ impl ProcessCodec {
         }
         let idle = lock(&self.idle).pop();
         let process = idle.map_or_else(|| self.start_another(), Ok);
-        let asked = process.and_then(|mut process| {
-            let asked = process.ask(request);
-            if matches!(asked, Ok(_) | Err(TextError::Refused(_))) {
+        let reply = process.and_then(|mut process| {
+            let reply = process.ask(request);
+            if matches!(reply, Ok(_) | Err(TextError::Refused(_))) {
                 lock(&self.idle).push(process);
             }
-            asked
+            reply
         });
         let mut losses = lock(&self.losses);
-        match asked {
+        match reply {
             Ok(reply) => {
                 losses.in_a_row = 0;
                 Ok(reply)

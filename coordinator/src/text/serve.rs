@@ -75,10 +75,11 @@ fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> Result<T, String> {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(error)) => Err(format!("{error:#}").trim_end_matches('.').to_owned()),
         Err(panic) => {
-            let told = panic.downcast_ref::<String>().map(String::as_str);
-            let told = told.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
-            let told: String = told.chars().take(200).collect();
-            Err(format!("the tokenizer's library gave up ({})", told.replace('\n', " ")))
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            let message =
+                message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+            let message: String = message.chars().take(200).collect();
+            Err(format!("the tokenizer's library gave up ({})", message.replace('\n', " ")))
         }
     }
 }

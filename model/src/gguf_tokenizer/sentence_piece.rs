@@ -1,10 +1,11 @@
 //! SentencePiece BPE (`tokenizer.ggml.model` = llama): pieces with scores instead of merges.
 //!
 //! SentencePiece joins, as long as it can, the two neighbours whose joint piece has the best score,
-//! the leftmost of equals. So a list of merges ordered by the score of what they make does the same.
-//! One difference cannot be expressed in such a list: where occurrences of the *same* piece, split
-//! differently, overlap, or different pieces have the same score, the list decides by itself and not
-//! by the place in the text. The published `tokenizer.json` of these models differ in the same way.
+//! the leftmost of equals. So a list of merges ordered by the score of what they make does the
+//! same. One difference cannot be expressed in such a list: where occurrences of the *same* piece,
+//! split differently, overlap, or different pieces have the same score, the list decides by itself
+//! and not by the place in the text. The published `tokenizer.json` of these models differ in the
+//! same way.
 
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::byte_fallback::ByteFallback;

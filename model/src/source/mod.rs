@@ -101,8 +101,8 @@ pub trait WeightSource: Debug + Send + Sync {
     }
 
     /// Reads rows `[first, first + out.len() / row_bytes)` of a matrix as its stored blocks, in the
-    /// model's order of rows, `row_bytes` as [`StoredType::row_bytes`] says. Only for matrices whose
-    /// stored type has a form to run from, [`StoredType::grouped`].
+    /// model's order of rows, `row_bytes` as [`StoredType::row_bytes`] says. Only for matrices
+    /// whose stored type has a form to run from, [`StoredType::grouped`].
     ///
     /// # Errors
     /// As [`WeightSource::read_bf16`], and a tensor that is stored in another type.

@@ -1,4 +1,5 @@
-//! What a single token spells, in bytes: vocabularies write bytes as characters, each kind in its way.
+//! What a single token spells, in bytes: vocabularies write bytes as characters, each kind in its
+//! way.
 
 use tokenizers::Tokenizer;
 use tokenizers::decoders::DecoderWrapper;
@@ -31,8 +32,9 @@ fn any(decoder: &DecoderWrapper, is: &dyn Fn(&DecoderWrapper) -> bool) -> bool {
     }
 }
 
-/// The byte that GPT-2's vocabulary writes as `character`: printable ones of Latin-1 stand for themselves, the
-/// others, in order, for the characters from U+0100 on. A character that stands for no byte is itself.
+/// The byte that GPT-2's vocabulary writes as `character`: printable ones of Latin-1 stand for
+/// themselves, the others, in order, for the characters from U+0100 on. A character that stands for
+/// no byte is itself.
 fn byte_level(character: char) -> Vec<u8> {
     let printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     let code = u32::from(character);

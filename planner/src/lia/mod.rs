@@ -1,10 +1,10 @@
 //! LIA (ISCA '25): which of the six sublayers of a decoder layer the CPU computes, from roofline
 //! costs, for prefill and decode separately; all 64 vectors are priced.
 //!
-//! `p_i = 1` means CPU, as LIA's text and every policy it names have it. Eqs. 5, 8 and 9 are printed
-//! with the opposite sense; here a parameter or KV operand is loaded over the link when the sublayer
-//! runs on the GPU, computation uses the rates of the device it runs on, and fresh K and V are stored
-//! to the host when QKV ran on the GPU. Eq. 2 adds the parts up without overlap.
+//! `p_i = 1` means CPU, as LIA's text and every policy it names have it. Eqs. 5, 8 and 9 are
+//! printed with the opposite sense; here a parameter or KV operand is loaded over the link when the
+//! sublayer runs on the GPU, computation uses the rates of the device it runs on, and fresh K and V
+//! are stored to the host when QKV ran on the GPU. Eq. 2 adds the parts up without overlap.
 
 mod latency;
 mod sublayer;
@@ -21,9 +21,9 @@ use serde::{Serialize, Serializer};
 use crate::machine::{Machine, MachineError};
 
 /// Where two of LIA's policies meet, eqs. 4, 6 and 9 make several vectors equal but for the small
-/// traffic of activations in eq. 8 (at the decode threshold the CPU may as well keep QKV). So close a
-/// win says nothing (LIA §7 gives the equations an error of 12%), and a run should not change its map
-/// for it.
+/// traffic of activations in eq. 8 (at the decode threshold the CPU may as well keep QKV). So close
+/// a win says nothing (LIA §7 gives the equations an error of 12%), and a run should not change its
+/// map for it.
 pub const NAMED_MARGIN: f64 = 1e-3;
 
 /// A step of inference.
@@ -94,8 +94,8 @@ pub fn ranking(
     Ok(found)
 }
 
-/// The vector to use and its latency, ms: the least of all 64, except that the best of the three that
-/// LIA names is kept when it is within [`NAMED_MARGIN`] of it.
+/// The vector to use and its latency, ms: the least of all 64, except that the best of the three
+/// that LIA names is kept when it is within [`NAMED_MARGIN`] of it.
 ///
 /// # Errors
 /// A number format that the description leaves out.

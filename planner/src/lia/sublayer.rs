@@ -21,8 +21,9 @@ pub struct Sublayer {
     pub parameters: bool,
 }
 
-/// Table 1 for a model: for OPT exactly the printed one (`d_m` hidden, `4 d_m` FFN, as many KV heads
-/// as heads); with grouped-query attention K and V are smaller, and a gated FFN has its gate in FC1.
+/// Table 1 for a model: for OPT exactly the printed one (`d_m` hidden, `4 d_m` FFN, as many KV
+/// heads as heads); with grouped-query attention K and V are smaller, and a gated FFN has its gate
+/// in FC1.
 pub fn sublayers(config: &ModelConfig, stage: Stage, case: &Case) -> [Sublayer; SUBLAYERS] {
     let bytes = case.dtype.size_bytes() as f64;
     let (batch, length) = (f64::from(case.batch), f64::from(case.length));

@@ -1,9 +1,10 @@
 //! Machines by description, for planning on hardware one does not have (`--machine FILE.toml`), and
 //! the operation table that a description predicts for a model and a workload.
 //!
-//! A description holds sustained rates and capacities. Time is bytes over a bandwidth plus operations
-//! over a throughput (LIA eq. 8): a roofline whose two limits do not overlap, which is also what the
-//! two batch sizes of Park-Egger figs. 6a and 7a show. GB and TFLOPS are powers of ten, GiB of two.
+//! A description holds sustained rates and capacities. Time is bytes over a bandwidth plus
+//! operations over a throughput (LIA eq. 8): a roofline whose two limits do not overlap, which is
+//! also what the two batch sizes of Park-Egger figs. 6a and 7a show. GB and TFLOPS are powers of
+//! ten, GiB of two.
 
 mod known;
 mod op_costs;

@@ -73,9 +73,9 @@ const GIGA: f64 = 1e9;
 const TERA: f64 = 1e12;
 const MS: f64 = 1e3;
 
-/// The table of a decoder layer in decode. Weights that are compressed are so for the CPU too, which
-/// computes from the 4-bit form; compressed maps are then the only ones. Weights may come from NVMe
-/// where the machine has it, uncompressed.
+/// The table of a decoder layer in decode. Weights that are compressed are so for the CPU too,
+/// which computes from the 4-bit form; compressed maps are then the only ones. Weights may come
+/// from NVMe where the machine has it, uncompressed.
 ///
 /// # Errors
 /// A number format or a decompression that the description leaves out.

@@ -13,9 +13,9 @@ use super::{
 use crate::budget::{PlanError, Request};
 use crate::closed_form::Candidate;
 use crate::policies::{Flexgen, PolicyName};
-use crate::policy::{Homes, Policy, Stays};
+use crate::policy::{DeviceResident, Homes, Policy};
 use crate::resident::{self, Room};
-use crate::search::{Found, search_with};
+use crate::search::{SearchResult, search_with};
 use crate::split::Split;
 use crate::table::Table;
 
@@ -69,7 +69,7 @@ impl Considered {
 pub struct Searched {
     pub table: Table,
     pub chunking: Option<Chunking>,
-    pub found: Found,
+    pub found: SearchResult,
 }
 
 /// The answer.
@@ -77,7 +77,7 @@ pub struct Searched {
 pub struct Chosen {
     pub name: PolicyName,
     pub policy: Policy,
-    pub stays: Stays,
+    pub resident: DeviceResident,
     pub plan: Plan,
     pub predicted: Predicted,
     /// What estimates took for granted of maps with everything on the GPU.
@@ -105,7 +105,8 @@ pub enum ChooseError {
 /// Nothing that fits, with the numbers of the fastest map; a plan that cannot be priced.
 pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     let Question { request, batches, batch_size, pricing, .. } = *question;
-    let everything = Request { policy: &Policy::GpuOnly, stays: Stays::NONE, ..*request };
+    let everything =
+        Request { policy: &Policy::GpuOnly, resident: DeviceResident::NONE, ..*request };
     let homes = everything.homes(batches, batch_size)?;
     let estimator = Estimator { request, batches, batch_size, pricing, homes };
     let (mut considered, searched) = consider(question, &estimator)?;
@@ -115,7 +116,7 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     considered.dedup_by(|b, a| a.name == b.name && total_ns(a) == total_ns(b));
     let Some((place, plan)) = fastest(question, &estimator, &mut considered)? else {
         let fastest = considered.first().map_or(Policy::CpuOnly, |one| one.policy);
-        let request = Request { policy: &fastest, stays: Stays::NONE, ..*request };
+        let request = Request { policy: &fastest, resident: DeviceResident::NONE, ..*request };
         return match request.plan(batches, batch_size) {
             Err(error) => Err(error.into()),
             Ok(_) => Err(Unpriced("a plan fits that was found not to fit".to_owned()).into()),
@@ -123,11 +124,11 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     };
     let Considered { name, policy, slowed, .. } = considered[place].clone();
     let predicted = predict(&plan, pricing)?.slowed(slowed);
-    let stays = Stays::default();
+    let resident = DeviceResident::default();
     let mut chosen =
-        Chosen { name, policy, stays, plan, predicted, homes, considered, place, searched };
-    if let Some((policy, stays, plan, predicted)) = with_residents(question, &chosen, slowed)? {
-        (chosen.policy, chosen.stays) = (policy, stays);
+        Chosen { name, policy, resident, plan, predicted, homes, considered, place, searched };
+    if let Some((policy, resident, plan, predicted)) = with_residents(question, &chosen, slowed)? {
+        (chosen.policy, chosen.resident) = (policy, resident);
         (chosen.plan, chosen.predicted) = (plan, predicted);
     }
     Ok(chosen)
@@ -150,7 +151,7 @@ fn fastest(
     loop {
         let mut found = None;
         for (place, Considered { policy, rehearsed, .. }) in considered.iter().enumerate() {
-            let request = Request { policy, stays: Stays::NONE, ..*request };
+            let request = Request { policy, resident: DeviceResident::NONE, ..*request };
             if request.fits(batches, batch_size)? {
                 found = Some((place, *policy, *rehearsed));
                 break;
@@ -163,7 +164,7 @@ fn fastest(
             None => None,
         };
         let Some(slowed) = slowed else {
-            let request = Request { policy: &policy, stays: Stays::NONE, ..*request };
+            let request = Request { policy: &policy, resident: DeviceResident::NONE, ..*request };
             let plan = request.fitting(batches, batch_size)?;
             return Ok(plan.map(|plan| (place, plan)));
         };
@@ -194,7 +195,8 @@ fn consider(
         name => vec![name],
     };
     let mut add = |name, policy| -> Result<(), Unpriced> {
-        let request = Request { policy: &policy, stays: Stays::NONE, ..*estimator.request };
+        let request =
+            Request { policy: &policy, resident: DeviceResident::NONE, ..*estimator.request };
         let map = request.map(estimator.homes);
         if considered.iter().any(|other: &Considered| is_same(&other.map, &map)) {
             return Ok(());
@@ -271,7 +273,7 @@ fn split(
 }
 
 /// A map with layers that stay.
-type Resident = (Policy, Stays, Plan, Predicted);
+type Resident = (Policy, DeviceResident, Plan, Predicted);
 
 /// The same with layers that stay on a device of known size, if that is faster.
 fn with_residents(
@@ -309,13 +311,13 @@ fn with_residents(
     };
     let mut layers = found.layers;
     while !layers.is_empty() {
-        let stays = Stays { layers: layers.clone(), kv: found.with_kv };
+        let resident = DeviceResident { layers: layers.clone(), kv: found.with_kv };
         let policy = policy_of(interval, config, chunking);
-        let request = Request { policy: &policy, stays: &stays, ..*request };
+        let request = Request { policy: &policy, resident: &resident, ..*request };
         if let Some(plan) = request.fitting(batches, batch_size)? {
             let predicted = predict(&plan, pricing)?.slowed(slowed);
             let faster = predicted.total_ns() < chosen.predicted.total_ns();
-            return Ok(faster.then_some((policy, stays, plan, predicted)));
+            return Ok(faster.then_some((policy, resident, plan, predicted)));
         }
         layers = resident::resident_layers(layers.len() - 1, config.num_layers, found.spread);
     }

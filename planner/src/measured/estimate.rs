@@ -8,7 +8,7 @@ use program::simulate::simulate;
 
 use super::{Pricing, Unpriced};
 use crate::budget::{PlanError, Request};
-use crate::policy::{Forms, Homes, Policy, Stays};
+use crate::policy::{DeviceResident, Formats, Homes, Policy};
 
 /// Layers of the two models that an estimate compares: a layer's time is the difference.
 const FEW_LAYERS: usize = 2;
@@ -84,13 +84,13 @@ pub struct Estimator<'a> {
     pub homes: Homes,
 }
 
-/// The first `layers` layers of a model and of its forms.
-fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Forms) {
+/// The first `layers` layers of a model and of its formats.
+fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Formats) {
     let mut config = request.config.clone();
     config.num_layers = layers.min(config.num_layers);
-    let mut forms = request.forms.clone();
-    forms.weights.layers.truncate(config.num_layers);
-    (config, forms)
+    let mut formats = request.formats.clone();
+    formats.weights.layers.truncate(config.num_layers);
+    (config, formats)
 }
 
 impl Estimator<'_> {
@@ -99,9 +99,14 @@ impl Estimator<'_> {
     /// # Errors
     /// A map that does not compile.
     pub fn plan(&self, policy: &Policy, layers: usize) -> Result<Plan, PlanError> {
-        let (config, forms) = shortened(self.request, layers);
-        let request =
-            Request { config: &config, policy, stays: Stays::NONE, forms: &forms, ..*self.request };
+        let (config, formats) = shortened(self.request, layers);
+        let request = Request {
+            config: &config,
+            policy,
+            resident: DeviceResident::NONE,
+            formats: &formats,
+            ..*self.request
+        };
         let map = request.map(self.homes);
         let shape = request.shape_of(request.shape(self.batches, self.batch_size), &map);
         Ok(compile(&config, &shape, &map)?)

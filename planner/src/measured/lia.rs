@@ -1,5 +1,5 @@
-//! LIA's choice on a measured machine: for each of the 64 vectors the sum of everything that is done
-//! (eq. 2 adds the parts up without overlap), here of the compiled layer's instructions.
+//! LIA's choice on a measured machine: for each of the 64 vectors the sum of everything that is
+//! done (eq. 2 adds the parts up without overlap), here of the compiled layer's instructions.
 
 use program::ir::Program;
 use program::simulate::{Costs, Place};

@@ -1,4 +1,5 @@
-//! The third cost model: a candidate is compiled and its programs are simulated with measured costs.
+//! The third cost model: a candidate is compiled and its programs are simulated with measured
+//! costs.
 
 use std::cell::RefCell;
 

@@ -2,8 +2,8 @@
 //!
 //! A search takes the least of many estimates, so the winner's is too low: it won by the errors of
 //! its prices too. And no sum of single measurements says what lanes lose by waiting for each other
-//! when each of them is now faster, now slower. So the map that looks fastest runs some decode steps
-//! of a few layers; what these take over their simulation scales its decode.
+//! when each of them is now faster, now slower. So the map that looks fastest runs some decode
+//! steps of a few layers; what these take over their simulation scales its decode.
 
 use program::plan::Plan;
 use program::simulate::simulate;
@@ -29,8 +29,8 @@ pub trait Rehearse: std::fmt::Debug {
 }
 
 impl Estimator<'_> {
-    /// Decode of a policy's first layers as it runs over its simulation; `None` where nothing can be
-    /// rehearsed.
+    /// Decode of a policy's first layers as it runs over its simulation; `None` where nothing can
+    /// be rehearsed.
     ///
     /// # Errors
     /// A map that does not compile, or a plan that cannot be priced.

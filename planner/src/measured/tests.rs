@@ -15,7 +15,7 @@ use super::{
 };
 use crate::budget::{Limits, Request};
 use crate::policies::PolicyName;
-use crate::policy::{Forms, Homes, Policy, Stays};
+use crate::policy::{DeviceResident, Formats, Homes, Policy};
 use crate::split::parse_split;
 
 /// Every instruction of a lane takes the same time.
@@ -91,12 +91,12 @@ const PLENTY: Limits =
 
 fn asked<T>(layers: usize, limits: Limits, then: impl FnOnce(&Request<'_>) -> T) -> T {
     let config = config(layers);
-    let forms = Forms::plain(&config);
+    let formats = Formats::plain(&config);
     then(&Request {
         config: &config,
         policy: &Policy::CpuOnly,
-        stays: Stays::NONE,
-        forms: &forms,
+        resident: DeviceResident::NONE,
+        formats: &formats,
         fuse_attention: true,
         dtype: Dtype::Bf16,
         max_prompt: 8,
@@ -240,7 +240,7 @@ fn layers_stay_where_the_device_has_room() {
         })
     };
     let (small, large) = (chosen(3 * layer_bytes), chosen(6 * layer_bytes));
-    assert!(small.stays.layers.len() < large.stays.layers.len(), "{:?}", large.stays);
+    assert!(small.resident.layers.len() < large.resident.layers.len(), "{:?}", large.resident);
     assert!(large.predicted.total_ns() < small.predicted.total_ns());
     assert!(!large.plan.resident.is_empty());
 }

@@ -1,11 +1,11 @@
 //! FlexGen's schedule in table terms.
 //!
 //! Attention and FFN are layers of their own. The loop goes over layers and batches and ends every
-//! step with a barrier. In the step of batch `k` of layer `j` it loads the next batch's KV, computes
-//! this one, and, at `k = 0` only, loads all weights of layer `j + 1`. So with several batches the
-//! first step of a layer lasts as long as a layer's weights, and later steps leave the link idle.
-//! Compressed operands are decompressed by the computation, weights once per batch too. With
-//! attention on the CPU no KV is loaded, and nothing runs beside it.
+//! step with a barrier. In the step of batch `k` of layer `j` it loads the next batch's KV,
+//! computes this one, and, at `k = 0` only, loads all weights of layer `j + 1`. So with several
+//! batches the first step of a layer lasts as long as a layer's weights, and later steps leave the
+//! link idle. Compressed operands are decompressed by the computation, weights once per batch too.
+//! With attention on the CPU no KV is loaded, and nothing runs beside it.
 
 use crate::closed_form::Costs;
 use crate::table::Table;

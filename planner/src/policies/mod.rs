@@ -1,5 +1,5 @@
-//! The policies by name, each as a question to an operation table: which maps it may choose from, and
-//! what a layer then takes. Only FlexGen is a schedule of its own; all others are device maps.
+//! The policies by name, each as a question to an operation table: which maps it may choose from,
+//! and what a layer then takes. Only FlexGen is a schedule of its own; all others are device maps.
 
 mod flexgen;
 mod run;
@@ -13,7 +13,7 @@ use std::str::FromStr;
 
 use crate::closed_form::Candidate;
 use crate::cost::Simulated;
-use crate::search::{Found, all_intervals, search_with};
+use crate::search::{SearchResult, all_intervals, search_with};
 use crate::steady::{LayerMap, Shape, steady_map};
 use crate::table::{Table, TableError};
 use crate::time::Ps;
@@ -119,12 +119,13 @@ pub struct Prediction {
 /// What a table does not say and some policies need.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Context {
-    /// For each operation whether LIA's decode vector gives it to the GPU; `None`: LIA is not priced.
+    /// For each operation whether LIA's decode vector gives it to the GPU; `None`: LIA is not
+    /// priced.
     pub lia: Option<Vec<bool>>,
     /// Whether FlexGen computes attention on the CPU.
     pub flexgen_cpu_attention: bool,
-    /// Time of copying KV to pinned memory before its transfer, as a share of the transfer: 0 on this
-    /// project's engine, which pins what it streams at the start.
+    /// Time of copying KV to pinned memory before its transfer, as a share of the transfer: 0 on
+    /// this project's engine, which pins what it streams at the start.
     pub flexgen_pinning: f64,
 }
 
@@ -139,7 +140,7 @@ pub fn predict(
 ) -> Result<Option<Prediction>, TableError> {
     table.validate()?;
     if let Some(intervals) = policy.intervals(table) {
-        let found: Found = search_with(table, &Simulated::of(table), intervals);
+        let found: SearchResult = search_with(table, &Simulated::of(table), intervals);
         let (layer, latency) = (Layer::Interval(found.best.candidate), found.best.latency);
         return Ok(Some(Prediction { policy, layer, latency }));
     }

@@ -48,9 +48,9 @@ pub enum RunError {
     NoLayer(PolicyName),
 }
 
-/// Predicts a run under a policy. Two-split and its kin search the layer of the decode step; prefill
-/// runs on the GPU (Park-Egger §4.3), but with `cpu-only` on the CPU and with LIA where its vector
-/// says.
+/// Predicts a run under a policy. Two-split and its kin search the layer of the decode step;
+/// prefill runs on the GPU (Park-Egger §4.3), but with `cpu-only` on the CPU and with LIA where its
+/// vector says.
 ///
 /// # Errors
 /// What the machine's description leaves out.

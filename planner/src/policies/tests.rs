@@ -55,8 +55,8 @@ fn flexgen_by_hand() {
     // One batch: attention beside the FFN's weights (20, no KV), FFN beside attention's weights and
     // KV (12 + 3).
     assert_eq!(time(1, plain, 0.0), 20.0 + 15.0);
-    // Three: attention max(20 + 3, 3), max(3, 3), max(0, 3); FFN max(12, 4), 4, and 4 beside the next
-    // attention's first KV (3).
+    // Three: attention max(20 + 3, 3), max(3, 3), max(0, 3); FFN max(12, 4), 4, and 4 beside the
+    // next attention's first KV (3).
     assert_eq!(time(3, plain, 0.0), 23.0 + 3.0 + 3.0 + 12.0 + 4.0 + 4.0);
     // Spread: attention max(20/3 + 3, 3) twice, 20/3; FFN 4, 4, max(4 + 3, 4).
     let spread = Flexgen { spread: true, ..plain };

@@ -17,7 +17,7 @@ const WEIGHT_SLOTS: u16 = 2;
 const KV_BATCHES: usize = 2;
 
 /// The device map of a policy, with everything in the run's dtype and no layer resident;
-/// [`super::Forms::apply`] and [`super::Stays::apply`] change that.
+/// [`super::Formats::apply`] and [`super::DeviceResident::apply`] change that.
 pub fn device_map(
     policy: &Policy,
     config: &ModelConfig,

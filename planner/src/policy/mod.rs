@@ -77,16 +77,16 @@ pub struct Homes {
 /// Whole layers that stay in device memory and run on the GPU, whatever the policy does with the
 /// others ([`crate::resident`]).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Stays {
+pub struct DeviceResident {
     /// Indices, ascending.
     pub layers: Vec<usize>,
     /// Their KV stays too.
     pub kv: bool,
 }
 
-impl Stays {
+impl DeviceResident {
     /// No layer stays.
-    pub const NONE: &'static Stays = &Stays { layers: Vec::new(), kv: false };
+    pub const NONE: &'static DeviceResident = &DeviceResident { layers: Vec::new(), kv: false };
 
     /// Keeps the layers of a map.
     ///
@@ -106,18 +106,18 @@ impl Stays {
 
 /// In which form weights and KV are kept; no policy chooses it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Forms {
+pub struct Formats {
     pub weights: WeightFormats,
     pub kv: KvFormat,
 }
 
-impl Forms {
+impl Formats {
     /// Everything in the run's dtype.
-    pub fn plain(config: &ModelConfig) -> Forms {
-        Forms { weights: WeightFormats::plain(config), kv: KvFormat::Plain }
+    pub fn plain(config: &ModelConfig) -> Formats {
+        Formats { weights: WeightFormats::plain(config), kv: KvFormat::Plain }
     }
 
-    /// Keeps the weights and the KV cache of a map in these forms.
+    /// Keeps the weights and the KV cache of a map in these formats.
     pub fn apply(&self, map: &mut DeviceMap) {
         map.weight_formats.clone_from(&self.weights);
         map.kv_format = self.kv;

@@ -1,4 +1,4 @@
-//! Policies compile, whatever stays on the device.
+//! Policies compile, whatever resident on the device.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
@@ -8,7 +8,7 @@ use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId};
 use program::validate::validate;
 
-use super::{Homes, Policy, Stays, device_map};
+use super::{DeviceResident, Homes, Policy, device_map};
 use crate::lia::Vector;
 use crate::policies::Flexgen;
 use crate::split::Split;
@@ -33,10 +33,10 @@ fn config() -> ModelConfig {
     config
 }
 
-fn planned(policy: &Policy, stays: &Stays) -> (DeviceMap, Plan) {
+fn planned(policy: &Policy, resident: &DeviceResident) -> (DeviceMap, Plan) {
     let config = config();
     let mut map = device_map(policy, &config, true, HOMES);
-    stays.apply(&mut map);
+    resident.apply(&mut map);
     let plan = compile(&config, &SHAPE, &map).expect("compiles");
     (map, plan)
 }
@@ -47,12 +47,12 @@ fn every_interval_with_resident_layers_compiles() {
     for chunking in [None, Some(Chunking { order: ChunkOrder::Scores, chunks: 3 })] {
         let count = layer_list(&config, chunking).len();
         for (layers, kv) in [(vec![], false), (vec![1, 3], false), (vec![0], true)] {
-            let stays = Stays { layers, kv };
+            let resident = DeviceResident { layers, kv };
             for start in 0..count {
                 for end in start..=count {
                     let policy = Policy::TwoSplit { split: Split { start, end }, chunking };
-                    let (map, plan) = planned(&policy, &stays);
-                    assert_eq!(plan.resident.is_empty(), stays.layers.is_empty());
+                    let (map, plan) = planned(&policy, &resident);
+                    assert_eq!(plan.resident.is_empty(), resident.layers.is_empty());
                     let on_gpu = map.decode.layers[2].iter().filter(|d| **d == Device::Gpu);
                     assert_eq!(on_gpu.count(), end - start);
                 }
@@ -65,7 +65,9 @@ fn every_interval_with_resident_layers_compiles() {
 fn streamed_chunks_have_slots_for_two_batches() {
     let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 3 });
     let slots = |start, end| {
-        planned(&Policy::TwoSplit { split: Split { start, end }, chunking }, Stays::NONE).0.kv_slots
+        planned(&Policy::TwoSplit { split: Split { start, end }, chunking }, DeviceResident::NONE)
+            .0
+            .kv_slots
     };
     // ln0 q k v scores.0 scores.1 scores.2 softmax wv ..
     assert_eq!([slots(4, 6), slots(5, 9), slots(0, 4)], [4, 4, 2]);
@@ -73,19 +75,19 @@ fn streamed_chunks_have_slots_for_two_batches() {
 
 #[test]
 fn the_cpu_alone_needs_no_device() {
-    let (map, plan) = planned(&Policy::CpuOnly, Stays::NONE);
+    let (map, plan) = planned(&Policy::CpuOnly, DeviceResident::NONE);
     assert_eq!(plan.segment_bytes(SegmentId::DEVICE), 0);
     assert!(!map.uses_gpu());
     let cpu = Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU };
-    assert!(!planned(&cpu, Stays::NONE).0.uses_gpu());
+    assert!(!planned(&cpu, DeviceResident::NONE).0.uses_gpu());
 }
 
 #[test]
 fn every_vector_is_a_map_that_compiles() {
     for decode in Vector::all() {
-        let stays = Stays { layers: vec![0], kv: false };
+        let resident = DeviceResident { layers: vec![0], kv: false };
         let policy = Policy::Lia { prefill: Vector::FULL_GPU, decode };
-        let (map, _) = planned(&policy, &stays);
+        let (map, _) = planned(&policy, &resident);
         assert_eq!(map.policy, "lia");
         assert!(map.decode.layers[0].iter().all(|device| *device == Device::Gpu));
         // scores, out, fc0 of ln0 q k v scores softmax wv out ln1 fc0 fc1
@@ -107,7 +109,7 @@ fn flexgen_runs_its_own_loop_and_is_proved() {
     for (spread, schedule) in [(false, Schedule::Barrier), (true, Schedule::BarrierSpread)] {
         for cpu_attention in [false, true] {
             let policy = Policy::Flexgen(Flexgen { spread, cpu_attention });
-            let (map, plan) = planned(&policy, Stays::NONE);
+            let (map, plan) = planned(&policy, DeviceResident::NONE);
             assert_eq!(map.schedule, schedule);
             let on_cpu = map.decode.layers[1].iter().filter(|device| **device == Device::Cpu);
             assert_eq!(on_cpu.count(), if cpu_attention { 3 } else { 0 });

@@ -2,9 +2,9 @@
 //! empty and the full one included, with and without compression as asked, and every set of weights
 //! of the interval that could come from NVMe.
 //!
-//! Up to 2^16 candidates each is priced; above, the sets are found by branch and bound, with the same
-//! optimum. The closed form orders all candidates; a second cost model may then choose among its
-//! best (one per interval and compression), which keeps the search quick.
+//! Up to 2^16 candidates each is priced; above, the sets are found by branch and bound, with the
+//! same optimum. The closed form orders all candidates; a second cost model may then choose among
+//! its best (one per interval and compression), which keeps the search quick.
 
 mod output;
 mod rank;
@@ -37,7 +37,7 @@ pub struct Choice {
 
 /// What a search found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResult {
     /// Name of the cost model that chose.
     pub cost: &'static str,
     pub best: Choice,
@@ -53,7 +53,7 @@ pub struct Found {
 ///
 /// # Errors
 /// A table that [`Table::validate`] refuses.
-pub fn search(table: &Table) -> Result<Found, TableError> {
+pub fn search(table: &Table) -> Result<SearchResult, TableError> {
     table.validate()?;
     Ok(match table.cost {
         CostName::Paper => search_with(table, &Paper, all_intervals(table)),
@@ -69,7 +69,11 @@ pub fn all_intervals(table: &Table) -> Vec<(usize, usize)> {
 }
 
 /// Searches some intervals with some cost model; `intervals` is not empty, the table is valid.
-pub fn search_with(table: &Table, model: &dyn CostModel, intervals: Vec<(usize, usize)>) -> Found {
+pub fn search_with(
+    table: &Table,
+    model: &dyn CostModel,
+    intervals: Vec<(usize, usize)>,
+) -> SearchResult {
     let costs = Costs::of(table);
     let candidates = count(table, &costs, &intervals);
     let walk = if candidates > EXHAUSTIVE_MAX { Walk::BranchAndBound } else { Walk::Exhaustive };
@@ -88,7 +92,7 @@ pub fn search_with(table: &Table, model: &dyn CostModel, intervals: Vec<(usize, 
         let terms = costs.terms(&candidate);
         Choice { latency: model.latency(&candidate, &terms), candidate, terms }
     };
-    Found {
+    SearchResult {
         cost: model.name(),
         best: choices.next().unwrap_or_else(nothing),
         runner_up: choices.next(),

@@ -6,7 +6,7 @@ use crate::closed_form::Terms;
 use crate::table::Table;
 use crate::time::Ps;
 
-use super::Found;
+use super::SearchResult;
 
 /// The terms of the maximum, ms; 0 for those that the map does not use.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -48,7 +48,7 @@ pub struct Output {
 
 impl Output {
     /// The answer of a search of `table`.
-    pub fn of(table: &Table, found: &Found) -> Output {
+    pub fn of(table: &Table, found: &SearchResult) -> Output {
         let best = &found.best;
         let (start, end) = best.candidate.interval;
         let name = |index: usize| table.ops[index].name.clone();

@@ -1,12 +1,12 @@
 //! Layers of a table as a timeline: the program that a device map compiles to, in table terms.
 //!
 //! The order of work, the slots and the waits are those of `program::compile`: segment by segment
-//! and batch by batch, a streamed weight once per layer for all batches, KV once per batch, transfers
-//! in the order of need and no further ahead than their slots allow. Lanes are in order and an
-//! instruction starts when its lane is free and what it needs is there, so start times follow from one
-//! pass over the work. What the table does not price (activations, appends, norms of the model's
-//! end) takes no time. `planner/tests` compares the result with `program::simulate` on compiled
-//! plans.
+//! and batch by batch, a streamed weight once per layer for all batches, KV once per batch,
+//! transfers in the order of need and no further ahead than their slots allow. Lanes are in order
+//! and an instruction starts when its lane is free and what it needs is there, so start times
+//! follow from one pass over the work. What the table does not price (activations, appends, norms
+//! of the model's end) takes no time. `planner/tests` compares the result with `program::simulate`
+//! on compiled plans.
 
 #[cfg(test)]
 mod tests;

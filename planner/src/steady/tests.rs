@@ -80,8 +80,8 @@ fn chunks_run_on_both_sides_at_once() {
 fn overlap_is_the_share_of_the_link_beside_the_cpu() {
     let table = table(PAIR);
     let steady = steady_layer(&table, &Candidate::plain(1, 2), &Shape::default());
-    // Per layer of 7: the CPU computes 5, the link works 6, and its slots let it start when b of two
-    // layers before is done: it never idles for more than 1 ms.
+    // Per layer of 7: the CPU computes 5, the link works 6, and its slots let it start when b of
+    // two layers before is done: it never idles for more than 1 ms.
     let overlap = steady.usage.overlap().expect("transfers");
     assert!((4.0 / 6.0..=5.0 / 6.0).contains(&overlap), "{overlap}");
     assert_eq!(steady.usage.busy(Lane::Cpu).ms(), 12.0 * 5.0);

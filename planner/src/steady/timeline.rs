@@ -37,8 +37,8 @@ impl Lane {
 pub struct Shape {
     /// Layers whose streamed weights may be on the device at once; at least 1.
     pub weight_slots: usize,
-    /// Batches whose streamed KV of an operation may be on the device at once, whole or in chunks; at
-    /// least 1. The paper's figures have 1.
+    /// Batches whose streamed KV of an operation may be on the device at once, whole or in chunks;
+    /// at least 1. The paper's figures have 1.
     pub kv_slots: usize,
 }
 

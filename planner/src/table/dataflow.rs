@@ -1,5 +1,5 @@
-//! What the operations of a model's layer really wait for: a table from a file is taken for a chain,
-//! but Q, K and V need the same norm and not each other.
+//! What the operations of a model's layer really wait for: a table from a file is taken for a
+//! chain, but Q, K and V need the same norm and not each other.
 
 use model::config::ModelConfig;
 use model::ops::Value;

@@ -40,8 +40,8 @@ const LLAMA_OPS: [Op; 12] = [
 /// As many as `--split-chunks` takes.
 const CHUNKS_MAX: usize = 64;
 
-/// A table's rows as entries of a layer's list. Operations that the table leaves out take no time and
-/// go where the one before them goes.
+/// A table's rows as entries of a layer's list. Operations that the table leaves out take no time
+/// and go where the one before them goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layer {
     pub(super) family: Family,
@@ -142,8 +142,8 @@ fn named(row: &OpCost) -> Result<(Op, Option<u16>), TimedError> {
     Ok((op, row.chunk))
 }
 
-/// Names as this project writes them and as Park-Egger's figures do, without regard to case, dots and
-/// lines between words.
+/// Names as this project writes them and as Park-Egger's figures do, without regard to case, dots
+/// and lines between words.
 fn operation(name: &str) -> Option<Op> {
     let plain: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
     Some(match plain.to_ascii_lowercase().as_str() {

@@ -27,7 +27,7 @@ use program::validate::validate;
 
 use crate::closed_form::Candidate;
 use crate::policy::{Homes, Policy, device_map};
-use crate::search::{Found, search};
+use crate::search::{SearchResult, search};
 use crate::split::Split;
 use crate::table::Table;
 use bounds::{GEN_LEN_MAX, LAYERS_MAX, TIME_MAX_MS};
@@ -39,12 +39,12 @@ pub struct Timed {
     pub plan: Plan,
     pub times: Times,
     /// What the table's search chose.
-    pub found: Found,
+    pub found: SearchResult,
 }
 
 impl Timed {
-    /// Searches the table, and compiles and proves programs of `layers` layers in the placement that
-    /// won, for sequences of a prompt of one token and `gen_len` new ones.
+    /// Searches the table, and compiles and proves programs of `layers` layers in the placement
+    /// that won, for sequences of a prompt of one token and `gen_len` new ones.
     ///
     /// # Errors
     /// A table whose operations are not those of a known layer, or times that no run would take.

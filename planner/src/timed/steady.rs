@@ -16,8 +16,8 @@ pub struct SteadyLayer {
     pub steps: usize,
     /// Layers of each step.
     pub layers: usize,
-    /// Share of the transfers beside which the CPU computes, the median over the steps; `None` without
-    /// transfers.
+    /// Share of the transfers beside which the CPU computes, the median over the steps; `None`
+    /// without transfers.
     pub overlap: Option<f64>,
     /// Share of the time in which no lane is inside work, the median over the steps.
     pub time_outside: f64,

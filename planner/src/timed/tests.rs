@@ -55,10 +55,10 @@ fn simulated(timed: &Timed, steps: u32) -> SteadyLayer {
     steady(&timed.plan, &timeline.spans).expect("layers")
 }
 
-/// The programs take as long as the table's own timeline says, once it is told that Q, K and V do not
-/// wait for each other; with several batches up to 3% more, since what leaves the device leaves in
-/// order (`planner/tests/steady_against_programs.rs`), and up to 1% less where Scores is in chunks,
-/// since V then has as many slots as the chunks of K and arrives further ahead.
+/// The programs take as long as the table's own timeline says, once it is told that Q, K and V do
+/// not wait for each other; with several batches up to 3% more, since what leaves the device leaves
+/// in order (`planner/tests/steady_against_programs.rs`), and up to 1% less where Scores is in
+/// chunks, since V then has as many slots as the chunks of K and arrives further ahead.
 #[test]
 fn programs_take_what_the_table_says() {
     for (batches, chunks) in [(1, 1), (2, 1), (2, 8), (3, 8)] {

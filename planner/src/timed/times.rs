@@ -10,8 +10,8 @@ use program::topology::{LaneId, LaneSet};
 use super::layer::Layer;
 use crate::table::{OpCost, Table};
 
-/// Nanoseconds of every entry of every decode list; waits, signals and what the table does not price
-/// (activations, appends, what stands around the layers) take 0.
+/// Nanoseconds of every entry of every decode list; waits, signals and what the table does not
+/// price (activations, appends, what stands around the layers) take 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
     lanes: Vec<(LaneId, Vec<u64>)>,

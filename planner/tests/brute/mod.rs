@@ -1,5 +1,5 @@
-//! The search once more, as plainly as can be: every map is written out, its terms are added up from
-//! the table's own numbers in whole millionths of a millisecond, and the least of all is kept.
+//! The search once more, as plainly as can be: every map is written out, its terms are added up
+//! from the table's own numbers in whole millionths of a millisecond, and the least of all is kept.
 //! Shares no code with the planner.
 
 use planner::table::{Compression, Table};

@@ -5,7 +5,8 @@ use planner::table::{Compression, CostName, OpCost, Table};
 const NAMES: [&str; 11] =
     ["LN.0", "Q", "K", "V", "Scores", "Softmax", "WV", "Output", "LN.1", "FC.0", "FC.1"];
 
-/// Fig. 6a: a single batch of 50, ms. H2D, CPU. GPU times are not printed, and not used by one batch.
+/// Fig. 6a: a single batch of 50, ms. H2D, CPU. GPU times are not printed, and not used by one
+/// batch.
 const FIG_6A: [[f64; 2]; 11] = [
     [0.001, 0.255],
     [4.214, 5.775],

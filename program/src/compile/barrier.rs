@@ -1,9 +1,11 @@
-//! FlexGen's loop as a schedule, flaw and all, to compare with (its `generation_loop_overlap_multi_batch`).
+//! FlexGen's loop as a schedule, flaw and all, to compare with (its
+//! `generation_loop_overlap_multi_batch`).
 //!
-//! The entries come layer by layer and batch by batch; each (layer, batch) is an iteration that ends
-//! with a barrier. Beside its computation run the copies for what comes next: the KV of the next
-//! batch, and the weights of the next layer, all of them beside the first batch. So a layer takes
-//! the longer of all its weights and one batch, plus its other batches; `BarrierSpread` lifts that.
+//! The entries come layer by layer and batch by batch; each (layer, batch) is an iteration that
+//! ends with a barrier. Beside its computation run the copies for what comes next: the KV of the
+//! next batch, and the weights of the next layer, all of them beside the first batch. So a layer
+//! takes the longer of all its weights and one batch, plus its other batches; `BarrierSpread` lifts
+//! that.
 
 use model::ops::Op;
 

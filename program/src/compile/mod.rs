@@ -1,9 +1,10 @@
 //! The compiler: device map to plan.
 //!
 //! Three steps, each in a file: `schedule` lists the work in one global order that respects data
-//! flow (with the early copies and barriers of `barrier`, if the map asks); `emit` turns an entry into instructions, inserting copies where a value or a weight is
-//! needed on the other device; `sync` splits the order into lanes and inserts the fewest waits and
-//! signals that keep every pair of conflicting accesses ordered, also between consecutive steps.
+//! flow (with the early copies and barriers of `barrier`, if the map asks); `emit` turns an entry
+//! into instructions, inserting copies where a value or a weight is needed on the other device;
+//! `sync` splits the order into lanes and inserts the fewest waits and signals that keep every pair
+//! of conflicting accesses ordered, also between consecutive steps.
 //!
 //! Executing the global order serially would be a correct run. Every wait points backwards in it,
 //! so no compiled program can deadlock; the validator proves it again, independently.
@@ -81,8 +82,8 @@ pub fn compile_on(
     })
 }
 
-/// The memory that [`compile`]'s plan takes, in a fraction of its time: what is done is listed, the order
-/// is not worked out.
+/// The memory that [`compile`]'s plan takes, in a fraction of its time: what is done is listed, the
+/// order is not worked out.
 ///
 /// `scratch`: what the device needs beside the plan.
 ///

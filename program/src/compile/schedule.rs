@@ -3,7 +3,8 @@
 //! A *stream* is a batch (decode) or a stream (prefill). Every stream passes through the same
 //! *segments*: runs of operations on one device. The order is segment by segment, and within a
 //! segment stream by stream, so that while one device works on a stream the other has the next one
-//! to work on (Park-Egger fig. 12d), and a streamed weight serves all streams before the next comes.
+//! to work on (Park-Egger fig. 12d), and a streamed weight serves all streams before the next
+//! comes.
 
 use model::config::ModelConfig;
 use model::ops::Op;

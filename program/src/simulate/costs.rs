@@ -18,8 +18,8 @@ pub struct Place {
 
 /// Costs of a machine.
 pub trait Costs {
-    /// Work of a work instruction in a step (from 0), as the nanoseconds it takes at rate 1: alone on
-    /// the machine. Finite, not negative.
+    /// Work of a work instruction in a step (from 0), as the nanoseconds it takes at rate 1: alone
+    /// on the machine. Finite, not negative.
     fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64;
 
     /// Nanoseconds of work that the lane of `place`, inside that instruction, does per nanosecond

@@ -100,11 +100,11 @@ fn pipeline() -> Program {
     ])
 }
 
-/// At rate 1, no wake-up:
-/// h2d: 0-10, 10-20; then step 1: gpu's first signal (14) is given at 20, so 20-30; its second comes
+/// At rate 1, no wake-up: h2d: 0-10, 10-20; then step 1: gpu's first signal (14) is given at 20, so
+/// 20-30; its second comes
 ///      at 27, before 30, so 30-40.
-/// gpu: 10-14, 20-27; step 1: 30-34, 40-47.
-/// cpu: 14-34, then 27 has passed, 34-39; step 1: its input came at 34, so 39-59; 59-64.
+/// gpu: 10-14, 20-27; step 1: 30-34, 40-47. cpu: 14-34, then 27 has passed, 34-39; step 1: its
+/// input came at 34, so 39-59; 59-64.
 #[test]
 fn three_lanes_by_hand() {
     let timeline = simulate(&pipeline(), &ALONE, 2).unwrap();
@@ -131,8 +131,8 @@ fn waking_up_costs() {
     assert_eq!(of(LaneId::CPU_COMPUTE), [(20, 40), (40, 45), (45, 65), (65, 70)]);
 }
 
-/// The CPU has 30 ns of work, the copy 10; beside each other both go at half speed. The copy ends at
-/// 20; the CPU has then done 10 and does the other 20 alone, until 40.
+/// The CPU has 30 ns of work, the copy 10; beside each other both go at half speed. The copy ends
+/// at 20; the CPU has then done 10 and does the other 20 alone, until 40.
 #[test]
 fn contention_slows_both() {
     let both =
@@ -146,8 +146,8 @@ fn contention_slows_both() {
     assert_eq!((usage.overlap(), usage.time_outside()), (Some(1.0), 0.0));
 }
 
-/// A lane without any wait stays at most one step ahead of the sampling: its step 2 starts when step
-/// 0 is sampled (10), step 3 when step 1 is (20).
+/// A lane without any wait stays at most one step ahead of the sampling: its step 2 starts when
+/// step 0 is sampled (10), step 3 when step 1 is (20).
 #[test]
 fn run_ahead_is_one_step() {
     let free = program(vec![
@@ -222,9 +222,9 @@ fn bad_costs_are_refused() {
 }
 
 /// When each instruction of each step starts and ends, found by repeating the definitions until
-/// nothing changes: a lane goes on when the instruction before has ended; a wait ends when its signal
-/// is given, and a wake-up later if that is after it was asked for; a step starts when the last but
-/// one is sampled.
+/// nothing changes: a lane goes on when the instruction before has ended; a wait ends when its
+/// signal is given, and a wake-up later if that is after it was asked for; a step starts when the
+/// last but one is sampled.
 fn naive(program: &Program, costs: &ByLayer, steps: usize) -> Vec<Span> {
     let lanes = &program.lanes;
     let mut ends: Vec<Vec<Option<f64>>> =

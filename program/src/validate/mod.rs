@@ -1,7 +1,7 @@
 //! Proves a plan before any worker starts.
 //!
-//! The coordinator calls [`validate`] on every plan; tests also call [`replay()`] on measured traces.
-//! Four checks, each in a file, each relying on the ones before:
+//! The coordinator calls [`validate`] on every plan; tests also call [`replay()`] on measured
+//! traces. Four checks, each in a file, each relying on the ones before:
 //!
 //! 1. `shape` and `reach`: ids and offsets exist, instructions have the operands their operation
 //!    needs, lanes do what their kind may do in the memory of their worker (the table of
@@ -9,17 +9,18 @@
 //! 2. `order`: lanes are in order and waits only test "at least", so when one interleaving runs to
 //!    its end, all do. One is run, over [`STEPS`] consecutive steps, and gives the happens-before
 //!    order (vector clocks).
-//! 3. `race`: any two instructions that touch overlapping regions, one of them writing, are ordered,
-//!    whatever the timing. Two steps suffice: an access two steps later follows, in its own lane, the
-//!    same access one step later.
+//! 3. `race`: any two instructions that touch overlapping regions, one of them writing, are
+//!    ordered, whatever the timing. Two steps suffice: an access two steps later follows, in its
+//!    own lane, the same access one step later.
 //! 4. `content`: without races what a read finds is determined, so each buffer is followed as the
 //!    thing it holds, and each read must find the very value, layer, batch and step it is for. A
 //!    missing copy is found here even when its slot still holds something plausible.
 //!
-//! Between programs all lanes meet at a barrier. What a program relies on there is what each of them
-//! leaves: weights in their places, and in the caches the rows of every step.
+//! Between programs all lanes meet at a barrier. What a program relies on there is what each of
+//! them leaves: weights in their places, and in the caches the rows of every step.
 //!
-//! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be right without.
+//! The limit on running ahead (see [`crate::simulate`]) is not used: a program must be right
+//! without.
 
 mod content;
 mod describe;
@@ -69,8 +70,8 @@ pub struct ProgramProof {
     pub conflicts: usize,
 }
 
-/// Proves that no lane can deadlock, that no two accesses race, and that every read finds what it is
-/// for, in any sequence of the plan's programs, each run for any number of steps.
+/// Proves that no lane can deadlock, that no two accesses race, and that every read finds what it
+/// is for, in any sequence of the plan's programs, each run for any number of steps.
 ///
 /// # Errors
 /// The first thing that does not hold, with the instructions concerned.
@@ -84,8 +85,8 @@ pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
     Ok(Proof { programs })
 }
 
-/// Proves what can be proved of a program without its plan: that it is well formed, that no lane can
-/// deadlock, and that no two accesses race.
+/// Proves what can be proved of a program without its plan: that it is well formed, that no lane
+/// can deadlock, and that no two accesses race.
 ///
 /// # Errors
 /// The first thing that does not hold, with the instructions concerned.

@@ -1,8 +1,8 @@
 //! Any two conflicting accesses are ordered.
 //!
-//! Accesses are walked in one order that respects happens-before. Per buffer only those are kept that
-//! a later access has to be compared with: a write stands for all that it covers, since it was found
-//! ordered after it; a read for the earlier reads of its lane.
+//! Accesses are walked in one order that respects happens-before. Per buffer only those are kept
+//! that a later access has to be compared with: a write stands for all that it covers, since it was
+//! found ordered after it; a read for the earlier reads of its lane.
 
 use crate::ir::Region;
 use crate::plan::Buffer;

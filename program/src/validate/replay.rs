@@ -37,8 +37,8 @@ pub enum ReplayError {
 }
 
 /// Checks the spans of one group against the plan: each lane in the order of its list, every wait
-/// respected, no two conflicting instructions at the same time, and the programs one after the other,
-/// in the order of the plan.
+/// respected, no two conflicting instructions at the same time, and the programs one after the
+/// other, in the order of the plan.
 ///
 /// The trace may have gaps (a ring that was full loses records); what is there is checked.
 ///

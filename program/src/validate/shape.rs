@@ -190,8 +190,8 @@ fn check_copy(copy: &Copy) -> Result<(), String> {
     Ok(())
 }
 
-/// No two buffers that are in use in the same program share bytes. Weights, resident weights, caches,
-/// and whatever several programs touch are in use in all.
+/// No two buffers that are in use in the same program share bytes. Weights, resident weights,
+/// caches, and whatever several programs touch are in use in all.
 fn check_addresses(plan: &Plan) -> Result<(), ValidateError> {
     for buffer in &plan.buffers {
         if buffer.offset_bytes.checked_add(buffer.size_bytes).is_none() {

@@ -143,9 +143,9 @@ fn refused(program: &Program) -> ValidateError {
 fn a_correct_program_is_proved() {
     let proof = validate_program(&offload(), &buffers(), &Topology::with_device()).unwrap();
     assert_eq!((proof.work, proof.waits), (4, 6));
-    // Step 0: both copies before `q`, `q` before the copy back. Step 1: each copy in after `q`'s read
-    // and its own write (2 + 2), `q` after both copies, its own write and the copy back (4), the copy
-    // back after `q` and its own write (2).
+    // Step 0: both copies before `q`, `q` before the copy back. Step 1: each copy in after `q`'s
+    // read and its own write (2 + 2), `q` after both copies, its own write and the copy back (4),
+    // the copy back after `q` and its own write (2).
     assert_eq!(proof.conflicts, 3 + 4 + 4 + 2);
 }
 

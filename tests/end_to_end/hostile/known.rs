@@ -27,12 +27,15 @@ fn judged(model: &std::path::Path, place: &Place, words: &[&str]) {
     let output = place.path("out.jsonl");
     let _ = std::fs::remove_file(&output);
     let (code, said) = run(model, &input, &output);
-    let told = std::fs::read_to_string(&output).unwrap_or_default() + &said;
-    assert!(words.is_empty() || words.iter().any(|word| told.contains(word)), "{words:?}: {told}");
+    let stderr = std::fs::read_to_string(&output).unwrap_or_default() + &said;
+    assert!(
+        words.is_empty() || words.iter().any(|word| stderr.contains(word)),
+        "{words:?}: {stderr}"
+    );
     if code != Some(1) {
         let answers = lines(&output);
-        assert_eq!(answers.len(), 3, "{told}");
-        assert!(answers[2]["error"].is_null(), "{told}");
+        assert_eq!(answers.len(), 3, "{stderr}");
+        assert!(answers[2]["error"].is_null(), "{stderr}");
     }
 }
 

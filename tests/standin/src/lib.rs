@@ -4,14 +4,15 @@
 //! unchanged device code then runs against it. What it keeps of a real driver is what programs get
 //! wrong:
 //!
-//! - **Streams are asynchronous.** Work only queues up. It runs at points that a seed chooses, in an
-//!   order across streams that the seed chooses, unless a wait or a synchronisation orders it; so a
-//!   missing wait shows, and shows again with the same seed.
+//! - **Streams are asynchronous.** Work only queues up. It runs at points that a seed chooses, in
+//!   an order across streams that the seed chooses, unless a wait or a synchronisation orders it;
+//!   so a missing wait shows, and shows again with the same seed.
 //! - Device memory is a memfd, full of NaN at first. Another process can open it by its handle, and
 //!   the exporting one cannot, as with CUDA IPC.
-//! - Kernels run on the CPU, from the same sources, by name; the parameters' sizes come from the PTX.
-//! - A thread without a context, a range outside an allocation, an impossible launch, PTX of a later
-//!   version, too little memory: refused with the driver's codes. A failing kernel is sticky.
+//! - Kernels run on the CPU, from the same sources, by name; the parameters' sizes come from the
+//!   PTX.
+//! - A thread without a context, a range outside an allocation, an impossible launch, PTX of a
+//!   later version, too little memory: refused with the driver's codes. A failing kernel is sticky.
 //!
 //! It says nothing about speed. Settings are environment variables: see [`settings`].
 //!

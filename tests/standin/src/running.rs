@@ -95,8 +95,8 @@ impl Product {
     fn run(&self) {
         let Product { a, b, d, rows, n, k } = *self;
         let wide = |from: usize, at: usize| {
-            // SAFETY: needed to read an operand; the ranges were checked when the product was queued,
-            // and that nobody else touches them is what callers promise.
+            // SAFETY: needed to read an operand; the ranges were checked when the product was
+            // queued, and that nobody else touches them is what callers promise.
             f32::from_bits(u32::from(unsafe { (from as *const u16).add(at).read() }) << 16)
         };
         for row in 0..rows {

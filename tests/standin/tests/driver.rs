@@ -1,5 +1,5 @@
-//! The driver's fence (`cuda`) against the stand-in: what each refuses, in which words, and what the
-//! stand-in keeps of a real driver.
+//! The driver's fence (`cuda`) against the stand-in: what each refuses, in which words, and what
+//! the stand-in keeps of a real driver.
 //!
 //! The library is found through `LD_LIBRARY_PATH`, which the loader reads when a process starts: so
 //! each case runs in a process of its own, this very test started again with its name.
@@ -62,7 +62,8 @@ fn open() -> Context {
 /// Fills a pinned buffer and copies it to the device.
 fn send(stream: &Stream, host: &PinnedBuffer, bytes: &[u8], to: u64) {
     assert!(bytes.len() <= host.size_bytes());
-    // SAFETY: the buffer is this test's own and large enough; tests synchronise before they drop it.
+    // SAFETY: the buffer is this test's own and large enough; tests synchronise before they drop
+    // it.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), host.base(), bytes.len());
         stream.copy_to_device(to, host.base(), bytes.len()).expect("a copy is taken");

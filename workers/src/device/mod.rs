@@ -1,10 +1,10 @@
 //! Lanes on a CUDA device.
 //!
-//! The gpu worker owns one arena ([`Device::create`]), the transfer worker opens it in a process and
-//! context of its own ([`Device::open`]). Their lanes ([`DeviceLane`]) interpret the same programs as
-//! the emulated device's, with one difference: to execute an instruction is to enqueue it on the
-//! lane's stream. A thread beside each lane ([`completion`]) turns what the device has done into
-//! trace records and signals, so a signal still means that all earlier work is complete.
+//! The gpu worker owns one arena ([`Device::create`]), the transfer worker opens it in a process
+//! and context of its own ([`Device::open`]). Their lanes ([`DeviceLane`]) interpret the same
+//! programs as the emulated device's, with one difference: to execute an instruction is to enqueue
+//! it on the lane's stream. A thread beside each lane ([`completion`]) turns what the device has
+//! done into trace records and signals, so a signal still means that all earlier work is complete.
 //!
 //! Prefill's linears go through cuBLASLt where it is installed ([`products`]).
 //!

@@ -46,9 +46,9 @@ impl Moving<'_> {
             }
             bytes += size_bytes as u64;
             let place = |id| places.address(id, offset, size_bytes);
-            // SAFETY: needed to move the bytes. Both ranges were checked against their buffers, host
-            // segments are mapped for as long as the view, and the program orders who else touches
-            // the ranges behind this lane's signals, which come after the stream is done.
+            // SAFETY: needed to move the bytes. Both ranges were checked against their buffers,
+            // host segments are mapped for as long as the view, and the program orders who else
+            // touches the ranges behind this lane's signals, which come after the stream is done.
             outcome = unsafe {
                 match (places.has(from), places.has(to)) {
                     (false, true) => {

@@ -59,8 +59,8 @@ impl Device {
         if cuda.blas && !shapes(&plan.device_work()).is_empty() {
             let range = (device.arena.base(), device.arena.size_bytes());
             let scratch = device.scratch.blas.map(|range| device.scratch_address(range));
-            // SAFETY: needed to try the products. The arena was just made, so nobody uses it, and the
-            // scratch lies in it.
+            // SAFETY: needed to try the products. The arena was just made, so nobody uses it, and
+            // the scratch lies in it.
             device.products =
                 unsafe { Products::open(&device.context, &plan.device_work(), range, scratch) }?;
         }
@@ -188,8 +188,8 @@ impl Device {
     /// The driver's refusal.
     pub fn load_resident(&self, plan: &Plan, memories: &Arc<Memories>) -> Result<(), CudaError> {
         let stream = Stream::new(&self.context)?;
-        // SAFETY: needed to read host weights. No lane runs before all weights are in place, and the
-        // host weights are complete when this is called.
+        // SAFETY: needed to read host weights. No lane runs before all weights are in place, and
+        // the host weights are complete when this is called.
         let view = unsafe { crate::memory::View::new(Arc::clone(memories)) };
         for resident in &plan.resident {
             let size_bytes =

@@ -1,9 +1,9 @@
 //! Linears of prefill through cuBLASLt, where it is installed.
 //!
-//! Prefill multiplies many rows and is bound by arithmetic, which the library does best; decode is bound
-//! by reading weights, which our own kernels do as fast. The choice is by program and not by rows, and one
-//! algorithm does all rows of a shape, so a row's bits still depend on that row alone. f32 runs are for
-//! exact comparison and keep to our own kernels.
+//! Prefill multiplies many rows and is bound by arithmetic, which the library does best; decode is
+//! bound by reading weights, which our own kernels do as fast. The choice is by program and not by
+//! rows, and one algorithm does all rows of a shape, so a row's bits still depend on that row
+//! alone. f32 runs are for exact comparison and keep to our own kernels.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub fn finds_blas() -> bool {
         && Library::CublasLt.find().is_some()
 }
 
-/// Width and depth of the matrices that prefill multiplies plain on the device, but for the head: it has
-/// a row a sequence.
+/// Width and depth of the matrices that prefill multiplies plain on the device, but for the head:
+/// it has a row a sequence.
 pub(super) fn shapes(work: &DeviceWork<'_>) -> Vec<(u32, u32)> {
     if work.shape.dtype != Dtype::Bf16 {
         return Vec::new();
@@ -63,15 +63,15 @@ pub(super) struct Products {
 }
 
 impl Products {
-    /// A product for each of the plan's shapes, each tried once; `None` where the library is missing or
-    /// refuses one.
+    /// A product for each of the plan's shapes, each tried once; `None` where the library is
+    /// missing or refuses one.
     ///
     /// # Errors
     /// The driver's refusal.
     ///
     /// # Safety
-    /// `arena` are `size_bytes` of device memory, in which `sums` and `workspace` lie; nobody uses it
-    /// during the call.
+    /// `arena` are `size_bytes` of device memory, in which `sums` and `workspace` lie; nobody uses
+    /// it during the call.
     pub(super) unsafe fn open(
         context: &Context,
         work: &DeviceWork<'_>,
@@ -86,8 +86,8 @@ impl Products {
             let Some(product) = Product::new(&blas, (rows, n, k)) else { return Ok(None) };
             // The first use loads device code, which a run must not wait for; any bytes will do.
             if u64::from(n) * u64::from(k) * 2 <= size_bytes {
-                // SAFETY: needed to try. One row and the matrix lie in the arena (checked), the sums
-                // where the run's will; the stream is done before anybody reads them.
+                // SAFETY: needed to try. One row and the matrix lie in the arena (checked), the
+                // sums where the run's will; the stream is done before anybody reads them.
                 let tried = unsafe { product.enqueue(&stream, 1, (arena, arena, sums), workspace) };
                 if tried.is_err() {
                     return Ok(None);
@@ -110,8 +110,8 @@ impl Products {
     ) -> Result<Option<Address>, CudaError> {
         let Weight::Plain(weight) = linear.weight else { return Ok(None) };
         let Some(product) = self.by_shape.get(&(linear.n, linear.k)) else { return Ok(None) };
-        // SAFETY: needed to multiply; the caller vouches for the operands, sums and workspace are of
-        // the sizes that the scratch gives them and belong to this lane.
+        // SAFETY: needed to multiply; the caller vouches for the operands, sums and workspace are
+        // of the sizes that the scratch gives them and belong to this lane.
         unsafe {
             product.enqueue(stream, linear.rows, (linear.x, weight, self.sums), self.workspace)
         }?;

@@ -66,8 +66,8 @@ pub fn rates(index: u32, sizes: RateSizes) -> Result<Rates, CudaError> {
     let timer = Timer { stream: &stream, events: [Event::new(&context)?, Event::new(&context)?] };
     let (device, bytes) = (arena.base(), sizes.copy_bytes);
     let h2d_s = timer.median_s(|| {
-        // SAFETY: needed to copy. Both ranges have the size and outlive the stream's work, which the
-        // timer waits for.
+        // SAFETY: needed to copy. Both ranges have the size and outlive the stream's work, which
+        // the timer waits for.
         unsafe { stream.copy_to_device(device, host.base(), bytes) }
     })?;
     let d2h_s = timer.median_s(|| {
@@ -115,8 +115,8 @@ fn product(
         let mut launch = launch;
         let (grid, block, shared_bytes) = (launch.grid, launch.block, launch.shared_bytes);
         let mut parameters = launch.args.pointers();
-        // SAFETY: needed to multiply. The parameters are the builder's, the operands lie in the arena
-        // and nobody else touches them.
+        // SAFETY: needed to multiply. The parameters are the builder's, the operands lie in the
+        // arena and nobody else touches them.
         unsafe {
             kernel.launch(timer.stream, cuda::Launch { grid, block, shared_bytes }, &mut parameters)
         }
@@ -140,8 +140,8 @@ fn blas_product(
     let workspace = device + 4 * matrix_bytes;
     timer
         .median_s(|| {
-            // SAFETY: needed to multiply. Operands, sums and workspace lie in the arena one behind the
-            // other and nobody else touches them.
+            // SAFETY: needed to multiply. Operands, sums and workspace lie in the arena one behind
+            // the other and nobody else touches them.
             unsafe { product.enqueue(timer.stream, size, (device, weight, sums), workspace) }
         })
         .map(Some)

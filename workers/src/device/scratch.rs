@@ -1,5 +1,5 @@
-//! What the device needs beside the plan's buffers, behind them in the arena: rope frequencies, room
-//! for attention, and a slot for each list of rows or units that changes from step to step.
+//! What the device needs beside the plan's buffers, behind them in the arena: rope frequencies,
+//! room for attention, and a slot for each list of rows or units that changes from step to step.
 
 use std::collections::BTreeMap;
 

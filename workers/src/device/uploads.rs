@@ -176,8 +176,8 @@ impl Uploads {
 fn staged<'a, T: Pod>(staging: &'a PinnedBuffer, device: &Device, range: Range) -> &'a mut [T] {
     let offset = (range.offset_bytes - device.scratch().slots.offset_bytes) as usize;
     assert!(offset + range.size_bytes as usize <= staging.size_bytes(), "the slot is staged");
-    // SAFETY: needed to write what the device will read. The range lies in the buffer (asserted), it
-    // begins on 256 bytes, any bytes are a `Pod`, and copies of an earlier step are done (module
+    // SAFETY: needed to write what the device will read. The range lies in the buffer (asserted),
+    // it begins on 256 bytes, any bytes are a `Pod`, and copies of an earlier step are done (module
     // header), so nobody else touches it.
     unsafe {
         let first = staging.base().add(offset).cast::<T>();

@@ -18,8 +18,8 @@ pub(super) enum Verdict {
 /// Where the work itself has begun the bound is half as long, so that of several lanes that stand
 /// still it is the one with the hanging work that speaks, and not one behind it.
 ///
-/// Poison lets every wait pass, also those of streams: what a lane of another process was held by is
-/// then gone, and its work has begun. All count from the same movement, so they ask at the same
+/// Poison lets every wait pass, also those of streams: what a lane of another process was held by
+/// is then gone, and its work has begun. All count from the same movement, so they ask at the same
 /// moment; hence whether the run was poisoned is looked at after the question, never before.
 pub(super) fn judge(
     control: &Control,

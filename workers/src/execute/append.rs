@@ -13,8 +13,9 @@ use crate::memory::View;
 use crate::rows::{appended_units, counts};
 use crate::table::StepTable;
 
-/// Calls `each(from, to)` for every fresh row of every unit of the chunk, and for those it shares: `from` in the
-/// `[rows, kv_heads * head_dim]` value and `to` in the chunk's cache, both in elements.
+/// Calls `each(from, to)` for every fresh row of every unit of the chunk, and for those it shares:
+/// `from` in the `[rows, kv_heads * head_dim]` value and `to` in the chunk's cache, both in
+/// elements.
 pub fn append_spans(
     table: &StepTable,
     program: ProgramId,

@@ -168,9 +168,9 @@ fn draw_of(table: &StepTable, batch: usize, sequence: usize) -> Draw {
     Draw { sampling, random, masked }
 }
 
-/// Writes a token for every row that is sampled, and lists the rows of the next step: anew where the
-/// program is its own next one, otherwise behind those that are listed. `draw(row, sequence)` gives
-/// the token.
+/// Writes a token for every row that is sampled, and lists the rows of the next step: anew where
+/// the program is its own next one, otherwise behind those that are listed. `draw(row, sequence)`
+/// gives the token.
 pub fn record(
     table: &StepTable,
     program: ProgramId,
@@ -223,8 +223,8 @@ fn advance(table: &StepTable, batch: usize, sequence: usize, token: u32, eos: &[
 }
 
 /// After the last `Sample` of step `step` (0 is prefill): lowers the last step to what the running
-/// sequences can still need, or to the next one where few enough are left, but never below the step after
-/// this one, which lanes may already have begun; then signals `steps` once.
+/// sequences can still need, or to the next one where few enough are left, but never below the step
+/// after this one, which lanes may already have begun; then signals `steps` once.
 pub fn announce(control: &Control, table: &StepTable, step: u32) {
     let (mut running, mut longest) = (0, 0);
     for (batch, sequence) in table.slots().filter(|&(batch, slot)| table.is_running(batch, slot)) {

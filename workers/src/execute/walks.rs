@@ -43,7 +43,8 @@ impl Walks {
         self.compiled.prepare(grammars, threads);
     }
 
-    /// Sets the mask of a row, whose slot's answer follows a grammar; it begins where `is_first` says so.
+    /// Sets the mask of a row, whose slot's answer follows a grammar; it begins where `is_first`
+    /// says so.
     pub(super) fn allow(
         &mut self,
         row: usize,

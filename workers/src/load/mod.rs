@@ -1,13 +1,13 @@
-//! Host weights into their buffers, in parallel by row ranges, each in the form that the plan keeps
-//! it in (`form`).
+//! Host weights into their buffers, in parallel by row ranges, each in the encoding that the plan
+//! keeps it in (`encoding`).
 //!
 //! A blob is a matrix and f32 vectors behind it (`Op::weights`). A norm gain or
 //! a bias that the configuration promises and the files lack is an error of the source, never a
 //! silent zero.
 
+mod encoding;
 mod error;
 mod finite;
-mod form;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,8 +21,8 @@ use program::weights::Weights;
 use shm::sync::{AtomicUsize, Ordering};
 
 use crate::memory::{Memories, View};
+use encoding::{Encoding, Piece};
 pub use error::LoadError;
-use form::{Form, Piece};
 
 /// Bytes of one piece of a matrix: large enough to amortise a read, small enough to share out.
 const PIECE_BYTES: usize = 4 << 20;
@@ -55,7 +55,7 @@ pub fn load(
     let failure: Mutex<Option<LoadError>> = Mutex::new(None);
     let take = || {
         while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = form::read(piece, variant, source, &view) {
+            if let Err(error) = encoding::read(piece, variant, source, &view) {
                 lock(&failure).get_or_insert(error);
                 // Nobody takes another piece.
                 next.store(pieces.len(), Ordering::Relaxed);
@@ -112,8 +112,8 @@ fn list_pieces(
             return Err(LoadError::Shape { tensor: name, found, expected: tensor.shape });
         }
         let (all_rows, columns) = tensor.shape;
-        let step = tensor.form.row_step();
-        let step_bytes = tensor.form.size_bytes(step, columns);
+        let step = tensor.encoding.row_step();
+        let step_bytes = tensor.encoding.size_bytes(step, columns);
         let steps = (PIECE_BYTES / step_bytes.max(1)).max(1);
         for (index, first_row) in (0..all_rows).step_by(steps * step).enumerate() {
             pieces.push(Piece {
@@ -123,7 +123,7 @@ fn list_pieces(
                 first_row,
                 rows: (steps * step).min(all_rows - first_row),
                 columns,
-                form: tensor.form,
+                encoding: tensor.encoding,
             });
         }
     }
@@ -136,7 +136,7 @@ struct Tensor {
     id: TensorId,
     shape: (usize, usize),
     offset_bytes: usize,
-    form: Form,
+    encoding: Encoding,
 }
 
 /// The tensors of a blob: the matrix, then the vectors.
@@ -145,8 +145,8 @@ fn tensors(plan: &Plan, weights: Weights) -> Vec<Tensor> {
     let op = match weights {
         Weights::Positions => {
             let shape = (config.max_positions + config.position_offset, config.hidden_size);
-            let form = Form::Plain(dtype);
-            return vec![Tensor { id: TensorId::Positions, shape, offset_bytes: 0, form }];
+            let encoding = Encoding::Plain(dtype);
+            return vec![Tensor { id: TensorId::Positions, shape, offset_bytes: 0, encoding }];
         }
         Weights::Embedding => Op::Embed,
         Weights::FinalNorm => Op::FinalNorm,
@@ -164,11 +164,11 @@ fn tensors(plan: &Plan, weights: Weights) -> Vec<Tensor> {
     };
     let mut found = Vec::new();
     if let Some(shape) = shape.matrix {
-        let form = match format {
-            WeightFormat::Plain => Form::Plain(dtype),
-            WeightFormat::Grouped(grouped) => Form::Grouped(grouped),
+        let encoding = match format {
+            WeightFormat::Plain => Encoding::Plain(dtype),
+            WeightFormat::Grouped(grouped) => Encoding::Grouped(grouped),
         };
-        found.push(Tensor { id: id(Part::Matrix), shape, offset_bytes: 0, form });
+        found.push(Tensor { id: id(Part::Matrix), shape, offset_bytes: 0, encoding });
     }
     // A norm has no matrix: its gain comes first, its bias second. A linear has a bias only.
     let parts = if shape.matrix.is_some() { [Part::Bias; 2] } else { [Part::Gain, Part::Bias] };
@@ -176,8 +176,8 @@ fn tensors(plan: &Plan, weights: Weights) -> Vec<Tensor> {
     {
         if let Some(count) = count {
             let shape = (1, *count);
-            let form = Form::Plain(Dtype::F32);
-            found.push(Tensor { id: id(part), shape, offset_bytes, form });
+            let encoding = Encoding::Plain(Dtype::F32);
+            found.push(Tensor { id: id(part), shape, offset_bytes, encoding });
         }
     }
     found

@@ -72,11 +72,11 @@ fn of_device(info: &DeviceInfo, nvml: Option<&Nvml>, root: &Path) -> Finding {
         known.or_else(|| PcieLink::of_system(root, &info.bus, at))
     };
     let free_bytes = managed.as_ref().and_then(cuda::NvmlDevice::free_bytes);
-    told(info, free_bytes, [link(LinkAt::Now), link(LinkAt::Most)])
+    finding(info, free_bytes, [link(LinkAt::Now), link(LinkAt::Most)])
 }
 
 /// `links`: now, and the most.
-fn told(info: &DeviceInfo, free_bytes: Option<u64>, links: [Option<PcieLink>; 2]) -> Finding {
+fn finding(info: &DeviceInfo, free_bytes: Option<u64>, links: [Option<PcieLink>; 2]) -> Finding {
     let (major, minor) = info.capability;
     let text = |link: &Option<PcieLink>| link.map(|link| link.to_string());
     let [now, most] = links.each_ref().map(text);
@@ -128,8 +128,8 @@ fn of_library(library: Library, file: Option<&'static str>, has_device: bool) ->
     Finding::new(name, library.name(), value, shown).costs_unless(file.is_some(), &costs)
 }
 
-/// Whether a second process can open device memory: tried, since what forbids it (containers, mostly)
-/// does not show otherwise.
+/// Whether a second process can open device memory: tried, since what forbids it (containers,
+/// mostly) does not show otherwise.
 fn shared(driver: &Driver) -> Result<bool, CudaError> {
     let context = Context::open(driver, 0)?;
     let arena = Arena::allocate(&context, PROBE_BYTES)?;
@@ -193,15 +193,15 @@ mod tests {
     #[test]
     fn a_device_says_what_it_is_and_what_its_slot_costs() {
         let link = |generation, width| Some(PcieLink { generation, width });
-        let fine = told(&device(), Some(15 << 30), [link(1, 16), link(4, 16)]);
+        let fine = finding(&device(), Some(15 << 30), [link(1, 16), link(4, 16)]);
         assert_eq!(
             fine.shown,
             "Card, compute capability 8.6, 16.0 GiB (15.0 GiB free), PCIe 1.0 x16, at most 4.0 x16"
         );
         assert_eq!((fine.costs, fine.label.as_str()), (None, "cuda:1"));
-        let narrow = told(&device(), None, [link(4, 8), link(4, 16)]);
+        let narrow = finding(&device(), None, [link(4, 8), link(4, 16)]);
         assert!(narrow.costs.is_some_and(|costs| costs.contains("slot")));
-        let old = told(&DeviceInfo { capability: (7, 5), ..device() }, None, [None, None]);
+        let old = finding(&DeviceInfo { capability: (7, 5), ..device() }, None, [None, None]);
         assert!(old.costs.is_some_and(|costs| costs.contains("8.0")));
         assert!(old.shown.ends_with("PCIe link unknown"));
     }

@@ -1,6 +1,6 @@
 //! `coordinator doctor`: what this machine has of what Tandem can use, and what each absence costs.
-//! Nothing is measured and nothing is changed; of a CUDA device two MiB are taken for a moment, to see
-//! whether another process can open them.
+//! Nothing is measured and nothing is changed; of a CUDA device two MiB are taken for a moment, to
+//! see whether another process can open them.
 //!
 //! A report is a list of sections and a section a list of findings; a device adds a section of its
 //! own to [`examine`].
@@ -29,8 +29,8 @@ use crate::job::error::JobError;
 pub(crate) struct Finding {
     /// For machines: lower case, words joined by `_`.
     name: &'static str,
-    /// For machines: a bool, a number of bytes or of things, a text, or `null` where the system does
-    /// not say.
+    /// For machines: a bool, a number of bytes or of things, a text, or `null` where the system
+    /// does not say.
     value: Value,
     /// For people: what it is called.
     #[serde(skip)]
@@ -116,12 +116,12 @@ fn examine(root: &Path) -> Vec<Section> {
 /// A sentence for the user.
 pub fn run(json: bool) -> anyhow::Result<Exit> {
     let sections = examine(Path::new("/"));
-    let told = if json { show::json(&sections)? } else { show::text(&sections) };
-    match std::io::stdout().write_all(told.as_bytes()) {
+    let text = if json { show::json(&sections)? } else { show::text(&sections) };
+    match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             Err(JobError::BrokenPipe.into())
         }
-        told => Ok(told.map(|()| Exit::Done)?),
+        text => Ok(text.map(|()| Exit::Done)?),
     }
 }
 

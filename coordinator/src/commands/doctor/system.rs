@@ -18,7 +18,8 @@ pub(super) fn findings(root: &Root) -> Vec<Finding> {
 
 /// Tries to make a ring, since filters refuse what the kernel has.
 fn set_up() -> Result<(), std::io::Error> {
-    // `struct io_uring_params`, 120 bytes, of which the kernel reads flags (0) and fills in the rest.
+    // `struct io_uring_params`, 120 bytes, of which the kernel reads flags (0) and fills in the
+    // rest.
     let mut parameters = [0u32; 30];
     // SAFETY: no library in use wraps this call. The kernel writes at most the 120 bytes of
     // `parameters`, which live until it returns.

@@ -67,10 +67,10 @@ fn every_finding_of_this_machine_is_told_in_both_forms() {
     let text = show::text(&sections);
     let json: serde_json::Value =
         serde_json::from_str(&show::json(&sections).expect("JSON")).expect("JSON");
-    for (section, told) in sections.iter().zip(json["sections"].as_array().expect("sections")) {
-        assert_eq!(told["name"], section.name);
-        let all = told["findings"].as_array().expect("findings");
-        assert!(!all.is_empty() && all.len() == section.findings.len(), "{told}");
+    for (section, written) in sections.iter().zip(json["sections"].as_array().expect("sections")) {
+        assert_eq!(written["name"], section.name);
+        let all = written["findings"].as_array().expect("findings");
+        assert!(!all.is_empty() && all.len() == section.findings.len(), "{written}");
         for finding in &section.findings {
             assert!(text.contains(&finding.label), "{}", finding.label);
             if let Some(costs) = &finding.costs {

@@ -12,7 +12,7 @@ use planner::budget::{Budget, Limits, PlanError, Request};
 use planner::closed_form::Candidate;
 use planner::machine::{Machine, Stored, Workload, known, names};
 use planner::policies::{Layer, PolicyName, Run as Predicted, RunRequest, run};
-use planner::policy::{Forms, Policy, Stays};
+use planner::policy::{DeviceResident, Formats, Policy};
 use planner::search::search;
 use planner::split::Split;
 use planner::steady::{Shape, steady_layer};
@@ -95,12 +95,12 @@ fn batches(
     }
     let sizes = |count: u32, size: u32| (u16::try_from(count).ok()).zip(u16::try_from(size).ok());
     let limits = limits(machine);
-    let forms = forms(config, stored);
+    let formats = formats(config, stored);
     let fits = |count: u32, size: u32| {
         let Some((count, size)) = sizes(count, size) else { return false };
         let batches = Batches { count, size };
         let place = Placing { described, config, stored, limits: &limits, batches };
-        let fits = |policy: &Policy| place.request(policy, &forms).fits(count, size);
+        let fits = |policy: &Policy| place.request(policy, &formats).fits(count, size);
         [Policy::CpuOnly, Policy::GpuOnly].iter().any(|policy| matches!(fits(policy), Ok(true)))
     };
     let rate = |count: u32, size: u32| {
@@ -124,7 +124,8 @@ fn limits(machine: &Machine) -> Limits {
     }
 }
 
-/// The fastest of the asked policies whose plan fits in this form; the refusal of the last one else.
+/// The fastest of the asked policies whose plan fits in this form; the refusal of the last one
+/// else.
 fn choose(
     described: &Described,
     machine: &Machine,
@@ -189,15 +190,15 @@ fn predicted(
     Ok(runs)
 }
 
-fn forms(config: &ModelConfig, stored: Stored) -> Forms {
-    let mut forms = Forms::plain(config);
+fn formats(config: &ModelConfig, stored: Stored) -> Formats {
+    let mut formats = Formats::plain(config);
     if stored.w4 {
-        forms.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
+        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
     }
     if stored.kv4 {
-        forms.kv = KvFormat::Four;
+        formats.kv = KvFormat::Four;
     }
-    forms
+    formats
 }
 
 /// Compiles predicted layers to see what they need.
@@ -212,26 +213,26 @@ struct Placing<'a> {
 impl Placing<'_> {
     /// The plan of a predicted layer, if it fits.
     fn fitting(&self, predicted: &Predicted) -> Result<Option<Plan>, PlanError> {
-        let (policy, forms) = (self.policy(predicted), forms(self.config, self.stored));
+        let (policy, formats) = (self.policy(predicted), formats(self.config, self.stored));
         let batches = self.batches;
-        self.request(&policy, &forms).fitting(batches.count, batches.size)
+        self.request(&policy, &formats).fitting(batches.count, batches.size)
     }
 
     /// Why a predicted layer does not fit, with the batch that would.
     fn refusal(&self, predicted: &Predicted) -> anyhow::Result<PlanError> {
-        let (policy, forms) = (self.policy(predicted), forms(self.config, self.stored));
+        let (policy, formats) = (self.policy(predicted), formats(self.config, self.stored));
         let batches = self.batches;
-        let refused = self.request(&policy, &forms).plan(batches.count, batches.size);
+        let refused = self.request(&policy, &formats).plan(batches.count, batches.size);
         refused.err().context("a plan fits that was found not to fit")
     }
 
-    fn request<'b>(&'b self, policy: &'b Policy, forms: &'b Forms) -> Request<'b> {
+    fn request<'b>(&'b self, policy: &'b Policy, formats: &'b Formats) -> Request<'b> {
         let described = self.described;
         Request {
             config: self.config,
             policy,
-            stays: Stays::NONE,
-            forms,
+            resident: DeviceResident::NONE,
+            formats,
             fuse_attention: true,
             dtype: described.dtype,
             max_prompt: described.prompt_len,

@@ -1,7 +1,7 @@
 //! `coordinator plan`: which placement, why, and what it would take; nothing is run.
 //!
-//! Three sources of costs: this machine as measured, a table of measured operations (`--tables`), which
-//! needs no model, and the description of a machine that one need not have (`--machine`).
+//! Three sources of costs: this machine as measured, a table of measured operations (`--tables`),
+//! which needs no model, and the description of a machine that one need not have (`--machine`).
 
 mod chart_file;
 mod described;
@@ -27,11 +27,11 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
         Source::Machine(described) => described::plan(described, request)?,
         Source::Template(template) => templates::text(*template).to_owned(),
     };
-    let told = std::io::stdout().write_all(answer.as_bytes());
-    match told {
+    let written = std::io::stdout().write_all(answer.as_bytes());
+    match written {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             Err(JobError::BrokenPipe.into())
         }
-        told => Ok(told.map(|()| Exit::Done)?),
+        written => Ok(written.map(|()| Exit::Done)?),
     }
 }

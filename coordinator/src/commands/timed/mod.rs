@@ -1,6 +1,6 @@
 //! Timed emulation: a table's layers on the real processes, programs and timelines, with no model.
-//! It measures the runtime itself (overlap, what handing over costs, time outside work) at the speed
-//! of hardware that is not there, beside what the simulator says of the very same programs.
+//! It measures the runtime itself (overlap, what handing over costs, time outside work) at the
+//! speed of hardware that is not there, beside what the simulator says of the very same programs.
 
 mod report;
 
@@ -18,7 +18,7 @@ use workers::timed::Durations;
 
 use super::benchmark::Benchmark;
 use crate::boundary::engine::EngineError;
-use crate::cli::request::{Telling, TimedRequest};
+use crate::cli::request::{TimedRequest, Verbosity};
 use crate::engine::launch::LaunchOptions;
 use crate::engine::trace_file::TraceFile;
 use crate::engine::{Measured, RunEngine};
@@ -27,7 +27,7 @@ use crate::interrupt::Interrupt;
 use crate::job::error::JobError;
 use crate::job::progress;
 use crate::report::build;
-use crate::report::build::Foretold;
+use crate::report::build::RunPrediction;
 use crate::report::file::Replayed;
 use crate::setup::hardware::Hardware;
 use report::{TimedPart, TimedReport, render};
@@ -56,16 +56,16 @@ pub fn run(request: &TimedRequest, interrupt: &Interrupt) -> anyhow::Result<Exit
     if let Some(path) = &request.report {
         std::fs::write(path, &text).with_context(|| format!("the report {}", path.display()))?;
     }
-    let told = match (request.json, request.telling) {
+    let text = match (request.json, request.verbosity) {
         (true, _) => text,
-        (false, Telling::Quiet) => String::new(),
+        (false, Verbosity::Quiet) => String::new(),
         (false, _) => render(&report),
     };
-    match std::io::stdout().write_all(told.as_bytes()) {
+    match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
             Err(JobError::BrokenPipe.into())
         }
-        told => Ok(told.map(|()| Exit::Done)?),
+        text => Ok(text.map(|()| Exit::Done)?),
     }
 }
 
@@ -109,8 +109,8 @@ fn execute(
         ),
         None => None,
     };
-    let asked = interrupt.clone();
-    let stop = Box::new(move || asked.asked());
+    let signals = interrupt.clone();
+    let stop = Box::new(move || signals.is_requested());
     let mut engine = RunEngine::start(plan.clone(), &options, trace, stop, &mut |_, _| true)?;
     let benchmark = Benchmark {
         sequences: usize::from(plan.shape.batches),
@@ -119,7 +119,7 @@ fn execute(
         vocab_size: plan.config.vocab_size,
         seed: 0,
     };
-    let quiet = request.telling == Telling::Quiet || !std::io::stderr().is_terminal();
+    let quiet = request.verbosity == Verbosity::Quiet || !std::io::stderr().is_terminal();
     let expected = progress::Expected { slots: benchmark.sequences, prior: None };
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}
@@ -142,9 +142,9 @@ fn report(
     let plan = &timed.plan;
     let layers = plan.config.num_layers;
     let lengths = (1, request.gen_len);
-    let foretold =
-        Foretold { lengths, predicted: None, groups: 0, decode_steps: 0, notes: Vec::new() };
-    let mut run = build::build(plan, measured, &foretold, BTreeMap::new());
+    let prediction =
+        RunPrediction { lengths, predicted: None, groups: 0, decode_steps: 0, notes: Vec::new() };
+    let mut run = build::build(plan, measured, &prediction, BTreeMap::new());
     run.device = "emulated:timed".to_owned();
     let decode_s = measured.totals.decode_ns as f64 / 1e9;
     run.replayed =

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use planner::closed_form::Candidate;
-use planner::search::Found;
+use planner::search::SearchResult;
 use planner::table::Table;
 use planner::timed::SteadyLayer;
 use serde::Serialize;
@@ -69,7 +69,7 @@ impl Layer {
 impl TimedPart {
     pub(super) fn new(
         table: &Table,
-        found: &Found,
+        found: &SearchResult,
         layers: usize,
         measured: Option<SteadyLayer>,
         simulated: Option<&SteadyLayer>,

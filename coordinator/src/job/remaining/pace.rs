@@ -7,10 +7,10 @@ const ROWS_SHARE: f64 = 0.5;
 const ROWS_WEIGHT: f64 = 4.0;
 /// Steps are forgotten over so many: caches grow, and others use the machine now more, now less.
 const MEMORY_STEPS: f64 = 64.0;
-/// Steps that what was foretold counts as much as.
+/// Steps that what was predicted counts as much as.
 const PRIOR_STEPS: f64 = 2.0;
 
-/// What was foretold before the workers started.
+/// What was predicted before the workers started.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prior {
     /// Prefill, a prompt token, seconds.

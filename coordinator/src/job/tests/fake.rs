@@ -167,12 +167,12 @@ impl Engine for Echo {
         for first in (0..sequences.len()).step_by(self.capacity) {
             let group = first..sequences.len().min(first + self.capacity);
             let fails = self.ends.clone().filter(|(after, _)| self.groups.len() == *after);
-            let told =
+            let order =
                 if fails.is_some() { group.end - self.saved..group.end } else { group.clone() };
             if fails.is_none() {
                 self.groups.push(group.len());
             }
-            for index in told {
+            for index in order {
                 let generated =
                     self.answer(&sequences[index], |token| observer.token(index, token));
                 if observer.finished(index, generated).is_break() {

@@ -135,13 +135,13 @@ fn messages_have_known_roles_and_what_templates_know() {
         );
     }
     let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
-    let told = json!([
+    let notes = json!([
         {"role": "user", "name": "Ada", "content": [{"type": "text", "text": "a"}]},
         {"role": "assistant", "content": null, "refusal": null, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c", "content": "5"},
     ]);
     assert_eq!(
-        Reading::lines().prompt(&line(told)),
+        Reading::lines().prompt(&line(notes)),
         format!("<user name=\"Ada\">a<assistant tool_calls=[{call}]><tool tool_call_id=\"c\">5")
     );
     let empty = Reading::lines().read(&line(json!([{"role": "assistant", "content": null}])));
@@ -156,9 +156,9 @@ fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
     reading.read(&batch(object(json!({"repetition_penalty": 1.2, "mood": "gay"})))).expect("read");
     let message = json!({"messages": [{"role": "user", "content": "a", "weight": 1}]});
     reading.read(&message.to_string()).expect("read");
-    let told = reading.unread.notes();
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].ends_with(": mood, repetition_penalty, weight."), "{told:?}");
+    let notes = reading.unread.notes();
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    assert!(notes[0].ends_with(": mood, repetition_penalty, weight."), "{notes:?}");
     // What is wrong is still wrong.
     assert!(reading.read(&batch(object(json!({"temperature": 3})))).is_err());
     assert!(Reading::lines().unread.notes().is_empty());
@@ -176,8 +176,8 @@ fn other_columns_of_short_lines_go_into_the_output() {
     let text = String::from_utf8(desk.output()).expect("UTF-8");
     assert_eq!(text.matches("\"columns\"").count(), 1, "{text}");
     desk.options.mode = OutputMode::Resume;
-    let told = desk.prepare().expect("its own answers").notes().to_vec();
-    assert!(told.len() == 1 && told[0].ends_with(": id, label."), "{told:?}");
+    let notes = desk.prepare().expect("its own answers").notes().to_vec();
+    assert!(notes.len() == 1 && notes[0].ends_with(": id, label."), "{notes:?}");
     // Not of batch lines, whose fields are the protocol's.
     let refused = Reading::lines().read(&batch(object(json!({"label": 1}))));
     assert_eq!(refused.expect_err("unknown").0, ErrorCode::UnsupportedField);

@@ -24,7 +24,7 @@ const INPUT: &[u8] = br#"{"prompt": [121, 101, 257], "structured_outputs": {"cho
 {"prompt": [123, 257], "response_format": {"type": "json_object"}}
 "#;
 
-fn told(desk: &Desk) -> Vec<(FinishReason, Option<String>)> {
+fn endings(desk: &Desk) -> Vec<(FinishReason, Option<String>)> {
     let lines = desk.lines().into_iter().map(|line| line.response.expect("an answer"));
     let choices = lines.flat_map(|response| response.body.choices);
     choices
@@ -39,14 +39,14 @@ fn told(desk: &Desk) -> Vec<(FinishReason, Option<String>)> {
 fn an_answer_that_ends_early_is_an_error() {
     let desk = Desk::new(INPUT);
     let summary = desk.run(&mut Echo::new(2)).unwrap();
-    let told = told(&desk);
-    let reasons: Vec<FinishReason> = told.iter().map(|(reason, _)| *reason).collect();
+    let endings = endings(&desk);
+    let reasons: Vec<FinishReason> = endings.iter().map(|(reason, _)| *reason).collect();
     use FinishReason::{Error, Length, Stop};
     assert_eq!(reasons, [Error, Stop, Length, Stop, Error]);
-    for (reason, error) in &told {
+    for (reason, error) in &endings {
         assert_eq!(error.is_some(), *reason == Error, "{error:?}");
     }
-    let sentence = told[0].1.as_deref().unwrap();
+    let sentence = endings[0].1.as_deref().unwrap();
     assert!(sentence.contains("none of the choices"), "{sentence}");
     assert_eq!((summary.answered, summary.failed_lines.as_slice()), (3, &[1, 5][..]));
     assert_eq!(summary.exit(), Exit::SomeFailed);

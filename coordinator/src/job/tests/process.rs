@@ -31,10 +31,10 @@ fn child(test: &str) -> Child {
 fn the_first_signal_asks_and_the_second_ends_with_130() {
     if is_child() {
         let interrupt = Interrupt::install().unwrap();
-        assert!(!interrupt.asked());
+        assert!(!interrupt.is_requested());
         kill_process(getpid(), Signal::TERM).unwrap();
         // A signal to oneself may be handled by another thread, so a moment later.
-        while !interrupt.asked() {
+        while !interrupt.is_requested() {
             std::thread::yield_now();
         }
         eprintln!("asked");

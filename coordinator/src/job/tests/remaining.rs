@@ -2,7 +2,7 @@
 //! on two cores: a line is a look at the workers, milliseconds and then a sequence for each of its
 //! tokens, or `sequence:tokens` where it has ended.
 
-use crate::job::remaining::{Left, Planned, Prior, Remaining};
+use crate::job::remaining::{Planned, Prior, Remaining, TimeLeft};
 
 enum Event {
     Token(usize),
@@ -51,7 +51,7 @@ fn timeline(text: &str) -> Timeline {
 }
 
 /// What was said at each hundredth of the job, beside what was left.
-fn told(timeline: &Timeline) -> Vec<(Option<Left>, f64)> {
+fn estimates(timeline: &Timeline) -> Vec<(Option<TimeLeft>, f64)> {
     let mut remaining = Remaining::new(timeline.planned.clone(), timeline.slots, timeline.prior);
     let end_s = timeline.looks.last().expect("looks").0;
     let mut looks = timeline.looks.iter().peekable();
@@ -76,9 +76,9 @@ fn told(timeline: &Timeline) -> Vec<(Option<Left>, f64)> {
 /// from `first` percent on.
 #[track_caller]
 fn holds(text: &str, first: usize) {
-    let told = told(&timeline(text));
-    let end_s = told[0].1;
-    for (percent, (left, true_s)) in told.iter().enumerate().skip(first.max(20)) {
+    let estimates = estimates(&timeline(text));
+    let end_s = estimates[0].1;
+    for (percent, (left, true_s)) in estimates.iter().enumerate().skip(first.max(20)) {
         let left = left.unwrap_or_else(|| panic!("nothing said at {percent}%"));
         let missed_s = (left.s - true_s).abs();
         let bound_s = (0.5 * true_s).max(end_s / 12.0);
@@ -93,9 +93,9 @@ fn jobs_that_are_mostly_prefill() {
 
 #[test]
 fn a_prediction_is_used_before_anything_is_seen() {
-    let text = include_str!("timelines/prefill-foretold.txt");
+    let text = include_str!("timelines/prefill-predicted.txt");
     holds(text, 0);
-    let (left, true_s) = told(&timeline(text))[0];
+    let (left, true_s) = estimates(&timeline(text))[0];
     let left = left.expect("a prediction");
     assert!((left.s - true_s).abs() < 0.5 * true_s, "{left:?} {true_s}");
 }

@@ -150,8 +150,8 @@ fn a_changed_request_is_answered_anew_only_where_replacing_is_asked_for() {
     assert_eq!(desk.output(), whole, "nothing is changed");
     desk.options.mode = OutputMode::ResumeReplacing;
     let job = desk.prepare().unwrap();
-    let told = job.resumed().unwrap();
-    assert_eq!(told, "2 answers kept, 2 replaced or dropped, 2 to be made");
+    let resumed = job.resumed().unwrap();
+    assert_eq!(resumed, "2 answers kept, 2 replaced or dropped, 2 to be made");
     drop(job);
     let mut engine = Echo::new(4);
     desk.run(&mut engine).unwrap();

@@ -386,8 +386,8 @@ fn what_was_finished_in_a_group_that_ends_early_is_kept() {
 #[test]
 fn errors_are_written_before_the_first_group_ends() {
     let desk = Desk::new(b"{\"prompt\": \"a\"}\nnot json\n{\"prompt\": \"\"}\n");
-    let told = desk.prepare().unwrap().errors().unwrap();
-    assert!(told.starts_with("2 of 3 lines have errors; the first, line 2: "), "{told}");
+    let text = desk.prepare().unwrap().errors().unwrap();
+    assert!(text.starts_with("2 of 3 lines have errors; the first, line 2: "), "{text}");
     let mut engine = Echo::new(1);
     engine.ends = Some((0, EngineError::Interrupted));
     desk.run(&mut engine).unwrap();
@@ -434,11 +434,11 @@ fn progress_counts_tokens() {
     let mut engine = Echo::new(1);
     let engine: &mut dyn Engine = &mut engine;
     desk.prepare().unwrap().run(Some(engine), &mut progress, &|| false).unwrap();
-    let told = String::from_utf8(progress.into_inner()).unwrap();
-    let lines: Vec<&str> = told.lines().collect();
+    let text = String::from_utf8(progress.into_inner()).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], "2 answers, at most 14 new tokens");
     // The tokens that an early end leaves are no longer waited for; the one that ended it counts.
-    assert!(lines[1].starts_with("2 of 2 answers: 7 new tokens"), "{told}");
+    assert!(lines[1].starts_with("2 of 2 answers: 7 new tokens"), "{text}");
 }
 
 #[test]
@@ -462,8 +462,8 @@ fn answers_that_were_cut_are_counted_also_when_they_are_kept() {
     let mut desk = Desk::new(
         b"{\"prompt\": [5, 6, 257], \"max_tokens\": 10}\n{\"prompt\": [7], \"max_tokens\": 4}\n{\"prompt\": [7], \"max_tokens\": 4, \"ignore_eos\": true}\n",
     );
-    let told = "3 answered, 0 failed; 1 cut at max_tokens (line 2)";
-    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), told);
+    let text = "3 answered, 0 failed; 1 cut at max_tokens (line 2)";
+    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), text);
     desk.options.mode = OutputMode::Resume;
-    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), told);
+    assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), text);
 }

@@ -1,4 +1,5 @@
-//! The form that a request asks its answers to have: OpenAI's `response_format`, and vLLM's `structured_outputs`.
+//! The form that a request asks its answers to have: OpenAI's `response_format`, and vLLM's
+//! `structured_outputs`.
 
 use grammar::{Grammar, Whitespace};
 use serde_json::{Value, json};

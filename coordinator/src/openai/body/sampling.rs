@@ -35,8 +35,8 @@ pub(super) fn sampling(fields: &Fields) -> Result<Sampling, Rejection> {
     })
 }
 
-/// How many log-probabilities of most likely tokens are told beside each token's own. Completions name the
-/// number, chats say whether and how many.
+/// How many log-probabilities of most likely tokens are told beside each token's own. Completions
+/// name the number, chats say whether and how many.
 pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16>, Rejection> {
     let likely = |name: &str| Ok(count(fields, name, 0..=MOST_LIKELY)?.map(|likely| likely as u16));
     match endpoint {
@@ -48,12 +48,12 @@ pub(super) fn logprobs(fields: &Fields, endpoint: Endpoint) -> Result<Option<u16
             likely("logprobs")
         }
         Endpoint::ChatCompletions => {
-            let asked = flag(fields, "logprobs")?;
+            let is_wanted = flag(fields, "logprobs")?;
             let likely = likely("top_logprobs")?.unwrap_or(0);
-            if likely > 0 && !asked {
+            if likely > 0 && !is_wanted {
                 return Err(invalid("logprobs", "true where \"top_logprobs\" is given"));
             }
-            Ok(asked.then_some(likely))
+            Ok(is_wanted.then_some(likely))
         }
     }
 }

@@ -164,8 +164,8 @@ impl Unread {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             (!names.is_empty()).then(|| names.join(", "))
         };
-        let kinds = kinds.into_iter().filter_map(|(names, told)| Some((named(names)?, told)));
-        kinds.map(|(names, told)| format!("{told}: {names}.")).collect()
+        let kinds = kinds.into_iter().filter_map(|(names, heading)| Some((named(names)?, heading)));
+        kinds.map(|(names, heading)| format!("{heading}: {names}.")).collect()
     }
 }
 

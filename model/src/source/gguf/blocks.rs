@@ -1,5 +1,5 @@
-//! GGML's types with one scale a block of 32 elements: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, for `dequantise`.
-//! Each function expands one block.
+//! GGML's types with one scale a block of 32 elements: Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0, for
+//! `dequantise`. Each function expands one block.
 
 use half::f16;
 

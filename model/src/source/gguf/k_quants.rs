@@ -48,9 +48,9 @@ pub(super) fn q5_k(block: &[u8], out: &mut [f32]) {
     parts(head, halves, out, |part, i| (bits[i] >> part & 1) << 4);
 }
 
-/// 128 bytes of low halves, 64 bytes of upper two bits, 16 signed scales, f16 scale. In each half of
-/// the block, quarter `t` of 32 elements takes the low (t < 2) or high halves of 32 bytes and bits
-/// `2t` and `2t + 1` of 32 others; 16 elements share a scale.
+/// 128 bytes of low halves, 64 bytes of upper two bits, 16 signed scales, f16 scale. In each half
+/// of the block, quarter `t` of 32 elements takes the low (t < 2) or high halves of 32 bytes and
+/// bits `2t` and `2t + 1` of 32 others; 16 elements share a scale.
 pub(super) fn q6_k(block: &[u8], out: &mut [f32]) {
     let (low, rest) = block.split_at(128);
     let (upper, rest) = rest.split_at(64);

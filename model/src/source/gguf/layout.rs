@@ -1,8 +1,8 @@
 //! Which tensor of a GGUF file holds what, its shape, and the order of its rows.
 //!
-//! llama files keep the rows of q and k permuted: GGML's rope for that architecture turns neighbours
-//! (2i, 2i + 1), while the model and this program turn halves (i, i + head_dim / 2). qwen2 files
-//! keep them as they are.
+//! llama files keep the rows of q and k permuted: GGML's rope for that architecture turns
+//! neighbours (2i, 2i + 1), while the model and this program turn halves (i, i + head_dim / 2).
+//! qwen2 files keep them as they are.
 
 use std::collections::HashMap;
 

@@ -4,8 +4,8 @@
 //! happens-before shows each read the same content, so walking one of them is enough.
 //!
 //! A program begins behind a barrier: weights are where they were loaded to, the caches hold the
-//! rows of all steps before, and nothing else is known. It must leave them so. Then every sequence of
-//! the programs is right.
+//! rows of all steps before, and nothing else is known. It must leave them so. Then every sequence
+//! of the programs is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
-//! The few functions of cuBLASLt that are called: one file stands for all three libraries. Products are
-//! computed as work of their stream, in f32, output by output.
+//! The few functions of cuBLASLt that are called: one file stands for all three libraries. Products
+//! are computed as work of their stream, in f32, output by output.
 
 use std::ffi::{c_int, c_void};
 

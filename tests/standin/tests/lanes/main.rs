@@ -1,5 +1,6 @@
-//! The workers' device lanes over the stand-in driver: the same tokens as on the CPU in f32, for every
-//! placement, whatever the order in which streams run; and an error for whatever the driver refuses.
+//! The workers' device lanes over the stand-in driver: the same tokens as on the CPU in f32, for
+//! every placement, whatever the order in which streams run; and an error for whatever the driver
+//! refuses.
 
 mod case;
 mod faults;

@@ -1,9 +1,9 @@
-//! What overlaps on a device: layers that stay on it need no copy, and a weight is decompressed as soon
-//! as it has arrived, whatever is on its way behind it.
+//! What overlaps on a device: layers that stay on it need no copy, and a weight is decompressed as
+//! soon as it has arrived, whatever is on its way behind it.
 
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
-use planner::policy::{Forms, Homes, Policy, Stays, device_map};
+use planner::policy::{DeviceResident, Formats, Homes, Policy, device_map};
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
 use program::ir::{Instruction, Moved, ProgramId};
@@ -14,12 +14,12 @@ use crate::case::{group, llama, on_cpu_with, plan, shape};
 use crate::harness::{Setting, Workers};
 
 /// Everything on the device, caches on the host, with these layers staying.
-fn streaming(config: &ModelConfig, stays: &Stays, forms: Option<&Forms>) -> Plan {
+fn streaming(config: &ModelConfig, stays: &DeviceResident, formats: Option<&Formats>) -> Plan {
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
     let mut map = device_map(&Policy::GpuOnly, config, true, homes);
     stays.apply(&mut map);
-    if let Some(forms) = forms {
-        forms.apply(&mut map);
+    if let Some(formats) = formats {
+        formats.apply(&mut map);
     }
     compile(config, &shape(Dtype::F32), &map).expect("compiles")
 }
@@ -44,7 +44,7 @@ fn a_layer_that_stays_is_never_copied_again_and_gives_the_tokens_of_the_cpu() {
     let config = llama();
     let expected = on_cpu_with(&config, plan(&config, Dtype::F32, None, None, MemoryId::DRAM));
     for kv in [false, true] {
-        let stays = Stays { layers: vec![0], kv };
+        let stays = DeviceResident { layers: vec![0], kv };
         let plan = streaming(&config, &stays, None);
         for program in [ProgramId::PREFILL, ProgramId::DECODE] {
             let streamed = streamed_layers(&plan, program);
@@ -73,8 +73,8 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
     // Groups are of 64 inputs.
     let config = ModelConfig { hidden_size: 64, head_dim: 16, ffn_size: 128, ..llama() };
     let four = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::W4));
-    let forms = Forms { weights: four, kv: KvFormat::Plain };
-    let plan = streaming(&config, Stays::NONE, Some(&forms));
+    let formats = Formats { weights: four, kv: KvFormat::Plain };
+    let plan = streaming(&config, DeviceResident::NONE, Some(&formats));
     let mut seen = 0;
     for program in &plan.programs {
         let list = |lane| &program.lane(lane).expect("the lane has work").instructions;
@@ -115,7 +115,7 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
         true,
         Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM },
     );
-    forms.apply(&mut on_cpu);
+    formats.apply(&mut on_cpu);
     let on_cpu = compile(&config, &shape(Dtype::F32), &on_cpu).expect("compiles");
     let expected = on_cpu_with(&config, on_cpu);
     for seed in ["1", "2", "3"] {

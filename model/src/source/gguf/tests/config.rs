@@ -86,8 +86,8 @@ fn rope_scaling_is_read_or_refused_by_name() {
 
 #[test]
 fn rope_factors_of_llama3_are_recognised() {
-    // A head of 8 and theta 500000 have the wavelengths 6, 167, 4443 and 118144 positions: two under
-    // 8192 / 4 (kept), one on the ramp, one over 8192 (divided by 8).
+    // A head of 8 and theta 500000 have the wavelengths 6, 167, 4443 and 118144 positions: two
+    // under 8192 / 4 (kept), one on the ramp, one over 8192 (divided by 8).
     let ramp = {
         let wavelength = 2.0 * std::f64::consts::PI * 500_000f64.powf(0.5);
         let smooth = (8192.0 / wavelength - 1.0) / 3.0;

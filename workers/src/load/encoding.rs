@@ -1,4 +1,4 @@
-//! A piece of a tensor, and how it gets into the form that the plan keeps it in.
+//! A piece of a tensor, and how it gets into the encoding that the plan keeps it in.
 
 use half::bf16;
 use kernels::Variant;
@@ -12,27 +12,27 @@ use super::error::LoadError;
 use super::finite;
 use crate::memory::View;
 
-/// Form of a piece.
+/// Encoding of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Encoding {
     Plain(Dtype),
     Grouped(Grouped),
 }
 
-impl Form {
-    /// Bytes of `rows` rows of `columns`; whole blocks of rows in a grouped form.
+impl Encoding {
+    /// Bytes of `rows` rows of `columns`; whole blocks of rows in a grouped encoding.
     pub(super) fn size_bytes(self, rows: usize, columns: usize) -> usize {
         match self {
-            Form::Plain(dtype) => rows * columns * dtype.size_bytes(),
-            Form::Grouped(grouped) => grouped.size_bytes(rows, columns),
+            Encoding::Plain(dtype) => rows * columns * dtype.size_bytes(),
+            Encoding::Grouped(grouped) => grouped.size_bytes(rows, columns),
         }
     }
 
     /// Rows that a piece may begin and, but for the last one, end with.
     pub(super) fn row_step(self) -> usize {
         match self {
-            Form::Plain(_) => 1,
-            Form::Grouped(_) => ROWS,
+            Encoding::Plain(_) => 1,
+            Encoding::Grouped(_) => ROWS,
         }
     }
 }
@@ -46,12 +46,12 @@ pub(super) struct Piece {
     pub(super) first_row: usize,
     pub(super) rows: usize,
     pub(super) columns: usize,
-    pub(super) form: Form,
+    pub(super) encoding: Encoding,
 }
 
 impl Piece {
     pub(super) fn size_bytes(&self) -> usize {
-        self.form.size_bytes(self.rows, self.columns)
+        self.encoding.size_bytes(self.rows, self.columns)
     }
 }
 
@@ -62,24 +62,24 @@ pub(super) fn read(
     source: &dyn WeightSource,
     view: &View,
 ) -> Result<(), LoadError> {
-    let Piece { id, buffer, offset_bytes, first_row, rows, columns, form } = *piece;
+    let Piece { id, buffer, offset_bytes, first_row, rows, columns, encoding } = *piece;
     view.populate(buffer, offset_bytes, piece.size_bytes());
-    match form {
-        Form::Plain(Dtype::Bf16) => {
+    match encoding {
+        Encoding::Plain(Dtype::Bf16) => {
             let out = view.write::<bf16>(buffer, offset_bytes, rows * columns);
             source.read_bf16(id, first_row, out)?;
             check_finite(piece, finite::first_bf16(out))?;
         }
-        Form::Plain(Dtype::F32) => {
+        Encoding::Plain(Dtype::F32) => {
             let out = view.write::<f32>(buffer, offset_bytes, rows * columns);
             source.read_f32(id, first_row, out)?;
             check_finite(piece, finite::first_f32(out))?;
         }
-        Form::Grouped(grouped) => {
+        Encoding::Grouped(grouped) => {
             let out = view.write::<u8>(buffer, offset_bytes, piece.size_bytes());
             let stored = source.stored_type(id)?;
             if stored.grouped() == Some(grouped) {
-                // The file has this very form: its blocks change places, and no value changes.
+                // The file has this very encoding: its blocks change places, and no value changes.
                 let mut blocks = vec![0u8; rows * stored.row_bytes(columns)];
                 source.read_blocks(id, first_row, &mut blocks)?;
                 check_finite(piece, finite::first_in_blocks(stored, &blocks))?;

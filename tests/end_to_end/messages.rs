@@ -84,11 +84,11 @@ fn weights_that_grow_in_memory_are_named_with_both_sizes() {
 fn formats_are_told_by_the_program() {
     let mut formats = coordinator();
     let done = finish(formats.arg("formats").stdout(Stdio::piped()).spawn().expect("starts"));
-    let told = text(&done.stdout);
+    let stderr = text(&done.stdout);
     assert!(done.status.success());
     for section in ["# File formats", "## Input", "## Report", "custom_id"] {
-        assert!(told.contains(section), "{section}: {told}");
+        assert!(stderr.contains(section), "{section}: {stderr}");
     }
     // Nothing is named that only the sources have.
-    assert!(!told.contains(".rs"), "{told}");
+    assert!(!stderr.contains(".rs"), "{stderr}");
 }
