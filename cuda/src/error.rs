@@ -5,12 +5,14 @@
 pub enum CudaError {
     /// No library of that name.
     #[error(
-        "This machine has no CUDA driver (libcuda.so.1 was not found): install NVIDIA's driver, version 525 or later, or run with --device none."
+        "This machine has no CUDA driver (libcuda.so.1 was not found): install NVIDIA's driver, \
+         version 525 or later, or run with --device none."
     )]
     NoDriver,
     /// A library that lacks a function.
     #[error(
-        "The CUDA driver has no function {function}: it is too old or incomplete. Install NVIDIA's driver, version 525 or later, or run with --device none."
+        "The CUDA driver has no function {function}: it is too old or incomplete. Install NVIDIA's \
+         driver, version 525 or later, or run with --device none."
     )]
     Incomplete {
         /// Name of the function.
@@ -18,7 +20,8 @@ pub enum CudaError {
     },
     /// A driver from before CUDA 12.0.
     #[error(
-        "The CUDA driver supports CUDA {major}.{minor} and version 12.0 is needed: install NVIDIA's driver, version 525 or later, or run with --device none."
+        "The CUDA driver supports CUDA {major}.{minor} and version 12.0 is needed: install \
+         NVIDIA's driver, version 525 or later, or run with --device none."
     )]
     TooOld {
         /// Of the CUDA version.
@@ -28,12 +31,14 @@ pub enum CudaError {
     },
     /// A driver without a device.
     #[error(
-        "The CUDA driver finds no device: look at nvidia-smi and at CUDA_VISIBLE_DEVICES, or run with --device none."
+        "The CUDA driver finds no device: look at nvidia-smi and at CUDA_VISIBLE_DEVICES, or run \
+         with --device none."
     )]
     NoDevice,
     /// A number beyond the last device.
     #[error(
-        "There is no CUDA device {index}: this machine has {count}, counted from 0; write for example --device cuda:0."
+        "There is no CUDA device {index}: this machine has {count}, counted from 0; write for \
+         example --device cuda:0."
     )]
     WrongIndex {
         /// What was asked for.
@@ -43,7 +48,8 @@ pub enum CudaError {
     },
     /// A device from before compute capability 8.0.
     #[error(
-        "CUDA device {index} ({name}) has compute capability {major}.{minor} and 8.0 is needed (Ampere or later): run with --device none."
+        "CUDA device {index} ({name}) has compute capability {major}.{minor} and 8.0 is needed \
+         (Ampere or later): run with --device none."
     )]
     OldDevice {
         /// Its number.
@@ -57,7 +63,8 @@ pub enum CudaError {
     },
     /// Other programs hold what the plan needs.
     #[error(
-        "CUDA device {index} has {} of {} free and the plan needs {}: end what else uses the device, or lower --vram to {free_bytes} or less.", gib(*.free_bytes), gib(*.total_bytes), gib(*.needed_bytes)
+        "CUDA device {index} has {} of {} free and the plan needs {}: end what else uses the \
+         device, or lower --vram to {free_bytes} or less.", gib(*.free_bytes), gib(*.total_bytes), gib(*.needed_bytes)
     )]
     Full {
         /// Number of the device.
@@ -71,7 +78,8 @@ pub enum CudaError {
     },
     /// The compiled kernels and this build do not belong together.
     #[error(
-        "The device code has no kernel {kernel}: the binary was built from a mixed tree; build it anew."
+        "The device code has no kernel {kernel}: the binary was built from a mixed tree; build it \
+         anew."
     )]
     NoKernel {
         /// Its name.

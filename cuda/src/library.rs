@@ -42,11 +42,13 @@ impl Library {
     pub const fn packages(self) -> &'static str {
         match self {
             Library::CublasLt => {
-                "Debian's libcublaslt12, or pip's nvidia-cublas-cu12 with its lib folder on LD_LIBRARY_PATH"
+                "Debian's libcublaslt12, or pip's nvidia-cublas-cu12 with its lib folder on \
+                 LD_LIBRARY_PATH"
             }
             Library::Nvml => "Debian's libnvidia-ml1, a part of the driver",
             Library::CuFile => {
-                "Debian's libcufile0, or pip's nvidia-cufile-cu12 with its lib folder on LD_LIBRARY_PATH"
+                "Debian's libcufile0, or pip's nvidia-cufile-cu12 with its lib folder on \
+                 LD_LIBRARY_PATH"
             }
         }
     }

@@ -323,8 +323,14 @@ mod tests {
 
     use super::*;
 
-    const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-    const LLAMA3: &str = "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
+    const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + \
+     message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ \
+    '<|im_start|>assistant\n' }}{% endif %}";
+    const LLAMA3: &str = "{% set loop_messages = messages %}{% for message in loop_messages \
+     %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ \
+    message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token \
+    + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ \
+    '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
 
     fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
         turns
@@ -353,7 +359,8 @@ mod tests {
 
     #[test]
     fn python_methods_and_refusals() {
-        let template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}{{ messages[0].content.strip().startswith('a') }}";
+        let template = "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% \
+         endif %}{{ messages[0].content.strip().startswith('a') }}";
         let template = ChatTemplate::new(template, None, None).expect("a template");
         assert_eq!(
             template.render(&turns(&[("user", " abc")]), UNIX_EPOCH).expect("rendered"),

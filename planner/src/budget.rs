@@ -104,7 +104,8 @@ fn refusal(
     fitting: Option<u16>,
 ) -> String {
     let mut text = format!(
-        "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory (weights {:.2}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves {:.2}), ",
+        "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory (weights \
+         {:.2}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves {:.2}), ",
         shape.batches,
         shape.batch_size,
         shape.max_context,
@@ -126,7 +127,8 @@ fn refusal(
         None => {
             let narrower = if shape.dtype == Dtype::F32 { "--dtype bf16, " } else { "" };
             format!(
-                "; not even one sequence fits: use {narrower}a smaller model, fewer --layers or a shorter context"
+                "; not even one sequence fits: use {narrower}a smaller model, fewer --layers or a \
+                 shorter context"
             )
         }
     };

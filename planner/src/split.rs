@@ -15,7 +15,8 @@ pub struct Split {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
     #[error(
-        "--split {text}: write it as FROM:BEFORE, for example scores:out; the GPU runs the operations from FROM to before BEFORE, and either side may be empty"
+        "--split {text}: write it as FROM:BEFORE, for example scores:out; the GPU runs the \
+         operations from FROM to before BEFORE, and either side may be empty"
     )]
     Syntax { text: String },
     #[error("--split {text}: this model has no operation {name}; its layer is {layer}")]
@@ -23,7 +24,8 @@ pub enum SplitError {
     #[error("--split {text}: {start} comes after {end} in the layer ({layer})")]
     Order { text: String, start: String, end: String, layer: String },
     #[error(
-        "--split {text}: {name} names a chunk, but attention is not split; add --split-chunks scores=8 or attention=8"
+        "--split {text}: {name} names a chunk, but attention is not split; add --split-chunks \
+         scores=8 or attention=8"
     )]
     NoChunks { text: String, name: String },
     #[error("--split-chunks {text}: write scores=N or attention=N with N from 1 to 64")]

@@ -73,7 +73,8 @@ fn fig_15_opt_30b_over_flexgen() {
             let [flexgen, pinning] = [false, true].map(|pins| of(PolicyName::Flexgen, pins));
             let spread = of(PolicyName::FlexgenSpread, false);
             println!(
-                "{}x{} {} gen {gen_len}: {:.2} tokens/s, GPU {}; over flexgen {:+.0}% (pinning on the fly {:+.0}%), spread {:+.0}%, gpu-only {:+.0}%; step {:.0} ms, FlexGen {:.0}",
+                "{}x{} {} gen {gen_len}: {:.2} tokens/s, GPU {}; over flexgen {:+.0}% (pinning on \
+                 the fly {:+.0}%), spread {:+.0}%, gpu-only {:+.0}%; step {:.0} ms, FlexGen {:.0}",
                 shape.0,
                 shape.1,
                 form(stored),

@@ -43,7 +43,8 @@ fn opt_175b_changes_its_vector_near_850_and_858() {
     }
     let product = f64::from(last_cpu + first_gpu) / 2.0;
     println!(
-        "prefill: all CPU up to B x L = {last_cpu}, all GPU from {first_gpu}; LIA 850, error {:+.1}%",
+        "prefill: all CPU up to B x L = {last_cpu}, all GPU from {first_gpu}; LIA 850, error \
+         {:+.1}%",
         (product / 850.0 - 1.0) * 100.0
     );
     assert!((product / 850.0 - 1.0).abs() < 0.15, "{product}");

@@ -172,7 +172,8 @@ fn every_interval_takes_as_long_as_its_compiled_program() {
                 let longer = compiled / steady - 1.0;
                 assert!(
                     (-1e-5..0.03).contains(&longer),
-                    "{batches} batches, chunks {chunks:?}, [{start}, {end}): table {steady}, program {compiled}"
+                    "{batches} batches, chunks {chunks:?}, [{start}, {end}): table {steady}, \
+                     program {compiled}"
                 );
                 worst = worst.max(longer);
                 equal += u32::from(longer < 1e-5);

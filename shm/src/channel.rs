@@ -62,7 +62,8 @@ pub enum ChannelError {
     },
     /// Over a limit.
     #[error(
-        "A message of {size_bytes} bytes is over the limit of {limit_bytes}; send it as a large one."
+        "A message of {size_bytes} bytes is over the limit of {limit_bytes}; send it as a large \
+         one."
     )]
     MessageTooLong {
         /// Its payload.
@@ -72,7 +73,8 @@ pub enum ChannelError {
     },
     /// The number given on the command line is not a channel.
     #[error(
-        "Descriptor {number} is not the end of a channel; workers are started by the coordinator, not by hand."
+        "Descriptor {number} is not the end of a channel; workers are started by the coordinator, \
+         not by hand."
     )]
     NotAChannel {
         /// The number.

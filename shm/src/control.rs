@@ -196,7 +196,8 @@ pub enum ControlError {
     Magic,
     /// Written by another build.
     #[error(
-        "The control segment has layout version {found}, this build reads version {VERSION}; both processes must come \
+        "The control segment has layout version {found}, this build reads version {VERSION}; both \
+         processes must come \
          from the same build."
     )]
     Version {

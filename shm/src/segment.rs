@@ -55,7 +55,8 @@ pub enum SegmentError {
     Map(#[from] MapError),
     /// The descriptor is not the segment that was announced.
     #[error(
-        "The passed descriptor holds {found_bytes} bytes where a segment of {expected_bytes} bytes was announced; \
+        "The passed descriptor holds {found_bytes} bytes where a segment of {expected_bytes} bytes \
+         was announced; \
          both processes must come from the same build."
     )]
     Size {
@@ -66,7 +67,8 @@ pub enum SegmentError {
     },
     /// The descriptor could shrink under the mapping.
     #[error(
-        "The passed descriptor is not a memory file sealed against a change of size, so it is not safe to map."
+        "The passed descriptor is not a memory file sealed against a change of size, so it is not \
+         safe to map."
     )]
     Unsealed,
 }

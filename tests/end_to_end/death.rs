@@ -190,7 +190,8 @@ fn dies(signal: Signal, seed: u64) {
             assert_eq!(bytes, whole, "{} at {value}", worker.0);
         }
         println!(
-            "{signal:?} {}: {struck} of {INSTANTS} struck, {kept_answers} answers kept, slowest exit {slowest:?}",
+            "{signal:?} {}: {struck} of {INSTANTS} struck, {kept_answers} answers kept, slowest \
+             exit {slowest:?}",
             worker.0
         );
         // Groups end long before the last strikes, so a run that keeps nothing is seen here.

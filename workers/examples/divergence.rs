@@ -67,7 +67,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let squares: f64 = divergences.iter().map(|value| (value - mean).powi(2)).sum();
     let error = (squares / (count - 1.0) / count).sqrt();
     println!(
-        "tandem, {} tokens: mean KL divergence {mean:.5} +- {error:.5}, same most likely token {:.1} %",
+        "tandem, {} tokens: mean KL divergence {mean:.5} +- {error:.5}, same most likely token \
+         {:.1} %",
         divergences.len(),
         100.0 * same_choice as f64 / count,
     );

@@ -30,7 +30,8 @@ pub enum LaneError {
     Poisoned,
     /// Another lane made no progress within the bound.
     #[error(
-        "Lane {waiting} waited {limit_s} s for {awaited} in {place}, which did not move; the run was ended."
+        "Lane {waiting} waited {limit_s} s for {awaited} in {place}, which did not move; the run \
+         was ended."
     )]
     TimedOut {
         /// Name of the lane that gave up.
@@ -44,7 +45,8 @@ pub enum LaneError {
     },
     /// The device did not get done with an instruction.
     #[error(
-        "Lane {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was ended. A kernel may hang: look at dmesg."
+        "Lane {lane} waited {still_s} s for the device in {place}, and nothing moved; the run was \
+         ended. A kernel may hang: look at dmesg."
     )]
     Stuck {
         /// Name of the lane.
@@ -116,7 +118,8 @@ pub enum WorkerError {
     Channel(#[from] ChannelError),
     /// A message that does not belong here.
     #[error(
-        "The coordinator sent {found} where {expected} was expected; both must come from the same build."
+        "The coordinator sent {found} where {expected} was expected; both must come from the same \
+         build."
     )]
     Unexpected {
         /// What came.
@@ -126,7 +129,8 @@ pub enum WorkerError {
     },
     /// A message that could not be read or written.
     #[error(
-        "A message between coordinator and worker is unreadable ({0}); both must come from the same build."
+        "A message between coordinator and worker is unreadable ({0}); both must come from the \
+         same build."
     )]
     Message(#[from] postcard::Error),
     /// The control segment.
@@ -158,7 +162,8 @@ pub enum WorkerError {
     Grammar(#[from] grammar::GrammarError),
     /// The system refused a thread.
     #[error(
-        "The system refused to start a thread of the worker: {0}. Lower the number of threads or raise the limit (`ulimit -u`)."
+        "The system refused to start a thread of the worker: {0}. Lower the number of threads or \
+         raise the limit (`ulimit -u`)."
     )]
     Thread(#[source] std::io::Error),
     /// The parent-death signal could not be armed.

@@ -23,7 +23,8 @@ use shm::{Access, Mapping};
 pub enum MemoryError {
     /// A buffer ends behind its mapping.
     #[error(
-        "The plan's buffer {buffer} ends at byte {end_bytes} of a mapping of {size_bytes} bytes; plan and memory must come from the same coordinator."
+        "The plan's buffer {buffer} ends at byte {end_bytes} of a mapping of {size_bytes} bytes; \
+         plan and memory must come from the same coordinator."
     )]
     Outside {
         /// The buffer's name.

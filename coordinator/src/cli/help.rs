@@ -25,7 +25,8 @@ Input, one request a line:
   {\"prompt\": \"Once upon a time\", \"max_tokens\": 24}
   {\"prompt\": [2, 11, 7], \"stop\": [\"\\n\"]}                 token ids need no tokenizer
   {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}   needs the model's chat template
-  {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": {\"prompt\": \"Hi\"}}
+  {\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"/v1/completions\", \"body\": \
+   {\"prompt\": \"Hi\"}}
   A .txt file has one raw prompt a line. Read are prompt, messages, max_tokens (16, chats 1024) or
   max_completion_tokens, temperature (0, greedy, unless given), top_p (1), top_k, min_p, n (1), seed (--seed),
   stop, logprobs, top_logprobs, response_format, structured_outputs (answers of a form).
@@ -59,7 +60,8 @@ Examples:
     coordinator plan --machine my-machine.toml --model ./my-model --batches 1x50 --json
 
 A table (--table-template prints one):
-  {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms\": 6.0}, ...], \"batches\": 2}
+  {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms\": 6.0}, ...], \
+   \"batches\": 2}
 Times are for one batch; also h2d_compressed_ms, decompress_ms, s2d_ms (from NVMe), and kv: true where the
 transfer is the KV cache. compression: off, on or search; nvme: true or false; cost: paper or simulated.
 `coordinator formats` says what every field of both files means.";

@@ -92,7 +92,8 @@ pub enum UsageError {
     )]
     SystemWithoutChat,
     #[error(
-        "--device emulated:timed lets a table's times pass and computes nothing; add --tables FILE, or \
+        "--device emulated:timed lets a table's times pass and computes nothing; add --tables \
+         FILE, or \
          use --device emulated."
     )]
     TimedWithoutTables,

@@ -66,7 +66,8 @@ pub enum JobError {
     ResumeForeign { path: String, line: usize },
     #[error(
         "{path} cannot be resumed: its line {line} was answered by another model, dtype, \
-         compression, seed or version ({found}, this run is {expected}). Run with the same ones, or \
+         compression, seed or version ({found}, this run is {expected}). Run with the same ones, \
+         or \
          give --force to overwrite the file."
     )]
     ResumeFingerprint { path: String, line: usize, found: String, expected: String },

@@ -232,7 +232,10 @@ fn read_envelope(
         fields.get(name).ok_or_else(|| {
             Rejection::new(
                 ErrorCode::MissingField,
-                format!("The field \"{name}\" is missing; a batch line has custom_id, method, url and body."),
+                format!(
+                    "The field \"{name}\" is missing; a batch line has custom_id, method, url \
+                 and body."
+                ),
             )
         })
     };

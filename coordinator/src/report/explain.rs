@@ -59,7 +59,8 @@ pub fn choice(chosen: &Chosen, plan: &Plan, threads: &dyn Fn(bool) -> (u16, u16)
         text += "threads: of the CPU, and those of the device where a map has one\n";
     }
     if chosen.considered.iter().any(|one| one.rehearsed) {
-        text += "tried: what a few layers took over their simulation; it scales the steps of the policy\n";
+        text += "tried: what a few layers took over their simulation; it scales the steps of the \
+         policy\n";
     }
     if !chosen.resident.layers.is_empty() {
         let _ = writeln!(

@@ -26,10 +26,13 @@ impl Case {
         match (self.weights, self.kv) {
             (false, false) => None,
             (true, false) => Some(
-                "Weights do not fit memory uncompressed, so they are kept in 4 bits (--compress w4), which changes answers slightly; --compress none refuses with the numbers.",
+                "Weights do not fit memory uncompressed, so they are kept in 4 bits (--compress \
+                 w4), which changes answers slightly; --compress none refuses with the numbers.",
             ),
             _ => Some(
-                "Weights and KV do not fit memory uncompressed, so both are kept in 4 bits (--compress w4kv4), which changes answers slightly; --compress none refuses with the numbers.",
+                "Weights and KV do not fit memory uncompressed, so both are kept in 4 bits \
+                 (--compress w4kv4), which changes answers slightly; --compress none refuses with \
+                the numbers.",
             ),
         }
     }

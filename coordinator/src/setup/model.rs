@@ -109,7 +109,8 @@ impl Opened {
         let ends = self.config.eos_token_ids.clone();
         anyhow::ensure!(
             !ends.is_empty(),
-            "{} names no end-of-sequence token, so its answers cannot have a form (response_format, structured_outputs)",
+            "{} names no end-of-sequence token, so its answers cannot have a form \
+             (response_format, structured_outputs)",
             self.config.name
         );
         let words = codec.words().map_err(anyhow::Error::msg)?;

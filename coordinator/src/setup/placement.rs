@@ -90,7 +90,8 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
         let cores = cores();
         if let Some(requested) = run.cpu_threads.filter(|requested| *requested > cores) {
             eprintln!(
-                "--cpu-threads {requested}: this machine has {cores}; more threads wait for each other"
+                "--cpu-threads {requested}: this machine has {cores}; more threads wait for each \
+                 other"
             );
         }
         if let Some(chosen) = &decision.searched {

@@ -276,7 +276,8 @@ fn other_refusals() {
         (
             LLAMA,
             r#"{"vocab_size": 2147483647}"#,
-            "the configuration says 2147483647 tokens of the vocabulary; at most 4194304 can be run, \
+            "the configuration says 2147483647 tokens of the vocabulary; at most 4194304 can be \
+             run, \
              so it is damaged",
         ),
         (
@@ -323,7 +324,8 @@ fn other_refusals() {
         (
             LLAMA,
             r#"{"torch_dtype": "float64"}"#,
-            "a checkpoint stored as float64 is not supported (supported: bfloat16, float16, float32)",
+            "a checkpoint stored as float64 is not supported (supported: bfloat16, float16, \
+             float32)",
         ),
         (
             LLAMA,

@@ -131,7 +131,8 @@ pub enum SourceError {
     #[error("{path}: tensor {tensor} is stored as {found}, which is not supported ({supported})")]
     Type { path: String, tensor: String, found: String, supported: &'static str },
     #[error(
-        "tensor {tensor} is stored as {stored}, which has no blocks that a kernel can run from; it must be expanded"
+        "tensor {tensor} is stored as {stored}, which has no blocks that a kernel can run from; it \
+         must be expanded"
     )]
     NoBlocks { tensor: String, stored: &'static str },
 }

@@ -14,15 +14,18 @@ pub enum MachineError {
     #[error("{field} is {value}; it must be more than 0")]
     NotPositive { field: String, value: f64 },
     #[error(
-        "{field} is {value}; that is not between {low} and {high} {unit}, so the unit is probably another"
+        "{field} is {value}; that is not between {low} and {high} {unit}, so the unit is probably \
+         another"
     )]
     Absurd { field: String, value: f64, low: f64, high: f64, unit: &'static str },
     #[error(
-        "link.{field} is {value} GB/s, more than the {gpu} GB/s of the GPU's own memory; it is in GB/s, not Gbit/s"
+        "link.{field} is {value} GB/s, more than the {gpu} GB/s of the GPU's own memory; it is in \
+         GB/s, not Gbit/s"
     )]
     LinkTooFast { field: &'static str, value: f64, gpu: f64 },
     #[error(
-        "memory.vram_gib is {vram}, more than sixteen times the {dram} GiB of host memory; both are in GiB"
+        "memory.vram_gib is {vram}, more than sixteen times the {dram} GiB of host memory; both \
+         are in GiB"
     )]
     VramAboveDram { vram: f64, dram: f64 },
     #[error(
@@ -30,7 +33,8 @@ pub enum MachineError {
     )]
     NoRates { machine: String, device: &'static str },
     #[error(
-        "{machine} is described without gpu.decompress_gbps, so compression cannot be planned for it"
+        "{machine} is described without gpu.decompress_gbps, so compression cannot be planned for \
+         it"
     )]
     NoDecompression { machine: String },
 }

@@ -24,7 +24,8 @@ pub enum TimedError {
     #[error("the chunks of {name} must be numbered from 0 to at most 63 without a gap")]
     Chunks { name: String },
     #[error(
-        "{name} cannot be cut into chunks here; only the chunks of scores have programs of their own"
+        "{name} cannot be cut into chunks here; only the chunks of scores have programs of their \
+         own"
     )]
     Chunked { name: String },
     #[error(
@@ -34,12 +35,14 @@ pub enum TimedError {
     #[error("{name} has a transfer time but no weights and no KV; leave its h2d_ms out")]
     NothingToMove { name: String },
     #[error(
-        "{field} of {name} is {value_ms} ms; an instruction of more than {} s would be taken for one that hangs",
+        "{field} of {name} is {value_ms} ms; an instruction of more than {} s would be taken for \
+         one that hangs",
         TIME_MAX_MS / 1e3
     )]
     TooLong { name: String, field: &'static str, value_ms: f64 },
     #[error(
-        "the best placement of this table reads {names} from NVMe, which the runtime cannot yet; set \"nvme\" to false"
+        "the best placement of this table reads {names} from NVMe, which the runtime cannot yet; \
+         set \"nvme\" to false"
     )]
     Nvme { names: String },
     #[error("--layers {layers}: a run has between 1 and {LAYERS_MAX} layers")]

@@ -80,7 +80,8 @@ fn programs_take_what_the_table_says() {
             let longer = layer.layer_ms / expected - 1.0;
             assert!(
                 (if chunks > 1 { -0.01 } else { -1e-4 }..0.03).contains(&longer),
-                "{batches} batches, {chunks} chunks, compression {compression}: {expected} {layer:?}"
+                "{batches} batches, {chunks} chunks, compression {compression}: {expected} \
+                 {layer:?}"
             );
             assert!(layer.overlap.is_some_and(|overlap| overlap > 0.3), "{layer:?}");
         }

@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn names_and_sizes_are_found() {
-        let text = "//\n.version 8.0\n.target sm_80\n.visible .entry first(\n\t.param .u64 first_0,\n\
+        let text = "//\n.version 8.0\n.target sm_80\n.visible .entry first(\n\t.param .u64 \
+         first_0,\n\
                     \t.param .f32 first_1,\n\t.param .align 4 .b8 first_2[12]\n)\n{ ret; }\n\
                     .visible .entry second()\n{ ret; }\n";
         assert_eq!(

@@ -146,7 +146,8 @@ fn of_ipc(tried: &Result<bool, CudaError>) -> Finding {
             "CUDA IPC",
             *there,
             "the gpu worker copies for itself instead of a process of its own, and a defect of \
-             either ends both; sharing the host's process and IPC namespaces with the container allows it",
+             either ends both; sharing the host's process and IPC namespaces with the container \
+             allows it",
         ),
         Err(error) => {
             let shown = format!("not tried: {}", error.to_string().trim_end_matches('.'));

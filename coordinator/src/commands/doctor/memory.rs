@@ -33,7 +33,8 @@ fn memlock(limit: Option<u64>, total: Option<u64>) -> Finding {
     let fine = limit.is_none_or(|limit| total.is_some_and(|total| limit >= total));
     Finding::new("memlock", "memory that may be locked", value, shown).costs_unless(
         fine,
-        "what exceeds it cannot be pinned, so it is copied once more on its way to a device; ulimit -l unlimited lifts it",
+        "what exceeds it cannot be pinned, so it is copied once more on its way to a device; \
+         ulimit -l unlimited lifts it",
     )
 }
 
@@ -57,7 +58,8 @@ fn transparent(root: &Root) -> Finding {
     let fine = matches!(choice.as_deref(), Some("always" | "madvise"));
     setting("transparent_huge_pages", "huge pages for private memory", choice).costs_unless(
         fine,
-        "without a device, weights and KV lie in 4 KiB pages, whose translation slows decoding by a twentieth or more; write madvise to /sys/kernel/mm/transparent_hugepage/enabled",
+        "without a device, weights and KV lie in 4 KiB pages, whose translation slows decoding by \
+         a twentieth or more; write madvise to /sys/kernel/mm/transparent_hugepage/enabled",
     )
 }
 
@@ -67,7 +69,8 @@ fn shared(root: &Root) -> Finding {
     let fine = matches!(choice.as_deref(), Some("always" | "within_size" | "force"));
     setting("shared_huge_pages", "huge pages for shared memory", choice).costs_unless(
         fine,
-        "with a device, weights and KV of the host lie in 4 KiB pages, whose translation slows reading them; write within_size to /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+        "with a device, weights and KV of the host lie in 4 KiB pages, whose translation slows \
+         reading them; write within_size to /sys/kernel/mm/transparent_hugepage/shmem_enabled",
     )
 }
 

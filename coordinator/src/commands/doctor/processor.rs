@@ -52,7 +52,8 @@ fn of_topology(topology: &Topology) -> Vec<Finding> {
     let nodes = topology.numa_nodes.len().max(1);
     found.push(Finding::new("numa_nodes", "NUMA nodes", nodes, nodes.to_string()).costs_unless(
         nodes == 1,
-        "weights lie where they were loaded, so threads of other nodes read them through the interconnect",
+        "weights lie where they were loaded, so threads of other nodes read them through the \
+         interconnect",
     ));
     found
 }

@@ -77,7 +77,11 @@ fn machine(name: &str) -> anyhow::Result<Machine> {
         _ => {
             let known: Vec<&str> = names().collect();
             let known = known.join(", ");
-            Err(Usage(format!("--machine {name}: there is no such file, and the machines that come with the program are {known}")).into())
+            Err(Usage(format!(
+                "--machine {name}: there is no such file, and the machines that come \
+             with the program are {known}"
+            ))
+            .into())
         }
     }
 }
@@ -335,7 +339,8 @@ fn tell(
     if auto {
         let _ = writeln!(
             text,
-            "Weights and KV do not fit uncompressed, so both are kept in 4 bits (--compress w4kv4); --compress none refuses with the numbers."
+            "Weights and KV do not fit uncompressed, so both are kept in 4 bits (--compress \
+             w4kv4); --compress none refuses with the numbers."
         );
     }
     match candidate {
@@ -371,7 +376,8 @@ fn tell(
     );
     let _ = writeln!(
         text,
-        "host memory {:.1} of {:.1} GiB (weights {:.1}, KV {:.1}, activations {:.1}); device memory {:.1} of {:.1} GiB",
+        "host memory {:.1} of {:.1} GiB (weights {:.1}, KV {:.1}, activations {:.1}); device \
+         memory {:.1} of {:.1} GiB",
         gib(budget.dram_bytes(limits)),
         gib(limits.dram_bytes),
         gib(budget.weights_bytes),

@@ -124,7 +124,8 @@ pub(super) fn render(report: &TimedReport) -> String {
             let _ = writeln!(text, "{}", steady_table(measured, simulated, timed.error));
             let _ = writeln!(
                 text,
-                "The steady layer: {} in the middle of each of {}, {:.3} to {:.3} ms; simulated are the same programs and times.",
+                "The steady layer: {} in the middle of each of {}, {:.3} to {:.3} ms; simulated \
+                 are the same programs and times.",
                 many(measured.layers_of_each_step, "layer", "layers"),
                 many(measured.steps, "step", "steps"),
                 measured.shortest_ms,
@@ -144,9 +145,15 @@ pub(super) fn render(report: &TimedReport) -> String {
         );
     }
     if timed.kv_decompressed_inside {
-        text.push_str("The device reads a 4-bit cache as it is: the table's time to decompress it is part of scores and wv.\n");
+        text.push_str(
+            "The device reads a 4-bit cache as it is: the table's time to decompress it \
+         is part of scores and wv.\n",
+        );
     }
-    text.push_str("Nothing was computed or moved: these are the table's times, kept by this machine's clock.\n");
+    text.push_str(
+        "Nothing was computed or moved: these are the table's times, kept by this \
+     machine's clock.\n",
+    );
     text
 }
 

@@ -167,7 +167,9 @@ fn what_is_not_implemented_is_left_out_where_that_was_asked_for() {
 #[test]
 fn other_columns_of_short_lines_go_into_the_output() {
     let mut desk = Desk::new(
-        b"{\"id\": 7, \"prompt\": [5], \"label\": {\"a\": [1.50]}, \"none\": null, \"max_tokens\": 1}\n{\"prompt\": [6], \"max_tokens\": 1}\n",
+        b"{\"id\": 7, \"prompt\": [5], \"label\": \
+         {\"a\": [1.50]}, \"none\": null, \"max_tokens\": 1}\n{\"prompt\": [6], \"max_tokens\": \
+        1}\n",
     );
     desk.run(&mut Echo::new(2)).expect("runs");
     let lines = desk.lines();

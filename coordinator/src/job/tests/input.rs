@@ -194,7 +194,8 @@ fn ids_that_are_made_up_follow_the_content() {
             ids(b"{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n{\"prompt\": \"a\"}\n", format);
         assert!(before[0] != before[1] && before[2] == format!("{}-2", before[0]), "{before:?}");
         let after = ids(
-            b"{\"prompt\": \"new\"}\n{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n{\"prompt\": \"a\"}\n",
+            b"{\"prompt\": \"new\"}\n{\"prompt\": \"a\"}\n{\"prompt\": \
+             \"b\"}\n{\"prompt\": \"a\"}\n",
             format,
         );
         assert_eq!(after[1..], before, "a line that is inserted changes no other");
@@ -405,7 +406,8 @@ fn text_files_and_chat() {
     let chat = InputOptions { chat: true, ..text };
     assert_eq!(prompts(b"hi\n", &chat), [(1, tokens("<user>hi"))]);
     let lines = InputOptions { format: Format::JsonLines, ..chat };
-    let mixed = b"{\"prompt\": \"hi\"}\n{\"prompt\": [5]}\n{\"messages\": [{\"role\": \"user\", \"content\": \"yo\"}]}";
+    let mixed = b"{\"prompt\": \"hi\"}\n{\"prompt\": [5]}\n{\"messages\": \
+     [{\"role\": \"user\", \"content\": \"yo\"}]}";
     let expected = [(1, tokens("<user>hi")), (2, vec![5]), (3, tokens("<user>yo"))];
     assert_eq!(prompts(mixed, &lines), expected);
     let error = error_in(read_items(b"\xff\n", &text));

@@ -67,7 +67,9 @@ fn answers_in_input_order_in_groups() {
 
 #[test]
 fn the_group_size_does_not_show_in_the_answers() {
-    let input = b"{\"prompt\": [\"a\", \"bc\", \"d\"], \"temperature\": 0.7}\nnot json\n{\"prompt\": \"e\", \"temperature\": 1, \"seed\": 4}\n{\"messages\": [{\"role\": \"user\", \"content\": \"f\"}]}\n";
+    let input = b"{\"prompt\": [\"a\", \"bc\", \"d\"], \"temperature\": 0.7}\nnot \
+     json\n{\"prompt\": \"e\", \"temperature\": 1, \"seed\": 4}\n{\"messages\": \
+    [{\"role\": \"user\", \"content\": \"f\"}]}\n";
     let mut outputs = (1..6).map(|capacity| {
         let desk = Desk::new(input);
         let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1234);
@@ -133,7 +135,9 @@ fn log_probabilities_stand_beside_their_tokens() {
     let mut desk = Desk::new(
         "{\"prompt\": [97, 195, 169, 98, 46], \"logprobs\": 2, \"max_tokens\": 9, \"stop\": \".\"}\n\
          {\"prompt\": [98, 99], \"logprobs\": 0, \"max_tokens\": 2}\n\
-         {\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": true, \"top_logprobs\": 1, \"max_tokens\": 2}\n\
+         {\"messages\": \
+         [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": true, \"top_logprobs\": 1, \
+         \"max_tokens\": 2}\n\
          {\"prompt\": [97], \"max_tokens\": 1}\n"
             .as_bytes(),
     );
@@ -229,7 +233,8 @@ fn chat_answers_have_messages() {
 #[test]
 fn finish_reasons() {
     let desk = Desk::new(
-        b"{\"prompt\": [5, 257], \"max_tokens\": 9}\n{\"prompt\": [5], \"max_tokens\": 2}\n{\"prompt\": \"abc\", \"stop\": \"c\"}\n",
+        b"{\"prompt\": [5, 257], \"max_tokens\": \
+         9}\n{\"prompt\": [5], \"max_tokens\": 2}\n{\"prompt\": \"abc\", \"stop\": \"c\"}\n",
     );
     desk.run(&mut Echo::new(8)).unwrap();
     let lines = desk.lines();
@@ -293,7 +298,8 @@ fn error_lines_stand_at_their_place_and_say_their_line() {
     let error = lines[3].error.as_ref().unwrap();
     assert_eq!(
         error.message,
-        "Line 4: The field \"best_of\" is only implemented with its default value; leave it out, or give --ignore-unknown-fields."
+        "Line 4: The field \"best_of\" is only implemented with its default value; leave it out, \
+         or give --ignore-unknown-fields."
     );
     assert_eq!(error.line, 4);
 }
@@ -311,7 +317,10 @@ fn nothing_to_run_needs_no_engine() {
 
 #[test]
 fn demand_is_the_maximum_over_what_is_left() {
-    let desk = Desk::new(b"{\"prompt\": [5, 6, 7], \"max_tokens\": 2}\n{\"prompt\": [[5], [6]], \"max_tokens\": 9}\n{\n");
+    let desk = Desk::new(
+        b"{\"prompt\": [5, 6, 7], \"max_tokens\": \
+     2}\n{\"prompt\": [[5], [6]], \"max_tokens\": 9}\n{\n",
+    );
     let demand = desk.prepare().unwrap().demand().unwrap();
     assert_eq!((demand.sequences, demand.max_prompt), (3, 3));
     assert_eq!((demand.max_new, demand.max_context), (9, 10));
@@ -326,7 +335,8 @@ fn an_interrupt_keeps_finished_groups() {
     assert_eq!(summary.exit(), Exit::Interrupted);
     assert_eq!(
         summary.to_string(),
-        "2 answered, 0 failed, 3 not run; interrupted, go on with --resume; 2 cut at max_tokens (lines 1, 2)"
+        "2 answered, 0 failed, 3 not run; interrupted, go on with --resume; 2 cut at max_tokens \
+         (lines 1, 2)"
     );
     assert_eq!(desk.lines().len(), 2);
     // Before anything runs it is the job that asks.
@@ -460,7 +470,9 @@ fn last_lines() {
 #[test]
 fn answers_that_were_cut_are_counted_also_when_they_are_kept() {
     let mut desk = Desk::new(
-        b"{\"prompt\": [5, 6, 257], \"max_tokens\": 10}\n{\"prompt\": [7], \"max_tokens\": 4}\n{\"prompt\": [7], \"max_tokens\": 4, \"ignore_eos\": true}\n",
+        b"{\"prompt\": [5, 6, 257], \"max_tokens\": \
+         10}\n{\"prompt\": [7], \"max_tokens\": 4}\n{\"prompt\": [7], \"max_tokens\": 4, \
+        \"ignore_eos\": true}\n",
     );
     let text = "3 answered, 0 failed; 1 cut at max_tokens (line 2)";
     assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), text);

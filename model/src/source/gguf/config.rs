@@ -33,12 +33,14 @@ pub(super) enum ConfigError {
     #[error("rope scaling {0} is not supported (supported are none, linear and LLaMA-3's)")]
     RopeScaling(String),
     #[error(
-        "the tensor rope_freqs.weight holds other factors than LLaMA-3's rope scaling, which is not \
+        "the tensor rope_freqs.weight holds other factors than LLaMA-3's rope scaling, which is \
+         not \
          supported"
     )]
     RopeFactors,
     #[error(
-        "the file is one part of {0}; join the parts first with `llama-gguf-split --merge FIRST OUT`"
+        "the file is one part of {0}; join the parts first with `llama-gguf-split --merge FIRST \
+         OUT`"
     )]
     Split(u32),
 }

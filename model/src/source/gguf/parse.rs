@@ -133,7 +133,8 @@ impl TensorInfo {
         let row_elements = self.shape.last().copied().unwrap_or(0);
         if row_elements % block_elements != 0 {
             return Err(format!(
-                "has rows of {row_elements} elements, which blocks of {block_elements} do not divide"
+                "has rows of {row_elements} elements, which blocks of {block_elements} do not \
+                 divide"
             ));
         }
         let blocks = self.shape.iter().product::<usize>() / block_elements;

@@ -80,13 +80,15 @@ impl Content {
             Content::Weights(weights) => weights.name(config),
             Content::Decompressed(weights) => format!("{}, decompressed", weights.name(config)),
             Content::Hidden { at: Stream { batch, stream }, updates, step } => format!(
-                "the residual stream of batch {batch}.{stream} after {updates} additions in step {step}"
+                "the residual stream of batch {batch}.{stream} after {updates} additions in step \
+                 {step}"
             ),
             Content::Value { value, layer, at: Stream { batch, stream }, step } => {
                 format!("{value:?}{} for batch {batch}.{stream} in step {step}", of_layer(layer))
             }
             Content::Cache { kv, layer, batch, chunk, step, streams } => format!(
-                "the {kv:?} cache{} for batch {batch}, part {} of {}, with the rows of {step} steps \
+                "the {kv:?} cache{} for batch {batch}, part {} of {}, with the rows of {step} \
+                 steps \
                  and {streams} streams",
                 of_layer(layer),
                 chunk.index,
