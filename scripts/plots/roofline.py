@@ -13,13 +13,17 @@ from pathlib import Path
 import style
 from matplotlib import pyplot
 
-# Rows: the least mean share, and the goal.
-GOALS = {1: (0.88, 0.93), 4: (0.78, 0.90), 16: (0.72, 0.85), 25: (0.70, 0.80)}
-GOALS |= {50: (0.78, 0.87), 60: (0.78, 0.87), 100: (0.80, 0.90), 240: (0.80, 0.90)}
+TABLE = Path(__file__).resolve().parents[2] / "docs" / "bench" / "linears.jsonl"
 
 
 def lines_of(path):
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+
+
+def goals():
+    """Rows: the least mean share, and the goal, as the table of BENCHMARKS.md has them."""
+    rows = {line["row"]: line["values"] for line in lines_of(TABLE)}
+    return {int(count): (least, rows["goal"][count]) for count, least in rows["least"].items()}
 
 
 def shares_of_onednn(path):
@@ -50,8 +54,9 @@ def main():
     if len(sys.argv) == 4:
         means = sorted((rows, statistics.mean(values)) for rows, values in shares_of_onednn(sys.argv[3]).items())
         axes.plot(*zip(*means), color="black", linestyle="--", label="oneDNN prepacked, mean")
-    rows = sorted(GOALS)
-    axes.fill_between(rows, [GOALS[r][0] for r in rows], [GOALS[r][1] for r in rows], color="0.85", label="least to goal")
+    asked = goals()
+    rows = sorted(asked)
+    axes.fill_between(rows, [asked[r][0] for r in rows], [asked[r][1] for r in rows], color="0.85", label="least to goal")
     axes.set_xscale("log")
     ticks = sorted({line["rows"] for line in linears})
     axes.set_xticks(ticks, [str(tick) for tick in ticks], fontsize=7)

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Writes the tables of BENCHMARKS.md from docs/bench/*.jsonl.
+
+    scripts/bench_tables.py            rewrites the tables
+    scripts/bench_tables.py --check    fails where the file says something else
+
+A table stands between <!-- table: NAME --> and <!-- end -->; docs/bench/NAME.jsonl has an object for each row (`row`, `values`
+by column) or, where machines are columns, for each cell (`case`, `machine`, `value`). Objects also say machine, unit, number
+of samples and command. Numbers are printed with the digits that they are written with; those below the `least` of their
+column, or of their object, are bold."""
+
+import json
+import re
+import sys
+from decimal import Decimal
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAPER, FOLDER = ROOT / "BENCHMARKS.md", ROOT / "docs" / "bench"
+# What stands above the first column.
+HEADS = {
+    "linears": "rows of x",
+    "four-bit": "rows of x",
+    "onednn": "rows of x",
+    "attention": "share of DRAM read, or times as fast",
+    "llama": "model and what is timed",
+    "policies": "policy",
+    "timed": "table",
+    "alike": "prompts, tokens in common",
+    "following": "batches",
+    "kills": "what is done",
+}
+TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def objects(name):
+    """Numbers keep their digits: 1.50 is not 1.5."""
+    lines = (FOLDER / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line, parse_float=Decimal) for line in lines]
+    wrong = [line for line in found if line.get("table") != name]
+    if wrong:
+        sys.exit(f"docs/bench/{name}.jsonl: {wrong[0]} is no row of this table")
+    return found
+
+
+def cell(value, least=None):
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return ", ".join(cell(one, least) for one in value)
+    is_number = isinstance(value, (int, Decimal))
+    missed = is_number and isinstance(least, (int, Decimal)) and value < least
+    return f"**{value}**" if missed else str(value)
+
+
+def by_rows(lines):
+    columns = list(dict.fromkeys(column for line in lines for column in line["values"]))
+    least = next((line["values"] for line in lines if line["row"] == "least"), {})
+    # Of a row above, the least and the greatest of what it is the mean of.
+    is_range = lambda line: line["row"].startswith("least and greatest")
+    minima = lambda line: {} if is_range(line) else least
+    rows = [[line["row"], *(cell(line["values"].get(c), minima(line).get(c)) for c in columns)] for line in lines]
+    # Where a table holds minima its cells are plain numbers, which do not say how many samples they are of.
+    if least:
+        columns = [*columns, "n"]
+        rows = [[*row, cell(line.get("n"))] for row, line in zip(rows, lines)]
+    return columns, rows
+
+
+def by_machines(lines):
+    machines = list(dict.fromkeys(line["machine"] for line in lines))
+    rows = []
+    for case in dict.fromkeys(line["case"] for line in lines):
+        mine = {line["machine"]: line for line in lines if line["case"] == case}
+        least = next((line["least"] for line in mine.values() if "least" in line), None)
+        rows.append([case, *(of_machine(mine.get(machine)) for machine in machines), cell(least)])
+    return [*machines, "least"], rows
+
+
+def of_machine(line):
+    if line is None:
+        return ""
+    text = cell(line["value"], line.get("least"))
+    if "ours" not in line and "range" not in line:
+        return text
+    notes = []
+    if "range" in line:
+        notes.append("{} to {}".format(*line["range"]))
+    if "n" in line:
+        notes.append(f"n {line['n']}")
+    if notes:
+        text += f" ({'; '.join(notes)})"
+    return f"{text}: {line['ours']}, {line['llama_cpp']}" if "ours" in line else text
+
+
+def table(name):
+    lines = objects(name)
+    columns, rows = (by_machines if "case" in lines[0] else by_rows)(lines)
+    head = [HEADS.get(name, ""), *columns]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rows])
+
+
+def main():
+    check = sys.argv[1:] == ["--check"]
+    if sys.argv[1:] and not check:
+        sys.exit(__doc__)
+    paper = PAPER.read_text(encoding="utf-8")
+    names = [found.group(2) for found in TABLE.finditer(paper)]
+    left = sorted({path.stem for path in FOLDER.glob("*.jsonl")} - set(names))
+    if left:
+        sys.exit(f"BENCHMARKS.md has no place for {', '.join(left)}")
+    made = TABLE.sub(lambda found: found.group(1) + table(found.group(2)) + found.group(4), paper)
+    if check and made != paper:
+        wrong = [name for name in names if table(name) not in paper]
+        sys.exit(f"BENCHMARKS.md differs from docs/bench: {', '.join(wrong)}. Run scripts/bench_tables.py.")
+    if not check:
+        PAPER.write_text(made, encoding="utf-8")
+    print(f"{len(names)} tables of BENCHMARKS.md {'are those of' if check else 'written from'} docs/bench")
+
+
+if __name__ == "__main__":
+    main()
