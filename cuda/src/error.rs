@@ -64,7 +64,8 @@ pub enum CudaError {
     /// Other programs hold what the plan needs.
     #[error(
         "CUDA device {index} has {} of {} free and the plan needs {}: end what else uses the \
-         device, or lower --vram to {free_bytes} or less.", gib(*.free_bytes), gib(*.total_bytes), gib(*.needed_bytes)
+         device, or lower --vram to {free_bytes} or less.",
+        gib(*.free_bytes), gib(*.total_bytes), gib(*.needed_bytes)
     )]
     Full {
         /// Number of the device.

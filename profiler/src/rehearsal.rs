@@ -62,7 +62,10 @@ pub fn rehearse(
 
 /// Prefill that computes nothing: sampling alone sets the length of every sequence's cache.
 fn only_samples(prefill: &Program) -> Program {
-    let samples = |instruction: &&Instruction| matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample);
+    let samples = |instruction: &&Instruction| match instruction {
+        Instruction::Compute(compute) => compute.op == Op::Sample,
+        _ => false,
+    };
     let lanes = prefill.lanes.iter().map(|list| LaneProgram {
         instructions: list.instructions.iter().filter(samples).cloned().collect(),
         signals_per_step: 0,

@@ -62,7 +62,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn positions_survive_packing(program in 0..256u32, step in 0..1u32 << 24, instruction: u32) {
+        fn positions_survive_packing(
+            program in 0..256u32,
+            step in 0..1u32 << 24,
+            instruction: u32,
+        ) {
             let position = Position { program, step, instruction };
             prop_assert_eq!(Position::unpack(position.pack()), position);
         }

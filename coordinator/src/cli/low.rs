@@ -100,7 +100,12 @@ pub struct LowRun {
     #[arg(long, help_heading = "Model")]
     pub dummy_weights: bool,
     /// Only the first LAYERS layers, so that a large model's layers run on a small machine
-    #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Model")]
+    #[arg(
+        long,
+        value_name = "LAYERS",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Model"
+    )]
     pub layers: Option<u32>,
     /// Number format of weights, activations and KV cache
     #[arg(long, value_enum, default_value = "bf16", help_heading = "Model")]
@@ -125,7 +130,13 @@ pub struct LowRun {
     /// N batches of B prompts are computed together, and others follow in their places; auto: the
     /// shape of highest predicted throughput [default: 1xB, the largest B up to 32 that fits
     /// memory]
-    #[arg(long, value_name = "NxB", value_parser = parse_batches_choice, allow_hyphen_values = true, help_heading = "Work")]
+    #[arg(
+        long,
+        value_name = "NxB",
+        value_parser = parse_batches_choice,
+        allow_hyphen_values = true,
+        help_heading = "Work"
+    )]
     pub batches: Option<BatchesChoice>,
     /// Requests to answer: .jsonl (OpenAI batch lines or {"prompt": ...}), .txt (a prompt a line),
     /// - is stdin. Without it a benchmark runs
@@ -145,7 +156,13 @@ pub struct LowRun {
     #[arg(long, requires = "input", help_heading = "Work")]
     pub chat: bool,
     /// New tokens, at most, for requests that do not say [default: 16; for chats 1024]
-    #[arg(long, value_name = "N", requires = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "input",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Work"
+    )]
     pub max_tokens: Option<u32>,
     /// Temperature of .txt and short lines that give none, 0 to 2; 0 is greedy [default: 0]
     #[arg(long, value_name = "T", requires = "input", help_heading = "Work")]
@@ -174,15 +191,33 @@ pub struct LowRun {
     #[arg(long, value_name = "SEED", default_value_t = 0, help_heading = "Work")]
     pub seed: u64,
     /// Benchmark: tokens of each prompt [default: 512]
-    #[arg(long, value_name = "N", conflicts_with = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "input",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Work"
+    )]
     pub prompt_len: Option<u32>,
     /// Benchmark: new tokens of each sequence [default: 32]
-    #[arg(long, value_name = "N", conflicts_with = "input", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Work")]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "input",
+        value_parser = clap::value_parser!(u32).range(1..),
+        help_heading = "Work"
+    )]
     pub gen_len: Option<u32>,
 
     /// none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and studies;
     /// with --tables emulated:timed
-    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = parse_device, help_heading = "Placement")]
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        default_value = "auto",
+        value_parser = parse_device,
+        help_heading = "Placement"
+    )]
     pub device: DeviceChoice,
     /// Who computes what: auto, two-split, one-split, gpu-only, cpu-only, lia, flexgen or
     /// flexgen:spread [default: auto with a device, else cpu-only]
@@ -209,10 +244,20 @@ pub struct LowRun {
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_chunk: Option<u32>,
     /// Compute threads of the cpu worker [default: the cores the others leave]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Placement")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..),
+        help_heading = "Placement"
+    )]
     pub cpu_threads: Option<u16>,
     /// Compute threads of the emulated device [default: half of the cores]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Placement")]
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..),
+        help_heading = "Placement"
+    )]
     pub emulated_threads: Option<u16>,
     /// Device memory to use at most, e.g. 8GiB [default: what is free]
     #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Placement")]
@@ -252,26 +297,57 @@ pub struct LowPlan {
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
     /// Only the first LAYERS layers
-    #[arg(long, value_name = "LAYERS", conflicts_with = "tables", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "LAYERS",
+        conflicts_with = "tables",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub layers: Option<u32>,
     /// On this machine: none, auto, cuda:N or emulated, as for a run
-    #[arg(long, value_name = "DEVICE", default_value = "auto", conflicts_with_all = ["machine", "tables"], value_parser = parse_device)]
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        default_value = "auto",
+        conflicts_with_all = ["machine", "tables"],
+        value_parser = parse_device
+    )]
     pub device: DeviceChoice,
     /// On this machine: device memory to use at most
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["machine", "tables"], value_parser = parse_size)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with_all = ["machine", "tables"],
+        value_parser = parse_size
+    )]
     pub vram: Option<u64>,
     /// On this machine: host memory to use at most
-    #[arg(long, value_name = "SIZE", conflicts_with_all = ["machine", "tables"], value_parser = parse_size)]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        conflicts_with_all = ["machine", "tables"],
+        value_parser = parse_size
+    )]
     pub dram: Option<u64>,
     /// N batches of B sequences; auto: the shape of highest predicted throughput that fits memory
     #[arg(long, value_name = "NxB", default_value = "1x32", value_parser = parse_batches_choice)]
     #[arg(allow_hyphen_values = true)]
     pub batches: BatchesChoice,
     /// Tokens of each prompt
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub prompt_len: u32,
     /// New tokens of each sequence
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 32,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub gen_len: u32,
     /// Number format
     #[arg(long, value_enum, default_value = "bf16")]
@@ -314,13 +390,29 @@ pub struct LowProfile {
     #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
     pub layers: Option<u32>,
     /// N batches of B sequences
-    #[arg(long, value_name = "NxB", default_value = "1x1", value_parser = parse_batches, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "NxB",
+        default_value = "1x1",
+        value_parser = parse_batches,
+        allow_hyphen_values = true
+    )]
     pub batches: Batches,
     /// Tokens of each prompt
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 512,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub prompt_len: u32,
     /// New tokens of each sequence
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 32,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub gen_len: u32,
     /// Number format
     #[arg(long, value_enum, default_value = "bf16")]

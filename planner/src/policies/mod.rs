@@ -40,7 +40,10 @@ pub enum PolicyName {
 
 /// A name that no policy has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no policy {name}; there are {}", PolicyName::ALL.map(PolicyName::name).join(", "))]
+#[error(
+    "there is no policy {name}; there are {}",
+    PolicyName::ALL.map(PolicyName::name).join(", ")
+)]
 pub struct UnknownPolicy {
     pub name: String,
 }

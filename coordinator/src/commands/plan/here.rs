@@ -79,7 +79,8 @@ fn as_json(decision: &Decision) -> serde_json::Value {
             json!({
                 "policy": one.name.name(), "gpu_in_prefill": in_prefill, "gpu": in_decode,
                 "prefill_ms": one.estimate.prefill_ns / 1e6, "decode_step_ms": one.step_ns() / 1e6,
-                "total_ms": one.total_ns(plan.shape.max_new) / 1e6, "rehearsed": one.rehearsed.then_some(one.slowed),
+                "total_ms": one.total_ns(plan.shape.max_new) / 1e6,
+                "rehearsed": one.rehearsed.then_some(one.slowed),
                 "chosen": place == chosen.place,
             })
         })
@@ -100,7 +101,8 @@ fn as_json(decision: &Decision) -> serde_json::Value {
         "machine": "this", "model": plan.config.name, "batches": plan.shape.batches,
         "batch_size": plan.shape.batch_size, "policy": plan.map.policy,
         "note": one_text(&decision.notes),
-        "device_map": MapSummary::new(&plan.config, &plan.map), "considered": considered, "ops": ops,
+        "device_map": MapSummary::new(&plan.config, &plan.map), "considered": considered,
+        "ops": ops,
         "predicted": decision.predicted.map(|predicted| json!({
             "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,
         })),
