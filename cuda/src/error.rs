@@ -132,11 +132,9 @@ impl CudaError {
         matches!(self, CudaError::Call { code: code::OUT_OF_MEMORY, .. })
     }
 
-    /// Whether a sentence is about too little device memory. Sentences are what crosses from a
-    /// worker to the coordinator.
-    pub fn tells_of_memory(sentence: &str) -> bool {
-        sentence.contains("CUDA_ERROR_OUT_OF_MEMORY")
-            || sentence.contains("CUDA device") && sentence.contains("free and the plan needs")
+    /// Whether it is about too little device memory, found by us or by the driver.
+    pub fn is_about_memory(&self) -> bool {
+        self.is_out_of_memory() || matches!(self, CudaError::Full { .. })
     }
 
     /// Whether one process may not open another's device memory here.
@@ -170,18 +168,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_little_memory_is_known_by_its_sentence() {
+    fn too_little_memory_is_told_from_other_refusals() {
         let full = CudaError::Full {
             index: 0,
             needed_bytes: 3 << 30,
             free_bytes: 1 << 30,
             total_bytes: 16 << 30,
         };
-        let said = full.to_string();
-        assert!(said.contains("1.00 GiB of 16.00 GiB free and the plan needs 3.00 GiB"), "{said}");
-        let call = |code, name| CudaError::of("cuLaunchKernel", code, Some(name)).to_string();
-        assert!(CudaError::tells_of_memory(&said));
-        assert!(CudaError::tells_of_memory(&call(2, "CUDA_ERROR_OUT_OF_MEMORY")));
-        assert!(!CudaError::tells_of_memory(&call(700, "CUDA_ERROR_ILLEGAL_ADDRESS")));
+        let text = full.to_string();
+        assert!(text.contains("1.00 GiB of 16.00 GiB free and the plan needs 3.00 GiB"), "{text}");
+        let call = |code| CudaError::of("cuLaunchKernel", code, None);
+        assert!(full.is_about_memory() && call(2).is_about_memory());
+        assert!(!call(700).is_about_memory());
     }
 }

@@ -17,23 +17,71 @@ const LONGER_FILES: &[(&str, usize)] = &[];
 /// The one file that may name the standard library's atomics; everybody else takes them from it.
 const ATOMICS_FENCE: &str = "shm/src/sync.rs";
 
-/// Crates of this workspace that each crate may depend on. A new edge is a decision, not a detail.
+/// Columns of a line of Rust.
+const LINE_COLUMNS_MAX: usize = 100;
+
+/// Lines that may be longer: data as it stands in a file or on a command line. The number only ever
+/// shrinks.
+const LONG_LINES: usize = 437;
+
+/// Lines of a function.
+const FUNCTION_LINES_MAX: usize = 70;
+
+/// Functions that may be longer, with the length they may not exceed. Lengths only ever shrink.
+const LONGER_FUNCTIONS: &[(&str, &str, usize)] = &[
+    ("coordinator/src/commands/plan/described.rs", "tell", 109),
+    ("kernels/src/linear/amx/tile.rs", "plain_tiles", 127),
+    ("kernels/examples/attention_speed.rs", "measure", 72),
+    ("kernels/src/attention/values.rs", "run", 74),
+    ("program/src/compile/sync.rs", "needs", 75),
+    ("kernels/src/linear/direct.rs", "run", 79),
+    ("coordinator/src/report/build.rs", "build", 80),
+    ("model/src/config_json/tests.rs", "other_refusals", 91),
+    ("coordinator/src/report/table.rs", "render", 93),
+    ("coordinator/src/job/resume.rs", "read", 97),
+];
+
+/// Crates of this workspace, by folder, that each crate may depend on. A new edge is a decision, not
+/// a detail.
 const EDGES: &[(&str, &[&str])] = &[
     ("shm", &[]),
     ("model", &[]),
     ("machine", &[]),
     ("cuda", &[]),
+    ("grammar", &[]),
     ("kernels", &["model", "shm"]),
+    ("kernels/cuda", &["kernels", "model"]),
     ("program", &["model"]),
     ("planner", &["model", "program"]),
-    ("workers", &["cuda", "kernels", "model", "program", "shm"]),
+    ("workers", &["cuda", "grammar", "kernels", "kernels/cuda", "model", "program", "shm"]),
     ("profiler", &["kernels", "model", "program", "shm", "workers"]),
     (
         "coordinator",
         &[
-            "cuda", "kernels", "machine", "model", "planner", "profiler", "program", "shm",
-            "workers",
+            "cuda", "grammar", "kernels", "machine", "model", "planner", "profiler", "program",
+            "shm", "workers",
         ],
+    ),
+];
+
+/// Folders of the workspace that only test.
+const TESTING: &[&str] = &["kernels/cuda/shim", "tests", "tests/standin"];
+
+/// Rooms of the coordinator, and those that each may know.
+const ROOMS: &[(&str, &[&str])] = &[
+    ("boundary", &[]),
+    ("exit", &[]),
+    ("interrupt", &["exit"]),
+    ("openai", &["boundary"]),
+    ("job", &["boundary", "exit", "openai"]),
+    ("text", &["boundary"]),
+    ("cli", &["exit", "job", "openai"]),
+    ("engine", &["boundary"]),
+    ("report", &["engine"]),
+    ("setup", &["cli", "engine", "interrupt", "job", "boundary", "report", "text"]),
+    (
+        "commands",
+        &["boundary", "cli", "engine", "exit", "interrupt", "job", "openai", "report", "setup"],
     ),
 ];
 
@@ -182,22 +230,155 @@ fn no_package_registry_is_named_by_host() {
     );
 }
 
+/// Folders of the workspace's members.
+fn members() -> Vec<String> {
+    let manifest = text("Cargo.toml").expect("a manifest is UTF-8");
+    let list = manifest.split("members = [").nth(1).and_then(|rest| rest.split(']').next());
+    let list = list.expect("the workspace lists its members");
+    list.split('"').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// The name under which a folder's crate is depended on.
+fn crate_name(folder: &str) -> String {
+    let manifest = text(&format!("{folder}/Cargo.toml")).expect("a manifest is UTF-8");
+    let name = manifest.lines().find_map(|line| line.strip_prefix("name = \""));
+    name.and_then(|name| name.strip_suffix('"')).expect("a crate has a name").to_owned()
+}
+
 #[test]
 fn dependencies_point_one_way() {
     let mut wrong = String::new();
-    for (name, allowed) in EDGES {
-        let manifest = text(&format!("{name}/Cargo.toml")).expect("manifests are UTF-8");
+    for folder in members() {
+        let is_listed = EDGES.iter().any(|(name, _)| *name == folder);
+        if !is_listed && !TESTING.contains(&folder.as_str()) {
+            let _ = writeln!(wrong, "{folder} is not listed in EDGES");
+        }
+    }
+    for (folder, allowed) in EDGES {
+        let manifest = text(&format!("{folder}/Cargo.toml")).expect("manifests are UTF-8");
         // Tests may use what stands above them.
         let manifest = manifest.split("[dev-dependencies]").next().unwrap_or_default();
         for (other, _) in EDGES {
+            let name = crate_name(other);
             let depends = manifest.lines().any(|line| {
-                line.strip_prefix(other)
+                line.strip_prefix(name.as_str())
                     .is_some_and(|rest| rest.starts_with(['.', ' ', '=']) && rest.contains('='))
             });
             if depends && !allowed.contains(other) {
-                let _ = writeln!(wrong, "{name} may not depend on {other}");
+                let _ = writeln!(wrong, "{folder} may not depend on {other}");
             }
         }
     }
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+/// The rooms that a file names by an absolute path.
+fn rooms_named(code: &str) -> Vec<&'static str> {
+    let names = |room: &str| code.contains(&format!("crate::{room}::"));
+    ROOMS.iter().map(|(room, _)| *room).filter(|room| names(room)).collect()
+}
+
+#[test]
+fn rooms_of_the_coordinator_know_each_other_one_way() {
+    let mut wrong = String::new();
+    let files = published_files();
+    let mut seen = 0;
+    for path in files.iter().filter(is_rust) {
+        let Some(inner) = path.strip_prefix("coordinator/src/") else { continue };
+        let room = inner.split(['/', '.']).next().unwrap_or_default();
+        let is_test = inner.contains("tests");
+        let Some((_, allowed)) = ROOMS.iter().find(|(name, _)| *name == room) else {
+            if !matches!(room, "lib" | "main") {
+                let _ = writeln!(wrong, "{path} is in no room of ROOMS");
+            }
+            continue;
+        };
+        seen += 1;
+        let code = text(path).expect("Rust is UTF-8");
+        for other in rooms_named(&code) {
+            if other != room && !allowed.contains(&other) && !is_test {
+                let _ = writeln!(wrong, "{path} may not know {other}");
+            }
+        }
+        // Requests and answers see no worker.
+        let of_workers = ["workers::", "program::", "planner::", "profiler::"];
+        if matches!(room, "job" | "openai" | "boundary") {
+            for name in of_workers.iter().filter(|name| code.contains(*name)) {
+                let _ = writeln!(wrong, "{path} may not know {name}");
+            }
+        }
+    }
+    assert!(seen > 50, "only {seen} files found in rooms");
+    assert!(wrong.is_empty(), "\n{wrong}");
+}
+
+#[test]
+fn lines_are_within_their_columns() {
+    let files = published_files();
+    let mut long = String::new();
+    let mut count = 0;
+    for path in files.iter().filter(is_rust) {
+        for (index, line) in text(path).expect("Rust is UTF-8").lines().enumerate() {
+            if line.chars().count() > LINE_COLUMNS_MAX {
+                count += 1;
+                let _ = writeln!(long, "{path}:{}", index + 1);
+            }
+        }
+    }
+    assert!(count <= LONG_LINES, "{count} lines are longer, at most {LONG_LINES} may:\n{long}");
+    assert!(count == LONG_LINES, "only {count} lines are longer now; lower LONG_LINES to that");
+}
+
+/// Name and length of the functions of a file, as rustfmt lays them out.
+fn functions(code: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = code.lines().collect();
+    let mut found = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let words: Vec<&str> = line.split_whitespace().take(6).collect();
+        let Some(place) = words.iter().position(|word| *word == "fn") else { continue };
+        let is_qualifier = |word: &&str| {
+            word.starts_with("pub") || matches!(*word, "const" | "unsafe" | "extern" | "\"C\"")
+        };
+        if !words[..place].iter().all(is_qualifier) {
+            continue;
+        }
+        let name = words.get(place + 1).map_or("", |word| word.split(['(', '<']).next().unwrap());
+        let closes = |other: &&str| other.len() == indent + 1 && other.trim_start() == "}";
+        if let Some(length) = lines[index..].iter().position(closes)
+            && !line.trim_end().ends_with(';')
+        {
+            found.push((name.to_owned(), length + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn functions_are_short() {
+    let mut wrong = String::new();
+    let mut seen = 0;
+    for path in published_files().iter().filter(is_rust) {
+        let code = text(path).expect("Rust is UTF-8");
+        let functions = functions(&code);
+        seen += functions.len();
+        for (file, name, lines) in LONGER_FUNCTIONS.iter().filter(|(file, ..)| file == path) {
+            let own = functions.iter().filter(|(other, _)| other == name);
+            let longest = own.map(|(_, lines)| *lines).max().unwrap_or(0);
+            if longest < *lines {
+                let _ = writeln!(wrong, "{file}: {name} has only {longest} lines now");
+            }
+        }
+        for (name, lines) in functions {
+            let is_this =
+                |other: &&(&str, &str, usize)| (other.0, other.1) == (path.as_str(), name.as_str());
+            let allowed = LONGER_FUNCTIONS.iter().find(is_this);
+            let lines_max = allowed.map_or(FUNCTION_LINES_MAX, |(.., max)| *max);
+            if lines > lines_max {
+                let _ = writeln!(wrong, "{path}: {name} has {lines} lines, at most {lines_max}");
+            }
+        }
+    }
+    assert!(seen > 1000, "only {seen} functions found");
     assert!(wrong.is_empty(), "\n{wrong}");
 }

@@ -5,6 +5,7 @@ use program::map::Phase;
 use program::plan::Plan;
 use program::topology::LaneId;
 use program::validate::describe;
+use serde::{Deserialize, Serialize};
 use shm::{ChannelError, ControlError, MapError, Position, SegmentError, TraceError, WaitError};
 
 use crate::load::LoadError;
@@ -20,6 +21,14 @@ pub enum PoisonCode {
     Setup = 2,
     /// The device failed under a lane.
     Device = 3,
+}
+
+/// What a failure is about, where somebody can do something about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureKind {
+    /// Too little memory on the device.
+    DeviceMemory,
+    Other,
 }
 
 /// Why a lane stopped.
@@ -178,4 +187,19 @@ pub enum WorkerError {
     /// A lane.
     #[error("{0}")]
     Lane(#[from] LaneError),
+}
+
+impl WorkerError {
+    /// What it is about.
+    pub fn kind(&self) -> FailureKind {
+        let of_device = match self {
+            WorkerError::Device(error) => Some(error),
+            WorkerError::Lane(LaneError::Device { source, .. }) => Some(source),
+            _ => None,
+        };
+        match of_device {
+            Some(error) if error.is_about_memory() => FailureKind::DeviceMemory,
+            _ => FailureKind::Other,
+        }
+    }
 }

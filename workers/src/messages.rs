@@ -53,5 +53,6 @@ pub(crate) fn send(
 
 /// Reports a failure. If the coordinator cannot be told, poison and exit code have to do.
 pub(crate) fn tell(channel: &Channel, error: &WorkerError) {
-    let _ = send(channel, &FromWorker::Failed { message: error.to_string() }, &[]);
+    let failed = FromWorker::Failed { kind: error.kind(), message: error.to_string() };
+    let _ = send(channel, &failed, &[]);
 }

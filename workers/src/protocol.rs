@@ -11,6 +11,7 @@ use program::plan::Plan;
 use program::topology::{SegmentId, WorkerId};
 use serde::{Deserialize, Serialize};
 
+use crate::error::FailureKind;
 use crate::timed::Durations;
 
 /// Where workers that load weights read them from.
@@ -113,8 +114,10 @@ pub enum FromWorker {
     Ready {
         kernel_variant: String,
     },
-    /// One sentence; the worker exits after it.
+    /// The worker exits after it.
     Failed {
+        kind: FailureKind,
+        /// One sentence.
         message: String,
     },
 }

@@ -23,7 +23,7 @@ use shm::{WaitError, WorkerState};
 
 use crate::counting;
 use crate::device::{Device, Exported};
-use crate::error::{LaneError, PoisonCode, WorkerError};
+use crate::error::{FailureKind, LaneError, PoisonCode, WorkerError};
 use crate::heartbeat::{self, Heartbeat};
 use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
@@ -89,7 +89,8 @@ fn install_panic_hook(channel: &Arc<Channel>) {
             eprintln!("{message}");
         }
         // If the coordinator cannot be told, it sees the abort.
-        let _ = send(&channel, &FromWorker::Failed { message }, &[]);
+        let kind = FailureKind::Other;
+        let _ = send(&channel, &FromWorker::Failed { kind, message }, &[]);
         std::process::abort();
     }));
 }

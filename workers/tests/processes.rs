@@ -314,7 +314,7 @@ fn a_worker_that_cannot_load_says_so_and_poisons() {
     let (control, mut workers) = start(&plan, &weights, None);
     let cpu = workers.iter_mut().find(|worker| worker.id == WorkerId::CPU).expect("a cpu worker");
     let (failed, _) = cpu.receive();
-    let FromWorker::Failed { message } = failed else { panic!("{failed:?}") };
+    let FromWorker::Failed { message, .. } = failed else { panic!("{failed:?}") };
     assert!(
         message.contains("nowhere.gguf") && message.contains("dummy weights only"),
         "{message}"

@@ -81,6 +81,9 @@ pub enum EngineError {
     /// A whole sentence, naming the worker.
     #[error("{0}")]
     Failed(String),
+    /// The same, of a device that has too little memory.
+    #[error("{0}")]
+    DeviceMemory(String),
 }
 
 /// Something that continues prompts.

@@ -1,7 +1,6 @@
 //! One run from arguments to exit code: find the model, read the requests, plan, prove, launch,
 //! run, report.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -20,13 +19,16 @@ use crate::cli::values::BatchesChoice;
 use crate::engine::RunEngine;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
+use crate::job::demand::Demand;
+use crate::job::prepare::{JobOptions, ModelFacts, ReadJob};
 use crate::job::progress;
 use crate::job::reading::Reading;
-use crate::job::run::{Demand, Job, JobOptions, ModelFacts};
+use crate::job::run::Job;
 use crate::job::sink::Place;
 use crate::job::summary::Summary;
 use crate::openai::body::defaults::Defaults;
-use crate::openai::{fingerprint, prompt};
+use crate::openai::fingerprint::system_fingerprint;
+use crate::openai::prompt;
 use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::RequestCounts;
@@ -34,7 +36,7 @@ use crate::report::table;
 use crate::setup::formats::{Case, cases, described, formats};
 use crate::setup::memory_advice::Advice;
 use crate::setup::model::Opened;
-use crate::setup::placement::{Decision, case, plan, threads};
+use crate::setup::placement::{Decision, first_that_fits, plan, threads};
 use crate::setup::plan_request::{DEFAULT_BATCH_MAX, filled, forms_bytes};
 use crate::setup::prediction::{capacity, expected, predict, print_prediction};
 use crate::setup::start::start;
@@ -146,10 +148,9 @@ fn kernels_of(run: &Run) -> anyhow::Result<String> {
     Ok(if is_cuda(run.device) { format!("{variant}_cuda") } else { variant.to_owned() })
 }
 
-fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let Work::Requests(requests) = &run.work else { unreachable!("called for requests") };
-    let config = &opened.config;
-    let options = JobOptions {
+/// The options of a job.
+fn job_options(run: &Run, requests: &Requests) -> anyhow::Result<JobOptions> {
+    Ok(JobOptions {
         input: requests.input.clone(),
         output: requests.output.clone(),
         mode: requests.mode,
@@ -158,78 +159,76 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         seed: run.seed,
         defaults: defaults(requests)?,
         ignore_unknown_fields: requests.ignore_unknown_fields,
+    })
+}
+
+/// Which formats a job computes in, and the fingerprint of its answers.
+fn settle(run: &Run, opened: &Opened, read: &ReadJob<'_>) -> anyhow::Result<(Case, String)> {
+    let (kernels, weights) = (kernels_of(run)?, opened.weights_identity()?);
+    let fingerprint = |case: Case| {
+        let formats = described(&formats(run, opened, case));
+        let config = &opened.config;
+        system_fingerprint(config, &weights, run.dtype, &formats, run.seed, &kernels)
     };
+    // `--compress auto` was settled when the output was begun, whatever memory is free now.
+    let recorded = read.recorded_fingerprint();
+    let as_recorded = |case: &Case| recorded.is_some_and(|known| fingerprint(*case) == known);
+    let case = cases(run, opened).into_iter().find(as_recorded);
+    let case = case.unwrap_or_else(|| first_that_fits(run, opened, read.demand()));
+    Ok((case, fingerprint(case)))
+}
+
+/// Says what there is to say of a job before it runs.
+fn print_job(job: &Job<'_>) {
+    job.notes().iter().for_each(|note| eprintln!("{note}"));
+    job.errors().iter().chain(&job.resumed()).for_each(|line| eprintln!("{line}"));
+}
+
+fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result<Exit> {
+    let Work::Requests(requests) = &run.work else { unreachable!("called for requests") };
     let codec = opened.codec()?;
-    let settled = Cell::new(None);
-    let kernels = kernels_of(run)?;
-    let weights_identity = opened.weights_identity()?;
-    let of_case = |found| {
-        fingerprint::system_fingerprint(
-            config,
-            &weights_identity,
-            run.dtype,
-            &described(&formats(run, opened, found)),
-            run.seed,
-            &kernels,
-        )
-    };
-    let fingerprint = |demand: Option<Demand>, recorded: Option<&str>| {
-        // `--compress auto` was settled when the output was begun, whatever memory is free now.
-        let as_recorded = |case: &Case| recorded.is_some_and(|known| of_case(*case) == known);
-        let found = cases(run, opened).into_iter().find(as_recorded);
-        let found = found.unwrap_or_else(|| case(run, opened, demand));
-        settled.set(Some((found, demand.map_or(0, |demand| demand.sequences))));
-        of_case(found)
-    };
     let facts = ModelFacts {
-        name: config.name.clone(),
-        system_fingerprint: Box::new(fingerprint),
+        name: opened.config.name.clone(),
         limits: prompt::Limits {
-            context: config.max_positions,
-            vocab_size: config.vocab_size,
-            sliding_window: config.sliding_window,
+            context: opened.config.max_positions,
+            vocab_size: opened.config.vocab_size,
+            sliding_window: opened.config.sliding_window,
         },
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };
     let quiet = run.verbosity == Verbosity::Quiet;
-    let signals = interrupt.clone();
+    let options = job_options(run, requests)?;
+    let interrupted = || interrupt.is_requested();
     let mut reading = Reading::for_stderr(quiet);
-    let job = Job::prepare(&options, facts, &mut reading, &move || signals.is_requested())?;
+    let read = ReadJob::read(&options, facts, &mut reading, &interrupted)?;
     if let Some(codec) = codec {
         codec.keep_one();
     }
+    let of_file = read.demand();
+    let (case, fingerprint) = settle(run, opened, &read)?;
+    let job = read.open(fingerprint)?;
     if !quiet {
-        job.notes().iter().for_each(|note| eprintln!("{note}"));
+        print_job(&job);
     }
-    if let (Some(errors), false) = (job.errors(), quiet) {
-        eprintln!("{errors}");
-    }
-    if let (Some(resumed), false) = (job.resumed(), quiet) {
-        eprintln!("{resumed}");
-    }
-    let signals = interrupt.clone();
     let Some(demand) = job.demand() else {
-        let summary = job.run(None, &mut progress::Silent, &move || signals.is_requested())?;
+        let summary = job.run(None, &mut progress::Silent, &interrupted)?;
         return Ok(print_summary(&summary, quiet));
     };
     // Of the whole file, so that a run that is resumed has the same shape and needs no other
     // profile.
-    let (found, sequences) =
-        settled.get().unwrap_or_else(|| (case(run, opened, Some(demand)), demand.sequences));
-    let run = &no_larger(run, opened, sequences);
+    let run = &no_larger(run, opened, of_file.map_or(0, |of_file| of_file.sequences));
     // A model that cannot follow them is told before anything is measured.
     let grammars = opened.grammars(job.grammars())?;
     let grammars = grammars.map(|grammars| grammars.within(forms_bytes(run, opened)));
-    let decision = plan(run, opened, demand, found, interrupt)?;
+    let decision = plan(run, opened, demand, case, interrupt)?;
     let prediction = predict(&decision, demand, &job);
     print_prediction(run, &prediction);
     let expected = expected(&decision);
-    let advice = Advice { run, opened, demand, case: found };
+    let advice = Advice { run, opened, demand, case };
     let mut engine = start(run, opened, decision.plan, grammars, interrupt)
         .map_err(|error| advice.after(error))?;
     let mut progress = progress::for_stderr(quiet, expected);
-    let ran = job.run(Some(&mut engine), progress.as_mut(), &move || signals.is_requested());
-    let summary = match ran {
+    let summary = match job.run(Some(&mut engine), progress.as_mut(), &interrupted) {
         Ok(summary) => summary,
         Err(error) => {
             // What the workers hold would not count as free.
@@ -265,7 +264,7 @@ pub(crate) fn decide(
         Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
     })?;
     let demand = demand(run, prompt_len, gen_len);
-    plan(run, opened, demand, case(run, opened, Some(demand)), interrupt)
+    plan(run, opened, demand, first_that_fits(run, opened, Some(demand)), interrupt)
 }
 
 /// What a benchmark asks for.
@@ -313,7 +312,7 @@ fn benchmark(
         seed: run.seed,
     };
     let demand = demand(run, prompt_len, gen_len);
-    let advice = Advice { run, opened, demand, case: case(run, opened, Some(demand)) };
+    let advice = Advice { run, opened, demand, case: first_that_fits(run, opened, Some(demand)) };
     let mut engine =
         start(run, opened, plan, None, interrupt).map_err(|error| advice.after(error))?;
     let quiet = run.verbosity == Verbosity::Quiet;

@@ -387,7 +387,11 @@ enum Awaited {
 }
 
 fn worker_failure(failure: WorkerFailure) -> EngineError {
-    EngineError::Failed(failure.to_string())
+    let kind = match failure.is_about_device_memory() {
+        true => EngineError::DeviceMemory,
+        false => EngineError::Failed,
+    };
+    kind(failure.to_string())
 }
 
 impl Engine for RunEngine {

@@ -12,7 +12,7 @@ use program::plan::Plan;
 use program::topology::WorkerId;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use shm::{Channel, Control};
-use workers::error::place;
+use workers::error::{FailureKind, place};
 use workers::protocol::FromWorker;
 
 /// A worker whose heartbeat has stood still for so long is given up, though it still exists.
@@ -35,9 +35,16 @@ pub enum WorkerFailure {
     #[error("the {worker} (process {pid}) has not answered for {seconds} s {place}")]
     Silent { worker: String, pid: u32, seconds: u64, place: String },
     #[error("the {worker}: {message}")]
-    Reported { worker: String, message: String },
+    Reported { worker: String, kind: FailureKind, message: String },
     #[error("a lane gave up waiting, and no worker said why")]
     Unknown,
+}
+
+impl WorkerFailure {
+    /// Whether the device has too little memory.
+    pub fn is_about_device_memory(&self) -> bool {
+        matches!(self, WorkerFailure::Reported { kind: FailureKind::DeviceMemory, .. })
+    }
 }
 
 /// A running worker.
@@ -49,7 +56,7 @@ pub(super) struct Worker {
     pub(super) child: Child,
     pub(super) channel: Channel,
     inbox: VecDeque<(FromWorker, Vec<OwnedFd>)>,
-    failed: Option<String>,
+    failed: Option<(FailureKind, String)>,
     tick: u32,
     ticked: Instant,
 }
@@ -80,9 +87,12 @@ impl Worker {
         while let Ok((bytes, descriptors)) = self.channel.recv(timeout) {
             timeout = Duration::ZERO;
             match postcard::from_bytes(&bytes) {
-                Ok(FromWorker::Failed { message }) => self.failed = Some(message),
+                Ok(FromWorker::Failed { kind, message }) => self.failed = Some((kind, message)),
                 Ok(message) => self.inbox.push_back((message, descriptors)),
-                Err(error) => self.failed = Some(format!("sent an unreadable message: {error}")),
+                Err(error) => {
+                    let message = format!("sent an unreadable message: {error}");
+                    self.failed = Some((FailureKind::Other, message));
+                }
             }
         }
     }
@@ -118,8 +128,8 @@ impl Supervisor {
         // What one of them said explains any exit better than a code.
         for worker in &mut self.workers {
             worker.pump(Duration::ZERO);
-            if let Some(message) = worker.failed.clone() {
-                return Err(WorkerFailure::Reported { worker: worker.name.clone(), message });
+            if let Some((kind, message)) = worker.failed.clone() {
+                return Err(WorkerFailure::Reported { worker: worker.name.clone(), kind, message });
             }
         }
         for worker in &mut self.workers {

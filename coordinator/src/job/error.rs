@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::boundary::engine::EngineError;
+
 /// Why a job ended without finishing.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
@@ -102,7 +104,7 @@ pub enum JobError {
     OutputMoved { path: String, now: String },
     #[error("interrupted while the input was read; nothing was written")]
     Interrupted,
-    /// The engine's own sentence.
+    /// In the engine's own sentence.
     #[error("{0}")]
-    Engine(String),
+    Engine(EngineError),
 }

@@ -1,7 +1,7 @@
 //! The batch job: requests in, answers out, restartable.
 //!
-//! [`prepare`](run::Job::prepare) reads and checks everything before an engine exists, so that bad
-//! input costs no model load; [`run`](run::Job::run) gives all sequences to an
+//! [`prepare`] reads and checks everything before an engine exists, so that bad input costs no
+//! model load; [`run`](run::Job::run) gives all sequences to an
 //! [`Engine`](crate::boundary::engine::Engine), those with the longest answers first, and writes
 //! answers as they are finished.
 //!
@@ -9,10 +9,12 @@
 //! alone, never on the group it ran in; what was written survives whatever happens next.
 
 mod answers;
+pub mod demand;
 pub mod error;
 mod follow;
 pub mod input;
 mod kinds;
+pub mod prepare;
 pub mod progress;
 pub mod read;
 pub mod reading;

@@ -2,121 +2,24 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::ops::{ControlFlow, Range};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::ops::Range;
 
 use grammar::Grammar;
-use workers::share::common;
 
 use super::answers::Answers;
+use super::demand::Demand;
 use super::error::JobError;
 use super::follow::{Follower, Pending, Ticket};
-use super::input::{Format, InputOptions};
 use super::progress::Progress;
-use super::read::read_items;
-use super::reading::Reading;
 use super::remaining::Planned;
-use super::resume::{Recorded, Resume};
-use super::sink::{OutputMode, Place, Sink};
-use super::source::Source;
+use super::sink::Sink;
 use super::summary::Summary;
 use super::unfinished::Unfinished;
 use crate::boundary::codec::TextCodec;
 use crate::boundary::engine::{Engine, EngineError, Sequence};
-use crate::openai::body::defaults::Defaults;
-use crate::openai::body::unread::Unread;
 use crate::openai::fingerprint::sampling_id;
 use crate::openai::item::{Item, LineError, Prompt, Request};
 use crate::openai::output::{Completion, Provenance};
-use crate::openai::prompt::Limits;
-
-/// What the user asked for.
-#[derive(Debug, Clone)]
-pub struct JobOptions {
-    pub input: Place,
-    pub output: Place,
-    pub mode: OutputMode,
-    /// Raw prompts become one user message each.
-    pub chat: bool,
-    /// For requests that do not say, at least 1; without it a default.
-    pub max_tokens: Option<u32>,
-    /// For requests that do not say.
-    pub seed: u64,
-    /// For raw prompts and short lines that do not say.
-    pub defaults: Defaults,
-    /// Fields that are not implemented are left out instead of refused.
-    pub ignore_unknown_fields: bool,
-}
-
-/// Says the fingerprint of answers to requests of this demand (`None`: there is no request), for an
-/// output that holds answers of the second fingerprint, if any.
-pub type Fingerprinter<'a> = Box<dyn Fn(Option<Demand>, Option<&str>) -> String + 'a>;
-
-/// What the job must know of the model.
-pub struct ModelFacts<'a> {
-    pub name: String,
-    /// See [`crate::openai::fingerprint::system_fingerprint`]. In which form weights are kept may
-    /// depend on what all requests together need, so it is asked once they are known.
-    pub system_fingerprint: Fingerprinter<'a>,
-    pub limits: Limits,
-    /// `None` when the model has no tokenizer.
-    pub codec: Option<&'a dyn TextCodec>,
-}
-
-impl std::fmt::Debug for ModelFacts<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ModelFacts").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// Maxima over sequences that are to run, for the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Demand {
-    pub sequences: usize,
-    /// Longest prompt, tokens.
-    pub max_prompt: usize,
-    /// Tokens with which all prompts begin.
-    pub shared_prompt: usize,
-    /// Largest number of new tokens.
-    pub max_new: u32,
-    /// Longest prompt + new tokens of one sequence.
-    pub max_context: usize,
-    /// Log-probabilities of a token.
-    pub logprobs: u16,
-    /// Whether an answer must have a form.
-    pub forms: bool,
-}
-
-impl Demand {
-    /// Of some requests; `None` when there are none.
-    fn of<'r>(requests: impl Iterator<Item = &'r Request>) -> Option<Demand> {
-        let mut first: Option<&[u32]> = None;
-        let prompts =
-            requests.flat_map(|request| request.prompts.iter().map(move |p| (request, p)));
-        prompts.fold(None, |demand, (request, prompt)| {
-            let (tokens, max_new) = (prompt.tokens.len(), prompt.max_new);
-            let old = demand.unwrap_or(Demand {
-                sequences: 0,
-                max_prompt: 0,
-                shared_prompt: tokens,
-                max_new: 0,
-                max_context: 0,
-                logprobs: 0,
-                forms: false,
-            });
-            let first = *first.get_or_insert(&prompt.tokens);
-            Some(Demand {
-                sequences: old.sequences + request.n,
-                max_prompt: old.max_prompt.max(tokens),
-                shared_prompt: common(&first[..old.shared_prompt], &prompt.tokens),
-                max_new: old.max_new.max(max_new),
-                max_context: old.max_context.max(tokens + max_new as usize),
-                logprobs: old.logprobs.max(request.logprobs_of_token()),
-                forms: old.forms || request.grammar.is_some(),
-            })
-        })
-    }
-}
 
 /// What is known of a group before it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,92 +34,23 @@ pub struct GroupSize {
 /// A job that is read, checked and ready to run.
 #[derive(Debug)]
 pub struct Job<'a> {
-    items: Vec<Item>,
+    pub(super) items: Vec<Item>,
     /// Where each item's line lies in the output; `None`: still to do.
-    lines: Vec<Option<Range<u64>>>,
+    pub(super) lines: Vec<Option<Range<u64>>>,
     /// What is to be told of each item's answers.
-    ended: Vec<Completion>,
+    pub(super) ended: Vec<Completion>,
     /// For each request without a line, what is there of its answers.
-    unfinished: Vec<Unfinished>,
+    pub(super) unfinished: Vec<Unfinished>,
     /// Answers in the output that the input no longer asks for.
-    replaced: usize,
+    pub(super) replaced: usize,
     /// What was done with fields that nothing reads.
-    notes: Vec<String>,
-    sink: Sink,
-    provenance: Provenance,
-    codec: Option<&'a dyn TextCodec>,
+    pub(super) notes: Vec<String>,
+    pub(super) sink: Sink,
+    pub(super) provenance: Provenance,
+    pub(super) codec: Option<&'a dyn TextCodec>,
 }
 
 impl<'a> Job<'a> {
-    /// Opens the output, reads the input and finds out what is left to do. Nothing is written.
-    ///
-    /// # Errors
-    /// An interruption while the input is read, an input that cannot be read, or an output that
-    /// must not or cannot be written.
-    pub fn prepare(
-        options: &JobOptions,
-        model: ModelFacts<'a>,
-        reading: &mut Reading,
-        interrupted: &dyn Fn() -> bool,
-    ) -> Result<Job<'a>, JobError> {
-        // Before anything that takes long: an output that cannot be written is told at once.
-        let (mut sink, existing) =
-            Sink::open(&options.output, options.mode, options.input.metadata()?.as_ref())?;
-        let recorded = Recorded::read(&existing);
-        let input = Source::read(&options.input, interrupted)?;
-        // A file that was touched or a model that was moved is still the same job.
-        let (created, model_name) = match &recorded {
-            Some(recorded) => (recorded.created, recorded.model.clone()),
-            None => (input.created(), model.name),
-        };
-        let unread = Unread::new(options.ignore_unknown_fields);
-        let input_options = InputOptions {
-            format: Format::of(&options.input),
-            chat: options.chat,
-            max_tokens: options.max_tokens,
-            seed: options.seed,
-            now_s: if created == 0 { seconds_now() } else { created },
-            defaults: &options.defaults,
-            unread: &unread,
-            codec: model.codec,
-            limits: model.limits,
-        };
-        let read = read_items(&input.bytes, &input_options, &mut |done, total| {
-            reading.update(done, total);
-            if interrupted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
-        reading.end();
-        let items = read.ok_or(JobError::Interrupted)?;
-        let requests = items.iter().filter_map(|item| match item {
-            Item::Request(request) => Some(request),
-            Item::Error(_) => None,
-        });
-        let known = recorded.as_ref().map(|recorded| recorded.system_fingerprint.as_str());
-        let system_fingerprint = (model.system_fingerprint)(Demand::of(requests), known);
-        let resume = match &options.output {
-            Place::File(path) if options.mode.resumes() => Resume::read(
-                &existing,
-                &path.display().to_string(),
-                &items,
-                &system_fingerprint,
-                options.mode == OutputMode::ResumeReplacing,
-            )?,
-            _ => Resume::nothing(&items),
-        };
-        sink.keep(resume.whole_bytes);
-        Ok(Job {
-            items,
-            lines: resume.kept,
-            ended: resume.ended,
-            unfinished: resume.unfinished,
-            replaced: resume.replaced,
-            notes: unread.notes(),
-            sink,
-            provenance: Provenance { created, model: model_name, system_fingerprint },
-            codec: model.codec,
-        })
-    }
-
     /// What to say of the input, a sentence each.
     pub fn notes(&self) -> &[String] {
         &self.notes
@@ -358,12 +192,12 @@ impl<'a> Job<'a> {
         answers.join_unfinished()?;
         match ran {
             Ok(()) if finished == sequences.len() => Ok(false),
-            Ok(()) => Err(JobError::Engine(format!(
-                "The engine told {finished} results of {} sequences.",
+            Ok(()) => Err(JobError::Engine(EngineError::Failed(format!(
+                "The engine gave {finished} results of {} sequences.",
                 sequences.len()
-            ))),
+            )))),
             Err(EngineError::Interrupted) => Ok(true),
-            Err(EngineError::Failed(message)) => Err(JobError::Engine(message)),
+            Err(failed) => Err(JobError::Engine(failed)),
         }
     }
 
@@ -409,9 +243,6 @@ impl<'a> Job<'a> {
 }
 
 /// Since 1970.
-fn seconds_now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-}
 
 fn request(items: &[Item], item: usize) -> &Request {
     match &items[item] {

@@ -1,6 +1,5 @@
 //! What would fit, told behind an error about a CUDA device's memory.
 
-use ::cuda::CudaError;
 use anyhow::anyhow;
 use planner::budget::{Limits, PlanError};
 use planner::policy::Policy;
@@ -9,10 +8,13 @@ use planner::split::parse_split;
 use super::formats::{Case, formats};
 use super::model::Opened;
 use super::plan_request::{DEFAULT_BATCH_MAX, limits, request};
+use crate::boundary::engine::EngineError;
 use crate::cli::cuda;
 use crate::cli::request::{Placement, Run};
 use crate::cli::values::{BatchesChoice, DeviceChoice};
-use crate::job::run::Demand;
+use crate::engine::launch::LaunchError;
+use crate::job::demand::Demand;
+use crate::job::error::JobError;
 
 /// A run whose device may turn out too small.
 #[derive(Debug, Clone, Copy)]
@@ -40,16 +42,24 @@ pub(crate) fn of_device(run: &Run, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
+/// Whether the run ended since its device has too little memory.
+fn is_about_device_memory(error: &anyhow::Error) -> bool {
+    let launch = error.downcast_ref::<LaunchError>();
+    let job = error.downcast_ref::<JobError>();
+    matches!(launch, Some(LaunchError::Worker(failure)) if failure.is_about_device_memory())
+        || matches!(job, Some(JobError::Engine(EngineError::DeviceMemory(_))))
+}
+
 impl Advice<'_> {
     /// The error of a run whose workers are gone; one about device memory says what fits now.
     pub(crate) fn after(&self, error: anyhow::Error) -> anyhow::Error {
         let DeviceChoice::Cuda(index) = self.run.device else { return error };
-        let said = format!("{error:#}");
-        if !CudaError::tells_of_memory(&said) {
+        if !is_about_device_memory(&error) {
             return error;
         }
+        let text = format!("{error:#}");
         let Some(free) = cuda::free_in_words(index) else { return error };
-        anyhow!("{} Now {free}, and {}.", said.trim_end(), self.fitting(index))
+        anyhow!("{} Now {free}, and {}.", text.trim_end(), self.fitting(index))
     }
 
     fn fitting(&self, index: u32) -> String {

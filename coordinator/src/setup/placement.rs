@@ -24,7 +24,7 @@ use super::usage::Usage;
 use crate::cli::request::{Placement, Run, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::interrupt::Interrupt;
-use crate::job::run::Demand;
+use crate::job::demand::Demand;
 use crate::report::explain;
 
 /// What will be run, and why.
@@ -42,7 +42,7 @@ pub(crate) struct Decision {
 /// The form of weights and KV: the first that fits, lossless ones first; the first one when none
 /// does, so that the refusal has its numbers. It is settled for all requests of a file together, so
 /// that a run that is resumed keeps it.
-pub(crate) fn case(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
+pub(crate) fn first_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>) -> Case {
     let cases = cases(run, opened);
     let Some(demand) = demand.filter(|_| cases.len() > 1) else { return cases[0] };
     let limits = limits(run, opened, demand);

@@ -9,7 +9,7 @@ use crate::cli::cuda;
 use crate::cli::request::{Placement, Run};
 use crate::cli::values::Batches;
 use crate::engine::memory;
-use crate::job::run::Demand;
+use crate::job::demand::Demand;
 use workers::device::{finds_blas, scratch};
 use workers::share::LEAST_TOKENS;
 

@@ -5,9 +5,10 @@ use program::plan::RunShape;
 
 use super::placement::Decision;
 use crate::cli::request::{Run, Verbosity};
+use crate::job::demand::Demand;
 use crate::job::progress::Expected;
 use crate::job::remaining::Prior;
-use crate::job::run::{Demand, GroupSize, Job};
+use crate::job::run::{GroupSize, Job};
 use crate::report::build::RunPrediction;
 use crate::report::explain;
 

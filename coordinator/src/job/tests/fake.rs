@@ -10,10 +10,11 @@ use crate::boundary::engine::{
 };
 use crate::job::error::JobError;
 use crate::job::input::InputOptions;
+use crate::job::prepare::{JobOptions, ModelFacts, ReadJob};
 use crate::job::progress::Silent;
 use crate::job::read;
 use crate::job::reading::Reading;
-use crate::job::run::{Job, JobOptions, ModelFacts};
+use crate::job::run::Job;
 use crate::job::sink::{OutputMode, Place};
 use crate::job::summary::Summary;
 use crate::openai::body::defaults::Defaults;
@@ -248,17 +249,13 @@ impl Desk {
     }
 
     pub(super) fn prepare(&self) -> Result<Job<'_>, JobError> {
-        Job::prepare(
-            &self.options,
-            ModelFacts {
-                name: "echo".to_owned(),
-                system_fingerprint: Box::new(|_, _| self.fingerprint.clone()),
-                limits: Limits { context: self.context, vocab_size: 300, sliding_window: None },
-                codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
-            },
-            &mut Reading::Silent,
-            &|| false,
-        )
+        let facts = ModelFacts {
+            name: "echo".to_owned(),
+            limits: Limits { context: self.context, vocab_size: 300, sliding_window: None },
+            codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
+        };
+        let read = ReadJob::read(&self.options, facts, &mut Reading::Silent, &|| false)?;
+        read.open(self.fingerprint.clone())
     }
 
     pub(super) fn run(&self, engine: &mut Echo) -> Result<Summary, JobError> {

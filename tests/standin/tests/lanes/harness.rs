@@ -94,7 +94,7 @@ impl Worker {
         let gone = |error: shm::ChannelError| format!("{}: {error}", self.id.0);
         let (bytes, _): (Vec<u8>, Vec<OwnedFd>) = self.channel.recv(LIMIT).map_err(gone)?;
         match postcard::from_bytes(&bytes).expect("a message") {
-            FromWorker::Failed { message } => Err(message),
+            FromWorker::Failed { message, .. } => Err(message),
             message => Ok(message),
         }
     }
@@ -102,7 +102,7 @@ impl Worker {
     /// What it said before it ended, if it failed.
     fn failure(&self) -> Option<String> {
         while let Ok((bytes, _)) = self.channel.recv(Duration::from_millis(200)) {
-            if let Ok(FromWorker::Failed { message }) = postcard::from_bytes(&bytes) {
+            if let Ok(FromWorker::Failed { message, .. }) = postcard::from_bytes(&bytes) {
                 return Some(message);
             }
         }
