@@ -3,19 +3,13 @@
 
 pub mod batches;
 pub mod budget;
-pub mod closed_form;
-pub mod cost;
+pub mod described_run;
+pub mod layer;
 pub mod lia;
 pub mod machine;
 pub mod measured;
-pub mod policies;
 pub mod policy;
-pub mod resident;
-pub mod search;
 pub mod split;
-pub mod steady;
-pub mod table;
 #[cfg(test)]
 mod tests;
-pub mod time;
 pub mod timed;

@@ -3,8 +3,9 @@
 
 use model::config::Dtype;
 use model::known::known as model;
+use planner::described_run::{Run, RunRequest, run};
 use planner::machine::{Machine, Stored, Workload, known};
-use planner::policies::{Layer, PolicyName, Run, RunRequest, run};
+use planner::policy::by_name::{Layer, PolicyName};
 
 const PROMPT: u32 = 512;
 

@@ -2,11 +2,11 @@
 
 mod paper;
 
-use planner::cost::{CostModel, Paper, Simulated};
-use planner::policies::PolicyName;
-use planner::search::{Output, SearchResult, search, search_with};
-use planner::steady::{Shape, steady_layer};
-use planner::table::{Compression, CostName, Table};
+use planner::layer::cost::{CostModel, Paper, Simulated};
+use planner::layer::search::{Output, SearchResult, search, search_with};
+use planner::layer::steady::{Shape, steady_layer};
+use planner::layer::table::{Compression, CostName, Table};
+use planner::policy::by_name::PolicyName;
 
 fn answer(table: &Table) -> (SearchResult, Output) {
     let found = search(table).expect("a valid table");

@@ -2,8 +2,8 @@
 
 mod brute;
 
-use planner::search::search;
-use planner::table::{Compression, CostName, OpCost, Table};
+use planner::layer::search::search;
+use planner::layer::table::{Compression, CostName, OpCost, Table};
 use proptest::prelude::*;
 
 /// Times with few digits and few values make ties, which the rules must decide.
@@ -60,7 +60,7 @@ fn check(table: &Table) -> Result<(), TestCaseError> {
     prop_assert_eq!(&best.candidate.nvme, &answer.nvme);
     prop_assert_eq!(brute::units(best.latency.ms()), answer.latency);
     prop_assert_eq!(brute::units(best.terms.imbalance().ms()), answer.imbalance);
-    let output = planner::search::Output::of(table, &found).terms_ms;
+    let output = planner::layer::search::Output::of(table, &found).terms_ms;
     let terms = [output.cpu, output.h2d, output.dc, output.s2d].map(brute::units);
     prop_assert_eq!(terms, answer.terms);
     prop_assert_eq!(found.candidates, maps);

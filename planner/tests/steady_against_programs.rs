@@ -4,11 +4,11 @@
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
 use model::ops::Op;
-use planner::closed_form::Candidate;
+use planner::layer::closed_form::Candidate;
+use planner::layer::steady::{Shape, steady_layer};
+use planner::layer::table::{Compression, CostName, OpCost, Table, dataflow};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::Split;
-use planner::steady::{Shape, steady_layer};
-use planner::table::{Compression, CostName, OpCost, Table, dataflow};
 use program::compile::compile;
 use program::ir::{Instruction, Moved, ProgramId};
 use program::map::{ChunkOrder, Chunking, layer_list};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use planner::table::Table;
+use planner::layer::table::Table;
 use planner::timed::Timed as Programs;
 use program::ir::ProgramId;
 use program::simulate::Span;

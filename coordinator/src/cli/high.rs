@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use model::config::Dtype;
-use planner::policies::PolicyName;
+use planner::policy::by_name::PolicyName;
 use planner::split::{SplitError, parse_chunking};
 use workers::device::RateSizes;
 

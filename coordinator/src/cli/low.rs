@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use planner::policies::PolicyName;
+use planner::policy::by_name::PolicyName;
 
 use super::help;
 use super::values::{

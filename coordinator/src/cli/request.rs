@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use model::config::Dtype;
-use planner::policies::PolicyName;
+use planner::policy::by_name::PolicyName;
 use program::map::Chunking;
 use workers::device::RateSizes;
 

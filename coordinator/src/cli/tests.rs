@@ -9,7 +9,7 @@ use super::{Refusal, parse};
 use crate::exit::Exit;
 use crate::job::sink::{OutputMode, Place};
 use model::config::Dtype;
-use planner::policies::PolicyName;
+use planner::policy::by_name::PolicyName;
 
 fn words(line: &str) -> Vec<&str> {
     std::iter::once("coordinator").chain(line.split_whitespace()).collect()

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use planner::policies::{PolicyName, UnknownPolicy};
+use planner::policy::by_name::{PolicyName, UnknownPolicy};
 
 /// `--batches NxB`: N batches of B sequences, both at least 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use planner::steady::{Lane, Steady};
-use planner::table::Table;
-use planner::time::Ps;
+use planner::layer::steady::{Lane, Steady};
+use planner::layer::table::Table;
+use planner::layer::time::Ps;
 
 /// Characters of a row.
 const WIDTH: usize = 96;

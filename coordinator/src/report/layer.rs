@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use planner::closed_form::Candidate;
-use planner::search::{Choice, SearchResult};
-use planner::table::Table;
-use planner::time::Ps;
+use planner::layer::closed_form::Candidate;
+use planner::layer::search::{Choice, SearchResult};
+use planner::layer::table::Table;
+use planner::layer::time::Ps;
 
 use super::table::{plain_table, right_aligned};
 

@@ -3,8 +3,8 @@
 use planner::batches::choose as choose_shape;
 use planner::budget::Request;
 use planner::measured::{Estimator, Pricing, Question, choose};
-use planner::policies::PolicyName;
 use planner::policy::Policy;
+use planner::policy::by_name::PolicyName;
 
 use super::usage::Usage;
 use crate::cli::values::Batches;

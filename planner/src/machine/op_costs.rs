@@ -4,7 +4,7 @@ use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use program::map::{Chunking, OpChunk, layer_list};
 
-use crate::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
+use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
 
 use super::{Machine, MachineError, Rates};
 

@@ -3,7 +3,7 @@
 use model::config::Dtype;
 use model::known::known as model;
 
-use crate::machine::{Machine, Stored, Workload, known, names, op_costs};
+use super::{Machine, Stored, Workload, known, names, op_costs};
 
 fn machine(name: &str) -> Machine {
     known(name).expect("a machine").expect("a valid file")
@@ -112,7 +112,8 @@ fn chunks_share_an_operation_evenly() {
     let chunked = Workload { chunking, ..workload(1, 8, Stored::PLAIN) };
     let chunked = op_costs(&machine, &config, &chunked).expect("a table");
     assert_eq!(chunked.ops.len(), whole.ops.len() + 9);
-    let sum = |table: &crate::table::Table| table.ops.iter().map(|op| op.cpu_ms).sum::<f64>();
+    let sum =
+        |table: &crate::layer::table::Table| table.ops.iter().map(|op| op.cpu_ms).sum::<f64>();
     assert!((sum(&whole) - sum(&chunked)).abs() < 1e-9);
     assert!(whole.fused.is_some() && chunked.fused.is_none());
 }

@@ -11,13 +11,15 @@ use super::{
     Estimate, Estimator, Predicted, Pricing, Programs, Rehearse, Unpriced, lia, predict, table,
 };
 use crate::budget::{PlanError, Request};
-use crate::closed_form::Candidate;
-use crate::policies::{Flexgen, PolicyName};
+use crate::layer::closed_form::Candidate;
+use crate::layer::flexgen::Flexgen;
+use crate::layer::resident;
+use crate::layer::resident::Room;
+use crate::layer::search::{SearchResult, search_with};
+use crate::layer::table::Table;
+use crate::policy::by_name::PolicyName;
 use crate::policy::{DeviceResident, Homes, Policy};
-use crate::resident::{self, Room};
-use crate::search::{SearchResult, search_with};
 use crate::split::Split;
-use crate::table::Table;
 
 /// Maps that are rehearsed at most: about one of each policy.
 const REHEARSALS_MAX: u32 = 6;

@@ -7,11 +7,11 @@ use model::config::ModelConfig;
 use program::map::{Chunking, layer_list};
 
 use super::{Estimator, Unpriced};
-use crate::closed_form::{Candidate, Terms};
-use crate::cost::CostModel;
+use crate::layer::closed_form::{Candidate, Terms};
+use crate::layer::cost::CostModel;
+use crate::layer::time::Ps;
 use crate::policy::Policy;
 use crate::split::Split;
-use crate::time::Ps;
 
 /// Prices the candidates of a table of [`super::table()`].
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use program::topology::{LaneId, LaneSet, MemoryId};
 
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
+use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
 use crate::policy::{Homes, Policy};
 use crate::split::Split;
-use crate::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
 
 /// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
 const BESIDE_A_DEVICE: Policy =

@@ -14,7 +14,7 @@ use super::{
     ChooseError, Estimator, Pricing, Question, Rehearse, Unpriced, choose, predict, table,
 };
 use crate::budget::{Limits, Request};
-use crate::policies::PolicyName;
+use crate::policy::by_name::PolicyName;
 use crate::policy::{DeviceResident, Formats, Homes, Policy};
 use crate::split::parse_split;
 

@@ -7,8 +7,8 @@ use program::map::{Chunking, Device, DeviceMap, LayerKv, OpChunk, PhaseMap, Sche
 use program::topology::MemoryId;
 
 use super::{Homes, Policy};
+use crate::layer::flexgen::Flexgen;
 use crate::lia::sublayer_of;
-use crate::policies::Flexgen;
 use crate::split::Split;
 
 /// Streamed weights of the layer being computed and of the next one.

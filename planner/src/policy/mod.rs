@@ -1,5 +1,6 @@
 //! Policies: functions that return a device map. Workers contain none.
 
+pub mod by_name;
 mod map;
 #[cfg(test)]
 mod tests;
@@ -11,8 +12,8 @@ use program::formats::{KvFormat, WeightFormats};
 use program::map::{Chunking, DeviceMap, LayerKv};
 use program::topology::MemoryId;
 
+use crate::layer::flexgen::Flexgen;
 use crate::lia::Vector;
-use crate::policies::Flexgen;
 use crate::split::Split;
 
 /// A policy by name, with what it needs.
@@ -75,7 +76,7 @@ pub struct Homes {
 }
 
 /// Whole layers that stay in device memory and run on the GPU, whatever the policy does with the
-/// others ([`crate::resident`]).
+/// others ([`crate::layer::resident`]).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceResident {
     /// Indices, ascending.

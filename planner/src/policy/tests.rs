@@ -9,8 +9,8 @@ use program::topology::{MemoryId, SegmentId};
 use program::validate::validate;
 
 use super::{DeviceResident, Homes, Policy, device_map};
+use crate::layer::flexgen::Flexgen;
 use crate::lia::Vector;
-use crate::policies::Flexgen;
 use crate::split::Split;
 
 const SHAPE: RunShape = RunShape {

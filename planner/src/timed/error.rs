@@ -4,7 +4,7 @@ use program::compile::CompileError;
 use program::validate::ValidateError;
 
 use super::bounds::{GEN_LEN_MAX, LAYERS_MAX, LLAMA, OPT, TIME_MAX_MS};
-use crate::table::TableError;
+use crate::layer::table::TableError;
 
 /// Why a table did not become programs.
 #[derive(Debug, thiserror::Error)]

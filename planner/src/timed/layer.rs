@@ -8,7 +8,7 @@ use program::map::{ChunkOrder, Chunking};
 
 use super::bounds::{LLAMA, OPT};
 use super::error::TimedError;
-use crate::table::{OpCost, Table};
+use crate::layer::table::{OpCost, Table};
 
 const OPT_OPS: [Op; 11] = [
     Op::Norm0,

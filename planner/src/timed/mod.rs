@@ -25,11 +25,11 @@ use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 use program::validate::validate;
 
-use crate::closed_form::Candidate;
+use crate::layer::closed_form::Candidate;
+use crate::layer::search::{SearchResult, search};
+use crate::layer::table::Table;
 use crate::policy::{Homes, Policy, device_map};
-use crate::search::{SearchResult, search};
 use crate::split::Split;
-use crate::table::Table;
 use bounds::{GEN_LEN_MAX, LAYERS_MAX, TIME_MAX_MS};
 use layer::Layer;
 

@@ -9,8 +9,8 @@ use program::topology::LaneId;
 use serde_json::{Value, json};
 
 use super::{SteadyLayer, Timed, steady};
-use crate::steady::{Shape, steady_layer};
-use crate::table::{Table, dataflow};
+use crate::layer::steady::{Shape, steady_layer};
+use crate::layer::table::{Table, dataflow};
 
 /// Rows of an OPT layer as the paper names them: cpu, gpu, h2d, compressed h2d, decompression.
 const LAYER: [(&str, [f64; 5]); 11] = [

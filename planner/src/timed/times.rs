@@ -8,7 +8,7 @@ use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet};
 
 use super::layer::Layer;
-use crate::table::{OpCost, Table};
+use crate::layer::table::{OpCost, Table};
 
 /// Nanoseconds of every entry of every decode list; waits, signals and what the table does not
 /// price (activations, appends, what stands around the layers) take 0.

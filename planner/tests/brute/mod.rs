@@ -2,7 +2,7 @@
 //! from the table's own numbers in whole millionths of a millisecond, and the least of all is kept.
 //! Shares no code with the planner.
 
-use planner::table::{Compression, Table};
+use planner::layer::table::{Compression, Table};
 
 /// What the search must answer.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

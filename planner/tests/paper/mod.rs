@@ -1,6 +1,6 @@
 //! The tables that Park & Egger print: OPT-30B on the machine of their table 1.
 
-use planner::table::{Compression, CostName, OpCost, Table};
+use planner::layer::table::{Compression, CostName, OpCost, Table};
 
 const NAMES: [&str; 11] =
     ["LN.0", "Q", "K", "V", "Scores", "Softmax", "WV", "Output", "LN.1", "FC.0", "FC.1"];

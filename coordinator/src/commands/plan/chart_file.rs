@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::Context;
-use planner::closed_form::{Candidate, terms};
-use planner::search::all_intervals;
-use planner::steady::{Shape, steady_layer};
-use planner::table::Table;
+use planner::layer::closed_form::{Candidate, terms};
+use planner::layer::search::all_intervals;
+use planner::layer::steady::{Shape, steady_layer};
+use planner::layer::table::Table;
 use serde_json::json;
 
 /// Layers of the chart.

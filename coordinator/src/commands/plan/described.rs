@@ -9,13 +9,15 @@ use model::config::ModelConfig;
 use model::config_json::check_context;
 use planner::batches::choose as choose_shape;
 use planner::budget::{Budget, Limits, PlanError, Request};
-use planner::closed_form::Candidate;
+use planner::described_run::Run as Predicted;
+use planner::described_run::{RunRequest, run};
+use planner::layer::closed_form::Candidate;
+use planner::layer::search::search;
+use planner::layer::steady::{Shape, steady_layer};
 use planner::machine::{Machine, Stored, Workload, known, names};
-use planner::policies::{Layer, PolicyName, Run as Predicted, RunRequest, run};
+use planner::policy::by_name::{Layer, PolicyName};
 use planner::policy::{DeviceResident, Formats, Policy};
-use planner::search::search;
 use planner::split::Split;
-use planner::steady::{Shape, steady_layer};
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::Plan;
 use serde_json::json;
@@ -185,7 +187,7 @@ fn predicted(
         match run(name, &request) {
             Ok(found) => runs.push(found),
             // LIA has no vector for attention in chunks.
-            Err(planner::policies::RunError::NoLayer(_))
+            Err(planner::described_run::RunError::NoLayer(_))
                 if described.policy == PolicyName::Auto => {}
             Err(error) => return Err(error.into()),
         }

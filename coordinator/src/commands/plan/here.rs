@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use planner::budget::Budget;
-use planner::steady::{Shape, steady_layer};
+use planner::layer::steady::{Shape, steady_layer};
 use serde_json::json;
 
 use super::chart_file;

@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Context;
-use planner::search::{Output, search};
-use planner::steady::{Shape, steady_layer};
-use planner::table::Table;
+use planner::layer::search::{Output, search};
+use planner::layer::steady::{Shape, steady_layer};
+use planner::layer::table::Table;
 
 use super::chart_file;
 use crate::cli::request::PlanRequest;

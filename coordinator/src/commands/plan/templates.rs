@@ -13,8 +13,8 @@ pub const fn text(template: Template) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use planner::layer::table::Table;
     use planner::machine::Machine;
-    use planner::table::Table;
 
     use super::{Template, text};
 

@@ -9,7 +9,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use planner::table::Table;
+use planner::layer::table::Table;
 use planner::timed::{SteadyLayer, Timed, steady};
 use program::ir::ProgramId;
 use program::simulate::{Span, simulate};

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use planner::closed_form::Candidate;
-use planner::search::SearchResult;
-use planner::table::Table;
+use planner::layer::closed_form::Candidate;
+use planner::layer::search::SearchResult;
+use planner::layer::table::Table;
 use planner::timed::SteadyLayer;
 use serde::Serialize;
 

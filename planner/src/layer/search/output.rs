@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::closed_form::Terms;
-use crate::table::Table;
-use crate::time::Ps;
+use crate::layer::closed_form::Terms;
+use crate::layer::table::Table;
+use crate::layer::time::Ps;
 
 use super::SearchResult;
 

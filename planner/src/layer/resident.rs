@@ -1,10 +1,10 @@
 //! Beyond the paper: whole layers that stay in device memory, so that the others' transfers have
 //! their time too. How many, which, and how the rest is then split.
 
-use crate::closed_form::Candidate;
-use crate::steady::{LayerMap, Shape, timeline};
-use crate::table::Table;
-use crate::time::Ps;
+use super::closed_form::Candidate;
+use super::steady::{LayerMap, Shape, timeline};
+use super::table::Table;
+use super::time::Ps;
 
 /// Steps simulated; the last counts.
 const STEPS: usize = 3;
@@ -112,8 +112,8 @@ pub fn step(
 #[cfg(test)]
 mod tests {
     use super::{Room, Spread, choose, resident_layers, step};
-    use crate::closed_form::Candidate;
-    use crate::table::Table;
+    use crate::layer::closed_form::Candidate;
+    use crate::layer::table::Table;
 
     fn table() -> Table {
         let text = r#"{"ops":[{"name":"a","cpu_ms":5,"gpu_ms":1,"h2d_ms":6},

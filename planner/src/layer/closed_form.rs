@@ -4,10 +4,10 @@
 //! batches the CPU term is `n` times eq. 6, since the table holds one batch. In eq. 8 `H[i]` is the
 //! transfer of the first compressed operand of the interval; a weight is decompressed once, a KV
 //! cache once per batch. What comes from NVMe is stored uncompressed, so it enters neither H2D nor
-//! DC (eqs. 10-12). Every stage is taken to overlap perfectly, which [`crate::steady`] does not.
+//! DC (eqs. 10-12). Every stage is taken to overlap perfectly, which [`super::steady`] does not.
 
-use crate::table::Table;
-use crate::time::Ps;
+use super::table::Table;
+use super::time::Ps;
 
 /// One point of the search: a device map of a layer in the terms of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

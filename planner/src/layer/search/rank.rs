@@ -1,7 +1,7 @@
 //! The order of candidates: which is better, and which wins a tie.
 
-use crate::closed_form::{Candidate, Terms};
-use crate::time::Ps;
+use crate::layer::closed_form::{Candidate, Terms};
+use crate::layer::time::Ps;
 
 /// Smaller is better, field by field: latency, imbalance, fewer GPU operations, fewer weights from
 /// NVMe, smaller `i`, smaller `j`; then without compression, and the earlier weights from NVMe, so

@@ -12,10 +12,10 @@ mod subsets;
 
 pub use output::{Output, TermsMs};
 
-use crate::closed_form::{Candidate, Costs, Terms};
-use crate::cost::{CostModel, Paper, Simulated};
-use crate::table::{CostName, Table, TableError};
-use crate::time::Ps;
+use super::closed_form::{Candidate, Costs, Terms};
+use super::cost::{CostModel, Paper, Simulated};
+use super::table::{CostName, Table, TableError};
+use super::time::Ps;
 
 use rank::Rank;
 use subsets::Walk;

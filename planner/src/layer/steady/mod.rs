@@ -16,9 +16,9 @@ mod usage;
 pub use timeline::{Lane, LayerMap, Shape, Span, Timeline, timeline};
 pub use usage::Usage;
 
-use crate::closed_form::Candidate;
-use crate::table::Table;
-use crate::time::Ps;
+use super::closed_form::Candidate;
+use super::table::Table;
+use super::time::Ps;
 
 /// Layers until the start has no influence any more: slots let a lane run two layers ahead.
 const WARM_LAYERS: usize = 12;

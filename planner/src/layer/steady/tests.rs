@@ -1,7 +1,7 @@
 //! Rows of layers whose times can be worked out by hand.
 
-use crate::closed_form::Candidate;
-use crate::table::Table;
+use crate::layer::closed_form::Candidate;
+use crate::layer::table::Table;
 
 use super::{Lane, LayerMap, Shape, steady_layer, timeline};
 

@@ -1,22 +1,19 @@
 //! The policies by name, each as a question to an operation table: which maps it may choose from,
 //! and what a layer then takes. Only FlexGen is a schedule of its own; all others are device maps.
 
-mod flexgen;
-mod run;
 #[cfg(test)]
+#[path = "by_name_tests.rs"]
 mod tests;
 
-pub use flexgen::{Flexgen, layer_time as flexgen_layer};
-pub use run::{Run, RunError, RunRequest, run};
-
+use crate::layer::flexgen::{Flexgen, layer_time as flexgen_layer};
 use std::str::FromStr;
 
-use crate::closed_form::Candidate;
-use crate::cost::Simulated;
-use crate::search::{SearchResult, all_intervals, search_with};
-use crate::steady::{LayerMap, Shape, steady_map};
-use crate::table::{Table, TableError};
-use crate::time::Ps;
+use crate::layer::closed_form::Candidate;
+use crate::layer::cost::Simulated;
+use crate::layer::search::{SearchResult, all_intervals, search_with};
+use crate::layer::steady::{LayerMap, Shape, steady_map};
+use crate::layer::table::{Table, TableError};
+use crate::layer::time::Ps;
 
 /// A policy as `--policy` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! What the lanes did within a window.
 
-use crate::time::Ps;
+use crate::layer::time::Ps;
 
 use super::timeline::{Lane, Span};
 

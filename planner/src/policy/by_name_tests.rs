@@ -1,7 +1,7 @@
 //! Names, the family on one table, and FlexGen's schedule by hand.
 
-use crate::table::Table;
-use crate::time::Ps;
+use crate::layer::table::Table;
+use crate::layer::time::Ps;
 
 use super::{Context, Flexgen, PolicyName, family, flexgen_layer, predict};
 

@@ -7,9 +7,9 @@
 //! link idle. Compressed operands are decompressed by the computation, weights once per batch too.
 //! With attention on the CPU no KV is loaded, and nothing runs beside it.
 
-use crate::closed_form::Costs;
-use crate::table::Table;
-use crate::time::Ps;
+use super::closed_form::Costs;
+use super::table::Table;
+use super::time::Ps;
 
 /// Variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

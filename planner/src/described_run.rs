@@ -3,11 +3,11 @@
 use model::config::ModelConfig;
 use model::ops::Op;
 
+use super::machine::{Machine, MachineError, Workload, head_ms, op_costs, prefill_layer};
+use crate::layer::table::{Table, TableError};
 use crate::lia;
-use crate::machine::{Machine, MachineError, Workload, head_ms, op_costs, prefill_layer};
-use crate::table::{Table, TableError};
 
-use super::{Context, Layer, PolicyName, Prediction, predict};
+use crate::policy::by_name::{Context, Layer, PolicyName, Prediction, predict};
 
 /// What to run.
 #[derive(Debug, Clone, Copy)]

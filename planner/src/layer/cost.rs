@@ -1,9 +1,9 @@
 //! The two cost models behind one trait.
 
-use crate::closed_form::{Candidate, Terms};
-use crate::steady::{Shape, steady_layer};
-use crate::table::Table;
-use crate::time::Ps;
+use super::closed_form::{Candidate, Terms};
+use super::steady::{Shape, steady_layer};
+use super::table::Table;
+use super::time::Ps;
 
 /// Prices a candidate of one table.
 pub trait CostModel {

@@ -1,9 +1,10 @@
 //! The space, its walk, and what is kept of it.
 
-use crate::closed_form::Costs;
-use crate::table::{Compression, OpCost, Table};
+use crate::layer::closed_form::Costs;
+use crate::layer::table::{Compression, OpCost, Table};
 
-use super::subsets::{self, Walk};
+use super::subsets;
+use super::subsets::Walk;
 use super::{Output, all_intervals, search};
 
 fn table(ops: usize) -> Table {

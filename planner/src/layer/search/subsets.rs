@@ -1,8 +1,8 @@
 //! The best set of NVMe weights for one interval: all subsets, or branch and bound with the same
 //! result.
 
-use crate::closed_form::{Candidate, Costs, Terms};
-use crate::time::Ps;
+use crate::layer::closed_form::{Candidate, Costs, Terms};
+use crate::layer::time::Ps;
 
 use super::rank::Rank;
 
@@ -131,7 +131,7 @@ impl Walker<'_> {
     fn twin_stays(&self, index: usize) -> bool {
         let same = |a: usize, b: usize| {
             let (a, b) = (&self.costs.ops[a], &self.costs.ops[b]);
-            let times = |index: &crate::closed_form::Cost| {
+            let times = |index: &crate::layer::closed_form::Cost| {
                 (index.transfer(self.compressed), index.decompression(self.compressed), index.s2d)
             };
             a.can_come_from_nvme && b.can_come_from_nvme && times(a) == times(b)

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::closed_form::{Candidate, Costs};
-use crate::table::Table;
-use crate::time::Ps;
+use crate::layer::closed_form::{Candidate, Costs};
+use crate::layer::table::Table;
+use crate::layer::time::Ps;
 
 /// An in-order queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
