@@ -26,7 +26,7 @@ use program::simulate::{Costs, Place, Span, simulate};
 use program::topology::{LaneId, LaneKind, LaneSet, MemoryId};
 use program::validate::{replay, validate};
 use rustix::process::{Pid, Signal, kill_process};
-use workers::protocol::WeightsFrom;
+use workers::shared::protocol::WeightsFrom;
 
 const TESTS: [(&str, fn()); 4] = [
     ("a_killed_storage_worker_ends_the_run", a_killed_storage_worker_ends_the_run),

@@ -9,7 +9,7 @@ use program::plan::Plan;
 use program::validate::{validate, validate_program};
 use sha2::{Digest, Sha256};
 use shm::TraceRecord;
-use workers::group::{Placed, Request as Sequence};
+use workers::shared::group::{Placed, Request as Sequence};
 
 use crate::profile::Rehearsal;
 use crate::request::Threads;

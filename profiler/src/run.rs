@@ -6,7 +6,7 @@ use model::ops::Op;
 use program::map::Phase;
 use program::plan::Plan;
 use program::validate::{ValidateError, validate_program};
-use workers::group::{Placed, Request as Sequence};
+use workers::shared::group::{Placed, Request as Sequence};
 
 use crate::experiment::{self, Experiment, STEPS_MAX, attention, beside, linear, prefill, sweep};
 use crate::fingerprint::Fingerprint;

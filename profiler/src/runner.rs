@@ -3,7 +3,7 @@
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::TraceRecord;
-use workers::group::Placed;
+use workers::shared::group::Placed;
 
 use crate::request::Threads;
 

@@ -24,7 +24,7 @@ use program::plan::RunShape;
 use program::step_table::List;
 use program::topology::MemoryId;
 use workers::setup::LaneOptions;
-use workers::table::Item;
+use workers::shared::table::Item;
 use workers::testing::{Interleaved, Placed, Request, Sampled};
 
 /// Tokens of a window; the predictions from its middle on are judged.

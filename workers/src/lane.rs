@@ -22,8 +22,8 @@ use shm::{
 use crate::error::{LaneError, place};
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task};
+use crate::shared::table::StepTable;
 use crate::still::Stillness;
-use crate::table::StepTable;
 
 /// How long a lane sleeps for the next group before it looks again; releases end it at once.
 const GROUP_SLICE: Duration = Duration::from_secs(60);

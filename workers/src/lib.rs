@@ -2,7 +2,7 @@
 //!
 //! The coordinator starts [`roles::worker_main`] in processes of its own. Each maps its segments
 //! ([`setup`]), the cpu worker loads host weights ([`load`]), and from then on every lane
-//! ([`lane`]) runs its list of instructions step after step against the step table ([`table`]). Its
+//! ([`lane`]) runs its list of instructions step after step against the step table ([`shared::table`]). Its
 //! [`lane_executor::LaneExecutor`] does the work: on the CPU ([`execute`]), on a device
 //! ([`device`]), from a storage ([`storage`]), or by letting time pass ([`timed`]). Workers contain
 //! no policy and no model code: what runs where is in the plan.
@@ -18,21 +18,18 @@ pub mod counting;
 pub mod device;
 pub mod error;
 pub mod execute;
-pub mod group;
 mod heartbeat;
 pub mod lane;
 pub mod lane_executor;
 pub mod load;
 pub mod memory;
 mod messages;
-pub mod protocol;
 pub mod roles;
 pub mod rows;
 pub mod setup;
-pub mod share;
+pub mod shared;
 mod still;
 pub mod storage;
-pub mod table;
 pub mod testing;
 pub mod timed;
 

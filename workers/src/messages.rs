@@ -6,7 +6,7 @@ use std::time::Duration;
 use shm::{Channel, ChannelError};
 
 use crate::error::WorkerError;
-use crate::protocol::{FromWorker, Setup, ToWorker};
+use crate::shared::protocol::{FromWorker, Setup, ToWorker};
 
 /// How long a worker waits for the coordinator's next message before it looks again. The parent's
 /// death ends the wait, so this is no bound on loading.

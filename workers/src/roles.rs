@@ -29,10 +29,10 @@ use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
 use crate::messages::{MESSAGE_SLICE, receive, receive_setup, send, tell, unexpected};
-use crate::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
 use crate::setup::{
     Building, LaneOptions, Reach, build_device_lanes, build_lanes, build_timed_lanes,
 };
+use crate::shared::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
 use crate::storage::Store;
 
 /// How long a worker that only follows another's failure stays, so that the coordinator finds the

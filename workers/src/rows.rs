@@ -11,7 +11,7 @@ use program::ir::{At, ProgramId, Rows};
 use program::map::Chunk;
 use program::step_table::{Field, List};
 
-use crate::table::{Item, StepTable};
+use crate::shared::table::{Item, StepTable};
 
 /// The rows of one sequence in an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use shm::{Control, Stage, TraceReader, TraceRecord, WaitError};
 use crate::error::{LaneError, WorkerError};
 use crate::memory::View;
 use crate::setup::{Building, LaneOptions, Reach, build_lanes};
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 pub use group::{BATCH, Outcome, Placed, Request, carry_on, fill, fill_even, list_work, place};
 pub use interleaved::{Interleaved, Sampled, Stuck};

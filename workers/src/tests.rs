@@ -17,9 +17,9 @@ use shm::Control;
 
 use crate::execute::sample::{announce, record};
 use crate::execute::{Span, append_spans, copy_spans};
-use crate::group::list_work;
 use crate::rows::{counts, sequences, units};
-use crate::table::{Item, StepTable};
+use crate::shared::group::list_work;
+use crate::shared::table::{Item, StepTable};
 use crate::testing::{Placed, Request, carry_on, fill, place};
 
 const AT: At = At { layer: Some(0), batch: 0, stream: 0 };
@@ -391,7 +391,7 @@ fn chunks(prompts: &[Vec<u32>], most: u32, shares: bool) -> Vec<Vec<(usize, usiz
     let group: Vec<Placed> = prompts.iter().enumerate().map(placed).collect();
     fill(&table, &plan, &group);
     if shares {
-        crate::share::share(&table, 2);
+        crate::shared::prefix_sharing::share(&table, 2);
     }
     list_work(&table);
     let of = |stream| -> Vec<(usize, usize, usize)> {

@@ -20,7 +20,7 @@ use crate::error::LaneError;
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::rows::counts;
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// The end of an instruction is spun for: sleeping ends this much earlier. Timers of a virtual
 /// machine fire 30 to 60 us late; spinning longer would take the core from a lane that is due.

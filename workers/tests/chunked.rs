@@ -15,7 +15,7 @@ use program::map::{DeviceMap, Schedule, layer_list};
 use program::plan::RunShape;
 use program::step_table::{Field, List};
 use program::topology::MemoryId;
-use workers::table::Item;
+use workers::shared::table::Item;
 use workers::testing::{
     InProcess, Outcome, Placed, Request, carry_on, fill_even, list_work, place,
 };

@@ -17,10 +17,10 @@ use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId, Topology, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment, WorkerState};
 use workers::counting::CountingAllocator;
-use workers::group::{BATCH, list_work};
-use workers::protocol::{FromWorker, Setup, ToWorker, WeightsFrom};
 use workers::setup::LaneOptions;
-use workers::table::StepTable;
+use workers::shared::group::{BATCH, list_work};
+use workers::shared::protocol::{FromWorker, Setup, ToWorker, WeightsFrom};
+use workers::shared::table::StepTable;
 use workers::testing::{InProcess, Outcome, Placed, Request, fill};
 
 #[global_allocator]

@@ -11,9 +11,9 @@ use program::simulate::Span;
 use program::topology::LaneId;
 use program::validate::replay;
 use shm::{Control, TraceSegment};
-use workers::group::{BATCH, Placed, Request, fill, list_work};
 use workers::setup::{Building, build_timed_lanes};
-use workers::table::StepTable;
+use workers::shared::group::{BATCH, Placed, Request, fill, list_work};
+use workers::shared::table::StepTable;
 use workers::timed::Durations;
 
 const GEN_LEN: u32 = 5;

@@ -6,9 +6,9 @@ use profiler::{Runner, RunnerError, Session, Threads};
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::{TraceReader, TraceRecord, WaitError};
-use workers::group::{BATCH, Placed, fill, list_work};
-use workers::protocol::WeightsFrom;
-use workers::table::StepTable;
+use workers::shared::group::{BATCH, Placed, fill, list_work};
+use workers::shared::protocol::WeightsFrom;
+use workers::shared::table::StepTable;
 
 use super::Interrupt;
 use super::launch::{LaunchError, LaunchOptions, Launched, SLICE, launch};

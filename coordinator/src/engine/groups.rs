@@ -7,9 +7,9 @@ use std::ops::{ControlFlow, Range};
 use program::plan::{Plan, RunShape};
 use program::step_table::{Field, Finish};
 use shm::SharedU32s;
-use workers::group::{Placed, Request, carry_on, fill, fill_even, list_work, place};
-use workers::share::{LEAST_TOKENS, share};
-use workers::table::StepTable;
+use workers::shared::group::{Placed, Request, carry_on, fill, fill_even, list_work, place};
+use workers::shared::prefix_sharing::{LEAST_TOKENS, share};
+use workers::shared::table::StepTable;
 
 use crate::boundary::engine;
 use crate::boundary::engine::{Generated, Sequence};

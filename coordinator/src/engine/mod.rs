@@ -25,7 +25,7 @@ use program::plan::Plan;
 use program::simulate::Span;
 use program::topology::{LaneId, WorkerId};
 use shm::{SharedU32s, TraceReader, WaitError};
-use workers::group::BATCH;
+use workers::shared::group::BATCH;
 
 use crate::boundary::engine::{Engine, EngineError, Observer, Sequence, Verdict};
 use groups::Groups;

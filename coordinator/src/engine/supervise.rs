@@ -13,7 +13,7 @@ use program::topology::WorkerId;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use shm::{Channel, Control};
 use workers::error::{FailureKind, place};
-use workers::protocol::FromWorker;
+use workers::shared::protocol::FromWorker;
 
 /// A worker whose heartbeat has stood still for so long is given up, though it still exists.
 const SILENCE_MAX: Duration = Duration::from_secs(10);

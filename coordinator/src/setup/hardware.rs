@@ -3,7 +3,7 @@
 
 use profiler::{Machine, Threads};
 use workers::device::finds_blas;
-use workers::protocol::WeightsFrom;
+use workers::shared::protocol::WeightsFrom;
 
 use crate::cli::cuda;
 use crate::cli::request::{ProfileRequest, Run};

@@ -12,7 +12,7 @@ use model::source::gguf::GgufSource;
 use model::source::{Part, SourceError, TensorId, WeightSource};
 use profiler::Cache;
 use program::formats::WeightFormats;
-use workers::protocol::WeightsFrom;
+use workers::shared::protocol::WeightsFrom;
 
 use super::expanded_weights::{Expanded, Quantised};
 use super::weights_identity::{weight_files, weights_identity};

@@ -11,7 +11,7 @@ use crate::cli::values::Batches;
 use crate::engine::memory;
 use crate::job::demand::Demand;
 use workers::device::{finds_blas, scratch};
-use workers::share::LEAST_TOKENS;
+use workers::shared::prefix_sharing::LEAST_TOKENS;
 
 /// Largest batch that is chosen when `--batches` is left out.
 pub(crate) const DEFAULT_BATCH_MAX: u16 = 32;

@@ -10,7 +10,7 @@ use model::config::ModelConfig;
 use planner::policy::Formats;
 use profiler::{Cache, Cached, Profile, Request, cached};
 use program::plan::RunShape;
-use workers::protocol::WeightsFrom;
+use workers::shared::protocol::WeightsFrom;
 
 use super::hardware::Hardware;
 use crate::engine::bench::WorkerRunner;

@@ -9,8 +9,8 @@ use profiler::{Runner, RunnerError, Session, Threads};
 use program::plan::Plan;
 use program::topology::LaneId;
 use shm::TraceRecord;
-use workers::group::Placed;
 use workers::setup::LaneOptions;
+use workers::shared::group::Placed;
 use workers::testing::InProcess;
 
 /// Runs plans in this process; both workers get the CPU's number of threads.

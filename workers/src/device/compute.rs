@@ -14,7 +14,7 @@ use super::open::Device;
 use super::uploads::Uploads;
 use crate::lane_executor::Work;
 use crate::rows::counts;
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// What a compute instruction needs.
 pub(super) struct Computing<'a> {

@@ -20,7 +20,7 @@ use crate::execute::ComputeState;
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
 use crate::rows::counts;
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// What a device lane is made of.
 #[derive(Debug)]

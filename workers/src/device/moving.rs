@@ -15,7 +15,7 @@ use crate::execute::copy_spans;
 use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::counts;
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// What an instruction that moves bytes needs.
 #[derive(Clone, Copy)]

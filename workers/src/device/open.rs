@@ -14,7 +14,7 @@ use super::places::Places;
 use super::products::{Products, shapes};
 use super::scratch::{Range, Scratch};
 use crate::memory::Memories;
-use crate::protocol::CudaUse;
+use crate::shared::protocol::CudaUse;
 
 /// How another process gets at the arena.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use program::map::Chunk;
 use super::open::Device;
 use super::scratch::{Key, Range};
 use crate::rows::{SequenceRows, appended_units, sequences, units};
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// Rows of an instruction on the device.
 #[derive(Debug, Clone, Copy, Default)]

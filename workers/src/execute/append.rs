@@ -11,7 +11,7 @@ use program::plan::Plan;
 use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{appended_units, counts};
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// Calls `each(from, to)` for every fresh row of every unit of the chunk, and for those it shares:
 /// `from` in the `[rows, kv_heads * head_dim]` value and `to` in the chunk's cache, both in

@@ -20,7 +20,7 @@ use crate::error::WorkerError;
 use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{SequenceRows, counts, sequences};
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// Kernels and scratch of a lane that runs operations, sized by the plan's maxima.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use program::plan::Plan;
 use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{counts, heads_in, sequences, units};
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// A contiguous range, at the same offset in both buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,7 +25,7 @@ use shm::Control;
 use crate::error::LaneError;
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 pub use append::append_spans;
 pub use compute::ComputeState;

@@ -10,7 +10,7 @@ use program::plan::Plan;
 use program::weights::Weights;
 
 use crate::memory::View;
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// The operands of one compute instruction.
 #[derive(Clone, Copy)]

@@ -13,7 +13,7 @@ use shm::Control;
 use super::operands::Operands;
 use super::walks::Walks;
 use crate::rows::{SequenceRows, sampled};
-use crate::table::{Item, StepTable};
+use crate::shared::table::{Item, StepTable};
 
 /// Room for the rows of a batch, allocated once.
 #[derive(Debug)]

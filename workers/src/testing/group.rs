@@ -2,9 +2,11 @@
 
 use program::step_table::Field;
 
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
-pub use crate::group::{BATCH, Placed, Request, carry_on, fill, fill_even, list_work, place};
+pub use crate::shared::group::{
+    BATCH, Placed, Request, carry_on, fill, fill_even, list_work, place,
+};
 
 /// What a sequence came to; a final EOS is part of the tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]

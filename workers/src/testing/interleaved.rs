@@ -24,7 +24,7 @@ use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;
 use crate::rows;
 use crate::setup::{LaneOptions, Reach, lane_executor};
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// The logits from which one token of one sequence was drawn.
 #[derive(Debug, Clone, PartialEq)]

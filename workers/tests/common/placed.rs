@@ -15,7 +15,7 @@ use program::simulate::Span;
 use program::step_table::{Field, Finish};
 use program::topology::MemoryId;
 use workers::setup::LaneOptions;
-use workers::share::share;
+use workers::shared::prefix_sharing::share;
 use workers::testing::{InProcess, Outcome, Placed, Request, carry_on, fill, fill_even, place};
 
 pub fn shape(batches: u16, batch_size: u16, micro_sequences: u16, dtype: Dtype) -> RunShape {

@@ -13,7 +13,7 @@ use planner::layer::table::Table;
 use planner::timed::{SteadyLayer, Timed, steady};
 use program::ir::ProgramId;
 use program::simulate::{Span, simulate};
-use workers::protocol::WeightsFrom;
+use workers::shared::protocol::WeightsFrom;
 use workers::timed::Durations;
 
 use super::benchmark::Benchmark;

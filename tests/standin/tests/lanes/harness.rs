@@ -12,10 +12,10 @@ use model::source::{SourceError, WeightSource};
 use program::plan::Plan;
 use program::topology::{SegmentId, WorkerId};
 use shm::{Channel, Control, Segment, TraceSegment};
-use workers::group::{BATCH, list_work};
-use workers::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
-use workers::share::share;
-use workers::table::StepTable;
+use workers::shared::group::{BATCH, list_work};
+use workers::shared::prefix_sharing::share;
+use workers::shared::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
+use workers::shared::table::StepTable;
 use workers::testing::{Outcome, Placed, fill};
 
 pub(crate) const CHANNEL_VARIABLE: &str = "TANDEM_TEST_CHANNEL";

@@ -10,7 +10,7 @@ use program::plan::Plan;
 use program::step_table::{Field, Finish, List, balance_units};
 use shm::Stage;
 
-use crate::table::{Item, StepTable};
+use crate::shared::table::{Item, StepTable};
 
 /// A sequence to generate.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use program::step_table::Field;
 
-use crate::table::StepTable;
+use crate::shared::table::StepTable;
 
 /// Fewer tokens in common, such as a chat template's first ones, are computed again.
 pub const LEAST_TOKENS: usize = 16;

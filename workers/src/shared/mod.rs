@@ -1,0 +1,6 @@
+//! What coordinator and workers both use: messages, the step table, and groups in it.
+
+pub mod group;
+pub mod prefix_sharing;
+pub mod protocol;
+pub mod table;
