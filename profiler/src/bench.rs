@@ -20,7 +20,7 @@ use program::ir::{
 use program::map::Phase;
 use program::map::{Chunk, Device, DeviceMap, PhaseMap, Schedule};
 use program::plan::{Buffer, Plan, ResidentWeights, RunShape, WeightPlacement};
-use program::step_table::chunk_positions_max;
+use program::sizes::Sizes;
 use program::topology::{LaneId, MemoryId, SegmentId, Topology};
 use program::weights::Weights;
 
@@ -135,50 +135,39 @@ impl Bench {
     }
 
     fn place(&self, slot: Slot) -> (SegmentId, usize) {
-        let BenchShape { config, dtype, kv, .. } = &self.shape;
+        let sizes = self.sizes();
         let host = |device, memory| if device == Device::Cpu { memory } else { SegmentId::DEVICE };
         match slot {
-            Slot::Host(weights) => (SegmentId::HOST_WEIGHTS, self.blob_bytes(weights, false)),
+            Slot::Host(weights) => (SegmentId::HOST_WEIGHTS, sizes.weights_bytes(weights)),
             Slot::Resident(weights) | Slot::Streamed(weights) => {
-                (SegmentId::DEVICE, self.blob_bytes(weights, false))
+                (SegmentId::DEVICE, sizes.weights_bytes(weights))
             }
-            Slot::Wide(weights) => (SegmentId::DEVICE, self.blob_bytes(weights, true)),
+            Slot::Wide(weights) => (SegmentId::DEVICE, sizes.wide_bytes(weights)),
             Slot::Value(value, device) => {
-                let elements = match value.row_elements(config) {
-                    Some(elements) => self.shape.rows_max() * elements,
-                    None => {
-                        usize::from(self.shape.batch_size)
-                            * config.num_heads
-                            * self.shape.max_context() as usize
-                    }
-                };
-                let bytes = elements * value.element_bytes(*dtype);
+                let sequences = usize::from(self.shape.batch_size);
+                let bytes = sizes.value_bytes(value, self.shape.rows_max(), sequences);
                 (host(device, SegmentId::HOST_ACTIVATIONS), bytes)
             }
             Slot::Cache(_, _, chunk, device) => {
-                let pairs = chunk_positions_max(
-                    u64::from(self.shape.batch_size),
-                    u64::from(self.shape.max_context()),
-                    config.num_kv_heads as u64,
-                    u64::from(chunk.of),
-                );
-                let bytes = pairs as usize * kv.position_bytes(config.head_dim, *dtype);
-                (host(device, SegmentId::HOST_KV), bytes)
+                (host(device, SegmentId::HOST_KV), sizes.cache_bytes(chunk.of))
             }
             Slot::Table(_) => (SegmentId::CONTROL, 0),
         }
     }
 
-    fn format(&self, weights: Weights) -> WeightFormat {
-        self.shape.weights.of(&self.shape.config, weights)
+    fn sizes(&self) -> Sizes<'_> {
+        Sizes {
+            config: &self.shape.config,
+            dtype: self.shape.dtype,
+            batch_size: self.shape.batch_size,
+            max_context: self.shape.max_context(),
+            weight_formats: &self.shape.weights,
+            kv_format: self.shape.kv,
+        }
     }
 
-    fn blob_bytes(&self, weights: Weights, wide: bool) -> usize {
-        let format = match decompressed(self.format(weights)) {
-            Some(grouped) if wide => WeightFormat::Grouped(grouped),
-            _ => self.format(weights),
-        };
-        weights.size_bytes(&self.shape.config, self.shape.dtype, format)
+    fn format(&self, weights: Weights) -> WeightFormat {
+        self.shape.weights.of(&self.shape.config, weights)
     }
 
     fn table(&mut self, batch: u16) -> Region {
@@ -320,7 +309,7 @@ impl Bench {
     pub(crate) fn copied_bytes(&self, instruction: &Instruction) -> u64 {
         match instruction {
             Instruction::Copy(Copy { moved: Moved::Weights(op), at, .. }) => {
-                self.blob_bytes(Weights::of(*op, at.layer), false) as u64
+                self.sizes().weights_bytes(Weights::of(*op, at.layer)) as u64
             }
             _ => 0,
         }

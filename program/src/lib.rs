@@ -13,6 +13,7 @@ pub mod ir;
 pub mod map;
 pub mod plan;
 pub mod simulate;
+pub mod sizes;
 pub mod step_table;
 pub mod topology;
 pub mod validate;

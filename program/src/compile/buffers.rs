@@ -5,15 +5,13 @@
 
 use std::collections::HashMap;
 
-use model::compressed::WeightFormat;
 use model::config::ModelConfig;
 use model::ops::{Kv, Op, Value, align_up};
 
-use crate::formats::decompressed;
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::map::{Chunk, Chunking, Device, DeviceMap};
 use crate::plan::{Buffer, RunShape, WeightPlacement};
-use crate::step_table::chunk_positions_max;
+use crate::sizes::Sizes;
 use crate::weights::Weights;
 
 use super::routes::Routes;
@@ -55,6 +53,7 @@ pub(super) struct Buffers<'a> {
     shape: &'a RunShape,
     map: &'a DeviceMap,
     routes: &'a Routes<'a>,
+    sizes: Sizes<'a>,
     list: Vec<Buffer>,
     ends: HashMap<SegmentId, u64>,
     program_starts: HashMap<SegmentId, u64>,
@@ -75,7 +74,16 @@ impl<'a> Buffers<'a> {
         map: &'a DeviceMap,
         routes: &'a Routes<'a>,
     ) -> Self {
+        let sizes = Sizes {
+            config,
+            dtype: shape.dtype,
+            batch_size: shape.batch_size,
+            max_context: shape.max_context,
+            weight_formats: &map.weight_formats,
+            kv_format: map.kv_format,
+        };
         let mut buffers = Buffers {
+            sizes,
             config,
             shape,
             map,
@@ -147,7 +155,7 @@ impl<'a> Buffers<'a> {
             all.push(Weights::Head);
         }
         for weights in all {
-            let size = self.weights_bytes(weights);
+            let size = self.sizes.weights_bytes(weights);
             let memory = self.storage(weights).unwrap_or_else(|| self.routes.near(Device::Cpu));
             let segment = self.routes.segment_of(memory, Holds::Weights);
             let buffer = self.add(segment, weights.name(self.config), size);
@@ -177,7 +185,7 @@ impl<'a> Buffers<'a> {
             }
         }
         for weights in wanted {
-            let size = self.weights_bytes(weights);
+            let size = self.sizes.weights_bytes(weights);
             let name = format!("vram.{}", weights.name(config));
             let id = self.add(self.routes.segment(Device::Gpu, Holds::Weights), name, size);
             self.resident.push((weights, id));
@@ -194,7 +202,7 @@ impl<'a> Buffers<'a> {
                         let home = map.kv[layer as usize].homes(kv)[part as usize];
                         let segment = self.routes.segment_of(home, Holds::Kv);
                         let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
-                        let size = self.cache_bytes(of);
+                        let size = self.sizes.cache_bytes(of);
                         let id = self.add(segment, name, size);
                         self.caches.insert((layer, batch, kv, part), id);
                     }
@@ -203,33 +211,12 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Bytes of one of `of` parts of the K or V cache of one layer and batch.
-    fn cache_bytes(&self, of: u16) -> usize {
-        let pairs = chunk_positions_max(
-            u64::from(self.shape.batch_size),
-            u64::from(self.shape.max_context),
-            self.config.num_kv_heads as u64,
-            u64::from(of),
-        );
-        pairs as usize * self.map.kv_format.position_bytes(self.config.head_dim, self.shape.dtype)
-    }
-
-    fn weights_bytes(&self, weights: Weights) -> usize {
-        let format = self.map.weight_formats.of(self.config, weights);
-        weights.size_bytes(self.config, self.shape.dtype, format)
-    }
-
     /// Bytes of a slot through which an operation's weights pass: enough for every layer's, as they
     /// are streamed, or `wide`, as they are multiplied.
     fn slot_bytes(&self, op: Op, layer_slot: u16, wide: bool) -> usize {
         let bytes = |layer: Option<u16>| {
             let weights = Weights::of(op, layer);
-            let format = self.map.weight_formats.of(self.config, weights);
-            let format = match decompressed(format) {
-                Some(grouped) if wide => WeightFormat::Grouped(grouped),
-                _ => format,
-            };
-            weights.size_bytes(self.config, self.shape.dtype, format)
+            if wide { self.sizes.wide_bytes(weights) } else { self.sizes.weights_bytes(weights) }
         };
         if !self.config.layer_ops().contains(&op) {
             return bytes(None);
@@ -240,16 +227,12 @@ impl<'a> Buffers<'a> {
     }
 
     fn value_bytes(&self, program: ProgramShape, value: Value) -> usize {
-        let element = value.element_bytes(self.shape.dtype);
         let sequences = usize::from(program.sequences);
         let rows = match value {
             Value::LastNormed | Value::Logits => sequences,
             _ => program.stream_rows as usize,
         };
-        match value.row_elements(self.config) {
-            Some(elements) => rows * elements * element,
-            None => sequences * self.config.num_heads * self.shape.max_context as usize * element,
-        }
+        self.sizes.value_bytes(value, rows, sequences)
     }
 
     /// The activation or slot buffer of this identity, made on first use.
@@ -273,12 +256,12 @@ impl<'a> Buffers<'a> {
             ProgramBuffer::WideSlot { op, layer_slot } => {
                 (arena, self.slot_bytes(op, layer_slot, true))
             }
-            ProgramBuffer::PositionsSlot => (arena, self.weights_bytes(Weights::Positions)),
+            ProgramBuffer::PositionsSlot => (arena, self.sizes.weights_bytes(Weights::Positions)),
             ProgramBuffer::ReadSlot { op, layer_slot } => {
                 let host = self.routes.segment(Device::Cpu, Holds::Weights);
                 (host, self.slot_bytes(op, layer_slot, false))
             }
-            ProgramBuffer::KvSlot { of, .. } => (arena, self.cache_bytes(of)),
+            ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.cache_bytes(of)),
         };
         let name = program.rows.phase().name();
         let id = self.add(segment, format!("{name}.{identity:?}").to_lowercase(), size);

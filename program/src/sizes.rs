@@ -1,0 +1,57 @@
+//! Bytes of what a plan's buffers hold: the one place that knows them.
+
+use model::compressed::WeightFormat;
+use model::config::{Dtype, ModelConfig};
+use model::ops::Value;
+
+use crate::formats::{KvFormat, WeightFormats, decompressed};
+use crate::step_table::chunk_positions_max;
+use crate::weights::Weights;
+
+/// What sizes follow from.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes<'a> {
+    pub config: &'a ModelConfig,
+    pub dtype: Dtype,
+    /// Sequences of a batch.
+    pub batch_size: u16,
+    /// Positions of a sequence.
+    pub max_context: u32,
+    pub weight_formats: &'a WeightFormats,
+    pub kv_format: KvFormat,
+}
+
+impl Sizes<'_> {
+    /// A value of so many rows; scores and probabilities are of one row for each of `sequences`.
+    pub fn value_bytes(&self, value: Value, rows: usize, sequences: usize) -> usize {
+        let elements = match value.row_elements(self.config) {
+            Some(elements) => rows * elements,
+            None => sequences * self.config.num_heads * self.max_context as usize,
+        };
+        elements * value.element_bytes(self.dtype)
+    }
+
+    /// One of `parts` parts of the K or V cache of a layer and batch.
+    pub fn cache_bytes(&self, parts: u16) -> usize {
+        let pairs = chunk_positions_max(
+            u64::from(self.batch_size),
+            u64::from(self.max_context),
+            self.config.num_kv_heads as u64,
+            u64::from(parts),
+        );
+        pairs as usize * self.kv_format.position_bytes(self.config.head_dim, self.dtype)
+    }
+
+    /// A weight blob as it is stored.
+    pub fn weights_bytes(&self, weights: Weights) -> usize {
+        let format = self.weight_formats.of(self.config, weights);
+        weights.size_bytes(self.config, self.dtype, format)
+    }
+
+    /// The same as a device multiplies it.
+    pub fn wide_bytes(&self, weights: Weights) -> usize {
+        let stored = self.weight_formats.of(self.config, weights);
+        let format = decompressed(stored).map_or(stored, WeightFormat::Grouped);
+        weights.size_bytes(self.config, self.dtype, format)
+    }
+}
