@@ -5,9 +5,9 @@ use std::sync::Arc;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv};
 use llguidance::{Matcher, ParserFactory, TokenParser};
 
-use crate::asked::{Grammar, factory, parser_of};
 use crate::cache::{Bounds, Cache};
 use crate::error::GrammarError;
+use crate::form::{Grammar, factory, parser_of};
 use crate::keys::Keys;
 use crate::parser::Parser;
 use crate::{room, schema};

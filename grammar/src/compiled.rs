@@ -4,9 +4,9 @@ use std::sync::{Arc, Weak};
 
 use llguidance::ParserFactory;
 
-use crate::asked::{Grammar, factory};
 use crate::cache::{Bounds, Cache, Measured};
 use crate::error::GrammarError;
+use crate::form::{Grammar, factory};
 use crate::grammars::{Form, Grammars};
 use crate::json::Json;
 use crate::parser::Parser;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::asked::Grammar;
+use crate::form::Grammar;
 use crate::spell::Speller;
 use crate::vocabulary::Vocabulary;
 

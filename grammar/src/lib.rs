@@ -4,13 +4,13 @@
 //! [`Grammar`] is what a request asks for, [`Grammars`] what a sampler is set up with, and a
 //! [`Walk`] follows one answer. The parsing is `llguidance`'s.
 
-mod asked;
 mod bounds;
 mod cache;
 mod checker;
 mod choosing;
 mod compiled;
 mod error;
+mod form;
 mod grammars;
 mod json;
 mod keys;
@@ -23,10 +23,10 @@ mod spell;
 mod vocabulary;
 mod walk;
 
-pub use asked::{Grammar, Whitespace};
 pub use checker::Checker;
 pub use compiled::Compiled;
 pub use error::GrammarError;
+pub use form::{Grammar, Whitespace};
 pub use grammars::Grammars;
 pub use vocabulary::Vocabulary;
 pub use walk::Walk;

@@ -2,9 +2,9 @@
 
 use llguidance::{Matcher, ParserFactory, TokenParser};
 
-use crate::asked::{Grammar, LEXER_STATES, parser_of};
 use crate::cache::Measured;
 use crate::error::GrammarError;
+use crate::form::{Grammar, LEXER_STATES, parser_of};
 
 /// Bytes of the rules made of a byte of a schema, about.
 const RULE_BYTES: usize = 48;

@@ -4,9 +4,9 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Map, Value, json};
 
-use crate::asked::{ESCAPES, parser_of};
 use crate::bounds::{PATTERN_PROPERTIES_LEAST, within};
 use crate::error::GrammarError;
+use crate::form::{ESCAPES, parser_of};
 use crate::mask::tokens;
 use crate::schema;
 
