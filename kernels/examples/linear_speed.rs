@@ -68,7 +68,7 @@ fn main() {
     }
 }
 
-fn form(dtype: &str) -> Grouped {
+fn format(dtype: &str) -> Grouped {
     if dtype == "w8" { Grouped { bits: Bits::Eight, group: 64 } } else { Grouped::W4 }
 }
 
@@ -76,7 +76,7 @@ fn weight_bytes(dtype: &str, n: usize, k: usize) -> usize {
     match dtype {
         "f32" => 4 * n * k,
         "bf16" => 2 * n * k,
-        _ => form(dtype).size_bytes(n, k),
+        _ => format(dtype).size_bytes(n, k),
     }
 }
 
@@ -100,14 +100,14 @@ fn measure<T: Element>(
         let out = LinearOut::Store(&mut out[..]);
         let begin = Instant::now();
         if dtype.starts_with('w') {
-            let form = form(dtype);
+            let format = format(dtype);
             let bias = None;
             kernels.linear_grouped(LinearGrouped {
                 rows,
                 n,
                 k,
                 x: &x,
-                form,
+                format,
                 records: weight,
                 bias,
                 out,

@@ -164,9 +164,9 @@ fn an_overflow_or_nan_is_not_hidden() {
         let kernels = kernels(variant, 1);
         for bad in [f32::NAN, f32::INFINITY] {
             let (x, weight) = (vec![bf16::from_f32(bad); 40], vec![bf16::ONE; 40]);
-            for form in 0..3 {
+            for kind in 0..3 {
                 let mut out = [bf16::ZERO];
-                let out_form = match form {
+                let target = match kind {
                     0 => LinearOut::Store(&mut out[..]),
                     1 => LinearOut::Relu(&mut out[..]),
                     _ => LinearOut::Gelu(&mut out[..]),
@@ -178,9 +178,9 @@ fn an_overflow_or_nan_is_not_hidden() {
                     x: &x,
                     weight: &weight,
                     bias: None,
-                    out: out_form,
+                    out: target,
                 });
-                assert!(!out[0].to_f32().is_finite(), "{variant:?} {form} {bad}");
+                assert!(!out[0].to_f32().is_finite(), "{variant:?} {kind} {bad}");
             }
         }
     }
@@ -204,7 +204,7 @@ fn check_independence<T: Element>(variant: Variant) {
         let row: Vec<T> = random.vector(k);
         let run = |kernels: &Kernels, rows: usize, x: &[T]| {
             let mut out = poison::<f32>(rows * n);
-            let out_form = LinearOut::StoreF32(&mut out);
+            let target = LinearOut::StoreF32(&mut out);
             kernels.linear(Linear {
                 rows,
                 n,
@@ -212,7 +212,7 @@ fn check_independence<T: Element>(variant: Variant) {
                 x,
                 weight: &weight,
                 bias: Some(&bias),
-                out: out_form,
+                out: target,
             });
             out
         };

@@ -1,6 +1,6 @@
 //! Some positions of K, and the queries that they are multiplied with.
 
-use super::ahead::Ahead;
+use super::prefetch::Prefetcher;
 use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 
@@ -32,15 +32,21 @@ pub(super) struct Keys<T> {
     pub width: usize,
     pub head_dim: usize,
     /// Elements from a fresh position to the one to ask for meanwhile; cached ones leave it to
-    /// [`Ahead`].
-    pub fresh_ahead: Option<usize>,
+    /// [`Prefetcher`].
+    pub fresh_distance: Option<usize>,
 }
 
 impl<T: Number> Keys<T> {
     /// Asks for what follows the elements from `at` on of positions `first..first + LANES`.
     #[inline(always)]
-    pub(super) fn ask<S: Simd>(&self, s: S, first: usize, at: usize, ahead: &mut Ahead) {
-        match self.fresh_ahead {
+    pub(super) fn prefetch<S: Simd>(
+        &self,
+        s: S,
+        first: usize,
+        at: usize,
+        prefetcher: &mut Prefetcher,
+    ) {
+        match self.fresh_distance {
             Some(distance) => {
                 let there = self.from.wrapping_add(first * self.stride + at + distance);
                 (0..S::LANES)
@@ -49,7 +55,7 @@ impl<T: Number> Keys<T> {
             None => {
                 let positions = self.width.saturating_sub(first).min(S::LANES);
                 let elements = positions * (self.head_dim - at).min(slab::<S, T>());
-                ahead.read(s, elements * size_of::<T>());
+                prefetcher.read(s, elements * size_of::<T>());
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The compressed forms of weights and KV: made here at load and at append, widened here by the
+//! The compressed formats of weights and KV: made here at load and at append, widened here by the
 //! emulated device, read by the linears and by attention. Sizes are `model::compressed`'s.
 //!
 //! **Grouped weights**, a matrix `[n, k]`: a value is `scale * q + min`, with `q` unsigned for 4 bits

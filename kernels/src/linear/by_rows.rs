@@ -4,13 +4,13 @@
 
 use super::call::Call;
 use super::compiled::LinearTasks;
-use super::sizes::{DOTS_ROWS, MIN_SHARE_ROWS, PACK_ROWS};
+use super::sizes::{AVX512_BF16_ROWS, MIN_SHARE_ROWS, PACK_ROWS};
 use crate::Kernels;
 use crate::scratch::Shared;
 use crate::simd::MAX_LANES;
 
-/// A share is so many rows, or a multiple: whole tiles of `dots`.
-const ROWS_UNIT: usize = DOTS_ROWS;
+/// A share is so many rows, or a multiple: whole tiles of `avx512_bf16`.
+const ROWS_UNIT: usize = AVX512_BF16_ROWS;
 
 /// The rows of a call in shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

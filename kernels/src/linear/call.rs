@@ -4,19 +4,19 @@ use std::ops::Range;
 
 use model::compressed::Bits;
 
-use super::compiled::LinearTasks;
 #[cfg(target_arch = "x86_64")]
-use super::dots;
+use super::avx512_bf16;
+use super::compiled::LinearTasks;
 use super::epilogue::Epilogue;
-use super::form;
 #[cfg(target_arch = "x86_64")]
 use super::integers;
 use super::pack::Pack;
-use super::rows::RowTiles;
+use super::path::{self, Weight};
+use super::reader;
 #[cfg(target_arch = "x86_64")]
-use super::rows::Way;
+use super::rows::Path;
+use super::rows::RowTiles;
 use super::task::{Area, Finish, Sums};
-use super::way::{self, Weight};
 use crate::scratch::Shared;
 use crate::variant::Variant;
 
@@ -76,24 +76,27 @@ impl<T: LinearTasks> Call<T> {
 
     pub(super) fn layout(&self, variant: Variant) -> Layout {
         let Call { rows, k, weight, .. } = *self;
-        let tiles = way::tiles(variant, (rows, k), weight);
+        let tiles = path::tiles(variant, (rows, k), weight);
         let (units, group, sums) = match weight {
             // Whole lines, where x is packed by lines; a row of scratch is padded to more.
             #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Quarters => (k.next_multiple_of(32), None, 0),
+            Weight::Plain(_) if tiles.path == Path::Avx512 => (k.next_multiple_of(32), None, 0),
             #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Dots => (dots::units(k), None, 0),
+            Weight::Plain(_) if tiles.path == Path::Avx512Bf16 => (avx512_bf16::units(k), None, 0),
             #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Amx => (k.div_ceil(2), None, 0),
+            Weight::Plain(_) if tiles.path == Path::Amx => (k.div_ceil(2), None, 0),
             Weight::Plain(_) => (k, None, 0),
             #[cfg(target_arch = "x86_64")]
-            Weight::Grouped(form, _) if matches!(tiles.way, Way::Integers | Way::IntegerTiles) => {
-                let (inputs, group) = (form.groups(k) * form.group, Some((form.group, form.bits)));
-                (integers::units_of(inputs), group, integers::FACTORS * form.groups(k))
+            Weight::Grouped(format, _)
+                if matches!(tiles.path, Path::Integers | Path::IntegerTiles) =>
+            {
+                let (inputs, group) =
+                    (format.groups(k) * format.group, Some((format.group, format.bits)));
+                (integers::units_of(inputs), group, integers::FACTORS * format.groups(k))
             }
-            Weight::Grouped(form, _) => {
-                let groups = form.groups(k);
-                (groups * form.group, Some((form.group, form.bits)), groups)
+            Weight::Grouped(format, _) => {
+                let groups = format.groups(k);
+                (groups * format.group, Some((format.group, format.bits)), groups)
             }
         };
         Layout { tiles, units, group, sums }
@@ -143,12 +146,12 @@ impl<T: LinearTasks> Call<T> {
         unsafe {
             match weight {
                 Weight::Plain(weight) => {
-                    let form = form::Plain::new(weight, n, k);
-                    T::plain(variant, Sums { form, area: area.clone() });
+                    let reader = reader::Plain::new(weight, n, k);
+                    T::plain(variant, Sums { reader, area: area.clone() });
                 }
                 Weight::Grouped(format, records) => {
-                    let form = form::Records::new(records, format, n, k);
-                    T::grouped(variant, Sums { form, area: area.clone() });
+                    let reader = reader::Records::new(records, format, n, k);
+                    T::grouped(variant, Sums { reader, area: area.clone() });
                 }
             }
             T::finish(variant, Finish { area, n, bias, epilogue });
@@ -180,7 +183,7 @@ mod tests {
         }
         let is_touched = |value: &f32| value.to_bits() != untouched.to_bits();
         let end = memory.iter().rposition(is_touched).map_or(0, |last| last + 1);
-        let context = format!("{variant:?} {:?} {rows} rows of {k}", layout.tiles.way);
+        let context = format!("{variant:?} {:?} {rows} rows of {k}", layout.tiles.path);
         assert!(end <= room, "{context}: {end} of {room}");
         assert!(end + MAX_LANES + rows > room, "{context}: {end} of {room}");
     }
@@ -195,10 +198,10 @@ mod tests {
                     check::<bf16>(variant, Weight::Plain(std::ptr::null()), (rows, k));
                     for bits in [Bits::Four, Bits::Eight] {
                         for group in [32, 64] {
-                            let form = Grouped { bits, group };
+                            let format = Grouped { bits, group };
                             let null = std::ptr::null();
-                            check::<f32>(variant, Weight::Grouped(form, null), (rows, k));
-                            check::<bf16>(variant, Weight::Grouped(form, null), (rows, k));
+                            check::<f32>(variant, Weight::Grouped(format, null), (rows, k));
+                            check::<bf16>(variant, Weight::Grouped(format, null), (rows, k));
                         }
                     }
                 }

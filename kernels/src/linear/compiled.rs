@@ -6,13 +6,13 @@
 
 use half::bf16;
 
-use super::form::{Plain, Records};
 use super::pack::Pack;
+use super::reader::{Plain, Records};
 #[cfg(target_arch = "x86_64")]
-use super::rows::Way;
+use super::rows::Path;
 use super::task::{Finish, Sums};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, dots, integers, quarters};
+use super::{amx, avx512, avx512_bf16, integers};
 use crate::number::Number;
 use crate::variant::{Variant, dispatch};
 
@@ -61,36 +61,36 @@ impl LinearTasks for f32 {
 impl LinearTasks for bf16 {
     #[inline(never)]
     unsafe fn pack(variant: Variant, task: Pack<Self>) {
-        match task.tiles.way {
+        match task.tiles.path {
             // SAFETY: the caller's promise is the callee's.
             #[cfg(target_arch = "x86_64")]
-            Way::Integers | Way::IntegerTiles => unsafe { integers::pack(&task) },
+            Path::Integers | Path::IntegerTiles => unsafe { integers::pack(&task) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Way::Quarters => unsafe { quarters::pack(&task) },
+            Path::Avx512 => unsafe { avx512::pack(&task) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Way::Dots => unsafe { dots::pack(&task) },
+            Path::Avx512Bf16 => unsafe { avx512_bf16::pack(&task) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Way::Amx => unsafe { amx::pack(&task) },
+            Path::Amx => unsafe { amx::pack(&task) },
             // SAFETY: as above.
-            Way::Vectors => unsafe { dispatch(variant, task) },
+            Path::Vectors => unsafe { dispatch(variant, task) },
         }
     }
 
     #[inline(never)]
     unsafe fn plain(variant: Variant, task: Sums<Plain<Self>>) {
-        match task.area.tiles.way {
+        match task.area.tiles.path {
             // SAFETY: the caller's promise; x was packed for it.
             #[cfg(target_arch = "x86_64")]
-            Way::Amx => unsafe { amx::plain(&task) },
+            Path::Amx => unsafe { amx::plain(&task) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Way::Quarters => unsafe { quarters::plain(&task) },
+            Path::Avx512 => unsafe { avx512::plain(&task) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Way::Dots => unsafe { dots::plain(&task) },
+            Path::Avx512Bf16 => unsafe { avx512_bf16::plain(&task) },
             // SAFETY: as above.
             _ => unsafe { dispatch(variant, task) },
         }
@@ -98,10 +98,10 @@ impl LinearTasks for bf16 {
 
     #[inline(never)]
     unsafe fn grouped(variant: Variant, task: Sums<Records>) {
-        match task.area.tiles.way {
+        match task.area.tiles.path {
             // SAFETY: the caller's promise; x was packed for it.
             #[cfg(target_arch = "x86_64")]
-            Way::Integers | Way::IntegerTiles => unsafe { integers::grouped(&task) },
+            Path::Integers | Path::IntegerTiles => unsafe { integers::grouped(&task) },
             // SAFETY: as above.
             _ => unsafe { dispatch(variant, task) },
         }

@@ -3,7 +3,7 @@
 
 use half::bf16;
 
-use super::form::{Form, PairsBf16, Plain, PlainBf16, PlainF32};
+use super::reader::{PairsBf16, Plain, PlainBf16, PlainF32, WeightReader};
 use super::rows::RowTiles;
 use super::sizes::BLOCK_UNITS;
 use crate::number::Number;
@@ -13,7 +13,7 @@ use crate::variant::SimdTask;
 use model::compressed::Bits;
 
 /// A form of activations: plain, with its inputs to be added up.
-trait Packed<S: Simd>: Form<S> {
+trait Packed<S: Simd>: WeightReader<S> {
     /// `sum` plus the inputs in a dword, in order.
     fn add(s: S, sum: S::F, dword: S::D) -> S::F;
 }
@@ -90,7 +90,7 @@ impl<T: Number> Pack<T> {
     }
 
     #[inline(always)]
-    fn run_as<S: Simd, X: Packed<S>>(&self, s: S, form: X) {
+    fn run_as<S: Simd, X: Packed<S>>(&self, s: S, reader: X) {
         let (first_row, rows) = (self.tiles.start(self.tile), self.rows());
         let chunk = X::UNITS * X::DWORDS;
         // A unit is an input wherever weights are grouped.
@@ -103,12 +103,12 @@ impl<T: Number> Pack<T> {
             let to = self.packed.pointer().wrapping_add(to);
             for at in (0..units).step_by(chunk) {
                 let count = chunk.min(units - at);
-                let dwords = if form.is_full(0) && first + at + chunk <= form.units() {
+                let dwords = if reader.is_full(0) && first + at + chunk <= reader.units() {
                     // SAFETY: a vector's worth of rows exists, and all units of the chunk.
-                    unsafe { form.chunk(s, 0, block, at / chunk) }
-                } else if first + at < form.units() {
+                    unsafe { reader.chunk(s, 0, block, at / chunk) }
+                } else if first + at < reader.units() {
                     // SAFETY: the row tile and this unit of it exist.
-                    unsafe { form.edge(s, 0, block, at / chunk) }
+                    unsafe { reader.edge(s, 0, block, at / chunk) }
                 } else {
                     // SAFETY: zeros to read as a vector.
                     s.repeat(unsafe { s.load_dwords([0u8; 64].as_ptr()) })

@@ -1,19 +1,19 @@
 //! The rows of a pass in tiles, and the way that they take through the weights.
 
 #[cfg(target_arch = "x86_64")]
-use super::sizes::DOTS_ROWS;
+use super::sizes::AVX512_BF16_ROWS;
 #[cfg(target_arch = "x86_64")]
 use crate::amx::tiles::TILE;
 
 /// A way through the weights of a linear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Path {
     /// `direct` and `tiled`.
     Vectors,
     #[cfg(target_arch = "x86_64")]
-    Quarters,
+    Avx512,
     #[cfg(target_arch = "x86_64")]
-    Dots,
+    Avx512Bf16,
     #[cfg(target_arch = "x86_64")]
     Amx,
     #[cfg(target_arch = "x86_64")]
@@ -23,12 +23,12 @@ pub(super) enum Way {
     IntegerTiles,
 }
 
-/// Rows of a pass in tiles: of nearly equal height, or, for AMX and `dots`, whole ones and what is left.
+/// Rows of a pass in tiles: of nearly equal height, or, for AMX and `avx512_bf16`, whole ones and what is left.
 #[derive(Debug, Clone, Copy)]
 pub struct RowTiles {
     pub(super) rows: usize,
     pub(super) count: usize,
-    pub(super) way: Way,
+    pub(super) path: Path,
     /// Columns of a task at most.
     pub(super) task_cols: usize,
     /// Units of a block of packed x.
@@ -46,13 +46,13 @@ impl RowTiles {
     #[inline(always)]
     pub(super) fn start(self, tile: usize) -> usize {
         #[cfg(target_arch = "x86_64")]
-        if matches!(self.way, Way::Amx | Way::IntegerTiles) {
+        if matches!(self.path, Path::Amx | Path::IntegerTiles) {
             // Packed rows of a whole tile lie on lines of their own.
             return self.rows.min(tile * TILE);
         }
         #[cfg(target_arch = "x86_64")]
-        if self.way == Way::Dots {
-            return self.rows.min(tile * DOTS_ROWS);
+        if self.path == Path::Avx512Bf16 {
+            return self.rows.min(tile * AVX512_BF16_ROWS);
         }
         tile * self.rows / self.count
     }

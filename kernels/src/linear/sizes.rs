@@ -16,10 +16,10 @@ pub(super) const RESULT_STRIDE: usize = TASK_COLS + 16;
 /// Output columns of one task that works with vectors, at most: the more there are, the less often packed x
 /// comes from the third level of cache.
 pub(super) const VECTOR_COLS: usize = 192;
-/// The same of `quarters`, and of few rows in tiles of AMX.
+/// The same of `avx512`, and of few rows in tiles of AMX.
 pub(super) const NARROW_COLS: usize = 96;
-/// Rows of a tile of `dots` at most.
-pub(super) const DOTS_ROWS: usize = 4;
+/// Rows of a tile of `avx512_bf16` at most.
+pub(super) const AVX512_BF16_ROWS: usize = 4;
 /// Panels that are worked on together: the width of the register tile.
 pub(super) const PANELS: usize = 3;
 /// Units along k of one chain, and of one expanded block, which stays in L1. A multiple of every

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::ahead::Lines;
 use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
-use super::form::{Eight, Form, Four, Plain, PlainBf16, PlainF32, Records};
+use super::prefetch::Lines;
+use super::reader::{Eight, Four, Plain, PlainBf16, PlainF32, Records, WeightReader};
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS, RESULT_STRIDE, results_len};
 use super::tiled::{Parts, TILE_LEN, tiled};
@@ -21,7 +21,7 @@ use model::compressed::Bits;
 const X_LEN: usize = 96 << 10;
 
 /// Rows from one that is finished to one whose outputs are asked for.
-const ROWS_AHEAD: usize = 3;
+const PREFETCH_ROWS: usize = 3;
 
 /// What a task works on.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl Area {
         self.scratch.wrapping_add(TILE_LEN)
     }
 
-    /// Sums that are not results yet: the chains of `quarters`, the tiles of `amx`.
+    /// Sums that are not results yet: the chains of `avx512`, the tiles of `amx`.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn unfinished(&self) -> *mut f32 {
         self.results().wrapping_add(results_len())
@@ -77,7 +77,7 @@ impl Area {
     }
 
     #[inline(always)]
-    fn sum<S: Simd, W: Form<S>>(&self, s: S, form: W) {
+    fn sum<S: Simd, W: WeightReader<S>>(&self, s: S, reader: W) {
         let first = self.cols.start / S::LANES;
         let end = self.cols.end.div_ceil(S::LANES);
         let mut panel = first;
@@ -90,16 +90,16 @@ impl Area {
                 scratch: self.scratch,
             };
             let step = panels(self.tiles.rows, W::GROUPED);
-            while panel + step <= end && form.is_full(panel + step - 1) {
+            while panel + step <= end && reader.is_full(panel + step - 1) {
                 let out = rows.out.wrapping_add((panel - first) * S::LANES);
                 // SAFETY: the panels are full; packed rows, sums and results are the task's.
-                unsafe { direct(s, form, panel, self.tiles.rows, Rows { out, ..rows }) };
+                unsafe { direct(s, reader, panel, self.tiles.rows, Rows { out, ..rows }) };
                 panel += step;
             }
         }
         // `tiled` writes whole register tiles, which fit the results only at their own multiples.
         let start = if panel == end { end } else { panel - (panel - first) % PANELS };
-        let blocks = form.units().div_ceil(BLOCK_UNITS);
+        let blocks = reader.units().div_ceil(BLOCK_UNITS);
         for (run, is_last) in self.runs(BLOCK_UNITS, blocks) {
             let (first_block, blocks_end) = (run.start, run.end);
             let visits = (start..end)
@@ -107,17 +107,17 @@ impl Area {
                 .flat_map(|panel| (first_block..blocks_end).map(move |block| (panel, block)));
             for (panel, block) in visits {
                 let next = if block + 1 < blocks_end {
-                    form.lines(panel, PANELS.min(end - panel), block + 1)
+                    reader.lines(panel, PANELS.min(end - panel), block + 1)
                 } else if panel + PANELS < end {
-                    form.lines(panel + PANELS, PANELS.min(end - panel - PANELS), first_block)
+                    reader.lines(panel + PANELS, PANELS.min(end - panel - PANELS), first_block)
                 } else if !is_last {
-                    form.lines(start, PANELS.min(end - start), blocks_end)
+                    reader.lines(start, PANELS.min(end - start), blocks_end)
                 } else {
                     Lines::NONE
                 };
                 let is_last_panel = panel + PANELS >= end;
                 let x = if is_last_panel {
-                    self.x_after(&run, block, form.units())
+                    self.x_after(&run, block, reader.units())
                 } else {
                     Lines::NONE
                 };
@@ -132,7 +132,7 @@ impl Area {
                     scratch: self.scratch,
                 };
                 // SAFETY: panels and block exist; packed rows, sums and results are the task's.
-                unsafe { tiled(s, form, panel, block, parts, [next, x]) };
+                unsafe { tiled(s, reader, panel, block, parts, [next, x]) };
             }
         }
     }
@@ -141,30 +141,30 @@ impl Area {
 /// The sums of a task, from weights as `P` describes them.
 #[derive(Debug, Clone)]
 pub struct Sums<P> {
-    pub(super) form: P,
+    pub(super) reader: P,
     pub(super) area: Area,
 }
 
 impl SimdTask for Sums<Plain<f32>> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.area.sum(s, PlainF32(self.form));
+        self.area.sum(s, PlainF32(self.reader));
     }
 }
 
 impl SimdTask for Sums<Plain<bf16>> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.area.sum(s, PlainBf16(self.form));
+        self.area.sum(s, PlainBf16(self.reader));
     }
 }
 
 impl SimdTask for Sums<Records> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.form.bits() {
-            Bits::Four => self.area.sum(s, Four(self.form)),
-            Bits::Eight => self.area.sum(s, Eight(self.form)),
+        match self.reader.bits() {
+            Bits::Four => self.area.sum(s, Four(self.reader)),
+            Bits::Eight => self.area.sum(s, Eight(self.reader)),
         }
     }
 }
@@ -189,7 +189,7 @@ impl<T: Number> SimdTask for Finish<T> {
             unsafe {
                 let sums = area.results().add((row - first_row) * RESULT_STRIDE);
                 let bias = bias.map(|bias| bias.add(cols.start));
-                epilogue.ask(s, (row + ROWS_AHEAD) * n + cols.start, cols.len());
+                epilogue.prefetch(s, (row + PREFETCH_ROWS) * n + cols.start, cols.len());
                 epilogue.finish(s, sums, bias, row * n + cols.start, cols.len());
             }
         }

@@ -11,7 +11,7 @@
 
 use model::compressed::{KV_GROUP, kv4_groups};
 
-use super::super::ahead::Ahead;
+use super::super::prefetch::Prefetcher;
 use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
@@ -132,14 +132,20 @@ pub(super) struct FourKeys {
 
 impl FourKeys {
     /// Writes the bytes of the low and of the high nibbles of every dword of a vector of positions
-    /// to `to`, and behind them every group's scales and minimums; asks `ahead` for what follows the records.
+    /// to `to`, and behind them every group's scales and minimums; asks `prefetcher` for what follows the records.
     ///
     /// # Safety
     /// The positions are readable, `to` has room for [`unpacked_len`] floats.
     #[inline(always)]
-    pub(super) unsafe fn unpack<S: Simd>(&self, s: S, to: *mut f32, ahead: Option<&mut Ahead>) {
+    pub(super) unsafe fn unpack<S: Simd>(
+        &self,
+        s: S,
+        to: *mut f32,
+        prefetcher: Option<&mut Prefetcher>,
+    ) {
         let read = self.width * self.record_bytes;
-        let mut lines = ahead.and_then(|ahead| ahead.read_in_steps(s, read, S::LANES));
+        let mut lines =
+            prefetcher.and_then(|prefetcher| prefetcher.read_in_steps(s, read, S::LANES));
         let bytes = self.head_dim / 2;
         let width = self.width.min(S::LANES);
         // The scales and minimums first, so that they have left the store buffer when they are read.
@@ -177,7 +183,7 @@ impl FourKeys {
                     s.store(to.add(S::LANES), s.bits(s.nibble_bytes(dword, true)));
                 }
                 if let (Some(lines), 0) = (&mut lines, first) {
-                    lines.ask(s);
+                    lines.prefetch(s);
                 }
             });
         }

@@ -12,8 +12,8 @@ mod tile;
 
 use half::bf16;
 
-use super::form::Plain;
 use super::pack::Pack;
+use super::reader::Plain;
 use super::sizes::{NARROW_COLS, TASK_COLS};
 use super::task::Sums;
 use super::tiled::TILE_LEN;
@@ -49,5 +49,5 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
     // SAFETY: the caller's promise.
-    unsafe { plain::sums(Avx512::new(), task.form, &task.area) };
+    unsafe { plain::sums(Avx512::new(), task.reader, &task.area) };
 }

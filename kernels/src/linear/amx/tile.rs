@@ -16,14 +16,14 @@ use crate::amx::tiles::{Config, TILE, Tiles};
 
 /// How far along the same weight rows memory is asked for, where nothing else is multiplied meanwhile:
 /// several steps, because one takes less time than memory needs to answer.
-pub(super) const AHEAD_BYTES: usize = 512;
+pub(super) const PREFETCH_DISTANCE_BYTES: usize = 512;
 
 /// Packed x that a step asks for, where it asks for another call's weights.
-pub(super) const ASK_X_BYTES: usize = 256;
+pub(super) const PREFETCH_X_BYTES: usize = 256;
 
 /// Of how many weight rows a step asks for a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum PrefetchRows {
     /// All of both tiles, for a step that comes soon, into the first level of cache.
     All,
     /// A half of them to an eighth, for another call, into the second level.
@@ -32,23 +32,23 @@ pub(super) enum Ask {
     Eighth,
 }
 
-impl Ask {
+impl PrefetchRows {
     /// Where `calls` calls ask for all rows of those after them, or each for its own.
     pub(super) fn of_rows(calls: Option<usize>) -> Self {
         match calls {
-            None | Some(0 | 1) => Ask::All,
-            Some(2) => Ask::Half,
-            Some(3 | 4) => Ask::Quarter,
-            Some(_) => Ask::Eighth,
+            None | Some(0 | 1) => PrefetchRows::All,
+            Some(2) => PrefetchRows::Half,
+            Some(3 | 4) => PrefetchRows::Quarter,
+            Some(_) => PrefetchRows::Eighth,
         }
     }
 
     pub(super) const fn rows(self) -> usize {
         match self {
-            Ask::All => 2 * TILE,
-            Ask::Half => TILE,
-            Ask::Quarter => TILE / 2,
-            Ask::Eighth => TILE / 4,
+            PrefetchRows::All => 2 * TILE,
+            PrefetchRows::Half => TILE,
+            PrefetchRows::Quarter => TILE / 2,
+            PrefetchRows::Eighth => TILE / 4,
         }
     }
 }
@@ -79,10 +79,10 @@ pub(super) struct PlainCall {
     /// Sums start at zero instead of being read.
     pub is_first: bool,
     /// What to ask for: rows `weight_stride` bytes apart, a line of each further at each step.
-    pub ask: Ask,
-    pub ask_at: *const u8,
-    /// Packed x to ask for besides, `ASK_X_BYTES` further at each step; not with [`Ask::All`].
-    pub ask_x_at: *const u8,
+    pub prefetch_rows: PrefetchRows,
+    pub prefetch_at: *const u8,
+    /// Packed x to ask for besides, `PREFETCH_X_BYTES` further at each step; not with [`PrefetchRows::All`].
+    pub prefetch_x_at: *const u8,
 }
 
 impl PlainCall {
@@ -157,8 +157,8 @@ struct PlainArguments {
     /// From the end of a tile's block of x to its next block.
     x_jump: [usize; 2],
     /// From the weight rows to what is asked for.
-    ask_offset: usize,
-    ask_x_at: *const u8,
+    prefetch_offset: usize,
+    prefetch_x_at: *const u8,
 }
 
 /// Adds the products of the call to its sums.
@@ -172,24 +172,24 @@ pub(super) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
     unsafe {
         tiles.configure(call.shape());
         match (call.weight_rows[1] > 0, call.x_rows[1] > 0) {
-            (true, true) => plain_asking::<2, 2>(call),
-            (true, false) => plain_asking::<2, 1>(call),
-            (false, true) => plain_asking::<1, 2>(call),
-            (false, false) => plain_asking::<1, 1>(call),
+            (true, true) => plain_prefetching::<2, 2>(call),
+            (true, false) => plain_prefetching::<2, 1>(call),
+            (false, true) => plain_prefetching::<1, 2>(call),
+            (false, false) => plain_prefetching::<1, 1>(call),
         }
     }
 }
 
 /// # Safety
 /// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured.
-unsafe fn plain_asking<const A: usize, const B: usize>(call: &PlainCall) {
+unsafe fn plain_prefetching<const A: usize, const B: usize>(call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
-        match call.ask {
-            Ask::All => plain_tiles::<A, B, { Ask::All.rows() }>(call),
-            Ask::Half => plain_tiles::<A, B, { Ask::Half.rows() }>(call),
-            Ask::Quarter => plain_tiles::<A, B, { Ask::Quarter.rows() }>(call),
-            Ask::Eighth => plain_tiles::<A, B, { Ask::Eighth.rows() }>(call),
+        match call.prefetch_rows {
+            PrefetchRows::All => plain_tiles::<A, B, { PrefetchRows::All.rows() }>(call),
+            PrefetchRows::Half => plain_tiles::<A, B, { PrefetchRows::Half.rows() }>(call),
+            PrefetchRows::Quarter => plain_tiles::<A, B, { PrefetchRows::Quarter.rows() }>(call),
+            PrefetchRows::Eighth => plain_tiles::<A, B, { PrefetchRows::Eighth.rows() }>(call),
         }
     }
 }
@@ -198,16 +198,18 @@ unsafe fn plain_asking<const A: usize, const B: usize>(call: &PlainCall) {
 /// tmm5, x in tmm6 and tmm7.
 ///
 /// # Safety
-/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured, asking for lines of `ASK` rows a step.
-unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &PlainCall) {
+/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured, asking for lines of `PREFETCH_ROWS` rows a step.
+unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH_ROWS: usize>(
+    call: &PlainCall,
+) {
     let [b0, b1] = call.x_rows;
     let mut arguments = PlainArguments {
         is_first: usize::from(call.is_first),
         blocks: call.blocks,
         steps: call.steps,
         x_jump: call.x_rows.map(|rows| call.x_block.wrapping_sub(call.steps * TILE * 4 * rows)),
-        ask_offset: call.ask_at.addr().wrapping_sub(call.weight.addr()),
-        ask_x_at: call.ask_x_at,
+        prefetch_offset: call.prefetch_at.addr().wrapping_sub(call.weight.addr()),
+        prefetch_x_at: call.prefetch_x_at,
     };
     // SAFETY: these instructions exist only in assembly. They read and write what the caller
     // promises, in the shapes configured, and `arguments`; prefetches may point anywhere.
@@ -244,23 +246,23 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             "4:",
             "tileloadd tmm6, [{x0} + {x0_stride}]",
             "tileloadd tmm4, [{w0} + {w_stride}]",
-            "mov {ahead}, [{arguments} + {ask_offset}]",
-            "add {ahead}, {w0}",
-            ".rept {ask}",
-            ".if {ask} > 16",
-            "prefetcht0 [{ahead}]",
+            "mov {prefetch_to}, [{arguments} + {prefetch_offset}]",
+            "add {prefetch_to}, {w0}",
+            ".rept {prefetch_rows}",
+            ".if {prefetch_rows} > 16",
+            "prefetcht0 [{prefetch_to}]",
             ".else",
-            "prefetcht1 [{ahead}]",
+            "prefetcht1 [{prefetch_to}]",
             ".endif",
-            "add {ahead}, {w_stride}",
+            "add {prefetch_to}, {w_stride}",
             ".endr",
-            ".if {ask} <= 16",
-            "mov {ahead}, [{arguments} + {ask_x}]",
-            "prefetcht1 [{ahead}]",
-            "prefetcht1 [{ahead} + 64]",
-            "prefetcht1 [{ahead} + 128]",
-            "prefetcht1 [{ahead} + 192]",
-            "add qword ptr [{arguments} + {ask_x}], {ask_x_bytes}",
+            ".if {prefetch_rows} <= 16",
+            "mov {prefetch_to}, [{arguments} + {prefetch_x}]",
+            "prefetcht1 [{prefetch_to}]",
+            "prefetcht1 [{prefetch_to} + 64]",
+            "prefetcht1 [{prefetch_to} + 128]",
+            "prefetcht1 [{prefetch_to} + 192]",
+            "add qword ptr [{arguments} + {prefetch_x}], {prefetch_x_bytes}",
             ".endif",
             "tdpbf16ps tmm0, tmm4, tmm6",
             ".if {a} > 1",
@@ -299,10 +301,10 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             ".endif",
             a = const A,
             b = const B,
-            ask = const ASK,
-            ask_offset = const offset_of!(PlainArguments, ask_offset),
-            ask_x = const offset_of!(PlainArguments, ask_x_at),
-            ask_x_bytes = const ASK_X_BYTES,
+            prefetch_rows = const PREFETCH_ROWS,
+            prefetch_offset = const offset_of!(PlainArguments, prefetch_offset),
+            prefetch_x = const offset_of!(PlainArguments, prefetch_x_at),
+            prefetch_x_bytes = const PREFETCH_X_BYTES,
             is_first = const offset_of!(PlainArguments, is_first),
             steps_each = const offset_of!(PlainArguments, steps),
             blocks = const offset_of!(PlainArguments, blocks),
@@ -319,7 +321,7 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             line = in(reg) 64usize,
             sums = in(reg) call.sums,
             steps = out(reg) _,
-            ahead = out(reg) _,
+            prefetch_to = out(reg) _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

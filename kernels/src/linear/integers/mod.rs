@@ -32,10 +32,10 @@ use multiply::{Call, Rows};
 pub(super) use shape::{BLOCK, tile_rows, units_of};
 use shape::{COLS, PANELS, lines};
 
-use super::ahead::{Ahead, Lines};
-use super::form::Records;
 use super::pack::Pack;
-use super::rows::Way;
+use super::prefetch::{Lines, Prefetcher};
+use super::reader::Records;
+use super::rows::Path;
 use super::sizes::RESULT_STRIDE;
 use super::task::{Area, Sums};
 use crate::number::Number;
@@ -75,17 +75,17 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
 /// the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) unsafe fn grouped(task: &Sums<Records>) {
-    let Sums { form, area } = task;
-    if area.tiles.way == Way::IntegerTiles {
+    let Sums { reader, area } = task;
+    if area.tiles.path == Path::IntegerTiles {
         // SAFETY: the caller's promise.
-        return unsafe { tiles::sums(*form, area) };
+        return unsafe { tiles::sums(*reader, area) };
     }
-    let (group, groups) = (form.group(), form.groups());
+    let (group, groups) = (reader.group(), reader.groups());
     let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
     let together = |panel: usize| PANELS.min(end - panel);
     let units = groups * units_of(group);
     let call = |panel: usize, tile: usize, (block, groups): (usize, Range<usize>)| Call {
-        records: *form,
+        records: *reader,
         panel,
         rows: Rows::of(area, tile, (units, block, groups.start)),
         groups,
@@ -94,7 +94,7 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
             .wrapping_add((area.tiles.start(tile) - first_row(area)) * RESULT_STRIDE)
             .wrapping_add((panel - first) * COLS),
     };
-    let is_four = form.bits() == Bits::Four;
+    let is_four = reader.bits() == Bits::Four;
     if area.tiles.count == 1 {
         for panel in (first..end).step_by(PANELS) {
             // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
@@ -114,12 +114,12 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
         for panel in (first..end).step_by(PANELS) {
             for block in run.clone() {
                 let next = if block + 1 < run.end {
-                    lines(*form, panel, together(panel), of_block(block + 1))
+                    lines(*reader, panel, together(panel), of_block(block + 1))
                 } else if panel + PANELS < end {
                     let panel = panel + PANELS;
-                    lines(*form, panel, together(panel), of_block(run.start))
+                    lines(*reader, panel, together(panel), of_block(run.start))
                 } else if !is_last {
-                    lines(*form, first, together(first), of_block(run.end))
+                    lines(*reader, first, together(first), of_block(run.end))
                 } else {
                     Lines::NONE
                 };
@@ -130,12 +130,12 @@ pub(super) unsafe fn grouped(task: &Sums<Records>) {
                 } else {
                     area.x_after(&run, block, units)
                 };
-                let mut ahead = Ahead::of_both(next, x, steps);
+                let mut prefetcher = Prefetcher::of_both(next, x, steps);
                 for tile in area.row_tiles.clone() {
                     // SAFETY: as above.
                     unsafe {
                         let call = call(panel, tile, (block, groups.clone()));
-                        call.run(is_four, together(panel), Some(&mut ahead));
+                        call.run(is_four, together(panel), Some(&mut prefetcher));
                     }
                 }
             }

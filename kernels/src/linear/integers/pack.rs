@@ -10,7 +10,7 @@ use model::compressed::Bits;
 use super::factors::Factors;
 use super::shape::{tile_rows, units_of};
 use crate::linear::pack::Pack;
-use crate::linear::rows::Way;
+use crate::linear::rows::Path;
 use crate::simd::avx512::Avx512;
 use crate::simd::{MAX_LANES, Simd};
 
@@ -35,7 +35,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
     let mut digits = [Digits::default(); 2];
     let end = task.units.min(task.blocks.end * block) / units;
     for g in task.blocks.start * block / units..end {
-        let before = if task.tiles.way == Way::IntegerTiles {
+        let before = if task.tiles.path == Path::IntegerTiles {
             first_row * task.units + g * units * rows
         } else {
             task.tiles.packed_before(task.units, g * units / block, first_row)
@@ -46,7 +46,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
             task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows + first_row));
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + g * group);
-            let row_bytes = if task.tiles.way == Way::IntegerTiles {
+            let row_bytes = if task.tiles.path == Path::IntegerTiles {
                 [0, rows].map(|before| to.wrapping_add((before + row) * units / 2).cast())
             } else {
                 digits.each_mut().map(|digits| (&raw mut digits.0[row]).cast())
@@ -58,7 +58,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
                 Factors::write(factors, (row, rows), step, sum);
             }
         }
-        if task.tiles.way != Way::IntegerTiles {
+        if task.tiles.path != Path::IntegerTiles {
             // SAFETY: as above.
             unsafe { store_dwords(&digits, to, (rows, units / 2)) };
         }

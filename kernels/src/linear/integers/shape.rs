@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use model::compressed::Bits;
 
-use crate::linear::ahead::Lines;
-use crate::linear::form::Records;
+use crate::linear::prefetch::Lines;
+use crate::linear::reader::Records;
 use crate::linear::sizes::{BLOCK_UNITS, VECTOR_COLS};
 
 /// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
@@ -31,11 +31,11 @@ pub(in crate::linear) const fn units_of(inputs: usize) -> usize {
 }
 
 /// The lines of memory of some groups of some panels.
-pub(super) fn lines(form: Records, panel: usize, panels: usize, groups: Range<usize>) -> Lines {
+pub(super) fn lines(reader: Records, panel: usize, panels: usize, groups: Range<usize>) -> Lines {
     Lines {
-        at: form.record_at(panel, groups.start),
-        stride: form.groups() * form.record_bytes(),
+        at: reader.record_at(panel, groups.start),
+        stride: reader.groups() * reader.record_bytes(),
         rows: panels,
-        lines: groups.len() * form.record_bytes() / 64,
+        lines: groups.len() * reader.record_bytes() / 64,
     }
 }

@@ -13,8 +13,8 @@ use super::products::{TILE_BYTES, begin, config, places, store, take_x};
 use super::shape::{COLS, PANELS, lines, units_of};
 use super::weights::{nibbles, scales, steps, unsigned, vectors};
 use crate::amx::tiles::{TILE, Tiles};
-use crate::linear::ahead::{Ahead, Lines};
-use crate::linear::form::Records;
+use crate::linear::prefetch::{Lines, Prefetcher};
+use crate::linear::reader::Records;
 use crate::linear::sizes::{BLOCK_UNITS, RESULT_STRIDE};
 use crate::linear::task::Area;
 use crate::linear::tiled::TILE_LEN;
@@ -23,7 +23,7 @@ use crate::simd::avx512::Avx512;
 /// Tiles of x of a task with few rows, at most.
 const FEW_TILES: usize = 2;
 /// How far ahead along a panel's records few rows ask for memory.
-const AHEAD_BYTES: usize = 3072;
+const PREFETCH_DISTANCE_BYTES: usize = 3072;
 /// Panels of a stretch of weights that is bytes while all rows pass by: a tile of x comes from the second level of
 /// cache once for all of them.
 const STRIP_PANELS: usize = 2 * PANELS;
@@ -50,12 +50,12 @@ const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
 /// AMX may be used by this process, or is emulated; the machine has AVX-512. x was packed in tiles; the
 /// task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(form: Records, area: &Area) {
+pub(super) unsafe fn sums(reader: Records, area: &Area) {
     // SAFETY: the caller's promise.
     unsafe {
-        match form.bits() {
-            Bits::Four => sums_of::<true>(form, area),
-            Bits::Eight => sums_of::<false>(form, area),
+        match reader.bits() {
+            Bits::Four => sums_of::<true>(reader, area),
+            Bits::Eight => sums_of::<false>(reader, area),
         }
     }
 }
@@ -63,17 +63,17 @@ pub(super) unsafe fn sums(form: Records, area: &Area) {
 /// # Safety
 /// As [`sums`], for weights of 4 bits if `FOUR`.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
+unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
     let first_row = area.tiles.start(area.row_tiles.start);
     let rows = area.tiles.start(area.row_tiles.end) - first_row;
     let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
-    let (group, groups) = (form.group(), form.groups());
+    let (group, groups) = (reader.group(), reader.groups());
     let per_block = BLOCK_UNITS / units_of(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
     let at_once = if few(area) { FEW_GROUPS } else { MANY_GROUPS };
     let strips = || {
         (first..end).step_by(STRIP_PANELS).map(|panel| Strip {
-            form,
+            reader,
             area,
             panel,
             panels: STRIP_PANELS.min(end - panel),
@@ -95,18 +95,18 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
             };
             let next = match next {
                 (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
-                (panel, groups) => lines(form, panel, STRIP_PANELS.min(end - panel), groups),
+                (panel, groups) => lines(reader, panel, STRIP_PANELS.min(end - panel), groups),
             };
-            let mut ahead = Ahead::new(next, run.len() * strip.panels * rows);
+            let mut prefetcher = Prefetcher::new(next, run.len() * strip.panels * rows);
             for at in run.clone().step_by(at_once) {
                 let groups = at..run.end.min(at + at_once);
                 // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's promise.
-                unsafe { strip.add(groups, &mut ring, &mut ahead) };
+                unsafe { strip.add(groups, &mut ring, &mut prefetcher) };
             }
         }
     }
     // SAFETY: tiles are configured; the caller's promise.
-    unsafe { ring.turn(None, &mut Ahead::new(Lines::NONE, 0)) };
+    unsafe { ring.turn(None, &mut Prefetcher::new(Lines::NONE, 0)) };
     for strip in strips() {
         let cols = strip.panels * COLS;
         for row in 0..rows {
@@ -121,7 +121,7 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
 /// Some panels of a task, with all of its rows.
 #[derive(Clone, Copy)]
 struct Strip<'a> {
-    form: Records,
+    reader: Records,
     area: &'a Area,
     /// The first panel, and how many.
     panel: usize,
@@ -141,11 +141,11 @@ impl Strip<'_> {
         self,
         groups: Range<usize>,
         ring: &mut Ring<FOUR>,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
-        let Strip { form, area, panel, panels, totals } = self;
-        let asks_itself = few(area);
-        let steps = steps(form.group());
+        let Strip { reader, area, panel, panels, totals } = self;
+        let prefetches = few(area);
+        let steps = steps(reader.group());
         let first_row = area.tiles.start(area.row_tiles.start);
         // SAFETY: the scratch is the thread's own and large enough; all that is named exists.
         unsafe {
@@ -155,14 +155,14 @@ impl Strip<'_> {
             };
             for group in groups.clone() {
                 for p in 0..panels {
-                    let record = form.record_at(panel + p, group);
-                    expand::<FOUR>(form, record, weights_of(group, p), asks_itself);
+                    let record = reader.record_at(panel + p, group);
+                    expand::<FOUR>(reader, record, weights_of(group, p), prefetches);
                 }
             }
             for tile in area.row_tiles.clone() {
                 let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
                 for group in groups.clone() {
-                    let x = area.packed.pointer().wrapping_add(start * form.groups() * 2 * steps);
+                    let x = area.packed.pointer().wrapping_add(start * reader.groups() * 2 * steps);
                     let x = x.wrapping_add(group * 2 * steps * rows);
                     take_x([x.cast(), x.wrapping_add(steps * rows).cast()], 4 * steps);
                     let factors = Factors::of(area, tile, group);
@@ -170,15 +170,15 @@ impl Strip<'_> {
                         let products = Products {
                             count: places(FOUR).min(panels - p),
                             weights: weights_of(group, p),
-                            record: form.record_at(panel + p, group),
-                            record_stride: form.groups() * form.record_bytes(),
+                            record: reader.record_at(panel + p, group),
+                            record_stride: reader.groups() * reader.record_bytes(),
                             factors,
                             rows,
                             is_first: group == 0,
                             totals: totals.add(((start - first_row) * panels + p) * COLS),
                             stride: panels * COLS,
                         };
-                        ring.turn(Some(products), ahead);
+                        ring.turn(Some(products), prefetcher);
                     }
                 }
             }
@@ -193,20 +193,25 @@ fn few(area: &Area) -> bool {
 }
 
 /// The weights of a record as unsigned bytes, a line a step, in the form of [`Scratch::weights`]; asks for those
-/// `AHEAD_BYTES` further if `asks`.
+/// `PREFETCH_DISTANCE_BYTES` further if `prefetches`.
 ///
 /// # Safety
 /// The record exists; `to` is two tiles.
 #[inline]
 #[target_feature(enable = "avx2,avx512f")]
-unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8, asks: bool) {
-    if asks {
-        for line in 0..form.record_bytes() / 64 {
-            let at = record.wrapping_add(AHEAD_BYTES + 64 * line);
+unsafe fn expand<const FOUR: bool>(
+    reader: Records,
+    record: *const u8,
+    to: *mut u8,
+    prefetches: bool,
+) {
+    if prefetches {
+        for line in 0..reader.record_bytes() / 64 {
+            let at = record.wrapping_add(PREFETCH_DISTANCE_BYTES + 64 * line);
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
         }
     }
-    for index in 0..vectors(form.group(), FOUR) {
+    for index in 0..vectors(reader.group(), FOUR) {
         // SAFETY: a record has the vectors of its group, a tile a line for each step.
         unsafe {
             let vector = _mm512_loadu_si512(record.add(64 * (1 + index)).cast());
@@ -256,14 +261,14 @@ impl<const FOUR: bool> Ring<FOUR> {
     /// was taken. Everything covers the panels and rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn turn(&mut self, next: Option<Products>, ahead: &mut Ahead) {
+    unsafe fn turn(&mut self, next: Option<Products>, prefetcher: &mut Prefetcher) {
         // SAFETY: the caller's promise.
         unsafe {
-            self.place::<0>(next.as_ref(), ahead);
-            self.place::<1>(next.as_ref(), ahead);
+            self.place::<0>(next.as_ref(), prefetcher);
+            self.place::<1>(next.as_ref(), prefetcher);
             if FOUR {
-                self.place::<2>(next.as_ref(), ahead);
-                self.place::<3>(next.as_ref(), ahead);
+                self.place::<2>(next.as_ref(), prefetcher);
+                self.place::<3>(next.as_ref(), prefetcher);
             }
         }
         self.before = next;
@@ -273,7 +278,11 @@ impl<const FOUR: bool> Ring<FOUR> {
     /// As [`Ring::turn`].
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn place<const PLACE: usize>(&self, next: Option<&Products>, ahead: &mut Ahead) {
+    unsafe fn place<const PLACE: usize>(
+        &self,
+        next: Option<&Products>,
+        prefetcher: &mut Prefetcher,
+    ) {
         let before = self.before.as_ref().filter(|before| PLACE < before.count);
         let next = next.filter(|next| PLACE < next.count);
         // SAFETY: the caller's promise; the scratch is the thread's own.
@@ -287,7 +296,7 @@ impl<const FOUR: bool> Ring<FOUR> {
                 begin::<FOUR, PLACE>(next.weights.wrapping_add(PLACE * 2 * TILE_BYTES));
             }
             if let Some(before) = before {
-                before.add::<FOUR>(PLACE, sums, ahead);
+                before.add::<FOUR>(PLACE, sums, prefetcher);
             }
         }
     }
@@ -300,13 +309,18 @@ impl Products {
     /// Everything covers the panels and the rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add<const FOUR: bool>(&self, p: usize, sums: *const i32, ahead: &mut Ahead) {
+    unsafe fn add<const FOUR: bool>(
+        &self,
+        p: usize,
+        sums: *const i32,
+        prefetcher: &mut Prefetcher,
+    ) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         // SAFETY: the record exists.
         let ranges = unsafe { scales(self.record.add(p * self.record_stride)) };
         for row in 0..self.rows {
-            ahead.step(s);
+            prefetcher.step(s);
             let sum = sums.wrapping_add(row * TILE);
             // SAFETY: the caller's promise.
             unsafe {

@@ -10,32 +10,32 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
-use super::asks::Asks;
+use super::prefetch::Prefetch;
 use super::results::Lanes;
-use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
+use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::simd::Simd;
 
-/// Columns of a tile whose lanes wait; its rows are `DOTS_ROWS`.
+/// Columns of a tile whose lanes wait; its rows are `AVX512_BF16_ROWS`.
 pub(super) const COLS: usize = 6;
 /// Tiles from which on it pays that the lanes of each wait: a few tiles that ask for memory meanwhile lose by it.
 pub(super) const MANY_TILES: usize = 24;
 /// Columns that are added four at a time, for each row; the others go two at a time, for two rows.
 const FOURS: usize = 4;
 /// Groups of four vectors that become one: the four columns of each row, then the others.
-const GROUPS: usize = DOTS_ROWS + DOTS_ROWS / 2;
+const GROUPS: usize = AVX512_BF16_ROWS + AVX512_BF16_ROWS / 2;
 /// Steps of the next tile until all is added: two groups in each, then results.
 const STEPS: usize = GROUPS / 2 + 1;
 
 /// The vectors of a tile, group by group, and what each group becomes.
 #[repr(C, align(64))]
-pub(super) struct Waiting {
+pub(super) struct DeferredLanes {
     vectors: [MaybeUninit<__m512>; 4 * GROUPS],
     groups: [MaybeUninit<__m512>; GROUPS],
 }
 
-impl Waiting {
+impl DeferredLanes {
     pub(super) const fn new() -> Self {
-        Waiting {
+        DeferredLanes {
             vectors: [const { MaybeUninit::uninit() }; 4 * GROUPS],
             groups: [const { MaybeUninit::uninit() }; GROUPS],
         }
@@ -43,8 +43,8 @@ impl Waiting {
 }
 
 /// What is left to do for the tile before.
-pub(super) struct Behind<'a> {
-    waiting: &'a mut Waiting,
+pub(super) struct DeferredReduction<'a> {
+    lanes_left: &'a mut DeferredLanes,
     /// Steps done of [`STEPS`].
     done: usize,
     to: *mut f32,
@@ -102,29 +102,29 @@ macro_rules! finish {
     };
 }
 
-impl<'a> Behind<'a> {
+impl<'a> DeferredReduction<'a> {
     /// Nothing waits yet. Lanes are added to the results, or set these.
     #[inline(always)]
-    pub(super) fn new(waiting: &'a mut Waiting, adds: bool) -> Self {
-        Behind { waiting, done: STEPS, to: std::ptr::null_mut(), adds }
+    pub(super) fn new(lanes_left: &'a mut DeferredLanes, adds: bool) -> Self {
+        DeferredReduction { lanes_left, done: STEPS, to: std::ptr::null_mut(), adds }
     }
 
     /// Adds what still waits, then lets the lanes of a tile wait whose results are at `to`.
     ///
     /// # Safety
-    /// The machine has AVX-512, and `to` room for [`COLS`] results in each of `DOTS_ROWS` rows, `RESULT_STRIDE` apart, until
-    /// [`Behind::end`].
+    /// The machine has AVX-512, and `to` room for [`COLS`] results in each of `AVX512_BF16_ROWS` rows, `RESULT_STRIDE` apart, until
+    /// [`DeferredReduction::end`].
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(super) unsafe fn put(&mut self, lanes: &Lanes<DOTS_ROWS>, to: *mut f32) {
+    pub(super) unsafe fn put(&mut self, lanes: &Lanes<AVX512_BF16_ROWS>, to: *mut f32) {
         self.end();
-        for row in 0..DOTS_ROWS {
+        for row in 0..AVX512_BF16_ROWS {
             for col in 0..FOURS {
-                self.waiting.vectors[4 * row + col].write(lanes[row][col]);
+                self.lanes_left.vectors[4 * row + col].write(lanes[row][col]);
             }
             for col in FOURS..COLS {
-                let at = 4 * DOTS_ROWS + 2 * row + col - FOURS;
-                self.waiting.vectors[at].write(lanes[row][col]);
+                let at = 4 * AVX512_BF16_ROWS + 2 * row + col - FOURS;
+                self.lanes_left.vectors[at].write(lanes[row][col]);
             }
         }
         (self.done, self.to) = (0, to);
@@ -134,13 +134,13 @@ impl<'a> Behind<'a> {
     #[inline(always)]
     pub(super) fn end(&mut self) {
         while self.done < STEPS {
-            self.go_on();
+            self.advance();
         }
     }
 
     /// A step of what waits.
     #[inline(always)]
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         // SAFETY: something waits, so `put` was called, whose caller promised the machine and the results.
         unsafe {
             if self.done < STEPS - 1 {
@@ -163,8 +163,8 @@ impl<'a> Behind<'a> {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn add_group(&mut self, group: usize) {
-        let from = self.waiting.vectors[4 * group..4 * group + 4].as_ptr();
-        let to = self.waiting.groups[group].as_mut_ptr();
+        let from = self.lanes_left.vectors[4 * group..4 * group + 4].as_ptr();
+        let to = self.lanes_left.groups[group].as_mut_ptr();
         // SAFETY: four vectors are read and one is written, all of them on their boundaries.
         unsafe {
             asm!(
@@ -197,7 +197,7 @@ impl<'a> Behind<'a> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn add_to_results(&mut self) {
-        let (from, to) = (self.waiting.groups.as_ptr(), self.to);
+        let (from, to) = (self.lanes_left.groups.as_ptr(), self.to);
         // SAFETY: the groups are read, on their boundaries; of the results, four and two in each of four rows are added to.
         unsafe {
             finish!(
@@ -224,11 +224,11 @@ impl<'a> Behind<'a> {
     /// Sets the results to the groups: adds these to 0, as `results` does.
     ///
     /// # Safety
-    /// As [`Behind::add_to_results`].
+    /// As [`DeferredReduction::add_to_results`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn set_results(&mut self) {
-        let (from, to) = (self.waiting.groups.as_ptr(), self.to);
+        let (from, to) = (self.lanes_left.groups.as_ptr(), self.to);
         // SAFETY: as above, but results are only written.
         unsafe {
             finish!(
@@ -243,11 +243,11 @@ impl<'a> Behind<'a> {
 }
 
 /// It asks for nothing, but is at hand between the steps of a tile.
-impl Asks for Behind<'_> {
+impl Prefetch for DeferredReduction<'_> {
     #[inline(always)]
     fn step<S: Simd>(&mut self, _: S) {
         if self.done < STEPS {
-            self.go_on();
+            self.advance();
         }
     }
 }

@@ -3,7 +3,7 @@
 use half::f16;
 use model::compressed::{Bits, Grouped, ROWS};
 
-use super::{Form, Lines};
+use super::{Lines, WeightReader};
 use crate::linear::sizes::BLOCK_UNITS;
 use crate::simd::Simd;
 
@@ -11,25 +11,25 @@ use crate::simd::Simd;
 #[derive(Debug, Clone, Copy)]
 pub struct Records {
     records: *const u8,
-    form: Grouped,
+    format: Grouped,
     n: usize,
     groups: usize,
 }
 
 impl Records {
-    /// `records` holds a matrix `[n, k]` of `form`.
-    pub fn new(records: *const u8, form: Grouped, n: usize, k: usize) -> Self {
-        Records { records, form, n, groups: form.groups(k) }
+    /// `records` holds a matrix `[n, k]` of `format`.
+    pub fn new(records: *const u8, format: Grouped, n: usize, k: usize) -> Self {
+        Records { records, format, n, groups: format.groups(k) }
     }
 
     /// Bits of an integer.
     pub fn bits(self) -> Bits {
-        self.form.bits
+        self.format.bits
     }
 
     /// Inputs of a group.
     pub fn group(self) -> usize {
-        self.form.group
+        self.format.group
     }
 
     /// Groups along k.
@@ -39,12 +39,12 @@ impl Records {
 
     /// Bytes of a record.
     pub fn record_bytes(self) -> usize {
-        self.form.record_bytes()
+        self.format.record_bytes()
     }
 
     /// The record of a block of `ROWS` columns and a group.
     pub fn record_at(self, block: usize, group: usize) -> *const u8 {
-        self.records.wrapping_add((block * self.groups + group) * self.form.record_bytes())
+        self.records.wrapping_add((block * self.groups + group) * self.format.record_bytes())
     }
 
     /// A record, and the first of the panel's rows in it.
@@ -62,9 +62,9 @@ impl Records {
 }
 
 /// How far ahead of the vector in use to ask for memory, bytes along the records of a panel.
-const AHEAD_RECORD_BYTES: usize = 1024;
+const PREFETCH_DISTANCE_BYTES: usize = 1024;
 
-macro_rules! grouped_form {
+macro_rules! grouped_reader {
     ($units:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
         const UNITS: usize = $units;
         const DWORDS: usize = 1;
@@ -82,12 +82,12 @@ macro_rules! grouped_form {
 
         #[inline(always)]
         fn units(self) -> usize {
-            self.0.groups * self.0.form.group
+            self.0.groups * self.0.format.group
         }
 
         #[inline(always)]
         fn segment(self) -> usize {
-            self.0.form.group
+            self.0.format.group
         }
 
         #[inline(always)]
@@ -110,7 +110,7 @@ macro_rules! grouped_form {
         #[inline(always)]
         fn prefetch(self, s: S, panel: usize, segment: usize, index: usize) {
             let at = self.0.vector::<S>(panel, segment, index);
-            s.prefetch(at.wrapping_add(AHEAD_RECORD_BYTES));
+            s.prefetch(at.wrapping_add(PREFETCH_DISTANCE_BYTES));
         }
 
         #[inline(always)]
@@ -123,8 +123,8 @@ macro_rules! grouped_form {
 
         #[inline(always)]
         fn lines(self, panel: usize, panels: usize, block: usize) -> Lines {
-            let segments = BLOCK_UNITS / self.0.form.group;
-            let (first, bytes) = (block * segments, self.0.form.record_bytes());
+            let segments = BLOCK_UNITS / self.0.format.group;
+            let (first, bytes) = (block * segments, self.0.format.record_bytes());
             let here = self.0.groups.saturating_sub(first).min(segments);
             let (panels, left) = (panels * S::LANES, self.0.n.saturating_sub(panel * S::LANES));
             Lines {
@@ -141,15 +141,15 @@ macro_rules! grouped_form {
 #[derive(Debug, Clone, Copy)]
 pub struct Four(pub Records);
 
-impl<S: Simd> Form<S> for Four {
+impl<S: Simd> WeightReader<S> for Four {
     // The low half of a dword has the even inputs, the high half the odd ones.
-    grouped_form!(8, |s, d, index| s.nibble(d, index / 2 + index % 2 * 4));
+    grouped_reader!(8, |s, d, index| s.nibble(d, index / 2 + index % 2 * 4));
 }
 
 /// 8-bit records, widened: four units to a dword.
 #[derive(Debug, Clone, Copy)]
 pub struct Eight(pub Records);
 
-impl<S: Simd> Form<S> for Eight {
-    grouped_form!(4, |s, d, index| s.byte(d, index));
+impl<S: Simd> WeightReader<S> for Eight {
+    grouped_reader!(4, |s, d, index| s.byte(d, index));
 }

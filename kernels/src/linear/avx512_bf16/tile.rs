@@ -9,12 +9,12 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::asks::{Ahead, Asks, STEP_LINES, pace};
-use super::behind::{self, Behind, Waiting};
+use super::deferred_reduction::{self, DeferredLanes, DeferredReduction};
+use super::prefetch::{LinesPerStep, Prefetch, STEP_LINES, pace};
 use super::results::{Lanes, MAX_COLS, add_lanes};
 use super::{LINE, LINE_UNITS};
-use crate::linear::ahead::Lines;
-use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
+use crate::linear::prefetch::Lines;
+use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 
@@ -44,19 +44,19 @@ impl Columns {
     ) {
         let steps = (self.inputs / LINE / STEP_LINES).max(1);
         let (per_step, needed) = pace(next, steps * tiles);
-        let asking = needed.div_ceil(steps).min(tiles);
-        let quiet = tiles - asking;
+        let prefetching = needed.div_ceil(steps).min(tiles);
+        let quiet = tiles - prefetching;
         // A loop for each pace: what a tile does besides its products shows.
         let units = self.inputs.div_ceil(LINE) * LINE_UNITS;
         macro_rules! some {
             ($from:expr, $tiles:expr, $per_step:literal) => {{
-                let mut ahead = Ahead::<$per_step>::new(next);
+                let mut prefetch = LinesPerStep::<$per_step>::new(next);
                 let mut x = x.wrapping_add($from * R * units);
                 let mut to = to.wrapping_add($from * R * RESULT_STRIDE);
                 for _ in 0..$tiles {
                     // SAFETY: the caller's promise.
                     unsafe {
-                        let lanes = self.lanes::<R, N>(x, &mut ahead);
+                        let lanes = self.lanes::<R, N>(x, &mut prefetch);
                         add_lanes::<R, N>(&lanes, to, adds);
                     }
                     x = x.wrapping_add(R * units);
@@ -64,17 +64,20 @@ impl Columns {
                 }
             }};
         }
-        if R == DOTS_ROWS && N == behind::COLS && quiet >= behind::MANY_TILES {
+        if R == AVX512_BF16_ROWS
+            && N == deferred_reduction::COLS
+            && quiet >= deferred_reduction::MANY_TILES
+        {
             // SAFETY: the caller's promise, for these tiles.
-            unsafe { self.multiply_and_wait(quiet, (x, to), adds) };
+            unsafe { self.multiply_deferred(quiet, (x, to), adds) };
         } else {
             some!(0, quiet, 0);
         }
         match per_step {
-            4 => some!(quiet, asking, 4),
-            6 => some!(quiet, asking, 6),
-            8 => some!(quiet, asking, 8),
-            _ => some!(quiet, asking, 12),
+            4 => some!(quiet, prefetching, 4),
+            6 => some!(quiet, prefetching, 6),
+            8 => some!(quiet, prefetching, 8),
+            _ => some!(quiet, prefetching, 12),
         }
     }
 
@@ -85,25 +88,26 @@ impl Columns {
     /// As there.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn multiply_and_wait(
+    unsafe fn multiply_deferred(
         self,
         tiles: usize,
         (mut x, mut to): (*const f32, *mut f32),
         adds: bool,
     ) {
         let units = self.inputs.div_ceil(LINE) * LINE_UNITS;
-        let mut waiting = Waiting::new();
-        let mut behind = Behind::new(&mut waiting, adds);
+        let mut lanes_left = DeferredLanes::new();
+        let mut deferred = DeferredReduction::new(&mut lanes_left, adds);
         for _ in 0..tiles {
             // SAFETY: the caller's promise.
             unsafe {
-                let lanes = self.lanes::<DOTS_ROWS, { behind::COLS }>(x, &mut behind);
-                behind.put(&lanes, to);
+                let lanes =
+                    self.lanes::<AVX512_BF16_ROWS, { deferred_reduction::COLS }>(x, &mut deferred);
+                deferred.put(&lanes, to);
             }
-            x = x.wrapping_add(DOTS_ROWS * units);
-            to = to.wrapping_add(DOTS_ROWS * RESULT_STRIDE);
+            x = x.wrapping_add(AVX512_BF16_ROWS * units);
+            to = to.wrapping_add(AVX512_BF16_ROWS * RESULT_STRIDE);
         }
-        behind.end();
+        deferred.end();
     }
 
     /// The products of `R` rows of x with `N` columns, lane by lane.
@@ -115,11 +119,11 @@ impl Columns {
     pub(super) unsafe fn lanes<const R: usize, const N: usize>(
         self,
         x: *const f32,
-        ahead: &mut impl Asks,
+        prefetch: &mut impl Prefetch,
     ) -> Lanes<R> {
         let mut sums = [[_mm512_setzero_ps(); MAX_COLS]; R];
         // SAFETY: the caller's promise.
-        unsafe { self.add_lanes::<R, N>(x, ahead, &mut sums) };
+        unsafe { self.add_lanes::<R, N>(x, prefetch, &mut sums) };
         sums
     }
 
@@ -132,7 +136,7 @@ impl Columns {
     pub(super) unsafe fn add_lanes<const R: usize, const N: usize>(
         self,
         x: *const f32,
-        ahead: &mut impl Asks,
+        prefetch: &mut impl Prefetch,
         sums: &mut Lanes<R>,
     ) {
         // SAFETY: this function's own features, and the caller's promise.
@@ -143,18 +147,18 @@ impl Columns {
         // packed x has it whole.
         unsafe {
             for _ in 0..whole / STEP_LINES {
-                ahead.step(s);
-                // Written out: see `asks`.
-                at.line::<R, N>(s, u32::MAX, sums, ahead);
-                at.line::<R, N>(s, u32::MAX, sums, ahead);
-                at.line::<R, N>(s, u32::MAX, sums, ahead);
-                at.line::<R, N>(s, u32::MAX, sums, ahead);
+                prefetch.step(s);
+                // Written out: see `prefetch`.
+                at.line::<R, N>(s, u32::MAX, sums, prefetch);
+                at.line::<R, N>(s, u32::MAX, sums, prefetch);
+                at.line::<R, N>(s, u32::MAX, sums, prefetch);
+                at.line::<R, N>(s, u32::MAX, sums, prefetch);
             }
             for _ in 0..whole % STEP_LINES {
-                at.line::<R, N>(s, u32::MAX, sums, ahead);
+                at.line::<R, N>(s, u32::MAX, sums, prefetch);
             }
             if left > 0 {
-                at.line::<R, N>(s, (1 << left) - 1, sums, ahead);
+                at.line::<R, N>(s, (1 << left) - 1, sums, prefetch);
             }
         }
     }
@@ -179,7 +183,7 @@ impl At {
         s: Avx512,
         mask: u32,
         sums: &mut Lanes<R>,
-        asks: &impl Asks,
+        prefetch: &impl Prefetch,
     ) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -189,7 +193,7 @@ impl At {
             }
             for n in 0..N {
                 let at = self.weight.wrapping_add(n * self.stride);
-                asks.line(s, at.cast());
+                prefetch.line(s, at.cast());
                 let line = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, at.cast()));
                 for r in 0..R {
                     sums[r][n] = dot_bf16(line, rows[r], sums[r][n]);

@@ -13,8 +13,8 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::ahead::{Ahead, Next};
 use super::keys::{Keys, Queries};
+use super::prefetch::{Next, Prefetcher};
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 use crate::simd::lanes::{add_quarters, add_to_quarters};
@@ -62,7 +62,7 @@ pub(super) unsafe fn scores<const MR: usize>(
     queries: Queries,
     out: Scores,
     visible: [usize; MR],
-    mut asks: Option<&mut Ahead>,
+    mut prefetcher: Option<&mut Prefetcher>,
 ) {
     // SAFETY: the caller's promise.
     let s = unsafe { Avx512::new() };
@@ -74,7 +74,7 @@ pub(super) unsafe fn scores<const MR: usize>(
         };
         // SAFETY: the caller's promise; only what is visible is written.
         unsafe {
-            let sums = of_block::<MR>(s, &block, queries, asks.as_deref_mut());
+            let sums = of_block::<MR>(s, &block, queries, prefetcher.as_deref_mut());
             for i in 0..MR {
                 let width = visible[i].saturating_sub(first).min(block.width);
                 let to = out.to.wrapping_add(i * out.stride + first);
@@ -96,20 +96,20 @@ unsafe fn of_block<const MR: usize>(
     s: Avx512,
     keys: &Keys<bf16>,
     queries: Queries,
-    mut asks: Option<&mut Ahead>,
+    mut prefetcher: Option<&mut Prefetcher>,
 ) -> [__m512; MR] {
-    let mut lines = match asks.as_deref_mut() {
-        Some(Ahead::Lines(lines)) if keys.fresh_ahead.is_none() => {
+    let mut lines = match prefetcher.as_deref_mut() {
+        Some(Prefetcher::Lines(lines)) if keys.fresh_distance.is_none() => {
             Some(lines.next(s, keys.width * keys.head_dim * size_of::<bf16>()))
         }
         _ => None,
     };
     let mut quarters = [[_mm512_setzero_ps(); TOGETHER]; MR];
     for four in 0..TOGETHER {
-        if let (None, Some(ahead)) = (lines, asks.as_mut()) {
+        if let (None, Some(prefetcher)) = (lines, prefetcher.as_mut()) {
             // A part at a time: asking waits where too much is asked for at once.
             for at in (four * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
-                keys.ask(s, 0, at, ahead);
+                keys.prefetch(s, 0, at, prefetcher);
             }
         }
         let mut at = [std::ptr::null(); TOGETHER];
@@ -156,7 +156,7 @@ unsafe fn multiply<const MR: usize>(
             }
             for p in 0..TOGETHER {
                 if let Some(lines) = lines {
-                    lines.ask(s);
+                    lines.prefetch(s);
                 }
                 let key = _mm512_maskz_loadu_epi16(mask, at[p].add(element).cast());
                 for i in 0..MR {

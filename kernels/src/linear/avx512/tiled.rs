@@ -13,14 +13,14 @@ use half::bf16;
 
 use super::chains::{COLS, Chains, LINE, PANELS, STEPS};
 use super::panel::{Panel, widen};
-use crate::linear::ahead::{Ahead, Lines};
-use crate::linear::form::Plain;
+use crate::linear::prefetch::{Lines, Prefetcher};
+use crate::linear::reader::Plain;
 use crate::linear::task::Area;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
 /// Steps of the product between two questions whether to ask for memory.
-const ASK_STEPS: usize = 4;
+const PREFETCH_STEPS: usize = 4;
 /// Floats of a step of a widened block.
 const STEP_LEN: usize = PANELS * Avx512::LANES;
 
@@ -30,17 +30,17 @@ const STEP_LEN: usize = PANELS * Avx512::LANES;
 /// x is packed, and the rest of the task as it says.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn chains(form: Plain<bf16>, area: &Area, chains: &Chains) {
+pub(super) unsafe fn chains(reader: Plain<bf16>, area: &Area, chains: &Chains) {
     let size = area.tiles.block;
-    let inputs = |block: usize| block * size..form.inputs().min((block + 1) * size);
-    for (run, is_last) in area.runs(size, form.inputs().div_ceil(size)) {
+    let inputs = |block: usize| block * size..reader.inputs().min((block + 1) * size);
+    for (run, is_last) in area.runs(size, reader.inputs().div_ceil(size)) {
         for panel in chains.groups() {
             let count = chains.together(panel);
             for block in run.clone() {
                 let lines = |panel: usize, block: usize| {
                     let cols = chains.together(panel) * chains.width(panel);
                     let first = chains.column(panel);
-                    form.lines(first..first + cols, inputs(block))
+                    reader.lines(first..first + cols, inputs(block))
                 };
                 let next = if block + 1 < run.end {
                     lines(panel, block + 1)
@@ -51,7 +51,7 @@ pub(super) unsafe fn chains(form: Plain<bf16>, area: &Area, chains: &Chains) {
                 } else {
                     Lines::NONE
                 };
-                let part = Part { form, area, chains, panel, inputs: inputs(block) };
+                let part = Part { reader, area, chains, panel, inputs: inputs(block) };
                 // SAFETY: these panels and the block exist; the rest is the caller's promise.
                 unsafe {
                     if count == PANELS { part.add::<PANELS>(next) } else { part.add::<1>(next) }
@@ -63,7 +63,7 @@ pub(super) unsafe fn chains(form: Plain<bf16>, area: &Area, chains: &Chains) {
 
 /// A block of some panels.
 struct Part<'a> {
-    form: Plain<bf16>,
+    reader: Plain<bf16>,
     area: &'a Area,
     chains: &'a Chains,
     /// The first of them.
@@ -80,15 +80,15 @@ impl Part<'_> {
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn add<const P: usize>(self, next: Lines) {
-        let Part { form, area, chains, panel, inputs } = self;
+        let Part { reader, area, chains, panel, inputs } = self;
         for p in 0..P {
-            let panel = Panel::of(form, chains, panel + p);
+            let panel = Panel::of(reader, chains, panel + p);
             // SAFETY: the panel has these inputs; the scratch has room for a block.
             unsafe { expand(panel, inputs.clone(), area.scratch.add(p * Avx512::LANES)) };
         }
         let lines = inputs.len().div_ceil(LINE);
         let tiles = area.row_tiles.clone();
-        let mut ahead = Ahead::new(next, lines * STEPS / ASK_STEPS * tiles.len());
+        let mut prefetcher = Prefetcher::new(next, lines * STEPS / PREFETCH_STEPS * tiles.len());
         let first_row = area.tiles.start(tiles.start);
         for tile in tiles {
             let row = area.tiles.start(tile);
@@ -106,7 +106,7 @@ impl Part<'_> {
                 ($($rows:literal)*) => {
                     match area.tiles.height(tile) {
                         // SAFETY: packed rows, chains and the widened block are what `product` says.
-                        $($rows => unsafe { product.multiply::<$rows>(&mut ahead) },)*
+                        $($rows => unsafe { product.multiply::<$rows>(&mut prefetcher) },)*
                         _ => unreachable!("more rows than `direct` takes are in tiles of 4 to 6"),
                     }
                 };
@@ -165,7 +165,7 @@ impl<const P: usize> Product<P> {
     /// What `self` points to has `R` rows and `lines` lines.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn multiply<const R: usize>(self, ahead: &mut Ahead) {
+    unsafe fn multiply<const R: usize>(self, prefetcher: &mut Prefetcher) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let Product { mut x, mut weight, .. } = self;
@@ -178,9 +178,9 @@ impl<const P: usize> Product<P> {
                 }
             }
         }
-        for _ in 0..self.lines * STEPS / ASK_STEPS {
-            ahead.step(s);
-            for step in 0..ASK_STEPS {
+        for _ in 0..self.lines * STEPS / PREFETCH_STEPS {
+            prefetcher.step(s);
+            for step in 0..PREFETCH_STEPS {
                 // SAFETY: these are steps of x and of the widened block.
                 unsafe {
                     let mut weights = [_mm512_setzero_ps(); P];
@@ -196,8 +196,8 @@ impl<const P: usize> Product<P> {
                     }
                 }
             }
-            x = x.wrapping_add(ASK_STEPS * R * 4);
-            weight = weight.wrapping_add(ASK_STEPS * STEP_LEN);
+            x = x.wrapping_add(PREFETCH_STEPS * R * 4);
+            weight = weight.wrapping_add(PREFETCH_STEPS * STEP_LEN);
         }
         for r in 0..R {
             for p in 0..P {

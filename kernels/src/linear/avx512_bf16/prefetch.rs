@@ -3,7 +3,7 @@
 //! Asking takes few branches, and a tile's loop few rounds: it seems that the processor foresees the end of a loop by the
 //! branches before it, and with one a line few rows read weights some hundredths slower.
 
-use crate::linear::ahead::Lines;
+use crate::linear::prefetch::Lines;
 use crate::simd::Simd;
 
 /// Lines of a tile from one asking to the next.
@@ -12,7 +12,7 @@ pub(super) const STEP_LINES: usize = 4;
 const LINE_BYTES: usize = 64;
 
 /// What asks for memory.
-pub(super) trait Asks {
+pub(super) trait Prefetch {
     /// Before every [`STEP_LINES`] lines of a tile.
     #[inline(always)]
     fn step<S: Simd>(&mut self, _s: S) {}
@@ -24,25 +24,25 @@ pub(super) trait Asks {
 
 /// The first lines of the next `N` columns, during the last lines of these.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Starts<const N: usize> {
+pub(super) struct NextColumns<const N: usize> {
     at: *const u8,
     stride: usize,
     /// Steps until the first of them.
     wait: usize,
 }
 
-impl<const N: usize> Starts<N> {
+impl<const N: usize> NextColumns<N> {
     /// Nothing is asked for.
-    pub(super) const NONE: Self = Starts { at: std::ptr::null(), stride: 0, wait: usize::MAX };
+    pub(super) const NONE: Self = NextColumns { at: std::ptr::null(), stride: 0, wait: usize::MAX };
 
     /// `STEP_LINES` of each run of `lines` a step, after `wait` steps.
     #[inline(always)]
     pub(super) fn after(wait: usize, lines: Lines) -> Self {
-        Starts { at: lines.at, stride: lines.stride, wait }
+        NextColumns { at: lines.at, stride: lines.stride, wait }
     }
 }
 
-impl<const N: usize> Asks for Starts<N> {
+impl<const N: usize> Prefetch for NextColumns<N> {
     #[inline(always)]
     fn step<S: Simd>(&mut self, s: S) {
         if self.wait > 0 {
@@ -61,9 +61,9 @@ impl<const N: usize> Asks for Starts<N> {
 /// With each line the one that lies so many bytes behind it, in this column or the next. It knows nothing but this distance,
 /// so that it takes no register.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Following<const BYTES: usize>;
+pub(super) struct AtDistance<const BYTES: usize>;
 
-impl<const BYTES: usize> Asks for Following<BYTES> {
+impl<const BYTES: usize> Prefetch for AtDistance<BYTES> {
     #[inline(always)]
     fn line<S: Simd>(&self, s: S, at: *const u8) {
         s.prefetch(at.wrapping_add(BYTES));
@@ -72,9 +72,9 @@ impl<const BYTES: usize> Asks for Following<BYTES> {
 
 /// The same, and into the second level of cache the line that lies twice as far behind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FollowingTwice<const BYTES: usize>;
+pub(super) struct AtTwoDistances<const BYTES: usize>;
 
-impl<const BYTES: usize> Asks for FollowingTwice<BYTES> {
+impl<const BYTES: usize> Prefetch for AtTwoDistances<BYTES> {
     #[inline(always)]
     fn line<S: Simd>(&self, s: S, at: *const u8) {
         s.prefetch(at.wrapping_add(BYTES));
@@ -84,7 +84,7 @@ impl<const BYTES: usize> Asks for FollowingTwice<BYTES> {
 
 /// Some lines, `P` of them a step; none with 0.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ahead<const P: usize> {
+pub(super) struct LinesPerStep<const P: usize> {
     /// The next line, and how many there are from it to the end of its run.
     at: *const u8,
     left: usize,
@@ -93,10 +93,10 @@ pub(super) struct Ahead<const P: usize> {
     jump: usize,
 }
 
-impl<const P: usize> Ahead<P> {
+impl<const P: usize> LinesPerStep<P> {
     #[inline(always)]
     pub(super) fn new(Lines { at, stride, lines, .. }: Lines) -> Self {
-        Ahead { at, left: lines, lines, jump: stride.wrapping_sub(lines * LINE_BYTES) }
+        LinesPerStep { at, left: lines, lines, jump: stride.wrapping_sub(lines * LINE_BYTES) }
     }
 
     /// Line `line` of the next `P`, which may be of two runs.
@@ -107,14 +107,14 @@ impl<const P: usize> Ahead<P> {
     }
 
     #[inline(always)]
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         let crosses = P >= self.left;
         self.at = self.line(P);
         self.left = (self.left + if crosses { self.lines } else { 0 }).wrapping_sub(P);
     }
 }
 
-impl<const P: usize> Asks for Ahead<P> {
+impl<const P: usize> Prefetch for LinesPerStep<P> {
     #[inline(always)]
     fn step<S: Simd>(&mut self, s: S) {
         if P == 0 {
@@ -123,7 +123,7 @@ impl<const P: usize> Asks for Ahead<P> {
         for line in 0..P {
             s.prefetch(self.line(line));
         }
-        self.go_on();
+        self.advance();
     }
 }
 
@@ -147,15 +147,15 @@ mod tests {
     use super::*;
 
     /// Lines asked for, `P` a step, until as many were as there are, and the rounded rest.
-    fn asked<const P: usize>(lines: Lines) -> Vec<usize> {
-        let mut ahead = Ahead::<P>::new(lines);
+    fn prefetched<const P: usize>(lines: Lines) -> Vec<usize> {
+        let mut prefetch = LinesPerStep::<P>::new(lines);
         let steps = (lines.rows * lines.lines).div_ceil(P);
-        let mut asked = Vec::new();
+        let mut prefetched = Vec::new();
         for _ in 0..steps {
-            asked.extend((0..P).map(|line| ahead.line(line).addr()));
-            ahead.go_on();
+            prefetched.extend((0..P).map(|line| prefetch.line(line).addr()));
+            prefetch.advance();
         }
-        asked
+        prefetched
     }
 
     #[test]
@@ -167,11 +167,14 @@ mod tests {
                 .flat_map(|row| (0..lines.lines).map(move |line| (row, line)))
                 .map(|(row, line)| 0x4000 + row * 0x3800 + line * LINE_BYTES)
                 .collect();
-            for found in
-                [asked::<4>(lines), asked::<6>(lines), asked::<8>(lines), asked::<12>(lines)]
-            {
-                assert_eq!(found[..all.len()], all);
-                assert!(found.len() < all.len() + MOST_PER_STEP);
+            for lines in [
+                prefetched::<4>(lines),
+                prefetched::<6>(lines),
+                prefetched::<8>(lines),
+                prefetched::<12>(lines),
+            ] {
+                assert_eq!(lines[..all.len()], all);
+                assert!(lines.len() < all.len() + MOST_PER_STEP);
             }
         }
     }

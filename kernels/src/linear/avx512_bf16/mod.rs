@@ -11,15 +11,15 @@
 //! `results` says, and the blocks in order.
 //!
 //! - `pack`: activations as `[line][row]`, line by line.
-//! - `tile`: some rows of x times some columns, along a block; `asks`: what it asks for meanwhile; `results`: its lanes
-//!   are added, `behind`: while the next tile multiplies.
+//! - `tile`: some rows of x times some columns, along a block; `prefetch`: what it asks for meanwhile; `results`: its lanes
+//!   are added, `deferred`: while the next tile multiplies.
 //! - `sums`: all tiles of a task; `streams`: those of up to four rows, `four_streams` the ones with long x; `evenly`: those of five to eight.
 
-mod asks;
-mod behind;
+mod deferred_reduction;
 mod evenly;
 mod four_streams;
 mod pack;
+mod prefetch;
 mod results;
 mod streams;
 mod sums;
@@ -27,8 +27,8 @@ mod tile;
 
 use half::bf16;
 
-use super::form::Plain;
 use super::pack::Pack;
+use super::reader::Plain;
 use super::task::Sums;
 use crate::number::Number;
 use crate::variant::Variant;
@@ -43,7 +43,7 @@ const BLOCK_LINES: usize = 32;
 /// How far ahead the lines that follow in memory are asked for: a page, where the processor's prefetcher stops.
 const PAGE_BYTES: usize = 4096;
 /// How far behind each line the one lies that it asks for, where memory is read in several streams.
-const BEHIND_BYTES: usize = 1536;
+const STREAMS_DISTANCE_BYTES: usize = 1536;
 
 /// Whether a linear on plain weights is worked on here.
 pub(super) fn fits<T: Number>(variant: Variant) -> bool {
@@ -83,5 +83,5 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
     // SAFETY: the caller's promise.
-    unsafe { sums::sums(task.form, &task.area) };
+    unsafe { sums::sums(task.reader, &task.area) };
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::{Form, Lines};
+use super::{Lines, WeightReader};
 use crate::linear::sizes::BLOCK_UNITS;
 use crate::simd::{MAX_LANES, Simd};
 
@@ -95,8 +95,8 @@ impl<T> Plain<T> {
     /// next panel's: short rows would otherwise begin cold.
     #[inline(always)]
     fn prefetch_rows<S: Simd>(self, s: S, at: *const u8, offset: usize) {
-        let next = if offset + AHEAD_BYTES < self.stride() { 0 } else { S::LANES - 1 };
-        let at = at.wrapping_add(AHEAD_BYTES + next * self.stride());
+        let next = if offset + PREFETCH_DISTANCE_BYTES < self.stride() { 0 } else { S::LANES - 1 };
+        let at = at.wrapping_add(PREFETCH_DISTANCE_BYTES + next * self.stride());
         for row in 0..S::LANES {
             s.prefetch(at.wrapping_add(row * self.stride()));
         }
@@ -128,9 +128,9 @@ impl<T> Plain<T> {
 }
 
 /// How far ahead of the chunk in use to ask for memory, bytes along a row.
-const AHEAD_BYTES: usize = 768;
+const PREFETCH_DISTANCE_BYTES: usize = 768;
 
-macro_rules! plain_form {
+macro_rules! plain_reader {
     ($units:literal, $inputs:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
         const UNITS: usize = $units;
         const DWORDS: usize = S::LANES;
@@ -204,22 +204,22 @@ macro_rules! plain_form {
 #[derive(Debug, Clone, Copy)]
 pub struct PlainF32(pub Plain<f32>);
 
-impl<S: Simd> Form<S> for PlainF32 {
-    plain_form!(1, 1, |s, d, _index| s.bits(d));
+impl<S: Simd> WeightReader<S> for PlainF32 {
+    plain_reader!(1, 1, |s, d, _index| s.bits(d));
 }
 
 /// bf16 weights, widened: two units to a dword.
 #[derive(Debug, Clone, Copy)]
 pub struct PlainBf16(pub Plain<bf16>);
 
-impl<S: Simd> Form<S> for PlainBf16 {
-    plain_form!(2, 1, |s, d, index| if index == 0 { s.low_bf16(d) } else { s.high_bf16(d) });
+impl<S: Simd> WeightReader<S> for PlainBf16 {
+    plain_reader!(2, 1, |s, d, index| if index == 0 { s.low_bf16(d) } else { s.high_bf16(d) });
 }
 
 /// bf16 weights as they are: a unit is a dword, two inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct PairsBf16(pub Plain<bf16>);
 
-impl<S: Simd> Form<S> for PairsBf16 {
-    plain_form!(1, 2, |s, d, _index| s.bits(d));
+impl<S: Simd> WeightReader<S> for PairsBf16 {
+    plain_reader!(1, 2, |s, d, _index| s.bits(d));
 }

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::chains::{COLS, Chains, LINE};
-use crate::linear::form::Plain;
+use crate::linear::reader::Plain;
 use crate::simd::quarters::transpose;
 
 /// Four columns, or one column four times.
@@ -20,10 +20,10 @@ pub(super) struct Panel {
 impl Panel {
     /// Panel `panel` of a task.
     #[inline(always)]
-    pub(super) fn of(form: Plain<bf16>, chains: &Chains, panel: usize) -> Panel {
+    pub(super) fn of(reader: Plain<bf16>, chains: &Chains, panel: usize) -> Panel {
         let whole = panel < chains.whole_panels();
-        let stride = if whole { form.inputs() * size_of::<bf16>() } else { 0 };
-        Panel { from: form.row(chains.column(panel)).cast(), stride }
+        let stride = if whole { reader.inputs() * size_of::<bf16>() } else { 0 };
+        Panel { from: reader.row(chains.column(panel)).cast(), stride }
     }
 
     /// The quarters of a whole line: vector `q` holds bytes `16 * q..` of each column.
@@ -61,11 +61,11 @@ impl Panel {
         }))
     }
 
-    /// Asks for the bytes `ahead` of a line in every column.
+    /// Asks for the bytes `prefetch` of a line in every column.
     #[inline]
     #[target_feature(enable = "sse")]
-    pub(super) fn ask(self, line: usize, ahead: usize) {
-        let at = self.from.wrapping_add(line * 64 + ahead);
+    pub(super) fn prefetch(self, line: usize, distance: usize) {
+        let at = self.from.wrapping_add(line * 64 + distance);
         for column in 0..COLS {
             let at = at.wrapping_add(column * self.stride);
             _mm_prefetch::<_MM_HINT_T0>(at.cast());

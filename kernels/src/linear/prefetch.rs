@@ -28,7 +28,7 @@ const BURST: usize = 4;
 /// Lines asked for in bursts at some of the steps of a product. What a step costs when there is
 /// nothing to ask for is a count and a branch: the product needs the other slots.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct Prefetcher {
     at: *const u8,
     /// Bursts left of the run, of all runs, and in a run.
     left_of_run: usize,
@@ -43,11 +43,11 @@ pub(super) struct Ahead {
     then: Lines,
 }
 
-impl Ahead {
+impl Prefetcher {
     /// All of `lines` within `steps` steps, as far as a burst a step reaches.
     #[inline(always)]
     pub(super) fn new(lines: Lines, steps: usize) -> Self {
-        Ahead::of_both(lines, Lines::NONE, steps)
+        Prefetcher::of_both(lines, Lines::NONE, steps)
     }
 
     /// All of `lines`, then all of `then`, within `steps` steps, as far as a burst a step reaches.
@@ -55,7 +55,7 @@ impl Ahead {
     pub(super) fn of_both(lines: Lines, then: Lines, steps: usize) -> Self {
         let bursts = lines.bursts() + then.bursts();
         let pause = steps.checked_div(bursts).map_or(usize::MAX, |pause| pause.max(1));
-        let mut ahead = Ahead {
+        let mut prefetcher = Prefetcher {
             at: lines.at,
             left_of_run: 0,
             left: 0,
@@ -65,11 +65,11 @@ impl Ahead {
             pause,
             then,
         };
-        ahead.begin(lines);
-        if ahead.left == 0 {
-            ahead.go_on();
+        prefetcher.begin(lines);
+        if prefetcher.left == 0 {
+            prefetcher.advance();
         }
-        ahead
+        prefetcher
     }
 
     #[inline(always)]
@@ -83,7 +83,7 @@ impl Ahead {
 
     /// Begins with the lines that come after those that were asked for.
     #[inline(always)]
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         let then = std::mem::replace(&mut self.then, Lines::NONE);
         self.begin(then);
         self.wait = if self.left == 0 { usize::MAX } else { self.pause };
@@ -108,7 +108,7 @@ impl Ahead {
         self.left -= 1;
         self.wait = self.pause;
         if self.left == 0 {
-            self.go_on();
+            self.advance();
         }
     }
 }
@@ -130,15 +130,15 @@ mod tests {
             ([Lines::NONE, Lines::NONE], vec![]),
         ] {
             let steps = 50;
-            let mut ahead = Ahead::of_both(both[0], both[1], steps);
-            let mut asked = Vec::new();
+            let mut prefetcher = Prefetcher::of_both(both[0], both[1], steps);
+            let mut prefetched = Vec::new();
             for _ in 0..steps {
-                if ahead.wait == 1 {
-                    asked.push(ahead.at.addr());
+                if prefetcher.wait == 1 {
+                    prefetched.push(prefetcher.at.addr());
                 }
-                ahead.step(Scalar);
+                prefetcher.step(Scalar);
             }
-            assert_eq!(asked, expected);
+            assert_eq!(prefetched, expected);
         }
     }
 }

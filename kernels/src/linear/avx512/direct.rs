@@ -11,13 +11,13 @@ use half::bf16;
 
 use super::chains::{COLS, Chains, LINE, STEPS};
 use super::panel::{Panel, widen};
-use crate::linear::form::Plain;
+use crate::linear::reader::Plain;
 use crate::linear::task::Area;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
 /// How far ahead of the line in use to ask for memory.
-const AHEAD_BYTES: usize = 512;
+const PREFETCH_DISTANCE_BYTES: usize = 512;
 
 /// Panels at a time for `rows` rows: as many as leave registers for their quarters. They share the loads
 /// of x, and more columns side by side are more streams of memory, which flow better.
@@ -35,9 +35,9 @@ pub(super) const fn panels(rows: usize) -> usize {
 /// The task has one tile of rows, and x is packed.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn chains(form: Plain<bf16>, area: &Area, chains: &Chains) {
+pub(super) unsafe fn chains(reader: Plain<bf16>, area: &Area, chains: &Chains) {
     for panel in chains.groups() {
-        let call = Call { form, x: area.packed.pointer(), chains, panel };
+        let call = Call { reader, x: area.packed.pointer(), chains, panel };
         let count = chains.together(panel);
         // SAFETY: these panels exist; the rest is the caller's promise.
         unsafe {
@@ -62,7 +62,7 @@ pub(super) unsafe fn chains(form: Plain<bf16>, area: &Area, chains: &Chains) {
 /// Some panels times all rows.
 #[derive(Clone, Copy)]
 struct Call<'a> {
-    form: Plain<bf16>,
+    reader: Plain<bf16>,
     x: *const f32,
     chains: &'a Chains,
     /// The first of them.
@@ -75,25 +75,25 @@ impl Call<'_> {
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn run<const P: usize, const R: usize>(self) {
-        let Call { form, chains, panel, mut x } = self;
-        let panels: [Panel; P] = std::array::from_fn(|p| Panel::of(form, chains, panel + p));
-        let (lines, left) = (form.inputs() / LINE, form.inputs() % LINE);
+        let Call { reader, chains, panel, mut x } = self;
+        let panels: [Panel; P] = std::array::from_fn(|p| Panel::of(reader, chains, panel + p));
+        let (lines, left) = (reader.inputs() / LINE, reader.inputs() % LINE);
         let mut sums = [[_mm512_setzero_ps(); R]; P];
         // Near the end of the columns the first lines of the next ones are asked for.
-        let ahead_lines = lines.min(AHEAD_BYTES / 64);
-        let row_bytes = form.inputs() * size_of::<bf16>();
-        let next = (P * COLS * row_bytes).wrapping_sub((lines - ahead_lines) * 64);
-        let mut ahead = AHEAD_BYTES;
+        let distance_lines = lines.min(PREFETCH_DISTANCE_BYTES / 64);
+        let row_bytes = reader.inputs() * size_of::<bf16>();
+        let next = (P * COLS * row_bytes).wrapping_sub((lines - distance_lines) * 64);
+        let mut distance = PREFETCH_DISTANCE_BYTES;
         for line in 0..lines {
-            if line + ahead_lines == lines {
-                ahead = next;
+            if line + distance_lines == lines {
+                distance = next;
             }
             // SAFETY: the line exists, x has all lines.
             unsafe {
                 let mut quarters = [[_mm512_setzero_si512(); COLS]; P];
                 for p in 0..P {
                     quarters[p] = panels[p].line(line);
-                    panels[p].ask(line, ahead);
+                    panels[p].prefetch(line, distance);
                 }
                 multiply(quarters, x, &mut sums);
             }

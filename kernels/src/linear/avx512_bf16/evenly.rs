@@ -19,8 +19,8 @@ use half::bf16;
 use super::results::{Lanes, MAX_COLS, add_lanes};
 use super::tile::Columns;
 use super::{LINE, LINE_UNITS, PAGE_BYTES};
-use crate::linear::form::Plain;
-use crate::linear::sizes::DOTS_ROWS;
+use crate::linear::reader::Plain;
+use crate::linear::sizes::AVX512_BF16_ROWS;
 use crate::linear::task::Area;
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
@@ -36,7 +36,7 @@ const FAR_COLS: usize = 4;
 
 /// Whether a pass of `rows` rows is worked on here.
 pub(super) fn fits(rows: usize) -> bool {
-    rows > DOTS_ROWS && rows <= 2 * DOTS_ROWS
+    rows > AVX512_BF16_ROWS && rows <= 2 * AVX512_BF16_ROWS
 }
 
 /// The sums of a task's columns, but for a last one that has no other beside it: returns what is left.
@@ -46,9 +46,9 @@ pub(super) fn fits(rows: usize) -> bool {
 /// scratch is the task's.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) -> Range<usize> {
-    let pass = Pass { form, area };
-    let x_fits = area.tiles.rows * super::units(form.inputs()) <= X_LEN;
+pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
+    let pass = Pass { reader, area };
+    let x_fits = area.tiles.rows * super::units(reader.inputs()) <= X_LEN;
     macro_rules! rows {
         ($($rows:literal)*) => {
             match area.tiles.rows {
@@ -66,7 +66,7 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) -> Range<usize> {
 }
 
 struct Pass<'a> {
-    form: Plain<bf16>,
+    reader: Plain<bf16>,
     area: &'a Area,
 }
 
@@ -82,9 +82,9 @@ impl Pass<'_> {
         for col in start..end {
             for block in 0..self.blocks() {
                 let at = self.at(col, block).cast::<u8>();
-                let ahead = [at.wrapping_add(PAGE_BYTES), at.wrapping_add(2 * PAGE_BYTES)];
+                let addresses = [at.wrapping_add(PAGE_BYTES), at.wrapping_add(2 * PAGE_BYTES)];
                 // SAFETY: column and block exist; the rest is the caller's promise.
-                unsafe { self.multiply::<R, 1>(col, block, ahead) };
+                unsafe { self.multiply::<R, 1>(col, block, addresses) };
             }
         }
         end..end
@@ -113,9 +113,9 @@ impl Pass<'_> {
                     self.at(col, block).cast::<u8>()
                 };
                 for col in group.clone().step_by(COLS) {
-                    let ahead = [after(col + NEAR_COLS), after(col + FAR_COLS)];
+                    let addresses = [after(col + NEAR_COLS), after(col + FAR_COLS)];
                     // SAFETY: columns and block exist; the rest is the caller's promise.
-                    unsafe { self.multiply::<R, COLS>(col, block, ahead) };
+                    unsafe { self.multiply::<R, COLS>(col, block, addresses) };
                 }
             }
         }
@@ -128,18 +128,18 @@ impl Pass<'_> {
     }
 
     fn blocks(&self) -> usize {
-        self.form.inputs().div_ceil(self.inputs())
+        self.reader.inputs().div_ceil(self.inputs())
     }
 
     /// The first weight of a block of a column, which need not exist.
     fn at(&self, col: usize, block: usize) -> *const bf16 {
-        self.form.row(0).wrapping_add(col * self.form.inputs() + block * self.inputs())
+        self.reader.row(0).wrapping_add(col * self.reader.inputs() + block * self.inputs())
     }
 
     /// Packed x of a block and a tile of rows.
     fn x(&self, block: usize, tile: usize) -> *const f32 {
         let Area { packed, tiles, .. } = self.area;
-        let to = tiles.packed_before(super::units(self.form.inputs()), block, tiles.start(tile));
+        let to = tiles.packed_before(super::units(self.reader.inputs()), block, tiles.start(tile));
         packed.pointer().wrapping_add(to)
     }
 
@@ -157,8 +157,8 @@ impl Pass<'_> {
     ) {
         let columns = Columns {
             weight: self.at(col, block),
-            stride: self.form.inputs(),
-            inputs: self.inputs().min(self.form.inputs() - block * self.inputs()),
+            stride: self.reader.inputs(),
+            inputs: self.inputs().min(self.reader.inputs() - block * self.inputs()),
         };
         let tile = Tile { columns, x: self.x(block, 0), rest: self.x(block, 1), near, far };
         let to = self.area.results().wrapping_add(col - self.area.cols.start);
@@ -230,7 +230,8 @@ impl Tile {
             weights[n] = _mm512_castsi512_ps(unsafe { _mm512_maskz_loadu_epi16(mask, at) });
         }
         for r in 0..R {
-            let (x, row) = if r < DOTS_ROWS { (self.x, r) } else { (self.rest, r - DOTS_ROWS) };
+            let (x, row) =
+                if r < AVX512_BF16_ROWS { (self.x, r) } else { (self.rest, r - AVX512_BF16_ROWS) };
             // SAFETY: the caller's promise.
             unsafe {
                 let x = s.load(x.add(row * LINE_UNITS));
@@ -240,8 +241,8 @@ impl Tile {
             }
         }
         self.columns.weight = weight.wrapping_add(LINE);
-        self.x = self.x.wrapping_add(DOTS_ROWS * LINE_UNITS);
-        self.rest = self.rest.wrapping_add((R - DOTS_ROWS) * LINE_UNITS);
+        self.x = self.x.wrapping_add(AVX512_BF16_ROWS * LINE_UNITS);
+        self.rest = self.rest.wrapping_add((R - AVX512_BF16_ROWS) * LINE_UNITS);
         self.near = self.near.wrapping_add(LINE * size_of::<bf16>());
         self.far = self.far.wrapping_add(LINE * size_of::<bf16>());
     }

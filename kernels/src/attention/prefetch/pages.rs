@@ -18,7 +18,7 @@ pub(in crate::attention) struct Pages {
     at: usize,
     /// Those that are asked for now, and how far.
     pages: [*const u8; STREAMS],
-    asked: usize,
+    prefetched: usize,
     /// Bytes read for which nothing was asked yet.
     debt: usize,
 }
@@ -34,7 +34,7 @@ impl Pages {
             stretch: 0,
             at: 0,
             pages: [std::ptr::null(); STREAMS],
-            asked: PAGE_BYTES,
+            prefetched: PAGE_BYTES,
             debt: 0,
         };
         pages.next_pages();
@@ -63,7 +63,7 @@ impl Pages {
         for other in count..STREAMS {
             self.pages[other] = self.pages[0];
         }
-        self.asked = if count > 0 { 0 } else { PAGE_BYTES };
+        self.prefetched = if count > 0 { 0 } else { PAGE_BYTES };
         count > 0
     }
 
@@ -73,7 +73,7 @@ impl Pages {
         self.debt += bytes;
         while self.debt >= STREAMS * LINE_BYTES {
             self.debt -= STREAMS * LINE_BYTES;
-            self.ask(s);
+            self.prefetch(s);
         }
     }
 
@@ -85,20 +85,20 @@ impl Pages {
 
     /// A line of every page.
     #[inline(always)]
-    fn ask<S: Simd>(&mut self, s: S) {
-        if self.asked == PAGE_BYTES && !self.next_pages() {
+    fn prefetch<S: Simd>(&mut self, s: S) {
+        if self.prefetched == PAGE_BYTES && !self.next_pages() {
             return;
         }
         for page in &self.pages {
-            s.prefetch(page.wrapping_add(self.asked));
+            s.prefetch(page.wrapping_add(self.prefetched));
         }
-        self.asked += LINE_BYTES;
+        self.prefetched += LINE_BYTES;
     }
 
     /// The task is over: whatever was not asked for yet.
     pub(super) fn finish<S: Simd>(&mut self, s: S) {
-        while self.asked < PAGE_BYTES || self.next_pages() {
-            self.ask(s);
+        while self.prefetched < PAGE_BYTES || self.next_pages() {
+            self.prefetch(s);
         }
     }
 }
@@ -110,14 +110,14 @@ mod tests {
     use super::*;
 
     /// Lines asked for after the first window, until everything was; and the bytes of a window.
-    fn asked(of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {
-        let mut ahead = Pages::new(of, next);
+    fn prefetched(of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {
+        let mut pages = Pages::new(of, next);
         let mut lines = BTreeSet::new();
-        while ahead.asked < PAGE_BYTES || ahead.next_pages() {
-            for page in &ahead.pages {
-                lines.insert(page.wrapping_add(ahead.asked).addr() / LINE_BYTES);
+        while pages.prefetched < PAGE_BYTES || pages.next_pages() {
+            for page in &pages.pages {
+                lines.insert(page.wrapping_add(pages.prefetched).addr() / LINE_BYTES);
             }
-            ahead.asked += LINE_BYTES;
+            pages.prefetched += LINE_BYTES;
         }
         (lines, STREAMS * PAGE_BYTES)
     }
@@ -134,14 +134,15 @@ mod tests {
             let k = Stretch { from: at(from), bytes };
             let v = Stretch { from: at(from + (1 << 20)), bytes };
             let next = Stretch { from: at(from + (2 << 20)), bytes };
-            let (found, window) = asked([k, v], [next, Stretch::NONE]);
+            let (prefetched_lines, window) = prefetched([k, v], [next, Stretch::NONE]);
             let mut all = lines(from, bytes);
             all.extend(lines(from + (1 << 20), bytes));
             all.extend(lines(from + (2 << 20), bytes.min(window)));
             // The task before has asked for the first pages, the first of which may be short.
             let first = lines(from, window - from % PAGE_BYTES);
-            assert!(found.is_subset(&all), "{from:x} {bytes}: beyond the stretches");
-            let missing: Vec<_> = all.difference(&found).filter(|l| !first.contains(l)).collect();
+            assert!(prefetched_lines.is_subset(&all), "{from:x} {bytes}: beyond the stretches");
+            let missing: Vec<_> =
+                all.difference(&prefetched_lines).filter(|l| !first.contains(l)).collect();
             // Where lines are cut, a stretch may lose the one it ends in.
             let lost = if from % LINE_BYTES == 0 { 0 } else { 3 };
             assert!(missing.len() <= lost, "{from:x} {bytes}: {missing:x?}");
@@ -152,8 +153,8 @@ mod tests {
     fn short_and_empty_stretches_come_to_an_end() {
         let short = Stretch { from: std::ptr::without_provenance(0x2_0010), bytes: 96 };
         let none = [Stretch::NONE; 2];
-        assert!(asked(none, none).0.is_empty());
+        assert!(prefetched(none, none).0.is_empty());
         // All of it was the first window.
-        assert!(asked([short, Stretch::NONE], [short, Stretch::NONE]).0.is_empty());
+        assert!(prefetched([short, Stretch::NONE], [short, Stretch::NONE]).0.is_empty());
     }
 }

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::asks::{STEP_LINES, Starts};
+use super::prefetch::{NextColumns, STEP_LINES};
 use super::results::add_lanes;
 use super::tile::Columns;
 use super::{LINE, LINE_UNITS, evenly, streams, tile_cols};
-use crate::linear::ahead::Lines;
-use crate::linear::form::Plain;
-use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
+use crate::linear::prefetch::Lines;
+use crate::linear::reader::Plain;
+use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
 
 /// Steps at the end of columns in which the first lines of the next ones are asked for: short rows would otherwise
@@ -20,7 +20,7 @@ const START_STEPS: usize = 8 / STEP_LINES;
 /// Some columns of a task.
 #[derive(Clone, Copy)]
 struct Part<'a> {
-    form: Plain<bf16>,
+    reader: Plain<bf16>,
     area: &'a Area,
     first: usize,
     cols: usize,
@@ -30,21 +30,21 @@ struct Part<'a> {
 /// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
+pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) {
     let end = area.cols.end;
     let wide = tile_cols(area.tiles.rows);
     let cols = |first: usize| if first + wide <= end { wide } else { 1 };
     let after = |part: Part<'_>| part.first + part.cols;
     let columns = if evenly::fits(area.tiles.rows) {
         // SAFETY: the caller's promise; so few rows are two tiles.
-        unsafe { evenly::sums(form, area) }
+        unsafe { evenly::sums(reader, area) }
     } else if area.tiles.count == 1 {
         // SAFETY: the caller's promise.
-        unsafe { streams::sums(form, area) }
+        unsafe { streams::sums(reader, area) }
     } else {
         area.cols.clone()
     };
-    let of = |first: usize| Part { form, area, first, cols: cols(first) };
+    let of = |first: usize| Part { reader, area, first, cols: cols(first) };
     let parts = || {
         std::iter::successors((!columns.is_empty()).then(|| of(columns.start)), |&part| {
             (after(part) < end).then(|| of(after(part)))
@@ -56,12 +56,12 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
             for part in parts() {
                 // Behind the task's own columns lie those of the task that this thread most likely has next.
                 let next = Part { first: after(part), cols: wide, ..part };
-                let exists = next.first + wide <= form.outputs();
+                let exists = next.first + wide <= reader.outputs();
                 part.multiply_all(if exists { next.lines(0) } else { Lines::NONE });
             }
             return;
         }
-        let (units, size) = (super::units(form.inputs()), area.tiles.block);
+        let (units, size) = (super::units(reader.inputs()), area.tiles.block);
         for (run, is_last) in area.runs(size, units.div_ceil(size)) {
             for part in parts() {
                 for block in run.clone() {
@@ -84,18 +84,18 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) {
 impl Part<'_> {
     fn inputs(&self, block: usize) -> Range<usize> {
         let size = self.area.tiles.block / LINE_UNITS * LINE;
-        block * size..self.form.inputs().min((block + 1) * size)
+        block * size..self.reader.inputs().min((block + 1) * size)
     }
 
     fn lines(&self, block: usize) -> Lines {
-        self.form.lines(self.first..self.first + self.cols, self.inputs(block))
+        self.reader.lines(self.first..self.first + self.cols, self.inputs(block))
     }
 
     fn columns(&self, block: usize) -> Columns {
         let inputs = self.inputs(block);
         Columns {
-            weight: self.form.row(self.first).wrapping_add(inputs.start),
-            stride: self.form.inputs(),
+            weight: self.reader.row(self.first).wrapping_add(inputs.start),
+            stride: self.reader.inputs(),
             inputs: inputs.len(),
         }
     }
@@ -103,7 +103,7 @@ impl Part<'_> {
     /// Packed x of a block, from a tile of rows on.
     fn x(&self, block: usize, tile: usize) -> *const f32 {
         let Area { packed, tiles, .. } = self.area;
-        let to = tiles.packed_before(super::units(self.form.inputs()), block, tiles.start(tile));
+        let to = tiles.packed_before(super::units(self.reader.inputs()), block, tiles.start(tile));
         packed.pointer().wrapping_add(to)
     }
 
@@ -123,7 +123,7 @@ impl Part<'_> {
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply_all(self, next: Lines) {
         let Area { tiles, .. } = self.area;
-        let units = super::units(self.form.inputs());
+        let units = super::units(self.reader.inputs());
         let blocks = units.div_ceil(tiles.block);
         macro_rules! tiles {
             ($($rows:literal x $cols:literal)*) => {
@@ -131,15 +131,15 @@ impl Part<'_> {
                     $(($rows, $cols) => for block in 0..blocks {
                         let columns = self.columns(block);
                         let x = self.x(block, 0);
-                        let mut starts = if block + 1 == blocks && next.rows > 0 {
+                        let mut prefetch = if block + 1 == blocks && next.rows > 0 {
                             let steps = columns.inputs / LINE / STEP_LINES;
-                            Starts::<$cols>::after(steps.saturating_sub(START_STEPS), next)
+                            NextColumns::<$cols>::after(steps.saturating_sub(START_STEPS), next)
                         } else {
-                            Starts::NONE
+                            NextColumns::NONE
                         };
                         // SAFETY: the block exists; the rest is the caller's promise.
                         unsafe {
-                            let lanes = columns.lanes::<$rows, $cols>(x, &mut starts);
+                            let lanes = columns.lanes::<$rows, $cols>(x, &mut prefetch);
                             add_lanes::<$rows, $cols>(&lanes, self.results(0), block > 0);
                         }
                     },)*
@@ -162,7 +162,7 @@ impl Part<'_> {
         let Area { tiles, row_tiles, .. } = self.area;
         let columns = self.columns(block);
         let rows = tiles.start(row_tiles.end) - tiles.start(row_tiles.start);
-        let (whole, left) = (rows / DOTS_ROWS, rows % DOTS_ROWS);
+        let (whole, left) = (rows / AVX512_BF16_ROWS, rows % AVX512_BF16_ROWS);
         macro_rules! tiles {
             ($($rows:literal x $cols:literal)*) => {
                 |rows: usize, first: usize, count: usize, next: Lines| match (rows, self.cols) {
@@ -182,6 +182,6 @@ impl Part<'_> {
             // First, for it is over soon: what comes next is asked for by the others.
             multiply(left, row_tiles.start + whole, 1, Lines::NONE);
         }
-        multiply(DOTS_ROWS, row_tiles.start, whole, next);
+        multiply(AVX512_BF16_ROWS, row_tiles.start, whole, next);
     }
 }

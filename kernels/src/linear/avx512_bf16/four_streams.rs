@@ -6,10 +6,10 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use super::asks::{Following, STEP_LINES};
+use super::prefetch::{AtDistance, STEP_LINES};
 use super::results::{Lanes, MAX_COLS};
 use super::tile::Columns;
-use super::{BEHIND_BYTES, LINE, LINE_UNITS};
+use super::{LINE, LINE_UNITS, STREAMS_DISTANCE_BYTES};
 
 pub(super) const STREAMS: usize = 4;
 
@@ -17,7 +17,7 @@ pub(super) const STREAMS: usize = 4;
 macro_rules! products {
     ($n:literal: $($row:literal)*) => {
         concat!(
-            "prefetcht0 [{w", $n, "} + {ask}]\n",
+            "prefetcht0 [{w", $n, "} + {prefetch}]\n",
             $("vdpbf16ps {s", $row, $n, "}, zmm2", $row, ", zmmword ptr [{w", $n, "} + {at}]\n",)*
         )
     };
@@ -50,7 +50,9 @@ where
     let inputs = columns.inputs % (STEP_LINES * LINE);
     let rest = Columns { weight, inputs, ..columns };
     // SAFETY: the caller's promise.
-    unsafe { rest.add_lanes::<R, STREAMS>(to_x, &mut Following::<BEHIND_BYTES>, &mut sums) };
+    unsafe {
+        rest.add_lanes::<R, STREAMS>(to_x, &mut AtDistance::<STREAMS_DISTANCE_BYTES>, &mut sums)
+    };
     sums
 }
 
@@ -88,7 +90,7 @@ impl Rows for Lanes<3> {
                 s20 = inout(zmm_reg) r2[0], s21 = inout(zmm_reg) r2[1],
                 s22 = inout(zmm_reg) r2[2], s23 = inout(zmm_reg) r2[3],
                 at = const L * 64,
-                ask = const L * 64 + BEHIND_BYTES,
+                prefetch = const L * 64 + STREAMS_DISTANCE_BYTES,
                 x_at = const L * 3 * 64,
                 options(pure, readonly, nostack, preserves_flags)
             );
@@ -124,7 +126,7 @@ impl Rows for Lanes<4> {
                 s30 = inout(zmm_reg) r3[0], s31 = inout(zmm_reg) r3[1],
                 s32 = inout(zmm_reg) r3[2], s33 = inout(zmm_reg) r3[3],
                 at = const L * 64,
-                ask = const L * 64 + BEHIND_BYTES,
+                prefetch = const L * 64 + STREAMS_DISTANCE_BYTES,
                 x_at = const L * 4 * 64,
                 options(pure, readonly, nostack, preserves_flags)
             );

@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::ahead::Ahead;
 use super::keys::{Keys, Queries};
+use super::prefetch::Prefetcher;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use crate::simd::quarters::add_chains;
@@ -34,13 +34,13 @@ const MOST_QUERIES: usize = 4;
 pub(super) unsafe fn scores<const MR: usize>(
     keys: &Keys<bf16>,
     queries: Queries,
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
 ) -> [[f32; POSITIONS]; MR] {
     // SAFETY: the caller's promise.
     let s = unsafe { Avx512::new() };
     let mut sums = [[s.zero(); MOST_QUERIES]; QUARTERS];
     for at in (0..keys.head_dim).step_by(SLAB) {
-        keys.ask(s, 0, at, ahead);
+        keys.prefetch(s, 0, at, prefetcher);
         let padded;
         let (rows, stride) = match keys.whole::<Avx512>(0, at) {
             Some(whole) => whole,

@@ -13,13 +13,13 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::asks::{Asks, Following, FollowingTwice};
 use super::four_streams::{self, STREAMS};
+use super::prefetch::{AtDistance, AtTwoDistances, Prefetch};
 use super::results::{Lanes, add_lanes, four_columns};
 use super::tile::Columns;
-use super::{BEHIND_BYTES, LINE, LINE_UNITS, PAGE_BYTES};
-use crate::linear::form::Plain;
-use crate::linear::sizes::{DOTS_ROWS, RESULT_STRIDE};
+use super::{LINE, LINE_UNITS, PAGE_BYTES, STREAMS_DISTANCE_BYTES};
+use crate::linear::reader::Plain;
+use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
 use crate::processor::is_zen_5;
 
@@ -31,14 +31,14 @@ const HALVED_BYTES: usize = 256 << 10;
 const MOST_BLOCKS: usize = 32;
 
 /// How many runs side by side are best for a task, if any.
-fn runs(form: Plain<bf16>, area: &Area) -> Option<usize> {
+fn runs(reader: Plain<bf16>, area: &Area) -> Option<usize> {
     let rows = area.tiles.rows;
-    let x_fits = rows * super::units(form.inputs()) * size_of::<u32>() <= X_BYTES;
-    let bytes = area.cols.len() * form.inputs() * size_of::<bf16>();
+    let x_fits = rows * super::units(reader.inputs()) * size_of::<u32>() <= X_BYTES;
+    let bytes = area.cols.len() * reader.inputs() * size_of::<bf16>();
     match rows {
         1 | 2 if is_zen_5() => Some(if bytes >= HALVED_BYTES { 2 } else { 1 }),
         3 | 4 if is_zen_5() => Some(if x_fits { 1 } else { 4 }),
-        _ => (rows == 1 || rows <= DOTS_ROWS && x_fits).then_some(1),
+        _ => (rows == 1 || rows <= AVX512_BF16_ROWS && x_fits).then_some(1),
     }
 }
 
@@ -48,23 +48,23 @@ fn runs(form: Plain<bf16>, area: &Area) -> Option<usize> {
 /// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) -> Range<usize> {
-    let Some(runs) = runs(form, area) else { return area.cols.clone() };
-    let streams = Streams { form, area };
+pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
+    let Some(runs) = runs(reader, area) else { return area.cols.clone() };
+    let streams = Streams { reader, area };
     macro_rules! streams {
-        ($asks:expr, $runs:literal x $cols:literal, $($rows:literal)*) => {
+        ($prefetch:expr, $runs:literal x $cols:literal, $($rows:literal)*) => {
             match area.tiles.rows {
                 // SAFETY: the caller's promise, for these rows.
-                $($rows => unsafe { streams.sums::<$rows, $runs, $cols>($asks) },)*
+                $($rows => unsafe { streams.sums::<$rows, $runs, $cols>($prefetch) },)*
                 rows => unreachable!("no {runs} streams for {rows} rows"),
             }
         };
     }
     match (runs, area.tiles.rows) {
-        (1, _) if is_zen_5() => streams!(Following::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
+        (1, _) if is_zen_5() => streams!(AtDistance::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
         // Zen 4 wants more under way than the first level of cache has requests for; Zen 5 loses by it.
-        (1, _) => streams!(FollowingTwice::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
-        (2, _) => streams!(Following::<BEHIND_BYTES>, 2 x 4, 1 2),
+        (1, _) => streams!(AtTwoDistances::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
+        (2, _) => streams!(AtDistance::<STREAMS_DISTANCE_BYTES>, 2 x 4, 1 2),
         // SAFETY: the caller's promise, for these rows.
         (_, 3) => unsafe { streams.four::<3>() },
         // SAFETY: as above.
@@ -75,7 +75,7 @@ pub(super) unsafe fn sums(form: Plain<bf16>, area: &Area) -> Range<usize> {
 
 #[derive(Clone, Copy)]
 struct Streams<'a> {
-    form: Plain<bf16>,
+    reader: Plain<bf16>,
     area: &'a Area,
 }
 
@@ -88,13 +88,13 @@ impl Streams<'_> {
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn sums<const R: usize, const N: usize, const C: usize>(
         self,
-        mut asks: impl Asks,
+        mut prefetch: impl Prefetch,
     ) -> Range<usize> {
         let Range { start, end } = self.area.cols;
         let run = (end - start) / N;
         let together = if self.blocks() <= MOST_BLOCKS { run - run % C } else { 0 };
         // SAFETY: all of these columns exist.
-        let mut lanes = |columns: Columns, x| unsafe { columns.lanes::<R, N>(x, &mut asks) };
+        let mut lanes = |columns: Columns, x| unsafe { columns.lanes::<R, N>(x, &mut prefetch) };
         // SAFETY: as above.
         unsafe {
             for col in (0..together).step_by(C) {
@@ -195,15 +195,15 @@ impl Streams<'_> {
     }
 
     fn blocks(self) -> usize {
-        super::units(self.form.inputs()).div_ceil(self.area.tiles.block)
+        super::units(self.reader.inputs()).div_ceil(self.area.tiles.block)
     }
 
     /// Columns `run` apart, from `first` on, along a block.
     fn columns(self, block: usize, first: usize, run: usize) -> Columns {
-        let inputs = self.form.inputs();
+        let inputs = self.reader.inputs();
         let size = self.area.tiles.block / LINE_UNITS * LINE;
         Columns {
-            weight: self.form.row(first).wrapping_add(block * size),
+            weight: self.reader.row(first).wrapping_add(block * size),
             stride: run * inputs,
             inputs: size.min(inputs - block * size),
         }
@@ -212,7 +212,7 @@ impl Streams<'_> {
     /// Packed x of a block.
     fn x(self, block: usize) -> *const f32 {
         let Area { packed, tiles, .. } = self.area;
-        let units = super::units(self.form.inputs());
+        let units = super::units(self.reader.inputs());
         packed.pointer().wrapping_add(tiles.packed_before(units, block, 0))
     }
 

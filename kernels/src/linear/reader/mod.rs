@@ -13,11 +13,11 @@ pub(super) use grouped::{Eight, Four};
 pub(crate) use plain::Plain;
 pub(super) use plain::{PairsBf16, PlainBf16, PlainF32};
 
-use super::ahead::Lines;
+use super::prefetch::Lines;
 use crate::simd::Simd;
 
 /// A form of weights; see the module header.
-pub trait Form<S: Simd>: Copy {
+pub trait WeightReader<S: Simd>: Copy {
     /// Units of a dword vector.
     const UNITS: usize;
     /// Dword vectors of a chunk: 1 or `LANES`.
@@ -61,7 +61,7 @@ pub trait Form<S: Simd>: Copy {
 /// # Safety
 /// If grouped, `sum` points to the sum of the segment's x.
 #[inline(always)]
-pub(in crate::linear) unsafe fn combine<S: Simd, W: Form<S>>(
+pub(in crate::linear) unsafe fn combine<S: Simd, W: WeightReader<S>>(
     s: S,
     total: S::F,
     part: S::F,

@@ -23,8 +23,8 @@ mod tiled;
 use chains::{COLS, Chains, LINE, PANELS};
 use half::bf16;
 
-use super::form::Plain;
 use super::pack::Pack;
+use super::reader::Plain;
 use super::sizes::NARROW_COLS;
 use super::task::Sums;
 use super::tiled::TILE_LEN;
@@ -91,7 +91,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
 /// The machine has AVX-512; x was packed by [`pack`]; the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
-    let Sums { form, area } = task;
+    let Sums { reader, area } = task;
     let first_row = area.tiles.start(area.row_tiles.start);
     let few = area.tiles.rows <= DIRECT_ROWS;
     let chains = Chains {
@@ -105,9 +105,9 @@ pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
     // SAFETY: the caller's promise; columns exist and the scratch has room for the chains.
     unsafe {
         if few {
-            direct::chains(*form, area, &chains);
+            direct::chains(*reader, area, &chains);
         } else {
-            tiled::chains(*form, area, &chains);
+            tiled::chains(*reader, area, &chains);
         }
         chains.add(area.results());
     }

@@ -21,7 +21,7 @@ pub(in crate::attention) struct Next {
 impl Next {
     /// Asks for a line of each and goes on to the ones behind them.
     #[inline(always)]
-    pub(in crate::attention) fn ask<S: Simd>(&mut self, s: S) {
+    pub(in crate::attention) fn prefetch<S: Simd>(&mut self, s: S) {
         s.prefetch(self.near);
         s.prefetch_far(self.far);
         self.near = self.near.wrapping_add(LINE_BYTES);
@@ -75,7 +75,7 @@ impl Lines {
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         let mut next = self.next(s, bytes);
         for _ in 0..bytes.div_ceil(LINE_BYTES) {
-            next.ask(s);
+            next.prefetch(s);
         }
     }
 
@@ -112,7 +112,7 @@ impl Cursor {
         &mut self,
         stretches: &[Stretch; STRETCHES],
         bytes: usize,
-        ask: impl Fn(*const u8),
+        prefetch: impl Fn(*const u8),
     ) -> *const u8 {
         let Stretch { from, bytes: all } = stretches[self.stretch];
         if self.at + bytes < all {
@@ -125,7 +125,7 @@ impl Cursor {
         self.skip(stretches, bytes);
         if self.stretch > before {
             for line in (0..self.at).step_by(LINE_BYTES) {
-                ask(stretches[self.stretch].from.wrapping_add(line));
+                prefetch(stretches[self.stretch].from.wrapping_add(line));
             }
         }
         at
@@ -148,22 +148,22 @@ mod tests {
     }
 
     /// Lines asked for by a cursor that is `lead` bytes ahead while K and V are read, `block` bytes at a time.
-    fn asked(stretches: [Stretch; STRETCHES], lead: usize, block: usize) -> BTreeSet<usize> {
+    fn prefetched(stretches: [Stretch; STRETCHES], lead: usize, block: usize) -> BTreeSet<usize> {
         let mut cursor = Cursor { stretch: 0, at: 0 };
         cursor.skip(&stretches, lead);
-        let found = RefCell::new(BTreeSet::new());
+        let prefetched_lines = RefCell::new(BTreeSet::new());
         for read in &stretches[..2] {
             let mut left = read.bytes;
             while left > 0 {
                 let bytes = left.min(block);
                 let at = cursor.take(&stretches, bytes, |line| {
-                    found.borrow_mut().insert(line.addr() / LINE_BYTES);
+                    prefetched_lines.borrow_mut().insert(line.addr() / LINE_BYTES);
                 });
-                found.borrow_mut().extend(lines(at.addr(), bytes));
+                prefetched_lines.borrow_mut().extend(lines(at.addr(), bytes));
                 left -= bytes;
             }
         }
-        found.into_inner()
+        prefetched_lines.into_inner()
     }
 
     #[test]
@@ -174,15 +174,15 @@ mod tests {
             for (lead, block) in
                 [(NEAR_BYTES, 4096), (NEAR_BYTES, 512), (FAR_BYTES, 4096), (FAR_BYTES, 1280)]
             {
-                let found = asked([k, v, next[0], next[1]], lead, block);
+                let prefetched_lines = prefetched([k, v, next[0], next[1]], lead, block);
                 let mut all = lines(0x10_0000 + lead, bytes - lead);
                 all.extend(lines(0x20_0000, bytes));
                 all.extend(lines(0x30_0000, lead));
-                let missing: Vec<_> = all.difference(&found).collect();
+                let missing: Vec<_> = all.difference(&prefetched_lines).collect();
                 assert!(missing.is_empty(), "{bytes} {lead} {block}: {missing:x?}");
                 // What ends a stretch begins before the place.
                 all.extend(lines(0x10_0000, bytes));
-                assert!(found.is_subset(&all), "{bytes} {lead} {block}");
+                assert!(prefetched_lines.is_subset(&all), "{bytes} {lead} {block}");
             }
         }
     }
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn short_and_empty_stretches_come_to_an_end() {
         let none = Stretch::NONE;
-        assert!(asked([none; STRETCHES], FAR_BYTES, 4096).is_empty());
+        assert!(prefetched([none; STRETCHES], FAR_BYTES, 4096).is_empty());
         let short = stretch(0x1_0000, 1024);
-        let found = asked([short, short, none, none], NEAR_BYTES, 4096);
-        assert!(found.iter().all(|line| line * LINE_BYTES < 0x1_0000 + 1024));
+        let prefetched_lines = prefetched([short, short, none, none], NEAR_BYTES, 4096);
+        assert!(prefetched_lines.iter().all(|line| line * LINE_BYTES < 0x1_0000 + 1024));
     }
 }

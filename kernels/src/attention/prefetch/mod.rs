@@ -17,23 +17,23 @@ use crate::simd::Simd;
 use crate::variant::Variant;
 
 /// Bytes that are asked for at once, at most.
-pub(super) const ASK_BYTES: usize = pages::STREAMS * LINE_BYTES;
+pub(super) const BURST_BYTES: usize = pages::STREAMS * LINE_BYTES;
 
 /// See the module header.
 #[derive(Debug)]
-pub(super) enum Ahead {
+pub(super) enum Prefetcher {
     Pages(Pages),
     Lines(Lines),
 }
 
-impl Ahead {
+impl Prefetcher {
     /// What a task reads, K and V, and what the next one will. As measured: where AVX512-BF16 stands without AMX
     /// (Zen 5), lines are fastest; Ice Lake needs pages.
-    pub(super) fn new(variant: Variant, this: [Stretch; 2], next: [Stretch; 2]) -> Ahead {
+    pub(super) fn new(variant: Variant, this: [Stretch; 2], next: [Stretch; 2]) -> Prefetcher {
         match variant {
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx512Bf16 => Ahead::Lines(Lines::new(this, next)),
-            _ => Ahead::Pages(Pages::new(this, next)),
+            Variant::Avx512Bf16 => Prefetcher::Lines(Lines::new(this, next)),
+            _ => Prefetcher::Pages(Pages::new(this, next)),
         }
     }
 
@@ -47,14 +47,14 @@ impl Ahead {
         steps: usize,
     ) -> Option<Next> {
         match self {
-            Ahead::Pages(pages) => {
+            Prefetcher::Pages(pages) => {
                 pages.read(s, bytes);
                 None
             }
-            Ahead::Lines(lines) => {
+            Prefetcher::Lines(lines) => {
                 let mut next = lines.next(s, bytes);
                 for _ in steps..bytes.div_ceil(LINE_BYTES) {
-                    next.ask(s);
+                    next.prefetch(s);
                 }
                 Some(next)
             }
@@ -65,15 +65,15 @@ impl Ahead {
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         match self {
-            Ahead::Pages(pages) => pages.read(s, bytes),
-            Ahead::Lines(lines) => lines.read(s, bytes),
+            Prefetcher::Pages(pages) => pages.read(s, bytes),
+            Prefetcher::Lines(lines) => lines.read(s, bytes),
         }
     }
 
     /// Something is computed for a while: memory would rest meanwhile.
     #[inline(always)]
     pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
-        if let Ahead::Pages(pages) = self {
+        if let Prefetcher::Pages(pages) = self {
             pages.fill_pause(s);
         }
     }
@@ -81,14 +81,14 @@ impl Ahead {
     /// Exponentials of a vector are computed, which takes about as long as a line does from memory.
     #[inline(always)]
     pub(super) fn fill_vector<S: Simd>(&mut self, s: S) {
-        if let Ahead::Lines(lines) = self {
+        if let Prefetcher::Lines(lines) = self {
             lines.fill_vector(s);
         }
     }
 
     /// The task is over: whatever was not asked for yet.
     pub(super) fn finish<S: Simd>(&mut self, s: S) {
-        if let Ahead::Pages(pages) = self {
+        if let Prefetcher::Pages(pages) = self {
             pages.finish(s);
         }
     }
