@@ -1,5 +1,6 @@
-//! Prints how fast linears run on this machine, as a share of the roofline: weights read from memory
-//! at the speed of a plain read, or multiply-adds at the processor's peak, whichever is slower.
+//! Prints how fast linears run on this machine, as a share of the roofline: weights read from
+//! memory at the speed of a plain read, or multiply-adds at the processor's peak, whichever is
+//! slower.
 //!
 //!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8] [seconds] [rows,..]
 //!     [large|small|NxK] [MiB of weights] [threads]
@@ -80,7 +81,8 @@ fn weight_bytes(dtype: &str, n: usize, k: usize) -> usize {
     }
 }
 
-/// Time of a call, seconds, that a tenth of them stay below (other guests of the host slow the rest), over weights that rotate through `pool`.
+/// Time of a call, seconds, that a tenth of them stay below (other guests of the host slow the
+/// rest), over weights that rotate through `pool`.
 fn measure<T: Element>(
     kernels: &Kernels,
     dtype: &str,

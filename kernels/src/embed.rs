@@ -66,8 +66,8 @@ impl Kernels {
         });
     }
 
-    /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded. The hidden size is that
-    /// of `out`.
+    /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded. The hidden size is
+    /// that of `out`.
     ///
     /// # Panics
     /// A token lies outside the table.

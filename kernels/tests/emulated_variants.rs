@@ -30,8 +30,8 @@ fn assert_emulated(variant: Variant, before: u64) {
     assert!(variant.is_available() || emulated() > before, "{variant:?} used none of its own");
 }
 
-/// `(rows, n, k)`: below, at and above tiles, odd inputs, steps and blocks of inputs with and without
-/// a remainder.
+/// `(rows, n, k)`: below, at and above tiles, odd inputs, steps and blocks of inputs with and
+/// without a remainder.
 const SHAPES: [(usize, usize, usize); 20] = [
     (1, 1, 1),
     (1, 16, 32),
@@ -84,7 +84,8 @@ fn plain_linears_agree_with_the_reference() {
     }
 }
 
-/// f32 has no instructions of its own in any variant: nothing to emulate, but its own tiles of rows.
+/// f32 has no instructions of its own in any variant: nothing to emulate, but its own tiles of
+/// rows.
 #[test]
 fn f32_linears_agree_with_the_reference() {
     for kernels in all_kernels("f32_linears_agree_with_the_reference", 1) {

@@ -1,5 +1,5 @@
-//! The compressed formats: what is where in a record, error bounds of the quantisers, the same bytes
-//! from every variant and every cut, widening and repacking without loss.
+//! The compressed formats: what is where in a record, error bounds of the quantisers, the same
+//! bytes from every variant and every cut, widening and repacking without loss.
 
 use half::{bf16, f16};
 use kernels::grouped::{
@@ -127,7 +127,7 @@ fn every_weight_is_within_the_bound_and_the_bound_is_no_larger_than_it_must() {
 
 fn check_weights(format: Grouped, kind: &str, weights: &[f32], rows: usize, k: usize) {
     let matrix = quantised(format, weights, k);
-    let found = decoded(format, &matrix, rows, k);
+    let actual = decoded(format, &matrix, rows, k);
     for row in 0..rows {
         for group in 0..format.groups(k) {
             let range =
@@ -135,18 +135,18 @@ fn check_weights(format: Grouped, kind: &str, weights: &[f32], rows: usize, k: u
             let wanted: Vec<f32> = weights[range.clone()].iter().copied().map(taken_for).collect();
             let (record, lane) = record(format, &matrix, k, row, group);
             let (scale, minimum) = scale_and_minimum(record, lane);
-            check_group(kind, &wanted, &found[range], scale, minimum);
+            check_group(kind, &wanted, &actual[range], scale, minimum);
         }
     }
 }
 
 /// The bound holds, and the step is that of the group's range but for the roundings of minimum and
 /// scale to f16.
-fn check_group(kind: &str, wanted: &[f32], found: &[f32], scale: f16, minimum: f16) {
+fn check_group(kind: &str, wanted: &[f32], actual: &[f32], scale: f16, minimum: f16) {
     let bound = error_bound(scale, minimum);
-    for (wanted, found) in wanted.iter().zip(found) {
-        let error = (wanted - found).abs();
-        assert!(error <= bound, "{kind}: {wanted} became {found}, the bound is {bound:e}");
+    for (wanted, actual) in wanted.iter().zip(actual) {
+        let error = (wanted - actual).abs();
+        assert!(error <= bound, "{kind}: {wanted} became {actual}, the bound is {bound:e}");
     }
     let low = wanted.iter().copied().fold(f32::INFINITY, f32::min);
     let high = wanted.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -163,7 +163,7 @@ fn groups_of_one_value_that_f16_holds_are_exact() {
         let matrix = quantised(Grouped::W4, &[value; 64], 64);
         let (scale, minimum) = scale_and_minimum(&matrix, 0);
         assert_eq!((scale.to_bits(), minimum.to_f32()), (0, value), "{value}");
-        assert!(decoded(Grouped::W4, &matrix, 1, 64).iter().all(|found| *found == value));
+        assert!(decoded(Grouped::W4, &matrix, 1, 64).iter().all(|actual| *actual == value));
     }
 }
 
@@ -176,12 +176,12 @@ fn infinities_count_as_the_largest_number_and_nan_as_zero() {
     weights[65] = f32::NEG_INFINITY;
     weights[66] = 1e30;
     let matrix = quantised(Grouped::W4, &weights, 128);
-    let found = decoded(Grouped::W4, &matrix, 1, 128);
-    assert!(found.iter().all(|value| value.is_finite()));
-    assert_eq!((found[3], found[5]), (0.0, 0.0));
-    assert!((found[0] - 0.5).abs() < 1e-3);
+    let actual = decoded(Grouped::W4, &matrix, 1, 128);
+    assert!(actual.iter().all(|value| value.is_finite()));
+    assert_eq!((actual[3], actual[5]), (0.0, 0.0));
+    assert!((actual[0] - 0.5).abs() < 1e-3);
     for (index, wanted) in [(64, 65504.0), (65, -65504.0f32), (66, 65504.0)] {
-        assert!((found[index] - wanted).abs() <= 65504.0 * 2f32.powi(-9), "{}", found[index]);
+        assert!((actual[index] - wanted).abs() <= 65504.0 * 2f32.powi(-9), "{}", actual[index]);
     }
     check_weights(Grouped::W4, "infinities and NaN", &weights, 1, 128);
 }
@@ -308,8 +308,8 @@ fn gguf_blocks_are_repacked_without_loss() {
             // Adding 0 takes the sign off a zero and changes nothing else.
             .map(|value| value + 0.0)
             .collect();
-        let found = decoded(format, &out, rows, k);
-        assert_eq!(bits(&found), bits(&wanted), "{stored:?}");
+        let actual = decoded(format, &out, rows, k);
+        assert_eq!(bits(&actual), bits(&wanted), "{stored:?}");
         for row in rows..32 {
             let (record, lane) = record(format, &out, k, row, 2);
             let (scale, minimum) = scale_and_minimum(record, lane);
@@ -366,18 +366,18 @@ fn kv_is_within_the_bound_and_the_same_from_every_variant() {
             let bytes = kv4_position_bytes(head_dim).expect("even");
             let mut records = vec![0xff; positions * bytes];
             quantise_kv(Variant::Scalar, &x, head_dim, &mut records);
-            let mut found = vec![f32::NAN; x.len()];
-            decode_kv(&records, head_dim, &mut found);
+            let mut actual = vec![f32::NAN; x.len()];
+            decode_kv(&records, head_dim, &mut actual);
             for (position, record) in records.chunks_exact(bytes).enumerate() {
                 let row = position * head_dim..(position + 1) * head_dim;
-                let (x, found) = (&x[row.clone()], &found[row]);
+                let (x, actual) = (&x[row.clone()], &actual[row]);
                 let groups = head_dim.div_ceil(64);
-                for (group, (x, found)) in x.chunks(64).zip(found.chunks(64)).enumerate() {
+                for (group, (x, actual)) in x.chunks(64).zip(actual.chunks(64)).enumerate() {
                     let half = |index: usize| {
                         let at = head_dim / 2 + 2 * index;
                         f16::from_le_bytes([record[at], record[at + 1]])
                     };
-                    check_group(kind, x, found, half(group), half(groups + group));
+                    check_group(kind, x, actual, half(group), half(groups + group));
                 }
             }
             let brain: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();

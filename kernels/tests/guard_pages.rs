@@ -381,9 +381,9 @@ fn sampling_stays_within_the_logits() {
             assert_eq!(kernels::argmax(logits.slice()), best);
             let again = kernels::sample(logits.slice(), draw, &mut scratch);
             assert_eq!(again, drawn);
-            let mut found = [kernels::Logprob::NONE; 4];
-            kernels::logprobs(logits.slice(), best, &mut found);
-            assert_eq!(found[0], found[1]);
+            let mut actual = [kernels::Logprob::NONE; 4];
+            kernels::logprobs(logits.slice(), best, &mut actual);
+            assert_eq!(actual[0], actual[1]);
         }
     }
 }

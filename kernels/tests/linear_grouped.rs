@@ -1,5 +1,5 @@
 //! Linears on grouped low-bit weights: the stated order of operations bit for bit, 4 bits against
-//! the same weights in 8, row independence, output forms, unaligned records.
+//! the same weights in 8, row independence, kinds of output, unaligned records.
 
 mod common;
 
@@ -125,7 +125,12 @@ impl Matrix {
 
 fn formats() -> [Grouped; 4] {
     let format = |bits, group| Grouped { bits, group };
-    [format(Bits::Four, 32), format(Bits::Four, 64), format(Bits::Eight, 32), format(Bits::Eight, 64)]
+    [
+        format(Bits::Four, 32),
+        format(Bits::Four, 64),
+        format(Bits::Eight, 32),
+        format(Bits::Eight, 64),
+    ]
 }
 
 fn check_sizes<T: Element>(name: &str) {
@@ -297,8 +302,8 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
 }
 
 #[test]
-fn records_need_no_alignment_and_every_output_form_works() {
-    for variant in variants("records_need_no_alignment_and_every_output_form_works") {
+fn records_need_no_alignment_and_every_kind_of_output_works() {
+    for variant in variants("records_need_no_alignment_and_every_kind_of_output_works") {
         let kernels = kernels(variant, 2);
         let mut random = Random::new(5);
         let matrix = Matrix::random(&mut random, Grouped::W4, (40, 130), false);

@@ -1,10 +1,10 @@
-//! Scores of a few queries over bf16 keys with AVX-512, whose chains are the four dwords of a quarter of a
-//! vector: sixteen bytes each of four positions are a vector, which takes half of the shuffles that whole
-//! columns take. What a query is multiplied by is loaded for two vectors at once; columns would load it
-//! for each product, and the machines give fewer loads than that.
+//! Scores of a few queries over bf16 keys with AVX-512, whose chains are the four dwords of a
+//! quarter of a vector: sixteen bytes each of four positions are a vector, which takes half of the
+//! shuffles that whole columns take. What a query is multiplied by is loaded for two vectors at
+//! once; columns would load it for each product, and the machines give fewer loads than that.
 //!
-//! The products are assembly, because the compiler keeps what it loaded for eight positions for the next
-//! eight, and the sums go through memory.
+//! The products are assembly, because the compiler keeps what it loaded for eight positions for the
+//! next eight, and the sums go through memory.
 
 use std::arch::asm;
 use std::arch::x86_64::*;

@@ -1,8 +1,10 @@
-//! Scores over bf16 keys with AVX512-BF16: a position lies in memory as `vdpbf16ps` takes it, a lane to
-//! every sixteenth pair of elements, so that keys are multiplied straight from memory, with nothing to transpose.
+//! Scores over bf16 keys with AVX512-BF16: a position lies in memory as `vdpbf16ps` takes it, a
+//! lane to every sixteenth pair of elements, so that keys are multiplied straight from memory, with
+//! nothing to transpose.
 //!
-//! **The order of the sum.** In each lane a chain of dot products of pairs along head_dim; the lanes are added
-//! within quarters first (`simd::lanes`). Neighbours, tiles and blocks do not enter.
+//! **The order of the sum.** In each lane a chain of dot products of pairs along head_dim; the
+//! lanes are added within quarters first (`simd::lanes`). Neighbours, tiles and blocks do not
+//! enter.
 
 #![allow(
     clippy::needless_range_loop,
@@ -50,11 +52,12 @@ pub(super) struct Scores {
     pub scale: f32,
 }
 
-/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees the first `visible[i]`.
+/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees the first
+/// `visible[i]`.
 ///
 /// # Safety
-/// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as `pack` leaves them; `out` has
-/// room for every query's visible positions.
+/// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as `pack`
+/// leaves them; `out` has room for every query's visible positions.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn scores<const MR: usize>(
@@ -85,8 +88,8 @@ pub(super) unsafe fn scores<const MR: usize>(
     }
 }
 
-/// Sums of `MR` queries and up to sixteen positions, a lane each; those of positions that are not there mean
-/// nothing.
+/// Sums of `MR` queries and up to sixteen positions, a lane each; those of positions that are not
+/// there mean nothing.
 ///
 /// # Safety
 /// As [`scores`].
@@ -107,7 +110,7 @@ unsafe fn of_block<const MR: usize>(
     let mut quarters = [[_mm512_setzero_ps(); TOGETHER]; MR];
     for four in 0..TOGETHER {
         if let (None, Some(prefetcher)) = (lines, prefetcher.as_mut()) {
-            // A part at a time: asking waits where too much is asked for at once.
+            // A part at a time: prefetches stall where too many are issued at once.
             for at in (four * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
                 keys.prefetch(s, 0, at, prefetcher);
             }

@@ -44,8 +44,8 @@ pub(super) struct Block<'a, S> {
     pub group: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
-    /// Whether scores are dot products of pairs: bf16, on a machine that has them. It never depends on the batch, so that a
-    /// row keeps its bits.
+    /// Whether scores are dot products of pairs: bf16, on a machine that has them. It never depends
+    /// on the batch, so that a row keeps its bits.
     pub pairs: bool,
     /// Room for a transposed block of K.
     pub transposed: *mut f32,
@@ -80,7 +80,8 @@ impl<S: Simd> Block<'_, S> {
         (row * heads + head) * head_dim
     }
 
-    /// The positions before the fresh ones and the fresh ones of the block that lie in `positions`, `size` of `T` each.
+    /// The positions before the fresh ones and the fresh ones of the block that lie in `positions`,
+    /// `size` of `T` each.
     #[inline(always)]
     pub(super) fn segments<T>(
         &self,
@@ -128,7 +129,8 @@ impl<S: Simd> Block<'_, S> {
             let packed = self.packed_queries(query);
             #[cfg(target_arch = "x86_64")]
             if self.pairs {
-                // SAFETY: only bf16 has pairs; the head lies within q, and scratch has room for it as f32.
+                // SAFETY: only bf16 has pairs; the head lies within q, and scratch has room for it
+                // as f32.
                 unsafe {
                     let from = q.add(self.head_offset(query)).cast();
                     avx512_bf16::pack(from, head_dim, packed.from.cast_mut().cast());
@@ -173,7 +175,8 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         prefetcher: &mut Prefetcher,
     ) {
-        // Few queries take a transposed vector of K straight from its register, or in pairs all of a segment at once.
+        // Few queries take a transposed vector of K straight from its register, or in pairs all of
+        // a segment at once.
         let direct = self.queries() <= 4;
         let step = match (self.pairs, direct) {
             (true, true) => usize::MAX,

@@ -31,13 +31,13 @@ pub(super) struct Keys<T> {
     /// Positions, at least one.
     pub width: usize,
     pub head_dim: usize,
-    /// Elements from a fresh position to the one to ask for meanwhile; cached ones leave it to
+    /// Elements from a fresh position to the one to prefetch meanwhile; cached ones leave it to
     /// [`Prefetcher`].
     pub fresh_distance: Option<usize>,
 }
 
 impl<T: Number> Keys<T> {
-    /// Asks for what follows the elements from `at` on of positions `first..first + LANES`.
+    /// Prefetches what follows the elements from `at` on of positions `first..first + LANES`.
     #[inline(always)]
     pub(super) fn prefetch<S: Simd>(
         &self,
@@ -60,8 +60,8 @@ impl<T: Number> Keys<T> {
         }
     }
 
-    /// A slab of positions `first..first + LANES` from element `at` on, and the bytes from one position
-    /// to the next, if all of it is there.
+    /// A slab of positions `first..first + LANES` from element `at` on, and the bytes from one
+    /// position to the next, if all of it is there.
     #[inline(always)]
     pub(super) fn whole<S: Simd>(&self, first: usize, at: usize) -> Option<(*const u8, usize)> {
         let there = self.width >= first + S::LANES && self.head_dim >= at + slab::<S, T>();

@@ -5,9 +5,9 @@
 //! of positions that was transposed to scratch (`transpose_block`, `blocked`).
 //!
 //! **The order of the sum.** A score is the sum of chains of fused multiply-adds along head_dim,
-//! padded with zeros to whole slabs. Two of them, its even and its odd elements, because one alone would
-//! wait for itself; with AVX-512 and bf16 four, each of every fourth dword (`avx512.rs`). `avx512_bf16.rs` has an order of its own. Tiles,
-//! blocks and neighbours do not enter.
+//! padded with zeros to whole slabs. Two of them, its even and its odd elements, because one alone
+//! would wait for itself; with AVX-512 and bf16 four, each of every fourth dword (`avx512.rs`).
+//! `avx512_bf16.rs` has an order of its own. Tiles, blocks and neighbours do not enter.
 
 #![allow(
     clippy::needless_range_loop,
@@ -83,7 +83,8 @@ impl<T: Number> Keys<T> {
         if chains::<S, T>() == 4 {
             let Keys { stride, width, head_dim, fresh_distance, .. } = *self;
             let keys = Keys { from: self.from.cast(), stride, width, head_dim, fresh_distance };
-            // SAFETY: only AVX-512 has four chains, and only of bf16; the rest is the caller's promise.
+            // SAFETY: only AVX-512 has four chains, and only of bf16; the rest is the caller's
+            // promise.
             unsafe {
                 let sums = avx512::scores::<MR>(&keys, queries, prefetcher);
                 return sums.map(|of_query| [s.load(of_query.as_ptr())]);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// How far ahead of the reading fresh K and V, which lie row by row, are asked for.
+/// How far ahead of the reading fresh K and V, which lie row by row, are prefetched.
 const PREFETCH_DISTANCE_BYTES: usize = 8 << 10;
 
 /// A run of positions that lie at one stride in memory: cached or fresh ones.
@@ -12,7 +12,7 @@ pub(super) struct Segment<T> {
     /// Position `first`.
     pub base: *const T,
     pub stride: usize,
-    /// Cached positions, for which [`Prefetcher`](super::prefetch::Prefetcher) asks.
+    /// Cached positions, which [`Prefetcher`](super::prefetch::Prefetcher) prefetches.
     pub cached: bool,
 }
 
@@ -33,7 +33,7 @@ impl<T> Segment<T> {
         Segment { first, end, base, ..self }
     }
 
-    /// Positions from a fresh one that is read to the one to ask for meanwhile.
+    /// Positions from a fresh one that is read to the one to prefetch meanwhile.
     #[inline(always)]
     pub(super) fn distance(&self) -> usize {
         PREFETCH_DISTANCE_BYTES / (self.stride * size_of::<T>()) + 1

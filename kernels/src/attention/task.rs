@@ -70,7 +70,7 @@ pub(super) fn split_len(queries: usize, positions: usize, head_dim: usize) -> us
     (queries * score_stride(positions) + positions.div_ceil(CHUNK) * chunk).next_multiple_of(16)
 }
 
-/// Floats of scratch for a block of K or V on its way to up to `queries` queries.
+/// Floats of scratch for a block of K or V multiplied by up to `queries` queries.
 fn transposed_len(head_dim: usize, queries: usize) -> usize {
     let plain = head_stride(head_dim) * BLOCK_POSITIONS;
     plain.max(four::scratch_len(head_dim, queries))
@@ -156,8 +156,8 @@ impl<T: Number> BlockTask<'_, T> {
         Prefetcher::new(self.variant, self.cached(&self.unit, self.part), next)
     }
 
-    /// Asks for what the next task reads and writes besides the caches, of its first row: beside a stream that fills
-    /// all caches it would come from memory, and each of these is waited for.
+    /// Prefetches what the first row of the next task reads and writes besides K and V: the stream
+    /// of these evicts it from all caches, and the task stalls on each access to it.
     #[inline(always)]
     fn ask_for_rows<S: Simd>(&self, s: S) {
         let Some((unit, Part::Whole | Part::Scores(_))) = &self.next else { return };

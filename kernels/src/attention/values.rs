@@ -17,11 +17,12 @@ use crate::simd::{Simd, SimdElement};
 
 /// Positions whose V stays in L1 while all queries of a block pass over it.
 const VALUE_POSITIONS: usize = 64;
-/// As many where a tile reads parts of them one after the other, and asks for lines meanwhile: the more evenly the better,
-/// as long as there is time to load and store the sums so often. Zen 4 does half as much in a cycle and has none.
+/// The same where a tile reads parts of them one after the other and prefetches lines meanwhile:
+/// few, so that prefetches are even. Sums are loaded and stored so much more often, for which Zen
+/// 4, with half the products in a cycle, has no time.
 const FEW_POSITIONS: usize = 8;
 
-/// Asks for the cache lines of a pair.
+/// Prefetches the cache lines of a pair.
 #[inline(always)]
 fn prefetch_pair<S: Simd, T: SimdElement>(s: S, at: *const T) {
     s.prefetch(at.cast());
@@ -30,12 +31,12 @@ fn prefetch_pair<S: Simd, T: SimdElement>(s: S, at: *const T) {
     }
 }
 
-/// What a tile asks for ahead of its reading.
+/// What a tile prefetches ahead of its reading.
 #[derive(Clone, Copy)]
 pub(super) enum Prefetch {
     /// Another tile reads the same positions.
     Nothing,
-    /// Cached positions, for which [`Prefetcher`] asks.
+    /// Cached positions, through [`Prefetcher`].
     Cached,
     /// Fresh ones, that many further on.
     Fresh(usize),
@@ -77,7 +78,7 @@ impl<T: Number> ValuesTile<T> {
                     *sum = (s.load(from), s.load(from.add(S::LANES)));
                 }
             }
-            // The asking stays out of the inner loop, whose addresses are then plain steps.
+            // Prefetches are outside the inner loop, whose addresses are then plain steps.
             let elements = if self.tail == 0 { NP * pair } else { self.tail };
             let mut lines = match (self.prefetch, &mut *prefetcher) {
                 (Prefetch::Cached, Prefetcher::Lines(lines)) => {

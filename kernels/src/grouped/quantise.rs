@@ -10,11 +10,11 @@ use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
 /// Quantises rows of `k` weights to 4 bits: `weights` is `[rows, k]`, and `out`, of
-/// `format.size_bytes(rows, k)`, is written whole. A matrix can be given in pieces of whole blocks of
-/// 16 rows. Every weight is then within [`error_bound`](super::error_bound) of its decoded value;
-/// NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number. A format of 8
-/// bits gets the same integers, a byte each: matrices come to it from files that hold 8 bits, and this
-/// way only where random weights stand for such a file's.
+/// `format.size_bytes(rows, k)`, is written whole. A matrix can be given in pieces of whole blocks
+/// of 16 rows. Every weight is then within [`error_bound`](super::error_bound) of its decoded
+/// value; NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number. A
+/// format of 8 bits gets the same integers, a byte each; only random weights are quantised to it,
+/// in place of a file that holds 8 bits.
 ///
 /// # Panics
 /// `format` is not of groups of 8 to 64, the lengths do not match, or the machine lacks

@@ -23,9 +23,9 @@ pub enum RepackError {
     Type(&'static str),
 }
 
-/// Rows of `k` elements, stored as `stored`, to records of `stored.grouped()`: `blocks` are the rows'
-/// stored bytes, and `out` the records of as many rows, written whole. A matrix can be given in pieces
-/// of whole blocks of 16 rows.
+/// Rows of `k` elements, stored as `stored`, to records of `stored.grouped()`: `blocks` are the
+/// rows' stored bytes, and `out` the records of as many rows, written whole. A matrix can be given
+/// in pieces of whole blocks of 16 rows.
 ///
 /// # Errors
 /// A type without a grouped format, or a Q4_0 scale beyond an eighth of f16's range.
@@ -47,8 +47,8 @@ pub fn from_blocks(
     Ok(())
 }
 
-/// [`from_blocks`] for Q4_0, `scale * (q - 8)`: the minimum is `-8 * scale`, which f16 holds exactly
-/// unless it overflows.
+/// [`from_blocks`] for Q4_0, `scale * (q - 8)`: the minimum is `-8 * scale`, which f16 holds
+/// exactly unless it overflows.
 ///
 /// # Errors
 /// A scale beyond an eighth of f16's range, or not finite.
@@ -111,7 +111,7 @@ fn each_block(
     mut convert: impl FnMut(&[u8], &mut [u8], Place),
 ) {
     let Some(format) = stored.grouped() else {
-        unreachable!("{stored:?} is asked for by the functions above only");
+        unreachable!("only the functions above pass {stored:?}");
     };
     assert!(k > 0 && k.is_multiple_of(BLOCK), "blocks of {BLOCK} do not divide rows of {k}");
     let (row_bytes, (_, block_bytes)) = (stored.row_bytes(k), stored.block());

@@ -6,8 +6,8 @@ use super::record::INTEGERS;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// Widens records of `format`, 4 bits, to records of `format.widened()`: the same scales, minimums and
-/// integers, so that a linear over either gives the same bits. `from` is any number of whole
+/// Widens records of `format`, 4 bits, to records of `format.widened()`: the same scales, minimums
+/// and integers, so that a linear over either gives the same bits. `from` is any number of whole
 /// records, `to` as many wide ones.
 ///
 /// # Panics

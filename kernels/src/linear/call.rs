@@ -32,8 +32,8 @@ pub(super) struct Call<T> {
     pub epilogue: Epilogue<T>,
 }
 
-// SAFETY: the pointers come from slices borrowed for the whole call; x, weight and bias are only read, and tasks write
-// disjoint parts of the outputs.
+// SAFETY: the pointers come from slices borrowed for the whole call; x, weight and bias are only
+// read, and tasks write disjoint parts of the outputs.
 unsafe impl<T: Sync> Sync for Call<T> {}
 
 /// How x of a call is packed.
@@ -109,8 +109,8 @@ impl<T: LinearTasks> Call<T> {
     /// Packs some blocks of a tile of rows.
     ///
     /// # Safety
-    /// The machine has `variant`, whose layout this is; `packed` has room for all rows, and nobody else packs or reads this
-    /// part meanwhile.
+    /// The machine has `variant`, whose layout this is; `packed` has room for all rows, and nobody
+    /// else packs or reads this part meanwhile.
     pub(super) unsafe fn pack(
         &self,
         variant: Variant,
@@ -129,8 +129,8 @@ impl<T: LinearTasks> Call<T> {
     /// The outputs of some columns and tiles of rows.
     ///
     /// # Safety
-    /// The machine has `variant`, whose layout this is; x is packed; `scratch` is the thread's own; columns and tiles exist,
-    /// and nobody else writes these outputs.
+    /// The machine has `variant`, whose layout this is; x is packed; `scratch` is the thread's own;
+    /// columns and tiles exist, and nobody else writes these outputs.
     pub(super) unsafe fn outputs(
         &self,
         variant: Variant,
@@ -178,7 +178,7 @@ mod tests {
         let mut memory = vec![untouched; 2 * room + 1024];
         for tile in 0..layout.tiles.count {
             let packed = Shared(memory.as_mut_ptr());
-            // SAFETY: the variant is available, and there is more room than is asked for.
+            // SAFETY: the variant is available, and there is more room than is needed.
             unsafe { call.pack(variant, &layout, packed, tile, 0..layout.blocks()) };
         }
         let is_touched = |value: &f32| value.to_bits() != untouched.to_bits();

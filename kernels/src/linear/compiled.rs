@@ -2,7 +2,7 @@
 //!
 //! The entry points are generic, so callers compile their own copy of them; what they call here is
 //! not, so the code that matters is built once, with this crate's optimisation level, whatever the
-//! profile of the caller. Here is also where a variant's own way through the weights is entered.
+//! profile of the caller. Here is also where the paths of single variants are entered.
 
 use half::bf16;
 

@@ -11,8 +11,8 @@ use super::sizes::PANELS;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 
-/// Panels at a time for `rows` rows. Each row of a plain weight is a stream of memory of its own, and
-/// the fewer there are at a time the better they flow; more panels share the loads of x, which
+/// Panels at a time for `rows` rows. Each row of a plain weight is a stream of memory of its own,
+/// and the fewer there are at a time the better they flow; more panels share the loads of x, which
 /// count from five rows on. Grouped weights are a stream a panel, and need independent sums to hide
 /// the latency of a multiply-add.
 pub(super) const fn panels(rows: usize, grouped: bool) -> usize {
@@ -172,8 +172,8 @@ unsafe fn multiply_block<S: Simd, W: WeightReader<S>, const R: usize>(
     });
 }
 
-/// Transposes the whole chunks of a segment into the scratch, panel by panel, `[dword][panel]`: with
-/// more rows the registers do not hold both a chunk and the sums.
+/// Transposes the whole chunks of a segment into the scratch, panel by panel, `[dword][panel]`:
+/// with more rows the registers do not hold both a chunk and the sums.
 ///
 /// # Safety
 /// The panels are full and the chunks whole; `to` has room for them.

@@ -77,8 +77,9 @@ impl<T: Number> Epilogue<T> {
         }
     }
 
-    /// Asks for what `count` neighbouring outputs are added to, the first at element `at`. Several rows on, it comes from the
-    /// third level of cache, and a row's part is too short for the processor to foresee the next.
+    /// Prefetches what `count` neighbouring outputs are added to, the first at element `at`: it
+    /// comes from the third level of cache, and a row's part is too short for the processor's own
+    /// prefetcher.
     #[inline(always)]
     pub(super) fn prefetch<S: Simd>(self, s: S, at: usize, count: usize) {
         if let Epilogue::AddTo(out) = self {

@@ -1,27 +1,28 @@
 //! `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as they lie in the
 //! checkpoint, and for grouped low-bit weights: nothing is repacked.
 //!
-//! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds per
-//! segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in order;
-//! `avx512`, `avx512_bf16` and `integers` have orders of their own. Batch size, tiles, tasks and threads do not enter, so a row's
-//! bits depend on that row alone.
+//! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds
+//! per segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in
+//! order; `avx512`, `avx512_bf16` and `integers` have orders of their own. Batch size, tiles, tasks
+//! and threads do not enter, so a row's bits depend on that row alone.
 //!
-//! - `format`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed in
-//!   registers, or lie so already in the records of a grouped weight.
+//! - `format`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed
+//!   in registers, or lie so already in the records of a grouped weight.
 //! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
-//! - `avx512`: instead of these three, plain bf16 weights with AVX-512; `avx512_bf16`: with AVX512-BF16.
+//! - `avx512`: instead of these three, plain bf16 weights with AVX-512; `avx512_bf16`: with
+//!   AVX512-BF16.
 //! - `amx`: the same with AMX, in tiles.
 //! - `integers`: instead of these three, grouped weights in bf16 linears with AVX512-VNNI.
-//! - `prefetch`: memory asked for before it is needed.
+//! - `prefetch`: memory fetched into caches before it is needed.
 //! - `path`: which of these; `rows`, `cuts`, `sizes`: how rows and columns are cut for it.
 //! - `call`: a linear whose operands are checked; `by_columns`, `by_rows`: how threads share it.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //! - `compiled`: every task once for each number format.
 //!
-//! A variant with another way through the weights takes the place of `task::Sums` in `compiled` and leaves
-//! its sums where that does.
+//! A path of its own takes the place of `task::Sums` in `compiled` and leaves its sums where that
+//! does.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -112,10 +113,10 @@ impl Kernels {
     /// Runs a linear on a grouped weight. Each row's result depends on that row alone, bit for bit.
     ///
     /// For every group in order: `part` is the chain of fused multiply-adds of `q` and `x` from 0;
-    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16 with
-    /// AVX512-VNNI each group of x counts as multiples of 2^-11 of the power of two above its largest value,
-    /// and `part` and `sum(x)` are exact but for one rounding each. Either way 4-bit weights and the same
-    /// weights widened to 8 bits give the same bits.
+    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16
+    /// with AVX512-VNNI each group of x counts as multiples of 2^-11 of the power of two above its
+    /// largest value, and `part` and `sum(x)` are exact but for one rounding each. In both cases
+    /// 4-bit weights and the same weights widened to 8 bits give the same bits.
     pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearGrouped<'_, T>) {
         let LinearGrouped { rows, n, k, x, format, records, bias, out } = linear;
         assert!(matches!(format.group, 32 | 64), "groups have 32 or 64 inputs");

@@ -1,5 +1,6 @@
-//! Activations as the kernels read them: for every block of k and every tile of rows, `[unit][row]`,
-//! so that a kernel walks along one stream; and the sums over groups of k for grouped weights.
+//! Activations as the kernels read them: for every block of k and every tile of rows,
+//! `[unit][row]`, so that a kernel walks along one stream; and the sums over groups of k for
+//! grouped weights.
 
 use half::bf16;
 
@@ -12,7 +13,7 @@ use crate::simd::Simd;
 use crate::variant::SimdTask;
 use model::compressed::Bits;
 
-/// A form of activations: plain, with its inputs to be added up.
+/// Reads plain activations, whose inputs are added up besides.
 trait Packed<S: Simd>: WeightReader<S> {
     /// `sum` plus the inputs in a dword, in order.
     fn add(s: S, sum: S::F, dword: S::D) -> S::F;

@@ -1,4 +1,4 @@
-//! Which way a linear takes through its weights, and how its rows are cut for it.
+//! Which path multiplies a linear, and how its rows are cut for it.
 
 use model::compressed::Grouped;
 

@@ -1,8 +1,8 @@
-//! Weights that are asked for while the ones before them are multiplied.
+//! Prefetching of weights while the ones before them are multiplied.
 
 use crate::simd::Simd;
 
-/// Lines of memory to ask for, a little at a time: `rows` runs, `stride` bytes apart.
+/// Lines of memory to prefetch, a few at a time: `rows` runs, `stride` bytes apart.
 #[derive(Debug, Clone, Copy)]
 pub struct Lines {
     pub at: *const u8,
@@ -21,12 +21,12 @@ impl Lines {
     }
 }
 
-/// Lines asked for at once: more would fill the buffers of outstanding misses, which the product needs
-/// for x.
+/// Lines prefetched at once: more would fill the buffers of outstanding misses, which the product
+/// needs for x.
 const BURST: usize = 4;
 
-/// Lines asked for in bursts at some of the steps of a product. What a step costs when there is
-/// nothing to ask for is a count and a branch: the product needs the other slots.
+/// Lines prefetched in bursts at some of the steps of a product. A step without a burst is a count
+/// and a branch, for the product needs the other issue slots.
 #[derive(Debug)]
 pub(super) struct Prefetcher {
     at: *const u8,
@@ -39,7 +39,7 @@ pub(super) struct Prefetcher {
     /// Steps until the next burst, and between bursts.
     wait: usize,
     pause: usize,
-    /// What is asked for after these.
+    /// What is prefetched after these.
     then: Lines,
 }
 
@@ -81,7 +81,7 @@ impl Prefetcher {
         self.jump = lines.stride.wrapping_sub(self.run.saturating_sub(1) * BURST * 64);
     }
 
-    /// Begins with the lines that come after those that were asked for.
+    /// Goes on to the lines that come after these.
     #[inline(always)]
     fn advance(&mut self) {
         let then = std::mem::replace(&mut self.then, Lines::NONE);
@@ -119,7 +119,7 @@ mod tests {
     use crate::simd::scalar::Scalar;
 
     #[test]
-    fn both_are_asked_for_in_order_and_within_the_steps() {
+    fn both_are_prefetched_in_order_and_within_the_steps() {
         let at = std::ptr::without_provenance::<u8>;
         let weights = Lines { at: at(0x1000), stride: 0x800, rows: 3, lines: 8 };
         let x = Lines { at: at(0x9000), stride: 0, rows: 1, lines: 6 };

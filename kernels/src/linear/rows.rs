@@ -1,11 +1,11 @@
-//! The rows of a pass in tiles, and the way that they take through the weights.
+//! The rows of a pass in tiles, and the path that multiplies them.
 
 #[cfg(target_arch = "x86_64")]
 use super::sizes::AVX512_BF16_ROWS;
 #[cfg(target_arch = "x86_64")]
 use crate::amx::tiles::TILE;
 
-/// A way through the weights of a linear.
+/// A path: an algorithm that multiplies a linear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
     /// `direct` and `tiled`.
@@ -23,7 +23,8 @@ pub(super) enum Path {
     IntegerTiles,
 }
 
-/// Rows of a pass in tiles: of nearly equal height, or, for AMX and `avx512_bf16`, whole ones and what is left.
+/// Rows of a pass in tiles: of nearly equal height, or, for AMX and `avx512_bf16`, whole ones and
+/// what is left.
 #[derive(Debug, Clone, Copy)]
 pub struct RowTiles {
     pub(super) rows: usize,
@@ -57,7 +58,8 @@ impl RowTiles {
         tile * self.rows / self.count
     }
 
-    /// Dwords of packed x before those of a block of `units` units and of the tile whose first row this is.
+    /// Dwords of packed x before those of a block of `units` units and of the tile whose first row
+    /// this is.
     #[inline(always)]
     pub(super) fn packed_before(self, units: usize, block: usize, first_row: usize) -> usize {
         let first = block * self.block;

@@ -20,7 +20,7 @@ use model::compressed::Bits;
 /// Floats of packed x that stay in the second level of cache beside the rest.
 const X_LEN: usize = 96 << 10;
 
-/// Rows from one that is finished to one whose outputs are asked for.
+/// Prefetch distance in rows, from one that is finished to one whose outputs are prefetched.
 const PREFETCH_ROWS: usize = 3;
 
 /// What a task works on.
@@ -32,8 +32,8 @@ pub struct Area {
     pub(super) tiles: RowTiles,
     pub(super) row_tiles: Range<usize>,
     pub(super) cols: Range<usize>,
-    /// The thread's own: an expanded block, the sums `[row of the task][RESULT_STRIDE]`, and what `unfinished`
-    /// holds.
+    /// The thread's own: an expanded block, the sums `[row of the task][RESULT_STRIDE]`, and what
+    /// `unfinished` holds.
     pub(super) scratch: *mut f32,
 }
 
@@ -48,8 +48,8 @@ impl Area {
         self.results().wrapping_add(results_len())
     }
 
-    /// Runs of blocks of `units` of k whose packed x stays in the second level while all columns use
-    /// it; whether a run is the last.
+    /// Runs of blocks of `units` of k whose packed x stays in the second level while all columns
+    /// use it; whether a run is the last.
     #[inline(always)]
     pub(super) fn runs(
         &self,
@@ -63,8 +63,9 @@ impl Area {
         })
     }
 
-    /// Packed x of `units` units of the block that has the place of `block` in the next run: the last panels of a run ask
-    /// for it, since it comes from the third level, or from the core that packed it.
+    /// Packed x of `units` units of the block that has the place of `block` in the next run: the
+    /// last panels of a run prefetch it, since it comes from the third level, or from the core that
+    /// packed it.
     #[inline(always)]
     pub(super) fn x_after(&self, run: &Range<usize>, block: usize, units: usize) -> Lines {
         let first = (block + run.len()) * self.tiles.block;

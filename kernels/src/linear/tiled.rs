@@ -1,5 +1,5 @@
-//! More rows: a block of `PANELS` panels is expanded to f32 once, into L1, and a register tile of some
-//! rows by `PANELS` vectors runs over it for every tile of rows.
+//! More rows: a block of `PANELS` panels is expanded to f32 once, into L1, and a register tile of
+//! some rows by `PANELS` vectors runs over it for every tile of rows.
 
 #![allow(
     clippy::needless_range_loop,
@@ -17,8 +17,8 @@ use crate::unroll::unroll_16;
 const MAX_SEGMENTS: usize = BLOCK_UNITS / 16;
 /// Units of an unrolled step of the product.
 const STEP: usize = 4;
-/// Floats of a thread's scratch before its results: an expanded block of `PANELS` panels with its scales and
-/// minimums, or less where `avx512` and `amx` keep something there.
+/// Floats of a thread's scratch before its results: an expanded block of `PANELS` panels with its
+/// scales and minimums, or less where `avx512` and `amx` keep something there.
 pub(super) const TILE_LEN: usize = (BLOCK_UNITS + 2 * MAX_SEGMENTS) * PANELS * MAX_LANES;
 
 /// Where the parts of a product lie.
@@ -39,8 +39,8 @@ pub(super) struct Parts {
     pub scratch: *mut f32,
 }
 
-/// Adds block `block` of k of `PANELS` panels from `panel` on to the results, which the first block sets.
-/// `next` is the memory to ask for meanwhile, in this order.
+/// Adds block `block` of k of `PANELS` panels from `panel` on to the results, which the first block
+/// sets. `next` is prefetched meanwhile, in this order.
 ///
 /// # Safety
 /// The first panel exists; `parts` describes packed rows and results of `PANELS` panels.

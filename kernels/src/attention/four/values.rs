@@ -1,11 +1,13 @@
-//! Weighted values over V in 4 bits: vector lanes are bytes of four positions, sums are exact integers.
+//! Weighted values over V in 4 bits: vector lanes are bytes of four positions, sums are exact
+//! integers.
 //!
 //! Positions are taken in blocks of [`BLOCK`]. The weights of a block, probability times the
 //! position's scale, become bytes, `w = unit * W` and a rest. The bytes of four positions lie side
-//! by side, so that one instruction adds four products; the sums of a block are exact. The rests of a block,
-//! which would be missed where many weights are far below its largest, are added up and meet [`MIDDLE`].
-//! **The order of what is left**: block after block, `sum = fma(unit, sum of W * q, sum)`, then
-//! `sum += sum of probability * minimum + MIDDLE * sum of rests`, which takes position `p` in lane `p % LANES`.
+//! by side, so that one instruction adds four products; the sums of a block are exact. The rests of
+//! a block, which would be missed where many weights are far below its largest, are added up and
+//! meet [`MIDDLE`]. **The order of what is left**: block after block, `sum = fma(unit, sum of W *
+//! q, sum)`, then `sum += sum of probability * minimum + MIDDLE * sum of rests`, which takes
+//! position `p` in lane `p % LANES`.
 
 #![allow(
     clippy::needless_range_loop,
@@ -21,16 +23,18 @@ use crate::simd::Simd;
 
 /// Positions whose weights have one unit.
 pub(super) const BLOCK: usize = 64;
-/// Fours of positions between two looks at what to ask for.
+/// Fours of positions from one prefetch to the next.
 const PREFETCH_QUADS: usize = 2;
 /// Largest integer weight.
 const LARGEST: f32 = 255.0;
-/// The middle of a group's range, in units of its scale: what rounding takes from the weights of a block, it gets instead.
+/// The middle of a group's range, in units of its scale: what rounding takes from the weights of a
+/// block, it gets instead.
 const MIDDLE: f32 = 7.5;
 
 /// Some positions of V, at most a block.
 pub(super) struct FourValues {
-    /// The record of each; behind the last one that one again. Only the first where there is a stride.
+    /// The record of each; behind the last one that one again. Only the first where there is a
+    /// stride.
     records: [*const u8; BLOCK],
     pub count: usize,
     /// Bytes from each to the next, if that is the same for a whole block.
@@ -200,8 +204,8 @@ impl FourValues {
     ///
     /// # Safety
     /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart; `sums` of
-    /// them are `stride` apart; `prefetcher` where this is the first tile to read them; `FAST` only where the machine has
-    /// fast dot products.
+    /// them are `stride` apart; `prefetcher` where this is the first tile to read them; `FAST` only
+    /// where the machine has fast dot products.
     #[inline(always)]
     pub(super) unsafe fn add<S: Simd, const MR: usize, const FAST: bool>(
         &self,
@@ -218,7 +222,7 @@ impl FourValues {
             let low = first / GROUP_BYTES;
             let high = (low + S::LANES / 8 - 1).min(groups - 1);
             for half in 0..2 {
-                // Both halves of the first vector ask for half of what follows the records.
+                // Both halves of the first vector prefetch half of what follows the records.
                 let prefetcher = if first == 0 { prefetcher.as_deref_mut() } else { None };
                 let mut accumulators = [[s.splat_dword(0); 4]; MR];
                 // SAFETY: the caller's promise.
@@ -263,7 +267,7 @@ impl FourValues {
         }
     }
 
-    /// The products of a half of the bytes of every four records, of any form.
+    /// The products of a half of the bytes of every four records, wherever they lie.
     ///
     /// # Safety
     /// As [`FourValues::add`]; the two groups exist.
@@ -297,8 +301,8 @@ impl FourValues {
     }
 }
 
-/// As [`FourValues::multiply`] for a whole block of records of two groups, `stride` bytes apart, and
-/// half `HALF` of their bytes: nothing but the products is left to each step.
+/// As [`FourValues::multiply`] for a whole block of records of two groups, `stride` bytes apart,
+/// and half `HALF` of their bytes: nothing but the products is left to each step.
 ///
 /// # Safety
 /// As there.

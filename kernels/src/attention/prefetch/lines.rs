@@ -1,17 +1,18 @@
-//! Lines asked for in the order of reading: into the first cache as far ahead as a page, where the processor's
-//! prefetcher stops, and into the second cache as far again, because the first has too few requests under
-//! way for all that memory could bring.
+//! Lines prefetched in the order of reading: into the first cache as far ahead as a page, where the
+//! processor's prefetcher stops, and into the second cache as far again, because the first has too
+//! few requests under way for all that memory could bring.
 
 use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
 use crate::simd::Simd;
 
-/// From what is read to what is asked for into the first cache, and into the second one.
+/// Distance from what is read to what is prefetched into the first cache, and into the second one.
 const NEAR_BYTES: usize = 4096;
 const FAR_BYTES: usize = 8192;
-/// What is asked for into the second cache besides, while exponentials are computed: a part of that cache.
+/// Bytes prefetched into the second cache besides, while exponentials are computed: a part of that
+/// cache.
 const PAUSE_BYTES: usize = 96 << 10;
 
-/// Where the next lines lie that are asked for, into the first cache and into the second one.
+/// The next lines to prefetch, into the first cache and into the second one.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::attention) struct Next {
     near: *const u8,
@@ -19,7 +20,7 @@ pub(in crate::attention) struct Next {
 }
 
 impl Next {
-    /// Asks for a line of each and goes on to the ones behind them.
+    /// Prefetches a line of each and goes on to the ones behind them.
     #[inline(always)]
     pub(in crate::attention) fn prefetch<S: Simd>(&mut self, s: S) {
         s.prefetch(self.near);
@@ -47,7 +48,8 @@ pub(in crate::attention) struct Lines {
 }
 
 impl Lines {
-    /// What a task reads and what the next one will; the beginning of it was asked for by the task before.
+    /// What a task reads and what the next one will; the task before has prefetched the beginning
+    /// of it.
     pub(super) fn new([k, v]: [Stretch; 2], [next_k, next_v]: [Stretch; 2]) -> Lines {
         let start = Cursor { stretch: 0, at: 0 };
         let mut lines =
@@ -60,7 +62,7 @@ impl Lines {
         lines
     }
 
-    /// As many bytes are read now: the lines to ask for meanwhile.
+    /// `bytes` bytes are read now: the lines to prefetch meanwhile.
     #[inline(always)]
     pub(in crate::attention) fn next<S: Simd>(&mut self, s: S, bytes: usize) -> Next {
         let Lines { stretches, near, far, .. } = self;
@@ -70,7 +72,7 @@ impl Lines {
         }
     }
 
-    /// As [`Lines::next`], asked for at once.
+    /// As [`Lines::next`], and prefetches all of them at once.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         let mut next = self.next(s, bytes);
@@ -79,7 +81,7 @@ impl Lines {
         }
     }
 
-    /// Asks for a line more into the second cache.
+    /// Prefetches a line more into the second cache.
     #[inline(always)]
     pub(super) fn fill_vector<S: Simd>(&mut self, s: S) {
         if self.pause > 0 {
@@ -105,8 +107,9 @@ impl Cursor {
         }
     }
 
-    /// Goes on by that many bytes and returns where they lie: one behind the other, so that those at the end of a stretch begin
-    /// before the place, and what belongs to the next stretch is asked for at once.
+    /// Goes on by `bytes` bytes and returns where they lie. They are contiguous: at the end of a
+    /// stretch they begin before the cursor, and what belongs to the next stretch is prefetched at
+    /// once.
     #[inline(always)]
     fn take(
         &mut self,
@@ -147,7 +150,8 @@ mod tests {
         (0..bytes).map(|byte| (from + byte) / LINE_BYTES).collect()
     }
 
-    /// Lines asked for by a cursor that is `lead` bytes ahead while K and V are read, `block` bytes at a time.
+    /// Lines prefetched by a cursor that is `lead` bytes ahead while K and V are read, `block`
+    /// bytes at a time.
     fn prefetched(stretches: [Stretch; STRETCHES], lead: usize, block: usize) -> BTreeSet<usize> {
         let mut cursor = Cursor { stretch: 0, at: 0 };
         cursor.skip(&stretches, lead);
@@ -167,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_asked_for_and_none_behind_what_the_next_task_expects() {
+    fn every_line_is_prefetched_and_none_behind_what_the_next_task_expects() {
         let next = [stretch(0x30_0000, 1 << 17), stretch(0x40_0000, 1 << 17)];
         for bytes in [1 << 17, 139_264, 66_048] {
             let [k, v] = [stretch(0x10_0000, bytes), stretch(0x20_0000, bytes)];

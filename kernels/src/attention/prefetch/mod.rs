@@ -1,9 +1,9 @@
-//! What a task will read soon, asked for while it reads what comes before.
+//! Prefetching of what a task reads next while it reads what comes before.
 //!
-//! The processor's own prefetcher follows each page separately and stops at its end. So memory is asked for beyond that,
-//! across the ends of K, of V and of the task: a task asks for the beginning of its successor, which expects it to be
-//! there. In which order, depends on the machine: side by side in several pages (`pages.rs`), or line after line
-//! as they will be read (`lines.rs`).
+//! The processor's own prefetcher follows each page separately and stops at its end. So memory is
+//! prefetched beyond that, across the ends of K, of V and of the task: a task prefetches the
+//! beginning of its successor, which relies on that. The order depends on the processor: side by
+//! side in several pages (`pages.rs`), or line after line as they will be read (`lines.rs`).
 
 mod lines;
 mod pages;
@@ -16,7 +16,7 @@ pub(super) use stretch::{LINE_BYTES, Stretch};
 use crate::simd::Simd;
 use crate::variant::Variant;
 
-/// Bytes that are asked for at once, at most.
+/// Bytes that are prefetched at once, at most.
 pub(super) const BURST_BYTES: usize = pages::STREAMS * LINE_BYTES;
 
 /// See the module header.
@@ -27,8 +27,8 @@ pub(super) enum Prefetcher {
 }
 
 impl Prefetcher {
-    /// What a task reads, K and V, and what the next one will. As measured: where AVX512-BF16 stands without AMX
-    /// (Zen 5), lines are fastest; Ice Lake needs pages.
+    /// What a task reads, K and V, and what the next one will. Zen 5, which has AVX512-BF16 without
+    /// AMX, reads fastest line by line; Ice Lake needs pages side by side.
     pub(super) fn new(variant: Variant, this: [Stretch; 2], next: [Stretch; 2]) -> Prefetcher {
         match variant {
             #[cfg(target_arch = "x86_64")]
@@ -37,8 +37,8 @@ impl Prefetcher {
         }
     }
 
-    /// As many bytes are read now, in so many steps: lines to be asked for one with each of them, where lines are
-    /// what is asked for. Whatever is more than that is asked for at once.
+    /// `bytes` bytes are read now, in `steps` steps: where lines are prefetched in order, those to
+    /// prefetch one a step. Lines beyond one a step are prefetched at once.
     #[inline(always)]
     pub(super) fn read_in_steps<S: Simd>(
         &mut self,
@@ -61,7 +61,7 @@ impl Prefetcher {
         }
     }
 
-    /// As many bytes are read now, all of them before anything is asked for.
+    /// `bytes` bytes are read now; all that belongs to them is prefetched at once.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         match self {
@@ -70,7 +70,7 @@ impl Prefetcher {
         }
     }
 
-    /// Something is computed for a while: memory would rest meanwhile.
+    /// Something is computed for a while, and memory would be idle.
     #[inline(always)]
     pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
         if let Prefetcher::Pages(pages) = self {
@@ -86,7 +86,7 @@ impl Prefetcher {
         }
     }
 
-    /// The task is over: whatever was not asked for yet.
+    /// The task is over: prefetches what is left.
     pub(super) fn finish<S: Simd>(&mut self, s: S) {
         if let Prefetcher::Pages(pages) = self {
             pages.finish(s);

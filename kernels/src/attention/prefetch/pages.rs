@@ -1,31 +1,32 @@
-//! Several pages side by side, asked for line by line, as fast as the pages before them are read; each line is in the
-//! first cache when its turn comes.
+//! Several pages side by side, prefetched line by line, as fast as the pages before them are read;
+//! each line is in the first cache when its turn comes.
 
 use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
 use crate::simd::Simd;
 
-/// Pages asked for side by side.
+/// Pages prefetched side by side.
 pub(super) const STREAMS: usize = 8;
 const PAGE_BYTES: usize = 4096;
-/// What memory can bring while queries are packed, or the softmax is taken, of a few hundred positions.
+/// What memory can bring while queries are packed, or the softmax is taken, of a few hundred
+/// positions.
 const PAUSE_BYTES: usize = 2048;
 /// See the module header.
 #[derive(Debug)]
 pub(in crate::attention) struct Pages {
     stretches: [Stretch; STRETCHES],
-    /// The stretch of the next page to be asked for, and the byte of it.
+    /// The stretch of the next page to prefetch, and the byte of it.
     stretch: usize,
     at: usize,
-    /// Those that are asked for now, and how far.
+    /// Those that are prefetched now, and how many bytes of each are.
     pages: [*const u8; STREAMS],
     prefetched: usize,
-    /// Bytes read for which nothing was asked yet.
+    /// Bytes read for which nothing has been prefetched yet.
     debt: usize,
 }
 
 impl Pages {
-    /// What a task reads, K and V, and what the next one will. The first window of it was asked for by the
-    /// task before, as this asks for that of the next one.
+    /// What a task reads, K and V, and what the next one will. The task before has prefetched the
+    /// first window of it, as this task prefetches that of the next one.
     pub(super) fn new([k, v]: [Stretch; 2], [next_k, next_v]: [Stretch; 2]) -> Pages {
         let next_k = next_k.window(STREAMS * PAGE_BYTES);
         let next_v = next_v.window(STREAMS * PAGE_BYTES - next_k.bytes);
@@ -53,7 +54,8 @@ impl Pages {
                 (self.stretch, self.at) = (self.stretch + 1, 0);
                 continue;
             }
-            // A last page that is not whole begins earlier, so that nothing behind it is asked for.
+            // A last page that is not whole begins earlier, so that nothing behind it is
+            // prefetched.
             let page = from.wrapping_add(self.at.min(bytes.saturating_sub(PAGE_BYTES)));
             self.pages[count] = page;
             count += 1;
@@ -67,7 +69,7 @@ impl Pages {
         count > 0
     }
 
-    /// As many bytes are read now.
+    /// `bytes` bytes are read now.
     #[inline(always)]
     pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
         self.debt += bytes;
@@ -77,7 +79,7 @@ impl Pages {
         }
     }
 
-    /// Asks for more than is read, before what only computes: memory would rest meanwhile.
+    /// Prefetches more than is read, before what only computes and would leave memory idle.
     #[inline(always)]
     pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
         self.read(s, PAUSE_BYTES);
@@ -95,7 +97,7 @@ impl Pages {
         self.prefetched += LINE_BYTES;
     }
 
-    /// The task is over: whatever was not asked for yet.
+    /// The task is over: prefetches what is left.
     pub(super) fn finish<S: Simd>(&mut self, s: S) {
         while self.prefetched < PAGE_BYTES || self.next_pages() {
             self.prefetch(s);
@@ -109,7 +111,7 @@ mod tests {
 
     use super::*;
 
-    /// Lines asked for after the first window, until everything was; and the bytes of a window.
+    /// All lines prefetched after the first window, and the bytes of a window.
     fn prefetched(of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {
         let mut pages = Pages::new(of, next);
         let mut lines = BTreeSet::new();
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_behind_the_first_window_is_asked_for_and_no_other() {
+    fn every_line_behind_the_first_window_is_prefetched_and_no_other() {
         let at = std::ptr::without_provenance;
         let cases = [(0x10_0000, 160 << 10), (0x10_0480, 139_264), (0x10_0ff0, 77_777)];
         for (from, bytes) in cases {
@@ -138,7 +140,7 @@ mod tests {
             let mut all = lines(from, bytes);
             all.extend(lines(from + (1 << 20), bytes));
             all.extend(lines(from + (2 << 20), bytes.min(window)));
-            // The task before has asked for the first pages, the first of which may be short.
+            // The task before has prefetched the first pages, the first of which may be short.
             let first = lines(from, window - from % PAGE_BYTES);
             assert!(prefetched_lines.is_subset(&all), "{from:x} {bytes}: beyond the stretches");
             let missing: Vec<_> =

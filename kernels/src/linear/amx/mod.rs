@@ -1,8 +1,9 @@
-//! The AMX-BF16 way through the plain weights of a linear in bf16: takes the place of `task::Sums` and
+//! The AMX-BF16 path for plain weights of a linear in bf16: takes the place of `task::Sums` and
 //! leaves the same results for the same epilogue.
 //!
 //! - `tile`: the kernels in assembly, and the order of every sum.
-//! - `plain`: bf16 weights straight from row-major memory, against pairs of x as `Pack` leaves them.
+//! - `plain`: bf16 weights straight from row-major memory, against pairs of x as `Pack` leaves
+//!   them.
 //!
 //! Rows of x come in tiles of 16, and one of what is left. Everything around the tile
 //! instructions is AVX-512.
@@ -25,8 +26,8 @@ pub(crate) const TILE_ROWS: usize = crate::amx::tiles::TILE;
 /// Floats of a task's sums in tiles.
 pub(super) const SUMS_LEN: usize = plain::SUMS_LEN;
 
-/// Columns of a task of `rows` rows at most. Few rows read the weights in one go; more come back to x, which
-/// wide tasks do less often.
+/// Columns of a task of `rows` rows at most. Few rows read the weights in one go; more come back to
+/// x, which wide tasks do less often.
 pub(super) const fn task_cols(rows: usize) -> usize {
     if rows <= plain::FEW_TILES * TILE_ROWS { NARROW_COLS } else { TASK_COLS }
 }

@@ -1,11 +1,11 @@
 //! Sums of plain bf16 weights, 32 columns of a task at a time.
 //!
-//! **Few rows**, two tiles of x: the columns of a panel are read from their first input to their last,
-//! and multiplied as they come.
+//! **Few rows**, two tiles of x: the columns of a panel are read from their first input to their
+//! last, and multiplied as they come.
 //!
 //! **More rows**: all panels of the task take a part of k before any takes the next, so that a part
 //! of x stays in the second level of cache for all of them; meanwhile the next panel's weights are
-//! asked for, and a share of the next part of x.
+//! prefetched, and a share of the next part of x.
 
 use half::bf16;
 
@@ -19,8 +19,8 @@ use crate::simd::avx512::Avx512;
 
 /// Tiles of x of a task with few rows, at most: what the tile registers hold sums of.
 pub(super) const FEW_TILES: usize = 2;
-/// Whole blocks of packed x of a kernel call, at most: with few rows, and with more. Sums are read and
-/// written once a call.
+/// Whole blocks of packed x of a kernel call, at most: with few rows, and with more. Sums are read
+/// and written once a call.
 const CALL_BLOCKS: [usize; 2] = [16, 2];
 /// Pairs of inputs of a step.
 const STEP: usize = 16;
@@ -28,11 +28,12 @@ const STEP: usize = 16;
 const PANEL: usize = 2 * TILE;
 /// Tiles of x rows of a pass, at most.
 const MAX_TILES: usize = PACK_ROWS.div_ceil(TILE);
-/// Floats of the sums of a task: `[panel][tile of x][tile of weight rows][16 weight rows][16 x rows]`.
+/// Floats of the sums of a task: `[panel][tile of x][tile of weight rows][16 weight rows][16 x
+/// rows]`.
 pub(super) const SUMS_LEN: usize = TASK_COLS.div_ceil(PANEL) * MAX_TILES * PANEL * TILE;
 
-/// What a task uses of its thread's scratch: the last inputs of a panel's weight rows, with zeros up to
-/// whole steps.
+/// What a task uses of its thread's scratch: the last inputs of a panel's weight rows, with zeros
+/// up to whole steps.
 pub(super) type Scratch = [[u8; 4 * STEP]; PANEL];
 
 /// Leaves the sums of the task's columns and rows in its results.
@@ -46,7 +47,8 @@ pub(super) unsafe fn sums(s: Avx512, reader: Plain<bf16>, area: &Area) {
     let panels = || area.cols.clone().step_by(PANEL).map(|col| Panel { reader, area, col });
     let mut tiles = tile::PlainTiles::new();
     let parts = || Part::all(reader.inputs(), CALL_BLOCKS[usize::from(!few)]);
-    // SAFETY: the caller's promise, for some columns of the task and a part of k at a time, in order.
+    // SAFETY: the caller's promise, for some columns of the task and a part of k at a time, in
+    // order.
     unsafe {
         if few {
             for panel in panels() {
@@ -89,8 +91,8 @@ struct Part {
 }
 
 impl Part {
-    /// The parts of `inputs` inputs in order: up to `blocks` whole blocks each, then whole steps, then what
-    /// is left.
+    /// The parts of `inputs` inputs in order: up to `blocks` whole blocks each, then whole steps,
+    /// then what is left.
     fn all(inputs: usize, blocks: usize) -> impl Iterator<Item = Part> {
         // Of an odd number of inputs the last has no partner in memory: it belongs to what is left.
         let (pairs, units) = (inputs / 2, inputs.div_ceil(2));
@@ -123,8 +125,8 @@ impl Panel<'_> {
         self.reader.row(self.col).cast::<u8>().wrapping_add(4 * unit)
     }
 
-    /// The weights that are multiplied after a part of this panel, where there are many rows: the next
-    /// panel's, or the first one's next.
+    /// The weights that are multiplied after a part of this panel, where there are many rows: the
+    /// next panel's, or the first one's next.
     fn after(&self, part: Part) -> *const u8 {
         let col = self.col + PANEL;
         if col < self.area.cols.end {
@@ -134,7 +136,8 @@ impl Panel<'_> {
         }
     }
 
-    /// Adds a part's products with all rows to the panel's sums, and asks for the weights at `next`.
+    /// Adds a part's products with all rows to the panel's sums, and prefetches the weights at
+    /// `next`.
     ///
     /// # Safety
     /// As [`sums`]; the parts before it have been multiplied.
@@ -187,8 +190,9 @@ impl Panel<'_> {
         }
     }
 
-    /// What one call of a part asks for of the x after it, where there are many rows: the calls of all panels
-    /// take their shares in order. After the last part another task begins with the first.
+    /// What one call of a part prefetches of the x after it, where there are many rows: the calls
+    /// of all panels take their shares in order. After the last part another task begins with the
+    /// first.
     fn share_of_x_after(&self, part: Part, call: usize) -> *const u8 {
         let pair_bytes = 4 * self.area.tiles.rows;
         let after = part.unit + part.units();
@@ -256,8 +260,8 @@ impl Panel<'_> {
                 let row = tiles.start(tile) - first_row;
                 let col = self.col - self.area.cols.start + half * TILE;
                 debug_assert!(columns <= TILE && col + TILE <= TASK_COLS);
-                // SAFETY: a tile of sums is 16 rows of 64 bytes; results have room for whole vectors
-                // of columns, whatever the lanes beyond the last column hold.
+                // SAFETY: a tile of sums is 16 rows of 64 bytes; results have room for whole
+                // vectors of columns, whatever the lanes beyond the last column hold.
                 unsafe {
                     let rows = s.transpose(from.cast_const().cast(), 4 * TILE);
                     for (r, &values) in rows.as_ref().iter().enumerate().take(tiles.height(tile)) {

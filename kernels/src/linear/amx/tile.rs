@@ -1,27 +1,27 @@
-//! The tile instructions of plain weights: up to two tiles of weight rows by two of x, whole in one `asm!`
-//! block.
+//! The tile instructions of plain weights: up to two tiles of weight rows by two of x, whole in one
+//! `asm!` block.
 //!
-//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from the checkpoint's
-//! row-major memory. Activations are the column operand, pairs of inputs by rows as `pack` leaves them.
-//! Sums come out as `[weight row][x row]`.
+//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from the
+//! checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
+//! `pack` leaves them. Sums come out as `[weight row][x row]`.
 //!
-//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in order, then
-//! both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles do not meet, so
-//! neither batch nor neighbours enter.
+//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in
+//! order, then both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles
+//! do not meet, so neither batch nor neighbours enter.
 
 use std::arch::asm;
 use std::mem::offset_of;
 
 use crate::amx::tiles::{Config, TILE, Tiles};
 
-/// How far along the same weight rows memory is asked for, where nothing else is multiplied meanwhile:
+/// Prefetch distance along the same weight rows, where nothing else is multiplied meanwhile:
 /// several steps, because one takes less time than memory needs to answer.
 pub(super) const PREFETCH_DISTANCE_BYTES: usize = 512;
 
-/// Packed x that a step asks for, where it asks for another call's weights.
+/// Bytes of packed x that a step prefetches, where it prefetches another call's weights.
 pub(super) const PREFETCH_X_BYTES: usize = 256;
 
-/// Of how many weight rows a step asks for a line.
+/// Of how many weight rows a step prefetches a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PrefetchRows {
     /// All of both tiles, for a step that comes soon, into the first level of cache.
@@ -33,7 +33,7 @@ pub(super) enum PrefetchRows {
 }
 
 impl PrefetchRows {
-    /// Where `calls` calls ask for all rows of those after them, or each for its own.
+    /// Where `calls` calls prefetch all rows of those after them, or each its own.
     pub(super) fn of_rows(calls: Option<usize>) -> Self {
         match calls {
             None | Some(0 | 1) => PrefetchRows::All,
@@ -61,11 +61,12 @@ pub(super) struct PlainCall {
     pub weight_stride: usize,
     /// Rows of each tile of weight rows. The second may be 0; it starts 16 rows after the first.
     pub weight_rows: [usize; 2],
-    /// Packed rows of each tile of x, `[pair of inputs][row]`, and their number; the second may be 0.
+    /// Packed rows of each tile of x, `[pair of inputs][row]`, and their number; the second may be
+    /// 0.
     pub x: [*const u8; 2],
     pub x_rows: [usize; 2],
-    /// Work with whole tiles of x, whatever stands behind its rows: then all calls of a task have one
-    /// configuration, and sums of rows that do not exist are of no use.
+    /// Work with whole tiles of x, whatever stands behind its rows: then all calls of a task have
+    /// one configuration, and sums of rows that do not exist are of no use.
     pub whole: bool,
     /// Bytes from a block of packed rows to the next.
     pub x_block: usize,
@@ -78,10 +79,11 @@ pub(super) struct PlainCall {
     pub sums: *mut f32,
     /// Sums start at zero instead of being read.
     pub is_first: bool,
-    /// What to ask for: rows `weight_stride` bytes apart, a line of each further at each step.
+    /// What to prefetch: rows `weight_stride` bytes apart, a line of each further at each step.
     pub prefetch_rows: PrefetchRows,
     pub prefetch_at: *const u8,
-    /// Packed x to ask for besides, `PREFETCH_X_BYTES` further at each step; not with [`PrefetchRows::All`].
+    /// Packed x to prefetch besides, `PREFETCH_X_BYTES` further at each step; not with
+    /// [`PrefetchRows::All`].
     pub prefetch_x_at: *const u8,
 }
 
@@ -123,8 +125,8 @@ impl PlainShape {
     }
 }
 
-/// Tiles for [`plain`], on this thread, until dropped. They are configured anew only where a call's shape
-/// differs from the one before: that costs as much as a few steps.
+/// Tiles for [`plain`], on this thread, until dropped. They are configured anew only where a call's
+/// shape differs from the one before.
 #[derive(Debug)]
 pub(super) struct PlainTiles {
     tiles: Tiles,
@@ -156,7 +158,7 @@ struct PlainArguments {
     steps: usize,
     /// From the end of a tile's block of x to its next block.
     x_jump: [usize; 2],
-    /// From the weight rows to what is asked for.
+    /// From the weight rows to what is prefetched.
     prefetch_offset: usize,
     prefetch_x_at: *const u8,
 }
@@ -165,8 +167,8 @@ struct PlainArguments {
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated. There is at least one block of one step. Weight
-/// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, with a whole
-/// tile readable behind the last where the call is `whole`, and the sums cover the tiles.
+/// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, with
+/// a whole tile readable behind the last where the call is `whole`, and the sums cover the tiles.
 pub(super) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
@@ -194,11 +196,12 @@ unsafe fn plain_prefetching<const A: usize, const B: usize>(call: &PlainCall) {
     }
 }
 
-/// Registers: sums of tile `a` of weight rows and `b` of x in `tmm(a + 2b)`, weight rows in tmm4 and
-/// tmm5, x in tmm6 and tmm7.
+/// Registers: sums of tile `a` of weight rows and `b` of x in `tmm(a + 2b)`, weight rows in tmm4
+/// and tmm5, x in tmm6 and tmm7.
 ///
 /// # Safety
-/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured, asking for lines of `PREFETCH_ROWS` rows a step.
+/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured, prefetching lines of
+/// `PREFETCH_ROWS` rows a step.
 unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH_ROWS: usize>(
     call: &PlainCall,
 ) {

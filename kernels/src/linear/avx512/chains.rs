@@ -9,16 +9,17 @@ use crate::simd::quarters::add_chains;
 
 /// Inputs of a line of weights.
 pub(super) const LINE: usize = 32;
-/// Vectors that a line of a panel widens to: the low and the high halves of the dwords of each quarter.
+/// Vectors that a line of a panel widens to: the low and the high halves of the dwords of each
+/// quarter.
 pub(super) const STEPS: usize = 8;
 /// Columns of a panel.
 pub(super) const COLS: usize = 4;
 /// Panels that `tiled` widens and multiplies together.
 pub(super) const PANELS: usize = 4;
 
-/// The chains: for every group of panels of columns, row by row, their vectors.
-/// Columns after the last whole panel are panels of their own, four times the same column; panels after
-/// the last whole group are groups of their own.
+/// The chains: for every group of panels of columns, row by row, their vectors. Columns after the
+/// last whole panel are panels of their own, four times the same column; panels after the last
+/// whole group are groups of their own.
 #[derive(Debug)]
 pub(super) struct Chains {
     pub(super) at: *mut f32,

@@ -16,11 +16,11 @@ use crate::linear::task::Area;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
-/// How far ahead of the line in use to ask for memory.
+/// Prefetch distance from the line in use.
 const PREFETCH_DISTANCE_BYTES: usize = 512;
 
-/// Panels at a time for `rows` rows: as many as leave registers for their quarters. They share the loads
-/// of x, and more columns side by side are more streams of memory, which flow better.
+/// Panels at a time for `rows` rows: as many as leave registers for their quarters. They share the
+/// loads of x, and more columns side by side are more streams of memory, which flow better.
 pub(super) const fn panels(rows: usize) -> usize {
     match rows {
         0..=2 => 4,
@@ -79,7 +79,7 @@ impl Call<'_> {
         let panels: [Panel; P] = std::array::from_fn(|p| Panel::of(reader, chains, panel + p));
         let (lines, left) = (reader.inputs() / LINE, reader.inputs() % LINE);
         let mut sums = [[_mm512_setzero_ps(); R]; P];
-        // Near the end of the columns the first lines of the next ones are asked for.
+        // Near the end of the columns the first lines of the next ones are prefetched.
         let distance_lines = lines.min(PREFETCH_DISTANCE_BYTES / 64);
         let row_bytes = reader.inputs() * size_of::<bf16>();
         let next = (P * COLS * row_bytes).wrapping_sub((lines - distance_lines) * 64);

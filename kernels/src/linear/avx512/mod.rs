@@ -1,12 +1,13 @@
-//! Plain bf16 weights with AVX-512, quarter by quarter: a vector holds sixteen bytes of each of four
-//! columns, and is multiplied by the same four inputs of x for each of them.
+//! Plain bf16 weights with AVX-512, quarter by quarter: a vector holds sixteen bytes of each of
+//! four columns, and is multiplied by the same four inputs of x for each of them.
 //!
-//! Whole columns in lanes would need every line transposed to the last dword, and a load of x for each
-//! input. Sixteen bytes at a time are half of the shuffles, and x comes four inputs at a load, which is
-//! what counts: the machines give fewer loads than products.
+//! Whole columns in lanes would need every line transposed to the last dword, and a load of x for
+//! each input. Sixteen bytes at a time are half of the shuffles, and x comes four inputs at a load,
+//! which is what counts: the machines give fewer loads than products.
 //!
-//! **The order of every sum.** An output is four chains of multiply-adds, one for each dword of sixteen
-//! bytes, along all of k in order; the four are then added in order. `direct` and `tiled` make the same.
+//! **The order of every sum.** An output is four chains of multiply-adds, one for each dword of
+//! sixteen bytes, along all of k in order; the four are then added in order. `direct` and `tiled`
+//! make the same.
 //!
 //! - `chains`: the sums that are not results yet.
 //! - `panel`: four columns, and their lines as vectors of quarters.
@@ -36,8 +37,8 @@ use crate::variant::Variant;
 /// Rows that `direct` takes, as one tile, and rows of a tile of `tiled` at most.
 const DIRECT_ROWS: usize = 8;
 const TILE_ROWS: usize = 6;
-/// Rows from which on larger blocks pay: what is left of the first level of cache for x counts for less,
-/// and sums are loaded and stored less often.
+/// Rows from which on blocks are larger: sums are loaded and stored less often, which then
+/// outweighs that the first level of cache has less room for x.
 const MANY_ROWS: usize = 40;
 
 const _: () = assert!(PANELS * COLS * block(MANY_ROWS) <= TILE_LEN);
@@ -57,8 +58,8 @@ pub(super) const fn block(rows: usize) -> usize {
     if rows < MANY_ROWS { 8 * LINE } else { 12 * LINE }
 }
 
-/// Columns of a task of `rows` rows at most: chains of more would leave the second level of cache no room
-/// for x.
+/// Columns of a task of `rows` rows at most: chains of more would leave the second level of cache
+/// no room for x.
 pub(super) const fn task_cols(rows: usize) -> usize {
     if rows < 2 * MANY_ROWS { NARROW_COLS } else { NARROW_COLS / 2 }
 }

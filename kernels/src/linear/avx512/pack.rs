@@ -1,5 +1,6 @@
-//! Activations as `direct` and `tiled` read them: for every block of k and every tile of rows `[line]
-//! [step][row]`, four values each: the inputs that a widened vector of weights is multiplied by.
+//! Activations as `direct` and `tiled` read them: for every block of k and every tile of rows
+//! `[line] [step][row]`, four values each: the inputs that a widened vector of weights is
+//! multiplied by.
 
 use std::arch::x86_64::*;
 
@@ -10,8 +11,8 @@ use super::panel::widen;
 use crate::linear::pack::Pack;
 
 /// # Safety
-/// x has the tile's rows, the scratch has room for whole lines of all rows, and nobody else packs this
-/// part.
+/// x has the tile's rows, the scratch has room for whole lines of all rows, and nobody else packs
+/// this part.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(task: &Pack<bf16>) {

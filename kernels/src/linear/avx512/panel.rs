@@ -61,7 +61,7 @@ impl Panel {
         }))
     }
 
-    /// Asks for the bytes `prefetch` of a line in every column.
+    /// Prefetches the line `distance` bytes behind `line` in every column.
     #[inline]
     #[target_feature(enable = "sse")]
     pub(super) fn prefetch(self, line: usize, distance: usize) {

@@ -1,5 +1,5 @@
-//! More rows: a block of `PANELS` panels is widened to f32 once, into L1, and a register tile of some
-//! rows by `PANELS` vectors runs over it for every tile of rows.
+//! More rows: a block of `PANELS` panels is widened to f32 once, into L1, and a register tile of
+//! some rows by `PANELS` vectors runs over it for every tile of rows.
 
 #![allow(
     clippy::needless_range_loop,
@@ -19,7 +19,7 @@ use crate::linear::task::Area;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
-/// Steps of the product between two questions whether to ask for memory.
+/// Steps of the product from one step of the prefetcher to the next.
 const PREFETCH_STEPS: usize = 4;
 /// Floats of a step of a widened block.
 const STEP_LEN: usize = PANELS * Avx512::LANES;
@@ -72,11 +72,12 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// Adds the block's products to the chains, which the first block sets. `next` is the memory to ask
-    /// for meanwhile.
+    /// Adds the block's products to the chains, which the first block sets. `next` is prefetched
+    /// meanwhile.
     ///
     /// # Safety
-    /// `P` panels from the first on exist, as the block does; `area` has packed x, and room for a block.
+    /// `P` panels from the first on exist, as the block does; `area` has packed x, and room for a
+    /// block.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn add<const P: usize>(self, next: Lines) {
@@ -105,7 +106,8 @@ impl Part<'_> {
             macro_rules! rows {
                 ($($rows:literal)*) => {
                     match area.tiles.height(tile) {
-                        // SAFETY: packed rows, chains and the widened block are what `product` says.
+                        // SAFETY: packed rows, chains and the widened block are what `product`
+                        // says.
                         $($rows => unsafe { product.multiply::<$rows>(&mut prefetcher) },)*
                         _ => unreachable!("more rows than `direct` takes are in tiles of 4 to 6"),
                     }

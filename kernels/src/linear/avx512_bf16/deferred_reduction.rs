@@ -1,5 +1,5 @@
-//! The lanes of a tile are added while the next tile multiplies. Added at once, they cost a tile with 576 inputs about a tenth
-//! of its time on Zen 5, whose schedulers they fill while they wait for the tile's last products; a third less this way.
+//! The lanes of a tile are added while the next tile multiplies. Added at once they would fill the
+//! schedulers of the processor while they wait for the tile's last products.
 
 #![allow(
     clippy::needless_range_loop,
@@ -15,9 +15,9 @@ use super::results::Lanes;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::simd::Simd;
 
-/// Columns of a tile whose lanes wait; its rows are `AVX512_BF16_ROWS`.
+/// Columns of a tile whose reduction is deferred; its rows are `AVX512_BF16_ROWS`.
 pub(super) const COLS: usize = 6;
-/// Tiles from which on it pays that the lanes of each wait: a few tiles that ask for memory meanwhile lose by it.
+/// Tiles from which on reductions are deferred: fewer tiles do not make up for storing the lanes.
 pub(super) const MANY_TILES: usize = 24;
 /// Columns that are added four at a time, for each row; the others go two at a time, for two rows.
 const FOURS: usize = 4;
@@ -42,16 +42,17 @@ impl DeferredLanes {
     }
 }
 
-/// What is left to do for the tile before.
+/// The reduction of the tile before, as far as it is not done.
 pub(super) struct DeferredReduction<'a> {
-    lanes_left: &'a mut DeferredLanes,
+    lanes: &'a mut DeferredLanes,
     /// Steps done of [`STEPS`].
     done: usize,
     to: *mut f32,
     adds: bool,
 }
 
-/// The sums across quarters of all groups, what `lanes::add_to_quarters` makes, each added to what is then in register 30.
+/// The sums across quarters of all groups, what `lanes::add_to_quarters` makes, each added to what
+/// is then in register 30.
 macro_rules! finish {
     ($from:ident, $to:ident,
      before_fours: [$($fours:literal),*],
@@ -103,45 +104,46 @@ macro_rules! finish {
 }
 
 impl<'a> DeferredReduction<'a> {
-    /// Nothing waits yet. Lanes are added to the results, or set these.
+    /// No tile is deferred yet. Lanes are added to the results, or set these.
     #[inline(always)]
-    pub(super) fn new(lanes_left: &'a mut DeferredLanes, adds: bool) -> Self {
-        DeferredReduction { lanes_left, done: STEPS, to: std::ptr::null_mut(), adds }
+    pub(super) fn new(lanes: &'a mut DeferredLanes, adds: bool) -> Self {
+        DeferredReduction { lanes, done: STEPS, to: std::ptr::null_mut(), adds }
     }
 
-    /// Adds what still waits, then lets the lanes of a tile wait whose results are at `to`.
+    /// Finishes the tile before, then defers the reduction of a tile whose results are at `to`.
     ///
     /// # Safety
-    /// The machine has AVX-512, and `to` room for [`COLS`] results in each of `AVX512_BF16_ROWS` rows, `RESULT_STRIDE` apart, until
-    /// [`DeferredReduction::end`].
+    /// The machine has AVX-512, and `to` room for [`COLS`] results in each of `AVX512_BF16_ROWS`
+    /// rows, `RESULT_STRIDE` apart, until [`DeferredReduction::finish`].
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-    pub(super) unsafe fn put(&mut self, lanes: &Lanes<AVX512_BF16_ROWS>, to: *mut f32) {
-        self.end();
+    pub(super) unsafe fn defer(&mut self, lanes: &Lanes<AVX512_BF16_ROWS>, to: *mut f32) {
+        self.finish();
         for row in 0..AVX512_BF16_ROWS {
             for col in 0..FOURS {
-                self.lanes_left.vectors[4 * row + col].write(lanes[row][col]);
+                self.lanes.vectors[4 * row + col].write(lanes[row][col]);
             }
             for col in FOURS..COLS {
                 let at = 4 * AVX512_BF16_ROWS + 2 * row + col - FOURS;
-                self.lanes_left.vectors[at].write(lanes[row][col]);
+                self.lanes.vectors[at].write(lanes[row][col]);
             }
         }
         (self.done, self.to) = (0, to);
     }
 
-    /// Adds all that waits.
+    /// Finishes the deferred reduction.
     #[inline(always)]
-    pub(super) fn end(&mut self) {
+    pub(super) fn finish(&mut self) {
         while self.done < STEPS {
             self.advance();
         }
     }
 
-    /// A step of what waits.
+    /// A step of the deferred reduction.
     #[inline(always)]
     fn advance(&mut self) {
-        // SAFETY: something waits, so `put` was called, whose caller promised the machine and the results.
+        // SAFETY: a tile is deferred, so `defer` was called, whose caller promised the machine and
+        // the results.
         unsafe {
             if self.done < STEPS - 1 {
                 self.add_group(2 * self.done);
@@ -155,16 +157,16 @@ impl<'a> DeferredReduction<'a> {
         self.done += 1;
     }
 
-    /// The sums within quarters of a group: what `lanes::add_quarters` makes. Assembly, here and below, because a tile leaves
-    /// three registers.
+    /// The sums within quarters of a group: what `lanes::add_quarters` makes. Assembly, here and
+    /// below, because a tile leaves three registers.
     ///
     /// # Safety
     /// The machine has AVX-512; the group's vectors are there.
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn add_group(&mut self, group: usize) {
-        let from = self.lanes_left.vectors[4 * group..4 * group + 4].as_ptr();
-        let to = self.lanes_left.groups[group].as_mut_ptr();
+        let from = self.lanes.vectors[4 * group..4 * group + 4].as_ptr();
+        let to = self.lanes.groups[group].as_mut_ptr();
         // SAFETY: four vectors are read and one is written, all of them on their boundaries.
         unsafe {
             asm!(
@@ -197,8 +199,9 @@ impl<'a> DeferredReduction<'a> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn add_to_results(&mut self) {
-        let (from, to) = (self.lanes_left.groups.as_ptr(), self.to);
-        // SAFETY: the groups are read, on their boundaries; of the results, four and two in each of four rows are added to.
+        let (from, to) = (self.lanes.groups.as_ptr(), self.to);
+        // SAFETY: the groups are read, on their boundaries; of the results, four and two in each of
+        // four rows are added to.
         unsafe {
             finish!(
                 from,
@@ -228,7 +231,7 @@ impl<'a> DeferredReduction<'a> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl")]
     unsafe fn set_results(&mut self) {
-        let (from, to) = (self.lanes_left.groups.as_ptr(), self.to);
+        let (from, to) = (self.lanes.groups.as_ptr(), self.to);
         // SAFETY: as above, but results are only written.
         unsafe {
             finish!(
@@ -242,7 +245,8 @@ impl<'a> DeferredReduction<'a> {
     }
 }
 
-/// It asks for nothing, but is at hand between the steps of a tile.
+/// Prefetches nothing: a step of the reduction takes the place of a prefetch between the lines of a
+/// tile.
 impl Prefetch for DeferredReduction<'_> {
     #[inline(always)]
     fn step<S: Simd>(&mut self, _: S) {

@@ -1,10 +1,11 @@
-//! Five to eight rows: all rows at once, and lines asked for one by one.
+//! Five to eight rows: all rows at once, and lines prefetched one by one.
 //!
-//! Such a tile waits for memory most of its time, and of lines that are asked for in bursts the processor drops those that
-//! it has no room for. So each line asks for one that comes later and for one still later, which is thus asked for
-//! twice. Where packed x fits the first level of cache, one column after the other is multiplied along all of k, which
-//! reads memory from end to end, and what comes later goes into the second level; elsewhere a pair of columns along a
-//! block, which some more pairs go through before the next block.
+//! Such a tile waits for memory most of its time, and of lines that are prefetched in bursts the
+//! processor drops those that it has no room for. So with each line one that comes later is
+//! prefetched and one still later: every line twice. Where packed x fits the first level of cache,
+//! one column after the other is multiplied along all of k, which reads memory from end to end, and
+//! what comes later goes into the second level; elsewhere a pair of columns along a block, which
+//! some more pairs go through before the next block.
 
 #![allow(
     clippy::needless_range_loop,
@@ -29,7 +30,7 @@ use crate::simd::avx512::{Avx512, dot_bf16};
 const X_LEN: usize = 8 << 10;
 /// Columns that go through a block of k before the next block.
 const GROUP_COLS: usize = 48;
-/// Columns of a tile there, and how many columns ahead lines are asked for.
+/// Columns of a tile there, and how many columns ahead lines are prefetched.
 const COLS: usize = 2;
 const NEAR_COLS: usize = 2;
 const FAR_COLS: usize = 4;
@@ -39,11 +40,12 @@ pub(super) fn fits(rows: usize) -> bool {
     rows > AVX512_BF16_ROWS && rows <= 2 * AVX512_BF16_ROWS
 }
 
-/// The sums of a task's columns, but for a last one that has no other beside it: returns what is left.
+/// The sums of a task's columns, but for a last one that has no other beside it: returns what is
+/// left.
 ///
 /// # Safety
-/// The machine has AVX512-BF16; x is packed by lines in two tiles of rows ([`fits`]), columns exist, and the
-/// scratch is the task's.
+/// The machine has AVX512-BF16; x is packed by lines in two tiles of rows ([`fits`]), columns
+/// exist, and the scratch is the task's.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
@@ -173,7 +175,7 @@ struct Tile {
     /// Packed x of the first tile of rows, and of the other one.
     x: *const f32,
     rest: *const f32,
-    /// What is asked for: `near` comes sooner.
+    /// What is prefetched: `near` is read sooner.
     near: *const u8,
     far: *const u8,
 }
@@ -190,7 +192,8 @@ impl Tile {
         let s = unsafe { Avx512::new() };
         let mut sums = [[_mm512_setzero_ps(); MAX_COLS]; R];
         let left = self.columns.inputs % LINE;
-        // SAFETY: whole lines exist in all columns and in packed x; of a last one what is masked is not touched.
+        // SAFETY: whole lines exist in all columns and in packed x; of a last one what is masked is
+        // not touched.
         unsafe {
             for _ in 0..self.columns.inputs / LINE {
                 self.line::<R, N>(s, u32::MAX, &mut sums);
@@ -202,7 +205,8 @@ impl Tile {
         sums
     }
 
-    /// Multiplies the line, of which `mask` says which inputs exist, and goes on to the one after it.
+    /// Multiplies the line, of which `mask` says which inputs exist, and goes on to the one after
+    /// it.
     ///
     /// # Safety
     /// As [`Tile::lanes`], for this line.

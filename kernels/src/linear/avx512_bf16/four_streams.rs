@@ -1,7 +1,8 @@
 //! Three or four rows of x times four columns, each a stream of its own, along a block.
 //!
-//! Written out, because each weight is an operand from memory of all products with it. A compiler loads it once into a
-//! register, which takes a sixth more instructions; with fewer the processor looks further ahead in memory.
+//! In assembly, so that each weight is an operand from memory of all products with it. A compiler
+//! loads it into a register first; with fewer instructions the processor looks further ahead in
+//! memory.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -13,7 +14,7 @@ use super::{LINE, LINE_UNITS, STREAMS_DISTANCE_BYTES};
 
 pub(super) const STREAMS: usize = 4;
 
-/// Asks for a line of stream `$n`, and multiplies the one before us by rows of x.
+/// Prefetches a line of stream `$n`, and multiplies the current one by rows of x.
 macro_rules! products {
     ($n:literal: $($row:literal)*) => {
         concat!(
@@ -37,7 +38,8 @@ where
     let (mut weight, mut to_x) = (columns.weight, x);
     for _ in 0..columns.inputs / (STEP_LINES * LINE) {
         let w = std::array::from_fn(|n| weight.wrapping_add(n * columns.stride).cast());
-        // SAFETY: these lines exist in every column and in packed x; the rest is the caller's promise.
+        // SAFETY: these lines exist in every column and in packed x; the rest is the caller's
+        // promise.
         unsafe {
             sums.multiply::<0>(w, to_x);
             sums.multiply::<1>(w, to_x);
@@ -70,7 +72,8 @@ impl Rows for Lanes<3> {
     #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn multiply<const L: usize>(&mut self, w: [*const u8; STREAMS], x: *const f32) {
         let [r0, r1, r2] = self;
-        // SAFETY: the caller's promise; nothing is written, and asking for memory that does not exist does nothing.
+        // SAFETY: the caller's promise; nothing is written, and prefetching memory that does not
+        // exist does nothing.
         unsafe {
             asm!(
                 "vmovups zmm20, zmmword ptr [{x} + {x_at}]",

@@ -1,19 +1,21 @@
-//! Plain bf16 weights with AVX512-BF16, as dot products: a vector lane is every thirty-second pair of
-//! inputs of one output.
+//! Plain bf16 weights with AVX512-BF16, as dot products: a vector lane is every thirty-second pair
+//! of inputs of one output.
 //!
 //! Columns then need no transposing: a line of a weight row is an operand as it lies in memory, and
-//! a step of a register tile loads a line of each of its rows of x and of its columns. Each column of a
-//! tile is read by an instruction of its own, which is how the processor finds streams of memory: an
-//! instruction that visits sixteen rows in turn reads at three quarters of the speed.
+//! a step of a register tile loads a line of each of its rows of x and of its columns. Each column
+//! of a tile is read by an instruction of its own, which is how the processor recognises streams of
+//! memory.
 //!
-//! **The order of every sum.** k is cut into blocks that depend on k alone ([`block`]). In a block each
-//! of sixteen lanes is a chain of dot products of pairs along k; the lanes are added as
+//! **The order of every sum.** k is cut into blocks that depend on k alone ([`block`]). In a block
+//! each of sixteen lanes is a chain of dot products of pairs along k; the lanes are added as
 //! `results` says, and the blocks in order.
 //!
 //! - `pack`: activations as `[line][row]`, line by line.
-//! - `tile`: some rows of x times some columns, along a block; `prefetch`: what it asks for meanwhile; `results`: its lanes
-//!   are added, `deferred`: while the next tile multiplies.
-//! - `sums`: all tiles of a task; `streams`: those of up to four rows, `four_streams` the ones with long x; `evenly`: those of five to eight.
+//! - `tile`: some rows of x times some columns, along a block; `prefetch`: what it prefetches
+//!   meanwhile; `results`: its lanes are added; `deferred_reduction`: the same while the next tile
+//!   multiplies.
+//! - `sums`: all tiles of a task; `streams`: those of up to four rows, `four_streams` the ones with
+//!   long x; `evenly`: those of five to eight.
 
 mod deferred_reduction;
 mod evenly;
@@ -36,13 +38,14 @@ use crate::variant::Variant;
 /// Inputs of a line, and dwords of x that they take.
 const LINE: usize = 32;
 const LINE_UNITS: usize = LINE / 2;
-/// Lines of a block at most: a tile's columns, the next tile's and a tile of x stay in the first level of
-/// cache together.
+/// Lines of a block at most: a tile's columns, the next tile's and a tile of x stay in the first
+/// level of cache together.
 const BLOCK_LINES: usize = 32;
 
-/// How far ahead the lines that follow in memory are asked for: a page, where the processor's prefetcher stops.
+/// Prefetch distance where memory is read in one stream: a page, where the processor's own
+/// prefetcher stops.
 const PAGE_BYTES: usize = 4096;
-/// How far behind each line the one lies that it asks for, where memory is read in several streams.
+/// Prefetch distance where memory is read in several streams.
 const STREAMS_DISTANCE_BYTES: usize = 1536;
 
 /// Whether a linear on plain weights is worked on here.
@@ -79,7 +82,8 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
 /// Leaves the sums of the task's columns and rows in its results.
 ///
 /// # Safety
-/// The machine has AVX-512 and AVX512-BF16; x was packed by [`pack`]; the task's own conditions hold.
+/// The machine has AVX-512 and AVX512-BF16; x was packed by [`pack`]; the task's own conditions
+/// hold.
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
     // SAFETY: the caller's promise.

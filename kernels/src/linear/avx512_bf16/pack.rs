@@ -1,5 +1,5 @@
-//! Activations as `tile` reads them: for every block of k and every tile of rows `[line][row]`, with
-//! zeros behind the last input.
+//! Activations as `tile` reads them: for every block of k and every tile of rows `[line][row]`,
+//! with zeros behind the last input.
 
 use std::arch::x86_64::*;
 
@@ -9,8 +9,8 @@ use super::{LINE, LINE_UNITS};
 use crate::linear::pack::Pack;
 
 /// # Safety
-/// x has the tile's rows, the scratch has room for whole lines of all rows, and nobody else packs this
-/// part.
+/// x has the tile's rows, the scratch has room for whole lines of all rows, and nobody else packs
+/// this part.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(task: &Pack<bf16>) {

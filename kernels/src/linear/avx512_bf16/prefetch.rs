@@ -1,17 +1,18 @@
-//! What a tile asks for while it multiplies: some lines for every few of its own ([`STEP_LINES`]), or one with each.
+//! What a tile prefetches while it multiplies: some lines for every few of its own
+//! ([`STEP_LINES`]), or one with each.
 //!
-//! Asking takes few branches, and a tile's loop few rounds: it seems that the processor foresees the end of a loop by the
-//! branches before it, and with one a line few rows read weights some hundredths slower.
+//! Prefetching takes few branches, for a tile's loop has few iterations, whose end the processor
+//! predicts by the branches before it.
 
 use crate::linear::prefetch::Lines;
 use crate::simd::Simd;
 
-/// Lines of a tile from one asking to the next.
+/// Lines of a tile from one step of prefetching to the next.
 pub(super) const STEP_LINES: usize = 4;
 
 const LINE_BYTES: usize = 64;
 
-/// What asks for memory.
+/// What a tile does between its lines.
 pub(super) trait Prefetch {
     /// Before every [`STEP_LINES`] lines of a tile.
     #[inline(always)]
@@ -32,7 +33,7 @@ pub(super) struct NextColumns<const N: usize> {
 }
 
 impl<const N: usize> NextColumns<N> {
-    /// Nothing is asked for.
+    /// Nothing is prefetched.
     pub(super) const NONE: Self = NextColumns { at: std::ptr::null(), stride: 0, wait: usize::MAX };
 
     /// `STEP_LINES` of each run of `lines` a step, after `wait` steps.
@@ -58,8 +59,8 @@ impl<const N: usize> Prefetch for NextColumns<N> {
     }
 }
 
-/// With each line the one that lies so many bytes behind it, in this column or the next. It knows nothing but this distance,
-/// so that it takes no register.
+/// With each line the one `BYTES` behind it, in this column or the next. The distance is a
+/// constant, so that it takes no register.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AtDistance<const BYTES: usize>;
 
@@ -127,9 +128,9 @@ impl<const P: usize> Prefetch for LinesPerStep<P> {
     }
 }
 
-/// How many lines a step, and in how many steps, all of `lines` are asked for within `steps` steps, as far as the most lines
-/// a step reach. The fewer steps the better: they are the last ones, and x goes through the first level of cache
-/// meanwhile.
+/// How many lines a step, and in how many steps, all of `lines` are prefetched within `steps`
+/// steps, as far as the most lines a step reach. The fewer steps the better: they are the last
+/// ones, and x goes through the first level of cache meanwhile.
 #[inline(always)]
 pub(super) fn pace(lines: Lines, steps: usize) -> (usize, usize) {
     let all = lines.rows * lines.lines;
@@ -138,7 +139,7 @@ pub(super) fn pace(lines: Lines, steps: usize) -> (usize, usize) {
     (per_step, all.div_ceil(per_step))
 }
 
-/// Lines asked for in a step: one of these numbers.
+/// Lines prefetched in a step: one of these numbers.
 const PER_STEP: [usize; 4] = [4, 6, 8, MOST_PER_STEP];
 const MOST_PER_STEP: usize = 12;
 
@@ -146,7 +147,7 @@ const MOST_PER_STEP: usize = 12;
 mod tests {
     use super::*;
 
-    /// Lines asked for, `P` a step, until as many were as there are, and the rounded rest.
+    /// Lines prefetched, `P` a step, until all are, rounded up to whole steps.
     fn prefetched<const P: usize>(lines: Lines) -> Vec<usize> {
         let mut prefetch = LinesPerStep::<P>::new(lines);
         let steps = (lines.rows * lines.lines).div_ceil(P);
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_every_run_is_asked_for_in_order() {
+    fn every_line_of_every_run_is_prefetched_in_order() {
         for lines in [32, 18, 13] {
             let lines =
                 Lines { at: std::ptr::without_provenance(0x4000), stride: 0x3800, rows: 6, lines };
@@ -180,12 +181,12 @@ mod tests {
     }
 
     #[test]
-    fn all_lines_are_asked_for_within_the_steps() {
+    fn all_lines_are_prefetched_within_the_steps() {
         let lines = Lines { at: std::ptr::null(), stride: 0, rows: 6, lines: 32 };
         assert_eq!(pace(lines, 8 * 60), (4, 48));
         assert_eq!(pace(lines, 8 * 4), (6, 32));
         assert_eq!(pace(lines, 8 * 2), (12, 16));
-        // More than can be asked for.
+        // More than the steps can prefetch.
         assert_eq!(pace(lines, 8), (12, 16));
         assert_eq!(pace(Lines::NONE, 8).1, 0);
     }

@@ -1,5 +1,6 @@
-//! From the lanes of a register tile to its results. Lanes are added within quarters first: shuffles there take two cycles,
-//! those across quarters five, and there are four times as many vectors before as after.
+//! From the lanes of a register tile to its results. Lanes are added within quarters first:
+//! shuffles there take less time than those across quarters, and there are four times as many
+//! vectors before as after.
 
 #![allow(
     clippy::needless_range_loop,

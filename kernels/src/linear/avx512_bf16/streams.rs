@@ -1,9 +1,12 @@
-//! One to four rows: a task's columns in one, two or four runs side by side, each of which is read from end to end.
+//! One to four rows: a task's columns in one, two or four runs side by side, each of which is read
+//! from end to end.
 //!
-//! So memory is read in as many streams as there are runs, and none of them ends within a task. Neighbouring columns
-//! side by side would each be a stream that ends with the column, and the processor would find the next one late. One or two
-//! streams are fastest. But columns that are multiplied at once share what is loaded of x, and where several rows do not
-//! stay in the first level of cache, four streams pay; and a stream begins slowly, so short runs are not worth dividing.
+//! So memory is read in as many streams as there are runs, and none of them ends within a task.
+//! Neighbouring columns side by side would each be a stream that ends with the column, and the
+//! processor would recognise the next one late. Few streams are best for memory. But columns that
+//! are multiplied at once share what is loaded of x, and where several rows do not stay in the
+//! first level of cache, four streams read x less often; and a stream begins slowly, so short runs
+//! are not divided.
 
 #![allow(clippy::needless_range_loop, reason = "rows, runs and columns are clearer by index")]
 
@@ -25,7 +28,7 @@ use crate::processor::is_zen_5;
 
 /// Packed x that stays in the first level of cache while weights go through it.
 const X_BYTES: usize = 24 << 10;
-/// Weights of a task of which a half is worth a stream of its own.
+/// Bytes of a task's weights from which on each half is a stream of its own.
 const HALVED_BYTES: usize = 256 << 10;
 /// Blocks of columns whose lanes are kept until they are added, at most.
 const MOST_BLOCKS: usize = 32;
@@ -42,7 +45,8 @@ fn runs(reader: Plain<bf16>, area: &Area) -> Option<usize> {
     }
 }
 
-/// The sums of a task's columns, but for those that fill no run or are better multiplied side by side: returns what is left.
+/// The sums of a task's columns, but for those that fill no run or are better multiplied side by
+/// side: returns what is left.
 ///
 /// # Safety
 /// The machine has AVX512-BF16; x is packed by lines, columns exist, and the scratch is the task's.
@@ -62,7 +66,8 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
     }
     match (runs, area.tiles.rows) {
         (1, _) if is_zen_5() => streams!(AtDistance::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
-        // Zen 4 wants more under way than the first level of cache has requests for; Zen 5 loses by it.
+        // Zen 4 needs more requests in flight than its first level of cache allows; on Zen 5 they
+        // would displace others.
         (1, _) => streams!(AtTwoDistances::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
         (2, _) => streams!(AtDistance::<STREAMS_DISTANCE_BYTES>, 2 x 4, 1 2),
         // SAFETY: the caller's promise, for these rows.
@@ -156,7 +161,8 @@ impl Streams<'_> {
         }
     }
 
-    /// The same of `C` columns one after the other, whose lanes are added together: short columns end often.
+    /// The same of `C` columns one after the other, whose lanes are added together: short columns
+    /// end often.
     ///
     /// # Safety
     /// As [`Streams::one_column`], for all of these; there are no more than [`MOST_BLOCKS`] blocks.

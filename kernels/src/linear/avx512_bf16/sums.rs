@@ -13,8 +13,8 @@ use crate::linear::reader::Plain;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
 
-/// Steps at the end of columns in which the first lines of the next ones are asked for: short rows would otherwise
-/// begin cold.
+/// Steps at the end of columns in which the first lines of the next ones are prefetched: short rows
+/// would otherwise begin cold.
 const START_STEPS: usize = 8 / STEP_LINES;
 
 /// Some columns of a task.
@@ -54,7 +54,8 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) {
     unsafe {
         if area.tiles.count == 1 {
             for part in parts() {
-                // Behind the task's own columns lie those of the task that this thread most likely has next.
+                // Behind the task's own columns lie those of the task that this thread most likely
+                // has next.
                 let next = Part { first: after(part), cols: wide, ..part };
                 let exists = next.first + wide <= reader.outputs();
                 part.multiply_all(if exists { next.lines(0) } else { Lines::NONE });
@@ -114,8 +115,9 @@ impl Part<'_> {
         self.area.results().wrapping_add(row * RESULT_STRIDE + self.first - cols.start)
     }
 
-    /// The sums of all blocks for the only tile of rows, of columns that are in no stream. Nothing is asked for beside the
-    /// next task's first lines: it would take room from the columns' own loads.
+    /// The sums of all blocks for the only tile of rows, of columns that are in no stream. Nothing
+    /// is prefetched beside the next task's first lines: it would take room from the columns' own
+    /// loads.
     ///
     /// # Safety
     /// As [`sums`], for the columns of `self`.
@@ -151,8 +153,8 @@ impl Part<'_> {
         tiles!(2 x 8 3 x 8 4 x 6 1 x 1 2 x 1 3 x 1 4 x 1);
     }
 
-    /// Adds a block's products to the sums of all tiles of rows, which the first block sets. `next` is
-    /// memory to ask for meanwhile.
+    /// Adds a block's products to the sums of all tiles of rows, which the first block sets. `next`
+    /// is prefetched meanwhile.
     ///
     /// # Safety
     /// As [`sums`], for the columns of `self` and a block that exists.
@@ -179,7 +181,7 @@ impl Part<'_> {
         }
         let multiply = tiles!(1 x 6 2 x 6 3 x 6 4 x 6 1 x 1 2 x 1 3 x 1 4 x 1);
         if left > 0 {
-            // First, for it is over soon: what comes next is asked for by the others.
+            // First, for it is over soon: the others prefetch what comes next.
             multiply(left, row_tiles.start + whole, 1, Lines::NONE);
         }
         multiply(AVX512_BF16_ROWS, row_tiles.start, whole, next);

@@ -28,8 +28,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Adds the products of `tiles` tiles of `R` rows with `N` columns to their results, or sets these, and asks for
-    /// `next` meanwhile.
+    /// Adds the products of `tiles` tiles of `R` rows with `N` columns to their results, or sets
+    /// these, and prefetches `next` meanwhile.
     ///
     /// # Safety
     /// As [`Columns::lanes`] and [`add_lanes`], for every tile.
@@ -81,8 +81,9 @@ impl Columns {
         }
     }
 
-    /// [`Columns::multiply`] of whole tiles, asking for nothing; the lanes of each wait for the next one. A function of its
-    /// own, or the loops beside it would be a few hundredths slower.
+    /// [`Columns::multiply`] of whole tiles without prefetching; the reduction of each is deferred
+    /// into the next one. A function of its own, so that it takes no registers from the loops
+    /// beside it.
     ///
     /// # Safety
     /// As there.
@@ -95,19 +96,19 @@ impl Columns {
         adds: bool,
     ) {
         let units = self.inputs.div_ceil(LINE) * LINE_UNITS;
-        let mut lanes_left = DeferredLanes::new();
-        let mut deferred = DeferredReduction::new(&mut lanes_left, adds);
+        let mut deferred_lanes = DeferredLanes::new();
+        let mut reduction = DeferredReduction::new(&mut deferred_lanes, adds);
         for _ in 0..tiles {
             // SAFETY: the caller's promise.
             unsafe {
                 let lanes =
-                    self.lanes::<AVX512_BF16_ROWS, { deferred_reduction::COLS }>(x, &mut deferred);
-                deferred.put(&lanes, to);
+                    self.lanes::<AVX512_BF16_ROWS, { deferred_reduction::COLS }>(x, &mut reduction);
+                reduction.defer(&lanes, to);
             }
             x = x.wrapping_add(AVX512_BF16_ROWS * units);
             to = to.wrapping_add(AVX512_BF16_ROWS * RESULT_STRIDE);
         }
-        deferred.end();
+        reduction.finish();
     }
 
     /// The products of `R` rows of x with `N` columns, lane by lane.
@@ -143,8 +144,8 @@ impl Columns {
         let s = unsafe { Avx512::new() };
         let mut at = At { weight: self.weight, stride: self.stride, x };
         let (whole, left) = (self.inputs / LINE, self.inputs % LINE);
-        // SAFETY: whole lines exist in every column and row; of the last one what is masked is not touched, and
-        // packed x has it whole.
+        // SAFETY: whole lines exist in every column and row; of the last one what is masked is not
+        // touched, and packed x has it whole.
         unsafe {
             for _ in 0..whole / STEP_LINES {
                 prefetch.step(s);
@@ -172,7 +173,8 @@ struct At {
 }
 
 impl At {
-    /// Multiplies the line, of which `mask` says which inputs exist, and goes on to the one after it.
+    /// Multiplies the line, of which `mask` says which inputs exist, and goes on to the one after
+    /// it.
     ///
     /// # Safety
     /// As [`Columns::lanes`], for this line.

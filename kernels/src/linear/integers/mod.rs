@@ -1,10 +1,10 @@
 //! Grouped weights in bf16 linears with AVX512-VNNI: products of small integers, four at a lane.
 //!
-//! A group of x becomes integers of 12 bits: multiples of 2^-11 of the power of two above its largest
-//! value. Values of at least 2^-3 of that keep all their bits. A weight's integers are multiplied as they
-//! lie in their records, one instruction for four inputs and sixteen columns, twice for the two bytes
-//! of x; widening them to f32 took two for one input, before its product. Of 4 bits, 16 times a weight is a byte
-//! still, so the products of both bytes go to one sum.
+//! A group of x becomes integers of 12 bits: multiples of 2^-11 of the power of two above its
+//! largest value. Values of at least 2^-3 of that keep all their bits. A weight's integers are
+//! multiplied as they lie in their records, one instruction for four inputs and sixteen columns,
+//! twice for the two bytes of x. Of 4 bits, 16 times a weight is a byte still, so the products of
+//! both bytes go to one sum.
 //!
 //! **The order of every sum.** Products and sums within a group are exact. `part` and `sum(x)` of a
 //! group are rounded to f32 at most once; then the groups are added in order, as everywhere.
@@ -50,7 +50,7 @@ pub(super) fn fits<T: Number>(variant: Variant) -> bool {
 /// Floats that a group of a row has behind all packed rows.
 pub(super) const FACTORS: usize = factors::Factors::COUNT;
 
-/// Rows from which on tiles of AMX pay.
+/// Rows from which on tiles of AMX are faster.
 const AMX_ROWS: usize = 7;
 
 /// Whether `rows` rows are multiplied in tiles of AMX.
@@ -71,8 +71,8 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
 /// Leaves the sums of the task's columns and rows in its results.
 ///
 /// # Safety
-/// The machine has AVX-512 with VNNI, and for tiles AMX may be used or is emulated; x was packed by [`pack`];
-/// the task's own conditions hold.
+/// The machine has AVX-512 with VNNI, and for tiles AMX may be used or is emulated; x was packed by
+/// [`pack`]; the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(super) unsafe fn grouped(task: &Sums<Records>) {
     let Sums { reader, area } = task;

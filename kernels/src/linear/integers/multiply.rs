@@ -20,7 +20,7 @@ use crate::linear::task::Area;
 use crate::simd::avx512::Avx512;
 use crate::simd::integers::avx512::vpdpbusd;
 
-/// How far ahead along a panel's records few rows ask for memory.
+/// Prefetch distance of few rows along a panel's records.
 const PREFETCH_DISTANCE_BYTES: usize = 1024;
 /// Bytes of scales and minimums, with which a record begins.
 const RECORD_HEAD: usize = 4 * COLS;
@@ -70,11 +70,12 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Adds the products to the results. Without `prefetch` the panels' own next lines are asked for.
+    /// Adds the products to the results. Without `prefetcher` the panels' own next lines are
+    /// prefetched.
     ///
     /// # Safety
-    /// The machine has AVX-512 with VNNI. The panels, rows and groups exist, packed for weights of 4
-    /// bits if `is_four`, and results have room.
+    /// The machine has AVX-512 with VNNI. The panels, rows and groups exist, packed for weights of
+    /// 4 bits if `is_four`, and results have room.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     pub(super) unsafe fn run(
@@ -101,8 +102,9 @@ impl Call {
         }
     }
 
-    /// Weights of 4 bits. The products of both digits of x are added to one sum: those of the high digit with 16 times
-    /// the weight, which is a byte still. Few rows add them to a sum each, so that more chains hide the latency.
+    /// Weights of 4 bits. The products of both digits of x are added to one sum: those of the high
+    /// digit with 16 times the weight, which is a byte still. Few rows add them to a sum each, so
+    /// that more chains hide the latency.
     ///
     /// # Safety
     /// As [`Call::run`], for `P` panels and `R` rows.
@@ -220,7 +222,8 @@ impl<const P: usize> At<P> {
         }
     }
 
-    /// Adds what the group's sums of integers are worth to the results, and goes on to the next group.
+    /// Adds what the group's sums of integers are worth to the results, and goes on to the next
+    /// group.
     ///
     /// # Safety
     /// As [`Call::run`].
@@ -232,8 +235,8 @@ impl<const P: usize> At<P> {
         sums: [[__m512i; R]; P],
     ) {
         for p in 0..P {
-            // SAFETY: the record exists; the group has factors of all rows, and results have room for
-            // whole panels.
+            // SAFETY: the record exists; the group has factors of all rows, and results have room
+            // for whole panels.
             unsafe {
                 let scale = scales(self.record[p]);
                 for r in 0..R {
@@ -249,7 +252,7 @@ impl<const P: usize> At<P> {
     }
 }
 
-/// Asks for what `prefetch` says, or for the lines that follow in each panel.
+/// Prefetches what `prefetcher` holds, or the lines that follow in each panel.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 fn prefetch<const P: usize>(

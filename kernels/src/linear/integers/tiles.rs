@@ -1,7 +1,7 @@
 //! More rows with AMX: the same integers in tiles, sixteen rows by sixteen columns by a group.
 //!
-//! Sums in integers are exact, so they are those of `multiply` bit for bit, and so are the groups added
-//! in order.
+//! Sums in integers are exact, so they are those of `multiply` bit for bit, and so are the groups
+//! added in order.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -22,21 +22,21 @@ use crate::simd::avx512::Avx512;
 
 /// Tiles of x of a task with few rows, at most.
 const FEW_TILES: usize = 2;
-/// How far ahead along a panel's records few rows ask for memory.
+/// Prefetch distance of few rows along a panel's records.
 const PREFETCH_DISTANCE_BYTES: usize = 3072;
-/// Panels of a stretch of weights that is bytes while all rows pass by: a tile of x comes from the second level of
-/// cache once for all of them.
+/// Panels of a stretch of weights that is bytes while all rows pass by: a tile of x comes from the
+/// second level of cache once for all of them.
 const STRIP_PANELS: usize = 2 * PANELS;
-/// Groups of a stretch, with up to `FEW_TILES` tiles of x and with more. Longer ones leave the first level no room where
-/// another guest has half of it.
+/// Groups of a stretch, with up to `FEW_TILES` tiles of x and with more. Longer ones leave no room
+/// in the first level of cache where two threads share it.
 const FEW_GROUPS: usize = 1;
 const MANY_GROUPS: usize = 2;
 
 /// What a task uses of its thread's scratch.
 #[repr(C, align(64))]
 struct Scratch {
-    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; of 4 bits 16 times each weight,
-    /// and behind them the weights.
+    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; of 4 bits 16
+    /// times each weight, and behind them the weights.
     weights: [[[[u8; TILE_BYTES]; 2]; STRIP_PANELS]; MANY_GROUPS],
     /// Sums of two places, as they leave the tiles; of 8 bits `[high, low]` of each.
     sums: [[[[i32; TILE]; TILE]; 2]; 2],
@@ -47,8 +47,8 @@ const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
 /// Leaves the sums of the task's columns and rows in its results.
 ///
 /// # Safety
-/// AMX may be used by this process, or is emulated; the machine has AVX-512. x was packed in tiles; the
-/// task's own conditions hold.
+/// AMX may be used by this process, or is emulated; the machine has AVX-512. x was packed in tiles;
+/// the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn sums(reader: Records, area: &Area) {
     // SAFETY: the caller's promise.
@@ -100,7 +100,8 @@ unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
             let mut prefetcher = Prefetcher::new(next, run.len() * strip.panels * rows);
             for at in run.clone().step_by(at_once) {
                 let groups = at..run.end.min(at + at_once);
-                // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's promise.
+                // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's
+                // promise.
                 unsafe { strip.add(groups, &mut ring, &mut prefetcher) };
             }
         }
@@ -131,7 +132,8 @@ struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Multiplies some groups, at most `MANY_GROUPS`; `ring` adds them to the totals, which the first group sets.
+    /// Multiplies some groups, at most `MANY_GROUPS`; `ring` adds them to the totals, which the
+    /// first group sets.
     ///
     /// # Safety
     /// As [`sums_of`]; the groups exist, and tiles are configured for the task.
@@ -186,14 +188,14 @@ impl Strip<'_> {
     }
 }
 
-/// Whether the rows are so few that weights are waited for: then each vector asks for one further along
-/// its panel.
+/// Whether the rows are so few that memory bounds them: then each vector prefetches one further
+/// along its panel.
 fn few(area: &Area) -> bool {
     area.row_tiles.len() <= FEW_TILES
 }
 
-/// The weights of a record as unsigned bytes, a line a step, in the form of [`Scratch::weights`]; asks for those
-/// `PREFETCH_DISTANCE_BYTES` further if `prefetches`.
+/// The weights of a record as unsigned bytes, a line a step, laid out as [`Scratch::weights`];
+/// prefetches those `PREFETCH_DISTANCE_BYTES` further if `prefetches`.
 ///
 /// # Safety
 /// The record exists; `to` is two tiles.
@@ -230,7 +232,8 @@ unsafe fn expand<const FOUR: bool>(
     }
 }
 
-/// Products of a tile of x and a group of some panels, one in each place of the ring, and what they are added to.
+/// Products of a tile of x and a group of some panels, one in each place of the ring, and what they
+/// are added to.
 struct Products {
     count: usize,
     weights: *const u8,
@@ -247,7 +250,8 @@ struct Products {
     stride: usize,
 }
 
-/// Products under way, one in each place: while tiles are multiplied, those begun before become totals.
+/// Products in flight, one in each place: while tiles are multiplied, those begun before become
+/// totals.
 struct Ring<const FOUR: bool> {
     before: Option<Products>,
     scratch: *mut Scratch,
@@ -257,8 +261,8 @@ impl<const FOUR: bool> Ring<FOUR> {
     /// Begins the products of `next` and adds those before it to their totals, place by place.
     ///
     /// # Safety
-    /// AMX may be used by this process, or is emulated; tiles were configured for this task, and x of `next`
-    /// was taken. Everything covers the panels and rows.
+    /// AMX may be used by this process, or is emulated; tiles were configured for this task, and x
+    /// of `next` was taken. Everything covers the panels and rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     unsafe fn turn(&mut self, next: Option<Products>, prefetcher: &mut Prefetcher) {

@@ -61,7 +61,7 @@ impl Records {
     }
 }
 
-/// How far ahead of the vector in use to ask for memory, bytes along the records of a panel.
+/// Prefetch distance from the vector in use, bytes along the records of a panel.
 const PREFETCH_DISTANCE_BYTES: usize = 1024;
 
 macro_rules! grouped_reader {

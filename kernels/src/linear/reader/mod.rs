@@ -1,9 +1,9 @@
 //! How weights lie in memory and become *units*: vectors whose lanes are output columns, each
 //! multiplied by one broadcast value of x.
 //!
-//! A *panel* is `LANES` weight rows. A *chunk* of it is a few dword vectors, which expand to units in
-//! the order of k. A *segment* is the length of one chain of multiply-adds; it is the same for every
-//! batch size and thread count, which is what makes rows independent.
+//! A *panel* is `LANES` weight rows. A *chunk* of it is a few dword vectors, which expand to units
+//! in the order of k. A *segment* is the length of one chain of multiply-adds; it is the same for
+//! every batch size and thread count, which is what makes rows independent.
 
 mod grouped;
 mod plain;
@@ -16,7 +16,7 @@ pub(super) use plain::{PairsBf16, PlainBf16, PlainF32};
 use super::prefetch::Lines;
 use crate::simd::Simd;
 
-/// A form of weights; see the module header.
+/// Reads weights of one format; see the module header.
 pub trait WeightReader<S: Simd>: Copy {
     /// Units of a dword vector.
     const UNITS: usize;
@@ -45,7 +45,7 @@ pub trait WeightReader<S: Simd>: Copy {
     /// # Safety
     /// The first column and unit exist.
     unsafe fn edge(self, s: S, panel: usize, segment: usize, index: usize) -> S::Block;
-    /// Asks for what a later `chunk` will read.
+    /// Prefetches what a later `chunk` reads.
     fn prefetch(self, s: S, panel: usize, segment: usize, index: usize);
     /// Scale and minimum of a segment of a panel, if grouped.
     ///

@@ -91,8 +91,8 @@ impl<T> Plain<T> {
         unsafe { s.transpose(buffer.as_ptr().cast(), 4 * MAX_LANES) }
     }
 
-    /// Asks for what follows in each row of a panel, or, near the end of the rows, for the start of the
-    /// next panel's: short rows would otherwise begin cold.
+    /// Prefetches what follows in each row of a panel, or, near the end of the rows, for the start
+    /// of the next panel's: short rows would otherwise begin cold.
     #[inline(always)]
     fn prefetch_rows<S: Simd>(self, s: S, at: *const u8, offset: usize) {
         let next = if offset + PREFETCH_DISTANCE_BYTES < self.stride() { 0 } else { S::LANES - 1 };
@@ -127,7 +127,7 @@ impl<T> Plain<T> {
     }
 }
 
-/// How far ahead of the chunk in use to ask for memory, bytes along a row.
+/// Prefetch distance from the chunk in use, bytes along a row.
 const PREFETCH_DISTANCE_BYTES: usize = 768;
 
 macro_rules! plain_reader {
@@ -163,7 +163,8 @@ macro_rules! plain_reader {
 
         #[inline(always)]
         unsafe fn chunk(self, s: S, panel: usize, segment: usize, index: usize) -> S::Block {
-            // Of an odd number of inputs the last has no partner in memory but the next row's first.
+            // Of an odd number of inputs the last has no partner in memory but the next row's
+            // first.
             let end = segment * BLOCK_UNITS * 4 / $units + (index + 1) * 4 * S::LANES;
             if $inputs > 1 && end > self.0.stride() {
                 // SAFETY: the caller's promise.

@@ -1,6 +1,7 @@
-//! Time of the cores that the host of a virtual machine gave to somebody else.
+//! Steal time: what the host of a virtual machine took from its cores.
 
-/// Clock ticks since the machine started, of all cores together (proc_stat(5)); 0 where the system does not tell.
+/// Clock ticks since the machine started, of all cores together (proc_stat(5)); 0 where the system
+/// does not tell.
 pub fn ticks() -> u64 {
     std::fs::read_to_string("/proc/stat").ok().and_then(|text| of_all_cores(&text)).unwrap_or(0)
 }
