@@ -2,23 +2,34 @@
 
 use std::ops::Range;
 
-use model::compressed::Bits;
+use model::compressed::{Bits, Grouped, WeightFormat};
 
-#[cfg(target_arch = "x86_64")]
-use super::avx512_bf16;
 use super::compiled::LinearTasks;
 use super::epilogue::Epilogue;
-#[cfg(target_arch = "x86_64")]
-use super::integers;
 use super::pack::Pack;
-use super::path::{self, Weight};
+use super::path::{PackedLayout, Shape};
 use super::reader;
-#[cfg(target_arch = "x86_64")]
-use super::rows::Path;
+use super::registry::Path;
 use super::rows::RowTiles;
 use super::task::{Area, Finish, Sums};
 use crate::scratch::Shared;
 use crate::variant::Variant;
+
+/// The weight of a linear.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Weight<T> {
+    Plain(*const T),
+    Grouped(Grouped, *const u8),
+}
+
+impl<T> Weight<T> {
+    fn format(&self) -> WeightFormat {
+        match self {
+            Weight::Plain(_) => WeightFormat::Plain,
+            Weight::Grouped(format, _) => WeightFormat::Grouped(*format),
+        }
+    }
+}
 
 /// What a linear computes.
 #[derive(Debug)]
@@ -39,6 +50,7 @@ unsafe impl<T: Sync> Sync for Call<T> {}
 /// How x of a call is packed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
+    path: Path,
     pub tiles: RowTiles,
     /// Units of a row.
     pub units: usize,
@@ -75,31 +87,15 @@ impl<T: LinearTasks> Call<T> {
     }
 
     pub(super) fn layout(&self, variant: Variant) -> Layout {
-        let Call { rows, k, weight, .. } = *self;
-        let tiles = path::tiles(variant, (rows, k), weight);
-        let (units, group, sums) = match weight {
-            // Whole lines, where x is packed by lines; a row of scratch is padded to more.
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.path == Path::Avx512 => (k.next_multiple_of(32), None, 0),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.path == Path::Avx512Bf16 => (avx512_bf16::units(k), None, 0),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.path == Path::Amx => (k.div_ceil(2), None, 0),
-            Weight::Plain(_) => (k, None, 0),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Grouped(format, _)
-                if matches!(tiles.path, Path::Integers | Path::IntegerTiles) =>
-            {
-                let (inputs, group) =
-                    (format.groups(k) * format.group, Some((format.group, format.bits)));
-                (integers::units_of(inputs), group, integers::FACTORS * format.groups(k))
-            }
-            Weight::Grouped(format, _) => {
-                let groups = format.groups(k);
-                (groups * format.group, Some((format.group, format.bits)), groups)
-            }
+        let Call { rows, k, ref weight, .. } = *self;
+        let shape = Shape { rows, k, format: weight.format() };
+        let path = Path::of::<T>(variant, shape);
+        let PackedLayout { tiles, units, sums } = path.layout(variant, shape);
+        let group = match shape.format {
+            WeightFormat::Plain => None,
+            WeightFormat::Grouped(format) => Some((format.group, format.bits)),
         };
-        Layout { tiles, units, group, sums }
+        Layout { path, tiles, units, group, sums }
     }
 
     fn sums(&self, layout: &Layout, packed: Shared<f32>) -> Shared<f32> {
@@ -123,7 +119,7 @@ impl<T: LinearTasks> Call<T> {
         let sums = self.sums(layout, packed);
         let task = Pack { x: self.x, k: self.k, units, tiles, tile, blocks, packed, sums, group };
         // SAFETY: x has these rows; the rest is the caller's promise.
-        unsafe { T::pack(variant, task) };
+        unsafe { T::pack(variant, layout.path, task) };
     }
 
     /// The outputs of some columns and tiles of rows.
@@ -147,11 +143,11 @@ impl<T: LinearTasks> Call<T> {
             match weight {
                 Weight::Plain(weight) => {
                     let reader = reader::Plain::new(weight, n, k);
-                    T::plain(variant, Sums { reader, area: area.clone() });
+                    T::plain(variant, layout.path, Sums { reader, area: area.clone() });
                 }
                 Weight::Grouped(format, records) => {
                     let reader = reader::Records::new(records, format, n, k);
-                    T::grouped(variant, Sums { reader, area: area.clone() });
+                    T::grouped(variant, layout.path, Sums { reader, area: area.clone() });
                 }
             }
             T::finish(variant, Finish { area, n, bias, epilogue });
@@ -162,7 +158,6 @@ impl<T: LinearTasks> Call<T> {
 #[cfg(test)]
 mod tests {
     use half::bf16;
-    use model::compressed::Grouped;
 
     use super::*;
     use crate::linear::LinearOut;
@@ -183,7 +178,7 @@ mod tests {
         }
         let is_touched = |value: &f32| value.to_bits() != untouched.to_bits();
         let end = memory.iter().rposition(is_touched).map_or(0, |last| last + 1);
-        let context = format!("{variant:?} {:?} {rows} rows of {k}", layout.tiles.path);
+        let context = format!("{variant:?} {:?} {rows} rows of {k}", layout.path);
         assert!(end <= room, "{context}: {end} of {room}");
         assert!(end + MAX_LANES + rows > room, "{context}: {end} of {room}");
     }

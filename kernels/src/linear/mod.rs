@@ -43,20 +43,20 @@ mod pack;
 mod path;
 mod prefetch;
 mod reader;
+mod registry;
 mod rows;
 mod sizes;
 mod task;
 mod tiled;
 
 use crate::Kernels;
-use call::Call;
+use call::{Call, Weight};
 pub use compiled::LinearTasks;
 use epilogue::Epilogue;
 pub use epilogue::LinearOut;
 use model::compressed::Grouped;
-use path::Weight;
 pub(crate) use sizes::packed_len;
-use sizes::{PACK_ROWS, results_len};
+use sizes::results_len;
 
 /// One linear operation.
 #[derive(Debug)]
@@ -95,11 +95,7 @@ pub struct LinearGrouped<'a, T> {
 
 /// Floats of scratch per thread.
 pub(crate) fn thread_len() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    let unfinished = avx512::chains_len(PACK_ROWS).max(amx::SUMS_LEN);
-    #[cfg(not(target_arch = "x86_64"))]
-    let unfinished = 0;
-    tiled::TILE_LEN + results_len() + unfinished
+    tiled::TILE_LEN + results_len() + registry::unfinished_len()
 }
 
 impl Kernels {

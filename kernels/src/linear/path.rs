@@ -1,62 +1,58 @@
-//! Which path multiplies a linear, and how its rows are cut for it.
+//! What an algorithm that multiplies linears has to offer. `registry` lists them.
 
-use model::compressed::Grouped;
+use half::bf16;
+use model::compressed::WeightFormat;
 
-use super::rows::{Path, RowTiles};
-#[cfg(target_arch = "x86_64")]
-use super::sizes::AVX512_BF16_ROWS;
-use super::sizes::{BLOCK_UNITS, VECTOR_COLS};
-#[cfg(target_arch = "x86_64")]
-use super::{amx, avx512, avx512_bf16, integers};
-use crate::number::Number;
+use super::pack::Pack;
+use super::rows::RowTiles;
+use super::task::Sums;
 use crate::variant::Variant;
 
-/// The weight of a pass.
+/// What a pass multiplies.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Weight<T> {
-    Plain(*const T),
-    Grouped(Grouped, *const u8),
+pub(super) struct Shape {
+    pub rows: usize,
+    /// Input width.
+    pub k: usize,
+    pub format: WeightFormat,
 }
 
-fn path_of<T: Number>(variant: Variant, rows: usize, weight: Weight<T>) -> Path {
-    #[cfg(target_arch = "x86_64")]
-    match weight {
-        Weight::Plain(_) if avx512::fits::<T>(variant) => return Path::Avx512,
-        Weight::Plain(_) if avx512_bf16::fits::<T>(variant) => return Path::Avx512Bf16,
-        Weight::Plain(_) if variant == Variant::Amx && !T::IS_F32 => return Path::Amx,
-        Weight::Grouped(..) if integers::fits::<T>(variant) => {
-            let tiles = integers::fits_tiles(variant, rows);
-            return if tiles { Path::IntegerTiles } else { Path::Integers };
-        }
-        _ => {}
-    }
-    let _ = (variant, rows, weight);
-    Path::Vectors
+/// How x of a pass is packed for a path.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PackedLayout {
+    pub tiles: RowTiles,
+    /// Units of a row.
+    pub units: usize,
+    /// Floats that a row has behind all packed rows: its sums over groups, or its factors.
+    pub sums: usize,
 }
 
-/// The tiles of a pass of `rows` rows of `k` inputs.
-pub(super) fn tiles<T: Number>(
-    variant: Variant,
-    (rows, k): (usize, usize),
-    weight: Weight<T>,
-) -> RowTiles {
-    let path = path_of(variant, rows, weight);
-    let (highest, task_cols, block) = match path {
-        Path::Vectors => (variant.tile_rows(), VECTOR_COLS, BLOCK_UNITS),
-        #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => (avx512::tile_rows(rows), avx512::task_cols(rows), avx512::block(rows)),
-        #[cfg(target_arch = "x86_64")]
-        Path::Avx512Bf16 => (AVX512_BF16_ROWS, VECTOR_COLS, avx512_bf16::block(k)),
-        #[cfg(target_arch = "x86_64")]
-        Path::Integers => {
-            let bits = match weight {
-                Weight::Grouped(format, _) => format.bits,
-                Weight::Plain(_) => unreachable!("plain weights are no integers"),
-            };
-            (integers::tile_rows(bits), VECTOR_COLS, integers::BLOCK)
-        }
-        #[cfg(target_arch = "x86_64")]
-        Path::Amx | Path::IntegerTiles => (amx::TILE_ROWS, amx::task_cols(rows), BLOCK_UNITS),
-    };
-    RowTiles { rows, count: rows.div_ceil(highest), path, task_cols, block }
+/// A path: an algorithm that multiplies linears in bf16. It takes the place of the vectors of
+/// `task` and leaves its sums where these do.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(super) trait MultiplicationPath {
+    /// Reads the weights: [`Plain`](super::reader::Plain) or [`Records`](super::reader::Records).
+    type Reader;
+
+    /// Floats of a thread's scratch for sums that are not results yet.
+    const UNFINISHED_LEN: usize = 0;
+
+    /// Whether it multiplies this shape with these instructions. Its format is one that `Reader`
+    /// reads.
+    fn fits(variant: Variant, shape: Shape) -> bool;
+
+    /// The tiles and packed rows of a pass of a shape that fits.
+    fn layout(shape: Shape) -> PackedLayout;
+
+    /// Packs a range of blocks of one tile of rows.
+    ///
+    /// # Safety
+    /// The machine has the instructions of a variant that fits; the task's own conditions hold.
+    unsafe fn pack(task: &Pack<bf16>);
+
+    /// Leaves the sums of the task's columns and rows in its results.
+    ///
+    /// # Safety
+    /// As [`MultiplicationPath::pack`], which has packed x. Instructions may be emulated.
+    unsafe fn multiply(task: &Sums<Self::Reader>);
 }

@@ -25,11 +25,12 @@ use chains::{COLS, Chains, LINE, PANELS};
 use half::bf16;
 
 use super::pack::Pack;
+use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::reader::Plain;
-use super::sizes::NARROW_COLS;
+use super::rows::RowTiles;
+use super::sizes::{NARROW_COLS, PACK_ROWS};
 use super::task::Sums;
 use super::tiled::TILE_LEN;
-use crate::number::Number;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use crate::variant::Variant;
@@ -43,29 +44,24 @@ const MANY_ROWS: usize = 40;
 
 const _: () = assert!(PANELS * COLS * block(MANY_ROWS) <= TILE_LEN);
 
-/// Whether a linear on plain weights is worked on here.
-pub(super) fn fits<T: Number>(variant: Variant) -> bool {
-    variant == Variant::Avx512 && !T::IS_F32
-}
-
 /// Rows of a tile of `rows` rows at most.
-pub(super) const fn tile_rows(rows: usize) -> usize {
+const fn tile_rows(rows: usize) -> usize {
     if rows <= DIRECT_ROWS { DIRECT_ROWS } else { TILE_ROWS }
 }
 
 /// Inputs of a widened block for `rows` rows.
-pub(super) const fn block(rows: usize) -> usize {
+const fn block(rows: usize) -> usize {
     if rows < MANY_ROWS { 8 * LINE } else { 12 * LINE }
 }
 
 /// Columns of a task of `rows` rows at most: chains of more would leave the second level of cache
 /// no room for x.
-pub(super) const fn task_cols(rows: usize) -> usize {
+const fn task_cols(rows: usize) -> usize {
     if rows < 2 * MANY_ROWS { NARROW_COLS } else { NARROW_COLS / 2 }
 }
 
 /// Floats for the chains of any task of a pass of up to `rows` rows.
-pub(super) const fn chains_len(rows: usize) -> usize {
+const fn chains_len(rows: usize) -> usize {
     // One column less than a whole panel makes a panel of each of the others.
     const fn panels(cols: usize) -> usize {
         cols / COLS - 1 + COLS - 1
@@ -76,40 +72,51 @@ pub(super) const fn chains_len(rows: usize) -> usize {
     Avx512::LANES * if few > many { few } else { many }
 }
 
-/// Packs a range of blocks of one tile of rows.
-///
-/// # Safety
-/// The machine has AVX-512; the task's own conditions hold.
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn pack(task: &Pack<bf16>) {
-    // SAFETY: the caller's promise.
-    unsafe { pack::pack(task) };
-}
+/// See the module header.
+pub(super) enum Multiplication {}
 
-/// Leaves the sums of the task's columns and rows in its results.
-///
-/// # Safety
-/// The machine has AVX-512; x was packed by [`pack`]; the task's own conditions hold.
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
-    let Sums { reader, area } = task;
-    let first_row = area.tiles.start(area.row_tiles.start);
-    let few = area.tiles.rows <= DIRECT_ROWS;
-    let chains = Chains {
-        at: area.unfinished(),
-        rows: area.tiles.start(area.row_tiles.end) - first_row,
-        cols: area.cols.clone(),
-        group: if few { direct::panels(area.tiles.rows) } else { PANELS },
-    };
-    let chains_len = chains.panels() * chains.rows * Avx512::LANES;
-    debug_assert!(chains_len <= self::chains_len(area.tiles.rows), "{chains:?}");
-    // SAFETY: the caller's promise; columns exist and the scratch has room for the chains.
-    unsafe {
-        if few {
-            direct::chains(*reader, area, &chains);
-        } else {
-            tiled::chains(*reader, area, &chains);
+impl MultiplicationPath for Multiplication {
+    type Reader = Plain<bf16>;
+
+    const UNFINISHED_LEN: usize = chains_len(PACK_ROWS);
+
+    fn fits(variant: Variant, _: Shape) -> bool {
+        variant == Variant::Avx512
+    }
+
+    /// x is packed by whole lines; a row of scratch is padded to more.
+    fn layout(Shape { rows, k, .. }: Shape) -> PackedLayout {
+        let tiles = RowTiles::even(rows, tile_rows(rows), task_cols(rows), block(rows));
+        PackedLayout { tiles, units: k.next_multiple_of(LINE), sums: 0 }
+    }
+
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn pack(task: &Pack<bf16>) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::pack(task) };
+    }
+
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn multiply(task: &Sums<Plain<bf16>>) {
+        let Sums { reader, area } = task;
+        let first_row = area.tiles.start(area.row_tiles.start);
+        let few = area.tiles.rows <= DIRECT_ROWS;
+        let chains = Chains {
+            at: area.unfinished(),
+            rows: area.tiles.start(area.row_tiles.end) - first_row,
+            cols: area.cols.clone(),
+            group: if few { direct::panels(area.tiles.rows) } else { PANELS },
+        };
+        let chains_len = chains.panels() * chains.rows * Avx512::LANES;
+        debug_assert!(chains_len <= self::chains_len(area.tiles.rows), "{chains:?}");
+        // SAFETY: the caller's promise; columns exist and the scratch has room for the chains.
+        unsafe {
+            if few {
+                direct::chains(*reader, area, &chains);
+            } else {
+                tiled::chains(*reader, area, &chains);
+            }
+            chains.add(area.results());
         }
-        chains.add(area.results());
     }
 }

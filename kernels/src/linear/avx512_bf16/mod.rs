@@ -30,9 +30,11 @@ mod tile;
 use half::bf16;
 
 use super::pack::Pack;
+use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::reader::Plain;
+use super::rows::RowTiles;
+use super::sizes::{AVX512_BF16_ROWS, VECTOR_COLS};
 use super::task::Sums;
-use crate::number::Number;
 use crate::variant::Variant;
 
 /// Inputs of a line, and dwords of x that they take.
@@ -48,18 +50,13 @@ const PAGE_BYTES: usize = 4096;
 /// Prefetch distance where memory is read in several streams.
 const STREAMS_DISTANCE_BYTES: usize = 1536;
 
-/// Whether a linear on plain weights is worked on here.
-pub(super) fn fits<T: Number>(variant: Variant) -> bool {
-    variant == Variant::Avx512Bf16 && !T::IS_F32
-}
-
 /// Units of `k` inputs: whole lines of pairs.
-pub(super) const fn units(k: usize) -> usize {
+const fn units(k: usize) -> usize {
     k.div_ceil(LINE) * LINE_UNITS
 }
 
 /// Units of a block: as few blocks as possible, of nearly equal length.
-pub(super) const fn block(k: usize) -> usize {
+const fn block(k: usize) -> usize {
     let lines = k.div_ceil(LINE);
     lines.div_ceil(lines.div_ceil(BLOCK_LINES)) * LINE_UNITS
 }
@@ -69,23 +66,30 @@ const fn tile_cols(rows: usize) -> usize {
     if rows <= 3 { 8 } else { 6 }
 }
 
-/// Packs a range of blocks of one tile of rows.
-///
-/// # Safety
-/// The machine has AVX-512; the task's own conditions hold.
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn pack(task: &Pack<bf16>) {
-    // SAFETY: the caller's promise.
-    unsafe { pack::pack(task) };
-}
+/// See the module header.
+pub(super) enum Multiplication {}
 
-/// Leaves the sums of the task's columns and rows in its results.
-///
-/// # Safety
-/// The machine has AVX-512 and AVX512-BF16; x was packed by [`pack`]; the task's own conditions
-/// hold.
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn plain(task: &Sums<Plain<bf16>>) {
-    // SAFETY: the caller's promise.
-    unsafe { sums::sums(task.reader, &task.area) };
+impl MultiplicationPath for Multiplication {
+    type Reader = Plain<bf16>;
+
+    fn fits(variant: Variant, _: Shape) -> bool {
+        variant == Variant::Avx512Bf16
+    }
+
+    fn layout(Shape { rows, k, .. }: Shape) -> PackedLayout {
+        let tiles = RowTiles::whole(rows, AVX512_BF16_ROWS, VECTOR_COLS, block(k));
+        PackedLayout { tiles, units: units(k), sums: 0 }
+    }
+
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn pack(task: &Pack<bf16>) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::pack(task) };
+    }
+
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn multiply(task: &Sums<Plain<bf16>>) {
+        // SAFETY: the caller's promise.
+        unsafe { sums::sums(task.reader, &task.area) };
+    }
 }

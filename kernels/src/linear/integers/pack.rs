@@ -10,7 +10,6 @@ use model::compressed::Bits;
 use super::factors::Factors;
 use super::shape::{tile_rows, units_of};
 use crate::linear::pack::Pack;
-use crate::linear::rows::Path;
 use crate::simd::avx512::Avx512;
 use crate::simd::{MAX_LANES, Simd};
 
@@ -21,13 +20,13 @@ const VECTOR: usize = 32;
 const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Packs the task's groups as dwords of four inputs: `[block][tile][group][dword][high, low][row]`,
-/// for tiles of AMX `[tile][group][high, low][row][dword]`; and its factors.
+/// if `for_tiles` of AMX `[tile][group][high, low][row][dword]`; and its factors.
 ///
 /// # Safety
 /// As `Compiled::pack`, on a machine with AVX-512.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn pack(task: &Pack<bf16>) {
+pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
     let (group, bits) = task.group.expect("a grouped weight has groups");
     let (first_row, rows) = (task.tiles.start(task.tile), task.rows());
     let units = units_of(group);
@@ -35,7 +34,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
     let mut digits = [Digits::default(); 2];
     let end = task.units.min(task.blocks.end * block) / units;
     for g in task.blocks.start * block / units..end {
-        let before = if task.tiles.path == Path::IntegerTiles {
+        let before = if for_tiles {
             first_row * task.units + g * units * rows
         } else {
             task.tiles.packed_before(task.units, g * units / block, first_row)
@@ -46,7 +45,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
             task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows + first_row));
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + g * group);
-            let row_bytes = if task.tiles.path == Path::IntegerTiles {
+            let row_bytes = if for_tiles {
                 [0, rows].map(|before| to.wrapping_add((before + row) * units / 2).cast())
             } else {
                 digits.each_mut().map(|digits| (&raw mut digits.0[row]).cast())
@@ -58,7 +57,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
                 Factors::write(factors, (row, rows), step, sum);
             }
         }
-        if task.tiles.path != Path::IntegerTiles {
+        if !for_tiles {
             // SAFETY: as above.
             unsafe { store_dwords(&digits, to, (rows, units / 2)) };
         }
