@@ -5,13 +5,10 @@ use super::call::Call;
 use super::compiled::LinearTasks;
 use super::cuts::Cuts;
 use super::sizes::{PACK_ROWS, packed_row};
+use super::tuning::PARALLEL_PACK;
 use crate::Kernels;
 use crate::scratch::Shared;
 use crate::simd::MAX_LANES;
-
-/// Packing more elements than this is worth a run of its own, while idle threads spin and while
-/// they sleep.
-const PARALLEL_PACK: [usize; 2] = [1 << 15, 1 << 18];
 
 impl Kernels {
     pub(super) fn linear_by_columns<T: LinearTasks>(&self, call: &Call<T>) {

@@ -5,7 +5,8 @@
 
 use super::call::Call;
 use super::compiled::LinearTasks;
-use super::sizes::{AVX512_BF16_ROWS, MIN_SHARE_ROWS, PACK_ROWS};
+use super::sizes::{AVX512_BF16_ROWS, PACK_ROWS};
+use super::tuning::MIN_SHARE_ROWS;
 use crate::Kernels;
 use crate::scratch::Shared;
 use crate::simd::MAX_LANES;

@@ -6,8 +6,8 @@
 //! order; `avx512`, `avx512_bf16` and `integers` have orders of their own. Batch size, tiles, tasks
 //! and threads do not enter, so a row's bits depend on that row alone.
 //!
-//! - `format`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed
-//!   in registers, or lie so already in the records of a grouped weight.
+//! - `reader`: how weights of a format become vectors of columns: dwords of `LANES` weight rows are
+//!   transposed in registers, or lie so already in the records of a grouped weight.
 //! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
@@ -16,13 +16,14 @@
 //! - `amx`: the same with AMX, in tiles.
 //! - `integers`: instead of these three, grouped weights in bf16 linears with AVX512-VNNI.
 //! - `prefetch`: memory fetched into caches before it is needed.
-//! - `path`: which of these; `rows`, `cuts`, `sizes`: how rows and columns are cut for it.
+//! - `path`: what each of these offers; `registry`: which of them multiplies a linear; `rows`,
+//!   `cuts`, `sizes`: how rows and columns are cut for it; `tuning`: numbers chosen for processors.
 //! - `call`: a linear whose operands are checked; `by_columns`, `by_rows`: how threads share it.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //! - `compiled`: every task once for each number format.
 //!
-//! A path of its own takes the place of `task::Sums` in `compiled` and leaves its sums where that
-//! does.
+//! A new algorithm is a folder with a [`MultiplicationPath`](path::MultiplicationPath) and a line in
+//! `registry`.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -48,6 +49,7 @@ mod rows;
 mod sizes;
 mod task;
 mod tiled;
+mod tuning;
 
 use crate::Kernels;
 use call::{Call, Weight};

@@ -1,5 +1,6 @@
 //! Prefetching of weights while the ones before them are multiplied.
 
+use super::tuning::BURST_LINES;
 use crate::simd::Simd;
 
 /// Lines of memory to prefetch, a few at a time: `rows` runs, `stride` bytes apart.
@@ -17,13 +18,9 @@ impl Lines {
 
     #[inline(always)]
     fn bursts(self) -> usize {
-        self.lines.div_ceil(BURST) * self.rows
+        self.lines.div_ceil(BURST_LINES) * self.rows
     }
 }
-
-/// Lines prefetched at once: more would fill the buffers of outstanding misses, which the product
-/// needs for x.
-const BURST: usize = 4;
 
 /// Lines prefetched in bursts at some of the steps of a product. A step without a burst is a count
 /// and a branch, for the product needs the other issue slots.
@@ -74,11 +71,11 @@ impl Prefetcher {
 
     #[inline(always)]
     fn begin(&mut self, lines: Lines) {
-        self.run = lines.lines.div_ceil(BURST);
+        self.run = lines.lines.div_ceil(BURST_LINES);
         self.left = lines.bursts();
         self.left_of_run = self.run;
         self.at = lines.at;
-        self.jump = lines.stride.wrapping_sub(self.run.saturating_sub(1) * BURST * 64);
+        self.jump = lines.stride.wrapping_sub(self.run.saturating_sub(1) * BURST_LINES * 64);
     }
 
     /// Goes on to the lines that come after these.
@@ -95,7 +92,7 @@ impl Prefetcher {
         if self.wait > 0 {
             return;
         }
-        for line in 0..BURST {
+        for line in 0..BURST_LINES {
             s.prefetch(self.at.wrapping_add(line * 64));
         }
         self.left_of_run -= 1;
@@ -103,7 +100,7 @@ impl Prefetcher {
             self.left_of_run = self.run;
             self.at = self.at.wrapping_add(self.jump);
         } else {
-            self.at = self.at.wrapping_add(BURST * 64);
+            self.at = self.at.wrapping_add(BURST_LINES * 64);
         }
         self.left -= 1;
         self.wait = self.pause;

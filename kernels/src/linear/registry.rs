@@ -9,8 +9,9 @@ use super::path::MultiplicationPath;
 use super::path::{PackedLayout, Shape};
 use super::reader::{Plain, Records};
 use super::rows::RowTiles;
-use super::sizes::{BLOCK_UNITS, VECTOR_COLS};
+use super::sizes::BLOCK_UNITS;
 use super::task::Sums;
+use super::tuning::VECTOR_COLS;
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx512, avx512_bf16, integers};
 use crate::number::Number;

@@ -11,17 +11,12 @@ use super::reader::{Eight, Four, Plain, PlainBf16, PlainF32, Records, WeightRead
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS, RESULT_STRIDE, results_len};
 use super::tiled::{Parts, TILE_LEN, tiled};
+use super::tuning::{L2_X_LEN, OUTPUT_PREFETCH_ROWS};
 use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::Simd;
 use crate::variant::SimdTask;
 use model::compressed::Bits;
-
-/// Floats of packed x that stay in the second level of cache beside the rest.
-const X_LEN: usize = 96 << 10;
-
-/// Prefetch distance in rows, from one that is finished to one whose outputs are prefetched.
-const PREFETCH_ROWS: usize = 3;
 
 /// What a task works on.
 #[derive(Debug, Clone)]
@@ -56,7 +51,7 @@ impl Area {
         units: usize,
         blocks: usize,
     ) -> impl Iterator<Item = (Range<usize>, bool)> {
-        let run = (X_LEN / (units * self.tiles.rows)).max(1);
+        let run = (L2_X_LEN / (units * self.tiles.rows)).max(1);
         (0..blocks).step_by(run).map(move |first| {
             let end = blocks.min(first + run);
             (first..end, end == blocks)
@@ -190,7 +185,7 @@ impl<T: Number> SimdTask for Finish<T> {
             unsafe {
                 let sums = area.results().add((row - first_row) * RESULT_STRIDE);
                 let bias = bias.map(|bias| bias.add(cols.start));
-                epilogue.prefetch(s, (row + PREFETCH_ROWS) * n + cols.start, cols.len());
+                epilogue.prefetch(s, (row + OUTPUT_PREFETCH_ROWS) * n + cols.start, cols.len());
                 epilogue.finish(s, sums, bias, row * n + cols.start, cols.len());
             }
         }

@@ -14,14 +14,12 @@ use crate::amx::tiles::TILE;
 use crate::linear::reader::Plain;
 use crate::linear::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
 use crate::linear::task::Area;
+use crate::linear::tuning::{AMX_CALL_BLOCKS, AMX_PREFETCH_BYTES};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
 /// Tiles of x of a task with few rows, at most: what the tile registers hold sums of.
 pub(super) const FEW_TILES: usize = 2;
-/// Whole blocks of packed x of a kernel call, at most: with few rows, and with more. Sums are read
-/// and written once a call.
-const CALL_BLOCKS: [usize; 2] = [16, 2];
 /// Pairs of inputs of a step.
 const STEP: usize = 16;
 /// Columns of a panel: two tiles of weight rows.
@@ -46,7 +44,7 @@ pub(super) unsafe fn sums(s: Avx512, reader: Plain<bf16>, area: &Area) {
     let few = area.row_tiles.len() <= FEW_TILES;
     let panels = || area.cols.clone().step_by(PANEL).map(|col| Panel { reader, area, col });
     let mut tiles = tile::PlainTiles::new();
-    let parts = || Part::all(reader.inputs(), CALL_BLOCKS[usize::from(!few)]);
+    let parts = || Part::all(reader.inputs(), AMX_CALL_BLOCKS[usize::from(!few)]);
     // SAFETY: the caller's promise, for some columns of the task and a part of k at a time, in
     // order.
     unsafe {
@@ -161,7 +159,7 @@ impl Panel<'_> {
             let second = tile + 1 < row_tiles.end;
             let prefetch_at = match next {
                 // Further along the same rows.
-                None => weight.wrapping_add(tile::PREFETCH_DISTANCE_BYTES),
+                None => weight.wrapping_add(AMX_PREFETCH_BYTES),
                 Some(next) => next.wrapping_add(call * prefetch_rows.rows() * stride),
             };
             let call = tile::PlainCall {

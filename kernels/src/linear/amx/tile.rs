@@ -14,10 +14,6 @@ use std::mem::offset_of;
 
 use crate::amx::tiles::{Config, TILE, Tiles};
 
-/// Prefetch distance along the same weight rows, where nothing else is multiplied meanwhile:
-/// several steps, because one takes less time than memory needs to answer.
-pub(super) const PREFETCH_DISTANCE_BYTES: usize = 512;
-
 /// Bytes of packed x that a step prefetches, where it prefetches another call's weights.
 pub(super) const PREFETCH_X_BYTES: usize = 256;
 

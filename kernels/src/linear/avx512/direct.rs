@@ -13,11 +13,9 @@ use super::chains::{COLS, Chains, LINE, STEPS};
 use super::panel::{Panel, widen};
 use crate::linear::reader::Plain;
 use crate::linear::task::Area;
+use crate::linear::tuning::AVX512_PREFETCH_BYTES;
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
-
-/// Prefetch distance from the line in use.
-const PREFETCH_DISTANCE_BYTES: usize = 512;
 
 /// Panels at a time for `rows` rows: as many as leave registers for their quarters. They share the
 /// loads of x, and more columns side by side are more streams of memory, which flow better.
@@ -80,10 +78,10 @@ impl Call<'_> {
         let (lines, left) = (reader.inputs() / LINE, reader.inputs() % LINE);
         let mut sums = [[_mm512_setzero_ps(); R]; P];
         // Near the end of the columns the first lines of the next ones are prefetched.
-        let distance_lines = lines.min(PREFETCH_DISTANCE_BYTES / 64);
+        let distance_lines = lines.min(AVX512_PREFETCH_BYTES / 64);
         let row_bytes = reader.inputs() * size_of::<bf16>();
         let next = (P * COLS * row_bytes).wrapping_sub((lines - distance_lines) * 64);
-        let mut distance = PREFETCH_DISTANCE_BYTES;
+        let mut distance = AVX512_PREFETCH_BYTES;
         for line in 0..lines {
             if line + distance_lines == lines {
                 distance = next;

@@ -28,9 +28,10 @@ use super::pack::Pack;
 use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::reader::Plain;
 use super::rows::RowTiles;
-use super::sizes::{NARROW_COLS, PACK_ROWS};
+use super::sizes::PACK_ROWS;
 use super::task::Sums;
 use super::tiled::TILE_LEN;
+use super::tuning::{AVX512_MANY_ROWS, NARROW_COLS};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 use crate::variant::Variant;
@@ -38,11 +39,8 @@ use crate::variant::Variant;
 /// Rows that `direct` takes, as one tile, and rows of a tile of `tiled` at most.
 const DIRECT_ROWS: usize = 8;
 const TILE_ROWS: usize = 6;
-/// Rows from which on blocks are larger: sums are loaded and stored less often, which then
-/// outweighs that the first level of cache has less room for x.
-const MANY_ROWS: usize = 40;
 
-const _: () = assert!(PANELS * COLS * block(MANY_ROWS) <= TILE_LEN);
+const _: () = assert!(PANELS * COLS * block(AVX512_MANY_ROWS) <= TILE_LEN);
 
 /// Rows of a tile of `rows` rows at most.
 const fn tile_rows(rows: usize) -> usize {
@@ -51,13 +49,13 @@ const fn tile_rows(rows: usize) -> usize {
 
 /// Inputs of a widened block for `rows` rows.
 const fn block(rows: usize) -> usize {
-    if rows < MANY_ROWS { 8 * LINE } else { 12 * LINE }
+    if rows < AVX512_MANY_ROWS { 8 * LINE } else { 12 * LINE }
 }
 
 /// Columns of a task of `rows` rows at most: chains of more would leave the second level of cache
 /// no room for x.
 const fn task_cols(rows: usize) -> usize {
-    if rows < 2 * MANY_ROWS { NARROW_COLS } else { NARROW_COLS / 2 }
+    if rows < 2 * AVX512_MANY_ROWS { NARROW_COLS } else { NARROW_COLS / 2 }
 }
 
 /// Floats for the chains of any task of a pass of up to `rows` rows.
@@ -66,7 +64,7 @@ const fn chains_len(rows: usize) -> usize {
     const fn panels(cols: usize) -> usize {
         cols / COLS - 1 + COLS - 1
     }
-    let few_rows = if rows < 2 * MANY_ROWS { rows } else { 2 * MANY_ROWS - 1 };
+    let few_rows = if rows < 2 * AVX512_MANY_ROWS { rows } else { 2 * AVX512_MANY_ROWS - 1 };
     let few = few_rows * panels(task_cols(few_rows));
     let many = rows * panels(task_cols(rows));
     Avx512::LANES * if few > many { few } else { many }

@@ -17,8 +17,6 @@ use crate::simd::Simd;
 
 /// Columns of a tile whose reduction is deferred; its rows are `AVX512_BF16_ROWS`.
 pub(super) const COLS: usize = 6;
-/// Tiles from which on reductions are deferred: fewer tiles do not make up for storing the lanes.
-pub(super) const MANY_TILES: usize = 24;
 /// Columns that are added four at a time, for each row; the others go two at a time, for two rows.
 const FOURS: usize = 4;
 /// Groups of four vectors that become one: the four columns of each row, then the others.

@@ -10,7 +10,8 @@ use std::arch::x86_64::*;
 use super::prefetch::{AtDistance, STEP_LINES};
 use super::results::{Lanes, MAX_COLS};
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, STREAMS_DISTANCE_BYTES};
+use super::{LINE, LINE_UNITS};
+use crate::linear::tuning::STREAMS_PREFETCH_BYTES;
 
 pub(super) const STREAMS: usize = 4;
 
@@ -53,7 +54,7 @@ where
     let rest = Columns { weight, inputs, ..columns };
     // SAFETY: the caller's promise.
     unsafe {
-        rest.add_lanes::<R, STREAMS>(to_x, &mut AtDistance::<STREAMS_DISTANCE_BYTES>, &mut sums)
+        rest.add_lanes::<R, STREAMS>(to_x, &mut AtDistance::<STREAMS_PREFETCH_BYTES>, &mut sums)
     };
     sums
 }
@@ -93,7 +94,7 @@ impl Rows for Lanes<3> {
                 s20 = inout(zmm_reg) r2[0], s21 = inout(zmm_reg) r2[1],
                 s22 = inout(zmm_reg) r2[2], s23 = inout(zmm_reg) r2[3],
                 at = const L * 64,
-                prefetch = const L * 64 + STREAMS_DISTANCE_BYTES,
+                prefetch = const L * 64 + STREAMS_PREFETCH_BYTES,
                 x_at = const L * 3 * 64,
                 options(pure, readonly, nostack, preserves_flags)
             );
@@ -129,7 +130,7 @@ impl Rows for Lanes<4> {
                 s30 = inout(zmm_reg) r3[0], s31 = inout(zmm_reg) r3[1],
                 s32 = inout(zmm_reg) r3[2], s33 = inout(zmm_reg) r3[3],
                 at = const L * 64,
-                prefetch = const L * 64 + STREAMS_DISTANCE_BYTES,
+                prefetch = const L * 64 + STREAMS_PREFETCH_BYTES,
                 x_at = const L * 4 * 64,
                 options(pure, readonly, nostack, preserves_flags)
             );

@@ -15,10 +15,10 @@
 //!   meanwhile; `results`: its lanes are added; `deferred_reduction`: the same while the next tile
 //!   multiplies.
 //! - `sums`: all tiles of a task; `streams`: those of up to four rows, `four_streams` the ones with
-//!   long x; `evenly`: those of five to eight.
+//!   long x; `all_rows`: those of five to eight.
 
+mod all_rows;
 mod deferred_reduction;
-mod evenly;
 mod four_streams;
 mod pack;
 mod prefetch;
@@ -33,8 +33,9 @@ use super::pack::Pack;
 use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::reader::Plain;
 use super::rows::RowTiles;
-use super::sizes::{AVX512_BF16_ROWS, VECTOR_COLS};
+use super::sizes::AVX512_BF16_ROWS;
 use super::task::Sums;
+use super::tuning::VECTOR_COLS;
 use crate::variant::Variant;
 
 /// Inputs of a line, and dwords of x that they take.
@@ -43,12 +44,6 @@ const LINE_UNITS: usize = LINE / 2;
 /// Lines of a block at most: a tile's columns, the next tile's and a tile of x stay in the first
 /// level of cache together.
 const BLOCK_LINES: usize = 32;
-
-/// Prefetch distance where memory is read in one stream: a page, where the processor's own
-/// prefetcher stops.
-const PAGE_BYTES: usize = 4096;
-/// Prefetch distance where memory is read in several streams.
-const STREAMS_DISTANCE_BYTES: usize = 1536;
 
 /// Units of `k` inputs: whole lines of pairs.
 const fn units(k: usize) -> usize {

@@ -20,26 +20,25 @@ use super::four_streams::{self, STREAMS};
 use super::prefetch::{AtDistance, AtTwoDistances, Prefetch};
 use super::results::{Lanes, add_lanes, four_columns};
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, PAGE_BYTES, STREAMS_DISTANCE_BYTES};
+use super::{LINE, LINE_UNITS};
 use crate::linear::reader::Plain;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
 use crate::linear::task::Area;
+use crate::linear::tuning::{
+    ONE_STREAM_PREFETCH_BYTES, STREAMS_PREFETCH_BYTES, STREAMS_X_BYTES, TWO_STREAMS_BYTES,
+};
 use crate::processor::is_zen_5;
 
-/// Packed x that stays in the first level of cache while weights go through it.
-const X_BYTES: usize = 24 << 10;
-/// Bytes of a task's weights from which on each half is a stream of its own.
-const HALVED_BYTES: usize = 256 << 10;
 /// Blocks of columns whose lanes are kept until they are added, at most.
 const MOST_BLOCKS: usize = 32;
 
 /// How many runs side by side are best for a task, if any.
 fn runs(reader: Plain<bf16>, area: &Area) -> Option<usize> {
     let rows = area.tiles.rows;
-    let x_fits = rows * super::units(reader.inputs()) * size_of::<u32>() <= X_BYTES;
+    let x_fits = rows * super::units(reader.inputs()) * size_of::<u32>() <= STREAMS_X_BYTES;
     let bytes = area.cols.len() * reader.inputs() * size_of::<bf16>();
     match rows {
-        1 | 2 if is_zen_5() => Some(if bytes >= HALVED_BYTES { 2 } else { 1 }),
+        1 | 2 if is_zen_5() => Some(if bytes >= TWO_STREAMS_BYTES { 2 } else { 1 }),
         3 | 4 if is_zen_5() => Some(if x_fits { 1 } else { 4 }),
         _ => (rows == 1 || rows <= AVX512_BF16_ROWS && x_fits).then_some(1),
     }
@@ -65,11 +64,11 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
         };
     }
     match (runs, area.tiles.rows) {
-        (1, _) if is_zen_5() => streams!(AtDistance::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
+        (1, _) if is_zen_5() => streams!(AtDistance::<ONE_STREAM_PREFETCH_BYTES>, 1 x 8, 1 2 3 4),
         // Zen 4 needs more requests in flight than its first level of cache allows; on Zen 5 they
         // would displace others.
-        (1, _) => streams!(AtTwoDistances::<PAGE_BYTES>, 1 x 8, 1 2 3 4),
-        (2, _) => streams!(AtDistance::<STREAMS_DISTANCE_BYTES>, 2 x 4, 1 2),
+        (1, _) => streams!(AtTwoDistances::<ONE_STREAM_PREFETCH_BYTES>, 1 x 8, 1 2 3 4),
+        (2, _) => streams!(AtDistance::<STREAMS_PREFETCH_BYTES>, 2 x 4, 1 2),
         // SAFETY: the caller's promise, for these rows.
         (_, 3) => unsafe { streams.four::<3>() },
         // SAFETY: as above.

@@ -7,7 +7,7 @@ use half::bf16;
 use super::prefetch::{NextColumns, STEP_LINES};
 use super::results::add_lanes;
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, evenly, streams, tile_cols};
+use super::{LINE, LINE_UNITS, all_rows, streams, tile_cols};
 use crate::linear::prefetch::Lines;
 use crate::linear::reader::Plain;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
@@ -35,9 +35,9 @@ pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) {
     let wide = tile_cols(area.tiles.rows);
     let cols = |first: usize| if first + wide <= end { wide } else { 1 };
     let after = |part: Part<'_>| part.first + part.cols;
-    let columns = if evenly::fits(area.tiles.rows) {
+    let columns = if all_rows::fits(area.tiles.rows) {
         // SAFETY: the caller's promise; so few rows are two tiles.
-        unsafe { evenly::sums(reader, area) }
+        unsafe { all_rows::sums(reader, area) }
     } else if area.tiles.count == 1 {
         // SAFETY: the caller's promise.
         unsafe { streams::sums(reader, area) }

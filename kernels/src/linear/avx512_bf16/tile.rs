@@ -15,6 +15,7 @@ use super::results::{Lanes, MAX_COLS, add_lanes};
 use super::{LINE, LINE_UNITS};
 use crate::linear::prefetch::Lines;
 use crate::linear::sizes::{AVX512_BF16_ROWS, RESULT_STRIDE};
+use crate::linear::tuning::DEFERRED_TILES;
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 
@@ -64,10 +65,7 @@ impl Columns {
                 }
             }};
         }
-        if R == AVX512_BF16_ROWS
-            && N == deferred_reduction::COLS
-            && quiet >= deferred_reduction::MANY_TILES
-        {
+        if R == AVX512_BF16_ROWS && N == deferred_reduction::COLS && quiet >= DEFERRED_TILES {
             // SAFETY: the caller's promise, for these tiles.
             unsafe { self.multiply_deferred(quiet, (x, to), adds) };
         } else {

@@ -38,13 +38,11 @@ use super::path::{MultiplicationPath, PackedLayout, Shape};
 use super::prefetch::{Lines, Prefetcher};
 use super::reader::Records;
 use super::rows::RowTiles;
-use super::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS, VECTOR_COLS};
+use super::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
 use super::task::{Area, Sums};
+use super::tuning::{INTEGER_TILES_ROWS, VECTOR_COLS};
 use crate::amx::tiles::TILE;
 use crate::variant::Variant;
-
-/// Rows from which on tiles of AMX are faster.
-const AMX_ROWS: usize = 7;
 
 /// See the module header, without tiles of AMX.
 pub(super) enum Multiplication {}
@@ -146,7 +144,7 @@ impl MultiplicationPath for TileMultiplication {
     const UNFINISHED_LEN: usize = PACK_ROWS * TASK_COLS;
 
     fn fits(variant: Variant, shape: Shape) -> bool {
-        let tiles = variant == Variant::Amx && shape.rows >= AMX_ROWS;
+        let tiles = variant == Variant::Amx && shape.rows >= INTEGER_TILES_ROWS;
         tiles && Multiplication::fits(variant, shape)
     }
 

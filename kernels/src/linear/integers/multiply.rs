@@ -17,11 +17,10 @@ use crate::linear::prefetch::Prefetcher;
 use crate::linear::reader::Records;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::Area;
+use crate::linear::tuning::INTEGERS_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
 use crate::simd::integers::avx512::vpdpbusd;
 
-/// Prefetch distance of few rows along a panel's records.
-const PREFETCH_DISTANCE_BYTES: usize = 1024;
 /// Bytes of scales and minimums, with which a record begins.
 const RECORD_HEAD: usize = 4 * COLS;
 /// Up to as many rows the two digits of x have a sum each.
@@ -264,7 +263,7 @@ fn prefetch<const P: usize>(
         Some(prefetcher) => prefetcher.step(s),
         None => {
             for p in 0..P {
-                _mm_prefetch::<_MM_HINT_T0>(from[p].wrapping_add(PREFETCH_DISTANCE_BYTES).cast());
+                _mm_prefetch::<_MM_HINT_T0>(from[p].wrapping_add(INTEGERS_PREFETCH_BYTES).cast());
             }
         }
     }

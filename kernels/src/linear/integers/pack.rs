@@ -23,7 +23,7 @@ const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 /// if `for_tiles` of AMX `[tile][group][high, low][row][dword]`; and its factors.
 ///
 /// # Safety
-/// As `Compiled::pack`, on a machine with AVX-512.
+/// As `MultiplicationPath::pack`, on a machine with AVX-512.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {

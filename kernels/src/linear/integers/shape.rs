@@ -6,7 +6,8 @@ use model::compressed::Bits;
 
 use crate::linear::prefetch::Lines;
 use crate::linear::reader::Records;
-use crate::linear::sizes::{BLOCK_UNITS, VECTOR_COLS};
+use crate::linear::sizes::BLOCK_UNITS;
+use crate::linear::tuning::VECTOR_COLS;
 
 /// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
 pub(super) const fn tile_rows(bits: Bits) -> usize {

@@ -18,12 +18,11 @@ use crate::linear::reader::Records;
 use crate::linear::sizes::{BLOCK_UNITS, RESULT_STRIDE};
 use crate::linear::task::Area;
 use crate::linear::tiled::TILE_LEN;
+use crate::linear::tuning::INTEGER_TILES_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
 
 /// Tiles of x of a task with few rows, at most.
 const FEW_TILES: usize = 2;
-/// Prefetch distance of few rows along a panel's records.
-const PREFETCH_DISTANCE_BYTES: usize = 3072;
 /// Panels of a stretch of weights that is bytes while all rows pass by: a tile of x comes from the
 /// second level of cache once for all of them.
 const STRIP_PANELS: usize = 2 * PANELS;
@@ -195,7 +194,7 @@ fn few(area: &Area) -> bool {
 }
 
 /// The weights of a record as unsigned bytes, a line a step, laid out as [`Scratch::weights`];
-/// prefetches those `PREFETCH_DISTANCE_BYTES` further if `prefetches`.
+/// prefetches those `INTEGER_TILES_PREFETCH_BYTES` further if `prefetches`.
 ///
 /// # Safety
 /// The record exists; `to` is two tiles.
@@ -209,7 +208,7 @@ unsafe fn expand<const FOUR: bool>(
 ) {
     if prefetches {
         for line in 0..reader.record_bytes() / 64 {
-            let at = record.wrapping_add(PREFETCH_DISTANCE_BYTES + 64 * line);
+            let at = record.wrapping_add(INTEGER_TILES_PREFETCH_BYTES + 64 * line);
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
         }
     }

@@ -5,6 +5,7 @@ use model::compressed::{Bits, Grouped, ROWS};
 
 use super::{Lines, WeightReader};
 use crate::linear::sizes::BLOCK_UNITS;
+use crate::linear::tuning::GROUPED_PREFETCH_BYTES;
 use crate::simd::Simd;
 
 /// Records of grouped low-bit weights (`model::compressed`).
@@ -61,9 +62,6 @@ impl Records {
     }
 }
 
-/// Prefetch distance from the vector in use, bytes along the records of a panel.
-const PREFETCH_DISTANCE_BYTES: usize = 1024;
-
 macro_rules! grouped_reader {
     ($units:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
         const UNITS: usize = $units;
@@ -110,7 +108,7 @@ macro_rules! grouped_reader {
         #[inline(always)]
         fn prefetch(self, s: S, panel: usize, segment: usize, index: usize) {
             let at = self.0.vector::<S>(panel, segment, index);
-            s.prefetch(at.wrapping_add(PREFETCH_DISTANCE_BYTES));
+            s.prefetch(at.wrapping_add(GROUPED_PREFETCH_BYTES));
         }
 
         #[inline(always)]

@@ -6,6 +6,7 @@ use half::bf16;
 
 use super::{Lines, WeightReader};
 use crate::linear::sizes::BLOCK_UNITS;
+use crate::linear::tuning::PLAIN_PREFETCH_BYTES;
 use crate::simd::{MAX_LANES, Simd};
 
 /// Row-major rows of `T`, as in a checkpoint: the weight, or activations to be packed.
@@ -95,8 +96,8 @@ impl<T> Plain<T> {
     /// of the next panel's: short rows would otherwise begin cold.
     #[inline(always)]
     fn prefetch_rows<S: Simd>(self, s: S, at: *const u8, offset: usize) {
-        let next = if offset + PREFETCH_DISTANCE_BYTES < self.stride() { 0 } else { S::LANES - 1 };
-        let at = at.wrapping_add(PREFETCH_DISTANCE_BYTES + next * self.stride());
+        let next = if offset + PLAIN_PREFETCH_BYTES < self.stride() { 0 } else { S::LANES - 1 };
+        let at = at.wrapping_add(PLAIN_PREFETCH_BYTES + next * self.stride());
         for row in 0..S::LANES {
             s.prefetch(at.wrapping_add(row * self.stride()));
         }
@@ -126,9 +127,6 @@ impl<T> Plain<T> {
         self.lines(rows, self.k.min(block * inputs)..self.k.min((block + 1) * inputs))
     }
 }
-
-/// Prefetch distance from the chunk in use, bytes along a row.
-const PREFETCH_DISTANCE_BYTES: usize = 768;
 
 macro_rules! plain_reader {
     ($units:literal, $inputs:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {

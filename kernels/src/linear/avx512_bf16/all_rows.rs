@@ -19,21 +19,19 @@ use half::bf16;
 
 use super::results::{Lanes, MAX_COLS, add_lanes};
 use super::tile::Columns;
-use super::{LINE, LINE_UNITS, PAGE_BYTES};
+use super::{LINE, LINE_UNITS};
 use crate::linear::reader::Plain;
 use crate::linear::sizes::AVX512_BF16_ROWS;
 use crate::linear::task::Area;
+use crate::linear::tuning::{
+    ALL_ROWS_FAR_COLS, ALL_ROWS_GROUP_COLS, ALL_ROWS_NEAR_COLS, ALL_ROWS_X_LEN,
+    ONE_STREAM_PREFETCH_BYTES,
+};
 use crate::simd::Simd;
 use crate::simd::avx512::{Avx512, dot_bf16};
 
-/// Floats of packed x that stay in the first level of cache while weights go through it.
-const X_LEN: usize = 8 << 10;
-/// Columns that go through a block of k before the next block.
-const GROUP_COLS: usize = 48;
-/// Columns of a tile there, and how many columns ahead lines are prefetched.
+/// Columns of a tile there.
 const COLS: usize = 2;
-const NEAR_COLS: usize = 2;
-const FAR_COLS: usize = 4;
 
 /// Whether a pass of `rows` rows is worked on here.
 pub(super) fn fits(rows: usize) -> bool {
@@ -50,7 +48,7 @@ pub(super) fn fits(rows: usize) -> bool {
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
 pub(super) unsafe fn sums(reader: Plain<bf16>, area: &Area) -> Range<usize> {
     let pass = Pass { reader, area };
-    let x_fits = area.tiles.rows * super::units(reader.inputs()) <= X_LEN;
+    let x_fits = area.tiles.rows * super::units(reader.inputs()) <= ALL_ROWS_X_LEN;
     macro_rules! rows {
         ($($rows:literal)*) => {
             match area.tiles.rows {
@@ -84,7 +82,10 @@ impl Pass<'_> {
         for col in start..end {
             for block in 0..self.blocks() {
                 let at = self.at(col, block).cast::<u8>();
-                let addresses = [at.wrapping_add(PAGE_BYTES), at.wrapping_add(2 * PAGE_BYTES)];
+                let addresses = [
+                    at.wrapping_add(ONE_STREAM_PREFETCH_BYTES),
+                    at.wrapping_add(2 * ONE_STREAM_PREFETCH_BYTES),
+                ];
                 // SAFETY: column and block exist; the rest is the caller's promise.
                 unsafe { self.multiply::<R, 1>(col, block, addresses) };
             }
@@ -102,8 +103,8 @@ impl Pass<'_> {
         let Range { start, end } = self.area.cols;
         let pairs_end = end - (end - start) % COLS;
         let blocks = self.blocks();
-        for first in (start..pairs_end).step_by(GROUP_COLS) {
-            let group = first..pairs_end.min(first + GROUP_COLS);
+        for first in (start..pairs_end).step_by(ALL_ROWS_GROUP_COLS) {
+            let group = first..pairs_end.min(first + ALL_ROWS_GROUP_COLS);
             for block in 0..blocks {
                 // The column so many columns on, which may be of the next block or group.
                 let after = |col: usize| {
@@ -115,7 +116,8 @@ impl Pass<'_> {
                     self.at(col, block).cast::<u8>()
                 };
                 for col in group.clone().step_by(COLS) {
-                    let addresses = [after(col + NEAR_COLS), after(col + FAR_COLS)];
+                    let addresses =
+                        [after(col + ALL_ROWS_NEAR_COLS), after(col + ALL_ROWS_FAR_COLS)];
                     // SAFETY: columns and block exist; the rest is the caller's promise.
                     unsafe { self.multiply::<R, COLS>(col, block, addresses) };
                 }
