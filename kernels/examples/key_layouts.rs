@@ -184,8 +184,8 @@ mod avx512 {
     }
 
     /// # Safety
-    /// `keys` has `HEAD_DIM` rows `stride` apart of at least `past` positions, a multiple of `16 *
-    /// V`; `out` has room for `Q` rows of `past + 1` scores.
+    /// `keys` has `HEAD_DIM` rows `stride` apart of at least `past` positions, a multiple of
+    /// `16 * V`; `out` has room for `Q` rows of `past + 1` scores.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn tiles<const Q: usize, const V: usize>(
         (keys, stride, past): (*const bf16, usize, usize),

@@ -7,11 +7,11 @@
 //! cut into chunks of positions (`schedule.rs`).
 //!
 //! Order of sums: a score is two or four chains along head_dim (`scores.rs`), or sixteen of pairs
-//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the softmax sum takes position `p` in lane `p %
-//! LANES` (`softmax.rs`); a weighted value adds position after position (`values.rs`); the latter
-//! two chunk by chunk (`task.rs`). A position gives the same terms whether its K and V are cached
-//! or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the products are summed as
-//! integers (`four/`), in the same frame.
+//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the softmax sum takes position `p` in lane
+//! `p % LANES` (`softmax.rs`); a weighted value adds position after position (`values.rs`); the
+//! latter two chunk by chunk (`task.rs`). A position gives the same terms whether its K and V are
+//! cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the products are
+//! summed as integers (`four/`), in the same frame.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;

@@ -8,8 +8,8 @@
 //! - 16 scales, then 16 minimums, f16; row `r` of the block at index `r`;
 //! - the integers, as vectors of 16 little-endian dwords, dword `r` for row `r`. 4 bits: vector `i`
 //!   has inputs `8i..8i + 8`, the even ones in bits 0..16, the odd ones in bits 16..32, so that
-//!   both halves give a pair of neighbours at the same shift. 8 bits: vector `i` has inputs `4i..4i
-//!   + 4`, one in each byte.
+//!   both halves give a pair of neighbours at the same shift. 8 bits: vector `i` has inputs
+//!   `4i..4i + 4`, one in each byte.
 //!
 //! Rows behind the matrix have scale, minimum and integers 0; inputs behind it have integers 0.
 //!

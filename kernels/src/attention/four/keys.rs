@@ -2,8 +2,8 @@
 //!
 //! A group of a query becomes signed bytes, `x = scale * X`; their products with a group of K are
 //! summed as integers, so their order does not matter. **The order of what is left**: group after
-//! group, `total = fma(scale_k, scale * sum, total)`, then `total = fma(min_k, scale * sum of X,
-//! total)`.
+//! group, `total = fma(scale_k, scale * sum, total)`, then
+//! `total = fma(min_k, scale * sum of X, total)`.
 
 #![allow(
     clippy::needless_range_loop,

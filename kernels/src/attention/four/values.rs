@@ -5,9 +5,10 @@
 //! position's scale, become bytes, `w = unit * W` and a rest. The bytes of four positions lie side
 //! by side, so that one instruction adds four products; the sums of a block are exact. The rests of
 //! a block, which would be missed where many weights are far below its largest, are added up and
-//! meet [`MIDDLE`]. **The order of what is left**: block after block, `sum = fma(unit, sum of W *
-//! q, sum)`, then `sum += sum of probability * minimum + MIDDLE * sum of rests`, which takes
-//! position `p` in lane `p % LANES`.
+//! meet [`MIDDLE`]. **The order of what is left**: block after block,
+//! `sum = fma(unit, sum of W * q, sum)`, then
+//! `sum += sum of probability * minimum + MIDDLE * sum of rests`, which takes position `p` in lane
+//! `p % LANES`.
 
 #![allow(
     clippy::needless_range_loop,

@@ -26,8 +26,8 @@ const STEP: usize = 16;
 const PANEL: usize = 2 * TILE;
 /// Tiles of x rows of a pass, at most.
 const MAX_TILES: usize = PACK_ROWS.div_ceil(TILE);
-/// Floats of the sums of a task: `[panel][tile of x][tile of weight rows][16 weight rows][16 x
-/// rows]`.
+/// Floats of the sums of a task:
+/// `[panel][tile of x][tile of weight rows][16 weight rows][16 x rows]`.
 pub(super) const SUMS_LEN: usize = TASK_COLS.div_ceil(PANEL) * MAX_TILES * PANEL * TILE;
 
 /// What a task uses of its thread's scratch: the last inputs of a panel's weight rows, with zeros
