@@ -12,8 +12,8 @@ pub(crate) fn is_zen_5() -> bool {
     *IS_ZEN_5.get_or_init(|| family() == Some(ZEN_5))
 }
 
-/// For tests: kernels work as on a processor of the other kind, of which no kernel of this process
-/// may have been told yet.
+/// For tests: kernels work as on a processor of the other kind. To be called before any kernel of
+/// this process looks at the processor.
 ///
 /// # Panics
 /// A kernel has already looked at the processor.
