@@ -1,11 +1,13 @@
-//! Which way K should lie in its cache: `(sequence, kv head, position, d)`, as it does, or transposed,
-//! `(sequence, kv head, d, position)`, as in the paper that this project follows. Scores of one decode
-//! step and the append of its row, both layouts in turn over caches larger than the processor's.
+//! Which way K should lie in its cache: `(sequence, kv head, position, d)`, as it does, or
+//! transposed, `(sequence, kv head, d, position)`, as in the paper that this project follows.
+//! Scores of one decode step and the append of its row, both layouts in turn over caches larger
+//! than the processor's.
 //!
 //!     cargo run --release -p kernels --example key_layouts -- [rounds]
 //!
-//! Positions first, a row is appended as one run of bytes, and scores transpose K in registers. Transposed,
-//! scores need no shuffles, but every element of a new row goes to a cache line of its own.
+//! Positions first, a row is appended as one run of bytes, and scores transpose K in registers.
+//! Transposed, scores need no shuffles, but every element of a new row goes to a cache line of its
+//! own.
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
@@ -170,8 +172,8 @@ mod avx512 {
             }
             let to = (to as *mut f32).wrapping_add(index * per_unit);
             let place = (keys, positions, step.past);
-            // SAFETY: AVX-512 is there; the extent holds every element of `past` positions, a multiple of
-            // a tile's; tasks write disjoint scores.
+            // SAFETY: AVX-512 is there; the extent holds every element of `past` positions, a
+            // multiple of a tile's; tasks write disjoint scores.
             unsafe {
                 match group {
                     1 => tiles::<1, VECTORS>(place, &queries, step.shape.scale, to),
@@ -182,8 +184,8 @@ mod avx512 {
     }
 
     /// # Safety
-    /// `keys` has `HEAD_DIM` rows `stride` apart of at least `past` positions, a multiple of `16 * V`;
-    /// `out` has room for `Q` rows of `past + 1` scores.
+    /// `keys` has `HEAD_DIM` rows `stride` apart of at least `past` positions, a multiple of
+    /// `16 * V`; `out` has room for `Q` rows of `past + 1` scores.
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn tiles<const Q: usize, const V: usize>(
         (keys, stride, past): (*const bf16, usize, usize),
@@ -198,7 +200,7 @@ mod avx512 {
                 let mut k = [_mm512_setzero_ps(); V];
                 for (v, k) in k.iter_mut().enumerate() {
                     let at = row.wrapping_add(16 * v).cast::<__m256i>();
-                    // SAFETY: the caller's promise; asking for memory touches nothing.
+                    // SAFETY: the caller's promise; prefetching reads no value.
                     unsafe {
                         if v % 2 == 0 {
                             _mm_prefetch::<_MM_HINT_T0>(at.wrapping_byte_add(32 * V).cast());

@@ -1,5 +1,6 @@
-//! Prints how fast linears run on this machine, as a share of the roofline: weights read from memory
-//! at the speed of a plain read, or multiply-adds at the processor's peak, whichever is slower.
+//! Prints how fast linears run on this machine, as a share of the roofline: weights read from
+//! memory at the speed of a plain read, or multiply-adds at the processor's peak, whichever is
+//! slower.
 //!
 //!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8] [seconds] [rows,..]
 //!     [large|small|NxK] [MiB of weights] [threads]
@@ -68,7 +69,7 @@ fn main() {
     }
 }
 
-fn form(dtype: &str) -> Grouped {
+fn format(dtype: &str) -> Grouped {
     if dtype == "w8" { Grouped { bits: Bits::Eight, group: 64 } } else { Grouped::W4 }
 }
 
@@ -76,11 +77,12 @@ fn weight_bytes(dtype: &str, n: usize, k: usize) -> usize {
     match dtype {
         "f32" => 4 * n * k,
         "bf16" => 2 * n * k,
-        _ => form(dtype).size_bytes(n, k),
+        _ => format(dtype).size_bytes(n, k),
     }
 }
 
-/// Time of a call, seconds, that a tenth of them stay below (other guests of the host slow the rest), over weights that rotate through `pool`.
+/// Time of a call, seconds, that a tenth of them stay below (other guests of the host slow the
+/// rest), over weights that rotate through `pool`.
 fn measure<T: Element>(
     kernels: &Kernels,
     dtype: &str,
@@ -100,14 +102,14 @@ fn measure<T: Element>(
         let out = LinearOut::Store(&mut out[..]);
         let begin = Instant::now();
         if dtype.starts_with('w') {
-            let form = form(dtype);
+            let format = format(dtype);
             let bias = None;
             kernels.linear_grouped(LinearGrouped {
                 rows,
                 n,
                 k,
                 x: &x,
-                form,
+                format,
                 records: weight,
                 bias,
                 out,

@@ -66,18 +66,18 @@ impl Kernels {
         });
     }
 
-    /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded. The hidden size is that
-    /// of `out`.
+    /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded. The hidden size is
+    /// that of `out`.
     ///
     /// # Panics
     /// A token lies outside the table.
-    pub fn embed_grouped(&self, tokens: &[u32], form: Grouped, records: &[u8], out: &mut [f32]) {
+    pub fn embed_grouped(&self, tokens: &[u32], format: Grouped, records: &[u8], out: &mut [f32]) {
         if tokens.is_empty() {
             return;
         }
         let hidden = out.len() / tokens.len();
         assert_eq!(out.len(), tokens.len() * hidden, "out is [tokens, hidden]");
-        let rows = records.len() / form.block_bytes(hidden) * ROWS;
+        let rows = records.len() / format.block_bytes(hidden) * ROWS;
         for &token in tokens {
             assert!((token as usize) < rows, "token {token} is outside the vocabulary");
         }
@@ -89,7 +89,7 @@ impl Kernels {
                 let out = unsafe {
                     std::slice::from_raw_parts_mut(out.pointer().add(row * hidden), hidden)
                 };
-                decode_row(form, records, hidden, *token as usize, out);
+                decode_row(format, records, hidden, *token as usize, out);
             }
         });
     }

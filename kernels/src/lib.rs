@@ -80,7 +80,7 @@ impl Kernels {
         unsafe { Self::new_unchecked(variant, threads, limits) }
     }
 
-    /// As [`Kernels::new`], without asking the machine: for tests that emulate instructions.
+    /// As [`Kernels::new`], without a check of the machine: for tests that emulate instructions.
     ///
     /// # Errors
     /// The system refused to start a thread.

@@ -20,8 +20,9 @@ impl Logprob {
 }
 
 impl Kernels {
-    /// The [`logprobs`] of row `i` of `logits` `[rows, vocab]` and of `tokens[i]`, for as many entries as
-    /// `wanted[i]` says, into row `i` of `found` `[rows, most]`; rows are shared out over the threads.
+    /// The [`logprobs`] of row `i` of `logits` `[rows, vocab]` and of `tokens[i]`, for as many
+    /// entries as `wanted[i]` says, into row `i` of `entries` `[rows, most]`; rows are shared out
+    /// over the threads.
     ///
     /// # Panics
     /// A row that wants more than `most`, or lengths that do not agree.
@@ -30,36 +31,38 @@ impl Kernels {
         logits: &[f32],
         tokens: &[u32],
         wanted: &[u32],
-        found: &mut [Logprob],
+        entries: &mut [Logprob],
     ) {
         let rows = tokens.len();
         assert_eq!(wanted.len(), rows, "wanted has an entry per row");
         if rows == 0 {
             return;
         }
-        let (vocab, most) = (logits.len() / rows, found.len() / rows);
+        let (vocab, most) = (logits.len() / rows, entries.len() / rows);
         assert_eq!(logits.len(), rows * vocab, "logits is [rows, vocab]");
-        assert_eq!(found.len(), rows * most, "found is [rows, most]");
+        assert_eq!(entries.len(), rows * most, "entries are [rows, most]");
         assert!(wanted.iter().all(|wanted| *wanted as usize <= most), "there is room");
-        let found = Shared(found.as_mut_ptr());
+        let entries = Shared(entries.as_mut_ptr());
         self.run_sized(rows, size_of_val(logits), &|row, _| {
-            // SAFETY: `found` has a row of `most` entries for every task, and no other task writes this one.
-            let found = unsafe {
+            // SAFETY: `entries` has a row of `most` entries for every task, and no other task
+            // writes this one.
+            let entries = unsafe {
                 std::slice::from_raw_parts_mut(
-                    found.pointer().add(row * most),
+                    entries.pointer().add(row * most),
                     wanted[row] as usize,
                 )
             };
-            logprobs(&logits[row * vocab..][..vocab], tokens[row], found);
+            logprobs(&logits[row * vocab..][..vocab], tokens[row], entries);
         });
     }
 }
 
-/// The log-probability of `token` into the first entry of `found`, then those of the most likely tokens, the most
-/// likely first and of equally likely ones the lower number first. Probabilities are `softmax(logits)`; NaN
-/// counts as minus infinity, and what the vocabulary has no token for is [`Logprob::NONE`].
-pub fn logprobs(logits: &[f32], token: u32, found: &mut [Logprob]) {
-    let Some((own, likely)) = found.split_first_mut() else { return };
+/// The log-probability of `token` into the first entry of `entries`, then those of the most likely
+/// tokens, the most likely first and of equally likely ones the lower number first. Probabilities
+/// are `softmax(logits)`; NaN counts as minus infinity, and what the vocabulary has no token for is
+/// [`Logprob::NONE`].
+pub fn logprobs(logits: &[f32], token: u32, entries: &mut [Logprob]) {
+    let Some((own, likely)) = entries.split_first_mut() else { return };
     let largest = logits.get(argmax(logits) as usize).copied().unwrap_or(f32::NAN);
     let sum: f64 = logits
         .iter()

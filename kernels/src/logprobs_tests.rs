@@ -15,15 +15,16 @@ fn sorted(logits: &[f32], token: u32, entries: usize) -> Vec<Logprob> {
 
 fn check(logits: &[f32], token: u32, entries: usize) {
     let expected = sorted(logits, token, entries);
-    let mut found = vec![Logprob { token: 7, logprob: 7.0 }; entries];
-    logprobs(logits, token, &mut found);
-    for (found, expected) in found.iter().zip(&expected) {
-        assert_eq!(found.token, expected.token, "{} logits, {entries} entries", logits.len());
-        let error = (found.logprob - expected.logprob).abs();
-        let equal = found.logprob == expected.logprob || error < 2e-6 * (1.0 + found.logprob.abs());
-        assert!(equal, "{found:?} {expected:?}");
+    let mut actual = vec![Logprob { token: 7, logprob: 7.0 }; entries];
+    logprobs(logits, token, &mut actual);
+    for (actual, expected) in actual.iter().zip(&expected) {
+        assert_eq!(actual.token, expected.token, "{} logits, {entries} entries", logits.len());
+        let error = (actual.logprob - expected.logprob).abs();
+        let equal =
+            actual.logprob == expected.logprob || error < 2e-6 * (1.0 + actual.logprob.abs());
+        assert!(equal, "{actual:?} {expected:?}");
     }
-    assert!(found[expected.len().min(entries)..].iter().all(|entry| *entry == Logprob::NONE));
+    assert!(actual[expected.len().min(entries)..].iter().all(|entry| *entry == Logprob::NONE));
 }
 
 #[test]
@@ -52,11 +53,11 @@ fn they_are_those_of_the_sorted_vocabulary() {
 #[test]
 fn probabilities_of_all_tokens_add_up_to_one() {
     let logits: Vec<f32> = (0..900).map(|i| random_unit(1, 1, i) * 30.0 - 500.0).collect();
-    let mut found = vec![Logprob::NONE; 901];
-    logprobs(&logits, 3, &mut found);
-    let sum: f64 = found[1..].iter().map(|entry| f64::from(entry.logprob).exp()).sum();
+    let mut actual = vec![Logprob::NONE; 901];
+    logprobs(&logits, 3, &mut actual);
+    let sum: f64 = actual[1..].iter().map(|entry| f64::from(entry.logprob).exp()).sum();
     assert!((sum - 1.0).abs() < 1e-5, "{sum}");
-    assert_eq!(found[0], *found[1..].iter().find(|entry| entry.token == 3).unwrap());
+    assert_eq!(actual[0], *actual[1..].iter().find(|entry| entry.token == 3).unwrap());
 }
 
 #[test]
@@ -69,8 +70,8 @@ fn rows_take_what_each_wants() {
     let wanted: Vec<u32> = (0..rows as u32).map(|row| row % 6).collect();
     for threads in [1, 3] {
         let kernels = Kernels::new(crate::Variant::Scalar, threads, limits).unwrap();
-        let mut found = vec![Logprob::NONE; rows * most];
-        kernels.logprob_rows(&logits, &tokens, &wanted, &mut found);
+        let mut actual = vec![Logprob::NONE; rows * most];
+        kernels.logprob_rows(&logits, &tokens, &wanted, &mut actual);
         for row in 0..rows {
             let mut alone = vec![Logprob::NONE; most];
             logprobs(
@@ -78,7 +79,7 @@ fn rows_take_what_each_wants() {
                 tokens[row],
                 &mut alone[..wanted[row] as usize],
             );
-            assert_eq!(found[row * most..][..most], alone, "row {row} of {threads} threads");
+            assert_eq!(actual[row * most..][..most], alone, "row {row} of {threads} threads");
         }
     }
 }

@@ -13,10 +13,11 @@ use crate::variant::{SimdTask, Variant, dispatch};
 const TASK_ROWS: usize = 4;
 
 impl Kernels {
-    /// `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i` without
-    /// an index.
+    /// `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i`
+    /// without an index.
     ///
-    /// `x` is `[*, hidden]`, `gain` `[hidden]`, `out` `[rows, hidden]`; an index has `rows` entries.
+    /// `x` is `[*, hidden]`, `gain` `[hidden]`, `out` `[rows, hidden]`; an index has `rows`
+    /// entries.
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each of its own type.
     pub fn rms_norm<T: NormTasks>(
         &self,

@@ -1,7 +1,7 @@
 //! The two number formats that values and weights have in memory: `half::bf16` and `f32`.
 //!
-//! Sums are always f32. The vector code of a format lives in a sealed supertrait, so that no caller can
-//! add a format the kernels do not know.
+//! Sums are always f32. The vector code of a format lives in a sealed supertrait, so that no caller
+//! can add a format the kernels do not know.
 
 use std::fmt::Debug;
 

@@ -1,26 +1,26 @@
 //! Which processor this is, for processors with the same instructions differ in what is fastest.
 //!
-//! What one gains by asking for memory in one order another loses (`BENCHMARKS.md`), so the choice is by name. Results do not
-//! depend on it.
+//! The order of prefetching that suits one slows another down (`BENCHMARKS.md`), so the choice is
+//! by name. Results do not depend on it.
 
 use std::sync::OnceLock;
 
 static IS_ZEN_5: OnceLock<bool> = OnceLock::new();
 
-/// Whether this is a Zen 5. Other processors with AVX512-BF16 are taken for a Zen 4, the only other one
-/// that was measured.
+/// Whether this is a Zen 5. Other processors with AVX512-BF16 are taken for a Zen 4.
 pub(crate) fn is_zen_5() -> bool {
     *IS_ZEN_5.get_or_init(|| family() == Some(ZEN_5))
 }
 
-/// For tests: kernels work as on a processor of the other kind, which this process must not have asked for yet.
+/// For tests: kernels work as on a processor of the other kind. To be called before any kernel of
+/// this process looks at the processor.
 ///
 /// # Panics
-/// When a kernel has asked.
+/// A kernel has already looked at the processor.
 #[doc(hidden)]
 pub fn assume_other_processor() {
     let other = family() != Some(ZEN_5);
-    IS_ZEN_5.set(other).expect("no kernel has asked which processor this is");
+    IS_ZEN_5.set(other).expect("no kernel has looked at the processor");
 }
 
 const ZEN_5: u32 = 26;

@@ -53,8 +53,8 @@ impl Kernels {
                     let angle = position * frequency;
                     (sines[index], cosines[index]) = angle.sin_cos();
                 }
-                // SAFETY: the variant was checked when the kernels were built; the row lies within x,
-                // and no other task touches it.
+                // SAFETY: the variant was checked when the kernels were built; the row lies within
+                // x, and no other task touches it.
                 unsafe {
                     let x = x.pointer().add(row * row_elements);
                     T::rope_row(variant, RopeRow { x, heads, cosines, sines });
@@ -64,7 +64,8 @@ impl Kernels {
     }
 }
 
-/// A row of rotary positions, compiled in this crate once per number format; see `linear::compiled`.
+/// A row of rotary positions, compiled in this crate once per number format; see
+/// `linear::compiled`.
 pub trait RopeTasks: Number {
     /// # Safety
     /// `variant` is available, and the task's own conditions hold.

@@ -1,5 +1,5 @@
-//! From logits to a token: greedy, or drawn from the likely ones with a counter-based random number, so
-//! that a token depends on its request's key and position and on nothing else.
+//! From logits to a token: greedy, or drawn from the likely ones with a counter-based random
+//! number, so that a token depends on its request's key and position and on nothing else.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -26,8 +26,8 @@ pub fn argmax(logits: &[f32]) -> u32 {
         }
     }
     // Nothing above minus infinity: the first logit that is a number.
-    let found = |logit: &f32| *logit == best.1;
-    let place = logits[best.0..].iter().position(found).unwrap_or(0);
+    let is_best = |logit: &f32| *logit == best.1;
+    let place = logits[best.0..].iter().position(is_best).unwrap_or(0);
     (best.0 + place) as u32
 }
 
@@ -46,14 +46,14 @@ pub(crate) fn largest(block: &[f32]) -> f32 {
     lanes.iter().fold(rest, |best, lane| larger(*lane, best))
 }
 
-/// Which tokens can follow, and how likely each is: `softmax(logits / temperature)` over the tokens that the other
-/// three leave.
+/// Which tokens can follow, and how likely each is: `softmax(logits / temperature)` over the tokens
+/// that the other three leave.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// 0 is greedy.
     pub temperature: f32,
-    /// The smallest set of most likely tokens whose probability, among those that the next two leave, reaches
-    /// this; 1 or more keeps every token.
+    /// The smallest set of most likely tokens whose probability, among those that the next two
+    /// leave, reaches this; 1 or more keeps every token.
     pub top_p: f32,
     /// So many most likely tokens; 0 keeps every token.
     pub top_k: u32,
@@ -104,11 +104,13 @@ impl SampleScratch {
 
 impl Kernels {
     /// `tokens[i]` is [`sample`]d from row `i` of `logits` `[rows, vocab]` as `draws[i]` says; rows
-    /// are shared out over the threads, each of which uses its own entry of `scratch`. `masks` is `[rows, vocab / 32]`,
-    /// rounded up, with a bit for each token, the lowest first; it may be empty where no row has a mask.
+    /// are shared out over the threads, each of which uses its own entry of `scratch`. `masks` is
+    /// `[rows, vocab / 32]`, rounded up, with a bit for each token, the lowest first; it may be
+    /// empty where no row has a mask.
     ///
     /// # Panics
-    /// Fewer scratches than threads, scratch for a smaller vocabulary, or a row whose mask is missing.
+    /// Fewer scratches than threads, scratch for a smaller vocabulary, or a row whose mask is
+    /// missing.
     pub fn sample_rows(
         &self,
         logits: &[f32],
@@ -143,7 +145,8 @@ impl Kernels {
     }
 }
 
-/// Draws a token as [`Sampling`] says; of equally likely ones a set ends with those of lower numbers.
+/// Draws a token as [`Sampling`] says; of equally likely ones a set ends with those of lower
+/// numbers.
 ///
 /// NaN logits are never drawn; [`NO_TOKEN`] where the largest logit is not finite.
 pub fn sample(logits: &[f32], draw: Draw, scratch: &mut SampleScratch) -> u32 {
@@ -246,8 +249,9 @@ impl Place {
 const BUCKET_SHIFT: u32 = 20;
 const BUCKETS: usize = (1f32.to_bits() >> BUCKET_SHIFT) as usize + 1;
 
-/// The last token of the smallest set of largest `weights` whose `amount`s reach what `target` makes of the amount
-/// of all. Sums per bucket tell in which bucket it lies, so that only that one is sorted.
+/// The last token of the smallest set of largest `weights` whose `amount`s reach what `target`
+/// makes of the amount of all. Sums per bucket tell in which bucket it lies, so that only that one
+/// is sorted.
 fn reaching(
     weights: &[f32],
     amount: impl Fn(f32) -> f64,

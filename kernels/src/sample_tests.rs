@@ -69,7 +69,8 @@ fn draws_follow_the_distribution() {
     assert!((nucleus[1] - 4.0 / 7.0).abs() < 0.015, "{}", nucleus[1]);
 }
 
-/// What `top_k` and the nucleus leave, by their definition: everything sorted, taken until the sum is reached.
+/// What `top_k` and the nucleus leave, by their definition: everything sorted, taken until the sum
+/// is reached.
 fn sorted_kept(weights: &[f32], top_k: u32, top_p: f32) -> Vec<u32> {
     let mut order: Vec<u32> =
         (0..weights.len() as u32).filter(|t| weights[*t as usize] > 0.0).collect();

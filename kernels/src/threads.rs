@@ -1,11 +1,10 @@
-//! How many threads of the pool work on a call: limits per class of operation, and the calling thread
-//! alone where waking others costs more than they do.
+//! How many threads of the pool work on a call: limits per class of operation, and the calling
+//! thread alone where waking others costs more than they do.
 
 use crate::Kernels;
 
-/// Most threads that one call of a class uses, the caller included; by default all. For each class
-/// the fastest number differs: linears stop gaining when memory is saturated, small operations when
-/// the hand-over costs more than the work.
+/// Most threads that one call of a class uses, the caller included; by default all. The fastest
+/// number differs by class: memory bounds linears, and the hand-over bounds small operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadLimits {
     pub linear: usize,
@@ -20,7 +19,7 @@ impl Default for ThreadLimits {
     }
 }
 
-/// Bytes that a call has to touch before a second thread pays.
+/// Bytes that a call has to touch before a second thread helps.
 #[derive(Debug, Clone, Copy)]
 struct WorthSharing {
     /// While idle threads spin: a hand-over costs half a microsecond.
@@ -29,7 +28,7 @@ struct WorthSharing {
     sleeping_bytes: usize,
 }
 
-/// Measured with `examples/small_speed.rs`: shorter calls gain nothing from another thread, or lose.
+/// `examples/small_speed.rs` measures it: shorter calls gain nothing from another thread, or lose.
 const SMALL: WorthSharing = WorthSharing { spinning_bytes: 128 << 10, sleeping_bytes: 1 << 20 };
 /// Attention computes more per byte of its cache than the small operations do.
 const ATTENTION: WorthSharing =

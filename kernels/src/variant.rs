@@ -18,7 +18,8 @@ pub enum Variant {
     Avx2,
     /// AVX-512 F, BW, DQ and VL.
     Avx512,
-    /// AVX512-BF16 for linears in bf16, and for scores of one query a head; AVX-512 for everything else.
+    /// AVX512-BF16 for linears in bf16, and for scores of one query a head; AVX-512 for everything
+    /// else.
     Avx512Bf16,
     /// AMX-BF16 for linears in bf16, AVX-512 for everything else.
     Amx,
@@ -112,7 +113,7 @@ impl Variant {
             .unwrap_or(Variant::Scalar)
     }
 
-    /// The variant `TANDEM_KERNELS` asks for, or the best one when it is unset or empty.
+    /// The variant that `TANDEM_KERNELS` names, or the best one when it is unset or empty.
     pub fn from_env() -> Result<Variant, VariantError> {
         match std::env::var_os(VARIANT_ENV) {
             None => Ok(Variant::best()),

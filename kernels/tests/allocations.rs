@@ -64,8 +64,8 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.embed(&tokens, weight, Some((&tokens, weight, 2)), residual);
     kernels.rms_norm(ROWS, HIDDEN, residual, gain, 1e-5, None, x);
     kernels.layer_norm(ROWS, HIDDEN, residual, gain, gain, 1e-5, None, x);
-    for form in 0..5 {
-        let form = match form {
+    for kind in 0..5 {
+        let target = match kind {
             0 => LinearOut::Store(&mut out[..]),
             1 => LinearOut::Relu(&mut out[..]),
             2 => LinearOut::Gelu(&mut out[..]),
@@ -73,7 +73,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
             _ => LinearOut::StoreF32(&mut logits[..]),
         };
         let (rows, n, k) = (ROWS, HIDDEN, HIDDEN);
-        kernels.linear(Linear { rows, n, k, x, weight, bias: Some(gain), out: form });
+        kernels.linear(Linear { rows, n, k, x, weight, bias: Some(gain), out: target });
     }
     let heads = HIDDEN / HEAD_DIM;
     let frequencies = [0.5f32; HEAD_DIM / 2];

@@ -263,9 +263,9 @@ fn check_decode<T: Element>(name: &str) {
                         let seen = past + query / shape.group() + 1;
                         let at = unit.scores_offset + query * (past + piece);
                         let there = whole.scores_offset + (past * shape.group() + query) * rows;
-                        let (found, expected) =
+                        let (actual, expected) =
                             (&scores[at..][..seen], &expected_scores[there..][..seen]);
-                        assert_eq!(bits(found), bits(expected), "scores, {context}");
+                        assert_eq!(bits(actual), bits(expected), "scores, {context}");
                     }
                 }
                 kernels.append(&shape, &units, k_fresh, &mut k_cache);
@@ -311,10 +311,10 @@ fn check_shared<T: Element>(test: &str) {
                 for fresh in [&mut poisoned.k_fresh, &mut poisoned.v_fresh] {
                     fresh[second * row..][..shared * row].copy_from_slice(&poison(shared * row));
                 }
-                let found = poisoned.fused(&kernels, &units);
+                let actual = poisoned.fused(&kernels, &units);
                 let at = (second + shared) * shape.heads * shape.head_dim;
                 assert_eq!(
-                    bits(&found[at..]),
+                    bits(&actual[at..]),
                     bits(&expected[at..]),
                     "{variant:?} {shape:?} {shared}"
                 );

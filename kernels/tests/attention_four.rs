@@ -293,10 +293,10 @@ fn shared_rows_give_the_bits_of_own_rows() {
                     unit.rows = (rows - shared) as u32;
                     (unit.past, unit.shared_row) = (shared as u32, Some(0));
                 }
-                let (found, expected) =
+                let (actual, expected) =
                     (whole.fused(&kernels, &units), whole.fused(&kernels, &whole.units));
                 let at = (rows + shared) * heads * head_dim;
-                assert_eq!(bits(&found[at..]), bits(&expected[at..]), "{variant:?} {shared}");
+                assert_eq!(bits(&actual[at..]), bits(&expected[at..]), "{variant:?} {shared}");
             }
         }
     }

@@ -1,5 +1,6 @@
-//! The emulator itself, against plain Rust and against the processor where that has the instructions:
-//! addressing forms, tile shapes, register numbers, order and flushing of the products.
+//! The emulator itself, against plain Rust and against the processor where that has the
+//! instructions: addressing forms, tile shapes, register numbers, order and flushing of the
+//! products.
 
 mod common;
 mod emulate;
@@ -12,7 +13,7 @@ use kernels::Variant;
 
 /// Whether the tile instructions work here, one way or the other.
 fn ready(test: &str) -> bool {
-    // Asking for the variant asks the system for the permission to use tiles, where there are any.
+    // Looking for the variant requests the permission to use tiles, where there are any.
     let native = Variant::Amx.is_available();
     let ready = native || emulate::install();
     if !ready {
@@ -144,7 +145,8 @@ fn model_of_products(
             for (odd, sum) in halves.iter_mut().enumerate() {
                 for p in 0..k {
                     let (a, b) = (value(rows[i * 16 + p], odd), value(columns[p * 16 + j], odd));
-                    // The product of two bf16 is exact in f64; fusing means that only the sum rounds.
+                    // The product of two bf16 is exact in f64; fusing means that only the sum
+                    // rounds.
                     *sum = flush(a.mul_add(b, *sum));
                 }
             }

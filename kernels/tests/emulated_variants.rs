@@ -1,5 +1,5 @@
 //! Linears of the variants whose instructions this machine may lack, emulated if so: against the
-//! reference, in every output form, and row by row. Cases are few and small, for an emulated
+//! reference, in every kind of output, and row by row. Cases are few and small, for an emulated
 //! instruction takes microseconds.
 
 mod common;
@@ -30,8 +30,8 @@ fn assert_emulated(variant: Variant, before: u64) {
     assert!(variant.is_available() || emulated() > before, "{variant:?} used none of its own");
 }
 
-/// `(rows, n, k)`: below, at and above tiles, odd inputs, steps and blocks of inputs with and without
-/// a remainder.
+/// `(rows, n, k)`: below, at and above tiles, odd inputs, steps and blocks of inputs with and
+/// without a remainder.
 const SHAPES: [(usize, usize, usize); 20] = [
     (1, 1, 1),
     (1, 16, 32),
@@ -65,7 +65,7 @@ fn plain_linears_agree_with_the_reference() {
                 (random.vector(rows * k), random.vector(n * k));
             let bias: Vec<f32> = random.vector(n);
             let mut out = poison::<f32>(rows * n);
-            let form = LinearOut::StoreF32(&mut out);
+            let target = LinearOut::StoreF32(&mut out);
             kernels.linear(Linear {
                 rows,
                 n,
@@ -73,7 +73,7 @@ fn plain_linears_agree_with_the_reference() {
                 x: &x,
                 weight: &weight,
                 bias: Some(&bias),
-                out: form,
+                out: target,
             });
             let expected = reference::linear((rows, n, k), &x, &weight, Some(&bias));
             let context = format!("seed {seed} {:?} {rows}x{n}x{k}", kernels.variant());
@@ -84,7 +84,8 @@ fn plain_linears_agree_with_the_reference() {
     }
 }
 
-/// f32 has no instructions of its own in any variant: nothing to emulate, but its own tiles of rows.
+/// f32 has no instructions of its own in any variant: nothing to emulate, but its own tiles of
+/// rows.
 #[test]
 fn f32_linears_agree_with_the_reference() {
     for kernels in all_kernels("f32_linears_agree_with_the_reference", 1) {
@@ -92,8 +93,8 @@ fn f32_linears_agree_with_the_reference() {
             let mut random = Random::new(seed as u64);
             let (x, weight): (Vec<f32>, Vec<f32>) = (random.vector(rows * k), random.vector(n * k));
             let mut out = poison::<f32>(rows * n);
-            let (bias, form) = (None, LinearOut::StoreF32(&mut out));
-            kernels.linear(Linear { rows, n, k, x: &x, weight: &weight, bias, out: form });
+            let (bias, target) = (None, LinearOut::StoreF32(&mut out));
+            kernels.linear(Linear { rows, n, k, x: &x, weight: &weight, bias, out: target });
             let expected = reference::linear((rows, n, k), &x, &weight, None);
             let context = format!("seed {seed} {:?} {rows}x{n}x{k}", kernels.variant());
             assert_close(&out, &expected, (n, (k as f64).sqrt() / 2.0), tolerance(), &context);
@@ -103,29 +104,29 @@ fn f32_linears_agree_with_the_reference() {
 
 /// A grouped matrix with random scales and integers, and its values.
 struct Matrix {
-    form: Grouped,
+    format: Grouped,
     records: Vec<u8>,
     /// `[n, k]`.
     values: Vec<f64>,
 }
 
 /// `groups`' padding is zero throughout, as the format says.
-fn matrix(random: &mut Random, form: Grouped, n: usize, k: usize) -> Matrix {
-    let mut records = vec![0u8; form.size_bytes(n, k)];
+fn matrix(random: &mut Random, format: Grouped, n: usize, k: usize) -> Matrix {
+    let mut records = vec![0u8; format.size_bytes(n, k)];
     let mut values = vec![0.0; n * k];
     let vector = 4 * ROWS;
     for row in 0..n {
-        for group in 0..form.groups(k) {
-            let record = (row / ROWS * form.groups(k) + group) * form.record_bytes();
+        for group in 0..format.groups(k) {
+            let record = (row / ROWS * format.groups(k) + group) * format.record_bytes();
             let lane = row % ROWS;
             let scale = f16::from_f32(random.unit() / 16.0);
             let min = f16::from_f32(random.unit());
             let at = record + 2 * lane;
             records[at..at + 2].copy_from_slice(&scale.to_le_bytes());
             records[at + 2 * ROWS..][..2].copy_from_slice(&min.to_le_bytes());
-            for within in 0..form.group.min(k - group * form.group) {
+            for within in 0..format.group.min(k - group * format.group) {
                 let dwords = record + vector + 4 * lane;
-                let q = match form.bits {
+                let q = match format.bits {
                     Bits::Four => {
                         let q = random.below(16);
                         let (index, place) = (within / 8, within % 8 / 2 + within % 2 * 4);
@@ -140,14 +141,14 @@ fn matrix(random: &mut Random, form: Grouped, n: usize, k: usize) -> Matrix {
                     }
                 };
                 let value = f64::from(scale.to_f32()) * q + f64::from(min.to_f32());
-                values[row * k + group * form.group + within] = value;
+                values[row * k + group * format.group + within] = value;
             }
         }
     }
-    Matrix { form, records, values }
+    Matrix { format, records, values }
 }
 
-const FORMS: [Grouped; 4] =
+const FORMATS: [Grouped; 4] =
     [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8, Grouped { bits: Bits::Eight, group: 64 }];
 
 fn run_grouped(
@@ -157,16 +158,16 @@ fn run_grouped(
     matrix: &Matrix,
 ) -> Vec<f32> {
     let mut out = poison::<f32>(rows * n);
-    let form = LinearOut::StoreF32(&mut out);
+    let target = LinearOut::StoreF32(&mut out);
     kernels.linear_grouped(LinearGrouped {
         rows,
         n,
         k,
         x,
-        form: matrix.form,
+        format: matrix.format,
         records: &matrix.records,
         bias: None,
-        out: form,
+        out: target,
     });
     out
 }
@@ -176,15 +177,15 @@ fn grouped_linears_agree_with_the_reference() {
     for kernels in all_kernels("grouped_linears_agree_with_the_reference", 1) {
         let before = emulated();
         for (seed, (rows, n, k)) in SHAPES.into_iter().enumerate() {
-            // Two forms of each shape: of 4 and of 8 bits, groups of 32 and of 64.
-            for form in [FORMS[seed % 2], FORMS[2 + seed / 2 % 2]] {
+            // Two formats of each shape: of 4 and of 8 bits, groups of 32 and of 64.
+            for format in [FORMATS[seed % 2], FORMATS[2 + seed / 2 % 2]] {
                 let mut random = Random::new(seed as u64);
                 let x: Vec<bf16> = random.vector(rows * k);
-                let matrix = matrix(&mut random, form, n, k);
+                let matrix = matrix(&mut random, format, n, k);
                 let out = run_grouped(&kernels, (rows, n, k), &x, &matrix);
                 let mut expected = Vec::with_capacity(rows * n);
                 for x in x.chunks(k) {
-                    let rounded = x.chunks(form.group).flat_map(|x| {
+                    let rounded = x.chunks(format.group).flat_map(|x| {
                         let step = step_of(x);
                         x.iter()
                             .map(move |x| (f64::from(x.to_f32()) / step).round_ties_even() * step)
@@ -200,7 +201,7 @@ fn grouped_linears_agree_with_the_reference() {
                     }
                 }
                 let context =
-                    format!("seed {seed} {:?} {rows}x{n}x{k} {form:?}", kernels.variant());
+                    format!("seed {seed} {:?} {rows}x{n}x{k} {format:?}", kernels.variant());
                 // Terms are larger than their sum: up to 128 steps of a scale beside the minimum.
                 let typical = 4.0 * (k as f64).sqrt();
                 assert_close(&out, &expected, (n, typical), tolerance(), &context);
@@ -226,19 +227,19 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
         ] {
             let mut random = Random::new(4242);
             let weight: Vec<bf16> = random.vector(n * k);
-            let matrices = FORMS.map(|form| matrix(&mut random, form, n, k));
+            let matrices = FORMATS.map(|format| matrix(&mut random, format, n, k));
             let row: Vec<bf16> = random.vector(k);
-            // Index 0 is the plain weight, the others are the grouped forms.
+            // Index 0 is the plain weight, the others are the grouped formats.
             let run = |kernels: &Kernels, rows: usize, x: &[bf16], which: usize| {
                 if which > 0 {
                     return run_grouped(kernels, (rows, n, k), x, &matrices[which - 1]);
                 }
                 let mut out = poison::<f32>(rows * n);
-                let form = LinearOut::StoreF32(&mut out);
-                kernels.linear(Linear { rows, n, k, x, weight: &weight, bias: None, out: form });
+                let target = LinearOut::StoreF32(&mut out);
+                kernels.linear(Linear { rows, n, k, x, weight: &weight, bias: None, out: target });
                 out
             };
-            for which in 0..=FORMS.len() {
+            for which in 0..=FORMATS.len() {
                 let alone = bits(&run(one, 1, &row, which));
                 for (kernels, threads) in [(one, 1), (two, 2)] {
                     for (rows, positions) in batches {
@@ -255,7 +256,7 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
                         for position in positions {
                             let variant = one.variant();
                             let context = format!(
-                                "{variant:?} form {which} {n}x{k}, {threads} threads, row {position} of {rows}"
+                                "{variant:?} format {which} {n}x{k}, {threads} threads, row {position} of {rows}"
                             );
                             assert_eq!(bits(&out[position * n..][..n]), alone, "{context}");
                         }
@@ -274,7 +275,7 @@ fn a_chunk_of_outputs_has_the_bits_of_the_whole() {
         let (x, weight): (Vec<bf16>, Vec<bf16>) = (random.vector(rows * k), random.vector(n * k));
         let run = |first: usize, end: usize| {
             let mut out = poison::<bf16>(rows * (end - first));
-            let form = LinearOut::Store(&mut out);
+            let target = LinearOut::Store(&mut out);
             kernels.linear(Linear {
                 rows,
                 n: end - first,
@@ -282,7 +283,7 @@ fn a_chunk_of_outputs_has_the_bits_of_the_whole() {
                 x: &x,
                 weight: &weight[first * k..end * k],
                 bias: None,
-                out: form,
+                out: target,
             });
             out
         };
@@ -308,7 +309,7 @@ fn an_overflow_or_nan_in_a_weight_stays_in_its_column() {
                 let mut weight = vec![bf16::ONE; n * k];
                 weight[column * k] = bf16::from_f32(bad);
                 let mut out = poison::<f32>(2 * n);
-                let form = LinearOut::StoreF32(&mut out);
+                let target = LinearOut::StoreF32(&mut out);
                 kernels.linear(Linear {
                     rows: 2,
                     n,
@@ -316,7 +317,7 @@ fn an_overflow_or_nan_in_a_weight_stays_in_its_column() {
                     x: &x,
                     weight: &weight,
                     bias: None,
-                    out: form,
+                    out: target,
                 });
                 for (at, value) in out.iter().enumerate() {
                     let variant = kernels.variant();
@@ -337,8 +338,8 @@ fn what_has_no_instructions_of_its_own_is_avx512() {
         let gain: Vec<f32> = random.vector(k);
         let run = |kernels: &Kernels| {
             let (mut out, mut normed) = (poison::<f32>(rows * n), poison::<bf16>(rows * k));
-            let form = LinearOut::Gelu(&mut out);
-            kernels.linear(Linear { rows, n, k, x: &x, weight: &weight, bias: None, out: form });
+            let target = LinearOut::Gelu(&mut out);
+            kernels.linear(Linear { rows, n, k, x: &x, weight: &weight, bias: None, out: target });
             kernels.rms_norm(rows, k, &x, &gain, 1e-5, None, &mut normed);
             (bits(&out), bits(&normed))
         };

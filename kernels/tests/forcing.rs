@@ -1,5 +1,5 @@
-//! `TANDEM_KERNELS`, which every binary reads through `Variant::from_env`: it forces what this machine
-//! can run and refuses the rest with a sentence, before any instruction is tried.
+//! `TANDEM_KERNELS`, which every binary reads through `Variant::from_env`: it forces what this
+//! machine can run and refuses the rest with a sentence, before any instruction is tried.
 
 use std::process::Command;
 

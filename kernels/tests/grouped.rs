@@ -1,5 +1,5 @@
-//! The compressed forms: what is where in a record, error bounds of the quantisers, the same bytes
-//! from every variant and every cut, widening and repacking without loss.
+//! The compressed formats: what is where in a record, error bounds of the quantisers, the same
+//! bytes from every variant and every cut, widening and repacking without loss.
 
 use half::{bf16, f16};
 use kernels::grouped::{
@@ -55,16 +55,16 @@ fn taken_for(value: f32) -> f32 {
     if value.is_nan() { 0.0 } else { value.clamp(-65504.0, 65504.0) }
 }
 
-fn quantised<T: Element>(form: Grouped, weights: &[T], k: usize) -> Vec<u8> {
-    let mut out = vec![0xff; form.size_bytes(weights.len() / k, k)];
-    quantise(Variant::best(), form, weights, k, &mut out);
+fn quantised<T: Element>(format: Grouped, weights: &[T], k: usize) -> Vec<u8> {
+    let mut out = vec![0xff; format.size_bytes(weights.len() / k, k)];
+    quantise(Variant::best(), format, weights, k, &mut out);
     out
 }
 
-fn decoded(form: Grouped, matrix: &[u8], rows: usize, k: usize) -> Vec<f32> {
+fn decoded(format: Grouped, matrix: &[u8], rows: usize, k: usize) -> Vec<f32> {
     let mut out = vec![f32::NAN; rows * k];
     for (row, out) in out.chunks_exact_mut(k).enumerate() {
-        decode_row(form, matrix, k, row, out);
+        decode_row(format, matrix, k, row, out);
     }
     out
 }
@@ -74,26 +74,26 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 /// The record of a row's group, and the row's place in it.
-fn record(form: Grouped, matrix: &[u8], k: usize, row: usize, group: usize) -> (&[u8], usize) {
-    let index = row / 16 * form.groups(k) + group;
-    (&matrix[index * form.record_bytes()..][..form.record_bytes()], row % 16)
+fn record(format: Grouped, matrix: &[u8], k: usize, row: usize, group: usize) -> (&[u8], usize) {
+    let index = row / 16 * format.groups(k) + group;
+    (&matrix[index * format.record_bytes()..][..format.record_bytes()], row % 16)
 }
 
-const FORMS: [Grouped; 2] = [Grouped::W4, Grouped::GGUF_Q4];
+const FORMATS: [Grouped; 2] = [Grouped::W4, Grouped::GGUF_Q4];
 
 #[test]
 fn a_record_keeps_everything_where_the_format_says() {
-    for form in FORMS {
+    for format in FORMATS {
         // Every group has a 0 and a 15, so scales are 1, minimums 0 and integers the weights.
-        let (rows, k) = (16, form.group);
+        let (rows, k) = (16, format.group);
         let q = |row: usize, k: usize| match k {
             0 => 0,
             1 => 15,
             _ => (row * 7 + k * 5 + k / 9) % 16,
         };
         let weights: Vec<f32> = (0..rows * k).map(|i| q(i / k, i % k) as f32).collect();
-        let matrix = quantised(form, &weights, k);
-        assert_eq!(matrix.len(), form.record_bytes());
+        let matrix = quantised(format, &weights, k);
+        assert_eq!(matrix.len(), format.record_bytes());
         for row in 0..rows {
             let half = |at: usize| u16::from_le_bytes([matrix[at], matrix[at + 1]]);
             assert_eq!(half(2 * row), 0x3c00, "scale of row {row}");
@@ -104,7 +104,7 @@ fn a_record_keeps_everything_where_the_format_says() {
                 for p in 0..8 {
                     let k = if p < 4 { 8 * vector + 2 * p } else { 8 * vector + 2 * (p - 4) + 1 };
                     assert_eq!((dword >> (4 * p) & 15) as usize, q(row, k), "row {row}, {k}");
-                    assert_eq!(integer(form, &matrix, row, k) as usize, q(row, k));
+                    assert_eq!(integer(format, &matrix, row, k) as usize, q(row, k));
                 }
             }
         }
@@ -113,39 +113,40 @@ fn a_record_keeps_everything_where_the_format_says() {
 
 #[test]
 fn every_weight_is_within_the_bound_and_the_bound_is_no_larger_than_it_must() {
-    for form in FORMS {
-        let (rows, k) = (19, 3 * form.group + 7);
+    for format in FORMATS {
+        let (rows, k) = (19, 3 * format.group + 7);
         for (kind, weights) in kinds(rows * k) {
-            check_weights(form, kind, &weights, rows, k);
+            check_weights(format, kind, &weights, rows, k);
             let brain: Vec<bf16> = weights.iter().map(|w| bf16::from_f32(*w)).collect();
             let exact: Vec<f32> = brain.iter().map(|w| w.to_f32()).collect();
-            check_weights(form, kind, &exact, rows, k);
-            assert_eq!(quantised(form, &brain, k), quantised(form, &exact, k), "{kind}");
+            check_weights(format, kind, &exact, rows, k);
+            assert_eq!(quantised(format, &brain, k), quantised(format, &exact, k), "{kind}");
         }
     }
 }
 
-fn check_weights(form: Grouped, kind: &str, weights: &[f32], rows: usize, k: usize) {
-    let matrix = quantised(form, weights, k);
-    let found = decoded(form, &matrix, rows, k);
+fn check_weights(format: Grouped, kind: &str, weights: &[f32], rows: usize, k: usize) {
+    let matrix = quantised(format, weights, k);
+    let actual = decoded(format, &matrix, rows, k);
     for row in 0..rows {
-        for group in 0..form.groups(k) {
-            let range = row * k + group * form.group..row * k + ((group + 1) * form.group).min(k);
+        for group in 0..format.groups(k) {
+            let range =
+                row * k + group * format.group..row * k + ((group + 1) * format.group).min(k);
             let wanted: Vec<f32> = weights[range.clone()].iter().copied().map(taken_for).collect();
-            let (record, lane) = record(form, &matrix, k, row, group);
+            let (record, lane) = record(format, &matrix, k, row, group);
             let (scale, minimum) = scale_and_minimum(record, lane);
-            check_group(kind, &wanted, &found[range], scale, minimum);
+            check_group(kind, &wanted, &actual[range], scale, minimum);
         }
     }
 }
 
 /// The bound holds, and the step is that of the group's range but for the roundings of minimum and
 /// scale to f16.
-fn check_group(kind: &str, wanted: &[f32], found: &[f32], scale: f16, minimum: f16) {
+fn check_group(kind: &str, wanted: &[f32], actual: &[f32], scale: f16, minimum: f16) {
     let bound = error_bound(scale, minimum);
-    for (wanted, found) in wanted.iter().zip(found) {
-        let error = (wanted - found).abs();
-        assert!(error <= bound, "{kind}: {wanted} became {found}, the bound is {bound:e}");
+    for (wanted, actual) in wanted.iter().zip(actual) {
+        let error = (wanted - actual).abs();
+        assert!(error <= bound, "{kind}: {wanted} became {actual}, the bound is {bound:e}");
     }
     let low = wanted.iter().copied().fold(f32::INFINITY, f32::min);
     let high = wanted.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -162,7 +163,7 @@ fn groups_of_one_value_that_f16_holds_are_exact() {
         let matrix = quantised(Grouped::W4, &[value; 64], 64);
         let (scale, minimum) = scale_and_minimum(&matrix, 0);
         assert_eq!((scale.to_bits(), minimum.to_f32()), (0, value), "{value}");
-        assert!(decoded(Grouped::W4, &matrix, 1, 64).iter().all(|found| *found == value));
+        assert!(decoded(Grouped::W4, &matrix, 1, 64).iter().all(|actual| *actual == value));
     }
 }
 
@@ -175,12 +176,12 @@ fn infinities_count_as_the_largest_number_and_nan_as_zero() {
     weights[65] = f32::NEG_INFINITY;
     weights[66] = 1e30;
     let matrix = quantised(Grouped::W4, &weights, 128);
-    let found = decoded(Grouped::W4, &matrix, 1, 128);
-    assert!(found.iter().all(|value| value.is_finite()));
-    assert_eq!((found[3], found[5]), (0.0, 0.0));
-    assert!((found[0] - 0.5).abs() < 1e-3);
+    let actual = decoded(Grouped::W4, &matrix, 1, 128);
+    assert!(actual.iter().all(|value| value.is_finite()));
+    assert_eq!((actual[3], actual[5]), (0.0, 0.0));
+    assert!((actual[0] - 0.5).abs() < 1e-3);
     for (index, wanted) in [(64, 65504.0), (65, -65504.0f32), (66, 65504.0)] {
-        assert!((found[index] - wanted).abs() <= 65504.0 * 2f32.powi(-9), "{}", found[index]);
+        assert!((actual[index] - wanted).abs() <= 65504.0 * 2f32.powi(-9), "{}", actual[index]);
     }
     check_weights(Grouped::W4, "infinities and NaN", &weights, 1, 128);
 }
@@ -210,31 +211,31 @@ fn what_lies_behind_the_matrix_is_zero() {
 fn every_variant_and_every_cut_make_the_same_bytes() {
     let (rows, k) = (35, 200);
     for (kind, weights) in kinds(rows * k) {
-        for form in FORMS {
-            let whole = quantised(form, &weights, k);
-            let mut wide = vec![0xff; form.widened().size_bytes(rows, k)];
-            widen(Variant::best(), form, &whole, &mut wide);
-            let at_once = quantised(form.widened(), &weights, k);
-            assert!(at_once == wide, "{kind} to 8 bits, {form:?}");
+        for format in FORMATS {
+            let whole = quantised(format, &weights, k);
+            let mut wide = vec![0xff; format.widened().size_bytes(rows, k)];
+            widen(Variant::best(), format, &whole, &mut wide);
+            let at_once = quantised(format.widened(), &weights, k);
+            assert!(at_once == wide, "{kind} to 8 bits, {format:?}");
             for variant in Variant::available() {
                 let mut out = vec![0xff; whole.len()];
-                quantise(variant, form, &weights, k, &mut out);
-                assert!(out == whole, "{kind}, {form:?}, {variant:?}");
+                quantise(variant, format, &weights, k, &mut out);
+                assert!(out == whole, "{kind}, {format:?}, {variant:?}");
                 let mut out = vec![0xff; wide.len()];
-                widen(variant, form, &whole, &mut out);
-                assert!(out == wide, "widening of {kind}, {form:?}, {variant:?}");
+                widen(variant, format, &whole, &mut out);
+                assert!(out == wide, "widening of {kind}, {format:?}, {variant:?}");
             }
             let mut pieces = Vec::new();
             for weights in weights.chunks(16 * k) {
-                pieces.extend(quantised(form, weights, k));
+                pieces.extend(quantised(format, weights, k));
             }
-            assert!(pieces == whole, "{kind}, {form:?} in pieces");
-            let (narrow, record) = (form.record_bytes(), form.widened().record_bytes());
+            assert!(pieces == whole, "{kind}, {format:?} in pieces");
+            let (narrow, record) = (format.record_bytes(), format.widened().record_bytes());
             let mut pieces = vec![0xff; wide.len()];
             for (from, to) in whole.chunks(5 * narrow).zip(pieces.chunks_mut(5 * record)) {
-                widen(Variant::best(), form, from, to);
+                widen(Variant::best(), format, from, to);
             }
-            assert!(pieces == wide, "widening of {kind}, {form:?} in pieces");
+            assert!(pieces == wide, "widening of {kind}, {format:?} in pieces");
         }
     }
 }
@@ -242,26 +243,26 @@ fn every_variant_and_every_cut_make_the_same_bytes() {
 #[test]
 fn widening_keeps_scales_minimums_integers_and_so_values() {
     let (rows, k) = (18, 130);
-    for form in FORMS {
+    for format in FORMATS {
         let (_, weights) = kinds(rows * k).swap_remove(0);
-        let matrix = quantised(form, &weights, k);
-        let mut wide = vec![0xff; form.widened().size_bytes(rows, k)];
-        widen(Variant::best(), form, &matrix, &mut wide);
-        let (narrow, record) = (form.record_bytes(), form.widened().record_bytes());
+        let matrix = quantised(format, &weights, k);
+        let mut wide = vec![0xff; format.widened().size_bytes(rows, k)];
+        widen(Variant::best(), format, &matrix, &mut wide);
+        let (narrow, record) = (format.record_bytes(), format.widened().record_bytes());
         for (from, to) in matrix.chunks_exact(narrow).zip(wide.chunks_exact(record)) {
             assert_eq!(from[..64], to[..64]);
             for row in 0..16 {
-                for k in 0..form.group {
-                    let q = integer(form, from, row, k);
-                    assert_eq!(integer(form.widened(), to, row, k), q);
+                for k in 0..format.group {
+                    let q = integer(format, from, row, k);
+                    assert_eq!(integer(format.widened(), to, row, k), q);
                     assert_eq!(i32::from(to[64 + k / 4 * 64 + row * 4 + k % 4] as i8), q);
                 }
             }
         }
-        let values = decoded(form, &matrix, rows, k);
-        assert_eq!(bits(&decoded(form.widened(), &wide, rows, k)), bits(&values));
+        let values = decoded(format, &matrix, rows, k);
+        assert_eq!(bits(&decoded(format.widened(), &wide, rows, k)), bits(&values));
         let (scale, minimum) = scale_and_minimum(&matrix, 0);
-        let q = integer(form, &matrix, 0, 9) as f32;
+        let q = integer(format, &matrix, 0, 9) as f32;
         assert_eq!(values[9], scale.to_f32().mul_add(q, minimum.to_f32()));
     }
 }
@@ -298,8 +299,8 @@ fn gguf_blocks_are_repacked_without_loss() {
                 block[2 * number..][..2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
             }
         }
-        let form = stored.grouped().expect("a form");
-        let mut out = vec![0xff; form.size_bytes(rows, k)];
+        let format = stored.grouped().expect("a format");
+        let mut out = vec![0xff; format.size_bytes(rows, k)];
         from_blocks(stored, &blocks, k, &mut out).expect("scales are ordinary");
         let wanted: Vec<f32> = blocks
             .chunks_exact(block_bytes)
@@ -307,13 +308,13 @@ fn gguf_blocks_are_repacked_without_loss() {
             // Adding 0 takes the sign off a zero and changes nothing else.
             .map(|value| value + 0.0)
             .collect();
-        let found = decoded(form, &out, rows, k);
-        assert_eq!(bits(&found), bits(&wanted), "{stored:?}");
+        let actual = decoded(format, &out, rows, k);
+        assert_eq!(bits(&actual), bits(&wanted), "{stored:?}");
         for row in rows..32 {
-            let (record, lane) = record(form, &out, k, row, 2);
+            let (record, lane) = record(format, &out, k, row, 2);
             let (scale, minimum) = scale_and_minimum(record, lane);
             assert_eq!((scale.to_bits(), minimum.to_bits()), (0, 0));
-            assert!((0..32).all(|k| integer(form, record, lane, k) == 0));
+            assert!((0..32).all(|k| integer(format, record, lane, k) == 0));
         }
     }
 }
@@ -326,8 +327,8 @@ fn what_cannot_be_repacked_is_refused_in_a_sentence() {
     let error = from_blocks(StoredType::Q4_0, &blocks, 64, &mut out).expect_err("too large");
     assert_eq!(error, RepackError::Scale { row: 1, block: 1, scale: f16::from_f32(8192.0) });
     assert!(error.to_string().contains("row 1, block 1, has the scale 8192"), "{error}");
-    let error = from_blocks(StoredType::Q6K, &[], 256, &mut []).expect_err("no form");
-    assert!(error.to_string().starts_with("Q6_K has no grouped form"), "{error}");
+    let error = from_blocks(StoredType::Q6K, &[], 256, &mut []).expect_err("no format");
+    assert!(error.to_string().starts_with("Q6_K has no grouped format"), "{error}");
 }
 
 #[test]
@@ -365,18 +366,18 @@ fn kv_is_within_the_bound_and_the_same_from_every_variant() {
             let bytes = kv4_position_bytes(head_dim).expect("even");
             let mut records = vec![0xff; positions * bytes];
             quantise_kv(Variant::Scalar, &x, head_dim, &mut records);
-            let mut found = vec![f32::NAN; x.len()];
-            decode_kv(&records, head_dim, &mut found);
+            let mut actual = vec![f32::NAN; x.len()];
+            decode_kv(&records, head_dim, &mut actual);
             for (position, record) in records.chunks_exact(bytes).enumerate() {
                 let row = position * head_dim..(position + 1) * head_dim;
-                let (x, found) = (&x[row.clone()], &found[row]);
+                let (x, actual) = (&x[row.clone()], &actual[row]);
                 let groups = head_dim.div_ceil(64);
-                for (group, (x, found)) in x.chunks(64).zip(found.chunks(64)).enumerate() {
+                for (group, (x, actual)) in x.chunks(64).zip(actual.chunks(64)).enumerate() {
                     let half = |index: usize| {
                         let at = head_dim / 2 + 2 * index;
                         f16::from_le_bytes([record[at], record[at + 1]])
                     };
-                    check_group(kind, x, found, half(group), half(groups + group));
+                    check_group(kind, x, actual, half(group), half(groups + group));
                 }
             }
             let brain: Vec<bf16> = x.iter().map(|x| bf16::from_f32(*x)).collect();

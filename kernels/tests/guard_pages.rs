@@ -40,7 +40,7 @@ enum Out {
 
 const OUTS: [Out; 6] = [Out::Store, Out::Relu, Out::Gelu, Out::SiluMul, Out::AddTo, Out::StoreF32];
 
-/// Calls `run` with the output form `out` on ordinary memory, then on guarded memory, and compares.
+/// Calls `run` with the output kind `out` on ordinary memory, then on guarded memory, and compares.
 fn compare_outs<T: Element>(
     out: Out,
     (len, seed): (usize, u64),
@@ -49,13 +49,13 @@ fn compare_outs<T: Element>(
     let mut random = Random::new(seed);
     let (gate, residual): (Vec<T>, Vec<f32>) = (random.vector(len), random.vector(len));
     let mut typed = |side: Option<Side>, memory: &mut [T], gate: &[T]| {
-        let form = match out {
+        let target = match out {
             Out::Store => LinearOut::Store(memory),
             Out::Relu => LinearOut::Relu(memory),
             Out::Gelu => LinearOut::Gelu(memory),
             _ => LinearOut::SiluMul { gate, out: memory },
         };
-        run(side, form);
+        run(side, target);
     };
     if matches!(out, Out::AddTo | Out::StoreF32) {
         let mut floats = |side: Option<Side>, memory: &mut [f32]| {
@@ -155,9 +155,9 @@ fn linears_stay_within_their_operands() {
 }
 
 /// Any bytes are records; scales and minimums are made finite.
-fn records(random: &mut Random, form: Grouped, n: usize, k: usize) -> Vec<u8> {
-    let mut records: Vec<u8> = (0..form.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
-    for record in records.chunks_mut(form.record_bytes()) {
+fn records(random: &mut Random, format: Grouped, n: usize, k: usize) -> Vec<u8> {
+    let mut records: Vec<u8> = (0..format.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
+    for record in records.chunks_mut(format.record_bytes()) {
         for high in record[..64].iter_mut().skip(1).step_by(2) {
             *high = *high & 0x83 | 0x2c;
         }
@@ -166,19 +166,19 @@ fn records(random: &mut Random, form: Grouped, n: usize, k: usize) -> Vec<u8> {
 }
 
 fn check_grouped<T: Element>(kernels: &Kernels, cases: &[(usize, usize, usize)]) {
-    const FORMS: [Grouped; 3] = [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8];
+    const FORMATS: [Grouped; 3] = [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8];
     for (index, &(rows, n, k)) in cases.iter().enumerate() {
         let mut random = Random::new(index as u64);
-        let form = FORMS[index % FORMS.len()];
+        let format = FORMATS[index % FORMATS.len()];
         let x: Vec<T> = random.vector(rows * k);
-        let weight = records(&mut random, form, n, k);
+        let weight = records(&mut random, format, n, k);
         let out = OUTS[index / 2 % OUTS.len()];
         compare_outs::<T>(out, (rows * n, index as u64), |side, out_form| {
             let variant = kernels.variant();
-            set_case(format!("grouped linear {variant:?} {rows}x{n}x{k} {form:?} {out:?}"));
+            set_case(format!("grouped linear {variant:?} {rows}x{n}x{k} {format:?} {out:?}"));
             let call = |x: &[T], records: &[u8]| {
                 let (bias, out) = (None, out_form);
-                kernels.linear_grouped(LinearGrouped { rows, n, k, x, form, records, bias, out });
+                kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
             };
             match side {
                 None => call(&x, &weight),
@@ -249,15 +249,15 @@ fn quantisers_and_widening_stay_within_their_operands() {
     for variant in variants("quantisers_and_widening_stay_within_their_operands") {
         check_formats::<bf16>(variant);
         check_formats::<f32>(variant);
-        for form in [Grouped::W4, Grouped::GGUF_Q4] {
-            assert_eq!(form.bits, Bits::Four);
-            set_case(format!("widen {variant:?} {form:?}"));
-            let narrow = records(&mut Random::new(7), form, 33, 130);
-            compare_bytes(form.widened().size_bytes(33, 130), |side, out| match side {
-                None => grouped::widen(variant, form, &narrow, out),
+        for format in [Grouped::W4, Grouped::GGUF_Q4] {
+            assert_eq!(format.bits, Bits::Four);
+            set_case(format!("widen {variant:?} {format:?}"));
+            let narrow = records(&mut Random::new(7), format, 33, 130);
+            compare_bytes(format.widened().size_bytes(33, 130), |side, out| match side {
+                None => grouped::widen(variant, format, &narrow, out),
                 Some(side) => {
                     let narrow = Guarded::new("from", side, &narrow);
-                    grouped::widen(variant, form, narrow.slice(), out);
+                    grouped::widen(variant, format, narrow.slice(), out);
                 }
             });
         }
@@ -381,9 +381,9 @@ fn sampling_stays_within_the_logits() {
             assert_eq!(kernels::argmax(logits.slice()), best);
             let again = kernels::sample(logits.slice(), draw, &mut scratch);
             assert_eq!(again, drawn);
-            let mut found = [kernels::Logprob::NONE; 4];
-            kernels::logprobs(logits.slice(), best, &mut found);
-            assert_eq!(found[0], found[1]);
+            let mut actual = [kernels::Logprob::NONE; 4];
+            kernels::logprobs(logits.slice(), best, &mut actual);
+            assert_eq!(actual[0], actual[1]);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Linears: every variant against the reference, every output form, and row independence.
+//! Linears: every variant against the reference, every kind of output, and row independence.
 
 mod common;
 
@@ -113,8 +113,8 @@ fn check_outputs<T: Element>(variant: Variant) {
 }
 
 #[test]
-fn every_output_form_agrees_with_the_reference() {
-    for variant in variants("every_output_form_agrees_with_the_reference") {
+fn every_kind_of_output_agrees_with_the_reference() {
+    for variant in variants("every_kind_of_output_agrees_with_the_reference") {
         check_outputs::<bf16>(variant);
         check_outputs::<f32>(variant);
     }
@@ -164,9 +164,9 @@ fn an_overflow_or_nan_is_not_hidden() {
         let kernels = kernels(variant, 1);
         for bad in [f32::NAN, f32::INFINITY] {
             let (x, weight) = (vec![bf16::from_f32(bad); 40], vec![bf16::ONE; 40]);
-            for form in 0..3 {
+            for kind in 0..3 {
                 let mut out = [bf16::ZERO];
-                let out_form = match form {
+                let target = match kind {
                     0 => LinearOut::Store(&mut out[..]),
                     1 => LinearOut::Relu(&mut out[..]),
                     _ => LinearOut::Gelu(&mut out[..]),
@@ -178,9 +178,9 @@ fn an_overflow_or_nan_is_not_hidden() {
                     x: &x,
                     weight: &weight,
                     bias: None,
-                    out: out_form,
+                    out: target,
                 });
-                assert!(!out[0].to_f32().is_finite(), "{variant:?} {form} {bad}");
+                assert!(!out[0].to_f32().is_finite(), "{variant:?} {kind} {bad}");
             }
         }
     }
@@ -189,8 +189,9 @@ fn an_overflow_or_nan_is_not_hidden() {
 /// One row alone, and at every position of several batches, on several thread counts: same bits.
 fn check_independence<T: Element>(variant: Variant) {
     let mut random = Random::new(4242);
-    // Full tiles, edges, several blocks of k, a batch beyond a pass of packed rows, a wide task that ends
-    // within a panel and far from its next register tile, and x of four and of three rows beyond the first level of cache.
+    // Full tiles, edges, several blocks of k, a batch beyond a pass of packed rows, a wide task
+    // that ends within a panel and far from its next register tile, and x of four and of three rows
+    // beyond the first level of cache.
     for (n, k, batches) in [
         (87, 97, &[2, 3, 5, 9, 17][..]),
         (24, 1100, &[4, 8, 13, 25]),
@@ -204,7 +205,7 @@ fn check_independence<T: Element>(variant: Variant) {
         let row: Vec<T> = random.vector(k);
         let run = |kernels: &Kernels, rows: usize, x: &[T]| {
             let mut out = poison::<f32>(rows * n);
-            let out_form = LinearOut::StoreF32(&mut out);
+            let target = LinearOut::StoreF32(&mut out);
             kernels.linear(Linear {
                 rows,
                 n,
@@ -212,7 +213,7 @@ fn check_independence<T: Element>(variant: Variant) {
                 x,
                 weight: &weight,
                 bias: Some(&bias),
-                out: out_form,
+                out: target,
             });
             out
         };
@@ -245,7 +246,7 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
     }
 }
 
-/// Batches of large linears go other ways than those of small ones. Sizes are odd, and tasks end
+/// Batches of large linears take other paths than those of small ones. Sizes are odd, and tasks end
 /// within a register tile.
 #[test]
 fn a_row_of_a_large_linear_has_the_bits_of_the_row_alone() {
@@ -319,8 +320,8 @@ fn a_chunk_of_outputs_has_the_bits_of_the_whole() {
     }
 }
 
-/// Many rows are shared out to threads, in shares of unequal size; one thread alone has them in passes. Each row has the
-/// bits that it has alone.
+/// Many rows are shared out to threads, in shares of unequal size; one thread alone has them in
+/// passes. Each row has the bits that it has alone.
 #[test]
 fn rows_that_threads_share_have_the_bits_of_one_thread() {
     for variant in variants("rows_that_threads_share_have_the_bits_of_one_thread") {

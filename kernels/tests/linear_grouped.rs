@@ -1,5 +1,5 @@
 //! Linears on grouped low-bit weights: the stated order of operations bit for bit, 4 bits against
-//! the same weights in 8, row independence, output forms, unaligned records.
+//! the same weights in 8, row independence, kinds of output, unaligned records.
 
 mod common;
 
@@ -12,7 +12,7 @@ use model::compressed::{Bits, Grouped, ROWS};
 
 /// A grouped matrix as numbers, and its records.
 struct Matrix {
-    form: Grouped,
+    format: Grouped,
     n: usize,
     k: usize,
     q: Vec<i8>,
@@ -23,34 +23,34 @@ struct Matrix {
 
 impl Matrix {
     /// 4-bit numbers in records of 4 or 8 bits; with `wide`, 8-bit numbers.
-    fn random(random: &mut Random, form: Grouped, (n, k): (usize, usize), wide: bool) -> Matrix {
-        let groups = form.groups(k);
+    fn random(random: &mut Random, format: Grouped, (n, k): (usize, usize), wide: bool) -> Matrix {
+        let groups = format.groups(k);
         let q = (0..n * k)
             .map(|_| if wide { random.bits() as i8 } else { (random.bits() & 15) as i8 })
             .collect();
         let scales = (0..n * groups)
             .map(|_| (f16::from_f32(random.unit() / 8.0), f16::from_f32(random.unit())))
             .collect();
-        let mut matrix = Matrix { form, n, k, q, scales, records: Vec::new() };
-        matrix.records = matrix.encode(form);
+        let mut matrix = Matrix { format, n, k, q, scales, records: Vec::new() };
+        matrix.records = matrix.encode(format);
         matrix
     }
 
     /// The records, from the written description of the format.
-    fn encode(&self, form: Grouped) -> Vec<u8> {
-        let groups = form.groups(self.k);
-        let mut records = vec![0u8; form.size_bytes(self.n, self.k)];
+    fn encode(&self, format: Grouped) -> Vec<u8> {
+        let groups = format.groups(self.k);
+        let mut records = vec![0u8; format.size_bytes(self.n, self.k)];
         for row in 0..self.n {
             for group in 0..groups {
-                let start = (row / ROWS * groups + group) * form.record_bytes();
-                let record = &mut records[start..][..form.record_bytes()];
+                let start = (row / ROWS * groups + group) * format.record_bytes();
+                let record = &mut records[start..][..format.record_bytes()];
                 let lane = row % ROWS;
                 let (scale, min) = self.scales[row * groups + group];
                 record[2 * lane..][..2].copy_from_slice(&scale.to_le_bytes());
                 record[2 * (ROWS + lane)..][..2].copy_from_slice(&min.to_le_bytes());
-                for i in 0..form.group.min(self.k - group * form.group) {
-                    let q = self.q[row * self.k + group * form.group + i];
-                    match form.bits {
+                for i in 0..format.group.min(self.k - group * format.group) {
+                    let q = self.q[row * self.k + group * format.group + i];
+                    match format.bits {
                         Bits::Four => {
                             let nibble = i % 8 / 2 + i % 2 * 4;
                             let at = 64 + i / 8 * 64 + 4 * lane + nibble / 2;
@@ -70,15 +70,15 @@ impl Matrix {
         x: &[T],
         group_sums: impl Fn(&[i8], &[T]) -> (f32, f32),
     ) -> Vec<f32> {
-        let Matrix { form, n, k, .. } = *self;
+        let Matrix { format, n, k, .. } = *self;
         let mut out = Vec::new();
         for x in x.chunks(k) {
             for row in 0..n {
                 let mut total = 0.0f32;
-                for (group, x) in x.chunks(form.group).enumerate() {
-                    let q = &self.q[row * k + group * form.group..][..x.len()];
+                for (group, x) in x.chunks(format.group).enumerate() {
+                    let q = &self.q[row * k + group * format.group..][..x.len()];
                     let (part, sum) = group_sums(q, x);
-                    let (scale, min) = self.scales[row * form.groups(k) + group];
+                    let (scale, min) = self.scales[row * format.groups(k) + group];
                     total = scale.to_f32().mul_add(part, total);
                     total = min.to_f32().mul_add(sum, total);
                 }
@@ -110,10 +110,10 @@ impl Matrix {
     }
 
     fn run<T: Element>(&self, kernels: &Kernels, x: &[T], out: LinearOut<'_, T>) {
-        let Matrix { form, n, k, .. } = *self;
+        let Matrix { format, n, k, .. } = *self;
         let rows = x.len() / k;
         let records = &self.records;
-        kernels.linear_grouped(LinearGrouped { rows, n, k, x, form, records, bias: None, out });
+        kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias: None, out });
     }
 
     fn sums<T: Element>(&self, kernels: &Kernels, x: &[T]) -> Vec<f32> {
@@ -123,16 +123,21 @@ impl Matrix {
     }
 }
 
-fn forms() -> [Grouped; 4] {
-    let form = |bits, group| Grouped { bits, group };
-    [form(Bits::Four, 32), form(Bits::Four, 64), form(Bits::Eight, 32), form(Bits::Eight, 64)]
+fn formats() -> [Grouped; 4] {
+    let format = |bits, group| Grouped { bits, group };
+    [
+        format(Bits::Four, 32),
+        format(Bits::Four, 64),
+        format(Bits::Eight, 32),
+        format(Bits::Eight, 64),
+    ]
 }
 
 fn check_sizes<T: Element>(name: &str) {
     const SIZES: [usize; 12] = [1, 2, 3, 15, 16, 17, 31, 32, 33, 63, 64, 65];
     for variant in variants(name) {
         let kernels = kernels(variant, 2);
-        for form in forms() {
+        for format in formats() {
             for (round, &rows) in
                 [1, 2, 3, 4, 5, 7, 8, 12, 13, 14, 16, 17, 25, 33].iter().enumerate()
             {
@@ -140,10 +145,10 @@ fn check_sizes<T: Element>(name: &str) {
                     for k in [SIZES[(offset + round) % 12], SIZES[(offset * 5 + round) % 12], 600] {
                         let seed = (rows * 1_000_003 + n * 1_009 + k) as u64;
                         let mut random = Random::new(seed);
-                        let wide = form.bits == Bits::Eight && round % 2 == 1;
-                        let matrix = Matrix::random(&mut random, form, (n, k), wide);
+                        let wide = format.bits == Bits::Eight && round % 2 == 1;
+                        let matrix = Matrix::random(&mut random, format, (n, k), wide);
                         let x: Vec<T> = random.vector(rows * k);
-                        let context = format!("seed {seed} {variant:?} {form:?} {rows}x{n}x{k}");
+                        let context = format!("seed {seed} {variant:?} {format:?} {rows}x{n}x{k}");
                         let (out, expected) = (matrix.sums(&kernels, &x), matrix.fused(&x));
                         if size_of::<T>() == 2 && has_integers(variant) {
                             assert_eq!(bits(&out), bits(&matrix.in_integers(&x)), "{context}");
@@ -195,20 +200,20 @@ fn extreme_rows(random: &mut Random, k: usize) -> Vec<bf16> {
 fn what_integers_of_x_lose_is_bounded() {
     let mut random = Random::new(77);
     let (n, k) = (48, 330);
-    for form in forms() {
-        let matrix = Matrix::random(&mut random, form, (n, k), false);
+    for format in formats() {
+        let matrix = Matrix::random(&mut random, format, (n, k), false);
         let x = extreme_rows(&mut random, k);
         for variant in variants("what_integers_of_x_lose_is_bounded") {
             let out = matrix.sums(&kernels(variant, 2), &x);
             for (row, x) in x.chunks(k).enumerate() {
                 for column in 0..n {
                     let (mut exact, mut sizes, mut lost) = (0.0, 0.0, 0.0);
-                    for (group, x) in x.chunks(form.group).enumerate() {
-                        let (scale, min) = matrix.scales[column * form.groups(k) + group];
+                    for (group, x) in x.chunks(format.group).enumerate() {
+                        let (scale, min) = matrix.scales[column * format.groups(k) + group];
                         let (scale, min) = (f64::from(scale.to_f32()), f64::from(min.to_f32()));
                         let step = step_of(x);
                         for (i, x) in x.iter().enumerate() {
-                            let q = matrix.q[column * k + group * form.group + i];
+                            let q = matrix.q[column * k + group * format.group + i];
                             let (x_value, weight) =
                                 (f64::from(x.to_f32()), scale * f64::from(q) + min);
                             exact += x_value * weight;
@@ -221,7 +226,7 @@ fn what_integers_of_x_lose_is_bounded() {
                     let allowed = lost + 1e-5 * sizes + 1e-44;
                     let value = f64::from(out[row * n + column]);
                     let difference = (value - exact).abs();
-                    let context = format!("{variant:?} {form:?} row {row} column {column}");
+                    let context = format!("{variant:?} {format:?} row {row} column {column}");
                     assert!(difference <= allowed, "{context}: {value} instead of {exact}");
                 }
             }
@@ -251,15 +256,15 @@ fn four_bits_and_their_widening_to_eight_give_the_same_bits() {
         let kernels = kernels(variant, 2);
         for group in [32, 64] {
             let mut random = Random::new(8);
-            let form = Grouped { bits: Bits::Four, group };
-            let mut matrix = Matrix::random(&mut random, form, (150, 330), false);
+            let format = Grouped { bits: Bits::Four, group };
+            let mut matrix = Matrix::random(&mut random, format, (150, 330), false);
             for rows in [1, 2, 4, 9, 30] {
                 let x: Vec<bf16> = random.vector(rows * 330);
-                matrix.form = form;
-                matrix.records = matrix.encode(form);
+                matrix.format = format;
+                matrix.records = matrix.encode(format);
                 let four = matrix.sums(&kernels, &x);
-                matrix.form = form.widened();
-                matrix.records = matrix.encode(matrix.form);
+                matrix.format = format.widened();
+                matrix.records = matrix.encode(matrix.format);
                 let eight = matrix.sums(&kernels, &x);
                 assert_eq!(bits(&four), bits(&eight), "{variant:?} group {group} rows {rows}");
             }
@@ -270,9 +275,9 @@ fn four_bits_and_their_widening_to_eight_give_the_same_bits() {
 #[test]
 fn a_row_does_not_depend_on_its_batch_or_on_threads() {
     for variant in variants("a_row_does_not_depend_on_its_batch_or_on_threads") {
-        for form in forms() {
+        for format in formats() {
             let mut random = Random::new(99);
-            let matrix = Matrix::random(&mut random, form, (135, 700), false);
+            let matrix = Matrix::random(&mut random, format, (135, 700), false);
             let row: Vec<bf16> = random.vector(700);
             let alone = bits(&matrix.sums(&kernels(variant, 1), &row));
             for threads in [1, 2, 3] {
@@ -287,7 +292,7 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
                         assert_eq!(
                             bits(&out[position * 135..][..135]),
                             alone,
-                            "{variant:?} {form:?} {threads} threads, row {position} of {rows}"
+                            "{variant:?} {format:?} {threads} threads, row {position} of {rows}"
                         );
                     }
                 }
@@ -297,8 +302,8 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
 }
 
 #[test]
-fn records_need_no_alignment_and_every_output_form_works() {
-    for variant in variants("records_need_no_alignment_and_every_output_form_works") {
+fn records_need_no_alignment_and_every_kind_of_output_works() {
+    for variant in variants("records_need_no_alignment_and_every_kind_of_output_works") {
         let kernels = kernels(variant, 2);
         let mut random = Random::new(5);
         let matrix = Matrix::random(&mut random, Grouped::W4, (40, 130), false);
@@ -311,7 +316,7 @@ fn records_need_no_alignment_and_every_output_form_works() {
             n: 40,
             k: 130,
             x: &x,
-            form: Grouped::W4,
+            format: Grouped::W4,
             records: &shifted[1..],
             bias: None,
             out: LinearOut::StoreF32(&mut out),

@@ -1,5 +1,6 @@
-//! Few rows of a linear go other ways on other processors with the same instructions: here the ways of those that this
-//! processor is not. Many rows go one way everywhere, so it tells what the bits must be.
+//! Few rows of a linear take other paths on other processors with the same instructions: here the
+//! paths of those that this processor is not. Many rows take one path everywhere, which says what
+//! the bits must be.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Attention over units, and appending to caches.
 //!
-//! **The order of every sum** depends on positions alone: they are taken in fixed blocks from position
-//! 0 on, and the blocks are put together in order.
+//! **The order of every sum** depends on positions alone: they are taken in fixed blocks from
+//! position 0 on, and the blocks are put together in order.
 
 use bytemuck::{Pod, Zeroable};
 use model::config::Dtype;
@@ -60,8 +60,8 @@ pub struct Unit {
     /// Positions before them.
     pub past: u32,
     pub kv_head: u32,
-    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
-    /// are apart; a 4-bit cache has a record for each `head_dim` elements.
+    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which
+    /// positions are apart; a 4-bit cache has a record for each `head_dim` elements.
     pub cache_offset: u64,
     /// Element offset in scores and probabilities: `[row][query head in group][past + rows]`.
     pub scores_offset: u64,
@@ -152,8 +152,8 @@ pub fn scores(
     }
 }
 
-/// Softmax over the visible positions of every (row, head) of every unit. Both are f32 at each unit's
-/// `scores_offset`, and may be the same memory.
+/// Softmax over the visible positions of every (row, head) of every unit. Both are f32 at each
+/// unit's `scores_offset`, and may be the same memory.
 pub fn softmax(
     shape: &AttentionShape,
     units: &Units,
@@ -215,8 +215,8 @@ pub fn attention_decode_scratch_bytes(
 /// put together in order. Launch both, in order.
 ///
 /// `q` and `out` are `[rows, heads * head_dim]` of `dtype`, `scratch` has
-/// [`attention_decode_scratch_bytes`] on a 16-byte boundary. K and V are both plain or both 4-bit. The
-/// result is near that of [`scores`], [`softmax`] and [`weighted_values`], not bit-equal to it.
+/// [`attention_decode_scratch_bytes`] on a 16-byte boundary. K and V are both plain or both 4-bit.
+/// The result is near that of [`scores`], [`softmax`] and [`weighted_values`], not bit-equal to it.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_decode(
     dtype: Dtype,
@@ -231,7 +231,7 @@ pub fn attention_decode(
     shape.check();
     assert!(units.rows_max <= 1, "a unit of decode attention has one fresh row");
     let four = k.is_four(shape);
-    assert_eq!(four, v.is_four(shape), "K and V are kept in one form");
+    assert_eq!(four, v.is_four(shape), "K and V are kept in one format");
     let ((k_fresh, k_cache), (v_fresh, v_cache)) = (k.pointers(), v.pointers());
     let splits = units.positions_max.div_ceil(SPLIT);
     let (heads, name) = match (shape.group(), four) {
@@ -265,8 +265,8 @@ pub fn attention_decode(
     [part, whole]
 }
 
-/// Attention of any number of fresh rows per unit, causal and ragged, scores never in memory. Operands
-/// as in [`attention_decode`].
+/// Attention of any number of fresh rows per unit, causal and ragged, scores never in memory.
+/// Operands as in [`attention_decode`].
 ///
 /// In bf16, over plain caches and heads of 64 or 128 elements it runs on tensor cores, with weights
 /// rounded to bf16; K and V of all fresh rows must then be finite.
@@ -281,7 +281,7 @@ pub fn attention_prefill(
 ) -> Launch {
     shape.check();
     let four = k.is_four(shape);
-    assert_eq!(four, v.is_four(shape), "K and V are kept in one form");
+    assert_eq!(four, v.is_four(shape), "K and V are kept in one format");
     let ((k_fresh, k_cache), (v_fresh, v_cache)) = (k.pointers(), v.pointers());
     let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
     let args = args.u64(k_cache).u64(v_cache).u64(out);

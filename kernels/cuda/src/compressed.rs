@@ -1,4 +1,4 @@
-//! The 4-bit and 8-bit forms of weights and of the KV cache (`model::compressed`).
+//! The 4-bit and 8-bit formats of weights and of the KV cache (`model::compressed`).
 
 use model::compressed::{Bits, Grouped, ROWS, kv4_position_bytes};
 use model::config::Dtype;
@@ -19,40 +19,41 @@ fn over_records(name: &'static str, records: usize, args: Args) -> Launch {
     Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
 }
 
-/// A grouped matrix `[n, k]`, 4 or 8 bits, to row-major `[n, k]` of `dtype`: `scale * q + min`, rounded
-/// to `dtype`. A [`linear`](crate::linear) over the result gives the same bits as one straight from
-/// the records.
+/// A grouped matrix `[n, k]`, 4 or 8 bits, to row-major `[n, k]` of `dtype`: `scale * q + min`,
+/// rounded to `dtype`. A [`linear`](crate::linear) over the result gives the same bits as one
+/// straight from the records.
 pub fn decompress(
     dtype: Dtype,
-    form: Grouped,
+    format: Grouped,
     (n, k): (u32, u32),
     records: DevicePointer,
     out: DevicePointer,
 ) -> Launch {
     let (n_len, k_len) = (n as usize, k as usize);
     let args = Args::new().u64(records).u64(out).u32(n).u32(k);
-    let args = args.u32(form.bits.count() as u32).u32(form.group as u32);
-    over_records(named!(dtype, "decompress"), form.blocks(n_len) * form.groups(k_len), args)
+    let args = args.u32(format.bits.count() as u32).u32(format.group as u32);
+    over_records(named!(dtype, "decompress"), format.blocks(n_len) * format.groups(k_len), args)
 }
 
-/// Records of `form`, 4 bits, of a matrix `[n, k]` to records of `form.widened()`: the same scales,
-/// minimums and integers, one a byte.
+/// Records of `format`, 4 bits, of a matrix `[n, k]` to records of `format.widened()`: the same
+/// scales, minimums and integers, one a byte.
 pub fn widen(
-    form: Grouped,
+    format: Grouped,
     (n, k): (u32, u32),
     records: DevicePointer,
     out: DevicePointer,
 ) -> Launch {
-    assert_eq!(form.bits, Bits::Four, "only 4 bits can be widened");
-    let count = form.blocks(n as usize) * form.groups(k as usize);
-    let args = Args::new().u64(records).u64(out).u32((ROWS * form.group / 8) as u32);
+    assert_eq!(format.bits, Bits::Four, "only 4 bits can be widened");
+    let count = format.blocks(n as usize) * format.groups(k as usize);
+    let args = Args::new().u64(records).u64(out).u32((ROWS * format.group / 8) as u32);
     over_records("widen", count, args)
 }
 
-/// Positions of heads to 4-bit KV records, the same bytes as the CPU's: `x` is `[positions, head_dim]`
-/// of `dtype`, `out` as many records of `kv4_position_bytes(head_dim)`.
+/// Positions of heads to 4-bit KV records, the same bytes as the CPU's: `x` is
+/// `[positions, head_dim]` of `dtype`, `out` as many records of `kv4_position_bytes(head_dim)`.
 ///
-/// Attention over a 4-bit cache takes its fresh rows as such records too: `[rows * kv_heads]` of them.
+/// Attention over a 4-bit cache takes its fresh rows as such records too: `[rows * kv_heads]` of
+/// them.
 pub fn quantise_kv(
     dtype: Dtype,
     (positions, head_dim): (u32, u32),

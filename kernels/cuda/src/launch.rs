@@ -8,8 +8,8 @@ pub type DevicePointer = u64;
 /// The most parameters that a kernel has.
 pub const MAX_ARGS: usize = 20;
 
-/// A kernel's parameters, each in a slot of eight bytes. Machines with CUDA are little-endian, so the
-/// address of a slot is also that of the 32-bit number in it.
+/// A kernel's parameters, each in a slot of eight bytes. Machines with CUDA are little-endian, so
+/// the address of a slot is also that of the 32-bit number in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Args {
     slots: [u64; MAX_ARGS],
@@ -50,8 +50,8 @@ impl Args {
         &self.slots[..self.count]
     }
 
-    /// What `cuLaunchKernel` takes as `kernelParams`: the address of each parameter, the rest null. They
-    /// point into `self`, which must stay where it is until the launch returned.
+    /// What `cuLaunchKernel` takes as `kernelParams`: the address of each parameter, the rest null.
+    /// They point into `self`, which must stay where it is until the launch returned.
     pub fn pointers(&mut self) -> [*mut c_void; MAX_ARGS] {
         let mut pointers = [std::ptr::null_mut(); MAX_ARGS];
         for (pointer, slot) in pointers.iter_mut().zip(&mut self.slots).take(self.count) {
@@ -61,8 +61,8 @@ impl Args {
     }
 }
 
-/// One launch of a kernel of [`PTX`](crate::PTX). An empty one (see [`Launch::is_empty`]) must be left
-/// out: the driver refuses a grid of 0 blocks.
+/// One launch of a kernel of [`PTX`](crate::PTX). An empty one (see [`Launch::is_empty`]) must be
+/// left out: the driver refuses a grid of 0 blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Launch {
     /// Name of the entry in the module.

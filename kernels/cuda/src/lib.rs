@@ -1,8 +1,8 @@
 //! CUDA kernels of every operation in the model's table: their PTX and how each is launched.
 //!
 //! The sources are in `source/`, CUDA C++ without any header; `scripts/ptx.sh` compiles them to the
-//! committed [`PTX`]. The gpu worker loads that module and launches what the functions here describe;
-//! the tests run the same sources on the CPU through `cuda_shim`.
+//! committed [`PTX`]. The gpu worker loads that module and launches what the functions here
+//! describe; the tests run the same sources on the CPU through `cuda_shim`.
 //!
 //! Invariants:
 //! - **Row independence.** The bits of a row of output depend on that row's inputs alone, never on

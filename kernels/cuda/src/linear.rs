@@ -1,9 +1,9 @@
 //! Linears over plain and grouped weights.
 //!
 //! **The order of every sum.** In bf16 an output is, for each segment of 512 inputs, one chain of
-//! tensor-core steps of 16 inputs, and the segments are added in order; all kernels take the inputs of
-//! a step in the same places, so which one a batch size selects changes no bit. In f32 an output is a
-//! chain of fused multiply-adds per segment, the segments added in order.
+//! tensor-core steps of 16 inputs, and the segments are added in order; all kernels take the inputs
+//! of a step in the same places, so which one a batch size selects changes no bit. In f32 an output
+//! is a chain of fused multiply-adds per segment, the segments added in order.
 
 use model::compressed::{Bits, Grouped};
 use model::config::Dtype;
@@ -80,9 +80,9 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     let (form, out, gate) = out.parts();
     let (source, bits, group) = match weight {
         Weight::Plain(weight) => (weight, 0, 0),
-        Weight::Grouped(form, records) => {
-            assert!(matches!(form.group, 32 | 64), "groups have 32 or 64 inputs");
-            (records, form.bits.count() as u32, form.group as u32)
+        Weight::Grouped(format, records) => {
+            assert!(matches!(format.group, 32 | 64), "groups have 32 or 64 inputs");
+            (records, format.bits.count() as u32, format.group as u32)
         }
     };
     let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
@@ -136,8 +136,8 @@ const fn wide_bytes(rows: u32) -> u32 {
     3 * (128 + rows) * 32 * 2
 }
 
-/// The end of a linear whose sums another library made: `sums` is f32 `[rows, n]`, `bias` f32 `[n]` or
-/// 0; `out` as in [`linear`]. `sums` may be where `StoreF32` goes.
+/// The end of a linear whose sums another library made: `sums` is f32 `[rows, n]`, `bias` f32 `[n]`
+/// or 0; `out` as in [`linear`]. `sums` may be where `StoreF32` goes.
 pub fn epilogue(
     dtype: Dtype,
     (rows, n): (u32, u32),

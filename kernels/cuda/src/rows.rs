@@ -44,21 +44,21 @@ pub fn embed(
 /// `[rows]`, `records` the whole table, `out` f32 `[rows, hidden]`.
 pub fn embed_grouped(
     (rows, hidden): (u32, u32),
-    form: Grouped,
+    format: Grouped,
     tokens: DevicePointer,
     records: DevicePointer,
     out: DevicePointer,
 ) -> Launch {
     let args = Args::new().u64(tokens).u64(records).u64(out).u32(hidden);
-    let args = args.u32(form.bits.count() as u32).u32(form.group as u32);
+    let args = args.u32(format.bits.count() as u32).u32(format.group as u32);
     one_block_per_row("embed_grouped", rows, args)
 }
 
 /// `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i` when
 /// `row_index` is 0.
 ///
-/// `x` is f32 `[*, hidden]`, `gain` f32 `[hidden]`, `row_index` u32 `[rows]`, `out` `[rows, hidden]`
-/// of `dtype`.
+/// `x` is f32 `[*, hidden]`, `gain` f32 `[hidden]`, `row_index` u32 `[rows]`, `out`
+/// `[rows, hidden]` of `dtype`.
 pub fn rms_norm(
     dtype: Dtype,
     (rows, hidden): (u32, u32),
@@ -71,8 +71,8 @@ pub fn rms_norm(
     layer_norm(dtype, (rows, hidden), x, gain, 0, eps, row_index, out)
 }
 
-/// `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes as in [`rms_norm`], `bias` f32
-/// `[hidden]`. A bias of 0 makes it [`rms_norm`].
+/// `out[i] = (x[r] - mean) / sqrt(variance + eps) * gain + bias`; shapes as in [`rms_norm`], `bias`
+/// f32 `[hidden]`. A bias of 0 makes it [`rms_norm`].
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn layer_norm(
     dtype: Dtype,
@@ -89,7 +89,8 @@ pub fn layer_norm(
     one_block_per_row(named!(dtype, "norm"), rows, args.u64(out).u32(hidden))
 }
 
-/// Rotates each pair `(x[i], x[i + head_dim/2])` of every head by `position * frequency[i]`, in place.
+/// Rotates each pair `(x[i], x[i + head_dim/2])` of every head by `position * frequency[i]`, in
+/// place.
 ///
 /// `x` is `[rows, heads, head_dim]` of `dtype`, `positions` u32 `[rows]`, `inverse_frequencies` f32
 /// `[head_dim / 2]` with the model's scaling applied (`Rope::inverse_frequencies`).
@@ -105,8 +106,9 @@ pub fn rope(
     one_block_per_row(named!(dtype, "rope"), rows, args.u32(heads).u32(head_dim))
 }
 
-/// `tokens[i]` is the index of the largest logit of row `i`, the lowest one on ties; NaN never wins,
-/// and 0 stands for a row of nothing else. `logits` is f32 `[rows, vocab]`, `tokens` u32 `[rows]`.
+/// `tokens[i]` is the index of the largest logit of row `i`, the lowest one on ties; NaN never
+/// wins, and 0 stands for a row of nothing else. `logits` is f32 `[rows, vocab]`, `tokens` u32
+/// `[rows]`.
 pub fn argmax((rows, vocab): (u32, u32), logits: DevicePointer, tokens: DevicePointer) -> Launch {
     one_block_per_row("argmax", rows, Args::new().u64(logits).u64(tokens).u32(vocab))
 }

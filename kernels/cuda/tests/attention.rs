@@ -1,5 +1,5 @@
-//! Attention against the scalar reference: decode fused and apart, prefill, 4-bit caches, appending; and
-//! the independence of rows.
+//! Attention against the scalar reference: decode fused and apart, prefill, 4-bit caches,
+//! appending; and the independence of rows.
 
 mod batch;
 #[path = "../../tests/common/mod.rs"]
@@ -20,8 +20,8 @@ use model::compressed::kv4_position_bytes;
 /// Of the root mean square of a head's output: sums in f32 over a few hundred positions.
 const TOLERANCE: f64 = 1e-5;
 
-/// The same for prefill in bf16 on tensor cores, where weights are rounded to bf16: up to 2^-9 of each
-/// term, and the terms are larger than what is left of them in the sum.
+/// The same for prefill in bf16 on tensor cores, where weights are rounded to bf16: up to 2^-9 of
+/// each term, and the terms are larger than what is left of them in the sum.
 const MATRIX_TOLERANCE: f64 = 2e-2;
 
 /// Heads, KV heads and elements of a head.
@@ -127,7 +127,8 @@ const DECODE: [(u32, u32); 8] =
 
 fn decode_matches<T: Element>() {
     for (seed, &(heads, kv_heads, head_dim)) in SHAPES.iter().enumerate() {
-        // All lengths with every shape would take long: a few of them, differing from shape to shape.
+        // All lengths with every shape would take long: a few of them, differing from shape to
+        // shape.
         let sequences: Vec<_> = DECODE.into_iter().cycle().skip(seed).step_by(3).take(3).collect();
         let batch = batch::<T>(seed as u64, shape(heads, kv_heads, head_dim), &sequences);
         let expected = plainly(&batch);

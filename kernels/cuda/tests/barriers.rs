@@ -1,6 +1,6 @@
-//! Every barrier of every kernel is needed and its absence is seen: each is removed in turn, and some
-//! order of threads must then give other bits or an error. Kernels with all their barriers give the same
-//! bits in every order.
+//! Every barrier of every kernel is needed and its absence is seen: each is removed in turn, and
+//! some order of threads must then give other bits or an error. Kernels with all their barriers
+//! give the same bits in every order.
 
 mod batch;
 #[path = "../../tests/common/mod.rs"]
@@ -89,7 +89,8 @@ fn attention(which: &'static str) -> Run {
             _ => {
                 let scratch = scratch.pointer();
                 let [part, whole] = attention_decode(dtype, shape, &units, q, k, v, to, scratch);
-                // The second has no barrier, and the sites of the last launch are what is asked for.
+                // The second has no barrier, and the sites of the last launch are what is asked
+                // for.
                 let result = try_run(&[part]);
                 let sites = barrier_sites();
                 try_run(&[whole])?;

@@ -1,4 +1,4 @@
-//! The compressed forms, byte for byte as the CPU makes them.
+//! The compressed formats, byte for byte as the CPU makes them.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -13,17 +13,18 @@ use model::compressed::{Grouped, kv4_position_bytes};
 #[test]
 fn widened_records_are_those_of_the_cpu() {
     let mut random = Random::new(1);
-    for (form, n, k) in [(Grouped::W4, 16, 64), (Grouped::W4, 33, 200), (Grouped::GGUF_Q4, 50, 96)]
+    for (format, n, k) in
+        [(Grouped::W4, 16, 64), (Grouped::W4, 33, 200), (Grouped::GGUF_Q4, 50, 96)]
     {
-        let records: Vec<u8> = (0..form.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
-        let wide = form.widened();
+        let records: Vec<u8> = (0..format.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
+        let wide = format.widened();
         let mut out = vec![0xaa; wide.size_bytes(n, k) + 64];
-        run(&[widen(form, (n as u32, k as u32), of(&records), of_mut(&mut out))]);
+        run(&[widen(format, (n as u32, k as u32), of(&records), of_mut(&mut out))]);
         let guard = out.split_off(wide.size_bytes(n, k));
         assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
         let mut expected = vec![0; out.len()];
-        kernels::grouped::widen(Variant::Scalar, form, &records, &mut expected);
-        assert!(out == expected, "{form:?} {n} x {k}");
+        kernels::grouped::widen(Variant::Scalar, format, &records, &mut expected);
+        assert!(out == expected, "{format:?} {n} x {k}");
     }
 }
 

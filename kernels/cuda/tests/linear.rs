@@ -1,4 +1,5 @@
-//! Linears against the scalar reference, and the independence of rows across batch sizes and kernels.
+//! Linears against the scalar reference, and the independence of rows across batch sizes and
+//! kernels.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -190,36 +191,36 @@ fn a_rows_bits_do_not_depend_on_the_batch() {
     rows_are_independent::<Half>(|operands| grouped(operands, Grouped::W4));
 }
 
-/// The operands' weight in `form`.
-fn grouped<T: Element>(operands: &Operands<T>, form: Grouped) -> (Weight, Vec<u8>) {
+/// The operands' weight in `format`.
+fn grouped<T: Element>(operands: &Operands<T>, format: Grouped) -> (Weight, Vec<u8>) {
     let (_, n, k) = operands.shape;
-    let narrow = Grouped { bits: Bits::Four, group: form.group };
+    let narrow = Grouped { bits: Bits::Four, group: format.group };
     let mut records = vec![0; narrow.size_bytes(n, k)];
     quantise(Variant::Scalar, narrow, &operands.weight, k, &mut records);
-    if form.bits == Bits::Eight {
-        let mut wide = vec![0; form.size_bytes(n, k)];
+    if format.bits == Bits::Eight {
+        let mut wide = vec![0; format.size_bytes(n, k)];
         kernels::grouped::widen(Variant::Scalar, narrow, &records, &mut wide);
         records = wide;
     }
-    (Weight::Grouped(form, of(&records)), records)
+    (Weight::Grouped(format, of(&records)), records)
 }
 
 fn grouped_linears<T: Element>() {
-    let forms = [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8, Grouped::W4.widened()];
+    let formats = [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8, Grouped::W4.widened()];
     for (seed, shape) in SHAPES.into_iter().enumerate() {
-        let form = forms[seed % forms.len()];
+        let format = formats[seed % formats.len()];
         let (_, n, k) = shape;
         let mut operands = operands::<T>(seed as u64, shape);
-        let (weight, records) = grouped(&operands, form);
+        let (weight, records) = grouped(&operands, format);
         let straight = operands.results(weight);
         let mut wide = Output::<T>::new(n * k);
         let matrix = (n as u32, k as u32);
-        run(&[decompress(dtype::<T>(), form, matrix, of(&records), wide.pointer())]);
+        run(&[decompress(dtype::<T>(), format, matrix, of(&records), wide.pointer())]);
         operands.weight = wide.take();
-        let context = format!("{form:?} {}", operands.context());
+        let context = format!("{format:?} {}", operands.context());
         let mut row_values = vec![0.0; k];
         for (row, values) in operands.weight.chunks(k).enumerate() {
-            decode_row(form, &records, k, row, &mut row_values);
+            decode_row(format, &records, k, row, &mut row_values);
             let expected: Vec<T> = row_values.iter().map(|value| T::from_f32(*value)).collect();
             assert_eq!(bits(values), bits(&expected), "{context}: weights of column {row}");
         }

@@ -1,5 +1,5 @@
-//! The committed PTX is what the sources give, byte for byte, and every supported GPU takes it. Both
-//! need NVIDIA's compilers, which come as Python packages and are not fetched by a test.
+//! The committed PTX is what the sources give, byte for byte, and every supported GPU takes it.
+//! Both need NVIDIA's compilers, which come as Python packages and are not fetched by a test.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -49,19 +49,19 @@ fn embedding_gathers_rows() {
 #[test]
 fn embedding_decodes_rows_of_a_grouped_table() {
     let mut random = Random::new(2);
-    for (form, hidden) in [(Grouped::W4, 64), (Grouped::W4, 100), (Grouped::GGUF_Q4, 33)] {
+    for (format, hidden) in [(Grouped::W4, 64), (Grouped::W4, 100), (Grouped::GGUF_Q4, 33)] {
         let table = random.vector::<f32>(40 * hidden);
-        let mut records = vec![0; form.size_bytes(40, hidden)];
-        quantise(Variant::Scalar, form, &table, hidden, &mut records);
+        let mut records = vec![0; format.size_bytes(40, hidden)];
+        quantise(Variant::Scalar, format, &table, hidden, &mut records);
         let tokens = [39u32, 0, 17];
         let mut out = Output::<f32>::new(3 * hidden);
         let shape = (3, hidden as u32);
-        run(&[embed_grouped(shape, form, of(&tokens), of(&records), out.pointer())]);
+        run(&[embed_grouped(shape, format, of(&tokens), of(&records), out.pointer())]);
         let mut expected = vec![0.0; 3 * hidden];
         for (out, token) in expected.chunks_mut(hidden).zip(tokens) {
-            decode_row(form, &records, hidden, token as usize, out);
+            decode_row(format, &records, hidden, token as usize, out);
         }
-        assert_eq!(bits(&out.take()), bits(&expected), "{form:?} hidden {hidden}");
+        assert_eq!(bits(&out.take()), bits(&expected), "{format:?} hidden {hidden}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! The shim itself: what it must report, and that its barriers, copies and tensor-core step are right.
+//! The shim itself: what it must report, and that its barriers, copies and tensor-core step are
+//! right.
 
 mod device;
 

@@ -1,4 +1,5 @@
-//! The list of cases in `kernels/cases.txt`: what is measured here, and checked in `tests/cases.rs`.
+//! The list of cases in `kernels/cases.txt`: what is measured here, and checked in
+//! `tests/cases.rs`.
 
 /// The list itself.
 pub const LIST: &str = include_str!("../../cases.txt");

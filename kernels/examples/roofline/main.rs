@@ -1,6 +1,6 @@
 //! Measures the kernels over `kernels/cases.txt`, each case beside what memory and arithmetic allow
-//! in the same process at the same moment (`peaks.rs`). A sample around which the machine changed is
-//! discarded and taken again.
+//! in the same process at the same moment (`peaks.rs`). A sample around which the machine changed
+//! is discarded and taken again.
 //!
 //!     cargo run --release -p kernels --example roofline -- [options] [part of a name]...
 //!     (all parts must be in a case's name; "rows 1 " is not in "rows 16")

@@ -3,7 +3,7 @@
 
 mod memory;
 mod multiply;
-mod stolen;
+mod steal_time;
 
 use std::ops::Range;
 use std::sync::Barrier;
@@ -16,7 +16,8 @@ use shm::sync::{AtomicU32, Ordering, spin_loop};
 
 /// Bytes that one measurement of memory reads: beyond any cache, and one step of the rotation.
 const READ_BYTES: usize = 320 << 20;
-/// About 4 ms of multiply-adds; the best of three counts, because a vCPU is taken away now and then.
+/// About 4 ms of multiply-adds; the best of three counts, because a vCPU is taken away now and
+/// then.
 const FMA_ROUNDS: u64 = 1_000_000;
 
 /// Limits of the machine at one moment, all threads together.
@@ -28,18 +29,19 @@ pub struct Peaks {
     pub flops_per_s: f64,
     /// A word from one core to another and back. None on a single core.
     pub spin_ns: Option<f64>,
-    /// f32 multiply-adds that load what they multiply, over those that do not, of the core where this is
-    /// least: 1 on a core that is alone, less where its other thread works for somebody else.
+    /// f32 multiply-adds that load what they multiply, over those that do not, of the core where
+    /// this is least: 1 on a core that is alone, less where its other thread works for somebody
+    /// else.
     pub alone: f64,
-    /// f32 multiply-adds of all threads at once, over as many times those of one by itself: 1 on cores of
-    /// their own, half on the two threads of one core.
+    /// f32 multiply-adds of all threads at once, over as many times those of one by itself: 1 on
+    /// cores of their own, half on the two threads of one core.
     pub scaling: f64,
     /// What the host had taken of the cores when this began and when it ended, in clock ticks.
-    pub stolen: Range<u64>,
+    pub steal_ticks: Range<u64>,
 }
 
-/// What [`Peaks::alone`] is on a core that is alone, at least. On Ice Lake it is 1.00 or 0.72 to 0.85, seldom
-/// between. The one processor with AMX that was measured gives 0.85 to 0.93 at any time: it says nothing there.
+/// What [`Peaks::alone`] is on a core that is alone, at least. It tells a shared core from one
+/// alone on Ice Lake, and nothing on processors with AMX, where it is lower at any time.
 fn least_alone() -> f64 {
     if Variant::Amx.is_available() { 0.0 } else { 0.93 }
 }
@@ -52,7 +54,7 @@ impl Peaks {
             spin_ns: other.spin_ns,
             alone: self.alone.min(other.alone),
             scaling: self.scaling.min(other.scaling),
-            stolen: self.stolen.start..other.stolen.end,
+            steal_ticks: self.steal_ticks.start..other.steal_ticks.end,
         }
     }
 
@@ -66,13 +68,17 @@ impl Peaks {
             spin_ns: Some(spin_ns).filter(|ns| !ns.is_nan()),
             alone: middle(|peaks| peaks.alone),
             scaling: middle(|peaks| peaks.scaling),
-            stolen: several.iter().map(|peaks| peaks.stolen.start).min().unwrap_or_default()
-                ..several.iter().map(|peaks| peaks.stolen.end).max().unwrap_or_default(),
+            steal_ticks: several
+                .iter()
+                .map(|peaks| peaks.steal_ticks.start)
+                .min()
+                .unwrap_or_default()
+                ..several.iter().map(|peaks| peaks.steal_ticks.end).max().unwrap_or_default(),
         }
     }
 
-    /// Why a sample between these two measurements is no share of either, if so. Pairs need not be so
-    /// particular: whoever shares a core slows both.
+    /// Why a sample between these two measurements is no share of either, if so. Pairs need not be
+    /// so particular: whoever shares a core slows both.
     pub fn sharing(&self, after: &Peaks) -> Option<&'static str> {
         (self.alone.min(after.alone) < least_alone())
             .then_some("a core's other thread works for somebody else")
@@ -84,7 +90,7 @@ impl Peaks {
         // Two threads of one core answer within 80 ns, and so do neighbours on some processors.
         let siblings = |at: &Peaks| at.spin_ns.is_some_and(|ns| ns < 80.0) && at.scaling < 0.75;
         let far = |at: &Peaks| at.spin_ns.is_some_and(|ns| ns > 1000.0);
-        if after.stolen.end > self.stolen.start {
+        if after.steal_ticks.end > self.steal_ticks.start {
             Some("the host took time of the cores")
         } else if siblings(self) || siblings(after) {
             Some("both threads are on one core")
@@ -115,7 +121,7 @@ impl Meter {
 
     /// `memory` is larger than any cache.
     pub fn measure(&mut self, memory: &[u64]) -> Peaks {
-        let stolen = stolen::ticks();
+        let steal_ticks = steal_time::ticks();
         let spin_ns = (self.threads > 1).then(spin_round_trip_ns);
         let mut fma = 0.0f64;
         let mut ratios = vec![Vec::new(); self.threads];
@@ -144,7 +150,7 @@ impl Meter {
             spin_ns,
             alone,
             scaling: median(scalings.into_iter()),
-            stolen: stolen..stolen::ticks(),
+            steal_ticks: steal_ticks..steal_time::ticks(),
         }
     }
 

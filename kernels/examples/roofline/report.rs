@@ -3,7 +3,8 @@
 use crate::cases::{Case, Work};
 use crate::peaks::{Peaks, median};
 
-/// Share of the roofline that a bf16 linear of OPT-30B must reach and should reach: rows, must, goal.
+/// Share of the roofline that a bf16 linear of OPT-30B must reach and should reach: rows, must,
+/// goal.
 const LINEAR_GOALS: [(usize, f64, f64); 8] = [
     (1, 0.88, 0.93),
     (4, 0.78, 0.90),
@@ -29,7 +30,8 @@ const COMPRESSED_GOALS: [(usize, f64, f64); 8] = [
 const DECODE_GOAL: f64 = 0.90;
 /// What part of that of equal lengths it must reach with lengths that differ.
 const RAGGED_GOAL: f64 = 0.95;
-/// How many times as fast as over bf16 decode attention over 4-bit caches must be at 8192 positions.
+/// How many times as fast as over bf16 decode attention over 4-bit caches must be at 8192
+/// positions.
 const CACHE_GOAL: f64 = 2.5;
 
 /// The kept samples of one case.

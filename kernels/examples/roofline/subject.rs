@@ -162,8 +162,8 @@ fn grouped(
     let limits = ScratchLimits { rows, linear_inputs: k, positions: 1, group: 1, head_dim: 1 };
     let kernels = Kernels::new(variant, threads, limits)?;
     kernels.set_spin(SPIN);
-    let form = Grouped::W4;
-    let size_bytes = form.size_bytes(n, k);
+    let format = Grouped::W4;
+    let size_bytes = format.size_bytes(n, k);
     let x: Vec<bf16> =
         (0..rows * k).map(|i| bf16::from_f32((i % 31) as f32 / 31.0 - 0.5)).collect();
     let mut out = vec![bf16::ZERO; rows * n];
@@ -172,7 +172,16 @@ fn grouped(
     let call = move || {
         let records = weights.next().expect("the memory holds at least one weight");
         let out = LinearOut::Store(&mut out[..]);
-        kernels.linear_grouped(LinearGrouped { rows, n, k, x: &x, form, records, bias: None, out });
+        kernels.linear_grouped(LinearGrouped {
+            rows,
+            n,
+            k,
+            x: &x,
+            format,
+            records,
+            bias: None,
+            out,
+        });
     };
     Ok((Box::new(call), size_bytes as f64, 2.0 * (rows * n * k) as f64))
 }

@@ -1,7 +1,8 @@
 //! Whether this process may use AMX-BF16: the processor has it, the system saves its state, and the
-//! kernel has granted the permission that Linux wants asked for.
+//! kernel has granted the permission that Linux requires.
 //!
-//! Used by [`crate::Variant`] alone. The standard library does not detect AMX, hence the leaves here.
+//! Used by [`crate::Variant`] alone. The standard library does not detect AMX, hence the leaves
+//! here.
 
 use std::sync::OnceLock;
 
@@ -47,8 +48,8 @@ fn permission_granted() -> bool {
     const ARCH_REQ_XCOMP_PERM: u64 = 0x1023;
     const TILE_DATA: u64 = 18;
     let result: i64;
-    // SAFETY: no library wraps this call. It touches no memory of ours; the kernel changes only rax,
-    // rcx and r11.
+    // SAFETY: no library wraps this call. It touches no memory of ours; the kernel changes only
+    // rax, rcx and r11.
     unsafe {
         std::arch::asm!(
             "syscall",

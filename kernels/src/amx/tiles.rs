@@ -1,5 +1,5 @@
-//! Shapes of the tile registers. Compiled code never touches them: what one `asm!` block leaves in them the
-//! next one finds, if no other kernel that uses tiles was called between.
+//! Shapes of the tile registers. Compiled code never touches them: what one `asm!` block leaves in
+//! them the next one finds, if no other kernel that uses tiles was called between.
 
 use std::arch::asm;
 use std::marker::PhantomData;

@@ -5,10 +5,10 @@
 
 use std::ops::Range;
 
-use super::ahead::Ahead;
 #[cfg(target_arch = "x86_64")]
-use super::dots;
+use super::avx512_bf16;
 use super::keys::{Keys, Queries};
+use super::prefetch::Prefetcher;
 use super::scores::{blocked, chains};
 use super::segment::Segment;
 use super::shape::{AttentionShape, Unit, head_stride};
@@ -44,8 +44,8 @@ pub(super) struct Block<'a, S> {
     pub group: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
-    /// Whether scores are dot products of pairs: bf16, on a machine that has them. It never depends on the batch, so that a
-    /// row keeps its bits.
+    /// Whether scores are dot products of pairs: bf16, on a machine that has them. It never depends
+    /// on the batch, so that a row keeps its bits.
     pub pairs: bool,
     /// Room for a transposed block of K.
     pub transposed: *mut f32,
@@ -80,7 +80,8 @@ impl<S: Simd> Block<'_, S> {
         (row * heads + head) * head_dim
     }
 
-    /// The positions before the fresh ones and the fresh ones of the block that lie in `positions`, `size` of `T` each.
+    /// The positions before the fresh ones and the fresh ones of the block that lie in `positions`,
+    /// `size` of `T` each.
     #[inline(always)]
     pub(super) fn segments<T>(
         &self,
@@ -128,10 +129,11 @@ impl<S: Simd> Block<'_, S> {
             let packed = self.packed_queries(query);
             #[cfg(target_arch = "x86_64")]
             if self.pairs {
-                // SAFETY: only bf16 has pairs; the head lies within q, and scratch has room for it as f32.
+                // SAFETY: only bf16 has pairs; the head lies within q, and scratch has room for it
+                // as f32.
                 unsafe {
                     let from = q.add(self.head_offset(query)).cast();
-                    dots::pack(from, head_dim, packed.from.cast_mut().cast());
+                    avx512_bf16::pack(from, head_dim, packed.from.cast_mut().cast());
                 }
                 continue;
             }
@@ -171,9 +173,10 @@ impl<S: Simd> Block<'_, S> {
         k: (*const T, *const T),
         (out, stride): (*mut f32, usize),
         positions: Range<usize>,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
-        // Few queries take a transposed vector of K straight from its register, or in pairs all of a segment at once.
+        // Few queries take a transposed vector of K straight from its register, or in pairs all of
+        // a segment at once.
         let direct = self.queries() <= 4;
         let step = match (self.pairs, direct) {
             (true, true) => usize::MAX,
@@ -189,18 +192,18 @@ impl<S: Simd> Block<'_, S> {
                     stride: segment.stride,
                     width: step.min(segment.end - first),
                     head_dim: self.shape.head_dim,
-                    fresh_ahead: (!segment.cached)
+                    fresh_distance: (!segment.cached)
                         .then(|| segment.distance().max(2 * S::LANES) * segment.stride),
                 };
                 // SAFETY: the positions lie within the segment.
                 unsafe {
                     if self.pairs {
                         #[cfg(target_arch = "x86_64")]
-                        self.scores_of_pairs(keys, first, (out, stride), ahead);
+                        self.scores_of_pairs(keys, first, (out, stride), prefetcher);
                     } else if direct {
-                        self.scores_direct(keys, first, (out, stride), ahead);
+                        self.scores_direct(keys, first, (out, stride), prefetcher);
                     } else {
-                        self.scores_blocked(keys, first, (out, stride), ahead);
+                        self.scores_blocked(keys, first, (out, stride), prefetcher);
                     }
                 }
             }
@@ -216,25 +219,26 @@ impl<S: Simd> Block<'_, S> {
         keys: Keys<T>,
         first: usize,
         (out, of_query): (*mut f32, usize),
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
-        let Keys { stride, width, head_dim, fresh_ahead, .. } = keys;
-        let keys = Keys { from: keys.from.cast(), stride, width, head_dim, fresh_ahead };
+        let Keys { stride, width, head_dim, fresh_distance, .. } = keys;
+        let keys = Keys { from: keys.from.cast(), stride, width, head_dim, fresh_distance };
         let queries = self.queries();
-        let mut asks = Some(ahead);
-        for query in (0..queries).step_by(dots::MOST_QUERIES) {
-            let count = dots::MOST_QUERIES.min(queries - query);
+        let mut prefetcher = Some(prefetcher);
+        for query in (0..queries).step_by(avx512_bf16::MOST_QUERIES) {
+            let count = avx512_bf16::MOST_QUERIES.min(queries - query);
             if self.limit(query + count - 1) <= first {
                 continue;
             }
             macro_rules! tile {
                 ($mr:literal) => {{
                     let to = out.wrapping_add(query * of_query + first);
-                    let scores = dots::Scores { to, stride: of_query, scale: self.shape.scale };
+                    let scores =
+                        avx512_bf16::Scores { to, stride: of_query, scale: self.shape.scale };
                     let visible =
                         std::array::from_fn(|i| self.limit(query + i).saturating_sub(first));
                     let queries = self.packed_queries(query);
-                    dots::scores::<$mr>(&keys, queries, scores, visible, asks.take());
+                    avx512_bf16::scores::<$mr>(&keys, queries, scores, visible, prefetcher.take());
                 }};
             }
             // SAFETY: the caller's promise; the queries are packed in pairs.
@@ -257,7 +261,7 @@ impl<S: Simd> Block<'_, S> {
         keys: Keys<T>,
         first: usize,
         (out, stride): (*mut f32, usize),
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         let queries = self.packed_queries(0);
         if keys.width == 1 {
@@ -273,7 +277,7 @@ impl<S: Simd> Block<'_, S> {
         }
         macro_rules! tile {
             ($mr:literal) => {{
-                let sums = keys.few::<S, $mr>(self.s, queries, ahead);
+                let sums = keys.few::<S, $mr>(self.s, queries, prefetcher);
                 self.store_scores(&sums, (0, first), keys.width, (out, stride));
             }};
         }
@@ -296,11 +300,11 @@ impl<S: Simd> Block<'_, S> {
         keys: Keys<T>,
         first: usize,
         (out, stride): (*mut f32, usize),
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         let odd = self.packed_queries(0).odd;
         // SAFETY: scratch has room for a block of whole slabs.
-        unsafe { keys.transpose_block(self.s, self.transposed, odd, ahead) };
+        unsafe { keys.transpose_block(self.s, self.transposed, odd, prefetcher) };
         let count = keys.half_elements::<S>();
         let queries = self.queries();
         // What four chains are added to takes registers too.

@@ -1,6 +1,6 @@
 //! Some positions of K, and the queries that they are multiplied with.
 
-use super::ahead::Ahead;
+use super::prefetch::Prefetcher;
 use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 
@@ -31,16 +31,22 @@ pub(super) struct Keys<T> {
     /// Positions, at least one.
     pub width: usize,
     pub head_dim: usize,
-    /// Elements from a fresh position to the one to ask for meanwhile; cached ones leave it to
-    /// [`Ahead`].
-    pub fresh_ahead: Option<usize>,
+    /// Elements from a fresh position to the one to prefetch meanwhile; cached ones leave it to
+    /// [`Prefetcher`].
+    pub fresh_distance: Option<usize>,
 }
 
 impl<T: Number> Keys<T> {
-    /// Asks for what follows the elements from `at` on of positions `first..first + LANES`.
+    /// Prefetches what follows the elements from `at` on of positions `first..first + LANES`.
     #[inline(always)]
-    pub(super) fn ask<S: Simd>(&self, s: S, first: usize, at: usize, ahead: &mut Ahead) {
-        match self.fresh_ahead {
+    pub(super) fn prefetch<S: Simd>(
+        &self,
+        s: S,
+        first: usize,
+        at: usize,
+        prefetcher: &mut Prefetcher,
+    ) {
+        match self.fresh_distance {
             Some(distance) => {
                 let there = self.from.wrapping_add(first * self.stride + at + distance);
                 (0..S::LANES)
@@ -49,13 +55,13 @@ impl<T: Number> Keys<T> {
             None => {
                 let positions = self.width.saturating_sub(first).min(S::LANES);
                 let elements = positions * (self.head_dim - at).min(slab::<S, T>());
-                ahead.read(s, elements * size_of::<T>());
+                prefetcher.read(s, elements * size_of::<T>());
             }
         }
     }
 
-    /// A slab of positions `first..first + LANES` from element `at` on, and the bytes from one position
-    /// to the next, if all of it is there.
+    /// A slab of positions `first..first + LANES` from element `at` on, and the bytes from one
+    /// position to the next, if all of it is there.
     #[inline(always)]
     pub(super) fn whole<S: Simd>(&self, first: usize, at: usize) -> Option<(*const u8, usize)> {
         let there = self.width >= first + S::LANES && self.head_dim >= at + slab::<S, T>();

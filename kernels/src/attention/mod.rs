@@ -6,23 +6,23 @@
 //! cache, so both give the same bits. Where there are fewer units than the threads need, a unit is
 //! cut into chunks of positions (`schedule.rs`).
 //!
-//! Order of sums: a score is two or four chains along head_dim (`scores.rs`), or sixteen of pairs (`dots.rs`: bf16
-//! with AVX512-BF16); the softmax sum takes position
-//! `p` in lane `p % LANES` (`softmax.rs`); a weighted value adds position after position
-//! (`values.rs`); the latter two chunk by chunk (`task.rs`). A position gives the same terms whether
-//! its K and V are cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the
-//! products are summed as integers (`four/`), in the same frame.
+//! Order of sums: a score is two or four chains along head_dim (`scores.rs`), or sixteen of pairs
+//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the softmax sum takes position `p` in lane
+//! `p % LANES` (`softmax.rs`); a weighted value adds position after position (`values.rs`); the
+//! latter two chunk by chunk (`task.rs`). A position gives the same terms whether its K and V are
+//! cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the products are
+//! summed as integers (`four/`), in the same frame.
 
-mod ahead;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 mod block;
 mod columns;
 mod compiled;
-#[cfg(target_arch = "x86_64")]
-mod dots;
 mod four;
 mod keys;
-#[cfg(target_arch = "x86_64")]
-mod quarters;
+mod prefetch;
 mod schedule;
 mod scores;
 mod segment;
@@ -148,8 +148,8 @@ impl Kernels {
         self.attention_steps(shape, units, FUSED, &tensors);
     }
 
-    /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past` positions, which
-    /// are copied too where they are rows of this call.
+    /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past`
+    /// positions, which are copied too where they are rows of this call.
     pub fn append<T: Number>(
         &self,
         shape: &AttentionShape,
@@ -167,8 +167,8 @@ impl Kernels {
         }
     }
 
-    /// Checks one of K and V (`place` 0 or 1) and says where it lies; fresh rows beside a 4-bit cache
-    /// are quantised first.
+    /// Checks one of K and V (`place` 0 or 1) and says where it lies; fresh rows beside a 4-bit
+    /// cache are quantised first.
     fn source<T: Number>(
         &self,
         shape: &AttentionShape,

@@ -90,8 +90,9 @@ pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
     heads_len(queries, limits.head_dim) + scores.max(BLOCK_SCORES) + MAX_LANES
 }
 
-/// Orders items as the threads take them: each thread takes as many, all of about the same weight, heaviest first. Of equal items a
-/// thread takes those that lie one behind the other: two threads that read neighbours slow each other down.
+/// Orders items as the threads take them: each thread takes as many, all of about the same weight,
+/// heaviest first. Of equal items a thread takes those that lie one behind the other: two threads
+/// that read neighbours slow each other down.
 fn deal(items: &mut [Item], threads: usize) {
     items.sort_unstable_by_key(|item| (item.heaviest_first(), item.unit, item.first));
     let mut odd = 0;

@@ -5,19 +5,19 @@
 //! of positions that was transposed to scratch (`transpose_block`, `blocked`).
 //!
 //! **The order of the sum.** A score is the sum of chains of fused multiply-adds along head_dim,
-//! padded with zeros to whole slabs. Two of them, its even and its odd elements, because one alone would
-//! wait for itself; with AVX-512 and bf16 four, each of every fourth dword (`quarters.rs`). `dots.rs` has an order of its own. Tiles,
-//! blocks and neighbours do not enter.
+//! padded with zeros to whole slabs. Two of them, its even and its odd elements, because one alone
+//! would wait for itself; with AVX-512 and bf16 four, each of every fourth dword (`avx512.rs`).
+//! `avx512_bf16.rs` has an order of its own. Tiles, blocks and neighbours do not enter.
 
 #![allow(
     clippy::needless_range_loop,
     reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
 )]
 
-use super::ahead::Ahead;
-use super::keys::{Keys, Queries, slab};
 #[cfg(target_arch = "x86_64")]
-use super::quarters;
+use super::avx512;
+use super::keys::{Keys, Queries, slab};
+use super::prefetch::Prefetcher;
 use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
@@ -43,9 +43,9 @@ impl<T: Number> Keys<T> {
         s: S,
         first: usize,
         at: usize,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) -> S::Block {
-        self.ask(s, first, at, ahead);
+        self.prefetch(s, first, at, prefetcher);
         // SAFETY: the caller's promise; the copy has room for the widest vectors.
         unsafe {
             match self.whole::<S>(first, at) {
@@ -77,20 +77,21 @@ impl<T: Number> Keys<T> {
         &self,
         s: S,
         queries: Queries,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) -> [[S::F; 1]; MR] {
         #[cfg(target_arch = "x86_64")]
         if chains::<S, T>() == 4 {
-            let Keys { stride, width, head_dim, fresh_ahead, .. } = *self;
-            let keys = Keys { from: self.from.cast(), stride, width, head_dim, fresh_ahead };
-            // SAFETY: only AVX-512 has four chains, and only of bf16; the rest is the caller's promise.
+            let Keys { stride, width, head_dim, fresh_distance, .. } = *self;
+            let keys = Keys { from: self.from.cast(), stride, width, head_dim, fresh_distance };
+            // SAFETY: only AVX-512 has four chains, and only of bf16; the rest is the caller's
+            // promise.
             unsafe {
-                let sums = quarters::scores::<MR>(&keys, queries, ahead);
+                let sums = avx512::scores::<MR>(&keys, queries, prefetcher);
                 return sums.map(|of_query| [s.load(of_query.as_ptr())]);
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.direct(s, queries, ahead) }
+        unsafe { self.direct(s, queries, prefetcher) }
     }
 
     /// Scores of `MR` queries and one vector of positions in two chains, straight from K.
@@ -102,14 +103,14 @@ impl<T: Number> Keys<T> {
         &self,
         s: S,
         queries: Queries,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) -> [[S::F; 1]; MR] {
         let mut even = [s.zero(); MR];
         let mut odd = [s.zero(); MR];
         for at in (0..self.head_dim).step_by(slab::<S, T>()) {
             let q = queries.from.wrapping_add(at / 2);
             // SAFETY: the caller's promise covers all positions.
-            let block = unsafe { self.columns(s, 0, at, ahead) };
+            let block = unsafe { self.columns(s, 0, at, prefetcher) };
             unroll_16!(S::LANES, P => {
                 let k = Self::split(s, block.as_ref()[P]);
                 for half in 0..4 / size_of::<T>() {
@@ -160,7 +161,7 @@ impl<T: Number> Keys<T> {
         s: S,
         to: *mut f32,
         odd: usize,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         for at in (0..self.head_dim).step_by(slab::<S, T>()) {
             for j in 0..2 {
@@ -168,7 +169,7 @@ impl<T: Number> Keys<T> {
                     continue;
                 }
                 // SAFETY: the caller's promise covers all positions.
-                let block = unsafe { self.columns(s, j * S::LANES, at, ahead) };
+                let block = unsafe { self.columns(s, j * S::LANES, at, prefetcher) };
                 unroll_16!(S::LANES, P => {
                     let k = Self::split(s, block.as_ref()[P]);
                     for half in 0..4 / size_of::<T>() {

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// How far ahead of the reading fresh K and V, which lie row by row, are asked for.
-const PREFETCH_BYTES: usize = 8 << 10;
+/// How far ahead of the reading fresh K and V, which lie row by row, are prefetched.
+const PREFETCH_DISTANCE_BYTES: usize = 8 << 10;
 
 /// A run of positions that lie at one stride in memory: cached or fresh ones.
 pub(super) struct Segment<T> {
@@ -12,7 +12,7 @@ pub(super) struct Segment<T> {
     /// Position `first`.
     pub base: *const T,
     pub stride: usize,
-    /// Cached positions, for which [`Ahead`](super::ahead::Ahead) asks.
+    /// Cached positions, which [`Prefetcher`](super::prefetch::Prefetcher) prefetches.
     pub cached: bool,
 }
 
@@ -33,9 +33,9 @@ impl<T> Segment<T> {
         Segment { first, end, base, ..self }
     }
 
-    /// Positions from a fresh one that is read to the one to ask for meanwhile.
+    /// Positions from a fresh one that is read to the one to prefetch meanwhile.
     #[inline(always)]
     pub(super) fn distance(&self) -> usize {
-        PREFETCH_BYTES / (self.stride * size_of::<T>()) + 1
+        PREFETCH_DISTANCE_BYTES / (self.stride * size_of::<T>()) + 1
     }
 }

@@ -28,8 +28,8 @@ impl AttentionShape {
 pub enum Cache<'a, T> {
     /// Elements.
     Plain(&'a [T]),
-    /// A record of 4-bit integers per position; see `grouped::quantise_kv`. Fresh rows are then seen
-    /// as they will be read from the cache later: quantised.
+    /// A record of 4-bit integers per position; see `grouped::quantise_kv`. Fresh rows are then
+    /// seen as they will be read from the cache later: quantised.
     Four(&'a [u8]),
 }
 
@@ -54,12 +54,12 @@ pub struct Unit {
     pub rows: u32,
     /// Positions before them, cached unless `shared_row` says otherwise.
     pub past: u32,
-    /// Where the positions before the fresh ones lie if they are rows of this call too: from this row on, which
-    /// belong to another sequence that begins alike.
+    /// Where the positions before the fresh ones lie if they are rows of this call too: from this
+    /// row on, which belong to another sequence that begins alike.
     pub shared_row: Option<u32>,
     pub kv_head: u32,
-    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which positions
-    /// are apart; a 4-bit cache has a record for each `head_dim` elements.
+    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which
+    /// positions are apart; a 4-bit cache has a record for each `head_dim` elements.
     pub cache_offset: usize,
     /// Element offset in the scores and probabilities: `[row][query head in group][past + rows]`.
     /// Entries a row must not see are neither written nor read. Unused by the fused form.
@@ -90,8 +90,8 @@ pub const fn scores_len(shape: &AttentionShape, rows: usize, past: usize) -> usi
     rows * shape.group() * (past + rows)
 }
 
-/// Floats of a head in scratch: whole pairs of the widest vectors, and whole vectors of every nibble
-/// of a 4-bit record.
+/// Floats of a head in scratch: whole pairs of the widest vectors, and whole vectors of every
+/// nibble of a 4-bit record.
 pub(super) const fn head_stride(head_dim: usize) -> usize {
     head_dim.next_multiple_of(8 * MAX_LANES)
 }

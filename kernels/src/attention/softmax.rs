@@ -1,12 +1,12 @@
 //! Softmax over a row of scores, in parts that the chunks of a row may run apart.
 //!
-//! **The order of the sum.** Within a chunk, position `p` goes to lane `p % LANES` and the lanes are
-//! added by the tree of `Simd::sum_lanes`; the sums of the chunks are added in order. A maximum has
-//! no order.
+//! **The order of the sum.** Within a chunk, position `p` goes to lane `p % LANES` and the lanes
+//! are added by the tree of `Simd::sum_lanes`; the sums of the chunks are added in order. A maximum
+//! has no order.
 
 #![allow(clippy::needless_range_loop, reason = "vectors are surer to stay in registers by index")]
 
-use super::ahead::Ahead;
+use super::prefetch::Prefetcher;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
 
@@ -43,7 +43,7 @@ pub(super) unsafe fn exponentials<S: Simd>(
     s: S,
     (scores, out, len): (*const f32, *mut f32, usize),
     highest: f32,
-    ahead: &mut Ahead,
+    prefetcher: &mut Prefetcher,
 ) -> f32 {
     let highest = s.splat(highest);
     let whole = len / S::LANES * S::LANES;
@@ -54,7 +54,7 @@ pub(super) unsafe fn exponentials<S: Simd>(
         while at + TOGETHER * S::LANES <= whole {
             let mut values = [s.zero(); TOGETHER];
             for i in 0..TOGETHER {
-                ahead.fill_vector(s);
+                prefetcher.fill_vector(s);
                 values[i] = s.sub(s.load(scores.add(at + i * S::LANES)), highest);
             }
             let values = math::exp(s, values);
@@ -65,7 +65,7 @@ pub(super) unsafe fn exponentials<S: Simd>(
             at += TOGETHER * S::LANES;
         }
         for at in (at..whole).step_by(S::LANES) {
-            ahead.fill_vector(s);
+            prefetcher.fill_vector(s);
             let [value] = math::exp(s, [s.sub(s.load(scores.add(at)), highest)]);
             s.store(out.add(at), value);
             sum = s.add(sum, value);

@@ -4,9 +4,9 @@
 //! order, whether one thread works on all chunks of a block or many on one each; so the cut changes
 //! no bit.
 
-use super::ahead::{Ahead, Stretch};
 use super::block::{Block, Source};
 use super::four;
+use super::prefetch::{Prefetcher, Stretch};
 use super::scores::BLOCK_POSITIONS;
 use super::shape::{AttentionShape, Unit, head_stride, record_bytes, score_stride};
 use super::softmax::{exponentials, maximum, multiply};
@@ -70,7 +70,7 @@ pub(super) fn split_len(queries: usize, positions: usize, head_dim: usize) -> us
     (queries * score_stride(positions) + positions.div_ceil(CHUNK) * chunk).next_multiple_of(16)
 }
 
-/// Floats of scratch for a block of K or V on its way to up to `queries` queries.
+/// Floats of scratch for a block of K or V multiplied by up to `queries` queries.
 fn transposed_len(head_dim: usize, queries: usize) -> usize {
     let plain = head_stride(head_dim) * BLOCK_POSITIONS;
     plain.max(four::scratch_len(head_dim, queries))
@@ -130,39 +130,39 @@ impl<T: Number> SimdTask for BlockTask<'_, T> {
                 self.scratch
                     .wrapping_add(3 * head + transposed_len(self.shape.head_dim, block.queries())),
             );
-            let mut ahead = self.ahead();
-            ahead.fill_pause(s);
+            let mut prefetcher = self.prefetcher();
+            prefetcher.fill_pause(s);
             self.ask_for_rows(s);
-            self.run_scores(&block, scores, &mut ahead);
+            self.run_scores(&block, scores, &mut prefetcher);
             if self.steps.softmax {
-                ahead.fill_pause(s);
-                self.run_softmax(&block, scores, &mut ahead);
+                prefetcher.fill_pause(s);
+                self.run_softmax(&block, scores, &mut prefetcher);
             }
             if self.steps.values {
-                self.run_values(&block, scores, self.scratch.wrapping_add(head), &mut ahead);
+                self.run_values(&block, scores, self.scratch.wrapping_add(head), &mut prefetcher);
             }
-            ahead.finish(s);
+            prefetcher.finish(s);
         }
     }
 }
 
 impl<T: Number> BlockTask<'_, T> {
     /// What this task reads of the caches, and first what the next one will.
-    fn ahead(&self) -> Ahead {
+    fn prefetcher(&self) -> Prefetcher {
         let next = match &self.next {
             Some((unit, part)) => self.cached(unit, *part),
             None => [Stretch::NONE; 2],
         };
-        Ahead::new(self.variant, self.cached(&self.unit, self.part), next)
+        Prefetcher::new(self.variant, self.cached(&self.unit, self.part), next)
     }
 
-    /// Asks for what the next task reads and writes besides the caches, of its first row: beside a stream that fills
-    /// all caches it would come from memory, and each of these is waited for.
+    /// Prefetches what the first row of the next task reads and writes besides K and V: the stream
+    /// of these evicts it from all caches, and the task stalls on each access to it.
     #[inline(always)]
     fn ask_for_rows<S: Simd>(&self, s: S) {
         let Some((unit, Part::Whole | Part::Scores(_))) = &self.next else { return };
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
-        let ask = |from: *const T, heads: usize| {
+        let prefetch = |from: *const T, heads: usize| {
             for at in (0..heads * head_dim * size_of::<T>()).step_by(64) {
                 s.prefetch(from.cast::<u8>().wrapping_add(at));
             }
@@ -170,11 +170,11 @@ impl<T: Number> BlockTask<'_, T> {
         let head = unit.row0 as usize * kv_heads + unit.kv_head as usize;
         let group = self.shape.group();
         let Tensors { q, k, v, out, .. } = *self.tensors;
-        ask(q.wrapping_add(head * group * head_dim), group);
-        ask(out.wrapping_add(head * group * head_dim), group);
+        prefetch(q.wrapping_add(head * group * head_dim), group);
+        prefetch(out.wrapping_add(head * group * head_dim), group);
         for source in [k, v] {
             if let Source::Plain { fresh, .. } = source {
-                ask(fresh.wrapping_add(head * head_dim), 1);
+                prefetch(fresh.wrapping_add(head * head_dim), 1);
             }
         }
     }
@@ -229,7 +229,12 @@ impl<T: Number> BlockTask<'_, T> {
     /// # Safety
     /// As the caller, [`SimdTask::run`].
     #[inline(always)]
-    unsafe fn run_scores<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, ahead: &mut Ahead) {
+    unsafe fn run_scores<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        scores: Scores,
+        prefetcher: &mut Prefetcher,
+    ) {
         let positions = match self.part {
             Part::Whole => 0..block.positions(),
             Part::Scores(chunk) => chunk * CHUNK..block.positions().min((chunk + 1) * CHUNK),
@@ -242,11 +247,11 @@ impl<T: Number> BlockTask<'_, T> {
                 match self.tensors.k {
                     Source::Plain { fresh, cache } => {
                         block.pack_queries(self.tensors.q);
-                        block.scores((fresh, cache), out, positions, ahead);
+                        block.scores((fresh, cache), out, positions, prefetcher);
                     }
                     Source::Four { fresh, cache } => {
                         block.pack_four_queries(self.tensors.q);
-                        block.four_scores((fresh, cache), out, positions, ahead);
+                        block.four_scores((fresh, cache), out, positions, prefetcher);
                     }
                 }
             }
@@ -256,7 +261,12 @@ impl<T: Number> BlockTask<'_, T> {
     /// # Safety
     /// As the caller, [`SimdTask::run`].
     #[inline(always)]
-    unsafe fn run_softmax<S: Simd>(&self, block: &Block<'_, S>, scores: Scores, ahead: &mut Ahead) {
+    unsafe fn run_softmax<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        scores: Scores,
+        prefetcher: &mut Prefetcher,
+    ) {
         let (s, queries) = (block.s, block.queries());
         for query in 0..queries {
             let limit = block.limit(query);
@@ -296,7 +306,7 @@ impl<T: Number> BlockTask<'_, T> {
                     for chunk in within.clone() {
                         let (at, len) = at(chunk);
                         let row = (scores.from.add(at), scores.to.add(at), len);
-                        let part = exponentials(s, row, highest, ahead);
+                        let part = exponentials(s, row, highest, prefetcher);
                         sum = if chunk == 0 { part } else { sum + part };
                         if !whole {
                             *result(1, chunk) = part;
@@ -329,7 +339,7 @@ impl<T: Number> BlockTask<'_, T> {
         block: &Block<'_, S>,
         scores: Scores,
         scratch: *mut f32,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         let whole = self.part == Part::Whole;
         let positions = block.positions();
@@ -359,10 +369,10 @@ impl<T: Number> BlockTask<'_, T> {
                 }
                 match self.tensors.v {
                     Source::Plain { fresh, cache } => {
-                        block.values((fresh, cache), weights, range, sums, ahead);
+                        block.values((fresh, cache), weights, range, sums, prefetcher);
                     }
                     Source::Four { fresh, cache } => {
-                        block.four_values((fresh, cache), weights, range, sums, ahead);
+                        block.four_values((fresh, cache), weights, range, sums, prefetcher);
                     }
                 }
                 if added {

@@ -1,14 +1,14 @@
 //! Weighted values: vector lanes run along head_dim, sums of a tile of queries stay in registers.
 //!
-//! Decode reads every V once, at the speed of memory or not at all, which `ahead.rs` sees to.
+//! Decode reads every V once, at the speed of memory or not at all, which `prefetch` sees to.
 //!
 //! **The order of the sum.** Within a chunk of positions a weighted value adds position after
 //! position; the sums of the chunks are added in order. The size of a tile does not enter.
 
 use std::ops::Range;
 
-use super::ahead::{ASK_BYTES, Ahead, LINE_BYTES};
 use super::block::Block;
+use super::prefetch::{BURST_BYTES, LINE_BYTES, Prefetcher};
 use super::segment::Segment;
 use super::shape::head_stride;
 use crate::number::Number;
@@ -17,11 +17,12 @@ use crate::simd::{Simd, SimdElement};
 
 /// Positions whose V stays in L1 while all queries of a block pass over it.
 const VALUE_POSITIONS: usize = 64;
-/// As many where a tile reads parts of them one after the other, and asks for lines meanwhile: the more evenly the better,
-/// as long as there is time to load and store the sums so often. Zen 4 does half as much in a cycle and has none.
+/// The same where a tile reads parts of them one after the other and prefetches lines meanwhile:
+/// few, so that prefetches are even. Sums are loaded and stored so much more often, for which Zen
+/// 4, with half the products in a cycle, has no time.
 const FEW_POSITIONS: usize = 8;
 
-/// Asks for the cache lines of a pair.
+/// Prefetches the cache lines of a pair.
 #[inline(always)]
 fn prefetch_pair<S: Simd, T: SimdElement>(s: S, at: *const T) {
     s.prefetch(at.cast());
@@ -30,12 +31,12 @@ fn prefetch_pair<S: Simd, T: SimdElement>(s: S, at: *const T) {
     }
 }
 
-/// What a tile asks for ahead of its reading.
+/// What a tile prefetches ahead of its reading.
 #[derive(Clone, Copy)]
-pub(super) enum Asks {
+pub(super) enum Prefetch {
     /// Another tile reads the same positions.
     Nothing,
-    /// Cached positions, for which [`Ahead`] asks.
+    /// Cached positions, through [`Prefetcher`].
     Cached,
     /// Fresh ones, that many further on.
     Fresh(usize),
@@ -51,7 +52,7 @@ pub(super) struct ValuesTile<T> {
     pub sums: *mut f32,
     pub sums_stride: usize,
     pub positions: usize,
-    pub asks: Asks,
+    pub prefetch: Prefetch,
     /// Elements of the only, incomplete pair; 0 when pairs are whole.
     pub tail: usize,
 }
@@ -65,7 +66,7 @@ impl<T: Number> ValuesTile<T> {
     pub(super) unsafe fn run<S: Simd, const MR: usize, const NP: usize>(
         self,
         s: S,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         let pair = 2 * S::LANES;
         let mut sums = [[(s.zero(), s.zero()); NP]; MR];
@@ -77,26 +78,26 @@ impl<T: Number> ValuesTile<T> {
                     *sum = (s.load(from), s.load(from.add(S::LANES)));
                 }
             }
-            // The asking stays out of the inner loop, whose addresses are then plain steps.
+            // Prefetches are outside the inner loop, whose addresses are then plain steps.
             let elements = if self.tail == 0 { NP * pair } else { self.tail };
-            let mut lines = match (self.asks, &mut *ahead) {
-                (Asks::Cached, Ahead::Lines(lines)) => {
+            let mut lines = match (self.prefetch, &mut *prefetcher) {
+                (Prefetch::Cached, Prefetcher::Lines(lines)) => {
                     Some(lines.next(s, self.positions * elements * size_of::<T>()))
                 }
                 _ => None,
             };
-            let step = match self.asks {
-                Asks::Nothing => self.positions,
+            let step = match self.prefetch {
+                Prefetch::Nothing => self.positions,
                 _ if lines.is_some() => self.positions,
-                _ => (ASK_BYTES / (elements * size_of::<T>())).max(1),
+                _ => (BURST_BYTES / (elements * size_of::<T>())).max(1),
             };
             for first in (0..self.positions).step_by(step) {
                 let end = self.positions.min(first + step);
-                match self.asks {
-                    Asks::Cached if lines.is_none() => {
-                        ahead.read(s, (end - first) * elements * size_of::<T>());
+                match self.prefetch {
+                    Prefetch::Cached if lines.is_none() => {
+                        prefetcher.read(s, (end - first) * elements * size_of::<T>());
                     }
-                    Asks::Fresh(distance) => {
+                    Prefetch::Fresh(distance) => {
                         for position in first + distance..end + distance {
                             let there = self.values.wrapping_add(position * self.v_stride);
                             (0..NP).for_each(|j| prefetch_pair(s, there.wrapping_add(j * pair)));
@@ -107,7 +108,7 @@ impl<T: Number> ValuesTile<T> {
                 for position in first..end {
                     if let Some(lines) = &mut lines {
                         for _ in 0..elements * size_of::<T>() / LINE_BYTES {
-                            lines.ask(s);
+                            lines.prefetch(s);
                         }
                     }
                     let values = self.values.add(position * self.v_stride);
@@ -151,28 +152,28 @@ impl<S: Simd> Block<'_, S> {
         (probabilities, stride): (*const f32, usize),
         positions: Range<usize>,
         sums: *mut f32,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         // SAFETY: scratch has room for every query's head in whole pairs.
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
         }
         for segment in self.segments(v, self.shape.head_dim, &positions) {
-            let together = self.positions_together(ahead);
+            let together = self.positions_together(prefetcher);
             for first in (segment.first..segment.end).step_by(together) {
                 let end = segment.end.min(first + together);
                 let call = ValuesCall { segment, first, end, probabilities, stride, sums };
                 // SAFETY: as for this function; `call` names positions of the segment.
-                unsafe { self.values_block(call, ahead) };
+                unsafe { self.values_block(call, prefetcher) };
             }
         }
     }
 
     /// Positions that all parts of all tiles pass over before the next ones.
     #[inline(always)]
-    fn positions_together(&self, ahead: &Ahead) -> usize {
-        match (ahead, self.queries()) {
-            (Ahead::Lines(_), 3..=4) if is_zen_5() => FEW_POSITIONS,
+    fn positions_together(&self, prefetcher: &Prefetcher) -> usize {
+        match (prefetcher, self.queries()) {
+            (Prefetcher::Lines(_), 3..=4) if is_zen_5() => FEW_POSITIONS,
             _ => VALUE_POSITIONS,
         }
     }
@@ -182,7 +183,7 @@ impl<S: Simd> Block<'_, S> {
     /// # Safety
     /// As [`Block::values`].
     #[inline(always)]
-    unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, ahead: &mut Ahead) {
+    unsafe fn values_block<T: Number>(&self, call: ValuesCall<T>, prefetcher: &mut Prefetcher) {
         let most = if S::LANES == 16 { 4 } else { 2 };
         let pair = 2 * S::LANES;
         let head_dim = self.shape.head_dim;
@@ -202,10 +203,10 @@ impl<S: Simd> Block<'_, S> {
                     left => left.min(2),
                 };
                 let tail = if pairs == 0 { head_dim - at } else { 0 };
-                let asks = match (tile, call.segment.cached) {
-                    (0, true) => Asks::Cached,
-                    (0, false) => Asks::Fresh(call.segment.distance()),
-                    _ => Asks::Nothing,
+                let prefetch = match (tile, call.segment.cached) {
+                    (0, true) => Prefetch::Cached,
+                    (0, false) => Prefetch::Fresh(call.segment.distance()),
+                    _ => Prefetch::Nothing,
                 };
                 let part = (at, pairs, tail);
                 // SAFETY: the caller's promise covers the positions each query sees.
@@ -215,7 +216,7 @@ impl<S: Simd> Block<'_, S> {
                         call.first..common,
                         (query, height),
                         part,
-                        (asks, &mut *ahead),
+                        (prefetch, &mut *prefetcher),
                     );
                     for query in query..end {
                         let seen = common..self.limit(query).clamp(common, call.end);
@@ -224,7 +225,7 @@ impl<S: Simd> Block<'_, S> {
                             seen,
                             (query, 1),
                             part,
-                            (Asks::Nothing, &mut *ahead),
+                            (Prefetch::Nothing, &mut *prefetcher),
                         );
                     }
                 }
@@ -244,7 +245,7 @@ impl<S: Simd> Block<'_, S> {
         positions: Range<usize>,
         (query, height): (usize, usize),
         (at, pairs, tail): (usize, usize, usize),
-        (asks, ahead): (Asks, &mut Ahead),
+        (prefetch, prefetcher): (Prefetch, &mut Prefetcher),
     ) {
         if positions.is_empty() {
             return;
@@ -262,19 +263,19 @@ impl<S: Simd> Block<'_, S> {
                 sums_stride: head,
                 positions: positions.len(),
                 tail,
-                asks,
+                prefetch,
             };
             match (S::LANES, height, pairs) {
-                (_, 1, 4) => operands.run::<S, 1, 4>(self.s, ahead),
-                (16, 2, 4) => operands.run::<S, 2, 4>(self.s, ahead),
-                (_, 1, 2) => operands.run::<S, 1, 2>(self.s, ahead),
-                (_, 2, 2) => operands.run::<S, 2, 2>(self.s, ahead),
-                (16, 3, 2) => operands.run::<S, 3, 2>(self.s, ahead),
-                (16, 4, 2) => operands.run::<S, 4, 2>(self.s, ahead),
-                (_, 1, _) => operands.run::<S, 1, 1>(self.s, ahead),
-                (_, 2, _) => operands.run::<S, 2, 1>(self.s, ahead),
-                (16, 3, _) => operands.run::<S, 3, 1>(self.s, ahead),
-                (16, 4, _) => operands.run::<S, 4, 1>(self.s, ahead),
+                (_, 1, 4) => operands.run::<S, 1, 4>(self.s, prefetcher),
+                (16, 2, 4) => operands.run::<S, 2, 4>(self.s, prefetcher),
+                (_, 1, 2) => operands.run::<S, 1, 2>(self.s, prefetcher),
+                (_, 2, 2) => operands.run::<S, 2, 2>(self.s, prefetcher),
+                (16, 3, 2) => operands.run::<S, 3, 2>(self.s, prefetcher),
+                (16, 4, 2) => operands.run::<S, 4, 2>(self.s, prefetcher),
+                (_, 1, _) => operands.run::<S, 1, 1>(self.s, prefetcher),
+                (_, 2, _) => operands.run::<S, 2, 1>(self.s, prefetcher),
+                (16, 3, _) => operands.run::<S, 3, 1>(self.s, prefetcher),
+                (16, 4, _) => operands.run::<S, 4, 1>(self.s, prefetcher),
                 _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
             }
         }

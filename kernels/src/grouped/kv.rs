@@ -12,8 +12,8 @@ use crate::variant::{SimdTask, Variant, dispatch};
 const _: () = assert!(KV_GROUP <= LONGEST);
 
 /// Quantises positions of heads: `x` is `[positions, head_dim]`, and `out` as many records, written
-/// whole. Every element is then within [`error_bound`](super::error_bound) of its decoded value; NaN
-/// counts as 0, and what f16 cannot hold, infinities included, as its largest number.
+/// whole. Every element is then within [`error_bound`](super::error_bound) of its decoded value;
+/// NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number.
 ///
 /// # Panics
 /// `head_dim` is odd or 0, the lengths do not match, or the machine lacks `variant`.

@@ -10,34 +10,34 @@ use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
 /// Quantises rows of `k` weights to 4 bits: `weights` is `[rows, k]`, and `out`, of
-/// `form.size_bytes(rows, k)`, is written whole. A matrix can be given in pieces of whole blocks of
-/// 16 rows. Every weight is then within [`error_bound`](super::error_bound) of its decoded value;
-/// NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number. A form of 8
-/// bits gets the same integers, a byte each: matrices come to it from files that hold 8 bits, and this
-/// way only where random weights stand for such a file's.
+/// `format.size_bytes(rows, k)`, is written whole. A matrix can be given in pieces of whole blocks
+/// of 16 rows. Every weight is then within [`error_bound`](super::error_bound) of its decoded
+/// value; NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number. A
+/// format of 8 bits gets the same integers, a byte each; only random weights are quantised to it,
+/// in place of a file that holds 8 bits.
 ///
 /// # Panics
-/// `form` is not of groups of 8 to 64, the lengths do not match, or the machine lacks
+/// `format` is not of groups of 8 to 64, the lengths do not match, or the machine lacks
 /// `variant`.
 pub fn quantise<T: Number>(
     variant: Variant,
-    form: Grouped,
+    format: Grouped,
     weights: &[T],
     k: usize,
     out: &mut [u8],
 ) {
     assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
     assert!(
-        form.group.is_multiple_of(8) && (8..=LONGEST).contains(&form.group),
-        "{form:?} is no form to quantise to"
+        format.group.is_multiple_of(8) && (8..=LONGEST).contains(&format.group),
+        "{format:?} is no format to quantise to"
     );
     assert!(k > 0 && weights.len().is_multiple_of(k), "the weights are not whole rows");
-    assert_eq!(out.len(), form.size_bytes(weights.len() / k, k), "the output has another size");
+    assert_eq!(out.len(), format.size_bytes(weights.len() / k, k), "the output has another size");
     // Not generic from here on, so that it is compiled once and in this crate.
     if T::IS_F32 {
-        quantise_f32(variant, Rows { form, weights: bytemuck::cast_slice(weights), k, out });
+        quantise_f32(variant, Rows { format, weights: bytemuck::cast_slice(weights), k, out });
     } else {
-        quantise_bf16(variant, Rows { form, weights: bytemuck::cast_slice(weights), k, out });
+        quantise_bf16(variant, Rows { format, weights: bytemuck::cast_slice(weights), k, out });
     }
 }
 
@@ -55,7 +55,7 @@ fn quantise_bf16(variant: Variant, rows: Rows<'_, bf16>) {
 
 /// `weights` is `[rows, k]`.
 struct Rows<'a, T> {
-    form: Grouped,
+    format: Grouped,
     weights: &'a [T],
     k: usize,
     out: &'a mut [u8],
@@ -64,12 +64,12 @@ struct Rows<'a, T> {
 impl<T: Number> SimdTask for Rows<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
-        let Rows { form, weights, k, out } = self;
-        let blocks = out.chunks_exact_mut(form.block_bytes(k));
+        let Rows { format, weights, k, out } = self;
+        let blocks = out.chunks_exact_mut(format.block_bytes(k));
         for (weights, out) in weights.chunks(ROWS * k).zip(blocks) {
-            for (group, record) in out.chunks_exact_mut(form.record_bytes()).enumerate() {
-                let first = group * form.group;
-                let count = form.group.min(k - first);
+            for (group, record) in out.chunks_exact_mut(format.record_bytes()).enumerate() {
+                let first = group * format.group;
+                let count = format.group.min(k - first);
                 if weights.len() < ROWS * k {
                     record.fill(0);
                 }
@@ -80,8 +80,8 @@ impl<T: Number> SimdTask for Rows<'_, T> {
                     }
                     let range = quantise_range(&mut values, count);
                     set_scale_and_minimum(record, row, range.scale, range.minimum);
-                    let q = &range.q[..form.group];
-                    match form.bits {
+                    let q = &range.q[..format.group];
+                    match format.bits {
                         Bits::Four => store_nibbles(record, row, q),
                         Bits::Eight => store_bytes(record, row, q),
                     }

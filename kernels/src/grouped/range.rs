@@ -1,8 +1,8 @@
 //! The 4-bit quantiser of one group, shared by weights and KV.
 //!
-//! The minimum is rounded down and the scale up, to f16, so that 16 steps from the minimum cover the
-//! group whatever was lost in rounding; integers are chosen against the rounded pair. No value is
-//! then farther than half a step from a step ([`error_bound`]). This holds for all groups alike:
+//! The minimum is rounded down and the scale up, to f16, so that 16 steps from the minimum cover
+//! the group whatever was lost in rounding; integers are chosen against the rounded pair. No value
+//! is then farther than half a step from a step ([`error_bound`]). This holds for all groups alike:
 //! - a group of one value that f16 holds (every bf16 of ordinary size) gets scale 0 and is exact;
 //! - a range too small for an f16 scale of full precision gets a subnormal scale, rounded up;
 //! - what f16 cannot hold, infinities included, counts as the largest finite f16, and NaN as 0.

@@ -30,10 +30,10 @@ pub(super) fn set_scale_and_minimum(record: &mut [u8], row: usize, scale: f16, m
 ///
 /// # Panics
 /// When the record has no such row or input.
-pub fn integer(form: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
-    assert!(row < ROWS && k < form.group, "row {row}, input {k} of {form:?}");
+pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
+    assert!(row < ROWS && k < format.group, "row {row}, input {k} of {format:?}");
     let dword = |vector: usize| INTEGERS + vector * VECTOR_BYTES + 4 * row;
-    match form.bits {
+    match format.bits {
         Bits::Four => {
             // Even inputs in the low half of the dword, odd ones in the high half.
             let nibble = k % 8 / 2 + k % 2 * 4;
@@ -77,15 +77,15 @@ fn pack_nibbles(bytes: u64) -> u32 {
 ///
 /// # Panics
 /// When `out` is not a row or the matrix has no such row.
-pub fn decode_row(form: Grouped, matrix: &[u8], k: usize, row: usize, out: &mut [f32]) {
+pub fn decode_row(format: Grouped, matrix: &[u8], k: usize, row: usize, out: &mut [f32]) {
     assert_eq!(out.len(), k, "the output is not one row");
-    let block = &matrix[row / ROWS * form.block_bytes(k)..][..form.block_bytes(k)];
+    let block = &matrix[row / ROWS * format.block_bytes(k)..][..format.block_bytes(k)];
     let lane = row % ROWS;
-    let records = block.chunks_exact(form.record_bytes());
-    for (record, out) in records.zip(out.chunks_mut(form.group)) {
+    let records = block.chunks_exact(format.record_bytes());
+    for (record, out) in records.zip(out.chunks_mut(format.group)) {
         let (scale, minimum) = scale_and_minimum(record, lane);
         for (k, out) in out.iter_mut().enumerate() {
-            let product = scale.to_f32() * integer(form, record, lane, k) as f32;
+            let product = scale.to_f32() * integer(format, record, lane, k) as f32;
             *out = product + minimum.to_f32();
         }
     }

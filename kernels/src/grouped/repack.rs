@@ -18,17 +18,17 @@ pub enum RepackError {
         "A Q4_0 block of row {row}, block {block}, has the scale {scale}, which is too large to be kept in 4 bits with a minimum; the tensor must be expanded."
     )]
     Scale { row: usize, block: usize, scale: f16 },
-    /// A type without a grouped form.
-    #[error("{0} has no grouped form; the tensor must be expanded.")]
+    /// A type without a grouped format.
+    #[error("{0} has no grouped format; the tensor must be expanded.")]
     Type(&'static str),
 }
 
-/// Rows of `k` elements, stored as `stored`, to records of `stored.grouped()`: `blocks` are the rows'
-/// stored bytes, and `out` the records of as many rows, written whole. A matrix can be given in pieces
-/// of whole blocks of 16 rows.
+/// Rows of `k` elements, stored as `stored`, to records of `stored.grouped()`: `blocks` are the
+/// rows' stored bytes, and `out` the records of as many rows, written whole. A matrix can be given
+/// in pieces of whole blocks of 16 rows.
 ///
 /// # Errors
-/// A type without a grouped form, or a Q4_0 scale beyond an eighth of f16's range.
+/// A type without a grouped format, or a Q4_0 scale beyond an eighth of f16's range.
 ///
 /// # Panics
 /// Blocks do not divide `k`, or the lengths do not match.
@@ -47,8 +47,8 @@ pub fn from_blocks(
     Ok(())
 }
 
-/// [`from_blocks`] for Q4_0, `scale * (q - 8)`: the minimum is `-8 * scale`, which f16 holds exactly
-/// unless it overflows.
+/// [`from_blocks`] for Q4_0, `scale * (q - 8)`: the minimum is `-8 * scale`, which f16 holds
+/// exactly unless it overflows.
 ///
 /// # Errors
 /// A scale beyond an eighth of f16's range, or not finite.
@@ -110,18 +110,18 @@ fn each_block(
     out: &mut [u8],
     mut convert: impl FnMut(&[u8], &mut [u8], Place),
 ) {
-    let Some(form) = stored.grouped() else {
-        unreachable!("{stored:?} is asked for by the functions above only");
+    let Some(format) = stored.grouped() else {
+        unreachable!("only the functions above pass {stored:?}");
     };
     assert!(k > 0 && k.is_multiple_of(BLOCK), "blocks of {BLOCK} do not divide rows of {k}");
     let (row_bytes, (_, block_bytes)) = (stored.row_bytes(k), stored.block());
     assert!(blocks.len().is_multiple_of(row_bytes), "the blocks are not whole rows");
     let rows = blocks.len() / row_bytes;
-    assert_eq!(out.len(), form.size_bytes(rows, k), "the output has another size");
-    clear_padding(form, rows, k, out);
+    assert_eq!(out.len(), format.size_bytes(rows, k), "the output has another size");
+    clear_padding(format, rows, k, out);
     for (row, blocks) in blocks.chunks_exact(row_bytes).enumerate() {
-        let records = &mut out[row / ROWS * form.block_bytes(k)..][..form.block_bytes(k)];
-        let records = records.chunks_exact_mut(form.record_bytes());
+        let records = &mut out[row / ROWS * format.block_bytes(k)..][..format.block_bytes(k)];
+        let records = records.chunks_exact_mut(format.record_bytes());
         for (index, (block, record)) in blocks.chunks_exact(block_bytes).zip(records).enumerate() {
             convert(block, record, Place { row, block: index });
         }
@@ -129,9 +129,9 @@ fn each_block(
 }
 
 /// Zeros where rows are missing from the last block.
-fn clear_padding(form: Grouped, rows: usize, k: usize, out: &mut [u8]) {
+fn clear_padding(format: Grouped, rows: usize, k: usize, out: &mut [u8]) {
     if !rows.is_multiple_of(ROWS) {
-        let last = out.len() - form.block_bytes(k);
+        let last = out.len() - format.block_bytes(k);
         out[last..].fill(0);
     }
 }

@@ -6,16 +6,16 @@ use super::record::INTEGERS;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// Widens records of `form`, 4 bits, to records of `form.widened()`: the same scales, minimums and
-/// integers, so that a linear over either gives the same bits. `from` is any number of whole
+/// Widens records of `format`, 4 bits, to records of `format.widened()`: the same scales, minimums
+/// and integers, so that a linear over either gives the same bits. `from` is any number of whole
 /// records, `to` as many wide ones.
 ///
 /// # Panics
-/// `form` is not of 4 bits, the lengths do not match, or the machine lacks `variant`.
-pub fn widen(variant: Variant, form: Grouped, from: &[u8], to: &mut [u8]) {
+/// `format` is not of 4 bits, the lengths do not match, or the machine lacks `variant`.
+pub fn widen(variant: Variant, format: Grouped, from: &[u8], to: &mut [u8]) {
     assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
-    assert_eq!(form.bits, Bits::Four, "only 4 bits can be widened");
-    let (narrow, wide) = (form.record_bytes(), form.widened().record_bytes());
+    assert_eq!(format.bits, Bits::Four, "only 4 bits can be widened");
+    let (narrow, wide) = (format.record_bytes(), format.widened().record_bytes());
     assert!(from.len().is_multiple_of(narrow), "{} bytes are no whole records", from.len());
     assert_eq!(to.len(), from.len() / narrow * wide, "the output has another size");
     widen_records(variant, Records { narrow, wide, from, to });

@@ -1,16 +1,14 @@
-//! Threads share the columns of a linear: all pack x, then each multiplies it by weights that no other reads.
+//! Threads share the columns of a linear: all pack x, then each multiplies it by weights that no
+//! other reads.
 
 use super::call::Call;
 use super::compiled::LinearTasks;
 use super::cuts::Cuts;
 use super::sizes::{PACK_ROWS, packed_row};
+use super::tuning::PARALLEL_PACK;
 use crate::Kernels;
 use crate::scratch::Shared;
 use crate::simd::MAX_LANES;
-
-/// Packing more elements than this is worth a run of its own, while idle threads spin and while they
-/// sleep.
-const PARALLEL_PACK: [usize; 2] = [1 << 15, 1 << 18];
 
 impl Kernels {
     pub(super) fn linear_by_columns<T: LinearTasks>(&self, call: &Call<T>) {
@@ -27,8 +25,8 @@ impl Kernels {
         let (tiles, blocks) = (layout.tiles, layout.blocks());
         let packed = Shared(self.packed.as_mut_ptr());
         let pack = |tile: usize, blocks: std::ops::Range<usize>| {
-            // SAFETY: the variant was checked when the kernels were built; the scratch has room for the rows of a pass, and
-            // no two tasks pack the same part.
+            // SAFETY: the variant was checked when the kernels were built; the scratch has room for
+            // the rows of a pass, and no two tasks pack the same part.
             unsafe { call.pack(variant, &layout, packed, tile, blocks) };
         };
         let [spinning, sleeping] = PARALLEL_PACK;
@@ -45,8 +43,9 @@ impl Kernels {
         let cuts = Cuts::new(call.n, tiles, self.pool.threads());
         self.run_linear(cuts.tasks(), &|task, thread| {
             let (cols, row_tiles) = cuts.of(task);
-            // SAFETY: the variant was checked when the kernels were built. Rows and columns lie within the shapes that were
-            // asserted, tasks write disjoint outputs, and the scratch belongs to this thread.
+            // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
+            // within the shapes that were asserted, tasks write disjoint outputs, and the scratch
+            // belongs to this thread.
             unsafe {
                 call.outputs(variant, &layout, packed, (row_tiles, cols), per_thread.of(thread));
             }

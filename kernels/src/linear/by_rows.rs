@@ -1,16 +1,18 @@
-//! Threads share the rows of a linear: each packs its own and multiplies them by all weights. Nobody waits for x that
-//! another packs, no line of x or of the outputs goes from core to core, and the norms before and after, which share rows
-//! out alike, find theirs near. Weights are read once by every thread: worth it where each has many rows.
+//! Threads share the rows of a linear: each packs its own and multiplies them by all weights.
+//! Nobody waits for x that another packs, no line of x or of the outputs goes from core to core,
+//! and the norms before and after, which share rows out alike, find theirs near. Weights are read
+//! once by every thread: worth it where each has many rows.
 
 use super::call::Call;
 use super::compiled::LinearTasks;
-use super::sizes::{DOTS_ROWS, MIN_SHARE_ROWS, PACK_ROWS};
+use super::sizes::{AVX512_BF16_ROWS, PACK_ROWS};
+use super::tuning::MIN_SHARE_ROWS;
 use crate::Kernels;
 use crate::scratch::Shared;
 use crate::simd::MAX_LANES;
 
-/// A share is so many rows, or a multiple: whole tiles of `dots`.
-const ROWS_UNIT: usize = DOTS_ROWS;
+/// A share is so many rows, or a multiple: whole tiles of `avx512_bf16`.
+const ROWS_UNIT: usize = AVX512_BF16_ROWS;
 
 /// The rows of a call in shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +23,8 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Shares of `rows` rows for `threads` threads, the same number for each, of `most` rows at most; none if they would
-    /// be too small to be worth it.
+    /// Shares of `rows` rows for `threads` threads, the same number for each, of `most` rows at
+    /// most; none if they would be too small to be worth it.
     fn new(rows: usize, threads: usize, most: usize) -> Option<Shares> {
         let most = most / ROWS_UNIT * ROWS_UNIT;
         if threads < 2 || most < MIN_SHARE_ROWS || rows < threads * MIN_SHARE_ROWS {
@@ -43,8 +45,8 @@ impl Kernels {
         Shares::new(call.rows, threads, room.min(PACK_ROWS))
     }
 
-    /// Floats of the scratch for packed rows that belong to one thread: a vector more than its rows, for the last one may
-    /// be read as a vector.
+    /// Floats of the scratch for packed rows that belong to one thread: a vector more than its
+    /// rows, for the last one may be read as a vector.
     fn packed_share(&self) -> usize {
         self.packed.len() / self.pool.threads() / 16 * 16
     }
@@ -57,9 +59,9 @@ impl Kernels {
             let part = call.part(first..call.rows.min(first + shares.rows));
             let layout = part.layout(variant);
             let packed = Shared(all.pointer().wrapping_add(thread * len));
-            // SAFETY: the variant was checked when the kernels were built. This part of the scratch is the thread's own, with
-            // room for the rows of a share; columns lie within the shapes that were asserted, and shares have no outputs
-            // in common.
+            // SAFETY: the variant was checked when the kernels were built. This part of the scratch
+            // is the thread's own, with room for the rows of a share; columns lie within the shapes
+            // that were asserted, and shares have no outputs in common.
             unsafe {
                 for tile in 0..layout.tiles.count {
                     part.pack(variant, &layout, packed, tile, 0..layout.blocks());

@@ -2,23 +2,34 @@
 
 use std::ops::Range;
 
-use model::compressed::Bits;
+use model::compressed::{Bits, Grouped, WeightFormat};
 
 use super::compiled::LinearTasks;
-#[cfg(target_arch = "x86_64")]
-use super::dots;
 use super::epilogue::Epilogue;
-use super::form;
-#[cfg(target_arch = "x86_64")]
-use super::integers;
 use super::pack::Pack;
+use super::path::{PackedLayout, Shape};
+use super::reader;
+use super::registry::Path;
 use super::rows::RowTiles;
-#[cfg(target_arch = "x86_64")]
-use super::rows::Way;
 use super::task::{Area, Finish, Sums};
-use super::way::{self, Weight};
 use crate::scratch::Shared;
 use crate::variant::Variant;
+
+/// The weight of a linear.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Weight<T> {
+    Plain(*const T),
+    Grouped(Grouped, *const u8),
+}
+
+impl<T> Weight<T> {
+    fn format(&self) -> WeightFormat {
+        match self {
+            Weight::Plain(_) => WeightFormat::Plain,
+            Weight::Grouped(format, _) => WeightFormat::Grouped(*format),
+        }
+    }
+}
 
 /// What a linear computes.
 #[derive(Debug)]
@@ -32,13 +43,14 @@ pub(super) struct Call<T> {
     pub epilogue: Epilogue<T>,
 }
 
-// SAFETY: the pointers come from slices borrowed for the whole call; x, weight and bias are only read, and tasks write
-// disjoint parts of the outputs.
+// SAFETY: the pointers come from slices borrowed for the whole call; x, weight and bias are only
+// read, and tasks write disjoint parts of the outputs.
 unsafe impl<T: Sync> Sync for Call<T> {}
 
 /// How x of a call is packed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
+    path: Path,
     pub tiles: RowTiles,
     /// Units of a row.
     pub units: usize,
@@ -75,28 +87,15 @@ impl<T: LinearTasks> Call<T> {
     }
 
     pub(super) fn layout(&self, variant: Variant) -> Layout {
-        let Call { rows, k, weight, .. } = *self;
-        let tiles = way::tiles(variant, (rows, k), weight);
-        let (units, group, sums) = match weight {
-            // Whole lines, where x is packed by lines; a row of scratch is padded to more.
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Quarters => (k.next_multiple_of(32), None, 0),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Dots => (dots::units(k), None, 0),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Plain(_) if tiles.way == Way::Amx => (k.div_ceil(2), None, 0),
-            Weight::Plain(_) => (k, None, 0),
-            #[cfg(target_arch = "x86_64")]
-            Weight::Grouped(form, _) if matches!(tiles.way, Way::Integers | Way::IntegerTiles) => {
-                let (inputs, group) = (form.groups(k) * form.group, Some((form.group, form.bits)));
-                (integers::units_of(inputs), group, integers::FACTORS * form.groups(k))
-            }
-            Weight::Grouped(form, _) => {
-                let groups = form.groups(k);
-                (groups * form.group, Some((form.group, form.bits)), groups)
-            }
+        let Call { rows, k, ref weight, .. } = *self;
+        let shape = Shape { rows, k, format: weight.format() };
+        let path = Path::of::<T>(variant, shape);
+        let PackedLayout { tiles, units, sums } = path.layout(variant, shape);
+        let group = match shape.format {
+            WeightFormat::Plain => None,
+            WeightFormat::Grouped(format) => Some((format.group, format.bits)),
         };
-        Layout { tiles, units, group, sums }
+        Layout { path, tiles, units, group, sums }
     }
 
     fn sums(&self, layout: &Layout, packed: Shared<f32>) -> Shared<f32> {
@@ -106,8 +105,8 @@ impl<T: LinearTasks> Call<T> {
     /// Packs some blocks of a tile of rows.
     ///
     /// # Safety
-    /// The machine has `variant`, whose layout this is; `packed` has room for all rows, and nobody else packs or reads this
-    /// part meanwhile.
+    /// The machine has `variant`, whose layout this is; `packed` has room for all rows, and nobody
+    /// else packs or reads this part meanwhile.
     pub(super) unsafe fn pack(
         &self,
         variant: Variant,
@@ -120,14 +119,14 @@ impl<T: LinearTasks> Call<T> {
         let sums = self.sums(layout, packed);
         let task = Pack { x: self.x, k: self.k, units, tiles, tile, blocks, packed, sums, group };
         // SAFETY: x has these rows; the rest is the caller's promise.
-        unsafe { T::pack(variant, task) };
+        unsafe { T::pack(variant, layout.path, task) };
     }
 
     /// The outputs of some columns and tiles of rows.
     ///
     /// # Safety
-    /// The machine has `variant`, whose layout this is; x is packed; `scratch` is the thread's own; columns and tiles exist,
-    /// and nobody else writes these outputs.
+    /// The machine has `variant`, whose layout this is; x is packed; `scratch` is the thread's own;
+    /// columns and tiles exist, and nobody else writes these outputs.
     pub(super) unsafe fn outputs(
         &self,
         variant: Variant,
@@ -143,12 +142,12 @@ impl<T: LinearTasks> Call<T> {
         unsafe {
             match weight {
                 Weight::Plain(weight) => {
-                    let form = form::Plain::new(weight, n, k);
-                    T::plain(variant, Sums { form, area: area.clone() });
+                    let reader = reader::Plain::new(weight, n, k);
+                    T::plain(variant, layout.path, Sums { reader, area: area.clone() });
                 }
                 Weight::Grouped(format, records) => {
-                    let form = form::Records::new(records, format, n, k);
-                    T::grouped(variant, Sums { form, area: area.clone() });
+                    let reader = reader::Records::new(records, format, n, k);
+                    T::grouped(variant, layout.path, Sums { reader, area: area.clone() });
                 }
             }
             T::finish(variant, Finish { area, n, bias, epilogue });
@@ -159,7 +158,6 @@ impl<T: LinearTasks> Call<T> {
 #[cfg(test)]
 mod tests {
     use half::bf16;
-    use model::compressed::Grouped;
 
     use super::*;
     use crate::linear::LinearOut;
@@ -175,12 +173,12 @@ mod tests {
         let mut memory = vec![untouched; 2 * room + 1024];
         for tile in 0..layout.tiles.count {
             let packed = Shared(memory.as_mut_ptr());
-            // SAFETY: the variant is available, and there is more room than is asked for.
+            // SAFETY: the variant is available, and there is more room than is needed.
             unsafe { call.pack(variant, &layout, packed, tile, 0..layout.blocks()) };
         }
         let is_touched = |value: &f32| value.to_bits() != untouched.to_bits();
         let end = memory.iter().rposition(is_touched).map_or(0, |last| last + 1);
-        let context = format!("{variant:?} {:?} {rows} rows of {k}", layout.tiles.way);
+        let context = format!("{variant:?} {:?} {rows} rows of {k}", layout.path);
         assert!(end <= room, "{context}: {end} of {room}");
         assert!(end + MAX_LANES + rows > room, "{context}: {end} of {room}");
     }
@@ -195,10 +193,10 @@ mod tests {
                     check::<bf16>(variant, Weight::Plain(std::ptr::null()), (rows, k));
                     for bits in [Bits::Four, Bits::Eight] {
                         for group in [32, 64] {
-                            let form = Grouped { bits, group };
+                            let format = Grouped { bits, group };
                             let null = std::ptr::null();
-                            check::<f32>(variant, Weight::Grouped(form, null), (rows, k));
-                            check::<bf16>(variant, Weight::Grouped(form, null), (rows, k));
+                            check::<f32>(variant, Weight::Grouped(format, null), (rows, k));
+                            check::<bf16>(variant, Weight::Grouped(format, null), (rows, k));
                         }
                     }
                 }

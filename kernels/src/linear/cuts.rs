@@ -52,15 +52,13 @@ impl Cuts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linear::rows::Way;
 
     #[test]
     fn tasks_are_all_columns_and_threads_have_equal_shares() {
         for task_cols in [48, 96, 192, 256] {
             for threads in 1..5 {
                 for n in (1..1200).chain([7168, 28672, 49152]) {
-                    let tiles =
-                        RowTiles { rows: 4, count: 1, way: Way::Vectors, task_cols, block: 1 };
+                    let tiles = RowTiles::even(4, 4, task_cols, 1);
                     let cuts = Cuts::new(n, tiles, threads);
                     let tasks: Vec<_> = (0..cuts.tasks()).map(|task| cuts.of(task).0).collect();
                     let mut end = 0;

@@ -5,14 +5,14 @@
     reason = "panels and rows are clearer, and surer to stay in registers, by index"
 )]
 
-use super::ahead::{Ahead, Lines};
-use super::form::{Form, combine};
+use super::prefetch::{Lines, Prefetcher};
+use super::reader::{WeightReader, combine};
 use super::sizes::PANELS;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
 
-/// Panels at a time for `rows` rows. Each row of a plain weight is a stream of memory of its own, and
-/// the fewer there are at a time the better they flow; more panels share the loads of x, which
+/// Panels at a time for `rows` rows. Each row of a plain weight is a stream of memory of its own,
+/// and the fewer there are at a time the better they flow; more panels share the loads of x, which
 /// count from five rows on. Grouped weights are a stream a panel, and need independent sums to hide
 /// the latency of a multiply-add.
 pub(super) const fn panels(rows: usize, grouped: bool) -> usize {
@@ -38,9 +38,9 @@ pub(super) struct Rows {
 /// # Safety
 /// The panels are full, `rows` describes that many rows.
 #[inline(always)]
-pub(super) unsafe fn direct<S: Simd, W: Form<S>>(
+pub(super) unsafe fn direct<S: Simd, W: WeightReader<S>>(
     s: S,
-    form: W,
+    reader: W,
     panel: usize,
     count: usize,
     rows: Rows,
@@ -53,9 +53,9 @@ pub(super) unsafe fn direct<S: Simd, W: Form<S>>(
                     $(
                         $rows if $rows <= S::DIRECT_ROWS => {
                             if panels($rows, W::GROUPED) == 1 {
-                                run::<S, W, 1, $rows>(s, form, panel, rows);
+                                run::<S, W, 1, $rows>(s, reader, panel, rows);
                             } else {
-                                run::<S, W, PANELS, $rows>(s, form, panel, rows);
+                                run::<S, W, PANELS, $rows>(s, reader, panel, rows);
                             }
                         }
                     )*
@@ -70,14 +70,14 @@ pub(super) unsafe fn direct<S: Simd, W: Form<S>>(
 /// # Safety
 /// As [`direct`], for `P` panels and `R` rows.
 #[inline(always)]
-unsafe fn run<S: Simd, W: Form<S>, const P: usize, const R: usize>(
+unsafe fn run<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
     s: S,
-    form: W,
+    reader: W,
     panel: usize,
     rows: Rows,
 ) {
     let chunk = W::UNITS * W::DWORDS;
-    let (all, segment_units) = (form.units(), form.segment());
+    let (all, segment_units) = (reader.units(), reader.segment());
     let mut totals = [[s.zero(); R]; P];
     for segment in 0..all.div_ceil(segment_units) {
         let units = segment_units.min(all - segment * segment_units);
@@ -87,34 +87,34 @@ unsafe fn run<S: Simd, W: Form<S>, const P: usize, const R: usize>(
         if W::DWORDS > 1 && R > 2 {
             // SAFETY: the panels are full, these chunks whole, and the scratch has room for them.
             unsafe {
-                stage::<S, W, P>(s, form, panel, (segment, whole), rows.scratch);
+                stage::<S, W, P>(s, reader, panel, (segment, whole), rows.scratch);
                 let next = if P == 1 {
                     Lines::NONE
                 } else if (segment + 1) * segment_units < all {
-                    form.lines(panel, P, segment + 1)
+                    reader.lines(panel, P, segment + 1)
                 } else {
-                    form.lines(panel + P, P, 0)
+                    reader.lines(panel + P, P, 0)
                 };
-                let ahead = Ahead::new(next, whole * W::DWORDS);
-                multiply_staged::<S, W, P, R>(s, (whole, rows.scratch), x, &mut parts, ahead);
+                let prefetcher = Prefetcher::new(next, whole * W::DWORDS);
+                multiply_staged::<S, W, P, R>(s, (whole, rows.scratch), x, &mut parts, prefetcher);
             }
             x = x.wrapping_add(whole * chunk * R);
         } else {
             for index in 0..whole {
                 for p in 0..P {
-                    form.prefetch(s, panel + p, segment, index);
+                    reader.prefetch(s, panel + p, segment, index);
                 }
                 // SAFETY: the panels are full and the chunk whole; packed x has all its units.
                 unsafe {
                     if W::DWORDS == 1 {
                         let mut dwords = [s.zero_dwords(); P];
                         for (p, dword) in dwords.iter_mut().enumerate() {
-                            *dword = form.chunk(s, panel + p, segment, index).as_ref()[0];
+                            *dword = reader.chunk(s, panel + p, segment, index).as_ref()[0];
                         }
                         multiply_dwords::<S, W, P, R>(s, dwords, x, &mut parts);
                     } else {
                         for (p, part) in parts.iter_mut().enumerate() {
-                            let block = form.chunk(s, panel + p, segment, index);
+                            let block = reader.chunk(s, panel + p, segment, index);
                             multiply_block::<S, W, R>(s, block, x, part);
                         }
                     }
@@ -126,7 +126,7 @@ unsafe fn run<S: Simd, W: Form<S>, const P: usize, const R: usize>(
             for (p, part) in parts.iter_mut().enumerate() {
                 // SAFETY: the chunk's first unit exists, and packed x has `units % chunk` more.
                 unsafe {
-                    let block = form.edge(s, panel + p, segment, units / chunk);
+                    let block = reader.edge(s, panel + p, segment, units / chunk);
                     multiply_some::<S, W, R>(s, block, units % chunk, x, part);
                 }
             }
@@ -134,7 +134,7 @@ unsafe fn run<S: Simd, W: Form<S>, const P: usize, const R: usize>(
         for (p, part) in parts.into_iter().enumerate() {
             // SAFETY: segments of panels that exist; sums of x cover `R` rows of each.
             unsafe {
-                let scale = form.scale(s, panel + p, segment);
+                let scale = reader.scale(s, panel + p, segment);
                 for (r, part) in part.into_iter().enumerate() {
                     let sum = rows.sums.wrapping_add(segment * R + r);
                     totals[p][r] = combine::<S, W>(s, totals[p][r], part, scale, sum);
@@ -153,7 +153,7 @@ unsafe fn run<S: Simd, W: Form<S>, const P: usize, const R: usize>(
 /// # Safety
 /// `x` covers the units of a chunk for `R` rows.
 #[inline(always)]
-unsafe fn multiply_block<S: Simd, W: Form<S>, const R: usize>(
+unsafe fn multiply_block<S: Simd, W: WeightReader<S>, const R: usize>(
     s: S,
     block: S::Block,
     x: *const f32,
@@ -172,15 +172,15 @@ unsafe fn multiply_block<S: Simd, W: Form<S>, const R: usize>(
     });
 }
 
-/// Transposes the whole chunks of a segment into the scratch, panel by panel, `[dword][panel]`: with
-/// more rows the registers do not hold both a chunk and the sums.
+/// Transposes the whole chunks of a segment into the scratch, panel by panel, `[dword][panel]`:
+/// with more rows the registers do not hold both a chunk and the sums.
 ///
 /// # Safety
 /// The panels are full and the chunks whole; `to` has room for them.
 #[inline(always)]
-unsafe fn stage<S: Simd, W: Form<S>, const P: usize>(
+unsafe fn stage<S: Simd, W: WeightReader<S>, const P: usize>(
     s: S,
-    form: W,
+    reader: W,
     panel: usize,
     (segment, chunks): (usize, usize),
     to: *mut f32,
@@ -188,11 +188,11 @@ unsafe fn stage<S: Simd, W: Form<S>, const P: usize>(
     for p in 0..P {
         for index in 0..chunks {
             if P == 1 {
-                form.prefetch(s, panel + p, segment, index);
+                reader.prefetch(s, panel + p, segment, index);
             }
             // SAFETY: the caller's promise.
             unsafe {
-                let block = form.chunk(s, panel + p, segment, index);
+                let block = reader.chunk(s, panel + p, segment, index);
                 let to = to.add((index * S::LANES * P + p) * S::LANES);
                 for (i, &dword) in block.as_ref().iter().enumerate() {
                     s.store(to.add(i * P * S::LANES), s.bits(dword));
@@ -205,16 +205,16 @@ unsafe fn stage<S: Simd, W: Form<S>, const P: usize>(
 /// # Safety
 /// `dwords` holds `chunks` chunks of every panel, `x` covers their units for `R` rows.
 #[inline(always)]
-unsafe fn multiply_staged<S: Simd, W: Form<S>, const P: usize, const R: usize>(
+unsafe fn multiply_staged<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
     s: S,
     (chunks, dwords): (usize, *const f32),
     x: *const f32,
     parts: &mut [[S::F; R]; P],
-    mut ahead: Ahead,
+    mut prefetcher: Prefetcher,
 ) {
     let mut sums = *parts;
     for i in 0..chunks * W::DWORDS {
-        ahead.step(s);
+        prefetcher.step(s);
         let mut some = [s.zero_dwords(); P];
         for (p, dword) in some.iter_mut().enumerate() {
             // SAFETY: the caller's promise.
@@ -231,7 +231,7 @@ unsafe fn multiply_staged<S: Simd, W: Form<S>, const P: usize, const R: usize>(
 /// # Safety
 /// `x` covers its units for `R` rows.
 #[inline(always)]
-unsafe fn multiply_dwords<S: Simd, W: Form<S>, const P: usize, const R: usize>(
+unsafe fn multiply_dwords<S: Simd, W: WeightReader<S>, const P: usize, const R: usize>(
     s: S,
     dwords: [S::D; P],
     x: *const f32,
@@ -257,7 +257,7 @@ unsafe fn multiply_dwords<S: Simd, W: Form<S>, const P: usize, const R: usize>(
 /// # Safety
 /// `x` covers `units` units for `R` rows.
 #[inline(always)]
-unsafe fn multiply_some<S: Simd, W: Form<S>, const R: usize>(
+unsafe fn multiply_some<S: Simd, W: WeightReader<S>, const R: usize>(
     s: S,
     block: S::Block,
     units: usize,

@@ -77,10 +77,11 @@ impl<T: Number> Epilogue<T> {
         }
     }
 
-    /// Asks for what `count` neighbouring outputs are added to, the first at element `at`. Several rows on, it comes from the
-    /// third level of cache, and a row's part is too short for the processor to foresee the next.
+    /// Prefetches what `count` neighbouring outputs are added to, the first at element `at`: it
+    /// comes from the third level of cache, and a row's part is too short for the processor's own
+    /// prefetcher.
     #[inline(always)]
-    pub(super) fn ask<S: Simd>(self, s: S, at: usize, count: usize) {
+    pub(super) fn prefetch<S: Simd>(self, s: S, at: usize, count: usize) {
         if let Epilogue::AddTo(out) = self {
             for line in (0..count).step_by(LINE) {
                 s.prefetch(out.wrapping_add(at + line).cast_const().cast());

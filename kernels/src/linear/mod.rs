@@ -1,61 +1,64 @@
 //! `out = epilogue(x · weightᵀ + bias)` for row-major weights `[n, k]`, exactly as they lie in the
 //! checkpoint, and for grouped low-bit weights: nothing is repacked.
 //!
-//! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds per
-//! segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in order;
-//! `quarters`, `dots` and `integers` have orders of their own. Batch size, tiles, tasks and threads do not enter, so a row's
-//! bits depend on that row alone.
+//! **The order of every sum.** A vector lane is an output. Along k it is one chain of multiply-adds
+//! per segment (`BLOCK_UNITS` units, or a group of a grouped weight), and the segments are added in
+//! order; `avx512`, `avx512_bf16` and `integers` have orders of their own. Batch size, tiles, tasks
+//! and threads do not enter, so a row's bits depend on that row alone.
 //!
-//! - `form`: how weights become vectors of columns: dwords of `LANES` weight rows are transposed in
-//!   registers, or lie so already in the records of a grouped weight.
+//! - `reader`: how weights of a format become vectors of columns: dwords of `LANES` weight rows are
+//!   transposed in registers, or lie so already in the records of a grouped weight.
 //! - `pack`: activations as `[unit][row]`, from which single values are broadcast.
 //! - `direct`: few rows, weights used straight from registers.
 //! - `tiled`: more rows, weights expanded once into L1 for all of them.
-//! - `quarters`: instead of these three, plain bf16 weights with AVX-512; `dots`: with AVX512-BF16.
+//! - `avx512`: instead of these three, plain bf16 weights with AVX-512; `avx512_bf16`: with
+//!   AVX512-BF16.
 //! - `amx`: the same with AMX, in tiles.
 //! - `integers`: instead of these three, grouped weights in bf16 linears with AVX512-VNNI.
-//! - `ahead`: memory asked for before it is needed.
-//! - `way`: which of these; `rows`, `cuts`, `sizes`: how rows and columns are cut for it.
+//! - `prefetch`: memory fetched into caches before it is needed.
+//! - `path`: what each of these offers; `registry`: which of them multiplies a linear; `rows`,
+//!   `cuts`, `sizes`: how rows and columns are cut for it; `tuning`: numbers chosen for processors.
 //! - `call`: a linear whose operands are checked; `by_columns`, `by_rows`: how threads share it.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //! - `compiled`: every task once for each number format.
 //!
-//! A variant with another way through the weights takes the place of `task::Sums` in `compiled` and leaves
-//! its sums where that does.
+//! A new algorithm is a folder with a [`MultiplicationPath`](path::MultiplicationPath) and a line in
+//! `registry`.
 
-mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
 mod by_columns;
 mod by_rows;
 mod call;
 mod compiled;
 mod cuts;
 mod direct;
-#[cfg(target_arch = "x86_64")]
-mod dots;
 mod epilogue;
-mod form;
 #[cfg(target_arch = "x86_64")]
 mod integers;
 mod pack;
-#[cfg(target_arch = "x86_64")]
-mod quarters;
+mod path;
+mod prefetch;
+mod reader;
+mod registry;
 mod rows;
 mod sizes;
 mod task;
 mod tiled;
-mod way;
+mod tuning;
 
 use crate::Kernels;
-use call::Call;
+use call::{Call, Weight};
 pub use compiled::LinearTasks;
 use epilogue::Epilogue;
 pub use epilogue::LinearOut;
 use model::compressed::Grouped;
 pub(crate) use sizes::packed_len;
-use sizes::{PACK_ROWS, results_len};
-use way::Weight;
+use sizes::results_len;
 
 /// One linear operation.
 #[derive(Debug)]
@@ -84,8 +87,8 @@ pub struct LinearGrouped<'a, T> {
     pub k: usize,
     /// `[rows, k]`.
     pub x: &'a [T],
-    pub form: Grouped,
-    /// `form.size_bytes(n, k)` bytes of records; fastest on a 64-byte boundary.
+    pub format: Grouped,
+    /// `format.size_bytes(n, k)` bytes of records; fastest on a 64-byte boundary.
     pub records: &'a [u8],
     /// `[n]`.
     pub bias: Option<&'a [f32]>,
@@ -94,11 +97,7 @@ pub struct LinearGrouped<'a, T> {
 
 /// Floats of scratch per thread.
 pub(crate) fn thread_len() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    let unfinished = quarters::chains_len(PACK_ROWS).max(amx::SUMS_LEN);
-    #[cfg(not(target_arch = "x86_64"))]
-    let unfinished = 0;
-    tiled::TILE_LEN + results_len() + unfinished
+    tiled::TILE_LEN + results_len() + registry::unfinished_len()
 }
 
 impl Kernels {
@@ -112,15 +111,15 @@ impl Kernels {
     /// Runs a linear on a grouped weight. Each row's result depends on that row alone, bit for bit.
     ///
     /// For every group in order: `part` is the chain of fused multiply-adds of `q` and `x` from 0;
-    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16 with
-    /// AVX512-VNNI each group of x counts as multiples of 2^-11 of the power of two above its largest value,
-    /// and `part` and `sum(x)` are exact but for one rounding each. Either way 4-bit weights and the same
-    /// weights widened to 8 bits give the same bits.
+    /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16
+    /// with AVX512-VNNI each group of x counts as multiples of 2^-11 of the power of two above its
+    /// largest value, and `part` and `sum(x)` are exact but for one rounding each. In both cases
+    /// 4-bit weights and the same weights widened to 8 bits give the same bits.
     pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearGrouped<'_, T>) {
-        let LinearGrouped { rows, n, k, x, form, records, bias, out } = linear;
-        assert!(matches!(form.group, 32 | 64), "groups have 32 or 64 inputs");
-        assert_eq!(records.len(), form.size_bytes(n, k), "records hold [n, k]");
-        self.linear_call((rows, n, k), x, Weight::Grouped(form, records.as_ptr()), bias, out);
+        let LinearGrouped { rows, n, k, x, format, records, bias, out } = linear;
+        assert!(matches!(format.group, 32 | 64), "groups have 32 or 64 inputs");
+        assert_eq!(records.len(), format.size_bytes(n, k), "records hold [n, k]");
+        self.linear_call((rows, n, k), x, Weight::Grouped(format, records.as_ptr()), bias, out);
     }
 
     fn linear_call<T: LinearTasks>(

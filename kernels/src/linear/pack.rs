@@ -1,9 +1,10 @@
-//! Activations as the kernels read them: for every block of k and every tile of rows, `[unit][row]`,
-//! so that a kernel walks along one stream; and the sums over groups of k for grouped weights.
+//! Activations as the kernels read them: for every block of k and every tile of rows,
+//! `[unit][row]`, so that a kernel walks along one stream; and the sums over groups of k for
+//! grouped weights.
 
 use half::bf16;
 
-use super::form::{Form, PairsBf16, Plain, PlainBf16, PlainF32};
+use super::reader::{PairsBf16, Plain, PlainBf16, PlainF32, WeightReader};
 use super::rows::RowTiles;
 use super::sizes::BLOCK_UNITS;
 use crate::number::Number;
@@ -12,8 +13,8 @@ use crate::simd::Simd;
 use crate::variant::SimdTask;
 use model::compressed::Bits;
 
-/// A form of activations: plain, with its inputs to be added up.
-trait Packed<S: Simd>: Form<S> {
+/// Reads plain activations, whose inputs are added up besides.
+trait Packed<S: Simd>: WeightReader<S> {
     /// `sum` plus the inputs in a dword, in order.
     fn add(s: S, sum: S::F, dword: S::D) -> S::F;
 }
@@ -90,7 +91,7 @@ impl<T: Number> Pack<T> {
     }
 
     #[inline(always)]
-    fn run_as<S: Simd, X: Packed<S>>(&self, s: S, form: X) {
+    fn run_as<S: Simd, X: Packed<S>>(&self, s: S, reader: X) {
         let (first_row, rows) = (self.tiles.start(self.tile), self.rows());
         let chunk = X::UNITS * X::DWORDS;
         // A unit is an input wherever weights are grouped.
@@ -103,12 +104,12 @@ impl<T: Number> Pack<T> {
             let to = self.packed.pointer().wrapping_add(to);
             for at in (0..units).step_by(chunk) {
                 let count = chunk.min(units - at);
-                let dwords = if form.is_full(0) && first + at + chunk <= form.units() {
+                let dwords = if reader.is_full(0) && first + at + chunk <= reader.units() {
                     // SAFETY: a vector's worth of rows exists, and all units of the chunk.
-                    unsafe { form.chunk(s, 0, block, at / chunk) }
-                } else if first + at < form.units() {
+                    unsafe { reader.chunk(s, 0, block, at / chunk) }
+                } else if first + at < reader.units() {
                     // SAFETY: the row tile and this unit of it exist.
-                    unsafe { form.edge(s, 0, block, at / chunk) }
+                    unsafe { reader.edge(s, 0, block, at / chunk) }
                 } else {
                     // SAFETY: zeros to read as a vector.
                     s.repeat(unsafe { s.load_dwords([0u8; 64].as_ptr()) })

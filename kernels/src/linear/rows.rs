@@ -1,34 +1,12 @@
-//! The rows of a pass in tiles, and the way that they take through the weights.
+//! The rows of a pass in tiles.
 
-#[cfg(target_arch = "x86_64")]
-use super::sizes::DOTS_ROWS;
-#[cfg(target_arch = "x86_64")]
-use crate::amx::tiles::TILE;
-
-/// A way through the weights of a linear.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// `direct` and `tiled`.
-    Vectors,
-    #[cfg(target_arch = "x86_64")]
-    Quarters,
-    #[cfg(target_arch = "x86_64")]
-    Dots,
-    #[cfg(target_arch = "x86_64")]
-    Amx,
-    #[cfg(target_arch = "x86_64")]
-    Integers,
-    /// The same in tiles of AMX.
-    #[cfg(target_arch = "x86_64")]
-    IntegerTiles,
-}
-
-/// Rows of a pass in tiles: of nearly equal height, or, for AMX and `dots`, whole ones and what is left.
+/// Rows of a pass in tiles: of nearly equal height, or whole ones and what is left.
 #[derive(Debug, Clone, Copy)]
 pub struct RowTiles {
     pub(super) rows: usize,
     pub(super) count: usize,
-    pub(super) way: Way,
+    /// Rows of a whole tile; `None` where all are of nearly equal height.
+    whole: Option<usize>,
     /// Columns of a task at most.
     pub(super) task_cols: usize,
     /// Units of a block of packed x.
@@ -36,6 +14,17 @@ pub struct RowTiles {
 }
 
 impl RowTiles {
+    /// As few tiles of at most `highest` rows as possible, of nearly equal height.
+    pub(super) fn even(rows: usize, highest: usize, task_cols: usize, block: usize) -> RowTiles {
+        RowTiles { rows, count: rows.div_ceil(highest), whole: None, task_cols, block }
+    }
+
+    /// Tiles of `height` rows, and what is left.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pub(super) fn whole(rows: usize, height: usize, task_cols: usize, block: usize) -> RowTiles {
+        RowTiles { rows, count: rows.div_ceil(height), whole: Some(height), task_cols, block }
+    }
+
     /// Rows of a tile.
     #[inline(always)]
     pub(super) fn height(self, tile: usize) -> usize {
@@ -45,19 +34,14 @@ impl RowTiles {
     /// First row of a tile, or of the one after it.
     #[inline(always)]
     pub(super) fn start(self, tile: usize) -> usize {
-        #[cfg(target_arch = "x86_64")]
-        if matches!(self.way, Way::Amx | Way::IntegerTiles) {
-            // Packed rows of a whole tile lie on lines of their own.
-            return self.rows.min(tile * TILE);
+        match self.whole {
+            Some(height) => self.rows.min(tile * height),
+            None => tile * self.rows / self.count,
         }
-        #[cfg(target_arch = "x86_64")]
-        if self.way == Way::Dots {
-            return self.rows.min(tile * DOTS_ROWS);
-        }
-        tile * self.rows / self.count
     }
 
-    /// Dwords of packed x before those of a block of `units` units and of the tile whose first row this is.
+    /// Dwords of packed x before those of a block of `units` units and of the tile whose first row
+    /// this is.
     #[inline(always)]
     pub(super) fn packed_before(self, units: usize, block: usize, first_row: usize) -> usize {
         let first = block * self.block;

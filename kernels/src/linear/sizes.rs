@@ -1,25 +1,17 @@
 //! How a linear is cut, and the scratch that this takes.
 
+use super::tuning::{MIN_SHARE_ROWS, SHARING_THREADS};
 use crate::simd::MAX_LANES;
 
 /// Rows packed at a time; beyond it the weight is read again.
 pub(super) const PACK_ROWS: usize = 256;
-/// Rows of a thread's share at least, where threads share rows: with fewer, weights come too slowly from memory.
-pub(super) const MIN_SHARE_ROWS: usize = 128;
-/// Threads at most for whose shares of bf16 rows there is room. More share columns.
-const SHARING_THREADS: usize = 16;
-/// Output columns of one task at most, whatever its way.
+/// Output columns of one task at most, whatever its path.
 pub(super) const TASK_COLS: usize = 256;
-/// Floats from a row of a task's sums to the next: an odd number of lines, so that a column's rows do not meet
-/// in a few sets of the first level of cache.
+/// Floats from a row of a task's sums to the next: an odd number of lines, so that a column's rows
+/// do not meet in a few sets of the first level of cache.
 pub(super) const RESULT_STRIDE: usize = TASK_COLS + 16;
-/// Output columns of one task that works with vectors, at most: the more there are, the less often packed x
-/// comes from the third level of cache.
-pub(super) const VECTOR_COLS: usize = 192;
-/// The same of `quarters`, and of few rows in tiles of AMX.
-pub(super) const NARROW_COLS: usize = 96;
-/// Rows of a tile of `dots` at most.
-pub(super) const DOTS_ROWS: usize = 4;
+/// Rows of a tile of `avx512_bf16` at most.
+pub(super) const AVX512_BF16_ROWS: usize = 4;
 /// Panels that are worked on together: the width of the register tile.
 pub(super) const PANELS: usize = 3;
 /// Units along k of one chain, and of one expanded block, which stays in L1. A multiple of every

@@ -4,24 +4,19 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::ahead::Lines;
 use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
-use super::form::{Eight, Form, Four, Plain, PlainBf16, PlainF32, Records};
+use super::prefetch::Lines;
+use super::reader::{Eight, Four, Plain, PlainBf16, PlainF32, Records, WeightReader};
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS, RESULT_STRIDE, results_len};
 use super::tiled::{Parts, TILE_LEN, tiled};
+use super::tuning::{L2_X_LEN, OUTPUT_PREFETCH_ROWS};
 use crate::number::Number;
 use crate::scratch::Shared;
 use crate::simd::Simd;
 use crate::variant::SimdTask;
 use model::compressed::Bits;
-
-/// Floats of packed x that stay in the second level of cache beside the rest.
-const X_LEN: usize = 96 << 10;
-
-/// Rows from one that is finished to one whose outputs are asked for.
-const ROWS_AHEAD: usize = 3;
 
 /// What a task works on.
 #[derive(Debug, Clone)]
@@ -32,8 +27,8 @@ pub struct Area {
     pub(super) tiles: RowTiles,
     pub(super) row_tiles: Range<usize>,
     pub(super) cols: Range<usize>,
-    /// The thread's own: an expanded block, the sums `[row of the task][RESULT_STRIDE]`, and what `unfinished`
-    /// holds.
+    /// The thread's own: an expanded block, the sums `[row of the task][RESULT_STRIDE]`, and what
+    /// `unfinished` holds.
     pub(super) scratch: *mut f32,
 }
 
@@ -42,29 +37,30 @@ impl Area {
         self.scratch.wrapping_add(TILE_LEN)
     }
 
-    /// Sums that are not results yet: the chains of `quarters`, the tiles of `amx`.
+    /// Sums that are not results yet: the chains of `avx512`, the tiles of `amx`.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn unfinished(&self) -> *mut f32 {
         self.results().wrapping_add(results_len())
     }
 
-    /// Runs of blocks of `units` of k whose packed x stays in the second level while all columns use
-    /// it; whether a run is the last.
+    /// Runs of blocks of `units` of k whose packed x stays in the second level while all columns
+    /// use it; whether a run is the last.
     #[inline(always)]
     pub(super) fn runs(
         &self,
         units: usize,
         blocks: usize,
     ) -> impl Iterator<Item = (Range<usize>, bool)> {
-        let run = (X_LEN / (units * self.tiles.rows)).max(1);
+        let run = (L2_X_LEN / (units * self.tiles.rows)).max(1);
         (0..blocks).step_by(run).map(move |first| {
             let end = blocks.min(first + run);
             (first..end, end == blocks)
         })
     }
 
-    /// Packed x of `units` units of the block that has the place of `block` in the next run: the last panels of a run ask
-    /// for it, since it comes from the third level, or from the core that packed it.
+    /// Packed x of `units` units of the block that has the place of `block` in the next run: the
+    /// last panels of a run prefetch it, since it comes from the third level, or from the core that
+    /// packed it.
     #[inline(always)]
     pub(super) fn x_after(&self, run: &Range<usize>, block: usize, units: usize) -> Lines {
         let first = (block + run.len()) * self.tiles.block;
@@ -77,7 +73,7 @@ impl Area {
     }
 
     #[inline(always)]
-    fn sum<S: Simd, W: Form<S>>(&self, s: S, form: W) {
+    fn sum<S: Simd, W: WeightReader<S>>(&self, s: S, reader: W) {
         let first = self.cols.start / S::LANES;
         let end = self.cols.end.div_ceil(S::LANES);
         let mut panel = first;
@@ -90,16 +86,16 @@ impl Area {
                 scratch: self.scratch,
             };
             let step = panels(self.tiles.rows, W::GROUPED);
-            while panel + step <= end && form.is_full(panel + step - 1) {
+            while panel + step <= end && reader.is_full(panel + step - 1) {
                 let out = rows.out.wrapping_add((panel - first) * S::LANES);
                 // SAFETY: the panels are full; packed rows, sums and results are the task's.
-                unsafe { direct(s, form, panel, self.tiles.rows, Rows { out, ..rows }) };
+                unsafe { direct(s, reader, panel, self.tiles.rows, Rows { out, ..rows }) };
                 panel += step;
             }
         }
         // `tiled` writes whole register tiles, which fit the results only at their own multiples.
         let start = if panel == end { end } else { panel - (panel - first) % PANELS };
-        let blocks = form.units().div_ceil(BLOCK_UNITS);
+        let blocks = reader.units().div_ceil(BLOCK_UNITS);
         for (run, is_last) in self.runs(BLOCK_UNITS, blocks) {
             let (first_block, blocks_end) = (run.start, run.end);
             let visits = (start..end)
@@ -107,17 +103,17 @@ impl Area {
                 .flat_map(|panel| (first_block..blocks_end).map(move |block| (panel, block)));
             for (panel, block) in visits {
                 let next = if block + 1 < blocks_end {
-                    form.lines(panel, PANELS.min(end - panel), block + 1)
+                    reader.lines(panel, PANELS.min(end - panel), block + 1)
                 } else if panel + PANELS < end {
-                    form.lines(panel + PANELS, PANELS.min(end - panel - PANELS), first_block)
+                    reader.lines(panel + PANELS, PANELS.min(end - panel - PANELS), first_block)
                 } else if !is_last {
-                    form.lines(start, PANELS.min(end - start), blocks_end)
+                    reader.lines(start, PANELS.min(end - start), blocks_end)
                 } else {
                     Lines::NONE
                 };
                 let is_last_panel = panel + PANELS >= end;
                 let x = if is_last_panel {
-                    self.x_after(&run, block, form.units())
+                    self.x_after(&run, block, reader.units())
                 } else {
                     Lines::NONE
                 };
@@ -132,7 +128,7 @@ impl Area {
                     scratch: self.scratch,
                 };
                 // SAFETY: panels and block exist; packed rows, sums and results are the task's.
-                unsafe { tiled(s, form, panel, block, parts, [next, x]) };
+                unsafe { tiled(s, reader, panel, block, parts, [next, x]) };
             }
         }
     }
@@ -141,30 +137,30 @@ impl Area {
 /// The sums of a task, from weights as `P` describes them.
 #[derive(Debug, Clone)]
 pub struct Sums<P> {
-    pub(super) form: P,
+    pub(super) reader: P,
     pub(super) area: Area,
 }
 
 impl SimdTask for Sums<Plain<f32>> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.area.sum(s, PlainF32(self.form));
+        self.area.sum(s, PlainF32(self.reader));
     }
 }
 
 impl SimdTask for Sums<Plain<bf16>> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        self.area.sum(s, PlainBf16(self.form));
+        self.area.sum(s, PlainBf16(self.reader));
     }
 }
 
 impl SimdTask for Sums<Records> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        match self.form.bits() {
-            Bits::Four => self.area.sum(s, Four(self.form)),
-            Bits::Eight => self.area.sum(s, Eight(self.form)),
+        match self.reader.bits() {
+            Bits::Four => self.area.sum(s, Four(self.reader)),
+            Bits::Eight => self.area.sum(s, Eight(self.reader)),
         }
     }
 }
@@ -189,7 +185,7 @@ impl<T: Number> SimdTask for Finish<T> {
             unsafe {
                 let sums = area.results().add((row - first_row) * RESULT_STRIDE);
                 let bias = bias.map(|bias| bias.add(cols.start));
-                epilogue.ask(s, (row + ROWS_AHEAD) * n + cols.start, cols.len());
+                epilogue.prefetch(s, (row + OUTPUT_PREFETCH_ROWS) * n + cols.start, cols.len());
                 epilogue.finish(s, sums, bias, row * n + cols.start, cols.len());
             }
         }

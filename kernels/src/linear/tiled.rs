@@ -1,13 +1,13 @@
-//! More rows: a block of `PANELS` panels is expanded to f32 once, into L1, and a register tile of some
-//! rows by `PANELS` vectors runs over it for every tile of rows.
+//! More rows: a block of `PANELS` panels is expanded to f32 once, into L1, and a register tile of
+//! some rows by `PANELS` vectors runs over it for every tile of rows.
 
 #![allow(
     clippy::needless_range_loop,
     reason = "rows of a register tile are clearer, and surer to stay in registers, by index"
 )]
 
-use super::ahead::{Ahead, Lines};
-use super::form::{Form, combine};
+use super::prefetch::{Lines, Prefetcher};
+use super::reader::{WeightReader, combine};
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS};
 use crate::simd::{MAX_LANES, Simd};
@@ -17,8 +17,8 @@ use crate::unroll::unroll_16;
 const MAX_SEGMENTS: usize = BLOCK_UNITS / 16;
 /// Units of an unrolled step of the product.
 const STEP: usize = 4;
-/// Floats of a thread's scratch before its results: an expanded block of `PANELS` panels with its scales and
-/// minimums, or less where `quarters` and `amx` keep something there.
+/// Floats of a thread's scratch before its results: an expanded block of `PANELS` panels with its
+/// scales and minimums, or less where `avx512` and `amx` keep something there.
 pub(super) const TILE_LEN: usize = (BLOCK_UNITS + 2 * MAX_SEGMENTS) * PANELS * MAX_LANES;
 
 /// Where the parts of a product lie.
@@ -39,34 +39,34 @@ pub(super) struct Parts {
     pub scratch: *mut f32,
 }
 
-/// Adds block `block` of k of `PANELS` panels from `panel` on to the results, which the first block sets.
-/// `next` is the memory to ask for meanwhile, in this order.
+/// Adds block `block` of k of `PANELS` panels from `panel` on to the results, which the first block
+/// sets. `next` is prefetched meanwhile, in this order.
 ///
 /// # Safety
 /// The first panel exists; `parts` describes packed rows and results of `PANELS` panels.
 #[inline(always)]
-pub(super) unsafe fn tiled<S: Simd, W: Form<S>>(
+pub(super) unsafe fn tiled<S: Simd, W: WeightReader<S>>(
     s: S,
-    form: W,
+    reader: W,
     panel: usize,
     block: usize,
     parts: Parts,
     next: [Lines; 2],
 ) {
-    let units = BLOCK_UNITS.min(form.units() - block * BLOCK_UNITS);
+    let units = BLOCK_UNITS.min(reader.units() - block * BLOCK_UNITS);
     for p in 0..PANELS {
-        if (panel + p) * S::LANES < form.columns() {
+        if (panel + p) * S::LANES < reader.columns() {
             // SAFETY: the panel exists; the scratch has room for every panel.
-            unsafe { expand(s, form, panel + p, block, units, parts.scratch.add(p * S::LANES)) };
+            unsafe { expand(s, reader, panel + p, block, units, parts.scratch.add(p * S::LANES)) };
         }
     }
     let tiles = parts.end_tile - parts.first_tile;
-    let mut ahead = Ahead::of_both(next[0], next[1], units / STEP * tiles);
+    let mut prefetcher = Prefetcher::of_both(next[0], next[1], units / STEP * tiles);
     let first_row = parts.tiles.start(parts.first_tile);
     for tile in parts.first_tile..parts.end_tile {
         let row = parts.tiles.start(tile);
         let count = parts.tiles.start(tile + 1) - row;
-        let segments = BLOCK_UNITS / form.segment();
+        let segments = BLOCK_UNITS / reader.segment();
         let product = Product {
             x: parts.x.wrapping_add(block * BLOCK_UNITS * parts.tiles.rows + row * units),
             sums: parts.sums.wrapping_add(block * segments * parts.tiles.rows + row),
@@ -75,11 +75,11 @@ pub(super) unsafe fn tiled<S: Simd, W: Form<S>>(
             stride: parts.stride,
             weight: parts.scratch,
             units,
-            segment: form.segment(),
+            segment: reader.segment(),
             is_first: block == 0,
         };
         // SAFETY: packed rows, results and the expanded block hold what `product` says.
-        unsafe { by_rows::<S, W>(s, count, product, &mut ahead) };
+        unsafe { by_rows::<S, W>(s, count, product, &mut prefetcher) };
     }
 }
 
@@ -88,18 +88,18 @@ pub(super) unsafe fn tiled<S: Simd, W: Form<S>>(
 /// # Safety
 /// The panel's first column and the block's first unit exist; `to` has room for them.
 #[inline(always)]
-unsafe fn expand<S: Simd, W: Form<S>>(
+unsafe fn expand<S: Simd, W: WeightReader<S>>(
     s: S,
-    form: W,
+    reader: W,
     panel: usize,
     block: usize,
     units: usize,
     to: *mut f32,
 ) {
     let (width, chunk) = (PANELS * S::LANES, W::UNITS * W::DWORDS);
-    let segment_units = form.segment();
+    let segment_units = reader.segment();
     let first = block * (BLOCK_UNITS / segment_units);
-    let whole = if form.is_full(panel) { units / chunk } else { 0 };
+    let whole = if reader.is_full(panel) { units / chunk } else { 0 };
     let per_segment = segment_units / chunk;
     for segment in 0..units.div_ceil(segment_units) {
         let chunks = (units - segment * segment_units).min(segment_units).div_ceil(chunk);
@@ -109,18 +109,18 @@ unsafe fn expand<S: Simd, W: Form<S>>(
         // beyond the block's units still ends within the block.
         unsafe {
             for index in 0..full {
-                let dwords = form.chunk(s, panel, first + segment, index);
+                let dwords = reader.chunk(s, panel, first + segment, index);
                 store_units::<S, W>(s, dwords, to.add(at(index)));
             }
             for index in full..chunks {
-                let dwords = form.edge(s, panel, first + segment, index);
+                let dwords = reader.edge(s, panel, first + segment, index);
                 store_units::<S, W>(s, dwords, to.add(at(index)));
             }
         }
         if W::GROUPED {
             // SAFETY: the segment exists, and the scratch has room for its scale and minimum.
             unsafe {
-                let (scale, min) = form.scale(s, panel, first + segment);
+                let (scale, min) = reader.scale(s, panel, first + segment);
                 let to = to.add((BLOCK_UNITS + 2 * segment) * width);
                 s.store(to, scale);
                 s.store(to.add(width), min);
@@ -134,7 +134,7 @@ unsafe fn expand<S: Simd, W: Form<S>>(
 /// # Safety
 /// `to` has room for them.
 #[inline(always)]
-unsafe fn store_units<S: Simd, W: Form<S>>(s: S, dwords: S::Block, to: *mut f32) {
+unsafe fn store_units<S: Simd, W: WeightReader<S>>(s: S, dwords: S::Block, to: *mut f32) {
     unroll_16!(W::DWORDS, I => {
         for j in 0..W::UNITS {
             let unit = W::unit(s, dwords.as_ref()[I], j);
@@ -162,14 +162,19 @@ struct Product {
 /// # Safety
 /// `product` describes `rows <= TILE_ROWS` rows.
 #[inline(always)]
-unsafe fn by_rows<S: Simd, W: Form<S>>(s: S, rows: usize, product: Product, ahead: &mut Ahead) {
+unsafe fn by_rows<S: Simd, W: WeightReader<S>>(
+    s: S,
+    rows: usize,
+    product: Product,
+    prefetcher: &mut Prefetcher,
+) {
     macro_rules! choose {
         ($($rows:literal)*) => {
             match rows {
                 $(
                     // SAFETY: the caller's promise is the callee's.
                     $rows if $rows <= S::TILE_ROWS => unsafe {
-                        multiply::<S, W, $rows>(s, product, ahead);
+                        multiply::<S, W, $rows>(s, product, prefetcher);
                     },
                 )*
                 _ => unreachable!("a tile has at most TILE_ROWS rows"),
@@ -182,7 +187,11 @@ unsafe fn by_rows<S: Simd, W: Form<S>>(s: S, rows: usize, product: Product, ahea
 /// # Safety
 /// As [`by_rows`], for `R` rows.
 #[inline(always)]
-unsafe fn multiply<S: Simd, W: Form<S>, const R: usize>(s: S, product: Product, ahead: &mut Ahead) {
+unsafe fn multiply<S: Simd, W: WeightReader<S>, const R: usize>(
+    s: S,
+    product: Product,
+    prefetcher: &mut Prefetcher,
+) {
     let width = PANELS * S::LANES;
     let Product { mut x, mut sums, weight, .. } = product;
     let mut scale = weight.wrapping_add(BLOCK_UNITS * width);
@@ -194,7 +203,7 @@ unsafe fn multiply<S: Simd, W: Form<S>, const R: usize>(s: S, product: Product, 
         // Several units to a step: what counts and branches would take slots from the products.
         let step = if R > 8 { STEP / 2 } else { STEP };
         while done + step <= end {
-            ahead.step(s);
+            prefetcher.step(s);
             for unit in 0..step {
                 // SAFETY: these are units of x and of the expanded block.
                 unsafe {
@@ -238,7 +247,7 @@ unsafe fn multiply<S: Simd, W: Form<S>, const R: usize>(s: S, product: Product, 
 /// # Safety
 /// `weight` holds `PANELS` vectors, `x` a value for each row.
 #[inline(always)]
-unsafe fn multiply_unit<S: Simd, W: Form<S>, const R: usize>(
+unsafe fn multiply_unit<S: Simd, W: WeightReader<S>, const R: usize>(
     s: S,
     weight: *const f32,
     x: *const f32,

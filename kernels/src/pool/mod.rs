@@ -56,7 +56,8 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// Where the caller is to run, until it has been pinned.
     caller_cpu: Cell<Option<usize>>,
-    /// Guards against a task that calls `run` again; also makes the pool `!Sync`: one run at a time.
+    /// Guards against a task that calls `run` again; also makes the pool `!Sync`: one run at a
+    /// time.
     running: Cell<bool>,
 }
 
@@ -152,7 +153,8 @@ impl Pool {
     }
 
     /// Calls `function(task, thread)` once for every task in `0..tasks` and returns when all have
-    /// returned. `thread` is below [`Pool::threads`], and no two calls with the same `thread` overlap.
+    /// returned. `thread` is below [`Pool::threads`], and no two calls with the same `thread`
+    /// overlap.
     pub fn run(&self, tasks: usize, function: &(dyn Fn(usize, usize) + Sync)) {
         self.run_on(usize::MAX, tasks, function);
     }

@@ -265,7 +265,7 @@ impl Simd for Avx2 {
     #[inline(always)]
     unsafe fn load_f16(self, from: *const f16) -> __m256 {
         // SAFETY: the caller promises LANES readable f16; every machine with AVX2 has F16C, and
-        // `Variant::is_available` asks for it.
+        // `Variant::is_available` checks for it.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
 

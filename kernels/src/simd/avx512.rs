@@ -369,8 +369,9 @@ impl Simd for Avx512 {
     }
 }
 
-/// One `vdpbf16ps`: `acc + w.high * x.high + w.low * x.low` for the bf16 halves of each lane's bits. As an instruction of its own it stays in the order in which the kernels name it,
-/// where the intrinsic is reordered and spilled.
+/// One `vdpbf16ps`: `acc + w.high * x.high + w.low * x.low` for the bf16 halves of each lane's
+/// bits. As an instruction of its own it stays in the order in which the kernels name it, where the
+/// intrinsic is reordered and spilled.
 ///
 /// # Safety
 /// The machine has AVX512-BF16, which the token does not say.

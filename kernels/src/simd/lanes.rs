@@ -1,11 +1,12 @@
-//! Sums of the lanes of several vectors at once, in two steps: within quarters (`add_quarters`), then across them. Which lanes are added to which does not depend on a vector's place.
+//! Sums of the lanes of several vectors at once, in two steps: within quarters (`add_quarters`),
+//! then across them. Which lanes are added to which does not depend on a vector's place.
 
 #![allow(clippy::needless_range_loop, reason = "pairs of vectors are clearer by index")]
 
 use std::arch::x86_64::*;
 
-/// Quarter `i` of the result has four sums of lanes of vector `i`: lanes eight apart are added, then those
-/// four apart.
+/// Quarter `i` of the result has four sums of lanes of vector `i`: lanes eight apart are added,
+/// then those four apart.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn add_to_quarters(v: [__m512; 4]) -> __m512 {
@@ -21,8 +22,8 @@ pub(crate) fn add_to_quarters(v: [__m512; 4]) -> __m512 {
     )
 }
 
-/// Lane `j` of each quarter is the sum of the four lanes there of vector `j`: lanes two apart are added, then
-/// neighbours.
+/// Lane `j` of each quarter is the sum of the four lanes there of vector `j`: lanes two apart are
+/// added, then neighbours.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn add_quarters(v: [__m512; 4]) -> __m512 {

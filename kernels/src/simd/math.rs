@@ -7,12 +7,14 @@
 
 use super::Simd;
 
-/// `e^x`, relative error about 1e-7; 0 below -87.3 and clamped at `e^88.37`. NaN stays NaN. Of several vectors, step by step
-/// of all of them: one alone is a long chain, and the processor sees few beyond it.
+/// `e^x`, relative error about 1e-7; 0 below -87.3 and clamped at `e^88.37`. NaN stays NaN. Of
+/// several vectors, step by step of all of them: one alone is a long chain, and the processor sees
+/// few beyond it.
 #[inline(always)]
 pub fn exp<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     const LOWEST: f32 = -87.336_55;
-    /// An array of `$value` for each `$i`, where a closure would not have the instructions of its surroundings.
+    /// An array of `$value` for each `$i`, where a closure would not have the instructions of its
+    /// surroundings.
     macro_rules! all {
         ($i:ident => $value:expr) => {{
             let mut all = x;

@@ -69,7 +69,7 @@ pub trait Simd: Integers {
     /// Largest lane.
     fn max_lanes(self, a: Self::F) -> f32;
 
-    /// Asks for the cache line at `at`, which may be any address.
+    /// Prefetches the cache line at `at`, which may be any address.
     fn prefetch(self, at: *const u8);
     /// As [`Simd::prefetch`], but only into the second cache.
     fn prefetch_far(self, at: *const u8);

@@ -1,4 +1,5 @@
-//! Shared by the kernel tests: seeded inputs, kernels of every variant and thread count, comparison.
+//! Shared by the kernel tests: seeded inputs, kernels of every variant and thread count,
+//! comparison.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use kernels::{Element, Kernels, ScratchLimits, Variant};
@@ -60,9 +61,9 @@ pub fn bits<T: Element>(values: &[T]) -> Vec<u32> {
     values.iter().map(|value| value.to_f32().to_bits()).collect()
 }
 
-/// Each difference, less the one rounding of the result to `T`, is within `tolerance` times the root
-/// mean square of its row of `expected`. `typical` is the size to expect of a value, for rows so
-/// short that theirs says nothing. This is far stricter than `Op::tolerance` in bf16.
+/// Each difference, less the one rounding of the result to `T`, is within `tolerance` times the
+/// root mean square of its row of `expected`. `typical` is the size to expect of a value, for rows
+/// so short that theirs says nothing. This is far stricter than `Op::tolerance` in bf16.
 pub fn assert_close<T: Element>(
     actual: &[T],
     expected: &[f64],

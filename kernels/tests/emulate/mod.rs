@@ -1,7 +1,7 @@
-//! Instructions that this processor lacks, done in software: a SIGILL handler decodes the few that the
-//! AMX and AVX512-BF16 kernels contain, carries them out as Intel's manual describes them, and steps
-//! over them. So those kernels' layouts, strides, tile shapes and tails are tested unchanged on any
-//! machine with AVX-512. Speed is not, and neither are the roundings of a real processor.
+//! Instructions that this processor lacks, done in software: a SIGILL handler decodes the few that
+//! the AMX and AVX512-BF16 kernels contain, carries them out as Intel's manual describes them, and
+//! steps over them. So those kernels' layouts, strides, tile shapes and tails are tested unchanged
+//! on any machine with AVX-512. Speed is not, and neither are the roundings of a real processor.
 //!
 //! Used by tests only. Where the processor has an instruction no signal comes and it runs natively.
 //! Anything else that is illegal keeps its meaning: the process dies of SIGILL.
@@ -36,7 +36,7 @@ pub fn install() -> bool {
     ONCE.call_once(|| {
         vectors::find_offsets();
         // SAFETY: `sigaction` is a plain structure for which zero means no flags and an empty mask;
-        // the handler has the signature that SA_SIGINFO asks for.
+        // the handler has the signature that SA_SIGINFO requires.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_illegal as *const () as usize;
@@ -94,8 +94,8 @@ extern "C" fn on_illegal(
     _info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel passes the interrupted thread's context to a SA_SIGINFO handler, and nobody
-    // else uses it while the handler runs.
+    // SAFETY: the kernel passes the interrupted thread's context to a SA_SIGINFO handler, and
+    // nobody else uses it while the handler runs.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let mut machine = Machine(&mut context.uc_mcontext);
     // SAFETY: the processor has fetched the instruction that starts here, and the cursor reads no
@@ -111,8 +111,8 @@ extern "C" fn on_illegal(
             machine.step_to(cursor.position());
             EMULATED.set(EMULATED.get() + 1);
         }
-        // SAFETY: both calls may be made in a handler. The instruction is met again and then ends the
-        // process as it would have without us.
+        // SAFETY: both calls may be made in a handler. The instruction is met again and then ends
+        // the process as it would have without us.
         None => unsafe {
             libc::signal(libc::SIGILL, libc::SIG_DFL);
         },
@@ -122,8 +122,8 @@ extern "C" fn on_illegal(
 /// Ends the process with a sentence: for what a processor answers with an exception, where silence
 /// would hide a wrong kernel.
 pub(crate) fn refuse(sentence: &str) -> ! {
-    // SAFETY: `write` and `abort` are among the few functions a signal handler may call; panicking is
-    // not.
+    // SAFETY: `write` and `abort` are among the few functions a signal handler may call; panicking
+    // is not.
     unsafe {
         libc::write(2, sentence.as_ptr().cast(), sentence.len());
         libc::write(2, b"\n".as_ptr().cast(), 1);

@@ -1,5 +1,6 @@
-//! The arithmetic of the product instructions: exact in integers; with bf16, f32 fused multiply-adds, rounded to nearest even,
-//! with subnormal inputs and results taken as zero of their sign.
+//! The arithmetic of the product instructions: exact in integers; with bf16, f32 fused
+//! multiply-adds, rounded to nearest even, with subnormal inputs and results taken as zero of their
+//! sign.
 
 /// `value`, or zero of its sign if it is subnormal.
 #[inline(always)]
@@ -35,7 +36,8 @@ pub fn dot_pairs(sums: &mut [u32; 16], a: &[u32; 16], b: &[u32; 16]) {
     }
 }
 
-/// One row of `tdpbsud`: signed bytes of `row`, a row of the first source, by unsigned ones of `columns`.
+/// One row of `tdpbsud`: signed bytes of `row`, a row of the first source, by unsigned ones of
+/// `columns`.
 pub fn dot_bytes_row(sums: &mut [u32; 16], row: &[u32], columns: &[[u32; 16]; 16]) {
     for (four, column) in row.iter().zip(columns) {
         for n in 0..16 {

@@ -28,7 +28,8 @@ thread_local! {
     static TILES: UnsafeCell<Tiles> = const { UnsafeCell::new(RELEASED) };
 }
 
-/// Carries out the instruction, or answers `None` if it is no tile instruction that our kernels use.
+/// Carries out the instruction, or answers `None` if it is no tile instruction that our kernels
+/// use.
 pub(super) fn execute(
     machine: &mut Machine<'_>,
     cursor: &mut Cursor,
@@ -74,8 +75,8 @@ pub(super) fn execute(
             }
             (0x5c, 2, Operand::Register(first)) => {
                 let sources = [usize::from(first), usize::from(prefix.second)];
-                // SAFETY: `install` refuses machines without AVX-512, and those with it have AVX2 and
-                // FMA.
+                // SAFETY: `install` refuses machines without AVX-512, and those with it have AVX2
+                // and FMA.
                 tiles.products(tile, sources, |sums, row, columns| unsafe {
                     products::dot_row(sums, row, columns);
                 });

@@ -18,7 +18,7 @@ struct Offsets {
 
 static OFFSETS: OnceLock<Offsets> = OnceLock::new();
 
-/// Asks the processor for the offsets; to be called before the first signal.
+/// Reads the offsets from the processor; to be called before the first signal.
 pub(super) fn find_offsets() {
     let offset = |component| __cpuid_count(0xd, component).ebx as usize;
     OFFSETS.get_or_init(|| Offsets {
@@ -54,8 +54,8 @@ pub(super) fn execute(
         }
         Operand::Memory { .. } => {
             let from = operand.address()? as *const u32;
-            // SAFETY: the interrupted instruction was about to read exactly this memory; where it may
-            // not be read, the access faults as the instruction would.
+            // SAFETY: the interrupted instruction was about to read exactly this memory; where it
+            // may not be read, the access faults as the instruction would.
             unsafe {
                 if broadcast {
                     [from.read_unaligned(); 16]

@@ -1,5 +1,5 @@
-//! Operands that touch memory nobody may touch: a slice that starts right behind a PROT_NONE page, or
-//! ends right before one. An access beyond it ends the process, after a sentence that names the
+//! Operands that touch memory nobody may touch: a slice that starts right behind a PROT_NONE page,
+//! or ends right before one. An access beyond it ends the process, after a sentence that names the
 //! operand, its end and the case.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -27,7 +27,8 @@ struct Region {
 }
 
 thread_local! {
-    /// What the handler names; a kernel with one thread faults on the thread that made the operands.
+    /// What the handler names; a kernel with one thread faults on the thread that made the
+    /// operands.
     static REGIONS: Cell<[Option<Region>; MAX_REGIONS]> = const { Cell::new([None; MAX_REGIONS]) };
     static CASE: RefCell<String> = const { RefCell::new(String::new()) };
 }
@@ -46,7 +47,7 @@ pub struct Guarded<T> {
 }
 
 fn page_bytes() -> usize {
-    // SAFETY: asks for a constant of the system.
+    // SAFETY: reads a constant of the system.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
@@ -146,7 +147,8 @@ extern "C" fn on_fault(
         });
         write("\n");
     }
-    // SAFETY: the call may be made in a handler. The access is made again and then ends the process.
+    // SAFETY: the call may be made in a handler. The access is made again and then ends the
+    // process.
     unsafe {
         libc::signal(libc::SIGSEGV, libc::SIG_DFL);
     }

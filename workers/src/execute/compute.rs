@@ -232,7 +232,7 @@ impl ComputeState {
             }
             WeightFormat::Grouped(form) => {
                 let records = operands.records(compute, form);
-                let linear = LinearGrouped { rows, n, k, x, form, records, bias, out };
+                let linear = LinearGrouped { rows, n, k, x, format: form, records, bias, out };
                 self.kernels.linear_grouped(linear);
             }
         }

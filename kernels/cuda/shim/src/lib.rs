@@ -1,20 +1,21 @@
-//! CUDA kernels on the CPU: the sources of `cuda_kernels`, compiled as C++, with a fiber for each thread
-//! of a block.
+//! CUDA kernels on the CPU: the sources of `cuda_kernels`, compiled as C++, with a fiber for each
+//! thread of a block.
 //!
 //! For tests and for the stand-in driver of tests; never for a user's work. Launches may run on any
 //! number of host threads at once, each with its own state. What a GPU would leave undefined is an
-//! error here: a barrier that not all threads reach, a warp collective without all lanes, a write behind
-//! the shared memory, a 16-byte access off its boundary. Shared memory begins as garbage (NaN); threads run
-//! in any of many orders, and asynchronous copies happen as late or as early as they may
-//! ([`set_order`]).
+//! error here: a barrier that not all threads reach, a warp collective without all lanes, a write
+//! behind the shared memory, a 16-byte access off its boundary. Shared memory begins as garbage
+//! (NaN); threads run in any of many orders, and asynchronous copies happen as late or as early as
+//! they may ([`set_order`]).
 //!
-//! Not covered: the PTX itself, races that no order of threads shows, the rounding of tensor cores, speed.
+//! Not covered: the PTX itself, races that no order of threads shows, the rounding of tensor cores,
+//! speed.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 unsafe extern "C" {
-    /// Runs a kernel; see [`launch`]. In the static library under this very name, for those who link it
-    /// from elsewhere.
+    /// Runs a kernel; see [`launch`]. In the static library under this very name, for those who
+    /// link it from elsewhere.
     pub fn tandem_shim_launch(
         name: *const c_char,
         grid: *const u32,
@@ -79,8 +80,8 @@ impl Fault {
 /// See [`Fault`]; the kernel's outputs are then in any state.
 ///
 /// # Safety
-/// `params` holds the address of each of the kernel's parameters, of its type, and addresses among them
-/// are of memory that the kernel may use as its documentation says.
+/// `params` holds the address of each of the kernel's parameters, of its type, and addresses among
+/// them are of memory that the kernel may use as its documentation says.
 pub unsafe fn launch(
     name: &str,
     grid: [u32; 3],
@@ -89,8 +90,8 @@ pub unsafe fn launch(
     params: &mut [*mut c_void],
 ) -> Result<(), Fault> {
     let Ok(name) = CString::new(name) else { return Err(Fault::UnknownKernel) };
-    // SAFETY: needed to call C++; the name ends with 0, grid and block have three words, and the caller
-    // answers for the parameters.
+    // SAFETY: needed to call C++; the name ends with 0, grid and block have three words, and the
+    // caller answers for the parameters.
     let result = unsafe {
         tandem_shim_launch(
             name.as_ptr(),
@@ -103,9 +104,9 @@ pub unsafe fn launch(
     Fault::of(result).map_or(Ok(()), Err)
 }
 
-/// Sets the order in which this host thread runs the threads of a block: 0 in order, 1 backwards, others
-/// seeds of an order that changes from barrier to barrier. In odd orders asynchronous copies happen as
-/// soon as they are started, in even ones no earlier than they are waited for.
+/// Sets the order in which this host thread runs the threads of a block: 0 in order, 1 backwards,
+/// others seeds of an order that changes from barrier to barrier. In odd orders asynchronous copies
+/// happen as soon as they are started, in even ones no earlier than they are waited for.
 pub fn set_order(seed: u32) {
     // SAFETY: needed to call C++; it sets a number of this thread's.
     unsafe { tandem_shim_seed(seed) }

@@ -24,8 +24,8 @@ pub fn shape(heads: u32, kv_heads: u32, head_dim: u32) -> AttentionShape {
     AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
 }
 
-/// Sequences of `(fresh rows, cached positions)`, all KV heads as units. Caches are NaN where nothing is
-/// cached.
+/// Sequences of `(fresh rows, cached positions)`, all KV heads as units. Caches are NaN where
+/// nothing is cached.
 pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u32)]) -> Batch<T> {
     let mut random = Random::new(seed);
     let mut units = Vec::new();

@@ -1,5 +1,5 @@
-//! Loops that read memory, with explicit loads: of plain loops over lines a compiler made gathers, which read a quarter
-//! slower than memory could.
+//! Loops that read memory, with explicit loads: of plain loops over lines a compiler makes gathers,
+//! which read slower than memory allows.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -55,7 +55,7 @@ macro_rules! each_line {
 /// Reads `data` with the widest loads: narrow ones fill the core's window with fewer lines.
 pub fn read(read: Read, data: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: compiled for instructions that this machine has, as is asked.
+    // SAFETY: compiled for instructions that this machine has, as is checked.
     unsafe {
         if is_x86_feature_detected!("avx512f") {
             return in_512(read, data);

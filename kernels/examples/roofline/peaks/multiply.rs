@@ -1,7 +1,7 @@
 //! Loops of multiply-adds: the peak, and whether a core can load what it multiplies beside it.
 //!
-//! They are assembly: a compiler that spills one accumulator halves the peak, and every share measured
-//! against it doubles.
+//! They are assembly: a compiler that spills one accumulator halves the peak, and every share
+//! measured against it doubles.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -20,12 +20,12 @@ pub fn has_bf16(variant: Variant) -> bool {
     }
 }
 
-/// Operations done in `rounds` of the variant's loop of products of bf16, where [`has_bf16`]; of tiles,
-/// a round takes about as long as one of the other loops.
+/// Operations done in `rounds` of the variant's loop of products of bf16, where [`has_bf16`]; of
+/// tiles, a round takes about as long as one of the other loops.
 pub fn bf16(variant: Variant, rounds: u64) -> f64 {
     assert!(has_bf16(variant), "{} has no products of bf16", variant.name());
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the variant can be used here, as was just asked.
+    // SAFETY: the variant can be used here, as was just checked.
     unsafe {
         if variant == Variant::Amx { amx::products(rounds / 6) } else { fma_bf16(rounds) }
     }
@@ -36,7 +36,8 @@ pub fn bf16(variant: Variant, rounds: u64) -> f64 {
 /// Operations done in `rounds` of the variant's f32 loop, all operands in registers.
 pub fn in_registers(variant: Variant, rounds: u64) -> f64 {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a variant that could be chosen has its instructions here, and each loop is of its own.
+    // SAFETY: a variant that could be chosen has its instructions here, and each loop is of its
+    // own.
     unsafe {
         if variant >= Variant::Avx512 {
             return fma_512(rounds);
@@ -48,8 +49,8 @@ pub fn in_registers(variant: Variant, rounds: u64) -> f64 {
     fma_scalar(rounds)
 }
 
-/// As many operations as [`in_registers`], whose operands are loaded as in a linear's register tile.
-/// Portable code has no such loop: a core counts as alone.
+/// As many operations as [`in_registers`], whose operands are loaded as in a linear's register
+/// tile. Portable code has no such loop: a core counts as alone.
 pub fn loading(variant: Variant, rounds: u64) -> f64 {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as above.
@@ -124,7 +125,7 @@ fn fma_512(rounds: u64) -> f64 {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx512vl,avx512bw")]
 fn fma_bf16(rounds: u64) -> f64 {
-    // SAFETY: as above; the caller asked for AVX512-BF16.
+    // SAFETY: as above; the caller promised AVX512-BF16.
     unsafe {
         fma_loop!(rounds, "vdpbf16ps", "zmm", "30", "31";
             "0" "1" "2" "3" "4" "5" "6" "7" "8" "9" "10" "11" "12" "13" "14" "15" "16" "17" "18" "19");
@@ -143,8 +144,8 @@ fn fma_256(rounds: u64) -> f64 {
     rounds as f64 * 12.0 * 16.0
 }
 
-/// `$rounds` times `$rows` of a broadcast and a product with each of the weights, all in the first level
-/// of cache.
+/// `$rounds` times `$rows` of a broadcast and a product with each of the weights, all in the first
+/// level of cache.
 #[cfg(target_arch = "x86_64")]
 macro_rules! load_fma_loop {
     ($rounds:ident, $operands:ident, $width:literal, $x:literal;

@@ -1,8 +1,9 @@
 //! Scores over K in 4 bits: vector lanes are positions, sums are exact integers.
 //!
-//! A group of a query becomes signed bytes, `x = scale * X`; their products with a group of K are summed
-//! as integers, so their order does not matter. **The order of what is left**: group after group,
-//! `total = fma(scale_k, scale * sum, total)`, then `total = fma(min_k, scale * sum of X, total)`.
+//! A group of a query becomes signed bytes, `x = scale * X`; their products with a group of K are
+//! summed as integers, so their order does not matter. **The order of what is left**: group after
+//! group, `total = fma(scale_k, scale * sum, total)`, then
+//! `total = fma(min_k, scale * sum of X, total)`.
 
 #![allow(
     clippy::needless_range_loop,
@@ -11,7 +12,7 @@
 
 use model::compressed::{KV_GROUP, kv4_groups};
 
-use super::super::ahead::Ahead;
+use super::super::prefetch::Prefetcher;
 use crate::number::Number;
 use crate::simd::{MAX_LANES, Simd};
 use crate::unroll::unroll_16;
@@ -132,17 +133,25 @@ pub(super) struct FourKeys {
 
 impl FourKeys {
     /// Writes the bytes of the low and of the high nibbles of every dword of a vector of positions
-    /// to `to`, and behind them every group's scales and minimums; asks `ahead` for what follows the records.
+    /// to `to`, and behind them every group's scales and minimums; `prefetcher` fetches what
+    /// follows the records.
     ///
     /// # Safety
     /// The positions are readable, `to` has room for [`unpacked_len`] floats.
     #[inline(always)]
-    pub(super) unsafe fn unpack<S: Simd>(&self, s: S, to: *mut f32, ahead: Option<&mut Ahead>) {
+    pub(super) unsafe fn unpack<S: Simd>(
+        &self,
+        s: S,
+        to: *mut f32,
+        prefetcher: Option<&mut Prefetcher>,
+    ) {
         let read = self.width * self.record_bytes;
-        let mut lines = ahead.and_then(|ahead| ahead.read_in_steps(s, read, S::LANES));
+        let mut lines =
+            prefetcher.and_then(|prefetcher| prefetcher.read_in_steps(s, read, S::LANES));
         let bytes = self.head_dim / 2;
         let width = self.width.min(S::LANES);
-        // The scales and minimums first, so that they have left the store buffer when they are read.
+        // The scales and minimums first, so that they have left the store buffer when they are
+        // read.
         let ranges = to.wrapping_add(dwords(self.head_dim) * 2 * S::LANES);
         // SAFETY: the caller's promise; `ranges` has room for two vectors of every group.
         unsafe {
@@ -177,15 +186,15 @@ impl FourKeys {
                     s.store(to.add(S::LANES), s.bits(s.nibble_bytes(dword, true)));
                 }
                 if let (Some(lines), 0) = (&mut lines, first) {
-                    lines.ask(s);
+                    lines.prefetch(s);
                 }
             });
         }
     }
 }
 
-/// Calls `each` with dword `i` of the scales and minimums of `width` records, at most a vector, that
-/// lie `stride` bytes apart; there are as many dwords as groups.
+/// Calls `each` with dword `i` of the scales and minimums of `width` records, at most a vector,
+/// that lie `stride` bytes apart; there are as many dwords as groups.
 ///
 /// # Safety
 /// The records are readable.
@@ -224,8 +233,8 @@ pub(super) const fn unpacked_len(head_dim: usize) -> usize {
     2 * MAX_LANES * (dwords(head_dim) + kv4_groups(head_dim))
 }
 
-/// Scores of `MR` queries and `NV` vectors of positions that were unpacked to `keys`, [`unpacked_len`] apart: what a
-/// query is multiplied by is loaded once for all of them.
+/// Scores of `MR` queries and `NV` vectors of positions that were unpacked to `keys`,
+/// [`unpacked_len`] apart: what a query is multiplied by is loaded once for all of them.
 ///
 /// # Safety
 /// `keys` is what `unpack` wrote; `queries` are `MR` packed ones; `FAST` only where the machine has

@@ -10,8 +10,8 @@ use std::ops::Range;
 use keys::{FourKeys, FourQueries, elements_of, four_scores, unpacked_len};
 use values::{BLOCK, FourValues, four_values_len, sum_place};
 
-use super::ahead::Ahead;
 use super::block::Block;
+use super::prefetch::Prefetcher;
 use super::segment::Segment;
 use super::shape::{head_stride, record_bytes};
 use crate::number::Number;
@@ -60,7 +60,7 @@ impl<S: Simd> Block<'_, S> {
         k: Records,
         (out, stride): (*mut f32, usize),
         positions: Range<usize>,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         let fast = self.s.has_fast_dots();
         for segment in self.segments(k, record_bytes(self.shape.head_dim), &positions) {
@@ -74,7 +74,7 @@ impl<S: Simd> Block<'_, S> {
                     for vector in 0..if most { MOST_VECTORS } else { 1 } {
                         let keys = self.four_keys(&segment, first + vector * S::LANES);
                         let to = self.transposed.add(vector * unpacked_len(self.shape.head_dim));
-                        keys.unpack(self.s, to, segment.cached.then_some(&mut *ahead));
+                        keys.unpack(self.s, to, segment.cached.then_some(&mut *prefetcher));
                         width += keys.width;
                     }
                     match (most, fast) {
@@ -154,7 +154,7 @@ impl<S: Simd> Block<'_, S> {
         (probabilities, stride): (*const f32, usize),
         positions: Range<usize>,
         sums: *mut f32,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         let head_dim = self.shape.head_dim;
         let head = head_stride(head_dim);
@@ -168,9 +168,9 @@ impl<S: Simd> Block<'_, S> {
                 let values = FourValues::of(&segments, (first, end), head_dim);
                 let weights = (probabilities.wrapping_add(first), stride);
                 if fast {
-                    self.four_values_block::<true>(&values, first, weights, sums, ahead);
+                    self.four_values_block::<true>(&values, first, weights, sums, prefetcher);
                 } else {
-                    self.four_values_block::<false>(&values, first, weights, sums, ahead);
+                    self.four_values_block::<false>(&values, first, weights, sums, prefetcher);
                 }
             }
         }
@@ -187,7 +187,7 @@ impl<S: Simd> Block<'_, S> {
         first: usize,
         (probabilities, stride): (*const f32, usize),
         sums: *mut f32,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
         let (s, queries) = (self.s, self.queries());
         let head = head_stride(self.shape.head_dim);
@@ -209,12 +209,12 @@ impl<S: Simd> Block<'_, S> {
                     values.load_weights(s, row, ranges, weights.add(place * each));
                 }
                 let sums = (sums.add(query * head), head);
-                let asks = (tile == 0).then_some(&mut *ahead);
+                let prefetcher = (tile == 0).then_some(&mut *prefetcher);
                 match (S::LANES, end - query) {
-                    (_, 1) => values.add::<S, 1, FAST>(s, weights, sums, asks),
-                    (_, 2) => values.add::<S, 2, FAST>(s, weights, sums, asks),
-                    (16, 3) => values.add::<S, 3, FAST>(s, weights, sums, asks),
-                    (16, _) => values.add::<S, 4, FAST>(s, weights, sums, asks),
+                    (_, 1) => values.add::<S, 1, FAST>(s, weights, sums, prefetcher),
+                    (_, 2) => values.add::<S, 2, FAST>(s, weights, sums, prefetcher),
+                    (16, 3) => values.add::<S, 3, FAST>(s, weights, sums, prefetcher),
+                    (16, _) => values.add::<S, 4, FAST>(s, weights, sums, prefetcher),
                     _ => unreachable!("a tile has at most four queries, in narrow vectors two"),
                 }
             }

@@ -1,11 +1,14 @@
-//! Weighted values over V in 4 bits: vector lanes are bytes of four positions, sums are exact integers.
+//! Weighted values over V in 4 bits: vector lanes are bytes of four positions, sums are exact
+//! integers.
 //!
 //! Positions are taken in blocks of [`BLOCK`]. The weights of a block, probability times the
 //! position's scale, become bytes, `w = unit * W` and a rest. The bytes of four positions lie side
-//! by side, so that one instruction adds four products; the sums of a block are exact. The rests of a block,
-//! which would be missed where many weights are far below its largest, are added up and meet [`MIDDLE`].
-//! **The order of what is left**: block after block, `sum = fma(unit, sum of W * q, sum)`, then
-//! `sum += sum of probability * minimum + MIDDLE * sum of rests`, which takes position `p` in lane `p % LANES`.
+//! by side, so that one instruction adds four products; the sums of a block are exact. The rests of
+//! a block, which would be missed where many weights are far below its largest, are added up and
+//! meet [`MIDDLE`]. **The order of what is left**: block after block,
+//! `sum = fma(unit, sum of W * q, sum)`, then
+//! `sum += sum of probability * minimum + MIDDLE * sum of rests`, which takes position `p` in lane
+//! `p % LANES`.
 
 #![allow(
     clippy::needless_range_loop,
@@ -14,23 +17,25 @@
 
 use model::compressed::kv4_groups;
 
-use super::super::ahead::Ahead;
+use super::super::prefetch::Prefetcher;
 use super::super::segment::Segment;
 use super::keys::{GROUP_BYTES, load_ranges};
 use crate::simd::Simd;
 
 /// Positions whose weights have one unit.
 pub(super) const BLOCK: usize = 64;
-/// Fours of positions between two looks at what to ask for.
-const ASK_QUADS: usize = 2;
+/// Fours of positions from one prefetch to the next.
+const PREFETCH_QUADS: usize = 2;
 /// Largest integer weight.
 const LARGEST: f32 = 255.0;
-/// The middle of a group's range, in units of its scale: what rounding takes from the weights of a block, it gets instead.
+/// The middle of a group's range, in units of its scale: what rounding takes from the weights of a
+/// block, it gets instead.
 const MIDDLE: f32 = 7.5;
 
 /// Some positions of V, at most a block.
 pub(super) struct FourValues {
-    /// The record of each; behind the last one that one again. Only the first where there is a stride.
+    /// The record of each; behind the last one that one again. Only the first where there is a
+    /// stride.
     records: [*const u8; BLOCK],
     pub count: usize,
     /// Bytes from each to the next, if that is the same for a whole block.
@@ -200,15 +205,15 @@ impl FourValues {
     ///
     /// # Safety
     /// The records are readable; `weights` of `MR` queries are `groups * WEIGHTS` apart; `sums` of
-    /// them are `stride` apart; `ahead` where this is the first tile to read them; `FAST` only where the machine has
-    /// fast dot products.
+    /// them are `stride` apart; `prefetcher` where this is the first tile to read them; `FAST` only
+    /// where the machine has fast dot products.
     #[inline(always)]
     pub(super) unsafe fn add<S: Simd, const MR: usize, const FAST: bool>(
         &self,
         s: S,
         weights: *const f32,
         (sums, stride): (*mut f32, usize),
-        mut ahead: Option<&mut Ahead>,
+        mut prefetcher: Option<&mut Prefetcher>,
     ) {
         let groups = kv4_groups(self.head_dim);
         let bytes = self.head_dim / 2;
@@ -218,8 +223,8 @@ impl FourValues {
             let low = first / GROUP_BYTES;
             let high = (low + S::LANES / 8 - 1).min(groups - 1);
             for half in 0..2 {
-                // Both halves of the first vector ask for half of what follows the records.
-                let asks = if first == 0 { ahead.as_deref_mut() } else { None };
+                // Both halves of the first vector prefetch half of what follows the records.
+                let prefetcher = if first == 0 { prefetcher.as_deref_mut() } else { None };
                 let mut accumulators = [[s.splat_dword(0); 4]; MR];
                 // SAFETY: the caller's promise.
                 unsafe {
@@ -227,16 +232,16 @@ impl FourValues {
                     match (stride_if_whole, half) {
                         (Some(stride), 0) => {
                             let from = self.records[0].add(first);
-                            let whole = (from, stride, asks);
+                            let whole = (from, stride, prefetcher);
                             multiply_whole::<S, MR, FAST, 0>(s, whole, weights, &mut accumulators);
                         }
                         (Some(stride), _) => {
                             let from = self.records[0].add(first);
-                            let whole = (from, stride, asks);
+                            let whole = (from, stride, prefetcher);
                             multiply_whole::<S, MR, FAST, 1>(s, whole, weights, &mut accumulators);
                         }
                         (None, _) => {
-                            let part = (first, half, asks);
+                            let part = (first, half, prefetcher);
                             self.multiply::<S, MR, FAST>(s, part, weights, &mut accumulators);
                         }
                     }
@@ -263,7 +268,7 @@ impl FourValues {
         }
     }
 
-    /// The products of a half of the bytes of every four records, of any form.
+    /// The products of a half of the bytes of every four records, wherever they lie.
     ///
     /// # Safety
     /// As [`FourValues::add`]; the two groups exist.
@@ -271,7 +276,7 @@ impl FourValues {
     unsafe fn multiply<S: Simd, const MR: usize, const FAST: bool>(
         &self,
         s: S,
-        (first, half, mut asks): (usize, usize, Option<&mut Ahead>),
+        (first, half, mut prefetcher): (usize, usize, Option<&mut Prefetcher>),
         (weights, [low, high]): (*const f32, [usize; 2]),
         accumulators: &mut [[S::D; 4]; MR],
     ) {
@@ -279,8 +284,8 @@ impl FourValues {
         let bytes = self.head_dim / 2;
         let count = (bytes - first).min(4 * S::LANES);
         for quad in 0..self.count.div_ceil(4) {
-            if let Some(ahead) = &mut asks {
-                ahead.read(s, 2 * (bytes + 4 * groups));
+            if let Some(prefetcher) = &mut prefetcher {
+                prefetcher.read(s, 2 * (bytes + 4 * groups));
             }
             // SAFETY: the caller's promise covers every offset used here.
             unsafe {
@@ -297,26 +302,26 @@ impl FourValues {
     }
 }
 
-/// As [`FourValues::multiply`] for a whole block of records of two groups, `stride` bytes apart, and
-/// half `HALF` of their bytes: nothing but the products is left to each step.
+/// As [`FourValues::multiply`] for a whole block of records of two groups, `stride` bytes apart,
+/// and half `HALF` of their bytes: nothing but the products is left to each step.
 ///
 /// # Safety
 /// As there.
 #[inline(always)]
 unsafe fn multiply_whole<S: Simd, const MR: usize, const FAST: bool, const HALF: usize>(
     s: S,
-    (mut records, stride, mut asks): (*const u8, usize, Option<&mut Ahead>),
+    (mut records, stride, mut prefetcher): (*const u8, usize, Option<&mut Prefetcher>),
     (weights, [low, high]): (*const f32, [usize; 2]),
     accumulators: &mut [[S::D; 4]; MR],
 ) {
     let mut sums = *accumulators;
     let (mut low, mut high) =
         (weights.wrapping_add(low * WEIGHTS), weights.wrapping_add(high * WEIGHTS));
-    for _ in 0..BLOCK / (4 * ASK_QUADS) {
-        if let Some(ahead) = &mut asks {
-            ahead.read(s, 2 * ASK_QUADS * (2 * GROUP_BYTES + 8));
+    for _ in 0..BLOCK / (4 * PREFETCH_QUADS) {
+        if let Some(prefetcher) = &mut prefetcher {
+            prefetcher.read(s, 2 * PREFETCH_QUADS * (2 * GROUP_BYTES + 8));
         }
-        for _ in 0..ASK_QUADS {
+        for _ in 0..PREFETCH_QUADS {
             // SAFETY: the caller's promise covers every offset used here.
             unsafe {
                 let of = |place: usize| s.load_dwords(records.add(place * stride));

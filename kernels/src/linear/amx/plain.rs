@@ -1,52 +1,52 @@
 //! Sums of plain bf16 weights, 32 columns of a task at a time.
 //!
-//! **Few rows**, two tiles of x: the columns of a panel are read from their first input to their last,
-//! and multiplied as they come.
+//! **Few rows**, two tiles of x: the columns of a panel are read from their first input to their
+//! last, and multiplied as they come.
 //!
 //! **More rows**: all panels of the task take a part of k before any takes the next, so that a part
 //! of x stays in the second level of cache for all of them; meanwhile the next panel's weights are
-//! asked for, and a share of the next part of x.
+//! prefetched, and a share of the next part of x.
 
 use half::bf16;
 
 use super::tile;
 use crate::amx::tiles::TILE;
-use crate::linear::form::Plain;
+use crate::linear::reader::Plain;
 use crate::linear::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
 use crate::linear::task::Area;
+use crate::linear::tuning::{AMX_CALL_BLOCKS, AMX_PREFETCH_BYTES};
 use crate::simd::Simd;
 use crate::simd::avx512::Avx512;
 
 /// Tiles of x of a task with few rows, at most: what the tile registers hold sums of.
 pub(super) const FEW_TILES: usize = 2;
-/// Whole blocks of packed x of a kernel call, at most: with few rows, and with more. Sums are read and
-/// written once a call.
-const CALL_BLOCKS: [usize; 2] = [16, 2];
 /// Pairs of inputs of a step.
 const STEP: usize = 16;
 /// Columns of a panel: two tiles of weight rows.
 const PANEL: usize = 2 * TILE;
 /// Tiles of x rows of a pass, at most.
 const MAX_TILES: usize = PACK_ROWS.div_ceil(TILE);
-/// Floats of the sums of a task: `[panel][tile of x][tile of weight rows][16 weight rows][16 x rows]`.
+/// Floats of the sums of a task:
+/// `[panel][tile of x][tile of weight rows][16 weight rows][16 x rows]`.
 pub(super) const SUMS_LEN: usize = TASK_COLS.div_ceil(PANEL) * MAX_TILES * PANEL * TILE;
 
-/// What a task uses of its thread's scratch: the last inputs of a panel's weight rows, with zeros up to
-/// whole steps.
+/// What a task uses of its thread's scratch: the last inputs of a panel's weight rows, with zeros
+/// up to whole steps.
 pub(super) type Scratch = [[u8; 4 * STEP]; PANEL];
 
 /// Leaves the sums of the task's columns and rows in its results.
 ///
 /// # Safety
-/// AMX may be used by this process, or is emulated. `form` has the columns of `area`, whose x is
+/// AMX may be used by this process, or is emulated. `reader` has the columns of `area`, whose x is
 /// packed in pairs by tiles of 16 rows and one of what is left.
 #[inline(always)]
-pub(super) unsafe fn sums(s: Avx512, form: Plain<bf16>, area: &Area) {
+pub(super) unsafe fn sums(s: Avx512, reader: Plain<bf16>, area: &Area) {
     let few = area.row_tiles.len() <= FEW_TILES;
-    let panels = || area.cols.clone().step_by(PANEL).map(|col| Panel { form, area, col });
+    let panels = || area.cols.clone().step_by(PANEL).map(|col| Panel { reader, area, col });
     let mut tiles = tile::PlainTiles::new();
-    let parts = || Part::all(form.inputs(), CALL_BLOCKS[usize::from(!few)]);
-    // SAFETY: the caller's promise, for some columns of the task and a part of k at a time, in order.
+    let parts = || Part::all(reader.inputs(), AMX_CALL_BLOCKS[usize::from(!few)]);
+    // SAFETY: the caller's promise, for some columns of the task and a part of k at a time, in
+    // order.
     unsafe {
         if few {
             for panel in panels() {
@@ -71,7 +71,7 @@ pub(super) unsafe fn sums(s: Avx512, form: Plain<bf16>, area: &Area) {
 /// Up to 32 columns of a task.
 #[derive(Clone, Copy)]
 struct Panel<'a> {
-    form: Plain<bf16>,
+    reader: Plain<bf16>,
     area: &'a Area,
     col: usize,
 }
@@ -89,8 +89,8 @@ struct Part {
 }
 
 impl Part {
-    /// The parts of `inputs` inputs in order: up to `blocks` whole blocks each, then whole steps, then what
-    /// is left.
+    /// The parts of `inputs` inputs in order: up to `blocks` whole blocks each, then whole steps,
+    /// then what is left.
     fn all(inputs: usize, blocks: usize) -> impl Iterator<Item = Part> {
         // Of an odd number of inputs the last has no partner in memory: it belongs to what is left.
         let (pairs, units) = (inputs / 2, inputs.div_ceil(2));
@@ -120,11 +120,11 @@ impl Part {
 impl Panel<'_> {
     /// Weights of the panel from pair `unit` on.
     fn weight(&self, unit: usize) -> *const u8 {
-        self.form.row(self.col).cast::<u8>().wrapping_add(4 * unit)
+        self.reader.row(self.col).cast::<u8>().wrapping_add(4 * unit)
     }
 
-    /// The weights that are multiplied after a part of this panel, where there are many rows: the next
-    /// panel's, or the first one's next.
+    /// The weights that are multiplied after a part of this panel, where there are many rows: the
+    /// next panel's, or the first one's next.
     fn after(&self, part: Part) -> *const u8 {
         let col = self.col + PANEL;
         if col < self.area.cols.end {
@@ -134,7 +134,8 @@ impl Panel<'_> {
         }
     }
 
-    /// Adds a part's products with all rows to the panel's sums, and asks for the weights at `next`.
+    /// Adds a part's products with all rows to the panel's sums, and prefetches the weights at
+    /// `next`.
     ///
     /// # Safety
     /// As [`sums`]; the parts before it have been multiplied.
@@ -148,18 +149,18 @@ impl Panel<'_> {
             // SAFETY: the last pairs exist, at least in half, and at most one step of them is left.
             (unsafe { self.copy_rest(part.unit) }, 4 * STEP)
         } else {
-            (self.weight(part.unit), 2 * self.form.inputs())
+            (self.weight(part.unit), 2 * self.reader.inputs())
         };
         let (tiles, row_tiles) = (self.area.tiles, self.area.row_tiles.clone());
         let calls = row_tiles.len().div_ceil(2);
-        let ask = tile::Ask::of_rows(next.map(|_| calls));
+        let prefetch_rows = tile::PrefetchRows::of_rows(next.map(|_| calls));
         let panel = (self.col - self.area.cols.start) / PANEL;
         for (call, tile) in row_tiles.clone().step_by(2).enumerate() {
             let second = tile + 1 < row_tiles.end;
-            let ask_at = match next {
+            let prefetch_at = match next {
                 // Further along the same rows.
-                None => weight.wrapping_add(tile::AHEAD_BYTES),
-                Some(next) => next.wrapping_add(call * ask.rows() * stride),
+                None => weight.wrapping_add(AMX_PREFETCH_BYTES),
+                Some(next) => next.wrapping_add(call * prefetch_rows.rows() * stride),
             };
             let call = tile::PlainCall {
                 weight,
@@ -178,22 +179,23 @@ impl Panel<'_> {
                 pairs: part.pairs,
                 sums: self.tile_sums(tile),
                 is_first: part.unit == 0,
-                ask,
-                ask_at,
-                ask_x_at: self.share_of_x_after(part, panel * calls + call),
+                prefetch_rows,
+                prefetch_at,
+                prefetch_x_at: self.share_of_x_after(part, panel * calls + call),
             };
             // SAFETY: the caller's promise, for two tiles of x at most.
             unsafe { tile::plain(configured, &call) };
         }
     }
 
-    /// What one call of a part asks for of the x after it, where there are many rows: the calls of all panels
-    /// take their shares in order. After the last part another task begins with the first.
+    /// What one call of a part prefetches of the x after it, where there are many rows: the calls
+    /// of all panels take their shares in order. After the last part another task begins with the
+    /// first.
     fn share_of_x_after(&self, part: Part, call: usize) -> *const u8 {
         let pair_bytes = 4 * self.area.tiles.rows;
         let after = part.unit + part.units();
-        let at = if 2 * after < self.form.inputs() { after * pair_bytes } else { 0 };
-        let share = part.blocks * part.steps * tile::ASK_X_BYTES;
+        let at = if 2 * after < self.reader.inputs() { after * pair_bytes } else { 0 };
+        let share = part.blocks * part.steps * tile::PREFETCH_X_BYTES;
         self.area.packed.pointer().cast_const().cast::<u8>().wrapping_add(at + call * share)
     }
 
@@ -217,7 +219,7 @@ impl Panel<'_> {
         let tiles = self.area.tiles;
         let (block, within) = (unit / BLOCK_UNITS, unit % BLOCK_UNITS);
         let first = block * BLOCK_UNITS;
-        let units = BLOCK_UNITS.min(self.form.inputs().div_ceil(2) - first);
+        let units = BLOCK_UNITS.min(self.reader.inputs().div_ceil(2) - first);
         let at = first * tiles.rows + tiles.start(tile) * units + within * tiles.height(tile);
         self.area.packed.pointer().wrapping_add(at).cast_const().cast()
     }
@@ -227,13 +229,13 @@ impl Panel<'_> {
     /// # Safety
     /// The columns exist.
     unsafe fn copy_rest(&self, unit: usize) -> *const u8 {
-        let bytes = 2 * (self.form.inputs() - 2 * unit);
+        let bytes = 2 * (self.reader.inputs() - 2 * unit);
         // SAFETY: the scratch is the thread's own and large enough; a row has `bytes` bytes from
         // `unit` on.
         unsafe {
             let rest = &mut *self.area.scratch.cast::<Scratch>();
             for (row, to) in rest.iter_mut().enumerate().take(self.columns().iter().sum()) {
-                let from = self.form.row(self.col + row).add(2 * unit).cast::<u8>();
+                let from = self.reader.row(self.col + row).add(2 * unit).cast::<u8>();
                 *to = [0; 4 * STEP];
                 std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), bytes);
             }
@@ -256,8 +258,8 @@ impl Panel<'_> {
                 let row = tiles.start(tile) - first_row;
                 let col = self.col - self.area.cols.start + half * TILE;
                 debug_assert!(columns <= TILE && col + TILE <= TASK_COLS);
-                // SAFETY: a tile of sums is 16 rows of 64 bytes; results have room for whole vectors
-                // of columns, whatever the lanes beyond the last column hold.
+                // SAFETY: a tile of sums is 16 rows of 64 bytes; results have room for whole
+                // vectors of columns, whatever the lanes beyond the last column hold.
                 unsafe {
                     let rows = s.transpose(from.cast_const().cast(), 4 * TILE);
                     for (r, &values) in rows.as_ref().iter().enumerate().take(tiles.height(tile)) {

@@ -1,29 +1,25 @@
-//! The tile instructions of plain weights: up to two tiles of weight rows by two of x, whole in one `asm!`
-//! block.
+//! The tile instructions of plain weights: up to two tiles of weight rows by two of x, whole in one
+//! `asm!` block.
 //!
-//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from the checkpoint's
-//! row-major memory. Activations are the column operand, pairs of inputs by rows as `pack` leaves them.
-//! Sums come out as `[weight row][x row]`.
+//! Weights are the row operand: a tile is up to 16 weight rows by 32 inputs, straight from the
+//! checkpoint's row-major memory. Activations are the column operand, pairs of inputs by rows as
+//! `pack` leaves them. Sums come out as `[weight row][x row]`.
 //!
-//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in order, then
-//! both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles do not meet, so
-//! neither batch nor neighbours enter.
+//! The order of a sum is the instruction's within 32 inputs (even and odd ones apart, each in
+//! order, then both added to the sum), and steps of 32 inputs in order. Rows and columns of tiles
+//! do not meet, so neither batch nor neighbours enter.
 
 use std::arch::asm;
 use std::mem::offset_of;
 
 use crate::amx::tiles::{Config, TILE, Tiles};
 
-/// How far along the same weight rows memory is asked for, where nothing else is multiplied meanwhile:
-/// several steps, because one takes less time than memory needs to answer.
-pub(super) const AHEAD_BYTES: usize = 512;
+/// Bytes of packed x that a step prefetches, where it prefetches another call's weights.
+pub(super) const PREFETCH_X_BYTES: usize = 256;
 
-/// Packed x that a step asks for, where it asks for another call's weights.
-pub(super) const ASK_X_BYTES: usize = 256;
-
-/// Of how many weight rows a step asks for a line.
+/// Of how many weight rows a step prefetches a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ask {
+pub(super) enum PrefetchRows {
     /// All of both tiles, for a step that comes soon, into the first level of cache.
     All,
     /// A half of them to an eighth, for another call, into the second level.
@@ -32,23 +28,23 @@ pub(super) enum Ask {
     Eighth,
 }
 
-impl Ask {
-    /// Where `calls` calls ask for all rows of those after them, or each for its own.
+impl PrefetchRows {
+    /// Where `calls` calls prefetch all rows of those after them, or each its own.
     pub(super) fn of_rows(calls: Option<usize>) -> Self {
         match calls {
-            None | Some(0 | 1) => Ask::All,
-            Some(2) => Ask::Half,
-            Some(3 | 4) => Ask::Quarter,
-            Some(_) => Ask::Eighth,
+            None | Some(0 | 1) => PrefetchRows::All,
+            Some(2) => PrefetchRows::Half,
+            Some(3 | 4) => PrefetchRows::Quarter,
+            Some(_) => PrefetchRows::Eighth,
         }
     }
 
     pub(super) const fn rows(self) -> usize {
         match self {
-            Ask::All => 2 * TILE,
-            Ask::Half => TILE,
-            Ask::Quarter => TILE / 2,
-            Ask::Eighth => TILE / 4,
+            PrefetchRows::All => 2 * TILE,
+            PrefetchRows::Half => TILE,
+            PrefetchRows::Quarter => TILE / 2,
+            PrefetchRows::Eighth => TILE / 4,
         }
     }
 }
@@ -61,11 +57,12 @@ pub(super) struct PlainCall {
     pub weight_stride: usize,
     /// Rows of each tile of weight rows. The second may be 0; it starts 16 rows after the first.
     pub weight_rows: [usize; 2],
-    /// Packed rows of each tile of x, `[pair of inputs][row]`, and their number; the second may be 0.
+    /// Packed rows of each tile of x, `[pair of inputs][row]`, and their number; the second may be
+    /// 0.
     pub x: [*const u8; 2],
     pub x_rows: [usize; 2],
-    /// Work with whole tiles of x, whatever stands behind its rows: then all calls of a task have one
-    /// configuration, and sums of rows that do not exist are of no use.
+    /// Work with whole tiles of x, whatever stands behind its rows: then all calls of a task have
+    /// one configuration, and sums of rows that do not exist are of no use.
     pub whole: bool,
     /// Bytes from a block of packed rows to the next.
     pub x_block: usize,
@@ -78,11 +75,12 @@ pub(super) struct PlainCall {
     pub sums: *mut f32,
     /// Sums start at zero instead of being read.
     pub is_first: bool,
-    /// What to ask for: rows `weight_stride` bytes apart, a line of each further at each step.
-    pub ask: Ask,
-    pub ask_at: *const u8,
-    /// Packed x to ask for besides, `ASK_X_BYTES` further at each step; not with [`Ask::All`].
-    pub ask_x_at: *const u8,
+    /// What to prefetch: rows `weight_stride` bytes apart, a line of each further at each step.
+    pub prefetch_rows: PrefetchRows,
+    pub prefetch_at: *const u8,
+    /// Packed x to prefetch besides, `PREFETCH_X_BYTES` further at each step; not with
+    /// [`PrefetchRows::All`].
+    pub prefetch_x_at: *const u8,
 }
 
 impl PlainCall {
@@ -123,8 +121,8 @@ impl PlainShape {
     }
 }
 
-/// Tiles for [`plain`], on this thread, until dropped. They are configured anew only where a call's shape
-/// differs from the one before: that costs as much as a few steps.
+/// Tiles for [`plain`], on this thread, until dropped. They are configured anew only where a call's
+/// shape differs from the one before.
 #[derive(Debug)]
 pub(super) struct PlainTiles {
     tiles: Tiles,
@@ -156,58 +154,61 @@ struct PlainArguments {
     steps: usize,
     /// From the end of a tile's block of x to its next block.
     x_jump: [usize; 2],
-    /// From the weight rows to what is asked for.
-    ask_offset: usize,
-    ask_x_at: *const u8,
+    /// From the weight rows to what is prefetched.
+    prefetch_offset: usize,
+    prefetch_x_at: *const u8,
 }
 
 /// Adds the products of the call to its sums.
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated. There is at least one block of one step. Weight
-/// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, with a whole
-/// tile readable behind the last where the call is `whole`, and the sums cover the tiles.
+/// rows are readable for `blocks * steps * pairs * 4` bytes, x has as many pairs of its rows, with
+/// a whole tile readable behind the last where the call is `whole`, and the sums cover the tiles.
 pub(super) unsafe fn plain(tiles: &mut PlainTiles, call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
         tiles.configure(call.shape());
         match (call.weight_rows[1] > 0, call.x_rows[1] > 0) {
-            (true, true) => plain_asking::<2, 2>(call),
-            (true, false) => plain_asking::<2, 1>(call),
-            (false, true) => plain_asking::<1, 2>(call),
-            (false, false) => plain_asking::<1, 1>(call),
+            (true, true) => plain_prefetching::<2, 2>(call),
+            (true, false) => plain_prefetching::<2, 1>(call),
+            (false, true) => plain_prefetching::<1, 2>(call),
+            (false, false) => plain_prefetching::<1, 1>(call),
         }
     }
 }
 
 /// # Safety
 /// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured.
-unsafe fn plain_asking<const A: usize, const B: usize>(call: &PlainCall) {
+unsafe fn plain_prefetching<const A: usize, const B: usize>(call: &PlainCall) {
     // SAFETY: the caller's promise is the callee's.
     unsafe {
-        match call.ask {
-            Ask::All => plain_tiles::<A, B, { Ask::All.rows() }>(call),
-            Ask::Half => plain_tiles::<A, B, { Ask::Half.rows() }>(call),
-            Ask::Quarter => plain_tiles::<A, B, { Ask::Quarter.rows() }>(call),
-            Ask::Eighth => plain_tiles::<A, B, { Ask::Eighth.rows() }>(call),
+        match call.prefetch_rows {
+            PrefetchRows::All => plain_tiles::<A, B, { PrefetchRows::All.rows() }>(call),
+            PrefetchRows::Half => plain_tiles::<A, B, { PrefetchRows::Half.rows() }>(call),
+            PrefetchRows::Quarter => plain_tiles::<A, B, { PrefetchRows::Quarter.rows() }>(call),
+            PrefetchRows::Eighth => plain_tiles::<A, B, { PrefetchRows::Eighth.rows() }>(call),
         }
     }
 }
 
-/// Registers: sums of tile `a` of weight rows and `b` of x in `tmm(a + 2b)`, weight rows in tmm4 and
-/// tmm5, x in tmm6 and tmm7.
+/// Registers: sums of tile `a` of weight rows and `b` of x in `tmm(a + 2b)`, weight rows in tmm4
+/// and tmm5, x in tmm6 and tmm7.
 ///
 /// # Safety
-/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured, asking for lines of `ASK` rows a step.
-unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &PlainCall) {
+/// As [`plain`], with `A` tiles of weight rows and `B` of x, all configured, prefetching lines of
+/// `PREFETCH_ROWS` rows a step.
+unsafe fn plain_tiles<const A: usize, const B: usize, const PREFETCH_ROWS: usize>(
+    call: &PlainCall,
+) {
     let [b0, b1] = call.x_rows;
     let mut arguments = PlainArguments {
         is_first: usize::from(call.is_first),
         blocks: call.blocks,
         steps: call.steps,
         x_jump: call.x_rows.map(|rows| call.x_block.wrapping_sub(call.steps * TILE * 4 * rows)),
-        ask_offset: call.ask_at.addr().wrapping_sub(call.weight.addr()),
-        ask_x_at: call.ask_x_at,
+        prefetch_offset: call.prefetch_at.addr().wrapping_sub(call.weight.addr()),
+        prefetch_x_at: call.prefetch_x_at,
     };
     // SAFETY: these instructions exist only in assembly. They read and write what the caller
     // promises, in the shapes configured, and `arguments`; prefetches may point anywhere.
@@ -244,23 +245,23 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             "4:",
             "tileloadd tmm6, [{x0} + {x0_stride}]",
             "tileloadd tmm4, [{w0} + {w_stride}]",
-            "mov {ahead}, [{arguments} + {ask_offset}]",
-            "add {ahead}, {w0}",
-            ".rept {ask}",
-            ".if {ask} > 16",
-            "prefetcht0 [{ahead}]",
+            "mov {prefetch_to}, [{arguments} + {prefetch_offset}]",
+            "add {prefetch_to}, {w0}",
+            ".rept {prefetch_rows}",
+            ".if {prefetch_rows} > 16",
+            "prefetcht0 [{prefetch_to}]",
             ".else",
-            "prefetcht1 [{ahead}]",
+            "prefetcht1 [{prefetch_to}]",
             ".endif",
-            "add {ahead}, {w_stride}",
+            "add {prefetch_to}, {w_stride}",
             ".endr",
-            ".if {ask} <= 16",
-            "mov {ahead}, [{arguments} + {ask_x}]",
-            "prefetcht1 [{ahead}]",
-            "prefetcht1 [{ahead} + 64]",
-            "prefetcht1 [{ahead} + 128]",
-            "prefetcht1 [{ahead} + 192]",
-            "add qword ptr [{arguments} + {ask_x}], {ask_x_bytes}",
+            ".if {prefetch_rows} <= 16",
+            "mov {prefetch_to}, [{arguments} + {prefetch_x}]",
+            "prefetcht1 [{prefetch_to}]",
+            "prefetcht1 [{prefetch_to} + 64]",
+            "prefetcht1 [{prefetch_to} + 128]",
+            "prefetcht1 [{prefetch_to} + 192]",
+            "add qword ptr [{arguments} + {prefetch_x}], {prefetch_x_bytes}",
             ".endif",
             "tdpbf16ps tmm0, tmm4, tmm6",
             ".if {a} > 1",
@@ -299,10 +300,10 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             ".endif",
             a = const A,
             b = const B,
-            ask = const ASK,
-            ask_offset = const offset_of!(PlainArguments, ask_offset),
-            ask_x = const offset_of!(PlainArguments, ask_x_at),
-            ask_x_bytes = const ASK_X_BYTES,
+            prefetch_rows = const PREFETCH_ROWS,
+            prefetch_offset = const offset_of!(PlainArguments, prefetch_offset),
+            prefetch_x = const offset_of!(PlainArguments, prefetch_x_at),
+            prefetch_x_bytes = const PREFETCH_X_BYTES,
             is_first = const offset_of!(PlainArguments, is_first),
             steps_each = const offset_of!(PlainArguments, steps),
             blocks = const offset_of!(PlainArguments, blocks),
@@ -319,7 +320,7 @@ unsafe fn plain_tiles<const A: usize, const B: usize, const ASK: usize>(call: &P
             line = in(reg) 64usize,
             sums = in(reg) call.sums,
             steps = out(reg) _,
-            ahead = out(reg) _,
+            prefetch_to = out(reg) _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

@@ -11,7 +11,8 @@ pub(super) fn whole(high: __m512i, low: __m512i) -> __m512i {
     _mm512_add_epi32(_mm512_slli_epi32::<4>(high), low)
 }
 
-/// What makes results of the integers of a tile of rows and a group: `[step, sum of x, sum of v][row]`.
+/// What makes results of the integers of a tile of rows and a group:
+/// `[step, sum of x, sum of v][row]`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Factors {
     at: *const f32,
@@ -44,8 +45,8 @@ impl Factors {
         }
     }
 
-    /// `total` of sixteen columns after a group: `part` are the sums of products of `v` with weights of 4 bits if
-    /// `FOUR`, else with weights that 128 was added to.
+    /// `total` of sixteen columns after a group: `part` are the sums of products of `v` with
+    /// weights of 4 bits if `FOUR`, else with weights that 128 was added to.
     ///
     /// # Safety
     /// The row exists.

@@ -1,10 +1,10 @@
 //! Grouped weights in bf16 linears with AVX512-VNNI: products of small integers, four at a lane.
 //!
-//! A group of x becomes integers of 12 bits: multiples of 2^-11 of the power of two above its largest
-//! value. Values of at least 2^-3 of that keep all their bits. A weight's integers are multiplied as they
-//! lie in their records, one instruction for four inputs and sixteen columns, twice for the two bytes
-//! of x; widening them to f32 took two for one input, before its product. Of 4 bits, 16 times a weight is a byte
-//! still, so the products of both bytes go to one sum.
+//! A group of x becomes integers of 12 bits: multiples of 2^-11 of the power of two above its
+//! largest value. Values of at least 2^-3 of that keep all their bits. A weight's integers are
+//! multiplied as they lie in their records, one instruction for four inputs and sixteen columns,
+//! twice for the two bytes of x. Of 4 bits, 16 times a weight is a byte still, so the products of
+//! both bytes go to one sum.
 //!
 //! **The order of every sum.** Products and sums within a group are exact. `part` and `sum(x)` of a
 //! group are rounded to f32 at most once; then the groups are added in order, as everywhere.
@@ -26,121 +26,156 @@ mod weights;
 
 use std::ops::Range;
 
+use factors::Factors;
 use half::bf16;
-use model::compressed::Bits;
+use model::compressed::{Bits, Grouped, WeightFormat};
 use multiply::{Call, Rows};
-pub(super) use shape::{BLOCK, tile_rows, units_of};
-use shape::{COLS, PANELS, lines};
+use shape::{BLOCK, COLS, PANELS, lines, tile_rows, units_of};
 
-use super::ahead::{Ahead, Lines};
-use super::form::Records;
+use super::amx;
 use super::pack::Pack;
-use super::rows::Way;
-use super::sizes::RESULT_STRIDE;
+use super::path::{MultiplicationPath, PackedLayout, Shape};
+use super::prefetch::{Lines, Prefetcher};
+use super::reader::Records;
+use super::rows::RowTiles;
+use super::sizes::{BLOCK_UNITS, PACK_ROWS, RESULT_STRIDE, TASK_COLS};
 use super::task::{Area, Sums};
-use crate::number::Number;
+use super::tuning::{INTEGER_TILES_ROWS, VECTOR_COLS};
+use crate::amx::tiles::TILE;
 use crate::variant::Variant;
 
-/// Whether a linear on grouped weights is worked on here.
-pub(super) fn fits<T: Number>(variant: Variant) -> bool {
-    let wide = matches!(variant, Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx);
-    wide && !T::IS_F32 && is_x86_feature_detected!("avx512vnni")
-}
+/// See the module header, without tiles of AMX.
+pub(super) enum Multiplication {}
 
-/// Floats that a group of a row has behind all packed rows.
-pub(super) const FACTORS: usize = factors::Factors::COUNT;
+impl MultiplicationPath for Multiplication {
+    type Reader = Records;
 
-/// Rows from which on tiles of AMX pay.
-const AMX_ROWS: usize = 7;
+    fn fits(variant: Variant, _: Shape) -> bool {
+        let wide = matches!(variant, Variant::Avx512 | Variant::Avx512Bf16 | Variant::Amx);
+        wide && is_x86_feature_detected!("avx512vnni")
+    }
 
-/// Whether `rows` rows are multiplied in tiles of AMX.
-pub(super) fn fits_tiles(variant: Variant, rows: usize) -> bool {
-    variant == Variant::Amx && rows >= AMX_ROWS
-}
+    fn layout(Shape { rows, k, format }: Shape) -> PackedLayout {
+        let format = grouped(format);
+        let tiles = RowTiles::even(rows, tile_rows(format.bits), VECTOR_COLS, BLOCK);
+        packed_layout(tiles, k, format)
+    }
 
-/// Packs a range of blocks of one tile of rows.
-///
-/// # Safety
-/// The machine has AVX-512; the task's own conditions hold.
-#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn pack(task: &Pack<bf16>) {
-    // SAFETY: the caller's promise.
-    unsafe { pack::pack(task) };
-}
-
-/// Leaves the sums of the task's columns and rows in its results.
-///
-/// # Safety
-/// The machine has AVX-512 with VNNI, and for tiles AMX may be used or is emulated; x was packed by [`pack`];
-/// the task's own conditions hold.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-pub(super) unsafe fn grouped(task: &Sums<Records>) {
-    let Sums { form, area } = task;
-    if area.tiles.way == Way::IntegerTiles {
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn pack(task: &Pack<bf16>) {
         // SAFETY: the caller's promise.
-        return unsafe { tiles::sums(*form, area) };
+        unsafe { pack::pack(task, false) };
     }
-    let (group, groups) = (form.group(), form.groups());
-    let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
-    let together = |panel: usize| PANELS.min(end - panel);
-    let units = groups * units_of(group);
-    let call = |panel: usize, tile: usize, (block, groups): (usize, Range<usize>)| Call {
-        records: *form,
-        panel,
-        rows: Rows::of(area, tile, (units, block, groups.start)),
-        groups,
-        out: area
-            .results()
-            .wrapping_add((area.tiles.start(tile) - first_row(area)) * RESULT_STRIDE)
-            .wrapping_add((panel - first) * COLS),
-    };
-    let is_four = form.bits() == Bits::Four;
-    if area.tiles.count == 1 {
-        for panel in (first..end).step_by(PANELS) {
-            // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
-            unsafe {
-                call(panel, area.row_tiles.start, (0, 0..groups)).run(
-                    is_four,
-                    together(panel),
-                    None,
-                );
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn multiply(task: &Sums<Records>) {
+        let Sums { reader, area } = task;
+        let (group, groups) = (reader.group(), reader.groups());
+        let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
+        let together = |panel: usize| PANELS.min(end - panel);
+        let units = groups * units_of(group);
+        let call = |panel: usize, tile: usize, (block, groups): (usize, Range<usize>)| Call {
+            records: *reader,
+            panel,
+            rows: Rows::of(area, tile, (units, block, groups.start)),
+            groups,
+            out: area
+                .results()
+                .wrapping_add((area.tiles.start(tile) - first_row(area)) * RESULT_STRIDE)
+                .wrapping_add((panel - first) * COLS),
+        };
+        let is_four = reader.bits() == Bits::Four;
+        if area.tiles.count == 1 {
+            for panel in (first..end).step_by(PANELS) {
+                // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
+                unsafe {
+                    call(panel, area.row_tiles.start, (0, 0..groups)).run(
+                        is_four,
+                        together(panel),
+                        None,
+                    );
+                }
             }
+            return;
         }
-        return;
-    }
-    let per_block = area.tiles.block / units_of(group);
-    let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
-    for (run, is_last) in area.runs(area.tiles.block, groups.div_ceil(per_block)) {
-        for panel in (first..end).step_by(PANELS) {
-            for block in run.clone() {
-                let next = if block + 1 < run.end {
-                    lines(*form, panel, together(panel), of_block(block + 1))
-                } else if panel + PANELS < end {
-                    let panel = panel + PANELS;
-                    lines(*form, panel, together(panel), of_block(run.start))
-                } else if !is_last {
-                    lines(*form, first, together(first), of_block(run.end))
-                } else {
-                    Lines::NONE
-                };
-                let groups = of_block(block);
-                let steps = groups.len() * weights::vectors(group, is_four) * area.row_tiles.len();
-                let x = if panel + PANELS < end {
-                    Lines::NONE
-                } else {
-                    area.x_after(&run, block, units)
-                };
-                let mut ahead = Ahead::of_both(next, x, steps);
-                for tile in area.row_tiles.clone() {
-                    // SAFETY: as above.
-                    unsafe {
-                        let call = call(panel, tile, (block, groups.clone()));
-                        call.run(is_four, together(panel), Some(&mut ahead));
+        let per_block = area.tiles.block / units_of(group);
+        let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
+        for (run, is_last) in area.runs(area.tiles.block, groups.div_ceil(per_block)) {
+            for panel in (first..end).step_by(PANELS) {
+                for block in run.clone() {
+                    let next = if block + 1 < run.end {
+                        lines(*reader, panel, together(panel), of_block(block + 1))
+                    } else if panel + PANELS < end {
+                        let panel = panel + PANELS;
+                        lines(*reader, panel, together(panel), of_block(run.start))
+                    } else if !is_last {
+                        lines(*reader, first, together(first), of_block(run.end))
+                    } else {
+                        Lines::NONE
+                    };
+                    let groups = of_block(block);
+                    let steps =
+                        groups.len() * weights::vectors(group, is_four) * area.row_tiles.len();
+                    let x = if panel + PANELS < end {
+                        Lines::NONE
+                    } else {
+                        area.x_after(&run, block, units)
+                    };
+                    let mut prefetcher = Prefetcher::of_both(next, x, steps);
+                    for tile in area.row_tiles.clone() {
+                        // SAFETY: as above.
+                        unsafe {
+                            let call = call(panel, tile, (block, groups.clone()));
+                            call.run(is_four, together(panel), Some(&mut prefetcher));
+                        }
                     }
                 }
             }
         }
     }
+}
+
+/// See the module header, in tiles of AMX.
+pub(super) enum TileMultiplication {}
+
+impl MultiplicationPath for TileMultiplication {
+    type Reader = Records;
+
+    const UNFINISHED_LEN: usize = PACK_ROWS * TASK_COLS;
+
+    fn fits(variant: Variant, shape: Shape) -> bool {
+        let tiles = variant == Variant::Amx && shape.rows >= INTEGER_TILES_ROWS;
+        tiles && Multiplication::fits(variant, shape)
+    }
+
+    fn layout(Shape { rows, k, format }: Shape) -> PackedLayout {
+        let tiles = RowTiles::whole(rows, TILE, amx::task_cols(rows), BLOCK_UNITS);
+        packed_layout(tiles, k, grouped(format))
+    }
+
+    #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+    unsafe fn pack(task: &Pack<bf16>) {
+        // SAFETY: the caller's promise.
+        unsafe { pack::pack(task, true) };
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn multiply(task: &Sums<Records>) {
+        // SAFETY: the caller's promise.
+        unsafe { tiles::sums(task.reader, &task.area) };
+    }
+}
+
+fn grouped(format: WeightFormat) -> Grouped {
+    match format {
+        WeightFormat::Grouped(format) => format,
+        WeightFormat::Plain => unreachable!("plain weights are no integers"),
+    }
+}
+
+fn packed_layout(tiles: RowTiles, k: usize, format: Grouped) -> PackedLayout {
+    let groups = format.groups(k);
+    PackedLayout { tiles, units: units_of(groups * format.group), sums: Factors::COUNT * groups }
 }
 
 /// The first row of a task.

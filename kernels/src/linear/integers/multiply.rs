@@ -13,15 +13,14 @@ use model::compressed::Bits;
 use super::factors::{Factors, whole};
 use super::shape::{COLS, PANELS, tile_rows};
 use super::weights::{nibbles, scales, unsigned, vectors};
-use crate::linear::ahead::Ahead;
-use crate::linear::form::Records;
+use crate::linear::prefetch::Prefetcher;
+use crate::linear::reader::Records;
 use crate::linear::sizes::RESULT_STRIDE;
 use crate::linear::task::Area;
+use crate::linear::tuning::INTEGERS_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
 use crate::simd::integers::avx512::vpdpbusd;
 
-/// How far ahead along a panel's records few rows ask for memory.
-const AHEAD_BYTES: usize = 1024;
 /// Bytes of scales and minimums, with which a record begins.
 const RECORD_HEAD: usize = 4 * COLS;
 /// Up to as many rows the two digits of x have a sum each.
@@ -70,19 +69,25 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Adds the products to the results. Without `ahead` the panels' own next lines are asked for.
+    /// Adds the products to the results. Without `prefetcher` the panels' own next lines are
+    /// prefetched.
     ///
     /// # Safety
-    /// The machine has AVX-512 with VNNI. The panels, rows and groups exist, packed for weights of 4
-    /// bits if `is_four`, and results have room.
+    /// The machine has AVX-512 with VNNI. The panels, rows and groups exist, packed for weights of
+    /// 4 bits if `is_four`, and results have room.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    pub(super) unsafe fn run(self, is_four: bool, panels: usize, ahead: Option<&mut Ahead>) {
+    pub(super) unsafe fn run(
+        self,
+        is_four: bool,
+        panels: usize,
+        prefetcher: Option<&mut Prefetcher>,
+    ) {
         macro_rules! rows {
             ($kernel:ident, $panels:literal; $($rows:literal)*) => {
                 match self.rows.count {
                     // SAFETY: the caller's promise.
-                    $($rows => unsafe { self.$kernel::<$panels, $rows>(ahead) },)*
+                    $($rows => unsafe { self.$kernel::<$panels, $rows>(prefetcher) },)*
                     rows => unreachable!("no tile has {rows} rows"),
                 }
             };
@@ -96,14 +101,15 @@ impl Call {
         }
     }
 
-    /// Weights of 4 bits. The products of both digits of x are added to one sum: those of the high digit with 16 times
-    /// the weight, which is a byte still. Few rows add them to a sum each, so that more chains hide the latency.
+    /// Weights of 4 bits. The products of both digits of x are added to one sum: those of the high
+    /// digit with 16 times the weight, which is a byte still. Few rows add them to a sum each, so
+    /// that more chains hide the latency.
     ///
     /// # Safety
     /// As [`Call::run`], for `P` panels and `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn four<const P: usize, const R: usize>(self, mut ahead: Option<&mut Ahead>) {
+    unsafe fn four<const P: usize, const R: usize>(self, mut prefetcher: Option<&mut Prefetcher>) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let vectors = vectors(self.records.group(), true);
@@ -113,7 +119,7 @@ impl Call {
             let mut low_sums = [[_mm512_setzero_si512(); R]; P];
             let mut from = at.record.map(|record| record.wrapping_add(RECORD_HEAD));
             for _ in 0..vectors {
-                ask(s, &mut ahead, from);
+                prefetch(s, &mut prefetcher, from);
                 // SAFETY: the group's vectors exist, and its packed rows have these steps.
                 unsafe {
                     let mut weights = [_mm512_setzero_si512(); P];
@@ -154,7 +160,7 @@ impl Call {
     /// As [`Call::run`], for `P` panels and `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn eight<const P: usize, const R: usize>(self, mut ahead: Option<&mut Ahead>) {
+    unsafe fn eight<const P: usize, const R: usize>(self, mut prefetcher: Option<&mut Prefetcher>) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         let vectors = vectors(self.records.group(), false);
@@ -164,7 +170,7 @@ impl Call {
             let mut low = [[_mm512_setzero_si512(); R]; P];
             let mut from = at.record.map(|record| record.wrapping_add(RECORD_HEAD));
             for _ in 0..vectors {
-                ask(s, &mut ahead, from);
+                prefetch(s, &mut prefetcher, from);
                 // SAFETY: the group's vectors exist, and its packed rows have this step.
                 unsafe {
                     let mut weights = [_mm512_setzero_si512(); P];
@@ -215,7 +221,8 @@ impl<const P: usize> At<P> {
         }
     }
 
-    /// Adds what the group's sums of integers are worth to the results, and goes on to the next group.
+    /// Adds what the group's sums of integers are worth to the results, and goes on to the next
+    /// group.
     ///
     /// # Safety
     /// As [`Call::run`].
@@ -227,8 +234,8 @@ impl<const P: usize> At<P> {
         sums: [[__m512i; R]; P],
     ) {
         for p in 0..P {
-            // SAFETY: the record exists; the group has factors of all rows, and results have room for
-            // whole panels.
+            // SAFETY: the record exists; the group has factors of all rows, and results have room
+            // for whole panels.
             unsafe {
                 let scale = scales(self.record[p]);
                 for r in 0..R {
@@ -244,15 +251,19 @@ impl<const P: usize> At<P> {
     }
 }
 
-/// Asks for what `ahead` says, or for the lines that follow in each panel.
+/// Prefetches what `prefetcher` holds, or the lines that follow in each panel.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn ask<const P: usize>(s: Avx512, ahead: &mut Option<&mut Ahead>, from: [*const u8; P]) {
-    match ahead {
-        Some(ahead) => ahead.step(s),
+fn prefetch<const P: usize>(
+    s: Avx512,
+    prefetcher: &mut Option<&mut Prefetcher>,
+    from: [*const u8; P],
+) {
+    match prefetcher {
+        Some(prefetcher) => prefetcher.step(s),
         None => {
             for p in 0..P {
-                _mm_prefetch::<_MM_HINT_T0>(from[p].wrapping_add(AHEAD_BYTES).cast());
+                _mm_prefetch::<_MM_HINT_T0>(from[p].wrapping_add(INTEGERS_PREFETCH_BYTES).cast());
             }
         }
     }

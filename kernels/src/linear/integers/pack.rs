@@ -1,6 +1,6 @@
-//! Groups of x as integers: `x = step * v` with a power of two and `|v| < 2^11`, rounded to nearest, ties to even. `v`
-//! is `16 * high + low` with `low` from 0 to 15, which is how it is multiplied: 16 times a weight of 4 bits is a byte
-//! still, so tiles add both products to one sum.
+//! Groups of x as integers: `x = step * v` with a power of two and `|v| < 2^11`, rounded to
+//! nearest, ties to even. `v` is `16 * high + low` with `low` from 0 to 15, which is how it is
+//! multiplied: 16 times a weight of 4 bits is a byte still, so tiles add both products to one sum.
 
 use std::arch::x86_64::*;
 
@@ -10,24 +10,23 @@ use model::compressed::Bits;
 use super::factors::Factors;
 use super::shape::{tile_rows, units_of};
 use crate::linear::pack::Pack;
-use crate::linear::rows::Way;
 use crate::simd::avx512::Avx512;
 use crate::simd::{MAX_LANES, Simd};
 
 /// Inputs of a vector of bf16.
 const VECTOR: usize = 32;
-/// Where each byte of eight inputs comes from, so that a dword holds those whose 4-bit weights lie in
-/// the low (the first dword) and in the high nibbles of a dword of weights.
+/// Where each byte of eight inputs comes from, so that a dword holds those whose 4-bit weights lie
+/// in the low (the first dword) and in the high nibbles of a dword of weights.
 const NIBBLES: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Packs the task's groups as dwords of four inputs: `[block][tile][group][dword][high, low][row]`, for tiles
-/// of AMX `[tile][group][high, low][row][dword]`; and its factors.
+/// Packs the task's groups as dwords of four inputs: `[block][tile][group][dword][high, low][row]`,
+/// if `for_tiles` of AMX `[tile][group][high, low][row][dword]`; and its factors.
 ///
 /// # Safety
-/// As `Compiled::pack`, on a machine with AVX-512.
+/// As `MultiplicationPath::pack`, on a machine with AVX-512.
 #[inline]
 #[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn pack(task: &Pack<bf16>) {
+pub(super) unsafe fn pack(task: &Pack<bf16>, for_tiles: bool) {
     let (group, bits) = task.group.expect("a grouped weight has groups");
     let (first_row, rows) = (task.tiles.start(task.tile), task.rows());
     let units = units_of(group);
@@ -35,7 +34,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
     let mut digits = [Digits::default(); 2];
     let end = task.units.min(task.blocks.end * block) / units;
     for g in task.blocks.start * block / units..end {
-        let before = if task.tiles.way == Way::IntegerTiles {
+        let before = if for_tiles {
             first_row * task.units + g * units * rows
         } else {
             task.tiles.packed_before(task.units, g * units / block, first_row)
@@ -46,7 +45,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
             task.sums.pointer().wrapping_add(Factors::COUNT * (g * task.tiles.rows + first_row));
         for row in 0..rows {
             let x = task.x.wrapping_add((first_row + row) * task.k + g * group);
-            let row_bytes = if task.tiles.way == Way::IntegerTiles {
+            let row_bytes = if for_tiles {
                 [0, rows].map(|before| to.wrapping_add((before + row) * units / 2).cast())
             } else {
                 digits.each_mut().map(|digits| (&raw mut digits.0[row]).cast())
@@ -58,7 +57,7 @@ pub(super) unsafe fn pack(task: &Pack<bf16>) {
                 Factors::write(factors, (row, rows), step, sum);
             }
         }
-        if task.tiles.way != Way::IntegerTiles {
+        if !for_tiles {
             // SAFETY: as above.
             unsafe { store_dwords(&digits, to, (rows, units / 2)) };
         }
@@ -92,8 +91,8 @@ unsafe fn store_dwords(digits: &[Digits; 2], to: *mut f32, (rows, dwords): (usiz
     }
 }
 
-/// Packs `inputs` inputs, and zeros up to a whole group, the high and the low bytes. The step and the sum of all `v`. A
-/// group with an infinity or a NaN has a step of NaN.
+/// Packs `inputs` inputs, and zeros up to a whole group, the high and the low bytes. The step and
+/// the sum of all `v`. A group with an infinity or a NaN has a step of NaN.
 ///
 /// # Safety
 /// `x` has the inputs; `to` has room.
@@ -139,7 +138,7 @@ unsafe fn pack_group(
     (scale.step, _mm512_reduce_add_epi32(sum))
 }
 
-/// The order of bytes that a weight's nibbles ask for.
+/// The order of bytes that matches a weight's nibbles.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn nibble_order() -> __m256i {
@@ -172,8 +171,8 @@ impl Scale {
     /// For a group whose largest magnitude has these bits as a bf16.
     fn of(magnitude: u16) -> Scale {
         let largest = u32::from(magnitude >> 7);
-        // The largest magnitude, below the next power of two, gets 11 bits. A step below the least normal number
-        // would be none.
+        // The largest magnitude, below the next power of two, gets 11 bits. A step below the least
+        // normal number would be none.
         let exponent = largest.saturating_sub(10).max(1);
         let step = if largest < 255 { f32::from_bits(exponent << 23) } else { f32::NAN };
         Scale { step, exponent }

@@ -1,7 +1,7 @@
 //! Products in tiles of AMX: sixteen rows of x by a group of a panel, both digits of x.
 //!
-//! Tiles of sums are places of a ring. What a place holds is stored when its next product begins, some
-//! products later: stored at once, everything behind it would wait for the product.
+//! Tiles of sums are places of a ring. What a place holds is stored when its next product begins,
+//! some products later: stored at once, everything behind it would wait for the product.
 
 use std::arch::asm;
 
@@ -17,16 +17,17 @@ pub(super) const fn places(four: bool) -> usize {
     if four { SUM_TILES } else { SUM_TILES / 2 }
 }
 
-/// The tiles of a task of `rows` rows: sums in tmm0 to tmm3, x in tmm4 and tmm5, weights in tmm6 and tmm7.
-/// A part of a tile alone has its own shape; a tile beside others is whole, whatever stands behind its last
-/// rows: packed x takes half of its room, so it can be read.
+/// The tiles of a task of `rows` rows: sums in tmm0 to tmm3, x in tmm4 and tmm5, weights in tmm6
+/// and tmm7. A part of a tile alone has its own shape; a tile beside others is whole, whatever
+/// stands behind its last rows: packed x takes half of its room, so it can be read.
 pub(super) fn config(rows: usize, steps: usize) -> Config {
     let rows = rows.min(TILE);
     let (sums, x, weights) = ((rows, TILE), (rows, steps), (steps, TILE));
     Config::new([sums, sums, sums, sums, x, x, weights, weights])
 }
 
-/// Takes a tile of x, its high and its low digits, rows `stride` bytes apart, for the products that follow.
+/// Takes a tile of x, its high and its low digits, rows `stride` bytes apart, for the products that
+/// follow.
 ///
 /// # Safety
 /// AMX may be used by this process, or is emulated; the rows exist as [`config`] has them.
@@ -76,8 +77,8 @@ pub(super) unsafe fn store<const FOUR: bool, const PLACE: usize>(sums: *mut i32)
     }
 }
 
-/// Begins the product of the tile of x that was taken and the weights of a panel. Of 4 bits high digits go by 16
-/// times the weights and low ones by the weights, in one sum.
+/// Begins the product of the tile of x that was taken and the weights of a panel. Of 4 bits high
+/// digits go by 16 times the weights and low ones by the weights, in one sum.
 ///
 /// # Safety
 /// As [`take_x`]; `weights` are the tiles of a panel and group.

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use model::compressed::Bits;
 
-use crate::linear::ahead::Lines;
-use crate::linear::form::Records;
-use crate::linear::sizes::{BLOCK_UNITS, VECTOR_COLS};
+use crate::linear::prefetch::Lines;
+use crate::linear::reader::Records;
+use crate::linear::sizes::BLOCK_UNITS;
+use crate::linear::tuning::VECTOR_COLS;
 
 /// Rows of a tile, at most: what the registers hold sums of, for `PANELS` panels.
-pub(in crate::linear) const fn tile_rows(bits: Bits) -> usize {
+pub(super) const fn tile_rows(bits: Bits) -> usize {
     match bits {
         Bits::Four => 12,
         // A sum for each digit of x.
@@ -21,21 +22,21 @@ pub(in crate::linear) const fn tile_rows(bits: Bits) -> usize {
 pub(super) const COLS: usize = model::compressed::ROWS;
 pub(super) const PANELS: usize = 2;
 /// Units of a block of packed x without tiles of AMX: its rows are multiplied by it in one call.
-pub(in crate::linear) const BLOCK: usize = 2 * BLOCK_UNITS;
+pub(super) const BLOCK: usize = 2 * BLOCK_UNITS;
 
 const _: () = assert!(VECTOR_COLS.is_multiple_of(PANELS * COLS));
 
 /// Units of packed x, dwords, of so many inputs: two bytes each.
-pub(in crate::linear) const fn units_of(inputs: usize) -> usize {
+pub(super) const fn units_of(inputs: usize) -> usize {
     inputs / 2
 }
 
 /// The lines of memory of some groups of some panels.
-pub(super) fn lines(form: Records, panel: usize, panels: usize, groups: Range<usize>) -> Lines {
+pub(super) fn lines(reader: Records, panel: usize, panels: usize, groups: Range<usize>) -> Lines {
     Lines {
-        at: form.record_at(panel, groups.start),
-        stride: form.groups() * form.record_bytes(),
+        at: reader.record_at(panel, groups.start),
+        stride: reader.groups() * reader.record_bytes(),
         rows: panels,
-        lines: groups.len() * form.record_bytes() / 64,
+        lines: groups.len() * reader.record_bytes() / 64,
     }
 }

@@ -1,7 +1,7 @@
 //! More rows with AMX: the same integers in tiles, sixteen rows by sixteen columns by a group.
 //!
-//! Sums in integers are exact, so they are those of `multiply` bit for bit, and so are the groups added
-//! in order.
+//! Sums in integers are exact, so they are those of `multiply` bit for bit, and so are the groups
+//! added in order.
 
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -13,30 +13,29 @@ use super::products::{TILE_BYTES, begin, config, places, store, take_x};
 use super::shape::{COLS, PANELS, lines, units_of};
 use super::weights::{nibbles, scales, steps, unsigned, vectors};
 use crate::amx::tiles::{TILE, Tiles};
-use crate::linear::ahead::{Ahead, Lines};
-use crate::linear::form::Records;
+use crate::linear::prefetch::{Lines, Prefetcher};
+use crate::linear::reader::Records;
 use crate::linear::sizes::{BLOCK_UNITS, RESULT_STRIDE};
 use crate::linear::task::Area;
 use crate::linear::tiled::TILE_LEN;
+use crate::linear::tuning::INTEGER_TILES_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
 
 /// Tiles of x of a task with few rows, at most.
 const FEW_TILES: usize = 2;
-/// How far ahead along a panel's records few rows ask for memory.
-const AHEAD_BYTES: usize = 3072;
-/// Panels of a stretch of weights that is bytes while all rows pass by: a tile of x comes from the second level of
-/// cache once for all of them.
+/// Panels of a stretch of weights that is bytes while all rows pass by: a tile of x comes from the
+/// second level of cache once for all of them.
 const STRIP_PANELS: usize = 2 * PANELS;
-/// Groups of a stretch, with up to `FEW_TILES` tiles of x and with more. Longer ones leave the first level no room where
-/// another guest has half of it.
+/// Groups of a stretch, with up to `FEW_TILES` tiles of x and with more. Longer ones leave no room
+/// in the first level of cache where two threads share it.
 const FEW_GROUPS: usize = 1;
 const MANY_GROUPS: usize = 2;
 
 /// What a task uses of its thread's scratch.
 #[repr(C, align(64))]
 struct Scratch {
-    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; of 4 bits 16 times each weight,
-    /// and behind them the weights.
+    /// Weights of some groups as bytes, `[group][panel][step][16 columns][4 inputs]`; of 4 bits 16
+    /// times each weight, and behind them the weights.
     weights: [[[[u8; TILE_BYTES]; 2]; STRIP_PANELS]; MANY_GROUPS],
     /// Sums of two places, as they leave the tiles; of 8 bits `[high, low]` of each.
     sums: [[[[i32; TILE]; TILE]; 2]; 2],
@@ -47,15 +46,15 @@ const _: () = assert!(size_of::<Scratch>() <= 4 * TILE_LEN);
 /// Leaves the sums of the task's columns and rows in its results.
 ///
 /// # Safety
-/// AMX may be used by this process, or is emulated; the machine has AVX-512. x was packed in tiles; the
-/// task's own conditions hold.
+/// AMX may be used by this process, or is emulated; the machine has AVX-512. x was packed in tiles;
+/// the task's own conditions hold.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn sums(form: Records, area: &Area) {
+pub(super) unsafe fn sums(reader: Records, area: &Area) {
     // SAFETY: the caller's promise.
     unsafe {
-        match form.bits() {
-            Bits::Four => sums_of::<true>(form, area),
-            Bits::Eight => sums_of::<false>(form, area),
+        match reader.bits() {
+            Bits::Four => sums_of::<true>(reader, area),
+            Bits::Eight => sums_of::<false>(reader, area),
         }
     }
 }
@@ -63,17 +62,17 @@ pub(super) unsafe fn sums(form: Records, area: &Area) {
 /// # Safety
 /// As [`sums`], for weights of 4 bits if `FOUR`.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
+unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
     let first_row = area.tiles.start(area.row_tiles.start);
     let rows = area.tiles.start(area.row_tiles.end) - first_row;
     let (first, end) = (area.cols.start / COLS, area.cols.end.div_ceil(COLS));
-    let (group, groups) = (form.group(), form.groups());
+    let (group, groups) = (reader.group(), reader.groups());
     let per_block = BLOCK_UNITS / units_of(group);
     let of_block = |block: usize| block * per_block..groups.min((block + 1) * per_block);
     let at_once = if few(area) { FEW_GROUPS } else { MANY_GROUPS };
     let strips = || {
         (first..end).step_by(STRIP_PANELS).map(|panel| Strip {
-            form,
+            reader,
             area,
             panel,
             panels: STRIP_PANELS.min(end - panel),
@@ -95,18 +94,19 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
             };
             let next = match next {
                 (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
-                (panel, groups) => lines(form, panel, STRIP_PANELS.min(end - panel), groups),
+                (panel, groups) => lines(reader, panel, STRIP_PANELS.min(end - panel), groups),
             };
-            let mut ahead = Ahead::new(next, run.len() * strip.panels * rows);
+            let mut prefetcher = Prefetcher::new(next, run.len() * strip.panels * rows);
             for at in run.clone().step_by(at_once) {
                 let groups = at..run.end.min(at + at_once);
-                // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's promise.
-                unsafe { strip.add(groups, &mut ring, &mut ahead) };
+                // SAFETY: panels and groups exist, tiles are configured; the rest is the caller's
+                // promise.
+                unsafe { strip.add(groups, &mut ring, &mut prefetcher) };
             }
         }
     }
     // SAFETY: tiles are configured; the caller's promise.
-    unsafe { ring.turn(None, &mut Ahead::new(Lines::NONE, 0)) };
+    unsafe { ring.turn(None, &mut Prefetcher::new(Lines::NONE, 0)) };
     for strip in strips() {
         let cols = strip.panels * COLS;
         for row in 0..rows {
@@ -121,7 +121,7 @@ unsafe fn sums_of<const FOUR: bool>(form: Records, area: &Area) {
 /// Some panels of a task, with all of its rows.
 #[derive(Clone, Copy)]
 struct Strip<'a> {
-    form: Records,
+    reader: Records,
     area: &'a Area,
     /// The first panel, and how many.
     panel: usize,
@@ -131,7 +131,8 @@ struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Multiplies some groups, at most `MANY_GROUPS`; `ring` adds them to the totals, which the first group sets.
+    /// Multiplies some groups, at most `MANY_GROUPS`; `ring` adds them to the totals, which the
+    /// first group sets.
     ///
     /// # Safety
     /// As [`sums_of`]; the groups exist, and tiles are configured for the task.
@@ -141,11 +142,11 @@ impl Strip<'_> {
         self,
         groups: Range<usize>,
         ring: &mut Ring<FOUR>,
-        ahead: &mut Ahead,
+        prefetcher: &mut Prefetcher,
     ) {
-        let Strip { form, area, panel, panels, totals } = self;
-        let asks_itself = few(area);
-        let steps = steps(form.group());
+        let Strip { reader, area, panel, panels, totals } = self;
+        let prefetches = few(area);
+        let steps = steps(reader.group());
         let first_row = area.tiles.start(area.row_tiles.start);
         // SAFETY: the scratch is the thread's own and large enough; all that is named exists.
         unsafe {
@@ -155,14 +156,14 @@ impl Strip<'_> {
             };
             for group in groups.clone() {
                 for p in 0..panels {
-                    let record = form.record_at(panel + p, group);
-                    expand::<FOUR>(form, record, weights_of(group, p), asks_itself);
+                    let record = reader.record_at(panel + p, group);
+                    expand::<FOUR>(reader, record, weights_of(group, p), prefetches);
                 }
             }
             for tile in area.row_tiles.clone() {
                 let (start, rows) = (area.tiles.start(tile), area.tiles.height(tile));
                 for group in groups.clone() {
-                    let x = area.packed.pointer().wrapping_add(start * form.groups() * 2 * steps);
+                    let x = area.packed.pointer().wrapping_add(start * reader.groups() * 2 * steps);
                     let x = x.wrapping_add(group * 2 * steps * rows);
                     take_x([x.cast(), x.wrapping_add(steps * rows).cast()], 4 * steps);
                     let factors = Factors::of(area, tile, group);
@@ -170,15 +171,15 @@ impl Strip<'_> {
                         let products = Products {
                             count: places(FOUR).min(panels - p),
                             weights: weights_of(group, p),
-                            record: form.record_at(panel + p, group),
-                            record_stride: form.groups() * form.record_bytes(),
+                            record: reader.record_at(panel + p, group),
+                            record_stride: reader.groups() * reader.record_bytes(),
                             factors,
                             rows,
                             is_first: group == 0,
                             totals: totals.add(((start - first_row) * panels + p) * COLS),
                             stride: panels * COLS,
                         };
-                        ring.turn(Some(products), ahead);
+                        ring.turn(Some(products), prefetcher);
                     }
                 }
             }
@@ -186,27 +187,32 @@ impl Strip<'_> {
     }
 }
 
-/// Whether the rows are so few that weights are waited for: then each vector asks for one further along
-/// its panel.
+/// Whether the rows are so few that memory bounds them: then each vector prefetches one further
+/// along its panel.
 fn few(area: &Area) -> bool {
     area.row_tiles.len() <= FEW_TILES
 }
 
-/// The weights of a record as unsigned bytes, a line a step, in the form of [`Scratch::weights`]; asks for those
-/// `AHEAD_BYTES` further if `asks`.
+/// The weights of a record as unsigned bytes, a line a step, laid out as [`Scratch::weights`];
+/// prefetches those `INTEGER_TILES_PREFETCH_BYTES` further if `prefetches`.
 ///
 /// # Safety
 /// The record exists; `to` is two tiles.
 #[inline]
 #[target_feature(enable = "avx2,avx512f")]
-unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8, asks: bool) {
-    if asks {
-        for line in 0..form.record_bytes() / 64 {
-            let at = record.wrapping_add(AHEAD_BYTES + 64 * line);
+unsafe fn expand<const FOUR: bool>(
+    reader: Records,
+    record: *const u8,
+    to: *mut u8,
+    prefetches: bool,
+) {
+    if prefetches {
+        for line in 0..reader.record_bytes() / 64 {
+            let at = record.wrapping_add(INTEGER_TILES_PREFETCH_BYTES + 64 * line);
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
         }
     }
-    for index in 0..vectors(form.group(), FOUR) {
+    for index in 0..vectors(reader.group(), FOUR) {
         // SAFETY: a record has the vectors of its group, a tile a line for each step.
         unsafe {
             let vector = _mm512_loadu_si512(record.add(64 * (1 + index)).cast());
@@ -225,7 +231,8 @@ unsafe fn expand<const FOUR: bool>(form: Records, record: *const u8, to: *mut u8
     }
 }
 
-/// Products of a tile of x and a group of some panels, one in each place of the ring, and what they are added to.
+/// Products of a tile of x and a group of some panels, one in each place of the ring, and what they
+/// are added to.
 struct Products {
     count: usize,
     weights: *const u8,
@@ -242,7 +249,8 @@ struct Products {
     stride: usize,
 }
 
-/// Products under way, one in each place: while tiles are multiplied, those begun before become totals.
+/// Products in flight, one in each place: while tiles are multiplied, those begun before become
+/// totals.
 struct Ring<const FOUR: bool> {
     before: Option<Products>,
     scratch: *mut Scratch,
@@ -252,18 +260,18 @@ impl<const FOUR: bool> Ring<FOUR> {
     /// Begins the products of `next` and adds those before it to their totals, place by place.
     ///
     /// # Safety
-    /// AMX may be used by this process, or is emulated; tiles were configured for this task, and x of `next`
-    /// was taken. Everything covers the panels and rows.
+    /// AMX may be used by this process, or is emulated; tiles were configured for this task, and x
+    /// of `next` was taken. Everything covers the panels and rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn turn(&mut self, next: Option<Products>, ahead: &mut Ahead) {
+    unsafe fn turn(&mut self, next: Option<Products>, prefetcher: &mut Prefetcher) {
         // SAFETY: the caller's promise.
         unsafe {
-            self.place::<0>(next.as_ref(), ahead);
-            self.place::<1>(next.as_ref(), ahead);
+            self.place::<0>(next.as_ref(), prefetcher);
+            self.place::<1>(next.as_ref(), prefetcher);
             if FOUR {
-                self.place::<2>(next.as_ref(), ahead);
-                self.place::<3>(next.as_ref(), ahead);
+                self.place::<2>(next.as_ref(), prefetcher);
+                self.place::<3>(next.as_ref(), prefetcher);
             }
         }
         self.before = next;
@@ -273,7 +281,11 @@ impl<const FOUR: bool> Ring<FOUR> {
     /// As [`Ring::turn`].
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn place<const PLACE: usize>(&self, next: Option<&Products>, ahead: &mut Ahead) {
+    unsafe fn place<const PLACE: usize>(
+        &self,
+        next: Option<&Products>,
+        prefetcher: &mut Prefetcher,
+    ) {
         let before = self.before.as_ref().filter(|before| PLACE < before.count);
         let next = next.filter(|next| PLACE < next.count);
         // SAFETY: the caller's promise; the scratch is the thread's own.
@@ -287,7 +299,7 @@ impl<const FOUR: bool> Ring<FOUR> {
                 begin::<FOUR, PLACE>(next.weights.wrapping_add(PLACE * 2 * TILE_BYTES));
             }
             if let Some(before) = before {
-                before.add::<FOUR>(PLACE, sums, ahead);
+                before.add::<FOUR>(PLACE, sums, prefetcher);
             }
         }
     }
@@ -300,13 +312,18 @@ impl Products {
     /// Everything covers the panels and the rows.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-    unsafe fn add<const FOUR: bool>(&self, p: usize, sums: *const i32, ahead: &mut Ahead) {
+    unsafe fn add<const FOUR: bool>(
+        &self,
+        p: usize,
+        sums: *const i32,
+        prefetcher: &mut Prefetcher,
+    ) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
         // SAFETY: the record exists.
         let ranges = unsafe { scales(self.record.add(p * self.record_stride)) };
         for row in 0..self.rows {
-            ahead.step(s);
+            prefetcher.step(s);
             let sum = sums.wrapping_add(row * TILE);
             // SAFETY: the caller's promise.
             unsafe {

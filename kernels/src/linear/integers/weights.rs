@@ -29,7 +29,8 @@ pub(super) unsafe fn scales(record: *const u8) -> (__m512, __m512) {
     (_mm512_cvtph_ps(scale), _mm512_cvtph_ps(min))
 }
 
-/// A step's weights of 4 bits, those of the low or of the high nibbles: 16 times each, and as they are.
+/// A step's weights of 4 bits, those of the low or of the high nibbles: 16 times each, and as they
+/// are.
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(super) fn nibbles(vector: __m512i, high: bool) -> (__m512i, __m512i) {

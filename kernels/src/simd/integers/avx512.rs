@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 use super::Integers;
 use crate::simd::avx512::Avx512;
 
-/// One `vpdpbusd`, which is not among the instructions of the variant, in the order in which kernels name it: the
-/// intrinsic is reordered, and spills.
+/// One `vpdpbusd`, which is not among the instructions of the variant, in the order in which
+/// kernels name it: the intrinsic is reordered, and spills.
 ///
 /// # Safety
 /// The machine has AVX512-VNNI.
@@ -27,8 +27,9 @@ pub(crate) unsafe fn vpdpbusd(acc: __m512i, a: __m512i, b: __m512i) -> __m512i {
     acc
 }
 
-/// `low` in the first half of the lanes, `high` in the others: broadcasts that are part of their loads.
-/// The compiler would make of the intrinsics a permutation, and the shuffle port is what is short.
+/// `low` in the first half of the lanes, `high` in the others: broadcasts that are part of their
+/// loads. The compiler would make of the intrinsics a permutation, and the shuffle port is what is
+/// short.
 ///
 /// # Safety
 /// The machine has AVX-512; both are readable.

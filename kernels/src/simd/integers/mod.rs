@@ -63,7 +63,7 @@ pub trait Integers: Copy {
     /// Whether the machine has instructions of its own for the dot products below, which are then
     /// called with `FAST`; the sums are exact, so both give the same bits.
     fn has_fast_dots(self) -> bool;
-    /// `acc +` the sum of the products of four bytes of `a` and signed ones of `b`, those of one of the two
-    /// from 0 to 15.
+    /// `acc +` the sum of the products of four bytes of `a` and signed ones of `b`, those of one of
+    /// the two from 0 to 15.
     fn dot_bytes<const FAST: bool>(self, acc: Self::D, a: Self::D, b: Self::D) -> Self::D;
 }

@@ -2,7 +2,8 @@
 
 use std::arch::asm;
 
-/// What `ldtilecfg` reads: palette 1, from byte 16 on two bytes per row of each tile, from byte 48 on rows.
+/// What `ldtilecfg` reads: palette 1, from byte 16 on two bytes per row of each tile, from byte 48
+/// on rows.
 #[repr(align(64))]
 struct Config([u8; 64]);
 
@@ -20,8 +21,8 @@ pub unsafe fn products(rounds: u64) -> f64 {
         config.0[16 + 2 * tile] = 64;
         config.0[48 + tile] = 16;
     }
-    // SAFETY: the caller's promise; reads `config`, and loading a configuration zeroes every tile: no
-    // NaN and no subnormal slows the loop down.
+    // SAFETY: the caller's promise; reads `config`, and loading a configuration zeroes every tile:
+    // no NaN and no subnormal slows the loop down.
     unsafe {
         asm!(
             "ldtilecfg [{config}]",

@@ -1,0 +1,172 @@
+//! Scores over bf16 keys with AVX512-BF16: a position lies in memory as `vdpbf16ps` takes it, a
+//! lane to every sixteenth pair of elements, so that keys are multiplied straight from memory, with
+//! nothing to transpose.
+//!
+//! **The order of the sum.** In each lane a chain of dot products of pairs along head_dim; the
+//! lanes are added within quarters first (`simd::lanes`). Neighbours, tiles and blocks do not
+//! enter.
+
+#![allow(
+    clippy::needless_range_loop,
+    reason = "queries and positions are clearer, and surer to stay in registers, by index"
+)]
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use super::keys::{Keys, Queries};
+use super::prefetch::{Next, Prefetcher};
+use crate::simd::Simd;
+use crate::simd::avx512::{Avx512, dot_bf16};
+use crate::simd::lanes::{add_quarters, add_to_quarters};
+
+/// Positions of a call, and those that are multiplied together.
+const POSITIONS: usize = Avx512::LANES;
+const TOGETHER: usize = 4;
+/// Elements of a line.
+const LINE: usize = 32;
+/// Queries of a call at most.
+pub(super) const MOST_QUERIES: usize = 4;
+
+/// A query as it is, in whole lines: zeros behind it.
+///
+/// # Safety
+/// `from` holds `head_dim` elements; `to` has room for whole lines.
+pub(super) unsafe fn pack(from: *const bf16, head_dim: usize, to: *mut bf16) {
+    // SAFETY: the caller's promise; zero bits are zero.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, head_dim);
+        std::ptr::write_bytes(to.add(head_dim), 0, head_dim.next_multiple_of(LINE) - head_dim);
+    }
+}
+
+/// Where the scores of some queries at the positions of [`scores`] go.
+#[derive(Clone, Copy)]
+pub(super) struct Scores {
+    /// Of the first query and position.
+    pub to: *mut f32,
+    /// Floats from one query to the next.
+    pub stride: usize,
+    /// What each is multiplied by.
+    pub scale: f32,
+}
+
+/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees the first
+/// `visible[i]`.
+///
+/// # Safety
+/// The machine has AVX512-BF16; the positions are readable; `queries` are `MR` heads as `pack`
+/// leaves them; `out` has room for every query's visible positions.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+pub(super) unsafe fn scores<const MR: usize>(
+    keys: &Keys<bf16>,
+    queries: Queries,
+    out: Scores,
+    visible: [usize; MR],
+    mut prefetcher: Option<&mut Prefetcher>,
+) {
+    // SAFETY: the caller's promise.
+    let s = unsafe { Avx512::new() };
+    for first in (0..keys.width).step_by(POSITIONS) {
+        let block = Keys {
+            from: keys.from.wrapping_add(first * keys.stride),
+            width: POSITIONS.min(keys.width - first),
+            ..*keys
+        };
+        // SAFETY: the caller's promise; only what is visible is written.
+        unsafe {
+            let sums = of_block::<MR>(s, &block, queries, prefetcher.as_deref_mut());
+            for i in 0..MR {
+                let width = visible[i].saturating_sub(first).min(block.width);
+                let to = out.to.wrapping_add(i * out.stride + first);
+                let scores = s.mul(sums[i], s.splat(out.scale));
+                _mm512_mask_storeu_ps(to, (1u32 << width).wrapping_sub(1) as u16, scores);
+            }
+        }
+    }
+}
+
+/// Sums of `MR` queries and up to sixteen positions, a lane each; those of positions that are not
+/// there mean nothing.
+///
+/// # Safety
+/// As [`scores`].
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn of_block<const MR: usize>(
+    s: Avx512,
+    keys: &Keys<bf16>,
+    queries: Queries,
+    mut prefetcher: Option<&mut Prefetcher>,
+) -> [__m512; MR] {
+    let mut lines = match prefetcher.as_deref_mut() {
+        Some(Prefetcher::Lines(lines)) if keys.fresh_distance.is_none() => {
+            Some(lines.next(s, keys.width * keys.head_dim * size_of::<bf16>()))
+        }
+        _ => None,
+    };
+    let mut quarters = [[_mm512_setzero_ps(); TOGETHER]; MR];
+    for four in 0..TOGETHER {
+        if let (None, Some(prefetcher)) = (lines, prefetcher.as_mut()) {
+            // A part at a time: prefetches stall where too many are issued at once.
+            for at in (four * LINE..keys.head_dim).step_by(TOGETHER * LINE) {
+                keys.prefetch(s, 0, at, prefetcher);
+            }
+        }
+        let mut at = [std::ptr::null(); TOGETHER];
+        for i in 0..TOGETHER {
+            // The last position stands for those behind it.
+            let position = (four * TOGETHER + i).min(keys.width - 1);
+            at[i] = keys.from.wrapping_add(position * keys.stride);
+        }
+        // SAFETY: the positions exist, and queries are packed in whole lines.
+        let sums = unsafe { multiply::<MR>(s, at, keys.head_dim, queries, &mut lines) };
+        for i in 0..MR {
+            quarters[i][four] = add_quarters(sums[i]);
+        }
+    }
+    let mut sums = [_mm512_setzero_ps(); MR];
+    for i in 0..MR {
+        sums[i] = add_to_quarters(quarters[i]);
+    }
+    sums
+}
+
+/// Lanes of sums of `MR` queries and some positions.
+///
+/// # Safety
+/// `at` points to `head_dim` elements each; the queries are packed in whole lines.
+#[inline]
+#[target_feature(enable = "avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn multiply<const MR: usize>(
+    s: Avx512,
+    at: [*const bf16; TOGETHER],
+    head_dim: usize,
+    queries: Queries,
+    lines: &mut Option<Next>,
+) -> [[__m512; TOGETHER]; MR] {
+    let mut sums = [[_mm512_setzero_ps(); TOGETHER]; MR];
+    for element in (0..head_dim).step_by(LINE) {
+        let left = head_dim - element;
+        let mask = if left >= LINE { u32::MAX } else { (1 << left) - 1 };
+        // SAFETY: what is masked is not touched; the rest is the caller's promise.
+        unsafe {
+            let mut q = [_mm512_setzero_ps(); MR];
+            for i in 0..MR {
+                q[i] = s.load(queries.from.add(i * queries.stride + element / 2));
+            }
+            for p in 0..TOGETHER {
+                if let Some(lines) = lines {
+                    lines.prefetch(s);
+                }
+                let key = _mm512_maskz_loadu_epi16(mask, at[p].add(element).cast());
+                for i in 0..MR {
+                    sums[i][p] = dot_bf16(_mm512_castsi512_ps(key), q[i], sums[i][p]);
+                }
+            }
+        }
+    }
+    sums
+}

@@ -1,0 +1,202 @@
+//! Lines prefetched in the order of reading: into the first cache as far ahead as a page, where the
+//! processor's prefetcher stops, and into the second cache as far again, because the first has too
+//! few requests under way for all that memory could bring.
+
+use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
+use crate::simd::Simd;
+
+/// Distance from what is read to what is prefetched into the first cache, and into the second one.
+const NEAR_BYTES: usize = 4096;
+const FAR_BYTES: usize = 8192;
+/// Bytes prefetched into the second cache besides, while exponentials are computed: a part of that
+/// cache.
+const PAUSE_BYTES: usize = 96 << 10;
+
+/// The next lines to prefetch, into the first cache and into the second one.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::attention) struct Next {
+    near: *const u8,
+    far: *const u8,
+}
+
+impl Next {
+    /// Prefetches a line of each and goes on to the ones behind them.
+    #[inline(always)]
+    pub(in crate::attention) fn prefetch<S: Simd>(&mut self, s: S) {
+        s.prefetch(self.near);
+        s.prefetch_far(self.far);
+        self.near = self.near.wrapping_add(LINE_BYTES);
+        self.far = self.far.wrapping_add(LINE_BYTES);
+    }
+}
+
+/// A place in the stretches of a task.
+#[derive(Debug, Clone, Copy)]
+struct Cursor {
+    stretch: usize,
+    at: usize,
+}
+
+/// See the module header.
+#[derive(Debug)]
+pub(in crate::attention) struct Lines {
+    stretches: [Stretch; STRETCHES],
+    near: Cursor,
+    far: Cursor,
+    /// Bytes that the second cursor may still gain on the first.
+    pause: usize,
+}
+
+impl Lines {
+    /// What a task reads and what the next one will; the task before has prefetched the beginning
+    /// of it.
+    pub(super) fn new([k, v]: [Stretch; 2], [next_k, next_v]: [Stretch; 2]) -> Lines {
+        let start = Cursor { stretch: 0, at: 0 };
+        let mut lines =
+            Lines { stretches: [k, v, next_k, next_v], near: start, far: start, pause: 0 };
+        if lines.stretches.iter().any(|stretch| stretch.bytes > 0) {
+            lines.pause = PAUSE_BYTES;
+        }
+        lines.near.skip(&lines.stretches, NEAR_BYTES);
+        lines.far.skip(&lines.stretches, FAR_BYTES);
+        lines
+    }
+
+    /// `bytes` bytes are read now: the lines to prefetch meanwhile.
+    #[inline(always)]
+    pub(in crate::attention) fn next<S: Simd>(&mut self, s: S, bytes: usize) -> Next {
+        let Lines { stretches, near, far, .. } = self;
+        Next {
+            near: near.take(stretches, bytes, |line| s.prefetch(line)),
+            far: far.take(stretches, bytes, |line| s.prefetch_far(line)),
+        }
+    }
+
+    /// As [`Lines::next`], and prefetches all of them at once.
+    #[inline(always)]
+    pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
+        let mut next = self.next(s, bytes);
+        for _ in 0..bytes.div_ceil(LINE_BYTES) {
+            next.prefetch(s);
+        }
+    }
+
+    /// Prefetches a line more into the second cache.
+    #[inline(always)]
+    pub(super) fn fill_vector<S: Simd>(&mut self, s: S) {
+        if self.pause > 0 {
+            self.pause -= LINE_BYTES;
+            let line = self.far.take(&self.stretches, LINE_BYTES, |_| ());
+            s.prefetch_far(line);
+        }
+    }
+}
+
+impl Cursor {
+    /// Goes on by that many bytes, at most to the end of the last stretch.
+    #[inline(always)]
+    fn skip(&mut self, stretches: &[Stretch; STRETCHES], bytes: usize) {
+        self.at += bytes;
+        while self.at >= stretches[self.stretch].bytes {
+            if self.stretch + 1 == STRETCHES {
+                self.at = stretches[self.stretch].bytes;
+                return;
+            }
+            self.at -= stretches[self.stretch].bytes;
+            self.stretch += 1;
+        }
+    }
+
+    /// Goes on by `bytes` bytes and returns where they lie. They are contiguous: at the end of a
+    /// stretch they begin before the cursor, and what belongs to the next stretch is prefetched at
+    /// once.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        stretches: &[Stretch; STRETCHES],
+        bytes: usize,
+        prefetch: impl Fn(*const u8),
+    ) -> *const u8 {
+        let Stretch { from, bytes: all } = stretches[self.stretch];
+        if self.at + bytes < all {
+            let at = from.wrapping_add(self.at);
+            self.at += bytes;
+            return at;
+        }
+        let at = from.wrapping_add(all.saturating_sub(bytes));
+        let before = self.stretch;
+        self.skip(stretches, bytes);
+        if self.stretch > before {
+            for line in (0..self.at).step_by(LINE_BYTES) {
+                prefetch(stretches[self.stretch].from.wrapping_add(line));
+            }
+        }
+        at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn stretch(from: usize, bytes: usize) -> Stretch {
+        Stretch { from: std::ptr::without_provenance(from), bytes }
+    }
+
+    fn lines(from: usize, bytes: usize) -> BTreeSet<usize> {
+        (0..bytes).map(|byte| (from + byte) / LINE_BYTES).collect()
+    }
+
+    /// Lines prefetched by a cursor that is `lead` bytes ahead while K and V are read, `block`
+    /// bytes at a time.
+    fn prefetched(stretches: [Stretch; STRETCHES], lead: usize, block: usize) -> BTreeSet<usize> {
+        let mut cursor = Cursor { stretch: 0, at: 0 };
+        cursor.skip(&stretches, lead);
+        let prefetched_lines = RefCell::new(BTreeSet::new());
+        for read in &stretches[..2] {
+            let mut left = read.bytes;
+            while left > 0 {
+                let bytes = left.min(block);
+                let at = cursor.take(&stretches, bytes, |line| {
+                    prefetched_lines.borrow_mut().insert(line.addr() / LINE_BYTES);
+                });
+                prefetched_lines.borrow_mut().extend(lines(at.addr(), bytes));
+                left -= bytes;
+            }
+        }
+        prefetched_lines.into_inner()
+    }
+
+    #[test]
+    fn every_line_is_prefetched_and_none_behind_what_the_next_task_expects() {
+        let next = [stretch(0x30_0000, 1 << 17), stretch(0x40_0000, 1 << 17)];
+        for bytes in [1 << 17, 139_264, 66_048] {
+            let [k, v] = [stretch(0x10_0000, bytes), stretch(0x20_0000, bytes)];
+            for (lead, block) in
+                [(NEAR_BYTES, 4096), (NEAR_BYTES, 512), (FAR_BYTES, 4096), (FAR_BYTES, 1280)]
+            {
+                let prefetched_lines = prefetched([k, v, next[0], next[1]], lead, block);
+                let mut all = lines(0x10_0000 + lead, bytes - lead);
+                all.extend(lines(0x20_0000, bytes));
+                all.extend(lines(0x30_0000, lead));
+                let missing: Vec<_> = all.difference(&prefetched_lines).collect();
+                assert!(missing.is_empty(), "{bytes} {lead} {block}: {missing:x?}");
+                // What ends a stretch begins before the place.
+                all.extend(lines(0x10_0000, bytes));
+                assert!(prefetched_lines.is_subset(&all), "{bytes} {lead} {block}");
+            }
+        }
+    }
+
+    #[test]
+    fn short_and_empty_stretches_come_to_an_end() {
+        let none = Stretch::NONE;
+        assert!(prefetched([none; STRETCHES], FAR_BYTES, 4096).is_empty());
+        let short = stretch(0x1_0000, 1024);
+        let prefetched_lines = prefetched([short, short, none, none], NEAR_BYTES, 4096);
+        assert!(prefetched_lines.iter().all(|line| line * LINE_BYTES < 0x1_0000 + 1024));
+    }
+}

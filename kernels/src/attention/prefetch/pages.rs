@@ -1,0 +1,162 @@
+//! Several pages side by side, prefetched line by line, as fast as the pages before them are read;
+//! each line is in the first cache when its turn comes.
+
+use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
+use crate::simd::Simd;
+
+/// Pages prefetched side by side.
+pub(super) const STREAMS: usize = 8;
+const PAGE_BYTES: usize = 4096;
+/// What memory can bring while queries are packed, or the softmax is taken, of a few hundred
+/// positions.
+const PAUSE_BYTES: usize = 2048;
+/// See the module header.
+#[derive(Debug)]
+pub(in crate::attention) struct Pages {
+    stretches: [Stretch; STRETCHES],
+    /// The stretch of the next page to prefetch, and the byte of it.
+    stretch: usize,
+    at: usize,
+    /// Those that are prefetched now, and how many bytes of each are.
+    pages: [*const u8; STREAMS],
+    prefetched: usize,
+    /// Bytes read for which nothing has been prefetched yet.
+    debt: usize,
+}
+
+impl Pages {
+    /// What a task reads, K and V, and what the next one will. The task before has prefetched the
+    /// first window of it, as this task prefetches that of the next one.
+    pub(super) fn new([k, v]: [Stretch; 2], [next_k, next_v]: [Stretch; 2]) -> Pages {
+        let next_k = next_k.window(STREAMS * PAGE_BYTES);
+        let next_v = next_v.window(STREAMS * PAGE_BYTES - next_k.bytes);
+        let mut pages = Pages {
+            stretches: [k, v, next_k, next_v],
+            stretch: 0,
+            at: 0,
+            pages: [std::ptr::null(); STREAMS],
+            prefetched: PAGE_BYTES,
+            debt: 0,
+        };
+        pages.next_pages();
+        pages.next_pages();
+        pages
+    }
+
+    /// Goes on to the next pages; false if there are none. Inlined, because for a call the vector
+    /// registers of its callers would go through memory.
+    #[inline(always)]
+    fn next_pages(&mut self) -> bool {
+        let mut count = 0;
+        while count < STREAMS && self.stretch < STRETCHES {
+            let Stretch { from, bytes } = self.stretches[self.stretch];
+            if self.at >= bytes {
+                (self.stretch, self.at) = (self.stretch + 1, 0);
+                continue;
+            }
+            // A last page that is not whole begins earlier, so that nothing behind it is
+            // prefetched.
+            let page = from.wrapping_add(self.at.min(bytes.saturating_sub(PAGE_BYTES)));
+            self.pages[count] = page;
+            count += 1;
+            // The first page ends where a page of the processor does, as do all others.
+            self.at += PAGE_BYTES - from.wrapping_add(self.at).addr() % PAGE_BYTES;
+        }
+        for other in count..STREAMS {
+            self.pages[other] = self.pages[0];
+        }
+        self.prefetched = if count > 0 { 0 } else { PAGE_BYTES };
+        count > 0
+    }
+
+    /// `bytes` bytes are read now.
+    #[inline(always)]
+    pub(super) fn read<S: Simd>(&mut self, s: S, bytes: usize) {
+        self.debt += bytes;
+        while self.debt >= STREAMS * LINE_BYTES {
+            self.debt -= STREAMS * LINE_BYTES;
+            self.prefetch(s);
+        }
+    }
+
+    /// Prefetches more than is read, before what only computes and would leave memory idle.
+    #[inline(always)]
+    pub(super) fn fill_pause<S: Simd>(&mut self, s: S) {
+        self.read(s, PAUSE_BYTES);
+    }
+
+    /// A line of every page.
+    #[inline(always)]
+    fn prefetch<S: Simd>(&mut self, s: S) {
+        if self.prefetched == PAGE_BYTES && !self.next_pages() {
+            return;
+        }
+        for page in &self.pages {
+            s.prefetch(page.wrapping_add(self.prefetched));
+        }
+        self.prefetched += LINE_BYTES;
+    }
+
+    /// The task is over: prefetches what is left.
+    pub(super) fn finish<S: Simd>(&mut self, s: S) {
+        while self.prefetched < PAGE_BYTES || self.next_pages() {
+            self.prefetch(s);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// All lines prefetched after the first window, and the bytes of a window.
+    fn prefetched(of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {
+        let mut pages = Pages::new(of, next);
+        let mut lines = BTreeSet::new();
+        while pages.prefetched < PAGE_BYTES || pages.next_pages() {
+            for page in &pages.pages {
+                lines.insert(page.wrapping_add(pages.prefetched).addr() / LINE_BYTES);
+            }
+            pages.prefetched += LINE_BYTES;
+        }
+        (lines, STREAMS * PAGE_BYTES)
+    }
+
+    fn lines(from: usize, bytes: usize) -> BTreeSet<usize> {
+        (from..from + bytes).map(|byte| byte / LINE_BYTES).collect()
+    }
+
+    #[test]
+    fn every_line_behind_the_first_window_is_prefetched_and_no_other() {
+        let at = std::ptr::without_provenance;
+        let cases = [(0x10_0000, 160 << 10), (0x10_0480, 139_264), (0x10_0ff0, 77_777)];
+        for (from, bytes) in cases {
+            let k = Stretch { from: at(from), bytes };
+            let v = Stretch { from: at(from + (1 << 20)), bytes };
+            let next = Stretch { from: at(from + (2 << 20)), bytes };
+            let (prefetched_lines, window) = prefetched([k, v], [next, Stretch::NONE]);
+            let mut all = lines(from, bytes);
+            all.extend(lines(from + (1 << 20), bytes));
+            all.extend(lines(from + (2 << 20), bytes.min(window)));
+            // The task before has prefetched the first pages, the first of which may be short.
+            let first = lines(from, window - from % PAGE_BYTES);
+            assert!(prefetched_lines.is_subset(&all), "{from:x} {bytes}: beyond the stretches");
+            let missing: Vec<_> =
+                all.difference(&prefetched_lines).filter(|l| !first.contains(l)).collect();
+            // Where lines are cut, a stretch may lose the one it ends in.
+            let lost = if from % LINE_BYTES == 0 { 0 } else { 3 };
+            assert!(missing.len() <= lost, "{from:x} {bytes}: {missing:x?}");
+        }
+    }
+
+    #[test]
+    fn short_and_empty_stretches_come_to_an_end() {
+        let short = Stretch { from: std::ptr::without_provenance(0x2_0010), bytes: 96 };
+        let none = [Stretch::NONE; 2];
+        assert!(prefetched(none, none).0.is_empty());
+        // All of it was the first window.
+        assert!(prefetched([short, Stretch::NONE], [short, Stretch::NONE]).0.is_empty());
+    }
+}
