@@ -18,6 +18,7 @@ test:
 lint:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	python3 scripts/bench_tables.py --check
 
 # Hostile model files and job lines, as many as asked: make fuzz CASES=100000; SEED=N repeats a run.
 fuzz:

@@ -1,6 +1,6 @@
 //! Which processor this is, for processors with the same instructions differ in what is fastest.
 //!
-//! The order of prefetching that suits one slows another down (`BENCHMARKS.md`), so the choice is
+//! The order of prefetching that suits one slows another down (`docs/kernels.md`), so the choice is
 //! by name. Results do not depend on it.
 
 use std::sync::OnceLock;
