@@ -147,6 +147,7 @@ impl<'a> ReadJob<'a> {
     }
 }
 
+/// Since 1970.
 fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

@@ -242,8 +242,6 @@ impl<'a> Job<'a> {
     }
 }
 
-/// Since 1970.
-
 fn request(items: &[Item], item: usize) -> &Request {
     match &items[item] {
         Item::Request(request) => request,
