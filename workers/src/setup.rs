@@ -17,8 +17,9 @@ use crate::execute::{ComputeState, Executor};
 use crate::lane::{LaneRunner, LaneSetup};
 use crate::lane_executor::LaneExecutor;
 use crate::memory::{Memories, View};
+use crate::shared::protocol::Durations;
 use crate::storage::{StorageLane, Store};
-use crate::timed::{Durations, Timed};
+use crate::timed::Timed;
 
 /// Settings of the lanes of one worker.
 #[derive(Debug, Clone)]

@@ -13,33 +13,18 @@ use program::ir::{Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::LaneId;
 use rustix::thread::set_current_timer_slack;
-use serde::{Deserialize, Serialize};
 use shm::{Control, now_ns};
 
 use crate::error::LaneError;
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::rows::counts;
+use crate::shared::protocol::Durations;
 use crate::shared::table::StepTable;
 
 /// The end of an instruction is spun for: sleeping ends this much earlier. Timers of a virtual
 /// machine fire 30 to 60 us late; spinning longer would take the core from a lane that is due.
 const SPIN: Duration = Duration::from_micros(60);
-
-/// How long the work of the decode program lasts. That of others takes no time.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Durations {
-    /// Per lane with work a number of nanoseconds per entry of its list; 0 for waits and signals.
-    pub lanes: Vec<(LaneId, Vec<u64>)>,
-}
-
-impl Durations {
-    /// Those of one lane; empty for a lane without work.
-    fn of(&self, lane: LaneId) -> &[u64] {
-        let found = self.lanes.iter().find(|(other, _)| *other == lane);
-        found.map_or(&[], |(_, durations)| durations)
-    }
-}
 
 /// What a timed lane has in place of operands.
 #[derive(Debug)]

@@ -13,8 +13,8 @@ use program::validate::replay;
 use shm::{Control, TraceSegment};
 use workers::setup::{Building, build_timed_lanes};
 use workers::shared::group::{BATCH, Placed, Request, fill, list_work};
+use workers::shared::protocol::Durations;
 use workers::shared::table::StepTable;
-use workers::timed::Durations;
 
 const GEN_LEN: u32 = 5;
 const TRACE_CAPACITY: usize = 1 << 14;

@@ -13,8 +13,7 @@ use shm::{
     Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
 };
 use workers::device::finds_blas;
-use workers::shared::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
-use workers::timed::Durations;
+use workers::shared::protocol::{CudaUse, Durations, FromWorker, Setup, ToWorker, WeightsFrom};
 
 use super::supervise::{Supervisor, Worker, WorkerFailure};
 

@@ -1,4 +1,4 @@
-//! What a run tells when it ends: the report file, the tables, the trace.
+//! What a run tells when it ends: the report file, tables and charts.
 
 pub mod build;
 pub mod explain;

@@ -8,11 +8,10 @@
 
 use grammar::Grammars;
 use program::plan::Plan;
-use program::topology::{SegmentId, WorkerId};
+use program::topology::{LaneId, SegmentId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::FailureKind;
-use crate::timed::Durations;
 
 /// Where workers that load weights read them from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,6 +90,21 @@ pub enum ToWorker {
     },
     /// Host weights are in place: copy resident weights to the device.
     Load,
+}
+
+/// How long the work of the decode program lasts. That of others takes no time.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Durations {
+    /// Per lane with work a number of nanoseconds per entry of its list; 0 for waits and signals.
+    pub lanes: Vec<(LaneId, Vec<u64>)>,
+}
+
+impl Durations {
+    /// Those of one lane; empty for a lane without work.
+    pub(crate) fn of(&self, lane: LaneId) -> &[u64] {
+        let found = self.lanes.iter().find(|(other, _)| *other == lane);
+        found.map_or(&[], |(_, durations)| durations)
+    }
 }
 
 /// Worker to coordinator.

@@ -13,8 +13,8 @@ use planner::layer::table::Table;
 use planner::timed::{SteadyLayer, Timed, steady};
 use program::ir::ProgramId;
 use program::simulate::{Span, simulate};
+use workers::shared::protocol::Durations;
 use workers::shared::protocol::WeightsFrom;
-use workers::timed::Durations;
 
 use super::benchmark::Benchmark;
 use crate::boundary::engine::EngineError;
