@@ -328,9 +328,9 @@ mod tests {
     '<|im_start|>assistant\n' }}{% endif %}";
     const LLAMA3: &str = "{% set loop_messages = messages %}{% for message in loop_messages \
      %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ \
-    message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token \
-    + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ \
-    '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
+     message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = \
+     bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt \
+     %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}";
 
     fn turns(turns: &[(&str, &str)]) -> Vec<Message> {
         turns

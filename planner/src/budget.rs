@@ -308,11 +308,11 @@ impl Request<'_> {
         Ok(Candidate { shape, map, budget })
     }
 
-    /// The shape in which a map runs: where nobody asked for chunks, whole prompts if it cannot run
-    /// in chunks.
+    /// The shape in which a map runs: where no chunk is given, whole prompts if it cannot run in
+    /// chunks.
     pub(crate) fn shape_of(&self, shape: RunShape, map: &DeviceMap) -> RunShape {
-        let asked = self.prefill_chunk.is_some();
-        match asked || !shape.is_chunked() || runs_in_chunks(self.config, map) {
+        let is_given = self.prefill_chunk.is_some();
+        match is_given || !shape.is_chunked() || runs_in_chunks(self.config, map) {
             true => shape,
             false => RunShape { prefill_chunk: 0, ..shape },
         }

@@ -49,8 +49,8 @@ pub enum RunError {
 }
 
 /// Predicts a run under a policy. Two-split and its kin search the layer of the decode step;
-/// prefill runs on the GPU (Park-Egger §4.3), but with `cpu-only` on the CPU and with LIA where its
-/// vector says.
+/// prefill runs on the GPU (Park-Egger §4.3), but with `cpu-only` on the CPU and with LIA where
+/// its vector says.
 ///
 /// # Errors
 /// What the machine's description leaves out.

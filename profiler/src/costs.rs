@@ -30,8 +30,8 @@ use crate::surface::Surface;
 /// An instruction that was not profiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "The profile has no measurement of {what} on {lane}; profile the machine for this model, \
-     its formats and its chunks."
+    "The profile has no measurement of {what} on {lane}; profile the machine for this model, its \
+     formats and its chunks."
 )]
 pub struct Unpriced {
     pub what: String,

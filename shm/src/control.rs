@@ -197,8 +197,7 @@ pub enum ControlError {
     /// Written by another build.
     #[error(
         "The control segment has layout version {found}, this build reads version {VERSION}; both \
-         processes must come \
-         from the same build."
+         processes must come from the same build."
     )]
     Version {
         /// The version found.

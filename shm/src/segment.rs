@@ -56,8 +56,7 @@ pub enum SegmentError {
     /// The descriptor is not the segment that was announced.
     #[error(
         "The passed descriptor holds {found_bytes} bytes where a segment of {expected_bytes} bytes \
-         was announced; \
-         both processes must come from the same build."
+         was announced; both processes must come from the same build."
     )]
     Size {
         /// What the sender said.

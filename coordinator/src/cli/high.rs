@@ -93,8 +93,7 @@ pub enum UsageError {
     SystemWithoutChat,
     #[error(
         "--device emulated:timed lets a table's times pass and computes nothing; add --tables \
-         FILE, or \
-         use --device emulated."
+         FILE, or use --device emulated."
     )]
     TimedWithoutTables,
     #[error("--json is for --tables and for the subcommands; a run's numbers go to --report FILE.")]

@@ -50,9 +50,8 @@ fn the_smallest_line_is_a_benchmark_on_the_cpu() {
 fn a_line_with_everything() {
     let run =
         run("--model m --revision r --dummy-weights --layers 4 --batches 4x15 --input in.jsonl \
-         --output out.jsonl --resume --chat --max-tokens 9 --dtype f32 \
-         --temperature 0.5 --top-p 0.9 --stop a --stop b --system Brief. --json-schema s.json \
-         --ignore-unknown-fields \
+         --output out.jsonl --resume --chat --max-tokens 9 --dtype f32 --temperature 0.5 --top-p \
+         0.9 --stop a --stop b --system Brief. --json-schema s.json --ignore-unknown-fields \
          --device emulated:vram=8GiB,link=16GB/s --split scores.3: --split-chunks scores=8 \
          --no-fuse --cpu-threads 3 --emulated-threads 2 --dram 1GiB --seed 5 --report r.json \
          --trace t.json -vv");

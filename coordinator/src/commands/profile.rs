@@ -35,15 +35,15 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     let context = (request.prompt_len + request.gen_len) as usize;
     check_context(config, context).map_err(|error| Usage(error.to_string()))?;
     let hardware = Hardware::of_profile(request);
-    let wanted = wanted(request, config, hardware)?;
-    let found = profile::obtain(&wanted, hardware, request.force, request.quiet, interrupt)?;
-    let text = shown(&found.profile, config, request.batches.size);
+    let shapes = profile_request(request, config, hardware)?;
+    let obtained = profile::obtain(&shapes, hardware, request.force, request.quiet, interrupt)?;
+    let text = shown(&obtained.profile, config, request.batches.size);
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Done)
 }
 
 /// The shapes of the run that is profiled for.
-fn wanted(
+fn profile_request(
     request: &ProfileRequest,
     config: &ModelConfig,
     hardware: Hardware,

@@ -163,7 +163,12 @@ fn job_options(run: &Run, requests: &Requests) -> anyhow::Result<JobOptions> {
 }
 
 /// Which formats a job computes in, and the fingerprint of its answers.
-fn settle(run: &Run, opened: &Opened, read: &ReadJob<'_>) -> anyhow::Result<(Case, String)> {
+fn settle(
+    run: &Run,
+    opened: &Opened,
+    demand: Option<Demand>,
+    recorded: Option<&str>,
+) -> anyhow::Result<(Case, String)> {
     let (kernels, weights) = (kernels_of(run)?, opened.weights_identity()?);
     let fingerprint = |case: Case| {
         let formats = described(&formats(run, opened, case));
@@ -171,10 +176,9 @@ fn settle(run: &Run, opened: &Opened, read: &ReadJob<'_>) -> anyhow::Result<(Cas
         system_fingerprint(config, &weights, run.dtype, &formats, run.seed, &kernels)
     };
     // `--compress auto` was settled when the output was begun, whatever memory is free now.
-    let recorded = read.recorded_fingerprint();
     let as_recorded = |case: &Case| recorded.is_some_and(|known| fingerprint(*case) == known);
     let case = cases(run, opened).into_iter().find(as_recorded);
-    let case = case.unwrap_or_else(|| first_that_fits(run, opened, read.demand()));
+    let case = case.unwrap_or_else(|| first_that_fits(run, opened, demand));
     Ok((case, fingerprint(case)))
 }
 
@@ -205,7 +209,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         codec.keep_one();
     }
     let of_file = read.demand();
-    let (case, fingerprint) = settle(run, opened, &read)?;
+    let (case, fingerprint) = settle(run, opened, of_file, read.recorded_fingerprint())?;
     let job = read.open(fingerprint)?;
     if !quiet {
         print_job(&job);

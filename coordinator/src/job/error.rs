@@ -20,8 +20,8 @@ pub enum JobError {
     )]
     ArrayInput { path: String },
     #[error(
-        "The input {path} is in UTF-16, where UTF-8 is wanted. Turn it into that, as with: \
-         iconv -f {encoding} -t UTF-8 {path} > {path}.utf8"
+        "The input {path} is in UTF-16, where UTF-8 is wanted. Turn it into that, as with: iconv \
+         -f {encoding} -t UTF-8 {path} > {path}.utf8"
     )]
     Utf16Input { path: String, encoding: &'static str },
     #[error(
@@ -69,8 +69,7 @@ pub enum JobError {
     #[error(
         "{path} cannot be resumed: its line {line} was answered by another model, dtype, \
          compression, seed or version ({found}, this run is {expected}). Run with the same ones, \
-         or \
-         give --force to overwrite the file."
+         or give --force to overwrite the file."
     )]
     ResumeFingerprint { path: String, line: usize, found: String, expected: String },
     #[error(

@@ -95,8 +95,7 @@ impl<'f, 'j> Follower<'f, 'j> {
         let error = checked.err()?;
         Some(format!(
             "The answer has not the form that was pending for: {error}. A simpler form, or a \
-             prompt \
-             that asks for it, may help."
+             prompt that asks for it, may help."
         ))
     }
 }

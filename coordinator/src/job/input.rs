@@ -233,8 +233,8 @@ fn read_envelope(
             Rejection::new(
                 ErrorCode::MissingField,
                 format!(
-                    "The field \"{name}\" is missing; a batch line has custom_id, method, url \
-                 and body."
+                    "The field \"{name}\" is missing; a batch line has custom_id, method, url and \
+                 body."
                 ),
             )
         })

@@ -141,8 +141,8 @@ impl Planning<'_> {
         let plan = request.plan(batches.count, batches.size)?;
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
-        let wanted = profile::request(request.config, &shape, self.formats, hardware);
-        let predicted = profile::kept(&wanted, hardware).and_then(|profile| {
+        let shapes = profile::request(request.config, &shape, self.formats, hardware);
+        let predicted = profile::kept(&shapes, hardware).and_then(|profile| {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));
             let profiles = Profiles { with_device, alone };
             let predicted = predict(&plan, &profiles).ok()?;
@@ -206,9 +206,9 @@ impl Planning<'_> {
         let shape = request.shape(batches.count, batches.size);
         let measure = |uses_gpu: bool| {
             let hardware = Hardware::resolve(self.run, uses_gpu);
-            let wanted = profile::request(request.config, &shape, self.formats, hardware);
-            let found = profile::obtain(&wanted, hardware, false, quiet, self.interrupt);
-            found.map(|found| found.profile)
+            let shapes = profile::request(request.config, &shape, self.formats, hardware);
+            let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
+            obtained.map(|obtained| obtained.profile)
         };
         let alone = matches!(name, PolicyName::Auto | PolicyName::Lia);
         Ok(Profiles {

@@ -22,8 +22,8 @@
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //! - `compiled`: every task once for each number format.
 //!
-//! A new algorithm is a folder with a [`MultiplicationPath`](path::MultiplicationPath) and a line in
-//! `registry`.
+//! A new algorithm is a folder with a [`MultiplicationPath`](path::MultiplicationPath) and a line
+//! in `registry`.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -277,8 +277,7 @@ fn other_refusals() {
             LLAMA,
             r#"{"vocab_size": 2147483647}"#,
             "the configuration says 2147483647 tokens of the vocabulary; at most 4194304 can be \
-             run, \
-             so it is damaged",
+             run, so it is damaged",
         ),
         (
             LLAMA,

@@ -1,5 +1,5 @@
-//! One decoder layer as a table of operations: what a placement of it takes, by the closed form or as
-//! a timeline, and the search for the best one.
+//! One decoder layer as a table of operations: what a placement of it takes, by the closed form or
+//! as a timeline, and the search for the best one.
 
 pub mod closed_form;
 pub mod cost;

@@ -22,8 +22,8 @@ use crate::machine::{Machine, MachineError};
 
 /// Where two of LIA's policies meet, eqs. 4, 6 and 9 make several vectors equal but for the small
 /// traffic of activations in eq. 8 (at the decode threshold the CPU may as well keep QKV). So close
-/// a win says nothing (LIA §7 gives the equations an error of 12%), and a run should not change its
-/// map for it.
+/// a win says nothing (LIA §7 gives the equations an error of 12%), and a run should not change
+/// its map for it.
 pub const NAMED_MARGIN: f64 = 1e-3;
 
 /// A step of inference.

@@ -1,7 +1,7 @@
 //! Placement on a measured machine: whoever can price any plan ([`Pricing`]: a profile) gets the
 //! operations as a table, every policy's best map, and what a whole plan will take. Unlike
-//! [`crate::layer::search`] with a described machine, what is compared here are the compiled programs
-//! themselves, in the simulator.
+//! [`crate::layer::search`] with a described machine, what is compared here are the compiled
+//! programs themselves, in the simulator.
 //!
 //! Used by the coordinator before a run and by `coordinator plan`.
 

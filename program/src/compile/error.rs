@@ -35,20 +35,20 @@ pub enum CompileError {
     #[error("layer {layer}: {kv:?} has {found} parts in the map, its attention has {expected}")]
     KvParts { layer: usize, kv: Kv, found: usize, expected: usize },
     #[error(
-        "a 4-bit KV cache needs heads of even size, this model's have {head_dim} elements; \
-         leave kv4 out of --compress"
+        "a 4-bit KV cache needs heads of even size, this model's have {head_dim} elements; leave \
+         kv4 out of --compress"
     )]
     OddHead { head_dim: usize },
     #[error(
-        "with barriers the next layer's weights and the next batch's KV are streamed ahead, \
-         which needs two slots of each"
+        "with barriers the next layer's weights and the next batch's KV are streamed ahead, which \
+         needs two slots of each"
     )]
     BarrierSlots,
     #[error("weight slots and KV slots must be at least 1")]
     NoSlots,
     #[error(
-        "attention is split into {chunks} chunks, but a batch has only {units} units \
-         (sequences x KV heads)"
+        "attention is split into {chunks} chunks, but a batch has only {units} units (sequences x \
+         KV heads)"
     )]
     TooManyChunks { chunks: u16, units: usize },
 }

@@ -80,8 +80,8 @@ fn machine(name: &str) -> anyhow::Result<Machine> {
             let known: Vec<&str> = names().collect();
             let known = known.join(", ");
             Err(Usage(format!(
-                "--machine {name}: there is no such file, and the machines that come \
-             with the program are {known}"
+                "--machine {name}: there is no such file, and the machines that come with the \
+             program are {known}"
             ))
             .into())
         }

@@ -146,13 +146,13 @@ pub(super) fn render(report: &TimedReport) -> String {
     }
     if timed.kv_decompressed_inside {
         text.push_str(
-            "The device reads a 4-bit cache as it is: the table's time to decompress it \
-         is part of scores and wv.\n",
+            "The device reads a 4-bit cache as it is: the table's time to decompress it is part of \
+         scores and wv.\n",
         );
     }
     text.push_str(
-        "Nothing was computed or moved: these are the table's times, kept by this \
-     machine's clock.\n",
+        "Nothing was computed or moved: these are the table's times, kept by this machine's \
+     clock.\n",
     );
     text
 }

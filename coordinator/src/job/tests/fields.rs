@@ -169,7 +169,7 @@ fn other_columns_of_short_lines_go_into_the_output() {
     let mut desk = Desk::new(
         b"{\"id\": 7, \"prompt\": [5], \"label\": \
          {\"a\": [1.50]}, \"none\": null, \"max_tokens\": 1}\n{\"prompt\": [6], \"max_tokens\": \
-        1}\n",
+         1}\n",
     );
     desk.run(&mut Echo::new(2)).expect("runs");
     let lines = desk.lines();

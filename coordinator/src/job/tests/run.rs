@@ -69,7 +69,7 @@ fn answers_in_input_order_in_groups() {
 fn the_group_size_does_not_show_in_the_answers() {
     let input = b"{\"prompt\": [\"a\", \"bc\", \"d\"], \"temperature\": 0.7}\nnot \
      json\n{\"prompt\": \"e\", \"temperature\": 1, \"seed\": 4}\n{\"messages\": \
-    [{\"role\": \"user\", \"content\": \"f\"}]}\n";
+     [{\"role\": \"user\", \"content\": \"f\"}]}\n";
     let mut outputs = (1..6).map(|capacity| {
         let desk = Desk::new(input);
         let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1234);
@@ -472,7 +472,7 @@ fn answers_that_were_cut_are_counted_also_when_they_are_kept() {
     let mut desk = Desk::new(
         b"{\"prompt\": [5, 6, 257], \"max_tokens\": \
          10}\n{\"prompt\": [7], \"max_tokens\": 4}\n{\"prompt\": [7], \"max_tokens\": 4, \
-        \"ignore_eos\": true}\n",
+         \"ignore_eos\": true}\n",
     );
     let text = "3 answered, 0 failed; 1 cut at max_tokens (line 2)";
     assert_eq!(desk.run(&mut Echo::new(1)).unwrap().to_string(), text);

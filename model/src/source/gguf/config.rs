@@ -34,8 +34,7 @@ pub(super) enum ConfigError {
     RopeScaling(String),
     #[error(
         "the tensor rope_freqs.weight holds other factors than LLaMA-3's rope scaling, which is \
-         not \
-         supported"
+         not supported"
     )]
     RopeFactors,
     #[error(

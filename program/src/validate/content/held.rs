@@ -88,8 +88,7 @@ impl Content {
             }
             Content::Cache { kv, layer, batch, chunk, step, streams } => format!(
                 "the {kv:?} cache{} for batch {batch}, part {} of {}, with the rows of {step} \
-                 steps \
-                 and {streams} streams",
+                 steps and {streams} streams",
                 of_layer(layer),
                 chunk.index,
                 chunk.of
