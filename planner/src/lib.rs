@@ -7,8 +7,8 @@ pub mod described_run;
 pub mod layer;
 pub mod lia;
 pub mod machine;
-pub mod measured;
 pub mod policy;
+pub mod priced;
 pub mod split;
 #[cfg(test)]
 mod tests;

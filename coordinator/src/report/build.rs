@@ -17,7 +17,7 @@ pub struct RunPrediction {
     /// Longest prompt and largest number of new tokens.
     pub lengths: (u32, u32),
     /// Of all groups.
-    pub predicted: Option<planner::measured::Predicted>,
+    pub predicted: Option<planner::priced::Predicted>,
     /// Groups, where no sequence takes the place of another.
     pub groups: u64,
     /// Decode steps of all groups, at most.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use model::config::ModelConfig;
 use planner::budget::Budget;
-use planner::measured::{Chosen, Predicted, Searched};
+use planner::priced::{Chosen, Predicted, Searched};
 use planner::policy::Policy;
 use program::ir::Program;
 use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};

@@ -2,7 +2,7 @@
 
 use planner::batches::choose as choose_shape;
 use planner::budget::Request;
-use planner::measured::{Estimator, Pricing, Question, choose};
+use planner::priced::{Estimator, Pricing, Question, choose};
 use planner::policy::Policy;
 use planner::policy::by_name::PolicyName;
 

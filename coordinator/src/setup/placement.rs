@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use planner::budget::{Limits, PlanError, Request};
-use planner::measured::{Chosen, Estimator, Predicted, Question, choose, predict};
+use planner::priced::{Chosen, Estimator, Predicted, Question, choose, predict};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{Formats, Policy};
 use planner::split::parse_split;

@@ -1,6 +1,6 @@
 //! What is known of a run before its workers start, and said.
 
-use planner::measured::Predicted;
+use planner::priced::Predicted;
 use program::plan::RunShape;
 
 use super::placement::Decision;

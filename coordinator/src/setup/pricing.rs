@@ -1,6 +1,6 @@
 //! Profiles as the planner's prices.
 
-use planner::measured::{Pricing, Unpriced};
+use planner::priced::{Pricing, Unpriced};
 use profiler::{Profile, ProfileCosts, Workload};
 use program::plan::Plan;
 use program::simulate::Costs;

@@ -1,7 +1,7 @@
 //! Rehearsals before a run: those that are kept with the profile, or new ones by the workers.
 
 use indicatif::ProgressBar;
-use planner::measured::Rehearse;
+use planner::priced::Rehearse;
 use profiler::{Cache, Rehearsal, rehearse};
 use program::plan::Plan;
 

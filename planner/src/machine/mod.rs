@@ -6,12 +6,14 @@
 //! also what the two batch sizes of Park-Egger figs. 6a and 7a show. GB and TFLOPS are powers of
 //! ten, GiB of two.
 
+mod costs;
 mod known;
 mod op_costs;
 mod parse;
 #[cfg(test)]
 mod tests;
 
+pub use costs::DescribedCosts;
 pub use known::{known, names};
 pub use op_costs::{PrefillLayer, Stored, Workload, head_ms, op_costs, prefill_layer};
 pub use parse::MachineError;
@@ -29,6 +31,29 @@ pub struct Rates {
     /// Bytes of KV, GB/s.
     pub attention_gbps: f64,
     pub attention_tflops: f64,
+    /// The same where weights or KV are in 4 bits, whose bytes are then counted as they are stored;
+    /// absent: as in this format.
+    #[serde(default)]
+    pub four_bit: Option<StoredRates>,
+}
+
+/// Rates for operands in one form; as in [`Rates`].
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoredRates {
+    pub linear_gbps: f64,
+    pub linear_tflops: f64,
+    pub attention_gbps: f64,
+    pub attention_tflops: f64,
+}
+
+impl Rates {
+    /// The rates for operands in 4 bits, or in the format itself.
+    pub fn stored(&self, four_bit: bool) -> StoredRates {
+        let Rates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, .. } = *self;
+        let plain = StoredRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops };
+        self.four_bit.filter(|_| four_bit).unwrap_or(plain)
+    }
 }
 
 /// The CPU.
@@ -39,6 +64,9 @@ pub struct Cpu {
     pub bf16: Rates,
     #[serde(default)]
     pub f32: Option<Rates>,
+    /// Time of an operation besides its bytes and its arithmetic.
+    #[serde(default)]
+    pub op_overhead_us: f64,
 }
 
 /// The GPU.
@@ -49,6 +77,9 @@ pub struct Gpu {
     pub bf16: Rates,
     #[serde(default)]
     pub f32: Option<Rates>,
+    /// Time of an operation besides its bytes and its arithmetic: the launch of a kernel.
+    #[serde(default)]
+    pub op_overhead_us: f64,
     /// Bytes after decompression, GB/s; absent: no compressed maps are planned.
     #[serde(default)]
     pub decompress_gbps: Option<f64>,
@@ -70,8 +101,12 @@ pub struct Link {
 #[serde(deny_unknown_fields)]
 pub struct Capacity {
     pub dram_gib: f64,
+    /// What CPU, link and drives share.
     pub dram_gbps: f64,
     pub vram_gib: f64,
+    /// Host memory that the operating system and others keep; absent: a 32nd, at least 1 GiB.
+    #[serde(default)]
+    pub os_reserve_gib: Option<f64>,
 }
 
 /// A storage device that reads straight into device memory.
@@ -131,9 +166,11 @@ impl Machine {
         self.nvme.iter().map(|device| device.read_gbps).sum()
     }
 
-    /// Capacity of host memory.
+    /// Host memory that a run may use.
     pub fn dram_bytes(&self) -> u64 {
-        (self.memory.dram_gib * f64::from(1u32 << 30)) as u64
+        let all = self.memory.dram_gib;
+        let reserve = self.memory.os_reserve_gib.unwrap_or((all / 32.0).max(1.0));
+        ((all - reserve).max(0.0) * f64::from(1u32 << 30)) as u64
     }
 
     /// Capacity of device memory.

@@ -1,6 +1,6 @@
 //! Machine files, and what is refused about them: one sentence each.
 
-use super::{Machine, Rates};
+use super::{Machine, Rates, StoredRates};
 
 /// Why a description was not accepted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -75,14 +75,22 @@ impl Machine {
             within("gpu.decompress_gbps", decompress, BANDWIDTH)?;
         }
         let overhead = self.gpu.decompress_overhead_ms;
-        if overhead != 0.0 {
-            within("gpu.decompress_overhead_ms", overhead, (0.0, OVERHEAD_MAX_MS, "ms"))?;
+        bounded("gpu.decompress_overhead_ms", overhead, (0.0, OVERHEAD_MAX_MS, "ms"))?;
+        for (field, us) in [
+            ("cpu.op_overhead_us", self.cpu.op_overhead_us),
+            ("gpu.op_overhead_us", self.gpu.op_overhead_us),
+        ] {
+            bounded(field, us, (0.0, OVERHEAD_MAX_MS * 1e3, "us"))?;
         }
         within("link.h2d_gbps", self.link.h2d_gbps, BANDWIDTH)?;
         within("link.d2h_gbps", self.link.d2h_gbps, BANDWIDTH)?;
         within("memory.dram_gib", self.memory.dram_gib, CAPACITY)?;
         within("memory.dram_gbps", self.memory.dram_gbps, BANDWIDTH)?;
         within("memory.vram_gib", self.memory.vram_gib, CAPACITY)?;
+        if let Some(reserve) = self.memory.os_reserve_gib {
+            let all = (0.0, self.memory.dram_gib, "GiB");
+            bounded("memory.os_reserve_gib", reserve, all)?;
+        }
         for (index, device) in self.nvme.iter().enumerate() {
             within(&format!("nvme[{index}].read_gbps"), device.read_gbps, BANDWIDTH)?;
         }
@@ -102,19 +110,30 @@ impl Machine {
 
 fn rates(name: &str, rates: Option<&Rates>) -> Result<(), MachineError> {
     let Some(rates) = rates else { return Ok(()) };
+    stored(name, rates.stored(false))?;
+    rates.four_bit.map_or(Ok(()), |rates| stored(&format!("{name}.four_bit"), rates))
+}
+
+fn stored(name: &str, rates: StoredRates) -> Result<(), MachineError> {
     within(&format!("{name}.linear_gbps"), rates.linear_gbps, BANDWIDTH)?;
     within(&format!("{name}.linear_tflops"), rates.linear_tflops, THROUGHPUT)?;
     within(&format!("{name}.attention_gbps"), rates.attention_gbps, BANDWIDTH)?;
     within(&format!("{name}.attention_tflops"), rates.attention_tflops, THROUGHPUT)
 }
 
-fn within(field: &str, value: f64, (low, high, unit): Bounds) -> Result<(), MachineError> {
+/// Within its bounds and more than 0.
+fn within(field: &str, value: f64, bounds: Bounds) -> Result<(), MachineError> {
+    if value.is_finite() && value <= 0.0 {
+        return Err(MachineError::NotPositive { field: field.to_owned(), value });
+    }
+    bounded(field, value, bounds)
+}
+
+/// Within its bounds.
+fn bounded(field: &str, value: f64, (low, high, unit): Bounds) -> Result<(), MachineError> {
     let field = || field.to_owned();
     if !value.is_finite() {
         return Err(MachineError::NotFinite { field: field(), value });
-    }
-    if value <= 0.0 {
-        return Err(MachineError::NotPositive { field: field(), value });
     }
     if !(low..=high).contains(&value) {
         return Err(MachineError::Absurd { field: field(), value, low, high, unit });

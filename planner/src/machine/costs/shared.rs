@@ -1,0 +1,87 @@
+//! What lanes share: host memory, and each direction of the link.
+
+use program::ir::{Program, ProgramId};
+use program::simulate::{Costs, Place, simulate};
+use program::topology::{Engine, Lane, LaneKind};
+
+use super::super::Machine;
+use super::DescribedCosts;
+use super::line::Line;
+use super::work::Work;
+use crate::priced::Unpriced;
+
+/// Steps of a decode that is simulated; the last two count.
+const STEPS: u32 = 4;
+
+/// Bytes of a step of one program.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Shared {
+    host: Line,
+    up: Line,
+    down: Line,
+}
+
+impl Shared {
+    /// Counts what a lane's work moves.
+    pub(super) fn add(&mut self, lane: &Lane, work: &Work) {
+        let bytes = work.operands.plus(work.activations);
+        match (lane.engine, lane.kind) {
+            (Engine::Gpu { .. }, _) => return,
+            (Engine::Link { .. }, LaneKind::Download) => self.down = self.down.plus(bytes),
+            (Engine::Link { .. }, _) => self.up = self.up.plus(bytes),
+            (Engine::Cpu | Engine::Storage { .. }, _) => {}
+        }
+        self.host = self.host.plus(bytes);
+    }
+
+    /// How many times longer a program's instructions last than each would alone.
+    ///
+    /// # Errors
+    /// A program that cannot be simulated.
+    pub(super) fn slows(
+        &self,
+        machine: &Machine,
+        program: &Program,
+        costs: &DescribedCosts,
+    ) -> Result<f64, Unpriced> {
+        let positions = costs.prompt_len;
+        let least_ns = [
+            (self.host, machine.memory.dram_gbps),
+            (self.up, machine.link.h2d_gbps),
+            (self.down, machine.link.d2h_gbps),
+        ];
+        let least_ns = least_ns.map(|(bytes, gbps)| bytes.at(positions) / gbps);
+        let least_ns = least_ns.into_iter().fold(0.0, f64::max);
+        // A step is no shorter than its busiest lane.
+        if least_ns <= busiest_ns(program, costs) {
+            return Ok(1.0);
+        }
+        let step_ns = step_ns(program, costs)?;
+        Ok(if step_ns > 0.0 { (least_ns / step_ns).max(1.0) } else { 1.0 })
+    }
+}
+
+fn busiest_ns(program: &Program, costs: &DescribedCosts) -> f64 {
+    let lane_ns = |list: &program::ir::LaneProgram| {
+        let work = list.instructions.iter().enumerate().filter(|(_, one)| one.is_work());
+        work.map(|(index, instruction)| {
+            let instruction_index = index as u32;
+            let place =
+                Place { program: program.id, lane: list.lane, instruction: instruction_index };
+            costs.work_ns(place, instruction, 0)
+        })
+        .sum::<f64>()
+    };
+    program.lanes.iter().map(lane_ns).fold(0.0, f64::max)
+}
+
+/// A step in a long row of such steps; prefill is one.
+fn step_ns(program: &Program, costs: &DescribedCosts) -> Result<f64, Unpriced> {
+    let steps = if program.id == ProgramId::PREFILL { 1 } else { STEPS };
+    let timeline = simulate(program, costs, steps).map_err(|e| Unpriced(e.to_string()))?;
+    let ends = &timeline.step_end_ns;
+    Ok(match steps {
+        1 => timeline.total_ns,
+        _ => (ends[ends.len() - 1] - ends[ends.len() - 3]) / 2.0,
+    })
+}

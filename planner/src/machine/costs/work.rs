@@ -1,0 +1,234 @@
+//! What an instruction moves and computes.
+
+use model::compressed::WeightFormat;
+use model::config::{Dtype, ModelConfig};
+use model::ops::{Kv, Op, Value};
+use program::formats::{KvFormat, decompressed};
+use program::ir::{At, Compute, Copy, Instruction, Moved, Program, Rows};
+use program::map::Chunk;
+use program::plan::Plan;
+use program::topology::{Engine, Lane, LaneKind};
+use program::weights::Weights;
+
+use super::super::{Machine, MachineError};
+use super::line::Line;
+use super::stream::Stream;
+
+const NS: f64 = 1e9;
+const GIGA: f64 = 1e9;
+const TERA: f64 = 1e12;
+
+/// What bounds an instruction's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Weights, and what is computed with them or with nothing but activations.
+    Linear,
+    /// KV.
+    Attention,
+    /// Only bytes go somewhere.
+    Moved,
+    /// 4-bit weights to a wider form.
+    Decompress,
+}
+
+/// Bytes and operations of an instruction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Work {
+    pub(super) kind: Kind,
+    /// Weights or KV are in 4 bits.
+    pub(super) four_bit: bool,
+    /// Bytes of weights and KV, or of what is moved.
+    pub(super) operands: Line,
+    /// Bytes of activations read and written.
+    pub(super) activations: Line,
+    pub(super) flops: Line,
+}
+
+impl Work {
+    const NONE: Work = Work {
+        kind: Kind::Moved,
+        four_bit: false,
+        operands: Line::ZERO,
+        activations: Line::ZERO,
+        flops: Line::ZERO,
+    };
+
+    const fn moved(bytes: Line) -> Work {
+        Work { operands: bytes, ..Work::NONE }
+    }
+}
+
+/// The works of a plan's instructions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Works<'a> {
+    plan: &'a Plan,
+    prompt_len: u32,
+}
+
+impl<'a> Works<'a> {
+    /// For prompts of `prompt_len` positions.
+    pub(super) const fn of(plan: &'a Plan, prompt_len: u32) -> Works<'a> {
+        Works { plan, prompt_len }
+    }
+
+    /// The work of an instruction of a program on a lane.
+    pub(super) fn work(&self, program: &Program, lane: &Lane, instruction: &Instruction) -> Work {
+        let stream = |at: At| Stream::of(&self.plan.shape, program, at, self.prompt_len);
+        match instruction {
+            Instruction::Compute(compute) => self.compute(lane, compute, &stream(compute.at)),
+            Instruction::Copy(copy) => Work::moved(self.copied(program, copy, &stream(copy.at))),
+            Instruction::Append(append) => {
+                let stored = self.position_bytes() * self.config().num_kv_heads as f64;
+                let fresh = (self.config().kv_size() * self.dtype().size_bytes()) as f64;
+                let rows = stream(append.at).rows.times(share(Some(append.chunk)));
+                Work::moved(rows.times(stored + fresh))
+            }
+            Instruction::Decompress(decompress) => {
+                let bytes = self.weight_bytes(Weights::of(decompress.op, decompress.at.layer), true);
+                Work { kind: Kind::Decompress, ..Work::moved(Line::fixed(bytes)) }
+            }
+            Instruction::Read(read) => {
+                let bytes = self.weight_bytes(Weights::of(read.op, read.at.layer), false);
+                Work::moved(Line::fixed(bytes))
+            }
+            Instruction::Wait(_) | Instruction::Signal => Work::NONE,
+        }
+    }
+
+    const fn config(&self) -> &'a ModelConfig {
+        &self.plan.config
+    }
+
+    const fn dtype(&self) -> Dtype {
+        self.plan.shape.dtype
+    }
+
+    /// Bytes of a cached position of one KV head, of K or of V.
+    fn position_bytes(&self) -> f64 {
+        self.plan.map.kv_format.position_bytes(self.config().head_dim, self.dtype()) as f64
+    }
+
+    /// A blob as it is stored, or as a device multiplies it.
+    fn weight_bytes(&self, weights: Weights, wide: bool) -> f64 {
+        let stored = self.plan.map.weight_formats.of(self.config(), weights);
+        let format = match decompressed(stored) {
+            Some(grouped) if wide => WeightFormat::Grouped(grouped),
+            _ => stored,
+        };
+        weights.size_bytes(self.config(), self.dtype(), format) as f64
+    }
+
+    fn compute(&self, lane: &Lane, compute: &Compute, stream: &Stream) -> Work {
+        let (op, config, share) = (compute.op, self.config(), share(compute.chunk));
+        let values = op.activation_bytes(config, self.dtype(), 1) as f64;
+        let heads = config.num_heads as f64 * f64::from(SCORE_BYTES);
+        let passes = match op {
+            Op::Scores | Op::Wv => 1.0,
+            Op::Softmax => 2.0,
+            _ => 0.0,
+        };
+        let rows = match op {
+            Op::FinalNorm | Op::Head | Op::Sample => stream.sequences,
+            _ => stream.rows,
+        };
+        let activations = rows.times(values).plus(stream.pairs.times(passes * heads));
+        let (linear, looked_at) = (op.flops(config, 1, 0) as f64, op.flops(config, 0, 1) as f64);
+        let flops = rows.times(linear).plus(stream.pairs.times(looked_at));
+        if op.is_attention() {
+            let one = op.caches().len() as f64 * self.position_bytes() * config.num_kv_heads as f64;
+            return Work {
+                kind: Kind::Attention,
+                four_bit: self.plan.map.kv_format == KvFormat::Four,
+                operands: stream.cached.times(one * share),
+                activations: activations.times(share),
+                flops: flops.times(share),
+            };
+        }
+        let weights = Weights::of(op, compute.at.layer);
+        let is_matrix = op.weights(config).is_some();
+        let on_device = matches!(lane.engine, Engine::Gpu { .. });
+        let operands = match op {
+            // Some rows of a table.
+            Op::Embed => 0.0,
+            _ if is_matrix => self.weight_bytes(weights, on_device),
+            _ => 0.0,
+        };
+        let format = self.plan.map.weight_formats.of(config, weights);
+        Work {
+            kind: Kind::Linear,
+            four_bit: is_matrix && !on_device && decompressed(format).is_some(),
+            operands: Line::fixed(operands),
+            activations,
+            flops,
+        }
+    }
+
+    fn copied(&self, program: &Program, copy: &Copy, stream: &Stream) -> Line {
+        let (config, share) = (self.config(), share(copy.chunk));
+        match copy.moved {
+            Moved::Weights(op) => Line::fixed(self.weight_bytes(Weights::of(op, copy.at.layer), false)),
+            Moved::Cache(Kv::K | Kv::V) => {
+                let one = self.position_bytes() * config.num_kv_heads as f64;
+                let cached = match program.shape.rows {
+                    Rows::WholePrompts => Line::ZERO,
+                    Rows::Chunks | Rows::Single => stream.cached,
+                };
+                cached.times(one * share)
+            }
+            Moved::Value(value) => {
+                let element = value.element_bytes(self.dtype()) as f64;
+                let elements = match (value, value.row_elements(config)) {
+                    (Value::LastNormed | Value::Logits, Some(row)) => {
+                        stream.sequences.times(row as f64)
+                    }
+                    (_, Some(row)) => stream.rows.times(row as f64),
+                    (_, None) => stream.pairs.times(config.num_heads as f64),
+                };
+                elements.times(element * share)
+            }
+        }
+    }
+}
+
+/// Scores and probabilities are f32 in memory.
+const SCORE_BYTES: u8 = 4;
+
+fn share(chunk: Option<Chunk>) -> f64 {
+    chunk.map_or(1.0, |chunk| 1.0 / f64::from(chunk.of))
+}
+
+/// Nanoseconds of a work on an engine of a machine.
+///
+/// # Errors
+/// A number format or a decompression that the description leaves out.
+pub(super) fn ns(
+    machine: &Machine,
+    lane: &Lane,
+    dtype: Dtype,
+    work: &Work,
+) -> Result<Line, MachineError> {
+    let moved = |gbps: f64| work.operands.times(NS / (gbps * GIGA));
+    let (rates, overhead_us) = match lane.engine {
+        Engine::Link { .. } => {
+            let down = lane.kind == LaneKind::Download;
+            return Ok(moved(if down { machine.link.d2h_gbps } else { machine.link.h2d_gbps }));
+        }
+        Engine::Storage { .. } => return Ok(moved(machine.nvme_gbps())),
+        Engine::Cpu => (machine.cpu_rates(dtype)?, machine.cpu.op_overhead_us),
+        Engine::Gpu { .. } => (machine.gpu_rates(dtype)?, machine.gpu.op_overhead_us),
+    };
+    if work.kind == Kind::Decompress {
+        let absent = || MachineError::NoDecompression { machine: machine.name.clone() };
+        let gbps = machine.gpu.decompress_gbps.ok_or_else(absent)?;
+        let overhead = Line::fixed(machine.gpu.decompress_overhead_ms * 1e6);
+        return Ok(moved(gbps).plus(overhead));
+    }
+    let stored = rates.stored(work.four_bit);
+    let (gbps, tflops) = match work.kind {
+        Kind::Attention => (stored.attention_gbps, stored.attention_tflops),
+        _ => (stored.linear_gbps, stored.linear_tflops),
+    };
+    let bytes = moved(gbps).plus(work.activations.times(NS / (rates.linear_gbps * GIGA)));
+    let flops = work.flops.times(NS / (tflops * TERA));
+    Ok(bytes.plus(flops).plus(Line::fixed(overhead_us * 1e3)))
+}
