@@ -1,13 +1,14 @@
 //! Memory is a budget, settled before anything loads: a plan is compiled, its bytes are added up,
 //! and what does not fit is refused with the numbers.
 
+use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use program::compile::{CompileError, compile, footprint, runs_in_chunks};
 use program::map::DeviceMap;
 use program::plan::{DeviceScratch, Footprint, Plan, RunShape};
 use program::topology::MemoryId;
 
-use crate::policy::{DeviceResident, Formats, Homes, Policy, device_map};
+use crate::policy::{Formats, Homes, Placement};
 
 /// Code, stacks, thread scratch and control segments of all processes, bytes.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
@@ -139,9 +140,7 @@ fn refusal(
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     pub config: &'a ModelConfig,
-    pub policy: &'a Policy,
-    /// Layers that stay on the device.
-    pub resident: &'a DeviceResident,
+    pub placement: &'a Placement,
     pub formats: &'a Formats,
     pub fuse_attention: bool,
     pub dtype: Dtype,
@@ -181,6 +180,15 @@ impl Request<'_> {
         RunShape { micro_sequences: micro.max(1), ..one }
     }
 
+    /// Bytes of all layers' weights in their formats.
+    pub(crate) fn weights_bytes(&self) -> u64 {
+        let layer = |formats: &Vec<WeightFormat>| -> u64 {
+            let blobs = self.config.layer_ops().iter().zip(formats);
+            blobs.map(|(op, form)| op.weight_bytes_in(self.config, self.dtype, *form) as u64).sum()
+        };
+        self.formats.weights.layers.iter().map(layer).sum()
+    }
+
     /// What was asked for, or chunks of so many rows of prompts longer than `whole`; 0: none.
     fn chunk(&self, rows: u32, whole: u32) -> u32 {
         match self.prefill_chunk {
@@ -205,8 +213,7 @@ impl Request<'_> {
     }
 
     pub(crate) fn map(&self, homes: Homes) -> DeviceMap {
-        let mut map = device_map(self.policy, self.config, self.fuse_attention, homes);
-        self.resident.apply(&mut map);
+        let mut map = self.placement.map(self.config, self.fuse_attention, homes);
         self.formats.apply(&mut map);
         map
     }
@@ -285,14 +292,15 @@ impl Request<'_> {
         let shape = self.shape(batches, batch_size);
         let (micro, chunk) = (shape.micro_sequences, shape.prefill_chunk);
         let small = self.chunk(CHUNK_TOKENS[1], CHUNK_TOKENS[1]);
-        let mut choices = vec![
-            (MemoryId::VRAM, MemoryId::VRAM, micro, chunk),
-            (MemoryId::VRAM, MemoryId::DRAM, micro, chunk),
-            (MemoryId::DRAM, MemoryId::DRAM, micro, chunk),
-            (MemoryId::DRAM, MemoryId::DRAM, micro.div_ceil(8), chunk),
-        ];
+        let (vram, dram) = (MemoryId::VRAM, MemoryId::DRAM);
+        let (first, last) = self.placement.kv.map_or((vram, dram), |kv| (kv, kv));
+        let mut choices = vec![(first, vram, micro, chunk), (first, dram, micro, chunk)];
+        if first != last {
+            choices.push((last, dram, micro, chunk));
+        }
+        choices.push((last, dram, micro.div_ceil(8), chunk));
         if small != chunk {
-            choices.push((MemoryId::DRAM, MemoryId::DRAM, 1, small));
+            choices.push((last, dram, 1, small));
         }
         choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences, chunk)| {
             let map = self.map(Homes { kv, prefill_hidden });

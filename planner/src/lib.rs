@@ -3,7 +3,6 @@
 
 pub mod batches;
 pub mod budget;
-pub mod described_run;
 pub mod layer;
 pub mod lia;
 pub mod machine;

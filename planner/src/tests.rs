@@ -8,7 +8,7 @@ use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 
 use crate::budget::{Limits, PlanError, Request};
-use crate::policy::{DeviceResident, Formats, Policy};
+use crate::policy::{Formats, Placement, Policy};
 use crate::split::{Split, SplitError, parse_chunking, parse_split};
 
 fn config() -> ModelConfig {
@@ -42,14 +42,13 @@ const PLENTY: Limits =
 
 fn request<'a>(
     config: &'a ModelConfig,
-    policy: &'a Policy,
+    placement: &'a Placement,
     formats: &'a Formats,
     limits: &'a Limits,
 ) -> Request<'a> {
     Request {
         config,
-        policy,
-        resident: DeviceResident::NONE,
+        placement,
         formats,
         fuse_attention: true,
         dtype: Dtype::Bf16,
@@ -70,7 +69,7 @@ fn two_split(text: &str, chunks: Option<&str>) -> Policy {
 
 fn plan(policy: &Policy) -> Plan {
     let config = config();
-    request(&config, policy, &Formats::plain(&config), &PLENTY).plan(2, 3).expect("plan")
+    request(&config, &Placement::of(*policy), &Formats::plain(&config), &PLENTY).plan(2, 3).expect("plan")
 }
 
 #[test]
@@ -166,7 +165,7 @@ fn every_interval_gives_each_device_its_operations() {
 fn a_model_that_does_not_fit_is_refused_with_numbers() {
     let config = config();
     let small = Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (1 << 20), ..PLENTY };
-    let error = request(&config, &Policy::CpuOnly, &Formats::plain(&config), &small)
+    let error = request(&config, &Placement::of(Policy::CpuOnly), &Formats::plain(&config), &small)
         .plan(4, 400)
         .expect_err("too large");
     let text = error.to_string();
@@ -176,7 +175,7 @@ fn a_model_that_does_not_fit_is_refused_with_numbers() {
     );
     assert!(text.contains("GiB") && text.contains("--batches 4x"), "{text}");
     let none = Limits { dram_bytes: 1, ..PLENTY };
-    let error = request(&config, &Policy::CpuOnly, &Formats::plain(&config), &none)
+    let error = request(&config, &Placement::of(Policy::CpuOnly), &Formats::plain(&config), &none)
         .plan(1, 1)
         .expect_err("too large");
     assert!(error.to_string().contains("not even one sequence fits"), "{error}");
@@ -185,11 +184,11 @@ fn a_model_that_does_not_fit_is_refused_with_numbers() {
 #[test]
 fn the_largest_batch_is_at_the_edge() {
     let config = config();
-    let policy = Policy::CpuOnly;
+    let placement = Placement::of(Policy::CpuOnly);
     let limits =
         Limits { dram_bytes: crate::budget::PROCESS_OVERHEAD_BYTES + (600 << 10), ..PLENTY };
     let formats = Formats::plain(&config);
-    let request = request(&config, &policy, &formats, &limits);
+    let request = request(&config, &placement, &formats, &limits);
     let largest = request.largest_batch(1, 256).expect("compiles").expect("one fits");
     assert!(request.plan(1, largest).is_ok());
     assert!(largest == 256 || request.plan(1, largest + 1).is_err());
@@ -199,7 +198,8 @@ fn the_largest_batch_is_at_the_edge() {
 fn a_micro_batch_holds_more_prompts_where_all_begin_alike() {
     let (config, formats) = (config(), Formats::plain(&config()));
     let shape = |max_prompt, shared_prompt| {
-        let request = request(&config, &Policy::CpuOnly, &formats, &PLENTY);
+        let placement = Placement::of(Policy::CpuOnly);
+        let request = request(&config, &placement, &formats, &PLENTY);
         let shape = Request { max_prompt, shared_prompt, ..request }.shape(1, 60);
         (shape.micro_sequences, shape.stream_rows())
     };

@@ -3,8 +3,6 @@
 
 pub mod closed_form;
 pub mod cost;
-pub mod flexgen;
-pub mod resident;
 pub mod search;
 pub mod steady;
 pub mod table;

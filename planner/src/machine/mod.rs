@@ -8,14 +8,12 @@
 
 mod costs;
 mod known;
-mod op_costs;
 mod parse;
 #[cfg(test)]
 mod tests;
 
 pub use costs::DescribedCosts;
 pub use known::{known, names};
-pub use op_costs::{PrefillLayer, Stored, Workload, head_ms, op_costs, prefill_layer};
 pub use parse::MachineError;
 
 use model::config::Dtype;

@@ -13,6 +13,8 @@ pub enum MachineError {
     NotFinite { field: String, value: f64 },
     #[error("{field} is {value}; it must be more than 0")]
     NotPositive { field: String, value: f64 },
+    #[error("{field} is {value}; it must not be less than 0")]
+    Negative { field: String, value: f64 },
     #[error(
         "{field} is {value}; that is not between {low} and {high} {unit}, so the unit is probably \
          another"
@@ -134,6 +136,9 @@ fn bounded(field: &str, value: f64, (low, high, unit): Bounds) -> Result<(), Mac
     let field = || field.to_owned();
     if !value.is_finite() {
         return Err(MachineError::NotFinite { field: field(), value });
+    }
+    if value < 0.0 {
+        return Err(MachineError::Negative { field: field(), value });
     }
     if !(low..=high).contains(&value) {
         return Err(MachineError::Absurd { field: field(), value, low, high, unit });

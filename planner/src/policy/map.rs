@@ -1,13 +1,12 @@
 //! A policy as a device map of the whole model.
 
 use model::config::ModelConfig;
-use model::ops::{Kv, Op};
+use model::ops::Op;
 use program::formats::{KvFormat, WeightFormats};
-use program::map::{Chunking, Device, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list};
+use program::map::{Device, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list};
 use program::topology::MemoryId;
 
-use super::{Homes, Policy};
-use crate::layer::flexgen::Flexgen;
+use super::{Flexgen, Homes, Policy};
 use crate::lia::sublayer_of;
 use crate::split::Split;
 
@@ -16,8 +15,8 @@ const WEIGHT_SLOTS: u16 = 2;
 /// Batches whose streamed KV may be on the device at once: the one being read and the next.
 const KV_BATCHES: usize = 2;
 
-/// The device map of a policy, with everything in the run's dtype and no layer resident;
-/// [`super::Formats::apply`] and [`super::DeviceResident::apply`] change that.
+/// The device map of a policy alone, with everything in the run's dtype; a [`super::Placement`] and
+/// [`super::Formats::apply`] change that.
 pub fn device_map(
     policy: &Policy,
     config: &ModelConfig,
@@ -29,15 +28,16 @@ pub fn device_map(
     let list = layer_list(config, chunking);
     let prefill_layer: Vec<Device> = whole.iter().map(|entry| prefill(policy, *entry)).collect();
     let decode_layer: Vec<Device> =
-        list.iter().enumerate().map(|(index, entry)| decode(policy, index, *entry)).collect();
+        list.iter().enumerate().map(|(index, entry)| decode_device(policy, index, *entry)).collect();
     let layers = config.num_layers;
-    let all_gpu = matches!(policy, Policy::GpuOnly | Policy::Flexgen(_));
+    let all_gpu = matches!(policy, Policy::GpuOnly | Policy::Resident | Policy::Flexgen(_));
     let head = if all_gpu { Device::Gpu } else { Device::Cpu };
     // Only the last rows cross to a head on the CPU.
     let final_norm = match policy {
         Policy::CpuOnly | Policy::Lia { .. } => Device::Cpu,
         _ => Device::Gpu,
     };
+    let weights = if *policy == Policy::Resident { MemoryId::VRAM } else { MemoryId::DRAM };
     let mut map = DeviceMap {
         policy: policy.name().to_owned(),
         chunking,
@@ -54,8 +54,8 @@ pub fn device_map(
             final_norm: head,
             head,
         },
-        weights: vec![vec![MemoryId::DRAM; config.layer_ops().len()]; layers],
-        outer_weights: MemoryId::DRAM,
+        weights: vec![vec![weights; config.layer_ops().len()]; layers],
+        outer_weights: weights,
         kv: Vec::new(),
         fuse_attention,
         weight_slots: WEIGHT_SLOTS,
@@ -68,15 +68,22 @@ pub fn device_map(
             _ => Schedule::Overlapped,
         },
     };
-    let home = if *policy == Policy::GpuOnly { homes.kv } else { MemoryId::DRAM };
-    map.kv = (0..layers)
-        .map(|layer| {
-            let chunking = map.layer_chunking(config, layer);
-            let homes = |kv| vec![home; usize::from(chunking.map_or(1, |c: Chunking| c.parts(kv)))];
-            LayerKv { k: homes(Kv::K), v: homes(Kv::V) }
-        })
-        .collect();
+    map.kv = (0..layers).map(|layer| kv_homes(&map, config, layer, homes.kv)).collect();
     map
+}
+
+/// The homes of a layer's caches: `device_home` for the parts that the GPU reads.
+fn kv_homes(map: &DeviceMap, config: &ModelConfig, layer: usize, device_home: MemoryId) -> LayerKv {
+    let list = map.decode_layer(config, layer);
+    let homes = |op: Op| {
+        let readers = list.iter().filter(|(entry, _)| entry.op == op);
+        let home = |device: &Device| match device {
+            Device::Gpu => device_home,
+            Device::Cpu => MemoryId::DRAM,
+        };
+        readers.map(|(_, device)| home(device)).collect()
+    };
+    LayerKv { k: homes(Op::Scores), v: homes(Op::Wv) }
 }
 
 /// Where an operation runs in prefill.
@@ -89,10 +96,10 @@ fn prefill(policy: &Policy, entry: OpChunk) -> Device {
 }
 
 /// Where entry `index` of the list runs in decode.
-fn decode(policy: &Policy, index: usize, entry: OpChunk) -> Device {
+pub fn decode_device(policy: &Policy, index: usize, entry: OpChunk) -> Device {
     let gpu = match policy {
         Policy::CpuOnly => false,
-        Policy::GpuOnly => true,
+        Policy::GpuOnly | Policy::Resident => true,
         Policy::TwoSplit { split: Split { start, end }, .. } => (*start..*end).contains(&index),
         Policy::OneSplit { start, .. } => index >= *start,
         Policy::Lia { decode, .. } => return offloaded(decode.0, entry.op),

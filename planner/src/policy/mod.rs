@@ -2,19 +2,29 @@
 
 pub mod by_name;
 mod map;
+mod placement;
 #[cfg(test)]
 mod tests;
 
-pub use map::device_map;
+pub use map::{decode_device, device_map};
+pub use placement::{Placement, Residency, ResidentAttention, spread_evenly};
 
 use model::config::ModelConfig;
 use program::formats::{KvFormat, WeightFormats};
-use program::map::{Chunking, DeviceMap, LayerKv};
+use program::map::{Chunking, DeviceMap};
 use program::topology::MemoryId;
 
-use crate::layer::flexgen::Flexgen;
 use crate::lia::Vector;
 use crate::split::Split;
+
+/// FlexGen's loop over layers and batches, all lanes meeting after each batch: while a layer's first
+/// batch is computed, all weights of the next layer come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flexgen {
+    /// The next layer's weights are spread evenly over the batches instead.
+    pub spread: bool,
+    pub cpu_attention: bool,
+}
 
 /// A policy by name, with what it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +32,8 @@ pub enum Policy {
     CpuOnly,
     /// Every layer on the GPU, its weights streamed (ZeRO-Inference style).
     GpuOnly,
+    /// Everything on the GPU, its weights in device memory: a plain run on a GPU.
+    Resident,
     /// Decode: the GPU runs one interval of each layer. Prefill: all layers on the GPU
     /// (Park-Egger §4.2).
     TwoSplit {
@@ -49,6 +61,7 @@ impl Policy {
         match self {
             Policy::CpuOnly => "cpu-only",
             Policy::GpuOnly => "gpu-only",
+            Policy::Resident => "resident",
             Policy::TwoSplit { .. } => "two-split",
             Policy::OneSplit { .. } => "one-split",
             Policy::Lia { .. } => "lia",
@@ -73,36 +86,6 @@ pub struct Homes {
     pub kv: MemoryId,
     /// Hidden states of prefill between layers.
     pub prefill_hidden: MemoryId,
-}
-
-/// Whole layers that stay in device memory and run on the GPU, whatever the policy does with the
-/// others ([`crate::layer::resident`]).
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct DeviceResident {
-    /// Indices, ascending.
-    pub layers: Vec<usize>,
-    /// Their KV stays too.
-    pub kv: bool,
-}
-
-impl DeviceResident {
-    /// No layer stays.
-    pub const NONE: &'static DeviceResident = &DeviceResident { layers: Vec::new(), kv: false };
-
-    /// Keeps the layers of a map.
-    ///
-    /// # Panics
-    /// For a layer that the map lacks.
-    pub fn apply(&self, map: &mut DeviceMap) {
-        use program::map::Device::Gpu;
-        let home = if self.kv { MemoryId::VRAM } else { MemoryId::DRAM };
-        for &layer in &self.layers {
-            map.decode.layers[layer].fill(Gpu);
-            map.prefill.layers[layer].fill(Gpu);
-            map.weights[layer].fill(MemoryId::VRAM);
-            map.kv[layer] = LayerKv { k: vec![home], v: vec![home] };
-        }
-    }
 }
 
 /// In which form weights and KV are kept; no policy chooses it.

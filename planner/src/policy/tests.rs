@@ -8,8 +8,7 @@ use program::plan::{Plan, RunShape};
 use program::topology::{MemoryId, SegmentId};
 use program::validate::validate;
 
-use super::{DeviceResident, Homes, Policy, device_map};
-use crate::layer::flexgen::Flexgen;
+use super::{Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, device_map};
 use crate::lia::Vector;
 use crate::split::Split;
 
@@ -33,12 +32,19 @@ fn config() -> ModelConfig {
     config
 }
 
-fn planned(policy: &Policy, resident: &DeviceResident) -> (DeviceMap, Plan) {
+fn planned(policy: Policy, residency: Residency) -> (DeviceMap, Plan) {
+    placed(&Placement { residency, ..Placement::of(policy) })
+}
+
+fn placed(placement: &Placement) -> (DeviceMap, Plan) {
     let config = config();
-    let mut map = device_map(policy, &config, true, HOMES);
-    resident.apply(&mut map);
+    let map = placement.map(&config, true, HOMES);
     let plan = compile(&config, &SHAPE, &map).expect("compiles");
     (map, plan)
+}
+
+fn stays(layers: Vec<usize>, attention: ResidentAttention, head: bool) -> Residency {
+    Residency { layers, attention, head }
 }
 
 #[test]
@@ -46,13 +52,18 @@ fn every_interval_with_resident_layers_compiles() {
     let config = config();
     for chunking in [None, Some(Chunking { order: ChunkOrder::Scores, chunks: 3 })] {
         let count = layer_list(&config, chunking).len();
-        for (layers, kv) in [(vec![], false), (vec![1, 3], false), (vec![0], true)] {
-            let resident = DeviceResident { layers, kv };
+        for residency in [
+            Residency::NONE,
+            stays(vec![1, 3], ResidentAttention::Streamed, false),
+            stays(vec![0], ResidentAttention::WithKv, true),
+            stays(vec![1], ResidentAttention::OnCpu, false),
+            stays(vec![], ResidentAttention::WithKv, true),
+        ] {
             for start in 0..count {
                 for end in start..=count {
                     let policy = Policy::TwoSplit { split: Split { start, end }, chunking };
-                    let (map, plan) = planned(&policy, &resident);
-                    assert_eq!(plan.resident.is_empty(), resident.layers.is_empty());
+                    let (map, plan) = planned(policy, residency.clone());
+                    assert_eq!(plan.resident.is_empty(), residency.is_none());
                     let on_gpu = map.decode.layers[2].iter().filter(|d| **d == Device::Gpu);
                     assert_eq!(on_gpu.count(), end - start);
                 }
@@ -65,7 +76,7 @@ fn every_interval_with_resident_layers_compiles() {
 fn streamed_chunks_have_slots_for_two_batches() {
     let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 3 });
     let slots = |start, end| {
-        planned(&Policy::TwoSplit { split: Split { start, end }, chunking }, DeviceResident::NONE)
+        planned(Policy::TwoSplit { split: Split { start, end }, chunking }, Residency::NONE)
             .0
             .kv_slots
     };
@@ -75,19 +86,19 @@ fn streamed_chunks_have_slots_for_two_batches() {
 
 #[test]
 fn the_cpu_alone_needs_no_device() {
-    let (map, plan) = planned(&Policy::CpuOnly, DeviceResident::NONE);
+    let (map, plan) = planned(Policy::CpuOnly, Residency::NONE);
     assert_eq!(plan.segment_bytes(SegmentId::DEVICE), 0);
     assert!(!map.uses_gpu());
     let cpu = Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU };
-    assert!(!planned(&cpu, DeviceResident::NONE).0.uses_gpu());
+    assert!(!planned(cpu, Residency::NONE).0.uses_gpu());
 }
 
 #[test]
 fn every_vector_is_a_map_that_compiles() {
     for decode in Vector::all() {
-        let resident = DeviceResident { layers: vec![0], kv: false };
+        let residency = stays(vec![0], ResidentAttention::Streamed, false);
         let policy = Policy::Lia { prefill: Vector::FULL_GPU, decode };
-        let (map, _) = planned(&policy, &resident);
+        let (map, _) = planned(policy, residency.clone());
         assert_eq!(map.policy, "lia");
         assert!(map.decode.layers[0].iter().all(|device| *device == Device::Gpu));
         // scores, out, fc0 of ln0 q k v scores softmax wv out ln1 fc0 fc1
@@ -109,11 +120,51 @@ fn flexgen_runs_its_own_loop_and_is_proved() {
     for (spread, schedule) in [(false, Schedule::Barrier), (true, Schedule::BarrierSpread)] {
         for cpu_attention in [false, true] {
             let policy = Policy::Flexgen(Flexgen { spread, cpu_attention });
-            let (map, plan) = planned(&policy, DeviceResident::NONE);
+            let (map, plan) = planned(policy, Residency::NONE);
             assert_eq!(map.schedule, schedule);
             let on_cpu = map.decode.layers[1].iter().filter(|device| **device == Device::Cpu);
             assert_eq!(on_cpu.count(), if cpu_attention { 3 } else { 0 });
             validate(&plan).expect("safe");
+        }
+    }
+}
+
+/// Where prompts are computed, where KV lives and what stays go with each other, and are safe.
+#[test]
+fn what_a_placement_leaves_open_goes_together() {
+    let whole = layer_list(&config(), None).len();
+    let split = |start, end| Policy::TwoSplit { split: Split { start, end }, chunking: None };
+    let policies = [
+        Policy::GpuOnly,
+        Policy::Resident,
+        split(0, 0),
+        split(4, 7),
+        split(5, 6),
+        split(0, whole),
+        Policy::OneSplit { start: 4, chunking: None },
+        Policy::Flexgen(Flexgen::default()),
+    ];
+    let residencies = [
+        Residency::NONE,
+        stays(vec![1, 3], ResidentAttention::WithKv, true),
+        stays(vec![0, 1, 2, 3], ResidentAttention::WithKv, true),
+        stays(vec![2], ResidentAttention::OnCpu, false),
+        stays(vec![0, 1, 2, 3], ResidentAttention::OnCpu, false),
+    ];
+    for policy in policies {
+        for residency in &residencies {
+            for kv in [None, Some(MemoryId::DRAM), Some(MemoryId::VRAM)] {
+                for prefill_on_cpu in [false, true] {
+                    let residency = residency.clone();
+                    let placement = Placement { policy, prefill_on_cpu, kv, residency };
+                    let (map, plan) = placed(&placement);
+                    validate(&plan).unwrap_or_else(|error| panic!("{placement:?}: {error}"));
+                    let on_device = map.decode.layers[1][4] == Device::Gpu;
+                    if kv == Some(MemoryId::VRAM) && on_device && placement.residency.is_none() {
+                        assert_eq!(map.kv[1].k, [MemoryId::VRAM], "{placement:?}");
+                    }
+                }
+            }
         }
     }
 }

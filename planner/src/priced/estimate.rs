@@ -3,12 +3,13 @@
 
 use model::config::ModelConfig;
 use program::compile::compile;
+use program::map::DeviceMap;
 use program::plan::Plan;
 use program::simulate::simulate;
 
 use super::{Pricing, Unpriced};
 use crate::budget::{PlanError, Request};
-use crate::policy::{DeviceResident, Formats, Homes, Policy};
+use crate::policy::{Formats, Homes, Placement};
 
 /// Layers of the two models that an estimate compares: a layer's time is the difference.
 const FEW_LAYERS: usize = 2;
@@ -55,14 +56,12 @@ pub fn predict(plan: &Plan, pricing: &dyn Pricing) -> Result<Predicted, Unpriced
     })
 }
 
-/// An estimate for the whole model.
+/// What a placement takes, from a few of its layers where they tell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     pub prefill_ns: f64,
     /// One decode step in the middle of the output, all batches.
     pub step_ns: f64,
-    /// A layer's share of the step.
-    pub layer_ns: f64,
 }
 
 impl Estimate {
@@ -72,15 +71,15 @@ impl Estimate {
     }
 }
 
-/// Estimates policies for one request.
+/// Estimates placements for one request.
 #[derive(Debug, Clone, Copy)]
 pub struct Estimator<'a> {
-    /// Its policy and its resident layers are not looked at.
+    /// Its placement is not looked at.
     pub request: &'a Request<'a>,
     pub batches: u16,
     pub batch_size: u16,
     pub pricing: &'a dyn Pricing,
-    /// Where a policy with everything on the GPU keeps KV and hidden states.
+    /// Where KV and hidden states are kept where a placement leaves it open.
     pub homes: Homes,
 }
 
@@ -94,54 +93,76 @@ fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Formats) {
 }
 
 impl Estimator<'_> {
-    /// A policy's plan of the first `layers` layers, whether it fits memory or not.
+    /// The plan of a placement's first `layers` layers, with as large a share of them resident,
+    /// whether it fits memory or not.
     ///
     /// # Errors
     /// A map that does not compile.
-    pub fn plan(&self, policy: &Policy, layers: usize) -> Result<Plan, PlanError> {
+    pub fn plan(&self, placement: &Placement, layers: usize) -> Result<Plan, PlanError> {
         let (config, formats) = shortened(self.request, layers);
-        let request = Request {
-            config: &config,
-            policy,
-            resident: DeviceResident::NONE,
-            formats: &formats,
-            ..*self.request
+        let residency = match config.num_layers == self.request.config.num_layers {
+            true => placement.residency.clone(),
+            false => placement.residency.scaled(self.request.config.num_layers, config.num_layers),
         };
+        let placement = &Placement { residency, ..placement.clone() };
+        let request = Request { config: &config, placement, formats: &formats, ..*self.request };
         let map = request.map(self.homes);
         let shape = request.shape_of(request.shape(self.batches, self.batch_size), &map);
         Ok(compile(&config, &shape, &map)?)
     }
 
-    /// Estimates a policy.
+    /// The map of a placement.
+    pub fn map(&self, placement: &Placement) -> DeviceMap {
+        Request { placement, ..*self.request }.map(self.homes)
+    }
+
+    /// A steady decode step in the middle of the output, all layers.
     ///
     /// # Errors
     /// A map that does not compile, or a plan that cannot be priced.
-    pub fn estimate(&self, policy: &Policy) -> Result<Estimate, Unpriced> {
-        let layers = self.request.config.num_layers;
-        let more = self.measure(policy, MORE_LAYERS)?;
-        if layers <= MORE_LAYERS {
-            let layer_ns = more.1 / layers as f64;
-            return Ok(Estimate { prefill_ns: more.0, step_ns: more.1, layer_ns });
-        }
-        let few = self.measure(policy, FEW_LAYERS)?;
-        let grown = |few: f64, more: f64| {
-            let layer = ((more - few) / (MORE_LAYERS - FEW_LAYERS) as f64).max(0.0);
-            (layer, more + (layers - MORE_LAYERS) as f64 * layer)
-        };
-        let (layer_ns, step_ns) = grown(few.1, more.1);
-        Ok(Estimate { prefill_ns: grown(few.0, more.0).1, step_ns, layer_ns })
+    pub fn step_ns(&self, placement: &Placement) -> Result<f64, Unpriced> {
+        // Prompts are of no account here, so they are as short as can be.
+        let request = &Request { max_prompt: 1, shared_prompt: 0, ..*self.request };
+        let plan = Estimator { request, ..*self }
+            .plan(placement, request.config.num_layers)
+            .map_err(|error| Unpriced(error.to_string()))?;
+        let middle = self.request.max_prompt + self.request.max_new / 2;
+        steady_step_ns(&plan, self.pricing, middle)
     }
 
-    /// Prefill and a steady decode step of the first layers, ns.
-    fn measure(&self, policy: &Policy, layers: usize) -> Result<(f64, f64), Unpriced> {
-        let unpriced = |error: &dyn std::fmt::Display| Unpriced(error.to_string());
-        let plan = self.plan(policy, layers).map_err(|error| unpriced(&error))?;
-        let (prompt, new) = (plan.shape.max_prompt, plan.shape.max_new);
-        let costs = self.pricing.costs(&plan, prompt)?;
-        let prefill = simulate(plan.prefill(), costs.as_ref(), 1).map_err(|e| unpriced(&e))?;
-        let costs = self.pricing.costs(&plan, prompt + (new / 2).saturating_sub(STEPS / 2))?;
-        let decode = simulate(plan.decode(), costs.as_ref(), STEPS).map_err(|e| unpriced(&e))?;
-        let end = |step: u32| decode.step_end_ns[step as usize];
-        Ok((prefill.total_ns, (end(STEPS - 1) - end(STEPS - 3)) / 2.0))
+    /// Prefill of one group of full batches, all layers resident or none: from a few layers where
+    /// there are many.
+    ///
+    /// # Errors
+    /// As [`Estimator::step_ns`].
+    pub fn uniform_prefill_ns(&self, placement: &Placement) -> Result<f64, Unpriced> {
+        let layers = self.request.config.num_layers;
+        if layers <= MORE_LAYERS {
+            return self.prefill_of(placement, layers);
+        }
+        let (few_ns, more_ns) =
+            (self.prefill_of(placement, FEW_LAYERS)?, self.prefill_of(placement, MORE_LAYERS)?);
+        let layer_ns = ((more_ns - few_ns) / (MORE_LAYERS - FEW_LAYERS) as f64).max(0.0);
+        Ok(more_ns + (layers - MORE_LAYERS) as f64 * layer_ns)
     }
+
+    fn prefill_of(&self, placement: &Placement, layers: usize) -> Result<f64, Unpriced> {
+        let unpriced = |error: &dyn std::fmt::Display| Unpriced(error.to_string());
+        let plan = self.plan(placement, layers).map_err(|error| unpriced(&error))?;
+        let costs = self.pricing.costs(&plan, plan.shape.max_prompt)?;
+        let prefill = simulate(plan.prefill(), costs.as_ref(), 1).map_err(|e| unpriced(&e))?;
+        Ok(prefill.total_ns)
+    }
+}
+
+/// A decode step in a long row of such steps, reading `positions` cached positions.
+///
+/// # Errors
+/// A plan that cannot be priced.
+pub fn steady_step_ns(plan: &Plan, pricing: &dyn Pricing, positions: u32) -> Result<f64, Unpriced> {
+    let costs = pricing.costs(plan, positions.saturating_sub(STEPS / 2))?;
+    let decode = simulate(plan.decode(), costs.as_ref(), STEPS)
+        .map_err(|error| Unpriced(error.to_string()))?;
+    let end = |step: u32| decode.step_end_ns[step as usize];
+    Ok((end(STEPS - 1) - end(STEPS - 3)) / 2.0)
 }

@@ -6,7 +6,7 @@ use program::simulate::{Costs, Place};
 
 use super::{Estimator, Unpriced};
 use crate::lia::Vector;
-use crate::policy::Policy;
+use crate::policy::{Placement, Policy};
 
 /// The vectors of least latency for prefill and for decode; the first of equal ones.
 ///
@@ -21,7 +21,7 @@ pub(super) fn vectors(estimator: &Estimator<'_>) -> Result<Policy, Unpriced> {
         let whole = vector.0[1] == vector.0[2];
         let prefill = if whole { vector } else { Vector::FULL_GPU };
         let plan = estimator
-            .plan(&Policy::Lia { prefill, decode: vector }, 1)
+            .plan(&Placement::of(Policy::Lia { prefill, decode: vector }), 1)
             .map_err(|error| Unpriced(error.to_string()))?;
         let costs = estimator.pricing.costs(&plan, middle)?;
         keep(&mut best[1], sum(plan.decode(), costs.as_ref()), vector);

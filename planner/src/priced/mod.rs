@@ -1,22 +1,22 @@
-//! Placement on a measured machine: whoever can price any plan ([`Pricing`]: a profile) gets the
-//! operations as a table, every policy's best map, and what a whole plan will take. Unlike
-//! [`crate::layer::search`] with a described machine, what is compared here are the compiled
-//! programs themselves, in the simulator.
+//! Placement by prices: whoever can price any plan ([`Pricing`]: a profile, or a machine's
+//! description) gets the operations as a table, every policy's best placement, and what a whole plan
+//! will take. What is compared are the compiled programs themselves, in the simulator.
 //!
 //! Used by the coordinator before a run and by `coordinator plan`.
 
+mod bound;
 mod choose;
 mod estimate;
+mod evaluate;
 mod lia;
-mod programs;
 mod rehearse;
+mod space;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use choose::{ChooseError, Chosen, Considered, Question, Searched, choose};
-pub use estimate::{Estimate, Estimator, Predicted, predict};
-pub use programs::Programs;
+pub use choose::{ChooseError, Chosen, Considered, Question, choose};
+pub use estimate::{Estimate, Estimator, Predicted, predict, steady_step_ns};
 pub use rehearse::Rehearse;
 pub use table::table;
 

@@ -10,7 +10,7 @@ use program::simulate::simulate;
 
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
-use crate::policy::Policy;
+use crate::policy::Placement;
 
 /// Layers of a rehearsal: so many that their weights stay in no cache,
 const WEIGHT_BYTES: usize = 512 << 20;
@@ -29,19 +29,19 @@ pub trait Rehearse: std::fmt::Debug {
 }
 
 impl Estimator<'_> {
-    /// Decode of a policy's first layers as it runs over its simulation; `None` where nothing can
+    /// Decode of a placement's first layers as it runs over its simulation; `None` where nothing can
     /// be rehearsed.
     ///
     /// # Errors
     /// A map that does not compile, or a plan that cannot be priced.
-    pub fn rehearse(&self, policy: &Policy, stage: &dyn Rehearse) -> Result<Option<f64>, Unpriced> {
+    pub fn rehearse(&self, placement: &Placement, stage: &dyn Rehearse) -> Result<Option<f64>, Unpriced> {
         let unpriced = |error: &dyn std::fmt::Display| Unpriced(error.to_string());
         let mut config = self.request.config.clone();
         config.vocab_size = config.vocab_size.min(VOCABULARY_MAX);
         let layers = WEIGHT_BYTES.div_ceil(config.layer_weight_bytes(self.request.dtype).max(1));
         let request = Request { config: &config, ..*self.request };
         let plan = Estimator { request: &request, ..*self }
-            .plan(policy, layers.max(LAYERS_MIN))
+            .plan(placement, layers.max(LAYERS_MIN))
             .map_err(|error| unpriced(&error))?;
         let steps = plan.shape.max_new.saturating_sub(1).min(STEPS_MAX);
         if steps == 0 {

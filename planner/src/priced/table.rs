@@ -12,12 +12,21 @@ use program::topology::{LaneId, LaneSet, MemoryId};
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
 use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
-use crate::policy::{Homes, Policy};
+use crate::policy::{Placement, Policy, Residency};
 use crate::split::Split;
 
 /// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
-const BESIDE_A_DEVICE: Policy =
-    Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None };
+const BESIDE_A_DEVICE: Placement = Placement::of(Policy::TwoSplit {
+    split: Split { start: 0, end: 0 },
+    chunking: None,
+});
+/// Decode on the device, whose caches are streamed, so that their transfer can be shown.
+const ON_THE_DEVICE: Placement = Placement {
+    policy: Policy::GpuOnly,
+    prefill_on_cpu: false,
+    kv: Some(MemoryId::DRAM),
+    residency: Residency::NONE,
+};
 
 /// The layer's table in the middle of the output. CPU times are those beside transfers of weights,
 /// since in a split the link is never idle for long (Park-Egger fig. 10a).
@@ -32,13 +41,11 @@ pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Ta
     let separate = Estimator {
         request: &Request { fuse_attention: false, ..*estimator.request },
         batches: 1,
-        // A cache that stays on the device has no transfer to show.
-        homes: Homes { kv: MemoryId::DRAM, ..estimator.homes },
         ..*estimator
     };
     let mut compressed = false;
-    for policy in [BESIDE_A_DEVICE, Policy::GpuOnly] {
-        let priced = Priced::of(&separate, &policy)?;
+    for placement in [BESIDE_A_DEVICE, ON_THE_DEVICE] {
+        let priced = Priced::of(&separate, &placement)?;
         for (instruction, lane, ms) in priced.layer() {
             let mut put = |op: Op, set: &dyn Fn(&mut OpCost)| {
                 if let Some(index) = names.iter().position(|other| *other == op) {
@@ -100,11 +107,11 @@ fn fused(
 ) -> Result<Fused, Unpriced> {
     let one = Estimator { batches: 1, ..*estimator };
     let mut saved = [0.0; 2];
-    for (policy, saved) in [BESIDE_A_DEVICE, Policy::GpuOnly].iter().zip(&mut saved) {
-        let on_cpu = *policy == BESIDE_A_DEVICE;
+    for (placement, saved) in [BESIDE_A_DEVICE, ON_THE_DEVICE].iter().zip(&mut saved) {
+        let on_cpu = *placement == BESIDE_A_DEVICE;
         let separate: f64 =
             ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
-        let priced = Priced::of(&one, policy)?;
+        let priced = Priced::of(&one, placement)?;
         let whole: f64 = priced
             .layer()
             .filter(|(found, ..)| matches!(found, Instruction::Compute(c) if c.op == Op::Attention))
@@ -131,8 +138,8 @@ struct Priced {
 }
 
 impl Priced {
-    fn of(estimator: &Estimator<'_>, policy: &Policy) -> Result<Priced, Unpriced> {
-        let plan = estimator.plan(policy, 1).map_err(|error| Unpriced(error.to_string()))?;
+    fn of(estimator: &Estimator<'_>, placement: &Placement) -> Result<Priced, Unpriced> {
+        let plan = estimator.plan(placement, 1).map_err(|error| Unpriced(error.to_string()))?;
         let middle = estimator.request.max_prompt + estimator.request.max_new / 2;
         let costs = estimator.pricing.costs(&plan, middle)?;
         Ok(Priced { plan, costs })

@@ -59,8 +59,9 @@ pub fn compile_on(
     let mut buffers = Buffers::new(config, shape, map, &routes);
     let of = Compiling { config, shape, map, routes: &routes };
     let lanes = topology.lanes.len();
+    let all: Vec<usize> = (0..config.num_layers).collect();
     let programs = (0..).map(ProgramId).zip(shape.programs()).map(|(id, shape)| {
-        let lanes = sync::synchronise(emit(shape, of, &mut buffers), lanes);
+        let lanes = sync::synchronise(emit(shape, of, &all, &mut buffers), lanes);
         Program { id, shape, lanes }
     });
     let programs = programs.collect();
@@ -100,8 +101,10 @@ pub fn footprint(
     check::check(config, shape, map, &routes)?;
     let mut buffers = Buffers::new(config, shape, map, &routes);
     let of = Compiling { config, shape, map, routes: &routes };
+    let layers = layers_with_all_buffers(map);
+    let programs = shape.programs().into_iter();
     let emitted: Vec<_> =
-        shape.programs().into_iter().map(|shape| (shape, emit(shape, of, &mut buffers))).collect();
+        programs.map(|shape| (shape, emit(shape, of, &layers, &mut buffers))).collect();
     let footprint = Footprint::new(&topology, &buffers.into_list(), &table(shape, map));
     let computes = topology.device_computes();
     let programs = (0..).map(ProgramId).zip(&emitted).map(|(id, (shape, nodes))| {
@@ -136,14 +139,15 @@ fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
     shape.table(map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)))
 }
 
-/// The work of a program in one global order; its buffers are laid out on the way.
+/// The work of a program in some layers in one global order; its buffers are laid out on the way.
 fn emit<'a>(
     program: ProgramShape,
     of: Compiling<'a>,
+    layers: &[usize],
     buffers: &mut Buffers<'a>,
 ) -> Vec<emit::Node> {
     buffers.begin_program();
-    let schedule = schedule::schedule(program, of.config, of.shape.batches, of.map);
+    let schedule = schedule::schedule(program, of.config, of.shape.batches, of.map, layers);
     let mut emitter = emit::Emitter::new(program, of, buffers, schedule.uniform);
     match of.map.schedule {
         Schedule::Overlapped => schedule.entries.iter().for_each(|entry| emitter.emit(entry)),
@@ -152,6 +156,34 @@ fn emit<'a>(
         }
     }
     emitter.into_nodes()
+}
+
+/// Layers whose work uses every buffer that the work of all layers does: the first of each kind of
+/// layer behind each kind, in each slot of weights, with the layer before it.
+fn layers_with_all_buffers(map: &DeviceMap) -> Vec<usize> {
+    let count = map.weights.len();
+    let slots = usize::from(map.weight_slots.max(1));
+    let is_alike = |one: usize, other: usize| {
+        map.prefill.layers[one] == map.prefill.layers[other]
+            && map.decode.layers[one] == map.decode.layers[other]
+            && map.weights[one] == map.weights[other]
+            && map.kv[one] == map.kv[other]
+            && map.weight_formats.layers[one] == map.weight_formats.layers[other]
+    };
+    let follows_alike = |one: usize, other: usize| match (one.checked_sub(1), other.checked_sub(1)) {
+        (Some(one), Some(other)) => is_alike(one, other),
+        (one, other) => one == other,
+    };
+    let mut firsts: Vec<usize> = Vec::new();
+    for layer in 0..count {
+        let is_known = firsts.iter().any(|first| {
+            first % slots == layer % slots && is_alike(*first, layer) && follows_alike(*first, layer)
+        });
+        if !is_known || layer + 1 == count {
+            firsts.push(layer);
+        }
+    }
+    (0..count).filter(|layer| firsts.contains(layer) || firsts.contains(&(layer + 1))).collect()
 }
 
 impl Device {

@@ -41,15 +41,17 @@ struct Item {
     device: Device,
 }
 
+/// The order of a program's work in some layers of the model.
 pub(super) fn schedule(
     program: ProgramShape,
     config: &ModelConfig,
     batches: u16,
     map: &DeviceMap,
+    layers: &[usize],
 ) -> Schedule {
     let phase = program.rows.phase();
     let layers: Vec<Vec<Item>> =
-        (0..config.num_layers).map(|layer| layer_items(program.rows, config, map, layer)).collect();
+        layers.iter().map(|layer| layer_items(program.rows, config, map, *layer)).collect();
     let uniform = layers.iter().all(|layer| is_uniform(layer));
     let segments = segments(phase, map, &layers);
     let mut entries = Vec::new();

@@ -57,7 +57,7 @@ pub struct LayerMap {
     pub compressed: bool,
     /// Weights that come from NVMe.
     pub nvme: Vec<usize>,
-    /// Its weights stay in device memory, uncompressed.
+    /// Its weights stay in device memory, in the form in which others are streamed.
     pub weights_resident: bool,
     /// Its KV stays in device memory, for what the GPU reads.
     pub kv_resident: bool,
@@ -222,7 +222,7 @@ impl Builder<'_> {
             let (arrived, slot) = self.stream_kv(layer, op, batch);
             ready = ready.max(arrived);
             kv_slot = slot;
-        } else if on_gpu && !self.table.ops[op].kv && !map.weights_resident {
+        } else if on_gpu && !self.table.ops[op].kv {
             ready = ready.max(self.stream_weight(layer, op));
         }
         let end = self.push(lane, layer, Some(batch as u32), op, ready, duration);
@@ -245,14 +245,18 @@ impl Builder<'_> {
         }
     }
 
-    /// A weight, once per layer; returns when it is ready for use.
+    /// A weight, once per layer, streamed unless it stays; returns when it is ready for use.
     fn stream_weight(&mut self, layer: usize, op: usize) -> Ps {
         if let Some(arrived) = self.arrived.get(&(layer, op)) {
             return *arrived;
         }
         let parity = layer % self.shape.weight_slots;
         let free = self.weight_free.get(&(op, parity)).copied().unwrap_or_default();
-        let arrived = if self.layers[layer].nvme.contains(&op) {
+        let map = &self.layers[layer];
+        let arrived = if map.weights_resident {
+            let duration = self.costs.ops[op].decompression(map.compressed);
+            self.push(Lane::Decompress, layer, None, op, free, duration)
+        } else if map.nvme.contains(&op) {
             let duration = self.costs.ops[op].s2d;
             self.push(Lane::S2d, layer, None, op, free, duration)
         } else {

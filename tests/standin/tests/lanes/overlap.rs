@@ -3,7 +3,9 @@
 
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
-use planner::policy::{DeviceResident, Formats, Homes, Policy, device_map};
+use planner::policy::{
+    Formats, Homes, Placement, Policy, Residency, ResidentAttention, device_map,
+};
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
 use program::ir::{Instruction, Moved, ProgramId};
@@ -14,10 +16,11 @@ use crate::case::{group, llama, on_cpu_with, plan, shape};
 use crate::harness::{Setting, Workers};
 
 /// Everything on the device, caches on the host, with these layers staying.
-fn streaming(config: &ModelConfig, stays: &DeviceResident, formats: Option<&Formats>) -> Plan {
+fn streaming(config: &ModelConfig, stays: &Residency, formats: Option<&Formats>) -> Plan {
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::VRAM };
-    let mut map = device_map(&Policy::GpuOnly, config, true, homes);
-    stays.apply(&mut map);
+    let residency = stays.clone();
+    let placement = Placement { residency, ..Placement::of(Policy::GpuOnly) };
+    let mut map = placement.map(config, true, homes);
     if let Some(formats) = formats {
         formats.apply(&mut map);
     }
@@ -43,8 +46,8 @@ fn streamed_layers(plan: &Plan, program: ProgramId) -> Vec<u16> {
 fn a_layer_that_stays_is_never_copied_again_and_gives_the_tokens_of_the_cpu() {
     let config = llama();
     let expected = on_cpu_with(&config, plan(&config, Dtype::F32, None, None, MemoryId::DRAM));
-    for kv in [false, true] {
-        let stays = DeviceResident { layers: vec![0], kv };
+    for attention in ResidentAttention::ALL {
+        let stays = Residency { layers: vec![0], attention, head: false };
         let plan = streaming(&config, &stays, None);
         for program in [ProgramId::PREFILL, ProgramId::DECODE] {
             let streamed = streamed_layers(&plan, program);
@@ -52,7 +55,7 @@ fn a_layer_that_stays_is_never_copied_again_and_gives_the_tokens_of_the_cpu() {
         }
         let workers = Workers::start(&plan, &Setting::default()).expect("the workers start");
         for _ in 0..2 {
-            assert_eq!(workers.run_group(&group()).as_ref(), Ok(&expected), "KV stays: {kv}");
+            assert_eq!(workers.run_group(&group()).as_ref(), Ok(&expected), "{attention:?}");
         }
         workers.finish().expect("they end well");
     }
@@ -74,7 +77,7 @@ fn a_weight_is_decompressed_once_it_has_arrived_and_waits_for_no_later_one() {
     let config = ModelConfig { hidden_size: 64, head_dim: 16, ffn_size: 128, ..llama() };
     let four = WeightFormats::with_layers(&config, WeightFormat::Grouped(Grouped::W4));
     let formats = Formats { weights: four, kv: KvFormat::Plain };
-    let plan = streaming(&config, DeviceResident::NONE, Some(&formats));
+    let plan = streaming(&config, &Residency::NONE, Some(&formats));
     let mut seen = 0;
     for program in &plan.programs {
         let list = |lane| &program.lane(lane).expect("the lane has work").instructions;

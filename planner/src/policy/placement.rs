@@ -1,0 +1,142 @@
+//! A policy with what it leaves open: where prompts are computed, where KV lives, and what stays in
+//! device memory.
+
+use model::config::ModelConfig;
+use program::map::{Device, DeviceMap, LayerKv, layer_list};
+use program::topology::MemoryId;
+
+use super::{Homes, Policy, device_map};
+
+/// Where the attention of resident layers runs in decode, and from which cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ResidentAttention {
+    /// On the GPU; their KV stays in device memory too.
+    WithKv,
+    /// On the GPU; their KV is streamed from the host.
+    Streamed,
+    /// On the CPU, from the host.
+    OnCpu,
+}
+
+impl ResidentAttention {
+    pub const ALL: [ResidentAttention; 3] =
+        [ResidentAttention::WithKv, ResidentAttention::Streamed, ResidentAttention::OnCpu];
+}
+
+/// Weights that stay in device memory: whole layers, which then run on the GPU whatever the policy
+/// does with the others, and what stands around them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Residency {
+    /// Indices, ascending.
+    pub layers: Vec<usize>,
+    pub attention: ResidentAttention,
+    /// Final norm and head, which then run on the GPU.
+    pub head: bool,
+}
+
+impl Residency {
+    /// Nothing stays.
+    pub const NONE: Residency =
+        Residency { layers: Vec::new(), attention: ResidentAttention::WithKv, head: false };
+
+    /// Whether nothing stays.
+    pub const fn is_none(&self) -> bool {
+        self.layers.is_empty() && !self.head
+    }
+
+    /// Keeps what stays of a map.
+    ///
+    /// # Panics
+    /// For a layer that the map lacks.
+    fn apply(&self, map: &mut DeviceMap, config: &ModelConfig) {
+        let list = layer_list(config, map.chunking);
+        let home = match self.attention {
+            ResidentAttention::WithKv => MemoryId::VRAM,
+            ResidentAttention::Streamed | ResidentAttention::OnCpu => MemoryId::DRAM,
+        };
+        for &layer in &self.layers {
+            let decode = &mut map.decode.layers[layer];
+            decode.fill(Device::Gpu);
+            if self.attention == ResidentAttention::OnCpu {
+                let entries = decode.iter_mut().zip(&list);
+                let attention = entries.filter(|(_, entry)| entry.op.is_attention());
+                attention.for_each(|(device, _)| *device = Device::Cpu);
+            }
+            map.prefill.layers[layer].fill(Device::Gpu);
+            map.weights[layer].fill(MemoryId::VRAM);
+            map.kv[layer] = LayerKv { k: vec![home], v: vec![home] };
+        }
+        if self.head {
+            map.outer_weights = MemoryId::VRAM;
+            (map.decode.final_norm, map.decode.head) = (Device::Gpu, Device::Gpu);
+            (map.prefill.final_norm, map.prefill.head) = (Device::Gpu, Device::Gpu);
+        }
+    }
+
+    /// The same for a model of fewer layers: as large a share of them, spread evenly.
+    #[must_use]
+    pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Residency {
+        let count = (self.layers.len() * to_layers + from_layers / 2) / from_layers.max(1);
+        Residency { layers: spread_evenly(count, to_layers), ..self.clone() }
+    }
+}
+
+/// Indices of `count` of `layers` layers, as far apart as possible, so that every streamed layer has
+/// the link for about as long.
+pub fn spread_evenly(count: usize, layers: usize) -> Vec<usize> {
+    let count = count.min(layers);
+    // The middle of each of `count` equal shares.
+    (0..count).map(|index| (2 * index + 1) * layers / (2 * count)).collect()
+}
+
+/// A policy with all that it leaves open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    pub policy: Policy,
+    /// Prompts are computed on the CPU, whatever the policy says.
+    pub prefill_on_cpu: bool,
+    /// Home of the KV that only the GPU reads; `None`: device memory while it fits.
+    pub kv: Option<MemoryId>,
+    pub residency: Residency,
+}
+
+impl Placement {
+    /// A policy by itself. All but those with everything on the GPU stream KV from the host.
+    pub const fn of(policy: Policy) -> Placement {
+        let kv = match policy {
+            Policy::GpuOnly | Policy::Resident => None,
+            _ => Some(MemoryId::DRAM),
+        };
+        Placement { policy, prefill_on_cpu: false, kv, residency: Residency::NONE }
+    }
+
+    /// The device map, with everything in the run's dtype; `roomiest` are the homes where this
+    /// leaves them open.
+    pub fn map(&self, config: &ModelConfig, fuse_attention: bool, roomiest: Homes) -> DeviceMap {
+        let homes = Homes { kv: self.kv.unwrap_or(roomiest.kv), ..roomiest };
+        let mut map = device_map(&self.policy, config, fuse_attention, homes);
+        if self.prefill_on_cpu {
+            map.prefill.layers.iter_mut().for_each(|layer| layer.fill(Device::Cpu));
+            (map.prefill.final_norm, map.prefill.head) = (Device::Cpu, Device::Cpu);
+        }
+        self.residency.apply(&mut map, config);
+        map
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spread_evenly;
+
+    #[test]
+    fn even_layers_are_far_apart() {
+        assert_eq!(spread_evenly(3, 12), [2, 6, 10]);
+        assert_eq!(spread_evenly(12, 12), (0..12).collect::<Vec<_>>());
+        assert!(spread_evenly(0, 4).is_empty());
+        for count in 1..=48 {
+            let layers = spread_evenly(count, 48);
+            assert_eq!(layers.len(), count);
+            assert!(layers.windows(2).all(|pair| pair[0] < pair[1]), "{layers:?}");
+        }
+    }
+}

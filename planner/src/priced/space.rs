@@ -1,0 +1,299 @@
+//! All placements that a policy's name stands for: its maps, each with every choice of what stays in
+//! device memory, where KV lives and where prompts are computed.
+
+use model::ops::Op;
+use program::compile::footprint;
+use program::map::{Chunking, layer_list};
+use program::topology::MemoryId;
+
+use super::bound::Bound;
+use super::{Estimator, Unpriced, lia, table};
+use crate::budget::Request;
+use crate::layer::table::Table;
+use crate::policy::by_name::PolicyName;
+use crate::policy::{Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly};
+use crate::split::Split;
+
+/// Layers of the model whose device memory is looked at: all slots and no more.
+const SLOT_LAYERS: usize = 2;
+/// Shares of the layers that have room, in quarters, which are tried as resident.
+const QUARTERS: [usize; 4] = [4, 3, 2, 1];
+
+/// A placement that may be chosen.
+#[derive(Debug, Clone)]
+pub(super) struct Possible {
+    pub(super) name: PolicyName,
+    pub(super) placement: Placement,
+}
+
+/// A policy's map, before what stays is chosen.
+struct Base {
+    name: PolicyName,
+    policy: Policy,
+    /// Whether residency and homes are searched for it.
+    is_open: bool,
+}
+
+/// The placements of a name, and the tables that bound them.
+pub(super) struct Space<'a> {
+    estimator: &'a Estimator<'a>,
+    /// A table for each way to cut attention.
+    pub(super) tables: Vec<(Option<Chunking>, Table)>,
+}
+
+impl<'a> Space<'a> {
+    /// # Errors
+    /// A plan that cannot be priced.
+    pub(super) fn new(
+        estimator: &'a Estimator<'a>,
+        chunkings: &[Option<Chunking>],
+    ) -> Result<Space<'a>, Unpriced> {
+        let tables = chunkings.iter().map(|chunking| Ok((*chunking, table(estimator, *chunking)?)));
+        Ok(Space { estimator, tables: tables.collect::<Result<_, Unpriced>>()? })
+    }
+
+    /// The table of a way to cut attention.
+    pub(super) fn table(&self, chunking: Option<Chunking>) -> Option<&Table> {
+        self.tables.iter().find(|(other, _)| *other == chunking).map(|(_, table)| table)
+    }
+
+    /// Everything that `name` stands for.
+    ///
+    /// # Errors
+    /// A plan that cannot be priced or compiled.
+    pub(super) fn possible(&self, name: PolicyName) -> Result<Vec<Possible>, Unpriced> {
+        let mut all = Vec::new();
+        for base in self.bases(name)? {
+            let name = base.name;
+            all.extend(self.open(&base)?.into_iter().map(|placement| Possible { name, placement }));
+        }
+        Ok(all)
+    }
+
+    /// What the table tells of a placement.
+    pub(super) fn bound<'b>(&'b self, placement: &'b Placement) -> Option<Bound<'b>> {
+        let config = self.estimator.request.config;
+        let table = self.table(placement.policy.chunking())?;
+        Some(Bound { table, config, placement })
+    }
+
+    fn bases(&self, name: PolicyName) -> Result<Vec<Base>, Unpriced> {
+        let one = |policy, is_open| vec![Base { name, policy, is_open }];
+        Ok(match name {
+            PolicyName::CpuOnly => one(Policy::CpuOnly, false),
+            PolicyName::GpuOnly => one(Policy::GpuOnly, false),
+            PolicyName::Resident => one(Policy::Resident, false),
+            PolicyName::Lia => one(lia::vectors(self.estimator)?, true),
+            PolicyName::Flexgen | PolicyName::FlexgenSpread => {
+                let spread = name == PolicyName::FlexgenSpread;
+                let policy = |cpu_attention| Policy::Flexgen(Flexgen { spread, cpu_attention });
+                [false, true]
+                    .map(|on_cpu| Base { name, policy: policy(on_cpu), is_open: true })
+                    .into()
+            }
+            PolicyName::TwoSplit | PolicyName::OneSplit => self.splits(name),
+            PolicyName::Auto => {
+                let mut all = Vec::new();
+                for name in PolicyName::COMPARED {
+                    all.extend(self.bases(name)?);
+                }
+                all
+            }
+        })
+    }
+
+    fn splits(&self, name: PolicyName) -> Vec<Base> {
+        let config = self.estimator.request.config;
+        let whole = layer_list(config, None).len();
+        let mut all: Vec<Base> = Vec::new();
+        for (chunking, table) in &self.tables {
+            for (start, end) in name.intervals(table).unwrap_or_default() {
+                // Attention that is not cut is whole, however it would have been cut.
+                let is_all = (start, end) == (0, table.ops.len());
+                let (end, chunking) = if is_all { (whole, None) } else { (end, *chunking) };
+                let policy = match name {
+                    PolicyName::OneSplit => Policy::OneSplit { start, chunking },
+                    _ => Policy::TwoSplit { split: Split { start, end }, chunking },
+                };
+                let policy = match (name, start == end) {
+                    (PolicyName::OneSplit, true) => {
+                        Policy::TwoSplit { split: Split { start, end }, chunking }
+                    }
+                    _ => policy,
+                };
+                if !all.iter().any(|other| other.policy == policy) {
+                    all.push(Base { name, policy, is_open: true });
+                }
+            }
+        }
+        all
+    }
+
+    /// A map with every choice of what it leaves open.
+    fn open(&self, base: &Base) -> Result<Vec<Placement>, Unpriced> {
+        let closed = Placement::of(base.policy);
+        if !base.is_open {
+            return Ok(vec![closed]);
+        }
+        let mut all = Vec::new();
+        let homes = match self.attends_on_device(&base.policy) {
+            true => vec![MemoryId::DRAM, MemoryId::VRAM],
+            false => vec![MemoryId::DRAM],
+        };
+        // LIA has a vector for prefill too.
+        let prefills: &[bool] =
+            if matches!(base.policy, Policy::Lia { .. }) { &[false] } else { &[false, true] };
+        for kv in homes {
+            let one = Placement { kv: Some(kv), ..closed.clone() };
+            for residency in self.residencies(&one)? {
+                all.extend(prefills.iter().map(|on_cpu| Placement {
+                    prefill_on_cpu: *on_cpu,
+                    residency: residency.clone(),
+                    ..one.clone()
+                }));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether the GPU runs some of decode's attention.
+    fn attends_on_device(&self, policy: &Policy) -> bool {
+        let map = self.estimator.map(&Placement { kv: Some(MemoryId::VRAM), ..Placement::of(*policy) });
+        map.kv.first().is_some_and(|kv| kv.k.iter().chain(&kv.v).any(|home| *home == MemoryId::VRAM))
+    }
+
+    /// What may stay of a placement; nothing where device memory has no room even so.
+    fn residencies(&self, placement: &Placement) -> Result<Vec<Residency>, Unpriced> {
+        let Some(vram_bytes) = self.estimator.request.limits.vram_bytes else {
+            return Ok(vec![Residency::NONE]);
+        };
+        let room = self.room(placement, vram_bytes)?;
+        let contiguous = matches!(placement.policy, Policy::Lia { .. });
+        let layers = self.estimator.request.config.num_layers;
+        let mut all = if room.free_bytes.is_some() { vec![Residency::NONE] } else { Vec::new() };
+        for head in [false, true] {
+            if head && room.free_bytes.is_some_and(|free| free >= room.head_bytes) {
+                all.push(Residency { head, ..Residency::NONE });
+            }
+            for attention in ResidentAttention::ALL {
+                let counts = self.counts(placement, &room, attention, head)?;
+                all.extend(counts.into_iter().map(|count| Residency {
+                    layers: match contiguous {
+                        // LIA §5.2, optimisation 1.
+                        true => (0..count).collect(),
+                        false => spread_evenly(count, layers),
+                    },
+                    attention,
+                    head,
+                }));
+            }
+        }
+        Ok(all)
+    }
+
+    fn room(&self, placement: &Placement, vram_bytes: u64) -> Result<Room, Unpriced> {
+        let request = self.estimator.request;
+        let (config, dtype) = (request.config, request.dtype);
+        let kv_bytes = self.layer_kv_bytes();
+        let streamed_kv = match placement.kv {
+            Some(MemoryId::VRAM) => kv_bytes * config.num_layers.saturating_sub(SLOT_LAYERS) as u64,
+            _ => 0,
+        };
+        let taken_bytes = self.device_bytes(placement)? + streamed_kv;
+        let weights_bytes = request.formats.weights.layers.first().map_or(0, |formats| {
+            let blobs = config.layer_ops().iter().zip(formats);
+            blobs.map(|(op, format)| op.weight_bytes_in(config, dtype, *format) as u64).sum()
+        });
+        Ok(Room {
+            vram_bytes,
+            free_bytes: vram_bytes.checked_sub(taken_bytes),
+            head_bytes: Op::Head.weight_bytes(config, dtype) as u64,
+            weights_bytes,
+            kv_bytes,
+        })
+    }
+
+    /// Numbers of layers that may stay.
+    fn counts(
+        &self,
+        placement: &Placement,
+        room: &Room,
+        attention: ResidentAttention,
+        head: bool,
+    ) -> Result<Vec<usize>, Unpriced> {
+        let layers = self.estimator.request.config.num_layers;
+        let (kv_in_vram, with_kv) =
+            (placement.kv == Some(MemoryId::VRAM), attention == ResidentAttention::WithKv);
+        if kv_in_vram && !with_kv {
+            return Ok(Vec::new());
+        }
+        let head_bytes = if head { room.head_bytes } else { 0 };
+        let mut counts = Vec::new();
+        if let Some(free_bytes) = room.free_bytes {
+            let own_kv = if with_kv && !kv_in_vram { room.kv_bytes } else { 0 };
+            let one = (room.weights_bytes + own_kv).max(1);
+            let most = free_bytes.saturating_sub(head_bytes) / one;
+            let most = usize::try_from(most).unwrap_or(layers).min(layers.saturating_sub(1));
+            counts.extend(QUARTERS.map(|part| (most * part).div_ceil(4)));
+        }
+        // Where all stay the policy's own map is of no account, and there are no slots.
+        if is_empty_split(&placement.policy) {
+            let residency =
+                Residency { layers: (0..layers).collect(), attention, head };
+            let slots_bytes = self.device_bytes(&Placement { residency, ..placement.clone() })?;
+            let one = room.weights_bytes + if with_kv { room.kv_bytes } else { 0 };
+            let others_bytes = layers.saturating_sub(SLOT_LAYERS) as u64 * one;
+            if slots_bytes + others_bytes <= room.vram_bytes {
+                counts.push(layers);
+            }
+        }
+        counts.retain(|count| *count > 0);
+        counts.dedup();
+        Ok(counts)
+    }
+
+    /// KV of a layer, all batches.
+    fn layer_kv_bytes(&self) -> u64 {
+        let Estimator { request, batches, batch_size, .. } = *self.estimator;
+        let config = request.config;
+        let position = request.formats.kv.position_bytes(config.head_dim, request.dtype);
+        let sequences = u64::from(batches) * u64::from(batch_size);
+        2 * (config.num_kv_heads * position) as u64 * u64::from(request.max_context) * sequences
+    }
+
+    /// Device memory of the placement of as many layers as there are slots.
+    fn device_bytes(&self, placement: &Placement) -> Result<u64, Unpriced> {
+        let Estimator { request, batches, batch_size, homes, .. } = *self.estimator;
+        let mut config = request.config.clone();
+        config.num_layers = config.num_layers.min(SLOT_LAYERS);
+        let mut formats = request.formats.clone();
+        formats.weights.layers.truncate(config.num_layers);
+        let residency = placement.residency.scaled(request.config.num_layers, config.num_layers);
+        let placement = &Placement { residency, ..placement.clone() };
+        let request = Request { config: &config, placement, formats: &formats, ..*request };
+        let map = request.map(Homes { prefill_hidden: MemoryId::DRAM, ..homes });
+        let shape = request.shape_of(request.shape(batches, batch_size), &map);
+        let taken = footprint(&config, &shape, &map, request.limits.device_scratch)
+            .map_err(|error| Unpriced(error.to_string()))?;
+        Ok(taken.device_bytes + taken.device_scratch_bytes)
+    }
+}
+
+/// Device memory, bytes.
+struct Room {
+    vram_bytes: u64,
+    /// Beside slots, activations and the KV of streamed layers; `None`: not even these fit.
+    free_bytes: Option<u64>,
+    head_bytes: u64,
+    weights_bytes: u64,
+    /// Of a layer, all batches.
+    kv_bytes: u64,
+}
+
+fn is_empty_split(policy: &Policy) -> bool {
+    match policy {
+        Policy::TwoSplit { split, chunking } => split.start == split.end && chunking.is_none(),
+        Policy::Lia { .. } | Policy::Flexgen(_) => true,
+        _ => false,
+    }
+}
