@@ -1,9 +1,9 @@
 //! `--batches auto`: the N x B of highest predicted throughput that fits memory.
 
-/// Most batches tried; more hide nothing that these do not.
-const BATCHES_MAX: u32 = 8;
+/// Numbers of batches that are tried; more hide nothing that these do not.
+const COUNTS: [u32; 6] = [1, 2, 3, 4, 6, 8];
 /// Parts of the largest batch that are tried too: throughput need not grow with the batch.
-const SHARES: [(u32, u32); 5] = [(1, 1), (3, 4), (1, 2), (1, 4), (1, 8)];
+const SHARES: [(u32, u32); 6] = [(1, 1), (3, 4), (1, 2), (3, 8), (1, 4), (1, 8)];
 
 /// A shape and what it promises.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,7 +24,7 @@ pub fn choose(
     mut tokens_per_s: impl FnMut(u32, u32) -> Option<f64>,
 ) -> Option<BatchChoice> {
     let mut best: Option<BatchChoice> = None;
-    for batches in 1..=BATCHES_MAX {
+    for batches in COUNTS {
         let largest = largest(size_max, |size| fits(batches, size));
         let mut sizes: Vec<u32> =
             SHARES.iter().map(|(part, of)| largest * part / of).filter(|size| *size > 0).collect();

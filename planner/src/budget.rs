@@ -1,9 +1,12 @@
 //! Memory is a budget, settled before anything loads: a plan is compiled, its bytes are added up,
 //! and what does not fit is refused with the numbers.
 
+use std::collections::BTreeSet;
+
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use program::compile::{CompileError, compile, footprint, runs_in_chunks};
+use program::ir::{BufferId, Instruction};
 use program::map::DeviceMap;
 use program::plan::{DeviceScratch, Footprint, Plan, RunShape};
 use program::topology::MemoryId;
@@ -19,6 +22,9 @@ const MICRO_TOKENS: u32 = 1024;
 const WHOLE_TOKENS_MAX: u32 = 4096;
 /// Rows of such a chunk, and of one where memory is short.
 const CHUNK_TOKENS: [u32; 2] = [2048, 256];
+
+/// Part of a stream's prompts that is computed together where memory is short.
+const FEWER: u16 = 8;
 
 /// What the plan may use.
 #[derive(Debug, Clone, Copy)]
@@ -64,6 +70,19 @@ impl Budget {
         self.dram_bytes(limits) <= limits.dram_bytes
             && limits.vram_bytes.is_none_or(|vram| self.device_bytes <= vram)
     }
+}
+
+/// Bytes of the host's buffers that are copied from or to a device, which are pinned.
+pub fn pinned_bytes(plan: &Plan) -> u64 {
+    let lists = plan.programs.iter().flat_map(|program| &program.lanes);
+    let instructions = lists.flat_map(|list| &list.instructions);
+    let copied = instructions.flat_map(|instruction| match instruction {
+        Instruction::Copy(copy) => vec![copy.from.buffer, copy.to.buffer],
+        _ => Vec::new(),
+    });
+    let buffers: BTreeSet<BufferId> = copied.collect();
+    let of_host = |id: &&BufferId| plan.buffer(**id).segment.memory == plan.topology.host();
+    buffers.iter().filter(of_host).map(|id| plan.buffer(*id).size_bytes).sum()
 }
 
 impl From<Footprint> for Budget {
@@ -125,6 +144,11 @@ fn refusal(
     }
     text += &match fitting {
         Some(batch) => format!("; --batches {}x{batch} fits", shape.batches),
+        None if limits.vram_bytes.is_some_and(|vram| budget.device_bytes > vram) => {
+            "; no batch fits the device: use a --policy that keeps less on it, --compress w4 or a \
+             smaller model"
+                .to_owned()
+        }
         None => {
             let narrower = if shape.dtype == Dtype::F32 { "--dtype bf16, " } else { "" };
             format!(
@@ -180,13 +204,34 @@ impl Request<'_> {
         RunShape { micro_sequences: micro.max(1), ..one }
     }
 
-    /// Bytes of all layers' weights in their formats.
-    pub(crate) fn weights_bytes(&self) -> u64 {
+    /// What host memory holds at least: all layers' weights, and the KV that device memory has no
+    /// room for.
+    pub(crate) fn least_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
+        let config = self.config;
+        let position = self.formats.kv.position_bytes(config.head_dim, self.dtype);
+        let sequences = u64::from(batches) * u64::from(batch_size);
+        let layers = config.num_layers as u64;
+        let of_position = 2 * layers * (config.num_kv_heads * position) as u64;
+        let kv_bytes = of_position * u64::from(self.max_context) * sequences;
+        let on_device =
+            if self.limits.vram_is_dram { 0 } else { self.limits.vram_bytes.unwrap_or(0) };
+        self.weights_bytes() + kv_bytes.saturating_sub(on_device)
+    }
+
+    fn weights_bytes(&self) -> u64 {
         let layer = |formats: &Vec<WeightFormat>| -> u64 {
             let blobs = self.config.layer_ops().iter().zip(formats);
             blobs.map(|(op, form)| op.weight_bytes_in(self.config, self.dtype, *form) as u64).sum()
         };
         self.formats.weights.layers.iter().map(layer).sum()
+    }
+
+    /// The same shape with the streams of prefill that take least memory.
+    pub(crate) fn smallest_streams(&self, shape: RunShape) -> RunShape {
+        let prefill_chunk = self.chunk(CHUNK_TOKENS[1], CHUNK_TOKENS[1]);
+        let micro = shape.micro_sequences.div_ceil(FEWER);
+        let micro_sequences = if prefill_chunk == shape.prefill_chunk { micro } else { 1 };
+        RunShape { micro_sequences, prefill_chunk, ..shape }
     }
 
     /// What was asked for, or chunks of so many rows of prompts longer than `whole`; 0: none.
@@ -225,6 +270,20 @@ impl Request<'_> {
     pub fn fitting(&self, batches: u16, batch_size: u16) -> Result<Option<Plan>, PlanError> {
         let found = self.roomiest(batches, batch_size)?;
         Ok(found.map(|candidate| candidate.plan(self.config)).transpose()?)
+    }
+
+    /// What memory leaves room for; `None` where the placement does not fit.
+    ///
+    /// # Errors
+    /// A map that cannot be compiled.
+    pub(crate) fn room(&self, batches: u16, batch_size: u16) -> Result<Option<Room>, PlanError> {
+        let usual = self.shape(batches, batch_size);
+        let room = self.roomiest(batches, batch_size)?.map(|Candidate { map, shape, .. }| Room {
+            prefill_hidden: map.prefill_hidden,
+            has_small_streams: shape.micro_sequences != usual.micro_sequences
+                || (shape.is_chunked() && shape.prefill_chunk != usual.prefill_chunk),
+        });
+        Ok(room)
     }
 
     /// Whether [`Request::fitting`] finds a plan.
@@ -291,16 +350,16 @@ impl Request<'_> {
     ) -> impl Iterator<Item = Result<Candidate, CompileError>> + '_ {
         let shape = self.shape(batches, batch_size);
         let (micro, chunk) = (shape.micro_sequences, shape.prefill_chunk);
-        let small = self.chunk(CHUNK_TOKENS[1], CHUNK_TOKENS[1]);
         let (vram, dram) = (MemoryId::VRAM, MemoryId::DRAM);
         let (first, last) = self.placement.kv.map_or((vram, dram), |kv| (kv, kv));
         let mut choices = vec![(first, vram, micro, chunk), (first, dram, micro, chunk)];
         if first != last {
             choices.push((last, dram, micro, chunk));
         }
-        choices.push((last, dram, micro.div_ceil(8), chunk));
-        if small != chunk {
-            choices.push((last, dram, 1, small));
+        let least = self.smallest_streams(shape);
+        choices.push((last, dram, micro.div_ceil(FEWER), chunk));
+        if least.prefill_chunk != chunk {
+            choices.push((last, dram, least.micro_sequences, least.prefill_chunk));
         }
         choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences, chunk)| {
             let map = self.map(Homes { kv, prefill_hidden });
@@ -325,6 +384,15 @@ impl Request<'_> {
             false => RunShape { prefill_chunk: 0, ..shape },
         }
     }
+}
+
+/// What memory decides of prefill.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Room {
+    /// Home of hidden states between layers.
+    pub prefill_hidden: MemoryId,
+    /// Streams are as small as they can be.
+    pub has_small_streams: bool,
 }
 
 /// A way to keep what a policy needs, and the memory that takes.

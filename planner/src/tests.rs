@@ -69,7 +69,9 @@ fn two_split(text: &str, chunks: Option<&str>) -> Policy {
 
 fn plan(policy: &Policy) -> Plan {
     let config = config();
-    request(&config, &Placement::of(*policy), &Formats::plain(&config), &PLENTY).plan(2, 3).expect("plan")
+    request(&config, &Placement::of(*policy), &Formats::plain(&config), &PLENTY)
+        .plan(2, 3)
+        .expect("plan")
 }
 
 #[test]

@@ -197,12 +197,21 @@ impl Footprint {
         buffers: &[Buffer],
         table: &StepTableLayout,
     ) -> Footprint {
+        Footprint::of_ends(topology, |segment| end_bytes(buffers, segment), table)
+    }
+
+    /// Of segments that end there.
+    pub(crate) fn of_ends(
+        topology: &Topology,
+        end_bytes: impl Fn(SegmentId) -> u64,
+        table: &StepTableLayout,
+    ) -> Footprint {
         let of_kind = |kind: MemoryKind, holds: Holds| -> u64 {
             let segments = topology.segments().into_iter();
             let wanted = segments.filter(|segment| {
                 segment.holds == holds && topology.memory_kind(segment.memory) == Some(kind)
             });
-            wanted.map(|segment| end_bytes(buffers, segment)).sum()
+            wanted.map(&end_bytes).sum()
         };
         Footprint {
             host_weights_bytes: of_kind(MemoryKind::Dram, Holds::Weights),

@@ -12,8 +12,8 @@ use ::cuda::CudaError;
 use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
-    Described, ModelChoice, Placement, PlanRequest, ProfileRequest, RatesRequest, Requests, Run,
-    Source, Template, TimedRequest, Verbosity, Work,
+    Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest, RatesRequest, Requests,
+    Run, Source, Template, TimedRequest, Verbosity, Work,
 };
 use super::values::{CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
 use crate::job::input::Format;
@@ -368,7 +368,7 @@ fn device(low: &LowRun) -> Result<DeviceChoice, UsageError> {
     }
 }
 
-fn placement(low: &LowRun, device: DeviceChoice) -> Result<Placement, UsageError> {
+fn placement(low: &LowRun, device: DeviceChoice) -> Result<PlacementChoice, UsageError> {
     let has_device = device != DeviceChoice::None;
     if let Some(split) = &low.split {
         match low.policy {
@@ -379,16 +379,16 @@ fn placement(low: &LowRun, device: DeviceChoice) -> Result<Placement, UsageError
             return Err(UsageError::SplitWithoutDevice);
         }
         let chunking = low.split_chunks.as_deref().map(parse_chunking).transpose()?;
-        return Ok(Placement::Split { split: split.clone(), chunking });
+        return Ok(PlacementChoice::Split { split: split.clone(), chunking });
     }
     if low.split_chunks.is_some() && !has_device {
         return Err(UsageError::SplitWithoutDevice);
     }
     match (low.policy, has_device) {
-        (Some(policy), true) => Ok(Placement::Named(policy)),
-        (None, true) => Ok(Placement::Named(PolicyName::Auto)),
+        (Some(policy), true) => Ok(PlacementChoice::Named(policy)),
+        (None, true) => Ok(PlacementChoice::Named(PolicyName::Auto)),
         (Some(PolicyName::CpuOnly | PolicyName::Auto) | None, false) => {
-            Ok(Placement::Named(PolicyName::CpuOnly))
+            Ok(PlacementChoice::Named(PolicyName::CpuOnly))
         }
         (Some(policy), false) => Err(UsageError::NoDevice { policy: policy.name() }),
     }

@@ -25,7 +25,7 @@ pub struct Run {
     pub seed: u64,
     /// A CUDA device is one that this machine has.
     pub device: DeviceChoice,
-    pub placement: Placement,
+    pub placement: PlacementChoice,
     /// How a searched split may cut attention; `None`: as was measured.
     pub chunking: Option<Chunking>,
     /// Attention whole on one device runs as one operation.
@@ -78,7 +78,7 @@ pub struct Requests {
 /// A policy by name, or a split by hand. The split is resolved against the model's layer later, by
 /// `planner::split::parse_split`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placement {
+pub enum PlacementChoice {
     Named(PolicyName),
     Split { split: String, chunking: Option<Chunking> },
 }

@@ -1,7 +1,7 @@
 //! Arguments: what is understood, and the sentence for what is not.
 
 use super::high::Command;
-use super::request::{Placement, Run, Verbosity, Work};
+use super::request::{PlacementChoice, Run, Verbosity, Work};
 use super::values::{
     Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
 };
@@ -40,7 +40,7 @@ fn the_smallest_line_is_a_benchmark_on_the_cpu() {
     assert_eq!(run.work, Work::Benchmark { prompt_len: 512, gen_len: 32 });
     assert_eq!(
         (run.batches, run.device, run.placement),
-        (None, DeviceChoice::None, Placement::Named(PolicyName::CpuOnly))
+        (None, DeviceChoice::None, PlacementChoice::Named(PolicyName::CpuOnly))
     );
     assert_eq!((run.dtype, run.seed, run.fuse_attention), (Dtype::Bf16, 0, true));
     assert_eq!(run.verbosity, Verbosity::Normal);
@@ -73,7 +73,7 @@ fn a_line_with_everything() {
     assert_eq!(requests.json_schema.as_deref(), Some(std::path::Path::new("s.json")));
     assert!(requests.ignore_unknown_fields);
     assert_eq!(run.vram_bytes, Some(8 << 30));
-    let Placement::Split { split, chunking } = run.placement else { panic!("a split") };
+    let PlacementChoice::Split { split, chunking } = run.placement else { panic!("a split") };
     assert_eq!((split.as_str(), chunking.map(|chunking| chunking.chunks)), ("scores.3:", Some(8)));
     assert_eq!((run.fuse_attention, run.seed, run.dtype), (false, 5, Dtype::F32));
     assert_eq!((run.cpu_threads, run.emulated_threads), (Some(3), Some(2)));
@@ -176,7 +176,7 @@ fn sizes() {
 #[test]
 fn policies() {
     let placement = |line: &str| run(&format!("--model m {line}")).placement;
-    let named = Placement::Named;
+    let named = PlacementChoice::Named;
     assert_eq!(placement("--device emulated"), named(PolicyName::Auto));
     assert_eq!(placement("--policy auto"), named(PolicyName::CpuOnly));
     for name in PolicyName::ALL {
@@ -186,9 +186,9 @@ fn policies() {
     assert_eq!(run("--model m --batches auto").batches, Some(BatchesChoice::Auto));
     assert_eq!(
         placement("--device emulated --policy cpu-only"),
-        Placement::Named(PolicyName::CpuOnly)
+        PlacementChoice::Named(PolicyName::CpuOnly)
     );
-    let split = Placement::Split { split: "q:out".to_owned(), chunking: None };
+    let split = PlacementChoice::Split { split: "q:out".to_owned(), chunking: None };
     assert_eq!(placement("--device emulated --split q:out"), split);
     assert_eq!(placement("--device emulated --split q:out --policy two-split"), split);
     refused("--model m --policy gpu-only", Exit::Usage, &["--device"]);

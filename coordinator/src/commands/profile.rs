@@ -10,7 +10,7 @@ use model::config::ModelConfig;
 use model::config_json::check_context;
 use model::ops::Op;
 use planner::budget::{Limits, Request as PlanRequest};
-use planner::policy::{DeviceResident, Formats, Policy};
+use planner::policy::{Formats, Placement, Policy};
 use profiler::key::Work;
 use profiler::{Profile, Request};
 use program::formats::{KvFormat, WeightFormats};
@@ -60,8 +60,7 @@ fn profile_request(
     }
     let shape = PlanRequest {
         config,
-        policy: &Policy::CpuOnly,
-        resident: DeviceResident::NONE,
+        placement: &Placement::of(Policy::CpuOnly),
         formats: &formats,
         fuse_attention: true,
         dtype: request.dtype,

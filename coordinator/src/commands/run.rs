@@ -36,7 +36,7 @@ use crate::report::table;
 use crate::setup::formats::{Case, cases, described, formats};
 use crate::setup::memory_advice::Advice;
 use crate::setup::model::Opened;
-use crate::setup::placement::{Decision, first_that_fits, plan, threads};
+use crate::setup::placement::{Decision, Measure, first_that_fits, plan, threads};
 use crate::setup::plan_request::{DEFAULT_BATCH_MAX, filled, forms_bytes};
 use crate::setup::prediction::{capacity, expected, predict, print_prediction};
 use crate::setup::start::start;
@@ -224,7 +224,7 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     // A model that cannot follow them is told before anything is measured.
     let grammars = opened.grammars(job.grammars())?;
     let grammars = grammars.map(|grammars| grammars.within(forms_bytes(run, opened)));
-    let decision = plan(run, opened, demand, case, interrupt)?;
+    let decision = plan(run, opened, demand, case, Measure::WhereNeeded, interrupt)?;
     let prediction = predict(&decision, demand, &job);
     print_prediction(run, &prediction);
     let expected = expected(&decision);
@@ -261,6 +261,7 @@ pub(crate) fn decide(
     opened: &Opened,
     prompt_len: u32,
     gen_len: u32,
+    measure: Measure,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Decision> {
     let context = prompt_len as usize + gen_len as usize;
@@ -268,7 +269,7 @@ pub(crate) fn decide(
         Usage(format!("--prompt-len {prompt_len} and --gen-len {gen_len}: {error}"))
     })?;
     let demand = demand(run, prompt_len, gen_len);
-    plan(run, opened, demand, first_that_fits(run, opened, Some(demand)), interrupt)
+    plan(run, opened, demand, first_that_fits(run, opened, Some(demand)), measure, interrupt)
 }
 
 /// What a benchmark asks for.
@@ -297,7 +298,7 @@ fn benchmark(
     gen_len: u32,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Exit> {
-    let decision = decide(run, opened, prompt_len, gen_len, interrupt)?;
+    let decision = decide(run, opened, prompt_len, gen_len, Measure::WhereNeeded, interrupt)?;
     let expected = expected(&decision);
     let Decision { plan, predicted, notes, .. } = decision;
     let prediction = RunPrediction {

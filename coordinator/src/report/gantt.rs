@@ -1,66 +1,103 @@
-//! The steady layer as a chart of characters: a row a lane, a letter an operation.
+//! A layer in time as a chart of characters: a row a lane, a letter an operation.
 
 use std::fmt::Write;
 
 use planner::layer::steady::{Lane, Steady};
 use planner::layer::table::Table;
-use planner::layer::time::Ps;
 
 /// Characters of a row.
 const WIDTH: usize = 96;
 /// Layers shown.
-const LAYERS: u128 = 2;
+pub(crate) const LAYERS: usize = 2;
 const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// Two layers of the steady state. Where several operations share a character the longest shows; a
-/// dot is an idle lane.
-pub(crate) fn draw(table: &Table, steady: &Steady) -> String {
-    let start = steady.window.0;
-    let length = steady.latency.times(LAYERS);
-    if length == Ps::ZERO {
-        return String::new();
+/// What a lane does for a while.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Bar {
+    /// Index of its row.
+    pub(crate) lane: usize,
+    /// Index of what it is called.
+    pub(crate) name: usize,
+    pub(crate) start_ms: f64,
+    pub(crate) end_ms: f64,
+}
+
+/// Rows of bars in a window of time.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Gantt {
+    pub(crate) lanes: Vec<String>,
+    pub(crate) names: Vec<String>,
+    pub(crate) bars: Vec<Bar>,
+    pub(crate) start_ms: f64,
+    pub(crate) end_ms: f64,
+}
+
+impl Gantt {
+    /// Two layers of the steady state, by a table.
+    pub(crate) fn of_table(table: &Table, steady: &Steady) -> Gantt {
+        let start_ms = steady.window.0.ms();
+        let bars = steady.timeline.spans.iter().map(|span| Bar {
+            lane: span.lane as usize,
+            name: span.op,
+            start_ms: span.start.ms(),
+            end_ms: span.end.ms(),
+        });
+        Gantt {
+            lanes: Lane::ALL.map(|lane| lane.name().to_owned()).into(),
+            names: table.ops.iter().map(|op| op.name.clone()).collect(),
+            bars: bars.collect(),
+            start_ms,
+            end_ms: start_ms + LAYERS as f64 * steady.latency.ms(),
+        }
     }
-    let mut text = format!(
-        "{LAYERS} steady layers, {:.3} ms; a character is {:.4} ms\n",
-        length.ms(),
-        length.ms() / WIDTH as f64
-    );
-    let mut used = vec![false; table.ops.len()];
-    for lane in Lane::ALL {
-        let spans = steady.timeline.spans.iter().filter(|span| span.lane == lane);
-        let mut cells: Vec<Vec<(Ps, usize)>> = vec![Vec::new(); WIDTH];
-        for span in spans {
-            for (cell, found) in cells.iter_mut().enumerate() {
-                let edge = |cell: usize| start + Ps(length.0 * cell as u128 / WIDTH as u128);
-                let inside =
-                    span.end.min(edge(cell + 1)).saturating_sub(span.start.max(edge(cell)));
-                if inside > Ps::ZERO {
-                    found.push((inside, span.op));
+
+    /// The chart; nothing of a window without length. Where several bars share a character the
+    /// longest shows; a dot is an idle lane.
+    pub(crate) fn draw(&self) -> String {
+        let length_ms = self.end_ms - self.start_ms;
+        if length_ms <= 0.0 {
+            return String::new();
+        }
+        let mut text = format!(
+            "{LAYERS} steady layers, {length_ms:.3} ms; a character is {:.4} ms\n",
+            length_ms / WIDTH as f64
+        );
+        let mut used = vec![false; self.names.len()];
+        let width = self.lanes.iter().map(String::len).max().unwrap_or(0).max(10);
+        for (lane, name) in self.lanes.iter().enumerate() {
+            let cells = self.cells(lane);
+            if cells.iter().all(Option::is_none) {
+                continue;
+            }
+            let letter = |cell: &Option<usize>| cell.map_or('.', letter);
+            cells.iter().flatten().for_each(|name| used[*name] = true);
+            let row: String = cells.iter().map(letter).collect();
+            let _ = writeln!(text, "{name:>width$} {row}");
+        }
+        let named = self.names.iter().enumerate().filter(|(name, _)| used[*name]);
+        let legend: Vec<String> =
+            named.map(|(index, name)| format!("{} {name}", letter(index))).collect();
+        let _ = writeln!(text, "{:>width$} {}", "", legend.join("  "));
+        text
+    }
+
+    /// What shows in each character of a lane.
+    fn cells(&self, lane: usize) -> Vec<Option<usize>> {
+        let mut longest: Vec<(f64, Option<usize>)> = vec![(0.0, None); WIDTH];
+        let cell_ms = (self.end_ms - self.start_ms) / WIDTH as f64;
+        for bar in self.bars.iter().filter(|bar| bar.lane == lane) {
+            for (index, cell) in longest.iter_mut().enumerate() {
+                let from_ms = self.start_ms + index as f64 * cell_ms;
+                let inside = bar.end_ms.min(from_ms + cell_ms) - bar.start_ms.max(from_ms);
+                if inside > cell.0 {
+                    *cell = (inside, Some(bar.name));
                 }
             }
         }
-        if cells.iter().all(Vec::is_empty) {
-            continue;
-        }
-        let row: String = cells
-            .iter()
-            .map(|found| match found.iter().max() {
-                Some((_, op)) => {
-                    used[*op] = true;
-                    char::from(LETTERS[op % LETTERS.len()])
-                }
-                None => '.',
-            })
-            .collect();
-        let _ = writeln!(text, "{:>10} {row}", lane.name());
+        longest.into_iter().map(|(_, name)| name).collect()
     }
-    let legend: Vec<String> = (0..table.ops.len())
-        .filter(|op| used[*op])
-        .map(|op| format!("{} {}", char::from(LETTERS[op % LETTERS.len()]), table.ops[op].name))
-        .collect();
-    let _ = writeln!(text, "{:>10} {}", "", legend.join("  "));
-    if let Some(overlap) = steady.usage.overlap() {
-        let _ = writeln!(text, "transfers overlapped with CPU compute: {:.1}%", 100.0 * overlap);
-    }
-    text
+}
+
+fn letter(name: usize) -> char {
+    char::from(LETTERS[name % LETTERS.len()])
 }

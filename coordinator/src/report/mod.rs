@@ -5,4 +5,6 @@ pub mod explain;
 pub mod file;
 pub mod gantt;
 pub mod layer;
+pub(crate) mod placement;
+pub(crate) mod step;
 pub mod table;

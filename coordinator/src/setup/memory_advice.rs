@@ -2,7 +2,8 @@
 
 use anyhow::anyhow;
 use planner::budget::{Limits, PlanError};
-use planner::policy::Policy;
+use planner::policy::by_name::PolicyName;
+use planner::policy::{Placement, Policy};
 use planner::split::parse_split;
 
 use super::formats::{Case, formats};
@@ -10,7 +11,7 @@ use super::model::Opened;
 use super::plan_request::{DEFAULT_BATCH_MAX, limits, request};
 use crate::boundary::engine::EngineError;
 use crate::cli::cuda;
-use crate::cli::request::{Placement, Run};
+use crate::cli::request::{PlacementChoice, Run};
 use crate::cli::values::{BatchesChoice, DeviceChoice};
 use crate::engine::launch::LaunchError;
 use crate::job::demand::Demand;
@@ -66,8 +67,8 @@ impl Advice<'_> {
         let vram_bytes = Some(cuda::vram_bytes(index, self.run.vram_bytes));
         let limits = Limits { vram_bytes, ..limits(self.run, self.opened, self.demand) };
         let formats = formats(self.run, self.opened, self.case);
-        let policy = self.policy();
-        let request = request(self.run, self.opened, self.demand, &formats, &limits, &policy);
+        let placement = Placement::of(self.policy());
+        let request = request(self.run, self.opened, self.demand, &formats, &limits, &placement);
         let (count, size) = match self.run.batches {
             Some(BatchesChoice::Given(batches)) => (batches.count, batches.size),
             _ => (1, self.demand.sequences.clamp(1, DEFAULT_BATCH_MAX.into()) as u16),
@@ -81,11 +82,14 @@ impl Advice<'_> {
 
     /// The run's own placement, or streaming, which any device has room for that has any.
     fn policy(&self) -> Policy {
-        if let Placement::Split { split, chunking } = &self.run.placement
+        if let PlacementChoice::Split { split, chunking } = &self.run.placement
             && let Ok(split) = parse_split(split, &self.opened.config, *chunking)
         {
             return Policy::TwoSplit { split, chunking: *chunking };
         }
-        Policy::GpuOnly
+        match self.run.placement {
+            PlacementChoice::Named(PolicyName::Resident) => Policy::Resident,
+            _ => Policy::GpuOnly,
+        }
     }
 }

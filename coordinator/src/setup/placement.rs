@@ -2,9 +2,9 @@
 
 use anyhow::Context;
 use planner::budget::{Limits, PlanError, Request};
-use planner::priced::{Chosen, Estimator, Predicted, Question, choose, predict};
 use planner::policy::by_name::PolicyName;
-use planner::policy::{Formats, Policy};
+use planner::policy::{Formats, Placement, Policy};
+use planner::priced::{Chosen, Effort, Predicted, Question, choose, place};
 use planner::split::parse_split;
 use profiler::Threads;
 use program::map::{ChunkOrder, Chunking};
@@ -21,11 +21,11 @@ use super::profile;
 use super::profile::CHUNKS;
 use super::rehearsal::Stage;
 use super::usage::Usage;
-use crate::cli::request::{Placement, Run, Verbosity};
+use crate::cli::request::{PlacementChoice, Run, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
 use crate::interrupt::Interrupt;
 use crate::job::demand::Demand;
-use crate::report::explain;
+use crate::report::{explain, placement};
 
 /// What will be run, and why.
 #[derive(Debug)]
@@ -33,10 +33,20 @@ pub(crate) struct Decision {
     pub plan: Plan,
     /// Of one group of full batches; `None` where no valid profile is kept and none was needed.
     pub predicted: Option<Predicted>,
-    /// The search, where there was a choice.
-    pub searched: Option<Box<Chosen>>,
+    /// How it was chosen or, of a map that was given, what was predicted of it.
+    pub chosen: Option<Box<Chosen>>,
+    /// The memory that it had to fit.
+    pub limits: Limits,
     /// What was decided of the weights' form that nobody asked for, a sentence each.
     pub notes: Vec<String>,
+}
+
+/// Whether the machine is measured for a map that needs no search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Measure {
+    WhereNeeded,
+    /// Also where only the prediction needs it.
+    Always,
 }
 
 /// The form of weights and KV: the first that fits, lossless ones first; the first one when none
@@ -55,8 +65,8 @@ pub(crate) fn first_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>
     };
     let fits = |case: &Case| {
         let formats = formats(run, opened, *case);
-        [Policy::CpuOnly, Policy::GpuOnly].iter().any(|policy| {
-            let request = request(run, opened, demand, &formats, &limits, policy);
+        [Policy::CpuOnly, Policy::GpuOnly].map(Placement::of).iter().any(|placement| {
+            let request = request(run, opened, demand, &formats, &limits, placement);
             // A map that does not compile is told of when it is to be run.
             request.fits(count, size).unwrap_or(true)
         })
@@ -73,10 +83,12 @@ pub(crate) fn plan(
     opened: &Opened,
     demand: Demand,
     case: Case,
+    measure: Measure,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Decision> {
     let (limits, formats) = (limits(run, opened, demand), formats(run, opened, case));
-    let planning = Planning { run, opened, demand, limits: &limits, formats: &formats, interrupt };
+    let (limits, formats) = (&limits, &formats);
+    let planning = Planning { run, opened, demand, limits, formats, measure, interrupt };
     let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
     decision.notes = notes(run, opened, case);
     proved(run, decision)
@@ -94,9 +106,9 @@ fn proved(run: &Run, decision: Decision) -> anyhow::Result<Decision> {
                  other"
             );
         }
-        if let Some(chosen) = &decision.searched {
+        if let Some(chosen) = decision.chosen.as_ref().filter(|chosen| chosen.candidates > 1) {
             let threads = |uses_gpu| threads(run, uses_gpu);
-            eprint!("{}", explain::choice(chosen, &decision.plan, &threads));
+            eprint!("{}", placement::considered(chosen, Some(&threads)));
         }
     }
     if run.verbosity >= Verbosity::Verbose {
@@ -112,51 +124,73 @@ struct Planning<'a> {
     demand: Demand,
     limits: &'a Limits,
     formats: &'a Formats,
+    measure: Measure,
     interrupt: &'a Interrupt,
 }
 
 impl Planning<'_> {
-    fn request<'b>(&'b self, policy: &'b Policy) -> Request<'b> {
-        request(self.run, self.opened, self.demand, self.formats, self.limits, policy)
+    fn request<'b>(&'b self, placement: &'b Placement) -> Request<'b> {
+        request(self.run, self.opened, self.demand, self.formats, self.limits, placement)
     }
 
     fn decide(&self) -> anyhow::Result<Decision> {
         match &self.run.placement {
-            Placement::Split { split, chunking } => {
+            PlacementChoice::Split { split, chunking } => {
                 let config = &self.opened.config;
                 let split =
                     parse_split(split, config, *chunking).map_err(|e| Usage(e.to_string()))?;
-                self.given(&Policy::TwoSplit { split, chunking: *chunking })
+                let placement = Placement::of(Policy::TwoSplit { split, chunking: *chunking });
+                self.given(PolicyName::TwoSplit, &placement)
             }
-            Placement::Named(PolicyName::CpuOnly) => self.given(&Policy::CpuOnly),
-            Placement::Named(PolicyName::GpuOnly) => self.given(&Policy::GpuOnly),
-            Placement::Named(name) => self.search(*name),
+            PlacementChoice::Named(name) => match name.alone() {
+                Some(policy) => self.given(*name, &Placement::of(policy)),
+                None => self.search(*name),
+            },
         }
     }
 
-    /// A map that needs no search; predicted, and tried out for that, where a profile is at hand.
-    fn given(&self, policy: &Policy) -> anyhow::Result<Decision> {
-        let request = self.request(policy);
+    /// A map that needs no search; predicted, and tried out for that, where a profile is at hand
+    /// or is asked for.
+    fn given(&self, name: PolicyName, placement: &Placement) -> anyhow::Result<Decision> {
+        let request = self.request(placement);
         let batches = self.batches(&request)?;
         let plan = request.plan(batches.count, batches.size)?;
         let shape = request.shape(batches.count, batches.size);
         let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
         let shapes = profile::request(request.config, &shape, self.formats, hardware);
-        let predicted = profile::kept(&shapes, hardware).and_then(|profile| {
+        let profile = match self.measure {
+            Measure::WhereNeeded => profile::kept(&shapes, hardware),
+            Measure::Always => {
+                let quiet = self.run.verbosity == Verbosity::Quiet;
+                let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt)?;
+                Some(obtained.profile)
+            }
+        };
+        let placed = profile.and_then(|profile| {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));
             let profiles = Profiles { with_device, alone };
-            let predicted = predict(&plan, &profiles).ok()?;
-            let estimator = Estimator {
+            let stage = self.stage(&profiles);
+            let question = Question {
                 request: &request,
                 batches: batches.count,
                 batch_size: batches.size,
+                policy: name,
+                chunkings: &[None],
                 pricing: &profiles,
-                homes: self.request(&Policy::GpuOnly).homes(batches.count, batches.size).ok()?,
+                effort: Effort::Full,
+                stage: Some(&stage),
             };
-            let rehearsed = estimator.rehearse(policy, &self.stage(&profiles)).ok().flatten();
-            Some(predicted.slowed(rehearsed.unwrap_or(1.0)))
+            // What was not measured for such a map leaves the run without a prediction.
+            place(&question, name, placement).ok()
         });
-        Ok(Decision { plan, predicted, searched: None, notes: Vec::new() })
+        let predicted = placed.as_ref().map(|placed| placed.predicted);
+        Ok(Decision {
+            plan,
+            predicted,
+            chosen: placed.map(Box::new),
+            limits: *self.limits,
+            notes: Vec::new(),
+        })
     }
 
     /// Where plans are tried out.
@@ -172,37 +206,47 @@ impl Planning<'_> {
 
     /// The best map of a policy, on this machine as measured.
     fn search(&self, name: PolicyName) -> anyhow::Result<Decision> {
-        let streaming = self.request(&Policy::GpuOnly);
+        let streamed = Placement::of(Policy::GpuOnly);
+        let streaming = self.request(&streamed);
         let batches = self.batches(&streaming)?;
         // Nothing is measured for what will be refused.
         if !streaming.fits(batches.count, batches.size)? {
-            self.request(&Policy::CpuOnly).plan(batches.count, batches.size)?;
+            self.request(&Placement::of(Policy::CpuOnly)).plan(batches.count, batches.size)?;
         }
         let profiles = self.profiles(name, batches)?;
-        let batches = match self.run.batches {
-            Some(BatchesChoice::Auto) => {
-                auto_batches::best(&streaming, batches, self.demand.sequences, name, &profiles)?
-            }
-            _ => batches,
-        };
         let stage = self.stage(&profiles);
-        let chosen = choose(&Question {
+        let question = Question {
             request: &streaming,
             batches: batches.count,
             batch_size: batches.size,
             policy: name,
-            chunkings: &self.chunkings(&profiles, batches),
+            chunkings: &[None],
             pricing: &profiles,
+            effort: Effort::Full,
             stage: Some(&stage),
-        })?;
+        };
+        let batches = match self.run.batches {
+            Some(BatchesChoice::Auto) => auto_batches::best(&question, self.demand.sequences)?,
+            _ => batches,
+        };
+        let (count, batch_size) = (batches.count, batches.size);
+        let chunkings = &self.chunkings(&profiles, batches);
+        let chosen = choose(&Question { batches: count, batch_size, chunkings, ..question })?;
         let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
-        Ok(Decision { plan, predicted, searched: Some(Box::new(chosen)), notes: Vec::new() })
+        Ok(Decision {
+            plan,
+            predicted,
+            chosen: Some(Box::new(chosen)),
+            limits: *self.limits,
+            notes: Vec::new(),
+        })
     }
 
     /// What the run measures before it chooses.
     fn profiles(&self, name: PolicyName, batches: Batches) -> anyhow::Result<Profiles> {
         let quiet = self.run.verbosity == Verbosity::Quiet;
-        let request = self.request(&Policy::GpuOnly);
+        let placement = Placement::of(Policy::GpuOnly);
+        let request = self.request(&placement);
         let shape = request.shape(batches.count, batches.size);
         let measure = |uses_gpu: bool| {
             let hardware = Hardware::resolve(self.run, uses_gpu);

@@ -2,11 +2,11 @@
 
 use grammar::Grammars;
 use planner::budget::{Limits, Request};
-use planner::policy::{DeviceResident, Formats, Policy};
+use planner::policy::{Formats, Placement};
 
 use super::model::Opened;
 use crate::cli::cuda;
-use crate::cli::request::{Placement, Run};
+use crate::cli::request::{PlacementChoice, Run};
 use crate::cli::values::Batches;
 use crate::engine::memory;
 use crate::job::demand::Demand;
@@ -42,7 +42,7 @@ pub(crate) fn limits(run: &Run, opened: &Opened, demand: Demand) -> Limits {
 pub(crate) fn filled(run: &Run, opened: &Opened, given: Batches, sequences: usize) -> Batches {
     let Batches { count, size } = given.no_larger(sequences);
     let least = match &run.placement {
-        Placement::Split { chunking: Some(chunking), .. } => {
+        PlacementChoice::Split { chunking: Some(chunking), .. } => {
             usize::from(chunking.chunks).div_ceil(opened.config.num_kv_heads)
         }
         _ => 1,
@@ -57,19 +57,18 @@ fn shared_prompt(run: &Run, demand: Demand) -> u32 {
     if shared < LEAST_TOKENS || !run.shares_prompts { 0 } else { shared as u32 }
 }
 
-/// The run as the planner's request for one policy.
+/// The run as the planner's request for one placement.
 pub(crate) fn request<'a>(
     run: &Run,
     opened: &'a Opened,
     demand: Demand,
     formats: &'a Formats,
     limits: &'a Limits,
-    policy: &'a Policy,
+    placement: &'a Placement,
 ) -> Request<'a> {
     Request {
         config: &opened.config,
-        policy,
-        resident: DeviceResident::NONE,
+        placement,
         formats,
         fuse_attention: run.fuse_attention,
         dtype: run.dtype,

@@ -167,7 +167,7 @@ impl Machine {
     /// Host memory that a run may use.
     pub fn dram_bytes(&self) -> u64 {
         let all = self.memory.dram_gib;
-        let reserve = self.memory.os_reserve_gib.unwrap_or((all / 32.0).max(1.0));
+        let reserve = self.memory.os_reserve_gib.unwrap_or_else(|| (all / 32.0).max(1.0));
         ((all - reserve).max(0.0) * f64::from(1u32 << 30)) as u64
     }
 

@@ -1,6 +1,5 @@
 //! The files that come with the project, what is refused, and the tables against the paper's.
 
-
 use super::{Machine, known, names};
 
 fn machine(name: &str) -> Machine {

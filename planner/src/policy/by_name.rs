@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use super::Policy;
 use crate::layer::search::all_intervals;
 use crate::layer::table::Table;
 
@@ -75,6 +76,16 @@ impl PolicyName {
             PolicyName::Lia => "lia",
             PolicyName::Flexgen => "flexgen",
             PolicyName::FlexgenSpread => "flexgen:spread",
+        }
+    }
+
+    /// The policy of a name that leaves nothing open.
+    pub const fn alone(self) -> Option<Policy> {
+        match self {
+            PolicyName::CpuOnly => Some(Policy::CpuOnly),
+            PolicyName::GpuOnly => Some(Policy::GpuOnly),
+            PolicyName::Resident => Some(Policy::Resident),
+            _ => None,
         }
     }
 

@@ -27,8 +27,11 @@ pub fn device_map(
     let whole = layer_list(config, None);
     let list = layer_list(config, chunking);
     let prefill_layer: Vec<Device> = whole.iter().map(|entry| prefill(policy, *entry)).collect();
-    let decode_layer: Vec<Device> =
-        list.iter().enumerate().map(|(index, entry)| decode_device(policy, index, *entry)).collect();
+    let decode_layer: Vec<Device> = list
+        .iter()
+        .enumerate()
+        .map(|(index, entry)| decode_device(policy, index, *entry))
+        .collect();
     let layers = config.num_layers;
     let all_gpu = matches!(policy, Policy::GpuOnly | Policy::Resident | Policy::Flexgen(_));
     let head = if all_gpu { Device::Gpu } else { Device::Cpu };

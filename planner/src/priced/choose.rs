@@ -4,10 +4,14 @@
 
 use program::map::{Chunking, DeviceMap};
 use program::plan::Plan;
+use program::topology::MemoryId;
 
 use super::evaluate::evaluate;
 use super::space::Space;
-use super::{Estimate, Estimator, Predicted, Pricing, Rehearse, Unpriced, predict};
+use super::{
+    Estimate, Estimator, Predicted, Pricing, Rehearse, Steady, Unpriced, predict, table,
+    table_alone,
+};
 use crate::budget::{PlanError, Request};
 use crate::layer::table::Table;
 use crate::policy::by_name::PolicyName;
@@ -15,6 +19,14 @@ use crate::policy::{Homes, Placement, Policy};
 
 /// Maps that are rehearsed at most.
 const REHEARSALS_MAX: u32 = 8;
+
+/// How much a search may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effort {
+    Full,
+    /// Where many shapes are compared.
+    Quick,
+}
 
 /// What is to be placed.
 #[derive(Debug, Clone, Copy)]
@@ -27,6 +39,7 @@ pub struct Question<'a> {
     /// Ways to cut attention that splits may use; at least one.
     pub chunkings: &'a [Option<Chunking>],
     pub pricing: &'a dyn Pricing,
+    pub effort: Effort,
     /// Where the fastest maps are rehearsed; `None`: estimates alone decide.
     pub stage: Option<&'a dyn Rehearse>,
 }
@@ -63,8 +76,8 @@ pub struct Chosen {
     pub placement: Placement,
     pub plan: Plan,
     pub predicted: Predicted,
-    /// One decode step in the middle of the output, all batches.
-    pub step_ns: f64,
+    /// Decode steps in the middle of the output, as simulated.
+    pub steady: Steady,
     /// What estimates took for granted of maps that leave it open.
     pub homes: Homes,
     /// The best maps of each policy, the fastest first: the first one is chosen.
@@ -91,29 +104,72 @@ pub enum ChooseError {
 /// priced.
 pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     let Question { request, batches, batch_size, pricing, .. } = *question;
-    let everything = Request { placement: &Placement::of(Policy::GpuOnly), ..*request };
-    if request.weights_bytes() > request.limits.dram_bytes {
+    if request.least_host_bytes(batches, batch_size) > request.limits.dram_bytes {
         return Err(refusal(question)?);
     }
+    let everything = Request { placement: &Placement::of(Policy::GpuOnly), ..*request };
     let homes = everything.homes(batches, batch_size)?;
-    let estimator = Estimator { request, batches, batch_size, pricing, homes };
+    let estimator =
+        Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false };
     let space = Space::new(&estimator, question.chunkings)?;
     let possible = space.possible(question.policy)?;
     let candidates = possible.len();
-    let mut considered = evaluate(&estimator, &space, possible)?;
+    let mut considered = evaluate(&estimator, &space, possible, question.effort)?;
     if considered.is_empty() {
         return Err(refusal(question)?);
     }
     rehearse(question, &estimator, &mut considered)?;
-    let Considered { name, placement, slowed, .. } = considered[0].clone();
-    let request = Request { placement: &placement, ..*request };
-    let plan = request.plan(batches, batch_size)?;
-    let predicted = predict(&plan, pricing)?.slowed(slowed);
-    let chunking = placement.policy.chunking();
-    let table = space.table(chunking).cloned();
+    let table = space.table(considered[0].placement.policy.chunking()).cloned();
     let table = table.ok_or_else(|| Unpriced("the chosen map has no table".to_owned()))?;
-    let step_ns = considered[0].step_ns();
-    Ok(Chosen { name, placement, plan, predicted, step_ns, homes, considered, candidates, table })
+    chosen(&estimator, considered, candidates, table)
+}
+
+/// The answer for one placement; the question's policy and chunkings are not looked at.
+///
+/// # Errors
+/// A placement that does not fit, with the numbers; a plan that cannot be priced.
+pub fn place(
+    question: &Question<'_>,
+    name: PolicyName,
+    placement: &Placement,
+) -> Result<Chosen, ChooseError> {
+    let Question { request, batches, batch_size, pricing, .. } = *question;
+    let request = &Request { placement, ..*request };
+    let plan = request.plan(batches, batch_size)?;
+    let homes = Homes {
+        kv: plan.map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(MemoryId::DRAM),
+        prefill_hidden: plan.map.prefill_hidden,
+    };
+    let estimator =
+        Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false };
+    let estimate = Estimate {
+        prefill_ns: estimator.uniform_prefill_ns(placement)?,
+        step_ns: estimator.step_ns(placement)?,
+    };
+    let (map, placement) = (estimator.map(placement), placement.clone());
+    let table = match map.uses_gpu() {
+        true => table(&estimator, placement.policy.chunking())?,
+        false => table_alone(&estimator)?,
+    };
+    let mut considered =
+        [Considered { name, placement, map, estimate, slowed: 1.0, rehearsed: false }];
+    rehearse(question, &estimator, &mut considered)?;
+    chosen(&estimator, considered.into(), 1, table)
+}
+
+/// The first of what was considered, compiled and predicted.
+fn chosen(
+    estimator: &Estimator<'_>,
+    considered: Vec<Considered>,
+    candidates: usize,
+    table: Table,
+) -> Result<Chosen, ChooseError> {
+    let Estimator { request, batches, batch_size, pricing, homes, .. } = *estimator;
+    let Considered { name, placement, slowed, .. } = considered[0].clone();
+    let plan = Request { placement: &placement, ..*request }.plan(batches, batch_size)?;
+    let predicted = predict(&plan, pricing)?.slowed(slowed);
+    let steady = Steady::of(&plan, pricing, request.max_prompt + request.max_new / 2)?;
+    Ok(Chosen { name, placement, plan, predicted, steady, homes, considered, candidates, table })
 }
 
 /// Rehearses what looks fastest, until what then is fastest was rehearsed already.

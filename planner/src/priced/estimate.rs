@@ -5,7 +5,7 @@ use model::config::ModelConfig;
 use program::compile::compile;
 use program::map::DeviceMap;
 use program::plan::Plan;
-use program::simulate::simulate;
+use program::simulate::{Span, Timeline, simulate};
 
 use super::{Pricing, Unpriced};
 use crate::budget::{PlanError, Request};
@@ -81,6 +81,8 @@ pub struct Estimator<'a> {
     pub pricing: &'a dyn Pricing,
     /// Where KV and hidden states are kept where a placement leaves it open.
     pub homes: Homes,
+    /// Streams of prefill are those that take least memory.
+    pub has_small_streams: bool,
 }
 
 /// The first `layers` layers of a model and of its formats.
@@ -107,7 +109,9 @@ impl Estimator<'_> {
         let placement = &Placement { residency, ..placement.clone() };
         let request = Request { config: &config, placement, formats: &formats, ..*self.request };
         let map = request.map(self.homes);
-        let shape = request.shape_of(request.shape(self.batches, self.batch_size), &map);
+        let usual = request.shape(self.batches, self.batch_size);
+        let shape = if self.has_small_streams { request.smallest_streams(usual) } else { usual };
+        let shape = request.shape_of(shape, &map);
         Ok(compile(&config, &shape, &map)?)
     }
 
@@ -147,12 +151,20 @@ impl Estimator<'_> {
     }
 
     fn prefill_of(&self, placement: &Placement, layers: usize) -> Result<f64, Unpriced> {
-        let unpriced = |error: &dyn std::fmt::Display| Unpriced(error.to_string());
-        let plan = self.plan(placement, layers).map_err(|error| unpriced(&error))?;
-        let costs = self.pricing.costs(&plan, plan.shape.max_prompt)?;
-        let prefill = simulate(plan.prefill(), costs.as_ref(), 1).map_err(|e| unpriced(&e))?;
-        Ok(prefill.total_ns)
+        let plan = self.plan(placement, layers).map_err(|error| Unpriced(error.to_string()))?;
+        prefill_ns(&plan, self.pricing)
     }
+}
+
+/// Prefill of full batches of the longest prompts.
+///
+/// # Errors
+/// A plan that cannot be priced.
+pub(super) fn prefill_ns(plan: &Plan, pricing: &dyn Pricing) -> Result<f64, Unpriced> {
+    let costs = pricing.costs(plan, plan.shape.max_prompt)?;
+    let prefill =
+        simulate(plan.prefill(), costs.as_ref(), 1).map_err(|error| Unpriced(error.to_string()))?;
+    Ok(prefill.total_ns)
 }
 
 /// A decode step in a long row of such steps, reading `positions` cached positions.
@@ -160,9 +172,35 @@ impl Estimator<'_> {
 /// # Errors
 /// A plan that cannot be priced.
 pub fn steady_step_ns(plan: &Plan, pricing: &dyn Pricing, positions: u32) -> Result<f64, Unpriced> {
-    let costs = pricing.costs(plan, positions.saturating_sub(STEPS / 2))?;
-    let decode = simulate(plan.decode(), costs.as_ref(), STEPS)
-        .map_err(|error| Unpriced(error.to_string()))?;
-    let end = |step: u32| decode.step_end_ns[step as usize];
-    Ok((end(STEPS - 1) - end(STEPS - 3)) / 2.0)
+    Ok(Steady::of(plan, pricing, positions)?.step_ns())
+}
+
+/// Some decode steps of a plan in time, the last of which are steady.
+#[derive(Debug, Clone)]
+pub struct Steady {
+    pub timeline: Timeline,
+}
+
+impl Steady {
+    /// Of steps that read about `positions` cached positions.
+    ///
+    /// # Errors
+    /// A plan that cannot be priced.
+    pub fn of(plan: &Plan, pricing: &dyn Pricing, positions: u32) -> Result<Steady, Unpriced> {
+        let costs = pricing.costs(plan, positions.saturating_sub(STEPS / 2))?;
+        let timeline = simulate(plan.decode(), costs.as_ref(), STEPS)
+            .map_err(|error| Unpriced(error.to_string()))?;
+        Ok(Steady { timeline })
+    }
+
+    /// One step.
+    pub fn step_ns(&self) -> f64 {
+        let ends = &self.timeline.step_end_ns;
+        (ends[ends.len() - 1] - ends[ends.len() - 3]) / 2.0
+    }
+
+    /// The spans of the last step but one: the next one has begun before it ends.
+    pub fn spans(&self) -> impl Iterator<Item = &Span> {
+        self.timeline.spans.iter().filter(|span| span.step == STEPS - 2)
+    }
 }

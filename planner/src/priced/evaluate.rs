@@ -3,22 +3,37 @@
 
 use std::collections::HashMap;
 
-use program::map::{Chunking, DeviceMap};
+use program::map::{Chunking, Device, DeviceMap, Schedule};
 use program::topology::MemoryId;
 
-use super::choose::{Considered, sort};
+use super::choose::{Considered, Effort, sort};
+use super::estimate::prefill_ns;
 use super::space::{Possible, Space};
-use super::{Estimate, Estimator, Unpriced};
-use crate::budget::Request;
+use super::{Estimate, Estimator, Unpriced, steady_step_ns};
+use crate::budget::{Request, Room};
 use crate::policy::by_name::PolicyName;
-use crate::policy::{Placement, Policy, ResidentAttention, Residency};
+use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention};
 
-/// Placements of a policy, those of the least bounds, that are put in order.
-const ORDERED_MAX: usize = 400;
-/// Placements of a policy that are compiled at most.
-const ESTIMATES_MAX: usize = 40;
-/// Placements of a policy in a row that do not fit, after which none is expected to.
-const MISFITS_MAX: usize = 20;
+impl Effort {
+    /// Placements of a policy, those of the least bounds, that are put in order.
+    const fn ordered_max(self) -> usize {
+        match self {
+            Effort::Full => 400,
+            Effort::Quick => 60,
+        }
+    }
+
+    /// Placements of a policy that are compiled at most.
+    const fn estimates_max(self) -> usize {
+        match self {
+            Effort::Full => 40,
+            Effort::Quick => 4,
+        }
+    }
+}
+
+/// Placements of a kind in a row that do not fit, after which none is expected to.
+const MISFITS_MAX: usize = 60;
 /// What the table says may be a little high: its times are those beside transfers.
 const TABLE_SHARE: f64 = 0.93;
 /// Maps of a policy that are kept.
@@ -32,30 +47,62 @@ pub(super) fn evaluate(
     estimator: &Estimator<'_>,
     space: &Space<'_>,
     possible: Vec<Possible>,
+    effort: Effort,
 ) -> Result<Vec<Considered>, Unpriced> {
-    let mut search = Search { estimator, space, prefills: HashMap::new() };
-    let mut names: Vec<PolicyName> = Vec::new();
-    let mut of_name: HashMap<PolicyName, Vec<Bounded>> = HashMap::new();
+    let mut search = Search { estimator, space, effort, prefills: HashMap::new() };
+    let prefill_hidden = estimator.homes.prefill_hidden;
+    let usual = Room { prefill_hidden, has_small_streams: false };
+    // Each way to cut attention has its own places.
+    let mut kinds: Vec<(PolicyName, Option<Chunking>)> = Vec::new();
+    let mut of_kind: HashMap<(PolicyName, Option<Chunking>), Vec<Bounded>> = HashMap::new();
     for one in possible {
-        let prefill_ns = search.prefill_ns(&one.placement)?;
+        let prefill_ns = search.prefill_ns(&one.placement, usual)?;
         let bound = space.bound(&one.placement);
         let step_ns = bound.map_or(0.0, |bound| bound.least_step_ns());
         let least_ns = Estimate { prefill_ns, step_ns }.total_ns(estimator.request.max_new);
-        if !names.contains(&one.name) {
-            names.push(one.name);
+        let kind = (one.name, one.placement.policy.chunking());
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
         }
-        of_name.entry(one.name).or_default().push(Bounded { least_ns, prefill_ns, one });
+        of_kind.entry(kind).or_default().push(Bounded { least_ns, prefill_ns, one });
     }
     let mut considered: Vec<Considered> = Vec::new();
-    for name in names {
-        for one in search.best_of(of_name.remove(&name).unwrap_or_default())? {
+    for kind in kinds {
+        for one in search.best_of(of_kind.remove(&kind).unwrap_or_default())? {
             if !considered.iter().any(|other| is_same(&other.map, &one.map)) {
                 considered.push(one);
             }
         }
     }
+    if effort == Effort::Full {
+        considered.iter_mut().try_for_each(|one| refine(estimator, one))?;
+    }
     sort(&mut considered, estimator.request.max_new);
     Ok(considered)
+}
+
+/// What a placement takes as it is compiled: with the homes and the streams for which memory has
+/// room.
+fn refine(estimator: &Estimator<'_>, one: &mut Considered) -> Result<(), Unpriced> {
+    let Estimator { request, batches, batch_size, pricing, .. } = *estimator;
+    let plan = Request { placement: &one.placement, ..*request }.plan(batches, batch_size);
+    let plan = plan.map_err(|error| Unpriced(error.to_string()))?;
+    let step_ns = steady_step_ns(&plan, pricing, request.max_prompt + request.max_new / 2)?;
+    one.estimate = Estimate { prefill_ns: prefill_ns(&plan, pricing)?, step_ns };
+    one.map = plan.map;
+    Ok(())
+}
+
+/// A map whose layers all run on the GPU from weights that stay there is a plain run on it,
+/// whatever its policy would do with other layers.
+fn name_of(name: PolicyName, map: &DeviceMap) -> PolicyName {
+    let on_gpu = |layers: &[Vec<Device>]| layers.iter().flatten().all(|on| *on == Device::Gpu);
+    let is_resident = map.schedule == Schedule::Overlapped
+        && on_gpu(&map.decode.layers)
+        && on_gpu(&map.prefill.layers)
+        && map.weights.iter().flatten().all(|home| *home == MemoryId::VRAM)
+        && map.outer_weights == MemoryId::VRAM;
+    if is_resident { PolicyName::Resident } else { name }
 }
 
 /// A placement that takes no less than `least_ns`.
@@ -81,24 +128,26 @@ struct PrefillKey {
     attention: ResidentAttention,
     head: bool,
     all_resident: bool,
+    room: Room,
 }
 
 struct Search<'a> {
     estimator: &'a Estimator<'a>,
     space: &'a Space<'a>,
+    effort: Effort,
     prefills: HashMap<PrefillKey, f64>,
 }
 
 impl Search<'_> {
     /// The best placements of one policy, the fastest first.
-    fn best_of(&self, possible: Vec<Bounded>) -> Result<Vec<Considered>, Unpriced> {
+    fn best_of(&mut self, possible: Vec<Bounded>) -> Result<Vec<Considered>, Unpriced> {
         let max_new = self.estimator.request.max_new;
         let (mut best, mut seen): (Vec<Considered>, Vec<DeviceMap>) = (Vec::new(), Vec::new());
         let (mut estimates, mut misfits) = (0, 0);
-        for (about_ns, prefill_ns, one) in self.in_order(possible) {
+        for (about_ns, one) in self.in_order(possible) {
             let is_excluded =
                 best.first().is_some_and(|best| TABLE_SHARE * about_ns > best.total_ns(max_new));
-            if is_excluded || estimates >= ESTIMATES_MAX || misfits >= MISFITS_MAX {
+            if is_excluded || estimates >= self.effort.estimates_max() || misfits >= MISFITS_MAX {
                 break;
             }
             let map = self.estimator.map(&one.placement);
@@ -106,19 +155,20 @@ impl Search<'_> {
                 continue;
             }
             seen.push(map.clone());
-            estimates += 1;
+            let Some(room) = self.room(&one.placement)? else {
+                misfits += 1;
+                continue;
+            };
+            (estimates, misfits) = (estimates + 1, 0);
+            let prefill_ns = self.prefill_ns(&one.placement, room)?;
             let step_ns = self.estimator.step_ns(&one.placement)?;
             let estimate = Estimate { prefill_ns, step_ns };
             let is_full = best.len() == OF_A_POLICY;
             if is_full && estimate.total_ns(max_new) >= best[OF_A_POLICY - 1].total_ns(max_new) {
                 continue;
             }
-            let Possible { name, placement, .. } = one;
-            if !self.fits(&placement)? {
-                misfits += 1;
-                continue;
-            }
-            misfits = 0;
+            let Possible { name, placement } = one;
+            let name = name_of(name, &map);
             best.push(Considered { name, placement, map, estimate, slowed: 1.0, rehearsed: false });
             sort(&mut best, max_new);
             best.truncate(OF_A_POLICY);
@@ -126,35 +176,35 @@ impl Search<'_> {
         Ok(best)
     }
 
-    /// Placements with what they take by the table, and with their prefill.
-    fn in_order(&self, mut possible: Vec<Bounded>) -> Vec<(f64, f64, Possible)> {
+    /// Placements with what they take by the table.
+    fn in_order(&self, mut possible: Vec<Bounded>) -> Vec<(f64, Possible)> {
         possible.sort_by(|a, b| a.least_ns.total_cmp(&b.least_ns));
-        possible.truncate(ORDERED_MAX);
+        possible.truncate(self.effort.ordered_max());
         let about = |Bounded { prefill_ns, one, .. }| {
             let bound = self.space.bound(&one.placement);
             let step_ns = bound.map_or(0.0, |bound| bound.about_step_ns());
             let total = Estimate { prefill_ns, step_ns };
-            (total.total_ns(self.estimator.request.max_new), prefill_ns, one)
+            (total.total_ns(self.estimator.request.max_new), one)
         };
         let mut ordered: Vec<_> = possible.into_iter().map(about).collect();
         ordered.sort_by(|a, b| a.0.total_cmp(&b.0));
         ordered
     }
 
-    fn fits(&self, placement: &Placement) -> Result<bool, Unpriced> {
+    fn room(&self, placement: &Placement) -> Result<Option<Room>, Unpriced> {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
-        let fits = Request { placement, ..*request }.fits(batches, batch_size);
-        fits.map_err(|error| Unpriced(error.to_string()))
+        let room = Request { placement, ..*request }.room(batches, batch_size);
+        room.map_err(|error| Unpriced(error.to_string()))
     }
 
     /// Prefill with some layers resident lies between prefill with none and with all.
-    fn prefill_ns(&mut self, placement: &Placement) -> Result<f64, Unpriced> {
+    fn prefill_ns(&mut self, placement: &Placement, room: Room) -> Result<f64, Unpriced> {
         let layers = self.estimator.request.config.num_layers;
         let share = placement.residency.layers.len() as f64 / layers.max(1) as f64;
         let mut sum_ns = 0.0;
         for (all_resident, part) in [(false, 1.0 - share), (true, share)] {
             if part > 0.0 {
-                sum_ns += part * self.uniform_prefill_ns(placement, all_resident)?;
+                sum_ns += part * self.uniform_prefill_ns(placement, all_resident, room)?;
             }
         }
         Ok(sum_ns)
@@ -164,6 +214,7 @@ impl Search<'_> {
         &mut self,
         placement: &Placement,
         all_resident: bool,
+        room: Room,
     ) -> Result<f64, Unpriced> {
         let Placement { policy, prefill_on_cpu, kv, residency } = placement;
         let key = PrefillKey {
@@ -177,6 +228,7 @@ impl Search<'_> {
             attention: residency.attention,
             head: residency.head,
             all_resident,
+            room,
         };
         if let Some(known_ns) = self.prefills.get(&key) {
             return Ok(*known_ns);
@@ -184,7 +236,10 @@ impl Search<'_> {
         let count = if all_resident { self.estimator.request.config.num_layers } else { 0 };
         let residency = Residency { layers: (0..count).collect(), ..residency.clone() };
         let placement = Placement { residency, ..placement.clone() };
-        let prefill_ns = self.estimator.uniform_prefill_ns(&placement)?;
+        let homes = Homes { prefill_hidden: room.prefill_hidden, ..self.estimator.homes };
+        let has_small_streams = room.has_small_streams;
+        let estimator = Estimator { homes, has_small_streams, ..*self.estimator };
+        let prefill_ns = estimator.uniform_prefill_ns(&placement)?;
         self.prefills.insert(key, prefill_ns);
         Ok(prefill_ns)
     }

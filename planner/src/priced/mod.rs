@@ -4,6 +4,7 @@
 //!
 //! Used by the coordinator before a run and by `coordinator plan`.
 
+mod batches;
 mod bound;
 mod choose;
 mod estimate;
@@ -15,10 +16,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use choose::{ChooseError, Chosen, Considered, Question, choose};
-pub use estimate::{Estimate, Estimator, Predicted, predict, steady_step_ns};
+pub use batches::best_batches;
+pub use choose::{ChooseError, Chosen, Considered, Effort, Question, choose, place};
+pub use estimate::{Estimate, Estimator, Predicted, Steady, predict, steady_step_ns};
 pub use rehearse::Rehearse;
-pub use table::table;
+pub use table::{table, table_alone};
 
 use program::plan::Plan;
 use program::simulate::Costs;

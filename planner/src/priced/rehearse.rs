@@ -34,7 +34,11 @@ impl Estimator<'_> {
     ///
     /// # Errors
     /// A map that does not compile, or a plan that cannot be priced.
-    pub fn rehearse(&self, placement: &Placement, stage: &dyn Rehearse) -> Result<Option<f64>, Unpriced> {
+    pub fn rehearse(
+        &self,
+        placement: &Placement,
+        stage: &dyn Rehearse,
+    ) -> Result<Option<f64>, Unpriced> {
         let unpriced = |error: &dyn std::fmt::Display| Unpriced(error.to_string());
         let mut config = self.request.config.clone();
         config.vocab_size = config.vocab_size.min(VOCABULARY_MAX);

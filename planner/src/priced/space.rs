@@ -1,6 +1,8 @@
 //! All placements that a policy's name stands for: its maps, each with every choice of what stays in
 //! device memory, where KV lives and where prompts are computed.
 
+use std::cell::RefCell;
+
 use model::ops::Op;
 use program::compile::footprint;
 use program::map::{Chunking, layer_list};
@@ -11,7 +13,9 @@ use super::{Estimator, Unpriced, lia, table};
 use crate::budget::Request;
 use crate::layer::table::Table;
 use crate::policy::by_name::PolicyName;
-use crate::policy::{Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly};
+use crate::policy::{
+    Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly,
+};
 use crate::split::Split;
 
 /// Layers of the model whose device memory is looked at: all slots and no more.
@@ -39,6 +43,8 @@ pub(super) struct Space<'a> {
     estimator: &'a Estimator<'a>,
     /// A table for each way to cut attention.
     pub(super) tables: Vec<(Option<Chunking>, Table)>,
+    /// Device memory of prefill that is known already.
+    prefill_bytes: RefCell<Vec<(Placement, u64)>>,
 }
 
 impl<'a> Space<'a> {
@@ -49,7 +55,8 @@ impl<'a> Space<'a> {
         chunkings: &[Option<Chunking>],
     ) -> Result<Space<'a>, Unpriced> {
         let tables = chunkings.iter().map(|chunking| Ok((*chunking, table(estimator, *chunking)?)));
-        Ok(Space { estimator, tables: tables.collect::<Result<_, Unpriced>>()? })
+        let tables = tables.collect::<Result<_, Unpriced>>()?;
+        Ok(Space { estimator, tables, prefill_bytes: RefCell::default() })
     }
 
     /// The table of a way to cut attention.
@@ -144,22 +151,34 @@ impl<'a> Space<'a> {
         let prefills: &[bool] =
             if matches!(base.policy, Policy::Lia { .. }) { &[false] } else { &[false, true] };
         for kv in homes {
-            let one = Placement { kv: Some(kv), ..closed.clone() };
-            for residency in self.residencies(&one)? {
-                all.extend(prefills.iter().map(|on_cpu| Placement {
-                    prefill_on_cpu: *on_cpu,
-                    residency: residency.clone(),
-                    ..one.clone()
-                }));
+            for prefill_on_cpu in prefills.iter().copied() {
+                let one = Placement { kv: Some(kv), prefill_on_cpu, ..closed.clone() };
+                let with = |residency| Placement { residency, ..one.clone() };
+                let placements = self.residencies(&one)?.into_iter().map(with);
+                all.extend(placements.filter(|one| self.is_sound(one)));
             }
         }
         Ok(all)
     }
 
+    /// Whether a placement uses the device, as LIA's need not, and can compute its prompts: the CPU
+    /// reads no caches in device memory, as it would where it computes prompts in chunks.
+    fn is_sound(&self, placement: &Placement) -> bool {
+        let Estimator { request, batches, batch_size, .. } = *self.estimator;
+        let reads_caches = request.shape(batches, batch_size).is_chunked();
+        let is_on_cpu = placement.prefill_on_cpu;
+        let is_used = matches!(placement.policy, Policy::Lia { .. })
+            || self.estimator.map(placement).uses_gpu();
+        is_used && !(is_on_cpu && reads_caches && placement.kv == Some(MemoryId::VRAM))
+    }
+
     /// Whether the GPU runs some of decode's attention.
     fn attends_on_device(&self, policy: &Policy) -> bool {
-        let map = self.estimator.map(&Placement { kv: Some(MemoryId::VRAM), ..Placement::of(*policy) });
-        map.kv.first().is_some_and(|kv| kv.k.iter().chain(&kv.v).any(|home| *home == MemoryId::VRAM))
+        let map =
+            self.estimator.map(&Placement { kv: Some(MemoryId::VRAM), ..Placement::of(*policy) });
+        map.kv
+            .first()
+            .is_some_and(|kv| kv.k.iter().chain(&kv.v).any(|home| *home == MemoryId::VRAM))
     }
 
     /// What may stay of a placement; nothing where device memory has no room even so.
@@ -199,7 +218,7 @@ impl<'a> Space<'a> {
             Some(MemoryId::VRAM) => kv_bytes * config.num_layers.saturating_sub(SLOT_LAYERS) as u64,
             _ => 0,
         };
-        let taken_bytes = self.device_bytes(placement)? + streamed_kv;
+        let taken_bytes = self.device_bytes(placement, 0)? + streamed_kv;
         let weights_bytes = request.formats.weights.layers.first().map_or(0, |formats| {
             let blobs = config.layer_ops().iter().zip(formats);
             blobs.map(|(op, format)| op.weight_bytes_in(config, dtype, *format) as u64).sum()
@@ -236,18 +255,24 @@ impl<'a> Space<'a> {
             let most = usize::try_from(most).unwrap_or(layers).min(layers.saturating_sub(1));
             counts.extend(QUARTERS.map(|part| (most * part).div_ceil(4)));
         }
-        // Where all stay the policy's own map is of no account, and there are no slots.
-        if is_empty_split(&placement.policy) {
-            let residency =
-                Residency { layers: (0..layers).collect(), attention, head };
-            let slots_bytes = self.device_bytes(&Placement { residency, ..placement.clone() })?;
-            let one = room.weights_bytes + if with_kv { room.kv_bytes } else { 0 };
+        // A single layer that is streamed has use for one slot. Where all stay there are no slots,
+        // and the policy's own map is of no account.
+        let one = room.weights_bytes + if with_kv { room.kv_bytes } else { 0 };
+        for staying in 1..=SLOT_LAYERS.min(layers) {
+            let streamed = SLOT_LAYERS.min(layers) - staying;
+            if streamed == 0 && !is_empty_split(&placement.policy) {
+                continue;
+            }
+            let residency = Residency { layers: Vec::new(), attention, head };
+            let placement = Placement { residency, ..placement.clone() };
+            let taken_bytes = self.device_bytes(&placement, staying)?;
             let others_bytes = layers.saturating_sub(SLOT_LAYERS) as u64 * one;
-            if slots_bytes + others_bytes <= room.vram_bytes {
-                counts.push(layers);
+            if taken_bytes + others_bytes <= room.vram_bytes {
+                counts.push(layers - streamed);
             }
         }
         counts.retain(|count| *count > 0);
+        counts.sort_unstable();
         counts.dedup();
         Ok(counts)
     }
@@ -261,18 +286,52 @@ impl<'a> Space<'a> {
         2 * (config.num_kv_heads * position) as u64 * u64::from(request.max_context) * sequences
     }
 
-    /// Device memory of the placement of as many layers as there are slots.
-    fn device_bytes(&self, placement: &Placement) -> Result<u64, Unpriced> {
-        let Estimator { request, batches, batch_size, homes, .. } = *self.estimator;
+    /// Device memory of the placement of as many layers as there are slots, of which some stay:
+    /// decode's, and that of prefill, which goes by few things.
+    fn device_bytes(&self, placement: &Placement, staying: usize) -> Result<u64, Unpriced> {
+        let layers = spread_evenly(staying, SLOT_LAYERS);
+        let residency = Residency { layers, ..placement.residency.clone() };
+        let placement = &Placement { residency, ..placement.clone() };
+        let request = self.estimator.request;
+        let short = &Request { max_prompt: 1, shared_prompt: 0, ..*request };
+        let decode_bytes = self.device_bytes_of(short, placement)?;
+        if matches!(placement.policy, Policy::Lia { .. }) {
+            return Ok(decode_bytes.max(self.device_bytes_of(request, placement)?));
+        }
+        let Placement { prefill_on_cpu, kv, residency, .. } = placement.clone();
+        let policy = Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None };
+        let alike = Placement { prefill_on_cpu, residency, ..Placement::of(policy) };
+        let known =
+            self.prefill_bytes.borrow().iter().find(|(one, _)| *one == alike).map(|one| one.1);
+        let prefill_bytes = match known {
+            Some(bytes) => bytes,
+            None => {
+                let bytes = self.device_bytes_of(request, &alike)?;
+                self.prefill_bytes.borrow_mut().push((alike, bytes));
+                bytes
+            }
+        };
+        let caches_bytes = match kv {
+            Some(MemoryId::VRAM) => self.layer_kv_bytes() * SLOT_LAYERS as u64,
+            _ => 0,
+        };
+        Ok(decode_bytes.max(prefill_bytes + caches_bytes))
+    }
+
+    fn device_bytes_of(
+        &self,
+        request: &Request<'_>,
+        placement: &Placement,
+    ) -> Result<u64, Unpriced> {
+        let Estimator { batches, batch_size, homes, .. } = *self.estimator;
         let mut config = request.config.clone();
         config.num_layers = config.num_layers.min(SLOT_LAYERS);
         let mut formats = request.formats.clone();
         formats.weights.layers.truncate(config.num_layers);
-        let residency = placement.residency.scaled(request.config.num_layers, config.num_layers);
-        let placement = &Placement { residency, ..placement.clone() };
         let request = Request { config: &config, placement, formats: &formats, ..*request };
         let map = request.map(Homes { prefill_hidden: MemoryId::DRAM, ..homes });
-        let shape = request.shape_of(request.shape(batches, batch_size), &map);
+        let shape = request.smallest_streams(request.shape(batches, batch_size));
+        let shape = request.shape_of(shape, &map);
         let taken = footprint(&config, &shape, &map, request.limits.device_scratch)
             .map_err(|error| Unpriced(error.to_string()))?;
         Ok(taken.device_bytes + taken.device_scratch_bytes)

@@ -16,10 +16,8 @@ use crate::policy::{Placement, Policy, Residency};
 use crate::split::Split;
 
 /// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
-const BESIDE_A_DEVICE: Placement = Placement::of(Policy::TwoSplit {
-    split: Split { start: 0, end: 0 },
-    chunking: None,
-});
+const BESIDE_A_DEVICE: Placement =
+    Placement::of(Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None });
 /// Decode on the device, whose caches are streamed, so that their transfer can be shown.
 const ON_THE_DEVICE: Placement = Placement {
     policy: Policy::GpuOnly,
@@ -34,6 +32,22 @@ const ON_THE_DEVICE: Placement = Placement {
 /// # Errors
 /// A plan that cannot be priced.
 pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Table, Unpriced> {
+    of_sides(estimator, chunking, &[BESIDE_A_DEVICE, ON_THE_DEVICE])
+}
+
+/// The same of a machine without a device.
+///
+/// # Errors
+/// As [`table`].
+pub fn table_alone(estimator: &Estimator<'_>) -> Result<Table, Unpriced> {
+    of_sides(estimator, None, &[Placement::of(Policy::CpuOnly)])
+}
+
+fn of_sides(
+    estimator: &Estimator<'_>,
+    chunking: Option<Chunking>,
+    sides: &[Placement],
+) -> Result<Table, Unpriced> {
     let config = estimator.request.config;
     let names: Vec<Op> = config.layer_ops().to_vec();
     let mut ops: Vec<OpCost> =
@@ -44,8 +58,8 @@ pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Ta
         ..*estimator
     };
     let mut compressed = false;
-    for placement in [BESIDE_A_DEVICE, ON_THE_DEVICE] {
-        let priced = Priced::of(&separate, &placement)?;
+    for placement in sides {
+        let priced = Priced::of(&separate, placement)?;
         for (instruction, lane, ms) in priced.layer() {
             let mut put = |op: Op, set: &dyn Fn(&mut OpCost)| {
                 if let Some(index) = names.iter().position(|other| *other == op) {
@@ -87,7 +101,9 @@ pub fn table(estimator: &Estimator<'_>, chunking: Option<Chunking>) -> Result<Ta
     let list = layer_list(config, chunking);
     Ok(Table {
         fused: match chunking {
-            None if estimator.request.fuse_attention => Some(fused(estimator, &ops, first..last)?),
+            None if estimator.request.fuse_attention => {
+                Some(fused(estimator, &ops, first..last, sides)?)
+            }
             _ => None,
         },
         ops: list.iter().map(|entry| of_entry(&names, &ops, entry)).collect(),
@@ -104,11 +120,12 @@ fn fused(
     estimator: &Estimator<'_>,
     ops: &[OpCost],
     range: Range<usize>,
+    sides: &[Placement],
 ) -> Result<Fused, Unpriced> {
     let one = Estimator { batches: 1, ..*estimator };
     let mut saved = [0.0; 2];
-    for (placement, saved) in [BESIDE_A_DEVICE, ON_THE_DEVICE].iter().zip(&mut saved) {
-        let on_cpu = *placement == BESIDE_A_DEVICE;
+    for (placement, saved) in sides.iter().zip(&mut saved) {
+        let on_cpu = *placement != ON_THE_DEVICE;
         let separate: f64 =
             ops[range.clone()].iter().map(|op| if on_cpu { op.cpu_ms } else { op.gpu_ms }).sum();
         let priced = Priced::of(&one, placement)?;

@@ -11,7 +11,8 @@ use program::simulate::{Costs, Place, simulate};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
 use super::{
-    ChooseError, Chosen, Estimator, Pricing, Question, Rehearse, Unpriced, choose, predict, table,
+    ChooseError, Chosen, Effort, Estimator, Pricing, Question, Rehearse, Unpriced, choose, predict,
+    table,
 };
 use crate::budget::{Limits, Request};
 use crate::policy::by_name::PolicyName;
@@ -125,6 +126,7 @@ fn question<'a>(
         policy,
         chunkings: &[None],
         pricing,
+        effort: Effort::Full,
         stage: None,
     }
 }
@@ -210,8 +212,14 @@ fn the_split_is_the_best_of_all_intervals() {
     let pricing = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
     asked(4, PLENTY, |request| {
         let chosen = choose(&question(request, PolicyName::TwoSplit, &pricing)).expect("one");
-        let estimator =
-            Estimator { request, batches: 2, batch_size: 2, pricing: &pricing, homes: HOMES };
+        let estimator = Estimator {
+            request,
+            batches: 2,
+            batch_size: 2,
+            pricing: &pricing,
+            homes: HOMES,
+            has_small_streams: false,
+        };
         let count = request.config.layer_ops().len();
         let all = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
         let least = all
@@ -263,8 +271,14 @@ fn layers_stay_where_the_device_has_room() {
 fn the_table_has_what_the_costs_say() {
     let pricing = Flat { cpu_ns: 7e6, gpu_ns: 2e6, link_ns: 3e6 };
     asked(2, PLENTY, |request| {
-        let estimator =
-            Estimator { request, batches: 2, batch_size: 2, pricing: &pricing, homes: HOMES };
+        let estimator = Estimator {
+            request,
+            batches: 2,
+            batch_size: 2,
+            pricing: &pricing,
+            homes: HOMES,
+            has_small_streams: false,
+        };
         let table = table(&estimator, None).expect("priced");
         table.validate().expect("valid");
         let op = |name: &str| table.ops.iter().find(|op| op.name == name).expect("an op").clone();
@@ -297,9 +311,17 @@ fn long_prompts_are_estimated_in_chunks() {
     asked(2, PLENTY, |request| {
         let request = &Request { max_prompt: 5000, max_context: 5008, ..*request };
         let pricing = &Flat { cpu_ns: 1.0, gpu_ns: 1.0, link_ns: 1.0 };
-        let estimator = Estimator { request, batches: 1, batch_size: 2, pricing, homes: HOMES };
-        let chunk =
-            |policy| estimator.plan(&Placement::of(policy), 2).expect("compiles").shape.prefill_chunk;
+        let estimator = Estimator {
+            request,
+            batches: 1,
+            batch_size: 2,
+            pricing,
+            homes: HOMES,
+            has_small_streams: false,
+        };
+        let chunk = |policy| {
+            estimator.plan(&Placement::of(policy), 2).expect("compiles").shape.prefill_chunk
+        };
         let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 4 });
         let split = parse_split("scores.1:ln1", request.config, chunking).expect("a split");
         assert_eq!(chunk(Policy::TwoSplit { split, chunking }), 2048);

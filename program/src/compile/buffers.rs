@@ -112,6 +112,11 @@ impl<'a> Buffers<'a> {
         self.ends = self.program_starts.clone();
     }
 
+    /// The end of each segment, with the buffers of the program that was emitted last.
+    pub(super) const fn ends(&self) -> &HashMap<SegmentId, u64> {
+        &self.ends
+    }
+
     fn add(&mut self, segment: SegmentId, name: String, size_bytes: usize) -> BufferId {
         let end = self.ends.entry(segment).or_insert(0);
         let size_bytes = align_up(size_bytes) as u64;

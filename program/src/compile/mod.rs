@@ -18,13 +18,15 @@ mod routes;
 mod schedule;
 mod sync;
 
+use std::collections::HashMap;
+
 use model::config::ModelConfig;
 
 use crate::ir::{Program, ProgramId, ProgramShape, ProgramWork};
 use crate::map::{Device, DeviceMap, Schedule};
 use crate::plan::{DeviceScratch, DeviceWork, Footprint, Plan, ResidentWeights, RunShape};
 use crate::step_table::StepTableLayout;
-use crate::topology::{MemoryId, Topology};
+use crate::topology::{MemoryId, SegmentId, Topology};
 
 use buffers::Buffers;
 use emit::Compiling;
@@ -102,10 +104,12 @@ pub fn footprint(
     let mut buffers = Buffers::new(config, shape, map, &routes);
     let of = Compiling { config, shape, map, routes: &routes };
     let layers = layers_with_all_buffers(map);
-    let programs = shape.programs().into_iter();
-    let emitted: Vec<_> =
-        programs.map(|shape| (shape, emit(shape, of, &layers, &mut buffers))).collect();
-    let footprint = Footprint::new(&topology, &buffers.into_list(), &table(shape, map));
+    let mut ends = Ends::default();
+    let mut emitted = Vec::new();
+    for shape in shape.programs() {
+        emitted.push((shape, ends.add(shape, of, &layers, &mut buffers)));
+    }
+    let footprint = Footprint::of_ends(&topology, |id| ends.of(id), &table(shape, map));
     let computes = topology.device_computes();
     let programs = (0..).map(ProgramId).zip(&emitted).map(|(id, (shape, nodes))| {
         let own = nodes.iter().filter(|node| computes.contains(node.lane));
@@ -158,6 +162,49 @@ fn emit<'a>(
     emitter.into_nodes()
 }
 
+/// Streams of a program whose buffers tell those of any number: each one more adds the same.
+const STREAMS: u16 = 4;
+
+/// The ends of segments, over programs that share addresses.
+#[derive(Debug, Default)]
+struct Ends(HashMap<SegmentId, u64>);
+
+impl Ends {
+    /// Lists the work of a program, of some of its streams where it has many.
+    fn add<'a>(
+        &mut self,
+        shape: ProgramShape,
+        of: Compiling<'a>,
+        layers: &[usize],
+        buffers: &mut Buffers<'a>,
+    ) -> Vec<emit::Node> {
+        if shape.streams <= STREAMS + 1 {
+            let nodes = emit(shape, of, layers, buffers);
+            buffers.ends().iter().for_each(|(segment, end)| self.raise(*segment, *end));
+            return nodes;
+        }
+        let few = ProgramShape { streams: STREAMS, ..shape };
+        let nodes = emit(few, of, layers, buffers);
+        let before = buffers.ends().clone();
+        emit(ProgramShape { streams: STREAMS + 1, ..shape }, of, layers, buffers);
+        for (segment, end) in buffers.ends() {
+            let few_end = before.get(segment).copied().unwrap_or(0);
+            let others = u64::from(shape.streams - STREAMS);
+            self.raise(*segment, few_end + others * (end - few_end));
+        }
+        nodes
+    }
+
+    fn raise(&mut self, segment: SegmentId, end: u64) {
+        let highest = self.0.entry(segment).or_insert(0);
+        *highest = (*highest).max(end);
+    }
+
+    fn of(&self, segment: SegmentId) -> u64 {
+        self.0.get(&segment).copied().unwrap_or(0)
+    }
+}
+
 /// Layers whose work uses every buffer that the work of all layers does: the first of each kind of
 /// layer behind each kind, in each slot of weights, with the layer before it.
 fn layers_with_all_buffers(map: &DeviceMap) -> Vec<usize> {
@@ -170,14 +217,17 @@ fn layers_with_all_buffers(map: &DeviceMap) -> Vec<usize> {
             && map.kv[one] == map.kv[other]
             && map.weight_formats.layers[one] == map.weight_formats.layers[other]
     };
-    let follows_alike = |one: usize, other: usize| match (one.checked_sub(1), other.checked_sub(1)) {
+    let follows_alike = |one: usize, other: usize| match (one.checked_sub(1), other.checked_sub(1))
+    {
         (Some(one), Some(other)) => is_alike(one, other),
         (one, other) => one == other,
     };
     let mut firsts: Vec<usize> = Vec::new();
     for layer in 0..count {
         let is_known = firsts.iter().any(|first| {
-            first % slots == layer % slots && is_alike(*first, layer) && follows_alike(*first, layer)
+            first % slots == layer % slots
+                && is_alike(*first, layer)
+                && follows_alike(*first, layer)
         });
         if !is_known || layer + 1 == count {
             firsts.push(layer);

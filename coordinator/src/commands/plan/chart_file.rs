@@ -1,4 +1,4 @@
-//! `--chart FILE`: the simulated layer and the latency of every split, for `scripts/plot.py`.
+//! `--chart FILE`: layers in time and the latency of every split, for `scripts/plot.py`.
 
 use std::path::Path;
 
@@ -7,25 +7,61 @@ use planner::layer::closed_form::{Candidate, terms};
 use planner::layer::search::all_intervals;
 use planner::layer::steady::{Shape, steady_layer};
 use planner::layer::table::Table;
-use serde_json::json;
+use planner::priced::Chosen;
+use serde_json::{Value, json};
+
+use super::show::gpu_interval;
+use crate::report::placement::on_gpu;
+use crate::report::step::Step;
 
 /// Layers of the chart.
 const LAYERS: usize = 3;
 
-/// Writes spans of a few steady layers, and the latency by both cost models of every interval; of
-/// those that end where the chosen one does also by the name of the first operation.
+/// Writes the chart of a plan: spans of a few layers of a steady step of the chosen map and, where
+/// the GPU runs an interval of a layer, the latency of every interval by the table of operations.
 ///
 /// # Errors
 /// A file that cannot be written.
-pub(super) fn write(path: &Path, table: &Table, chosen: &Candidate) -> anyhow::Result<()> {
-    let shape = Shape::default();
-    let steady = steady_layer(table, chosen, &shape);
+pub(super) fn of_plan(path: &Path, chosen: &Chosen) -> anyhow::Result<()> {
+    let step = Step::of(&chosen.plan, &chosen.steady);
+    let layers = LAYERS.min(chosen.plan.config.num_layers);
+    let (start_ms, end_ms) = step.window_ms(layers);
+    let spans = step.drawn(layers).into_iter().map(|span| {
+        json!({
+            "lane": span.lane, "op": span.op, "layer": span.layer, "batch": span.batch,
+            "start_ms": span.start_ms, "end_ms": span.end_ms,
+        })
+    });
+    let spans: Vec<Value> = spans.collect();
+    let interval = gpu_interval(chosen);
+    let mut chart = json!({
+        "title": format!("GPU: {}", on_gpu(&chosen.plan.map, &chosen.plan.config).1),
+        "layer_ms": (end_ms - start_ms) / layers as f64,
+        "window_ms": end_ms - start_ms,
+        "gpu_interval": interval,
+        "spans": spans,
+        "ops": op_names(&chosen.table),
+        "batches": chosen.table.batches,
+    });
+    if let Some(interval) = interval {
+        let compressed = chosen.table.compression.cases()[0];
+        let candidate = Candidate { compressed, ..Candidate::plain(interval.0, interval.1) };
+        chart["curve"] = curve(&chosen.table, &candidate);
+        chart["intervals"] = intervals(&chosen.table, &candidate);
+    }
+    write(path, &chart)
+}
+
+/// Writes the chart of a table: spans of a few steady layers, and the latency by both cost models of
+/// every interval.
+///
+/// # Errors
+/// A file that cannot be written.
+pub(super) fn of_table(path: &Path, table: &Table, chosen: &Candidate) -> anyhow::Result<()> {
+    let steady = steady_layer(table, chosen, &Shape::default());
     let (start, end) = (steady.window.0, steady.window.0 + steady.latency.times(LAYERS as u128));
-    let spans: Vec<_> = steady
-        .timeline
-        .spans
-        .iter()
-        .filter(|span| span.end > start && span.start < end)
+    let spans = steady.timeline.spans.iter().filter(|span| span.end > start && span.start < end);
+    let spans: Vec<Value> = spans
         .map(|span| {
             json!({
                 "lane": span.lane.name(),
@@ -37,43 +73,54 @@ pub(super) fn write(path: &Path, table: &Table, chosen: &Candidate) -> anyhow::R
             })
         })
         .collect();
-    let last = chosen.interval.1;
-    let curve: Vec<_> = (0..=last)
-        .map(|first| {
-            let interval = if first == last { (0, 0) } else { (first, last) };
-            let candidate = Candidate { interval, nvme: Vec::new(), ..chosen.clone() };
-            json!({
-                "first_gpu_op": table.ops.get(first).map_or("none", |op| op.name.as_str()),
-                "paper_ms": terms(table, &candidate).latency().ms(),
-                "simulated_ms": steady_layer(table, &candidate, &shape).latency.ms(),
-            })
-        })
-        .collect();
-    let intervals: Vec<_> = all_intervals(table)
-        .into_iter()
-        .map(|interval| {
-            let candidate = Candidate { interval, nvme: Vec::new(), ..chosen.clone() };
-            let terms = terms(table, &candidate);
-            json!({
-                "interval": interval,
-                "cpu_ms": terms.cpu.ms(),
-                "h2d_ms": terms.h2d.ms(),
-                "paper_ms": terms.latency().ms(),
-                "simulated_ms": steady_layer(table, &candidate, &shape).latency.ms(),
-            })
-        })
-        .collect();
-    let ops: Vec<&str> = table.ops.iter().map(|op| op.name.as_str()).collect();
     let chart = json!({
         "layer_ms": steady.latency.ms(),
         "window_ms": end.ms() - start.ms(),
         "gpu_interval": chosen.interval,
         "spans": spans,
-        "curve": curve,
-        "ops": ops,
+        "curve": curve(table, chosen),
+        "ops": op_names(table),
         "batches": table.batches,
-        "intervals": intervals,
+        "intervals": intervals(table, chosen),
     });
-    let text = serde_json::to_string_pretty(&chart)? + "\n";
+    write(path, &chart)
+}
+
+fn op_names(table: &Table) -> Vec<&str> {
+    table.ops.iter().map(|op| op.name.as_str()).collect()
+}
+
+/// Intervals that end where the chosen one does, by the name of the first operation.
+fn curve(table: &Table, chosen: &Candidate) -> Value {
+    let last = chosen.interval.1;
+    let point = |first: usize| {
+        let interval = if first == last { (0, 0) } else { (first, last) };
+        let candidate = Candidate { interval, nvme: Vec::new(), ..chosen.clone() };
+        json!({
+            "first_gpu_op": table.ops.get(first).map_or("none", |op| op.name.as_str()),
+            "paper_ms": terms(table, &candidate).latency().ms(),
+            "simulated_ms": steady_layer(table, &candidate, &Shape::default()).latency.ms(),
+        })
+    };
+    (0..=last).map(point).collect()
+}
+
+fn intervals(table: &Table, chosen: &Candidate) -> Value {
+    let one = |interval| {
+        let candidate = Candidate { interval, nvme: Vec::new(), ..chosen.clone() };
+        let terms = terms(table, &candidate);
+        json!({
+            "interval": interval,
+            "cpu_ms": terms.cpu.ms(),
+            "h2d_ms": terms.h2d.ms(),
+            "paper_ms": terms.latency().ms(),
+            "simulated_ms": steady_layer(table, &candidate, &Shape::default()).latency.ms(),
+        })
+    };
+    all_intervals(table).into_iter().map(one).collect()
+}
+
+fn write(path: &Path, chart: &Value) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(chart)? + "\n";
     std::fs::write(path, text).with_context(|| format!("the chart {}", path.display()))
 }

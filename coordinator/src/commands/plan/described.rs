@@ -1,43 +1,26 @@
 //! `--machine FILE.toml`: a model and a workload on a machine that need not be at hand.
 
-use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Context;
 use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::config_json::check_context;
-use planner::batches::choose as choose_shape;
-use planner::budget::{Budget, Limits, PlanError, Request};
-use planner::described_run::Run as Predicted;
-use planner::described_run::{RunRequest, run};
-use planner::layer::closed_form::Candidate;
-use planner::layer::search::search;
-use planner::layer::steady::{Shape, steady_layer};
-use planner::machine::{Machine, Stored, Workload, known, names};
-use planner::policy::by_name::{Layer, PolicyName};
-use planner::policy::{DeviceResident, Formats, Policy};
-use planner::split::Split;
+use planner::budget::{Limits, PlanError, Request};
+use planner::machine::{Machine, known, names};
+use planner::policy::{Formats, Placement, Policy};
+use planner::priced::{ChooseError, Chosen, Effort, Question, best_batches, choose};
 use program::formats::{KvFormat, WeightFormats};
-use program::plan::Plan;
-use serde_json::json;
 
-use super::chart_file;
+use super::show::Answer;
 use crate::cli::request::{Described, PlanRequest};
 use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
-use crate::report::{gantt, layer};
 use crate::setup::auto_batches::SIZE_MAX;
 use crate::setup::model::Opened;
 use crate::setup::usage::Usage;
 
-/// A prediction and the plan that shows that it fits.
-struct Fitting {
-    stored: Stored,
-    batches: Batches,
-    predicted: Predicted,
-    plan: Plan,
-    limits: Limits,
-}
+/// The forms of weights and KV that lose something, which are compared where nothing else fits.
+const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, CompressChoice::W4kv4];
 
 /// The answer, as text or JSON.
 ///
@@ -49,25 +32,20 @@ pub(super) fn plan(described: &Described, request: &PlanRequest) -> anyhow::Resu
     let config = &opened.config;
     let context = (described.prompt_len + described.gen_len) as usize;
     check_context(config, context).map_err(|error| Usage(error.to_string()))?;
-    let cases: &[Stored] = match described.compress {
-        None => &[Stored::PLAIN, Stored::W4KV4],
-        Some(choice) => &[Stored { w4: choice.weights(), kv4: choice.kv() }],
-    };
-    let mut refused = None;
-    for stored in cases {
-        let Some(batches) = batches(described, &machine, config, *stored)? else { continue };
-        match choose(described, &machine, config, *stored, batches)? {
-            Ok(found) => return tell(described, &machine, config, &found, request),
-            Err(error) => refused = refused.or(Some(error)),
-        }
+    let planning = Planning { described, machine: &machine, config, limits: limits(&machine) };
+    let (chosen, note) = planning.best()?;
+    Answer {
+        chosen: &chosen,
+        machine: &machine.name,
+        limits: planning.limits,
+        notes: note.as_slice(),
+        threads: None,
     }
-    let none = || format!("no batch of this model fits {}", machine.name);
-    let error = refused.with_context(none)?;
-    Err(anyhow::Error::from(error).context(format!("nothing fits {}", machine.name)))
+    .told(request)
 }
 
 /// A description by name or from a file.
-fn machine(name: &str) -> anyhow::Result<Machine> {
+pub(super) fn machine(name: &str) -> anyhow::Result<Machine> {
     let path = Path::new(name);
     match known(name) {
         Some(machine) if !path.exists() => Ok(machine?),
@@ -81,44 +59,11 @@ fn machine(name: &str) -> anyhow::Result<Machine> {
             let known = known.join(", ");
             Err(Usage(format!(
                 "--machine {name}: there is no such file, and the machines that come with the \
-             program are {known}"
+                 program are {known}"
             ))
             .into())
         }
     }
-}
-
-/// The batches that were given, or those of highest predicted throughput; `None` where not even one
-/// sequence fits.
-fn batches(
-    described: &Described,
-    machine: &Machine,
-    config: &ModelConfig,
-    stored: Stored,
-) -> anyhow::Result<Option<Batches>> {
-    if let BatchesChoice::Given(batches) = described.batches {
-        return Ok(Some(batches));
-    }
-    let sizes = |count: u32, size: u32| (u16::try_from(count).ok()).zip(u16::try_from(size).ok());
-    let limits = limits(machine);
-    let formats = formats(config, stored);
-    let fits = |count: u32, size: u32| {
-        let Some((count, size)) = sizes(count, size) else { return false };
-        let batches = Batches { count, size };
-        let place = Placing { described, config, stored, limits: &limits, batches };
-        let fits = |policy: &Policy| place.request(policy, &formats).fits(count, size);
-        [Policy::CpuOnly, Policy::GpuOnly].iter().any(|policy| matches!(fits(policy), Ok(true)))
-    };
-    let rate = |count: u32, size: u32| {
-        let (count, size) = sizes(count, size)?;
-        let batches = Batches { count, size };
-        let runs = predicted(described, machine, config, stored, batches).ok()?;
-        runs.first().map(|fastest| fastest.tokens_per_s)
-    };
-    let best = choose_shape(SIZE_MAX.into(), fits, rate);
-    Ok(best
-        .and_then(|best| sizes(best.batches, best.batch_size))
-        .map(|(count, size)| Batches { count, size }))
 }
 
 fn limits(machine: &Machine) -> Limits {
@@ -130,114 +75,101 @@ fn limits(machine: &Machine) -> Limits {
     }
 }
 
-/// The fastest of the asked policies whose plan fits in this form; the refusal of the last one
-/// else.
-fn choose(
-    described: &Described,
-    machine: &Machine,
-    config: &ModelConfig,
-    stored: Stored,
-    batches: Batches,
-) -> anyhow::Result<Result<Box<Fitting>, PlanError>> {
-    let runs = predicted(described, machine, config, stored, batches)?;
-    let limits = limits(machine);
-    let place = Placing { described, config, stored, limits: &limits, batches };
-    for predicted in &runs {
-        if let Some(plan) = place.fitting(predicted)? {
-            let predicted = predicted.clone();
-            return Ok(Ok(Box::new(Fitting { stored, batches, predicted, plan, limits })));
+/// A model and a workload on a machine.
+pub(super) struct Planning<'a> {
+    pub(super) described: &'a Described,
+    pub(super) machine: &'a Machine,
+    pub(super) config: &'a ModelConfig,
+    pub(super) limits: Limits,
+}
+
+impl Planning<'_> {
+    /// The best placement in the form that was asked for; unasked lossless where that fits, and the
+    /// fastest of those that fit where it does not, with a sentence about it.
+    ///
+    /// # Errors
+    /// Nothing that fits, by the form of which the largest batch would.
+    pub(super) fn best(&self) -> anyhow::Result<(Chosen, Option<String>)> {
+        let asked = self.described.compress;
+        let mut refusal = match self.chosen(asked.unwrap_or(CompressChoice::None))? {
+            Ok(chosen) => return Ok((chosen, None)),
+            Err(refusal) => refusal,
+        };
+        let mut best: Option<(CompressChoice, Chosen)> = None;
+        for form in LOSSY.into_iter().filter(|_| asked.is_none()) {
+            match self.chosen(form)? {
+                Ok(chosen) => {
+                    let rate = |chosen: &Chosen| {
+                        let shape = &chosen.plan.shape;
+                        let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+                        sequences / chosen.predicted.total_ns()
+                    };
+                    if best.as_ref().is_none_or(|(_, best)| rate(&chosen) > rate(best)) {
+                        best = Some((form, chosen));
+                    }
+                }
+                Err(other) if fitting(&other) > fitting(&refusal) => refusal = other,
+                Err(_) => {}
+            }
+        }
+        match best {
+            Some((form, chosen)) => Ok((chosen, Some(note(form)))),
+            None => {
+                Err(anyhow::Error::from(refusal)
+                    .context(format!("nothing fits {}", self.machine.name)))
+            }
         }
     }
-    let fastest = runs.first().context("no policy has a layer for this workload")?;
-    Ok(Err(place.refusal(fastest)?))
-}
 
-/// What the asked policies take, the fastest first.
-fn predicted(
-    described: &Described,
-    machine: &Machine,
-    config: &ModelConfig,
-    stored: Stored,
-    batches: Batches,
-) -> anyhow::Result<Vec<Predicted>> {
-    let workload = Workload {
-        batches: u32::from(batches.count),
-        batch_size: u32::from(batches.size),
-        positions: 0,
-        dtype: described.dtype,
-        stored,
-        chunking: described.chunking,
-    };
-    let request = RunRequest {
-        machine,
-        config,
-        workload,
-        prompt: described.prompt_len,
-        gen_len: described.gen_len,
-        flexgen_pins: false,
-    };
-    let names: Vec<PolicyName> = match described.policy {
-        PolicyName::Auto => {
-            PolicyName::ALL.into_iter().filter(|name| *name != PolicyName::Auto).collect()
-        }
-        name => vec![name],
-    };
-    let mut runs = Vec::new();
-    for name in names {
-        match run(name, &request) {
-            Ok(found) => runs.push(found),
-            // LIA has no vector for attention in chunks.
-            Err(planner::described_run::RunError::NoLayer(_))
-                if described.policy == PolicyName::Auto => {}
-            Err(error) => return Err(error.into()),
+    /// The best placement in a form, or why none fits.
+    fn chosen(&self, form: CompressChoice) -> anyhow::Result<Result<Chosen, PlanError>> {
+        let formats = formats(self.config, form);
+        let batches = match self.described.batches {
+            BatchesChoice::Given(batches) => batches,
+            BatchesChoice::Auto => self.batches(&formats).unwrap_or(Batches { count: 1, size: 1 }),
+        };
+        match self.choose(&formats, batches) {
+            Ok(chosen) => Ok(Ok(chosen)),
+            Err(ChooseError::Plan(refusal @ PlanError::DoesNotFit { .. })) => Ok(Err(refusal)),
+            Err(error) => Err(error.into()),
         }
     }
-    runs.sort_by(|a, b| b.tokens_per_s.total_cmp(&a.tokens_per_s));
-    Ok(runs)
-}
 
-fn formats(config: &ModelConfig, stored: Stored) -> Formats {
-    let mut formats = Formats::plain(config);
-    if stored.w4 {
-        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
-    }
-    if stored.kv4 {
-        formats.kv = KvFormat::Four;
-    }
-    formats
-}
-
-/// Compiles predicted layers to see what they need.
-struct Placing<'a> {
-    described: &'a Described,
-    config: &'a ModelConfig,
-    stored: Stored,
-    limits: &'a Limits,
-    batches: Batches,
-}
-
-impl Placing<'_> {
-    /// The plan of a predicted layer, if it fits.
-    fn fitting(&self, predicted: &Predicted) -> Result<Option<Plan>, PlanError> {
-        let (policy, formats) = (self.policy(predicted), formats(self.config, self.stored));
-        let batches = self.batches;
-        self.request(&policy, &formats).fitting(batches.count, batches.size)
+    fn choose(&self, formats: &Formats, batches: Batches) -> Result<Chosen, ChooseError> {
+        self.ask(formats, |question| {
+            choose(&Question { batches: batches.count, batch_size: batches.size, ..question })
+        })
     }
 
-    /// Why a predicted layer does not fit, with the batch that would.
-    fn refusal(&self, predicted: &Predicted) -> anyhow::Result<PlanError> {
-        let (policy, formats) = (self.policy(predicted), formats(self.config, self.stored));
-        let batches = self.batches;
-        let refused = self.request(&policy, &formats).plan(batches.count, batches.size);
-        refused.err().context("a plan fits that was found not to fit")
+    /// The batches of highest predicted throughput; `None` where not even one sequence fits.
+    fn batches(&self, formats: &Formats) -> Option<Batches> {
+        let best = self.ask(formats, |question| best_batches(&question, usize::MAX, SIZE_MAX));
+        best.map(|(count, size)| Batches { count, size })
     }
 
-    fn request<'b>(&'b self, policy: &'b Policy, formats: &'b Formats) -> Request<'b> {
+    /// Asks with a question about one sequence.
+    fn ask<T>(&self, formats: &Formats, then: impl FnOnce(Question<'_>) -> T) -> T {
+        let placement = Placement::of(Policy::GpuOnly);
+        let request = self.request(&placement, formats);
+        let chunkings: Vec<_> =
+            std::iter::once(None).chain(self.described.chunking.map(Some)).collect();
+        then(Question {
+            request: &request,
+            batches: 1,
+            batch_size: 1,
+            policy: self.described.policy,
+            chunkings: &chunkings,
+            pricing: self.machine,
+            effort: Effort::Full,
+            stage: None,
+        })
+    }
+
+    fn request<'b>(&'b self, placement: &'b Placement, formats: &'b Formats) -> Request<'b> {
         let described = self.described;
         Request {
             config: self.config,
-            policy,
-            resident: DeviceResident::NONE,
+            placement,
             formats,
             fuse_attention: true,
             dtype: described.dtype,
@@ -247,155 +179,38 @@ impl Placing<'_> {
             max_new: described.gen_len,
             logprobs: 0,
             prefill_chunk: None,
-            limits: self.limits,
-        }
-    }
-
-    fn policy(&self, predicted: &Predicted) -> Policy {
-        let ops = predicted.table.ops.len();
-        match &predicted.decode_layer.layer {
-            Layer::Interval(Candidate { interval: (start, end), .. }) => match end - start {
-                0 => Policy::CpuOnly,
-                count if count == ops => Policy::GpuOnly,
-                _ => Policy::TwoSplit {
-                    split: Split { start: *start, end: *end },
-                    chunking: self.described.chunking,
-                },
-            },
-            // Sublayers on both devices need what a split needs.
-            Layer::Devices(_) => {
-                Policy::TwoSplit { split: Split { start: 0, end: ops - 1 }, chunking: None }
-            }
-            Layer::Flexgen(_) => Policy::GpuOnly,
+            limits: &self.limits,
         }
     }
 }
 
-fn compress_name(stored: Stored) -> &'static str {
-    let choice = match (stored.w4, stored.kv4) {
-        (false, false) => CompressChoice::None,
-        (true, false) => CompressChoice::W4,
-        (false, true) => CompressChoice::Kv4,
-        (true, true) => CompressChoice::W4kv4,
-    };
-    choice.name()
+fn fitting(refusal: &PlanError) -> Option<u16> {
+    match refusal {
+        PlanError::DoesNotFit { fitting, .. } => *fitting,
+        PlanError::Compile(_) => None,
+    }
 }
 
-fn tell(
-    described: &Described,
-    machine: &Machine,
-    config: &ModelConfig,
-    found: &Fitting,
-    request: &PlanRequest,
-) -> anyhow::Result<String> {
-    let Fitting { stored, batches, predicted, plan, limits } = found;
-    let policy = predicted.decode_layer.policy;
-    let candidate = match &predicted.decode_layer.layer {
-        Layer::Interval(candidate) => Some(candidate),
-        _ => None,
+fn note(form: CompressChoice) -> String {
+    let what = match (form.weights(), form.kv()) {
+        (true, true) => "Weights and KV are kept",
+        (true, false) => "Weights are kept",
+        _ => "KV is kept",
     };
-    if let (Some(path), Some(candidate)) = (&request.chart, candidate) {
-        chart_file::write(path, &predicted.table, candidate)?;
-    }
-    let budget = Budget::of(plan);
-    let auto = described.compress.is_none() && stored.any();
-    if request.json {
-        let ops: Vec<_> = predicted
-            .table
-            .ops
-            .iter()
-            .enumerate()
-            .map(|(index, op)| {
-                json!({
-                    "name": op.name,
-                    "device": device_of(&predicted.decode_layer.layer, index),
-                    "cpu_ms": op.cpu_ms, "gpu_ms": op.gpu_ms, "h2d_ms": op.h2d_ms,
-                    "h2d_compressed_ms": op.h2d_compressed_ms,
-                    "decompress_ms": op.decompress_ms, "kv": op.kv,
-                })
-            })
-            .collect();
-        let answer = json!({
-            "machine": machine.name, "model": config.name,
-            "batches": batches.count, "batch_size": batches.size,
-            "policy": policy.name(), "compress": compress_name(*stored),
-            "layer_ms": predicted.decode_layer.latency.ms(), "ops": ops,
-            "gpu_interval": candidate.map(|candidate| candidate.interval),
-            "prefill_ms": predicted.prefill_ms, "decode_step_ms": predicted.step_ms,
-            "total_ms": predicted.total_ms, "tokens_per_s": predicted.tokens_per_s,
-            "budget_bytes": {
-                "weights": budget.weights_bytes, "kv": budget.kv_bytes,
-                "activations": budget.activations_bytes, "device": budget.device_bytes,
-                "dram_limit": limits.dram_bytes, "vram_limit": limits.vram_bytes,
-            },
-        });
-        return Ok(serde_json::to_string_pretty(&answer)? + "\n");
-    }
-    let mut text = format!(
-        "{} · {} · {} · {} · predicted, not measured\n",
-        config.name,
-        machine.name,
-        batches,
-        policy.name()
-    );
-    if auto {
-        let _ = writeln!(
-            text,
-            "Weights and KV do not fit uncompressed, so both are kept in 4 bits (--compress \
-             w4kv4); --compress none refuses with the numbers."
-        );
-    }
-    match candidate {
-        Some(candidate) => {
-            let searched = search(&predicted.table)?;
-            if searched.best.candidate == *candidate {
-                text += &layer::text(&predicted.table, &searched);
-            } else {
-                let _ = writeln!(text, "{}", layer::named(&predicted.table, candidate));
-            }
-            let steady = steady_layer(&predicted.table, candidate, &Shape::default());
-            let _ = write!(text, "\n{}", gantt::draw(&predicted.table, &steady));
-        }
-        None => {
-            let on: Vec<String> = (0..predicted.table.ops.len())
-                .map(|op| {
-                    let device = device_of(&predicted.decode_layer.layer, op);
-                    format!("{} {device}", predicted.table.ops[op].name)
-                })
-                .collect();
-            let _ = writeln!(text, "layer: {}", on.join(", "));
-        }
-    }
-    let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
-    let _ = writeln!(
-        text,
-        "\nprefill {:.1} s, decode step {:.1} ms, {} new tokens each in {:.1} s: {:.2} tokens/s",
-        predicted.prefill_ms / 1e3,
-        predicted.step_ms,
-        described.gen_len,
-        predicted.total_ms / 1e3,
-        predicted.tokens_per_s
-    );
-    let _ = writeln!(
-        text,
-        "host memory {:.1} of {:.1} GiB (weights {:.1}, KV {:.1}, activations {:.1}); device \
-         memory {:.1} of {:.1} GiB",
-        gib(budget.dram_bytes(limits)),
-        gib(limits.dram_bytes),
-        gib(budget.weights_bytes),
-        gib(budget.kv_bytes),
-        gib(budget.activations_bytes),
-        gib(budget.device_bytes),
-        gib(limits.vram_bytes.unwrap_or(0)),
-    );
-    Ok(text)
+    format!(
+        "Nothing fits uncompressed. {what} in 4 bits (--compress {}), the fastest form that fits; \
+         --compress none refuses with the numbers.",
+        form.name()
+    )
 }
 
-fn device_of(layer: &Layer, op: usize) -> &'static str {
-    let gpu = match layer {
-        Layer::Interval(candidate) => candidate.on_gpu(op),
-        Layer::Devices(gpu) => gpu[op],
-        Layer::Flexgen(_) => true,
-    };
-    if gpu { "gpu" } else { "cpu" }
+fn formats(config: &ModelConfig, form: CompressChoice) -> Formats {
+    let mut formats = Formats::plain(config);
+    if form.weights() {
+        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
+    }
+    if form.kv() {
+        formats.kv = KvFormat::Four;
+    }
+    formats
 }

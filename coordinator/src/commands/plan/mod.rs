@@ -6,6 +6,7 @@
 mod chart_file;
 mod described;
 mod here;
+mod show;
 mod tables;
 pub mod templates;
 

@@ -10,7 +10,8 @@ use planner::layer::table::Table;
 
 use super::chart_file;
 use crate::cli::request::PlanRequest;
-use crate::report::{gantt, layer};
+use crate::report::gantt::Gantt;
+use crate::report::layer;
 
 /// The answer, as text or JSON.
 ///
@@ -22,13 +23,16 @@ pub(super) fn plan(path: &Path, request: &PlanRequest) -> anyhow::Result<String>
     let table = Table::from_json(&text).with_context(|| format!("the table {shown}"))?;
     let found = search(&table).with_context(|| format!("the table {shown}"))?;
     if let Some(path) = &request.chart {
-        chart_file::write(path, &table, &found.best.candidate)?;
+        chart_file::of_table(path, &table, &found.best.candidate)?;
     }
     if request.json {
         return Ok(serde_json::to_string_pretty(&Output::of(&table, &found))? + "\n");
     }
     let mut text = layer::text(&table, &found);
     let steady = steady_layer(&table, &found.best.candidate, &Shape::default());
-    let _ = write!(text, "\n{}", gantt::draw(&table, &steady));
+    let _ = write!(text, "\n{}", Gantt::of_table(&table, &steady).draw());
+    if let Some(overlap) = steady.usage.overlap() {
+        let _ = writeln!(text, "transfers overlapped with CPU compute: {:.1}%", 100.0 * overlap);
+    }
     Ok(text)
 }

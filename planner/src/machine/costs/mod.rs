@@ -8,6 +8,8 @@
 mod line;
 mod shared;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::collections::HashMap;

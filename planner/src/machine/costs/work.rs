@@ -84,7 +84,8 @@ impl<'a> Works<'a> {
                 Work::moved(rows.times(stored + fresh))
             }
             Instruction::Decompress(decompress) => {
-                let bytes = self.weight_bytes(Weights::of(decompress.op, decompress.at.layer), true);
+                let bytes =
+                    self.weight_bytes(Weights::of(decompress.op, decompress.at.layer), true);
                 Work { kind: Kind::Decompress, ..Work::moved(Line::fixed(bytes)) }
             }
             Instruction::Read(read) => {
@@ -166,7 +167,9 @@ impl<'a> Works<'a> {
     fn copied(&self, program: &Program, copy: &Copy, stream: &Stream) -> Line {
         let (config, share) = (self.config(), share(copy.chunk));
         match copy.moved {
-            Moved::Weights(op) => Line::fixed(self.weight_bytes(Weights::of(op, copy.at.layer), false)),
+            Moved::Weights(op) => {
+                Line::fixed(self.weight_bytes(Weights::of(op, copy.at.layer), false))
+            }
             Moved::Cache(Kv::K | Kv::V) => {
                 let one = self.position_bytes() * config.num_kv_heads as f64;
                 let cached = match program.shape.rows {

@@ -1,0 +1,207 @@
+//! The answer of `coordinator plan`, of whatever machine, as text, JSON or a file for a chart.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use planner::budget::{Budget, Limits, pinned_bytes};
+use planner::layer::table::OpCost;
+use planner::policy::{Policy, ResidentAttention};
+use planner::priced::Chosen;
+use serde_json::{Value, json};
+
+use super::chart_file;
+use crate::cli::request::PlanRequest;
+use crate::report::build::one_text;
+use crate::report::file::MapSummary;
+use crate::report::placement::{
+    Threads, considered, layer, on_gpu, shown_layer, stays, tokens_per_s,
+};
+use crate::report::step::Step;
+
+/// What was chosen, and for what.
+pub(super) struct Answer<'a> {
+    pub(super) chosen: &'a Chosen,
+    /// Its name, or `this machine`.
+    pub(super) machine: &'a str,
+    pub(super) limits: Limits,
+    pub(super) notes: &'a [String],
+    /// Of this machine's workers.
+    pub(super) threads: Option<Threads<'a>>,
+}
+
+impl Answer<'_> {
+    /// As it was asked for.
+    ///
+    /// # Errors
+    /// A chart that cannot be written.
+    pub(super) fn told(&self, request: &PlanRequest) -> anyhow::Result<String> {
+        if let Some(path) = &request.chart {
+            self.chart(path)?;
+        }
+        match request.json {
+            true => Ok(serde_json::to_string_pretty(&self.json())? + "\n"),
+            false => Ok(self.text()),
+        }
+    }
+
+    fn chart(&self, path: &Path) -> anyhow::Result<()> {
+        chart_file::of_plan(path, self.chosen)
+    }
+
+    fn text(&self) -> String {
+        let Chosen { plan, predicted, steady, .. } = self.chosen;
+        let shape = &plan.shape;
+        let mut text = format!(
+            "{} · {} · {}x{} · {} · predicted, not measured\n",
+            plan.config.name,
+            self.machine,
+            shape.batches,
+            shape.batch_size,
+            self.chosen.name.name()
+        );
+        for note in self.notes {
+            let _ = writeln!(text, "{note}");
+        }
+        text += &layer(self.chosen);
+        let step = Step::of(plan, steady);
+        let _ = write!(text, "\n{}", step.gantt().draw());
+        let usage = steady.timeline.usage(&plan.topology);
+        if let Some(overlap) = usage.overlap() {
+            let percent = 100.0 * overlap;
+            let _ = writeln!(text, "transfers overlapped with CPU compute: {percent:.1}%");
+        }
+        let _ = write!(text, "\n{}", considered(self.chosen, self.threads));
+        let (parts, slowed) = (step.parts(), self.chosen.considered[0].slowed);
+        let _ = writeln!(
+            text,
+            "\nprefill {:.2} s; decode step {:.1} ms = {} layers {:.1} + the rest {:.1}{}",
+            predicted.prefill_ns / 1e9,
+            parts.layers_ms + parts.rest_ms,
+            plan.config.num_layers,
+            parts.layers_ms,
+            parts.rest_ms,
+            if slowed == 1.0 { String::new() } else { format!(", x {slowed:.2} as rehearsed") },
+        );
+        let _ = writeln!(
+            text,
+            "{} new tokens each in {:.2} s: {:.2} tokens/s",
+            shape.max_new,
+            predicted.total_ns() / 1e9,
+            self.tokens_per_s()
+        );
+        text += &self.memory();
+        text
+    }
+
+    fn tokens_per_s(&self) -> f64 {
+        let shape = &self.chosen.plan.shape;
+        let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+        let total_s = self.chosen.predicted.total_ns() / 1e9;
+        sequences * f64::from(shape.max_new) / total_s
+    }
+
+    fn memory(&self) -> String {
+        let budget = Budget::of(&self.chosen.plan);
+        let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
+        let mut text = format!(
+            "host memory {:.2} of {:.2} GiB (weights {:.2}, KV {:.2}, activations {:.2}",
+            gib(budget.dram_bytes(&self.limits)),
+            gib(self.limits.dram_bytes),
+            gib(budget.weights_bytes),
+            gib(budget.kv_bytes),
+            gib(budget.activations_bytes),
+        );
+        let pinned_bytes = pinned_bytes(&self.chosen.plan);
+        if pinned_bytes > 0 {
+            let _ = write!(text, "; {:.2} of it pinned", gib(pinned_bytes));
+        }
+        text += "); device memory ";
+        let _ = match self.limits.vram_bytes {
+            Some(vram_bytes) => {
+                writeln!(text, "{:.2} of {:.2} GiB", gib(budget.device_bytes), gib(vram_bytes))
+            }
+            None => writeln!(text, "{:.2} GiB", gib(budget.device_bytes)),
+        };
+        text
+    }
+
+    fn json(&self) -> Value {
+        let Chosen { plan, predicted, placement, steady, .. } = self.chosen;
+        let budget = Budget::of(plan);
+        let step = Step::of(plan, steady);
+        let (parts, slowed) = (step.parts(), self.chosen.considered[0].slowed);
+        let residency = &placement.residency;
+        json!({
+            "machine": self.machine, "model": plan.config.name,
+            "batches": plan.shape.batches, "batch_size": plan.shape.batch_size,
+            "policy": self.chosen.name.name(), "note": one_text(self.notes),
+            "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,
+            "decode_step_ms": (parts.layers_ms + parts.rest_ms) * slowed,
+            "simulated_step_ms": { "layers": parts.layers_ms, "rest": parts.rest_ms },
+            "total_ms": predicted.total_ns() / 1e6, "tokens_per_s": self.tokens_per_s(),
+            "overlap": steady.timeline.usage(&plan.topology).overlap(),
+            "gpu_interval": gpu_interval(self.chosen),
+            "resident": {
+                "layers": residency.layers, "head": residency.head,
+                "attention": (!residency.layers.is_empty()).then_some(match residency.attention {
+                    ResidentAttention::WithKv => "device, with KV",
+                    ResidentAttention::Streamed => "device, KV streamed",
+                    ResidentAttention::OnCpu => "cpu",
+                }),
+                "stays": stays(&plan.map),
+            },
+            "device_map": MapSummary::new(&plan.config, &plan.map),
+            "ops": self.ops(), "considered": self.considered(),
+            "candidates": self.chosen.candidates,
+            "budget_bytes": {
+                "weights": budget.weights_bytes, "kv": budget.kv_bytes,
+                "activations": budget.activations_bytes, "device": budget.device_bytes,
+                "pinned": pinned_bytes(plan),
+                "dram_limit": self.limits.dram_bytes, "vram_limit": self.limits.vram_bytes,
+            },
+        })
+    }
+
+    /// The operations of the layer that is shown.
+    fn ops(&self) -> Vec<Value> {
+        let map = &self.chosen.plan.map;
+        let devices = &map.decode.layers[shown_layer(map)];
+        let op = |(op, device): (&OpCost, &program::map::Device)| {
+            json!({
+                "name": op.name, "device": device, "cpu_ms": op.cpu_ms, "gpu_ms": op.gpu_ms,
+                "h2d_ms": op.h2d_ms, "decompress_ms": op.decompress_ms, "kv": op.kv,
+            })
+        };
+        self.chosen.table.ops.iter().zip(devices).map(op).collect()
+    }
+
+    fn considered(&self) -> Vec<Value> {
+        let plan = &self.chosen.plan;
+        let one = |(place, one): (usize, &planner::priced::Considered)| {
+            let (in_prefill, in_decode) = on_gpu(&one.map, &plan.config);
+            json!({
+                "policy": one.name.name(), "gpu_in_prefill": in_prefill, "gpu": in_decode,
+                "stays": stays(&one.map),
+                "prefill_ms": one.estimate.prefill_ns / 1e6,
+                "simulated_step_ms": one.estimate.step_ns / 1e6,
+                "rehearsed_step_ms": one.rehearsed.then(|| one.step_ns() / 1e6),
+                "total_ms": one.total_ns(plan.shape.max_new) / 1e6,
+                "tokens_per_s": tokens_per_s(self.chosen, one),
+                "chosen": place == 0,
+            })
+        };
+        self.chosen.considered.iter().enumerate().map(one).collect()
+    }
+}
+
+/// The entries of a streamed layer's list that the GPU runs, where they are an interval.
+pub(super) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
+    let count = chosen.table.ops.len();
+    match chosen.placement.policy {
+        Policy::CpuOnly => Some((0, 0)),
+        Policy::GpuOnly | Policy::Resident => Some((0, count)),
+        Policy::TwoSplit { split, .. } => Some((split.start, split.end)),
+        Policy::OneSplit { start, .. } => Some((start, count)),
+        Policy::Lia { .. } | Policy::Flexgen(_) => None,
+    }
+}

@@ -1,0 +1,249 @@
+//! Placements in words: who runs what, what stays in device memory, and what was compared.
+
+use std::fmt::Write;
+
+use model::config::ModelConfig;
+use model::ops::Op;
+use planner::priced::{Chosen, Considered};
+use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};
+use program::topology::MemoryId;
+
+use super::table::{plain_table, right_aligned};
+
+/// Threads of the cpu worker and of the device's, for a map with a device and for one without.
+pub(crate) type Threads<'a> = &'a dyn Fn(bool) -> (u16, u16);
+
+/// The best placements of every policy, the fastest first.
+pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> String {
+    let plan = &chosen.plan;
+    let mut table = plain_table();
+    let mut header =
+        vec!["policy", "gpu in prefill", "gpu in decode", "stays on the device", "threads"];
+    header.extend(["prefill s", "step ms", "rehearsed ms", "group s", "tokens/s", ""]);
+    if threads.is_none() {
+        header.remove(4);
+    }
+    let columns = header.len();
+    table.set_header(header);
+    for (place, one) in shown(chosen) {
+        let (prefill, decode) = on_gpu(&one.map, &plan.config);
+        let mut row = vec![one.name.name().to_owned(), prefill, decode];
+        row.push(stays(&one.map).unwrap_or_else(|| "-".to_owned()));
+        if let Some(threads) = threads {
+            row.push(match threads(one.map.uses_gpu()) {
+                (cpu, 0) => cpu.to_string(),
+                (cpu, gpu) => format!("{cpu} + {gpu}"),
+            });
+        }
+        row.push(format!("{:.2}", one.estimate.prefill_ns / 1e9));
+        row.push(format!("{:.1}", one.estimate.step_ns / 1e6));
+        let rehearsed = one.rehearsed.then(|| format!("{:.1}", one.step_ns() / 1e6));
+        row.push(rehearsed.unwrap_or_else(|| "-".to_owned()));
+        row.push(format!("{:.2}", one.total_ns(plan.shape.max_new) / 1e9));
+        row.push(format!("{:.2}", tokens_per_s(chosen, one)));
+        row.push(if place == 0 { "chosen" } else { "" }.to_owned());
+        table.add_row(row);
+    }
+    right_aligned(&mut table, columns - 6..columns - 1);
+    let mut text = format!("{table}\n");
+    if threads.is_some() && chosen.considered.iter().any(|one| one.map.uses_gpu()) {
+        text += "threads: of the CPU, and those of the device where a map has one\n";
+    }
+    if chosen.considered.iter().any(|one| one.rehearsed) {
+        text += "rehearsed: a step, from what a few layers took\n";
+    }
+    if chosen.candidates > 1 {
+        let _ = writeln!(
+            text,
+            "the best of {} placements, those that a bound excludes among them",
+            chosen.candidates
+        );
+    }
+    text
+}
+
+/// All of the chosen policy, and the best of the others.
+fn shown(chosen: &Chosen) -> impl Iterator<Item = (usize, &Considered)> {
+    let all = &chosen.considered;
+    let is_best = |place: usize| all[..place].iter().all(|other| other.name != all[place].name);
+    all.iter().enumerate().filter(move |(place, one)| one.name == chosen.name || is_best(*place))
+}
+
+/// New tokens of a group of full batches over its time.
+pub(crate) fn tokens_per_s(chosen: &Chosen, one: &Considered) -> f64 {
+    let shape = &chosen.plan.shape;
+    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+    sequences * f64::from(shape.max_new) / (one.total_ns(shape.max_new) / 1e9)
+}
+
+/// The operations of a layer of the chosen map, those of a layer that is streamed if there is one:
+/// times of one batch.
+pub(crate) fn layer(chosen: &Chosen) -> String {
+    let (map, config) = (&chosen.plan.map, &chosen.plan.config);
+    let layer = shown_layer(map);
+    let devices = &map.decode.layers[layer];
+    let list = layer_list(config, map.chunking);
+    let table = &chosen.table;
+    let decompresses = table.ops.iter().any(|op| op.decompress_ms > 0.0);
+    let mut shown = plain_table();
+    let mut header = vec!["op", "on", "operands", "cpu ms", "gpu ms", "h2d ms"];
+    if decompresses {
+        header.push("decompress ms");
+    }
+    let columns = header.len();
+    shown.set_header(header);
+    let time = |ms: f64| if ms == 0.0 { "-".to_owned() } else { format!("{ms:.3}") };
+    let compressed = table.compression.cases()[0];
+    for ((entry, device), op) in list.iter().zip(devices).zip(&table.ops) {
+        let on_gpu = *device == Device::Gpu;
+        let mut row = vec![op.name.clone(), if on_gpu { "gpu" } else { "cpu" }.to_owned()];
+        row.push(operands(map, config, layer, *entry, on_gpu).to_owned());
+        row.extend([op.cpu_ms, op.gpu_ms, op.transfer_ms(compressed)].map(time));
+        if decompresses {
+            row.push(time(op.decompress_ms));
+        }
+        shown.add_row(row);
+    }
+    right_aligned(&mut shown, 3..columns);
+    let mut text = format!("{shown}\n");
+    if let Some(fused) = table.fused.as_ref().filter(|_| attends_whole(&list, devices)) {
+        let saved_ms = if devices[fused.range.start] == Device::Gpu {
+            fused.gpu_saved_ms
+        } else {
+            fused.cpu_saved_ms
+        };
+        let _ = writeln!(text, "attention runs as one operation, which saves {saved_ms:.3} ms");
+    }
+    if let Some(stays) = stays(map) {
+        let _ = writeln!(text, "{} layers; stays in device memory: {stays}", config.num_layers);
+    }
+    text
+}
+
+fn attends_whole(list: &[OpChunk], devices: &[Device]) -> bool {
+    let mut attention = list.iter().zip(devices).filter(|(entry, _)| entry.op.is_attention());
+    let Some((_, first)) = attention.next() else { return false };
+    attention.all(|(_, device)| device == first)
+}
+
+/// The first layer whose weights are streamed, or the first one.
+pub(crate) fn shown_layer(map: &DeviceMap) -> usize {
+    (0..map.weights.len()).find(|layer| !is_resident(map, *layer)).unwrap_or(0)
+}
+
+fn is_resident(map: &DeviceMap, layer: usize) -> bool {
+    map.weights[layer].iter().all(|home| *home == MemoryId::VRAM)
+}
+
+/// Where the operands that are not activations come from.
+fn operands(
+    map: &DeviceMap,
+    config: &ModelConfig,
+    layer: usize,
+    entry: OpChunk,
+    on_gpu: bool,
+) -> &'static str {
+    let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
+    let kv = |homes: &[MemoryId]| homes.get(part).or_else(|| homes.first()).copied();
+    let home = match entry.op {
+        Op::Scores => kv(&map.kv[layer].k),
+        Op::Wv => kv(&map.kv[layer].v),
+        op if op.weights(config).is_some_and(|shape| shape.matrix.is_some()) => {
+            Some(map.weights_of(config, u16::try_from(layer).ok(), op))
+        }
+        _ => None,
+    };
+    let is_kv = matches!(entry.op, Op::Scores | Op::Wv);
+    match (home, on_gpu, is_kv) {
+        (None, ..) => "",
+        (Some(MemoryId::VRAM), ..) => "device",
+        (Some(_), true, true) => "host, each batch",
+        (Some(_), true, false) => "host, once",
+        (Some(_), false, _) => "host",
+    }
+}
+
+/// What stays in device memory: `11 layers, KV of 11, head`; `None`: nothing.
+pub(crate) fn stays(map: &DeviceMap) -> Option<String> {
+    let layers = (0..map.weights.len()).filter(|layer| is_resident(map, *layer)).count();
+    let kv = map.kv.iter().filter(|kv| kv.k.iter().chain(&kv.v).all(|m| *m == MemoryId::VRAM));
+    let kv = kv.count();
+    let mut parts = Vec::new();
+    if layers > 0 {
+        parts.push(format!("{layers} layer{}", if layers == 1 { "" } else { "s" }));
+    }
+    if kv > 0 {
+        parts.push(format!("KV of {kv}"));
+    }
+    if map.outer_weights == MemoryId::VRAM {
+        parts.push("head".to_owned());
+    }
+    (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// What the GPU runs of a layer in prefill and in decode: `nothing`, `k to wv`, `all but scores to
+/// wv`. Of decode that of a layer that is streamed, if there is one.
+pub(crate) fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) {
+    let named = |list: Vec<OpChunk>, devices: &[Device], cut: &str| {
+        let on: Vec<bool> = devices.iter().map(|device| *device == Device::Gpu).collect();
+        let names: Vec<String> = list.iter().map(|entry| entry.name(config)).collect();
+        let text = runs(&names, &on);
+        let is_cut = on.iter().zip(&list).any(|(on, entry)| *on && entry.chunk.is_some());
+        if is_cut && text != "everything" { format!("{text}{cut}") } else { text }
+    };
+    let cut = match map.chunking {
+        Some(Chunking { order: ChunkOrder::Scores, chunks }) => format!(" (scores={chunks})"),
+        Some(Chunking { order: ChunkOrder::Attention, chunks }) => {
+            format!(" (attention={chunks})")
+        }
+        None => String::new(),
+    };
+    let layer = shown_layer(map);
+    let (list, decode): (Vec<OpChunk>, Vec<Device>) =
+        map.decode_layer(config, layer).into_iter().unzip();
+    (named(layer_list(config, None), &map.prefill.layers[layer], ""), named(list, &decode, &cut))
+}
+
+/// The names that are `on`, neighbours as `first to last`.
+fn runs(names: &[String], on: &[bool]) -> String {
+    let listed = |side: bool| {
+        let mut runs: Vec<String> = Vec::new();
+        let mut from = 0;
+        while from < names.len() {
+            let count = on[from..].iter().take_while(|other| **other == on[from]).count();
+            let last = from + count - 1;
+            if on[from] == side {
+                let (first, last) = (&names[from], &names[last]);
+                runs.push(match count {
+                    1 => first.clone(),
+                    _ => format!("{first} to {last}"),
+                });
+            }
+            from += count;
+        }
+        runs
+    };
+    match (&listed(true)[..], &listed(false)[..]) {
+        ([], _) => "nothing".to_owned(),
+        (_, []) => "everything".to_owned(),
+        ([_, _, ..], [off]) => format!("all but {off}"),
+        (on, _) => on.join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::runs;
+
+    #[test]
+    fn what_runs_on_the_gpu_is_named_by_its_ends() {
+        let names = ["q", "k", "v", "scores", "wv", "out"].map(str::to_owned);
+        let of = |on: &str| runs(&names, &on.bytes().map(|on| on == b'1').collect::<Vec<_>>());
+        assert_eq!(of("000000"), "nothing");
+        assert_eq!(of("111111"), "everything");
+        assert_eq!(of("011110"), "k to wv");
+        assert_eq!(of("000100"), "scores");
+        assert_eq!(of("111001"), "all but scores to wv");
+        assert_eq!(of("010011"), "k, wv to out");
+    }
+}

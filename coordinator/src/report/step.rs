@@ -1,0 +1,153 @@
+//! A simulated decode step: its layers in time, and what it consists of.
+
+use model::ops::Op;
+use planner::priced::Steady;
+use program::ir::{Instruction, Moved};
+use program::plan::Plan;
+use program::simulate::Span;
+use program::topology::LaneId;
+
+use super::gantt::{Bar, Gantt, LAYERS};
+
+/// A span with what it is.
+struct Work<'a> {
+    span: &'a Span,
+    layer: Option<u16>,
+    batch: u16,
+    /// The operation, or the one that what is moved is for.
+    op: Op,
+    chunk: Option<u16>,
+    computes: bool,
+}
+
+/// A span for a picture.
+#[derive(Debug, Clone)]
+pub(crate) struct Drawn {
+    pub(crate) lane: String,
+    pub(crate) op: String,
+    pub(crate) layer: Option<u16>,
+    pub(crate) batch: u16,
+    pub(crate) start_ms: f64,
+    pub(crate) end_ms: f64,
+}
+
+/// A steady step of a plan.
+#[derive(Debug)]
+pub(crate) struct Step<'a> {
+    plan: &'a Plan,
+    steady: &'a Steady,
+}
+
+/// A step's time, which adds up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Parts {
+    pub(crate) layers_ms: f64,
+    pub(crate) rest_ms: f64,
+}
+
+impl<'a> Step<'a> {
+    pub(crate) const fn of(plan: &'a Plan, steady: &'a Steady) -> Step<'a> {
+        Step { plan, steady }
+    }
+
+    /// From the first operation of the first layer to the last of the last one, and the rest.
+    pub(crate) fn parts(&self) -> Parts {
+        let computed: Vec<Work<'_>> = self.works().filter(|work| work.computes).collect();
+        let of_layers = || computed.iter().filter(|work| work.layer.is_some());
+        let start = of_layers().map(|work| work.span.start_ns).min().unwrap_or(0);
+        let end = of_layers().map(|work| work.span.end_ns).max().unwrap_or(0);
+        let step_ms = self.steady.step_ns() / 1e6;
+        let layers_ms = ((end - start) as f64 / 1e6).min(step_ms);
+        Parts { layers_ms, rest_ms: step_ms - layers_ms }
+    }
+
+    /// Two layers in the middle.
+    pub(crate) fn gantt(&self) -> Gantt {
+        let (start_ms, end_ms) = self.window_ms(LAYERS);
+        let mut gantt =
+            Gantt { lanes: Vec::new(), names: Vec::new(), bars: Vec::new(), start_ms, end_ms };
+        let place = |names: &mut Vec<String>, name: String| match names
+            .iter()
+            .position(|other| *other == name)
+        {
+            Some(place) => place,
+            None => {
+                names.push(name);
+                names.len() - 1
+            }
+        };
+        let mut spans = self.drawn(LAYERS);
+        let lane = |name: &str| self.plan.topology.lanes.iter().position(|lane| lane.name == name);
+        spans.sort_by_key(|span| lane(&span.lane));
+        for span in spans {
+            let lane = place(&mut gantt.lanes, span.lane);
+            let name = place(&mut gantt.names, span.op);
+            let (start_ms, end_ms) = (span.start_ms + start_ms, span.end_ms + start_ms);
+            gantt.bars.push(Bar { lane, name, start_ms, end_ms });
+        }
+        gantt
+    }
+
+    /// What lies in the window of so many layers in the middle, from its start on.
+    pub(crate) fn drawn(&self, layers: usize) -> Vec<Drawn> {
+        let (start_ms, end_ms) = self.window_ms(layers);
+        let config = &self.plan.config;
+        let drawn = self.works().filter_map(|work| {
+            let (from, to) = (work.span.start_ns as f64 / 1e6, work.span.end_ns as f64 / 1e6);
+            let name = work.op.name(config.family);
+            (to > start_ms && from < end_ms && to > from).then(|| Drawn {
+                lane: self.plan.lane_name(work.span.lane).to_owned(),
+                op: work.chunk.map_or_else(|| name.to_owned(), |chunk| format!("{name}.{chunk}")),
+                layer: work.layer,
+                batch: work.batch,
+                start_ms: from - start_ms,
+                end_ms: to - start_ms,
+            })
+        });
+        drawn.collect()
+    }
+
+    /// From when the first of so many layers in the middle begins to when the one behind them does.
+    pub(crate) fn window_ms(&self, layers: usize) -> (f64, f64) {
+        let count = self.plan.config.num_layers;
+        let first = count.saturating_sub(layers) / 2;
+        let computed: Vec<Work<'_>> = self.works().filter(|work| work.computes).collect();
+        let begins = |layer: usize| {
+            let of_layer =
+                computed.iter().filter(|work| work.layer.map(usize::from) == Some(layer));
+            of_layer.map(|work| work.span.start_ns).min()
+        };
+        let ends = computed.iter().filter(|work| work.layer.is_some());
+        let last = ends.map(|work| work.span.end_ns).max().unwrap_or(0);
+        let start = begins(first).unwrap_or(0);
+        let end = begins(first + layers).unwrap_or(last);
+        (start as f64 / 1e6, end as f64 / 1e6)
+    }
+
+    /// The work of all lanes in the step.
+    fn works(&self) -> impl Iterator<Item = Work<'_>> {
+        let program = self.plan.decode();
+        let instruction = move |lane: LaneId, index: u32| {
+            program.lane(lane).map(|list| &list.instructions[index as usize])
+        };
+        self.steady.spans().filter_map(move |span| {
+            let instruction = instruction(span.lane, span.instruction)?;
+            let at = instruction.at()?;
+            let (op, chunk) = match instruction {
+                Instruction::Compute(compute) => (compute.op, compute.chunk),
+                Instruction::Copy(copy) => match copy.moved {
+                    Moved::Weights(op) => (op, None),
+                    Moved::Cache(model::ops::Kv::K) => (Op::Scores, copy.chunk),
+                    Moved::Cache(model::ops::Kv::V) => (Op::Wv, copy.chunk),
+                    Moved::Value(_) => return None,
+                },
+                Instruction::Decompress(decompress) => (decompress.op, None),
+                Instruction::Read(read) => (read.op, None),
+                Instruction::Append(_) | Instruction::Wait(_) | Instruction::Signal => return None,
+            };
+            let computes = matches!(instruction, Instruction::Compute(_));
+            let chunk = chunk.filter(|chunk| chunk.of > 1).map(|chunk| chunk.index);
+            Some(Work { span, layer: at.layer, batch: at.batch, op, chunk, computes })
+        })
+    }
+}

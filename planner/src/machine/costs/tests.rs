@@ -1,0 +1,218 @@
+//! Costs by hand, and those of figs. 6a, 7a and 8a of Park-Egger on their machine.
+
+use model::compressed::{Grouped, WeightFormat};
+use model::config::Dtype;
+use model::known::known as model;
+use model::ops::{Kv, Op};
+use program::formats::{KvFormat, WeightFormats};
+use program::ir::{Instruction, Moved};
+use program::plan::Plan;
+use program::simulate::Place;
+use program::topology::{LaneId, MemoryId};
+
+use super::super::{Machine, StoredRates, known};
+use crate::budget::{Limits, Request};
+use crate::policy::{Formats, Placement, Policy};
+use crate::priced::{Pricing, Unpriced};
+use crate::split::Split;
+
+fn a4000() -> Machine {
+    known("ryzen7950x-a4000").expect("a machine").expect("a valid file")
+}
+
+struct Case {
+    batches: (u16, u16),
+    four_bit: bool,
+    policy: Policy,
+    layers: usize,
+    prompt: u32,
+    prefill_chunk: Option<u32>,
+    dtype: Dtype,
+}
+
+const ON_THE_GPU: Policy = Policy::GpuOnly;
+const ON_THE_CPU: Policy = Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None };
+
+fn opt(batches: (u16, u16), policy: Policy) -> Case {
+    let (four_bit, layers, prompt, prefill_chunk) = (false, 2, 512, None);
+    Case { batches, four_bit, policy, layers, prompt, prefill_chunk, dtype: Dtype::Bf16 }
+}
+
+impl Case {
+    fn plan(&self) -> Plan {
+        let mut config = model("opt-30b").expect("known").config;
+        config.num_layers = self.layers;
+        let mut formats = Formats::plain(&config);
+        if self.four_bit {
+            let form = WeightFormat::Grouped(Grouped::W4);
+            formats.weights = WeightFormats::with_layers(&config, form);
+            formats.kv = KvFormat::Four;
+        }
+        let limits = Limits {
+            dram_bytes: u64::MAX,
+            vram_bytes: None,
+            vram_is_dram: false,
+            device_scratch: None,
+        };
+        let placement = Placement { kv: Some(MemoryId::DRAM), ..Placement::of(self.policy) };
+        let request = Request {
+            config: &config,
+            placement: &placement,
+            formats: &formats,
+            fuse_attention: false,
+            dtype: self.dtype,
+            max_prompt: self.prompt,
+            shared_prompt: 0,
+            max_context: self.prompt + 32,
+            max_new: 32,
+            logprobs: 0,
+            prefill_chunk: self.prefill_chunk,
+            limits: &limits,
+        };
+        request.plan(self.batches.0, self.batches.1).expect("a plan")
+    }
+}
+
+/// Milliseconds of the first instruction of decode that `of` recognises, in the first step.
+fn ms(
+    machine: &Machine,
+    plan: &Plan,
+    positions: u32,
+    of: impl Fn(LaneId, &Instruction) -> bool,
+) -> f64 {
+    let costs = machine.costs(plan, positions).expect("priced");
+    let program = plan.decode();
+    let mut all = program.lanes.iter().flat_map(|list| {
+        list.instructions.iter().enumerate().map(|(index, one)| (list.lane, index as u32, one))
+    });
+    let (lane, instruction, work) =
+        all.find(|(lane, _, work)| of(*lane, work)).expect("an instruction");
+    costs.work_ns(Place { program: program.id, lane, instruction }, work, 0) / 1e6
+}
+
+fn computes(op: Op, on: LaneId) -> impl Fn(LaneId, &Instruction) -> bool {
+    move |lane, work| matches!(work, Instruction::Compute(one) if one.op == op) && lane == on
+}
+
+fn copies(what: Moved) -> impl Fn(LaneId, &Instruction) -> bool {
+    move |_, work| matches!(work, Instruction::Copy(one) if one.moved == what)
+}
+
+fn near(value: f64, printed: f64, what: &str) {
+    let error = value / printed - 1.0;
+    assert!(error.abs() < 0.16, "{what}: {value} against {printed}");
+}
+
+/// The description restates the figures with few numbers; it stays close to them.
+#[test]
+fn times_resemble_the_figures_that_they_were_read_from() {
+    let machine = a4000();
+    let (cpu, gpu) = (opt((2, 25), ON_THE_CPU).plan(), opt((2, 25), ON_THE_GPU).plan());
+    let on_cpu = |op| ms(&machine, &cpu, 528, computes(op, LaneId::CPU_COMPUTE));
+    let on_gpu = |op| ms(&machine, &gpu, 528, computes(op, LaneId::GPU_COMPUTE));
+    near(on_cpu(Op::Q), 5.030, "q");
+    near(on_cpu(Op::Fc0), 18.910, "fc0");
+    near(on_cpu(Op::Scores), 36.450, "scores");
+    near(on_gpu(Op::Q), 0.323, "q on the GPU");
+    near(on_gpu(Op::Fc1), 1.174, "fc1 on the GPU");
+    near(ms(&machine, &gpu, 528, copies(Moved::Cache(Kv::K))), 7.884, "KV");
+    near(ms(&machine, &gpu, 528, copies(Moved::Weights(Op::Fc0))), 16.856, "weights");
+    let four_bit = Case { four_bit: true, ..opt((1, 50), ON_THE_GPU) }.plan();
+    let decompresses =
+        |_, work: &Instruction| matches!(work, Instruction::Decompress(one) if one.op == Op::Q);
+    near(ms(&machine, &four_bit, 528, decompresses), 6.623, "decompression of q");
+    // 4.5 bits an element here, 4.1 in fig. 8a.
+    near(ms(&machine, &four_bit, 528, copies(Moved::Weights(Op::Q))), 1.083, "compressed q");
+}
+
+#[test]
+fn a_linear_takes_its_bytes_and_its_operations() {
+    let machine = a4000();
+    let rates = machine.cpu.bf16;
+    let plan = opt((1, 8), ON_THE_CPU).plan();
+    let (hidden, ffn, rows) = (7168.0, 28672.0, 8.0);
+    // Matrix and bias; the activations of the input and of the output.
+    let bytes = 2.0 * hidden * ffn + 4.0 * ffn;
+    let activations = rows * 2.0 * (hidden + ffn);
+    let flops = 2.0 * rows * hidden * ffn;
+    let by_hand_ms =
+        (bytes + activations) / rates.linear_gbps / 1e6 + flops / rates.linear_tflops / 1e9;
+    let said_ms = ms(&machine, &plan, 512, computes(Op::Fc0, LaneId::CPU_COMPUTE));
+    assert!((said_ms / by_hand_ms - 1.0).abs() < 1e-6, "{said_ms} {by_hand_ms}");
+}
+
+#[test]
+fn four_bits_have_rates_of_their_own() {
+    let mut machine = a4000();
+    let plan = Case { four_bit: true, ..opt((1, 8), ON_THE_CPU) }.plan();
+    let said = |machine: &Machine, op| ms(machine, &plan, 512, computes(op, LaneId::CPU_COMPUTE));
+    let (linear_ms, scores_ms) = (said(&machine, Op::Fc0), said(&machine, Op::Scores));
+    machine.cpu.bf16.four_bit = Some(StoredRates {
+        linear_gbps: machine.cpu.bf16.linear_gbps / 2.0,
+        linear_tflops: machine.cpu.bf16.linear_tflops / 2.0,
+        attention_gbps: machine.cpu.bf16.attention_gbps / 4.0,
+        attention_tflops: machine.cpu.bf16.attention_tflops / 4.0,
+    });
+    let slower = |op, before_ms: f64| said(&machine, op) / before_ms;
+    // All but the activations.
+    assert!((1.9..=2.0).contains(&slower(Op::Fc0, linear_ms)));
+    assert!((3.8..=4.0).contains(&slower(Op::Scores, scores_ms)));
+}
+
+/// However prompts are cut, they have the same rows and look at the same positions.
+#[test]
+fn chunks_add_up_to_whole_prompts() {
+    let machine = Machine { link: a4000().link, ..a4000() };
+    let sum_ns = |prefill_chunk| {
+        let case = Case { prefill_chunk, prompt: 600, ..opt((1, 4), Policy::CpuOnly) };
+        let plan = case.plan();
+        let costs = machine.costs(&plan, 600).expect("priced");
+        let program = plan.prefill();
+        let list = program.lane(LaneId::CPU_COMPUTE).expect("a lane");
+        let of = |wanted: fn(Op) -> bool| {
+            let all = list.instructions.iter().enumerate();
+            let computed =
+                all.filter(|(_, work)| matches!(work, Instruction::Compute(one) if wanted(one.op)));
+            computed
+                .map(|(index, work)| {
+                    let instruction = index as u32;
+                    let lane = LaneId::CPU_COMPUTE;
+                    costs.work_ns(Place { program: program.id, lane, instruction }, work, 0)
+                })
+                .sum::<f64>()
+        };
+        (of(|op| op == Op::Norm1), of(|op| op == Op::Sample))
+    };
+    let (whole, chunks) = (sum_ns(None), sum_ns(Some(256)));
+    assert!((whole.0 / chunks.0 - 1.0).abs() < 0.01, "{whole:?} {chunks:?}");
+    assert!((whole.1 / chunks.1 - 1.0).abs() < 0.01, "{whole:?} {chunks:?}");
+}
+
+#[test]
+fn host_memory_is_shared_by_cpu_and_link() {
+    use crate::priced::steady_step_ns;
+    let split = Policy::TwoSplit { split: Split { start: 9, end: 11 }, chunking: None };
+    let plan = Case { layers: 4, ..opt((1, 8), split) }.plan();
+    let step_ns = |dram_gbps| {
+        let mut machine = a4000();
+        machine.memory.dram_gbps = dram_gbps;
+        steady_step_ns(&plan, &machine, 512).expect("priced")
+    };
+    let alone_ns = step_ns(1000.0);
+    assert_eq!(step_ns(89.6), alone_ns, "49 GB/s of 89.6 disturb nobody");
+    // Every byte passes at 10 GB/s.
+    let (ten, five) = (step_ns(10.0), step_ns(5.0));
+    assert!(ten > 1.5 * alone_ns, "{ten} {alone_ns}");
+    assert!((five / ten - 2.0).abs() < 0.01, "{five} {ten}");
+}
+
+#[test]
+fn what_a_description_leaves_out_is_said() {
+    let spr = known("spr-a100").expect("a machine").expect("a valid file");
+    let refused =
+        |case: Case| -> Unpriced { spr.costs(&case.plan(), 512).map(|_| ()).expect_err("no rate") };
+    let four_bit = refused(Case { four_bit: true, ..opt((1, 1), ON_THE_GPU) });
+    assert!(four_bit.0.contains("compression cannot be planned"), "{four_bit}");
+    let f32 = refused(Case { dtype: Dtype::F32, ..opt((1, 1), ON_THE_CPU) });
+    assert!(f32.0.contains("--dtype f32"), "{f32}");
+}

@@ -1,0 +1,36 @@
+//! `--batches auto`: the N x B of highest predicted throughput, each with its own best placement.
+
+use super::choose::{Effort, Question, choose};
+use crate::batches::{BatchChoice, choose as choose_shape};
+use crate::budget::Request;
+use crate::policy::{Placement, Policy};
+
+/// The shape of highest predicted throughput with at most so many sequences, in batches of at most
+/// so many; `None` when nothing fits. The question's own batches are not looked at.
+pub fn best_batches(
+    question: &Question<'_>,
+    sequences_max: usize,
+    size_max: u16,
+) -> Option<(u16, u16)> {
+    let request = question.request;
+    let plain = [Policy::CpuOnly, Policy::GpuOnly].map(Placement::of);
+    let fits = |count: u32, size: u32| {
+        let Some((count, size)) = sizes(count, size) else { return false };
+        let fits = |placement| Request { placement, ..*request }.fits(count, size);
+        let is_filled = usize::from(count) * usize::from(size) <= sequences_max.max(1);
+        is_filled && plain.iter().any(|placement| matches!(fits(placement), Ok(true)))
+    };
+    let rate = |count: u32, size: u32| {
+        let (batches, batch_size) = sizes(count, size)?;
+        let effort = Effort::Quick;
+        let chosen = choose(&Question { batches, batch_size, effort, stage: None, ..*question });
+        let tokens = f64::from(count) * f64::from(size) * f64::from(request.max_new);
+        Some(tokens / (chosen.ok()?.predicted.total_ns() / 1e9))
+    };
+    let BatchChoice { batches, batch_size, .. } = choose_shape(size_max.into(), fits, rate)?;
+    sizes(batches, batch_size)
+}
+
+fn sizes(count: u32, size: u32) -> Option<(u16, u16)> {
+    Some((u16::try_from(count).ok()?, u16::try_from(size).ok()?))
+}

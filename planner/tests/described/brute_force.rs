@@ -1,0 +1,126 @@
+//! The chosen placement against all placements of small models, compiled and simulated one by one.
+
+use model::ops::Op;
+use planner::policy::by_name::PolicyName;
+use planner::policy::{Flexgen, Placement, Policy, Residency, ResidentAttention, spread_evenly};
+use planner::priced::predict;
+use planner::split::Split;
+use program::map::layer_list;
+use program::topology::MemoryId;
+
+use super::cases::{Case, layers_of, plain_machine};
+
+/// Predicted time of a placement; `None` where it does not fit.
+fn total_ns(case: &Case, placement: &Placement) -> Option<f64> {
+    case.ask(placement, |request| {
+        let plan = request.fitting(case.batches.0, case.batches.1).expect("compiles")?;
+        Some(predict(&plan, &case.machine).expect("priced").total_ns())
+    })
+}
+
+/// Every policy with every choice of what it leaves open.
+fn all(case: &Case) -> Vec<Placement> {
+    let layers = case.config.num_layers;
+    let count = layer_list(&case.config, None).len();
+    let intervals = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
+    let split = |(start, end)| Policy::TwoSplit { split: Split { start, end }, chunking: None };
+    let flexgen = |spread, cpu_attention| Policy::Flexgen(Flexgen { spread, cpu_attention });
+    let mut policies: Vec<Policy> = std::iter::once((0, 0)).chain(intervals).map(split).collect();
+    policies.extend([flexgen(false, false), flexgen(false, true)]);
+    policies.extend([flexgen(true, false), flexgen(true, true)]);
+    let mut residencies = Vec::new();
+    for head in [false, true] {
+        residencies.push(Residency { head, ..Residency::NONE });
+        for attention in ResidentAttention::ALL {
+            residencies.extend((1..=layers).map(|count| Residency {
+                layers: spread_evenly(count, layers),
+                attention,
+                head,
+            }));
+        }
+    }
+    let mut all: Vec<Placement> =
+        [Policy::CpuOnly, Policy::GpuOnly, Policy::Resident].map(Placement::of).into();
+    for policy in policies {
+        for kv in [MemoryId::DRAM, MemoryId::VRAM] {
+            for residency in &residencies {
+                all.extend([false, true].map(|prefill_on_cpu| Placement {
+                    policy,
+                    prefill_on_cpu,
+                    kv: Some(kv),
+                    residency: residency.clone(),
+                }));
+            }
+        }
+    }
+    all
+}
+
+fn cases() -> Vec<Case> {
+    let small = |layers| {
+        let mut config = layers_of("opt-125m", layers);
+        config.vocab_size = 1024;
+        config
+    };
+    let layer_gib = |config: &model::config::ModelConfig| {
+        let ops = config.layer_ops().iter();
+        let bytes: usize =
+            ops.map(|op: &Op| op.weight_bytes(config, model::config::Dtype::Bf16)).sum();
+        bytes as f64 / f64::from(1 << 30)
+    };
+    let with_vram = |layers_of_room: f64, batches, slow_link: bool| {
+        let mut machine = plain_machine();
+        let config = small(2);
+        machine.memory.vram_gib = layers_of_room * layer_gib(&config);
+        if slow_link {
+            (machine.link.h2d_gbps, machine.link.d2h_gbps) = (4.0, 4.0);
+        }
+        Case { prompt: 48, new: 24, ..Case::new(machine, config, batches) }
+    };
+    vec![
+        with_vram(1.5, (1, 8), false),
+        with_vram(2.6, (2, 4), true),
+        with_vram(3.5, (1, 32), true).compressed(),
+        with_vram(5.0, (2, 16), false),
+    ]
+}
+
+#[test]
+fn the_choice_is_the_least_of_all_placements() {
+    for case in cases() {
+        let chosen = case.choose(PolicyName::Auto).expect("something fits");
+        let all = all(&case).into_iter();
+        let priced = all.filter_map(|one| Some((total_ns(&case, &one)?, one)));
+        let (least_ns, least) = priced.min_by(|a, b| a.0.total_cmp(&b.0)).expect("something fits");
+        let chosen_ns = chosen.predicted.total_ns();
+        for one in &chosen.considered {
+            eprintln!(
+                "DBG {:?} {:?} {:?} {:.0} {:.0}",
+                one.name,
+                one.placement.policy,
+                one.placement.residency,
+                one.estimate.prefill_ns,
+                one.estimate.step_ns
+            );
+        }
+        eprintln!("DBG least {least_ns} predicted {:?}", chosen.predicted);
+        assert!(
+            chosen_ns <= least_ns * 1.002,
+            "{chosen_ns} of {:?} above {least_ns} of {least:?}",
+            chosen.placement
+        );
+    }
+}
+
+#[test]
+fn what_a_policy_chooses_alone_is_among_what_auto_compares() {
+    for case in cases() {
+        let auto_ns = case.choose(PolicyName::Auto).expect("fits").predicted.total_ns();
+        for policy in PolicyName::ALL {
+            if let Ok(alone) = case.choose(policy) {
+                let alone_ns = alone.predicted.total_ns();
+                assert!(auto_ns <= alone_ns * 1.002, "{policy:?}: {auto_ns} {alone_ns}");
+            }
+        }
+    }
+}

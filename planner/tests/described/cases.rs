@@ -1,0 +1,128 @@
+//! Models, machines and questions.
+
+use model::compressed::{Grouped, WeightFormat};
+use model::config::{Dtype, ModelConfig};
+use model::known::known;
+use planner::budget::{Limits, Request};
+use planner::machine::{Capacity, Cpu, Gpu, Link, Machine, Rates};
+use planner::policy::by_name::PolicyName;
+use planner::policy::{Formats, Placement, Policy};
+use planner::priced::{ChooseError, Chosen, Effort, Question, choose};
+use program::formats::{KvFormat, WeightFormats};
+use program::map::Chunking;
+
+/// What is to be placed where.
+#[derive(Debug, Clone)]
+pub struct Case {
+    pub machine: Machine,
+    pub config: ModelConfig,
+    pub weights: WeightFormat,
+    pub kv: KvFormat,
+    pub batches: (u16, u16),
+    pub prompt: u32,
+    pub new: u32,
+    pub chunking: Option<Chunking>,
+}
+
+impl Case {
+    pub fn new(machine: Machine, config: ModelConfig, batches: (u16, u16)) -> Case {
+        let (weights, kv) = (WeightFormat::Plain, KvFormat::Plain);
+        Case { machine, config, weights, kv, batches, prompt: 64, new: 16, chunking: None }
+    }
+
+    #[must_use]
+    pub fn compressed(self) -> Case {
+        Case { weights: WeightFormat::Grouped(Grouped::W4), kv: KvFormat::Four, ..self }
+    }
+
+    pub fn limits(&self) -> Limits {
+        Limits {
+            dram_bytes: self.machine.dram_bytes(),
+            vram_bytes: Some(self.machine.vram_bytes()),
+            vram_is_dram: false,
+            device_scratch: None,
+        }
+    }
+
+    pub fn formats(&self) -> Formats {
+        Formats { weights: WeightFormats::with_layers(&self.config, self.weights), kv: self.kv }
+    }
+
+    /// Asks with the request for a placement.
+    pub fn ask<T>(&self, placement: &Placement, then: impl FnOnce(&Request<'_>) -> T) -> T {
+        let (formats, limits) = (self.formats(), self.limits());
+        then(&Request {
+            config: &self.config,
+            placement,
+            formats: &formats,
+            fuse_attention: true,
+            dtype: Dtype::Bf16,
+            max_prompt: self.prompt,
+            shared_prompt: 0,
+            max_context: self.prompt + self.new,
+            max_new: self.new,
+            logprobs: 0,
+            prefill_chunk: None,
+            limits: &limits,
+        })
+    }
+
+    pub fn choose(&self, policy: PolicyName) -> Result<Chosen, ChooseError> {
+        self.choose_with(policy, Effort::Full)
+    }
+
+    pub fn choose_with(&self, policy: PolicyName, effort: Effort) -> Result<Chosen, ChooseError> {
+        let mut chunkings = vec![None];
+        chunkings.extend(self.chunking.map(Some));
+        self.ask(&Placement::of(Policy::GpuOnly), |request| {
+            choose(&Question {
+                request,
+                batches: self.batches.0,
+                batch_size: self.batches.1,
+                policy,
+                chunkings: &chunkings,
+                pricing: &self.machine,
+                effort,
+                stage: None,
+            })
+        })
+    }
+}
+
+/// A known model, of `layers` layers.
+pub fn layers_of(name: &str, layers: usize) -> ModelConfig {
+    let mut config = known(name).expect("known").config;
+    config.num_layers = layers;
+    config
+}
+
+/// A machine with nothing remarkable.
+pub fn plain_machine() -> Machine {
+    let rates = |gbps: f64, tflops: f64| Rates {
+        linear_gbps: gbps,
+        linear_tflops: tflops,
+        attention_gbps: gbps,
+        attention_tflops: tflops,
+        four_bit: None,
+    };
+    Machine {
+        name: "plain".to_owned(),
+        cpu: Cpu {
+            name: "eight cores".to_owned(),
+            bf16: rates(40.0, 1.0),
+            f32: None,
+            op_overhead_us: 0.0,
+        },
+        gpu: Gpu {
+            name: "a card".to_owned(),
+            bf16: rates(400.0, 40.0),
+            f32: None,
+            op_overhead_us: 0.0,
+            decompress_gbps: Some(200.0),
+            decompress_overhead_ms: 0.0,
+        },
+        link: Link { h2d_gbps: 20.0, d2h_gbps: 20.0 },
+        memory: Capacity { dram_gib: 64.0, dram_gbps: 80.0, vram_gib: 8.0, os_reserve_gib: None },
+        nvme: Vec::new(),
+    }
+}

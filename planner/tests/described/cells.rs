@@ -1,0 +1,70 @@
+//! What the planner says of a steady step is what the simulator says of the compiled program.
+
+use model::known::known;
+use planner::machine::known as known_machine;
+use planner::policy::by_name::PolicyName;
+use planner::priced::{ChooseError, Effort, Pricing, steady_step_ns};
+use program::map::{ChunkOrder, Chunking};
+use program::simulate::simulate;
+
+use super::cases::{Case, layers_of, plain_machine};
+
+/// Models, shapes, machines and compressions.
+fn cells() -> Vec<Case> {
+    let machine = |name| known_machine(name).expect("there").expect("valid");
+    let a4000 = || machine("ryzen7950x-a4000");
+    let config = |name: &str| known(name).expect("known").config;
+    let of = |machine, model, batches| Case::new(machine, config(model), batches);
+    let chunking = Some(Chunking { order: ChunkOrder::Scores, chunks: 4 });
+    let small = |batches| Case::new(plain_machine(), layers_of("opt-1.3b", 6), batches);
+    vec![
+        of(a4000(), "opt-30b", (1, 50)),
+        of(a4000(), "opt-30b", (2, 25)),
+        of(a4000(), "opt-30b", (1, 100)).compressed(),
+        of(a4000(), "opt-30b", (3, 16)).compressed(),
+        of(a4000(), "llama-3-8b", (1, 1)),
+        of(a4000(), "llama-3-8b", (2, 32)),
+        of(a4000(), "llama-3-8b", (1, 64)).compressed(),
+        of(a4000(), "llama-2-34b", (1, 16)).compressed(),
+        of(machine("spr-a100"), "opt-30b", (1, 1)),
+        of(machine("spr-a100"), "opt-30b", (1, 64)),
+        of(machine("spr-a100"), "opt-66b", (2, 16)),
+        of(machine("spr-h100"), "opt-30b", (1, 64)),
+        of(machine("spr-h100"), "llama-3.2-3b", (1, 8)),
+        of(machine("spr-h100"), "opt-66b", (1, 8)),
+        of(plain_machine(), "llama-3.2-3b", (1, 1)),
+        of(plain_machine(), "llama-3.2-3b", (2, 16)),
+        of(plain_machine(), "llama-3-8b", (1, 8)).compressed(),
+        Case { chunking, ..small((2, 8)) },
+        Case { chunking, ..small((1, 16)) },
+        small((4, 4)).compressed(),
+    ]
+}
+
+#[test]
+fn a_steady_step_is_that_of_the_compiled_program() {
+    for case in cells() {
+        let (model, batches) = (case.config.name.clone(), case.batches);
+        for policy in PolicyName::ALL {
+            let chosen = match case.choose_with(policy, Effort::Quick) {
+                Ok(chosen) => chosen,
+                // Some models do not fit some devices whole.
+                Err(ChooseError::Plan(_)) if policy == PolicyName::Resident => continue,
+                Err(error) => panic!("{model} {batches:?} {policy:?}: {error}"),
+            };
+            let what = format!("{model} {batches:?} {policy:?} {:?}", chosen.placement);
+            let said_ns = chosen.considered[0].step_ns();
+            let plan = &chosen.plan;
+            let middle = case.prompt + case.new / 2;
+            let program_ns = steady_step_ns(plan, &case.machine, middle).expect("priced");
+            assert!((said_ns / program_ns - 1.0).abs() < 0.01, "{what}: {said_ns} {program_ns}");
+            // All steps of the run, of which the first begins cold.
+            let steps = case.new - 1;
+            let costs = case.machine.costs(plan, case.prompt).expect("priced");
+            let whole = simulate(plan.decode(), costs.as_ref(), steps).expect("simulated");
+            let mean_ns = (whole.step_end_ns[steps as usize - 1] - whole.step_end_ns[0])
+                / f64::from(steps - 1);
+            assert!((said_ns / mean_ns - 1.0).abs() < 0.01, "{what}: {said_ns} {mean_ns}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A model that fits a card runs at the card's speed.
+
+use model::known::known;
+use planner::machine::{Machine, known as known_machine};
+use planner::policy::by_name::PolicyName;
+
+use super::cases::{Case, plain_machine};
+
+/// GB/s and GiB of the card, GB/s of the link.
+fn card(gbps: f64, vram_gib: f64, link_gbps: f64) -> Machine {
+    let mut machine = plain_machine();
+    let rates = &mut machine.gpu.bf16;
+    (rates.linear_gbps, rates.attention_gbps) = (gbps, gbps);
+    machine.memory.vram_gib = vram_gib;
+    (machine.link.h2d_gbps, machine.link.d2h_gbps) = (link_gbps, link_gbps);
+    machine
+}
+
+#[test]
+fn a_model_that_fits_reaches_the_bandwidth_of_the_card() {
+    let h100 = known_machine("spr-h100").expect("there").expect("valid");
+    let cards = [
+        (card(250.0, 8.0, 12.0), "llama-3.2-3b"),
+        (card(900.0, 24.0, 24.0), "llama-3.2-3b"),
+        (h100, "llama-3.2-1b"),
+    ];
+    for (machine, model) in cards {
+        let config = known(model).expect("known").config;
+        let gbps = machine.gpu.bf16.linear_gbps;
+        let name = machine.memory.vram_gib;
+        let case = Case::new(machine, config, (1, 1));
+        let chosen = case.choose(PolicyName::Auto).expect("it fits");
+        assert_eq!(chosen.name, PolicyName::Resident, "{name} GiB");
+        let plan = &chosen.plan;
+        assert!(plan.map.weights.iter().flatten().all(|home| plan.topology.is_vram(*home)));
+        // Weights of the layers and of the head, once a token.
+        let bytes: u64 = plan.resident.iter().map(|one| plan.buffer(one.to).size_bytes).sum();
+        let bound_tokens_per_s = gbps * 1e9 / bytes as f64;
+        let tokens_per_s = 1e9 / chosen.steady.step_ns();
+        let share = tokens_per_s / bound_tokens_per_s;
+        assert!((0.8..=1.0).contains(&share), "{model}, {name} GiB: {share}");
+    }
+}
+
+#[test]
+fn what_streams_is_named_for_the_card_that_is_too_small() {
+    let config = known("llama-3-8b").expect("known").config;
+    let case = Case::new(card(250.0, 8.0, 12.0), config, (1, 4));
+    let chosen = case.choose(PolicyName::Auto).expect("it fits the host");
+    let layers = chosen.placement.residency.layers.len();
+    assert!(layers > 0 && layers < 32, "{:?}", chosen.placement);
+    let refused = case.choose(PolicyName::Resident).expect_err("16 GB of weights").to_string();
+    assert!(refused.contains("but the device has 8.00 GiB"), "{refused}");
+}

@@ -1,0 +1,7 @@
+//! Placements on described machines: what is chosen, and what it is predicted to take.
+
+mod brute_force;
+mod cases;
+mod cells;
+mod hardware;
+mod monotone;

@@ -1,0 +1,83 @@
+//! More of anything is never slower, but for a thousandth: what lanes share is weighed at the first
+//! decode steps.
+
+use model::config::ModelConfig;
+use planner::machine::{Machine, Rates};
+use planner::policy::by_name::PolicyName;
+use proptest::prelude::*;
+
+use super::cases::{Case, layers_of, plain_machine};
+
+/// What of a machine may grow.
+const RESOURCES: usize = 10;
+
+fn grown(machine: &Machine, resource: usize, times: f64) -> Machine {
+    let mut machine = machine.clone();
+    let rates = |rates: &mut Rates, resource: usize| match resource {
+        0 => rates.linear_gbps *= times,
+        1 => rates.linear_tflops *= times,
+        2 => rates.attention_gbps *= times,
+        _ => rates.attention_tflops *= times,
+    };
+    match resource {
+        0..4 => rates(&mut machine.cpu.bf16, resource),
+        4..6 => rates(&mut machine.gpu.bf16, resource - 4),
+        6 => machine.link.h2d_gbps *= times,
+        7 => machine.link.d2h_gbps *= times,
+        8 => machine.memory.dram_gbps *= times,
+        _ => machine.memory.vram_gib *= times,
+    }
+    machine
+}
+
+/// Of any proportions. Device memory holds from nothing to all of a small model.
+fn machine() -> impl Strategy<Value = Machine> {
+    let log = |low: f64, high: f64| (low.ln()..high.ln()).prop_map(f64::exp);
+    (log(5.0, 200.0), log(0.2, 20.0), log(100.0, 2000.0), log(10.0, 300.0), log(3.0, 60.0))
+        .prop_flat_map(move |(cpu, cpu_tflops, gpu, gpu_tflops, link)| {
+            (Just((cpu, cpu_tflops, gpu, gpu_tflops, link)), log(20.0, 200.0), log(0.02, 0.3))
+        })
+        .prop_map(|((cpu, cpu_tflops, gpu, gpu_tflops, link), dram, vram_gib)| {
+            let mut machine = plain_machine();
+            let set = |rates: &mut Rates, gbps: f64, tflops: f64| {
+                (rates.linear_gbps, rates.attention_gbps) = (gbps, gbps);
+                (rates.linear_tflops, rates.attention_tflops) = (tflops, tflops);
+            };
+            set(&mut machine.cpu.bf16, cpu, cpu_tflops);
+            set(&mut machine.gpu.bf16, gpu, gpu_tflops);
+            (machine.link.h2d_gbps, machine.link.d2h_gbps) = (link, link);
+            machine.memory.dram_gbps = dram;
+            machine.memory.vram_gib = vram_gib;
+            machine
+        })
+}
+
+fn config() -> ModelConfig {
+    let mut config = layers_of("opt-125m", 4);
+    config.vocab_size = 2048;
+    config
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 40,
+        failure_persistence: None,
+        max_shrink_iters: 0,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn growing_a_resource_never_makes_the_best_slower(
+        machine in machine(),
+        resource in 0..RESOURCES,
+        times in 1.01f64..4.0,
+        batches in prop_oneof![Just((1u16, 4u16)), Just((2, 8)), Just((1, 32))],
+    ) {
+        let total_ns = |machine: &Machine| {
+            let case = Case::new(machine.clone(), config(), batches);
+            case.choose(PolicyName::Auto).expect("the host has room").predicted.total_ns()
+        };
+        let (before, after) = (total_ns(&machine), total_ns(&grown(&machine, resource, times)));
+        prop_assert!(after <= before * 1.001, "resource {resource}: {before} to {after}");
+    }
+}
