@@ -6,10 +6,11 @@ use model::config::ModelConfig;
 use program::map::{Device, layer_list};
 use program::topology::MemoryId;
 
+use super::table::Around;
 use crate::layer::steady::{LayerMap, Shape, timeline};
 use crate::layer::table::Table;
 use crate::layer::time::Ps;
-use crate::policy::{Placement, ResidentAttention, decode_device};
+use crate::policy::{Placement, Policy, ResidentAttention, decode_device};
 
 /// Steps of a row of layers; the last counts.
 const STEPS: usize = 3;
@@ -31,6 +32,7 @@ pub(super) struct Bound<'a> {
     pub(super) table: &'a Table,
     pub(super) config: &'a ModelConfig,
     pub(super) placement: &'a Placement,
+    pub(super) around: Around,
 }
 
 impl Bound<'_> {
@@ -76,7 +78,21 @@ impl Bound<'_> {
         let row: Vec<LayerMap> = row.collect();
         let ends = timeline(self.table, &row, &Shape::default()).layer_ends;
         let before = ends.len().checked_sub(layers + 1).map_or(Ps::ZERO, |index| ends[index]);
-        ends.last().map_or(0.0, |end| end.saturating_sub(before).ms() * 1e6)
+        let layers_ms = ends.last().map_or(0.0, |end| end.saturating_sub(before).ms());
+        (layers_ms + self.around_ms()) * 1e6
+    }
+
+    /// About what stands around the layers takes: the last batch's, as the others' is hidden by
+    /// layers that are computed meanwhile, or all of them where one device does both.
+    fn around_ms(&self) -> f64 {
+        let batches = f64::from(self.table.batches);
+        let Placement { policy, residency, .. } = self.placement;
+        let Around { cpu_ms, gpu_ms, link_ms } = self.around;
+        match policy {
+            _ if residency.head => gpu_ms * batches,
+            Policy::GpuOnly | Policy::Resident | Policy::Flexgen(_) => link_ms + gpu_ms * batches,
+            _ => cpu_ms * batches,
+        }
     }
 
     /// Whether the GPU runs each operation of a layer that is streamed.

@@ -20,6 +20,11 @@ use crate::policy::{Homes, Placement, Policy};
 /// Maps that are rehearsed at most.
 const REHEARSALS_MAX: u32 = 8;
 
+/// Estimates that differ by no more are as good as equal.
+const CLOSE: f64 = 1.01;
+/// Placements with such estimates that are compared by whole runs.
+const CLOSE_MAX: usize = 5;
+
 /// How much a search may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
@@ -118,6 +123,9 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     if considered.is_empty() {
         return Err(refusal(question)?);
     }
+    if question.effort == Effort::Full {
+        settle(&estimator, &mut considered)?;
+    }
     rehearse(question, &estimator, &mut considered)?;
     let table = space.table(considered[0].placement.policy.chunking()).cloned();
     let table = table.ok_or_else(|| Unpriced("the chosen map has no table".to_owned()))?;
@@ -170,6 +178,28 @@ fn chosen(
     let predicted = predict(&plan, pricing)?.slowed(slowed);
     let steady = Steady::of(&plan, pricing, request.max_prompt + request.max_new / 2)?;
     Ok(Chosen { name, placement, plan, predicted, steady, homes, considered, candidates, table })
+}
+
+/// Puts that one first of which the whole run takes least, among those whose estimates are as good
+/// as equal.
+fn settle(estimator: &Estimator<'_>, considered: &mut [Considered]) -> Result<(), Unpriced> {
+    let Estimator { request, batches, batch_size, pricing, .. } = *estimator;
+    let best_ns = considered[0].total_ns(request.max_new);
+    let is_close = |one: &Considered| one.total_ns(request.max_new) <= best_ns * CLOSE;
+    let close = considered.iter().take(CLOSE_MAX).take_while(|one| is_close(one)).count();
+    let mut least: Option<(f64, usize)> = None;
+    for (place, one) in considered[..close].iter().enumerate().filter(|_| close > 1) {
+        let plan = Request { placement: &one.placement, ..*request }.plan(batches, batch_size);
+        let plan = plan.map_err(|error| Unpriced(error.to_string()))?;
+        let total_ns = predict(&plan, pricing)?.total_ns();
+        if least.is_none_or(|(other_ns, _)| total_ns < other_ns) {
+            least = Some((total_ns, place));
+        }
+    }
+    if let Some((_, place)) = least {
+        considered[..=place].rotate_right(1);
+    }
+    Ok(())
 }
 
 /// Rehearses what looks fastest, until what then is fastest was rehearsed already.

@@ -14,20 +14,23 @@ use crate::budget::{Request, Room};
 use crate::policy::by_name::PolicyName;
 use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention};
 
-impl Effort {
-    /// Placements of a policy, those of the least bounds, that are put in order.
-    const fn ordered_max(self) -> usize {
-        match self {
-            Effort::Full => 400,
-            Effort::Quick => 60,
-        }
-    }
+/// How many placements of a kind are looked at. Those of small models cost little.
+#[derive(Debug, Clone, Copy)]
+struct Most {
+    /// Those of the least bounds, which are put in order.
+    ordered: usize,
+    compiled: usize,
+}
 
-    /// Placements of a policy that are compiled at most.
-    const fn estimates_max(self) -> usize {
-        match self {
-            Effort::Full => 40,
-            Effort::Quick => 4,
+impl Most {
+    fn of(effort: Effort, estimator: &Estimator<'_>) -> Most {
+        let size = estimator.request.config.num_layers * usize::from(estimator.batches);
+        match effort {
+            Effort::Full => Most {
+                ordered: (20_000 / size.max(1)).clamp(400, 2000),
+                compiled: (1000 / size.max(1)).clamp(40, 150),
+            },
+            Effort::Quick => Most { ordered: 60, compiled: 4 },
         }
     }
 }
@@ -35,7 +38,7 @@ impl Effort {
 /// Placements of a kind in a row that do not fit, after which none is expected to.
 const MISFITS_MAX: usize = 60;
 /// What the table says may be a little high: its times are those beside transfers.
-const TABLE_SHARE: f64 = 0.93;
+const TABLE_SHARE: f64 = 0.9;
 /// Maps of a policy that are kept.
 const OF_A_POLICY: usize = 3;
 
@@ -49,7 +52,8 @@ pub(super) fn evaluate(
     possible: Vec<Possible>,
     effort: Effort,
 ) -> Result<Vec<Considered>, Unpriced> {
-    let mut search = Search { estimator, space, effort, prefills: HashMap::new() };
+    let most = Most::of(effort, estimator);
+    let mut search = Search { estimator, space, most, prefills: HashMap::new() };
     let prefill_hidden = estimator.homes.prefill_hidden;
     let usual = Room { prefill_hidden, has_small_streams: false };
     // Each way to cut attention has its own places.
@@ -134,7 +138,7 @@ struct PrefillKey {
 struct Search<'a> {
     estimator: &'a Estimator<'a>,
     space: &'a Space<'a>,
-    effort: Effort,
+    most: Most,
     prefills: HashMap<PrefillKey, f64>,
 }
 
@@ -147,7 +151,7 @@ impl Search<'_> {
         for (about_ns, one) in self.in_order(possible) {
             let is_excluded =
                 best.first().is_some_and(|best| TABLE_SHARE * about_ns > best.total_ns(max_new));
-            if is_excluded || estimates >= self.effort.estimates_max() || misfits >= MISFITS_MAX {
+            if is_excluded || estimates >= self.most.compiled || misfits >= MISFITS_MAX {
                 break;
             }
             let map = self.estimator.map(&one.placement);
@@ -179,7 +183,7 @@ impl Search<'_> {
     /// Placements with what they take by the table.
     fn in_order(&self, mut possible: Vec<Bounded>) -> Vec<(f64, Possible)> {
         possible.sort_by(|a, b| a.least_ns.total_cmp(&b.least_ns));
-        possible.truncate(self.effort.ordered_max());
+        possible.truncate(self.most.ordered);
         let about = |Bounded { prefill_ns, one, .. }| {
             let bound = self.space.bound(&one.placement);
             let step_ns = bound.map_or(0.0, |bound| bound.about_step_ns());

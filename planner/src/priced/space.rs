@@ -9,6 +9,7 @@ use program::map::{Chunking, layer_list};
 use program::topology::MemoryId;
 
 use super::bound::Bound;
+use super::table::{Around, around};
 use super::{Estimator, Unpriced, lia, table};
 use crate::budget::Request;
 use crate::layer::table::Table;
@@ -43,6 +44,7 @@ pub(super) struct Space<'a> {
     estimator: &'a Estimator<'a>,
     /// A table for each way to cut attention.
     pub(super) tables: Vec<(Option<Chunking>, Table)>,
+    around: Around,
     /// Device memory of prefill that is known already.
     prefill_bytes: RefCell<Vec<(Placement, u64)>>,
 }
@@ -56,7 +58,8 @@ impl<'a> Space<'a> {
     ) -> Result<Space<'a>, Unpriced> {
         let tables = chunkings.iter().map(|chunking| Ok((*chunking, table(estimator, *chunking)?)));
         let tables = tables.collect::<Result<_, Unpriced>>()?;
-        Ok(Space { estimator, tables, prefill_bytes: RefCell::default() })
+        let around = around(estimator)?;
+        Ok(Space { estimator, tables, around, prefill_bytes: RefCell::default() })
     }
 
     /// The table of a way to cut attention.
@@ -81,7 +84,7 @@ impl<'a> Space<'a> {
     pub(super) fn bound<'b>(&'b self, placement: &'b Placement) -> Option<Bound<'b>> {
         let config = self.estimator.request.config;
         let table = self.table(placement.policy.chunking())?;
-        Some(Bound { table, config, placement })
+        Some(Bound { table, config, placement, around: self.around })
     }
 
     fn bases(&self, name: PolicyName) -> Result<Vec<Base>, Unpriced> {

@@ -115,6 +115,38 @@ fn of_sides(
     })
 }
 
+/// What stands around the layers, one batch, ms: embedding, final norm, head and sampling.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Around {
+    /// With the head on the CPU, and on the device.
+    pub(super) cpu_ms: f64,
+    pub(super) gpu_ms: f64,
+    /// The head's weights over the link, for all batches.
+    pub(super) link_ms: f64,
+}
+
+/// Its times.
+///
+/// # Errors
+/// A plan that cannot be priced.
+pub(super) fn around(estimator: &Estimator<'_>) -> Result<Around, Unpriced> {
+    let one = Estimator { batches: 1, ..*estimator };
+    let mut around = Around::default();
+    for (instruction, lane, ms) in Priced::of(&one, &BESIDE_A_DEVICE)?.outside() {
+        if lane == LaneId::CPU_COMPUTE && matches!(instruction, Instruction::Compute(_)) {
+            around.cpu_ms += ms;
+        }
+    }
+    for (instruction, lane, ms) in Priced::of(&one, &ON_THE_DEVICE)?.outside() {
+        match (instruction, lane) {
+            (Instruction::Copy(_), LaneId::H2D_WEIGHTS) => around.link_ms += ms,
+            (Instruction::Compute(_), _) => around.gpu_ms += ms,
+            _ => {}
+        }
+    }
+    Ok(around)
+}
+
 /// What one device saves by running attention as one operation.
 fn fused(
     estimator: &Estimator<'_>,
@@ -160,6 +192,11 @@ impl Priced {
         let middle = estimator.request.max_prompt + estimator.request.max_new / 2;
         let costs = estimator.pricing.costs(&plan, middle)?;
         Ok(Priced { plan, costs })
+    }
+
+    /// The same of what belongs to no layer.
+    fn outside(&self) -> impl Iterator<Item = (&Instruction, LaneId, f64)> {
+        self.layer().filter(|(work, ..)| work.at().is_some_and(|at| at.layer.is_none()))
     }
 
     /// Decode's work with its time, ms.

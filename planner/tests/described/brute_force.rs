@@ -93,17 +93,6 @@ fn the_choice_is_the_least_of_all_placements() {
         let priced = all.filter_map(|one| Some((total_ns(&case, &one)?, one)));
         let (least_ns, least) = priced.min_by(|a, b| a.0.total_cmp(&b.0)).expect("something fits");
         let chosen_ns = chosen.predicted.total_ns();
-        for one in &chosen.considered {
-            eprintln!(
-                "DBG {:?} {:?} {:?} {:.0} {:.0}",
-                one.name,
-                one.placement.policy,
-                one.placement.residency,
-                one.estimate.prefill_ns,
-                one.estimate.step_ns
-            );
-        }
-        eprintln!("DBG least {least_ns} predicted {:?}", chosen.predicted);
         assert!(
             chosen_ns <= least_ns * 1.002,
             "{chosen_ns} of {:?} above {least_ns} of {least:?}",
