@@ -154,7 +154,7 @@ fn every_policy_answers_the_same_and_predicts_first() {
     assert_eq!(before.len(), 2);
     // What was tried out is kept with them: the same run again measures nothing.
     let (.., stderr) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());
-    assert!(stderr.contains("tried: what a few layers took"), "{stderr}");
+    assert!(stderr.contains("rehearsed: a step"), "{stderr}");
     assert_eq!(cached(), before);
 }
 

@@ -159,12 +159,13 @@ impl Planning<'_> {
         let hardware = Hardware::resolve(self.run, plan.map.uses_gpu());
         let shapes = profile::request(request.config, &shape, self.formats, hardware);
         let profile = match self.measure {
-            Measure::WhereNeeded => profile::kept(&shapes, hardware),
-            Measure::Always => {
+            // Long prompts would take longer to measure than to wait for.
+            Measure::Always if !shape.is_chunked() => {
                 let quiet = self.run.verbosity == Verbosity::Quiet;
                 let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt)?;
                 Some(obtained.profile)
             }
+            _ => profile::kept(&shapes, hardware),
         };
         let placed = profile.and_then(|profile| {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));

@@ -1,6 +1,6 @@
 //! `--batches auto`: the N x B of highest predicted throughput, each with its own best placement.
 
-use super::choose::{Effort, Question, choose};
+use super::choose::{Question, about_total_ns};
 use crate::batches::{BatchChoice, choose as choose_shape};
 use crate::budget::Request;
 use crate::policy::{Placement, Policy};
@@ -22,10 +22,9 @@ pub fn best_batches(
     };
     let rate = |count: u32, size: u32| {
         let (batches, batch_size) = sizes(count, size)?;
-        let effort = Effort::Quick;
-        let chosen = choose(&Question { batches, batch_size, effort, stage: None, ..*question });
+        let total_ns = about_total_ns(&Question { batches, batch_size, ..*question })?;
         let tokens = f64::from(count) * f64::from(size) * f64::from(request.max_new);
-        Some(tokens / (chosen.ok()?.predicted.total_ns() / 1e9))
+        Some(tokens / (total_ns / 1e9))
     };
     let BatchChoice { batches, batch_size, .. } = choose_shape(size_max.into(), fits, rate)?;
     sizes(batches, batch_size)

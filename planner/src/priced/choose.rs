@@ -132,6 +132,20 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     chosen(&estimator, considered, candidates, table)
 }
 
+/// What a group takes about, in the best placement: with little effort, and nothing compiled whole.
+/// `None` where nothing fits or can be priced.
+pub(super) fn about_total_ns(question: &Question<'_>) -> Option<f64> {
+    let Question { request, batches, batch_size, pricing, .. } = *question;
+    let everything = Request { placement: &Placement::of(Policy::GpuOnly), ..*request };
+    let homes = everything.homes(batches, batch_size).ok()?;
+    let has_small_streams = false;
+    let estimator = Estimator { request, batches, batch_size, pricing, homes, has_small_streams };
+    let space = Space::new(&estimator, question.chunkings).ok()?;
+    let possible = space.possible(question.policy).ok()?;
+    let considered = evaluate(&estimator, &space, possible, Effort::Quick).ok()?;
+    considered.first().map(|best| best.total_ns(request.max_new))
+}
+
 /// The answer for one placement; the question's policy and chunkings are not looked at.
 ///
 /// # Errors

@@ -14,6 +14,9 @@ use crate::policy::{Formats, Homes, Placement};
 /// Layers of the two models that an estimate compares: a layer's time is the difference.
 const FEW_LAYERS: usize = 2;
 const MORE_LAYERS: usize = 4;
+/// Streams of the two prefills that an estimate of many compares.
+const FEW_STREAMS: u32 = 8;
+const MORE_STREAMS: u32 = 16;
 /// Decode steps of an estimate; the last two count.
 const STEPS: u32 = 4;
 
@@ -150,7 +153,25 @@ impl Estimator<'_> {
         Ok(more_ns + (layers - MORE_LAYERS) as f64 * layer_ns)
     }
 
+    /// Prefill of some layers: of many streams from few, as each one more takes the same.
     fn prefill_of(&self, placement: &Placement, layers: usize) -> Result<f64, Unpriced> {
+        let usual = self.request.shape(self.batches, self.batch_size);
+        let shape =
+            if self.has_small_streams { self.request.smallest_streams(usual) } else { usual };
+        let streams = u32::from(self.batches) * u32::from(shape.checked_streams().unwrap_or(1));
+        if shape.is_chunked() || streams <= 2 * MORE_STREAMS {
+            return self.prefill_of_all(placement, layers);
+        }
+        let of_streams = |streams: u32| {
+            let batch_size = streams as u16 * shape.micro_sequences;
+            Estimator { batches: 1, batch_size, ..*self }.prefill_of_all(placement, layers)
+        };
+        let (few_ns, more_ns) = (of_streams(FEW_STREAMS)?, of_streams(MORE_STREAMS)?);
+        let one_ns = (more_ns - few_ns) / f64::from(MORE_STREAMS - FEW_STREAMS);
+        Ok(more_ns + f64::from(streams - MORE_STREAMS) * one_ns)
+    }
+
+    fn prefill_of_all(&self, placement: &Placement, layers: usize) -> Result<f64, Unpriced> {
         let plan = self.plan(placement, layers).map_err(|error| Unpriced(error.to_string()))?;
         prefill_ns(&plan, self.pricing)
     }

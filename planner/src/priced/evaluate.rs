@@ -227,9 +227,10 @@ impl Search<'_> {
                 other => other.name(),
             },
             chunking: policy.chunking(),
-            on_cpu: *prefill_on_cpu,
-            kv: *kv,
-            attention: residency.attention,
+            // Of no account where all layers stay, or none do.
+            on_cpu: *prefill_on_cpu && !(all_resident && residency.head),
+            kv: if all_resident { None } else { *kv },
+            attention: if all_resident { residency.attention } else { ResidentAttention::WithKv },
             head: residency.head,
             all_resident,
             room,

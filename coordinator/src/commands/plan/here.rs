@@ -1,13 +1,17 @@
 //! This machine, as measured: what a run would choose, without running it.
 
+use planner::budget::Budget;
+use serde_json::json;
+
 use super::show::Answer;
 use crate::cli::request::{PlanRequest, Run, Work};
 use crate::commands::run;
 use crate::interrupt::Interrupt;
 use crate::report::explain;
+use crate::report::file::MapSummary;
 use crate::setup::model::Opened;
 use crate::setup::placement;
-use crate::setup::placement::Measure;
+use crate::setup::placement::{Decision, Measure};
 
 /// The answer, as text or JSON.
 ///
@@ -23,12 +27,7 @@ pub(super) fn plan(
         unreachable!("the command line makes benchmarks only")
     };
     let decision = run::decide(run, &opened, prompt_len, gen_len, Measure::Always, interrupt)?;
-    let Some(chosen) = &decision.chosen else {
-        anyhow::bail!(
-            "the profile of this machine does not price {}; leave --split-chunks out",
-            decision.plan.map.policy
-        );
-    };
+    let Some(chosen) = &decision.chosen else { return unpriced(&decision, request) };
     let threads = |uses_gpu| placement::threads(run, uses_gpu);
     let answer = Answer {
         chosen,
@@ -42,4 +41,25 @@ pub(super) fn plan(
         text += &format!("\n{}", explain::plan(&decision.plan));
     }
     Ok(text)
+}
+
+/// A map that was given, where nothing was measured for its prompts.
+fn unpriced(decision: &Decision, request: &PlanRequest) -> anyhow::Result<String> {
+    let plan = &decision.plan;
+    let budget = Budget::of(plan);
+    let note = "Not predicted: nothing is measured for prompts of such a length.";
+    if !request.json {
+        let policy = &plan.map.policy;
+        return Ok(format!("{policy}. {note}\n{}", explain::plan(plan)));
+    }
+    let answer = json!({
+        "machine": "this machine", "model": plan.config.name, "batches": plan.shape.batches,
+        "batch_size": plan.shape.batch_size, "policy": plan.map.policy, "note": note,
+        "device_map": MapSummary::new(&plan.config, &plan.map),
+        "budget_bytes": {
+            "weights": budget.weights_bytes, "kv": budget.kv_bytes,
+            "activations": budget.activations_bytes, "device": budget.device_bytes,
+        },
+    });
+    Ok(serde_json::to_string_pretty(&answer)? + "\n")
 }
