@@ -49,7 +49,8 @@ pub struct Request {
     /// Most threads of the CPU that the sweep tries; 0 leaves the sweep out.
     pub sweep_threads_max: u16,
     /// What the whole may take. It is kept by measuring fewer points and repetitions, not by
-    /// stopping: three repetitions of the workload's own shape are always made.
+    /// stopping: three repetitions of the workload's own shape are always made, and one of the
+    /// points without which nothing else could be priced.
     pub budget: Duration,
 }
 
@@ -116,13 +117,18 @@ impl Request {
         let kinds = self.layer_kinds();
         let mut config = self.config.clone();
         config.num_layers = kinds.len() * copies;
-        config.vocab_size = config.vocab_size.min(VOCABULARY_MAX);
+        config.vocab_size = self.vocabulary();
         let mut formats = WeightFormats::plain(&config);
         if let Some(first) = self.weight_formats.first() {
             (formats.embedding, formats.head) = (first.embedding, first.head);
         }
         formats.layers = kinds.into_iter().flat_map(|kind| vec![kind; copies]).collect();
         (config, formats)
+    }
+
+    /// Tokens of the vocabulary that is measured.
+    pub(crate) fn vocabulary(&self) -> usize {
+        self.config.vocab_size.min(VOCABULARY_MAX)
     }
 
     /// Bytes of one layer's weights in the run's dtype.

@@ -54,10 +54,17 @@ impl Stat {
             outliers: (all - values.len()) as u32,
         })
     }
+
+    /// Whether the means of two lie further apart than their samples spread.
+    pub fn differs(&self, other: &Stat) -> bool {
+        let spread_ns = self.deviation_ns + other.deviation_ns;
+        let least_ns = OUTLIER_SHARE * self.mean_ns.min(other.mean_ns);
+        (self.mean_ns - other.mean_ns).abs() > spread_ns.max(least_ns)
+    }
 }
 
 /// Of sorted values; the mean of the middle two of an even count.
-fn median(sorted: &[f64]) -> Option<f64> {
+pub(crate) fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted.len() {
         0 => None,
@@ -102,6 +109,17 @@ mod tests {
         let found = Stat::of(&[1000, 1000, 1000, 1000, 1020, 1021]).expect("samples");
         assert_eq!((found.samples, found.outliers), (5, 1));
         assert_eq!(found.max_ns, 1020.0);
+    }
+
+    #[test]
+    fn figures_differ_beyond_their_spread() {
+        let of = |samples: &[u64]| Stat::of(samples).expect("samples");
+        let narrow = of(&[1000, 1001, 1002, 1003, 1004]);
+        assert!(!narrow.differs(&of(&[1015, 1016, 1017])), "within 2%");
+        assert!(narrow.differs(&of(&[1100, 1101, 1102])));
+        assert!(of(&[1100, 1101, 1102]).differs(&narrow));
+        let wide = of(&[900, 1000, 1100, 1200, 1300]);
+        assert!(!narrow.differs(&wide), "100 apart, and one of them spreads by 148");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use program::map::Device;
 use program::map::Phase;
 use program::topology::LaneId;
 
-use super::{Experiment, decode_bench};
+use super::{Experiment, Extents, decode_bench};
 use crate::bench::Bench;
 use crate::key::Extent;
 use crate::request::Request;
@@ -29,26 +29,32 @@ const ROW_VALUES: [Value; 11] = [
     Value::Logits,
 ];
 
-/// Row counts: the batch first, then a part of it, then towards the rows of prefill.
-fn rows(request: &Request) -> Vec<u32> {
+/// Linears of fewer rows are bound by the weights they read, of more by arithmetic.
+const ARITHMETIC_ROWS: u32 = 64;
+/// Beyond so many rows the last slope goes on.
+const ROWS_MAX: u32 = 1024;
+
+/// Row counts: the batch and a part of it, then towards the rows of prefill. Where these are bound
+/// by something else than the batch is, the first count that is bound so is required too.
+fn extents(request: &Request) -> Extents {
     let batch = u32::from(request.batch_size);
     let prefill = u32::from(request.micro_sequences) * request.max_prompt;
-    let mut rows = vec![batch, batch.div_ceil(4)];
-    let mut next = batch * 4;
-    // Beyond some hundred rows linears are bound by arithmetic, and the last slope goes on.
-    while next < prefill.min(1024) {
-        rows.push(next);
-        next *= 4;
+    let most = prefill.clamp(1, ROWS_MAX);
+    let mut rows: Vec<u32> = std::iter::successors(Some(batch), |rows| rows.checked_mul(4))
+        .take_while(|rows| *rows < most)
+        .collect();
+    rows.push(most);
+    rows.insert(0, batch);
+    rows.insert(1, batch.div_ceil(4));
+    let mut extents = Extents::grid(&rows, &[1]);
+    let is_bound =
+        |extent: &Extent| extent.sequences > batch && extent.sequences >= ARITHMETIC_ROWS.min(most);
+    if !extents.required.iter().any(is_bound)
+        && let Some(place) = extents.optional.iter().position(is_bound)
+    {
+        extents.required.push(extents.optional.remove(place));
     }
-    rows.push(prefill.clamp(1, 1024));
-    let mut seen = Vec::new();
-    rows.retain(|rows| {
-        !seen.contains(rows) && {
-            seen.push(*rows);
-            true
-        }
-    });
-    rows
+    extents
 }
 
 fn ops(bench: &mut Bench, request: &Request, device: Device) -> Vec<Instruction> {
@@ -67,8 +73,9 @@ fn ops(bench: &mut Bench, request: &Request, device: Device) -> Vec<Instruction>
 
 /// The plan; `copies` of the layer's weights keep them out of the caches.
 pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
-    let rows = rows(request);
-    let most = rows.iter().copied().max().unwrap_or(1);
+    let extents = extents(request);
+    let all = extents.required.iter().chain(&extents.optional);
+    let most = all.map(|extent| extent.sequences).max().unwrap_or(1);
     let mut bench = decode_bench(request, copies, most.min(u32::from(u16::MAX)) as u16, 1);
     let mut stages = Stages::default();
     stages.then(LaneId::CPU_COMPUTE, ops(&mut bench, request, Device::Cpu));
@@ -88,10 +95,11 @@ pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
     stages.then(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
     let prefill = bench.pretend_prompts(Device::Cpu);
     Experiment {
-        name: "linears, norms and copies",
+        name: "linears, norms and copies".to_owned(),
         plan: bench.plan(prefill, stages),
         phase: Phase::Decode,
-        extents: rows.into_iter().map(|sequences| Extent { sequences, positions: 1 }).collect(),
+        extents,
+        together: Vec::new(),
         threads: request.threads,
     }
 }
