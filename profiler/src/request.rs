@@ -15,6 +15,10 @@ use crate::key::Extent;
 /// longer than measuring it, and both grow in proportion.
 pub(crate) const VOCABULARY_MAX: usize = 16_384;
 
+/// What a profile may take: a choice between placements with and without the device needs both.
+const BUDGET_WITH_DEVICE: Duration = Duration::from_secs(18);
+const BUDGET_ALONE: Duration = Duration::from_secs(8);
+
 /// Compute threads of the two workers that have some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Threads {
@@ -77,7 +81,7 @@ impl Request {
             device: (threads.gpu > 0).then(|| "emulated".to_owned()),
             threads,
             sweep_threads_max: threads.cpu + threads.gpu,
-            budget: Duration::from_secs(30),
+            budget: if threads.gpu > 0 { BUDGET_WITH_DEVICE } else { BUDGET_ALONE },
         }
     }
 
