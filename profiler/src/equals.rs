@@ -1,9 +1,9 @@
 //! Work that is the same but for its name: Q, K and V of a model whose heads all have their own K
 //! and V multiply matrices of one shape, and their caches are copied and appended to alike.
 //!
-//! Equal work takes equal time, so times that differ by more than they spread are noise, which a
-//! search for the least would take for a difference. They are measured again; what still differs
-//! then is pooled. The layer's sum stays what was measured.
+//! Equal work takes equal time, so what its times differ by is noise, which a search for the least
+//! would take for a difference. Hence all of it has the samples of all, and the layer's sum stays
+//! what was measured. Where the times differ by more than they spread they are measured again first.
 
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};

@@ -50,8 +50,9 @@ pub struct Measured {
     pub beside: Vec<LaneId>,
     #[serde(flatten)]
     pub time: Stat,
-    /// Whether equal work took other times again and again; the time is then that of all of it.
-    pub pooled: bool,
+    /// Whether equal work took other times, even when measured again. The time is that of all equal
+    /// work in any case.
+    pub disputed: bool,
 }
 
 /// A point that nothing was measured at, for want of time or because lanes never met.

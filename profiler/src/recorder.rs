@@ -47,8 +47,8 @@ pub(crate) type Case = (Key, Point, LaneSet);
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     samples_ns: HashMap<Case, Vec<u64>>,
-    /// Cases whose samples are those of all equal work.
-    pooled: HashSet<Case>,
+    /// Cases of equal work that took different times.
+    disputed: HashSet<Case>,
     pub(crate) wake_ns: Vec<u64>,
     pub(crate) empty_ns: Vec<u64>,
     pub(crate) between_ns: Vec<u64>,
@@ -149,45 +149,46 @@ impl Recorder {
         let here = |(key, point, beside): &Case| {
             *beside == LaneSet::EMPTY && *point == key.point(phase, extent)
         };
-        self.differing(config, &here).next().is_some()
+        self.equals(config, &here).iter().any(|class| self.is_disputed(class))
     }
 
-    /// Gives equal work that takes different times the samples of all of it.
+    /// Gives equal work the samples of all of it, and marks it where they contradict each other.
     pub(crate) fn pool_equals(&mut self, config: &ModelConfig) {
-        let classes: Vec<Vec<Case>> = self.differing(config, &|_| true).collect();
-        for class in classes {
+        for class in self.equals(config, &|_| true) {
+            let is_disputed = self.is_disputed(&class);
             let samples = class.iter().flat_map(|case| &self.samples_ns[case]).copied();
             let samples: Vec<u64> = samples.collect();
             for case in class {
                 self.samples_ns.insert(case, samples.clone());
-                self.pooled.insert(case);
+                if is_disputed {
+                    self.disputed.insert(case);
+                }
             }
         }
     }
 
-    /// Cases of equal work, of which two at least differ by more than they spread.
-    fn differing<'a>(
-        &'a self,
-        config: &ModelConfig,
-        which: &dyn Fn(&Case) -> bool,
-    ) -> impl Iterator<Item = Vec<Case>> + 'a {
+    /// Cases of equal work, several each.
+    fn equals(&self, config: &ModelConfig, which: &dyn Fn(&Case) -> bool) -> Vec<Vec<Case>> {
         let mut classes: HashMap<Case, Vec<Case>> = HashMap::new();
         for case in self.samples_ns.keys().filter(|case| which(case)) {
             let (key, point, beside) = case;
             let class = (representative(config, key), *point, *beside);
             classes.entry(class).or_default().push(*case);
         }
-        classes.into_values().filter(|class| {
-            let stats = class.iter().filter_map(|case| Stat::of(&self.samples_ns[case]));
-            let stats: Vec<Stat> = stats.collect();
-            stats.iter().enumerate().any(|(i, a)| stats[..i].iter().any(|b| a.differs(b)))
-        })
+        classes.into_values().filter(|class| class.len() > 1).collect()
     }
 
-    /// Everything measured, summed up, in no order; and whether it is of all equal work.
+    /// Whether two of the cases at least differ by more than they spread.
+    fn is_disputed(&self, class: &[Case]) -> bool {
+        let stats = class.iter().filter_map(|case| Stat::of(&self.samples_ns[case]));
+        let stats: Vec<Stat> = stats.collect();
+        stats.iter().enumerate().any(|(i, a)| stats[..i].iter().any(|b| a.differs(b)))
+    }
+
+    /// Everything measured, summed up, in no order; and whether equal work took other times.
     pub(crate) fn stats(&self) -> impl Iterator<Item = (Case, Stat, bool)> + '_ {
         self.samples_ns.iter().filter_map(|(case, samples)| {
-            Some((*case, Stat::of(samples)?, self.pooled.contains(case)))
+            Some((*case, Stat::of(samples)?, self.disputed.contains(case)))
         })
     }
 }

@@ -16,8 +16,8 @@ use crate::key::Extent;
 pub(crate) const VOCABULARY_MAX: usize = 16_384;
 
 /// What a profile may take: a choice between placements with and without the device needs both.
-const BUDGET_WITH_DEVICE: Duration = Duration::from_secs(18);
-const BUDGET_ALONE: Duration = Duration::from_secs(8);
+const BUDGET_WITH_DEVICE: Duration = Duration::from_secs(20);
+const BUDGET_ALONE: Duration = Duration::from_secs(10);
 
 /// Compute threads of the two workers that have some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -29,7 +29,7 @@ enum Task {
     Linear,
     Attention { kv: usize, of: u16 },
     Prefill { kv: usize, of: u16 },
-    Beside,
+    Beside { with_device: bool },
     Sweep { threads: u16 },
 }
 
@@ -40,7 +40,8 @@ impl Task {
             Task::Linear => 8.0,
             Task::Attention { .. } => 1.5,
             Task::Prefill { .. } => 0.7,
-            Task::Beside => 3.0,
+            Task::Beside { with_device: true } => 3.0,
+            Task::Beside { with_device: false } => 0.1,
             Task::Sweep { .. } => 0.6,
         }
     }
@@ -57,7 +58,7 @@ fn tasks(request: &Request) -> Vec<Task> {
     let mut tasks = vec![Task::Linear];
     tasks.extend(of_cache.iter().map(|(kv, of)| Task::Attention { kv: *kv, of: *of }));
     tasks.extend(of_cache.iter().map(|(kv, of)| Task::Prefill { kv: *kv, of: *of }));
-    tasks.push(Task::Beside);
+    tasks.push(Task::Beside { with_device: request.device.is_some() });
     let counts = sweep::counts(request.sweep_threads_max).into_iter();
     let others = counts.filter(|threads| *threads != request.threads.cpu);
     tasks.extend(others.map(|threads| Task::Sweep { threads }));
@@ -95,7 +96,7 @@ pub fn profile(
                 attention::attention(request, request.kv_formats[*kv], *of, caches)
             }
             Task::Prefill { kv, of } => prefill::prefill(request, request.kv_formats[*kv], *of),
-            Task::Beside => beside::beside(request, layers, &recorder),
+            Task::Beside { .. } => beside::beside(request, layers, &recorder),
             Task::Sweep { threads } => sweep::sweep(request, layers, *threads),
         };
         let remaining = request.budget.saturating_sub(begun.elapsed());
@@ -133,9 +134,9 @@ pub fn profile(
 fn sorted(recorder: &Recorder) -> Vec<Measured> {
     let mut work: Vec<Measured> = recorder
         .stats()
-        .map(|((key, point, beside), time, pooled)| {
+        .map(|((key, point, beside), time, disputed)| {
             let beside = beside.iter().collect();
-            Measured { key, point, beside, time, pooled }
+            Measured { key, point, beside, time, disputed }
         })
         .collect();
     work.sort_by_cached_key(|m| {

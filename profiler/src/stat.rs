@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub const OUTLIER_DEVIATIONS: f64 = 3.5;
 /// Share of the median within which no sample is an outlier, however well the others agree.
 pub const OUTLIER_SHARE: f64 = 0.02;
+/// Share of a mean beyond which another one differs from it, however widely the samples spread.
+pub const DIFFERENCE_MAX: f64 = 0.1;
 /// A normal distribution's standard deviation in median absolute deviations.
 const NORMAL_SCALE: f64 = 1.4826;
 
@@ -55,11 +57,13 @@ impl Stat {
         })
     }
 
-    /// Whether the means of two lie further apart than their samples spread.
+    /// Whether the means of two lie further apart than their samples spread. Samples that spread
+    /// widely excuse no more than [`DIFFERENCE_MAX`].
     pub fn differs(&self, other: &Stat) -> bool {
-        let spread_ns = self.deviation_ns + other.deviation_ns;
-        let least_ns = OUTLIER_SHARE * self.mean_ns.min(other.mean_ns);
-        (self.mean_ns - other.mean_ns).abs() > spread_ns.max(least_ns)
+        let least_ns = self.mean_ns.min(other.mean_ns);
+        let allowed_ns = (self.deviation_ns + other.deviation_ns)
+            .clamp(OUTLIER_SHARE * least_ns, DIFFERENCE_MAX * least_ns);
+        (self.mean_ns - other.mean_ns).abs() > allowed_ns
     }
 }
 
@@ -119,7 +123,8 @@ mod tests {
         assert!(narrow.differs(&of(&[1100, 1101, 1102])));
         assert!(of(&[1100, 1101, 1102]).differs(&narrow));
         let wide = of(&[900, 1000, 1100, 1200, 1300]);
-        assert!(!narrow.differs(&wide), "100 apart, and one of them spreads by 148");
+        assert!(!narrow.differs(&wide), "98 apart, and one of them spreads by 148");
+        assert!(narrow.differs(&of(&[1000, 1300, 1700])), "a third apart is not excused");
     }
 
     #[test]

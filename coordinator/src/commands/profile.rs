@@ -84,7 +84,7 @@ fn profile_request(
 /// What was measured, and how sure it is.
 fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
     let mut text =
-        "decode: median ms, the samples' deviation from it and their number\n".to_owned();
+        "decode of one batch: median in ms, ± deviation of the samples, (how many)\n".to_owned();
     let _ = writeln!(text, "{}", operations(profile, config, batch_size));
     for sweep in &profile.measurements.sweep {
         let curve: Vec<String> = sweep
@@ -160,28 +160,26 @@ fn doubts(profile: &Profile, config: &ModelConfig) -> String {
     let mut text = String::new();
     let few =
         |measured: &&Measured| measured.time.samples + measured.time.outliers < REPETITIONS_MIN;
-    let alone = measurements.work.iter().filter(|measured| measured.beside.is_empty());
-    match alone.clone().filter(few).count() {
-        0 => {}
-        count => {
-            let _ = writeln!(text, "{count} times rest on fewer than {REPETITIONS_MIN} samples");
-        }
-    }
-    let ops =
-        alone.filter(|measured| measured.pooled).filter_map(|measured| match measured.key.work {
-            Work::Compute { op, .. } | Work::CopyWeights { op, .. } => Some(op),
-            _ => None,
-        });
-    let names: BTreeSet<&str> = ops.map(|op| op.name(config.family)).collect();
-    if !names.is_empty() {
-        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+    let (alone, beside): (Vec<&Measured>, Vec<&Measured>) =
+        measurements.work.iter().partition(|measured| measured.beside.is_empty());
+    let count = |times: &[&Measured]| times.iter().copied().filter(few).count();
+    if count(&alone) + count(&beside) > 0 {
         let _ = writeln!(
             text,
-            "{names}: equal work whose times differed when measured again; they share one time"
+            "fewer than {REPETITIONS_MIN} samples: {} times alone, {} beside other lanes",
+            count(&alone),
+            count(&beside)
+        );
+    }
+    let disputed = disputed(&alone, config);
+    if !disputed.is_empty() {
+        let _ = writeln!(
+            text,
+            "equal work that took different times, measured again and given one: {disputed}"
         );
     }
     if !measurements.skipped.is_empty() {
-        let _ = writeln!(text, "not measured, {} points:", measurements.skipped.len());
+        let _ = writeln!(text, "not measured ({}):", measurements.skipped.len());
         let mut points: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for Skipped { what, extent } in &measurements.skipped {
             let point = format!("{} x {}", extent.sequences, extent.positions);
@@ -192,6 +190,30 @@ fn doubts(profile: &Profile, config: &ModelConfig) -> String {
         }
     }
     text + &since(measurements)
+}
+
+/// Equal work whose times contradicted each other, by the table's columns.
+fn disputed(alone: &[&Measured], config: &ModelConfig) -> String {
+    let columns = [
+        (LaneId::CPU_COMPUTE, "cpu"),
+        (LaneId::GPU_COMPUTE, "device"),
+        (LaneId::H2D_WEIGHTS, "h2d"),
+    ];
+    let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for measured in alone.iter().filter(|measured| measured.disputed) {
+        let column = columns.iter().find(|(lane, _)| *lane == measured.key.lane);
+        let op = match measured.key.work {
+            Work::Compute { op, .. } | Work::CopyWeights { op, .. } => Some(op),
+            _ => None,
+        };
+        if let (Some((_, column)), Some(op)) = (column, op) {
+            names.entry(column).or_default().insert(op.name(config.family));
+        }
+    }
+    let of_column = |(column, names): (&str, BTreeSet<&str>)| {
+        format!("{} ({column})", names.into_iter().collect::<Vec<_>>().join(", "))
+    };
+    names.into_iter().map(of_column).collect::<Vec<_>>().join("; ")
 }
 
 /// What has become known since the profile was measured.

@@ -25,7 +25,7 @@ fn profile(link: &str, median_ns: f64) -> Profile {
         point: Point { rows: 4, positions: 0 },
         beside: vec![LaneId::CPU_COMPUTE],
         time,
-        pooled: false,
+        disputed: false,
     };
     Profile {
         fingerprint: Fingerprint {

@@ -108,7 +108,7 @@ fn contention_that_never_showed_is_named() {
 }
 
 #[test]
-fn equal_work_that_differs_is_measured_again_and_then_pooled() {
+fn equal_work_that_differs_is_measured_again_and_pooled_with_a_mark() {
     let config = opt();
     let (cpu, rows) = (LaneId::CPU_COMPUTE, u32::from(SHAPE.batch_size).div_ceil(4));
     // K takes twice as long as Q and V, of a part of the batch on the CPU alone.
@@ -124,12 +124,12 @@ fn equal_work_that_differs_is_measured_again_and_then_pooled() {
         measured.unwrap_or_else(|| panic!("{op:?} at {rows}")).clone()
     };
     let [q, k, v] = [Op::Q, Op::K, Op::V].map(|op| at(&slow, op, rows));
-    assert!(q.pooled && k.pooled && v.pooled);
+    assert!(q.disputed && k.disputed && v.disputed);
     assert!(q.time == k.time && k.time == v.time, "{q:?} {k:?}");
     // The sum of the three is what was measured, and the spread reaches from one to the other.
     let one_ns = 1e6 + 1e5 * f64::from(rows);
     assert!((3.0 * q.time.mean_ns / (4.0 * one_ns) - 1.0).abs() < 1e-3, "{:?}", q.time);
-    assert!(!at(&slow, Op::Q, 4).pooled && !at(&slow, Op::Out, rows).pooled);
+    assert!(!at(&slow, Op::Q, 4).disputed && !at(&slow, Op::Out, rows).disputed);
     // Two rounds more than where nothing differs.
     let count = |profile: &Profile| {
         let time = at(profile, Op::Out, rows).time;
@@ -140,10 +140,10 @@ fn equal_work_that_differs_is_measured_again_and_then_pooled() {
 }
 
 #[test]
-fn equal_work_that_agrees_is_left_alone() {
+fn equal_work_that_agrees_is_not_disputed() {
     let config = opt();
     let profile = profile(&unhurried(&config), steady);
-    assert!(profile.measurements.work.iter().all(|measured| !measured.pooled));
+    assert!(profile.measurements.work.iter().all(|measured| !measured.disputed));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn caches_are_equal_work_too() {
         .filter(|measured| matches!(measured.key.work, Work::Append { .. }));
     let mut count = 0;
     for append in appends {
-        assert!(append.pooled, "{append:?}");
+        assert!(append.disputed, "{append:?}");
         count += 1;
     }
     assert!(count >= 8);
