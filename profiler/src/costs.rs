@@ -6,6 +6,8 @@
 //! work measured beside the same lanes; where it was not measured, [`ProfileCosts::lane_rate`], the
 //! average of what the lane does.
 //!
+//! A surface that does not reach what is to be priced is an error that says what it lacks.
+//!
 //! Some costs are derived where they were not measured. Head and sampling of a large vocabulary
 //! were measured on a part of it, and take their share. Copies of the outer weights take their
 //! bytes at the speed of the measured blob nearest in size; sampling costs on one device what it

@@ -34,8 +34,9 @@ const ARITHMETIC_ROWS: u32 = 64;
 /// Beyond so many rows the last slope goes on.
 const ROWS_MAX: u32 = 1024;
 
-/// Row counts: the batch and a part of it, then towards the rows of prefill. Where these are bound
-/// by something else than the batch is, the first count that is bound so is required too.
+/// Row counts: the batch and a part of it, then towards the rows of prefill. Where the batch is not
+/// bound by what these are bound by, the first count that is so is required too: the slope between
+/// small counts says nothing of them.
 fn extents(request: &Request) -> Extents {
     let batch = u32::from(request.batch_size);
     let prefill = u32::from(request.micro_sequences) * request.max_prompt;
@@ -47,9 +48,8 @@ fn extents(request: &Request) -> Extents {
     rows.insert(0, batch);
     rows.insert(1, batch.div_ceil(4));
     let mut extents = Extents::grid(&rows, &[1]);
-    let is_bound =
-        |extent: &Extent| extent.sequences > batch && extent.sequences >= ARITHMETIC_ROWS.min(most);
-    if !extents.required.iter().any(is_bound)
+    let is_bound = |extent: &Extent| extent.sequences >= ARITHMETIC_ROWS.min(most);
+    if batch < 2 * ARITHMETIC_ROWS
         && let Some(place) = extents.optional.iter().position(is_bound)
     {
         extents.required.push(extents.optional.remove(place));
@@ -101,5 +101,46 @@ pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
         extents,
         together: Vec::new(),
         threads: request.threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::config::Dtype;
+    use model::known::known;
+    use program::plan::RunShape;
+
+    use super::*;
+    use crate::request::Threads;
+
+    fn rows(batch_size: u16, max_prompt: u32) -> (Vec<u32>, Vec<u32>) {
+        let config = known("opt-125m").expect("known").config;
+        let shape = RunShape {
+            batches: 1,
+            batch_size,
+            max_prompt,
+            shared_prompt: 0,
+            max_context: max_prompt + 8,
+            max_new: 8,
+            logprobs: 0,
+            micro_sequences: 1,
+            prefill_chunk: 0,
+            dtype: Dtype::Bf16,
+        };
+        let request = Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 0 });
+        let Extents { required, optional } = extents(&request);
+        let rows = |extents: Vec<Extent>| extents.iter().map(|extent| extent.sequences).collect();
+        (rows(required), rows(optional))
+    }
+
+    #[test]
+    fn a_count_that_is_bound_by_arithmetic_is_required() {
+        assert_eq!(rows(8, 512), (vec![8, 2, 128], vec![32, 512]));
+        assert_eq!(rows(1, 512), (vec![1, 4, 64], vec![16, 256, 512]));
+        assert_eq!(rows(8, 5000), (vec![8, 2, 128], vec![32, 512, 1024]));
+        assert_eq!(rows(128, 5000), (vec![128, 32], vec![512, 1024]));
+        // Prompts that are shorter than the batch is large.
+        assert_eq!(rows(8, 4), (vec![8, 2, 4], vec![]));
+        assert_eq!(rows(1, 1), (vec![1], vec![]));
     }
 }

@@ -162,7 +162,10 @@ fn shorter_prompts_are_priced_from_two_lengths() {
     for prompt_len in [1, 3, 5, 7, 9] {
         let costs = ProfileCosts::new(&profile, plan, Workload { prompt_len }).expect("priced");
         let list = plan.prefill().lane(LaneId::CPU_COMPUTE).expect("a lane");
-        let of_attention = |i: &Instruction| matches!(i, Instruction::Compute(compute) if compute.op == Op::Attention);
+        let of_attention = |instruction: &Instruction| match instruction {
+            Instruction::Compute(compute) => compute.op == Op::Attention,
+            _ => false,
+        };
         let (index, work) = (0..)
             .zip(&list.instructions)
             .find(|(_, instruction)| of_attention(instruction))
