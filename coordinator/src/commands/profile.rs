@@ -83,8 +83,7 @@ fn profile_request(
 
 /// What was measured, and how sure it is.
 fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
-    let mut text =
-        "decode of one batch: median in ms, ± deviation of the samples, (how many)\n".to_owned();
+    let mut text = "decode of one batch: median in ms ± deviation (samples)\n".to_owned();
     let _ = writeln!(text, "{}", operations(profile, config, batch_size));
     for sweep in &profile.measurements.sweep {
         let curve: Vec<String> = sweep
@@ -134,7 +133,7 @@ fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table
     table.set_header(["op", "cpu", "cpu beside h2d", "device", "h2d"]);
     for name in order.map(|op| op.name(config.family)) {
         if let Some(times) = rows.get(name) {
-            let cells = times.iter().map(|time| time.as_ref().map_or("-".to_owned(), cell));
+            let cells = times.iter().map(|time| time.as_ref().map_or_else(|| "-".to_owned(), cell));
             table.add_row(std::iter::once(name.to_owned()).chain(cells));
         }
     }
@@ -146,12 +145,10 @@ fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table
 fn cell(time: &Stat) -> String {
     let (ms, samples) = (time.median_ns / 1e6, time.samples + time.outliers);
     let percent = 100.0 * time.deviation_ns / time.median_ns.max(1.0);
-    // One sample has no spread, which is not the same as none.
-    if samples > 1 {
-        format!("{ms:.3} ±{percent:.0}% ({samples})")
-    } else {
-        format!("{ms:.3} (1)")
-    }
+    let decimals = if ms < 0.1 { 5 } else { 3 };
+    // One sample has no spread, which is not the same as a spread of 0.
+    let spread = if samples > 1 { format!(" ±{percent:.0}%") } else { String::new() };
+    format!("{ms:.decimals$}{spread} ({samples})")
 }
 
 /// What the profile does not say, or not surely.
