@@ -74,7 +74,7 @@ impl ProfileCosts {
     /// The costs of every instruction of `plan`.
     ///
     /// # Errors
-    /// The first instruction that the profile says nothing of.
+    /// The first instruction that the profile says nothing of, or not enough.
     pub fn new(
         profile: &Profile,
         plan: &Plan,

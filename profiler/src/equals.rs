@@ -3,7 +3,7 @@
 //!
 //! Equal work takes equal time, so what its times differ by is noise, which a search for the least
 //! would take for a difference. Hence all of it has the samples of all, and the layer's sum stays
-//! what was measured. Where the times differ by more than they spread they are measured again first.
+//! what was measured. Times that differ by more than they spread are measured again before that.
 
 use model::config::ModelConfig;
 use model::ops::{Kv, Op};

@@ -192,9 +192,9 @@ mod tests {
 
     #[test]
     fn one_long_group_does_not_move_a_rehearsal() {
-        let found = rehearsal(&[100, 275, 102, 101]);
-        assert_eq!(found.decode_ns(), 101.5);
-        assert!((found.spread() - 175.0 / 101.5).abs() < 1e-9);
+        let disturbed = rehearsal(&[100, 275, 102, 101]);
+        assert_eq!(disturbed.decode_ns(), 101.5);
+        assert!((disturbed.spread() - 175.0 / 101.5).abs() < 1e-9);
         assert_eq!(rehearsal(&[7]).spread(), 0.0);
     }
 }

@@ -1,5 +1,6 @@
 //! Runs that have ended, kept with the profile that predicted them.
 
+use planner::policy::Formats;
 use profiler::{Cache, Finished, RunTimes, plan_key};
 use program::plan::Plan;
 
@@ -8,7 +9,6 @@ use super::profile;
 use crate::cli::request::Run;
 use crate::engine::Measured;
 use crate::report::build::RunPrediction;
-use planner::policy::Formats;
 
 /// Keeps what a run took beside what was predicted of it, if it did all that was predicted and the
 /// profile of its shape is kept. That this fails is no loss to the run.

@@ -107,6 +107,7 @@ impl Session for FakeSession {
             for span in timeline.spans {
                 let instruction = &program.lane(span.lane).expect("a lane").instructions
                     [span.instruction as usize];
+                // Of the profiler's own plans only the first batch has sequences.
                 let is_empty = self.plan.shape.batches > 1
                     && self.plan.map.policy == "profile"
                     && instruction.at().is_some_and(|at| at.batch > 0);

@@ -36,28 +36,28 @@ fn rehearsal(sessions: &'static [&'static [f64]], is_expected: bool) -> Rehearsa
 
 #[test]
 fn a_rehearsal_that_agrees_with_itself_and_the_simulation_is_kept() {
-    let found = rehearsal(&[&[1.0, 1.02, 1.01]], true);
-    assert_eq!((found.sessions, found.decode_ns()), (1, 101.0), "{found:?}");
+    let kept = rehearsal(&[&[1.0, 1.02, 1.01]], true);
+    assert_eq!((kept.sessions, kept.decode_ns()), (1, 101.0), "{kept:?}");
 }
 
 #[test]
 fn one_disturbed_session_does_not_overrule() {
-    let found = rehearsal(&[&[2.75], &[1.0], &[1.0]], true);
-    assert_eq!((found.sessions, found.decode_ns()), (3, 100.0), "{found:?}");
+    let kept = rehearsal(&[&[2.75], &[1.0], &[1.0]], true);
+    assert_eq!((kept.sessions, kept.decode_ns()), (3, 100.0), "{kept:?}");
 }
 
 #[test]
 fn a_surprise_that_repeats_is_kept() {
-    let found = rehearsal(&[&[2.75], &[2.7]], true);
-    assert_eq!(found.sessions, 2, "{found:?}");
-    assert!((270.0..=275.0).contains(&found.decode_ns()), "{found:?}");
+    let kept = rehearsal(&[&[2.75], &[2.7]], true);
+    assert_eq!(kept.sessions, 2, "{kept:?}");
+    assert!((270.0..=275.0).contains(&kept.decode_ns()), "{kept:?}");
 }
 
 #[test]
 fn groups_that_disagree_are_repeated_by_fresh_workers() {
-    let found = rehearsal(&[&[1.0, 1.5, 1.0], &[1.0, 1.01, 1.0]], false);
-    assert_eq!((found.sessions, found.decode_ns()), (2, 100.0), "{found:?}");
-    assert!(found.spread() > 0.4, "the disturbed groups are kept: {found:?}");
+    let kept = rehearsal(&[&[1.0, 1.5, 1.0], &[1.0, 1.01, 1.0]], false);
+    assert_eq!((kept.sessions, kept.decode_ns()), (2, 100.0), "{kept:?}");
+    assert!(kept.spread() > 0.4, "the disturbed groups are kept: {kept:?}");
 }
 
 #[test]
