@@ -14,7 +14,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::fingerprint::Fingerprint;
-use crate::profile::{Measurements, Profile, VERSION};
+use crate::profile::{Finished, Measurements, Profile, VERSION};
 
 /// Why a cached profile is not used.
 #[derive(Debug, thiserror::Error)]
@@ -99,32 +99,46 @@ impl Cache {
     /// # Errors
     /// Why there is none.
     pub fn load(&self, fingerprint: &Fingerprint) -> Result<Profile, Rejected> {
-        let path = self.path(fingerprint);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Rejected::Missing),
-            Err(source) => return Err(Rejected::Unreadable { path, source }),
-        };
-        let damaged = |reason: String| Rejected::Damaged { path: path.clone(), reason };
-        let value: Value = serde_json::from_str(&text)
-            .map_err(|error| damaged(format!("it is not whole JSON ({error})")))?;
-        match value.get("version").and_then(Value::as_u64) {
-            Some(found) if found == u64::from(VERSION) => {}
-            Some(found) => return Err(Rejected::Version { path, found }),
-            None => return Err(damaged("it has no version".to_owned())),
+        let profile = read(&self.path(fingerprint))?;
+        let differences = profile.fingerprint.differences(fingerprint);
+        if differences.is_empty() { Ok(profile) } else { Err(Rejected::Changed { differences }) }
+    }
+
+    /// Adds a run that has ended to the profile that is kept for it; `false` where none is. Of two
+    /// runs that end in the same instant one may be lost.
+    ///
+    /// # Errors
+    /// As [`Cache::store`].
+    pub fn record_finished(
+        &self,
+        fingerprint: &Fingerprint,
+        run: Finished,
+    ) -> Result<bool, StoreError> {
+        let Ok(mut profile) = self.load(fingerprint) else { return Ok(false) };
+        profile.measurements.finish(run);
+        self.store(&profile).map(|_| true)
+    }
+
+    /// Drops the rehearsals of the profiles that are this one's with and without a device: who
+    /// doubts one of them doubts what was chosen between them.
+    ///
+    /// # Errors
+    /// As [`Cache::store`].
+    pub fn forget_rehearsals(&self, fingerprint: &Fingerprint) -> Result<(), StoreError> {
+        let Ok(entries) = fs::read_dir(&self.directory) else { return Ok(()) };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            let is_profile = path.extension().is_some_and(|extension| extension == "json");
+            // What cannot be read as a profile has no rehearsals that anybody would take.
+            let Some(mut profile) = is_profile.then(|| read(&path).ok()).flatten() else {
+                continue;
+            };
+            let is_sibling = profile.fingerprint.is_sibling(fingerprint);
+            if is_sibling && !profile.measurements.rehearsals.is_empty() {
+                profile.measurements.rehearsals.clear();
+                self.store(&profile)?;
+            }
         }
-        let envelope: Envelope = serde_json::from_value(value)
-            .map_err(|error| damaged(format!("it is no profile ({error})")))?;
-        let differences = envelope.fingerprint.differences(fingerprint);
-        if !differences.is_empty() {
-            return Err(Rejected::Changed { differences });
-        }
-        if checksum(&envelope.measurements) != envelope.checksum {
-            return Err(damaged("its measurements do not match their checksum".to_owned()));
-        }
-        let measurements: Measurements = serde_json::from_value(envelope.measurements)
-            .map_err(|error| damaged(format!("its measurements are incomplete ({error})")))?;
-        Ok(Profile { fingerprint: envelope.fingerprint, measurements })
+        Ok(())
     }
 
     /// Keeps a profile, in place of the earlier one.
@@ -191,6 +205,31 @@ impl Cache {
             }
         }
     }
+}
+
+/// The profile in a file, of whatever machine it is.
+fn read(path: &Path) -> Result<Profile, Rejected> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Rejected::Missing),
+        Err(source) => return Err(Rejected::Unreadable { path: path.to_owned(), source }),
+    };
+    let damaged = |reason: String| Rejected::Damaged { path: path.to_owned(), reason };
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|error| damaged(format!("it is not whole JSON ({error})")))?;
+    match value.get("version").and_then(Value::as_u64) {
+        Some(found) if found == u64::from(VERSION) => {}
+        Some(found) => return Err(Rejected::Version { path: path.to_owned(), found }),
+        None => return Err(damaged("it has no version".to_owned())),
+    }
+    let envelope: Envelope = serde_json::from_value(value)
+        .map_err(|error| damaged(format!("it is no profile ({error})")))?;
+    if checksum(&envelope.measurements) != envelope.checksum {
+        return Err(damaged("its measurements do not match their checksum".to_owned()));
+    }
+    let measurements: Measurements = serde_json::from_value(envelope.measurements)
+        .map_err(|error| damaged(format!("its measurements are incomplete ({error})")))?;
+    Ok(Profile { fingerprint: envelope.fingerprint, measurements })
 }
 
 fn encode(profile: &Profile) -> io::Result<String> {

@@ -6,6 +6,8 @@
 //! work measured beside the same lanes; where it was not measured, [`ProfileCosts::lane_rate`], the
 //! average of what the lane does.
 //!
+//! A surface that does not reach what is to be priced is an error that says what it lacks.
+//!
 //! Some costs are derived where they were not measured. Head and sampling of a large vocabulary
 //! were measured on a part of it, and take their share. Copies of the outer weights take their
 //! bytes at the speed of the measured blob nearest in size; sampling costs on one device what it
@@ -14,29 +16,38 @@
 
 use std::collections::HashMap;
 
-use model::ops::{Op, Value};
+use model::ops::Op;
 use program::ir::{Instruction, Program, Rows};
 use program::map::Phase;
-use program::plan::{Plan, RunShape};
+use program::plan::Plan;
 use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet};
-use program::weights::Weights;
 
-use crate::key::{Extent, Key, Work};
+use crate::book::Book;
+use crate::contention::{Rates, contention, find};
+use crate::key::{Key, Work};
+use crate::price::{Chunk, Price};
 use crate::profile::Profile;
-use crate::request::{VOCABULARY_MAX, whole_prompts};
+use crate::request::whole_prompts;
 use crate::surface::Surface;
 
-/// An instruction that was not profiled.
+/// An instruction that cannot be priced.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "The profile has no measurement of {what} on {lane}; profile the machine for this model, its \
-     formats and its chunks."
-)]
-pub struct Unpriced {
-    pub what: String,
-    /// The lane's name.
-    pub lane: String,
+pub enum Unpriced {
+    #[error(
+        "The profile has no measurement of {what} on {lane}; profile the machine for this model, \
+         its formats and its chunks."
+    )]
+    Absent {
+        what: String,
+        /// The lane's name.
+        lane: String,
+    },
+    #[error(
+        "The profile has {what} on {lane} at {measured} only, which does not say what {priced} \
+         take; profile the machine again, with more time."
+    )]
+    Incomplete { what: String, lane: String, measured: String, priced: String },
 }
 
 /// How long a run's sequences are.
@@ -44,21 +55,6 @@ pub struct Unpriced {
 pub struct Workload {
     /// Positions of each prompt; decode step `s` (from 0) reads as many and `s` more.
     pub prompt_len: u32,
-}
-
-/// Rate beside a set of lanes.
-type Rates = Vec<(LaneSet, f64)>;
-
-#[derive(Debug, Clone, Copy)]
-struct Price {
-    /// Index of the surface.
-    surface: usize,
-    key: Key,
-    phase: Phase,
-    sequences: u32,
-    factor: f64,
-    /// What a stream of prefill computes, where prompts are cut into chunks.
-    chunk: Option<Chunk>,
 }
 
 /// Costs of one plan; see the module header.
@@ -78,7 +74,7 @@ impl ProfileCosts {
     /// The costs of every instruction of `plan`.
     ///
     /// # Errors
-    /// The first instruction that the profile says nothing of.
+    /// The first instruction that the profile says nothing of, or not enough.
     pub fn new(
         profile: &Profile,
         plan: &Plan,
@@ -109,51 +105,13 @@ impl ProfileCosts {
     }
 }
 
-impl ProfileCosts {
-    /// A stream of prefill that cuts prompts. Of what depends on positions, a whole prompt's time
-    /// is dealt out: that of attention by the positions which the rows look back at.
-    fn chunk_ns(&self, price: &Price, Chunk { begin, rows, ends }: Chunk) -> f64 {
-        let at = |sequences: u32, positions: u32| {
-            let point = price.key.point(Phase::Prefill, Extent { sequences, positions });
-            let surface = &self.surfaces[price.surface];
-            surface.at(point.rows.into(), point.positions.into()).unwrap_or(0.0)
-        };
-        if !price.key.takes_positions() {
-            return if price.key.takes_rows() { at(1, rows) } else { at(ends, self.prompt_len) };
-        }
-        let (mut begin, end) = (begin, begin + u64::from(rows));
-        let length = u64::from(self.prompt_len.max(1));
-        let share = |positions: u64| positions as f64 / length as f64;
-        let mut sum_ns = 0.0;
-        while begin < end {
-            let first = begin % length;
-            let next = length.min(first + end - begin);
-            sum_ns += match price.key.work {
-                Work::CopyCache { .. } => at(1, first as u32),
-                Work::Append { .. } => at(1, self.prompt_len) * (share(next) - share(first)),
-                _ => at(1, self.prompt_len) * (share(next).powi(2) - share(first).powi(2)),
-            };
-            begin += next - first;
-        }
-        sum_ns
-    }
-}
-
 impl Costs for ProfileCosts {
     /// # Panics
     /// For an instruction of another plan.
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
         let price = &self.prices[&place];
-        if let Some(chunk) = price.chunk {
-            return price.factor * self.chunk_ns(price, chunk);
-        }
-        let positions = match price.phase {
-            Phase::Prefill => self.prompt_len,
-            Phase::Decode => self.prompt_len + step,
-        };
-        let point = price.key.point(price.phase, Extent { sequences: price.sequences, positions });
-        let found = self.surfaces[price.surface].at(point.rows.into(), point.positions.into());
-        price.factor * found.unwrap_or(0.0)
+        // `new` has checked that the surface reaches every step.
+        price.ns(&self.surfaces[price.surface], self.prompt_len, step).unwrap_or_default()
     }
 
     /// # Panics
@@ -171,78 +129,6 @@ impl Costs for ProfileCosts {
     }
 }
 
-/// All surfaces of a profile, by key.
-struct Book {
-    surfaces: Vec<Surface>,
-    index: HashMap<Key, usize>,
-}
-
-impl Book {
-    fn of(profile: &Profile) -> Book {
-        let mut points: Vec<Vec<(u32, u32, f64)>> = Vec::new();
-        let mut index = HashMap::new();
-        for measured in profile.measurements.work.iter().filter(|m| m.beside.is_empty()) {
-            let place = *index.entry(measured.key).or_insert_with(|| {
-                points.push(Vec::new());
-                points.len() - 1
-            });
-            let (rows, positions) = (measured.point.rows, measured.point.positions);
-            points[place].push((rows, positions, measured.time.mean_ns));
-        }
-        Book { surfaces: points.into_iter().map(Surface::of).collect(), index }
-    }
-
-    /// The surface of a key and what to multiply it by.
-    fn find(&self, plan: &Plan, key: &Key) -> Option<(usize, f64)> {
-        if let Some(surface) = self.index.get(key) {
-            return Some((*surface, vocabulary_factor(plan, key)));
-        }
-        match key.work {
-            Work::Compute { op: Op::Sample, .. } => {
-                let other = match key.lane {
-                    LaneId::CPU_COMPUTE => LaneId::GPU_COMPUTE,
-                    _ => LaneId::CPU_COMPUTE,
-                };
-                let surface = self.index.get(&Key { lane: other, ..*key })?;
-                Some((*surface, vocabulary_factor(plan, key)))
-            }
-            Work::CopyWeights { op: op @ (Op::Head | Op::FinalNorm), .. } => {
-                self.nearest_blob(plan, key, op)
-            }
-            _ => None,
-        }
-    }
-
-    fn nearest_blob(&self, plan: &Plan, key: &Key, op: Op) -> Option<(usize, f64)> {
-        let (config, dtype) = (&plan.config, plan.shape.dtype);
-        let format = plan.map.weight_formats.of(config, Weights::of(op, None));
-        let bytes = op.weight_bytes_in(config, dtype, format) as f64;
-        let measured = self.index.iter().filter_map(|(other, surface)| match other.work {
-            Work::CopyWeights { op, weights } if other.lane == key.lane => {
-                Some((op.weight_bytes_in(config, dtype, weights) as f64, *surface))
-            }
-            _ => None,
-        });
-        let distance = |other: f64| (other / bytes).ln().abs();
-        let (other, surface) = measured
-            .filter(|(other, _)| *other > 0.0)
-            .min_by(|a, b| distance(a.0).total_cmp(&distance(b.0)).then(a.1.cmp(&b.1)))?;
-        Some((surface, bytes / other))
-    }
-}
-
-/// Head, logits and sampling were measured on a part of a large vocabulary; they grow with it.
-fn vocabulary_factor(plan: &Plan, key: &Key) -> f64 {
-    let vocabulary = plan.config.vocab_size;
-    match key.work {
-        Work::Compute { op: Op::Head | Op::Sample, .. }
-        | Work::CopyValue { value: Value::Logits, .. } => {
-            vocabulary as f64 / vocabulary.clamp(1, VOCABULARY_MAX) as f64
-        }
-        _ => 1.0,
-    }
-}
-
 fn price_program(
     book: &Book,
     plan: &Plan,
@@ -250,42 +136,75 @@ fn price_program(
     prompt_len: u32,
     prices: &mut HashMap<Place, Price>,
 ) -> Result<(), Unpriced> {
-    let (phase, shape) = (program.shape.rows.phase(), &plan.shape);
     for list in &program.lanes {
         for (index, instruction) in list.instructions.iter().enumerate() {
-            let (Some(key), Some(at)) =
-                (Key::of(plan, phase, list.lane, instruction), instruction.at())
+            let Some(price) = price(book, plan, program, list.lane, instruction, prompt_len)?
             else {
                 continue;
             };
-            // Caches are streamed in prefill as they are in decode, where that is measured.
-            let key = match key.work {
-                Work::CopyCache { .. } => Key { phase: Some(Phase::Decode), ..key },
-                _ => key,
-            };
-            let (key, of) = whole_of(program.shape.rows, key);
-            let Some((surface, factor)) = book.find(plan, &key) else {
-                let what = format!("{:?}", key.work).to_lowercase();
-                let lane = plan.lane_name(list.lane).to_owned();
-                return Err(Unpriced { what, lane });
-            };
-            let sequences = match phase {
-                Phase::Decode => shape.batch_size,
-                // The last stream may be smaller.
-                Phase::Prefill => {
-                    let left = shape.batch_size.saturating_sub(at.stream * shape.micro_sequences);
-                    whole_prompts(shape, shape.micro_sequences.min(left))
-                }
-            };
-            let chunk = (program.shape.rows == Rows::Chunks)
-                .then(|| Chunk::of(shape, prompt_len, at.stream));
             let place = Place { program: program.id, lane: list.lane, instruction: index as u32 };
-            let sequences = sequences.into();
-            let factor = factor / f64::from(of);
-            prices.insert(place, Price { surface, key, phase, sequences, factor, chunk });
+            prices.insert(place, price);
         }
     }
     Ok(())
+}
+
+/// `None` of what is no work.
+fn price(
+    book: &Book,
+    plan: &Plan,
+    program: &Program,
+    lane: LaneId,
+    instruction: &Instruction,
+    prompt_len: u32,
+) -> Result<Option<Price>, Unpriced> {
+    let (phase, shape) = (program.shape.rows.phase(), &plan.shape);
+    let key = Key::of(plan, phase, lane, instruction);
+    let (Some(key), Some(at)) = (key, instruction.at()) else { return Ok(None) };
+    // Caches are streamed in prefill as they are in decode, where that is measured.
+    let key = match key.work {
+        Work::CopyCache { .. } => Key { phase: Some(Phase::Decode), ..key },
+        _ => key,
+    };
+    let (key, of) = whole_of(program.shape.rows, key);
+    let what = || format!("{:?}", key.work).to_lowercase();
+    let lane = || plan.lane_name(lane).to_owned();
+    let (surface, factor) =
+        book.find(plan, &key).ok_or_else(|| Unpriced::Absent { what: what(), lane: lane() })?;
+    let sequences = match phase {
+        Phase::Decode => shape.batch_size,
+        // The last stream may be smaller.
+        Phase::Prefill => {
+            let left = shape.batch_size.saturating_sub(at.stream * shape.micro_sequences);
+            whole_prompts(shape, shape.micro_sequences.min(left))
+        }
+    };
+    let is_chunked = program.shape.rows == Rows::Chunks;
+    let price = Price {
+        surface,
+        key,
+        phase,
+        sequences: sequences.into(),
+        factor: factor / f64::from(of),
+        chunk: is_chunked.then(|| Chunk::of(shape, prompt_len, at.stream)),
+    };
+    // Two steps lie at two lengths, so a surface that reaches both reaches all.
+    let reaches = |step| price.ns(&book.surfaces[surface], prompt_len, step).is_some();
+    if (0..shape.max_new.min(2)).all(reaches) {
+        return Ok(Some(price));
+    }
+    let (measured, priced) = lacking(&book.surfaces[surface], &price, prompt_len);
+    Err(Unpriced::Incomplete { what: what(), lane: lane(), measured, priced })
+}
+
+/// At what a surface was measured, and what was to be priced with it.
+fn lacking(surface: &Surface, price: &Price, prompt_len: u32) -> (String, String) {
+    let (rows, positions) = surface.coordinates();
+    let point = price.key.point(price.phase, price.extent(prompt_len, 1));
+    let list =
+        |numbers: Vec<u32>| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+    let measured = format!("{} rows, {} positions", list(rows), list(positions));
+    (measured, format!("{} rows, {} positions", point.rows, point.positions))
 }
 
 /// Attention over chunks of prompts is priced whole, and each of its equal parts with its share.
@@ -301,28 +220,6 @@ fn whole_of(rows: Rows, key: Key) -> (Key, u16) {
     }
 }
 
-/// What a stream of prefill computes of a batch's prompts, one behind the other.
-#[derive(Debug, Clone, Copy)]
-struct Chunk {
-    /// Rows before its first.
-    begin: u64,
-    rows: u32,
-    /// Prompts that end in it.
-    ends: u32,
-}
-
-impl Chunk {
-    /// Of full batches of prompts of `prompt_len` tokens.
-    fn of(shape: &RunShape, prompt_len: u32, stream: u16) -> Chunk {
-        let (most, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
-        let all = u64::from(shape.batch_size) * length;
-        let begin = all.min(u64::from(stream) * most);
-        let end = all.min(begin + most);
-        let ends = (end / length - begin / length) as u32;
-        Chunk { begin, rows: (end - begin) as u32, ends }
-    }
-}
-
 fn without_chunk(key: &Key) -> Key {
     let mut key = *key;
     match &mut key.work {
@@ -333,52 +230,4 @@ fn without_chunk(key: &Key) -> Key {
         Work::CopyWeights { .. } | Work::Decompress { .. } | Work::Read { .. } => {}
     }
     key
-}
-
-/// Rates of each lane, and of each kind of work, beside every set of lanes that was measured, by
-/// means: where more lanes are busy than there are cores, a span has a core to itself or shares
-/// one, and the median would be the one or the other.
-fn contention(profile: &Profile) -> (HashMap<LaneId, Rates>, HashMap<Key, Rates>) {
-    let work = &profile.measurements.work;
-    let alone: HashMap<_, f64> = work
-        .iter()
-        .filter(|measured| measured.beside.is_empty())
-        .map(|measured| ((measured.key, measured.point), measured.time.mean_ns))
-        .collect();
-    let mut sums: HashMap<(LaneId, LaneSet), (f64, f64)> = HashMap::new();
-    let mut by_key: HashMap<Key, HashMap<LaneSet, (f64, f64)>> = HashMap::new();
-    for measured in work.iter().filter(|measured| !measured.beside.is_empty()) {
-        let Some(alone_ns) = alone.get(&(measured.key, measured.point)) else { continue };
-        let set: LaneSet = measured.beside.iter().copied().collect();
-        let of_lane = sums.entry((measured.key.lane, set)).or_default();
-        let of_key = by_key.entry(measured.key).or_default().entry(set).or_default();
-        for sum in [of_lane, of_key] {
-            sum.0 += alone_ns;
-            sum.1 += measured.time.mean_ns;
-        }
-    }
-    let rate = |(alone_ns, beside_ns): (f64, f64)| {
-        if alone_ns > 0.0 && beside_ns > 0.0 { alone_ns / beside_ns } else { 1.0 }
-    };
-    let mut rates: HashMap<LaneId, Rates> = HashMap::new();
-    for ((lane, set), sum) in sums {
-        rates.entry(lane).or_default().push((set, rate(sum)));
-    }
-    let by_key = by_key
-        .into_iter()
-        .map(|(key, sets)| (key, sets.into_iter().map(|(set, sum)| (set, rate(sum))).collect()))
-        .collect();
-    (rates, by_key)
-}
-
-/// The rate of a lane beside `others`, which slow it down: measured, or the worst of the measured
-/// parts of the set.
-fn find(rates: &Rates, others: LaneSet) -> Option<f64> {
-    if others == LaneSet::EMPTY {
-        return Some(1.0);
-    }
-    let exact = rates.iter().find(|(measured, _)| *measured == others);
-    let within = |measured: LaneSet| measured.within(others) == measured;
-    let parts = rates.iter().filter(|(measured, _)| within(*measured)).map(|(_, rate)| *rate);
-    exact.map(|(_, rate)| *rate).or_else(|| parts.reduce(f64::min))
 }

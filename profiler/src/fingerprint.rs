@@ -12,6 +12,10 @@ use sha2::{Digest, Sha256};
 use crate::machine::Machine;
 use crate::request::Request;
 
+/// Fields that a profile with a device and one without it need not have in common.
+const OF_DEVICE: [&str; 5] =
+    ["device", "device threads", "CPU threads", "sweep", "attention parts"];
+
 /// See the module header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
@@ -40,6 +44,18 @@ impl Fingerprint {
             }));
         }
         found
+    }
+
+    /// Whether the same was profiled, but for the device and how it shares the threads.
+    pub fn is_sibling(&self, other: &Fingerprint) -> bool {
+        let is_shared = |name: &&String| !OF_DEVICE.contains(&name.as_str());
+        let shared = |half: &BTreeMap<String, String>| -> BTreeMap<String, String> {
+            half.iter()
+                .filter(|(name, _)| is_shared(name))
+                .map(|(n, v)| (n.clone(), v.clone()))
+                .collect()
+        };
+        self.profiled != other.profiled && shared(&self.profiled) == shared(&other.profiled)
     }
 
     /// Name of what was profiled, for files: 16 hexadecimal digits.
@@ -155,6 +171,23 @@ mod tests {
                 assert_eq!(before.differences(&now), [format!("{name} {old} -> absent")]);
             }
         }
+    }
+
+    #[test]
+    fn siblings_differ_in_the_device_alone() {
+        let of = |change: &dyn Fn(&mut Request)| {
+            let mut request = request();
+            change(&mut request);
+            Fingerprint::of(&request, &Machine::this(None))
+        };
+        let with_device = of(&|request| request.chunks = vec![8]);
+        let alone = of(&|request| {
+            (request.device, request.threads) = (None, Threads { cpu: 2, gpu: 0 });
+        });
+        assert!(with_device.is_sibling(&alone) && alone.is_sibling(&with_device));
+        assert!(!alone.is_sibling(&alone), "nobody is its own sibling");
+        assert!(!with_device.is_sibling(&of(&|request| request.batch_size = 5)));
+        assert!(!with_device.is_sibling(&of(&|request| request.dtype = Dtype::F32)));
     }
 
     #[test]

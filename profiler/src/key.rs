@@ -90,7 +90,7 @@ pub struct Point {
 
 /// Sequences of equal length: decode with so many cached positions each, prefill with so many
 /// prompt tokens each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
     pub sequences: u32,
     pub positions: u32,
@@ -141,6 +141,12 @@ impl Key {
     /// Whether the positions of sequences decide what it takes.
     pub(crate) fn takes_positions(&self) -> bool {
         self.work.depends() == Depends::SequencesAndPositions
+    }
+
+    /// Whether each position looks back at those before it: attention over prompts.
+    pub(crate) fn looks_back(&self) -> bool {
+        let attends = matches!(self.work, Work::Compute { op, .. } if op.is_attention());
+        attends && self.phase == Some(Phase::Prefill)
     }
 
     /// Whether the number of rows decides what it takes.

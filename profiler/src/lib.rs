@@ -14,16 +14,23 @@
 //! - Nothing here depends on a policy.
 
 mod bench;
+mod book;
 pub mod cache;
+mod contention;
 pub mod costs;
+mod equals;
+mod error;
 mod experiment;
 mod fingerprint;
 pub mod key;
 mod lane_names;
 pub mod machine;
+mod plan_key;
+mod price;
 pub mod profile;
 mod recorder;
 pub mod rehearsal;
+mod repeat;
 mod request;
 pub mod run;
 mod runner;
@@ -33,12 +40,15 @@ mod surface;
 
 pub use cache::{Cache, Rejected, StoreError};
 pub use costs::{ProfileCosts, Unpriced, Workload};
+pub use error::ProfileError;
 pub use fingerprint::Fingerprint;
 pub use machine::{Gpu, Machine};
-pub use profile::{Profile, Rehearsal};
+pub use plan_key::plan_key;
+pub use profile::{Finished, Profile, Rehearsal, RunTimes, Skipped};
 pub use rehearsal::rehearse;
+pub use repeat::REPETITIONS_MIN;
 pub use request::{Request, Threads};
-pub use run::{ProfileError, Progress};
+pub use run::Progress;
 pub use runner::{Runner, RunnerError, Session};
 
 /// A profile, and why it was made anew.
@@ -52,7 +62,8 @@ pub struct Cached {
 }
 
 /// The profile of `request` on `machine`: from the cache, or measured and kept there. `force`
-/// measures in any case. While it measures, an earlier profile stays where it is.
+/// measures in any case, and drops what was rehearsed with the earlier profile and with its sibling
+/// with or without a device. While it measures, an earlier profile stays where it is.
 ///
 /// # Errors
 /// A runner that failed or was interrupted.
@@ -77,6 +88,10 @@ pub fn cached(
         Err(reason) => reason,
     };
     let profile = run::profile(request, machine, runner, progress)?;
-    let not_stored = cache.and_then(|cache| cache.store(&profile).err());
+    let store = |cache: &Cache| {
+        cache.store(&profile)?;
+        if force { cache.forget_rehearsals(&profile.fingerprint) } else { Ok(()) }
+    };
+    let not_stored = cache.and_then(|cache| store(cache).err());
     Ok(Cached { profile, measured_because: Some(reason), not_stored })
 }

@@ -4,12 +4,12 @@ use program::topology::LaneId;
 use serde::{Deserialize, Serialize};
 
 use crate::fingerprint::Fingerprint;
-use crate::key::{Key, Point};
+use crate::key::{Extent, Key, Point};
 use crate::request::Threads;
-use crate::stat::Stat;
+use crate::stat::{Stat, median};
 
 /// Version of the cached form; another one is not read.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Measurements and what they are valid for.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,8 +28,12 @@ pub struct Measurements {
     /// One curve per class of operations; empty when it was left out.
     pub sweep: Vec<Sweep>,
     pub overhead: Overhead,
+    /// What was to be measured and was not.
+    pub skipped: Vec<Skipped>,
     /// Plans that were tried out since.
     pub rehearsals: Vec<Rehearsal>,
+    /// Runs that ended since, the newest last; of each plan, and of all, only the last ones.
+    pub finished: Vec<Finished>,
     /// How long profiling took.
     pub took_ms: u64,
 }
@@ -46,6 +50,18 @@ pub struct Measured {
     pub beside: Vec<LaneId>,
     #[serde(flatten)]
     pub time: Stat,
+    /// Whether equal work took other times, even when measured again. The time is that of all equal
+    /// work in any case.
+    pub disputed: bool,
+}
+
+/// A point that nothing was measured at, for want of time or because lanes never met.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// What would have been measured, in words.
+    pub what: String,
+    #[serde(flatten)]
+    pub extent: Extent,
 }
 
 /// A class of operations over the number of CPU threads, at the workload's shape.
@@ -83,12 +99,102 @@ pub struct Overhead {
 /// What a plan took that was tried out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Rehearsal {
-    /// [`Rehearsal::key`] of the plan.
+    /// [`plan_key`](crate::plan_key::plan_key) of the plan.
     pub plan: String,
     /// Decode steps of a group.
     pub steps: u32,
-    /// From the start of a group's first decode step to the end of its last one, mean over the
-    /// groups.
+    /// From the start of a group's first decode step to the end of its last one, for each group in
+    /// the order in which they ran; not empty.
+    pub groups_ns: Vec<u64>,
+    /// Times the workers were started anew for them.
+    pub sessions: u32,
+}
+
+impl Rehearsal {
+    /// The median group.
+    pub fn decode_ns(&self) -> f64 {
+        median_of(self.groups_ns.iter().map(|ns| *ns as f64)).unwrap_or_default()
+    }
+
+    /// From the shortest group to the longest, as a share of the median.
+    pub fn spread(&self) -> f64 {
+        let (least, most) = (self.groups_ns.iter().min(), self.groups_ns.iter().max());
+        let width_ns = most.zip(least).map_or(0, |(most, least)| most - least);
+        width_ns as f64 / self.decode_ns().max(1.0)
+    }
+}
+
+/// How long a run computed prompts and decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct RunTimes {
+    pub prefill_ns: f64,
     pub decode_ns: f64,
-    pub groups: u32,
+}
+
+impl RunTimes {
+    fn total_ns(self) -> f64 {
+        self.prefill_ns + self.decode_ns
+    }
+}
+
+/// A run that did all that was predicted of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// [`plan_key`](crate::plan_key::plan_key) of the plan.
+    pub plan: String,
+    /// As it was told before the workers started.
+    pub predicted: RunTimes,
+    pub measured: RunTimes,
+}
+
+impl Profile {
+    /// What the last runs of this very plan took over what was predicted of them, the median;
+    /// `None` where it never ran to its end.
+    pub fn correction(&self, plan: &str) -> Option<f64> {
+        let runs = self.measurements.finished.iter().filter(|run| run.plan == plan);
+        let ratios = runs.map(|run| run.measured.total_ns() / run.predicted.total_ns());
+        median_of(ratios.filter(|ratio| ratio.is_finite() && *ratio > 0.0))
+    }
+}
+
+impl Measurements {
+    /// Runs of one plan that are kept, and of all plans.
+    const FINISHED_MAX: (usize, usize) = (8, 256);
+
+    /// Adds a run, and drops the oldest beyond what is kept.
+    pub(crate) fn finish(&mut self, run: Finished) {
+        let (of_plan, of_all) = Measurements::FINISHED_MAX;
+        let mut earlier = self.finished.iter().filter(|other| other.plan == run.plan).count();
+        self.finished.retain(|other| {
+            let is_beyond = other.plan == run.plan && earlier >= of_plan;
+            earlier -= usize::from(is_beyond);
+            !is_beyond
+        });
+        self.finished.push(run);
+        let beyond = self.finished.len().saturating_sub(of_all);
+        self.finished.drain(..beyond);
+    }
+}
+
+fn median_of(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_unstable_by(f64::total_cmp);
+    median(&values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rehearsal(groups_ns: &[u64]) -> Rehearsal {
+        Rehearsal { plan: String::new(), steps: 1, groups_ns: groups_ns.to_vec(), sessions: 1 }
+    }
+
+    #[test]
+    fn one_long_group_does_not_move_a_rehearsal() {
+        let disturbed = rehearsal(&[100, 275, 102, 101]);
+        assert_eq!(disturbed.decode_ns(), 101.5);
+        assert!((disturbed.spread() - 175.0 / 101.5).abs() < 1e-9);
+        assert_eq!(rehearsal(&[7]).spread(), 0.0);
+    }
 }

@@ -1,14 +1,17 @@
 //! Spans to samples: which work each span was, at which point, beside which other lanes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use model::config::ModelConfig;
+use model::ops::Op;
 use program::ir::{Instruction, Program};
 use program::map::Phase;
 use program::plan::Plan;
 use program::topology::{LaneId, LaneSet};
 use shm::TraceRecord;
 
-use crate::key::{Extent, Key, Point};
+use crate::equals::representative;
+use crate::key::{Extent, Key, Point, Work};
 use crate::stat::Stat;
 
 /// A span ran beside a lane that was busy for at least this share of it,
@@ -27,6 +30,8 @@ pub(crate) struct Trace<'a> {
     pub(crate) records: &'a [(LaneId, TraceRecord)],
     /// Steps that only warm up.
     pub(crate) skip_steps: u32,
+    /// Whether tokens are drawn from the vocabulary of the profile, not from a token few.
+    pub(crate) samples_count: bool,
 }
 
 impl Trace<'_> {
@@ -35,10 +40,15 @@ impl Trace<'_> {
     }
 }
 
+/// Work at a point, beside the lanes of a set.
+pub(crate) type Case = (Key, Point, LaneSet);
+
 /// Collects samples over all experiments.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
-    samples_ns: HashMap<(Key, Point, LaneSet), Vec<u64>>,
+    samples_ns: HashMap<Case, Vec<u64>>,
+    /// Cases of equal work that took different times.
+    disputed: HashSet<Case>,
     pub(crate) wake_ns: Vec<u64>,
     pub(crate) empty_ns: Vec<u64>,
     pub(crate) between_ns: Vec<u64>,
@@ -72,6 +82,9 @@ impl Recorder {
         lanes: &[Vec<TraceRecord>],
     ) {
         let Some(key) = Key::of(trace.plan, trace.phase(), lane, instruction) else { return };
+        if matches!(key.work, Work::Compute { op: Op::Sample, .. }) && !trace.samples_count {
+            return;
+        }
         let length_ns = record.end_ns.saturating_sub(record.start_ns);
         if record.rows == 0 && matches!(instruction, Instruction::Compute(_)) {
             self.empty_ns.push(length_ns);
@@ -126,10 +139,56 @@ impl Recorder {
         (self.link_ns > 0).then(|| self.link_bytes as f64 / self.link_ns as f64)
     }
 
-    /// Everything measured, summed up, in no order.
-    pub(crate) fn stats(&self) -> impl Iterator<Item = (Key, Point, LaneSet, Stat)> + '_ {
-        self.samples_ns.iter().filter_map(|((key, point, beside), samples)| {
-            Some((*key, *point, *beside, Stat::of(samples)?))
+    /// Whether any work of a lane lay beside exactly the lanes of a set.
+    pub(crate) fn has_met(&self, lane: LaneId, set: LaneSet) -> bool {
+        self.samples_ns.keys().any(|(key, _, beside)| key.lane == lane && *beside == set)
+    }
+
+    /// Whether equal work takes different times, alone over `extent`.
+    pub(crate) fn equals_differ(&self, config: &ModelConfig, phase: Phase, extent: Extent) -> bool {
+        let here = |(key, point, beside): &Case| {
+            *beside == LaneSet::EMPTY && *point == key.point(phase, extent)
+        };
+        self.equals(config, &here).iter().any(|class| self.is_disputed(class))
+    }
+
+    /// Gives equal work the samples of all of it, and marks it where they contradict each other.
+    pub(crate) fn pool_equals(&mut self, config: &ModelConfig) {
+        for class in self.equals(config, &|_| true) {
+            let is_disputed = self.is_disputed(&class);
+            let samples = class.iter().flat_map(|case| &self.samples_ns[case]).copied();
+            let samples: Vec<u64> = samples.collect();
+            for case in class {
+                self.samples_ns.insert(case, samples.clone());
+                if is_disputed {
+                    self.disputed.insert(case);
+                }
+            }
+        }
+    }
+
+    /// Cases of equal work, several each.
+    fn equals(&self, config: &ModelConfig, which: &dyn Fn(&Case) -> bool) -> Vec<Vec<Case>> {
+        let mut classes: HashMap<Case, Vec<Case>> = HashMap::new();
+        for case in self.samples_ns.keys().filter(|case| which(case)) {
+            let (key, point, beside) = case;
+            let class = (representative(config, key), *point, *beside);
+            classes.entry(class).or_default().push(*case);
+        }
+        classes.into_values().filter(|class| class.len() > 1).collect()
+    }
+
+    /// Whether two of the cases at least differ by more than they spread.
+    fn is_disputed(&self, class: &[Case]) -> bool {
+        let stats = class.iter().filter_map(|case| Stat::of(&self.samples_ns[case]));
+        let stats: Vec<Stat> = stats.collect();
+        stats.iter().enumerate().any(|(i, a)| stats[..i].iter().any(|b| a.differs(b)))
+    }
+
+    /// Everything measured, summed up, in no order; and whether equal work took other times.
+    pub(crate) fn stats(&self) -> impl Iterator<Item = (Case, Stat, bool)> + '_ {
+        self.samples_ns.iter().filter_map(|(case, samples)| {
+            Some((*case, Stat::of(samples)?, self.disputed.contains(case)))
         })
     }
 }

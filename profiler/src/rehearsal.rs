@@ -7,33 +7,30 @@ use model::ops::Op;
 use program::ir::{Instruction, LaneProgram, Program, ProgramId};
 use program::plan::Plan;
 use program::validate::{validate, validate_program};
-use sha2::{Digest, Sha256};
 use shm::TraceRecord;
 use workers::shared::group::{Placed, Request as Sequence};
 
+use crate::error::ProfileError;
+use crate::plan_key::plan_key;
 use crate::profile::Rehearsal;
 use crate::request::Threads;
-use crate::run::ProfileError;
 use crate::runner::{Runner, Session};
 
-/// Groups that are measured at least, and at most.
-const GROUPS: std::ops::RangeInclusive<u32> = 2..=8;
-/// What the measured groups may take, but for the least number of them.
+/// Groups of a session at least, and at most.
+const GROUPS: std::ops::RangeInclusive<usize> = 3..=8;
+/// What the groups of a session may take, but for the least number of them.
 const BUDGET: Duration = Duration::from_secs(2);
-
-impl Rehearsal {
-    /// Tells plans from each other: SHA-256 of what is run.
-    pub fn key(plan: &Plan) -> String {
-        Sha256::digest(format!("{plan:?}"))
-            .iter()
-            .take(16)
-            .map(|byte| format!("{byte:02x}"))
-            .collect()
-    }
-}
+/// Groups that lie further apart than this share of their median are doubted,
+const SPREAD_MAX: f64 = 0.1;
+/// and so are those that take so much less or more than expected.
+const EXPECTED: std::ops::RangeInclusive<f64> = 0.8..=1.25;
+/// Times workers are started: two that do not agree are decided by a third.
+const SESSIONS_MAX: u32 = 3;
 
 /// Runs `steps` decode steps of `plan` with dummy weights, several times, in full batches behind
-/// prompts of the longest length.
+/// prompts of the longest length. What is doubtful or surprising, beside what was expected, is run
+/// again by workers that are started anew: a machine that was disturbed for a while gives groups
+/// that agree with each other and with nothing else.
 ///
 /// # Errors
 /// A plan that is not safe to run, a runner that failed or was interrupted.
@@ -41,23 +38,53 @@ pub fn rehearse(
     plan: &Plan,
     steps: u32,
     threads: Threads,
+    expected_ns: Option<f64>,
     runner: &mut dyn Runner,
 ) -> Result<Rehearsal, ProfileError> {
     validate(plan)?;
     let mut pretended = plan.clone();
     *pretended.program_mut(ProgramId::PREFILL) = only_samples(plan.prefill());
     validate_program(pretended.prefill(), &pretended.buffers, &pretended.topology)?;
-    let mut session = runner.start(pretended, threads)?;
+    let key = plan_key(plan);
+    let mut all = Rehearsal { plan: key, steps, groups_ns: Vec::new(), sessions: 0 };
+    let mut medians_ns: Vec<f64> = Vec::new();
+    while all.sessions < SESSIONS_MAX {
+        let session = runner.start(pretended.clone(), threads)?;
+        let groups_ns = groups_ns(session, plan, steps)?;
+        let session = Rehearsal { groups_ns, ..all.clone() };
+        let median_ns = session.decode_ns();
+        let is_settled = match medians_ns.first() {
+            None => {
+                let ratio = expected_ns.map_or(1.0, |expected_ns| median_ns / expected_ns);
+                session.spread() <= SPREAD_MAX && EXPECTED.contains(&ratio)
+            }
+            Some(first_ns) => (median_ns - first_ns).abs() <= SPREAD_MAX * median_ns.min(*first_ns),
+        };
+        medians_ns.push(median_ns);
+        all.groups_ns.extend(session.groups_ns);
+        all.sessions += 1;
+        if is_settled {
+            break;
+        }
+    }
+    Ok(all)
+}
+
+/// The groups of one session.
+fn groups_ns(
+    mut session: Box<dyn Session>,
+    plan: &Plan,
+    steps: u32,
+) -> Result<Vec<u64>, ProfileError> {
     // The first step brings pages and caches up.
     decode_ns(session.as_mut(), plan, 1)?;
     let begun = Instant::now();
-    let (mut sum_ns, mut groups) = (0, 0);
-    while groups < *GROUPS.start() || (groups < *GROUPS.end() && begun.elapsed() < BUDGET) {
-        sum_ns += decode_ns(session.as_mut(), plan, steps)?;
-        groups += 1;
+    let mut groups_ns = Vec::new();
+    let (least, most) = (*GROUPS.start(), *GROUPS.end());
+    while groups_ns.len() < least || (groups_ns.len() < most && begun.elapsed() < BUDGET) {
+        groups_ns.push(decode_ns(session.as_mut(), plan, steps)?);
     }
-    let decode_ns = sum_ns as f64 / f64::from(groups);
-    Ok(Rehearsal { plan: Rehearsal::key(plan), steps, decode_ns, groups })
+    Ok(groups_ns)
 }
 
 /// Prefill that computes nothing: sampling alone sets the length of every sequence's cache.

@@ -15,6 +15,10 @@ use crate::key::Extent;
 /// longer than measuring it, and both grow in proportion.
 pub(crate) const VOCABULARY_MAX: usize = 16_384;
 
+/// What a profile may take: a choice between placements with and without the device needs both.
+const BUDGET_WITH_DEVICE: Duration = Duration::from_secs(20);
+const BUDGET_ALONE: Duration = Duration::from_secs(10);
+
 /// Compute threads of the two workers that have some.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Threads {
@@ -49,7 +53,8 @@ pub struct Request {
     /// Most threads of the CPU that the sweep tries; 0 leaves the sweep out.
     pub sweep_threads_max: u16,
     /// What the whole may take. It is kept by measuring fewer points and repetitions, not by
-    /// stopping: three repetitions of the workload's own shape are always made.
+    /// stopping: three repetitions of the workload's own shape are always made, and one of the
+    /// points without which nothing else could be priced.
     pub budget: Duration,
 }
 
@@ -76,7 +81,7 @@ impl Request {
             device: (threads.gpu > 0).then(|| "emulated".to_owned()),
             threads,
             sweep_threads_max: threads.cpu + threads.gpu,
-            budget: Duration::from_secs(30),
+            budget: if threads.gpu > 0 { BUDGET_WITH_DEVICE } else { BUDGET_ALONE },
         }
     }
 
@@ -116,13 +121,18 @@ impl Request {
         let kinds = self.layer_kinds();
         let mut config = self.config.clone();
         config.num_layers = kinds.len() * copies;
-        config.vocab_size = config.vocab_size.min(VOCABULARY_MAX);
+        config.vocab_size = self.vocabulary();
         let mut formats = WeightFormats::plain(&config);
         if let Some(first) = self.weight_formats.first() {
             (formats.embedding, formats.head) = (first.embedding, first.head);
         }
         formats.layers = kinds.into_iter().flat_map(|kind| vec![kind; copies]).collect();
         (config, formats)
+    }
+
+    /// Tokens of the vocabulary that is measured.
+    pub(crate) fn vocabulary(&self) -> usize {
+        self.config.vocab_size.min(VOCABULARY_MAX)
     }
 
     /// Bytes of one layer's weights in the run's dtype.

@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 pub const OUTLIER_DEVIATIONS: f64 = 3.5;
 /// Share of the median within which no sample is an outlier, however well the others agree.
 pub const OUTLIER_SHARE: f64 = 0.02;
+/// Share of a mean beyond which another one differs from it, however widely the samples spread.
+pub const DIFFERENCE_MAX: f64 = 0.1;
 /// A normal distribution's standard deviation in median absolute deviations.
 const NORMAL_SCALE: f64 = 1.4826;
 
@@ -54,10 +56,19 @@ impl Stat {
             outliers: (all - values.len()) as u32,
         })
     }
+
+    /// Whether the means of two lie further apart than their samples spread. Samples that spread
+    /// widely excuse no more than [`DIFFERENCE_MAX`].
+    pub fn differs(&self, other: &Stat) -> bool {
+        let least_ns = self.mean_ns.min(other.mean_ns);
+        let allowed_ns = (self.deviation_ns + other.deviation_ns)
+            .clamp(OUTLIER_SHARE * least_ns, DIFFERENCE_MAX * least_ns);
+        (self.mean_ns - other.mean_ns).abs() > allowed_ns
+    }
 }
 
 /// Of sorted values; the mean of the middle two of an even count.
-fn median(sorted: &[f64]) -> Option<f64> {
+pub(crate) fn median(sorted: &[f64]) -> Option<f64> {
     let middle = sorted.len() / 2;
     match sorted.len() {
         0 => None,
@@ -102,6 +113,18 @@ mod tests {
         let found = Stat::of(&[1000, 1000, 1000, 1000, 1020, 1021]).expect("samples");
         assert_eq!((found.samples, found.outliers), (5, 1));
         assert_eq!(found.max_ns, 1020.0);
+    }
+
+    #[test]
+    fn figures_differ_beyond_their_spread() {
+        let of = |samples: &[u64]| Stat::of(samples).expect("samples");
+        let narrow = of(&[1000, 1001, 1002, 1003, 1004]);
+        assert!(!narrow.differs(&of(&[1015, 1016, 1017])), "within 2%");
+        assert!(narrow.differs(&of(&[1100, 1101, 1102])));
+        assert!(of(&[1100, 1101, 1102]).differs(&narrow));
+        let wide = of(&[900, 1000, 1100, 1200, 1300]);
+        assert!(!narrow.differs(&wide), "98 apart, and one of them spreads by 148");
+        assert!(narrow.differs(&of(&[1000, 1300, 1700])), "a third apart is not excused");
     }
 
     #[test]

@@ -3,16 +3,22 @@
 //! Costs of kernels grow piecewise: with the weights they read, then with the arithmetic. Between
 //! two points the line is close; beyond the last one the last slope goes on, since what bounds an
 //! operation there bounds it further out. Nothing is extrapolated below the smallest measured time
-//! to less than a share of it, so that a noisy slope never makes work free.
+//! to less than a share of it, so that a noisy slope never makes work free. One point is no line:
+//! it says what that very point takes and nothing of any other.
+
+use std::collections::BTreeSet;
 
 /// Least share of the nearest measured time that an extrapolation may give.
 const LEAST_SHARE: f64 = 0.05;
 
-/// Points of one coordinate, ascending: `(x, time)`.
+/// Points of one coordinate, ascending: `(x, time)`; `None` where they say nothing of `x`.
 fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
     let (first, last) = (points.first()?, points.last()?);
-    if points.len() == 1 || x == first.0 {
+    if x == first.0 {
         return Some(first.1);
+    }
+    if points.len() == 1 {
+        return None;
     }
     let above = points.partition_point(|point| point.0 < x).clamp(1, points.len() - 1);
     let (low, high) = (points[above - 1], points[above]);
@@ -27,6 +33,8 @@ fn interpolate(points: &[(f64, f64)], x: f64) -> Option<f64> {
 pub struct Surface {
     /// Per number of rows, ascending: its points over positions, ascending.
     lines: Vec<(f64, Vec<(f64, f64)>)>,
+    /// Whether the points are times of one position instead of all.
+    of_one_position: bool,
 }
 
 impl Surface {
@@ -49,14 +57,32 @@ impl Surface {
         surface
     }
 
-    /// The time at a point; `None` without any point.
+    /// Of work that looks back from each of its positions, as attention over prompts does: what one
+    /// position takes is a line over positions, so two lengths give every other.
+    pub fn looking_back(points: impl IntoIterator<Item = (u32, u32, f64)>) -> Surface {
+        let of_one = |(rows, positions, time): (u32, u32, f64)| {
+            (rows, positions, time / f64::from(positions.max(1)))
+        };
+        Surface { of_one_position: true, ..Surface::of(points.into_iter().map(of_one)) }
+    }
+
+    /// The time at a point; `None` where the measured points do not reach it: one number of rows
+    /// says nothing of another, nor one of positions.
     pub fn at(&self, rows: f64, positions: f64) -> Option<f64> {
         let over_rows: Vec<(f64, f64)> = self
             .lines
             .iter()
             .filter_map(|(rows, line)| Some((*rows, interpolate(line, positions)?)))
             .collect();
-        interpolate(&over_rows, rows)
+        let time = interpolate(&over_rows, rows)?;
+        Some(if self.of_one_position { time * positions } else { time })
+    }
+
+    /// The numbers of rows and of positions that were measured, ascending.
+    pub fn coordinates(&self) -> (Vec<u32>, Vec<u32>) {
+        let rows = self.lines.iter().map(|line| line.0 as u32).collect();
+        let positions = self.lines.iter().flat_map(|line| &line.1).map(|point| point.0 as u32);
+        (rows, positions.collect::<BTreeSet<u32>>().into_iter().collect())
     }
 }
 
@@ -73,7 +99,8 @@ mod tests {
         assert_eq!(interpolate(&points, 9.0), Some(80.0), "the last slope goes on");
         assert_eq!(interpolate(&points, 0.0), Some(5.0), "and so does the first");
         assert_eq!(interpolate(&points, -9.0), Some(0.5), "but work is never free");
-        assert_eq!(interpolate(&[(4.0, 8.0)], 100.0), Some(8.0), "one point is a constant");
+        assert_eq!(interpolate(&[(4.0, 8.0)], 4.0), Some(8.0), "one point is itself");
+        assert_eq!(interpolate(&[(4.0, 8.0)], 100.0), None, "and no constant");
         assert_eq!(interpolate(&[], 1.0), None);
     }
 
@@ -99,6 +126,26 @@ mod tests {
             assert!((found - time(rows, positions)).abs() < 1e-9, "{rows}, {positions}: {found}");
         }
         assert_eq!(Surface::default().at(1.0, 1.0), None);
+        assert_eq!(surface.coordinates(), (vec![2, 4, 8], vec![10, 50, 100]));
+    }
+
+    #[test]
+    fn two_lengths_of_a_prompt_give_every_other() {
+        let time = |positions: f64| 7.0 * positions + 0.5 * positions * positions;
+        let surface = Surface::looking_back([64, 32].map(|n| (2, n, time(f64::from(n)))));
+        for positions in [1.0, 8.0, 32.0, 48.0, 64.0, 100.0] {
+            let found = surface.at(2.0, positions).expect("there are two lengths");
+            assert!((found / time(positions) - 1.0).abs() < 1e-9, "{positions}: {found}");
+        }
+        assert_eq!(surface.coordinates(), (vec![2], vec![32, 64]));
+    }
+
+    #[test]
+    fn a_line_of_one_point_is_left_out_elsewhere() {
+        let surface = Surface::of([(8, 10, 1.0), (8, 20, 3.0), (2, 10, 0.5)]);
+        assert_eq!(surface.at(8.0, 15.0), Some(2.0));
+        assert_eq!(surface.at(2.0, 10.0), Some(0.5));
+        assert_eq!(surface.at(2.0, 15.0), None, "of two rows one length alone is known");
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn profile(place: &Place, extra: &[&str]) -> Command {
 fn said(place: &Place) -> String {
     let done = finish(profile(place, &[]).spawn().expect("starts"));
     assert!(done.status.success(), "{}", text(&done.stderr));
-    let all = text(&done.stdout) + &text(&done.stderr);
+    let all = text(&done.stderr);
     let found = all.lines().find(|line| line.contains("measured"));
     found.unwrap_or_else(|| panic!("{all}")).to_owned()
 }
@@ -148,14 +148,41 @@ fn every_policy_answers_the_same_and_predicts_first() {
         let paths = files.map(|file| file.expect("entry").path());
         // Beside them lies what is known of weight files.
         let profiles = paths.filter(|path| !path.ends_with("weights.json"));
-        profiles.map(|path| read(&path)).collect::<BTreeSet<_>>()
+        let parsed = profiles.map(|path| serde_json::from_str::<Value>(&read(&path)));
+        parsed.map(|profile| profile.expect("JSON")).collect::<Vec<_>>()
+    };
+    let count = |profiles: &[Value], what: &str| -> usize {
+        let of = |profile: &Value| profile["measurements"][what].as_array().map_or(0, Vec::len);
+        profiles.iter().map(of).sum()
     };
     let before = cached();
     assert_eq!(before.len(), 2);
-    // What was tried out is kept with them: the same run again measures nothing.
+    // What was tried out is kept with them: the same run again measures nothing. What it took is
+    // kept too, beside what was predicted.
     let (.., stderr) = run(&place, &input, &[&WORKLOAD[..], &["--policy", "two-split"]].concat());
     assert!(stderr.contains("rehearsed: a step"), "{stderr}");
-    assert_eq!(cached(), before);
+    let after = cached();
+    for what in ["work", "rehearsals"] {
+        let of = |profiles: &[Value]| {
+            let texts = profiles.iter().map(|profile| profile["measurements"][what].to_string());
+            texts.collect::<BTreeSet<_>>()
+        };
+        assert_eq!(of(&after), of(&before), "{what}");
+    }
+    assert_eq!(count(&after, "finished"), count(&before, "finished") + 1);
+    for finished in after
+        .iter()
+        .flat_map(|profile| profile["measurements"]["finished"].as_array().expect("a list").iter())
+    {
+        for (who, phase) in [
+            ("predicted", "prefill_ns"),
+            ("predicted", "decode_ns"),
+            ("measured", "prefill_ns"),
+            ("measured", "decode_ns"),
+        ] {
+            assert!(finished[who][phase].as_f64().is_some_and(|ns| ns > 0.0), "{finished}");
+        }
+    }
 }
 
 /// The rows of the table of maps, cell by cell.

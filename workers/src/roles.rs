@@ -389,7 +389,14 @@ impl Worker<'_> {
             words.load_total_bytes.store(total, Ordering::Relaxed);
             words.load_done_bytes.store(done, Ordering::Relaxed);
         };
-        let threads = usize::from(setup.threads);
+        let threads = match setup.weights {
+            // They are computed, and until they are nobody else needs a core.
+            WeightsFrom::Dummy { .. } => {
+                std::thread::available_parallelism().map_or(1, usize::from)
+            }
+            _ => 1,
+        };
+        let threads = threads.max(setup.threads.into());
         load(&setup.plan, memories, source.as_ref(), variant, threads, &progress)?;
         Ok(())
     }

@@ -429,7 +429,8 @@ pub struct LowProfile {
     /// Compute threads of the emulated device [default: half of the cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub emulated_threads: Option<u16>,
-    /// Measure again although a valid profile is kept
+    /// Measure again although a valid profile is kept, and forget what was tried out with it, with
+    /// and without a device
     #[arg(long)]
     pub force: bool,
     /// Say nothing but errors

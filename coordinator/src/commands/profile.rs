@@ -1,10 +1,11 @@
 //! `coordinator profile`: measures this machine on a model's true shapes through the real workers,
 //! keeps the measurement, and shows it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::Write;
 
+use comfy_table::Table;
 use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::config_json::check_context;
@@ -12,8 +13,11 @@ use model::ops::Op;
 use planner::budget::{Limits, Request as PlanRequest};
 use planner::policy::{Formats, Placement, Policy};
 use profiler::key::Work;
-use profiler::{Profile, Request};
+use profiler::profile::{Measured, Measurements};
+use profiler::stat::Stat;
+use profiler::{Profile, REPETITIONS_MIN, Rehearsal, Request, Skipped};
 use program::formats::{KvFormat, WeightFormats};
+use program::map::Phase;
 use program::topology::LaneId;
 
 use crate::cli::request::ProfileRequest;
@@ -76,12 +80,36 @@ fn profile_request(
     Ok(profile::request(config, &shape, &formats, hardware))
 }
 
-/// Decode's operations at the batch's rows and the longest measured context, alone and beside
-/// transfers, and the sweep.
+/// What was measured, and how sure it is.
 fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
-    let mut rows: BTreeMap<&str, [Option<f64>; 4]> = BTreeMap::new();
+    let mut text = "decode of one batch: median in ms ± deviation (samples)\n".to_owned();
+    let _ = writeln!(text, "{}", operations(profile, config, batch_size));
+    for sweep in &profile.measurements.sweep {
+        let curve: Vec<String> = sweep
+            .curve
+            .iter()
+            .map(|point| format!("{} {}", point.threads, cell(&point.time)))
+            .collect();
+        let _ = writeln!(
+            text,
+            "{} ({}) over threads: {}; best {}",
+            sweep.class,
+            sweep.op,
+            curve.join(", "),
+            sweep.best_threads
+        );
+    }
+    text + &doubts(profile, config)
+}
+
+/// Decode's operations at the batch's rows and the longest measured context, alone and beside
+/// transfers.
+fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table {
+    let mut rows: BTreeMap<&str, [Option<Stat>; 4]> = BTreeMap::new();
     for measured in &profile.measurements.work {
-        if ![0, u32::from(batch_size)].contains(&measured.point.rows) {
+        if ![0, u32::from(batch_size)].contains(&measured.point.rows)
+            || measured.key.phase == Some(Phase::Prefill)
+        {
             continue;
         }
         let (op, column) = match (measured.key.work, measured.key.lane) {
@@ -96,35 +124,110 @@ fn shown(profile: &Profile, config: &ModelConfig, batch_size: u16) -> String {
             (Work::CopyWeights { op, .. }, _) if measured.beside.is_empty() => (op, 3),
             _ => continue,
         };
-        let name = op.name(config.family);
-        rows.entry(name).or_default()[column] = Some(measured.time.median_ns / 1e6);
+        rows.entry(op.name(config.family)).or_default()[column] = Some(measured.time);
     }
     let around = [Op::Embed].iter().chain(config.layer_ops());
     let order = around.chain(&[Op::Attention, Op::FinalNorm, Op::Head, Op::Sample]);
     let mut table = plain_table();
-    table.set_header(["op", "cpu ms", "cpu beside h2d ms", "device ms", "h2d ms"]);
+    table.set_header(["op", "cpu", "cpu beside h2d", "device", "h2d"]);
     for name in order.map(|op| op.name(config.family)) {
-        let cell = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}"));
         if let Some(times) = rows.get(name) {
-            table.add_row(std::iter::once(name.to_owned()).chain(times.map(cell)));
+            let cells = times.iter().map(|time| time.as_ref().map_or_else(|| "-".to_owned(), cell));
+            table.add_row(std::iter::once(name.to_owned()).chain(cells));
         }
     }
     right_aligned(&mut table, 1..5);
-    let mut text = format!("{table}\n");
-    for sweep in &profile.measurements.sweep {
-        let curve: Vec<String> = sweep
-            .curve
-            .iter()
-            .map(|point| format!("{} {:.3} ms", point.threads, point.time.median_ns / 1e6))
-            .collect();
+    table
+}
+
+/// A time in milliseconds, how far its samples lie from it, and how many there are.
+fn cell(time: &Stat) -> String {
+    let (ms, samples) = (time.median_ns / 1e6, time.samples + time.outliers);
+    let percent = 100.0 * time.deviation_ns / time.median_ns.max(1.0);
+    let decimals = if ms < 0.1 { 5 } else { 3 };
+    // One sample has no spread, which is not the same as a spread of 0.
+    let spread = if samples > 1 { format!(" ±{percent:.0}%") } else { String::new() };
+    format!("{ms:.decimals$}{spread} ({samples})")
+}
+
+/// What the profile does not say, or not surely.
+fn doubts(profile: &Profile, config: &ModelConfig) -> String {
+    let measurements = &profile.measurements;
+    let mut text = String::new();
+    let few =
+        |measured: &&Measured| measured.time.samples + measured.time.outliers < REPETITIONS_MIN;
+    let (alone, beside): (Vec<&Measured>, Vec<&Measured>) =
+        measurements.work.iter().partition(|measured| measured.beside.is_empty());
+    let count = |times: &[&Measured]| times.iter().copied().filter(few).count();
+    if count(&alone) + count(&beside) > 0 {
         let _ = writeln!(
             text,
-            "{} ({}) over threads: {}; best {}",
-            sweep.class,
-            sweep.op,
-            curve.join(", "),
-            sweep.best_threads
+            "fewer than {REPETITIONS_MIN} samples: {} times alone, {} beside other lanes",
+            count(&alone),
+            count(&beside)
         );
+    }
+    let disputed = disputed(&alone, config);
+    if !disputed.is_empty() {
+        let _ = writeln!(
+            text,
+            "equal work that took different times, measured again and given one: {disputed}"
+        );
+    }
+    if !measurements.skipped.is_empty() {
+        let _ = writeln!(text, "not measured ({}):", measurements.skipped.len());
+        let mut points: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for Skipped { what, extent } in &measurements.skipped {
+            let point = format!("{} x {}", extent.sequences, extent.positions);
+            points.entry(what).or_default().push(point);
+        }
+        for (what, points) in points {
+            let _ = writeln!(text, "  {what}: {} (sequences x positions)", points.join(", "));
+        }
+    }
+    text + &since(measurements)
+}
+
+/// Equal work whose times contradicted each other, by the table's columns.
+fn disputed(alone: &[&Measured], config: &ModelConfig) -> String {
+    let columns = [
+        (LaneId::CPU_COMPUTE, "cpu"),
+        (LaneId::GPU_COMPUTE, "device"),
+        (LaneId::H2D_WEIGHTS, "h2d"),
+    ];
+    let mut names: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for measured in alone.iter().filter(|measured| measured.disputed) {
+        let column = columns.iter().find(|(lane, _)| *lane == measured.key.lane);
+        let op = match measured.key.work {
+            Work::Compute { op, .. } | Work::CopyWeights { op, .. } => Some(op),
+            _ => None,
+        };
+        if let (Some((_, column)), Some(op)) = (column, op) {
+            names.entry(column).or_default().insert(op.name(config.family));
+        }
+    }
+    let of_column = |(column, names): (&str, BTreeSet<&str>)| {
+        format!("{} ({column})", names.into_iter().collect::<Vec<_>>().join(", "))
+    };
+    names.into_iter().map(of_column).collect::<Vec<_>>().join("; ")
+}
+
+/// What has become known since the profile was measured.
+fn since(measurements: &Measurements) -> String {
+    let mut text = String::new();
+    let rehearsals = &measurements.rehearsals;
+    if !rehearsals.is_empty() {
+        let groups: usize = rehearsals.iter().map(|rehearsal| rehearsal.groups_ns.len()).sum();
+        let widest = rehearsals.iter().map(Rehearsal::spread).fold(0.0, f64::max);
+        let _ = writeln!(
+            text,
+            "tried out: {} placements in {groups} groups, which spread by {:.0}% at most",
+            rehearsals.len(),
+            100.0 * widest
+        );
+    }
+    if !measurements.finished.is_empty() {
+        let _ = writeln!(text, "runs that ended: {}", measurements.finished.len());
     }
     text
 }

@@ -33,6 +33,7 @@ use crate::report::build;
 use crate::report::build::RunPrediction;
 use crate::report::file::RequestCounts;
 use crate::report::table;
+use crate::setup::finished;
 use crate::setup::formats::{Case, cases, described, formats};
 use crate::setup::memory_advice::Advice;
 use crate::setup::model::Opened;
@@ -359,6 +360,7 @@ fn finish(
         by_worker.insert("gpu worker".to_owned(), gpu_threads);
     }
     let measured = engine.finish().context("the trace file")?;
+    finished::keep(run, &plan, prediction, &measured);
     let mut report = build::build(&plan, &measured, prediction, by_worker);
     report.requests = summary.map(|summary| RequestCounts {
         answered: summary.answered,

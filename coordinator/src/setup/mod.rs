@@ -3,6 +3,7 @@
 
 pub mod auto_batches;
 pub mod expanded_weights;
+pub mod finished;
 pub mod formats;
 pub mod hardware;
 pub mod memory_advice;

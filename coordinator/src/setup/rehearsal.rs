@@ -1,9 +1,10 @@
 //! Rehearsals before a run: those that are kept with the profile, or new ones by the workers.
 
 use indicatif::ProgressBar;
-use planner::priced::Rehearse;
-use profiler::{Cache, Rehearsal, rehearse};
+use planner::priced::{Pricing, Rehearse};
+use profiler::{Cache, Rehearsal, plan_key, rehearse};
 use program::plan::Plan;
+use program::simulate::simulate;
 
 use super::hardware::Hardware;
 use super::pricing::Profiles;
@@ -21,34 +22,24 @@ pub struct Stage<'a> {
     pub interrupt: &'a Interrupt,
 }
 
-impl Rehearse for Stage<'_> {
-    fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
+impl Stage<'_> {
+    /// Decode steps of a plan as its profile says, before they are tried out.
+    fn expected_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
+        let costs = self.profiles.costs(plan, plan.shape.max_prompt).ok()?;
+        Some(simulate(plan.decode(), costs.as_ref(), steps).ok()?.total_ns)
+    }
+
+    fn try_out(&self, plan: &Plan, steps: u32) -> Option<Rehearsal> {
         let hardware = if plan.map.uses_gpu() { self.with_device } else { self.alone };
-        let cache = Cache::of_user();
-        let profile = self.profiles.of(plan)?;
-        let kept = cache.as_ref().and_then(|cache| cache.load(&profile.fingerprint).ok());
-        let mut profile = kept.unwrap_or_else(|| profile.clone());
-        let known = &mut profile.measurements.rehearsals;
-        let key = Rehearsal::key(plan);
-        if let Some(known) = known.iter().find(|known| known.plan == key && known.steps == steps) {
-            return Some(known.decode_ns);
-        }
         let bar = if self.quiet { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
         bar.set_message(format!("trying out {} layers", plan.config.num_layers));
         bar.enable_steady_tick(std::time::Duration::from_millis(100));
+        let expected_ns = self.expected_ns(plan, steps);
         let mut runner = runner(hardware, self.interrupt);
-        let found = rehearse(plan, steps, hardware.threads, &mut runner);
+        let rehearsed = rehearse(plan, steps, hardware.threads, expected_ns, &mut runner);
         bar.finish_and_clear();
-        match found {
-            Ok(found) => {
-                let decode_ns = found.decode_ns;
-                known.push(found);
-                // A profile that cannot be kept was told of when it was measured.
-                if let Some(cache) = cache {
-                    let _ = cache.store(&profile);
-                }
-                Some(decode_ns)
-            }
+        match rehearsed {
+            Ok(rehearsal) => Some(rehearsal),
             Err(error) => {
                 // Whoever interrupts is told by the run that ends.
                 if !self.quiet && !self.interrupt.is_requested() {
@@ -59,5 +50,27 @@ impl Rehearse for Stage<'_> {
                 None
             }
         }
+    }
+}
+
+impl Rehearse for Stage<'_> {
+    fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
+        let cache = Cache::of_user();
+        let profile = self.profiles.of(plan)?;
+        let kept = cache.as_ref().and_then(|cache| cache.load(&profile.fingerprint).ok());
+        let mut profile = kept.unwrap_or_else(|| profile.clone());
+        let known = &mut profile.measurements.rehearsals;
+        let key = plan_key(plan);
+        if let Some(known) = known.iter().find(|known| known.plan == key && known.steps == steps) {
+            return Some(known.decode_ns());
+        }
+        let rehearsal = self.try_out(plan, steps)?;
+        let decode_ns = rehearsal.decode_ns();
+        known.push(rehearsal);
+        // A profile that cannot be kept was told of when it was measured.
+        if let Some(cache) = cache {
+            let _ = cache.store(&profile);
+        }
+        Some(decode_ns)
     }
 }

@@ -25,6 +25,7 @@ fn profile(link: &str, median_ns: f64) -> Profile {
         point: Point { rows: 4, positions: 0 },
         beside: vec![LaneId::CPU_COMPUTE],
         time,
+        disputed: false,
     };
     Profile {
         fingerprint: Fingerprint {
@@ -32,7 +33,9 @@ fn profile(link: &str, median_ns: f64) -> Profile {
             profiled: fields("batch", "4"),
         },
         measurements: Measurements {
+            skipped: Vec::new(),
             rehearsals: Vec::new(),
+            finished: Vec::new(),
             threads: Threads { cpu: 1, gpu: 1 },
             work: vec![measured],
             sweep: Vec::new(),

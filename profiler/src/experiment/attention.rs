@@ -7,9 +7,8 @@ use program::map::Phase;
 use program::map::{Chunk, Device};
 use program::topology::LaneId;
 
-use super::{Experiment, STEPS_MAX};
+use super::{Experiment, Extents, STEPS_MAX, named};
 use crate::bench::{Bench, BenchShape};
-use crate::key::Extent;
 use crate::request::Request;
 use crate::stages::Stages;
 
@@ -42,20 +41,11 @@ fn ops(bench: &mut Bench, device: Device, layers: u16, of: u16) -> Vec<Instructi
     list
 }
 
-/// The batch at the three lengths, then a quarter of it.
-fn extents(request: &Request) -> Vec<Extent> {
+/// The batch and a quarter of it, at the three lengths; the middle one is the workload's.
+fn extents(request: &Request) -> Extents {
     let batch = u32::from(request.batch_size);
     let [first, middle, last] = request.lengths();
-    let mut extents = Vec::new();
-    for sequences in [batch, batch.div_ceil(4)] {
-        for positions in [middle, first, last] {
-            let extent = Extent { sequences, positions };
-            if !extents.contains(&extent) {
-                extents.push(extent);
-            }
-        }
-    }
-    extents
+    Extents::grid(&[batch, batch.div_ceil(4)], &[middle, first, last])
 }
 
 /// The plan for one form of the cache, split into `of` parts.
@@ -99,10 +89,11 @@ pub(crate) fn attention(request: &Request, kv: KvFormat, of: u16, copies: usize)
     stages.then(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
     let prefill = bench.pretend_prompts(Device::Cpu);
     Experiment {
-        name: "attention and KV transfer",
+        name: named("attention and KV transfer", kv, of),
         plan: bench.plan(prefill, stages),
         phase: Phase::Decode,
         extents: extents(request),
+        together: Vec::new(),
         threads: request.threads,
     }
 }

@@ -13,7 +13,7 @@ use program::plan::Plan;
 use program::topology::LaneId;
 
 use super::attention::SMALL_VOCABULARY;
-use super::{Experiment, STEPS_MAX};
+use super::{Experiment, Extents, STEPS_MAX};
 use crate::bench::{Bench, BenchShape, compute_lane};
 use crate::key::Key;
 use crate::recorder::Recorder;
@@ -103,12 +103,12 @@ pub(crate) fn beside(request: &Request, copies: usize, recorder: &Recorder) -> E
         chunks: 1,
         device: request.device.is_some(),
     });
-    let cpu = ops(&mut bench, Device::Cpu);
-    let mut stages = Stages::default();
+    let (mut stages, mut sets) = (Stages::default(), Vec::new());
     let empty = (EMPTY_BATCH, 0);
     let nothing = bench.compute(Phase::Decode, Device::Cpu, Op::Norm0, Some(0), None, empty);
     stages.then(LaneId::CPU_COMPUTE, vec![nothing; EMPTY]);
     if request.device.is_some() {
+        let cpu = ops(&mut bench, Device::Cpu);
         let gpu = ops(&mut bench, Device::Gpu);
         let (copied, decompress) = weights(&mut bench);
         stages.then(LaneId::H2D_WEIGHTS, copied.clone());
@@ -121,6 +121,7 @@ pub(crate) fn beside(request: &Request, copies: usize, recorder: &Recorder) -> E
         let gpu = (LaneId::GPU_COMPUTE, gpu.as_slice(), length(LaneId::GPU_COMPUTE, &gpu));
         let h2d = (LaneId::H2D_WEIGHTS, copied.as_slice(), h2d_ns);
         for set in [&[cpu, h2d][..], &[gpu, h2d], &[cpu, gpu], &[cpu, gpu, h2d]] {
+            sets.push(set.iter().map(|(lane, ..)| *lane).collect());
             stages.beside(together(set));
         }
     }
@@ -128,10 +129,11 @@ pub(crate) fn beside(request: &Request, copies: usize, recorder: &Recorder) -> E
     stages.then(compute_lane(Device::Cpu), vec![sample]);
     let prefill = bench.pretend_prompts(Device::Cpu);
     Experiment {
-        name: "lanes beside each other",
+        name: "lanes beside each other".to_owned(),
         plan: bench.plan(prefill, stages),
         phase: Phase::Decode,
-        extents: vec![main],
+        extents: Extents::one(main),
+        together: sets,
         threads: request.threads,
     }
 }

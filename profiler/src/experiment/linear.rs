@@ -8,7 +8,7 @@ use program::map::Device;
 use program::map::Phase;
 use program::topology::LaneId;
 
-use super::{Experiment, decode_bench};
+use super::{Experiment, Extents, decode_bench};
 use crate::bench::Bench;
 use crate::key::Extent;
 use crate::request::Request;
@@ -29,26 +29,32 @@ const ROW_VALUES: [Value; 11] = [
     Value::Logits,
 ];
 
-/// Row counts: the batch first, then a part of it, then towards the rows of prefill.
-fn rows(request: &Request) -> Vec<u32> {
+/// Linears of fewer rows are bound by the weights they read, of more by arithmetic.
+const ARITHMETIC_ROWS: u32 = 64;
+/// Beyond so many rows the last slope goes on.
+const ROWS_MAX: u32 = 1024;
+
+/// Row counts: the batch and a part of it, then towards the rows of prefill. Where the batch is not
+/// bound by what these are bound by, the first count that is so is required too: the slope between
+/// small counts says nothing of them.
+fn extents(request: &Request) -> Extents {
     let batch = u32::from(request.batch_size);
     let prefill = u32::from(request.micro_sequences) * request.max_prompt;
-    let mut rows = vec![batch, batch.div_ceil(4)];
-    let mut next = batch * 4;
-    // Beyond some hundred rows linears are bound by arithmetic, and the last slope goes on.
-    while next < prefill.min(1024) {
-        rows.push(next);
-        next *= 4;
+    let most = prefill.clamp(1, ROWS_MAX);
+    let mut rows: Vec<u32> = std::iter::successors(Some(batch), |rows| rows.checked_mul(4))
+        .take_while(|rows| *rows < most)
+        .collect();
+    rows.push(most);
+    rows.insert(0, batch);
+    rows.insert(1, batch.div_ceil(4));
+    let mut extents = Extents::grid(&rows, &[1]);
+    let is_bound = |extent: &Extent| extent.sequences >= ARITHMETIC_ROWS.min(most);
+    if batch < 2 * ARITHMETIC_ROWS
+        && let Some(place) = extents.optional.iter().position(is_bound)
+    {
+        extents.required.push(extents.optional.remove(place));
     }
-    rows.push(prefill.clamp(1, 1024));
-    let mut seen = Vec::new();
-    rows.retain(|rows| {
-        !seen.contains(rows) && {
-            seen.push(*rows);
-            true
-        }
-    });
-    rows
+    extents
 }
 
 fn ops(bench: &mut Bench, request: &Request, device: Device) -> Vec<Instruction> {
@@ -67,8 +73,9 @@ fn ops(bench: &mut Bench, request: &Request, device: Device) -> Vec<Instruction>
 
 /// The plan; `copies` of the layer's weights keep them out of the caches.
 pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
-    let rows = rows(request);
-    let most = rows.iter().copied().max().unwrap_or(1);
+    let extents = extents(request);
+    let all = extents.required.iter().chain(&extents.optional);
+    let most = all.map(|extent| extent.sequences).max().unwrap_or(1);
     let mut bench = decode_bench(request, copies, most.min(u32::from(u16::MAX)) as u16, 1);
     let mut stages = Stages::default();
     stages.then(LaneId::CPU_COMPUTE, ops(&mut bench, request, Device::Cpu));
@@ -88,10 +95,52 @@ pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
     stages.then(LaneId::CPU_COMPUTE, vec![bench.sample(Phase::Decode, Device::Cpu, (0, 0))]);
     let prefill = bench.pretend_prompts(Device::Cpu);
     Experiment {
-        name: "linears, norms and copies",
+        name: "linears, norms and copies".to_owned(),
         plan: bench.plan(prefill, stages),
         phase: Phase::Decode,
-        extents: rows.into_iter().map(|sequences| Extent { sequences, positions: 1 }).collect(),
+        extents,
+        together: Vec::new(),
         threads: request.threads,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::config::Dtype;
+    use model::known::known;
+    use program::plan::RunShape;
+
+    use super::*;
+    use crate::request::Threads;
+
+    fn rows(batch_size: u16, max_prompt: u32) -> (Vec<u32>, Vec<u32>) {
+        let config = known("opt-125m").expect("known").config;
+        let shape = RunShape {
+            batches: 1,
+            batch_size,
+            max_prompt,
+            shared_prompt: 0,
+            max_context: max_prompt + 8,
+            max_new: 8,
+            logprobs: 0,
+            micro_sequences: 1,
+            prefill_chunk: 0,
+            dtype: Dtype::Bf16,
+        };
+        let request = Request::for_shape(&config, &shape, Threads { cpu: 1, gpu: 0 });
+        let Extents { required, optional } = extents(&request);
+        let rows = |extents: Vec<Extent>| extents.iter().map(|extent| extent.sequences).collect();
+        (rows(required), rows(optional))
+    }
+
+    #[test]
+    fn a_count_that_is_bound_by_arithmetic_is_required() {
+        assert_eq!(rows(8, 512), (vec![8, 2, 128], vec![32, 512]));
+        assert_eq!(rows(1, 512), (vec![1, 4, 64], vec![16, 256, 512]));
+        assert_eq!(rows(8, 5000), (vec![8, 2, 128], vec![32, 512, 1024]));
+        assert_eq!(rows(128, 5000), (vec![128, 32], vec![512, 1024]));
+        // Prompts that are shorter than the batch is large.
+        assert_eq!(rows(8, 4), (vec![8, 2, 4], vec![]));
+        assert_eq!(rows(1, 1), (vec![1], vec![]));
     }
 }

@@ -14,8 +14,10 @@ pub(crate) mod linear;
 pub(crate) mod prefill;
 pub(crate) mod sweep;
 
+use program::formats::KvFormat;
 use program::map::Phase;
 use program::plan::Plan;
+use program::topology::LaneSet;
 
 use crate::bench::{Bench, BenchShape};
 use crate::key::Extent;
@@ -32,14 +34,64 @@ const COPIES_MAX: u64 = 16;
 /// A plan and the extents over which it is run.
 #[derive(Debug)]
 pub(crate) struct Experiment {
-    /// For the progress: what it measures.
-    pub(crate) name: &'static str,
+    /// What it measures, in words.
+    pub(crate) name: String,
     pub(crate) plan: Plan,
     /// Which of its programs is measured.
     pub(crate) phase: Phase,
-    /// The first one is always measured; the others while time remains.
-    pub(crate) extents: Vec<Extent>,
+    pub(crate) extents: Extents,
+    /// Sets of lanes that it makes work side by side.
+    pub(crate) together: Vec<LaneSet>,
     pub(crate) threads: Threads,
+}
+
+/// Where an experiment measures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Extents {
+    /// The first one is the workload's; all of them are always measured.
+    pub(crate) required: Vec<Extent>,
+    /// Measured while time remains.
+    pub(crate) optional: Vec<Extent>,
+}
+
+impl Extents {
+    pub(crate) fn one(extent: Extent) -> Extents {
+        Extents { required: vec![extent], optional: Vec::new() }
+    }
+
+    /// Every number of sequences with every number of positions. Two of each, the first ones, are
+    /// required: a surface of fewer would say nothing of what lies beside it.
+    pub(crate) fn grid(sequences: &[u32], positions: &[u32]) -> Extents {
+        let (sequences, positions) = (distinct(sequences), distinct(positions));
+        let is_required = |extent: &Extent| {
+            let first = |values: &[u32], value| values.iter().take(2).any(|v| *v == value);
+            first(&sequences, extent.sequences) && first(&positions, extent.positions)
+        };
+        let all = sequences.iter().flat_map(|sequences| {
+            let sequences = *sequences;
+            positions.iter().map(move |positions| Extent { sequences, positions: *positions })
+        });
+        let (required, optional) = all.partition(is_required);
+        Extents { required, optional }
+    }
+}
+
+/// The values in their order, each once.
+fn distinct(values: &[u32]) -> Vec<u32> {
+    let mut distinct = Vec::new();
+    for value in values {
+        if !distinct.contains(value) {
+            distinct.push(*value);
+        }
+    }
+    distinct
+}
+
+/// What is measured, with the form of the cache and the number of parts where these are not the
+/// usual ones.
+fn named(what: &str, kv: KvFormat, of: u16) -> String {
+    let form = if kv == KvFormat::Four { ", cache of 4 bits" } else { "" };
+    if of > 1 { format!("{what} in {of} parts{form}") } else { format!("{what}{form}") }
 }
 
 /// Copies of a layer that keep `layer_bytes` from staying in a cache of `cache_bytes`.
@@ -65,4 +117,21 @@ fn decode_bench(request: &Request, copies: usize, batch_size: u16, max_prompt: u
         chunks: 1,
         device: request.device.is_some(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_of_each_coordinate_are_required() {
+        let of = |extents: &[Extent]| -> Vec<(u32, u32)> {
+            extents.iter().map(|extent| (extent.sequences, extent.positions)).collect()
+        };
+        let grid = Extents::grid(&[8, 2, 2], &[50, 10, 90]);
+        assert_eq!(of(&grid.required), [(8, 50), (8, 10), (2, 50), (2, 10)]);
+        assert_eq!(of(&grid.optional), [(8, 90), (2, 90)]);
+        let line = Extents::grid(&[1, 1], &[9, 5]);
+        assert_eq!((of(&line.required), line.optional.len()), (vec![(1, 9), (1, 5)], 0));
+    }
 }

@@ -8,10 +8,9 @@ use program::map::Device;
 use program::map::Phase;
 use program::topology::LaneId;
 
-use super::Experiment;
 use super::attention::parts;
+use super::{Experiment, Extents, named};
 use crate::bench::{Bench, BenchShape, compute_lane};
-use crate::key::Extent;
 use crate::request::Request;
 use crate::stages::Stages;
 
@@ -26,18 +25,10 @@ fn ops(bench: &mut Bench, device: Device, of: u16) -> Vec<Instruction> {
     list
 }
 
-/// A stream of whole prompts, then fewer and shorter ones.
-fn extents(request: &Request) -> Vec<Extent> {
-    let mut extents = Vec::new();
-    for sequences in [u32::from(request.micro_sequences), 1] {
-        for positions in [request.max_prompt, request.max_prompt.div_ceil(2)] {
-            let extent = Extent { sequences, positions };
-            if !extents.contains(&extent) {
-                extents.push(extent);
-            }
-        }
-    }
-    extents
+/// A stream of whole prompts and one prompt, at the longest length and at half of it.
+fn extents(request: &Request) -> Extents {
+    let longest = request.max_prompt;
+    Extents::grid(&[request.micro_sequences.into(), 1], &[longest, longest.div_ceil(2)])
 }
 
 /// The plan for one form of the cache, split into `of` parts.
@@ -66,10 +57,11 @@ pub(crate) fn prefill(request: &Request, kv: KvFormat, of: u16) -> Experiment {
     let mut decode = Stages::default();
     decode.then(compute_lane(sampler), vec![bench.sample(Phase::Decode, sampler, (0, 0))]);
     Experiment {
-        name: "attention over prompts",
+        name: named("attention over prompts", kv, of),
         plan: bench.plan(prefill, decode),
         phase: Phase::Prefill,
         extents: extents(request),
+        together: Vec::new(),
         threads: request.threads,
     }
 }

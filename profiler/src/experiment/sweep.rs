@@ -7,7 +7,7 @@ use program::map::Phase;
 use program::topology::LaneId;
 
 use super::attention::SMALL_VOCABULARY;
-use super::{Experiment, STEPS_MAX};
+use super::{Experiment, Extents, STEPS_MAX};
 use crate::bench::{Bench, BenchShape};
 use crate::request::{Request, Threads};
 use crate::stages::Stages;
@@ -63,10 +63,11 @@ pub(crate) fn sweep(request: &Request, copies: usize, cpu: u16) -> Experiment {
     stages.then(LaneId::CPU_COMPUTE, list);
     let prefill = bench.pretend_prompts(Device::Cpu);
     Experiment {
-        name: "numbers of CPU threads",
+        name: format!("{cpu} CPU threads"),
         plan: bench.plan(prefill, stages),
         phase: Phase::Decode,
-        extents: vec![main],
+        extents: Extents::one(main),
+        together: Vec::new(),
         threads: Threads { cpu, gpu: 0 },
     }
 }

@@ -1,6 +1,9 @@
 //! A tiny model profiled from end to end, and its plans priced and simulated.
 
 mod common;
+mod fake;
+mod kept;
+mod sure;
 
 use std::fs;
 use std::time::Duration;
@@ -13,8 +16,8 @@ use planner::policy::{Formats, Homes, Policy, device_map};
 use planner::split::Split;
 use profiler::key::Work;
 use profiler::{
-    Cache, Machine, Profile, ProfileCosts, ProfileError, Rehearsal, Rejected, Request, Threads,
-    Workload, cached, rehearse, run,
+    Cache, Machine, Profile, ProfileCosts, ProfileError, REPETITIONS_MIN, Rejected, Request,
+    Threads, Workload, cached, plan_key, rehearse, run,
 };
 use program::compile::compile;
 use program::formats::{KvFormat, WeightFormats};
@@ -64,7 +67,7 @@ fn measure(request: &Request) -> Profile {
 }
 
 /// Every compiled two-split plan and both whole-device ones, with the given formats.
-fn plans(config: &ModelConfig, formats: &Formats, chunks: u16) -> Vec<Plan> {
+fn plans(config: &ModelConfig, shape: &RunShape, formats: &Formats, chunks: u16) -> Vec<Plan> {
     let chunkings =
         [ChunkOrder::Scores, ChunkOrder::Attention].map(|order| Some(Chunking { order, chunks }));
     let mut policies = vec![Policy::CpuOnly, Policy::GpuOnly];
@@ -82,7 +85,7 @@ fn plans(config: &ModelConfig, formats: &Formats, chunks: u16) -> Vec<Plan> {
             let homes = Homes { kv: home, prefill_hidden: home };
             let mut map = device_map(&policy, config, fuse, homes);
             formats.apply(&mut map);
-            plans.push(compile(config, &SHAPE, &map).expect("the map compiles"));
+            plans.push(compile(config, shape, &map).expect("the map compiles"));
         }
     }
     plans
@@ -93,12 +96,12 @@ fn every_placement_is_rehearsed_behind_prompts_that_nobody_computed() {
     let config = llama();
     let mut keys = std::collections::BTreeSet::new();
     // Every seventh of them starts workers quickly enough for a test.
-    for plan in plans(&config, &Formats::plain(&config), 2).iter().step_by(7) {
+    for plan in plans(&config, &SHAPE, &Formats::plain(&config), 2).iter().step_by(7) {
         let mut runner = InProcessRunner::default();
-        let found = rehearse(plan, 5, THREADS, &mut runner).expect("a safe plan runs");
-        assert!(found.decode_ns > 0.0 && found.groups >= 2, "{found:?}");
-        assert_eq!((found.steps, &found.plan), (5, &Rehearsal::key(plan)));
-        assert_eq!(Rehearsal::key(plan), Rehearsal::key(&plan.clone()));
+        let found = rehearse(plan, 5, THREADS, None, &mut runner).expect("a safe plan runs");
+        assert!(found.decode_ns() > 0.0 && found.groups_ns.len() >= 3, "{found:?}");
+        assert_eq!((found.steps, &found.plan), (5, &plan_key(plan)));
+        assert_eq!(plan_key(plan), plan_key(&plan.clone()));
         keys.insert(found.plan);
     }
     assert!(keys.len() > 10, "different plans have different keys: {}", keys.len());
@@ -108,7 +111,7 @@ fn every_placement_is_rehearsed_behind_prompts_that_nobody_computed() {
 fn a_plan_that_is_not_safe_is_not_rehearsed() {
     let config = opt();
     let signals = |plan: &Plan| plan.decode().lanes.iter().any(|list| list.signals_per_step > 0);
-    let mut plans = plans(&config, &Formats::plain(&config), 2).into_iter();
+    let mut plans = plans(&config, &SHAPE, &Formats::plain(&config), 2).into_iter();
     let mut plan = plans.find(signals).expect("a plan of two lanes");
     let list = plan
         .program_mut(ProgramId::DECODE)
@@ -118,7 +121,8 @@ fn a_plan_that_is_not_safe_is_not_rehearsed() {
         .expect("signals");
     let place = list.instructions.iter().position(|i| *i == Instruction::Signal).expect("one");
     list.instructions.remove(place);
-    let error = rehearse(&plan, 2, THREADS, &mut InProcessRunner::default()).expect_err("unsafe");
+    let mut runner = InProcessRunner::default();
+    let error = rehearse(&plan, 2, THREADS, None, &mut runner).expect_err("unsafe");
     assert!(matches!(error, ProfileError::Plan(_)), "{error}");
 }
 
@@ -146,9 +150,12 @@ fn check_figures(profile: &Profile) {
         assert!(time.samples >= 1, "{measured:?}");
         let computes = matches!(measured.key.work, Work::Compute { .. });
         assert!(!computes || time.median_ns > 0.0, "{measured:?}");
-        // Only contention may have fewer: not every span lies wholly beside another lane's.
-        let repeated = time.samples + time.outliers >= run::REPETITIONS_MIN;
-        assert!(repeated || !measured.beside.is_empty(), "{measured:?}");
+        // The workload's own shape is repeated in any case. Contention may have fewer samples: not
+        // every span lies wholly beside another lane's.
+        let repeated = time.samples + time.outliers >= REPETITIONS_MIN;
+        let is_main =
+            measured.point.rows == u32::from(SHAPE.batch_size) && measured.key.phase.is_none();
+        assert!(repeated || !is_main || !measured.beside.is_empty(), "{measured:?}");
     }
     let overhead = profile.measurements.overhead;
     for stat in [overhead.wake, overhead.empty_span, overhead.between_spans] {
@@ -172,9 +179,9 @@ fn every_two_split_plan_of_an_opt_has_a_cost() {
     let profile = measure(&request(&config));
     check_figures(&profile);
     let formats = Formats::plain(&config);
-    assert!(simulate_all(&profile, &plans(&config, &formats, 2)) > 10_000);
+    assert!(simulate_all(&profile, &plans(&config, &SHAPE, &formats, 2)) > 10_000);
     // What was not profiled is an error that says what.
-    let three = plans(&config, &formats, 3);
+    let three = plans(&config, &SHAPE, &formats, 3);
     let missing = three.iter().find_map(|plan| ProfileCosts::new(&profile, plan, WORKLOAD).err());
     let missing = missing.expect("chunks of three were not profiled").to_string();
     assert!(missing.contains("chunk") && missing.contains("of: 3"), "{missing}");
@@ -194,7 +201,7 @@ fn compressed_plans_of_a_llama_have_costs_too() {
         [(plain.clone(), KvFormat::Plain), (w4.clone(), KvFormat::Four), (plain, KvFormat::Four)]
     {
         let formats = Formats { weights, kv };
-        assert!(simulate_all(&profile, &plans(&config, &formats, 2)) > 10_000);
+        assert!(simulate_all(&profile, &plans(&config, &SHAPE, &formats, 2)) > 10_000);
     }
     let decompressed = |work: &Work| matches!(work, Work::Decompress { op: Op::Down, .. });
     assert!(profile.measurements.work.iter().any(|m| decompressed(&m.key.work)));
@@ -244,7 +251,7 @@ fn attention_of_a_prompt_costs_the_same_however_it_is_cut() {
 fn rates_are_those_of_the_slowed_samples() {
     let config = opt();
     let mut profile = measure(&request(&config));
-    let plans = plans(&config, &Formats::plain(&config), 2);
+    let plans = plans(&config, &SHAPE, &Formats::plain(&config), 2);
     let plan = plans.iter().find(|plan| plan.map.uses_gpu()).expect("a plan with a device");
     // Whatever was measured: exactly half speed beside copies, a quarter beside both.
     let work = &mut profile.measurements.work;

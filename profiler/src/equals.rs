@@ -1,0 +1,89 @@
+//! Work that is the same but for its name: Q, K and V of a model whose heads all have their own K
+//! and V multiply matrices of one shape, and their caches are copied and appended to alike.
+//!
+//! Equal work takes equal time, so what its times differ by is noise, which a search for the least
+//! would take for a difference. Hence all of it has the samples of all, and the layer's sum stays
+//! what was measured. Times that differ by more than they spread are measured again before that.
+
+use model::config::ModelConfig;
+use model::ops::{Kv, Op};
+
+use crate::key::{Key, Work};
+
+/// The key that stands for all work equal to that of `key`.
+pub(crate) fn representative(config: &ModelConfig, key: &Key) -> Key {
+    let mut key = *key;
+    match &mut key.work {
+        // `Out` adds the residual stream, `Up` multiplies by the gate: they read more than `Q`.
+        Work::Compute { op, .. } if has_matrix(config, *op) => {
+            *op = first(config, *op, &|a, b| a.reads().len() == b.reads().len());
+        }
+        Work::CopyWeights { op, .. } | Work::Decompress { op, .. } => {
+            *op = first(config, *op, &|_, _| true);
+        }
+        Work::CopyCache { cache, .. } | Work::Append { cache, .. } => *cache = Kv::K,
+        Work::Compute { .. } | Work::CopyValue { .. } | Work::Read { .. } => {}
+    }
+    key
+}
+
+fn has_matrix(config: &ModelConfig, op: Op) -> bool {
+    op.weights(config).is_some_and(|shape| shape.matrix.is_some())
+}
+
+/// The layer's first operation with weights of the same shape that is `alike`; an operation outside
+/// the layer is its own.
+fn first(config: &ModelConfig, op: Op, alike: &dyn Fn(Op, Op) -> bool) -> Op {
+    let ops = config.layer_ops();
+    let same = |other: &&Op| other.weights(config) == op.weights(config) && alike(**other, op);
+    if ops.contains(&op) { ops.iter().find(same).copied().unwrap_or(op) } else { op }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::compressed::WeightFormat;
+    use model::known::known;
+    use program::formats::KvFormat;
+    use program::topology::LaneId;
+
+    use super::*;
+
+    fn compute(op: Op, lane: LaneId) -> Key {
+        let work = Work::Compute { op, chunk: None, weights: WeightFormat::Plain, kv: None };
+        Key { lane, phase: None, work }
+    }
+
+    #[test]
+    fn equal_work_has_one_representative() {
+        let opt = known("opt-30b").expect("known").config;
+        let cpu = |op| compute(op, LaneId::CPU_COMPUTE);
+        let of = |key: Key| representative(&opt, &key);
+        assert_eq!(of(cpu(Op::K)), cpu(Op::Q));
+        assert_eq!(of(cpu(Op::V)), cpu(Op::Q));
+        assert_eq!(of(compute(Op::V, LaneId::GPU_COMPUTE)), compute(Op::Q, LaneId::GPU_COMPUTE));
+        for op in [Op::Out, Op::Fc0, Op::Fc1, Op::Head, Op::Norm0, Op::Attention] {
+            assert_eq!(of(cpu(op)), cpu(op), "{op:?} does work of its own");
+        }
+        let copy = |op| Key {
+            lane: LaneId::H2D_WEIGHTS,
+            phase: None,
+            work: Work::CopyWeights { op, weights: WeightFormat::Plain },
+        };
+        assert_eq!(of(copy(Op::Out)), copy(Op::Q), "a copy does not care what is computed");
+        let append = |cache| Key {
+            lane: LaneId::CPU_COMPUTE,
+            phase: None,
+            work: Work::Append { cache, chunk: None, kv: KvFormat::Plain },
+        };
+        assert_eq!(of(append(Kv::V)), append(Kv::K));
+    }
+
+    #[test]
+    fn grouped_heads_make_q_another_shape() {
+        let llama = known("llama-3.2-3b").expect("known").config;
+        let key = |op| compute(op, LaneId::CPU_COMPUTE);
+        let of = |op| representative(&llama, &key(op));
+        assert_eq!((of(Op::Q), of(Op::V)), (key(Op::Q), key(Op::K)));
+        assert_eq!((of(Op::Gate), of(Op::Up)), (key(Op::Gate), key(Op::Up)));
+    }
+}

@@ -1,0 +1,93 @@
+//! What one instruction of a plan takes, from the surface of its kind of work.
+
+use program::map::Phase;
+use program::plan::RunShape;
+
+use crate::key::{Extent, Key, Work};
+use crate::surface::Surface;
+
+/// The price of an instruction.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Price {
+    /// Index of the surface.
+    pub(crate) surface: usize,
+    pub(crate) key: Key,
+    pub(crate) phase: Phase,
+    pub(crate) sequences: u32,
+    pub(crate) factor: f64,
+    /// What a stream of prefill computes, where prompts are cut into chunks.
+    pub(crate) chunk: Option<Chunk>,
+}
+
+impl Price {
+    /// Nanoseconds in a step behind prompts of `prompt_len` tokens; `None` where the surface does
+    /// not reach there.
+    pub(crate) fn ns(&self, surface: &Surface, prompt_len: u32, step: u32) -> Option<f64> {
+        let ns = match self.chunk {
+            Some(chunk) => self.chunk_ns(surface, chunk, prompt_len)?,
+            None => self.at(surface, self.extent(prompt_len, step))?,
+        };
+        Some(self.factor * ns)
+    }
+
+    /// What whole prompts, or a decode step, are computed over.
+    pub(crate) fn extent(&self, prompt_len: u32, step: u32) -> Extent {
+        let positions = match self.phase {
+            Phase::Prefill => prompt_len,
+            Phase::Decode => prompt_len + step,
+        };
+        Extent { sequences: self.sequences, positions }
+    }
+
+    fn at(&self, surface: &Surface, extent: Extent) -> Option<f64> {
+        let point = self.key.point(self.phase, extent);
+        surface.at(point.rows.into(), point.positions.into())
+    }
+
+    /// A stream of prefill that cuts prompts. Of what depends on positions, a whole prompt's time
+    /// is dealt out: that of attention by the positions which the rows look back at.
+    fn chunk_ns(&self, surface: &Surface, chunk: Chunk, prompt_len: u32) -> Option<f64> {
+        let Chunk { begin, rows, ends } = chunk;
+        let at = |sequences: u32, positions: u32| self.at(surface, Extent { sequences, positions });
+        if !self.key.takes_positions() {
+            return if self.key.takes_rows() { at(1, rows) } else { at(ends, prompt_len) };
+        }
+        let (mut begin, end) = (begin, begin + u64::from(rows));
+        let length = u64::from(prompt_len.max(1));
+        let share = |positions: u64| positions as f64 / length as f64;
+        let mut sum_ns = 0.0;
+        while begin < end {
+            let first = begin % length;
+            let next = length.min(first + end - begin);
+            sum_ns += match self.key.work {
+                Work::CopyCache { .. } => at(1, first as u32)?,
+                Work::Append { .. } => at(1, prompt_len)? * (share(next) - share(first)),
+                _ => at(1, prompt_len)? * (share(next).powi(2) - share(first).powi(2)),
+            };
+            begin += next - first;
+        }
+        Some(sum_ns)
+    }
+}
+
+/// What a stream of prefill computes of a batch's prompts, one behind the other.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chunk {
+    /// Rows before its first.
+    begin: u64,
+    rows: u32,
+    /// Prompts that end in it.
+    ends: u32,
+}
+
+impl Chunk {
+    /// Of full batches of prompts of `prompt_len` tokens.
+    pub(crate) fn of(shape: &RunShape, prompt_len: u32, stream: u16) -> Chunk {
+        let (most, length) = (u64::from(shape.prefill_chunk), u64::from(prompt_len.max(1)));
+        let all = u64::from(shape.batch_size) * length;
+        let begin = all.min(u64::from(stream) * most);
+        let end = all.min(begin + most);
+        let ends = (end / length - begin / length) as u32;
+        Chunk { begin, rows: (end - begin) as u32, ends }
+    }
+}

@@ -1,0 +1,229 @@
+//! One experiment over its extents, within its share of the time.
+
+use std::time::{Duration, Instant};
+
+use program::map::Phase;
+use program::topology::LaneSet;
+use program::validate::validate_program;
+use workers::shared::group::{Placed, Request as Sequence};
+
+use crate::error::ProfileError;
+use crate::experiment::{Experiment, STEPS_MAX};
+use crate::key::Extent;
+use crate::profile::Skipped;
+use crate::recorder::{Recorder, Trace};
+use crate::request::Request;
+use crate::runner::{Runner, Session};
+
+/// Repetitions of what is measured with time to spare, and of the workload's own shape in any case.
+pub const REPETITIONS_MIN: u32 = 3;
+/// Rounds in which what is doubtful is measured again.
+const AGAIN_MAX: u32 = 2;
+
+/// Time until a share of it is used up.
+#[derive(Debug, Clone, Copy)]
+struct Clock {
+    begun: Instant,
+    share: Duration,
+}
+
+impl Clock {
+    fn left(self) -> Duration {
+        self.share.saturating_sub(self.begun.elapsed())
+    }
+
+    /// How often what takes `once` still fits.
+    fn fitting(self, once: Duration) -> u32 {
+        (self.left().as_secs_f64() / once.as_secs_f64().max(1e-6)) as u32
+    }
+}
+
+/// An extent that was measured.
+#[derive(Debug, Clone, Copy)]
+struct Timed {
+    extent: Extent,
+    /// What one repetition takes.
+    once: Duration,
+    repetitions: u32,
+}
+
+/// Measures the required extents of an experiment in any case and the others while its share of the
+/// time lasts, with fewer repetitions where all would not fit; then again what has few of them or
+/// contradicts itself; and more of everything with what is left. Returns what was not measured.
+pub(crate) fn repeat(
+    experiment: &Experiment,
+    request: &Request,
+    runner: &mut dyn Runner,
+    recorder: &mut Recorder,
+    share: Duration,
+    progress: &mut dyn FnMut(f64, &str),
+) -> Result<Vec<Skipped>, ProfileError> {
+    let clock = Clock { begun: Instant::now(), share };
+    progress(0.0, &experiment.name);
+    let plan = &experiment.plan;
+    validate_program(plan.prefill(), &plan.buffers, &plan.topology)?;
+    validate_program(plan.decode(), &plan.buffers, &plan.topology)?;
+    let session = runner.start(plan.clone(), experiment.threads)?;
+    let mut bench = Repeater { session, experiment, request, recorder, clock };
+    let (required, optional) = (&experiment.extents.required, &experiment.extents.optional);
+    let count = required.len() + optional.len();
+    let (mut measured, mut skipped): (Vec<Timed>, _) = (Vec::new(), Vec::new());
+    for (index, extent) in required.iter().chain(optional).enumerate() {
+        // One more of them warms up.
+        let fitting = clock.fitting(expected(&measured, *extent)).saturating_sub(1);
+        let repetitions = match fitting {
+            _ if index == 0 => REPETITIONS_MIN,
+            0 if index >= required.len() => {
+                skipped.push(Skipped { what: experiment.name.clone(), extent: *extent });
+                continue;
+            }
+            fitting => fitting.clamp(1, REPETITIONS_MIN),
+        };
+        measured.push(bench.first(*extent, repetitions)?);
+        progress((index + 1) as f64 / count as f64, &experiment.name);
+    }
+    bench.few(&measured)?;
+    bench.equals(&measured)?;
+    bench.unmet(&measured)?;
+    for (index, Timed { extent, once, .. }) in measured.iter().enumerate() {
+        let more = clock.fitting(*once) / (measured.len() - index) as u32;
+        bench.more(*extent, more.min(STEPS_MAX))?;
+    }
+    skipped.extend(bench.never_met());
+    Ok(skipped)
+}
+
+/// What a repetition of `next` will take: on the line through the two largest extents so far, or in
+/// proportion to the only one.
+fn expected(measured: &[Timed], next: Extent) -> Duration {
+    let size = |extent: Extent| f64::from(extent.sequences) * f64::from(extent.positions);
+    let mut known: Vec<(f64, f64)> =
+        measured.iter().map(|timed| (size(timed.extent), timed.once.as_secs_f64())).collect();
+    known.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let next = size(next);
+    let seconds = match known.as_slice() {
+        [] => 0.0,
+        [.., (low, before), (high, after)] if low < high => {
+            let slope = ((after - before) / (high - low)).max(0.0);
+            after + slope * (next - high).max(0.0)
+        }
+        [.., (only, once)] => once * (next / only).max(1.0),
+    };
+    Duration::from_secs_f64(seconds)
+}
+
+/// Repeats the extents of one experiment.
+struct Repeater<'a> {
+    session: Box<dyn Session>,
+    experiment: &'a Experiment,
+    request: &'a Request,
+    recorder: &'a mut Recorder,
+    clock: Clock,
+}
+
+impl Repeater<'_> {
+    fn group(&mut self, extent: Extent, steps: u32, skip_steps: u32) -> Result<(), ProfileError> {
+        let records = self.session.run(&group(self.experiment, extent, steps))?;
+        let plan = &self.experiment.plan;
+        let program = match self.experiment.phase {
+            Phase::Prefill => plan.prefill(),
+            Phase::Decode => plan.decode(),
+        };
+        let samples_count = plan.config.vocab_size == self.request.vocabulary();
+        let records = &records;
+        self.recorder.record(Trace { plan, program, extent, records, skip_steps, samples_count });
+        Ok(())
+    }
+
+    /// A warm-up, which touches the memory, and repetitions.
+    fn first(&mut self, extent: Extent, repetitions: u32) -> Result<Timed, ProfileError> {
+        let begun = Instant::now();
+        match self.experiment.phase {
+            Phase::Decode => self.group(extent, 1 + repetitions, 1)?,
+            Phase::Prefill => {
+                // A group has one prefill; all of the first one is skipped.
+                self.group(extent, 0, 1)?;
+                self.more(extent, repetitions)?;
+            }
+        }
+        Ok(Timed { extent, once: begun.elapsed() / (1 + repetitions), repetitions })
+    }
+
+    /// So many repetitions.
+    fn more(&mut self, extent: Extent, repetitions: u32) -> Result<(), ProfileError> {
+        match self.experiment.phase {
+            Phase::Decode if repetitions > 0 => self.group(extent, repetitions, 0),
+            Phase::Decode => Ok(()),
+            Phase::Prefill => (0..repetitions).try_for_each(|_| self.group(extent, 0, 0)),
+        }
+    }
+
+    /// Completes what was repeated less than it should be.
+    fn few(&mut self, measured: &[Timed]) -> Result<(), ProfileError> {
+        for Timed { extent, once, repetitions } in measured {
+            let lacking = REPETITIONS_MIN.saturating_sub(*repetitions);
+            self.more(*extent, self.clock.fitting(*once).min(lacking))?;
+        }
+        Ok(())
+    }
+
+    /// Measures again where equal work took different times.
+    fn equals(&mut self, measured: &[Timed]) -> Result<(), ProfileError> {
+        let (config, phase) = (&self.request.config, self.experiment.phase);
+        for _ in 0..AGAIN_MAX {
+            for Timed { extent, once, .. } in measured {
+                if self.recorder.equals_differ(config, phase, *extent) {
+                    let fitting = self.clock.fitting(*once);
+                    self.more(*extent, fitting.min(REPETITIONS_MIN))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures again where lanes did not meet that should.
+    fn unmet(&mut self, measured: &[Timed]) -> Result<(), ProfileError> {
+        for _ in 0..AGAIN_MAX {
+            if self.never_met().is_empty() {
+                return Ok(());
+            }
+            for Timed { extent, once, .. } in measured {
+                let fitting = self.clock.fitting(*once);
+                self.more(*extent, fitting.min(STEPS_MAX))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lanes of which no work lay wholly beside the others of a set.
+    fn never_met(&self) -> Vec<Skipped> {
+        let plan = &self.experiment.plan;
+        let Some(extent) = self.experiment.extents.required.first() else { return Vec::new() };
+        let pairs = self
+            .experiment
+            .together
+            .iter()
+            .flat_map(|set| set.iter().map(move |lane| (lane, set.without(lane))));
+        let unmet = pairs.filter(|(lane, others)| !self.recorder.has_met(*lane, *others));
+        let names = |set: LaneSet| {
+            set.iter().map(|lane| plan.lane_name(lane).to_owned()).collect::<Vec<_>>().join(" and ")
+        };
+        let skipped = unmet.map(|(lane, others)| Skipped {
+            what: format!("{} beside {}", plan.lane_name(lane), names(others)),
+            extent: *extent,
+        });
+        skipped.collect()
+    }
+}
+
+/// Sequences of the extent, all in the first batch. Their KV grows around the length.
+fn group(experiment: &Experiment, extent: Extent, steps: u32) -> Vec<Placed> {
+    let longest = experiment.plan.shape.max_prompt;
+    let prompt = extent.positions.saturating_sub(steps / 2).clamp(1, longest);
+    let one = |slot: u32| Placed {
+        batch: 0,
+        slot: slot as usize,
+        request: Sequence::greedy(vec![0; prompt as usize], steps + 1),
+    };
+    (0..extent.sequences).map(one).collect()
+}
