@@ -1,16 +1,16 @@
-//! The one place that asks the planner.
+//! The one place that calls the planner.
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known as known_model;
 use model::ops::Op;
 use planner::described_run::{Run, RunRequest, run};
 use planner::layer::steady::{Lane, Shape, Usage, steady_layer};
-use planner::lia::{Case, SUBLAYERS, Stage, Vector, best, parts};
+use planner::lia::{Case, Stage, Vector, best, parts};
 use planner::machine::{Machine, Stored, Workload, known as known_machine};
 use planner::policy::by_name::{Layer, PolicyName};
 use program::map::{ChunkOrder, Chunking};
 
-use crate::cells::{Compression, Question};
+use crate::cells::{Compression, Scenario};
 
 /// Host memory of a machine that is to hold everything, GiB.
 const UNBOUNDED_GIB: f64 = 65536.0;
@@ -52,37 +52,37 @@ pub struct Busy {
 ///
 /// # Errors
 /// Why there is none, in a sentence.
-pub fn answer(question: &Question) -> Result<Answer, String> {
-    let config = known_model(&question.model)
-        .ok_or_else(|| format!("the planner does not know {}", question.model))?
+pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
+    let config = known_model(&scenario.model)
+        .ok_or_else(|| format!("the planner does not know {}", scenario.model))?
         .config;
-    let mut machine = known_machine(&question.machine)
-        .ok_or_else(|| format!("there is no description of {}", question.machine))?
+    let mut machine = known_machine(&scenario.machine)
+        .ok_or_else(|| format!("there is no description of {}", scenario.machine))?
         .map_err(|error| error.to_string())?;
-    if question.unbounded {
+    if scenario.unbounded {
         machine.memory.dram_gib = UNBOUNDED_GIB;
     }
-    if question.nvme {
+    if scenario.nvme {
         return Err("the planner keeps no weights on NVMe".to_owned());
     }
-    if question.vectors.is_some() && question.overlap {
+    if scenario.vectors.is_some() && scenario.overlap {
         return Err("the planner takes no vector that it did not choose".to_owned());
     }
-    let policy: PolicyName = question
+    let policy: PolicyName = scenario
         .policy
         .parse()
         .map_err(|error: planner::policy::by_name::UnknownPolicy| error.to_string())?;
     let request = RunRequest {
         machine: &machine,
         config: &config,
-        workload: workload(question),
-        prompt: question.prompt,
-        gen_len: question.new_tokens,
+        workload: workload(scenario),
+        prompt: scenario.prompt,
+        gen_len: scenario.new_tokens,
         flexgen_pins: true,
     };
     let run = run(policy, &request).map_err(|error| error.to_string())?;
-    let vectors = vectors(&machine, &config, question, policy)?;
-    let busy = busy(&machine, &config, question, vectors)?;
+    let vectors = vectors(&machine, &config, scenario, policy)?;
+    let busy = busy(&machine, &config, scenario, vectors)?;
     let usage = usage(&run);
     let mut answer = Answer {
         prefill_ms: run.prefill_ms,
@@ -95,49 +95,50 @@ pub fn answer(question: &Question) -> Result<Answer, String> {
         cpu_beside_transfers: usage.and_then(|usage| usage.overlap()),
         busy: Some(busy),
         weights_bytes: weights_bytes(&config),
-        kv_bytes: kv_bytes(&config, question),
+        kv_bytes: kv_bytes(&config, scenario),
         resident_share: None,
         fits: None,
     };
-    if policy == PolicyName::Lia && !question.overlap {
-        without_overlap(&mut answer, &machine, &config, question, vectors)?;
+    if policy == PolicyName::Lia && !scenario.overlap {
+        without_overlap(&mut answer, &machine, &config, scenario, vectors)?;
     }
     Ok(answer)
 }
 
-fn workload(question: &Question) -> Workload {
-    let stored = match question.compression {
+fn workload(scenario: &Scenario) -> Workload {
+    let stored = match scenario.compression {
         Compression::None => Stored::PLAIN,
         Compression::W4 => Stored { w4: true, kv4: false },
         Compression::Kv4 => Stored { w4: false, kv4: true },
         Compression::W4kv4 => Stored::W4KV4,
     };
-    let chunks = question.scores;
+    let chunks = scenario.scores;
     let chunking = (chunks > 1).then_some(Chunking { order: ChunkOrder::Scores, chunks });
-    let Question { batches, batch_size, .. } = *question;
+    let Scenario { batches, batch_size, .. } = *scenario;
     Workload { batches, batch_size, positions: 0, dtype: DTYPE, stored, chunking }
 }
 
-fn case(question: &Question, stage: Stage) -> Case {
+fn case(scenario: &Scenario, stage: Stage) -> Case {
     let length = match stage {
-        Stage::Prefill => question.prompt,
-        Stage::Decode => question.prompt + question.new_tokens / 2,
+        Stage::Prefill => scenario.prompt,
+        Stage::Decode => scenario.prompt + scenario.new_tokens / 2,
     };
-    Case { batch: question.batches * question.batch_size, length, dtype: DTYPE, resident: false }
+    Case { batch: scenario.batches * scenario.batch_size, length, dtype: DTYPE, resident: false }
 }
 
-/// Where LIA's sublayers run in prefill and decode: for LIA the best, for others what comes closest.
+/// Where LIA's sublayers run in prefill and decode: for LIA the best vectors, for others what comes
+/// closest.
 fn vectors(
     machine: &Machine,
     config: &ModelConfig,
-    question: &Question,
+    scenario: &Scenario,
     policy: PolicyName,
 ) -> Result<[Vector; 2], String> {
     let best = |stage| {
-        let best = best(machine, config, stage, &case(question, stage));
+        let best = best(machine, config, stage, &case(scenario, stage));
         best.map(|(vector, _)| vector).map_err(|error| error.to_string())
     };
-    if let Some(vectors) = &question.vectors {
+    if let Some(vectors) = &scenario.vectors {
         return Ok(vectors.each_ref().map(|digits| vector(digits)));
     }
     Ok(match policy {
@@ -161,20 +162,19 @@ fn digits(Vector(cpu): Vector) -> String {
 fn busy(
     machine: &Machine,
     config: &ModelConfig,
-    question: &Question,
+    scenario: &Scenario,
     vectors: [Vector; 2],
 ) -> Result<Busy, String> {
     let mut busy = Busy::default();
-    let steps = [1.0, f64::from(question.new_tokens.saturating_sub(1))];
+    let steps = [1.0, f64::from(scenario.new_tokens.saturating_sub(1))];
     for ((stage, vector), steps) in
         [Stage::Prefill, Stage::Decode].into_iter().zip(vectors).zip(steps)
     {
-        let parts = parts(machine, config, stage, &case(question, stage), vector)
+        let parts = parts(machine, config, stage, &case(scenario, stage), vector)
             .map_err(|error| error.to_string())?;
         let times = steps * config.num_layers as f64;
-        for index in 0..SUBLAYERS {
-            let part = parts[index];
-            let compute = if vector.0[index] { &mut busy.cpu_ms } else { &mut busy.gpu_ms };
+        for (part, on_cpu) in parts.iter().zip(vector.0) {
+            let compute = if on_cpu { &mut busy.cpu_ms } else { &mut busy.gpu_ms };
             *compute += part.compute_ms * times;
             busy.transfers_ms += (part.load_ms + part.store_ms) * times;
         }
@@ -187,21 +187,21 @@ fn without_overlap(
     answer: &mut Answer,
     machine: &Machine,
     config: &ModelConfig,
-    question: &Question,
+    scenario: &Scenario,
     vectors: [Vector; 2],
 ) -> Result<(), String> {
     let sum = |new_tokens| {
-        let question = Question { new_tokens, ..question.clone() };
-        let busy = busy(machine, config, &question, vectors)?;
+        let scenario = Scenario { new_tokens, ..scenario.clone() };
+        let busy = busy(machine, config, &scenario, vectors)?;
         Ok::<f64, String>(busy.cpu_ms + busy.gpu_ms + busy.transfers_ms)
     };
-    let (prefill_ms, total_ms) = (sum(1)?, sum(question.new_tokens)?);
-    let steps = f64::from(question.new_tokens.saturating_sub(1)).max(1.0);
+    let (prefill_ms, total_ms) = (sum(1)?, sum(scenario.new_tokens)?);
+    let steps = f64::from(scenario.new_tokens.saturating_sub(1)).max(1.0);
     answer.prefill_ms = prefill_ms;
     answer.decode_step_ms = (total_ms - prefill_ms) / steps;
     answer.layer_ms = answer.decode_step_ms / config.num_layers as f64;
-    let sequences = f64::from(question.batches * question.batch_size);
-    answer.tokens_per_s = sequences * f64::from(question.new_tokens) / total_ms * 1e3;
+    let sequences = f64::from(scenario.batches * scenario.batch_size);
+    answer.tokens_per_s = sequences * f64::from(scenario.new_tokens) / total_ms * 1e3;
     Ok(())
 }
 
@@ -234,8 +234,8 @@ fn weights_bytes(config: &ModelConfig) -> f64 {
     (layers + Op::Embed.weight_bytes(config, DTYPE) + head) as f64
 }
 
-fn kv_bytes(config: &ModelConfig, question: &Question) -> f64 {
+fn kv_bytes(config: &ModelConfig, scenario: &Scenario) -> f64 {
     let layer = config.kv_bytes_per_position(DTYPE) * config.num_layers;
-    let sequences = f64::from(question.batches) * f64::from(question.batch_size);
-    layer as f64 * sequences * f64::from(question.prompt + question.new_tokens)
+    let sequences = f64::from(scenario.batches) * f64::from(scenario.batch_size);
+    layer as f64 * sequences * f64::from(scenario.prompt + scenario.new_tokens)
 }

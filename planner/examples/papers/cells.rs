@@ -1,7 +1,7 @@
-//! The records of `planner/papers`: what a paper prints, and the questions that lead to it.
+//! The records of `planner/papers`: what a paper prints, and the runs that it is about.
 //!
-//! A file has a `title`, what was `left_out` and why, `causes` by name, and tables. What stands in a
-//! table beside `id`, `title` and `note` holds for each of its cells. A cell whose value is a pair
+//! A file has a `title`, what was `left_out` and why, `causes` by name, and tables. What stands in
+//! a table beside `id`, `title` and `note` holds for each of its cells. A cell whose value is a pair
 //! is two cells: the least and the greatest of a range.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ pub struct Figure {
     pub cells: Vec<Cell>,
 }
 
-/// What is asked for.
+/// What a cell is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Quantity {
     /// New tokens per second of the whole run; as a ratio also how many times lower a latency is.
@@ -169,7 +169,7 @@ pub struct Cell {
     overlap: bool,
     /// LIA's vectors of prefill and decode, where they are not the best ones.
     vectors: Option<[String; 2]>,
-    /// Host memory holds whatever is asked, as in LIA's latency model.
+    /// Host memory holds every run, as in LIA's latency model.
     #[serde(default)]
     unbounded: bool,
     /// What the paper leaves open.
@@ -187,9 +187,9 @@ fn yes() -> bool {
     true
 }
 
-/// A run that the planner is asked about.
+/// A run to predict.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Question {
+pub struct Scenario {
     pub model: String,
     pub machine: String,
     pub batches: u32,
@@ -206,26 +206,26 @@ pub struct Question {
     pub unbounded: bool,
 }
 
-impl Question {
+impl Scenario {
     /// What the ratio of a cell is against.
-    pub fn versus(&self, other: &Versus) -> Question {
-        let mut question = self.clone();
-        question.policy = other.policy.clone().unwrap_or(question.policy);
-        question.machine = other.machine.clone().unwrap_or(question.machine);
-        question.scores = other.scores.unwrap_or(question.scores);
-        question.nvme = other.nvme.unwrap_or(question.nvme);
-        question
+    pub fn versus(&self, other: &Versus) -> Scenario {
+        let mut scenario = self.clone();
+        scenario.policy = other.policy.clone().unwrap_or(scenario.policy);
+        scenario.machine = other.machine.clone().unwrap_or(scenario.machine);
+        scenario.scores = other.scores.unwrap_or(scenario.scores);
+        scenario.nvme = other.nvme.unwrap_or(scenario.nvme);
+        scenario
     }
 }
 
 impl Cell {
     /// Every run that the cell is about.
-    pub fn questions(&self) -> Vec<Question> {
-        let mut questions = Vec::new();
+    pub fn scenarios(&self) -> Vec<Scenario> {
+        let mut scenarios = Vec::new();
         for (model, machine) in pairs(&self.models, &self.machines) {
             for ([batches, batch_size], [prompt, new_tokens]) in pairs(&self.batches, &self.lengths)
             {
-                questions.push(Question {
+                scenarios.push(Scenario {
                     model: model.clone(),
                     machine: machine.clone(),
                     batches,
@@ -243,7 +243,7 @@ impl Cell {
                 });
             }
         }
-        questions
+        scenarios
     }
 }
 

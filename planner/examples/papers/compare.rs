@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::answer::{Answer, answer};
-use crate::cells::{Cell, Of, Quantity, Question, Value};
+use crate::cells::{Cell, Of, Quantity, Scenario, Value};
 
 /// Errors up to here need no cause.
 pub const TOLERANCE: f64 = 0.15;
@@ -40,15 +40,15 @@ impl Outcome {
     }
 }
 
-/// The planner, asked once for each run.
+/// The planner's answers, each worked out once.
 #[derive(Default)]
 pub struct Answers {
-    known: HashMap<Question, Result<Answer, String>>,
+    known: HashMap<Scenario, Result<Answer, String>>,
 }
 
 impl Answers {
-    fn of(&mut self, question: &Question) -> Result<Answer, String> {
-        self.known.entry(question.clone()).or_insert_with(|| answer(question)).clone()
+    fn of(&mut self, scenario: &Scenario) -> Result<Answer, String> {
+        self.known.entry(scenario.clone()).or_insert_with(|| answer(scenario)).clone()
     }
 
     /// Compares a cell with its answers.
@@ -65,8 +65,8 @@ impl Answers {
     }
 
     fn vector(&mut self, cell: &Cell, printed: &str) -> Outcome {
-        let question = &cell.questions()[0];
-        match self.of(question).and_then(|answer| vector_of(cell.quantity, &answer)) {
+        let scenario = &cell.scenarios()[0];
+        match self.of(scenario).and_then(|answer| vector_of(cell.quantity, &answer)) {
             Ok(value) => Outcome::Vector { same: value == printed, value },
             Err(reason) => Outcome::None(reason),
         }
@@ -74,65 +74,66 @@ impl Answers {
 
     /// The cell's value, and which run it is of where there are several.
     fn number(&mut self, cell: &Cell) -> Result<(f64, String), String> {
-        let questions = cell.questions();
+        let scenarios = cell.scenarios();
         let mut values = Vec::new();
         let mut refusal = None;
-        for question in &questions {
-            match self.value(cell, question) {
-                Ok((value, text)) => values.push((value, question, text)),
+        for scenario in &scenarios {
+            match self.value(cell, scenario) {
+                Ok((value, text)) => values.push((value, scenario, text)),
                 Err(reason) => refusal = refusal.or(Some(reason)),
             }
         }
         let count = values.len();
-        let detail = |question: &Question, text: &str| match cell.of {
+        let detail = |scenario: &Scenario, text: &str| match cell.of {
             Of::Only => text.to_owned(),
-            _ if text.is_empty() => shape(question),
-            _ => format!("{}, {text}", shape(question)),
+            _ if text.is_empty() => shape(scenario),
+            _ => format!("{}, {text}", shape(scenario)),
         };
         let by_value =
-            |a: &&(f64, &Question, String), b: &&(f64, &Question, String)| a.0.total_cmp(&b.0);
+            |a: &&(f64, &Scenario, String), b: &&(f64, &Scenario, String)| a.0.total_cmp(&b.0);
         let chosen = match cell.of {
             Of::Only | Of::Min => values.iter().min_by(by_value),
             Of::Max => values.iter().max_by(by_value),
             Of::Mean => {
                 let sum: f64 = values.iter().map(|(value, ..)| value).sum();
-                return refusal.map_or(Ok((sum / count as f64, format!("{count} runs"))), Err);
+                let mean = || Ok((sum / count as f64, format!("{count} runs")));
+                return refusal.map_or_else(mean, Err);
             }
         };
-        let Some((value, question, text)) = chosen else {
-            return Err(refusal.unwrap_or_else(|| "no run is asked about".to_owned()));
+        let Some((value, scenario, text)) = chosen else {
+            return Err(refusal.unwrap_or_else(|| "the cell has no run".to_owned()));
         };
-        let mut detail = detail(question, text);
-        if count < questions.len() {
-            detail += &format!("; {count} of {} runs have an answer", questions.len());
+        let mut detail = detail(scenario, text);
+        if count < scenarios.len() {
+            detail += &format!("; {count} of {} runs have an answer", scenarios.len());
         }
         Ok((*value, detail))
     }
 
     /// The value of one run, or its ratio to another, and the placement.
-    fn value(&mut self, cell: &Cell, question: &Question) -> Result<(f64, String), String> {
+    fn value(&mut self, cell: &Cell, scenario: &Scenario) -> Result<(f64, String), String> {
         match cell.quantity {
             Quantity::PrefillTurn => {
-                let at = |prompt| Question { prompt, ..question.clone() };
+                let at = |prompt| Scenario { prompt, ..scenario.clone() };
                 return Ok((self.turn(cell, at)?, String::new()));
             }
             Quantity::DecodeTurn => {
-                let at = |batch_size| Question { batch_size, ..question.clone() };
+                let at = |batch_size| Scenario { batch_size, ..scenario.clone() };
                 return Ok((self.turn(cell, at)?, String::new()));
             }
-            Quantity::LargestBatch => return Ok((self.largest(question)?, String::new())),
+            Quantity::LargestBatch => return Ok((self.largest(scenario)?, String::new())),
             _ => {}
         }
-        let answer = self.of(question)?;
-        let value = measure(cell.quantity, &answer, question)?;
+        let answer = self.of(scenario)?;
+        let value = measure(cell.quantity, &answer, scenario)?;
         let Some(versus) = &cell.versus else { return Ok((value, answer.policy_text)) };
-        let other_question = question.versus(versus);
-        let other = self.of(&other_question)?;
-        Ok((value / measure(cell.quantity, &other, &other_question)?, answer.policy_text))
+        let other_scenario = scenario.versus(versus);
+        let other = self.of(&other_scenario)?;
+        Ok((value / measure(cell.quantity, &other, &other_scenario)?, answer.policy_text))
     }
 
     /// The first of `at(1)`, `at(2)`, .. whose vector is not all CPU.
-    fn turn(&mut self, cell: &Cell, at: impl Fn(u32) -> Question) -> Result<f64, String> {
+    fn turn(&mut self, cell: &Cell, at: impl Fn(u32) -> Scenario) -> Result<f64, String> {
         let turn = first(TURN_MAX, |index| {
             let answer = self.of(&at(index))?;
             Ok(vector_of(cell.quantity, &answer)? != ALL_CPU)
@@ -140,9 +141,9 @@ impl Answers {
         turn.map(f64::from).ok_or_else(|| format!("no turn up to {TURN_MAX}"))
     }
 
-    fn largest(&mut self, question: &Question) -> Result<f64, String> {
+    fn largest(&mut self, scenario: &Scenario) -> Result<f64, String> {
         let too_large = first(TURN_MAX, |batch_size| {
-            let answer = self.of(&Question { batch_size, ..question.clone() })?;
+            let answer = self.of(&Scenario { batch_size, ..scenario.clone() })?;
             answer.fits.map(|fits| !fits).ok_or_else(|| "the planner looks at no memory".to_owned())
         })?;
         Ok(f64::from(too_large.map_or(TURN_MAX, |size| size - 1)))
@@ -175,8 +176,8 @@ fn vector_of(quantity: Quantity, answer: &Answer) -> Result<String, String> {
     })
 }
 
-fn measure(quantity: Quantity, answer: &Answer, question: &Question) -> Result<f64, String> {
-    let steps = f64::from(question.new_tokens.saturating_sub(1));
+fn measure(quantity: Quantity, answer: &Answer, scenario: &Scenario) -> Result<f64, String> {
+    let steps = f64::from(scenario.new_tokens.saturating_sub(1));
     let generation_ms = steps * answer.decode_step_ms;
     let total_ms = answer.prefill_ms + generation_ms;
     let weights = answer.weights_bytes;
@@ -205,7 +206,7 @@ fn measure(quantity: Quantity, answer: &Answer, question: &Question) -> Result<f
     value.ok_or_else(|| "the planner does not say it for this policy".to_owned())
 }
 
-fn shape(question: &Question) -> String {
-    let Question { model, machine, batches, batch_size, prompt, new_tokens, .. } = question;
+fn shape(scenario: &Scenario) -> String {
+    let Scenario { model, machine, batches, batch_size, prompt, new_tokens, .. } = scenario;
     format!("{model} on {machine}, {batches}x{batch_size}, {prompt} + {new_tokens}")
 }
