@@ -1,8 +1,8 @@
 //! The records of `planner/papers`: what a paper prints, and the runs that it is about.
 //!
 //! A file has a `title`, what was `left_out` and why, `causes` by name, and tables. What stands in
-//! a table beside `id`, `title` and `note` holds for each of its cells. A cell whose value is a pair
-//! is two cells: the least and the greatest of a range.
+//! a table beside `id`, `title` and `note` holds for each of its cells. A cell whose value is a
+//! pair is two cells: the least and the greatest of a range.
 
 use std::collections::BTreeMap;
 

@@ -60,14 +60,14 @@ pub fn render(papers: &[Paper]) -> String {
     let percent = TOLERANCE * 100.0;
     format!(
         "# The papers' numbers and the planner's\n\n\
-         Written by `make papers` from `planner/papers/*.toml`, which have for each cell its place in \
-         the paper, the run, and what the paper leaves open. Times are predictions for described \
-         machines (`planner/machines`), no measurements. Only numbers that the papers' texts and \
-         tables name are here; what stands in pictures alone is not.\n\n\
-         The error is the planner's value over the paper's, less 1; of a ratio (a multiple, or a \
-         change in percent) the error of the ratio, so -16% beside -30% is 0.84 over 0.70. Cells \
-         beyond {percent:.0}% have their cause, or are open. Where a cell is the least or most of \
-         several runs, the one that it is follows the answer.\n\n\
+         Written by `make papers` from `planner/papers/*.toml`, which have for each cell its \
+         place in the paper, the run, and what the paper leaves open. Times are predictions for \
+         described machines (`planner/machines`), no measurements. Only numbers that the \
+         papers' texts and tables name are here; what stands in pictures alone is not.\n\n\
+         The error is the planner's value over the paper's, less 1; of a ratio (a multiple, or \
+         a change in percent) the error of the ratio, so -16% beside -30% is 0.84 over 0.70. \
+         Cells beyond {percent:.0}% have their cause, or are open. Where a cell is the least or \
+         most of several runs, the one that it is follows the answer.\n\n\
          | | cells | within {percent:.0}% | beyond | of these without a cause | no answer |\n\
          |---|---|---|---|---|---|\n{sums}{}{body}",
         all.row("**all**"),
