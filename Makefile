@@ -42,7 +42,8 @@ bench-gpu:
 
 # The numbers of the papers beside the planner's; a test holds docs/papers.md against it.
 papers:
-	cargo run --quiet --package planner --example papers > docs/papers.md
+	cargo run --quiet --package planner --example papers > docs/papers.md.new
+	mv docs/papers.md.new docs/papers.md
 
 install:
 	cargo build --release --package coordinator
