@@ -8,6 +8,8 @@ mod cells;
 mod compare;
 #[path = "../examples/papers/markdown.rs"]
 mod markdown;
+#[path = "../examples/papers/place.rs"]
+mod place;
 
 use std::collections::BTreeSet;
 

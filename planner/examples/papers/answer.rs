@@ -1,20 +1,21 @@
-//! The one place that calls the planner.
+//! What the planner says of a run: its placement's compiled programs, priced and simulated.
 
-use model::config::{Dtype, ModelConfig};
-use model::known::known as known_model;
+use model::config::ModelConfig;
 use model::ops::Op;
-use planner::described_run::{Run, RunRequest, run};
-use planner::layer::steady::{Lane, Shape, Usage, steady_layer};
-use planner::lia::{Case, Stage, Vector, best, parts};
-use planner::machine::{Machine, Stored, Workload, known as known_machine};
-use planner::policy::by_name::{Layer, PolicyName};
-use program::map::{ChunkOrder, Chunking};
+use planner::lia::{Case, Stage, best};
+use planner::policy::Placement;
+use planner::priced::{Pricing, steady_step_ns};
+use program::plan::Plan;
+use program::simulate::{Usage, simulate};
+use program::topology::Engine;
 
-use crate::cells::{Compression, Scenario};
+use crate::cells::Scenario;
+use crate::place::{DTYPE, Setting, TOKENS_MAX, describe, digits};
 
-/// Host memory of a machine that is to hold everything, GiB.
-const UNBOUNDED_GIB: f64 = 65536.0;
-const DTYPE: Dtype = Dtype::Bf16;
+/// Decode steps over which usage is taken, in the middle of the output.
+const USAGE_STEPS: u32 = 4;
+/// Layers of the two plans whose difference is a layer's time.
+const LAYERS: [usize; 2] = [2, 4];
 
 /// What the planner says of a run; `None` for what it has no word for.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,22 +23,16 @@ pub struct Answer {
     pub prefill_ms: f64,
     pub decode_step_ms: f64,
     pub tokens_per_s: f64,
-    /// A decoder layer of a decode step, all batches.
-    pub layer_ms: f64,
     /// What runs where.
-    pub policy_text: String,
-    /// Offload vectors of prefill and decode.
-    pub vectors: Option<[String; 2]>,
-    /// Shares of a decoder layer, and of its transfers, in which the CPU computes.
-    pub cpu_busy: Option<f64>,
+    pub placement: String,
+    /// A decoder layer of a decode step, all batches; only where no layer is resident.
+    pub layer_ms: Option<f64>,
+    /// Share of decode, and of its transfers, in which the CPU computes.
+    pub cpu_busy: f64,
     pub cpu_beside_transfers: Option<f64>,
-    pub busy: Option<Busy>,
-    pub weights_bytes: f64,
-    pub kv_bytes: f64,
+    pub busy: Busy,
     /// Share of the layers that stay in device memory.
-    pub resident_share: Option<f64>,
-    /// Whether memory holds the run; `None`: not looked at.
-    pub fits: Option<bool>,
+    pub resident_share: f64,
 }
 
 /// Busy times of a run, ms.
@@ -48,184 +43,199 @@ pub struct Busy {
     pub transfers_ms: f64,
 }
 
+impl Busy {
+    fn of(usage: &Usage, plan: &Plan) -> Busy {
+        let mut busy = Busy::default();
+        for (lane, busy_ns) in plan.topology.lanes.iter().zip(&usage.busy_ns) {
+            let ms = *busy_ns as f64 / 1e6;
+            match lane.engine {
+                Engine::Cpu => busy.cpu_ms += ms,
+                Engine::Gpu { .. } => busy.gpu_ms += ms,
+                Engine::Link { .. } | Engine::Storage { .. } => busy.transfers_ms += ms,
+            }
+        }
+        busy
+    }
+
+    /// One after the other.
+    fn sum_ms(self) -> f64 {
+        self.cpu_ms + self.gpu_ms + self.transfers_ms
+    }
+
+    fn times(self, factor: f64) -> Busy {
+        let Busy { cpu_ms, gpu_ms, transfers_ms } = self;
+        Busy {
+            cpu_ms: factor * cpu_ms,
+            gpu_ms: factor * gpu_ms,
+            transfers_ms: factor * transfers_ms,
+        }
+    }
+
+    fn plus(self, other: Busy) -> Busy {
+        Busy {
+            cpu_ms: self.cpu_ms + other.cpu_ms,
+            gpu_ms: self.gpu_ms + other.gpu_ms,
+            transfers_ms: self.transfers_ms + other.transfers_ms,
+        }
+    }
+}
+
 /// The planner's answer.
 ///
 /// # Errors
 /// Why there is none, in a sentence.
 pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
-    let config = known_model(&scenario.model)
-        .ok_or_else(|| format!("the planner does not know {}", scenario.model))?
-        .config;
-    let mut machine = known_machine(&scenario.machine)
-        .ok_or_else(|| format!("there is no description of {}", scenario.machine))?
-        .map_err(|error| error.to_string())?;
-    if scenario.unbounded {
-        machine.memory.dram_gib = UNBOUNDED_GIB;
-    }
-    if scenario.nvme {
-        return Err("the planner keeps no weights on NVMe".to_owned());
-    }
-    if scenario.vectors.is_some() && scenario.overlap {
-        return Err("the planner takes no vector that it did not choose".to_owned());
-    }
-    let policy: PolicyName = scenario
-        .policy
-        .parse()
-        .map_err(|error: planner::policy::by_name::UnknownPolicy| error.to_string())?;
-    let request = RunRequest {
-        machine: &machine,
-        config: &config,
-        workload: workload(scenario),
-        prompt: scenario.prompt,
-        gen_len: scenario.new_tokens,
-        flexgen_pins: true,
+    let setting = Setting::of(scenario)?;
+    let placement = setting.placement()?;
+    let prefill = prefill(&setting, &placement)?;
+    let decode = decode(&setting, &placement)?;
+    let steps = f64::from(scenario.new_tokens.saturating_sub(1));
+    let (prefill_ms, decode_step_ms) = match scenario.overlap {
+        true => (prefill.ms, decode.time.ms),
+        false => (prefill.busy.sum_ms(), decode.time.busy.sum_ms()),
     };
-    let run = run(policy, &request).map_err(|error| error.to_string())?;
-    let vectors = vectors(&machine, &config, scenario, policy)?;
-    let busy = busy(&machine, &config, scenario, vectors)?;
-    let usage = usage(&run);
-    let mut answer = Answer {
-        prefill_ms: run.prefill_ms,
-        decode_step_ms: run.step_ms,
-        tokens_per_s: run.tokens_per_s,
-        layer_ms: run.decode_layer.latency.ms(),
-        policy_text: policy_text(&run, vectors),
-        vectors: (policy == PolicyName::Lia).then(|| vectors.map(digits)),
-        cpu_busy: usage.map(|usage| usage.busy(Lane::Cpu).ms() / usage.total.ms()),
-        cpu_beside_transfers: usage.and_then(|usage| usage.overlap()),
-        busy: Some(busy),
-        weights_bytes: weights_bytes(&config),
-        kv_bytes: kv_bytes(&config, scenario),
-        resident_share: None,
-        fits: None,
-    };
-    if policy == PolicyName::Lia && !scenario.overlap {
-        without_overlap(&mut answer, &machine, &config, scenario, vectors)?;
-    }
-    Ok(answer)
-}
-
-fn workload(scenario: &Scenario) -> Workload {
-    let stored = match scenario.compression {
-        Compression::None => Stored::PLAIN,
-        Compression::W4 => Stored { w4: true, kv4: false },
-        Compression::Kv4 => Stored { w4: false, kv4: true },
-        Compression::W4kv4 => Stored::W4KV4,
-    };
-    let chunks = scenario.scores;
-    let chunking = (chunks > 1).then_some(Chunking { order: ChunkOrder::Scores, chunks });
-    let Scenario { batches, batch_size, .. } = *scenario;
-    Workload { batches, batch_size, positions: 0, dtype: DTYPE, stored, chunking }
-}
-
-fn case(scenario: &Scenario, stage: Stage) -> Case {
-    let length = match stage {
-        Stage::Prefill => scenario.prompt,
-        Stage::Decode => scenario.prompt + scenario.new_tokens / 2,
-    };
-    Case { batch: scenario.batches * scenario.batch_size, length, dtype: DTYPE, resident: false }
-}
-
-/// Where LIA's sublayers run in prefill and decode: for LIA the best vectors, for others what comes
-/// closest.
-fn vectors(
-    machine: &Machine,
-    config: &ModelConfig,
-    scenario: &Scenario,
-    policy: PolicyName,
-) -> Result<[Vector; 2], String> {
-    let best = |stage| {
-        let best = best(machine, config, stage, &case(scenario, stage));
-        best.map(|(vector, _)| vector).map_err(|error| error.to_string())
-    };
-    if let Some(vectors) = &scenario.vectors {
-        return Ok(vectors.each_ref().map(|digits| vector(digits)));
-    }
-    Ok(match policy {
-        PolicyName::Lia => [best(Stage::Prefill)?, best(Stage::Decode)?],
-        PolicyName::CpuOnly => [Vector::FULL_CPU; 2],
-        PolicyName::Flexgen => [Vector::FULL_GPU, Vector::PARTIAL_CPU],
-        _ => [Vector::FULL_GPU; 2],
+    let sequences = f64::from(scenario.batches * scenario.batch_size);
+    let tokens = sequences * f64::from(scenario.new_tokens);
+    let layers = setting.config.num_layers as f64;
+    Ok(Answer {
+        prefill_ms,
+        decode_step_ms,
+        tokens_per_s: tokens / (prefill_ms + steps * decode_step_ms) * 1e3,
+        placement: describe(&placement, &setting.config),
+        layer_ms: layer_ms(&setting, &placement)?,
+        cpu_busy: decode.cpu_busy,
+        cpu_beside_transfers: decode.cpu_beside_transfers,
+        busy: prefill.busy.plus(decode.time.busy.times(steps)),
+        resident_share: placement.residency.layers.len() as f64 / layers,
     })
 }
 
-fn vector(digits: &str) -> Vector {
-    let bytes = digits.as_bytes();
-    Vector(std::array::from_fn(|index| bytes.get(index) == Some(&b'1')))
+/// A program's time, and what is busy in it, ms.
+#[derive(Debug, Clone, Copy, Default)]
+struct Time {
+    ms: f64,
+    busy: Busy,
 }
 
-fn digits(Vector(cpu): Vector) -> String {
-    cpu.map(|cpu| if cpu { '1' } else { '0' }).iter().collect()
+/// A steady decode step.
+struct Decode {
+    time: Time,
+    cpu_busy: f64,
+    cpu_beside_transfers: Option<f64>,
 }
 
-/// LIA's equations by what is busy, over all layers and steps.
-fn busy(
-    machine: &Machine,
-    config: &ModelConfig,
-    scenario: &Scenario,
-    vectors: [Vector; 2],
-) -> Result<Busy, String> {
-    let mut busy = Busy::default();
-    let steps = [1.0, f64::from(scenario.new_tokens.saturating_sub(1))];
-    for ((stage, vector), steps) in
-        [Stage::Prefill, Stage::Decode].into_iter().zip(vectors).zip(steps)
-    {
-        let parts = parts(machine, config, stage, &case(scenario, stage), vector)
-            .map_err(|error| error.to_string())?;
-        let times = steps * config.num_layers as f64;
-        for (part, on_cpu) in parts.iter().zip(vector.0) {
-            let compute = if on_cpu { &mut busy.cpu_ms } else { &mut busy.gpu_ms };
-            *compute += part.compute_ms * times;
-            busy.transfers_ms += (part.load_ms + part.store_ms) * times;
-        }
+/// Prefill of all batches. Of very many prompt tokens only a part is simulated, and a half of it:
+/// what more tokens take is the difference.
+fn prefill(setting: &Setting<'_>, placement: &Placement) -> Result<Time, String> {
+    let (all, scenario) = (setting.batch_size, setting.scenario);
+    let part = TOKENS_MAX / (scenario.batches * scenario.prompt).max(1);
+    let of = |batch_size| prefill_of(setting, placement, batch_size);
+    let part = u16::try_from(part).unwrap_or(all);
+    if part < 2 || part >= all {
+        return of(all);
     }
-    Ok(busy)
+    let half = part / 2;
+    let (half_time, part_time) = (of(half)?, of(part)?);
+    let more = f64::from(all - part) / f64::from(part - half);
+    Ok(Time {
+        ms: part_time.ms + more * (part_time.ms - half_time.ms),
+        busy: part_time.busy.times(1.0 + more).plus(half_time.busy.times(-more)),
+    })
 }
 
-/// Eq. 2 as it stands: everything one after the other.
-fn without_overlap(
-    answer: &mut Answer,
-    machine: &Machine,
-    config: &ModelConfig,
-    scenario: &Scenario,
-    vectors: [Vector; 2],
-) -> Result<(), String> {
-    let sum = |new_tokens| {
-        let scenario = Scenario { new_tokens, ..scenario.clone() };
-        let busy = busy(machine, config, &scenario, vectors)?;
-        Ok::<f64, String>(busy.cpu_ms + busy.gpu_ms + busy.transfers_ms)
+fn prefill_of(
+    setting: &Setting<'_>,
+    placement: &Placement,
+    batch_size: u16,
+) -> Result<Time, String> {
+    let prompt = setting.scenario.prompt;
+    setting.with_estimator(batch_size, prompt, |estimator| {
+        let plan = estimator.plan(placement, setting.config.num_layers).map_err(sentence)?;
+        let costs = setting.machine.costs(&plan, prompt).map_err(sentence)?;
+        let timeline = simulate(plan.prefill(), costs.as_ref(), 1).map_err(sentence)?;
+        let busy = Busy::of(&timeline.usage(&plan.topology), &plan);
+        Ok(Time { ms: timeline.total_ns / 1e6, busy })
+    })
+}
+
+/// A step in the middle of the output.
+fn decode(setting: &Setting<'_>, placement: &Placement) -> Result<Decode, String> {
+    // The decode program is the same after any prompt.
+    setting.with_estimator(setting.batch_size, 1, |estimator| {
+        let plan = estimator.plan(placement, setting.config.num_layers).map_err(sentence)?;
+        let middle = middle(setting.scenario);
+        let step_ns = steady_step_ns(&plan, &setting.machine, middle).map_err(sentence)?;
+        let before = middle.saturating_sub(USAGE_STEPS / 2);
+        let costs = setting.machine.costs(&plan, before).map_err(sentence)?;
+        let timeline = simulate(plan.decode(), costs.as_ref(), USAGE_STEPS).map_err(sentence)?;
+        let usage = timeline.usage(&plan.topology);
+        let busy = Busy::of(&usage, &plan).times(1.0 / f64::from(USAGE_STEPS));
+        Ok(Decode {
+            time: Time { ms: step_ns / 1e6, busy },
+            cpu_busy: busy.cpu_ms / (usage.total_ns as f64 / 1e6 / f64::from(USAGE_STEPS)),
+            cpu_beside_transfers: usage.overlap(),
+        })
+    })
+}
+
+const fn middle(scenario: &Scenario) -> u32 {
+    scenario.prompt + scenario.new_tokens / 2
+}
+
+fn sentence(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// What two more layers add to a step, halved.
+fn layer_ms(setting: &Setting<'_>, placement: &Placement) -> Result<Option<f64>, String> {
+    if !placement.residency.layers.is_empty() {
+        return Ok(None);
+    }
+    setting.with_estimator(setting.batch_size, 1, |estimator| {
+        let step_ms = |layers| {
+            let plan = estimator.plan(placement, layers).map_err(sentence)?;
+            let step_ns = steady_step_ns(&plan, &setting.machine, middle(setting.scenario));
+            Ok::<f64, String>(step_ns.map_err(sentence)? / 1e6)
+        };
+        let [few, more] = LAYERS;
+        Ok(Some((step_ms(more)? - step_ms(few)?) / (more - few) as f64))
+    })
+}
+
+/// Where LIA's sublayers run in prefill and decode by its equations, which define the vectors that
+/// it prints. Which ones the planner's own search takes stands with its other answers.
+///
+/// # Errors
+/// What the planner does not know; a policy without vectors.
+pub fn vectors(scenario: &Scenario) -> Result<[String; 2], String> {
+    let setting = Setting::of(scenario)?;
+    let best = |stage| {
+        let length = match stage {
+            Stage::Prefill => scenario.prompt,
+            Stage::Decode => middle(scenario),
+        };
+        let batch = scenario.batches * scenario.batch_size;
+        let case = Case { batch, length, dtype: DTYPE, resident: false };
+        let best = best(&setting.machine, &setting.config, stage, &case);
+        best.map(|(vector, _)| digits(vector)).map_err(|error| error.to_string())
     };
-    let (prefill_ms, total_ms) = (sum(1)?, sum(scenario.new_tokens)?);
-    let steps = f64::from(scenario.new_tokens.saturating_sub(1)).max(1.0);
-    answer.prefill_ms = prefill_ms;
-    answer.decode_step_ms = (total_ms - prefill_ms) / steps;
-    answer.layer_ms = answer.decode_step_ms / config.num_layers as f64;
-    let sequences = f64::from(scenario.batches * scenario.batch_size);
-    answer.tokens_per_s = sequences * f64::from(scenario.new_tokens) / total_ms * 1e3;
-    Ok(())
+    Ok([best(Stage::Prefill)?, best(Stage::Decode)?])
 }
 
-fn usage(run: &Run) -> Option<Usage> {
-    let Layer::Interval(candidate) = &run.decode_layer.layer else { return None };
-    Some(steady_layer(&run.table, candidate, &Shape::default()).usage)
+/// Bytes of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bytes {
+    pub weights: f64,
+    pub kv: f64,
 }
 
-fn policy_text(run: &Run, vectors: [Vector; 2]) -> String {
-    match &run.decode_layer.layer {
-        Layer::Interval(candidate) => {
-            let (start, end) = candidate.interval;
-            let name = |index: usize| run.table.ops[index].name.to_lowercase();
-            if start == end {
-                "all on the CPU".to_owned()
-            } else if (start, end) == (0, run.table.ops.len()) {
-                "all on the GPU".to_owned()
-            } else {
-                format!("GPU {} to {}", name(start), name(end - 1))
-            }
-        }
-        Layer::Devices(_) => format!("{} then {}", digits(vectors[0]), digits(vectors[1])),
-        Layer::Flexgen(_) => "FlexGen's schedule".to_owned(),
-    }
+/// Weights and KV of a run.
+///
+/// # Errors
+/// What the planner does not know.
+pub fn bytes(scenario: &Scenario) -> Result<Bytes, String> {
+    let config = &Setting::of(scenario)?.config;
+    Ok(Bytes { weights: weights_bytes(config), kv: kv_bytes(config, scenario) })
 }
 
 fn weights_bytes(config: &ModelConfig) -> f64 {
@@ -238,4 +248,12 @@ fn kv_bytes(config: &ModelConfig, scenario: &Scenario) -> f64 {
     let layer = config.kv_bytes_per_position(DTYPE) * config.num_layers;
     let sequences = f64::from(scenario.batches) * f64::from(scenario.batch_size);
     layer as f64 * sequences * f64::from(scenario.prompt + scenario.new_tokens)
+}
+
+/// The most sequences of a batch that memory holds.
+///
+/// # Errors
+/// What the planner does not know.
+pub fn largest_batch(scenario: &Scenario) -> Result<u16, String> {
+    Setting::of(scenario)?.largest_batch()
 }

@@ -2,7 +2,7 @@
 //!
 //! A file has a `title`, what was `left_out` and why, `causes` by name, and tables. What stands in
 //! a table beside `id`, `title` and `note` holds for each of its cells. A cell whose value is a
-//! pair is two cells: the least and the greatest of a range.
+//! pair is two cells: the least and the greatest of a range; their causes may be a pair too.
 
 use std::collections::BTreeMap;
 
@@ -104,6 +104,35 @@ pub enum Of {
     Mean,
 }
 
+/// What the planner was built to reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Goal {
+    /// LIA on its own tables.
+    Lia,
+    /// FlexGen as LIA's baseline.
+    Flexgen,
+}
+
+impl Goal {
+    pub const ALL: [Goal; 2] = [Goal::Lia, Goal::Flexgen];
+
+    /// The greatest error that reaches it.
+    pub const fn tolerance(self) -> f64 {
+        match self {
+            Goal::Lia => 0.15,
+            Goal::Flexgen => 0.25,
+        }
+    }
+
+    pub const fn title(self) -> &'static str {
+        match self {
+            Goal::Lia => "LIA's times in its tables 3 and 4",
+            Goal::Flexgen => "FlexGen's in tables 4 (its policy) and 5",
+        }
+    }
+}
+
 /// A number of the paper, or an offload vector.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
@@ -174,6 +203,8 @@ pub struct Cell {
     unbounded: bool,
     /// What the paper leaves open.
     pub note: Option<String>,
+    /// The goal that it is a line of.
+    pub goal: Option<Goal>,
     /// Names of causes.
     #[serde(default)]
     pub cause: Vec<String>,
@@ -311,14 +342,20 @@ fn figure(mut table: toml::Table) -> Result<Figure, String> {
 /// The cell, or two of them for a range.
 fn ends(cell: toml::Table) -> Vec<toml::Table> {
     let Some(toml::Value::Array(values)) = cell.get("value").cloned() else { return vec![cell] };
-    let end = |(value, (of, name)): (toml::Value, (&str, &str))| {
+    let end = |index: usize, (value, (of, name)): (toml::Value, (&str, &str))| {
         let mut end = cell.clone();
         let id = end.get("id").and_then(toml::Value::as_str).unwrap_or_default();
         let id = format!("{id}, {name}");
         end.insert("id".to_owned(), id.into());
         end.insert("of".to_owned(), of.into());
         end.insert("value".to_owned(), value);
+        let causes = end.get("cause").and_then(toml::Value::as_array);
+        let own = causes.and_then(|causes| causes.get(index)).filter(|cause| cause.is_array());
+        if let Some(own) = own.cloned() {
+            end.insert("cause".to_owned(), own);
+        }
         end
     };
-    values.into_iter().zip([("min", "least"), ("max", "most")]).map(end).collect()
+    let ends = [("min", "least"), ("max", "most")];
+    values.into_iter().zip(ends).enumerate().map(|(index, one)| end(index, one)).collect()
 }

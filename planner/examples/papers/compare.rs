@@ -1,8 +1,10 @@
 //! A cell's answers beside the paper's value.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::num::NonZero;
+use std::sync::Mutex;
 
-use crate::answer::{Answer, answer};
+use crate::answer::{Answer, answer, bytes, largest_batch, vectors};
 use crate::cells::{Cell, Of, Quantity, Scenario, Value};
 
 /// Errors up to here need no cause.
@@ -47,6 +49,31 @@ pub struct Answers {
 }
 
 impl Answers {
+    /// Works out what cells need, on all processors.
+    pub fn of_all<'a>(cells: impl Iterator<Item = &'a Cell>) -> Answers {
+        let mut open: Vec<Scenario> = Vec::new();
+        for cell in cells.filter(|cell| needs_plan(cell.quantity)) {
+            for scenario in cell.scenarios() {
+                open.extend(cell.versus.as_ref().map(|versus| scenario.versus(versus)));
+                open.push(scenario);
+            }
+        }
+        let unique: HashSet<Scenario> = open.into_iter().collect();
+        let (open, known) = (Mutex::new(unique.into_iter()), Mutex::new(HashMap::new()));
+        let next = || open.lock().ok().and_then(|mut open| open.next());
+        let work = || {
+            while let Some(scenario) = next() {
+                let answer = answer(&scenario);
+                if let Ok(mut known) = known.lock() {
+                    known.insert(scenario, answer);
+                }
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+        Answers { known: known.into_inner().unwrap_or_default() }
+    }
+
     fn of(&mut self, scenario: &Scenario) -> Result<Answer, String> {
         self.known.entry(scenario.clone()).or_insert_with(|| answer(scenario)).clone()
     }
@@ -54,7 +81,7 @@ impl Answers {
     /// Compares a cell with its answers.
     pub fn compare(&mut self, cell: &Cell) -> Outcome {
         match &cell.value {
-            Value::Vector(vector) => self.vector(cell, vector),
+            Value::Vector(vector) => Answers::vector(cell, vector),
             Value::Number(number) => match self.number(cell) {
                 Ok((value, detail)) => {
                     Outcome::Number { value, error: value / number - 1.0, detail }
@@ -64,9 +91,9 @@ impl Answers {
         }
     }
 
-    fn vector(&mut self, cell: &Cell, printed: &str) -> Outcome {
+    fn vector(cell: &Cell, printed: &str) -> Outcome {
         let scenario = &cell.scenarios()[0];
-        match self.of(scenario).and_then(|answer| vector_of(cell.quantity, &answer)) {
+        match vector_of(cell.quantity, scenario) {
             Ok(value) => Outcome::Vector { same: value == printed, value },
             Err(reason) => Outcome::None(reason),
         }
@@ -112,42 +139,51 @@ impl Answers {
 
     /// The value of one run, or its ratio to another, and the placement.
     fn value(&mut self, cell: &Cell, scenario: &Scenario) -> Result<(f64, String), String> {
-        match cell.quantity {
-            Quantity::PrefillTurn => {
-                let at = |prompt| Scenario { prompt, ..scenario.clone() };
-                return Ok((self.turn(cell, at)?, String::new()));
-            }
-            Quantity::DecodeTurn => {
-                let at = |batch_size| Scenario { batch_size, ..scenario.clone() };
-                return Ok((self.turn(cell, at)?, String::new()));
-            }
-            Quantity::LargestBatch => return Ok((self.largest(scenario)?, String::new())),
-            _ => {}
+        if let Some(value) = without_plan(cell.quantity, scenario) {
+            return Ok((value?, String::new()));
         }
         let answer = self.of(scenario)?;
         let value = measure(cell.quantity, &answer, scenario)?;
-        let Some(versus) = &cell.versus else { return Ok((value, answer.policy_text)) };
+        let Some(versus) = &cell.versus else { return Ok((value, answer.placement)) };
         let other_scenario = scenario.versus(versus);
         let other = self.of(&other_scenario)?;
-        Ok((value / measure(cell.quantity, &other, &other_scenario)?, answer.policy_text))
+        Ok((value / measure(cell.quantity, &other, &other_scenario)?, answer.placement))
     }
+}
 
-    /// The first of `at(1)`, `at(2)`, .. whose vector is not all CPU.
-    fn turn(&mut self, cell: &Cell, at: impl Fn(u32) -> Scenario) -> Result<f64, String> {
-        let turn = first(TURN_MAX, |index| {
-            let answer = self.of(&at(index))?;
-            Ok(vector_of(cell.quantity, &answer)? != ALL_CPU)
-        })?;
-        turn.map(f64::from).ok_or_else(|| format!("no turn up to {TURN_MAX}"))
-    }
+/// Whether a cell of it is answered by a plan.
+const fn needs_plan(quantity: Quantity) -> bool {
+    !matches!(
+        quantity,
+        Quantity::PrefillTurn
+            | Quantity::DecodeTurn
+            | Quantity::PrefillVector
+            | Quantity::DecodeVector
+            | Quantity::LargestBatch
+            | Quantity::Memory
+            | Quantity::WeightsShare
+    )
+}
 
-    fn largest(&mut self, scenario: &Scenario) -> Result<f64, String> {
-        let too_large = first(TURN_MAX, |batch_size| {
-            let answer = self.of(&Scenario { batch_size, ..scenario.clone() })?;
-            answer.fits.map(|fits| !fits).ok_or_else(|| "the planner looks at no memory".to_owned())
-        })?;
-        Ok(f64::from(too_large.map_or(TURN_MAX, |size| size - 1)))
-    }
+/// What is asked of a run and needs no plan; `None` for what needs one.
+fn without_plan(quantity: Quantity, scenario: &Scenario) -> Option<Result<f64, String>> {
+    let bytes = || bytes(scenario);
+    Some(match quantity {
+        Quantity::PrefillTurn => turn(quantity, |prompt| Scenario { prompt, ..scenario.clone() }),
+        Quantity::DecodeTurn => {
+            turn(quantity, |batch_size| Scenario { batch_size, ..scenario.clone() })
+        }
+        Quantity::LargestBatch => largest_batch(scenario).map(f64::from),
+        Quantity::Memory => bytes().map(|bytes| (bytes.weights + bytes.kv) / 1e9),
+        Quantity::WeightsShare => bytes().map(|bytes| bytes.weights / (bytes.weights + bytes.kv)),
+        _ => return None,
+    })
+}
+
+/// The first of `at(1)`, `at(2)`, .. whose vector is not all CPU.
+fn turn(quantity: Quantity, at: impl Fn(u32) -> Scenario) -> Result<f64, String> {
+    let turn = first(TURN_MAX, |index| Ok(vector_of(quantity, &at(index))? != ALL_CPU))?;
+    turn.map(f64::from).ok_or_else(|| format!("no turn up to {TURN_MAX}"))
 }
 
 /// The first of 1 to `most` for which `holds`, which then holds for all that follow.
@@ -167,9 +203,8 @@ fn first(
     Ok((low <= most).then_some(low))
 }
 
-fn vector_of(quantity: Quantity, answer: &Answer) -> Result<String, String> {
-    let vectors = answer.vectors.clone().ok_or("the policy has no offload vector")?;
-    let [prefill, decode] = vectors;
+fn vector_of(quantity: Quantity, scenario: &Scenario) -> Result<String, String> {
+    let [prefill, decode] = vectors(scenario)?;
     Ok(match quantity {
         Quantity::PrefillVector | Quantity::PrefillTurn => prefill,
         _ => decode,
@@ -180,24 +215,22 @@ fn measure(quantity: Quantity, answer: &Answer, scenario: &Scenario) -> Result<f
     let steps = f64::from(scenario.new_tokens.saturating_sub(1));
     let generation_ms = steps * answer.decode_step_ms;
     let total_ms = answer.prefill_ms + generation_ms;
-    let weights = answer.weights_bytes;
-    let memory = weights + answer.kv_bytes;
     let value = match quantity {
         Quantity::Throughput => Some(answer.tokens_per_s),
         Quantity::Latency => Some(total_ms / 1e3),
         Quantity::Generation => Some(generation_ms / 1e3),
         Quantity::Prefill => Some(answer.prefill_ms / 1e3),
         Quantity::PrefillShare => Some(answer.prefill_ms / total_ms),
-        Quantity::Layer => Some(answer.layer_ms),
-        Quantity::CpuBusy => answer.cpu_busy,
+        Quantity::Layer => answer.layer_ms,
+        Quantity::CpuBusy => Some(answer.cpu_busy),
         Quantity::CpuBesideTransfers => answer.cpu_beside_transfers,
-        Quantity::CpuTime => answer.busy.map(|busy| busy.cpu_ms / 1e3),
-        Quantity::GpuTime => answer.busy.map(|busy| busy.gpu_ms / 1e3),
-        Quantity::TransferTime => answer.busy.map(|busy| busy.transfers_ms / 1e3),
-        Quantity::Memory => Some(memory / 1e9),
-        Quantity::WeightsShare => Some(weights / memory),
-        Quantity::ResidentShare => answer.resident_share,
-        Quantity::LargestBatch
+        Quantity::CpuTime => Some(answer.busy.cpu_ms / 1e3),
+        Quantity::GpuTime => Some(answer.busy.gpu_ms / 1e3),
+        Quantity::TransferTime => Some(answer.busy.transfers_ms / 1e3),
+        Quantity::ResidentShare => Some(answer.resident_share),
+        Quantity::Memory
+        | Quantity::WeightsShare
+        | Quantity::LargestBatch
         | Quantity::PrefillVector
         | Quantity::DecodeVector
         | Quantity::PrefillTurn

@@ -5,6 +5,7 @@ mod answer;
 mod cells;
 mod compare;
 mod markdown;
+mod place;
 
 fn main() -> Result<(), String> {
     let papers = cells::FILES.into_iter().map(cells::read).collect::<Result<Vec<_>, _>>()?;

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::cells::{Cell, Figure, Paper, Quantity, Value};
+use crate::cells::{Cell, Figure, Goal, Paper, Quantity, Value};
 use crate::compare::{Answers, Outcome, TOLERANCE};
+use crate::place::TOKENS_MAX;
 
 /// How many cells there are, and how their answers stand.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,9 +36,39 @@ impl Count {
     }
 }
 
+/// Lines of a goal, and how many of them reach it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Reached {
+    lines: usize,
+    reached: usize,
+}
+
+/// The goals by what they reach.
+fn goals(figures: &[&Figure], answers: &mut Answers) -> String {
+    let mut text = "Goals: ".to_owned();
+    for (index, goal) in Goal::ALL.into_iter().enumerate() {
+        let mut sum = Reached::default();
+        let cells = figures.iter().flat_map(|figure| &figure.cells);
+        for cell in cells.filter(|cell| cell.goal == Some(goal)) {
+            sum.lines += 1;
+            let reached = match answers.compare(cell) {
+                Outcome::Number { error, .. } => error.abs() <= goal.tolerance(),
+                Outcome::Vector { .. } | Outcome::None(_) => false,
+            };
+            sum.reached += usize::from(reached);
+        }
+        let Reached { lines, reached } = sum;
+        let percent = goal.tolerance() * 100.0;
+        let (title, end) = (goal.title(), if index == 0 { "; " } else { "." });
+        let _ = write!(text, "{title}: {reached} of {lines} lines within {percent:.0}%{end}");
+    }
+    text
+}
+
 /// The whole of `docs/papers.md`.
 pub fn render(papers: &[Paper]) -> String {
-    let mut answers = Answers::default();
+    let figures: Vec<&Figure> = papers.iter().flat_map(|paper| &paper.tables).collect();
+    let mut answers = Answers::of_all(figures.iter().flat_map(|figure| &figure.cells));
     let mut body = String::new();
     let mut sums = String::new();
     let mut all = Count::default();
@@ -57,6 +88,11 @@ pub fn render(papers: &[Paper]) -> String {
             let _ = writeln!(body, "- {}", one_line(line));
         }
     }
+    head(&goals(&figures, &mut answers), &sums, &all.row("**all**")) + &body
+}
+
+/// What stands before the tables.
+fn head(goals: &str, sums: &str, all: &str) -> String {
     let percent = TOLERANCE * 100.0;
     format!(
         "# The papers' numbers and the planner's\n\n\
@@ -64,13 +100,20 @@ pub fn render(papers: &[Paper]) -> String {
          place in the paper, the run, and what the paper leaves open. Times are predictions for \
          described machines (`planner/machines`), no measurements. Only numbers that the \
          papers' texts and tables name are here; what stands in pictures alone is not.\n\n\
+         An answer is the time of the compiled programs of the placement that the policy's own \
+         search finds, simulated for the described machine: a prefill, and a decode step in the \
+         middle of the output. FlexGen's prompts are computed on the GPU. Where a cell has \
+         residency off nothing stays in device memory and the best of what is left is taken; \
+         of more than {TOKENS_MAX} prompt tokens a search looks at so many, and prefill is \
+         extended along a straight line. LIA's offload vectors are those of its equations, which \
+         define them. Without overlap, times are the sum of what each lane does.\n\n\
+         {goals}\n\n\
          The error is the planner's value over the paper's, less 1; of a ratio (a multiple, or \
          a change in percent) the error of the ratio, so -16% beside -30% is 0.84 over 0.70. \
          Cells beyond {percent:.0}% have their cause, or are open. Where a cell is the least or \
          most of several runs, the one that it is follows the answer.\n\n\
          | | cells | within {percent:.0}% | beyond | of these without a cause | no answer |\n\
-         |---|---|---|---|---|---|\n{sums}{}{body}",
-        all.row("**all**"),
+         |---|---|---|---|---|---|\n{sums}{all}"
     )
 }
 
