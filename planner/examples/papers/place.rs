@@ -9,7 +9,7 @@ use planner::lia::Vector;
 use planner::machine::Machine;
 use planner::policy::by_name::{PolicyName, UnknownPolicy};
 use planner::policy::{Flexgen, Formats, Placement, Policy, Residency, ResidentAttention};
-use planner::priced::{Estimator, Question, choose, table};
+use planner::priced::{Effort, Estimator, Question, choose, table};
 use planner::split::Split;
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{ChunkOrder, Chunking, layer_list};
@@ -97,7 +97,8 @@ impl<'a> Setting<'a> {
         let homes = cut.homes(self.batches, self.batch_size).map_err(sentence)?;
         let request = &Request { max_prompt: prompt, ..whole };
         let (batches, pricing) = (self.batches, &self.machine);
-        then(&Estimator { request, batches, batch_size, pricing, homes })
+        let has_small_streams = false;
+        then(&Estimator { request, batches, batch_size, pricing, homes, has_small_streams })
     }
 
     fn request<'b>(&'b self, placement: &'b Placement) -> Request<'b> {
@@ -155,6 +156,7 @@ impl<'a> Setting<'a> {
             policy: self.policy,
             chunkings: &self.chunkings(),
             pricing: &self.machine,
+            effort: Effort::Quick,
             stage: None,
         };
         Ok(choose(&question).map_err(sentence)?.placement)
