@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test lint fuzz loom bench test-gpu bench-gpu install
+.PHONY: run test lint fuzz loom bench test-gpu bench-gpu papers install
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -39,6 +39,11 @@ test-gpu:
 
 bench-gpu:
 	@scripts/gpu_bundle.sh bench
+
+# The numbers of the papers beside the planner's; a test holds docs/papers.md against it.
+papers:
+	cargo run --quiet --package planner --example papers > docs/papers.md.new
+	mv docs/papers.md.new docs/papers.md
 
 install:
 	cargo build --release --package coordinator

@@ -2,10 +2,13 @@
 
 use super::{Machine, MachineError};
 
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 6] = [
     ("ryzen7950x-a4000", include_str!("../../machines/ryzen7950x-a4000.toml")),
     ("spr-a100", include_str!("../../machines/spr-a100.toml")),
     ("spr-h100", include_str!("../../machines/spr-h100.toml")),
+    ("gnr-a100", include_str!("../../machines/gnr-a100.toml")),
+    ("gnr-h100", include_str!("../../machines/gnr-h100.toml")),
+    ("grace-hopper", include_str!("../../machines/grace-hopper.toml")),
 ];
 
 /// The machine of that name; `None` when there is none.

@@ -1,0 +1,259 @@
+//! What the planner says of a run: its placement's compiled programs, priced and simulated.
+
+use model::config::ModelConfig;
+use model::ops::Op;
+use planner::lia::{Case, Stage, best};
+use planner::policy::Placement;
+use planner::priced::{Pricing, steady_step_ns};
+use program::plan::Plan;
+use program::simulate::{Usage, simulate};
+use program::topology::Engine;
+
+use crate::cells::Scenario;
+use crate::place::{DTYPE, Setting, TOKENS_MAX, describe, digits};
+
+/// Decode steps over which usage is taken, in the middle of the output.
+const USAGE_STEPS: u32 = 4;
+/// Layers of the two plans whose difference is a layer's time.
+const LAYERS: [usize; 2] = [2, 4];
+
+/// What the planner says of a run; `None` for what it has no word for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    pub prefill_ms: f64,
+    pub decode_step_ms: f64,
+    pub tokens_per_s: f64,
+    /// What runs where.
+    pub placement: String,
+    /// A decoder layer of a decode step, all batches; only where no layer is resident.
+    pub layer_ms: Option<f64>,
+    /// Share of decode, and of its transfers, in which the CPU computes.
+    pub cpu_busy: f64,
+    pub cpu_beside_transfers: Option<f64>,
+    pub busy: Busy,
+    /// Share of the layers that stay in device memory.
+    pub resident_share: f64,
+}
+
+/// Busy times of a run, ms.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Busy {
+    pub cpu_ms: f64,
+    pub gpu_ms: f64,
+    pub transfers_ms: f64,
+}
+
+impl Busy {
+    fn of(usage: &Usage, plan: &Plan) -> Busy {
+        let mut busy = Busy::default();
+        for (lane, busy_ns) in plan.topology.lanes.iter().zip(&usage.busy_ns) {
+            let ms = *busy_ns as f64 / 1e6;
+            match lane.engine {
+                Engine::Cpu => busy.cpu_ms += ms,
+                Engine::Gpu { .. } => busy.gpu_ms += ms,
+                Engine::Link { .. } | Engine::Storage { .. } => busy.transfers_ms += ms,
+            }
+        }
+        busy
+    }
+
+    /// One after the other.
+    fn sum_ms(self) -> f64 {
+        self.cpu_ms + self.gpu_ms + self.transfers_ms
+    }
+
+    fn times(self, factor: f64) -> Busy {
+        let Busy { cpu_ms, gpu_ms, transfers_ms } = self;
+        Busy {
+            cpu_ms: factor * cpu_ms,
+            gpu_ms: factor * gpu_ms,
+            transfers_ms: factor * transfers_ms,
+        }
+    }
+
+    fn plus(self, other: Busy) -> Busy {
+        Busy {
+            cpu_ms: self.cpu_ms + other.cpu_ms,
+            gpu_ms: self.gpu_ms + other.gpu_ms,
+            transfers_ms: self.transfers_ms + other.transfers_ms,
+        }
+    }
+}
+
+/// The planner's answer.
+///
+/// # Errors
+/// Why there is none, in a sentence.
+pub fn answer(scenario: &Scenario) -> Result<Answer, String> {
+    let setting = Setting::of(scenario)?;
+    let placement = setting.placement()?;
+    let prefill = prefill(&setting, &placement)?;
+    let decode = decode(&setting, &placement)?;
+    let steps = f64::from(scenario.new_tokens.saturating_sub(1));
+    let (prefill_ms, decode_step_ms) = match scenario.overlap {
+        true => (prefill.ms, decode.time.ms),
+        false => (prefill.busy.sum_ms(), decode.time.busy.sum_ms()),
+    };
+    let sequences = f64::from(scenario.batches * scenario.batch_size);
+    let tokens = sequences * f64::from(scenario.new_tokens);
+    let layers = setting.config.num_layers as f64;
+    Ok(Answer {
+        prefill_ms,
+        decode_step_ms,
+        tokens_per_s: tokens / (prefill_ms + steps * decode_step_ms) * 1e3,
+        placement: describe(&placement, &setting.config),
+        layer_ms: layer_ms(&setting, &placement)?,
+        cpu_busy: decode.cpu_busy,
+        cpu_beside_transfers: decode.cpu_beside_transfers,
+        busy: prefill.busy.plus(decode.time.busy.times(steps)),
+        resident_share: placement.residency.layers.len() as f64 / layers,
+    })
+}
+
+/// A program's time, and what is busy in it, ms.
+#[derive(Debug, Clone, Copy, Default)]
+struct Time {
+    ms: f64,
+    busy: Busy,
+}
+
+/// A steady decode step.
+struct Decode {
+    time: Time,
+    cpu_busy: f64,
+    cpu_beside_transfers: Option<f64>,
+}
+
+/// Prefill of all batches. Of very many prompt tokens only a part is simulated, and a half of it:
+/// what more tokens take is the difference.
+fn prefill(setting: &Setting<'_>, placement: &Placement) -> Result<Time, String> {
+    let (all, scenario) = (setting.batch_size, setting.scenario);
+    let part = TOKENS_MAX / (scenario.batches * scenario.prompt).max(1);
+    let of = |batch_size| prefill_of(setting, placement, batch_size);
+    let part = u16::try_from(part).unwrap_or(all);
+    if part < 2 || part >= all {
+        return of(all);
+    }
+    let half = part / 2;
+    let (half_time, part_time) = (of(half)?, of(part)?);
+    let more = f64::from(all - part) / f64::from(part - half);
+    Ok(Time {
+        ms: part_time.ms + more * (part_time.ms - half_time.ms),
+        busy: part_time.busy.times(1.0 + more).plus(half_time.busy.times(-more)),
+    })
+}
+
+fn prefill_of(
+    setting: &Setting<'_>,
+    placement: &Placement,
+    batch_size: u16,
+) -> Result<Time, String> {
+    let prompt = setting.scenario.prompt;
+    setting.with_estimator(batch_size, prompt, |estimator| {
+        let plan = estimator.plan(placement, setting.config.num_layers).map_err(sentence)?;
+        let costs = setting.machine.costs(&plan, prompt).map_err(sentence)?;
+        let timeline = simulate(plan.prefill(), costs.as_ref(), 1).map_err(sentence)?;
+        let busy = Busy::of(&timeline.usage(&plan.topology), &plan);
+        Ok(Time { ms: timeline.total_ns / 1e6, busy })
+    })
+}
+
+/// A step in the middle of the output.
+fn decode(setting: &Setting<'_>, placement: &Placement) -> Result<Decode, String> {
+    // The decode program is the same after any prompt.
+    setting.with_estimator(setting.batch_size, 1, |estimator| {
+        let plan = estimator.plan(placement, setting.config.num_layers).map_err(sentence)?;
+        let middle = middle(setting.scenario);
+        let step_ns = steady_step_ns(&plan, &setting.machine, middle).map_err(sentence)?;
+        let before = middle.saturating_sub(USAGE_STEPS / 2);
+        let costs = setting.machine.costs(&plan, before).map_err(sentence)?;
+        let timeline = simulate(plan.decode(), costs.as_ref(), USAGE_STEPS).map_err(sentence)?;
+        let usage = timeline.usage(&plan.topology);
+        let busy = Busy::of(&usage, &plan).times(1.0 / f64::from(USAGE_STEPS));
+        Ok(Decode {
+            time: Time { ms: step_ns / 1e6, busy },
+            cpu_busy: busy.cpu_ms / (usage.total_ns as f64 / 1e6 / f64::from(USAGE_STEPS)),
+            cpu_beside_transfers: usage.overlap(),
+        })
+    })
+}
+
+const fn middle(scenario: &Scenario) -> u32 {
+    scenario.prompt + scenario.new_tokens / 2
+}
+
+fn sentence(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// What two more layers add to a step, halved.
+fn layer_ms(setting: &Setting<'_>, placement: &Placement) -> Result<Option<f64>, String> {
+    if !placement.residency.layers.is_empty() {
+        return Ok(None);
+    }
+    setting.with_estimator(setting.batch_size, 1, |estimator| {
+        let step_ms = |layers| {
+            let plan = estimator.plan(placement, layers).map_err(sentence)?;
+            let step_ns = steady_step_ns(&plan, &setting.machine, middle(setting.scenario));
+            Ok::<f64, String>(step_ns.map_err(sentence)? / 1e6)
+        };
+        let [few, more] = LAYERS;
+        Ok(Some((step_ms(more)? - step_ms(few)?) / (more - few) as f64))
+    })
+}
+
+/// Where LIA's sublayers run in prefill and decode by its equations, which define the vectors that
+/// it prints. Which ones the planner's own search takes stands with its other answers.
+///
+/// # Errors
+/// What the planner does not know; a policy without vectors.
+pub fn vectors(scenario: &Scenario) -> Result<[String; 2], String> {
+    let setting = Setting::of(scenario)?;
+    let best = |stage| {
+        let length = match stage {
+            Stage::Prefill => scenario.prompt,
+            Stage::Decode => middle(scenario),
+        };
+        let batch = scenario.batches * scenario.batch_size;
+        let case = Case { batch, length, dtype: DTYPE, resident: false };
+        let best = best(&setting.machine, &setting.config, stage, &case);
+        best.map(|(vector, _)| digits(vector)).map_err(|error| error.to_string())
+    };
+    Ok([best(Stage::Prefill)?, best(Stage::Decode)?])
+}
+
+/// Bytes of a run.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bytes {
+    pub weights: f64,
+    pub kv: f64,
+}
+
+/// Weights and KV of a run.
+///
+/// # Errors
+/// What the planner does not know.
+pub fn bytes(scenario: &Scenario) -> Result<Bytes, String> {
+    let config = &Setting::of(scenario)?.config;
+    Ok(Bytes { weights: weights_bytes(config), kv: kv_bytes(config, scenario) })
+}
+
+fn weights_bytes(config: &ModelConfig) -> f64 {
+    let head = if config.tied_embeddings { 0 } else { Op::Head.weight_bytes(config, DTYPE) };
+    let layers = config.num_layers * config.layer_weight_bytes(DTYPE);
+    (layers + Op::Embed.weight_bytes(config, DTYPE) + head) as f64
+}
+
+fn kv_bytes(config: &ModelConfig, scenario: &Scenario) -> f64 {
+    let layer = config.kv_bytes_per_position(DTYPE) * config.num_layers;
+    let sequences = f64::from(scenario.batches) * f64::from(scenario.batch_size);
+    layer as f64 * sequences * f64::from(scenario.prompt + scenario.new_tokens)
+}
+
+/// The most sequences of a batch that memory holds.
+///
+/// # Errors
+/// What the planner does not know.
+pub fn largest_batch(scenario: &Scenario) -> Result<u16, String> {
+    Setting::of(scenario)?.largest_batch()
+}
