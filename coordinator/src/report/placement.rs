@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use model::config::ModelConfig;
 use model::ops::Op;
+use planner::policy::Policy;
 use planner::priced::{Chosen, Considered};
 use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};
 use program::topology::MemoryId;
@@ -160,6 +161,18 @@ fn operands(
         (Some(_), true, true) => "host, each batch",
         (Some(_), true, false) => "host, once",
         (Some(_), false, _) => "host",
+    }
+}
+
+/// The entries of a streamed layer's list that the GPU runs, where they are an interval.
+pub(crate) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
+    let count = chosen.table.ops.len();
+    match chosen.placement.policy {
+        Policy::CpuOnly => Some((0, 0)),
+        Policy::GpuOnly | Policy::Resident => Some((0, count)),
+        Policy::TwoSplit { split, .. } => Some((split.start, split.end)),
+        Policy::OneSplit { start, .. } => Some((start, count)),
+        Policy::Lia { .. } | Policy::Flexgen(_) => None,
     }
 }
 

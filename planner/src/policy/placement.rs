@@ -81,8 +81,8 @@ impl Residency {
     }
 }
 
-/// Indices of `count` of `layers` layers, as far apart as possible, so that every streamed layer has
-/// the link for about as long.
+/// Indices of `count` of `layers` layers, as far apart as possible, so that every layer that is
+/// streamed has the link for about as long.
 pub fn spread_evenly(count: usize, layers: usize) -> Vec<usize> {
     let count = count.min(layers);
     // The middle of each of `count` equal shares.

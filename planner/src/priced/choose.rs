@@ -2,10 +2,11 @@
 //! for, those that a bound does not exclude are estimated, the fastest that fits memory is compiled
 //! whole, and its time is predicted.
 
-use program::map::{Chunking, DeviceMap};
+use program::map::Chunking;
 use program::plan::Plan;
 use program::topology::MemoryId;
 
+use super::considered::{Considered, Effort, sort};
 use super::evaluate::evaluate;
 use super::space::Space;
 use super::{
@@ -25,14 +26,6 @@ const CLOSE: f64 = 1.01;
 /// Placements with such estimates that are compared by whole runs.
 const CLOSE_MAX: usize = 5;
 
-/// How much a search may cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    Full,
-    /// Where many shapes are compared.
-    Quick,
-}
-
 /// What is to be placed.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
@@ -47,31 +40,6 @@ pub struct Question<'a> {
     pub effort: Effort,
     /// Where the fastest maps are rehearsed; `None`: estimates alone decide.
     pub stage: Option<&'a dyn Rehearse>,
-}
-
-/// A placement that was estimated and fits memory.
-#[derive(Debug, Clone)]
-pub struct Considered {
-    pub name: PolicyName,
-    pub placement: Placement,
-    /// No two maps of a search are equal.
-    pub map: DeviceMap,
-    pub estimate: Estimate,
-    /// Decode as rehearsed over decode as simulated; 1 unless this very map was rehearsed.
-    pub slowed: f64,
-    pub rehearsed: bool,
-}
-
-impl Considered {
-    /// One decode step in the middle of the output, all batches.
-    pub fn step_ns(&self) -> f64 {
-        self.estimate.step_ns * self.slowed
-    }
-
-    /// Prefill and all decode steps.
-    pub fn total_ns(&self, max_new: u32) -> f64 {
-        Estimate { step_ns: self.step_ns(), ..self.estimate }.total_ns(max_new)
-    }
 }
 
 /// The answer.
@@ -233,11 +201,6 @@ fn rehearse(
         sort(considered, question.request.max_new);
     }
     Ok(())
-}
-
-/// The fastest first.
-pub(super) fn sort(considered: &mut [Considered], max_new: u32) {
-    considered.sort_by(|a, b| a.total_ns(max_new).total_cmp(&b.total_ns(max_new)));
 }
 
 /// Why nothing fits: by the plain policy of which the largest batch would.

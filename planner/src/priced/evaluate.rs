@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use program::map::{Chunking, Device, DeviceMap, Schedule};
 use program::topology::MemoryId;
 
-use super::choose::{Considered, Effort, sort};
+use super::considered::{Considered, Effort, sort};
 use super::estimate::prefill_ns;
 use super::space::{Possible, Space};
 use super::{Estimate, Estimator, Unpriced, steady_step_ns};

@@ -1,5 +1,6 @@
-//! LIA's choice on a measured machine: for each of the 64 vectors the sum of everything that is
-//! done (eq. 2 adds the parts up without overlap), here of the compiled layer's instructions.
+//! LIA's choice: for each of the 64 vectors the sum of everything that is done (eq. 2 adds the
+//! parts up without overlap), here of the compiled layer's instructions. The policies that LIA
+//! names are compared with it as they run, since what overlaps may turn a close sum.
 
 use program::ir::Program;
 use program::simulate::{Costs, Place};
@@ -8,11 +9,23 @@ use super::{Estimator, Unpriced};
 use crate::lia::Vector;
 use crate::policy::{Placement, Policy};
 
+/// The vectors of least latency for prefill and for decode, the first of equal ones, and the named
+/// ones for decode.
+///
+/// # Errors
+/// A plan that cannot be priced.
+pub(super) fn policies(estimator: &Estimator<'_>) -> Result<Vec<Policy>, Unpriced> {
+    let [prefill, least] = vectors(estimator)?;
+    let others = Vector::NAMED.into_iter().filter(|named| *named != least);
+    let decode = std::iter::once(least).chain(others);
+    Ok(decode.map(|decode| Policy::Lia { prefill, decode }).collect())
+}
+
 /// The vectors of least latency for prefill and for decode; the first of equal ones.
 ///
 /// # Errors
 /// A plan that cannot be priced.
-pub(super) fn vectors(estimator: &Estimator<'_>) -> Result<Policy, Unpriced> {
+fn vectors(estimator: &Estimator<'_>) -> Result<[Vector; 2], Unpriced> {
     let prompt = estimator.request.max_prompt;
     let middle = prompt + estimator.request.max_new / 2;
     let mut best: [Option<(f64, Vector)>; 2] = [None; 2];
@@ -30,8 +43,7 @@ pub(super) fn vectors(estimator: &Estimator<'_>) -> Result<Policy, Unpriced> {
             keep(&mut best[0], sum(plan.prefill(), costs.as_ref()), vector);
         }
     }
-    let [prefill, decode] = best.map(|best| best.map_or(Vector::FULL_CPU, |(_, vector)| vector));
-    Ok(Policy::Lia { prefill, decode })
+    Ok(best.map(|best| best.map_or(Vector::FULL_CPU, |(_, vector)| vector)))
 }
 
 fn keep(best: &mut Option<(f64, Vector)>, latency: f64, vector: Vector) {

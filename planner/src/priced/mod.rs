@@ -1,12 +1,13 @@
 //! Placement by prices: whoever can price any plan ([`Pricing`]: a profile, or a machine's
-//! description) gets the operations as a table, every policy's best placement, and what a whole plan
-//! will take. What is compared are the compiled programs themselves, in the simulator.
+//! description) gets the operations as a table, every policy's best placement, and what a whole
+//! plan will take. What is compared are the compiled programs themselves, in the simulator.
 //!
 //! Used by the coordinator before a run and by `coordinator plan`.
 
 mod batches;
 mod bound;
 mod choose;
+mod considered;
 mod estimate;
 mod evaluate;
 mod lia;
@@ -17,7 +18,8 @@ mod table;
 mod tests;
 
 pub use batches::best_batches;
-pub use choose::{ChooseError, Chosen, Considered, Effort, Question, choose, place};
+pub use choose::{ChooseError, Chosen, Question, choose, place};
+pub use considered::{Considered, Effort};
 pub use estimate::{Estimate, Estimator, Predicted, Steady, predict, steady_step_ns};
 pub use rehearse::Rehearse;
 pub use table::{table, table_alone};

@@ -29,8 +29,8 @@ pub trait Rehearse: std::fmt::Debug {
 }
 
 impl Estimator<'_> {
-    /// Decode of a placement's first layers as it runs over its simulation; `None` where nothing can
-    /// be rehearsed.
+    /// Decode of a placement's first layers as it runs over its simulation; `None` where nothing
+    /// can be rehearsed.
     ///
     /// # Errors
     /// A map that does not compile, or a plan that cannot be priced.

@@ -1,5 +1,5 @@
-//! All placements that a policy's name stands for: its maps, each with every choice of what stays in
-//! device memory, where KV lives and where prompts are computed.
+//! All placements that a policy's name stands for: its maps, each with every choice of what stays
+//! in device memory, where KV lives and where prompts are computed.
 
 use std::cell::RefCell;
 
@@ -93,7 +93,10 @@ impl<'a> Space<'a> {
             PolicyName::CpuOnly => one(Policy::CpuOnly, false),
             PolicyName::GpuOnly => one(Policy::GpuOnly, false),
             PolicyName::Resident => one(Policy::Resident, false),
-            PolicyName::Lia => one(lia::vectors(self.estimator)?, true),
+            PolicyName::Lia => {
+                let policies = lia::policies(self.estimator)?.into_iter();
+                policies.map(|policy| Base { name, policy, is_open: true }).collect()
+            }
             PolicyName::Flexgen | PolicyName::FlexgenSpread => {
                 let spread = name == PolicyName::FlexgenSpread;
                 let policy = |cpu_attention| Policy::Flexgen(Flexgen { spread, cpu_attention });
@@ -150,9 +153,11 @@ impl<'a> Space<'a> {
             true => vec![MemoryId::DRAM, MemoryId::VRAM],
             false => vec![MemoryId::DRAM],
         };
-        // LIA has a vector for prefill too.
-        let prefills: &[bool] =
-            if matches!(base.policy, Policy::Lia { .. }) { &[false] } else { &[false, true] };
+        // LIA has a vector for prefill too, and FlexGen computes prompts on the device.
+        let prefills: &[bool] = match base.policy {
+            Policy::Lia { .. } | Policy::Flexgen(_) => &[false],
+            _ => &[false, true],
+        };
         for kv in homes {
             for prefill_on_cpu in prefills.iter().copied() {
                 let one = Placement { kv: Some(kv), prefill_on_cpu, ..closed.clone() };

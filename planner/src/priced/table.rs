@@ -50,6 +50,34 @@ fn of_sides(
 ) -> Result<Table, Unpriced> {
     let config = estimator.request.config;
     let names: Vec<Op> = config.layer_ops().to_vec();
+    let (ops, compressed) = operations(estimator, &names, sides)?;
+    let attention = |op: &Op| op.is_attention();
+    let first = names.iter().position(attention).unwrap_or(0);
+    let last = names.iter().rposition(attention).map_or(0, |last| last + 1);
+    let list = layer_list(config, chunking);
+    Ok(Table {
+        fused: match chunking {
+            None if estimator.request.fuse_attention => {
+                Some(fused(estimator, &ops, first..last, sides)?)
+            }
+            _ => None,
+        },
+        ops: list.iter().map(|entry| of_entry(&names, &ops, entry)).collect(),
+        batches: u32::from(estimator.batches),
+        compression: if compressed { Compression::On } else { Compression::Off },
+        nvme: false,
+        cost: CostName::Simulated,
+        needs: Some(dataflow(&list)),
+    })
+}
+
+/// The costs of separate operations, and whether any is decompressed.
+fn operations(
+    estimator: &Estimator<'_>,
+    names: &[Op],
+    sides: &[Placement],
+) -> Result<(Vec<OpCost>, bool), Unpriced> {
+    let config = estimator.request.config;
     let mut ops: Vec<OpCost> =
         names.iter().map(|op| OpCost::named(op.name(config.family))).collect();
     let separate = Estimator {
@@ -95,24 +123,7 @@ fn of_sides(
             op.h2d_compressed_ms = op.h2d_ms;
         }
     }
-    let attention = |op: &Op| op.is_attention();
-    let first = names.iter().position(attention).unwrap_or(0);
-    let last = names.iter().rposition(attention).map_or(0, |last| last + 1);
-    let list = layer_list(config, chunking);
-    Ok(Table {
-        fused: match chunking {
-            None if estimator.request.fuse_attention => {
-                Some(fused(estimator, &ops, first..last, sides)?)
-            }
-            _ => None,
-        },
-        ops: list.iter().map(|entry| of_entry(&names, &ops, entry)).collect(),
-        batches: u32::from(estimator.batches),
-        compression: if compressed { Compression::On } else { Compression::Off },
-        nvme: false,
-        cost: CostName::Simulated,
-        needs: Some(dataflow(&list)),
-    })
+    Ok((ops, compressed))
 }
 
 /// What stands around the layers, one batch, ms: embedding, final norm, head and sampling.

@@ -10,8 +10,7 @@ use planner::layer::table::Table;
 use planner::priced::Chosen;
 use serde_json::{Value, json};
 
-use super::show::gpu_interval;
-use crate::report::placement::on_gpu;
+use crate::report::placement::{gpu_interval, on_gpu};
 use crate::report::step::Step;
 
 /// Layers of the chart.
@@ -52,8 +51,8 @@ pub(super) fn of_plan(path: &Path, chosen: &Chosen) -> anyhow::Result<()> {
     write(path, &chart)
 }
 
-/// Writes the chart of a table: spans of a few steady layers, and the latency by both cost models of
-/// every interval.
+/// Writes the chart of a table: spans of a few steady layers, and the latency of every interval by
+/// both cost models.
 ///
 /// # Errors
 /// A file that cannot be written.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use planner::budget::{Budget, Limits, pinned_bytes};
 use planner::layer::table::OpCost;
-use planner::policy::{Policy, ResidentAttention};
+use planner::policy::ResidentAttention;
 use planner::priced::Chosen;
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::cli::request::PlanRequest;
 use crate::report::build::one_text;
 use crate::report::file::MapSummary;
 use crate::report::placement::{
-    Threads, considered, layer, on_gpu, shown_layer, stays, tokens_per_s,
+    Threads, considered, gpu_interval, layer, on_gpu, shown_layer, stays, tokens_per_s,
 };
 use crate::report::step::Step;
 
@@ -191,17 +191,5 @@ impl Answer<'_> {
             })
         };
         self.chosen.considered.iter().enumerate().map(one).collect()
-    }
-}
-
-/// The entries of a streamed layer's list that the GPU runs, where they are an interval.
-pub(super) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
-    let count = chosen.table.ops.len();
-    match chosen.placement.policy {
-        Policy::CpuOnly => Some((0, 0)),
-        Policy::GpuOnly | Policy::Resident => Some((0, count)),
-        Policy::TwoSplit { split, .. } => Some((split.start, split.end)),
-        Policy::OneSplit { start, .. } => Some((start, count)),
-        Policy::Lia { .. } | Policy::Flexgen(_) => None,
     }
 }

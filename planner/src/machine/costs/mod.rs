@@ -83,7 +83,7 @@ impl DescribedCosts {
         let slowed = vec![1.0; plan.programs.len()];
         let mut costs = DescribedCosts { times_ns, prompt_len, slowed };
         for (program, moved) in plan.programs.iter().zip(shared) {
-            costs.slowed[program.id.index()] = moved.slows(machine, program, &costs)?;
+            costs.slowed[program.id.index()] = moved.slows(machine, program, &costs, prompt_len)?;
         }
         Ok(costs)
     }

@@ -5,7 +5,6 @@ use program::simulate::{Costs, Place, simulate};
 use program::topology::{Engine, Lane, LaneKind};
 
 use super::super::Machine;
-use super::DescribedCosts;
 use super::line::Line;
 use super::work::Work;
 use crate::priced::Unpriced;
@@ -42,15 +41,15 @@ impl Shared {
         &self,
         machine: &Machine,
         program: &Program,
-        costs: &DescribedCosts,
+        costs: &dyn Costs,
+        prompt_len: u32,
     ) -> Result<f64, Unpriced> {
-        let positions = costs.prompt_len;
         let least_ns = [
             (self.host, machine.memory.dram_gbps),
             (self.up, machine.link.h2d_gbps),
             (self.down, machine.link.d2h_gbps),
         ];
-        let least_ns = least_ns.map(|(bytes, gbps)| bytes.at(positions) / gbps);
+        let least_ns = least_ns.map(|(bytes, gbps)| bytes.at(prompt_len) / gbps);
         let least_ns = least_ns.into_iter().fold(0.0, f64::max);
         // A step is no shorter than its busiest lane.
         if least_ns <= busiest_ns(program, costs) {
@@ -61,7 +60,7 @@ impl Shared {
     }
 }
 
-fn busiest_ns(program: &Program, costs: &DescribedCosts) -> f64 {
+fn busiest_ns(program: &Program, costs: &dyn Costs) -> f64 {
     let lane_ns = |list: &program::ir::LaneProgram| {
         let work = list.instructions.iter().enumerate().filter(|(_, one)| one.is_work());
         work.map(|(index, instruction)| {
@@ -76,7 +75,7 @@ fn busiest_ns(program: &Program, costs: &DescribedCosts) -> f64 {
 }
 
 /// A step in a long row of such steps; prefill is one.
-fn step_ns(program: &Program, costs: &DescribedCosts) -> Result<f64, Unpriced> {
+fn step_ns(program: &Program, costs: &dyn Costs) -> Result<f64, Unpriced> {
     let steps = if program.id == ProgramId::PREFILL { 1 } else { STEPS };
     let timeline = simulate(program, costs, steps).map_err(|e| Unpriced(e.to_string()))?;
     let ends = &timeline.step_end_ns;
