@@ -17,8 +17,8 @@ use program::topology::MemoryId;
 use crate::lia::Vector;
 use crate::split::Split;
 
-/// FlexGen's loop over layers and batches. All lanes meet after each batch; while the first batch of
-/// a layer is computed, all weights of the next layer come.
+/// FlexGen's loop over layers and batches. All lanes meet after each batch; while a layer's first
+/// batch is computed, all weights of the next layer come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flexgen {
     /// The next layer's weights are spread evenly over the batches instead.
