@@ -146,9 +146,27 @@ pub struct PhaseMap {
 pub struct LayerKv {
     pub k: Vec<MemoryId>,
     pub v: Vec<MemoryId>,
+    /// The caches of so many batches, the first ones, live in the memory of the device instead
+    /// (Park-Egger keep one batch's there).
+    pub device_batches: u16,
 }
 
 impl LayerKv {
+    /// The home of a part of a batch's cache.
+    pub fn home(&self, kv: Kv, part: u16, batch: u16) -> MemoryId {
+        match batch < self.device_batches {
+            true => MemoryId::VRAM,
+            false => self.homes(kv)[usize::from(part)],
+        }
+    }
+
+    /// Whether any cache lives in the memory of a device.
+    pub fn any_on(&self, memory: MemoryId) -> bool {
+        let all = self.k.iter().chain(&self.v);
+        (self.device_batches > 0 && memory == MemoryId::VRAM)
+            || all.into_iter().any(|home| *home == memory)
+    }
+
     /// Homes of the parts of one of the two caches.
     pub fn homes(&self, kv: Kv) -> &[MemoryId] {
         match kv {

@@ -75,6 +75,9 @@ fn the_gpu_alone_gives_the_bits_of_the_cpu() {
             let mut map = device_map(&Policy::GpuOnly, &config, false, homes);
             let streamed = run(&config, &shape, &map);
             assert!(streamed == expected, "{homes:?}");
+            // One batch's caches on the device, the other's streamed to it.
+            map.kv.iter_mut().for_each(|kv| kv.device_batches = 1);
+            assert!(run(&config, &shape, &map) == expected, "{homes:?}, one batch on the device");
             map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::VRAM);
             map.outer_weights = MemoryId::VRAM;
             let resident = run(&config, &shape, &map);

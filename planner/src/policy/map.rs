@@ -86,7 +86,7 @@ fn kv_homes(map: &DeviceMap, config: &ModelConfig, layer: usize, device_home: Me
         };
         readers.map(|(_, device)| home(device)).collect()
     };
-    LayerKv { k: homes(Op::Scores), v: homes(Op::Wv) }
+    LayerKv { k: homes(Op::Scores), v: homes(Op::Wv), device_batches: 0 }
 }
 
 /// Where an operation runs in prefill.

@@ -64,7 +64,7 @@ impl Residency {
             }
             map.prefill.layers[layer].fill(Device::Gpu);
             map.weights[layer].fill(MemoryId::VRAM);
-            map.kv[layer] = LayerKv { k: vec![home], v: vec![home] };
+            map.kv[layer] = LayerKv { k: vec![home], v: vec![home], device_batches: 0 };
         }
         if self.head {
             map.outer_weights = MemoryId::VRAM;
@@ -97,6 +97,9 @@ pub struct Placement {
     pub prefill_on_cpu: bool,
     /// Home of the KV that only the GPU reads; `None`: device memory while it fits.
     pub kv: Option<MemoryId>,
+    /// The KV of so many batches, the first ones, stays in device memory where only the GPU reads
+    /// it (Park-Egger keep one batch's there).
+    pub device_batches: u16,
     pub residency: Residency,
 }
 
@@ -107,7 +110,8 @@ impl Placement {
             Policy::GpuOnly | Policy::Resident => None,
             _ => Some(MemoryId::DRAM),
         };
-        Placement { policy, prefill_on_cpu: false, kv, residency: Residency::NONE }
+        let residency = Residency::NONE;
+        Placement { policy, prefill_on_cpu: false, kv, device_batches: 0, residency }
     }
 
     /// The device map, with everything in the run's dtype; `roomiest` are the homes where this
@@ -118,6 +122,13 @@ impl Placement {
         if self.prefill_on_cpu {
             map.prefill.layers.iter_mut().for_each(|layer| layer.fill(Device::Cpu));
             (map.prefill.final_norm, map.prefill.head) = (Device::Cpu, Device::Cpu);
+        }
+        for layer in 0..config.num_layers {
+            let attention = map.decode_layer(config, layer).into_iter();
+            let mut devices = attention.filter(|(entry, _)| entry.op.is_attention());
+            if devices.all(|(_, device)| device == Device::Gpu) {
+                map.kv[layer].device_batches = self.device_batches;
+            }
         }
         self.residency.apply(&mut map, config);
         map

@@ -154,9 +154,12 @@ fn what_a_placement_leaves_open_goes_together() {
     for policy in policies {
         for residency in &residencies {
             for kv in [None, Some(MemoryId::DRAM), Some(MemoryId::VRAM)] {
-                for prefill_on_cpu in [false, true] {
+                for (prefill_on_cpu, device_batches) in
+                    [(false, 0), (true, 0), (false, 1), (true, 1)]
+                {
                     let residency = residency.clone();
-                    let placement = Placement { policy, prefill_on_cpu, kv, residency };
+                    let placement =
+                        Placement { policy, prefill_on_cpu, kv, device_batches, residency };
                     let (map, plan) = placed(&placement);
                     validate(&plan).unwrap_or_else(|error| panic!("{placement:?}: {error}"));
                     let on_device = map.decode.layers[1][4] == Device::Gpu;

@@ -38,10 +38,10 @@ pub(super) struct Bound<'a> {
 impl Bound<'_> {
     /// No decode step is shorter.
     pub(super) fn least_step_ns(&self) -> f64 {
-        let Placement { kv, residency, .. } = self.placement;
-        let streamed = self.busy(&self.streamed(), true, *kv != Some(MemoryId::VRAM));
+        let residency = &self.placement.residency;
+        let streamed = self.busy(&self.streamed(), true, self.streamed_kv());
         let streams_kv = residency.attention == ResidentAttention::Streamed;
-        let resident = self.busy(&self.resident(), false, streams_kv);
+        let resident = self.busy(&self.resident(), false, f64::from(u8::from(streams_kv)));
         let count = residency.layers.len() as f64;
         let others = self.config.num_layers as f64 - count;
         let all = |part: fn(Busy) -> f64| others * part(streamed) + count * part(resident);
@@ -55,15 +55,33 @@ impl Bound<'_> {
         lanes.into_iter().map(all).fold(0.0, f64::max) * 1e6
     }
 
+    /// Share of a streamed layer's KV that is streamed too.
+    fn streamed_kv(&self) -> f64 {
+        let Placement { kv, device_batches, .. } = self.placement;
+        match kv {
+            Some(MemoryId::VRAM) => 0.0,
+            _ => 1.0 - f64::from(*device_batches) / f64::from(self.table.batches.max(1)),
+        }
+    }
+
     /// About as long a decode step is.
     pub(super) fn about_step_ns(&self) -> f64 {
-        let Placement { kv, residency, .. } = self.placement;
+        let share = self.streamed_kv();
+        let mut step_ns = 0.0;
+        for (kv_resident, part) in [(false, share), (true, 1.0 - share)] {
+            if part > 0.0 {
+                step_ns += part * self.step_ns(kv_resident);
+            }
+        }
+        step_ns
+    }
+
+    /// The same with all KV of streamed layers streamed, or none.
+    fn step_ns(&self, kv_resident: bool) -> f64 {
+        let residency = &self.placement.residency;
         let layers = self.config.num_layers;
         let compressed = self.table.compression.cases()[0];
-        let streamed = LayerMap {
-            kv_resident: *kv == Some(MemoryId::VRAM),
-            ..LayerMap::of(self.streamed(), compressed)
-        };
+        let streamed = LayerMap { kv_resident, ..LayerMap::of(self.streamed(), compressed) };
         let resident = LayerMap {
             weights_resident: true,
             kv_resident: residency.attention != ResidentAttention::Streamed,
@@ -112,7 +130,8 @@ impl Bound<'_> {
         list.iter().map(|entry| attends_on_gpu || !entry.op.is_attention()).collect()
     }
 
-    fn busy(&self, on_gpu: &[bool], streams_weights: bool, streams_kv: bool) -> Busy {
+    /// `streamed_kv`: the share of KV that is streamed.
+    fn busy(&self, on_gpu: &[bool], streams_weights: bool, streamed_kv: f64) -> Busy {
         let batches = f64::from(self.table.batches);
         let compressed = self.table.compression.cases()[0];
         let mut busy = Busy::default();
@@ -126,7 +145,7 @@ impl Bound<'_> {
                 busy.decompress_ms += op.decompress_ms;
             }
             match op.kv {
-                true if streams_kv => busy.link_ms += batches * op.transfer_ms(compressed),
+                true => busy.link_ms += streamed_kv * batches * op.transfer_ms(compressed),
                 false if streams_weights => busy.link_ms += op.transfer_ms(compressed),
                 _ => {}
             }

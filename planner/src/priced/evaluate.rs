@@ -129,6 +129,7 @@ struct PrefillKey {
     chunking: Option<Chunking>,
     on_cpu: bool,
     kv: Option<MemoryId>,
+    device_batches: u16,
     attention: ResidentAttention,
     head: bool,
     all_resident: bool,
@@ -220,7 +221,7 @@ impl Search<'_> {
         all_resident: bool,
         room: Room,
     ) -> Result<f64, Unpriced> {
-        let Placement { policy, prefill_on_cpu, kv, residency } = placement;
+        let Placement { policy, prefill_on_cpu, kv, device_batches, residency } = placement;
         let key = PrefillKey {
             policy: match policy {
                 Policy::OneSplit { .. } => "two-split",
@@ -230,6 +231,7 @@ impl Search<'_> {
             // Of no account where all layers stay, or none do.
             on_cpu: *prefill_on_cpu && !(all_resident && residency.head),
             kv: if all_resident { None } else { *kv },
+            device_batches: if all_resident { 0 } else { *device_batches },
             attention: if all_resident { residency.attention } else { ResidentAttention::WithKv },
             head: residency.head,
             all_resident,

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use model::ops::Op;
-use program::compile::footprint;
+use program::compile::{footprint, runs_in_chunks};
 use program::map::{Chunking, layer_list};
 use program::topology::MemoryId;
 
@@ -149,18 +149,15 @@ impl<'a> Space<'a> {
             return Ok(vec![closed]);
         }
         let mut all = Vec::new();
-        let homes = match self.attends_on_device(&base.policy) {
-            true => vec![MemoryId::DRAM, MemoryId::VRAM],
-            false => vec![MemoryId::DRAM],
-        };
         // LIA has a vector for prefill too, and FlexGen computes prompts on the device.
         let prefills: &[bool] = match base.policy {
             Policy::Lia { .. } | Policy::Flexgen(_) => &[false],
             _ => &[false, true],
         };
-        for kv in homes {
+        for (kv, device_batches) in self.kv_homes(&base.policy) {
             for prefill_on_cpu in prefills.iter().copied() {
-                let one = Placement { kv: Some(kv), prefill_on_cpu, ..closed.clone() };
+                let kv = Some(kv);
+                let one = Placement { kv, device_batches, prefill_on_cpu, ..closed.clone() };
                 let with = |residency| Placement { residency, ..one.clone() };
                 let placements = self.residencies(&one)?.into_iter().map(with);
                 all.extend(placements.filter(|one| self.is_sound(one)));
@@ -169,24 +166,35 @@ impl<'a> Space<'a> {
         Ok(all)
     }
 
-    /// Whether a placement uses the device, as LIA's need not, and can compute its prompts: the CPU
-    /// reads no caches in device memory, as it would where it computes prompts in chunks.
+    /// Whether a placement uses the device, as LIA's need not, and can compute prompts in chunks
+    /// where that was asked for.
     fn is_sound(&self, placement: &Placement) -> bool {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
-        let reads_caches = request.shape(batches, batch_size).is_chunked();
-        let is_on_cpu = placement.prefill_on_cpu;
-        let is_used = matches!(placement.policy, Policy::Lia { .. })
-            || self.estimator.map(placement).uses_gpu();
-        is_used && !(is_on_cpu && reads_caches && placement.kv == Some(MemoryId::VRAM))
+        let map = self.estimator.map(placement);
+        let is_used = matches!(placement.policy, Policy::Lia { .. }) || map.uses_gpu();
+        let asks_for_chunks =
+            request.prefill_chunk.is_some() && request.shape(batches, batch_size).is_chunked();
+        is_used && (!asks_for_chunks || runs_in_chunks(request.config, &map))
     }
 
-    /// Whether the GPU runs some of decode's attention.
-    fn attends_on_device(&self, policy: &Policy) -> bool {
-        let map =
-            self.estimator.map(&Placement { kv: Some(MemoryId::VRAM), ..Placement::of(*policy) });
-        map.kv
-            .first()
-            .is_some_and(|kv| kv.k.iter().chain(&kv.v).any(|home| *home == MemoryId::VRAM))
+    /// Where the KV of streamed layers may live: on the host, on the device, or some batches' on
+    /// the device where all of attention runs there.
+    fn kv_homes(&self, policy: &Policy) -> Vec<(MemoryId, u16)> {
+        let on_device = Placement { kv: Some(MemoryId::VRAM), ..Placement::of(*policy) };
+        let map = self.estimator.map(&on_device);
+        let Some(kv) = map.kv.first() else { return Vec::new() };
+        let mut homes = vec![(MemoryId::DRAM, 0)];
+        if kv.any_on(MemoryId::VRAM) {
+            homes.push((MemoryId::VRAM, 0));
+        }
+        if !kv.any_on(MemoryId::DRAM) {
+            let batches = self.estimator.batches;
+            let mut some = vec![1, batches / 2, batches.saturating_sub(1)];
+            some.retain(|count| (1..batches).contains(count));
+            some.dedup();
+            homes.extend(some.into_iter().map(|count| (MemoryId::DRAM, count)));
+        }
+        homes
     }
 
     /// What may stay of a placement; nothing where device memory has no room even so.
@@ -222,10 +230,8 @@ impl<'a> Space<'a> {
         let request = self.estimator.request;
         let (config, dtype) = (request.config, request.dtype);
         let kv_bytes = self.layer_kv_bytes();
-        let streamed_kv = match placement.kv {
-            Some(MemoryId::VRAM) => kv_bytes * config.num_layers.saturating_sub(SLOT_LAYERS) as u64,
-            _ => 0,
-        };
+        let others = config.num_layers.saturating_sub(SLOT_LAYERS) as u64;
+        let streamed_kv = others * self.device_kv_bytes(placement);
         let taken_bytes = self.device_bytes(placement, 0)? + streamed_kv;
         let weights_bytes = request.formats.weights.layers.first().map_or(0, |formats| {
             let blobs = config.layer_ops().iter().zip(formats);
@@ -257,7 +263,7 @@ impl<'a> Space<'a> {
         let head_bytes = if head { room.head_bytes } else { 0 };
         let mut counts = Vec::new();
         if let Some(free_bytes) = room.free_bytes {
-            let own_kv = if with_kv && !kv_in_vram { room.kv_bytes } else { 0 };
+            let own_kv = if with_kv { room.kv_bytes - self.device_kv_bytes(placement) } else { 0 };
             let one = (room.weights_bytes + own_kv).max(1);
             let most = free_bytes.saturating_sub(head_bytes) / one;
             let most = usize::try_from(most).unwrap_or(layers).min(layers.saturating_sub(1));
@@ -285,6 +291,18 @@ impl<'a> Space<'a> {
         Ok(counts)
     }
 
+    /// KV of a streamed layer that stays in device memory.
+    fn device_kv_bytes(&self, placement: &Placement) -> u64 {
+        let bytes = self.layer_kv_bytes();
+        match placement.kv {
+            Some(MemoryId::VRAM) => bytes,
+            _ => {
+                bytes * u64::from(placement.device_batches)
+                    / u64::from(self.estimator.batches.max(1))
+            }
+        }
+    }
+
     /// KV of a layer, all batches.
     fn layer_kv_bytes(&self) -> u64 {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
@@ -306,7 +324,7 @@ impl<'a> Space<'a> {
         if matches!(placement.policy, Policy::Lia { .. }) {
             return Ok(decode_bytes.max(self.device_bytes_of(request, placement)?));
         }
-        let Placement { prefill_on_cpu, kv, residency, .. } = placement.clone();
+        let Placement { prefill_on_cpu, residency, .. } = placement.clone();
         let policy = Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None };
         let alike = Placement { prefill_on_cpu, residency, ..Placement::of(policy) };
         let known =
@@ -319,10 +337,7 @@ impl<'a> Space<'a> {
                 bytes
             }
         };
-        let caches_bytes = match kv {
-            Some(MemoryId::VRAM) => self.layer_kv_bytes() * SLOT_LAYERS as u64,
-            _ => 0,
-        };
+        let caches_bytes = self.device_kv_bytes(placement) * SLOT_LAYERS as u64;
         Ok(decode_bytes.max(prefill_bytes + caches_bytes))
     }
 

@@ -23,6 +23,7 @@ const ON_THE_DEVICE: Placement = Placement {
     policy: Policy::GpuOnly,
     prefill_on_cpu: false,
     kv: Some(MemoryId::DRAM),
+    device_batches: 0,
     residency: Residency::NONE,
 };
 

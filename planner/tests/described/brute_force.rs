@@ -42,12 +42,14 @@ fn all(case: &Case) -> Vec<Placement> {
     let mut all: Vec<Placement> =
         [Policy::CpuOnly, Policy::GpuOnly, Policy::Resident].map(Placement::of).into();
     for policy in policies {
-        for kv in [MemoryId::DRAM, MemoryId::VRAM] {
+        for (kv, device_batches) in [(MemoryId::DRAM, 0), (MemoryId::DRAM, 1), (MemoryId::VRAM, 0)]
+        {
             for residency in &residencies {
                 all.extend([false, true].map(|prefill_on_cpu| Placement {
                     policy,
                     prefill_on_cpu,
                     kv: Some(kv),
+                    device_batches,
                     residency: residency.clone(),
                 }));
             }

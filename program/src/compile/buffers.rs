@@ -204,7 +204,7 @@ impl<'a> Buffers<'a> {
                 for kv in [Kv::K, Kv::V] {
                     let of = parts(chunking, kv);
                     for part in 0..of {
-                        let home = map.kv[layer as usize].homes(kv)[part as usize];
+                        let home = map.kv[layer as usize].home(kv, part, batch);
                         let segment = self.routes.segment_of(home, Holds::Kv);
                         let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
                         let size = self.sizes.cache_bytes(of);

@@ -123,7 +123,10 @@ fn check_layer(
             _ => continue,
         };
         let part = entry.chunk.map_or(0, |chunk| usize::from(chunk.index));
-        if routes.topology.is_vram(map.kv[layer].homes(kv)[part]) && device == Device::Cpu {
+        let on_device = |batch| map.kv[layer].home(kv, part as u16, batch);
+        // The first batch and the last: those between have the home of one of them.
+        let homes = [on_device(0), on_device(u16::MAX)];
+        if homes.iter().any(|home| routes.topology.is_vram(*home)) && device == Device::Cpu {
             return Err(CompileError::CpuReadsVram { layer, kv, part });
         }
     }
@@ -141,7 +144,9 @@ pub(super) fn check_chunked(
     let mut attention = list.iter().zip(&map.prefill.layers[layer]);
     let on_cpu = attention.any(|(entry, device)| entry.op == Op::Scores && *device == Device::Cpu);
     for kv in [Kv::K, Kv::V] {
-        if on_cpu && map.kv[layer].homes(kv).iter().any(|home| topology.is_vram(*home)) {
+        let homes = &map.kv[layer];
+        let on_device = homes.homes(kv).iter().any(|home| topology.is_vram(*home));
+        if on_cpu && (on_device || homes.device_batches > 0) {
             return Err(CompileError::CpuReadsVram { layer, kv, part: 0 });
         }
     }

@@ -161,8 +161,10 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         if let (Op::K | Op::V, Device::Gpu, Some(layer)) = (entry.op, entry.device, entry.layer) {
             let (kv, value) = kv_of(entry.op);
-            let homes = self.map.kv[layer as usize].homes(kv);
-            if homes.iter().any(|home| !self.is_vram(*home)) {
+            let homes = &self.map.kv[layer as usize];
+            let parts = 0..homes.homes(kv).len() as u16;
+            let home = |part| homes.home(kv, part, entry.batch);
+            if parts.into_iter().any(|part| !self.is_vram(home(part))) {
                 self.bring(entry, value, 0, Device::Cpu);
             }
         }
@@ -381,7 +383,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
                 let of = parts(self.chunking(entry.layer), *kv);
                 let part = if of > 1 { entry.chunk.map_or(0, |chunk| chunk.index) } else { 0 };
                 let cache = self.buffers.cache(layer, entry.batch, *kv, part);
-                let home = self.map.kv[layer as usize].homes(*kv)[part as usize];
+                let home = self.map.kv[layer as usize].home(*kv, part, entry.batch);
                 if entry.device == Device::Cpu || self.is_vram(home) {
                     return cache;
                 }
@@ -427,7 +429,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         for (kv, value) in [(Kv::K, Value::Key), (Kv::V, Value::Value)] {
             let of = parts(of_layer, kv);
             for part in 0..of {
-                let home = self.map.kv[layer as usize].homes(kv)[part as usize];
+                let home = self.map.kv[layer as usize].home(kv, part, entry.batch);
                 let device = if self.is_vram(home) { Device::Gpu } else { Device::Cpu };
                 let on_gpu_before = self.valid_parts(entry, value)[0].gpu;
                 self.bring(entry, value, 0, device);

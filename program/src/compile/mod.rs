@@ -130,9 +130,9 @@ pub fn runs_in_chunks(config: &ModelConfig, map: &DeviceMap) -> bool {
 
 /// The canonical machine that a map is for: with a device where it uses one, or its memory.
 pub fn machine_of(map: &DeviceMap) -> Topology {
-    let kv = map.kv.iter().flat_map(|kv| kv.k.iter().chain(&kv.v));
-    let mut homes = map.weights.iter().flatten().chain(kv).chain([&map.outer_weights]);
-    if map.uses_gpu() || homes.any(|home| *home == MemoryId::VRAM) {
+    let keeps_kv = map.kv.iter().any(|kv| kv.any_on(MemoryId::VRAM));
+    let mut homes = map.weights.iter().flatten().chain([&map.outer_weights]);
+    if map.uses_gpu() || keeps_kv || homes.any(|home| *home == MemoryId::VRAM) {
         Topology::with_device()
     } else {
         Topology::cpu_alone()

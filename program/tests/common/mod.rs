@@ -150,5 +150,5 @@ fn layer_kv(config: &ModelConfig, map: &DeviceMap, layer: usize, choices: Choice
             })
             .collect()
     };
-    LayerKv { k: homes(Kv::K, Op::Scores), v: homes(Kv::V, Op::Wv) }
+    LayerKv { k: homes(Kv::K, Op::Scores), v: homes(Kv::V, Op::Wv), device_batches: 0 }
 }
