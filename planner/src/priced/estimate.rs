@@ -3,6 +3,7 @@
 
 use model::config::ModelConfig;
 use program::compile::compile;
+use program::ir::ProgramId;
 use program::map::DeviceMap;
 use program::plan::Plan;
 use program::simulate::{Span, Timeline, simulate};
@@ -130,9 +131,10 @@ impl Estimator<'_> {
     pub fn step_ns(&self, placement: &Placement) -> Result<f64, Unpriced> {
         // Prompts are of no account here, so they are as short as can be.
         let request = &Request { max_prompt: 1, shared_prompt: 0, ..*self.request };
-        let plan = Estimator { request, ..*self }
+        let mut plan = Estimator { request, ..*self }
             .plan(placement, request.config.num_layers)
             .map_err(|error| Unpriced(error.to_string()))?;
+        plan.program_mut(ProgramId::PREFILL).lanes.clear();
         let middle = self.request.max_prompt + self.request.max_new / 2;
         steady_step_ns(&plan, self.pricing, middle)
     }
