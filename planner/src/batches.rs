@@ -1,9 +1,9 @@
 //! `--batches auto`: the N x B of highest predicted throughput that fits memory.
 
-/// Numbers of batches that are tried; more hide nothing that these do not.
-const COUNTS: [u32; 6] = [1, 2, 3, 4, 6, 8];
-/// Parts of the largest batch that are tried too: throughput need not grow with the batch.
-const SHARES: [(u32, u32); 5] = [(1, 1), (3, 4), (1, 2), (1, 4), (1, 8)];
+/// Numbers of batches that are tried first.
+const COUNTS: [u32; 4] = [1, 2, 4, 8];
+/// Parts of the largest batch that are tried first: throughput need not grow with the batch.
+const SHARES: [(u32, u32); 4] = [(1, 1), (1, 2), (1, 4), (1, 8)];
 
 /// A shape and what it promises.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -24,20 +24,35 @@ pub fn choose(
     mut tokens_per_s: impl FnMut(u32, u32) -> Option<f64>,
 ) -> Option<BatchChoice> {
     let mut best: Option<BatchChoice> = None;
+    let mut try_shape = |best: &mut Option<BatchChoice>, batches: u32, batch_size: u32| {
+        let Some(tokens_per_s) = tokens_per_s(batches, batch_size) else { return };
+        let better = |best: &BatchChoice| {
+            let fewer = batches * batch_size < best.batches * best.batch_size;
+            tokens_per_s > best.tokens_per_s || (tokens_per_s == best.tokens_per_s && fewer)
+        };
+        if best.as_ref().is_none_or(better) {
+            *best = Some(BatchChoice { batches, batch_size, tokens_per_s });
+        }
+    };
     for batches in COUNTS {
         let largest = largest(size_max, |size| fits(batches, size));
         let mut sizes: Vec<u32> =
             SHARES.iter().map(|(part, of)| largest * part / of).filter(|size| *size > 0).collect();
         sizes.dedup();
-        for batch_size in sizes {
-            let Some(tokens_per_s) = tokens_per_s(batches, batch_size) else { continue };
-            let found = BatchChoice { batches, batch_size, tokens_per_s };
-            let better = |best: &BatchChoice| {
-                let fewer = batches * batch_size < best.batches * best.batch_size;
-                tokens_per_s > best.tokens_per_s || (tokens_per_s == best.tokens_per_s && fewer)
-            };
-            if best.as_ref().is_none_or(better) {
-                best = Some(found);
+        sizes.into_iter().for_each(|size| try_shape(&mut best, batches, size));
+    }
+    // What lies between the best and its neighbours.
+    if let Some(BatchChoice { batches, batch_size, .. }) = best {
+        let between = [
+            (batches, batch_size * 3 / 4),
+            (batches, (batch_size * 3 / 2).min(size_max)),
+            (batches * 3 / 2, batch_size),
+            (batches * 3 / 4, batch_size),
+        ];
+        for (count, size) in between {
+            if count > 0 && size > 0 && (count, size) != (batches, batch_size) && fits(count, size)
+            {
+                try_shape(&mut best, count, size);
             }
         }
     }
@@ -83,6 +98,6 @@ mod tests {
     #[test]
     fn fewer_sequences_win_a_tie() {
         let found = choose(64, |_, _| true, |_, _| Some(1.0)).expect("something fits");
-        assert_eq!((found.batches, found.batch_size), (1, 8));
+        assert_eq!((found.batches, found.batch_size), (1, 6));
     }
 }

@@ -145,8 +145,8 @@ fn refusal(
     text += &match fitting {
         Some(batch) => format!("; --batches {}x{batch} fits", shape.batches),
         None if limits.vram_bytes.is_some_and(|vram| budget.device_bytes > vram) => {
-            "; not even one sequence fits the device: use a --policy that keeps less on it, --compress \
-             w4 or a smaller model"
+            "; not even one sequence fits the device: use a --policy that keeps less on it, \
+             --compress w4 or a smaller model"
                 .to_owned()
         }
         None => {

@@ -188,6 +188,12 @@ pub(crate) fn stays(map: &DeviceMap) -> Option<String> {
     if kv > 0 {
         parts.push(format!("KV of {kv}"));
     }
+    let of_some = map.kv.iter().filter(|kv| kv.device_batches > 0).count();
+    if of_some > 0 {
+        let batches = map.kv.iter().map(|kv| kv.device_batches).max().unwrap_or(0);
+        let s = if batches == 1 { "" } else { "es" };
+        parts.push(format!("KV of {of_some} for {batches} batch{s}"));
+    }
     if map.outer_weights == MemoryId::VRAM {
         parts.push("head".to_owned());
     }

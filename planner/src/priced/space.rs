@@ -21,6 +21,8 @@ use crate::split::Split;
 
 /// Layers of the model whose device memory is looked at: all slots and no more.
 const SLOT_LAYERS: usize = 2;
+/// Models of so few layers are looked at to the last layer.
+const FEW_LAYERS: usize = 8;
 /// Shares of the layers that have room, in quarters, which are tried as resident.
 const QUARTERS: [usize; 4] = [4, 3, 2, 1];
 
@@ -211,7 +213,7 @@ impl<'a> Space<'a> {
                 all.push(Residency { head, ..Residency::NONE });
             }
             for attention in ResidentAttention::ALL {
-                let counts = self.counts(placement, &room, attention, head)?;
+                let counts = self.counts(placement, &room, attention, head);
                 all.extend(counts.into_iter().map(|count| Residency {
                     layers: match contiguous {
                         // LIA §5.2, optimisation 1.
@@ -243,7 +245,31 @@ impl<'a> Space<'a> {
             head_bytes: Op::Head.weight_bytes(config, dtype) as u64,
             weights_bytes,
             kv_bytes,
+            staying_bytes: self.staying_bytes(placement)?,
         })
+    }
+
+    /// Device memory of as many layers as there are slots, some of which stay; nothing where that is
+    /// of no account.
+    fn staying_bytes(&self, placement: &Placement) -> Result<Vec<Staying>, Unpriced> {
+        let layers = self.estimator.request.config.num_layers;
+        let mut all = Vec::new();
+        for count in 1..=SLOT_LAYERS.min(layers) {
+            // A single layer that is streamed has use for one slot. Where all stay there are no
+            // slots, and the policy's own map is of no account.
+            let is_of_account = match SLOT_LAYERS.min(layers) - count {
+                0 => is_empty_split(&placement.policy),
+                _ => layers <= FEW_LAYERS,
+            };
+            if is_of_account {
+                let residency =
+                    Residency { attention: ResidentAttention::OnCpu, ..Residency::NONE };
+                let placement = Placement { residency, ..placement.clone() };
+                let bytes = self.device_bytes(&placement, count)?;
+                all.push(Staying { count, bytes });
+            }
+        }
+        Ok(all)
     }
 
     /// Numbers of layers that may stay.
@@ -253,12 +279,12 @@ impl<'a> Space<'a> {
         room: &Room,
         attention: ResidentAttention,
         head: bool,
-    ) -> Result<Vec<usize>, Unpriced> {
+    ) -> Vec<usize> {
         let layers = self.estimator.request.config.num_layers;
         let (kv_in_vram, with_kv) =
             (placement.kv == Some(MemoryId::VRAM), attention == ResidentAttention::WithKv);
         if kv_in_vram && !with_kv {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         let head_bytes = if head { room.head_bytes } else { 0 };
         let mut counts = Vec::new();
@@ -269,26 +295,17 @@ impl<'a> Space<'a> {
             let most = usize::try_from(most).unwrap_or(layers).min(layers.saturating_sub(1));
             counts.extend(QUARTERS.map(|part| (most * part).div_ceil(4)));
         }
-        // A single layer that is streamed has use for one slot. Where all stay there are no slots,
-        // and the policy's own map is of no account.
         let one = room.weights_bytes + if with_kv { room.kv_bytes } else { 0 };
-        for staying in 1..=SLOT_LAYERS.min(layers) {
-            let streamed = SLOT_LAYERS.min(layers) - staying;
-            if streamed == 0 && !is_empty_split(&placement.policy) {
-                continue;
-            }
-            let residency = Residency { layers: Vec::new(), attention, head };
-            let placement = Placement { residency, ..placement.clone() };
-            let taken_bytes = self.device_bytes(&placement, staying)?;
-            let others_bytes = layers.saturating_sub(SLOT_LAYERS) as u64 * one;
-            if taken_bytes + others_bytes <= room.vram_bytes {
-                counts.push(layers - streamed);
-            }
-        }
+        let others_bytes = layers.saturating_sub(SLOT_LAYERS) as u64 * one + head_bytes;
+        let fits = room.staying_bytes.iter().filter(|staying| {
+            let own_kv = if with_kv { staying.count as u64 * room.kv_bytes } else { 0 };
+            staying.bytes + own_kv + others_bytes <= room.vram_bytes
+        });
+        counts.extend(fits.map(|staying| layers - (SLOT_LAYERS.min(layers) - staying.count)));
         counts.retain(|count| *count > 0);
         counts.sort_unstable();
         counts.dedup();
-        Ok(counts)
+        counts
     }
 
     /// KV of a streamed layer that stays in device memory.
@@ -370,6 +387,13 @@ struct Room {
     weights_bytes: u64,
     /// Of a layer, all batches.
     kv_bytes: u64,
+    staying_bytes: Vec<Staying>,
+}
+
+/// Device memory of as many layers as there are slots, `count` of which stay without their KV.
+struct Staying {
+    count: usize,
+    bytes: u64,
 }
 
 fn is_empty_split(policy: &Policy) -> bool {
