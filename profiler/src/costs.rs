@@ -80,9 +80,22 @@ impl ProfileCosts {
         plan: &Plan,
         workload: Workload,
     ) -> Result<ProfileCosts, Unpriced> {
+        ProfileCosts::of(profile, plan, &plan.programs, workload)
+    }
+
+    /// The same of some programs of `plan`.
+    ///
+    /// # Errors
+    /// As [`ProfileCosts::new`].
+    pub fn of<'a>(
+        profile: &Profile,
+        plan: &Plan,
+        programs: impl IntoIterator<Item = &'a Program>,
+        workload: Workload,
+    ) -> Result<ProfileCosts, Unpriced> {
         let book = Book::of(profile);
         let mut prices = HashMap::new();
-        for program in &plan.programs {
+        for program in programs {
             price_program(&book, plan, program, workload.prompt_len, &mut prices)?;
         }
         let (rates, rates_of) = contention(profile);

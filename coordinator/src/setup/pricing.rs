@@ -2,6 +2,7 @@
 
 use planner::priced::{Pricing, Unpriced};
 use profiler::{Profile, ProfileCosts, Workload};
+use program::ir::Program;
 use program::plan::Plan;
 use program::simulate::Costs;
 
@@ -21,12 +22,17 @@ impl Profiles {
 }
 
 impl Pricing for Profiles {
-    fn costs(&self, plan: &Plan, prompt_len: u32) -> Result<Box<dyn Costs>, Unpriced> {
+    fn costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
         let what = if plan.map.uses_gpu() { "with its device" } else { "without a device" };
         let profile = self
             .of(plan)
             .ok_or_else(|| Unpriced(format!("The machine was not profiled {what}.")))?;
-        let costs = ProfileCosts::new(profile, plan, Workload { prompt_len })
+        let costs = ProfileCosts::of(profile, plan, [program], Workload { prompt_len })
             .map_err(|error| Unpriced(error.to_string()))?;
         Ok(Box::new(costs))
     }

@@ -25,7 +25,7 @@ pub struct Stage<'a> {
 impl Stage<'_> {
     /// Decode steps of a plan as its profile says, before they are tried out.
     fn expected_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
-        let costs = self.profiles.costs(plan, plan.shape.max_prompt).ok()?;
+        let costs = self.profiles.costs(plan, plan.decode(), plan.shape.max_prompt).ok()?;
         Some(simulate(plan.decode(), costs.as_ref(), steps).ok()?.total_ns)
     }
 

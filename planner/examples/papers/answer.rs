@@ -151,7 +151,7 @@ fn prefill_of(
     let prompt = setting.scenario.prompt;
     setting.with_estimator(batch_size, prompt, |estimator| {
         let plan = estimator.plan(placement, setting.config.num_layers).map_err(sentence)?;
-        let costs = setting.machine.costs(&plan, prompt).map_err(sentence)?;
+        let costs = setting.machine.costs(&plan, plan.prefill(), prompt).map_err(sentence)?;
         let timeline = simulate(plan.prefill(), costs.as_ref(), 1).map_err(sentence)?;
         let busy = Busy::of(&timeline.usage(&plan.topology), &plan);
         Ok(Time { ms: timeline.total_ns / 1e6, busy })
@@ -166,7 +166,7 @@ fn decode(setting: &Setting<'_>, placement: &Placement) -> Result<Decode, String
         let middle = middle(setting.scenario);
         let step_ns = steady_step_ns(&plan, &setting.machine, middle).map_err(sentence)?;
         let before = middle.saturating_sub(USAGE_STEPS / 2);
-        let costs = setting.machine.costs(&plan, before).map_err(sentence)?;
+        let costs = setting.machine.costs(&plan, plan.decode(), before).map_err(sentence)?;
         let timeline = simulate(plan.decode(), costs.as_ref(), USAGE_STEPS).map_err(sentence)?;
         let usage = timeline.usage(&plan.topology);
         let busy = Busy::of(&usage, &plan).times(1.0 / f64::from(USAGE_STEPS));

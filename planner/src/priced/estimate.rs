@@ -3,7 +3,7 @@
 
 use model::config::ModelConfig;
 use program::compile::compile;
-use program::ir::ProgramId;
+use program::ir::Program;
 use program::map::DeviceMap;
 use program::plan::Plan;
 use program::simulate::{Span, Timeline, simulate};
@@ -48,8 +48,8 @@ impl Predicted {
 /// A plan that cannot be priced.
 pub fn predict(plan: &Plan, pricing: &dyn Pricing) -> Result<Predicted, Unpriced> {
     let shape = &plan.shape;
-    let costs = pricing.costs(plan, shape.max_prompt)?;
-    let simulated = |program, steps| {
+    let simulated = |program: &Program, steps| {
+        let costs = pricing.costs(plan, program, shape.max_prompt)?;
         let timeline = simulate(program, costs.as_ref(), steps);
         timeline.map(|timeline| timeline.total_ns).map_err(|error| Unpriced(error.to_string()))
     };
@@ -131,10 +131,9 @@ impl Estimator<'_> {
     pub fn step_ns(&self, placement: &Placement) -> Result<f64, Unpriced> {
         // Prompts are of no account here, so they are as short as can be.
         let request = &Request { max_prompt: 1, shared_prompt: 0, ..*self.request };
-        let mut plan = Estimator { request, ..*self }
+        let plan = Estimator { request, ..*self }
             .plan(placement, request.config.num_layers)
             .map_err(|error| Unpriced(error.to_string()))?;
-        plan.program_mut(ProgramId::PREFILL).lanes.clear();
         let middle = self.request.max_prompt + self.request.max_new / 2;
         steady_step_ns(&plan, self.pricing, middle)
     }
@@ -184,7 +183,7 @@ impl Estimator<'_> {
 /// # Errors
 /// A plan that cannot be priced.
 pub(super) fn prefill_ns(plan: &Plan, pricing: &dyn Pricing) -> Result<f64, Unpriced> {
-    let costs = pricing.costs(plan, plan.shape.max_prompt)?;
+    let costs = pricing.costs(plan, plan.prefill(), plan.shape.max_prompt)?;
     let prefill =
         simulate(plan.prefill(), costs.as_ref(), 1).map_err(|error| Unpriced(error.to_string()))?;
     Ok(prefill.total_ns)
@@ -210,7 +209,7 @@ impl Steady {
     /// # Errors
     /// A plan that cannot be priced.
     pub fn of(plan: &Plan, pricing: &dyn Pricing, positions: u32) -> Result<Steady, Unpriced> {
-        let costs = pricing.costs(plan, positions.saturating_sub(STEPS / 2))?;
+        let costs = pricing.costs(plan, plan.decode(), positions.saturating_sub(STEPS / 2))?;
         let timeline = simulate(plan.decode(), costs.as_ref(), STEPS)
             .map_err(|error| Unpriced(error.to_string()))?;
         Ok(Steady { timeline })

@@ -36,10 +36,10 @@ fn vectors(estimator: &Estimator<'_>) -> Result<[Vector; 2], Unpriced> {
         let plan = estimator
             .plan(&Placement::of(Policy::Lia { prefill, decode: vector }), 1)
             .map_err(|error| Unpriced(error.to_string()))?;
-        let costs = estimator.pricing.costs(&plan, middle)?;
+        let costs = estimator.pricing.costs(&plan, plan.decode(), middle)?;
         keep(&mut best[1], sum(plan.decode(), costs.as_ref()), vector);
         if whole {
-            let costs = estimator.pricing.costs(&plan, prompt)?;
+            let costs = estimator.pricing.costs(&plan, plan.prefill(), prompt)?;
             keep(&mut best[0], sum(plan.prefill(), costs.as_ref()), vector);
         }
     }

@@ -24,6 +24,7 @@ pub use estimate::{Estimate, Estimator, Predicted, Steady, predict, steady_step_
 pub use rehearse::Rehearse;
 pub use table::{table, table_alone};
 
+use program::ir::Program;
 use program::plan::Plan;
 use program::simulate::Costs;
 
@@ -34,10 +35,15 @@ pub struct Unpriced(pub String);
 
 /// Prices plans of one model on one machine.
 pub trait Pricing: std::fmt::Debug {
-    /// The costs of every instruction of `plan`, for prompts of `prompt_len` positions: decode step
-    /// `s` (from 0) reads `s` positions more.
+    /// The costs of every instruction of a program of `plan`, for prompts of `prompt_len` positions:
+    /// decode step `s` (from 0) reads `s` positions more.
     ///
     /// # Errors
     /// An instruction that was not measured.
-    fn costs(&self, plan: &Plan, prompt_len: u32) -> Result<Box<dyn Costs>, Unpriced>;
+    fn costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced>;
 }

@@ -51,7 +51,7 @@ impl Estimator<'_> {
         if steps == 0 {
             return Ok(None);
         }
-        let costs = self.pricing.costs(&plan, plan.shape.max_prompt)?;
+        let costs = self.pricing.costs(&plan, plan.decode(), plan.shape.max_prompt)?;
         let simulated =
             simulate(plan.decode(), costs.as_ref(), steps).map_err(|error| unpriced(&error))?;
         let measured_ns = stage.decode_ns(&plan, steps);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
-use program::ir::Instruction;
+use program::ir::{Instruction, Program};
 use program::map::{ChunkOrder, Chunking, Device};
 use program::plan::Plan;
 use program::simulate::{Costs, Place, simulate};
@@ -47,7 +47,7 @@ impl Costs for Flat {
 }
 
 impl Pricing for Flat {
-    fn costs(&self, _: &Plan, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
+    fn costs(&self, _: &Plan, _: &Program, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
         Ok(Box::new(*self))
     }
 }
@@ -75,7 +75,7 @@ impl Rehearse for Slower {
 struct Blind;
 
 impl Pricing for Blind {
-    fn costs(&self, _: &Plan, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
+    fn costs(&self, _: &Plan, _: &Program, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
         Err(Unpriced("Nothing was measured.".to_owned()))
     }
 }

@@ -60,7 +60,7 @@ fn a_steady_step_is_that_of_the_compiled_program() {
             assert!((said_ns / program_ns - 1.0).abs() < 0.01, "{what}: {said_ns} {program_ns}");
             // All steps of the run, of which the first begins cold.
             let steps = case.new - 1;
-            let costs = case.machine.costs(plan, case.prompt).expect("priced");
+            let costs = case.machine.costs(plan, plan.decode(), case.prompt).expect("priced");
             let whole = simulate(plan.decode(), costs.as_ref(), steps).expect("simulated");
             let mean_ns = (whole.step_end_ns[steps as usize - 1] - whole.step_end_ns[0])
                 / f64::from(steps - 1);

@@ -14,7 +14,7 @@ mod work;
 
 use std::collections::HashMap;
 
-use program::ir::{Instruction, ProgramId};
+use program::ir::{Instruction, Program, ProgramId};
 use program::plan::Plan;
 use program::simulate::{Costs, Place};
 use program::topology::LaneSet;
@@ -26,8 +26,13 @@ use shared::Shared;
 use work::Works;
 
 impl Pricing for Machine {
-    fn costs(&self, plan: &Plan, prompt_len: u32) -> Result<Box<dyn Costs>, Unpriced> {
-        let costs = DescribedCosts::new(self, plan, prompt_len)?;
+    fn costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        let costs = DescribedCosts::new(self, plan, program, prompt_len)?;
         Ok(Box::new(costs))
     }
 }
@@ -38,19 +43,19 @@ impl From<MachineError> for Unpriced {
     }
 }
 
-/// Costs of one plan; see the module header.
+/// Costs of one program; see the module header.
 #[derive(Debug)]
 pub struct DescribedCosts {
     times_ns: HashMap<Place, Line>,
     prompt_len: u32,
-    /// How many times longer the instructions of a program last because of what lanes share; 1
-    /// where they are in nobody's way.
-    slowed: Vec<f64>,
+    /// How many times longer its instructions last because of what lanes share; 1 where they are in
+    /// nobody's way.
+    slowed: f64,
 }
 
 impl DescribedCosts {
-    /// The costs of every instruction of `plan`: decode step `s` (from 0) reads `prompt_len + s`
-    /// cached positions of each sequence.
+    /// The costs of every instruction of a program of `plan`: decode step `s` (from 0) reads
+    /// `prompt_len + s` cached positions of each sequence.
     ///
     /// # Errors
     /// A number format or a decompression that the description leaves out; a program that cannot
@@ -58,46 +63,40 @@ impl DescribedCosts {
     pub fn new(
         machine: &Machine,
         plan: &Plan,
+        program: &Program,
         prompt_len: u32,
     ) -> Result<DescribedCosts, Unpriced> {
         let mut times_ns = HashMap::new();
         let works = Works::of(plan, prompt_len);
-        let mut shared = Vec::new();
-        for program in &plan.programs {
-            let mut moved = Shared::default();
-            for list in &program.lanes {
-                let lane = plan.topology.lane(list.lane);
-                for (index, instruction) in list.instructions.iter().enumerate() {
-                    if !instruction.is_work() {
-                        continue;
-                    }
-                    let work = works.work(program, lane, instruction);
-                    let instruction = index as u32;
-                    let place = Place { program: program.id, lane: list.lane, instruction };
-                    times_ns.insert(place, work::ns(machine, lane, plan.shape.dtype, &work)?);
-                    moved.add(lane, &work);
+        let mut moved = Shared::default();
+        for list in &program.lanes {
+            let lane = plan.topology.lane(list.lane);
+            for (index, instruction) in list.instructions.iter().enumerate() {
+                if !instruction.is_work() {
+                    continue;
                 }
+                let work = works.work(program, lane, instruction);
+                let instruction = index as u32;
+                let place = Place { program: program.id, lane: list.lane, instruction };
+                times_ns.insert(place, work::ns(machine, lane, plan.shape.dtype, &work)?);
+                moved.add(lane, &work);
             }
-            shared.push(moved);
         }
-        let slowed = vec![1.0; plan.programs.len()];
-        let mut costs = DescribedCosts { times_ns, prompt_len, slowed };
-        for (program, moved) in plan.programs.iter().zip(shared) {
-            costs.slowed[program.id.index()] = moved.slows(machine, program, &costs, prompt_len)?;
-        }
+        let mut costs = DescribedCosts { times_ns, prompt_len, slowed: 1.0 };
+        costs.slowed = moved.slows(machine, program, &costs, prompt_len)?;
         Ok(costs)
     }
 }
 
 impl Costs for DescribedCosts {
     /// # Panics
-    /// For an instruction of another plan.
+    /// For an instruction of another program.
     fn work_ns(&self, place: Place, _: &Instruction, step: u32) -> f64 {
         let positions = match place.program {
             ProgramId::PREFILL => self.prompt_len,
             _ => self.prompt_len + step,
         };
-        self.times_ns[&place].at(positions) * self.slowed[place.program.index()]
+        self.times_ns[&place].at(positions) * self.slowed
     }
 
     fn rate(&self, _: Place, _: LaneSet) -> f64 {

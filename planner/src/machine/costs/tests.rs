@@ -80,7 +80,7 @@ fn ms(
     positions: u32,
     of: impl Fn(LaneId, &Instruction) -> bool,
 ) -> f64 {
-    let costs = machine.costs(plan, positions).expect("priced");
+    let costs = machine.costs(plan, plan.decode(), positions).expect("priced");
     let program = plan.decode();
     let mut all = program.lanes.iter().flat_map(|list| {
         list.instructions.iter().enumerate().map(|(index, one)| (list.lane, index as u32, one))
@@ -166,7 +166,7 @@ fn chunks_add_up_to_whole_prompts() {
     let sum_ns = |prefill_chunk| {
         let case = Case { prefill_chunk, prompt: 600, ..opt((1, 4), Policy::CpuOnly) };
         let plan = case.plan();
-        let costs = machine.costs(&plan, 600).expect("priced");
+        let costs = machine.costs(&plan, plan.prefill(), 600).expect("priced");
         let program = plan.prefill();
         let list = program.lane(LaneId::CPU_COMPUTE).expect("a lane");
         let of = |wanted: fn(Op) -> bool| {
@@ -209,8 +209,10 @@ fn host_memory_is_shared_by_cpu_and_link() {
 #[test]
 fn what_a_description_leaves_out_is_said() {
     let spr = known("spr-a100").expect("a machine").expect("a valid file");
-    let refused =
-        |case: Case| -> Unpriced { spr.costs(&case.plan(), 512).map(|_| ()).expect_err("no rate") };
+    let refused = |case: Case| -> Unpriced {
+        let plan = case.plan();
+        spr.costs(&plan, plan.decode(), 512).map(|_| ()).expect_err("no rate")
+    };
     let four_bit = refused(Case { four_bit: true, ..opt((1, 1), ON_THE_GPU) });
     assert!(four_bit.0.contains("compression cannot be planned"), "{four_bit}");
     let f32 = refused(Case { dtype: Dtype::F32, ..opt((1, 1), ON_THE_CPU) });
