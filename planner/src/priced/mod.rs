@@ -35,8 +35,8 @@ pub struct Unpriced(pub String);
 
 /// Prices plans of one model on one machine.
 pub trait Pricing: std::fmt::Debug {
-    /// The costs of every instruction of a program of `plan`, for prompts of `prompt_len` positions:
-    /// decode step `s` (from 0) reads `s` positions more.
+    /// The costs of every instruction of a program of `plan`, for prompts of `prompt_len`
+    /// positions: decode step `s` (from 0) reads `s` positions more.
     ///
     /// # Errors
     /// An instruction that was not measured.

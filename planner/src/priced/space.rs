@@ -249,8 +249,8 @@ impl<'a> Space<'a> {
         })
     }
 
-    /// Device memory of as many layers as there are slots, some of which stay; nothing where that is
-    /// of no account.
+    /// Device memory of as many layers as there are slots, some of which stay; nothing where that
+    /// is of no account.
     fn staying_bytes(&self, placement: &Placement) -> Result<Vec<Staying>, Unpriced> {
         let layers = self.estimator.request.config.num_layers;
         let mut all = Vec::new();
