@@ -1,5 +1,5 @@
 //! A plan of a described machine as programs that only last. The plan's own buffers are as large as
-//! its model, so the same placement is compiled for a model as small as can be; both decode
+//! its model, so the same placement is compiled for the same model with narrow layers; both decode
 //! programs have the same lists, and each instruction gets the time of the one in its place.
 
 use model::config::ModelConfig;
@@ -15,9 +15,7 @@ use super::times::Times;
 use crate::machine::Machine;
 use crate::priced::Pricing;
 
-/// Heads of the small model, each of which a chunk can have to itself; more where chunks are more.
-const HEADS: usize = 64;
-/// Rotary embeddings need pairs.
+/// Of the small model's heads: rotary embeddings need pairs.
 const HEAD_DIM: usize = 2;
 const VOCAB_SIZE: usize = 2;
 
@@ -53,23 +51,18 @@ impl TimedPlan {
     }
 }
 
-/// The same map for one short sequence of a batch, and a model whose every size is small.
+/// The same map for one short sequence of a batch, and a small model.
 fn small(large: &Plan) -> Result<Plan, TimedError> {
     let gen_len = large.shape.max_new;
     let max_context = gen_len + 1;
-    let heads = large.map.chunking.map_or(1, |one| usize::from(one.chunks)).max(HEADS);
+    let chunks = large.map.chunking.map_or(1, |one| usize::from(one.chunks));
     let config = ModelConfig {
-        hidden_size: heads * HEAD_DIM,
-        num_heads: heads,
-        num_kv_heads: heads,
-        head_dim: HEAD_DIM,
-        ffn_size: heads * HEAD_DIM,
         vocab_size: VOCAB_SIZE,
         max_positions: max_context as usize,
         sliding_window: None,
         bos_token_id: None,
         eos_token_ids: Vec::new(),
-        ..large.config.clone()
+        ..shrunk(&large.config, chunks)
     };
     let shape = RunShape {
         batch_size: 1,
@@ -81,6 +74,21 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
         ..large.shape
     };
     Ok(compile(&config, &shape, &large.map)?)
+}
+
+/// The same model with every width smaller in the same proportion, since some schedules share
+/// weights out by their bytes. Each chunk has a KV head of its own.
+fn shrunk(config: &ModelConfig, chunks: usize) -> ModelConfig {
+    let more_heads = chunks.div_ceil(config.num_kv_heads).max(1);
+    let width = |width: usize| (width * more_heads * HEAD_DIM).div_ceil(config.head_dim);
+    ModelConfig {
+        hidden_size: width(config.hidden_size),
+        num_heads: config.num_heads * more_heads,
+        num_kv_heads: config.num_kv_heads * more_heads,
+        head_dim: HEAD_DIM,
+        ffn_size: width(config.ffn_size),
+        ..config.clone()
+    }
 }
 
 /// Lists are alike when their instructions do the same in the same order; only buffers differ.
@@ -166,13 +174,14 @@ mod tests {
     use crate::machine::known;
     use crate::policy::by_name::PolicyName;
     use crate::policy::{Formats, Placement, Policy};
-    use crate::priced::{ChooseError, Chosen, Effort, Question, choose, steady_step_ns};
+    use crate::priced::{ChooseError, Chosen, Effort, Question, choose, place, steady_step_ns};
+    use crate::split::Split;
 
     const STEPS: u32 = 6;
     const PROMPT: u32 = 40;
     const NEW: u32 = 8;
 
-    /// A machine, what is compressed on it, and how attention may be cut.
+    /// A machine, whether all is compressed on it, and how attention may be cut.
     struct Case {
         machine: Machine,
         four_bit: bool,
@@ -206,8 +215,20 @@ mod tests {
 
     impl Case {
         fn choose(&self, policy: PolicyName) -> Result<Chosen, ChooseError> {
+            self.ask(policy, choose)
+        }
+
+        /// The device runs the last chunks of attention.
+        fn cut(&self, split: Split) -> Chosen {
+            let policy = Policy::TwoSplit { split, chunking: self.chunking };
+            let placement = Placement::of(policy);
+            let name = PolicyName::TwoSplit;
+            self.ask(name, |question| place(question, name, &placement)).expect("fits")
+        }
+
+        fn ask<T>(&self, policy: PolicyName, then: impl FnOnce(&Question<'_>) -> T) -> T {
             let mut config = known_model("opt-125m").expect("known").config;
-            config.num_layers = 4;
+            config.num_layers = 3;
             let mut formats = Formats::plain(&config);
             if self.four_bit {
                 let w4 = WeightFormat::Grouped(Grouped::W4);
@@ -234,13 +255,12 @@ mod tests {
                 prefill_chunk: None,
                 limits: &limits,
             };
-            choose(&Question {
+            then(&Question {
                 request: &request,
                 batches: 2,
                 batch_size: 6,
                 policy,
-                // With a way to cut attention it is always cut.
-                chunkings: &[self.chunking],
+                chunkings: &[None, self.chunking],
                 pricing: &self.machine,
                 effort: Effort::Quick,
                 stage: None,
@@ -265,12 +285,33 @@ mod tests {
         }
     }
 
+    /// The small programs with their times against the plan with its costs.
+    fn compare(case: &Case, chosen: &Chosen) {
+        let (large, name) = (&chosen.plan, chosen.name);
+        let timed = TimedPlan::of(large, &case.machine).expect("the same programs");
+        let bytes = |plan: &Plan| plan.buffers.iter().map(|one| one.size_bytes).sum::<u64>();
+        assert!(bytes(&timed.plan) * 20 < bytes(large), "{name:?}");
+        let middle = PROMPT + NEW / 2;
+        let costs = case.machine.costs(large, middle).expect("priced");
+        let expected = simulate(large.decode(), &Still(costs.as_ref()), STEPS).expect("simulates");
+        let small = simulate(timed.plan.decode(), &timed.times, STEPS).expect("simulates");
+        assert_eq!(small.spans.len(), expected.spans.len(), "{name:?}");
+        // Every instruction is rounded to a nanosecond.
+        let rounding_ns = expected.spans.len() as f64;
+        for (small_ns, large_ns) in small.step_end_ns.iter().zip(&expected.step_end_ns) {
+            let apart_ns = (small_ns - large_ns).abs();
+            assert!(apart_ns <= rounding_ns, "{name:?}: {small_ns} {large_ns}");
+        }
+        let steady_ns = steady_step_ns(large, &case.machine, middle).expect("priced");
+        let last_ns = (small.step_end_ns[5] - small.step_end_ns[3]) / 2.0;
+        assert!((last_ns / steady_ns - 1.0).abs() < 0.01, "{name:?}: {last_ns} {steady_ns}");
+    }
+
     #[test]
     fn the_small_programs_take_what_the_plan_takes() {
-        let mut seen = [0; PolicyName::ALL.len()];
-        let (mut resident, mut chunked) = (0, 0);
+        let (mut ran, mut resident) = ([0; PolicyName::ALL.len()], 0);
         for case in cases() {
-            for (policy, seen) in PolicyName::ALL.into_iter().zip(&mut seen) {
+            for (policy, ran) in PolicyName::ALL.into_iter().zip(&mut ran) {
                 let chosen = match case.choose(policy) {
                     Ok(chosen) => chosen,
                     Err(ChooseError::Plan(PlanError::DoesNotFit { .. }))
@@ -280,38 +321,34 @@ mod tests {
                     }
                     Err(error) => panic!("{policy:?}: {error}"),
                 };
-                let large = &chosen.plan;
-                let timed = TimedPlan::of(large, &case.machine).expect("the same programs");
-                let bytes =
-                    |plan: &Plan| plan.buffers.iter().map(|one| one.size_bytes).sum::<u64>();
-                assert!(bytes(&timed.plan) * 20 < bytes(large), "{policy:?}");
-                let middle = PROMPT + NEW / 2;
-                let costs = case.machine.costs(large, middle).expect("priced");
-                let expected = simulate(large.decode(), &Still(costs.as_ref()), STEPS);
-                let expected = expected.expect("simulates");
-                let small = simulate(timed.plan.decode(), &timed.times, STEPS).expect("simulates");
-                assert_eq!(small.spans.len(), expected.spans.len(), "{policy:?}");
-                // Every instruction is rounded to a nanosecond.
-                let rounding_ns = expected.spans.len() as f64;
-                for (small_ns, large_ns) in small.step_end_ns.iter().zip(&expected.step_end_ns) {
-                    let apart_ns = (small_ns - large_ns).abs();
-                    assert!(apart_ns <= rounding_ns, "{policy:?}: {small_ns} {large_ns}");
-                }
-                let steady_ns = steady_step_ns(large, &case.machine, middle).expect("priced");
-                let last_ns = (small.step_end_ns[5] - small.step_end_ns[3]) / 2.0;
-                assert!(
-                    (last_ns / steady_ns - 1.0).abs() < 0.01,
-                    "{policy:?}: {last_ns} {steady_ns}"
-                );
-                *seen += 1;
-                resident += usize::from(!large.resident.is_empty());
-                chunked += usize::from(
-                    (0..4).any(|layer| large.map.layer_chunking(&large.config, layer).is_some()),
-                );
+                compare(&case, &chosen);
+                *ran += 1;
+                resident += usize::from(!chosen.plan.resident.is_empty());
             }
         }
-        assert!(seen.iter().all(|count| *count >= 1), "{seen:?}");
-        assert!(resident > 0 && chunked > 0, "{resident} {chunked}");
+        assert!(ran.iter().all(|count| *count >= 1) && resident > 0, "{ran:?} {resident}");
+    }
+
+    #[test]
+    fn the_small_programs_are_cut_as_the_plan_is() {
+        let split = |chunking: Chunking| match chunking.order {
+            ChunkOrder::Scores => Split { start: 6, end: 10 },
+            ChunkOrder::Attention => Split { start: 10, end: 22 },
+        };
+        let mut cases: Vec<Case> = cases();
+        // More chunks than the model has heads.
+        let many = Some(Chunking { order: ChunkOrder::Scores, chunks: 30 });
+        cases.push(Case { chunking: many, machine: cases[0].machine.clone(), four_bit: false });
+        let mut cut = 0;
+        for case in &cases {
+            let Some(chunking) = case.chunking else { continue };
+            let chosen = case.cut(split(chunking));
+            let plan = &chosen.plan;
+            assert_eq!(plan.map.layer_chunking(&plan.config, 0), Some(chunking));
+            compare(case, &chosen);
+            cut += 1;
+        }
+        assert_eq!(cut, 3);
     }
 
     #[test]
