@@ -3,8 +3,8 @@
 //! the programs in the workers and compares them with what the simulator makes of the same programs
 //! and the same times.
 //!
-//! The model is as small as it can be: its buffers are never touched. The same is done for a plan of
-//! a described machine, whose own model would be too large ([`TimedPlan`]).
+//! The model is as small as it can be: its buffers are never touched. A plan of a described machine
+//! becomes such programs too, with the times of its own instructions ([`TimedPlan`]).
 
 mod bounds;
 mod described;

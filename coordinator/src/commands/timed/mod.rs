@@ -1,6 +1,7 @@
 //! Timed emulation: a table's layers, or a placement on a described machine, on the real processes,
-//! programs and timelines, with nothing computed. It measures the runtime itself (overlap, what handing over costs, time outside work) at the
-//! speed of hardware that is not there, beside what the simulator says of the very same programs.
+//! programs and timelines, with nothing computed. It measures the runtime itself (overlap, what
+//! handing over costs, time outside work) at the speed of hardware that is not there, beside what
+//! the simulator says of the very same programs.
 
 mod programs;
 mod report;
