@@ -5,11 +5,12 @@
 #    appends one JSON line with commit and machine to out/bench.jsonl.
 # 3. The same layers under every policy: predicted beside measured, auto beside each.
 # 4. The paper's printed tables in the real processes, in which instructions only last: measured beside simulated.
-# 5. Prompts that begin alike, computed together and each whole, on a small real model (fetched).
-# 6. Workers killed and stopped: until the run has ended, and that no answer is lost.
-# 7. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
+# 5. Twenty cells of described machines under every policy, the same way: a steady step emulated beside simulated.
+# 6. Prompts that begin alike, computed together and each whole, on a small real model (fetched).
+# 7. Workers killed and stopped: until the run has ended, and that no answer is lost.
+# 8. With PEERS=DIR (made by scripts/peers.sh): whole models in turn with llama.cpp, and, where DIR/torch
 #    is, the linears in turn with oneDNN.
-# ONLY=kernels, layers, policies, timed, alike, recovery or peers runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
+# ONLY=kernels, layers, policies, timed, cells, alike, recovery or peers runs one. SAMPLES of each kernel case (5), ROUNDS with each peer (2;
 # a record takes 9); MODEL, LAYERS, BATCHES, PROMPT_LEN, GEN_LEN and SPLIT change the case of 2.
 set -eu
 cd "$(dirname "$0")/.."
@@ -47,6 +48,10 @@ if wanted timed; then
     rm -f out/timed.jsonl
     say python3 scripts/timed_rows.py --coordinator "$release/coordinator" \
         --roofline "$release/examples/roofline" --rounds "${ROUNDS:-3}" --json out/timed.jsonl
+fi
+if wanted cells; then
+    rm -f out/cells.jsonl
+    say python3 scripts/timed_cells.py --coordinator "$release/coordinator" --json out/cells.jsonl
 fi
 if wanted alike; then
     rm -f out/alike.jsonl

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from policies import contended, output
+from policies import contention, output
 
 HERE = Path(__file__).parent
 # Table, largest error of the layer's time, least overlap, largest distance of the overlap from the simulated one, goal.
@@ -36,7 +36,7 @@ def measure(arguments):
                 output([arguments.coordinator, *run])
                 timed = json.loads(report.read_text(encoding="utf-8"))["timed"]
             after = check()
-            lines.append({"round": number, "table": name, "contended": contended([before, after]), **timed})
+            lines.append({"round": number, "table": name, "contended": contention([before, after]), **timed})
             before = after
             if arguments.json:
                 with open(arguments.json, "a", encoding="utf-8") as file:

@@ -109,6 +109,63 @@ fn a_table_for_people_and_a_trace_in_order() {
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
 }
 
+/// A described machine and a few layers of a known model.
+const DESCRIBED: [&str; 14] = [
+    "--device",
+    "emulated:timed",
+    "--machine",
+    "ryzen7950x-a4000",
+    "--model",
+    "opt-1.3b",
+    "--layers",
+    "4",
+    "--batches",
+    "2x8",
+    "--prompt-len",
+    "16",
+    "--gen-len",
+    "7",
+];
+
+#[test]
+fn a_described_machines_step_stands_beside_its_simulation() {
+    for policy in ["flexgen", "resident"] {
+        let arguments = [&DESCRIBED[..], &["--policy", policy, "--json"]].concat();
+        let (code, stdout, said) = run(&arguments);
+        assert_eq!(code, Some(0), "{policy}: {said}");
+        let report: Value = serde_json::from_str(&stdout).expect("JSON");
+        let timed = &report["timed"];
+        assert_eq!(
+            (&report["device"], &report["model"]),
+            (&json!("emulated:timed"), &json!("opt-1.3b"))
+        );
+        assert_eq!(
+            (&timed["machine"], &timed["policy"], &timed["batch_size"], &timed["layers"]),
+            (&json!("ryzen7950x-a4000"), &json!(policy), &json!(8), &json!(4))
+        );
+        let step_ms = |side: &str| timed[side]["step_ms"].as_f64().expect(side);
+        let planned_ms = timed["planned_step_ms"].as_f64().expect("planned");
+        // What the plan says of the model is what the simulator says of the small one's programs.
+        assert!((step_ms("simulated") / planned_ms - 1.0).abs() < 0.01, "{policy}: {timed}");
+        let error = step_ms("measured") / step_ms("simulated") - 1.0;
+        let same = timed["error"].as_f64().is_some_and(|one| (one - error).abs() < 1e-9);
+        assert!(same && step_ms("measured") > 0.0, "{policy}: {timed}");
+        // Six decode steps, of which the first two are left out.
+        assert_eq!(
+            (&timed["measured"]["steps"], &timed["simulated"]["steps"]),
+            (&json!(4), &json!(4))
+        );
+        for worker in ["cpu worker", "gpu worker"] {
+            assert_eq!(report["kernel_variants"][worker], "timed", "{policy}");
+        }
+    }
+    let (code, stdout, said) = run(&[&DESCRIBED[..], &["--compress", "w4kv4"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    for part in ["opt-1.3b · ryzen7950x-a4000 · 2x8", "w4kv4", "steady step", "description's"] {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+}
+
 #[test]
 fn what_cannot_run_is_refused_in_one_sentence() {
     let place = Place::new();
@@ -136,6 +193,13 @@ fn what_cannot_run_is_refused_in_one_sentence() {
         (&["--device", "emulated:timed", "--model", "opt-125m"][..], "--tables"),
         (&["--tables", "t.json", "--device", "emulated:timed", "--model", "x"][..], "--model"),
         (&["--json", "--model", "opt-125m"][..], "--tables"),
+        (&["--machine", "spr-a100", "--model", "opt-125m"][..], "--device emulated:timed"),
+        (&["--machine", "spr-a100", "--device", "emulated:timed"][..], "--model"),
+        (
+            &["--machine", "nowhere", "--model", "opt-125m", "--device", "emulated:timed"][..],
+            "ryzen7950x-a4000",
+        ),
+        (&["--machine", "spr-a100", "--tables", "t.json", "--model", "x"][..], "--tables"),
     ] {
         let (code, _, said) = run(arguments);
         assert!(code == Some(2) && said.contains(word), "{arguments:?}: {said}");

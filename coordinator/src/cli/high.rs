@@ -13,9 +13,11 @@ use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
     Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest, RatesRequest, Requests,
-    Run, Source, Template, TimedRequest, Verbosity, Work,
+    Run, Source, Template, TimedRequest, TimedSource, Verbosity, Work,
 };
-use super::values::{CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice};
+use super::values::{
+    Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
+};
 use crate::job::input::Format;
 use crate::job::sink::{OutputMode, Place};
 use crate::openai::body::defaults::Defaults;
@@ -33,7 +35,7 @@ pub enum Command {
     Run(Box<Run>),
     /// Measure the machine.
     Profile(Box<ProfileRequest>),
-    /// Run a table's layers, in which nothing but time passes.
+    /// Run a table's layers or a described machine's steps, in which nothing but time passes.
     Timed(Box<TimedRequest>),
     /// Say what would be run, and why.
     Plan(Box<PlanRequest>),
@@ -92,14 +94,17 @@ pub enum UsageError {
     )]
     SystemWithoutChat,
     #[error(
-        "--device emulated:timed lets a table's times pass and computes nothing; add --tables \
-         FILE, or use --device emulated."
+        "--device emulated:timed lets given times pass and computes nothing; add --tables FILE or \
+         --machine MACHINE, or use --device emulated."
     )]
     TimedWithoutTables,
-    #[error("--json is for --tables and for the subcommands; a run's numbers go to --report FILE.")]
+    #[error(
+        "--json is for --tables, --machine and the subcommands; a run's numbers go to --report \
+         FILE."
+    )]
     JsonWithoutTables,
-    #[error("--tables runs on a machine that only lets time pass; add --device emulated:timed.")]
-    TablesWithoutTimed,
+    #[error("--{flag} runs on a machine that only lets time pass; add --device emulated:timed.")]
+    TimesWithoutTimed { flag: &'static str },
     #[error("--emulated-threads is only for --device emulated; leave it out.")]
     EmulatedThreads,
     #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
@@ -133,7 +138,9 @@ impl Command {
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
             Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
-            None if low.run.tables.is_some() => Ok(Command::Timed(Box::new(timed(low.run)?))),
+            None if low.run.tables.is_some() || low.run.machine.is_some() => {
+                Ok(Command::Timed(Box::new(timed(low.run)?)))
+            }
             None => Ok(Command::Run(Box::new(run(low.run)?))),
         }
     }
@@ -226,16 +233,41 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
 
 fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
     if low.device != DeviceChoice::Timed {
-        return Err(UsageError::TablesWithoutTimed);
+        let flag = if low.tables.is_some() { "tables" } else { "machine" };
+        return Err(UsageError::TimesWithoutTimed { flag });
     }
-    Ok(TimedRequest {
-        verbosity: verbosity(&low),
-        tables: low.tables.unwrap_or_default(),
-        layers: low.layers.unwrap_or(TIMED_LAYERS) as usize,
+    let verbosity = verbosity(&low);
+    let gen_len = low.gen_len.unwrap_or(GEN_LEN);
+    let (json, report, trace) = (low.json, low.report.clone(), low.trace.clone());
+    let layers = low.layers.map(|layers| layers as usize);
+    let source = match (low.tables.clone(), low.machine.clone()) {
+        (None, Some(machine)) => TimedSource::Machine(Box::new(described(low, machine)?)),
+        (tables, _) => TimedSource::Tables {
+            tables: tables.unwrap_or_default(),
+            layers: layers.unwrap_or(TIMED_LAYERS as usize),
+        },
+    };
+    Ok(TimedRequest { source, gen_len, json, report, trace, verbosity })
+}
+
+/// The placement that would be planned on a described machine.
+fn described(low: LowRun, machine: String) -> Result<Described, UsageError> {
+    Ok(Described {
+        machine,
+        // Only its configuration is read: weights need not be there.
+        model: ModelChoice {
+            name: low.model.ok_or(UsageError::NoModel)?,
+            revision: None,
+            dummy_weights: true,
+            layers: low.layers.map(|layers| layers as usize),
+        },
+        dtype: dtype(low.dtype),
+        compress: Some(low.compress).filter(|choice| *choice != CompressChoice::Auto),
+        batches: low.batches.unwrap_or(BatchesChoice::Given(Batches { count: 1, size: 32 })),
+        prompt_len: low.prompt_len.unwrap_or(PROMPT_LEN),
         gen_len: low.gen_len.unwrap_or(GEN_LEN),
-        json: low.json,
-        report: low.report,
-        trace: low.trace,
+        policy: low.policy.unwrap_or(PolicyName::Auto),
+        chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
     })
 }
 

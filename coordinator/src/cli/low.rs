@@ -126,6 +126,14 @@ pub struct LowRun {
         "cpu_threads", "emulated_threads", "vram", "dram",
     ])]
     pub tables: Option<PathBuf>,
+    /// The same with the times that a described machine gives the model in the placement that `plan
+    /// --machine` chooses; needs --device emulated:timed
+    #[arg(long, value_name = "MACHINE", help_heading = "Model", requires = "model")]
+    #[arg(conflicts_with_all = [
+        "tables", "revision", "quantized", "input", "seed", "split", "prefill_chunk", "no_fuse",
+        "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
+    ])]
+    pub machine: Option<String>,
 
     /// N batches of B prompts are computed together, and others follow in their places; auto: the
     /// shape of highest predicted throughput [default: 1xB, the largest B up to 32 that fits
@@ -210,7 +218,7 @@ pub struct LowRun {
     pub gen_len: Option<u32>,
 
     /// none, auto, cuda:N, or emulated[:vram=8GiB,link=16GB/s], a stand-in for tests and studies;
-    /// with --tables emulated:timed
+    /// with --tables or --machine emulated:timed
     #[arg(
         long,
         value_name = "DEVICE",
@@ -269,7 +277,7 @@ pub struct LowRun {
     /// Write what was measured as JSON
     #[arg(long, value_name = "FILE", help_heading = "Verbosity")]
     pub report: Option<PathBuf>,
-    /// With --tables: say it as one JSON object
+    /// With --tables or --machine: say it as one JSON object
     #[arg(long, help_heading = "Verbosity")]
     pub json: bool,
     /// Write every instruction as a span, for ui.perfetto.dev

@@ -155,17 +155,25 @@ pub struct Described {
     pub chunking: Option<Chunking>,
 }
 
-/// A table's layers to run, and how to say it.
+/// Programs to run in which nothing but time passes, and how to say it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimedRequest {
-    pub tables: PathBuf,
-    pub layers: usize,
+    pub source: TimedSource,
     /// New tokens; the steps that are measured are one less.
     pub gen_len: u32,
     pub json: bool,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     pub verbosity: Verbosity,
+}
+
+/// Whose times pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TimedSource {
+    /// A table's, in a row of so many of its layers.
+    Tables { tables: PathBuf, layers: usize },
+    /// Those of a model on a described machine.
+    Machine(Box<Described>),
 }
 
 /// What to measure of a CUDA device.

@@ -1,7 +1,7 @@
 //! Arguments: what is understood, and the sentence for what is not.
 
 use super::high::Command;
-use super::request::{PlacementChoice, Run, Verbosity, Work};
+use super::request::{PlacementChoice, Run, Source, TimedSource, Verbosity, Work};
 use super::values::{
     Batches, BatchesChoice, DeviceChoice, parse_batches, parse_device, parse_size,
 };
@@ -255,4 +255,25 @@ fn batches_are_no_larger_than_their_sequences() {
         let fitted = Batches { count, size }.no_larger(sequences);
         assert_eq!(fitted, Batches { count: fewer, size: smaller }, "{count}x{size}, {sequences}");
     }
+}
+
+#[test]
+fn a_described_machine_is_asked_as_plan_asks_it() {
+    let what = "--machine spr-a100 --model opt-30b --layers 4 --split-chunks scores=8";
+    let command = |line: String| match parse(words(&line)) {
+        Ok(command) => command,
+        Err(error) => panic!("{line}: {error:?}"),
+    };
+    let Command::Timed(timed) = command(format!("{what} --device emulated:timed --json")) else {
+        panic!("not timed")
+    };
+    let Command::Plan(plan) = command(format!("plan {what} --json")) else { panic!("no plan") };
+    let (TimedSource::Machine(timed), Source::Machine(plan)) = (timed.source, plan.source) else {
+        panic!("not of a machine")
+    };
+    let given = BatchesChoice::Given(Batches { count: 1, size: 32 });
+    assert_eq!((plan.batches, &plan.compress), (given, &None));
+    assert_eq!(timed, plan);
+    refused("--machine spr-a100 --model x", Exit::Usage, &["--device emulated:timed"]);
+    refused("--machine spr-a100 --device emulated:timed", Exit::Usage, &["--model"]);
 }

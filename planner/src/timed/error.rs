@@ -5,8 +5,9 @@ use program::validate::ValidateError;
 
 use super::bounds::{GEN_LEN_MAX, LAYERS_MAX, LLAMA, OPT, TIME_MAX_MS};
 use crate::layer::table::TableError;
+use crate::priced::Unpriced;
 
-/// Why a table did not become programs.
+/// Why a table or a described plan did not become programs.
 #[derive(Debug, thiserror::Error)]
 pub enum TimedError {
     #[error(transparent)]
@@ -41,6 +42,19 @@ pub enum TimedError {
     )]
     TooLong { name: String, field: &'static str, value_ms: f64 },
     #[error(
+        "an instruction of the lane {lane} takes {value_ms:.0} ms; one of more than {} s would be \
+         taken for one that hangs",
+        TIME_MAX_MS / 1e3
+    )]
+    TooLongFor { lane: String, value_ms: f64 },
+    #[error(
+        "the lane {lane} of {model} has another list in the small model; this is a defect, please \
+         report it"
+    )]
+    OtherPrograms { model: String, lane: String },
+    #[error("the machine does not price the plan: {0}")]
+    Unpriced(#[from] Unpriced),
+    #[error(
         "the best placement of this table reads {names} from NVMe, which the runtime cannot yet; \
          set \"nvme\" to false"
     )]
@@ -49,7 +63,7 @@ pub enum TimedError {
     Layers { layers: usize },
     #[error("--gen-len {gen_len}: a run has between 1 and {GEN_LEN_MAX} new tokens")]
     GenLen { gen_len: u32 },
-    #[error("the table's layer does not compile: {0}")]
+    #[error("the layer does not compile: {0}")]
     Compile(#[from] CompileError),
     #[error("the compiled program is not safe to run; this is a defect, please report it: {0}")]
     Invalid(#[from] ValidateError),

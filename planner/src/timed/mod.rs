@@ -3,9 +3,11 @@
 //! the programs in the workers and compares them with what the simulator makes of the same programs
 //! and the same times.
 //!
-//! The model is as small as it can be: its buffers are never touched.
+//! The model is as small as it can be: its buffers are never touched. A plan of a described machine
+//! becomes such programs too, with the times of its own instructions ([`TimedPlan`]).
 
 mod bounds;
+mod described;
 mod error;
 mod layer;
 mod steady;
@@ -13,8 +15,9 @@ mod steady;
 mod tests;
 mod times;
 
+pub use described::TimedPlan;
 pub use error::TimedError;
-pub use steady::{SteadyLayer, steady};
+pub use steady::{SteadyLayer, SteadyStep, steady, steady_step};
 pub use times::Times;
 
 use model::compressed::{Grouped, WeightFormat};

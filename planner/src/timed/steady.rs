@@ -1,5 +1,5 @@
 //! The steady layer of a run of several steps, measured or simulated: the layers in the middle of
-//! each step, the steps in the middle of the run.
+//! each step, the steps in the middle of the run; and the steady step, all its layers.
 
 use program::ir::Instruction;
 use program::plan::Plan;
@@ -23,6 +23,20 @@ pub struct SteadyLayer {
     pub time_outside: f64,
 }
 
+/// Steps in the steady state. Times of all batches.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SteadyStep {
+    /// Median over the steps.
+    pub step_ms: f64,
+    /// The shortest and the longest step.
+    pub range_ms: (f64, f64),
+    pub steps: usize,
+    /// As in [`SteadyLayer`].
+    pub overlap: Option<f64>,
+    /// As in [`SteadyLayer`].
+    pub time_outside: f64,
+}
+
 /// Looks at a plan's decode steps. The first two layers of a step and its last are left out where
 /// there are enough: before and behind a step stand no layers, so that there a device works on the
 /// end or the beginning of a layer alone. The number that stays is even where it can be, since
@@ -41,26 +55,71 @@ pub fn steady(plan: &Plan, spans: &[Span]) -> Option<SteadyLayer> {
     if count == 0 || steps.is_empty() {
         return None;
     }
-    let (mut each, mut overlaps, mut outside) = (Vec::new(), Vec::new(), Vec::new());
-    for step in steps {
-        let window = (step[first], step[last]);
-        let usage = Usage::of(&inside(spans, window), &plan.topology);
-        let total_ns = window.1.saturating_sub(window.0);
-        each.push(total_ns as f64 / 1e6 / count as f64);
-        if usage.h2d_busy_ns > 0 {
-            overlaps.push(usage.h2d_and_cpu_ns as f64 / usage.h2d_busy_ns as f64);
-        }
-        let idle_ns = total_ns.saturating_sub(usage.total_ns - usage.idle_ns);
-        outside.push(idle_ns as f64 / total_ns.max(1) as f64);
-    }
+    let windows: Vec<_> = steps.iter().map(|step| (step[first], step[last])).collect();
+    let middle = Middle::of(plan, spans, &windows)?;
+    let each = |ms: f64| ms / count as f64;
     Some(SteadyLayer {
-        layer_ms: median(&mut each)?,
-        range_ms: (each[0], each[each.len() - 1]),
+        layer_ms: each(middle.ms),
+        range_ms: (each(middle.range_ms.0), each(middle.range_ms.1)),
         steps: steps.len(),
         layers: count,
-        overlap: median(&mut overlaps),
-        time_outside: median(&mut outside)?,
+        overlap: middle.overlap,
+        time_outside: middle.time_outside,
     })
+}
+
+/// Looks at a plan's decode steps, each from the end of the one before it to its own; the first two
+/// are left out, since the first starts cold. `None` with fewer than three.
+pub fn steady_step(plan: &Plan, spans: &[Span]) -> Option<SteadyStep> {
+    let first = spans.iter().map(|span| span.step).min()?;
+    let mut ends: Vec<u64> = Vec::new();
+    for span in spans {
+        let step = (span.step - first) as usize;
+        if ends.len() <= step {
+            ends.resize(step + 1, 0);
+        }
+        ends[step] = ends[step].max(span.end_ns);
+    }
+    let windows: Vec<_> = ends.windows(2).skip(1).map(|pair| (pair[0], pair[1])).collect();
+    let middle = Middle::of(plan, spans, &windows)?;
+    Some(SteadyStep {
+        step_ms: middle.ms,
+        range_ms: middle.range_ms,
+        steps: windows.len(),
+        overlap: middle.overlap,
+        time_outside: middle.time_outside,
+    })
+}
+
+/// Medians over some windows of a run.
+struct Middle {
+    ms: f64,
+    range_ms: (f64, f64),
+    overlap: Option<f64>,
+    time_outside: f64,
+}
+
+impl Middle {
+    /// `None` without windows.
+    fn of(plan: &Plan, spans: &[Span], windows: &[(u64, u64)]) -> Option<Middle> {
+        let (mut each, mut overlaps, mut outside) = (Vec::new(), Vec::new(), Vec::new());
+        for &window in windows {
+            let usage = Usage::of(&inside(spans, window), &plan.topology);
+            let total_ns = window.1.saturating_sub(window.0);
+            each.push(total_ns as f64 / 1e6);
+            if usage.h2d_busy_ns > 0 {
+                overlaps.push(usage.h2d_and_cpu_ns as f64 / usage.h2d_busy_ns as f64);
+            }
+            let idle_ns = total_ns.saturating_sub(usage.total_ns - usage.idle_ns);
+            outside.push(idle_ns as f64 / total_ns.max(1) as f64);
+        }
+        Some(Middle {
+            ms: median(&mut each)?,
+            range_ms: (each[0], each[each.len() - 1]),
+            overlap: median(&mut overlaps),
+            time_outside: median(&mut outside)?,
+        })
+    }
 }
 
 /// Sorts; `None` of none.

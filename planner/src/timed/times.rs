@@ -1,4 +1,4 @@
-//! A table's times for the instructions of a plan.
+//! Times of the instructions of a plan, and a table's.
 
 use model::ops::{Kv, Op};
 use program::ir::{Instruction, Moved};
@@ -10,8 +10,8 @@ use program::topology::{LaneId, LaneSet};
 use super::layer::Layer;
 use crate::layer::table::{OpCost, Table};
 
-/// Nanoseconds of every entry of every decode list; waits, signals and what the table does not
-/// price (activations, appends, what stands around the layers) take 0.
+/// Nanoseconds of every entry of every decode list; waits, signals and what is not priced (by a
+/// table: activations, appends, what stands around the layers) take 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
     lanes: Vec<(LaneId, Vec<u64>)>,
@@ -27,13 +27,18 @@ impl Times {
         Times { lanes: lanes.collect() }
     }
 
+    /// As many times for each lane with work as its list has entries.
+    pub(super) const fn by_lane(lanes: Vec<(LaneId, Vec<u64>)>) -> Times {
+        Times { lanes }
+    }
+
     /// By lane and index in the lane's list.
     pub fn lanes(&self) -> &[(LaneId, Vec<u64>)] {
         &self.lanes
     }
 }
 
-/// Nothing disturbs anything, and waking up takes no time: the machine of the table.
+/// Nothing disturbs anything, and waking up takes no time: the machine of the times.
 impl Costs for Times {
     fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
         let lane = self.lanes.iter().find(|(lane, _)| *lane == place.lane);

@@ -1,11 +1,12 @@
-//! What a timed run tells: the ordinary report, and the steady layer beside the simulated one.
+//! What a timed run tells: the ordinary report, and the steady layer or step beside the simulated
+//! one.
 
 use std::fmt::Write;
 
 use planner::layer::closed_form::Candidate;
 use planner::layer::search::SearchResult;
 use planner::layer::table::Table;
-use planner::timed::SteadyLayer;
+use planner::timed::{SteadyLayer, SteadyStep};
 use serde::Serialize;
 
 use crate::report::file::Report;
@@ -19,31 +20,69 @@ pub(super) struct TimedReport {
     pub(super) timed: TimedPart,
 }
 
-/// The placement, and its steady layer.
+/// The placement, and its steady layer or step.
 #[derive(Debug, Serialize)]
 pub(super) struct TimedPart {
+    #[serde(flatten)]
+    pub(super) origin: OriginPart,
+    pub(super) batches: u16,
+    pub(super) layers: usize,
+    #[serde(flatten)]
+    pub(super) pair: Pair,
+}
+
+/// Measured beside simulated.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Pair {
+    /// `null` with too few layers or steps.
+    measured: Option<Steady>,
+    simulated: Option<Steady>,
+    /// Measured time of the steady layer or step over the simulated one, minus 1.
+    error: Option<f64>,
+}
+
+/// Whose times passed.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum OriginPart {
+    Table(TablePart),
+    Machine(MachinePart),
+}
+
+/// A table, whose steady layer is told.
+#[derive(Debug, Serialize)]
+pub(super) struct TablePart {
     /// Rows of the table that the GPU ran, half-open.
     gpu_interval: [usize; 2],
     gpu_ops: Vec<String>,
     compression: bool,
-    batches: u32,
-    layers: usize,
     /// What the search said of this placement, and by which costs.
     planned_layer_ms: f64,
     planned_by: &'static str,
-    /// `null` with too few layers or steps.
-    measured: Option<Layer>,
-    simulated: Option<Layer>,
-    /// Measured time of the steady layer over the simulated one, minus 1.
-    error: Option<f64>,
     /// The cache's decompression is part of the device's operation here.
     kv_decompressed_inside: bool,
 }
 
-/// A steady layer, all batches.
+/// A model on a described machine, whose steady step is told.
 #[derive(Debug, Serialize)]
-struct Layer {
-    layer_ms: f64,
+pub(super) struct MachinePart {
+    pub(super) machine: String,
+    pub(super) policy: &'static str,
+    /// What is kept in 4 bits.
+    pub(super) compress: &'static str,
+    /// Sequences of each batch whose times passed; what ran had one.
+    pub(super) batch_size: u16,
+    /// What the GPU runs of a layer in decode, in words.
+    pub(super) gpu: String,
+    /// A steady step as `plan` says it.
+    pub(super) planned_step_ms: f64,
+}
+
+/// A steady layer or step, all batches.
+#[derive(Debug, Clone, Serialize)]
+struct Steady {
+    #[serde(flatten)]
+    time: SteadyTime,
     shortest_ms: f64,
     longest_ms: f64,
     steps: usize,
@@ -52,10 +91,24 @@ struct Layer {
     time_outside: f64,
 }
 
-impl Layer {
-    fn of(steady: &SteadyLayer) -> Layer {
-        Layer {
-            layer_ms: steady.layer_ms,
+#[derive(Debug, Clone, Copy, Serialize)]
+enum SteadyTime {
+    #[serde(rename = "layer_ms")]
+    Layer(f64),
+    #[serde(rename = "step_ms")]
+    Step(f64),
+}
+
+impl Steady {
+    const fn ms(&self) -> f64 {
+        match self.time {
+            SteadyTime::Layer(ms) | SteadyTime::Step(ms) => ms,
+        }
+    }
+
+    fn layer(steady: &SteadyLayer) -> Steady {
+        Steady {
+            time: SteadyTime::Layer(steady.layer_ms),
             shortest_ms: steady.range_ms.0,
             longest_ms: steady.range_ms.1,
             steps: steady.steps,
@@ -64,77 +117,108 @@ impl Layer {
             time_outside: steady.time_outside,
         }
     }
+
+    const fn step(steady: &SteadyStep, layers: usize) -> Steady {
+        Steady {
+            time: SteadyTime::Step(steady.step_ms),
+            shortest_ms: steady.range_ms.0,
+            longest_ms: steady.range_ms.1,
+            steps: steady.steps,
+            layers_of_each_step: layers,
+            overlap: steady.overlap,
+            time_outside: steady.time_outside,
+        }
+    }
 }
 
-impl TimedPart {
-    pub(super) fn new(
-        table: &Table,
-        found: &SearchResult,
-        layers: usize,
-        measured: Option<SteadyLayer>,
+impl Pair {
+    pub(super) fn of_layers(
+        measured: Option<&SteadyLayer>,
         simulated: Option<&SteadyLayer>,
-    ) -> TimedPart {
+    ) -> Pair {
+        Pair::new(measured.map(Steady::layer), simulated.map(Steady::layer))
+    }
+
+    /// Steps of so many layers.
+    pub(super) fn of_steps(
+        measured: Option<&SteadyStep>,
+        simulated: Option<&SteadyStep>,
+        layers: usize,
+    ) -> Pair {
+        let step = |steady: Option<&SteadyStep>| steady.map(|one| Steady::step(one, layers));
+        Pair::new(step(measured), step(simulated))
+    }
+
+    /// Whether there are layers and steps enough.
+    pub(super) const fn has_simulated(&self) -> bool {
+        self.simulated.is_some()
+    }
+
+    fn new(measured: Option<Steady>, simulated: Option<Steady>) -> Pair {
+        let both = measured.as_ref().zip(simulated.as_ref());
+        let error = both
+            .filter(|(_, simulated)| simulated.ms() > 0.0)
+            .map(|(measured, simulated)| measured.ms() / simulated.ms() - 1.0);
+        Pair { measured, simulated, error }
+    }
+}
+
+impl TablePart {
+    pub(super) fn new(table: &Table, found: &SearchResult) -> TablePart {
         let Candidate { interval: (start, end), compressed, .. } = found.best.candidate;
         let gpu = &table.ops[start..end];
-        TimedPart {
+        TablePart {
             gpu_interval: [start, end],
             gpu_ops: gpu.iter().map(|op| op.name.clone()).collect(),
             compression: compressed,
-            batches: table.batches,
-            layers,
             planned_layer_ms: found.best.latency.ms(),
             planned_by: found.cost,
-            error: measured
-                .as_ref()
-                .zip(simulated)
-                .filter(|(_, simulated)| simulated.layer_ms > 0.0)
-                .map(|(measured, simulated)| measured.layer_ms / simulated.layer_ms - 1.0),
-            measured: measured.as_ref().map(Layer::of),
-            simulated: simulated.map(Layer::of),
             kv_decompressed_inside: compressed
                 && gpu.iter().any(|op| op.kv && op.decompress_ms > 0.0),
         }
+    }
+
+    fn head(&self, timed: &TimedPart) -> String {
+        let placed = match self.gpu_ops.as_slice() {
+            [] => "cpu alone".to_owned(),
+            [only] => format!("gpu {only}"),
+            [first, .., last] => format!("gpu {first} to {last}"),
+        };
+        format!(
+            "table · {} · {} · {placed}{} · emulated:timed\nplanned: {:.3} ms a layer ({} costs)\n",
+            many(timed.batches.into(), "batch", "batches"),
+            many(timed.layers, "layer", "layers"),
+            if self.compression { ", compressed" } else { "" },
+            self.planned_layer_ms,
+            self.planned_by
+        )
+    }
+}
+
+impl MachinePart {
+    fn head(&self, timed: &TimedPart, model: &str) -> String {
+        format!(
+            "{model} · {} · {}x{} · {} · {}, gpu {}{} · emulated:timed\nplanned: {:.3} ms a step\n",
+            self.machine,
+            timed.batches,
+            self.batch_size,
+            many(timed.layers, "layer", "layers"),
+            self.policy,
+            self.gpu,
+            if self.compress == "none" { String::new() } else { format!(", {}", self.compress) },
+            self.planned_step_ms
+        )
     }
 }
 
 /// For people.
 pub(super) fn render(report: &TimedReport) -> String {
     let timed = &report.timed;
-    let placed = match timed.gpu_ops.as_slice() {
-        [] => "cpu alone".to_owned(),
-        [only] => format!("gpu {only}"),
-        [first, .., last] => format!("gpu {first} to {last}"),
+    let (mut text, whose) = match &timed.origin {
+        OriginPart::Table(table) => (table.head(timed), "table"),
+        OriginPart::Machine(machine) => (machine.head(timed, &report.run.model), "description"),
     };
-    let many = |count: usize, one: &str, more: &str| {
-        format!("{count} {}", if count == 1 { one } else { more })
-    };
-    let mut text = format!(
-        "table · {} · {} · {placed}{} · emulated:timed\n",
-        many(timed.batches as usize, "batch", "batches"),
-        many(timed.layers, "layer", "layers"),
-        if timed.compression { ", compressed" } else { "" },
-    );
-    let _ = writeln!(
-        text,
-        "planned: {:.3} ms a layer ({} costs)",
-        timed.planned_layer_ms, timed.planned_by
-    );
-    match (&timed.measured, &timed.simulated) {
-        (Some(measured), Some(simulated)) => {
-            let _ = writeln!(text, "{}", steady_table(measured, simulated, timed.error));
-            let _ = writeln!(
-                text,
-                "The steady layer: {} in the middle of each of {}, {:.3} to {:.3} ms; simulated \
-                 are the same programs and times.",
-                many(measured.layers_of_each_step, "layer", "layers"),
-                many(measured.steps, "step", "steps"),
-                measured.shortest_ms,
-                measured.longest_ms
-            );
-        }
-        _ => text
-            .push_str("Too few layers or steps for a steady state: try --layers 8 --gen-len 32.\n"),
-    }
+    text += &timed.pair.render();
     if let Some(replayed) = &report.run.replayed {
         let _ = writeln!(
             text,
@@ -144,27 +228,61 @@ pub(super) fn render(report: &TimedReport) -> String {
             100.0 * (replayed.measured_s / replayed.simulated_s - 1.0)
         );
     }
-    if timed.kv_decompressed_inside {
+    if matches!(&timed.origin, OriginPart::Table(table) if table.kv_decompressed_inside) {
         text.push_str(
             "The device reads a 4-bit cache as it is: the table's time to decompress it is part of \
          scores and wv.\n",
         );
     }
-    text.push_str(
-        "Nothing was computed or moved: these are the table's times, kept by this machine's \
-     clock.\n",
+    let _ = writeln!(
+        text,
+        "Nothing was computed or moved: these are the {whose}'s times, kept by this machine's \
+         clock."
     );
     text
 }
 
-fn steady_table(measured: &Layer, simulated: &Layer, error: Option<f64>) -> comfy_table::Table {
+fn many(count: usize, one: &str, more: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { more })
+}
+
+impl Pair {
+    fn render(&self) -> String {
+        let (Some(measured), Some(simulated)) = (&self.measured, &self.simulated) else {
+            return "Too few layers or steps for a steady state: try --layers 8 --gen-len 32.\n"
+                .to_owned();
+        };
+        let steps = many(measured.steps, "step", "steps");
+        let (name, what) = match measured.time {
+            SteadyTime::Layer(_) => {
+                let layers = many(measured.layers_of_each_step, "layer", "layers");
+                ("layer", format!("{layers} in the middle of each of {steps}"))
+            }
+            SteadyTime::Step(_) => ("step", format!("{steps} behind the first two")),
+        };
+        format!(
+            "{}\nThe steady {name}: {what}, {:.3} to {:.3} ms; simulated are the same programs and \
+             times.\n",
+            steady_table(name, measured, simulated, self.error),
+            measured.shortest_ms,
+            measured.longest_ms
+        )
+    }
+}
+
+fn steady_table(
+    name: &str,
+    measured: &Steady,
+    simulated: &Steady,
+    error: Option<f64>,
+) -> comfy_table::Table {
     let mut table = plain_table();
-    table.set_header(["steady layer", "measured", "simulated", "difference"]);
+    table.set_header([&format!("steady {name}"), "measured", "simulated", "difference"]);
     let percent = |share: f64| format!("{:.2}%", 100.0 * share);
     table.add_row([
         "time".to_owned(),
-        format!("{:.3} ms", measured.layer_ms),
-        format!("{:.3} ms", simulated.layer_ms),
+        format!("{:.3} ms", measured.ms()),
+        format!("{:.3} ms", simulated.ms()),
         error.map_or_else(|| "-".to_owned(), |error| format!("{:+.2}%", 100.0 * error)),
     ]);
     let points = |a: f64, b: f64| format!("{:+.2} points", 100.0 * (a - b));

@@ -1,0 +1,371 @@
+//! A plan of a described machine as programs that only last. The plan's own buffers are as large as
+//! its model, so the same placement is compiled for the same model with narrow layers; both decode
+//! programs have the same lists, and each instruction gets the time of the one in its place.
+
+use model::config::ModelConfig;
+use program::compile::compile;
+use program::ir::{Instruction, LaneProgram};
+use program::plan::{Plan, RunShape};
+use program::simulate::{Costs, Place};
+use program::validate::validate;
+
+use super::bounds::{GEN_LEN_MAX, LAYERS_MAX, TIME_MAX_MS};
+use super::error::TimedError;
+use super::times::Times;
+use crate::machine::Machine;
+use crate::priced::Pricing;
+
+/// Of the small model's heads: rotary embeddings need pairs.
+const HEAD_DIM: usize = 2;
+const VOCAB_SIZE: usize = 2;
+
+/// Programs in the placement of a larger plan, and what the instructions of that plan take.
+#[derive(Debug, Clone)]
+pub struct TimedPlan {
+    pub plan: Plan,
+    pub times: Times,
+}
+
+impl TimedPlan {
+    /// The programs of `large`, with the times that `machine` gives its decode in the middle of the
+    /// output.
+    ///
+    /// # Errors
+    /// More layers or tokens than a run has, an instruction that lasts too long or that the machine
+    /// does not price.
+    pub fn of(large: &Plan, machine: &Machine) -> Result<TimedPlan, TimedError> {
+        let (layers, gen_len) = (large.config.num_layers, large.shape.max_new);
+        if !(1..=LAYERS_MAX).contains(&layers) {
+            return Err(TimedError::Layers { layers });
+        }
+        if !(1..=GEN_LEN_MAX).contains(&gen_len) {
+            return Err(TimedError::GenLen { gen_len });
+        }
+        let plan = small(large)?;
+        validate(&plan)?;
+        check_same(large, &plan)?;
+        let middle = large.shape.max_prompt + gen_len / 2;
+        let costs = machine.costs(large, large.decode(), middle)?;
+        let times = times(large, costs.as_ref())?;
+        Ok(TimedPlan { plan, times })
+    }
+}
+
+/// The same map for one short sequence of a batch, and a small model.
+fn small(large: &Plan) -> Result<Plan, TimedError> {
+    let gen_len = large.shape.max_new;
+    let max_context = gen_len + 1;
+    let chunks = large.map.chunking.map_or(1, |one| usize::from(one.chunks));
+    let config = ModelConfig {
+        vocab_size: VOCAB_SIZE,
+        max_positions: max_context as usize,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: Vec::new(),
+        ..shrunk(&large.config, chunks)
+    };
+    let shape = RunShape {
+        batch_size: 1,
+        max_prompt: 1,
+        shared_prompt: 0,
+        max_context,
+        micro_sequences: 1,
+        prefill_chunk: 0,
+        ..large.shape
+    };
+    Ok(compile(&config, &shape, &large.map)?)
+}
+
+/// The same model with every width smaller in the same proportion, since some schedules share
+/// weights out by their bytes. Each chunk has a KV head of its own.
+fn shrunk(config: &ModelConfig, chunks: usize) -> ModelConfig {
+    let more_heads = chunks.div_ceil(config.num_kv_heads).max(1);
+    let width = |width: usize| (width * more_heads * HEAD_DIM).div_ceil(config.head_dim);
+    ModelConfig {
+        hidden_size: width(config.hidden_size),
+        num_heads: config.num_heads * more_heads,
+        num_kv_heads: config.num_kv_heads * more_heads,
+        head_dim: HEAD_DIM,
+        ffn_size: width(config.ffn_size),
+        ..config.clone()
+    }
+}
+
+/// Lists are alike when their instructions do the same in the same order; only buffers differ.
+fn check_same(large: &Plan, small: &Plan) -> Result<(), TimedError> {
+    let other = |plan: &Plan, lane| TimedError::OtherPrograms {
+        model: plan.config.name.clone(),
+        lane: plan.lane_name(lane).to_owned(),
+    };
+    let alike = |a: &LaneProgram, b: &LaneProgram| {
+        let works = a.instructions.iter().zip(&b.instructions);
+        a.lane == b.lane
+            && a.instructions.len() == b.instructions.len()
+            && works.into_iter().all(|(a, b)| is_alike(a, b))
+    };
+    let (lists, others) = (&large.decode().lanes, &small.decode().lanes);
+    for (place, list) in lists.iter().enumerate() {
+        if !others.get(place).is_some_and(|one| alike(list, one)) {
+            return Err(other(large, list.lane));
+        }
+    }
+    match others.get(lists.len()) {
+        Some(list) => Err(other(large, list.lane)),
+        None => Ok(()),
+    }
+}
+
+/// Whether two instructions do the same to whatever buffers.
+fn is_alike(a: &Instruction, b: &Instruction) -> bool {
+    match (a, b) {
+        (Instruction::Compute(a), Instruction::Compute(b)) => {
+            (a.op, a.at, a.chunk) == (b.op, b.at, b.chunk)
+        }
+        (Instruction::Copy(a), Instruction::Copy(b)) => {
+            (a.moved, a.at, a.chunk) == (b.moved, b.at, b.chunk)
+        }
+        (Instruction::Append(a), Instruction::Append(b)) => {
+            (a.kv, a.at, a.chunk) == (b.kv, b.at, b.chunk)
+        }
+        (Instruction::Decompress(a), Instruction::Decompress(b)) => (a.op, a.at) == (b.op, b.at),
+        (Instruction::Read(a), Instruction::Read(b)) => (a.op, a.at) == (b.op, b.at),
+        (Instruction::Wait(a), Instruction::Wait(b)) => a == b,
+        (Instruction::Signal, Instruction::Signal) => true,
+        _ => false,
+    }
+}
+
+fn times(plan: &Plan, costs: &dyn Costs) -> Result<Times, TimedError> {
+    let program = plan.decode();
+    let mut lanes = Vec::with_capacity(program.lanes.len());
+    for list in &program.lanes {
+        let mut times = Vec::with_capacity(list.instructions.len());
+        for (index, work) in list.instructions.iter().enumerate() {
+            if !work.is_work() {
+                times.push(0);
+                continue;
+            }
+            let instruction = index as u32;
+            let place = Place { program: program.id, lane: list.lane, instruction };
+            let work_ns = costs.work_ns(place, work, 0);
+            if work_ns > TIME_MAX_MS * 1e6 {
+                let lane = plan.lane_name(list.lane).to_owned();
+                return Err(TimedError::TooLongFor { lane, value_ms: work_ns / 1e6 });
+            }
+            times.push(work_ns.round() as u64);
+        }
+        lanes.push((list.lane, times));
+    }
+    Ok(Times::by_lane(lanes))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::compressed::{Grouped, WeightFormat};
+    use model::config::Dtype;
+    use model::known::known as known_model;
+    use program::formats::{KvFormat, WeightFormats};
+    use program::map::{ChunkOrder, Chunking};
+    use program::simulate::simulate;
+    use program::topology::LaneSet;
+
+    use super::*;
+    use crate::budget::{Limits, PlanError, Request};
+    use crate::machine::known;
+    use crate::policy::by_name::PolicyName;
+    use crate::policy::{Formats, Placement, Policy};
+    use crate::priced::{ChooseError, Chosen, Effort, Question, choose, place, steady_step_ns};
+    use crate::split::Split;
+
+    const STEPS: u32 = 6;
+    const PROMPT: u32 = 40;
+    const NEW: u32 = 8;
+
+    /// A machine, whether all is compressed on it, and how attention may be cut.
+    struct Case {
+        machine: Machine,
+        four_bit: bool,
+        chunking: Option<Chunking>,
+    }
+
+    fn cases() -> Vec<Case> {
+        let machine = |vram_gib| {
+            let mut machine = known("ryzen7950x-a4000").expect("there").expect("valid");
+            machine.memory.vram_gib = vram_gib;
+            machine
+        };
+        let chunks = |order, chunks| Some(Chunking { order, chunks });
+        vec![
+            // Room for everything, and for a part.
+            Case { machine: machine(16.0), four_bit: false, chunking: None },
+            Case { machine: machine(0.12), four_bit: false, chunking: None },
+            Case { machine: machine(0.12), four_bit: true, chunking: None },
+            Case {
+                machine: machine(0.12),
+                four_bit: false,
+                chunking: chunks(ChunkOrder::Scores, 4),
+            },
+            Case {
+                machine: machine(0.12),
+                four_bit: true,
+                chunking: chunks(ChunkOrder::Attention, 6),
+            },
+        ]
+    }
+
+    impl Case {
+        fn choose(&self, policy: PolicyName) -> Result<Chosen, ChooseError> {
+            self.ask(policy, choose)
+        }
+
+        /// The device runs the last chunks of attention.
+        fn cut(&self, split: Split) -> Chosen {
+            let policy = Policy::TwoSplit { split, chunking: self.chunking };
+            let placement = Placement::of(policy);
+            let name = PolicyName::TwoSplit;
+            self.ask(name, |question| place(question, name, &placement)).expect("fits")
+        }
+
+        fn ask<T>(&self, policy: PolicyName, then: impl FnOnce(&Question<'_>) -> T) -> T {
+            let mut config = known_model("opt-125m").expect("known").config;
+            config.num_layers = 3;
+            let mut formats = Formats::plain(&config);
+            if self.four_bit {
+                let w4 = WeightFormat::Grouped(Grouped::W4);
+                formats.weights = WeightFormats::with_layers(&config, w4);
+                formats.kv = KvFormat::Four;
+            }
+            let limits = Limits {
+                dram_bytes: self.machine.dram_bytes(),
+                vram_bytes: Some(self.machine.vram_bytes()),
+                vram_is_dram: false,
+                device_scratch: None,
+            };
+            let request = Request {
+                config: &config,
+                placement: &Placement::of(Policy::GpuOnly),
+                formats: &formats,
+                fuse_attention: true,
+                dtype: Dtype::Bf16,
+                max_prompt: PROMPT,
+                shared_prompt: 0,
+                max_context: PROMPT + NEW,
+                max_new: NEW,
+                logprobs: 0,
+                prefill_chunk: None,
+                limits: &limits,
+            };
+            then(&Question {
+                request: &request,
+                batches: 2,
+                batch_size: 6,
+                policy,
+                chunkings: &[None, self.chunking],
+                pricing: &self.machine,
+                effort: Effort::Quick,
+                stage: None,
+            })
+        }
+    }
+
+    /// Costs as they are in one step.
+    struct Still<'a>(&'a dyn Costs);
+
+    impl Costs for Still<'_> {
+        fn work_ns(&self, place: Place, work: &Instruction, _: u32) -> f64 {
+            self.0.work_ns(place, work, 0)
+        }
+
+        fn rate(&self, place: Place, busy: LaneSet) -> f64 {
+            self.0.rate(place, busy)
+        }
+
+        fn wake_ns(&self) -> f64 {
+            self.0.wake_ns()
+        }
+    }
+
+    /// The small programs with their times against the plan with its costs.
+    fn compare(case: &Case, chosen: &Chosen) {
+        let (large, name) = (&chosen.plan, chosen.name);
+        let timed = TimedPlan::of(large, &case.machine).expect("the same programs");
+        let bytes = |plan: &Plan| plan.buffers.iter().map(|one| one.size_bytes).sum::<u64>();
+        assert!(bytes(&timed.plan) * 20 < bytes(large), "{name:?}");
+        let middle = PROMPT + NEW / 2;
+        let costs = case.machine.costs(large, large.decode(), middle).expect("priced");
+        let expected = simulate(large.decode(), &Still(costs.as_ref()), STEPS).expect("simulates");
+        let small = simulate(timed.plan.decode(), &timed.times, STEPS).expect("simulates");
+        assert_eq!(small.spans.len(), expected.spans.len(), "{name:?}");
+        // Every instruction is rounded to a nanosecond.
+        let rounding_ns = expected.spans.len() as f64;
+        for (small_ns, large_ns) in small.step_end_ns.iter().zip(&expected.step_end_ns) {
+            let apart_ns = (small_ns - large_ns).abs();
+            assert!(apart_ns <= rounding_ns, "{name:?}: {small_ns} {large_ns}");
+        }
+        let steady_ns = steady_step_ns(large, &case.machine, middle).expect("priced");
+        let last_ns = (small.step_end_ns[5] - small.step_end_ns[3]) / 2.0;
+        assert!((last_ns / steady_ns - 1.0).abs() < 0.01, "{name:?}: {last_ns} {steady_ns}");
+    }
+
+    #[test]
+    fn the_small_programs_take_what_the_plan_takes() {
+        let (mut ran, mut resident) = ([0; PolicyName::ALL.len()], 0);
+        for case in cases() {
+            for (policy, ran) in PolicyName::ALL.into_iter().zip(&mut ran) {
+                let chosen = match case.choose(policy) {
+                    Ok(chosen) => chosen,
+                    Err(ChooseError::Plan(PlanError::DoesNotFit { .. }))
+                        if policy == PolicyName::Resident && case.machine.memory.vram_gib < 1.0 =>
+                    {
+                        continue;
+                    }
+                    Err(error) => panic!("{policy:?}: {error}"),
+                };
+                compare(&case, &chosen);
+                *ran += 1;
+                resident += usize::from(!chosen.plan.resident.is_empty());
+            }
+        }
+        assert!(ran.iter().all(|count| *count >= 1) && resident > 0, "{ran:?} {resident}");
+    }
+
+    #[test]
+    fn the_small_programs_are_cut_as_the_plan_is() {
+        let split = |chunking: Chunking| match chunking.order {
+            ChunkOrder::Scores => Split { start: 6, end: 10 },
+            ChunkOrder::Attention => Split { start: 10, end: 22 },
+        };
+        let mut cases: Vec<Case> = cases();
+        // More chunks than the model has heads.
+        let many = Some(Chunking { order: ChunkOrder::Scores, chunks: 30 });
+        cases.push(Case { chunking: many, machine: cases[0].machine.clone(), four_bit: false });
+        let mut cut = 0;
+        for case in &cases {
+            let Some(chunking) = case.chunking else { continue };
+            let chosen = case.cut(split(chunking));
+            let plan = &chosen.plan;
+            assert_eq!(plan.map.layer_chunking(&plan.config, 0), Some(chunking));
+            compare(case, &chosen);
+            cut += 1;
+        }
+        assert_eq!(cut, 3);
+    }
+
+    #[test]
+    fn what_cannot_run_has_its_sentence() {
+        let case = &cases()[0];
+        let chosen = case.choose(PolicyName::TwoSplit).expect("fits");
+        let mut slow = case.machine.clone();
+        slow.cpu.op_overhead_us = 1e9;
+        slow.gpu.op_overhead_us = 1e9;
+        let refused = TimedPlan::of(&chosen.plan, &slow).expect_err("too long").to_string();
+        assert!(refused.contains("takes 1000") && refused.contains("hangs"), "{refused}");
+        let mut other = chosen.plan.clone();
+        let list = &mut other.decode().lanes[0].clone();
+        list.instructions.pop();
+        let id = other.decode().id;
+        other.program_mut(id).lanes[0] = list.clone();
+        let refused = TimedPlan::of(&other, &case.machine).expect_err("another").to_string();
+        assert!(refused.contains("opt-125m") && refused.contains("defect"), "{refused}");
+    }
+}
