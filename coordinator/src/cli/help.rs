@@ -1,5 +1,16 @@
 //! The parts of `--help` that teach.
 
+use planner::machine::names;
+
+/// Of `plan --machine`.
+pub fn machine() -> String {
+    let known: Vec<&str> = names().collect();
+    format!(
+        "A machine by description: a .toml file, or one of {} [default: this one, as measured]",
+        known.join(", ")
+    )
+}
+
 /// First lines of the help.
 pub const ABOUT: &str = "Runs a language model too large for the GPU, on GPU and CPU together";
 
@@ -58,6 +69,8 @@ Examples:
   The same for a machine of one's own; every field of the file is explained in it:
     coordinator plan --machine-template > my-machine.toml
     coordinator plan --machine my-machine.toml --model ./my-model --batches 1x50 --json
+  Which of them for OPT-30B, and what to improve: a row for each, the best batches of each:
+    coordinator plan --compare my-machine.toml,spr-a100 --model opt-30b --batches auto
 
 A table (--table-template prints one):
   {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms\": 6.0}, ...], \

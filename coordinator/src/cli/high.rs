@@ -149,29 +149,38 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
     if let Some(template) = template {
         return Ok(PlanRequest { source: Source::Template(template), json, chart });
     }
-    let source = match (low.tables.clone(), low.machine.clone(), low.model.clone()) {
-        (Some(tables), ..) => Source::Tables(tables),
-        (None, Some(machine), Some(name)) => Source::Machine(Box::new(Described {
-            machine,
-            // Only its configuration is read: weights need not be there.
-            model: ModelChoice {
-                name,
-                revision: None,
-                dummy_weights: true,
-                layers: low.layers.map(|layers| layers as usize),
-            },
-            dtype: dtype(low.dtype),
-            compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
-            batches: low.batches,
-            prompt_len: low.prompt_len,
-            gen_len: low.gen_len,
-            policy: low.policy,
-            chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
-        })),
-        (None, None, Some(_)) => Source::Here(Box::new(run(here(low))?)),
-        _ => return Err(UsageError::NothingToPlan),
+    let source = match (low.tables.clone(), low.model.is_some()) {
+        (Some(tables), _) => Source::Tables(tables),
+        (None, false) => return Err(UsageError::NothingToPlan),
+        (None, true) => match (low.machine.clone(), low.compare.clone()) {
+            (Some(machine), _) => Source::Machine { machine, described: described(low)? },
+            (None, machines) if !machines.is_empty() => {
+                Source::Compare { machines, described: described(low)? }
+            }
+            _ => Source::Here(Box::new(run(here(low))?)),
+        },
     };
     Ok(PlanRequest { source, json, chart })
+}
+
+/// What would be planned on described machines.
+fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
+    Ok(Box::new(Described {
+        // Only its configuration is read: weights need not be there.
+        model: ModelChoice {
+            name: low.model.ok_or(UsageError::NothingToPlan)?,
+            revision: None,
+            dummy_weights: true,
+            layers: low.layers.map(|layers| layers as usize),
+        },
+        dtype: dtype(low.dtype),
+        compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
+        batches: low.batches,
+        prompt_len: low.prompt_len,
+        gen_len: low.gen_len,
+        policy: low.policy,
+        chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
+    }))
 }
 
 /// The run that would be planned on this machine.

@@ -124,8 +124,10 @@ pub enum Source {
     Here(Box<Run>),
     /// A table of measured times.
     Tables(PathBuf),
-    /// A machine by description, a model and a workload.
-    Machine(Box<Described>),
+    /// A machine by description, which is a file or the name of one that comes with the program.
+    Machine { machine: String, described: Box<Described> },
+    /// Several of them, side by side.
+    Compare { machines: Vec<String>, described: Box<Described> },
     /// No costs: a file to begin with is printed.
     Template(Template),
 }
@@ -139,11 +141,9 @@ pub enum Template {
     Table,
 }
 
-/// A model on a described machine.
+/// A model and a workload for described machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
-    /// A file, or the name of one that comes with the program.
-    pub machine: String,
     pub model: ModelChoice,
     pub dtype: Dtype,
     /// `None`: lossless where that fits, else both weights and KV in 4 bits.

@@ -9,12 +9,16 @@
 mod costs;
 mod known;
 mod parse;
+mod running;
 #[cfg(test)]
 mod tests;
+mod twice;
 
 pub use costs::DescribedCosts;
 pub use known::{known, names};
 pub use parse::MachineError;
+pub use running::Running;
+pub use twice::Resource;
 
 use model::config::Dtype;
 use serde::Deserialize;
@@ -126,6 +130,9 @@ pub struct Machine {
     /// Read together; absent: no weights from NVMe.
     #[serde(default)]
     pub nvme: Vec<Nvme>,
+    /// What it costs to have and to run; absent: nothing is said of that.
+    #[serde(default)]
+    pub running: Option<Running>,
 }
 
 impl Machine {

@@ -10,7 +10,7 @@ use planner::layer::table::Table;
 use planner::priced::Chosen;
 use serde_json::{Value, json};
 
-use super::show::gpu_interval;
+use super::figures::gpu_interval;
 use crate::report::placement::on_gpu;
 use crate::report::step::Step;
 

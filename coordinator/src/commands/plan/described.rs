@@ -12,6 +12,7 @@ use planner::policy::{Formats, Placement, Policy};
 use planner::priced::{ChooseError, Chosen, Effort, Question, best_batches, choose};
 use program::formats::{KvFormat, WeightFormats};
 
+use super::figures::predicted_tokens_per_s;
 use super::show::Answer;
 use crate::cli::request::{Described, PlanRequest};
 use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
@@ -26,13 +27,14 @@ const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, Com
 ///
 /// # Errors
 /// A model or machine that is not there, or nothing that fits.
-pub(super) fn plan(described: &Described, request: &PlanRequest) -> anyhow::Result<String> {
-    let machine = machine(&described.machine)?;
-    let opened = Opened::open(&described.model, 0)?;
-    let config = &opened.config;
-    let context = (described.prompt_len + described.gen_len) as usize;
-    check_context(config, context).map_err(|error| Usage(error.to_string()))?;
-    let planning = Planning { described, machine: &machine, config, limits: limits(&machine) };
+pub(super) fn plan(
+    machine: &str,
+    described: &Described,
+    request: &PlanRequest,
+) -> anyhow::Result<String> {
+    let machine = self::machine("--machine", machine)?;
+    let opened = open(described)?;
+    let planning = Planning::new(described, &machine, &opened.config);
     let (chosen, note) = planning.best()?;
     Answer {
         chosen: &chosen,
@@ -44,21 +46,29 @@ pub(super) fn plan(described: &Described, request: &PlanRequest) -> anyhow::Resu
     .told(request)
 }
 
-/// A description by name or from a file.
-pub(super) fn machine(name: &str) -> anyhow::Result<Machine> {
+/// The model, whose context is long enough.
+pub(super) fn open(described: &Described) -> anyhow::Result<Opened> {
+    let opened = Opened::open(&described.model, 0)?;
+    let context = (described.prompt_len + described.gen_len) as usize;
+    check_context(&opened.config, context).map_err(|error| Usage(error.to_string()))?;
+    Ok(opened)
+}
+
+/// A description by name or from a file, for an option.
+pub(super) fn machine(option: &str, name: &str) -> anyhow::Result<Machine> {
     let path = Path::new(name);
+    let read = || format!("{option} {name}");
     match known(name) {
         Some(machine) if !path.exists() => Ok(machine?),
         _ if path.exists() => {
-            let text =
-                std::fs::read_to_string(path).with_context(|| format!("--machine {name}"))?;
-            Machine::from_toml(&text).with_context(|| format!("--machine {name}"))
+            let text = std::fs::read_to_string(path).with_context(read)?;
+            Machine::from_toml(&text).with_context(read)
         }
         _ => {
             let known: Vec<&str> = names().collect();
             let known = known.join(", ");
             Err(Usage(format!(
-                "--machine {name}: there is no such file, and the machines that come with the \
+                "{option} {name}: there is no such file, and the machines that come with the \
                  program are {known}"
             ))
             .into())
@@ -83,6 +93,17 @@ pub(super) struct Planning<'a> {
     pub(super) limits: Limits,
 }
 
+impl<'a> Planning<'a> {
+    /// Of a machine as it is described.
+    pub(super) fn new(
+        described: &'a Described,
+        machine: &'a Machine,
+        config: &'a ModelConfig,
+    ) -> Planning<'a> {
+        Planning { described, machine, config, limits: limits(machine) }
+    }
+}
+
 impl Planning<'_> {
     /// The best placement in the form that was asked for; unasked lossless where that fits, and the
     /// fastest of those that fit where it does not, with a sentence about it.
@@ -99,12 +120,9 @@ impl Planning<'_> {
         for form in LOSSY.into_iter().filter(|_| asked.is_none()) {
             match self.chosen(form)? {
                 Ok(chosen) => {
-                    let rate = |chosen: &Chosen| {
-                        let shape = &chosen.plan.shape;
-                        let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-                        sequences / chosen.predicted.total_ns()
-                    };
-                    if best.as_ref().is_none_or(|(_, best)| rate(&chosen) > rate(best)) {
+                    let rate = predicted_tokens_per_s(&chosen);
+                    let is_better = |best: &Chosen| rate > predicted_tokens_per_s(best);
+                    if best.as_ref().is_none_or(|(_, best)| is_better(best)) {
                         best = Some((form, chosen));
                     }
                 }

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use planner::budget::{Budget, Limits, pinned_bytes};
 use planner::layer::table::OpCost;
-use planner::policy::{Policy, ResidentAttention};
+use planner::policy::ResidentAttention;
 use planner::priced::Chosen;
 use serde_json::{Value, json};
 
 use super::chart_file;
+use super::figures::{decode_step_ms, gpu_interval, predicted_tokens_per_s};
 use crate::cli::request::PlanRequest;
 use crate::report::build::one_text;
 use crate::report::file::MapSummary;
@@ -87,17 +88,10 @@ impl Answer<'_> {
             "{} new tokens each in {:.2} s: {:.2} tokens/s",
             shape.max_new,
             predicted.total_ns() / 1e9,
-            self.tokens_per_s()
+            predicted_tokens_per_s(self.chosen)
         );
         text += &self.memory();
         text
-    }
-
-    fn tokens_per_s(&self) -> f64 {
-        let shape = &self.chosen.plan.shape;
-        let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-        let total_s = self.chosen.predicted.total_ns() / 1e9;
-        sequences * f64::from(shape.max_new) / total_s
     }
 
     fn memory(&self) -> String {
@@ -129,16 +123,16 @@ impl Answer<'_> {
         let Chosen { plan, predicted, placement, steady, .. } = self.chosen;
         let budget = Budget::of(plan);
         let step = Step::of(plan, steady);
-        let (parts, slowed) = (step.parts(), self.chosen.considered[0].slowed);
+        let parts = step.parts();
         let residency = &placement.residency;
         json!({
             "machine": self.machine, "model": plan.config.name,
             "batches": plan.shape.batches, "batch_size": plan.shape.batch_size,
             "policy": self.chosen.name.name(), "note": one_text(self.notes),
             "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,
-            "decode_step_ms": (parts.layers_ms + parts.rest_ms) * slowed,
+            "decode_step_ms": decode_step_ms(self.chosen),
             "simulated_step_ms": { "layers": parts.layers_ms, "rest": parts.rest_ms },
-            "total_ms": predicted.total_ns() / 1e6, "tokens_per_s": self.tokens_per_s(),
+            "total_ms": predicted.total_ns() / 1e6, "tokens_per_s": predicted_tokens_per_s(self.chosen),
             "overlap": steady.timeline.usage(&plan.topology).overlap(),
             "gpu_interval": gpu_interval(self.chosen),
             "resident": {
@@ -191,17 +185,5 @@ impl Answer<'_> {
             })
         };
         self.chosen.considered.iter().enumerate().map(one).collect()
-    }
-}
-
-/// The entries of a streamed layer's list that the GPU runs, where they are an interval.
-pub(super) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
-    let count = chosen.table.ops.len();
-    match chosen.placement.policy {
-        Policy::CpuOnly => Some((0, 0)),
-        Policy::GpuOnly | Policy::Resident => Some((0, count)),
-        Policy::TwoSplit { split, .. } => Some((split.start, split.end)),
-        Policy::OneSplit { start, .. } => Some((start, count)),
-        Policy::Lia { .. } | Policy::Flexgen(_) => None,
     }
 }
