@@ -86,6 +86,9 @@ Examples:
     coordinator profile --model opt-30b
   Four batches of sixty beside the emulated device, uncompressed and in 4 bits:
     coordinator profile --model opt-30b --batches 4x60 --device emulated --compress w4kv4
+  A description of this machine to plan with elsewhere, or to change by hand:
+    coordinator profile --model opt-30b --batches 2x8 --device cuda:0 --export machine.toml
+    coordinator plan --machine machine.toml --model opt-30b --batches 2x8
 
 The measurement is kept under $XDG_CACHE_HOME/tandem or ~/.cache/tandem with a fingerprint of the machine. When
 the machine or what is profiled changes, the difference is named and the profile is made anew.";

@@ -102,6 +102,13 @@ pub enum UsageError {
     TablesWithoutTimed,
     #[error("--emulated-threads is only for --device emulated; leave it out.")]
     EmulatedThreads,
+    #[error(
+        "--export describes a machine with its device, and none is measured; add --device cuda:0 \
+         or --device emulated."
+    )]
+    ExportWithoutDevice,
+    #[error("--export needs rates in bf16, which every machine file has; leave --dtype out.")]
+    ExportWithoutBf16,
     #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
     Vram,
     #[error("Device memory is given twice; write --vram or --device emulated:vram=..., not both.")]
@@ -213,6 +220,12 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
     if !is_emulated && low.emulated_threads.is_some() {
         return Err(UsageError::EmulatedThreads);
     }
+    if low.export.is_some() && device == DeviceChoice::None {
+        return Err(UsageError::ExportWithoutDevice);
+    }
+    if low.export.is_some() && low.dtype != DtypeChoice::Bf16 {
+        return Err(UsageError::ExportWithoutBf16);
+    }
     Ok(ProfileRequest {
         model: ModelChoice {
             name: low.model,
@@ -228,6 +241,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
         device,
         cpu_threads: low.cpu_threads,
         emulated_threads: low.emulated_threads,
+        export: low.export,
         force: low.force,
         quiet: low.quiet,
     })

@@ -104,6 +104,8 @@ pub struct ProfileRequest {
     pub device: DeviceChoice,
     pub cpu_threads: Option<u16>,
     pub emulated_threads: Option<u16>,
+    /// Where a description of the machine goes; then there is a device.
+    pub export: Option<PathBuf>,
     pub force: bool,
     pub quiet: bool,
 }

@@ -20,6 +20,7 @@ use program::formats::{KvFormat, WeightFormats};
 use program::map::Phase;
 use program::topology::LaneId;
 
+use super::export;
 use crate::cli::request::ProfileRequest;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
@@ -41,6 +42,12 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     let hardware = Hardware::of_profile(request);
     let shapes = profile_request(request, config, hardware)?;
     let obtained = profile::obtain(&shapes, hardware, request.force, request.quiet, interrupt)?;
+    if let Some(path) = &request.export {
+        let alone = Hardware::with_device_unused(request);
+        let shapes = profile_request(request, config, alone)?;
+        let alone = profile::obtain(&shapes, alone, request.force, request.quiet, interrupt)?;
+        export::write(path, request, config, &obtained.profile, &alone.profile)?;
+    }
     let text = shown(&obtained.profile, config, request.batches.size);
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Done)

@@ -6,6 +6,7 @@ pub mod expanded_weights;
 pub mod finished;
 pub mod formats;
 pub mod hardware;
+pub(crate) mod measured_machine;
 pub mod memory_advice;
 pub mod model;
 pub mod placement;

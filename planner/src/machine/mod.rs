@@ -133,6 +133,20 @@ pub struct Machine {
     /// What it costs to have and to run; absent: nothing is said of that.
     #[serde(default)]
     pub running: Option<Running>,
+    /// Measurements of the machine, from which the rates come; absent: it is only described.
+    #[serde(default)]
+    pub profile: Option<Measurements>,
+}
+
+/// Profiles as texts, which whoever measured them reads; nothing here does.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measurements {
+    #[serde(default)]
+    pub with_device: Option<String>,
+    /// Of all cores, without the device.
+    #[serde(default)]
+    pub alone: Option<String>,
 }
 
 impl Machine {

@@ -36,10 +36,10 @@ impl Resource {
 }
 
 impl Machine {
-    /// The machine with twice as much of it, and all else the same.
+    /// The machine with twice as much of it, and all else the same. Nobody has measured it.
     #[must_use]
     pub fn with_twice(&self, resource: Resource) -> Machine {
-        let mut machine = self.clone();
+        let mut machine = Machine { profile: None, ..self.clone() };
         match resource {
             Resource::Link => {
                 machine.link.h2d_gbps *= 2.0;

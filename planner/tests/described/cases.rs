@@ -125,5 +125,6 @@ pub fn plain_machine() -> Machine {
         memory: Capacity { dram_gib: 64.0, dram_gbps: 80.0, vram_gib: 8.0, os_reserve_gib: None },
         nvme: Vec::new(),
         running: None,
+        profile: None,
     }
 }

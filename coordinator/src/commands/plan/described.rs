@@ -17,6 +17,7 @@ use super::show::Answer;
 use crate::cli::request::{Described, PlanRequest};
 use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
 use crate::setup::auto_batches::SIZE_MAX;
+use crate::setup::measured_machine::MeasuredMachine;
 use crate::setup::model::Opened;
 use crate::setup::usage::Usage;
 
@@ -32,13 +33,13 @@ pub(super) fn plan(
     described: &Described,
     request: &PlanRequest,
 ) -> anyhow::Result<String> {
-    let machine = self::machine("--machine", machine)?;
+    let machine = MeasuredMachine::of(self::machine("--machine", machine)?, machine)?;
     let opened = open(described)?;
     let planning = Planning::new(described, &machine, &opened.config);
     let (chosen, note) = planning.best()?;
     Answer {
         chosen: &chosen,
-        machine: &machine.name,
+        machine: &machine.description.name,
         limits: planning.limits,
         notes: note.as_slice(),
         threads: None,
@@ -88,7 +89,7 @@ fn limits(machine: &Machine) -> Limits {
 /// A model and a workload on a machine.
 pub(super) struct Planning<'a> {
     pub(super) described: &'a Described,
-    pub(super) machine: &'a Machine,
+    pub(super) machine: &'a MeasuredMachine,
     pub(super) config: &'a ModelConfig,
     pub(super) limits: Limits,
 }
@@ -97,10 +98,10 @@ impl<'a> Planning<'a> {
     /// Of a machine as it is described.
     pub(super) fn new(
         described: &'a Described,
-        machine: &'a Machine,
+        machine: &'a MeasuredMachine,
         config: &'a ModelConfig,
     ) -> Planning<'a> {
-        Planning { described, machine, config, limits: limits(machine) }
+        Planning { described, machine, config, limits: limits(&machine.description) }
     }
 }
 
@@ -132,10 +133,8 @@ impl Planning<'_> {
         }
         match best {
             Some((form, chosen)) => Ok((chosen, Some(note(form)))),
-            None => {
-                Err(anyhow::Error::from(refusal)
-                    .context(format!("nothing fits {}", self.machine.name)))
-            }
+            None => Err(anyhow::Error::from(refusal)
+                .context(format!("nothing fits {}", self.machine.description.name))),
         }
     }
 
@@ -154,23 +153,32 @@ impl Planning<'_> {
     }
 
     fn choose(&self, formats: &Formats, batches: Batches) -> Result<Chosen, ChooseError> {
-        self.ask(formats, |question| {
+        self.ask(formats, batches.size, |question| {
             choose(&Question { batches: batches.count, batch_size: batches.size, ..question })
         })
     }
 
     /// The batches of highest predicted throughput; `None` where not even one sequence fits.
     fn batches(&self, formats: &Formats) -> Option<Batches> {
-        let best = self.ask(formats, |question| best_batches(&question, usize::MAX, SIZE_MAX));
+        let best = self.ask(formats, 1, |question| best_batches(&question, usize::MAX, SIZE_MAX));
         best.map(|(count, size)| Batches { count, size })
     }
 
-    /// Asks with a question about one sequence.
-    fn ask<T>(&self, formats: &Formats, then: impl FnOnce(Question<'_>) -> T) -> T {
+    /// Asks with a question about one sequence; attention is cut as batches of a size can.
+    fn ask<T>(
+        &self,
+        formats: &Formats,
+        batch_size: u16,
+        then: impl FnOnce(Question<'_>) -> T,
+    ) -> T {
         let placement = Placement::of(Policy::GpuOnly);
         let request = self.request(&placement, formats);
+        let chunkings = match self.described.chunking {
+            Some(chunking) => vec![chunking],
+            None => self.machine.chunkings(self.config, batch_size),
+        };
         let chunkings: Vec<_> =
-            std::iter::once(None).chain(self.described.chunking.map(Some)).collect();
+            std::iter::once(None).chain(chunkings.into_iter().map(Some)).collect();
         then(Question {
             request: &request,
             batches: 1,
@@ -179,7 +187,7 @@ impl Planning<'_> {
             chunkings: &chunkings,
             pricing: self.machine,
             effort: Effort::Full,
-            stage: None,
+            stage: self.machine.rehearsals(),
         })
     }
 

@@ -12,6 +12,7 @@ use crate::cli::request::Described;
 use crate::cli::values::Batches;
 use crate::report::placement::stays;
 use crate::report::step::Step;
+use crate::setup::measured_machine::MeasuredMachine;
 
 /// What a machine does at its best.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +76,8 @@ impl Row {
 
 impl Best {
     fn of(described: &Described, machine: &Machine, config: &ModelConfig) -> Result<Best, String> {
-        let planning = Planning::new(described, machine, config);
+        let machine = MeasuredMachine::as_described(machine);
+        let planning = Planning::new(described, &machine, config);
         let (chosen, note) = planning.best().map_err(|error| format!("{error:#}"))?;
         let shape = &chosen.plan.shape;
         let busiest = Step::of(&chosen.plan, &chosen.steady).busiest();
