@@ -245,9 +245,11 @@ fn an_exported_machine_predicts_what_this_one_does() {
         assert!(done.status.success(), "{on:?}: {}", text(&done.stderr));
         serde_json::from_slice(&done.stdout).expect("JSON")
     };
-    let policies = ["cpu-only", "two-split"];
-    let here = policies.map(|policy| plan(&["--device", "emulated", "--policy", policy]));
-    let export = ["--device", "emulated", "--export", &file];
+    let policies = ["cpu-only", "two-split", "gpu-only", "lia", "flexgen", "auto"];
+    // Both know how much device memory there is.
+    let device = ["--device", "emulated:vram=1GiB"];
+    let here = policies.map(|policy| plan(&[device[0], device[1], "--policy", policy]));
+    let export = [device[0], device[1], "--export", &file];
     let done = finish(profile(&place, &export).spawn().expect("starts"));
     assert!(done.status.success(), "{}", text(&done.stderr));
     for (policy, here) in policies.into_iter().zip(&here) {

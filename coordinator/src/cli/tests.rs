@@ -256,3 +256,14 @@ fn batches_are_no_larger_than_their_sequences() {
         assert_eq!(fitted, Batches { count: fewer, size: smaller }, "{count}x{size}, {sequences}");
     }
 }
+
+#[test]
+fn a_description_is_of_a_machine_with_a_device() {
+    let export = |rest: &str| format!("profile --model m --export m.toml {rest}");
+    let Ok(Command::Profile(request)) = parse(words(&export("--device emulated"))) else {
+        panic!("refused")
+    };
+    assert_eq!(request.export.as_deref(), Some(std::path::Path::new("m.toml")));
+    refused(&export("--device none"), Exit::Usage, &["--export", "--device emulated"]);
+    refused(&export("--device emulated --dtype f32"), Exit::Usage, &["--export", "bf16"]);
+}

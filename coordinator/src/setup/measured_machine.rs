@@ -5,13 +5,14 @@ use std::path::Path;
 use anyhow::Context;
 use model::config::ModelConfig;
 use planner::machine::Machine;
+use planner::policy::by_name::PolicyName;
 use planner::priced::{Pricing, Rehearse, Unpriced};
 use profiler::{Profile, Request, cache, plan_key};
 use program::map::Chunking;
 use program::plan::Plan;
 use program::simulate::Costs;
 
-use super::pricing::Profiles;
+use super::pricing::{Profiles, compares_alone};
 use super::profile;
 
 /// See the module header.
@@ -22,19 +23,25 @@ pub(crate) struct MeasuredMachine {
 }
 
 impl MeasuredMachine {
-    /// A description with the measurements in it, which come from a file.
+    /// A description with the measurements in it that a search for a policy takes; they come from a
+    /// file.
     ///
     /// # Errors
     /// Measurements that were changed, or are those of another version.
-    pub(crate) fn of(description: Machine, file: &str) -> anyhow::Result<MeasuredMachine> {
+    pub(crate) fn of(
+        description: Machine,
+        file: &str,
+        policy: PolicyName,
+    ) -> anyhow::Result<MeasuredMachine> {
         let read = |text: &Option<String>| {
             let decoded = text.as_ref().map(|text| cache::decode(text, Path::new(file)));
             decoded.transpose().with_context(|| format!("[profile] of {file}"))
         };
+        let is_alone = compares_alone(policy) || policy == PolicyName::CpuOnly;
         let profiles = match &description.profile {
             Some(texts) => Some(Profiles {
                 with_device: read(&texts.with_device)?,
-                alone: read(&texts.alone)?,
+                alone: read(&texts.alone)?.filter(|_| is_alone),
             }),
             None => None,
         };

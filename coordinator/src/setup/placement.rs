@@ -16,7 +16,7 @@ use super::hardware::{Hardware, cores};
 use super::memory_advice::of_device;
 use super::model::Opened;
 use super::plan_request::{DEFAULT_BATCH_MAX, filled, limits, request};
-use super::pricing::Profiles;
+use super::pricing::{Profiles, compares_alone};
 use super::profile;
 use super::rehearsal::Stage;
 use super::usage::Usage;
@@ -254,7 +254,7 @@ impl Planning<'_> {
             let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
             obtained.map(|obtained| obtained.profile)
         };
-        let alone = matches!(name, PolicyName::Auto | PolicyName::Lia);
+        let alone = compares_alone(name);
         Ok(Profiles {
             with_device: Some(measure(true)?),
             alone: if alone { Some(measure(false)?) } else { None },

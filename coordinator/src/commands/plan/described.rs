@@ -33,7 +33,8 @@ pub(super) fn plan(
     described: &Described,
     request: &PlanRequest,
 ) -> anyhow::Result<String> {
-    let machine = MeasuredMachine::of(self::machine("--machine", machine)?, machine)?;
+    let description = self::machine("--machine", machine)?;
+    let machine = MeasuredMachine::of(description, machine, described.policy)?;
     let opened = open(described)?;
     let planning = Planning::new(described, &machine, &opened.config);
     let (chosen, note) = planning.best()?;
