@@ -32,6 +32,17 @@ pub struct DeviceRates {
     pub attention_tflops: f64,
     /// Of each operation.
     pub overhead_us: f64,
+    /// The same where weights or KV are in 4 bits, whose bytes are counted as they are stored.
+    pub four_bit: Option<FourBitRates>,
+}
+
+/// As of plain weights and KV where the one or the other was not measured in 4 bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FourBitRates {
+    pub linear_gbps: f64,
+    pub linear_tflops: f64,
+    pub attention_gbps: f64,
+    pub attention_tflops: f64,
 }
 
 /// Of decompression on a device.
@@ -69,6 +80,38 @@ pub fn rates(profile: &Profile, config: &ModelConfig, dtype: Dtype) -> MachineRa
     }
 }
 
+/// What all operations of a device have in common.
+#[derive(Debug, Clone, Copy)]
+struct Law {
+    /// Of activations, and of plain weights.
+    per_byte: f64,
+    overhead_ns: f64,
+}
+
+/// An operation's bytes of weights or KV, bytes of activations, arithmetic, and time.
+#[derive(Debug, Clone, Copy)]
+struct Timed {
+    operands: f64,
+    activations: f64,
+    flops: f64,
+    ns: f64,
+}
+
+impl Timed {
+    /// All of it to be explained; `None` of what took no time.
+    fn whole(self) -> Option<Sample> {
+        let columns = [self.operands + self.activations, self.flops, 1.0];
+        (self.ns > 0.0).then_some(Sample { columns, target: self.ns, scale: self.ns })
+    }
+
+    /// What a law leaves to be explained.
+    fn beside(self, law: Law) -> Option<Sample> {
+        let target = self.ns - self.activations * law.per_byte - law.overhead_ns;
+        let columns = [self.operands, self.flops, 0.0];
+        (self.ns > 0.0).then_some(Sample { columns, target, scale: self.ns })
+    }
+}
+
 /// What a profile measured alone.
 struct Points<'a> {
     profile: &'a Profile,
@@ -83,49 +126,71 @@ impl Points<'_> {
     }
 
     fn device(&self, lane: LaneId) -> Option<DeviceRates> {
-        let linears: Vec<Sample> = self.alone(lane).filter_map(|one| self.linear(one)).collect();
+        let linears: Vec<Sample> =
+            self.alone(lane).filter_map(|one| self.linear(one, false)?.whole()).collect();
         if linears.is_empty() {
             return None;
         }
         let [per_byte, per_flop, overhead_ns] = non_negative(&linears);
-        let attention = self.alone(lane).filter_map(|one| self.attention(one));
-        let attention = attention.map(|(columns, activation_bytes, time_ns)| Sample {
-            columns,
-            target: time_ns - activation_bytes * per_byte - overhead_ns,
-            scale: time_ns,
+        let law = Law { per_byte, overhead_ns };
+        let fitted = |works: Vec<Timed>| {
+            let samples: Vec<Sample> = works.iter().filter_map(|work| work.beside(law)).collect();
+            let [per_operand, per_flop, _] = non_negative(&samples);
+            (!samples.is_empty()).then(|| (rate(per_operand, GBPS), rate(per_flop * 1e3, TFLOPS)))
+        };
+        let attention =
+            |four_bit| self.alone(lane).filter_map(|one| self.attention(one, four_bit)).collect();
+        let linear = (rate(per_byte, GBPS), rate(per_flop * 1e3, TFLOPS));
+        let plain = fitted(attention(false)).unwrap_or((GBPS.1, TFLOPS.1));
+        let four_linear =
+            fitted(self.alone(lane).filter_map(|one| self.linear(one, true)).collect());
+        let four = fitted(attention(true));
+        let four_bit = (four_linear.is_some() || four.is_some()).then(|| {
+            let (linear, attention) = (four_linear.unwrap_or(linear), four.unwrap_or(plain));
+            FourBitRates {
+                linear_gbps: linear.0,
+                linear_tflops: linear.1,
+                attention_gbps: attention.0,
+                attention_tflops: attention.1,
+            }
         });
-        let [per_cached, per_attention_flop, _] = non_negative(&attention.collect::<Vec<Sample>>());
         Some(DeviceRates {
-            linear_gbps: rate(per_byte, GBPS),
-            linear_tflops: rate(per_flop * 1e3, TFLOPS),
-            attention_gbps: rate(per_cached, GBPS),
-            attention_tflops: rate(per_attention_flop * 1e3, TFLOPS),
+            linear_gbps: linear.0,
+            linear_tflops: linear.1,
+            attention_gbps: plain.0,
+            attention_tflops: plain.1,
             overhead_us: overhead_ns / 1e3,
+            four_bit,
         })
     }
 
-    /// Bytes, operations and one of a linear of a layer.
-    fn linear(&self, measured: &Measured) -> Option<Sample> {
-        let Work::Compute { op, chunk: None, weights: WeightFormat::Plain, .. } = measured.key.work
-        else {
+    /// A linear of a layer whose matrix is plain, or in 4 bits.
+    fn linear(&self, measured: &Measured, four_bit: bool) -> Option<Timed> {
+        let Work::Compute { op, chunk: None, weights, .. } = measured.key.work else {
             return None;
         };
+        let is_such = match four_bit {
+            true => decompressed(weights).is_some(),
+            false => weights == WeightFormat::Plain,
+        };
         let has_matrix = op.weights(self.config).is_some_and(|shape| shape.matrix.is_some());
-        if !has_matrix || !self.config.layer_ops().contains(&op) {
+        if !is_such || !has_matrix || !self.config.layer_ops().contains(&op) {
             return None;
         }
         let rows = u64::from(measured.point.rows);
-        let activations = op.activation_bytes(self.config, self.dtype, rows) as f64;
-        let bytes = self.weight_bytes(op, WeightFormat::Plain) + activations;
-        let flops = op.flops(self.config, rows, 0) as f64;
-        let time_ns = measured.time.mean_ns;
-        Some(Sample { columns: [bytes, flops, 1.0], target: time_ns, scale: time_ns })
+        Some(Timed {
+            operands: self.weight_bytes(op, weights),
+            activations: op.activation_bytes(self.config, self.dtype, rows) as f64,
+            flops: op.flops(self.config, rows, 0) as f64,
+            ns: measured.time.mean_ns,
+        })
     }
 
-    /// Bytes of KV and operations; bytes of activations; the time.
-    fn attention(&self, measured: &Measured) -> Option<([f64; 3], f64, f64)> {
+    /// Attention over caches that are plain, or in 4 bits.
+    fn attention(&self, measured: &Measured, four_bit: bool) -> Option<Timed> {
         let Work::Compute { op, chunk: None, kv, .. } = measured.key.work else { return None };
-        if !op.is_attention() || kv.is_some_and(|format| format != KvFormat::Plain) {
+        let kv = kv.unwrap_or(KvFormat::Plain);
+        if !op.is_attention() || (kv == KvFormat::Four) != four_bit {
             return None;
         }
         let sequences = f64::from(measured.point.rows);
@@ -135,7 +200,7 @@ impl Points<'_> {
             _ => (1.0, positions + 1.0, positions),
         };
         let config = self.config;
-        let position = KvFormat::Plain.position_bytes(config.head_dim, self.dtype) as f64;
+        let position = kv.position_bytes(config.head_dim, self.dtype) as f64;
         let caches = op.caches().len() as f64 * position * config.num_kv_heads as f64;
         let passes = match op {
             Op::Scores | Op::Wv => 1.0,
@@ -144,10 +209,12 @@ impl Points<'_> {
         };
         let values = op.activation_bytes(config, self.dtype, 1) as f64;
         let scores = passes * config.num_heads as f64 * SCORE_BYTES;
-        let flops = op.flops(config, 0, 1) as f64;
-        let columns = [sequences * cached * caches, sequences * pairs * flops, 0.0];
-        let activations = sequences * (rows * values + pairs * scores);
-        Some((columns, activations, measured.time.mean_ns))
+        Some(Timed {
+            operands: sequences * cached * caches,
+            activations: sequences * (rows * values + pairs * scores),
+            flops: sequences * pairs * op.flops(config, 0, 1) as f64,
+            ns: measured.time.mean_ns,
+        })
     }
 
     fn weight_bytes(&self, op: Op, format: WeightFormat) -> f64 {

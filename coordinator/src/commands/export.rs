@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use model::config::ModelConfig;
-use profiler::rates::{DeviceRates, MachineRates, rates};
+use profiler::rates::{DeviceRates, FourBitRates, MachineRates, rates};
 use profiler::{Profile, cache};
 
 use crate::cli::cuda;
@@ -87,7 +87,7 @@ fn description(
          [cpu.bf16]\n",
         config.name, request.batches, request.prompt_len, request.gen_len, cpu.overhead_us
     );
-    text += &device(&cpu);
+    text += &device("cpu", &cpu);
     let gpu_name = field(fingerprint.profiled.get("device"));
     let _ = writeln!(text, "\n[gpu]\nname = {gpu_name}\nop_overhead_us = {}", gpu.overhead_us);
     if let Some(decompress) = rates.decompress {
@@ -95,7 +95,7 @@ fn description(
         let _ = writeln!(text, "decompress_overhead_ms = {}", decompress.overhead_ms);
     }
     text += "\n[gpu.bf16]\n";
-    text += &device(&gpu);
+    text += &device("gpu", &gpu);
     text += "\n# A link is never faster than what it leads to.\n[link]\n";
     let _ = writeln!(text, "h2d_gbps = {}", h2d_gbps.min(gpu.linear_gbps));
     let _ = writeln!(text, "d2h_gbps = {}", d2h_gbps.min(gpu.linear_gbps));
@@ -109,11 +109,22 @@ fn description(
     Ok(text)
 }
 
-fn device(rates: &DeviceRates) -> String {
-    format!(
-        "linear_gbps = {}\nlinear_tflops = {}\nattention_gbps = {}\nattention_tflops = {}\n",
-        rates.linear_gbps, rates.linear_tflops, rates.attention_gbps, rates.attention_tflops
-    )
+/// Rates in bf16, and in 4 bits where they were measured.
+fn device(name: &str, rates: &DeviceRates) -> String {
+    let DeviceRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, .. } = *rates;
+    let mut text = section([linear_gbps, linear_tflops, attention_gbps, attention_tflops]);
+    if let Some(four) = rates.four_bit {
+        let FourBitRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops } = four;
+        let _ = writeln!(text, "\n[{name}.bf16.four_bit]");
+        text += &section([linear_gbps, linear_tflops, attention_gbps, attention_tflops]);
+    }
+    text
+}
+
+/// Bandwidth and throughput of linears, and those of attention.
+fn section(rates: [f64; 4]) -> String {
+    let names = ["linear_gbps", "linear_tflops", "attention_gbps", "attention_tflops"];
+    names.iter().zip(rates).map(|(name, rate)| format!("{name} = {rate}\n")).collect()
 }
 
 /// A text of TOML, which takes what JSON takes.

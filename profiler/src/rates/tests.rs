@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use model::compressed::Grouped;
 use model::known::known;
 
 use super::*;
@@ -16,6 +17,9 @@ const TFLOPS: f64 = 0.8;
 const KV_GBPS: f64 = 12.0;
 const KV_TFLOPS: f64 = 0.4;
 const OVERHEAD_NS: f64 = 900.0;
+/// How many times slower bytes and arithmetic are in 4 bits.
+const SLOWER: f64 = 2.0;
+const FOUR: WeightFormat = WeightFormat::Grouped(Grouped::W4);
 
 fn config() -> ModelConfig {
     known("opt-1.3b").expect("known").config
@@ -51,31 +55,39 @@ fn measured(lane: LaneId, phase: Option<Phase>, work: Work, point: (u32, u32)) -
 /// The points of a device, with the times that the law gives them.
 fn device(lane: LaneId) -> Vec<Measured> {
     let config = config();
-    let compute = |op, kv| Work::Compute { op, chunk: None, weights: WeightFormat::Plain, kv };
+    let compute = |op, weights, kv| Work::Compute { op, chunk: None, weights, kv };
     let mut work = Vec::new();
-    for op in [Op::Q, Op::Fc0] {
-        for rows in [1, 4, 64] {
-            work.push(measured(lane, None, compute(op, None), (rows, 0)));
+    for weights in [WeightFormat::Plain, FOUR] {
+        for op in [Op::Q, Op::Fc0] {
+            for rows in [1, 4, 64] {
+                work.push(measured(lane, None, compute(op, weights, None), (rows, 0)));
+            }
         }
     }
-    for (phase, positions) in [(Phase::Decode, 512), (Phase::Decode, 640), (Phase::Prefill, 256)] {
-        let attention = compute(Op::Attention, Some(KvFormat::Plain));
-        work.push(measured(lane, Some(phase), attention, (4, positions)));
+    for kv in [KvFormat::Plain, KvFormat::Four] {
+        let attention = compute(Op::Attention, WeightFormat::Plain, Some(kv));
+        for (phase, positions) in
+            [(Phase::Decode, 512), (Phase::Decode, 640), (Phase::Prefill, 256)]
+        {
+            work.push(measured(lane, Some(phase), attention, (4, positions)));
+        }
     }
     let of = profile(Vec::new());
     let points = Points { profile: &of, config: &config, dtype: Dtype::Bf16 };
     for one in &mut work {
-        let time_ns = match (points.linear(one), points.attention(one)) {
-            (Some(Sample { columns: [bytes, flops, _], .. }), _) => {
-                bytes / GBPS + flops / (TFLOPS * 1e3) + OVERHEAD_NS
-            }
-            (None, Some(([cached, flops, _], activations, _))) => {
-                let attention = cached / KV_GBPS + flops / (KV_TFLOPS * 1e3);
-                attention + activations / GBPS + OVERHEAD_NS
-            }
-            (None, None) => unreachable!("all of it is a linear or attention"),
-        };
-        one.time.mean_ns = time_ns;
+        let (timed, gbps, tflops) = [false, true]
+            .into_iter()
+            .find_map(|four_bit| {
+                let slower = if four_bit { SLOWER } else { 1.0 };
+                let linear = points.linear(one, four_bit).map(|timed| (timed, GBPS, TFLOPS));
+                let attention = points.attention(one, four_bit);
+                let attention = attention.map(|timed| (timed, KV_GBPS, KV_TFLOPS));
+                let (timed, gbps, tflops) = linear.or(attention)?;
+                Some((timed, gbps / slower, tflops / slower))
+            })
+            .expect("all of it is a linear or attention");
+        let operands_ns = timed.operands / gbps + timed.flops / (tflops * 1e3);
+        one.time.mean_ns = operands_ns + timed.activations / GBPS + OVERHEAD_NS;
     }
     work
 }
@@ -104,6 +116,11 @@ fn rates_of_the_law_are_found() {
     near(cpu.attention_gbps, KV_GBPS);
     near(cpu.attention_tflops, KV_TFLOPS);
     near(cpu.overhead_us, OVERHEAD_NS / 1e3);
+    let four = cpu.four_bit.expect("measured");
+    near(four.linear_gbps, GBPS / SLOWER);
+    near(four.linear_tflops, TFLOPS / SLOWER);
+    near(four.attention_gbps, KV_GBPS / SLOWER);
+    near(four.attention_tflops, KV_TFLOPS / SLOWER);
     near(found.h2d_gbps.expect("measured"), 7.0);
     assert_eq!((found.gpu, found.d2h_gbps, found.decompress), (None, None, None));
     // Nothing was measured beside the other, so nothing is slower there.
