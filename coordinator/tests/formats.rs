@@ -124,6 +124,23 @@ fn tables_and_machine_files_are_the_templates() {
     }
 }
 
+/// Whole examples: what reads the real files reads them, and no section of theirs is left out.
+#[test]
+fn tables_and_machine_files_are_read() {
+    for block in blocks("toml machine") {
+        let machine = planner::machine::Machine::from_toml(&block).expect("a machine");
+        assert!(machine.running.is_some() && machine.cpu.bf16.four_bit.is_some());
+        for section in block.lines().filter(|line| line.starts_with('[')) {
+            let name = section.trim_matches(['[', ']']);
+            let known = ["cpu", "gpu", "link", "memory", "nvme"].contains(&name);
+            assert!(known || FORMATS.contains(&format!("`[{name}]`")), "{section}");
+        }
+    }
+    for block in blocks("json table") {
+        planner::layer::table::Table::from_json(&block).expect("a table");
+    }
+}
+
 #[test]
 fn every_error_code_is_listed() {
     use coordinator::openai::item::ErrorCode;

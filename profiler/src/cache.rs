@@ -23,10 +23,10 @@ pub enum Rejected {
     Missing,
     #[error("the cached profile {} cannot be read: {source}", .path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("the cached profile {} is damaged: {reason}", .path.display())]
+    #[error("the profile {} is damaged: {reason}", .path.display())]
     Damaged { path: PathBuf, reason: String },
     #[error(
-        "the cached profile {} has version {found}, this program writes version {VERSION}",
+        "the profile {} has version {found}, this program writes version {VERSION}",
         .path.display()
     )]
     Version { path: PathBuf, found: u64 },
@@ -214,8 +214,16 @@ fn read(path: &Path) -> Result<Profile, Rejected> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Rejected::Missing),
         Err(source) => return Err(Rejected::Unreadable { path: path.to_owned(), source }),
     };
+    decode(&text, path)
+}
+
+/// The profile that [`encode`] has made a text of, which lies at a path.
+///
+/// # Errors
+/// A text that was torn, edited or written by another version.
+pub fn decode(text: &str, path: &Path) -> Result<Profile, Rejected> {
     let damaged = |reason: String| Rejected::Damaged { path: path.to_owned(), reason };
-    let value: Value = serde_json::from_str(&text)
+    let value: Value = serde_json::from_str(text)
         .map_err(|error| damaged(format!("it is not whole JSON ({error})")))?;
     match value.get("version").and_then(Value::as_u64) {
         Some(found) if found == u64::from(VERSION) => {}
@@ -232,7 +240,11 @@ fn read(path: &Path) -> Result<Profile, Rejected> {
     Ok(Profile { fingerprint: envelope.fingerprint, measurements })
 }
 
-fn encode(profile: &Profile) -> io::Result<String> {
+/// A profile as the text that is kept of it.
+///
+/// # Errors
+/// None of a profile that was measured.
+pub fn encode(profile: &Profile) -> io::Result<String> {
     let measurements = serde_json::to_value(&profile.measurements)?;
     let envelope = Envelope {
         version: VERSION,

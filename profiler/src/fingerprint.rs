@@ -16,6 +16,13 @@ use crate::request::Request;
 const OF_DEVICE: [&str; 5] =
     ["device", "device threads", "CPU threads", "sweep", "attention parts"];
 
+/// Begin of the fields that are an operation's matrix.
+const SHAPE: &str = "shape of ";
+/// Fields of a model; one layer's shapes count.
+const OF_MODEL: [&str; 5] = ["heads", "vocabulary", "family", "biases", "dtype"];
+/// What of a profiled workload another one may have less of.
+const SIZES: [&str; 3] = ["batch", "prompt", "context"];
+
 /// See the module header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fingerprint {
@@ -58,6 +65,22 @@ impl Fingerprint {
         self.profiled != other.profiled && shared(&self.profiled) == shared(&other.profiled)
     }
 
+    /// Whether the same model was profiled, with batches and prompts that are no smaller.
+    pub fn covers(&self, request: &Request) -> bool {
+        let other = profiled(request);
+        let of_model = |name: &str| name.starts_with(SHAPE) || OF_MODEL.contains(&name);
+        let model = |half: &BTreeMap<String, String>| -> Vec<(String, String)> {
+            let fields = half.iter().filter(|(name, _)| of_model(name));
+            fields.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let size = |half: &BTreeMap<String, String>, name: &str| half.get(name)?.parse().ok();
+        let is_no_larger = |name: &&str| {
+            let most: Option<u64> = size(&self.profiled, name);
+            most.zip(size(&other, name)).is_some_and(|(most, asked)| asked <= most)
+        };
+        model(&self.profiled) == model(&other) && SIZES.iter().all(is_no_larger)
+    }
+
     /// Name of what was profiled, for files: 16 hexadecimal digits.
     pub fn key(&self) -> String {
         let mut hash = Sha256::new();
@@ -74,7 +97,7 @@ fn profiled(request: &Request) -> BTreeMap<String, String> {
     let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
     for op in config.layer_ops() {
         if let Some((n, k)) = op.weights(config).and_then(|shape| shape.matrix) {
-            set(&format!("shape of {}", op.name(config.family)), format!("{n}x{k}"));
+            set(&format!("{SHAPE}{}", op.name(config.family)), format!("{n}x{k}"));
         }
     }
     set(
@@ -188,6 +211,25 @@ mod tests {
         assert!(!alone.is_sibling(&alone), "nobody is its own sibling");
         assert!(!with_device.is_sibling(&of(&|request| request.batch_size = 5)));
         assert!(!with_device.is_sibling(&of(&|request| request.dtype = Dtype::F32)));
+    }
+
+    #[test]
+    fn smaller_batches_of_the_same_model_are_covered() {
+        let profiled = Fingerprint::of(&request(), &Machine::this(None));
+        let covers = |change: &dyn Fn(&mut Request)| {
+            let mut request = request();
+            change(&mut request);
+            profiled.covers(&request)
+        };
+        assert!(covers(&|_| {}));
+        assert!(covers(&|request| (request.batch_size, request.max_prompt) = (1, 1)));
+        assert!(covers(&|request| request.config.num_layers = 2));
+        assert!(covers(&|request| request.threads = Threads { cpu: 9, gpu: 0 }));
+        assert!(!covers(&|request| request.batch_size = 5));
+        assert!(!covers(&|request| request.max_prompt = 513));
+        assert!(!covers(&|request| request.max_context = 545));
+        assert!(!covers(&|request| request.config.ffn_size = 64));
+        assert!(!covers(&|request| request.dtype = Dtype::F32));
     }
 
     #[test]

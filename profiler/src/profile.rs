@@ -1,5 +1,7 @@
 //! What was measured on a machine: the result of profiling, as it is cached.
 
+use std::collections::HashSet;
+
 use program::topology::LaneId;
 use serde::{Deserialize, Serialize};
 
@@ -148,6 +150,17 @@ pub struct Finished {
 }
 
 impl Profile {
+    /// Adds what another profile of the same model measured of kinds of work that this one has not,
+    /// and its rehearsals.
+    pub fn add(&mut self, other: &Profile) {
+        let known: HashSet<Key> =
+            self.measurements.work.iter().map(|measured| measured.key).collect();
+        let work = &other.measurements.work;
+        let unknown = work.iter().filter(|measured| !known.contains(&measured.key)).cloned();
+        self.measurements.work.extend(unknown);
+        self.measurements.rehearsals.extend(other.measurements.rehearsals.iter().cloned());
+    }
+
     /// What the last runs of this very plan took over what was predicted of them, the median;
     /// `None` where it never ran to its end.
     pub fn correction(&self, plan: &str) -> Option<f64> {

@@ -100,6 +100,14 @@ fn bad_input_is_one_sentence() {
     refused(&["--tables", &cost], "guess");
     refused(&["--machine", "toaster", "--model", "opt-30b"], "spr-a100");
     refused(&["--machine", "spr-a100", "--model", "opt-30b", "--policy", "magic"], "two-split");
+    refused(&["--compare", "spr-a100,toaster", "--model", "opt-30b"], "--compare toaster");
+    refused(&["--compare", "spr-a100,spr-a100", "--model", "opt-30b"], "twice");
+    refused(&["--compare", "spr-a100,", "--model", "opt-30b"], "--compare");
+    refused(&["--compare", "spr-a100"], "--model");
+    for other in [["--machine", "spr-h100"], ["--tables", "t.json"], ["--device", "none"]] {
+        let compare = ["--compare", "spr-a100", "--model", "opt-30b"];
+        refused(&[&compare[..], &other[..]].concat(), "cannot be used with");
+    }
 }
 
 #[test]
@@ -119,3 +127,48 @@ fn the_best_batches_of_a_described_machine_are_found() {
     let batches = format!("{}x{}", found["batches"], found["batch_size"]);
     assert_eq!(found, on(&batches), "the same as if it had been asked for");
 }
+
+#[test]
+fn machines_are_compared_by_their_own_plans() {
+    let place = Place::new();
+    let (_, template, _) = plan(&["--machine-template"]);
+    let (template, _) = template.split_once("[running]").expect("the last section");
+    let file = |name: &str, vram_gib: f64, watts: &str| {
+        let (before, after) = template.split_once("vram_gib = 16").expect("device memory");
+        let path = place.path(name);
+        let text = format!("{before}vram_gib = {vram_gib}{after}{watts}");
+        std::fs::write(&path, text).expect("writable");
+        path.to_string_lossy().into_owned()
+    };
+    let (small, large) = (file("small.toml", 0.2, ""), file("large.toml", 16.0, RUNNING));
+    let both = format!("{small},{large}");
+    let workload = ["--model", "opt-1.3b", "--layers", "4", "--batches", "1x8"];
+    let on = |machines: &[&str]| plan(&[machines, &workload[..], &["--json"]].concat());
+    let read = |(code, answer, said): (Option<i32>, String, String)| {
+        assert_eq!(code, Some(0), "{said}");
+        serde_json::from_str::<Value>(&answer).expect("JSON")
+    };
+    let compared = read(on(&["--compare", &both]));
+    let rows = compared["machines"].as_array().expect("rows");
+    for (row, path) in rows.iter().zip([&small, &large]) {
+        let alone = read(on(&["--machine", path]));
+        for field in ["batches", "batch_size", "policy", "tokens_per_s", "decode_step_ms", "note"] {
+            assert_eq!(row[field], alone[field], "{path}: {field}");
+        }
+        assert_eq!(row["stays"], alone["resident"]["stays"]);
+        assert_eq!(row["machine"], format!("my-machine ({path})"), "told apart");
+    }
+    let rate = |of: &Value| of["tokens_per_s"].as_f64().expect("a rate");
+    let twice = &rows[0]["twice"];
+    assert!(rate(&twice["device_memory"]) > rate(&rows[0]), "{compared}");
+    assert!(rate(&twice["link"]) >= rate(&rows[0]) && rate(&rows[1]) > rate(&rows[0]));
+    assert!(rows[0]["kwh_per_million_tokens"].is_null());
+    assert!(rows[1]["usd_per_million_tokens"].as_f64().expect("a price") > 0.0);
+    let (code, text, said) = plan(&[&["--compare", &both], &workload[..]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    for word in [&small, &large, "2x device memory", "USD"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+const RUNNING: &str = "\n[running]\nwatts = 450.0\nprice_usd = 3000\n";

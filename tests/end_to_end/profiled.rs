@@ -225,3 +225,54 @@ fn batches_and_forms_are_chosen_aloud() {
     assert_eq!(report["kv_format"], "bf16");
     assert!(report["note"].is_null(), "{report}");
 }
+
+/// This machine's file says of the profiled model and shape what the machine itself says.
+#[test]
+fn an_exported_machine_predicts_what_this_one_does() {
+    let place = Place::new();
+    let file = place.path("machine.toml").to_string_lossy().into_owned();
+    let plan = |on: &[&str]| -> Value {
+        let mut command = alone(&place);
+        command.args(["plan", "--json", "--model"]).arg(fixture("llama"));
+        command.args(["--prompt-len", "16", "--gen-len", "4"]).args(on);
+        if !on.contains(&"--batches") {
+            command.args(["--batches", "2x2"]);
+        }
+        let done = finish(command.stdout(Stdio::piped()).spawn().expect("starts"));
+        assert!(done.status.success(), "{on:?}: {}", text(&done.stderr));
+        serde_json::from_slice(&done.stdout).expect("JSON")
+    };
+    let policies = ["cpu-only", "two-split", "gpu-only", "lia", "flexgen", "auto"];
+    // Both know how much device memory there is.
+    let device = ["--device", "emulated:vram=1GiB"];
+    let here = policies.map(|policy| plan(&[device[0], device[1], "--policy", policy]));
+    let export = [device[0], device[1], "--export", &file];
+    let done = finish(profile(&place, &export).spawn().expect("starts"));
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    for (policy, here) in policies.into_iter().zip(&here) {
+        let there = plan(&["--machine", &file, "--policy", policy]);
+        for field in ["prefill_ms", "decode_ms", "decode_step_ms", "total_ms", "tokens_per_s"] {
+            let of = |answer: &Value| answer[field].as_f64().expect("a number");
+            let error = of(&there) / of(here) - 1.0;
+            assert!(error.abs() < 1e-3, "{policy}: {field} {} and {}", there[field], here[field]);
+        }
+        assert_eq!(there["device_map"], here["device_map"], "{policy}");
+    }
+    // Of another shape its rates tell, also without the measurements.
+    let wide = ["--machine", &file, "--policy", "two-split", "--batches", "2x64"];
+    let whole = read(Path::new(&file));
+    let (rates, _) = whole.split_once("[profile]").expect("measurements");
+    let cut = place.path("rates.toml");
+    std::fs::write(&cut, rates).expect("writable");
+    let by_rates = ["--machine", &cut.to_string_lossy(), "--policy", "two-split"];
+    assert_eq!(plan(&wide)["tokens_per_s"], {
+        let by_rates = [&by_rates[..], &["--batches", "2x64"]].concat();
+        plan(&by_rates)["tokens_per_s"].clone()
+    });
+    let edited = whole.replacen("\"mean_ns\": ", "\"mean_ns\": 1", 1);
+    std::fs::write(&file, edited).expect("writable");
+    let mut command = alone(&place);
+    command.args(["plan", "--machine", &file, "--model"]).arg(fixture("llama"));
+    let done = finish(command.spawn().expect("starts"));
+    assert!(text(&done.stderr).contains("checksum"), "{}", text(&done.stderr));
+}

@@ -1,5 +1,16 @@
 //! The parts of `--help` that teach.
 
+use planner::machine::names;
+
+/// Of `plan --machine`.
+pub fn machine() -> String {
+    let known: Vec<&str> = names().collect();
+    format!(
+        "A machine by description: a .toml file, or one of {} [default: this one, as measured]",
+        known.join(", ")
+    )
+}
+
 /// First lines of the help.
 pub const ABOUT: &str = "Runs a language model too large for the GPU, on GPU and CPU together";
 
@@ -58,6 +69,8 @@ Examples:
   The same for a machine of one's own; every field of the file is explained in it:
     coordinator plan --machine-template > my-machine.toml
     coordinator plan --machine my-machine.toml --model ./my-model --batches 1x50 --json
+  Which of them for OPT-30B, and what to improve: a row for each, the best batches of each:
+    coordinator plan --compare my-machine.toml,spr-a100 --model opt-30b --batches auto
 
 A table (--table-template prints one):
   {\"ops\": [{\"name\": \"q\", \"cpu_ms\": 5.1, \"gpu_ms\": 0.9, \"h2d_ms\": 6.0}, ...], \
@@ -73,6 +86,9 @@ Examples:
     coordinator profile --model opt-30b
   Four batches of sixty beside the emulated device, uncompressed and in 4 bits:
     coordinator profile --model opt-30b --batches 4x60 --device emulated --compress w4kv4
+  A description of this machine to plan with elsewhere, or to change by hand:
+    coordinator profile --model opt-30b --batches 2x8 --device cuda:0 --export machine.toml
+    coordinator plan --machine machine.toml --model opt-30b --batches 2x8
 
 The measurement is kept under $XDG_CACHE_HOME/tandem or ~/.cache/tandem with a fingerprint of the machine. When
 the machine or what is profiled changes, the difference is named and the profile is made anew.";

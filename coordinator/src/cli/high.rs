@@ -107,6 +107,13 @@ pub enum UsageError {
     TimesWithoutTimed { flag: &'static str },
     #[error("--emulated-threads is only for --device emulated; leave it out.")]
     EmulatedThreads,
+    #[error(
+        "--export describes a machine with its device, and none is measured; add --device cuda:0 \
+         or --device emulated."
+    )]
+    ExportWithoutDevice,
+    #[error("--export needs rates in bf16, which every machine file has; leave --dtype out.")]
+    ExportWithoutBf16,
     #[error("--vram is only for a run with a device; leave it out, or add --device emulated.")]
     Vram,
     #[error("Device memory is given twice; write --vram or --device emulated:vram=..., not both.")]
@@ -156,29 +163,38 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
     if let Some(template) = template {
         return Ok(PlanRequest { source: Source::Template(template), json, chart });
     }
-    let source = match (low.tables.clone(), low.machine.clone(), low.model.clone()) {
-        (Some(tables), ..) => Source::Tables(tables),
-        (None, Some(machine), Some(name)) => Source::Machine(Box::new(Described {
-            machine,
-            // Only its configuration is read: weights need not be there.
-            model: ModelChoice {
-                name,
-                revision: None,
-                dummy_weights: true,
-                layers: low.layers.map(|layers| layers as usize),
-            },
-            dtype: dtype(low.dtype),
-            compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
-            batches: low.batches,
-            prompt_len: low.prompt_len,
-            gen_len: low.gen_len,
-            policy: low.policy,
-            chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
-        })),
-        (None, None, Some(_)) => Source::Here(Box::new(run(here(low))?)),
-        _ => return Err(UsageError::NothingToPlan),
+    let source = match (low.tables.clone(), low.model.is_some()) {
+        (Some(tables), _) => Source::Tables(tables),
+        (None, false) => return Err(UsageError::NothingToPlan),
+        (None, true) => match (low.machine.clone(), low.compare.clone()) {
+            (Some(machine), _) => Source::Machine { machine, described: described(low)? },
+            (None, machines) if !machines.is_empty() => {
+                Source::Compare { machines, described: described(low)? }
+            }
+            _ => Source::Here(Box::new(run(here(low))?)),
+        },
     };
     Ok(PlanRequest { source, json, chart })
+}
+
+/// What would be planned on described machines.
+fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
+    Ok(Box::new(Described {
+        // Only its configuration is read: weights need not be there.
+        model: ModelChoice {
+            name: low.model.ok_or(UsageError::NothingToPlan)?,
+            revision: None,
+            dummy_weights: true,
+            layers: low.layers.map(|layers| layers as usize),
+        },
+        dtype: dtype(low.dtype),
+        compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
+        batches: low.batches,
+        prompt_len: low.prompt_len,
+        gen_len: low.gen_len,
+        policy: low.policy,
+        chunking: low.split_chunks.as_deref().map(parse_chunking).transpose()?,
+    }))
 }
 
 /// The run that would be planned on this machine.
@@ -211,6 +227,12 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
     if !is_emulated && low.emulated_threads.is_some() {
         return Err(UsageError::EmulatedThreads);
     }
+    if low.export.is_some() && device == DeviceChoice::None {
+        return Err(UsageError::ExportWithoutDevice);
+    }
+    if low.export.is_some() && low.dtype != DtypeChoice::Bf16 {
+        return Err(UsageError::ExportWithoutBf16);
+    }
     Ok(ProfileRequest {
         model: ModelChoice {
             name: low.model,
@@ -226,6 +248,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
         device,
         cpu_threads: low.cpu_threads,
         emulated_threads: low.emulated_threads,
+        export: low.export,
         force: low.force,
         quiet: low.quiet,
     })
@@ -241,7 +264,9 @@ fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
     let (json, report, trace) = (low.json, low.report.clone(), low.trace.clone());
     let layers = low.layers.map(|layers| layers as usize);
     let source = match (low.tables.clone(), low.machine.clone()) {
-        (None, Some(machine)) => TimedSource::Machine(Box::new(described(low, machine)?)),
+        (None, Some(machine)) => {
+            TimedSource::Machine { machine, described: Box::new(timed_on_machine(low)?) }
+        }
         (tables, _) => TimedSource::Tables {
             tables: tables.unwrap_or_default(),
             layers: layers.unwrap_or(TIMED_LAYERS as usize),
@@ -251,9 +276,8 @@ fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
 }
 
 /// The placement that would be planned on a described machine.
-fn described(low: LowRun, machine: String) -> Result<Described, UsageError> {
+fn timed_on_machine(low: LowRun) -> Result<Described, UsageError> {
     Ok(Described {
-        machine,
         // Only its configuration is read: weights need not be there.
         model: ModelChoice {
             name: low.model.ok_or(UsageError::NoModel)?,

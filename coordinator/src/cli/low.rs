@@ -295,12 +295,21 @@ pub struct LowRun {
 #[derive(Debug, Args)]
 pub struct LowPlan {
     /// Measured times of a layer's operations, as JSON; needs no model
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "model"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["machine", "compare", "model"])]
     pub tables: Option<PathBuf>,
-    /// A machine by description: a .toml file, or ryzen7950x-a4000, spr-a100, spr-h100 [default:
-    /// this one, as measured]
-    #[arg(long, value_name = "MACHINE", requires = "model")]
+    #[arg(long, value_name = "MACHINE", requires = "model", help = help::machine())]
     pub machine: Option<String>,
+    /// Machines by description, side by side: throughput, what bounds it, what twice the link, DRAM
+    /// or device memory would give, and energy and price where the files have [running]
+    #[arg(
+        long,
+        value_name = "MACHINE,...",
+        requires = "model",
+        conflicts_with_all = ["machine", "chart"],
+        value_delimiter = ',',
+        value_parser = clap::builder::NonEmptyStringValueParser::new()
+    )]
+    pub compare: Vec<String>,
     /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
     #[arg(long, value_name = "MODEL")]
     pub model: Option<String>,
@@ -317,7 +326,7 @@ pub struct LowPlan {
         long,
         value_name = "DEVICE",
         default_value = "auto",
-        conflicts_with_all = ["machine", "tables"],
+        conflicts_with_all = ["machine", "compare", "tables"],
         value_parser = parse_device
     )]
     pub device: DeviceChoice,
@@ -325,7 +334,7 @@ pub struct LowPlan {
     #[arg(
         long,
         value_name = "SIZE",
-        conflicts_with_all = ["machine", "tables"],
+        conflicts_with_all = ["machine", "compare", "tables"],
         value_parser = parse_size
     )]
     pub vram: Option<u64>,
@@ -333,7 +342,7 @@ pub struct LowPlan {
     #[arg(
         long,
         value_name = "SIZE",
-        conflicts_with_all = ["machine", "tables"],
+        conflicts_with_all = ["machine", "compare", "tables"],
         value_parser = parse_size
     )]
     pub dram: Option<u64>,
@@ -370,7 +379,7 @@ pub struct LowPlan {
     #[arg(long, value_name = "KIND=N")]
     pub split_chunks: Option<String>,
     /// On this machine: prompts in chunks of at most N tokens, as for a run
-    #[arg(long, value_name = "N", conflicts_with_all = ["machine", "tables"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["machine", "compare", "tables"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub prefill_chunk: Option<u32>,
     /// Say it as one JSON object
@@ -437,6 +446,10 @@ pub struct LowProfile {
     /// Compute threads of the emulated device [default: half of the cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub emulated_threads: Option<u16>,
+    /// Also write a description of this machine with its measurements, for plan --machine on another
+    /// one or by hand; needs a device, and bf16
+    #[arg(long, value_name = "FILE")]
+    pub export: Option<PathBuf>,
     /// Measure again although a valid profile is kept, and forget what was tried out with it, with
     /// and without a device
     #[arg(long)]

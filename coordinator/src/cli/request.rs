@@ -104,6 +104,8 @@ pub struct ProfileRequest {
     pub device: DeviceChoice,
     pub cpu_threads: Option<u16>,
     pub emulated_threads: Option<u16>,
+    /// Where a description of the machine goes; then there is a device.
+    pub export: Option<PathBuf>,
     pub force: bool,
     pub quiet: bool,
 }
@@ -124,8 +126,10 @@ pub enum Source {
     Here(Box<Run>),
     /// A table of measured times.
     Tables(PathBuf),
-    /// A machine by description, a model and a workload.
-    Machine(Box<Described>),
+    /// A machine by description, which is a file or the name of one that comes with the program.
+    Machine { machine: String, described: Box<Described> },
+    /// Several of them, side by side.
+    Compare { machines: Vec<String>, described: Box<Described> },
     /// No costs: a file to begin with is printed.
     Template(Template),
 }
@@ -139,11 +143,9 @@ pub enum Template {
     Table,
 }
 
-/// A model on a described machine.
+/// A model and a workload for described machines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
-    /// A file, or the name of one that comes with the program.
-    pub machine: String,
     pub model: ModelChoice,
     pub dtype: Dtype,
     /// `None`: lossless where that fits, else both weights and KV in 4 bits.
@@ -172,8 +174,8 @@ pub struct TimedRequest {
 pub enum TimedSource {
     /// A table's, in a row of so many of its layers.
     Tables { tables: PathBuf, layers: usize },
-    /// Those of a model on a described machine.
-    Machine(Box<Described>),
+    /// Those of a model on a machine, a file or the name of one.
+    Machine { machine: String, described: Box<Described> },
 }
 
 /// What to measure of a CUDA device.

@@ -268,12 +268,27 @@ fn a_described_machine_is_asked_as_plan_asks_it() {
         panic!("not timed")
     };
     let Command::Plan(plan) = command(format!("plan {what} --json")) else { panic!("no plan") };
-    let (TimedSource::Machine(timed), Source::Machine(plan)) = (timed.source, plan.source) else {
+    let TimedSource::Machine { machine, described: timed } = timed.source else {
         panic!("not of a machine")
     };
+    let Source::Machine { machine: planned, described: plan } = plan.source else {
+        panic!("not of a machine")
+    };
+    assert_eq!(machine, planned);
     let given = BatchesChoice::Given(Batches { count: 1, size: 32 });
     assert_eq!((plan.batches, &plan.compress), (given, &None));
     assert_eq!(timed, plan);
     refused("--machine spr-a100 --model x", Exit::Usage, &["--device emulated:timed"]);
     refused("--machine spr-a100 --device emulated:timed", Exit::Usage, &["--model"]);
+}
+
+#[test]
+fn a_description_is_of_a_machine_with_a_device() {
+    let export = |rest: &str| format!("profile --model m --export m.toml {rest}");
+    let Ok(Command::Profile(request)) = parse(words(&export("--device emulated"))) else {
+        panic!("refused")
+    };
+    assert_eq!(request.export.as_deref(), Some(std::path::Path::new("m.toml")));
+    refused(&export("--device none"), Exit::Usage, &["--export", "--device emulated"]);
+    refused(&export("--device emulated --dtype f32"), Exit::Usage, &["--export", "bf16"]);
 }

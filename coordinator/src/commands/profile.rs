@@ -20,7 +20,9 @@ use program::formats::{KvFormat, WeightFormats};
 use program::map::Phase;
 use program::topology::LaneId;
 
+use super::export;
 use crate::cli::request::ProfileRequest;
+use crate::cli::values::CompressChoice;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::report::table::{plain_table, right_aligned};
@@ -41,9 +43,36 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     let hardware = Hardware::of_profile(request);
     let shapes = profile_request(request, config, hardware)?;
     let obtained = profile::obtain(&shapes, hardware, request.force, request.quiet, interrupt)?;
+    if let Some(path) = &request.export {
+        let with_device = exported(request, config, hardware, interrupt)?;
+        let alone = Hardware::with_device_unused(request);
+        let alone = exported(request, config, alone, interrupt)?;
+        export::write(path, request, config, &with_device, &alone)?;
+    }
     let text = shown(&obtained.profile, config, request.batches.size);
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Done)
+}
+
+/// The profile of a description: also of what is not compressed, whose rates every description has.
+fn exported(
+    request: &ProfileRequest,
+    config: &ModelConfig,
+    hardware: Hardware,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Profile> {
+    let obtain = |compress, force| {
+        let request = ProfileRequest { compress, ..request.clone() };
+        let shapes = profile_request(&request, config, hardware)?;
+        profile::obtain(&shapes, hardware, force, request.quiet, interrupt)
+    };
+    // With the device it was measured just now.
+    let force = request.force && !hardware.has_device();
+    let mut exported = obtain(request.compress, force)?.profile;
+    if request.compress.weights() || request.compress.kv() {
+        exported.add(&obtain(CompressChoice::None, request.force)?.profile);
+    }
+    Ok(exported)
 }
 
 /// The shapes of the run that is profiled for.

@@ -6,14 +6,23 @@ use std::fs;
 pub fn available_bytes() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let available = field_kib(&meminfo, "MemAvailable:").unwrap_or(0) * 1024;
-    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max")
-        .ok()
-        .and_then(|text| text.trim().parse::<u64>().ok());
+    let limit = group_limit_bytes();
     let used = fs::read_to_string("/sys/fs/cgroup/memory.current")
         .ok()
         .and_then(|text| text.trim().parse::<u64>().ok())
         .unwrap_or(0);
     limit.map_or(available, |limit| available.min(limit.saturating_sub(used)))
+}
+
+/// Memory of the machine: `MemTotal`, bounded by the control group's limit.
+pub fn total_bytes() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = field_kib(&meminfo, "MemTotal:").unwrap_or(0) * 1024;
+    group_limit_bytes().map_or(total, |limit| total.min(limit))
+}
+
+fn group_limit_bytes() -> Option<u64> {
+    fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
 }
 
 /// Proportional set size of a process: shared pages count once over all that map them. `None` once
@@ -35,7 +44,7 @@ mod tests {
     #[test]
     fn own_process_uses_memory_and_the_machine_has_some() {
         assert!(pss_bytes(std::process::id()).is_some_and(|bytes| bytes > 0));
-        assert!(available_bytes() > 0);
+        assert!(available_bytes() > 0 && total_bytes() >= available_bytes());
         assert_eq!(field_kib("Rss:  12 kB\nPss:     345 kB\n", "Pss:"), Some(345));
     }
 }

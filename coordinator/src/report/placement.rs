@@ -70,7 +70,14 @@ fn shown(chosen: &Chosen) -> impl Iterator<Item = (usize, &Considered)> {
     all.iter().enumerate().filter(move |(place, one)| one.name == chosen.name || is_best(*place))
 }
 
-/// New tokens of a group of full batches over its time.
+/// New tokens of a group of full batches over its predicted time.
+pub(crate) fn predicted_tokens_per_s(chosen: &Chosen) -> f64 {
+    let shape = &chosen.plan.shape;
+    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+    sequences * f64::from(shape.max_new) / (chosen.predicted.total_ns() / 1e9)
+}
+
+/// The same of any placement that was considered.
 pub(crate) fn tokens_per_s(chosen: &Chosen, one: &Considered) -> f64 {
     let shape = &chosen.plan.shape;
     let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);

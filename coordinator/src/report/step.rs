@@ -61,6 +61,16 @@ impl<'a> Step<'a> {
         Parts { layers_ms, rest_ms: step_ms - layers_ms }
     }
 
+    /// The lane that works most of the step, and its share of it.
+    pub(crate) fn busiest(&self) -> Option<(&'a str, f64)> {
+        let mut busy_ns = vec![0; self.plan.topology.lanes.len()];
+        self.steady.spans().for_each(|span| busy_ns[span.lane.index()] += span.duration_ns());
+        let most_ns = busy_ns.iter().copied().max().filter(|ns| *ns > 0)?;
+        let lane = busy_ns.iter().position(|ns| *ns == most_ns)?;
+        let share = most_ns as f64 / self.steady.step_ns();
+        Some((&self.plan.topology.lanes[lane].name, share.min(1.0)))
+    }
+
     /// Two layers in the middle.
     pub(crate) fn gantt(&self) -> Gantt {
         let (start_ms, end_ms) = self.window_ms(LAYERS);

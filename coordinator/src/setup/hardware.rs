@@ -32,6 +32,11 @@ impl Hardware {
         Hardware::with(request.device, request.cpu_threads, request.emulated_threads)
     }
 
+    /// That of plans that leave the device of a profile unused.
+    pub fn with_device_unused(request: &ProfileRequest) -> Hardware {
+        Hardware::with(DeviceChoice::None, request.cpu_threads, None)
+    }
+
     /// Workers that only let time pass.
     pub fn timed(uses_gpu: bool) -> Hardware {
         let threads = Threads { cpu: 1, gpu: u16::from(uses_gpu) };

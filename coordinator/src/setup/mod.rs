@@ -2,10 +2,12 @@
 //! weights and caches, the placement, the started engine.
 
 pub mod auto_batches;
+pub(crate) mod described;
 pub mod expanded_weights;
 pub mod finished;
 pub mod formats;
 pub mod hardware;
+pub(crate) mod measured_machine;
 pub mod memory_advice;
 pub mod model;
 pub mod placement;

@@ -7,7 +7,7 @@ use planner::policy::{Formats, Placement, Policy};
 use planner::priced::{Chosen, Effort, Predicted, Question, choose, place};
 use planner::split::parse_split;
 use profiler::Threads;
-use program::map::{ChunkOrder, Chunking};
+use program::map::Chunking;
 use program::plan::Plan;
 
 use super::auto_batches;
@@ -16,9 +16,8 @@ use super::hardware::{Hardware, cores};
 use super::memory_advice::of_device;
 use super::model::Opened;
 use super::plan_request::{DEFAULT_BATCH_MAX, filled, limits, request};
-use super::pricing::Profiles;
+use super::pricing::{Profiles, compares_alone};
 use super::profile;
-use super::profile::CHUNKS;
 use super::rehearsal::Stage;
 use super::usage::Usage;
 use crate::cli::request::{PlacementChoice, Run, Verbosity};
@@ -255,7 +254,7 @@ impl Planning<'_> {
             let obtained = profile::obtain(&shapes, hardware, false, quiet, self.interrupt);
             obtained.map(|obtained| obtained.profile)
         };
-        let alone = matches!(name, PolicyName::Auto | PolicyName::Lia);
+        let alone = compares_alone(name);
         Ok(Profiles {
             with_device: Some(measure(true)?),
             alone: if alone { Some(measure(false)?) } else { None },
@@ -274,13 +273,10 @@ impl Planning<'_> {
             // Caches in parts do not go with prompts in chunks, which were asked for.
             return found;
         }
-        let fingerprint = profiles.with_device.as_ref().map(|profile| &profile.fingerprint);
-        let measured = fingerprint.and_then(|found| found.profiled.get("attention parts"));
-        let divisible = profile::divisible(&self.opened.config, batches.size);
-        if divisible && measured.is_some_and(|parts| *parts == format!("{:?}", [CHUNKS])) {
-            let orders = [ChunkOrder::Scores, ChunkOrder::Attention];
-            found.extend(orders.map(|order| Some(Chunking { order, chunks: CHUNKS })));
-        }
+        let measured = profiles.with_device.iter();
+        let measured = measured
+            .flat_map(|profile| profile::chunkings(profile, &self.opened.config, batches.size));
+        found.extend(measured.map(Some));
         found
     }
 

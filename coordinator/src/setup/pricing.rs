@@ -1,5 +1,6 @@
 //! Profiles as the planner's prices.
 
+use planner::policy::by_name::PolicyName;
 use planner::priced::{Pricing, Unpriced};
 use profiler::{Profile, ProfileCosts, Workload};
 use program::ir::Program;
@@ -15,10 +16,19 @@ pub struct Profiles {
 }
 
 impl Profiles {
-    /// The profile of what a plan runs on.
+    /// The profile of what a plan runs on. Where only maps with the device are compared, a plan
+    /// without it is a part of one.
     pub fn of(&self, plan: &Plan) -> Option<&Profile> {
-        if plan.map.uses_gpu() { self.with_device.as_ref() } else { self.alone.as_ref() }
+        match plan.map.uses_gpu() {
+            true => self.with_device.as_ref(),
+            false => self.alone.as_ref().or(self.with_device.as_ref()),
+        }
     }
+}
+
+/// Whether a search by this name compares maps with the device and without it.
+pub(crate) const fn compares_alone(name: PolicyName) -> bool {
+    matches!(name, PolicyName::Auto | PolicyName::Lia)
 }
 
 impl Pricing for Profiles {

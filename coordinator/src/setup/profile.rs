@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use model::config::ModelConfig;
 use planner::policy::Formats;
 use profiler::{Cache, Cached, Profile, Request, cached};
+use program::map::{ChunkOrder, Chunking};
 use program::plan::RunShape;
 use workers::shared::protocol::WeightsFrom;
 
@@ -25,6 +26,17 @@ const BUDGET_ENV: &str = "TANDEM_PROFILE_S";
 /// Whether a batch has enough units, sequences x KV heads, to cut attention in [`CHUNKS`] parts.
 pub fn divisible(config: &ModelConfig, batch_size: u16) -> bool {
     config.num_kv_heads * usize::from(batch_size) >= usize::from(CHUNKS)
+}
+
+/// Ways to cut attention that a profile measured and that a batch has the units for.
+pub fn chunkings(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Vec<Chunking> {
+    let measured = profile.fingerprint.profiled.get("attention parts");
+    let is_measured = measured.is_some_and(|parts| *parts == format!("{:?}", [CHUNKS]));
+    if !is_measured || !divisible(config, batch_size) {
+        return Vec::new();
+    }
+    let orders = [ChunkOrder::Scores, ChunkOrder::Attention];
+    orders.map(|order| Chunking { order, chunks: CHUNKS }).into()
 }
 
 /// The profile that a run of this shape needs.

@@ -9,12 +9,16 @@
 mod costs;
 mod known;
 mod parse;
+mod running;
 #[cfg(test)]
 mod tests;
+mod twice;
 
 pub use costs::DescribedCosts;
 pub use known::{known, names};
 pub use parse::MachineError;
+pub use running::Running;
+pub use twice::Resource;
 
 use model::config::Dtype;
 use serde::Deserialize;
@@ -126,6 +130,23 @@ pub struct Machine {
     /// Read together; absent: no weights from NVMe.
     #[serde(default)]
     pub nvme: Vec<Nvme>,
+    /// What it costs to have and to run; absent: nothing is said of that.
+    #[serde(default)]
+    pub running: Option<Running>,
+    /// Measurements of the machine, from which the rates come; absent: it is only described.
+    #[serde(default)]
+    pub profile: Option<Measurements>,
+}
+
+/// Profiles as texts, which whoever measured them reads; nothing here does.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measurements {
+    #[serde(default)]
+    pub with_device: Option<String>,
+    /// Of all cores, without the device.
+    #[serde(default)]
+    pub alone: Option<String>,
 }
 
 impl Machine {

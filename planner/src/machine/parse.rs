@@ -1,6 +1,6 @@
 //! Machine files, and what is refused about them: one sentence each.
 
-use super::{Machine, Rates, StoredRates};
+use super::{Machine, Rates, Running, StoredRates};
 
 /// Why a description was not accepted.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -48,6 +48,10 @@ const BANDWIDTH: Bounds = (0.01, 50_000.0, "GB/s");
 const THROUGHPUT: Bounds = (0.001, 50_000.0, "TFLOPS");
 const CAPACITY: Bounds = (0.01, 100_000.0, "GiB");
 const OVERHEAD_MAX_MS: f64 = 1000.0;
+const POWER: Bounds = (0.1, 1e7, "W");
+const PRICE: Bounds = (0.0, 1e9, "USD");
+const SPREAD: Bounds = (0.1, 100.0, "years");
+const ENERGY_PRICE: Bounds = (0.0, 100.0, "USD");
 
 impl Machine {
     /// Reads a `--machine` file.
@@ -96,6 +100,7 @@ impl Machine {
         for (index, device) in self.nvme.iter().enumerate() {
             within(&format!("nvme[{index}].read_gbps"), device.read_gbps, BANDWIDTH)?;
         }
+        self.running.as_ref().map_or(Ok(()), running)?;
         let gpu = self.gpu.bf16.linear_gbps;
         for (field, value) in [("h2d_gbps", self.link.h2d_gbps), ("d2h_gbps", self.link.d2h_gbps)] {
             if value > gpu {
@@ -121,6 +126,13 @@ fn stored(name: &str, rates: StoredRates) -> Result<(), MachineError> {
     within(&format!("{name}.linear_tflops"), rates.linear_tflops, THROUGHPUT)?;
     within(&format!("{name}.attention_gbps"), rates.attention_gbps, BANDWIDTH)?;
     within(&format!("{name}.attention_tflops"), rates.attention_tflops, THROUGHPUT)
+}
+
+fn running(running: &Running) -> Result<(), MachineError> {
+    within("running.watts", running.watts, POWER)?;
+    bounded("running.price_usd", running.price_usd, PRICE)?;
+    within("running.years", running.years, SPREAD)?;
+    bounded("running.usd_per_kwh", running.usd_per_kwh, ENERGY_PRICE)
 }
 
 /// Within its bounds and more than 0.

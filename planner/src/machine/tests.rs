@@ -63,6 +63,35 @@ fn every_mistake_has_its_sentence() {
     for (sentence, part) in cases {
         assert!(sentence.contains(part) && !sentence.contains('\n'), "{part}: {sentence}");
     }
+    let running = |fields: &str| {
+        let text = format!("{}\n[running]\n{fields}", text());
+        Machine::from_toml(&text).expect_err("refused").to_string()
+    };
+    let cases = [
+        (running("watts = 300.0"), "missing field `price_usd`"),
+        (running("watts = 0.0\nprice_usd = 1"), "running.watts is 0; it must be more than 0"),
+        (running("watts = nan\nprice_usd = 1"), "running.watts is NaN"),
+        (running("watts = 1e9\nprice_usd = 1"), "the unit is probably another"),
+        (running("watts = 1\nprice_usd = -1"), "running.price_usd is -1; it must not be less"),
+        (running("watts = 1\nprice_usd = 1\nyears = 0"), "running.years is 0; it must be more"),
+        (running("watts = 1\nprice_usd = 1\nusd_per_kwh = 1000"), "running.usd_per_kwh is 1000"),
+        (running("watts = 1\nprice_usd = 1\nkwh = 1"), "unknown field"),
+    ];
+    for (sentence, part) in cases {
+        assert!(sentence.contains(part) && !sentence.contains('\n'), "{part}: {sentence}");
+    }
     let missing = Machine::from_toml("name = \"x\"").expect_err("refused").to_string();
     assert!(missing.contains("missing field"), "{missing}");
+}
+
+#[test]
+fn a_price_is_spread_over_three_years_unless_said_otherwise() {
+    let read = |fields: &str| {
+        let text = format!("{}\n[running]\nwatts = 500\nprice_usd = 4000\n{fields}", text());
+        Machine::from_toml(&text).expect("read").running.expect("given")
+    };
+    assert_eq!((read("").years, read("").usd_per_kwh), (3.0, 0.1));
+    let given = read("years = 5\nusd_per_kwh = 0.3");
+    assert_eq!((given.years, given.usd_per_kwh), (5.0, 0.3));
+    assert_eq!(Machine::from_toml(text()).expect("read").running, None);
 }

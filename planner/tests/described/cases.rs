@@ -124,5 +124,7 @@ pub fn plain_machine() -> Machine {
         link: Link { h2d_gbps: 20.0, d2h_gbps: 20.0 },
         memory: Capacity { dram_gib: 64.0, dram_gbps: 80.0, vram_gib: 8.0, os_reserve_gib: None },
         nvme: Vec::new(),
+        running: None,
+        profile: None,
     }
 }

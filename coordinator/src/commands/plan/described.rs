@@ -1,216 +1,31 @@
 //! `--machine FILE.toml`: a model and a workload on a machine that need not be at hand.
 
-use std::path::Path;
-
-use anyhow::Context;
-use model::compressed::{Grouped, WeightFormat};
-use model::config::ModelConfig;
-use model::config_json::check_context;
-use planner::budget::{Limits, PlanError, Request};
-use planner::machine::{Machine, known, names};
-use planner::policy::{Formats, Placement, Policy};
-use planner::priced::{ChooseError, Chosen, Effort, Question, best_batches, choose};
-use program::formats::{KvFormat, WeightFormats};
-
 use super::show::Answer;
 use crate::cli::request::{Described, PlanRequest};
-use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
-use crate::setup::auto_batches::SIZE_MAX;
-use crate::setup::model::Opened;
-use crate::setup::usage::Usage;
-
-/// The forms of weights and KV that lose something, which are compared where nothing else fits.
-const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, CompressChoice::W4kv4];
+use crate::setup::described;
+use crate::setup::described::Planning;
+use crate::setup::measured_machine::MeasuredMachine;
 
 /// The answer, as text or JSON.
 ///
 /// # Errors
 /// A model or machine that is not there, or nothing that fits.
-pub(super) fn plan(described: &Described, request: &PlanRequest) -> anyhow::Result<String> {
-    let machine = machine(&described.machine)?;
-    let opened = Opened::open(&described.model, 0)?;
-    let config = &opened.config;
-    let context = (described.prompt_len + described.gen_len) as usize;
-    check_context(config, context).map_err(|error| Usage(error.to_string()))?;
-    let planning = Planning { described, machine: &machine, config, limits: limits(&machine) };
+pub(super) fn plan(
+    machine: &str,
+    asked: &Described,
+    request: &PlanRequest,
+) -> anyhow::Result<String> {
+    let description = described::machine("--machine", machine)?;
+    let machine = MeasuredMachine::of(description, machine, asked.policy)?;
+    let opened = described::open(asked)?;
+    let planning = Planning::new(asked, &machine, &opened.config);
     let (chosen, note) = planning.best()?;
     Answer {
         chosen: &chosen,
-        machine: &machine.name,
+        machine: &machine.description.name,
         limits: planning.limits,
         notes: note.as_slice(),
         threads: None,
     }
     .told(request)
-}
-
-/// A description by name or from a file.
-pub(super) fn machine(name: &str) -> anyhow::Result<Machine> {
-    let path = Path::new(name);
-    match known(name) {
-        Some(machine) if !path.exists() => Ok(machine?),
-        _ if path.exists() => {
-            let text =
-                std::fs::read_to_string(path).with_context(|| format!("--machine {name}"))?;
-            Machine::from_toml(&text).with_context(|| format!("--machine {name}"))
-        }
-        _ => {
-            let known: Vec<&str> = names().collect();
-            let known = known.join(", ");
-            Err(Usage(format!(
-                "--machine {name}: there is no such file, and the machines that come with the \
-                 program are {known}"
-            ))
-            .into())
-        }
-    }
-}
-
-fn limits(machine: &Machine) -> Limits {
-    Limits {
-        dram_bytes: machine.dram_bytes(),
-        vram_bytes: Some(machine.vram_bytes()),
-        vram_is_dram: false,
-        device_scratch: None,
-    }
-}
-
-/// A model and a workload on a machine.
-pub(super) struct Planning<'a> {
-    pub(super) described: &'a Described,
-    pub(super) machine: &'a Machine,
-    pub(super) config: &'a ModelConfig,
-    pub(super) limits: Limits,
-}
-
-impl Planning<'_> {
-    /// The best placement in the form that was asked for; unasked lossless where that fits, and the
-    /// fastest of those that fit where it does not, with a sentence about it.
-    ///
-    /// # Errors
-    /// Nothing that fits, by the form of which the largest batch would.
-    pub(super) fn best(&self) -> anyhow::Result<(Chosen, Option<String>)> {
-        let asked = self.described.compress;
-        let mut refusal = match self.chosen(asked.unwrap_or(CompressChoice::None))? {
-            Ok(chosen) => return Ok((chosen, None)),
-            Err(refusal) => refusal,
-        };
-        let mut best: Option<(CompressChoice, Chosen)> = None;
-        for form in LOSSY.into_iter().filter(|_| asked.is_none()) {
-            match self.chosen(form)? {
-                Ok(chosen) => {
-                    let rate = |chosen: &Chosen| {
-                        let shape = &chosen.plan.shape;
-                        let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-                        sequences / chosen.predicted.total_ns()
-                    };
-                    if best.as_ref().is_none_or(|(_, best)| rate(&chosen) > rate(best)) {
-                        best = Some((form, chosen));
-                    }
-                }
-                Err(other) if fitting(&other) > fitting(&refusal) => refusal = other,
-                Err(_) => {}
-            }
-        }
-        match best {
-            Some((form, chosen)) => Ok((chosen, Some(note(form)))),
-            None => {
-                Err(anyhow::Error::from(refusal)
-                    .context(format!("nothing fits {}", self.machine.name)))
-            }
-        }
-    }
-
-    /// The best placement in a form, or why none fits.
-    fn chosen(&self, form: CompressChoice) -> anyhow::Result<Result<Chosen, PlanError>> {
-        let formats = formats(self.config, form);
-        let batches = match self.described.batches {
-            BatchesChoice::Given(batches) => batches,
-            BatchesChoice::Auto => self.batches(&formats).unwrap_or(Batches { count: 1, size: 1 }),
-        };
-        match self.choose(&formats, batches) {
-            Ok(chosen) => Ok(Ok(chosen)),
-            Err(ChooseError::Plan(refusal @ PlanError::DoesNotFit { .. })) => Ok(Err(refusal)),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn choose(&self, formats: &Formats, batches: Batches) -> Result<Chosen, ChooseError> {
-        self.ask(formats, |question| {
-            choose(&Question { batches: batches.count, batch_size: batches.size, ..question })
-        })
-    }
-
-    /// The batches of highest predicted throughput; `None` where not even one sequence fits.
-    fn batches(&self, formats: &Formats) -> Option<Batches> {
-        let best = self.ask(formats, |question| best_batches(&question, usize::MAX, SIZE_MAX));
-        best.map(|(count, size)| Batches { count, size })
-    }
-
-    /// Asks with a question about one sequence.
-    fn ask<T>(&self, formats: &Formats, then: impl FnOnce(Question<'_>) -> T) -> T {
-        let placement = Placement::of(Policy::GpuOnly);
-        let request = self.request(&placement, formats);
-        let chunkings: Vec<_> =
-            std::iter::once(None).chain(self.described.chunking.map(Some)).collect();
-        then(Question {
-            request: &request,
-            batches: 1,
-            batch_size: 1,
-            policy: self.described.policy,
-            chunkings: &chunkings,
-            pricing: self.machine,
-            effort: Effort::Full,
-            stage: None,
-        })
-    }
-
-    fn request<'b>(&'b self, placement: &'b Placement, formats: &'b Formats) -> Request<'b> {
-        let described = self.described;
-        Request {
-            config: self.config,
-            placement,
-            formats,
-            fuse_attention: true,
-            dtype: described.dtype,
-            max_prompt: described.prompt_len,
-            shared_prompt: 0,
-            max_context: described.prompt_len + described.gen_len,
-            max_new: described.gen_len,
-            logprobs: 0,
-            prefill_chunk: None,
-            limits: &self.limits,
-        }
-    }
-}
-
-fn fitting(refusal: &PlanError) -> Option<u16> {
-    match refusal {
-        PlanError::DoesNotFit { fitting, .. } => *fitting,
-        PlanError::Compile(_) => None,
-    }
-}
-
-fn note(form: CompressChoice) -> String {
-    let what = match (form.weights(), form.kv()) {
-        (true, true) => "Weights and KV are kept",
-        (true, false) => "Weights are kept",
-        _ => "KV is kept",
-    };
-    format!(
-        "Nothing fits uncompressed. {what} in 4 bits (--compress {}), the fastest form that fits; \
-         --compress none refuses with the numbers.",
-        form.name()
-    )
-}
-
-fn formats(config: &ModelConfig, form: CompressChoice) -> Formats {
-    let mut formats = Formats::plain(config);
-    if form.weights() {
-        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
-    }
-    if form.kv() {
-        formats.kv = KvFormat::Four;
-    }
-    formats
 }

@@ -1,10 +1,13 @@
 //! `coordinator plan`: which placement, why, and what it would take; nothing is run.
 //!
 //! Three sources of costs: this machine as measured, a table of measured operations (`--tables`),
-//! which needs no model, and the description of a machine that one need not have (`--machine`).
+//! which needs no model, and descriptions of machines that one need not have (`--machine`,
+//! `--compare`).
 
 mod chart_file;
+mod compare;
 mod described;
+mod figures;
 mod here;
 mod show;
 mod tables;
@@ -25,7 +28,10 @@ pub fn run(request: &PlanRequest, interrupt: &Interrupt) -> anyhow::Result<Exit>
     let answer = match &request.source {
         Source::Here(run) => here::plan(run, request, interrupt)?,
         Source::Tables(path) => tables::plan(path, request)?,
-        Source::Machine(described) => described::plan(described, request)?,
+        Source::Machine { machine, described } => described::plan(machine, described, request)?,
+        Source::Compare { machines, described } => {
+            compare::plan(machines, described, request, interrupt)?
+        }
         Source::Template(template) => templates::text(*template).to_owned(),
     };
     let written = std::io::stdout().write_all(answer.as_bytes());

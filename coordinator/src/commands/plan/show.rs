@@ -10,11 +10,13 @@ use planner::priced::Chosen;
 use serde_json::{Value, json};
 
 use super::chart_file;
+use super::figures::decode_step_ms;
 use crate::cli::request::PlanRequest;
 use crate::report::build::one_text;
 use crate::report::file::MapSummary;
 use crate::report::placement::{
-    Threads, considered, gpu_interval, layer, on_gpu, shown_layer, stays, tokens_per_s,
+    Threads, considered, gpu_interval, layer, on_gpu, predicted_tokens_per_s, shown_layer, stays,
+    tokens_per_s,
 };
 use crate::report::step::Step;
 
@@ -87,17 +89,10 @@ impl Answer<'_> {
             "{} new tokens each in {:.2} s: {:.2} tokens/s",
             shape.max_new,
             predicted.total_ns() / 1e9,
-            self.tokens_per_s()
+            predicted_tokens_per_s(self.chosen)
         );
         text += &self.memory();
         text
-    }
-
-    fn tokens_per_s(&self) -> f64 {
-        let shape = &self.chosen.plan.shape;
-        let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-        let total_s = self.chosen.predicted.total_ns() / 1e9;
-        sequences * f64::from(shape.max_new) / total_s
     }
 
     fn memory(&self) -> String {
@@ -129,16 +124,16 @@ impl Answer<'_> {
         let Chosen { plan, predicted, placement, steady, .. } = self.chosen;
         let budget = Budget::of(plan);
         let step = Step::of(plan, steady);
-        let (parts, slowed) = (step.parts(), self.chosen.considered[0].slowed);
+        let parts = step.parts();
         let residency = &placement.residency;
         json!({
             "machine": self.machine, "model": plan.config.name,
             "batches": plan.shape.batches, "batch_size": plan.shape.batch_size,
             "policy": self.chosen.name.name(), "note": one_text(self.notes),
             "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,
-            "decode_step_ms": (parts.layers_ms + parts.rest_ms) * slowed,
+            "decode_step_ms": decode_step_ms(self.chosen),
             "simulated_step_ms": { "layers": parts.layers_ms, "rest": parts.rest_ms },
-            "total_ms": predicted.total_ns() / 1e6, "tokens_per_s": self.tokens_per_s(),
+            "total_ms": predicted.total_ns() / 1e6, "tokens_per_s": predicted_tokens_per_s(self.chosen),
             "overlap": steady.timeline.usage(&plan.topology).overlap(),
             "gpu_interval": gpu_interval(self.chosen),
             "resident": {

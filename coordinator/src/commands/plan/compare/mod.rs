@@ -1,0 +1,111 @@
+//! `--compare A,B`: a model and a workload on described machines, side by side, each also with twice
+//! as much of what it has.
+
+mod row;
+mod show;
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use planner::machine::{Machine, Resource};
+
+use crate::cli::request::{Described, PlanRequest};
+use crate::engine::launch::LaunchError;
+use crate::interrupt::Interrupt;
+use crate::setup::described::{machine, open};
+use crate::setup::usage::Usage;
+use row::Row;
+use show::Comparison;
+
+/// The answer, as text or JSON.
+///
+/// # Errors
+/// A model or machine that is not there, or nothing that fits any of the machines; an interrupt.
+pub(super) fn plan(
+    names: &[String],
+    described: &Described,
+    request: &PlanRequest,
+    interrupt: &Interrupt,
+) -> anyhow::Result<String> {
+    let machines: Vec<Machine> =
+        names.iter().map(|name| machine("--compare", name)).collect::<Result<_, _>>()?;
+    let labels = labels(names, &machines)?;
+    let opened = open(described)?;
+    let bar = bar(machines.len() * (1 + Resource::ALL.len()));
+    let mut rows = Vec::new();
+    for (label, machine) in labels.into_iter().zip(machines) {
+        if interrupt.is_requested() {
+            return Err(LaunchError::Interrupted.into());
+        }
+        bar.set_message(label.clone());
+        rows.push(Row::of(label, &machine, described, &opened.config, || bar.inc(1)));
+    }
+    bar.finish_and_clear();
+    let comparison = Comparison { model: &opened.config.name, described, rows: &rows };
+    if rows.iter().all(|row| row.best.is_err()) {
+        anyhow::bail!("{}", comparison.refusals().join(". "));
+    }
+    match request.json {
+        true => Ok(serde_json::to_string_pretty(&comparison.json())? + "\n"),
+        false => Ok(comparison.text()),
+    }
+}
+
+/// Each machine's name, and where others have the same the argument that named it.
+///
+/// # Errors
+/// An argument that is given twice.
+fn labels(names: &[String], machines: &[Machine]) -> Result<Vec<String>, Usage> {
+    let mut labels = Vec::new();
+    for (place, (name, machine)) in names.iter().zip(machines).enumerate() {
+        if names[..place].contains(name) {
+            return Err(Usage(format!("--compare names {name} twice; leave one of them out")));
+        }
+        let alike = machines.iter().filter(|other| other.name == machine.name).count();
+        labels.push(match alike {
+            1 => machine.name.clone(),
+            _ => format!("{} ({name})", machine.name),
+        });
+    }
+    Ok(labels)
+}
+
+/// How many of the searches are done, on a terminal.
+fn bar(searches: usize) -> ProgressBar {
+    let shown = std::io::stderr().is_terminal();
+    let bar = if shown { ProgressBar::new(searches as u64) } else { ProgressBar::hidden() };
+    if let Ok(style) = ProgressStyle::with_template("planning {wide_bar} {msg}, {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use planner::machine::{Machine, known};
+
+    use super::labels;
+
+    fn named(name: &str) -> Machine {
+        let machine = known("spr-a100").expect("a machine").expect("a valid file");
+        Machine { name: name.to_owned(), ..machine }
+    }
+
+    #[test]
+    fn machines_with_the_same_name_are_told_apart() {
+        let names = ["a.toml", "b.toml", "c.toml"].map(str::to_owned);
+        let machines = [named("one"), named("two"), named("one")];
+        let labels = labels(&names, &machines).expect("told apart");
+        assert_eq!(labels, ["one (a.toml)", "two", "one (c.toml)"]);
+    }
+
+    #[test]
+    fn a_machine_that_is_named_twice_is_refused() {
+        let names = ["a.toml", "b.toml", "a.toml"].map(str::to_owned);
+        let machines = [named("one"), named("two"), named("one")];
+        let refusal = labels(&names, &machines).expect_err("refused").to_string();
+        assert!(refusal.contains("a.toml twice"), "{refusal}");
+    }
+}

@@ -1,0 +1,265 @@
+//! The comparison of described machines, as text or JSON.
+
+use std::fmt::Write;
+
+use planner::machine::{Resource, Running};
+use serde_json::{Value, json};
+
+use super::row::{Best, Row};
+use crate::cli::request::Described;
+use crate::report::table::{plain_table, right_aligned};
+
+/// Columns before those of twice a resource.
+const COLUMNS: [&str; 7] =
+    ["machine", "batches", "policy", "stays on the device", "tokens/s", "step ms", "bottleneck"];
+const NONE: &str = "-";
+
+/// Machines side by side.
+pub(super) struct Comparison<'a> {
+    pub(super) model: &'a str,
+    pub(super) described: &'a Described,
+    pub(super) rows: &'a [Row],
+}
+
+impl Comparison<'_> {
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let Described { prompt_len, gen_len, .. } = self.described;
+        let mut text =
+            format!("{} · {prompt_len} + {gen_len} tokens · predicted, not measured\n", self.model);
+        let _ = writeln!(text, "{}", self.table());
+        text += "2x: tokens/s with twice as much of it, and all else the same\n";
+        text +=
+            "bottleneck: the lane that works most of a decode step, and its share of the step\n";
+        if self.has_running() {
+            text += "kWh, USD: of a million new tokens, under load all the time\n";
+        }
+        for row in self.rows {
+            if let Ok(Best { note: Some(note), .. }) = &row.best {
+                let _ = writeln!(text, "{}: {note}", row.label);
+            }
+        }
+        for refusal in self.refusals() {
+            let _ = writeln!(text, "{refusal}.");
+        }
+        text
+    }
+
+    /// Sentences about the machines that have no plan.
+    pub(super) fn refusals(&self) -> Vec<String> {
+        let refusals = self.rows.iter().filter_map(|row| {
+            let refusal = row.best.as_ref().err()?;
+            Some(format!("{}: {}", row.label, refusal.trim_end_matches('.')))
+        });
+        refusals.collect()
+    }
+
+    fn has_running(&self) -> bool {
+        self.rows.iter().any(|row| row.running.is_some())
+    }
+
+    fn table(&self) -> comfy_table::Table {
+        let mut table = plain_table();
+        let mut header: Vec<String> = COLUMNS.map(str::to_owned).into();
+        header.extend(Resource::ALL.iter().map(|resource| format!("2x {}", resource.name())));
+        if self.has_running() {
+            header.extend(["kWh", "USD"].map(str::to_owned));
+        }
+        let columns = header.len();
+        table.set_header(header);
+        for row in self.rows {
+            table.add_row(self.cells(row));
+        }
+        right_aligned(&mut table, 4..6);
+        right_aligned(&mut table, COLUMNS.len()..columns);
+        table
+    }
+
+    fn cells(&self, row: &Row) -> Vec<String> {
+        let best = row.best.as_ref().ok();
+        let cell = |of: fn(&Best) -> String| best.map_or_else(|| NONE.to_owned(), of);
+        let mut cells = vec![
+            row.label.clone(),
+            cell(|best| best.batches.to_string()),
+            cell(|best| best.policy.to_owned()),
+            cell(|best| best.stays.clone().unwrap_or_else(|| NONE.to_owned())),
+            cell(|best| format!("{:.2}", best.tokens_per_s)),
+            cell(|best| format!("{:.1}", best.decode_step_ms)),
+            cell(|best| match &best.bottleneck {
+                Some((lane, share)) => format!("{lane} {:.0}%", 100.0 * share),
+                None => NONE.to_owned(),
+            }),
+        ];
+        cells.extend(row.twice.iter().map(|(_, twice)| match (twice, best) {
+            (Some(twice), Some(best)) => {
+                let times = twice.tokens_per_s / best.tokens_per_s;
+                format!("{:.2} (x{times:.2})", twice.tokens_per_s)
+            }
+            (Some(twice), None) => format!("{:.2}", twice.tokens_per_s),
+            (None, _) => NONE.to_owned(),
+        }));
+        if self.has_running() {
+            let per_million = [Running::kwh_per_million, Running::usd_per_million];
+            cells.extend(per_million.map(|of| match row.per_million(of) {
+                Some(value) => format!("{value:.3}"),
+                None => NONE.to_owned(),
+            }));
+        }
+        cells
+    }
+
+    /// Everything that the text says.
+    pub(super) fn json(&self) -> Value {
+        let machine = |row: &Row| {
+            let mut value = match &row.best {
+                Ok(best) => best.json(),
+                Err(_) => json!({}),
+            };
+            let twice = row.twice.iter().map(|(resource, twice)| {
+                let value = twice.as_ref().map_or(Value::Null, Best::json);
+                (resource.key().to_owned(), value)
+            });
+            value["twice"] = Value::Object(twice.collect());
+            value["machine"] = json!(row.label);
+            value["refusal"] = json!(row.best.as_ref().err());
+            value["kwh_per_million_tokens"] = json!(row.per_million(Running::kwh_per_million));
+            value["usd_per_million_tokens"] = json!(row.per_million(Running::usd_per_million));
+            value
+        };
+        json!({
+            "model": self.model,
+            "prompt_len": self.described.prompt_len,
+            "gen_len": self.described.gen_len,
+            "machines": self.rows.iter().map(machine).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Best {
+    fn json(&self) -> Value {
+        let bottleneck = |(lane, share): &(String, f64)| json!({ "lane": lane, "share": share });
+        json!({
+            "batches": self.batches.count,
+            "batch_size": self.batches.size,
+            "policy": self.policy,
+            "stays": self.stays,
+            "tokens_per_s": self.tokens_per_s,
+            "decode_step_ms": self.decode_step_ms,
+            "bottleneck": self.bottleneck.as_ref().map(bottleneck),
+            "note": self.note,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use planner::machine::{Resource, Running};
+    use serde_json::json;
+
+    use super::super::row::{Best, Row};
+    use super::Comparison;
+    use crate::cli::request::{Described, ModelChoice};
+    use crate::cli::values::{Batches, BatchesChoice};
+
+    fn described() -> Described {
+        Described {
+            model: ModelChoice {
+                name: "m".to_owned(),
+                revision: None,
+                dummy_weights: true,
+                layers: None,
+            },
+            dtype: model::config::Dtype::Bf16,
+            compress: None,
+            batches: BatchesChoice::Auto,
+            prompt_len: 512,
+            gen_len: 32,
+            policy: planner::policy::by_name::PolicyName::Auto,
+            chunking: None,
+        }
+    }
+
+    fn best(tokens_per_s: f64) -> Best {
+        Best {
+            batches: Batches { count: 2, size: 8 },
+            policy: "two-split",
+            stays: Some("3 layers".to_owned()),
+            tokens_per_s,
+            decode_step_ms: 81.25,
+            bottleneck: Some(("h2d.weights".to_owned(), 0.974)),
+            note: None,
+        }
+    }
+
+    fn rows() -> Vec<Row> {
+        let twice = |link| {
+            let others = [Resource::Dram, Resource::DeviceMemory];
+            let mut twice = vec![(Resource::Link, link)];
+            twice.extend(others.map(|resource| (resource, None)));
+            twice
+        };
+        let running = Running { watts: 1000.0, price_usd: 0.0, years: 3.0, usd_per_kwh: 0.1 };
+        let one = Row {
+            label: "one".to_owned(),
+            running: Some(running),
+            best: Ok(best(40.0)),
+            twice: twice(Some(best(60.0))),
+        };
+        let other = Row {
+            label: "other".to_owned(),
+            running: None,
+            best: Err("nothing fits other: it has 1 GiB.".to_owned()),
+            twice: twice(Some(best(7.0))),
+        };
+        vec![one, other]
+    }
+
+    fn line<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
+        let line = text.lines().find(|line| line.trim_start().starts_with(begin));
+        line.expect("a row").split_whitespace().collect()
+    }
+
+    #[test]
+    fn every_machine_has_a_row_and_one_that_has_no_plan_a_sentence() {
+        let (rows, described) = (rows(), described());
+        let comparison = Comparison { model: "m", described: &described, rows: &rows };
+        let text = comparison.text();
+        let one = line(&text, "one");
+        assert_eq!(one[1..4], ["2x8", "two-split", "3"], "{text}");
+        assert_eq!(one[5..9], ["40.00", "81.2", "h2d.weights", "97%"], "{text}");
+        // A million tokens take 25000 s, at 1 kW.
+        assert_eq!(one[9..], ["60.00", "(x1.50)", "-", "-", "6.944", "0.694"], "{text}");
+        let other = line(&text, "other ");
+        assert_eq!(
+            other[1..],
+            ["-", "-", "-", "-", "-", "-", "7.00", "-", "-", "-", "-"],
+            "{text}"
+        );
+        assert!(text.contains("other: nothing fits other: it has 1 GiB.\n"), "{text}");
+    }
+
+    #[test]
+    fn json_holds_what_is_shown() {
+        let (rows, described) = (rows(), described());
+        let json = Comparison { model: "m", described: &described, rows: &rows }.json();
+        let one = &json["machines"][0];
+        assert_eq!((&one["batches"], &one["batch_size"]), (&json!(2), &json!(8)));
+        assert_eq!(one["bottleneck"], json!({"lane": "h2d.weights", "share": 0.974}));
+        assert_eq!(one["twice"]["link"]["tokens_per_s"], 60.0);
+        assert_eq!((&one["twice"]["dram"], &one["refusal"]), (&json!(null), &json!(null)));
+        assert!((one["kwh_per_million_tokens"].as_f64().expect("a number") - 6.944).abs() < 1e-3);
+        let other = &json["machines"][1];
+        assert_eq!(other["machine"], "other");
+        assert!(other["refusal"].as_str().expect("a sentence").contains("nothing fits"));
+        assert_eq!(other["usd_per_million_tokens"], json!(null));
+    }
+
+    #[test]
+    fn without_prices_there_are_no_columns_of_them() {
+        let (mut rows, described) = (rows(), described());
+        rows.truncate(1);
+        rows[0].running = None;
+        let text = Comparison { model: "m", described: &described, rows: &rows }.text();
+        assert!(!text.contains("USD") && !text.contains("kWh"), "{text}");
+    }
+}

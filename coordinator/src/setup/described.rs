@@ -1,0 +1,218 @@
+//! A model and a workload on a described machine: the placement that is chosen for it.
+
+use std::path::Path;
+
+use anyhow::Context;
+use model::compressed::{Grouped, WeightFormat};
+use model::config::ModelConfig;
+use model::config_json::check_context;
+use planner::budget::{Limits, PlanError, Request};
+use planner::machine::{Machine, known, names};
+use planner::policy::{Formats, Placement, Policy};
+use planner::priced::{ChooseError, Chosen, Effort, Question, best_batches, choose};
+use program::formats::{KvFormat, WeightFormats};
+
+use super::auto_batches::SIZE_MAX;
+use super::measured_machine::MeasuredMachine;
+use super::model::Opened;
+use super::usage::Usage;
+use crate::cli::request::Described;
+use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
+use crate::report::placement::predicted_tokens_per_s;
+
+/// The forms of weights and KV that lose something, which are compared where nothing else fits.
+const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, CompressChoice::W4kv4];
+
+/// The model, whose context is long enough.
+pub(crate) fn open(described: &Described) -> anyhow::Result<Opened> {
+    let opened = Opened::open(&described.model, 0)?;
+    let context = (described.prompt_len + described.gen_len) as usize;
+    check_context(&opened.config, context).map_err(|error| Usage(error.to_string()))?;
+    Ok(opened)
+}
+
+/// A description by name or from a file, for an option.
+pub(crate) fn machine(option: &str, name: &str) -> anyhow::Result<Machine> {
+    let path = Path::new(name);
+    let read = || format!("{option} {name}");
+    match known(name) {
+        Some(machine) if !path.exists() => Ok(machine?),
+        _ if path.exists() => {
+            let text = std::fs::read_to_string(path).with_context(read)?;
+            Machine::from_toml(&text).with_context(read)
+        }
+        _ => {
+            let known: Vec<&str> = names().collect();
+            let known = known.join(", ");
+            Err(Usage(format!(
+                "{option} {name}: there is no such file, and the machines that come with the \
+                 program are {known}"
+            ))
+            .into())
+        }
+    }
+}
+
+fn limits(machine: &Machine) -> Limits {
+    Limits {
+        dram_bytes: machine.dram_bytes(),
+        vram_bytes: Some(machine.vram_bytes()),
+        vram_is_dram: false,
+        device_scratch: None,
+    }
+}
+
+/// A model and a workload on a machine.
+pub(crate) struct Planning<'a> {
+    pub(crate) described: &'a Described,
+    pub(crate) machine: &'a MeasuredMachine,
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) limits: Limits,
+}
+
+impl<'a> Planning<'a> {
+    /// Of a machine as it is described.
+    pub(crate) fn new(
+        described: &'a Described,
+        machine: &'a MeasuredMachine,
+        config: &'a ModelConfig,
+    ) -> Planning<'a> {
+        Planning { described, machine, config, limits: limits(&machine.description) }
+    }
+}
+
+impl Planning<'_> {
+    /// The best placement in the form that was asked for; unasked lossless where that fits, and the
+    /// fastest of those that fit where it does not, with a sentence about it.
+    ///
+    /// # Errors
+    /// Nothing that fits, by the form of which the largest batch would.
+    pub(crate) fn best(&self) -> anyhow::Result<(Chosen, Option<String>)> {
+        let asked = self.described.compress;
+        let mut refusal = match self.chosen(asked.unwrap_or(CompressChoice::None))? {
+            Ok(chosen) => return Ok((chosen, None)),
+            Err(refusal) => refusal,
+        };
+        let mut best: Option<(CompressChoice, Chosen)> = None;
+        for form in LOSSY.into_iter().filter(|_| asked.is_none()) {
+            match self.chosen(form)? {
+                Ok(chosen) => {
+                    let rate = predicted_tokens_per_s(&chosen);
+                    let is_better = |best: &Chosen| rate > predicted_tokens_per_s(best);
+                    if best.as_ref().is_none_or(|(_, best)| is_better(best)) {
+                        best = Some((form, chosen));
+                    }
+                }
+                Err(other) if fitting(&other) > fitting(&refusal) => refusal = other,
+                Err(_) => {}
+            }
+        }
+        match best {
+            Some((form, chosen)) => Ok((chosen, Some(note(form)))),
+            None => Err(anyhow::Error::from(refusal)
+                .context(format!("nothing fits {}", self.machine.description.name))),
+        }
+    }
+
+    /// The best placement in a form, or why none fits.
+    fn chosen(&self, form: CompressChoice) -> anyhow::Result<Result<Chosen, PlanError>> {
+        let formats = formats(self.config, form);
+        let batches = match self.described.batches {
+            BatchesChoice::Given(batches) => batches,
+            BatchesChoice::Auto => self.batches(&formats).unwrap_or(Batches { count: 1, size: 1 }),
+        };
+        match self.choose(&formats, batches) {
+            Ok(chosen) => Ok(Ok(chosen)),
+            Err(ChooseError::Plan(refusal @ PlanError::DoesNotFit { .. })) => Ok(Err(refusal)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn choose(&self, formats: &Formats, batches: Batches) -> Result<Chosen, ChooseError> {
+        self.ask(formats, batches.size, |question| {
+            choose(&Question { batches: batches.count, batch_size: batches.size, ..question })
+        })
+    }
+
+    /// The batches of highest predicted throughput; `None` where not even one sequence fits.
+    fn batches(&self, formats: &Formats) -> Option<Batches> {
+        let best = self.ask(formats, 1, |question| best_batches(&question, usize::MAX, SIZE_MAX));
+        best.map(|(count, size)| Batches { count, size })
+    }
+
+    /// Asks with a question about one sequence; attention is cut as batches of a size can.
+    fn ask<T>(
+        &self,
+        formats: &Formats,
+        batch_size: u16,
+        then: impl FnOnce(Question<'_>) -> T,
+    ) -> T {
+        let placement = Placement::of(Policy::GpuOnly);
+        let request = self.request(&placement, formats);
+        let chunkings = match self.described.chunking {
+            Some(chunking) => vec![chunking],
+            None => self.machine.chunkings(self.config, batch_size),
+        };
+        let chunkings: Vec<_> =
+            std::iter::once(None).chain(chunkings.into_iter().map(Some)).collect();
+        then(Question {
+            request: &request,
+            batches: 1,
+            batch_size: 1,
+            policy: self.described.policy,
+            chunkings: &chunkings,
+            pricing: self.machine,
+            effort: Effort::Full,
+            stage: self.machine.rehearsals(),
+        })
+    }
+
+    fn request<'b>(&'b self, placement: &'b Placement, formats: &'b Formats) -> Request<'b> {
+        let described = self.described;
+        Request {
+            config: self.config,
+            placement,
+            formats,
+            fuse_attention: true,
+            dtype: described.dtype,
+            max_prompt: described.prompt_len,
+            shared_prompt: 0,
+            max_context: described.prompt_len + described.gen_len,
+            max_new: described.gen_len,
+            logprobs: 0,
+            prefill_chunk: None,
+            limits: &self.limits,
+        }
+    }
+}
+
+fn fitting(refusal: &PlanError) -> Option<u16> {
+    match refusal {
+        PlanError::DoesNotFit { fitting, .. } => *fitting,
+        PlanError::Compile(_) => None,
+    }
+}
+
+fn note(form: CompressChoice) -> String {
+    let what = match (form.weights(), form.kv()) {
+        (true, true) => "Weights and KV are kept",
+        (true, false) => "Weights are kept",
+        _ => "KV is kept",
+    };
+    format!(
+        "Nothing fits uncompressed. {what} in 4 bits (--compress {}), the fastest form that fits; \
+         --compress none refuses with the numbers.",
+        form.name()
+    )
+}
+
+fn formats(config: &ModelConfig, form: CompressChoice) -> Formats {
+    let mut formats = Formats::plain(config);
+    if form.weights() {
+        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
+    }
+    if form.kv() {
+        formats.kv = KvFormat::Four;
+    }
+    formats
+}

@@ -1,0 +1,102 @@
+//! A machine by description, and what was measured of it where its file has that too.
+
+use std::path::Path;
+
+use anyhow::Context;
+use model::config::ModelConfig;
+use planner::machine::Machine;
+use planner::policy::by_name::PolicyName;
+use planner::priced::{Pricing, Rehearse, Unpriced};
+use profiler::{Profile, Request, cache, plan_key};
+use program::ir::Program;
+use program::map::Chunking;
+use program::plan::Plan;
+use program::simulate::Costs;
+
+use super::pricing::{Profiles, compares_alone};
+use super::profile;
+
+/// See the module header.
+#[derive(Debug)]
+pub(crate) struct MeasuredMachine {
+    pub(crate) description: Machine,
+    profiles: Option<Profiles>,
+}
+
+impl MeasuredMachine {
+    /// A description with the measurements in it that a search for a policy takes; they come from a
+    /// file.
+    ///
+    /// # Errors
+    /// Measurements that were changed, or are those of another version.
+    pub(crate) fn of(
+        description: Machine,
+        file: &str,
+        policy: PolicyName,
+    ) -> anyhow::Result<MeasuredMachine> {
+        let read = |text: &Option<String>| {
+            let decoded = text.as_ref().map(|text| cache::decode(text, Path::new(file)));
+            decoded.transpose().with_context(|| format!("[profile] of {file}"))
+        };
+        let is_alone = compares_alone(policy) || policy == PolicyName::CpuOnly;
+        let profiles = match &description.profile {
+            Some(texts) => Some(Profiles {
+                with_device: read(&texts.with_device)?,
+                alone: read(&texts.alone)?.filter(|_| is_alone),
+            }),
+            None => None,
+        };
+        Ok(MeasuredMachine { description, profiles })
+    }
+
+    /// Its rates alone, which can be compared with those of machines that nobody measured.
+    pub(crate) fn as_described(description: &Machine) -> MeasuredMachine {
+        MeasuredMachine { description: description.clone(), profiles: None }
+    }
+
+    /// Ways to cut attention that were measured.
+    pub(crate) fn chunkings(&self, config: &ModelConfig, batch_size: u16) -> Vec<Chunking> {
+        let profile = self.profiles.as_ref().and_then(|profiles| profiles.with_device.as_ref());
+        profile.map_or_else(Vec::new, |profile| profile::chunkings(profile, config, batch_size))
+    }
+
+    /// Plans that were tried out on it.
+    pub(crate) fn rehearsals(&self) -> Option<&dyn Rehearse> {
+        self.profiles.is_some().then_some(self as &dyn Rehearse)
+    }
+
+    /// The profile of what a plan runs on, where it is of the plan's model and reaches its batches.
+    fn covering(&self, plan: &Plan) -> Option<(&Profiles, &Profile)> {
+        let profiles = self.profiles.as_ref()?;
+        let profile = profiles.of(plan)?;
+        let threads = profile.measurements.threads;
+        let request = Request::for_shape(&plan.config, &plan.shape, threads);
+        profile.fingerprint.covers(&request).then_some((profiles, profile))
+    }
+}
+
+impl Pricing for MeasuredMachine {
+    /// As measured where all of the plan was, and else by the rates.
+    fn costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        let covering = self.covering(plan);
+        match covering.map(|(profiles, _)| profiles.costs(plan, program, prompt_len)) {
+            Some(Ok(costs)) => Ok(costs),
+            _ => self.description.costs(plan, program, prompt_len),
+        }
+    }
+}
+
+impl Rehearse for MeasuredMachine {
+    /// What is kept; nothing can be tried out on a machine that is not at hand.
+    fn decode_ns(&self, plan: &Plan, steps: u32) -> Option<f64> {
+        let (_, profile) = self.covering(plan)?;
+        let key = plan_key(plan);
+        let mut rehearsals = profile.measurements.rehearsals.iter();
+        rehearsals.find(|one| one.plan == key && one.steps == steps).map(|one| one.decode_ns())
+    }
+}

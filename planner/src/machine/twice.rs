@@ -1,0 +1,118 @@
+//! A machine with twice as much of something: what would help?
+
+use super::{Machine, Rates, StoredRates};
+
+/// What a machine may have more of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    /// The link, both ways.
+    Link,
+    /// Bandwidth of host memory, which is also what the CPU reads weights and KV with.
+    Dram,
+    /// Capacity of device memory.
+    DeviceMemory,
+}
+
+impl Resource {
+    pub const ALL: [Resource; 3] = [Resource::Link, Resource::Dram, Resource::DeviceMemory];
+
+    /// In tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Resource::Link => "link",
+            Resource::Dram => "DRAM",
+            Resource::DeviceMemory => "device memory",
+        }
+    }
+
+    /// In JSON.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Resource::Link => "link",
+            Resource::Dram => "dram",
+            Resource::DeviceMemory => "device_memory",
+        }
+    }
+}
+
+impl Machine {
+    /// The machine with twice as much of it, and all else the same. Nobody has measured it.
+    #[must_use]
+    pub fn with_twice(&self, resource: Resource) -> Machine {
+        let mut machine = Machine { profile: None, ..self.clone() };
+        match resource {
+            Resource::Link => {
+                machine.link.h2d_gbps *= 2.0;
+                machine.link.d2h_gbps *= 2.0;
+            }
+            Resource::Dram => {
+                machine.memory.dram_gbps *= 2.0;
+                double_bandwidths(&mut machine.cpu.bf16);
+                machine.cpu.f32.iter_mut().for_each(double_bandwidths);
+            }
+            Resource::DeviceMemory => machine.memory.vram_gib *= 2.0,
+        }
+        machine
+    }
+}
+
+fn double_bandwidths(rates: &mut Rates) {
+    rates.linear_gbps *= 2.0;
+    rates.attention_gbps *= 2.0;
+    if let Some(StoredRates { linear_gbps, attention_gbps, .. }) = &mut rates.four_bit {
+        *linear_gbps *= 2.0;
+        *attention_gbps *= 2.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Machine, StoredRates, known};
+    use super::Resource;
+
+    fn machine() -> Machine {
+        let mut machine = known("ryzen7950x-a4000").expect("a machine").expect("a valid file");
+        machine.cpu.bf16.four_bit = Some(StoredRates {
+            linear_gbps: 20.0,
+            linear_tflops: 2.0,
+            attention_gbps: 5.0,
+            attention_tflops: 1.0,
+        });
+        machine.cpu.f32 = Some(machine.cpu.bf16);
+        machine
+    }
+
+    #[test]
+    fn the_link_is_twice_as_fast_both_ways() {
+        let (one, two) = (machine(), machine().with_twice(Resource::Link));
+        assert_eq!(two.link.h2d_gbps, 2.0 * one.link.h2d_gbps);
+        assert_eq!(two.link.d2h_gbps, 2.0 * one.link.d2h_gbps);
+        assert_eq!(Machine { link: one.link, ..two }, one);
+    }
+
+    #[test]
+    fn the_cpu_reads_twice_as_fast_and_computes_as_before() {
+        let (one, two) = (machine(), machine().with_twice(Resource::Dram));
+        assert_eq!(two.memory.dram_gbps, 2.0 * one.memory.dram_gbps);
+        for rates in [two.cpu.bf16, two.cpu.f32.expect("given")] {
+            for (four_bit, linear_gbps, attention_gbps) in
+                [(false, 52.1, 10.06), (true, 40.0, 10.0)]
+            {
+                let (rates, before) = (rates.stored(four_bit), one.cpu.bf16.stored(four_bit));
+                assert_eq!(rates.linear_gbps, linear_gbps);
+                assert_eq!(rates.attention_gbps, attention_gbps);
+                assert_eq!(rates.linear_tflops, before.linear_tflops);
+                assert_eq!(rates.attention_tflops, before.attention_tflops);
+            }
+        }
+        assert_eq!((&two.gpu, two.link), (&one.gpu, one.link));
+        assert_eq!(two.dram_bytes(), one.dram_bytes());
+    }
+
+    #[test]
+    fn device_memory_is_twice_as_large() {
+        let (one, two) = (machine(), machine().with_twice(Resource::DeviceMemory));
+        assert_eq!(two.vram_bytes(), 2 * one.vram_bytes());
+        assert_eq!(Machine { memory: one.memory, ..two }, one);
+    }
+}

@@ -1,0 +1,278 @@
+//! A profile in a few rates: what a machine's description says of it.
+//!
+//! Time is bytes over a bandwidth plus operations over a throughput plus a constant, by least squares
+//! of relative errors over all points that were measured alone. Where the points leave one of them
+//! open, it is as fast as a description allows.
+
+use model::compressed::WeightFormat;
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use program::formats::{KvFormat, decompressed};
+use program::map::Phase;
+use program::topology::{LaneId, LaneSet};
+use program::weights::Weights;
+
+use crate::contention::{contention, find};
+use crate::fit::{Sample, non_negative};
+use crate::key::Work;
+use crate::profile::{Measured, Profile};
+
+/// Rates that a description may give.
+const GBPS: (f64, f64) = (0.01, 50_000.0);
+const TFLOPS: (f64, f64) = (0.001, 50_000.0);
+/// Scores and probabilities are f32 in memory.
+const SCORE_BYTES: f64 = 4.0;
+
+/// Of one device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DeviceRates {
+    pub linear_gbps: f64,
+    pub linear_tflops: f64,
+    pub attention_gbps: f64,
+    pub attention_tflops: f64,
+    /// Of each operation.
+    pub overhead_us: f64,
+    /// The same where weights or KV are in 4 bits, whose bytes are counted as they are stored.
+    pub four_bit: Option<FourBitRates>,
+}
+
+/// As of plain weights and KV where the one or the other was not measured in 4 bits.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FourBitRates {
+    pub linear_gbps: f64,
+    pub linear_tflops: f64,
+    pub attention_gbps: f64,
+    pub attention_tflops: f64,
+}
+
+/// Of decompression on a device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DecompressRates {
+    /// Bytes that are written.
+    pub gbps: f64,
+    pub overhead_ms: f64,
+}
+
+/// Of a machine; `None` of what was not measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MachineRates {
+    pub cpu: Option<DeviceRates>,
+    pub gpu: Option<DeviceRates>,
+    pub h2d_gbps: Option<f64>,
+    pub d2h_gbps: Option<f64>,
+    pub decompress: Option<DecompressRates>,
+    /// What the CPU and the link read of host memory at once.
+    pub dram_gbps: Option<f64>,
+}
+
+/// The rates of a profile of a model.
+pub fn rates(profile: &Profile, config: &ModelConfig, dtype: Dtype) -> MachineRates {
+    let points = Points { profile, config, dtype };
+    let cpu = points.device(LaneId::CPU_COMPUTE);
+    let h2d_gbps = points.copies(LaneId::H2D_WEIGHTS);
+    MachineRates {
+        cpu,
+        gpu: points.device(LaneId::GPU_COMPUTE),
+        h2d_gbps,
+        d2h_gbps: points.copies(LaneId::D2H),
+        decompress: points.decompress(),
+        dram_gbps: cpu.map(|cpu| points.dram_gbps(cpu.linear_gbps, h2d_gbps)),
+    }
+}
+
+/// What all operations of a device have in common.
+#[derive(Debug, Clone, Copy)]
+struct Law {
+    /// Of activations, and of plain weights.
+    per_byte: f64,
+    overhead_ns: f64,
+}
+
+/// An operation's bytes of weights or KV, bytes of activations, arithmetic, and time.
+#[derive(Debug, Clone, Copy)]
+struct Timed {
+    operands: f64,
+    activations: f64,
+    flops: f64,
+    ns: f64,
+}
+
+impl Timed {
+    /// All of it to be explained; `None` of what took no time.
+    fn whole(self) -> Option<Sample> {
+        let columns = [self.operands + self.activations, self.flops, 1.0];
+        (self.ns > 0.0).then_some(Sample { columns, target: self.ns, scale: self.ns })
+    }
+
+    /// What a law leaves to be explained.
+    fn beside(self, law: Law) -> Option<Sample> {
+        let target = self.ns - self.activations * law.per_byte - law.overhead_ns;
+        let columns = [self.operands, self.flops, 0.0];
+        (self.ns > 0.0).then_some(Sample { columns, target, scale: self.ns })
+    }
+}
+
+/// What a profile measured alone.
+struct Points<'a> {
+    profile: &'a Profile,
+    config: &'a ModelConfig,
+    dtype: Dtype,
+}
+
+impl Points<'_> {
+    fn alone(&self, lane: LaneId) -> impl Iterator<Item = &Measured> {
+        let work = self.profile.measurements.work.iter();
+        work.filter(move |one| one.beside.is_empty() && one.key.lane == lane)
+    }
+
+    fn device(&self, lane: LaneId) -> Option<DeviceRates> {
+        let linears: Vec<Sample> =
+            self.alone(lane).filter_map(|one| self.linear(one, false)?.whole()).collect();
+        if linears.is_empty() {
+            return None;
+        }
+        let [per_byte, per_flop, overhead_ns] = non_negative(&linears);
+        let law = Law { per_byte, overhead_ns };
+        let fitted = |works: Vec<Timed>| {
+            let samples: Vec<Sample> = works.iter().filter_map(|work| work.beside(law)).collect();
+            let [per_operand, per_flop, _] = non_negative(&samples);
+            (!samples.is_empty()).then(|| (rate(per_operand, GBPS), rate(per_flop * 1e3, TFLOPS)))
+        };
+        let attention =
+            |four_bit| self.alone(lane).filter_map(|one| self.attention(one, four_bit)).collect();
+        let linear = (rate(per_byte, GBPS), rate(per_flop * 1e3, TFLOPS));
+        let plain = fitted(attention(false)).unwrap_or((GBPS.1, TFLOPS.1));
+        let four_linear =
+            fitted(self.alone(lane).filter_map(|one| self.linear(one, true)).collect());
+        let four = fitted(attention(true));
+        let four_bit = (four_linear.is_some() || four.is_some()).then(|| {
+            let (linear, attention) = (four_linear.unwrap_or(linear), four.unwrap_or(plain));
+            FourBitRates {
+                linear_gbps: linear.0,
+                linear_tflops: linear.1,
+                attention_gbps: attention.0,
+                attention_tflops: attention.1,
+            }
+        });
+        Some(DeviceRates {
+            linear_gbps: linear.0,
+            linear_tflops: linear.1,
+            attention_gbps: plain.0,
+            attention_tflops: plain.1,
+            overhead_us: overhead_ns / 1e3,
+            four_bit,
+        })
+    }
+
+    /// A linear of a layer whose matrix is plain, or in 4 bits.
+    fn linear(&self, measured: &Measured, four_bit: bool) -> Option<Timed> {
+        let Work::Compute { op, chunk: None, weights, .. } = measured.key.work else {
+            return None;
+        };
+        let is_such = match four_bit {
+            true => decompressed(weights).is_some(),
+            false => weights == WeightFormat::Plain,
+        };
+        let has_matrix = op.weights(self.config).is_some_and(|shape| shape.matrix.is_some());
+        if !is_such || !has_matrix || !self.config.layer_ops().contains(&op) {
+            return None;
+        }
+        let rows = u64::from(measured.point.rows);
+        Some(Timed {
+            operands: self.weight_bytes(op, weights),
+            activations: op.activation_bytes(self.config, self.dtype, rows) as f64,
+            flops: op.flops(self.config, rows, 0) as f64,
+            ns: measured.time.mean_ns,
+        })
+    }
+
+    /// Attention over caches that are plain, or in 4 bits.
+    fn attention(&self, measured: &Measured, four_bit: bool) -> Option<Timed> {
+        let Work::Compute { op, chunk: None, kv, .. } = measured.key.work else { return None };
+        let kv = kv.unwrap_or(KvFormat::Plain);
+        if !op.is_attention() || (kv == KvFormat::Four) != four_bit {
+            return None;
+        }
+        let sequences = f64::from(measured.point.rows);
+        let positions = f64::from(measured.point.positions);
+        let (rows, pairs, cached) = match measured.key.phase {
+            Some(Phase::Prefill) => (positions, positions * (positions + 1.0) / 2.0, 0.0),
+            _ => (1.0, positions + 1.0, positions),
+        };
+        let config = self.config;
+        let position = kv.position_bytes(config.head_dim, self.dtype) as f64;
+        let caches = op.caches().len() as f64 * position * config.num_kv_heads as f64;
+        let passes = match op {
+            Op::Scores | Op::Wv => 1.0,
+            Op::Softmax => 2.0,
+            _ => 0.0,
+        };
+        let values = op.activation_bytes(config, self.dtype, 1) as f64;
+        let scores = passes * config.num_heads as f64 * SCORE_BYTES;
+        Some(Timed {
+            operands: sequences * cached * caches,
+            activations: sequences * (rows * values + pairs * scores),
+            flops: sequences * pairs * op.flops(config, 0, 1) as f64,
+            ns: measured.time.mean_ns,
+        })
+    }
+
+    fn weight_bytes(&self, op: Op, format: WeightFormat) -> f64 {
+        Weights::of(op, Some(0)).size_bytes(self.config, self.dtype, format) as f64
+    }
+
+    /// All that a lane copied over the time that it took.
+    fn copies(&self, lane: LaneId) -> Option<f64> {
+        let (mut bytes, mut time_ns) = (0.0, 0.0);
+        for one in self.alone(lane) {
+            let copied = match one.key.work {
+                Work::CopyWeights { op, weights } if self.config.layer_ops().contains(&op) => {
+                    self.weight_bytes(op, weights)
+                }
+                Work::CopyValue { value, chunk: None } => {
+                    let Some(row) = value.row_elements(self.config) else { continue };
+                    let element = value.element_bytes(self.dtype) as f64;
+                    f64::from(one.point.rows) * row as f64 * element
+                }
+                _ => continue,
+            };
+            (bytes, time_ns) = (bytes + copied, time_ns + one.time.mean_ns);
+        }
+        (bytes > 0.0 && time_ns > 0.0).then(|| (bytes / time_ns).clamp(GBPS.0, GBPS.1))
+    }
+
+    fn decompress(&self) -> Option<DecompressRates> {
+        let sample = |one: &Measured| {
+            let Work::Decompress { op, weights } = one.key.work else { return None };
+            let wide = decompressed(weights)?;
+            let bytes = self.weight_bytes(op, WeightFormat::Grouped(wide));
+            let time_ns = one.time.mean_ns;
+            Some(Sample { columns: [bytes, 1.0, 0.0], target: time_ns, scale: time_ns })
+        };
+        let samples: Vec<Sample> = self.alone(LaneId::GPU_DECOMPRESS).filter_map(sample).collect();
+        let [per_byte, overhead_ns, _] = non_negative(&samples);
+        let overhead_ms = overhead_ns / 1e6;
+        (!samples.is_empty()).then(|| DecompressRates { gbps: rate(per_byte, GBPS), overhead_ms })
+    }
+
+    /// Of the CPU and the link beside each other, at least what either reads alone.
+    fn dram_gbps(&self, linear_gbps: f64, h2d_gbps: Option<f64>) -> f64 {
+        let Some(h2d_gbps) = h2d_gbps else { return linear_gbps };
+        let (by_lane, _) = contention(self.profile);
+        let beside = |lane: LaneId, other: LaneId| {
+            let others: LaneSet = [other].into_iter().collect();
+            by_lane.get(&lane).and_then(|rates| find(rates, others)).unwrap_or(1.0)
+        };
+        let (cpu, link) = (LaneId::CPU_COMPUTE, LaneId::H2D_WEIGHTS);
+        let both = linear_gbps * beside(cpu, link) + h2d_gbps * beside(link, cpu);
+        both.max(linear_gbps).max(h2d_gbps).clamp(GBPS.0, GBPS.1)
+    }
+}
+
+/// Of nanoseconds for each; within what a description may say.
+fn rate(each_ns: f64, (least, most): (f64, f64)) -> f64 {
+    if each_ns > 0.0 { (1.0 / each_ns).clamp(least, most) } else { most }
+}
+
+#[cfg(test)]
+mod tests;
