@@ -1,8 +1,8 @@
 //! A profile in a few rates: what a machine's description says of it.
 //!
-//! Time is bytes over a bandwidth plus operations over a throughput plus a constant, by least squares
-//! of relative errors over all points that were measured alone. Where the points leave one of them
-//! open, it is as fast as a description allows.
+//! Time is bytes over a bandwidth plus operations over a throughput plus a constant, by least
+//! squares of relative errors over all points that were measured alone. Where the points leave one
+//! of them open, it is as fast as a description allows.
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};

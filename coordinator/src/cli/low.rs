@@ -446,8 +446,8 @@ pub struct LowProfile {
     /// Compute threads of the emulated device [default: half of the cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub emulated_threads: Option<u16>,
-    /// Also write a description of this machine with its measurements, for plan --machine on another
-    /// one or by hand; needs a device, and bf16
+    /// Also write a description of this machine with its measurements, for plan --machine; needs a
+    /// device, and bf16
     #[arg(long, value_name = "FILE")]
     pub export: Option<PathBuf>,
     /// Measure again although a valid profile is kept, and forget what was tried out with it, with

@@ -28,8 +28,8 @@ pub(super) fn write(
     let rates = rates(with_device, config, request.dtype);
     let capacities = Capacities::of(request.device);
     let mut text = description(request, config, with_device, &rates, capacities)?;
-    text += "\n# What the rates come from, as it is kept in the cache. `plan --machine` prices by it \
-             where it knows all of\n# a plan; leave it out when rates are changed by hand.\n\
+    text += "\n# What the rates come from, as it is kept in the cache. `plan --machine` prices by \
+             it where it knows\n# all of a plan; leave it out when rates are changed by hand.\n\
              [profile]\n";
     for (name, profile) in [("with_device", with_device), ("alone", alone)] {
         let json = cache::encode(profile).context("the profile as text")?;

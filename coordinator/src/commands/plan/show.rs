@@ -133,7 +133,8 @@ impl Answer<'_> {
             "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,
             "decode_step_ms": decode_step_ms(self.chosen),
             "simulated_step_ms": { "layers": parts.layers_ms, "rest": parts.rest_ms },
-            "total_ms": predicted.total_ns() / 1e6, "tokens_per_s": predicted_tokens_per_s(self.chosen),
+            "total_ms": predicted.total_ns() / 1e6,
+            "tokens_per_s": predicted_tokens_per_s(self.chosen),
             "overlap": steady.timeline.usage(&plan.topology).overlap(),
             "gpu_interval": gpu_interval(self.chosen),
             "resident": {

@@ -1,5 +1,5 @@
-//! `--compare A,B`: a model and a workload on described machines, side by side, each also with twice
-//! as much of what it has.
+//! `--compare A,B`: a model and a workload on described machines, side by side, each also with
+//! twice as much of what it has.
 
 mod row;
 mod show;
