@@ -25,6 +25,7 @@ HEADS = {
     "attention": "share of DRAM read, or times as fast",
     "llama": "model and what is timed",
     "policies": "policy",
+    "predictions": "policy",
     "timed": "table",
     "alike": "prompts, tokens in common",
     "following": "batches",

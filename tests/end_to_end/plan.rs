@@ -79,6 +79,15 @@ fn what_does_not_fit_is_refused_with_numbers_or_compressed_aloud() {
     let (code, stderr, _) = plan(&machine);
     assert_eq!(code, Some(0));
     assert!(stderr.contains("--compress w4kv4") && stderr.contains("tokens/s"), "{stderr}");
+    // Of the forms that fit it is the fastest.
+    let rate = |form: &[&str]| {
+        let (code, answer, _) = plan(&[&machine[..], form, &["--json"]].concat());
+        let answer = (code == Some(0)).then(|| serde_json::from_str::<Value>(&answer));
+        answer.map(|answer| answer.expect("JSON")["tokens_per_s"].as_f64().expect("a rate"))
+    };
+    let forms = ["w4", "kv4", "w4kv4"].map(|form| rate(&["--compress", form]));
+    let best = forms.into_iter().flatten().fold(0.0, f64::max);
+    assert_eq!(rate(&[]), Some(best));
 }
 
 #[test]

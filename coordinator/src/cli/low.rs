@@ -227,8 +227,9 @@ pub struct LowRun {
         help_heading = "Placement"
     )]
     pub device: DeviceChoice,
-    /// Who computes what: auto, two-split, one-split, gpu-only, cpu-only, lia, flexgen or
-    /// flexgen:spread [default: auto with a device, else cpu-only]
+    /// Who computes what: auto, two-split, one-split, gpu-only, resident (weights stay on the
+    /// device), cpu-only, lia, flexgen or flexgen:spread [default: auto with a device, else
+    /// cpu-only]
     #[arg(long, value_name = "POLICY", value_parser = parse_policy, help_heading = "Placement")]
     pub policy: Option<PolicyName>,
     /// The GPU runs operations A to before B of each layer in decode, e.g. scores:out; either side
@@ -372,7 +373,7 @@ pub struct LowPlan {
     /// What is kept in 4 bits [default: nothing where that fits, else w4kv4]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub compress: Option<CompressChoice>,
-    /// auto, two-split, one-split, gpu-only, cpu-only, lia, flexgen or flexgen:spread
+    /// auto, two-split, one-split, gpu-only, resident, cpu-only, lia, flexgen or flexgen:spread
     #[arg(long, value_name = "POLICY", default_value = "auto", value_parser = parse_policy)]
     pub policy: PolicyName,
     /// Attention in chunks that a split may come between: scores=8 or attention=8
