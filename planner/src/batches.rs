@@ -5,6 +5,10 @@ const COUNTS: [u32; 4] = [1, 2, 4, 8];
 /// Parts of the largest batch that are tried first: throughput need not grow with the batch.
 const SHARES: [(u32, u32); 4] = [(1, 1), (1, 2), (1, 4), (1, 8)];
 
+/// Share of the most that is as good: predictions are no better, and fewer sequences take less
+/// memory and end sooner.
+const AS_GOOD: f64 = 0.96;
+
 /// A shape and what it promises.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BatchChoice {
@@ -17,32 +21,27 @@ pub struct BatchChoice {
 
 /// Chooses among shapes with batches of at most `size_max` sequences. `fits` says whether a shape
 /// fits memory, where fewer sequences always fit if more do; `tokens_per_s` predicts it, `None`
-/// where it cannot. Fewer sequences win a tie. `None` when nothing fits.
+/// where it cannot. Fewer sequences win where they promise as good as the most. `None` when nothing
+/// fits.
 pub fn choose(
     size_max: u32,
     mut fits: impl FnMut(u32, u32) -> bool,
     mut tokens_per_s: impl FnMut(u32, u32) -> Option<f64>,
 ) -> Option<BatchChoice> {
-    let mut best: Option<BatchChoice> = None;
-    let mut try_shape = |best: &mut Option<BatchChoice>, batches: u32, batch_size: u32| {
-        let Some(tokens_per_s) = tokens_per_s(batches, batch_size) else { return };
-        let better = |best: &BatchChoice| {
-            let fewer = batches * batch_size < best.batches * best.batch_size;
-            tokens_per_s > best.tokens_per_s || (tokens_per_s == best.tokens_per_s && fewer)
-        };
-        if best.as_ref().is_none_or(better) {
-            *best = Some(BatchChoice { batches, batch_size, tokens_per_s });
-        }
+    let mut tried: Vec<BatchChoice> = Vec::new();
+    let mut try_shape = |tried: &mut Vec<BatchChoice>, batches: u32, batch_size: u32| {
+        let rate = tokens_per_s(batches, batch_size);
+        tried.extend(rate.map(|tokens_per_s| BatchChoice { batches, batch_size, tokens_per_s }));
     };
     for batches in COUNTS {
         let largest = largest(size_max, |size| fits(batches, size));
         let mut sizes: Vec<u32> =
             SHARES.iter().map(|(part, of)| largest * part / of).filter(|size| *size > 0).collect();
         sizes.dedup();
-        sizes.into_iter().for_each(|size| try_shape(&mut best, batches, size));
+        sizes.into_iter().for_each(|size| try_shape(&mut tried, batches, size));
     }
     // What lies between the best and its neighbours.
-    if let Some(BatchChoice { batches, batch_size, .. }) = best {
+    if let Some(BatchChoice { batches, batch_size, .. }) = smallest_of_the_best(&tried) {
         let between = [
             (batches, batch_size * 3 / 4),
             (batches, (batch_size * 3 / 2).min(size_max)),
@@ -52,11 +51,22 @@ pub fn choose(
         for (count, size) in between {
             if count > 0 && size > 0 && (count, size) != (batches, batch_size) && fits(count, size)
             {
-                try_shape(&mut best, count, size);
+                try_shape(&mut tried, count, size);
             }
         }
     }
-    best
+    smallest_of_the_best(&tried)
+}
+
+/// The fewest sequences among shapes that promise as good as most.
+fn smallest_of_the_best(tried: &[BatchChoice]) -> Option<BatchChoice> {
+    let most = tried.iter().map(|one| one.tokens_per_s).fold(0.0, f64::max);
+    let best = tried.iter().filter(|one| one.tokens_per_s >= most * AS_GOOD);
+    let sequences = |one: &&BatchChoice| one.batches * one.batch_size;
+    best.min_by(|a, b| {
+        sequences(a).cmp(&sequences(b)).then(b.tokens_per_s.total_cmp(&a.tokens_per_s))
+    })
+    .copied()
 }
 
 /// The largest size of at most `most` that fits; 0 when none does.
