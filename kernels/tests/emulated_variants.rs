@@ -256,8 +256,8 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
                         for position in positions {
                             let variant = one.variant();
                             let context = format!(
-                                "{variant:?} format {which} {n}x{k}, {threads} threads, row {position} of \
-                                 {rows}"
+                                "{variant:?} format {which} {n}x{k}, {threads} threads, row \
+                                 {position} of {rows}"
                             );
                             assert_eq!(bits(&out[position * n..][..n]), alone, "{context}");
                         }

@@ -207,23 +207,28 @@ impl Request<'_> {
     /// What host memory holds at least: all layers' weights, and the KV that device memory has no
     /// room for.
     pub(crate) fn least_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
-        let config = self.config;
-        let position = self.formats.kv.position_bytes(config.head_dim, self.dtype);
-        let sequences = u64::from(batches) * u64::from(batch_size);
-        let layers = config.num_layers as u64;
-        let of_position = 2 * layers * (config.num_kv_heads * position) as u64;
-        let kv_bytes = of_position * u64::from(self.max_context) * sequences;
+        let layers = self.config.num_layers as u64;
+        let kv_bytes = layers * self.layer_kv_bytes(batches, batch_size);
         let on_device =
             if self.limits.vram_is_dram { 0 } else { self.limits.vram_bytes.unwrap_or(0) };
         self.weights_bytes() + kv_bytes.saturating_sub(on_device)
     }
 
+    /// KV of a layer for so many batches.
+    pub(crate) fn layer_kv_bytes(&self, batches: u16, batch_size: u16) -> u64 {
+        let position = self.formats.kv.position_bytes(self.config.head_dim, self.dtype);
+        let sequences = u64::from(batches) * u64::from(batch_size);
+        2 * (self.config.num_kv_heads * position) as u64 * u64::from(self.max_context) * sequences
+    }
+
+    /// Weights of a layer in these formats.
+    pub(crate) fn layer_weight_bytes(&self, formats: &[WeightFormat]) -> u64 {
+        let blobs = self.config.layer_ops().iter().zip(formats);
+        blobs.map(|(op, form)| op.weight_bytes_in(self.config, self.dtype, *form) as u64).sum()
+    }
+
     fn weights_bytes(&self) -> u64 {
-        let layer = |formats: &Vec<WeightFormat>| -> u64 {
-            let blobs = self.config.layer_ops().iter().zip(formats);
-            blobs.map(|(op, form)| op.weight_bytes_in(self.config, self.dtype, *form) as u64).sum()
-        };
-        self.formats.weights.layers.iter().map(layer).sum()
+        self.formats.weights.layers.iter().map(|formats| self.layer_weight_bytes(formats)).sum()
     }
 
     /// The same shape with the streams of prefill that take least memory.
@@ -276,13 +281,18 @@ impl Request<'_> {
     ///
     /// # Errors
     /// A map that cannot be compiled.
-    pub(crate) fn room(&self, batches: u16, batch_size: u16) -> Result<Option<Room>, PlanError> {
+    pub(crate) fn prefill_room(
+        &self,
+        batches: u16,
+        batch_size: u16,
+    ) -> Result<Option<PrefillRoom>, PlanError> {
         let usual = self.shape(batches, batch_size);
-        let room = self.roomiest(batches, batch_size)?.map(|Candidate { map, shape, .. }| Room {
-            prefill_hidden: map.prefill_hidden,
-            has_small_streams: shape.micro_sequences != usual.micro_sequences
-                || (shape.is_chunked() && shape.prefill_chunk != usual.prefill_chunk),
-        });
+        let room =
+            self.roomiest(batches, batch_size)?.map(|Candidate { map, shape, .. }| PrefillRoom {
+                prefill_hidden: map.prefill_hidden,
+                has_small_streams: shape.micro_sequences != usual.micro_sequences
+                    || (shape.is_chunked() && shape.prefill_chunk != usual.prefill_chunk),
+            });
         Ok(room)
     }
 
@@ -388,7 +398,7 @@ impl Request<'_> {
 
 /// What memory decides of prefill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Room {
+pub struct PrefillRoom {
     /// Home of hidden states between layers.
     pub prefill_hidden: MemoryId,
     /// Streams are as small as they can be.

@@ -164,7 +164,7 @@ fn machines_are_compared_by_their_own_plans() {
         for field in ["batches", "batch_size", "policy", "tokens_per_s", "decode_step_ms", "note"] {
             assert_eq!(row[field], alone[field], "{path}: {field}");
         }
-        assert_eq!(row["stays"], alone["resident"]["stays"]);
+        assert_eq!(row["resident"], alone["resident"]["summary"]);
         assert_eq!(row["machine"], format!("my-machine ({path})"), "told apart");
     }
     let rate = |of: &Value| of["tokens_per_s"].as_f64().expect("a rate");

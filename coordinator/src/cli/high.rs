@@ -177,16 +177,16 @@ fn plan(low: LowPlan) -> Result<PlanRequest, UsageError> {
     Ok(PlanRequest { source, json, chart })
 }
 
+/// A model of which only the configuration is read: its weights need not be there.
+fn configuration(name: String, layers: Option<u32>) -> ModelChoice {
+    let layers = layers.map(|layers| layers as usize);
+    ModelChoice { name, revision: None, dummy_weights: true, layers }
+}
+
 /// What would be planned on described machines.
 fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
     Ok(Box::new(Described {
-        // Only its configuration is read: weights need not be there.
-        model: ModelChoice {
-            name: low.model.ok_or(UsageError::NothingToPlan)?,
-            revision: None,
-            dummy_weights: true,
-            layers: low.layers.map(|layers| layers as usize),
-        },
+        model: configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers),
         dtype: dtype(low.dtype),
         compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
         batches: low.batches,
@@ -278,13 +278,7 @@ fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
 /// The placement that would be planned on a described machine.
 fn timed_on_machine(low: LowRun) -> Result<Described, UsageError> {
     Ok(Described {
-        // Only its configuration is read: weights need not be there.
-        model: ModelChoice {
-            name: low.model.ok_or(UsageError::NoModel)?,
-            revision: None,
-            dummy_weights: true,
-            layers: low.layers.map(|layers| layers as usize),
-        },
+        model: configuration(low.model.ok_or(UsageError::NoModel)?, low.layers),
         dtype: dtype(low.dtype),
         compress: Some(low.compress).filter(|choice| *choice != CompressChoice::Auto),
         batches: low.batches.unwrap_or(BatchesChoice::Given(Batches { count: 1, size: 32 })),

@@ -1,12 +1,12 @@
 //! `profile --export FILE`: this machine as a description, its rates by least squares over what was
 //! measured, and the measurements themselves.
 
-use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::Context;
 use model::config::ModelConfig;
-use profiler::rates::{DeviceRates, FourBitRates, MachineRates, rates};
+use planner::machine::{Capacity, Cpu, Gpu, Link, Machine, Measurements, Rates, StoredRates};
+use profiler::rates::{DeviceRates, MachineRates, rates};
 use profiler::{Profile, cache};
 
 use crate::cli::cuda;
@@ -25,17 +25,20 @@ pub(super) fn write(
     with_device: &Profile,
     alone: &Profile,
 ) -> anyhow::Result<()> {
-    let rates = rates(with_device, config, request.dtype);
-    let capacities = Capacities::of(request.device);
-    let mut text = description(request, config, with_device, &rates, capacities)?;
-    text += "\n# What the rates come from, as it is kept in the cache. `plan --machine` prices by \
-             it where it knows\n# all of a plan; leave it out when rates are changed by hand.\n\
-             [profile]\n";
-    for (name, profile) in [("with_device", with_device), ("alone", alone)] {
-        let json = cache::encode(profile).context("the profile as text")?;
-        // Inside quotes of TOML that take everything but themselves.
-        let _ = writeln!(text, "{name} = '''\n{}'''", json.replace('\'', "\\u0027"));
-    }
+    let mut machine = description(request, config, with_device)?;
+    let text = |profile| cache::encode(profile).context("the profile as text");
+    let (with_device, alone) = (Some(text(with_device)?), Some(text(alone)?));
+    machine.profile = Some(Measurements { with_device, alone });
+    let text = format!(
+        "# Written by `coordinator profile --export` from what it measured of {} in {}, {} + {} \
+         tokens.\n# The profile at its end is what the rates come from. `plan --machine` prices \
+         by it where it\n# knows all of a plan; leave it out when rates are changed by hand.\n\n{}",
+        config.name,
+        request.batches,
+        request.prompt_len,
+        request.gen_len,
+        machine.to_toml()?
+    );
     std::fs::write(path, text).with_context(|| format!("--export {}", path.display()))
 }
 
@@ -70,64 +73,57 @@ fn description(
     request: &ProfileRequest,
     config: &ModelConfig,
     profile: &Profile,
-    rates: &MachineRates,
-    capacities: Capacities,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<Machine> {
     let lacking = |what: &str| format!("the profile has no {what}; measure again with more time");
-    let cpu = rates.cpu.with_context(|| lacking("linears on the CPU"))?;
-    let gpu = rates.gpu.with_context(|| lacking("linears on the device"))?;
-    let h2d_gbps = rates.h2d_gbps.with_context(|| lacking("copies to the device"))?;
-    let d2h_gbps = rates.d2h_gbps.unwrap_or(h2d_gbps);
+    let MachineRates { cpu, gpu, h2d_gbps, d2h_gbps, decompress, dram_gbps } =
+        rates(profile, config, request.dtype);
+    let cpu = cpu.with_context(|| lacking("linears on the CPU"))?;
+    let gpu = gpu.with_context(|| lacking("linears on the device"))?;
+    let h2d_gbps = h2d_gbps.with_context(|| lacking("copies to the device"))?;
+    let Capacities { dram_gib, reserve_gib, vram_gib } = Capacities::of(request.device);
     let fingerprint = &profile.fingerprint;
-    let field = |of: Option<&String>| of.map_or_else(|| quoted("unknown"), |text| quoted(text));
-    let cpu_name = field(fingerprint.machine.get("CPU model"));
-    let mut text = format!(
-        "# Written by `coordinator profile --export` from what it measured of {} in {}, {} + {} \
-         tokens.\n\nname = {cpu_name}\n\n[cpu]\nname = {cpu_name}\nop_overhead_us = {}\n\n\
-         [cpu.bf16]\n",
-        config.name, request.batches, request.prompt_len, request.gen_len, cpu.overhead_us
-    );
-    text += &device("cpu", &cpu);
-    let gpu_name = field(fingerprint.profiled.get("device"));
-    let _ = writeln!(text, "\n[gpu]\nname = {gpu_name}\nop_overhead_us = {}", gpu.overhead_us);
-    if let Some(decompress) = rates.decompress {
-        let _ = writeln!(text, "decompress_gbps = {}", decompress.gbps);
-        let _ = writeln!(text, "decompress_overhead_ms = {}", decompress.overhead_ms);
-    }
-    text += "\n[gpu.bf16]\n";
-    text += &device("gpu", &gpu);
-    text += "\n# A link is never faster than what it leads to.\n[link]\n";
-    let _ = writeln!(text, "h2d_gbps = {}", h2d_gbps.min(gpu.linear_gbps));
-    let _ = writeln!(text, "d2h_gbps = {}", d2h_gbps.min(gpu.linear_gbps));
-    let dram_gbps = rates.dram_gbps.unwrap_or(cpu.linear_gbps);
-    let Capacities { dram_gib, reserve_gib, vram_gib } = capacities;
-    let _ = writeln!(
-        text,
-        "\n[memory]\ndram_gib = {dram_gib}\ndram_gbps = {dram_gbps}\nos_reserve_gib = \
-         {reserve_gib}\nvram_gib = {vram_gib}"
-    );
-    Ok(text)
+    let name = |of: Option<&String>| of.map_or_else(|| "unknown".to_owned(), String::clone);
+    let cpu_name = name(fingerprint.machine.get("CPU model"));
+    Ok(Machine {
+        name: cpu_name.clone(),
+        cpu: Cpu {
+            name: cpu_name,
+            bf16: of_device(&cpu),
+            f32: None,
+            op_overhead_us: cpu.overhead_us,
+        },
+        gpu: Gpu {
+            name: name(fingerprint.profiled.get("device")),
+            bf16: of_device(&gpu),
+            f32: None,
+            op_overhead_us: gpu.overhead_us,
+            decompress_gbps: decompress.map(|rates| rates.gbps),
+            decompress_overhead_ms: decompress.map_or(0.0, |rates| rates.overhead_ms),
+        },
+        // A link is never faster than what it leads to.
+        link: Link {
+            h2d_gbps: h2d_gbps.min(gpu.linear_gbps),
+            d2h_gbps: d2h_gbps.unwrap_or(h2d_gbps).min(gpu.linear_gbps),
+        },
+        memory: Capacity {
+            dram_gib,
+            dram_gbps: dram_gbps.unwrap_or(cpu.linear_gbps),
+            vram_gib,
+            os_reserve_gib: Some(reserve_gib),
+        },
+        nvme: Vec::new(),
+        running: None,
+        profile: None,
+    })
 }
 
-/// Rates in bf16, and in 4 bits where they were measured.
-fn device(name: &str, rates: &DeviceRates) -> String {
+fn of_device(rates: &DeviceRates) -> Rates {
     let DeviceRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, .. } = *rates;
-    let mut text = section([linear_gbps, linear_tflops, attention_gbps, attention_tflops]);
-    if let Some(four) = rates.four_bit {
-        let FourBitRates { linear_gbps, linear_tflops, attention_gbps, attention_tflops } = four;
-        let _ = writeln!(text, "\n[{name}.bf16.four_bit]");
-        text += &section([linear_gbps, linear_tflops, attention_gbps, attention_tflops]);
-    }
-    text
-}
-
-/// Bandwidth and throughput of linears, and those of attention.
-fn section(rates: [f64; 4]) -> String {
-    let names = ["linear_gbps", "linear_tflops", "attention_gbps", "attention_tflops"];
-    names.iter().zip(rates).map(|(name, rate)| format!("{name} = {rate}\n")).collect()
-}
-
-/// A text of TOML, which takes what JSON takes.
-fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    let four_bit = rates.four_bit.map(|four| StoredRates {
+        linear_gbps: four.linear_gbps,
+        linear_tflops: four.linear_tflops,
+        attention_gbps: four.attention_gbps,
+        attention_tflops: four.attention_tflops,
+    });
+    Rates { linear_gbps, linear_tflops, attention_gbps, attention_tflops, four_bit }
 }

@@ -6,17 +6,15 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use comfy_table::Table;
-use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::config_json::check_context;
 use model::ops::Op;
 use planner::budget::{Limits, Request as PlanRequest};
-use planner::policy::{Formats, Placement, Policy};
+use planner::policy::{Placement, Policy};
 use profiler::key::Work;
 use profiler::profile::{Measured, Measurements};
 use profiler::stat::Stat;
 use profiler::{Profile, REPETITIONS_MIN, Rehearsal, Request, Skipped};
-use program::formats::{KvFormat, WeightFormats};
 use program::map::Phase;
 use program::topology::LaneId;
 
@@ -26,6 +24,7 @@ use crate::cli::values::CompressChoice;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
 use crate::report::table::{plain_table, right_aligned};
+use crate::setup::formats;
 use crate::setup::hardware::Hardware;
 use crate::setup::model::Opened;
 use crate::setup::profile;
@@ -84,13 +83,7 @@ fn profile_request(
     // Nothing of the whole model is loaded, so its size is no limit.
     let limits =
         Limits { dram_bytes: u64::MAX, vram_bytes: None, vram_is_dram: true, device_scratch: None };
-    let mut formats = Formats::plain(config);
-    if request.compress.weights() {
-        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
-    }
-    if request.compress.kv() {
-        formats.kv = KvFormat::Four;
-    }
+    let formats = formats::of_choice(config, request.compress);
     let shape = PlanRequest {
         config,
         placement: &Placement::of(Policy::CpuOnly),

@@ -18,8 +18,7 @@ pub(crate) type Threads<'a> = &'a dyn Fn(bool) -> (u16, u16);
 pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> String {
     let plan = &chosen.plan;
     let mut table = plain_table();
-    let mut header =
-        vec!["policy", "gpu in prefill", "gpu in decode", "stays on the device", "threads"];
+    let mut header = vec!["policy", "gpu in prefill", "gpu in decode", "resident", "threads"];
     header.extend(["prefill s", "step ms", "rehearsed ms", "group s", "tokens/s", ""]);
     if threads.is_none() {
         header.remove(4);
@@ -29,7 +28,7 @@ pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> Strin
     for (place, one) in shown(chosen) {
         let (prefill, decode) = on_gpu(&one.map, &plan.config);
         let mut row = vec![one.name.name().to_owned(), prefill, decode];
-        row.push(stays(&one.map).unwrap_or_else(|| "-".to_owned()));
+        row.push(resident(&one.map).unwrap_or_else(|| "-".to_owned()));
         if let Some(threads) = threads {
             row.push(match threads(one.map.uses_gpu()) {
                 (cpu, 0) => cpu.to_string(),
@@ -41,7 +40,7 @@ pub(crate) fn considered(chosen: &Chosen, threads: Option<Threads<'_>>) -> Strin
         let rehearsed = one.rehearsed.then(|| format!("{:.1}", one.step_ns() / 1e6));
         row.push(rehearsed.unwrap_or_else(|| "-".to_owned()));
         row.push(format!("{:.2}", one.total_ns(plan.shape.max_new) / 1e9));
-        row.push(format!("{:.2}", tokens_per_s(chosen, one)));
+        row.push(format!("{:.2}", chosen.tokens_per_s_of(one)));
         row.push(if place == 0 { "chosen" } else { "" }.to_owned());
         table.add_row(row);
     }
@@ -68,20 +67,6 @@ fn shown(chosen: &Chosen) -> impl Iterator<Item = (usize, &Considered)> {
     let all = &chosen.considered;
     let is_best = |place: usize| all[..place].iter().all(|other| other.name != all[place].name);
     all.iter().enumerate().filter(move |(place, one)| one.name == chosen.name || is_best(*place))
-}
-
-/// New tokens of a group of full batches over its predicted time.
-pub(crate) fn predicted_tokens_per_s(chosen: &Chosen) -> f64 {
-    let shape = &chosen.plan.shape;
-    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-    sequences * f64::from(shape.max_new) / (chosen.predicted.total_ns() / 1e9)
-}
-
-/// The same of any placement that was considered.
-pub(crate) fn tokens_per_s(chosen: &Chosen, one: &Considered) -> f64 {
-    let shape = &chosen.plan.shape;
-    let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
-    sequences * f64::from(shape.max_new) / (one.total_ns(shape.max_new) / 1e9)
 }
 
 /// The operations of a layer of the chosen map, those of a layer that is streamed if there is one:
@@ -122,8 +107,8 @@ pub(crate) fn layer(chosen: &Chosen) -> String {
         };
         let _ = writeln!(text, "attention runs as one operation, which saves {saved_ms:.3} ms");
     }
-    if let Some(stays) = stays(map) {
-        let _ = writeln!(text, "{} layers; stays in device memory: {stays}", config.num_layers);
+    if let Some(resident) = resident(map) {
+        let _ = writeln!(text, "{} layers; in device memory: {resident}", config.num_layers);
     }
     text
 }
@@ -183,8 +168,8 @@ pub(crate) fn gpu_interval(chosen: &Chosen) -> Option<(usize, usize)> {
     }
 }
 
-/// What stays in device memory: `11 layers, KV of 11, head`; `None`: nothing.
-pub(crate) fn stays(map: &DeviceMap) -> Option<String> {
+/// What is resident in device memory: `11 layers, KV of 11, head`; `None`: nothing.
+pub(crate) fn resident(map: &DeviceMap) -> Option<String> {
     let layers = (0..map.weights.len()).filter(|layer| is_resident(map, *layer)).count();
     let kv = map.kv.iter().filter(|kv| kv.k.iter().chain(&kv.v).all(|m| *m == MemoryId::VRAM));
     let kv = kv.count();

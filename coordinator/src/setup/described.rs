@@ -3,22 +3,20 @@
 use std::path::Path;
 
 use anyhow::Context;
-use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::config_json::check_context;
 use planner::budget::{Limits, PlanError, Request};
 use planner::machine::{Machine, known, names};
 use planner::policy::{Formats, Placement, Policy};
 use planner::priced::{ChooseError, Chosen, Effort, Question, best_batches, choose};
-use program::formats::{KvFormat, WeightFormats};
 
 use super::auto_batches::SIZE_MAX;
+use super::formats;
 use super::measured_machine::MeasuredMachine;
 use super::model::Opened;
 use super::usage::Usage;
 use crate::cli::request::Described;
 use crate::cli::values::{Batches, BatchesChoice, CompressChoice};
-use crate::report::placement::predicted_tokens_per_s;
 
 /// The forms of weights and KV that lose something, which are compared where nothing else fits.
 const LOSSY: [CompressChoice; 3] = [CompressChoice::W4, CompressChoice::Kv4, CompressChoice::W4kv4];
@@ -88,17 +86,17 @@ impl Planning<'_> {
     /// # Errors
     /// Nothing that fits, by the form of which the largest batch would.
     pub(crate) fn best(&self) -> anyhow::Result<(Chosen, Option<String>)> {
-        let asked = self.described.compress;
-        let mut refusal = match self.chosen(asked.unwrap_or(CompressChoice::None))? {
+        let requested = self.described.compress;
+        let mut refusal = match self.chosen(requested.unwrap_or(CompressChoice::None))? {
             Ok(chosen) => return Ok((chosen, None)),
             Err(refusal) => refusal,
         };
         let mut best: Option<(CompressChoice, Chosen)> = None;
-        for form in LOSSY.into_iter().filter(|_| asked.is_none()) {
+        for form in LOSSY.into_iter().filter(|_| requested.is_none()) {
             match self.chosen(form)? {
                 Ok(chosen) => {
-                    let rate = predicted_tokens_per_s(&chosen);
-                    let is_better = |best: &Chosen| rate > predicted_tokens_per_s(best);
+                    let rate = chosen.tokens_per_s();
+                    let is_better = |best: &Chosen| rate > best.tokens_per_s();
                     if best.as_ref().is_none_or(|(_, best)| is_better(best)) {
                         best = Some((form, chosen));
                     }
@@ -116,7 +114,7 @@ impl Planning<'_> {
 
     /// The best placement in a form, or why none fits.
     fn chosen(&self, form: CompressChoice) -> anyhow::Result<Result<Chosen, PlanError>> {
-        let formats = formats(self.config, form);
+        let formats = formats::of_choice(self.config, form);
         let batches = match self.described.batches {
             BatchesChoice::Given(batches) => batches,
             BatchesChoice::Auto => self.batches(&formats).unwrap_or(Batches { count: 1, size: 1 }),
@@ -129,19 +127,20 @@ impl Planning<'_> {
     }
 
     fn choose(&self, formats: &Formats, batches: Batches) -> Result<Chosen, ChooseError> {
-        self.ask(formats, batches.size, |question| {
+        self.with_question(formats, batches.size, |question| {
             choose(&Question { batches: batches.count, batch_size: batches.size, ..question })
         })
     }
 
     /// The batches of highest predicted throughput; `None` where not even one sequence fits.
     fn batches(&self, formats: &Formats) -> Option<Batches> {
-        let best = self.ask(formats, 1, |question| best_batches(&question, usize::MAX, SIZE_MAX));
+        let best = self
+            .with_question(formats, 1, |question| best_batches(&question, usize::MAX, SIZE_MAX));
         best.map(|(count, size)| Batches { count, size })
     }
 
     /// Asks with a question about one sequence; attention is cut as batches of a size can.
-    fn ask<T>(
+    fn with_question<T>(
         &self,
         formats: &Formats,
         batch_size: u16,
@@ -204,15 +203,4 @@ fn note(form: CompressChoice) -> String {
          --compress none refuses with the numbers.",
         form.name()
     )
-}
-
-fn formats(config: &ModelConfig, form: CompressChoice) -> Formats {
-    let mut formats = Formats::plain(config);
-    if form.weights() {
-        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
-    }
-    if form.kv() {
-        formats.kv = KvFormat::Four;
-    }
-    formats
 }

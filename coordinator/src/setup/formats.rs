@@ -1,6 +1,7 @@
 //! In which form weights and KV are kept: what the user asked for, over what the files hold.
 
 use model::compressed::{Bits, Grouped, WeightFormat, kv4_position_bytes};
+use model::config::ModelConfig;
 use planner::policy::Formats;
 use program::formats::{KvFormat, WeightFormats};
 
@@ -78,6 +79,18 @@ pub(crate) fn formats(run: &Run, opened: &Opened, case: Case) -> Formats {
         }
     }
     Formats { weights, kv: if case.kv { KvFormat::Four } else { KvFormat::Plain } }
+}
+
+/// What is asked for alone, of weights that are plain in their files.
+pub(crate) fn of_choice(config: &ModelConfig, choice: CompressChoice) -> Formats {
+    let mut formats = Formats::plain(config);
+    if choice.weights() {
+        formats.weights = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
+    }
+    if choice.kv() {
+        formats.kv = KvFormat::Four;
+    }
+    formats
 }
 
 fn in_four_bits(format: WeightFormat) -> bool {

@@ -112,29 +112,3 @@ pub fn best(
         _ => ranking[0],
     })
 }
-
-/// A layer's latency in both stages, ms.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct LatencyMs {
-    pub prefill: f64,
-    pub decode: f64,
-}
-
-/// The answer of `coordinator plan --policy lia --json`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Output {
-    pub prefill: Vector,
-    pub decode: Vector,
-    pub latency_ms: LatencyMs,
-}
-
-/// The best vector of each stage, separately.
-///
-/// # Errors
-/// A number format that the description leaves out.
-pub fn plan(machine: &Machine, config: &ModelConfig, case: &Case) -> Result<Output, MachineError> {
-    let (prefill, prefill_ms) = best(machine, config, Stage::Prefill, case)?;
-    let (decode, decode_ms) = best(machine, config, Stage::Decode, case)?;
-    let latency_ms = LatencyMs { prefill: prefill_ms, decode: decode_ms };
-    Ok(Output { prefill, decode, latency_ms })
-}

@@ -21,10 +21,10 @@ pub use running::Running;
 pub use twice::Resource;
 
 use model::config::Dtype;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Sustained rates of one device in one number format.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rates {
     /// Bytes of weights, GB/s.
@@ -40,7 +40,7 @@ pub struct Rates {
 }
 
 /// Rates for operands in one form; as in [`Rates`].
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoredRates {
     pub linear_gbps: f64,
@@ -59,7 +59,7 @@ impl Rates {
 }
 
 /// The CPU.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cpu {
     pub name: String,
@@ -72,7 +72,7 @@ pub struct Cpu {
 }
 
 /// The GPU.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
     pub name: String,
@@ -91,7 +91,7 @@ pub struct Gpu {
 }
 
 /// What joins host and device.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Link {
     pub h2d_gbps: f64,
@@ -99,7 +99,7 @@ pub struct Link {
 }
 
 /// Capacities, and the host memory's bandwidth for copies.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capacity {
     pub dram_gib: f64,
@@ -112,14 +112,14 @@ pub struct Capacity {
 }
 
 /// A storage device that reads straight into device memory.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvme {
     pub read_gbps: f64,
 }
 
 /// A machine.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Machine {
     pub name: String,
@@ -128,7 +128,7 @@ pub struct Machine {
     pub link: Link,
     pub memory: Capacity,
     /// Read together; absent: no weights from NVMe.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvme: Vec<Nvme>,
     /// What it costs to have and to run; absent: nothing is said of that.
     #[serde(default)]
@@ -139,7 +139,7 @@ pub struct Machine {
 }
 
 /// Profiles as texts, which whoever measured them reads; nothing here does.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measurements {
     #[serde(default)]

@@ -7,6 +7,8 @@ use super::{Machine, Rates, Running, StoredRates};
 pub enum MachineError {
     #[error("the machine file is not what it should be: {message} (line {line})")]
     Toml { message: String, line: usize },
+    #[error("the machine cannot be written as a file: {0}")]
+    Unwritable(String),
     #[error("the machine file gives the machine no name")]
     NoName,
     #[error("{field} is {value}; it must be a finite number")]
@@ -67,6 +69,15 @@ impl Machine {
         })?;
         machine.validate()?;
         Ok(machine)
+    }
+
+    /// The description as a file that [`Machine::from_toml`] reads.
+    ///
+    /// # Errors
+    /// What that would refuse.
+    pub fn to_toml(&self) -> Result<String, MachineError> {
+        self.validate()?;
+        toml::to_string(self).map_err(|error| MachineError::Unwritable(error.to_string()))
     }
 
     fn validate(&self) -> Result<(), MachineError> {

@@ -1,12 +1,12 @@
 //! What a machine costs to have and to run, in energy and money (LIA §7).
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 const HOURS_OF_A_YEAR: f64 = 365.0 * 24.0;
 const TOKENS: f64 = 1e6;
 
 /// Power and price of a whole machine.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Running {
     /// Drawn under load.

@@ -43,7 +43,7 @@ fn placed(placement: &Placement) -> (DeviceMap, Plan) {
     (map, plan)
 }
 
-fn stays(layers: Vec<usize>, attention: ResidentAttention, head: bool) -> Residency {
+fn residency(layers: Vec<usize>, attention: ResidentAttention, head: bool) -> Residency {
     Residency { layers, attention, head }
 }
 
@@ -54,10 +54,10 @@ fn every_interval_with_resident_layers_compiles() {
         let count = layer_list(&config, chunking).len();
         for residency in [
             Residency::NONE,
-            stays(vec![1, 3], ResidentAttention::Streamed, false),
-            stays(vec![0], ResidentAttention::WithKv, true),
-            stays(vec![1], ResidentAttention::OnCpu, false),
-            stays(vec![], ResidentAttention::WithKv, true),
+            residency(vec![1, 3], ResidentAttention::Streamed, false),
+            residency(vec![0], ResidentAttention::WithKv, true),
+            residency(vec![1], ResidentAttention::OnCpu, false),
+            residency(vec![], ResidentAttention::WithKv, true),
         ] {
             for start in 0..count {
                 for end in start..=count {
@@ -96,7 +96,7 @@ fn the_cpu_alone_needs_no_device() {
 #[test]
 fn every_vector_is_a_map_that_compiles() {
     for decode in Vector::all() {
-        let residency = stays(vec![0], ResidentAttention::Streamed, false);
+        let residency = residency(vec![0], ResidentAttention::Streamed, false);
         let policy = Policy::Lia { prefill: Vector::FULL_GPU, decode };
         let (map, _) = planned(policy, residency.clone());
         assert_eq!(map.policy, "lia");
@@ -146,10 +146,10 @@ fn what_a_placement_leaves_open_goes_together() {
     ];
     let residencies = [
         Residency::NONE,
-        stays(vec![1, 3], ResidentAttention::WithKv, true),
-        stays(vec![0, 1, 2, 3], ResidentAttention::WithKv, true),
-        stays(vec![2], ResidentAttention::OnCpu, false),
-        stays(vec![0, 1, 2, 3], ResidentAttention::OnCpu, false),
+        residency(vec![1, 3], ResidentAttention::WithKv, true),
+        residency(vec![0, 1, 2, 3], ResidentAttention::WithKv, true),
+        residency(vec![2], ResidentAttention::OnCpu, false),
+        residency(vec![0, 1, 2, 3], ResidentAttention::OnCpu, false),
     ];
     for policy in policies {
         for residency in &residencies {

@@ -1,6 +1,6 @@
 //! `--batches auto`: the N x B of highest predicted throughput, each with its own best placement.
 
-use super::choose::{Question, about_total_ns};
+use super::choose::{Question, estimate_total_ns};
 use crate::batches::{BatchChoice, choose as choose_shape};
 use crate::budget::Request;
 use crate::policy::{Placement, Policy};
@@ -22,7 +22,7 @@ pub fn best_batches(
     };
     let rate = |count: u32, size: u32| {
         let (batches, batch_size) = sizes(count, size)?;
-        let total_ns = about_total_ns(&Question { batches, batch_size, ..*question })?;
+        let total_ns = estimate_total_ns(&Question { batches, batch_size, ..*question })?;
         let tokens = f64::from(count) * f64::from(size) * f64::from(request.max_new);
         Some(tokens / (total_ns / 1e9))
     };

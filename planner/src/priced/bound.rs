@@ -6,7 +6,7 @@ use model::config::ModelConfig;
 use program::map::{Device, layer_list};
 use program::topology::MemoryId;
 
-use super::table::Around;
+use super::table::Outer;
 use crate::layer::steady::{LayerMap, Shape, timeline};
 use crate::layer::table::Table;
 use crate::layer::time::Ps;
@@ -32,12 +32,12 @@ pub(super) struct Bound<'a> {
     pub(super) table: &'a Table,
     pub(super) config: &'a ModelConfig,
     pub(super) placement: &'a Placement,
-    pub(super) around: Around,
+    pub(super) outer: Outer,
 }
 
 impl Bound<'_> {
     /// No decode step is shorter.
-    pub(super) fn least_step_ns(&self) -> f64 {
+    pub(super) fn lower_bound_ns(&self) -> f64 {
         let residency = &self.placement.residency;
         let streamed = self.busy(&self.streamed(), true, self.streamed_kv());
         let streams_kv = residency.attention == ResidentAttention::Streamed;
@@ -65,7 +65,7 @@ impl Bound<'_> {
     }
 
     /// About as long a decode step is.
-    pub(super) fn about_step_ns(&self) -> f64 {
+    pub(super) fn estimate_ns(&self) -> f64 {
         let share = self.streamed_kv();
         let mut step_ns = 0.0;
         for (kv_resident, part) in [(false, share), (true, 1.0 - share)] {
@@ -97,15 +97,14 @@ impl Bound<'_> {
         let ends = timeline(self.table, &row, &Shape::default()).layer_ends;
         let before = ends.len().checked_sub(layers + 1).map_or(Ps::ZERO, |index| ends[index]);
         let layers_ms = ends.last().map_or(0.0, |end| end.saturating_sub(before).ms());
-        (layers_ms + self.around_ms()) * 1e6
+        (layers_ms + self.outer_ms()) * 1e6
     }
 
-    /// About what stands around the layers takes: the last batch's, as the others' is hidden by
-    /// layers that are computed meanwhile, or all of them where one device does both.
-    fn around_ms(&self) -> f64 {
+    /// About what embedding, head and sampling of all batches take.
+    fn outer_ms(&self) -> f64 {
         let batches = f64::from(self.table.batches);
         let Placement { policy, residency, .. } = self.placement;
-        let Around { cpu_ms, gpu_ms, link_ms } = self.around;
+        let Outer { cpu_ms, gpu_ms, link_ms } = self.outer;
         match policy {
             _ if residency.head => gpu_ms * batches,
             Policy::GpuOnly | Policy::Resident | Policy::Flexgen(_) => link_ms + gpu_ms * batches,

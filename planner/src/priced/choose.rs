@@ -51,14 +51,35 @@ pub struct Chosen {
     pub predicted: Predicted,
     /// Decode steps in the middle of the output, as simulated.
     pub steady: Steady,
-    /// What estimates took for granted of maps that leave it open.
-    pub homes: Homes,
     /// The best maps of each policy, the fastest first: the first one is chosen.
     pub considered: Vec<Considered>,
     /// Placements that were looked at, those among them that a bound excluded.
     pub candidates: usize,
     /// A layer's operations, with attention cut as in the chosen map.
     pub table: Table,
+}
+
+impl Chosen {
+    /// One decode step in the middle of the output, all batches, as rehearsed.
+    pub fn step_ns(&self) -> f64 {
+        self.steady.step_ns() * self.considered[0].slowed
+    }
+
+    /// New tokens of a group of full batches over its predicted time.
+    pub fn tokens_per_s(&self) -> f64 {
+        self.rate(self.predicted.total_ns())
+    }
+
+    /// The same of a placement that was considered.
+    pub fn tokens_per_s_of(&self, other: &Considered) -> f64 {
+        self.rate(other.total_ns(self.plan.shape.max_new))
+    }
+
+    fn rate(&self, total_ns: f64) -> f64 {
+        let shape = &self.plan.shape;
+        let sequences = f64::from(shape.batches) * f64::from(shape.batch_size);
+        sequences * f64::from(shape.max_new) / (total_ns / 1e9)
+    }
 }
 
 /// Why nothing was chosen.
@@ -76,16 +97,13 @@ pub enum ChooseError {
 /// Nothing that fits, with the numbers of the placement that comes nearest; a plan that cannot be
 /// priced.
 pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
-    let Question { request, batches, batch_size, pricing, .. } = *question;
+    let Question { request, batches, batch_size, .. } = *question;
     if request.least_host_bytes(batches, batch_size) > request.limits.dram_bytes {
         return Err(refusal(question)?);
     }
-    let everything = Request { placement: &Placement::of(Policy::GpuOnly), ..*request };
-    let homes = everything.homes(batches, batch_size)?;
-    let estimator =
-        Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false };
+    let estimator = estimator(question)?;
     let space = Space::new(&estimator, question.chunkings)?;
-    let possible = space.possible(question.policy)?;
+    let possible = space.placements(question.policy)?;
     let candidates = possible.len();
     let mut considered = evaluate(&estimator, &space, possible, question.effort)?;
     if considered.is_empty() {
@@ -100,18 +118,22 @@ pub fn choose(question: &Question<'_>) -> Result<Chosen, ChooseError> {
     chosen(&estimator, considered, candidates, table)
 }
 
-/// What a group takes about, in the best placement: with little effort, and nothing compiled whole.
-/// `None` where nothing fits or can be priced.
-pub(super) fn about_total_ns(question: &Question<'_>) -> Option<f64> {
+/// Estimates for a question, with the homes for which memory has room where all is on the device.
+fn estimator<'a>(question: &Question<'a>) -> Result<Estimator<'a>, PlanError> {
     let Question { request, batches, batch_size, pricing, .. } = *question;
     let everything = Request { placement: &Placement::of(Policy::GpuOnly), ..*request };
-    let homes = everything.homes(batches, batch_size).ok()?;
-    let has_small_streams = false;
-    let estimator = Estimator { request, batches, batch_size, pricing, homes, has_small_streams };
+    let homes = everything.homes(batches, batch_size)?;
+    Ok(Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false })
+}
+
+/// What a group takes about, in the best placement: with little effort, and nothing compiled whole.
+/// `None` where nothing fits or can be priced.
+pub(super) fn estimate_total_ns(question: &Question<'_>) -> Option<f64> {
+    let estimator = estimator(question).ok()?;
     let space = Space::new(&estimator, question.chunkings).ok()?;
-    let possible = space.possible(question.policy).ok()?;
+    let possible = space.placements(question.policy).ok()?;
     let considered = evaluate(&estimator, &space, possible, Effort::Quick).ok()?;
-    considered.first().map(|best| best.total_ns(request.max_new))
+    considered.first().map(|best| best.total_ns(question.request.max_new))
 }
 
 /// The answer for one placement; the question's policy and chunkings are not looked at.
@@ -154,12 +176,12 @@ fn chosen(
     candidates: usize,
     table: Table,
 ) -> Result<Chosen, ChooseError> {
-    let Estimator { request, batches, batch_size, pricing, homes, .. } = *estimator;
+    let Estimator { request, batches, batch_size, pricing, .. } = *estimator;
     let Considered { name, placement, slowed, .. } = considered[0].clone();
     let plan = Request { placement: &placement, ..*request }.plan(batches, batch_size)?;
     let predicted = predict(&plan, pricing)?.slowed(slowed);
     let steady = Steady::of(&plan, pricing, request.max_prompt + request.max_new / 2)?;
-    Ok(Chosen { name, placement, plan, predicted, steady, homes, considered, candidates, table })
+    Ok(Chosen { name, placement, plan, predicted, steady, considered, candidates, table })
 }
 
 /// Puts that one first of which the whole run takes least, among those whose estimates are as good
@@ -228,6 +250,10 @@ fn refusal(question: &Question<'_>) -> Result<ChooseError, ChooseError> {
     }
     match nearest {
         Some((_, error)) => Ok(error.into()),
-        None => Err(Unpriced("no placement of this policy fits memory".to_owned()).into()),
+        None => {
+            let name = question.policy.name();
+            let text = format!("no placement of --policy {name} fits memory; --policy auto may");
+            Err(Unpriced(text).into())
+        }
     }
 }

@@ -5,7 +5,7 @@ use model::config::ModelConfig;
 use program::compile::compile;
 use program::ir::Program;
 use program::map::DeviceMap;
-use program::plan::Plan;
+use program::plan::{Plan, RunShape};
 use program::simulate::{Span, Timeline, simulate};
 
 use super::{Pricing, Unpriced};
@@ -113,10 +113,13 @@ impl Estimator<'_> {
         let placement = &Placement { residency, ..placement.clone() };
         let request = Request { config: &config, placement, formats: &formats, ..*self.request };
         let map = request.map(self.homes);
-        let usual = request.shape(self.batches, self.batch_size);
-        let shape = if self.has_small_streams { request.smallest_streams(usual) } else { usual };
-        let shape = request.shape_of(shape, &map);
+        let shape = request.shape_of(self.shape(&request), &map);
         Ok(compile(&config, &shape, &map)?)
+    }
+
+    fn shape(&self, request: &Request<'_>) -> RunShape {
+        let usual = request.shape(self.batches, self.batch_size);
+        if self.has_small_streams { request.smallest_streams(usual) } else { usual }
     }
 
     /// The map of a placement.
@@ -156,9 +159,7 @@ impl Estimator<'_> {
 
     /// Prefill of some layers: of many streams from few, as each one more takes the same.
     fn prefill_of(&self, placement: &Placement, layers: usize) -> Result<f64, Unpriced> {
-        let usual = self.request.shape(self.batches, self.batch_size);
-        let shape =
-            if self.has_small_streams { self.request.smallest_streams(usual) } else { usual };
+        let shape = self.shape(self.request);
         let streams = u32::from(self.batches) * u32::from(shape.checked_streams().unwrap_or(1));
         if shape.is_chunked() || streams <= 2 * MORE_STREAMS {
             return self.prefill_of_all(placement, layers);

@@ -10,27 +10,28 @@ use super::considered::{Considered, Effort, sort};
 use super::estimate::prefill_ns;
 use super::space::{Possible, Space};
 use super::{Estimate, Estimator, Unpriced, steady_step_ns};
-use crate::budget::{Request, Room};
+use crate::budget::{PrefillRoom, Request};
 use crate::policy::by_name::PolicyName;
 use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention};
 
-/// How many placements of a kind are looked at. Those of small models cost little.
+/// How many placements of a policy and a way to cut attention are looked at. Those of small models
+/// cost little.
 #[derive(Debug, Clone, Copy)]
-struct Most {
+struct SearchLimits {
     /// Those of the least bounds, which are put in order.
     ordered: usize,
     compiled: usize,
 }
 
-impl Most {
-    fn of(effort: Effort, estimator: &Estimator<'_>) -> Most {
+impl SearchLimits {
+    fn of(effort: Effort, estimator: &Estimator<'_>) -> SearchLimits {
         let size = estimator.request.config.num_layers * usize::from(estimator.batches);
         match effort {
-            Effort::Full => Most {
+            Effort::Full => SearchLimits {
                 ordered: (20_000 / size.max(1)).clamp(400, 2000),
                 compiled: (1000 / size.max(1)).clamp(40, 150),
             },
-            Effort::Quick => Most { ordered: 60, compiled: 4 },
+            Effort::Quick => SearchLimits { ordered: 60, compiled: 4 },
         }
     }
 }
@@ -52,17 +53,17 @@ pub(super) fn evaluate(
     possible: Vec<Possible>,
     effort: Effort,
 ) -> Result<Vec<Considered>, Unpriced> {
-    let most = Most::of(effort, estimator);
+    let most = SearchLimits::of(effort, estimator);
     let mut search = Search { estimator, space, most, prefills: HashMap::new() };
     let prefill_hidden = estimator.homes.prefill_hidden;
-    let usual = Room { prefill_hidden, has_small_streams: false };
+    let usual = PrefillRoom { prefill_hidden, has_small_streams: false };
     // Each way to cut attention has its own places.
     let mut kinds: Vec<(PolicyName, Option<Chunking>)> = Vec::new();
     let mut of_kind: HashMap<(PolicyName, Option<Chunking>), Vec<Bounded>> = HashMap::new();
     for one in possible {
         let prefill_ns = search.prefill_ns(&one.placement, usual)?;
         let bound = space.bound(&one.placement);
-        let step_ns = bound.map_or(0.0, |bound| bound.least_step_ns());
+        let step_ns = bound.map_or(0.0, |bound| bound.lower_bound_ns());
         let least_ns = Estimate { prefill_ns, step_ns }.total_ns(estimator.request.max_new);
         let kind = (one.name, one.placement.policy.chunking());
         if !kinds.contains(&kind) {
@@ -133,13 +134,13 @@ struct PrefillKey {
     attention: ResidentAttention,
     head: bool,
     all_resident: bool,
-    room: Room,
+    room: PrefillRoom,
 }
 
 struct Search<'a> {
     estimator: &'a Estimator<'a>,
     space: &'a Space<'a>,
-    most: Most,
+    most: SearchLimits,
     prefills: HashMap<PrefillKey, f64>,
 }
 
@@ -160,7 +161,7 @@ impl Search<'_> {
                 continue;
             }
             seen.push(map.clone());
-            let Some(room) = self.room(&one.placement)? else {
+            let Some(room) = self.prefill_room(&one.placement)? else {
                 misfits += 1;
                 continue;
             };
@@ -187,7 +188,7 @@ impl Search<'_> {
         possible.truncate(self.most.ordered);
         let about = |Bounded { prefill_ns, one, .. }| {
             let bound = self.space.bound(&one.placement);
-            let step_ns = bound.map_or(0.0, |bound| bound.about_step_ns());
+            let step_ns = bound.map_or(0.0, |bound| bound.estimate_ns());
             let total = Estimate { prefill_ns, step_ns };
             (total.total_ns(self.estimator.request.max_new), one)
         };
@@ -196,14 +197,14 @@ impl Search<'_> {
         ordered
     }
 
-    fn room(&self, placement: &Placement) -> Result<Option<Room>, Unpriced> {
+    fn prefill_room(&self, placement: &Placement) -> Result<Option<PrefillRoom>, Unpriced> {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
-        let room = Request { placement, ..*request }.room(batches, batch_size);
+        let room = Request { placement, ..*request }.prefill_room(batches, batch_size);
         room.map_err(|error| Unpriced(error.to_string()))
     }
 
     /// Prefill with some layers resident lies between prefill with none and with all.
-    fn prefill_ns(&mut self, placement: &Placement, room: Room) -> Result<f64, Unpriced> {
+    fn prefill_ns(&mut self, placement: &Placement, room: PrefillRoom) -> Result<f64, Unpriced> {
         let layers = self.estimator.request.config.num_layers;
         let share = placement.residency.layers.len() as f64 / layers.max(1) as f64;
         let mut sum_ns = 0.0;
@@ -219,7 +220,7 @@ impl Search<'_> {
         &mut self,
         placement: &Placement,
         all_resident: bool,
-        room: Room,
+        room: PrefillRoom,
     ) -> Result<f64, Unpriced> {
         let Placement { policy, prefill_on_cpu, kv, device_batches, residency } = placement;
         let key = PrefillKey {

@@ -9,7 +9,7 @@ use program::map::{Chunking, layer_list};
 use program::topology::MemoryId;
 
 use super::bound::Bound;
-use super::table::{Around, around};
+use super::table::{Outer, outer};
 use super::{Estimator, Unpriced, lia, table};
 use crate::budget::Request;
 use crate::layer::table::Table;
@@ -45,8 +45,8 @@ struct Base {
 pub(super) struct Space<'a> {
     estimator: &'a Estimator<'a>,
     /// A table for each way to cut attention.
-    pub(super) tables: Vec<(Option<Chunking>, Table)>,
-    around: Around,
+    tables: Vec<(Option<Chunking>, Table)>,
+    outer: Outer,
     /// Device memory of prefill that is known already.
     prefill_bytes: RefCell<Vec<(Placement, u64)>>,
 }
@@ -60,8 +60,8 @@ impl<'a> Space<'a> {
     ) -> Result<Space<'a>, Unpriced> {
         let tables = chunkings.iter().map(|chunking| Ok((*chunking, table(estimator, *chunking)?)));
         let tables = tables.collect::<Result<_, Unpriced>>()?;
-        let around = around(estimator)?;
-        Ok(Space { estimator, tables, around, prefill_bytes: RefCell::default() })
+        let outer = outer(estimator)?;
+        Ok(Space { estimator, tables, outer, prefill_bytes: RefCell::default() })
     }
 
     /// The table of a way to cut attention.
@@ -73,7 +73,7 @@ impl<'a> Space<'a> {
     ///
     /// # Errors
     /// A plan that cannot be priced or compiled.
-    pub(super) fn possible(&self, name: PolicyName) -> Result<Vec<Possible>, Unpriced> {
+    pub(super) fn placements(&self, name: PolicyName) -> Result<Vec<Possible>, Unpriced> {
         let mut all = Vec::new();
         for base in self.bases(name)? {
             let name = base.name;
@@ -86,7 +86,7 @@ impl<'a> Space<'a> {
     pub(super) fn bound<'b>(&'b self, placement: &'b Placement) -> Option<Bound<'b>> {
         let config = self.estimator.request.config;
         let table = self.table(placement.policy.chunking())?;
-        Some(Bound { table, config, placement, around: self.around })
+        Some(Bound { table, config, placement, outer: self.outer })
     }
 
     fn bases(&self, name: PolicyName) -> Result<Vec<Base>, Unpriced> {
@@ -127,14 +127,8 @@ impl<'a> Space<'a> {
                 let is_all = (start, end) == (0, table.ops.len());
                 let (end, chunking) = if is_all { (whole, None) } else { (end, *chunking) };
                 let policy = match name {
-                    PolicyName::OneSplit => Policy::OneSplit { start, chunking },
+                    PolicyName::OneSplit if start < end => Policy::OneSplit { start, chunking },
                     _ => Policy::TwoSplit { split: Split { start, end }, chunking },
-                };
-                let policy = match (name, start == end) {
-                    (PolicyName::OneSplit, true) => {
-                        Policy::TwoSplit { split: Split { start, end }, chunking }
-                    }
-                    _ => policy,
                 };
                 if !all.iter().any(|other| other.policy == policy) {
                     all.push(Base { name, policy, is_open: true });
@@ -174,9 +168,9 @@ impl<'a> Space<'a> {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
         let map = self.estimator.map(placement);
         let is_used = matches!(placement.policy, Policy::Lia { .. }) || map.uses_gpu();
-        let asks_for_chunks =
+        let requires_chunks =
             request.prefill_chunk.is_some() && request.shape(batches, batch_size).is_chunked();
-        is_used && (!asks_for_chunks || runs_in_chunks(request.config, &map))
+        is_used && (!requires_chunks || runs_in_chunks(request.config, &map))
     }
 
     /// Where the KV of streamed layers may live: on the host, on the device, or some batches' on
@@ -228,37 +222,35 @@ impl<'a> Space<'a> {
         Ok(all)
     }
 
-    fn room(&self, placement: &Placement, vram_bytes: u64) -> Result<Room, Unpriced> {
+    fn room(&self, placement: &Placement, vram_bytes: u64) -> Result<DeviceRoom, Unpriced> {
         let request = self.estimator.request;
         let (config, dtype) = (request.config, request.dtype);
-        let kv_bytes = self.layer_kv_bytes();
+        let kv_bytes = request.layer_kv_bytes(self.estimator.batches, self.estimator.batch_size);
         let others = config.num_layers.saturating_sub(SLOT_LAYERS) as u64;
         let streamed_kv = others * self.device_kv_bytes(placement);
         let taken_bytes = self.device_bytes(placement, 0)? + streamed_kv;
-        let weights_bytes = request.formats.weights.layers.first().map_or(0, |formats| {
-            let blobs = config.layer_ops().iter().zip(formats);
-            blobs.map(|(op, format)| op.weight_bytes_in(config, dtype, *format) as u64).sum()
-        });
-        Ok(Room {
+        let formats = request.formats.weights.layers.first();
+        let weights_bytes = formats.map_or(0, |formats| request.layer_weight_bytes(formats));
+        Ok(DeviceRoom {
             vram_bytes,
             free_bytes: vram_bytes.checked_sub(taken_bytes),
             head_bytes: Op::Head.weight_bytes(config, dtype) as u64,
             weights_bytes,
             kv_bytes,
-            staying_bytes: self.staying_bytes(placement)?,
+            resident_slots: self.resident_slots(placement)?,
         })
     }
 
     /// Device memory of as many layers as there are slots, some of which stay; nothing where that
     /// is of no account.
-    fn staying_bytes(&self, placement: &Placement) -> Result<Vec<Staying>, Unpriced> {
+    fn resident_slots(&self, placement: &Placement) -> Result<Vec<ResidentSlots>, Unpriced> {
         let layers = self.estimator.request.config.num_layers;
         let mut all = Vec::new();
         for count in 1..=SLOT_LAYERS.min(layers) {
             // A single layer that is streamed has use for one slot. Where all stay there are no
             // slots, and the policy's own map is of no account.
             let is_of_account = match SLOT_LAYERS.min(layers) - count {
-                0 => is_empty_split(&placement.policy),
+                0 => compares_all_resident(&placement.policy),
                 _ => layers <= FEW_LAYERS,
             };
             if is_of_account {
@@ -266,7 +258,7 @@ impl<'a> Space<'a> {
                     Residency { attention: ResidentAttention::OnCpu, ..Residency::NONE };
                 let placement = Placement { residency, ..placement.clone() };
                 let bytes = self.device_bytes(&placement, count)?;
-                all.push(Staying { count, bytes });
+                all.push(ResidentSlots { count, bytes });
             }
         }
         Ok(all)
@@ -276,7 +268,7 @@ impl<'a> Space<'a> {
     fn counts(
         &self,
         placement: &Placement,
-        room: &Room,
+        room: &DeviceRoom,
         attention: ResidentAttention,
         head: bool,
     ) -> Vec<usize> {
@@ -297,42 +289,30 @@ impl<'a> Space<'a> {
         }
         let one = room.weights_bytes + if with_kv { room.kv_bytes } else { 0 };
         let others_bytes = layers.saturating_sub(SLOT_LAYERS) as u64 * one + head_bytes;
-        let fits = room.staying_bytes.iter().filter(|staying| {
-            let own_kv = if with_kv { staying.count as u64 * room.kv_bytes } else { 0 };
-            staying.bytes + own_kv + others_bytes <= room.vram_bytes
+        let fits = room.resident_slots.iter().filter(|resident| {
+            let own_kv = if with_kv { resident.count as u64 * room.kv_bytes } else { 0 };
+            resident.bytes + own_kv + others_bytes <= room.vram_bytes
         });
-        counts.extend(fits.map(|staying| layers - (SLOT_LAYERS.min(layers) - staying.count)));
+        counts.extend(fits.map(|resident| layers - (SLOT_LAYERS.min(layers) - resident.count)));
         counts.retain(|count| *count > 0);
         counts.sort_unstable();
         counts.dedup();
         counts
     }
 
-    /// KV of a streamed layer that stays in device memory.
+    /// KV of a streamed layer that is kept in device memory.
     fn device_kv_bytes(&self, placement: &Placement) -> u64 {
-        let bytes = self.layer_kv_bytes();
-        match placement.kv {
-            Some(MemoryId::VRAM) => bytes,
-            _ => {
-                bytes * u64::from(placement.device_batches)
-                    / u64::from(self.estimator.batches.max(1))
-            }
-        }
-    }
-
-    /// KV of a layer, all batches.
-    fn layer_kv_bytes(&self) -> u64 {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
-        let config = request.config;
-        let position = request.formats.kv.position_bytes(config.head_dim, request.dtype);
-        let sequences = u64::from(batches) * u64::from(batch_size);
-        2 * (config.num_kv_heads * position) as u64 * u64::from(request.max_context) * sequences
+        match placement.kv {
+            Some(MemoryId::VRAM) => request.layer_kv_bytes(batches, batch_size),
+            _ => request.layer_kv_bytes(placement.device_batches.min(batches), batch_size),
+        }
     }
 
     /// Device memory of the placement of as many layers as there are slots, of which some stay:
     /// decode's, and that of prefill, which goes by few things.
-    fn device_bytes(&self, placement: &Placement, staying: usize) -> Result<u64, Unpriced> {
-        let layers = spread_evenly(staying, SLOT_LAYERS);
+    fn device_bytes(&self, placement: &Placement, resident: usize) -> Result<u64, Unpriced> {
+        let layers = spread_evenly(resident, SLOT_LAYERS);
         let residency = Residency { layers, ..placement.residency.clone() };
         let placement = &Placement { residency, ..placement.clone() };
         let request = self.estimator.request;
@@ -379,7 +359,7 @@ impl<'a> Space<'a> {
 }
 
 /// Device memory, bytes.
-struct Room {
+struct DeviceRoom {
     vram_bytes: u64,
     /// Beside slots, activations and the KV of streamed layers; `None`: not even these fit.
     free_bytes: Option<u64>,
@@ -387,16 +367,16 @@ struct Room {
     weights_bytes: u64,
     /// Of a layer, all batches.
     kv_bytes: u64,
-    staying_bytes: Vec<Staying>,
+    resident_slots: Vec<ResidentSlots>,
 }
 
 /// Device memory of as many layers as there are slots, `count` of which stay without their KV.
-struct Staying {
+struct ResidentSlots {
     count: usize,
     bytes: u64,
 }
 
-fn is_empty_split(policy: &Policy) -> bool {
+fn compares_all_resident(policy: &Policy) -> bool {
     match policy {
         Policy::TwoSplit { split, chunking } => split.start == split.end && chunking.is_none(),
         Policy::Lia { .. } | Policy::Flexgen(_) => true,

@@ -129,7 +129,7 @@ fn operations(
 
 /// What stands around the layers, one batch, ms: embedding, final norm, head and sampling.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Around {
+pub(super) struct Outer {
     /// With the head on the CPU, and on the device.
     pub(super) cpu_ms: f64,
     pub(super) gpu_ms: f64,
@@ -141,22 +141,22 @@ pub(super) struct Around {
 ///
 /// # Errors
 /// A plan that cannot be priced.
-pub(super) fn around(estimator: &Estimator<'_>) -> Result<Around, Unpriced> {
+pub(super) fn outer(estimator: &Estimator<'_>) -> Result<Outer, Unpriced> {
     let one = Estimator { batches: 1, ..*estimator };
-    let mut around = Around::default();
+    let mut outer = Outer::default();
     for (instruction, lane, ms) in Priced::of(&one, &BESIDE_A_DEVICE)?.outside() {
         if lane == LaneId::CPU_COMPUTE && matches!(instruction, Instruction::Compute(_)) {
-            around.cpu_ms += ms;
+            outer.cpu_ms += ms;
         }
     }
     for (instruction, lane, ms) in Priced::of(&one, &ON_THE_DEVICE)?.outside() {
         match (instruction, lane) {
-            (Instruction::Copy(_), LaneId::H2D_WEIGHTS) => around.link_ms += ms,
-            (Instruction::Compute(_), _) => around.gpu_ms += ms,
+            (Instruction::Copy(_), LaneId::H2D_WEIGHTS) => outer.link_ms += ms,
+            (Instruction::Compute(_), _) => outer.gpu_ms += ms,
             _ => {}
         }
     }
-    Ok(around)
+    Ok(outer)
 }
 
 /// What one device saves by running attention as one operation.

@@ -215,7 +215,7 @@ mod tests {
 
     impl Case {
         fn choose(&self, policy: PolicyName) -> Result<Chosen, ChooseError> {
-            self.ask(policy, choose)
+            self.with_question(policy, choose)
         }
 
         /// The device runs the last chunks of attention.
@@ -223,10 +223,10 @@ mod tests {
             let policy = Policy::TwoSplit { split, chunking: self.chunking };
             let placement = Placement::of(policy);
             let name = PolicyName::TwoSplit;
-            self.ask(name, |question| place(question, name, &placement)).expect("fits")
+            self.with_question(name, |question| place(question, name, &placement)).expect("fits")
         }
 
-        fn ask<T>(&self, policy: PolicyName, then: impl FnOnce(&Question<'_>) -> T) -> T {
+        fn with_question<T>(&self, policy: PolicyName, then: impl FnOnce(&Question<'_>) -> T) -> T {
             let mut config = known_model("opt-125m").expect("known").config;
             config.num_layers = 3;
             let mut formats = Formats::plain(&config);

@@ -12,7 +12,7 @@ use super::cases::{Case, layers_of, plain_machine};
 
 /// Predicted time of a placement; `None` where it does not fit.
 fn total_ns(case: &Case, placement: &Placement) -> Option<f64> {
-    case.ask(placement, |request| {
+    case.with_request(placement, |request| {
         let plan = request.fitting(case.batches.0, case.batches.1).expect("compiles")?;
         Some(predict(&plan, &case.machine).expect("priced").total_ns())
     })

@@ -48,8 +48,12 @@ impl Case {
         Formats { weights: WeightFormats::with_layers(&self.config, self.weights), kv: self.kv }
     }
 
-    /// Asks with the request for a placement.
-    pub fn ask<T>(&self, placement: &Placement, then: impl FnOnce(&Request<'_>) -> T) -> T {
+    /// Calls with the request for a placement.
+    pub fn with_request<T>(
+        &self,
+        placement: &Placement,
+        then: impl FnOnce(&Request<'_>) -> T,
+    ) -> T {
         let (formats, limits) = (self.formats(), self.limits());
         then(&Request {
             config: &self.config,
@@ -74,7 +78,7 @@ impl Case {
     pub fn choose_with(&self, policy: PolicyName, effort: Effort) -> Result<Chosen, ChooseError> {
         let mut chunkings = vec![None];
         chunkings.extend(self.chunking.map(Some));
-        self.ask(&Placement::of(Policy::GpuOnly), |request| {
+        self.with_request(&Placement::of(Policy::GpuOnly), |request| {
             choose(&Question {
                 request,
                 batches: self.batches.0,

@@ -12,13 +12,13 @@ use crate::setup::measured_machine::MeasuredMachine;
 /// A model or machine that is not there, or nothing that fits.
 pub(super) fn plan(
     machine: &str,
-    asked: &Described,
+    workload: &Described,
     request: &PlanRequest,
 ) -> anyhow::Result<String> {
     let description = described::machine("--machine", machine)?;
-    let machine = MeasuredMachine::of(description, machine, asked.policy)?;
-    let opened = described::open(asked)?;
-    let planning = Planning::new(asked, &machine, &opened.config);
+    let machine = MeasuredMachine::of(description, machine, workload.policy)?;
+    let opened = described::open(workload)?;
+    let planning = Planning::new(workload, &machine, &opened.config);
     let (chosen, note) = planning.best()?;
     Answer {
         chosen: &chosen,
@@ -27,5 +27,5 @@ pub(super) fn plan(
         notes: note.as_slice(),
         threads: None,
     }
-    .told(request)
+    .render(request)
 }

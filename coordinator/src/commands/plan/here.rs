@@ -36,7 +36,7 @@ pub(super) fn plan(
         notes: &decision.notes,
         threads: Some(&threads),
     };
-    let mut text = answer.told(request)?;
+    let mut text = answer.render(request)?;
     if !request.json {
         text += &format!("\n{}", explain::plan(&decision.plan));
     }

@@ -7,7 +7,6 @@
 mod chart_file;
 mod compare;
 mod described;
-mod figures;
 mod here;
 mod show;
 mod tables;

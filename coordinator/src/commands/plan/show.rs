@@ -10,13 +10,11 @@ use planner::priced::Chosen;
 use serde_json::{Value, json};
 
 use super::chart_file;
-use super::figures::decode_step_ms;
 use crate::cli::request::PlanRequest;
 use crate::report::build::one_text;
 use crate::report::file::MapSummary;
 use crate::report::placement::{
-    Threads, considered, gpu_interval, layer, on_gpu, predicted_tokens_per_s, shown_layer, stays,
-    tokens_per_s,
+    Threads, considered, gpu_interval, layer, on_gpu, resident, shown_layer,
 };
 use crate::report::step::Step;
 
@@ -32,11 +30,11 @@ pub(super) struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// As it was asked for.
+    /// As text or JSON; the chart is written beside.
     ///
     /// # Errors
     /// A chart that cannot be written.
-    pub(super) fn told(&self, request: &PlanRequest) -> anyhow::Result<String> {
+    pub(super) fn render(&self, request: &PlanRequest) -> anyhow::Result<String> {
         if let Some(path) = &request.chart {
             self.chart(path)?;
         }
@@ -89,7 +87,7 @@ impl Answer<'_> {
             "{} new tokens each in {:.2} s: {:.2} tokens/s",
             shape.max_new,
             predicted.total_ns() / 1e9,
-            predicted_tokens_per_s(self.chosen)
+            self.chosen.tokens_per_s()
         );
         text += &self.memory();
         text
@@ -131,10 +129,10 @@ impl Answer<'_> {
             "batches": plan.shape.batches, "batch_size": plan.shape.batch_size,
             "policy": self.chosen.name.name(), "note": one_text(self.notes),
             "prefill_ms": predicted.prefill_ns / 1e6, "decode_ms": predicted.decode_ns / 1e6,
-            "decode_step_ms": decode_step_ms(self.chosen),
+            "decode_step_ms": self.chosen.step_ns() / 1e6,
             "simulated_step_ms": { "layers": parts.layers_ms, "rest": parts.rest_ms },
             "total_ms": predicted.total_ns() / 1e6,
-            "tokens_per_s": predicted_tokens_per_s(self.chosen),
+            "tokens_per_s": self.chosen.tokens_per_s(),
             "overlap": steady.timeline.usage(&plan.topology).overlap(),
             "gpu_interval": gpu_interval(self.chosen),
             "resident": {
@@ -144,7 +142,7 @@ impl Answer<'_> {
                     ResidentAttention::Streamed => "device, KV streamed",
                     ResidentAttention::OnCpu => "cpu",
                 }),
-                "stays": stays(&plan.map),
+                "summary": resident(&plan.map),
             },
             "device_map": MapSummary::new(&plan.config, &plan.map),
             "ops": self.ops(), "considered": self.considered(),
@@ -177,12 +175,12 @@ impl Answer<'_> {
             let (in_prefill, in_decode) = on_gpu(&one.map, &plan.config);
             json!({
                 "policy": one.name.name(), "gpu_in_prefill": in_prefill, "gpu": in_decode,
-                "stays": stays(&one.map),
+                "resident": resident(&one.map),
                 "prefill_ms": one.estimate.prefill_ns / 1e6,
                 "simulated_step_ms": one.estimate.step_ns / 1e6,
                 "rehearsed_step_ms": one.rehearsed.then(|| one.step_ns() / 1e6),
                 "total_ms": one.total_ns(plan.shape.max_new) / 1e6,
-                "tokens_per_s": tokens_per_s(self.chosen, one),
+                "tokens_per_s": self.chosen.tokens_per_s_of(one),
                 "chosen": place == 0,
             })
         };

@@ -63,12 +63,12 @@ fn of_table(path: &Path, layers: usize, gen_len: u32) -> anyhow::Result<Programs
     Ok(Programs { plan, times, origin: OriginPart::Table(TablePart::new(&table, &found)) })
 }
 
-fn of_machine(machine: &str, asked: &Described) -> anyhow::Result<Programs> {
+fn of_machine(machine: &str, workload: &Described) -> anyhow::Result<Programs> {
     let description = described::machine("--machine", machine)?;
     // What was measured of it is not what is asked for here: times by its rates.
     let machine = MeasuredMachine::as_described(&description);
-    let opened = described::open(asked)?;
-    let (chosen, _) = Planning::new(asked, &machine, &opened.config).best()?;
+    let opened = described::open(workload)?;
+    let (chosen, _) = Planning::new(workload, &machine, &opened.config).best()?;
     let TimedPlan { plan, times } = TimedPlan::of(&chosen.plan, &description)
         .with_context(|| format!("{} on {}", opened.config.name, description.name))?;
     let map = &chosen.plan.map;

@@ -185,7 +185,8 @@ impl TablePart {
             [first, .., last] => format!("gpu {first} to {last}"),
         };
         format!(
-            "table · {} · {} · {placed}{} · emulated:timed\nplanned: {:.3} ms a layer ({} costs)\n",
+            "table · {} · {} · {placed}{} · emulated:timed\n\
+             planned: {:.3} ms a layer ({} costs)\n",
             many(timed.batches.into(), "batch", "batches"),
             many(timed.layers, "layer", "layers"),
             if self.compression { ", compressed" } else { "" },
@@ -198,7 +199,8 @@ impl TablePart {
 impl MachinePart {
     fn head(&self, timed: &TimedPart, model: &str) -> String {
         format!(
-            "{model} · {} · {}x{} · {} · {}, gpu {}{} · emulated:timed\nplanned: {:.3} ms a step\n",
+            "{model} · {} · {}x{} · {} · {}, gpu {}{} · emulated:timed\n\
+             planned: {:.3} ms a step\n",
             self.machine,
             timed.batches,
             self.batch_size,

@@ -1,11 +1,8 @@
 //! What the operations of a model's layer really wait for: a table from a file is taken for a
 //! chain, but Q, K and V need the same norm and not each other.
 
-use model::config::ModelConfig;
 use model::ops::Value;
-use program::map::{OpChunk, layer_list};
-
-use super::Table;
+use program::map::OpChunk;
 
 /// For each entry of a layer's list, the entries of the same layer that write what it reads; empty
 /// for the first, which reads the residual stream of the layer before.
@@ -36,21 +33,6 @@ pub fn dataflow(list: &[OpChunk]) -> Vec<Vec<usize>> {
         }
     }
     needs
-}
-
-impl Table {
-    /// The table with the data flow of `config`'s layer, when its operations are exactly those of
-    /// the layer, whole; otherwise unchanged.
-    #[must_use]
-    pub fn with_dataflow_of(mut self, config: &ModelConfig) -> Table {
-        let list = layer_list(config, None);
-        let same = list.len() == self.ops.len()
-            && list.iter().zip(&self.ops).all(|(entry, op)| entry.name(config) == op.name);
-        if same {
-            self.needs = Some(dataflow(&list));
-        }
-        self
-    }
 }
 
 #[cfg(test)]

@@ -6,11 +6,9 @@ use std::thread;
 use model::config::ModelConfig;
 use planner::machine::{Machine, Resource, Running};
 
-use super::super::figures::decode_step_ms;
 use crate::cli::request::Described;
 use crate::cli::values::Batches;
-use crate::report::placement::predicted_tokens_per_s;
-use crate::report::placement::stays;
+use crate::report::placement::resident;
 use crate::report::step::Step;
 use crate::setup::described::Planning;
 use crate::setup::measured_machine::MeasuredMachine;
@@ -21,7 +19,7 @@ pub(super) struct Best {
     pub(super) batches: Batches,
     pub(super) policy: &'static str,
     /// What is kept in device memory.
-    pub(super) stays: Option<String>,
+    pub(super) resident: Option<String>,
     pub(super) tokens_per_s: f64,
     pub(super) decode_step_ms: f64,
     /// The busiest lane of a decode step, and its share of the step.
@@ -85,9 +83,9 @@ impl Best {
         Ok(Best {
             batches: Batches { count: shape.batches, size: shape.batch_size },
             policy: chosen.name.name(),
-            stays: stays(&chosen.plan.map),
-            tokens_per_s: predicted_tokens_per_s(&chosen),
-            decode_step_ms: decode_step_ms(&chosen),
+            resident: resident(&chosen.plan.map),
+            tokens_per_s: chosen.tokens_per_s(),
+            decode_step_ms: chosen.step_ns() / 1e6,
             bottleneck: busiest.map(|(lane, share)| (lane.to_owned(), share)),
             note,
         })

@@ -11,7 +11,7 @@ use crate::report::table::{plain_table, right_aligned};
 
 /// Columns before those of twice a resource.
 const COLUMNS: [&str; 7] =
-    ["machine", "batches", "policy", "stays on the device", "tokens/s", "step ms", "bottleneck"];
+    ["machine", "batches", "policy", "resident", "tokens/s", "step ms", "bottleneck"];
 const NONE: &str = "-";
 
 /// Machines side by side.
@@ -25,8 +25,7 @@ impl Comparison<'_> {
     /// For people.
     pub(super) fn text(&self) -> String {
         let Described { prompt_len, gen_len, .. } = self.described;
-        let mut text =
-            format!("{} · {prompt_len} + {gen_len} tokens · predicted, not measured\n", self.model);
+        let mut text = format!("{} · {prompt_len} + {gen_len} tokens · predicted\n", self.model);
         let _ = writeln!(text, "{}", self.table());
         text += "2x: tokens/s with twice as much of it, and all else the same\n";
         text +=
@@ -82,7 +81,7 @@ impl Comparison<'_> {
             row.label.clone(),
             cell(|best| best.batches.to_string()),
             cell(|best| best.policy.to_owned()),
-            cell(|best| best.stays.clone().unwrap_or_else(|| NONE.to_owned())),
+            cell(|best| best.resident.clone().unwrap_or_else(|| NONE.to_owned())),
             cell(|best| format!("{:.2}", best.tokens_per_s)),
             cell(|best| format!("{:.1}", best.decode_step_ms)),
             cell(|best| match &best.bottleneck {
@@ -142,7 +141,7 @@ impl Best {
             "batches": self.batches.count,
             "batch_size": self.batches.size,
             "policy": self.policy,
-            "stays": self.stays,
+            "resident": self.resident,
             "tokens_per_s": self.tokens_per_s,
             "decode_step_ms": self.decode_step_ms,
             "bottleneck": self.bottleneck.as_ref().map(bottleneck),
@@ -183,7 +182,7 @@ mod tests {
         Best {
             batches: Batches { count: 2, size: 8 },
             policy: "two-split",
-            stays: Some("3 layers".to_owned()),
+            resident: Some("3 layers".to_owned()),
             tokens_per_s,
             decode_step_ms: 81.25,
             bottleneck: Some(("h2d.weights".to_owned(), 0.974)),
