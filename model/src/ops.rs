@@ -357,6 +357,17 @@ impl Op {
         rows * (read + self.writes().map_or(0, bytes))
     }
 
+    /// Bytes of scores and probabilities read and written for `pairs` (row, position) pairs, where
+    /// attention is not one operation.
+    pub fn score_bytes(self, config: &ModelConfig, dtype: Dtype, pairs: u64) -> u64 {
+        let passes = match self {
+            Op::Scores | Op::Wv => 1,
+            Op::Softmax => 2,
+            _ => 0,
+        };
+        passes * pairs * (config.num_heads * Value::Scores.element_bytes(dtype)) as u64
+    }
+
     /// Largest relative error (infinity norm over the row's root mean square) that a kernel variant
     /// may show against the scalar reference with f32 accumulation.
     pub const fn tolerance(self, dtype: Dtype) -> f32 {

@@ -20,8 +20,6 @@ use crate::profile::{Measured, Profile};
 /// Rates that a description may give.
 const GBPS: (f64, f64) = (0.01, 50_000.0);
 const TFLOPS: (f64, f64) = (0.001, 50_000.0);
-/// Scores and probabilities are f32 in memory.
-const SCORE_BYTES: f64 = 4.0;
 
 /// Of one device.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -202,13 +200,8 @@ impl Points<'_> {
         let config = self.config;
         let position = kv.position_bytes(config.head_dim, self.dtype) as f64;
         let caches = op.caches().len() as f64 * position * config.num_kv_heads as f64;
-        let passes = match op {
-            Op::Scores | Op::Wv => 1.0,
-            Op::Softmax => 2.0,
-            _ => 0.0,
-        };
         let values = op.activation_bytes(config, self.dtype, 1) as f64;
-        let scores = passes * config.num_heads as f64 * SCORE_BYTES;
+        let scores = op.score_bytes(config, self.dtype, 1) as f64;
         Some(Timed {
             operands: sequences * cached * caches,
             activations: sequences * (rows * values + pairs * scores),

@@ -122,17 +122,12 @@ impl<'a> Works<'a> {
     fn compute(&self, lane: &Lane, compute: &Compute, stream: &Stream) -> Work {
         let (op, config, share) = (compute.op, self.config(), share(compute.chunk));
         let values = op.activation_bytes(config, self.dtype(), 1) as f64;
-        let heads = config.num_heads as f64 * f64::from(SCORE_BYTES);
-        let passes = match op {
-            Op::Scores | Op::Wv => 1.0,
-            Op::Softmax => 2.0,
-            _ => 0.0,
-        };
+        let scores = op.score_bytes(config, self.dtype(), 1) as f64;
         let rows = match op {
             Op::FinalNorm | Op::Head | Op::Sample => stream.sequences,
             _ => stream.rows,
         };
-        let activations = rows.times(values).plus(stream.pairs.times(passes * heads));
+        let activations = rows.times(values).plus(stream.pairs.times(scores));
         let (linear, looked_at) = (op.flops(config, 1, 0) as f64, op.flops(config, 0, 1) as f64);
         let flops = rows.times(linear).plus(stream.pairs.times(looked_at));
         if op.is_attention() {
@@ -192,9 +187,6 @@ impl<'a> Works<'a> {
         }
     }
 }
-
-/// Scores and probabilities are f32 in memory.
-const SCORE_BYTES: u8 = 4;
 
 fn share(chunk: Option<Chunk>) -> f64 {
     chunk.map_or(1.0, |chunk| 1.0 / f64::from(chunk.of))
