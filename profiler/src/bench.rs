@@ -20,6 +20,7 @@ use program::ir::{
 use program::map::Phase;
 use program::map::{Chunk, Device, DeviceMap, PhaseMap, Schedule};
 use program::plan::{Buffer, Plan, ResidentWeights, RunShape, WeightPlacement};
+use program::shares::ReadShares;
 use program::sizes::Sizes;
 use program::topology::{LaneId, MemoryId, SegmentId, Topology};
 use program::weights::Weights;
@@ -396,6 +397,8 @@ fn map(
         kv: Vec::new(),
         fuse_attention: true,
         weight_slots: 1,
+        read_slots: 1,
+        shares: ReadShares::default(),
         kv_slots: 1,
         prefill_hidden: MemoryId::DRAM,
         weight_formats,

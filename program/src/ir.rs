@@ -168,7 +168,8 @@ pub struct Decompress {
     pub to: Region,
 }
 
-/// A weight blob from storage into a slot of host memory.
+/// One storage's share of a weight blob into its place in a slot of host memory. Both regions are
+/// the same chunk of as many as there are storages; `crate::shares` says which bytes that is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
     pub op: Op,

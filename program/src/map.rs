@@ -5,6 +5,7 @@ use model::ops::{Kv, Op};
 use serde::{Deserialize, Serialize};
 
 use crate::formats::{KvFormat, WeightFormats};
+use crate::shares::ReadShares;
 use crate::topology::MemoryId;
 
 /// The two sides of the machine.
@@ -187,8 +188,8 @@ pub struct DeviceMap {
     pub decode: PhaseMap,
     /// Per layer, per operation of `ModelConfig::layer_ops`: the memory where the weights stay.
     /// Those in a device's memory are loaded once; those on the host are streamed whenever the GPU
-    /// runs the operation; those on a storage are read to the host, and streamed from there, in
-    /// every step.
+    /// runs the operation; those on [`MemoryId::STORAGES`] are read to the host, and streamed from
+    /// there, in every step.
     pub weights: Vec<Vec<MemoryId>>,
     /// The same for the final norm and the head.
     pub outer_weights: MemoryId,
@@ -197,6 +198,13 @@ pub struct DeviceMap {
     pub fuse_attention: bool,
     /// How many layers' streamed weights may be on the device at once (at least 1).
     pub weight_slots: u16,
+    /// How many layers' weights that are read from storages may be on the host at once (at least
+    /// 1): a slot of an operation is read anew as soon as what it held was used.
+    #[serde(default = "one")]
+    pub read_slots: u16,
+    /// The storages, and what part each reads of a weight.
+    #[serde(default)]
+    pub shares: ReadShares,
     /// How many streamed KV parts of a kind may be on the device at once (at least 1).
     pub kv_slots: u16,
     /// Hidden states of prefill stay on the device between layers, or spill to the host.
@@ -206,6 +214,10 @@ pub struct DeviceMap {
     pub schedule: Schedule,
 }
 
+const fn one() -> u16 {
+    1
+}
+
 impl DeviceMap {
     /// Who runs what in a phase.
     pub const fn of_phase(&self, phase: Phase) -> &PhaseMap {
@@ -213,6 +225,12 @@ impl DeviceMap {
             Phase::Prefill => &self.prefill,
             Phase::Decode => &self.decode,
         }
+    }
+
+    /// Whether any weights are read from storages.
+    pub fn uses_storages(&self) -> bool {
+        let mut homes = self.weights.iter().flatten().chain([&self.outer_weights]);
+        homes.any(|home| *home == MemoryId::STORAGES)
     }
 
     /// Whether any operation runs on the GPU.

@@ -4,6 +4,7 @@ use model::config::ModelConfig;
 use model::ops::Op;
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{Device, DeviceMap, LayerKv, OpChunk, PhaseMap, Schedule, layer_list};
+use program::shares::ReadShares;
 use program::topology::MemoryId;
 
 use super::{Flexgen, Homes, Policy};
@@ -62,6 +63,8 @@ pub fn device_map(
         kv: Vec::new(),
         fuse_attention,
         weight_slots: WEIGHT_SLOTS,
+        read_slots: 1,
+        shares: ReadShares::default(),
         prefill_hidden: homes.prefill_hidden,
         weight_formats: WeightFormats::plain(config),
         kv_format: KvFormat::Plain,

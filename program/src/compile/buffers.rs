@@ -17,6 +17,9 @@ use crate::weights::Weights;
 use super::routes::Routes;
 use crate::topology::{Holds, MemoryId, SegmentId};
 
+/// Drives read whole pages past the page cache: slots that they read into begin and end with one.
+const READ_ALIGN_BYTES: usize = 4096;
+
 /// Identity of an activation or slot buffer within a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum ProgramBuffer {
@@ -58,8 +61,10 @@ pub(super) struct Buffers<'a> {
     ends: HashMap<SegmentId, u64>,
     program_starts: HashMap<SegmentId, u64>,
     program: HashMap<ProgramBuffer, BufferId>,
-    /// Where blobs are loaded to: on the host, or on the storage that is their home.
+    /// Where blobs are loaded to on the host.
     loaded: HashMap<Weights, BufferId>,
+    /// Blobs that every storage holds, in the order of the storages.
+    stored: HashMap<Weights, Vec<BufferId>>,
     placements: Vec<WeightPlacement>,
     caches: HashMap<(u16, u16, Kv, u16), BufferId>,
     tables: Vec<BufferId>,
@@ -93,6 +98,7 @@ impl<'a> Buffers<'a> {
             program_starts: HashMap::new(),
             program: HashMap::new(),
             loaded: HashMap::new(),
+            stored: HashMap::new(),
             placements: Vec::new(),
             caches: HashMap::new(),
             tables: Vec::new(),
@@ -161,11 +167,22 @@ impl<'a> Buffers<'a> {
         }
         for weights in all {
             let size = self.sizes.weights_bytes(weights);
-            let memory = self.storage(weights).unwrap_or_else(|| self.routes.near(Device::Cpu));
-            let segment = self.routes.segment_of(memory, Holds::Weights);
-            let buffer = self.add(segment, weights.name(self.config), size);
-            self.loaded.insert(weights, buffer);
-            self.placements.push(WeightPlacement { buffer, weights });
+            let name = weights.name(self.config);
+            if self.is_stored(weights) {
+                let mut replicas = Vec::new();
+                for (storage, _) in self.routes.topology.storages() {
+                    let segment = self.routes.segment_of(storage, Holds::Weights);
+                    let buffer = self.add(segment, name.clone(), size);
+                    replicas.push(buffer);
+                    self.placements.push(WeightPlacement { buffer, weights });
+                }
+                self.stored.insert(weights, replicas);
+            } else {
+                let segment = self.routes.segment(Device::Cpu, Holds::Weights);
+                let buffer = self.add(segment, name, size);
+                self.loaded.insert(weights, buffer);
+                self.placements.push(WeightPlacement { buffer, weights });
+            }
         }
     }
 
@@ -218,7 +235,7 @@ impl<'a> Buffers<'a> {
 
     /// Bytes of a slot through which an operation's weights pass: enough for every layer's, as they
     /// are streamed, or `wide`, as they are multiplied.
-    fn slot_bytes(&self, op: Op, layer_slot: u16, wide: bool) -> usize {
+    fn slot_bytes(&self, op: Op, (layer_slot, slots): (u16, u16), wide: bool) -> usize {
         let bytes = |layer: Option<u16>| {
             let weights = Weights::of(op, layer);
             if wide { self.sizes.wide_bytes(weights) } else { self.sizes.weights_bytes(weights) }
@@ -226,7 +243,7 @@ impl<'a> Buffers<'a> {
         if !self.config.layer_ops().contains(&op) {
             return bytes(None);
         }
-        let slots = usize::from(self.map.weight_slots);
+        let slots = usize::from(slots);
         let layers = (usize::from(layer_slot)..self.config.num_layers).step_by(slots);
         layers.map(|layer| bytes(Some(layer as u16))).max().unwrap_or(0)
     }
@@ -256,15 +273,18 @@ impl<'a> Buffers<'a> {
                 (segment, self.value_bytes(program, value))
             }
             ProgramBuffer::WeightSlot { op, layer_slot } => {
-                (arena, self.slot_bytes(op, layer_slot, false))
+                (arena, self.slot_bytes(op, (layer_slot, self.map.weight_slots), false))
             }
             ProgramBuffer::WideSlot { op, layer_slot } => {
-                (arena, self.slot_bytes(op, layer_slot, true))
+                (arena, self.slot_bytes(op, (layer_slot, self.map.weight_slots), true))
             }
             ProgramBuffer::PositionsSlot => (arena, self.sizes.weights_bytes(Weights::Positions)),
             ProgramBuffer::ReadSlot { op, layer_slot } => {
                 let host = self.routes.segment(Device::Cpu, Holds::Weights);
-                (host, self.slot_bytes(op, layer_slot, false))
+                let bytes = self.slot_bytes(op, (layer_slot, self.map.read_slots), false);
+                let end = self.ends.entry(host).or_insert(0);
+                *end = end.next_multiple_of(READ_ALIGN_BYTES as u64);
+                (host, bytes.next_multiple_of(READ_ALIGN_BYTES))
             }
             ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.cache_bytes(of)),
         };
@@ -274,22 +294,27 @@ impl<'a> Buffers<'a> {
         id
     }
 
-    /// Where a weight blob is loaded to; the head of a tied model is the embedding.
+    /// Where a weight blob is loaded to on the host; the head of a tied model is the embedding.
     pub(super) fn loaded_weights(&self, weights: Weights) -> BufferId {
         let tied = weights == Weights::Head && self.config.tied_embeddings;
         let weights = if tied { Weights::Embedding } else { weights };
         self.loaded[&weights]
     }
 
-    /// The storage that is a blob's home, if it is one: the embedding's never is.
-    pub(super) fn storage(&self, weights: Weights) -> Option<MemoryId> {
+    /// Whether a blob lives on the storages: the embedding never does.
+    fn is_stored(&self, weights: Weights) -> bool {
         let home = match weights {
-            Weights::Embedding | Weights::Positions => return None,
-            Weights::Head if self.config.tied_embeddings => return None,
+            Weights::Embedding | Weights::Positions => return false,
+            Weights::Head if self.config.tied_embeddings => return false,
             Weights::FinalNorm | Weights::Head => self.map.outer_weights,
             Weights::Layer { layer, op } => self.map.weights_of(self.config, Some(layer), op),
         };
-        Some(home).filter(|home| self.routes.topology.is_storage(*home))
+        home == MemoryId::STORAGES
+    }
+
+    /// A blob on each of the storages; `None` where it lives elsewhere.
+    pub(super) fn stored_weights(&self, weights: Weights) -> Option<&[BufferId]> {
+        self.stored.get(&weights).map(Vec::as_slice)
     }
 
     /// Device copy of a blob that stays there.

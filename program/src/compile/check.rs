@@ -28,7 +28,7 @@ pub(super) fn check(
     if shape.checked_streams().is_none() {
         return Err(CompileError::TooManyStreams { chunk: shape.prefill_chunk });
     }
-    if map.weight_slots == 0 || map.kv_slots == 0 {
+    if map.weight_slots == 0 || map.kv_slots == 0 || map.read_slots == 0 {
         return Err(CompileError::NoSlots);
     }
     if map.schedule != Schedule::Overlapped && (map.weight_slots < 2 || map.kv_slots < 2) {
@@ -69,11 +69,13 @@ pub(super) fn check(
 /// Weights and caches live on the host or on a device, weights also on a storage that a lane reads.
 fn check_home(what: &'static str, home: MemoryId, routes: &Routes<'_>) -> Result<(), CompileError> {
     match routes.topology.memory_kind(home) {
+        _ if home == MemoryId::STORAGES && what == "weights" => {
+            match routes.topology.storages().is_empty() {
+                true => Err(CompileError::NoLane { what: "reads the storage of weights" }),
+                false => Ok(()),
+            }
+        }
         Some(MemoryKind::Dram | MemoryKind::Vram) => Ok(()),
-        Some(MemoryKind::Storage) if what == "weights" => match routes.read(home) {
-            Some(_) => Ok(()),
-            None => Err(CompileError::NoLane { what: "reads the storage of weights" }),
-        },
         _ => Err(CompileError::NoMemory { what, memory: home.0 }),
     }
 }

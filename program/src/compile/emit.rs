@@ -327,20 +327,23 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// Where the host finds a blob: in place, or in a slot that it is read into.
     fn host_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
-        let loaded = Region::whole(self.buffers.loaded_weights(blob));
-        let storage = self.buffers.storage(blob);
-        let Some(lane) = storage.and_then(|storage| self.routes.read(storage)) else {
-            return loaded;
+        let Some(replicas) = self.buffers.stored_weights(blob).map(<[BufferId]>::to_vec) else {
+            return Region::whole(self.buffers.loaded_weights(blob));
         };
-        let layer_slot = entry.layer.unwrap_or(0) % self.map.weight_slots;
+        let layer_slot = entry.layer.unwrap_or(0) % self.map.read_slots;
         let identity = ProgramBuffer::ReadSlot { op: entry.op, layer_slot };
-        let slot = Region::whole(self.buffers.program_buffer(self.program, identity));
+        let slot = self.buffers.program_buffer(self.program, identity);
         if self.read.insert(blob) {
             let at = At { layer: entry.layer, batch: 0, stream: 0 };
-            let read = Read { op: entry.op, at, from: loaded, to: slot };
-            self.push(lane, Instruction::Read(read));
+            let of = replicas.len() as u16;
+            let lanes = self.routes.topology.storages().into_iter().map(|(_, lane)| lane);
+            for ((index, replica), lane) in (0..).zip(replicas).zip(lanes) {
+                let part = |buffer| Region { buffer, chunk: chunk_of(index, of) };
+                let (from, to) = (part(replica), part(slot));
+                self.push(lane, Instruction::Read(Read { op: entry.op, at, from, to }));
+            }
         }
-        slot
+        Region::whole(slot)
     }
 
     fn is_vram(&self, memory: MemoryId) -> bool {

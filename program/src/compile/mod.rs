@@ -133,10 +133,20 @@ pub fn machine_of(map: &DeviceMap) -> Topology {
     let keeps_kv = map.kv.iter().any(|kv| kv.any_on(MemoryId::VRAM));
     let mut homes = map.weights.iter().flatten().chain([&map.outer_weights]);
     if map.uses_gpu() || keeps_kv || homes.any(|home| *home == MemoryId::VRAM) {
-        Topology::with_device()
+        with_storages(Topology::with_device(), map)
     } else {
-        Topology::cpu_alone()
+        with_storages(Topology::cpu_alone(), map)
     }
+}
+
+/// The same with the storages that a map reads weights from.
+fn with_storages(mut topology: Topology, map: &DeviceMap) -> Topology {
+    if map.uses_storages() {
+        (0..map.shares.storages()).for_each(|_| {
+            topology.add_storage();
+        });
+    }
+    topology
 }
 
 fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
@@ -209,7 +219,7 @@ impl Ends {
 /// layer behind each kind, in each slot of weights, with the layer before it.
 fn layers_with_all_buffers(map: &DeviceMap) -> Vec<usize> {
     let count = map.weights.len();
-    let slots = usize::from(map.weight_slots.max(1));
+    let slots = [map.weight_slots, map.read_slots].map(|slots| usize::from(slots.max(1)));
     let is_alike = |one: usize, other: usize| {
         map.prefill.layers[one] == map.prefill.layers[other]
             && map.decode.layers[one] == map.decode.layers[other]
@@ -225,7 +235,7 @@ fn layers_with_all_buffers(map: &DeviceMap) -> Vec<usize> {
     let mut firsts: Vec<usize> = Vec::new();
     for layer in 0..count {
         let is_known = firsts.iter().any(|first| {
-            first % slots == layer % slots
+            slots.iter().all(|slots| first % slots == layer % slots)
                 && is_alike(*first, layer)
                 && follows_alike(*first, layer)
         });

@@ -82,13 +82,6 @@ impl<'a> Routes<'a> {
         }
     }
 
-    /// The lane that reads a storage.
-    pub(super) fn read(&self, storage: MemoryId) -> Option<LaneId> {
-        self.topology.find_lane(|lane| {
-            lane.kind == LaneKind::Read && self.topology.maps(lane.worker, storage)
-        })
-    }
-
     /// The memory on which a device works.
     pub(super) const fn near(&self, device: Device) -> MemoryId {
         match device {

@@ -23,6 +23,8 @@ impl MemoryId {
     pub const DRAM: MemoryId = MemoryId(1);
     /// The device's memory in [`super::Topology::with_device`].
     pub const VRAM: MemoryId = MemoryId(2);
+    /// All storages of the machine: whatever lives there, each of them holds.
+    pub const STORAGES: MemoryId = MemoryId(u8::MAX);
 
     /// Place in the topology's list.
     pub const fn index(self) -> usize {

@@ -166,7 +166,7 @@ impl Topology {
         let worker = format!("storage worker {device}");
         let memories = [self.host(), storage];
         let worker = self.add_worker(&worker, Role::Storage, &memories);
-        let name = format!("storage{device}.read");
+        let name = format!("nvme{device}.read");
         self.add_lane(&name, LaneKind::Read, worker, Engine::Storage { device });
         storage
     }
@@ -250,6 +250,16 @@ impl Topology {
     /// Whether `id` is a storage.
     pub fn is_storage(&self, id: MemoryId) -> bool {
         self.memory_kind(id) == Some(MemoryKind::Storage)
+    }
+
+    /// All storages, each with the lane that reads it, in the order of their numbers.
+    pub fn storages(&self) -> Vec<(MemoryId, LaneId)> {
+        let memories = (0..self.memories.len() as u8).map(MemoryId);
+        let reads = |storage| {
+            self.find_lane(|lane| lane.kind == LaneKind::Read && self.maps(lane.worker, storage))
+        };
+        let storages = memories.filter(|id| self.is_storage(*id));
+        storages.filter_map(|storage| reads(storage).map(|lane| (storage, lane))).collect()
     }
 
     /// Ids of all lanes, in the order of their timelines.

@@ -44,7 +44,7 @@ fn a_storage_has_a_worker_and_a_lane() {
     topology.check().expect("a topology");
     assert_eq!(added, [MemoryId(3), MemoryId(4)]);
     assert_eq!((topology.workers.len(), topology.lanes.len()), (5, 9));
-    assert_eq!(topology.lane_name(LaneId(8)), "storage1.read");
+    assert_eq!(topology.lane_name(LaneId(8)), "nvme1.read");
     assert_eq!(topology.lanes_of(WorkerId(4)), [LaneId(8)]);
     assert!(topology.maps(WorkerId(4), added[1]) && !topology.maps(WorkerId(4), added[0]));
     assert_eq!(topology.segments().len(), 6);

@@ -8,6 +8,7 @@ use program::map::{
     ChunkOrder, Chunking, Device, DeviceMap, LayerKv, PhaseMap, Schedule, layer_list,
 };
 use program::plan::RunShape;
+use program::shares::ReadShares;
 use program::topology::MemoryId;
 
 /// Fewest with an inner layer whose streamed weights reuse a slot.
@@ -125,6 +126,8 @@ pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> 
         kv: Vec::new(),
         fuse_attention: choices.fuse,
         weight_slots: choices.slots,
+        read_slots: 1,
+        shares: ReadShares::default(),
         kv_slots: choices.slots,
         prefill_hidden: choices.hidden,
         weight_formats: WeightFormats::with_layers(config, choices.format),

@@ -230,6 +230,16 @@ impl<'a> Walk<'a> {
             let problem = "it reads weights of an operation that has none".into();
             return Err(ValidateError::Malformed { site: now.site(), problem });
         };
+        // Which bytes a share is goes by the storage: the chunks must say the same.
+        let storages = self.plan.topology.storages();
+        let memory = self.plan.buffer(read.from.buffer).segment.memory;
+        let index = storages.iter().position(|(storage, _)| *storage == memory);
+        let of = storages.len() as u16;
+        let own = index.and_then(|index| normal(Some(Chunk { index: index as u16, of })));
+        if [read.from, read.to].iter().any(|region| normal(region.chunk) != own) {
+            let problem = "it reads another share than its storage's".into();
+            return Err(ValidateError::Malformed { site: now.site(), problem });
+        }
         self.need(now, read.from, Content::Weights(weights))?;
         self.write(now, read.to, Content::Weights(weights));
         Ok(())
