@@ -48,6 +48,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("machine", &[]),
     ("cuda", &[]),
     ("grammar", &[]),
+    ("staging", &[]),
     ("kernels", &["model", "shm"]),
     ("kernels/cuda", &["kernels", "model"]),
     ("program", &["model"]),

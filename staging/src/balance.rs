@@ -1,0 +1,241 @@
+//! How to divide a blob over devices so that all end at the same time.
+//!
+//! After Park and Egger (equations 2 to 4, with the sign of the weight such that a device that took
+//! longer than the average gets less): with times `t`, `w = (average / t - 1) * alpha` and
+//! `size = size * (1 + w)`, after which sizes are scaled to the total.
+
+use serde::{Deserialize, Serialize};
+
+/// How far a step goes: 1 would go all the way at once, and follow every noise.
+pub const ALPHA: f64 = 0.75;
+
+/// How far finish times may be from their average.
+pub const TOLERANCE: f64 = 0.05;
+
+/// Steps after which a division that does not settle is taken as it is.
+pub const STEPS: usize = 10;
+
+/// No device grows by more in a step, however short its time was.
+const GROWTH_MAX: f64 = 1000.0;
+
+/// Why there is no division.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BalanceError {
+    /// No device is left.
+    #[error("no device answers any more")]
+    NoDevice,
+    /// The times are not of these devices.
+    #[error("{times} times were given for {devices} devices")]
+    Times {
+        /// Times that were given.
+        times: usize,
+        /// Devices that there are.
+        devices: usize,
+    },
+}
+
+/// A division of blocks over devices.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Balance {
+    total_blocks: u64,
+    alpha: f64,
+    sizes: Vec<u64>,
+    /// Whether a device answered so far.
+    is_alive: Vec<bool>,
+    /// Of the last step, for what was to be read then.
+    times_s: Vec<Option<f64>>,
+    /// Whether a device did not answer for the first time in the last step.
+    is_one_lost: bool,
+}
+
+impl Balance {
+    /// Begins with shares in proportion to `start`, equal ones if that is all 0. Every device gets
+    /// a block at least, if there are enough.
+    ///
+    /// # Panics
+    ///
+    /// If there is no device, or `alpha` is not above 0 and at most 1.
+    pub fn new(total_blocks: u64, start: &[u64], alpha: f64) -> Balance {
+        assert!(!start.is_empty(), "blocks are divided over devices");
+        assert!(alpha > 0.0 && alpha <= 1.0, "alpha is above 0 and at most 1, not {alpha}");
+        let is_alive = vec![true; start.len()];
+        let shares: Vec<f64> = start.iter().map(|size| *size as f64).collect();
+        Balance {
+            total_blocks,
+            alpha,
+            sizes: divide(total_blocks, &shares, &is_alive),
+            times_s: vec![None; is_alive.len()],
+            is_one_lost: false,
+            is_alive,
+        }
+    }
+
+    /// Equal shares for `devices` devices, and the usual alpha.
+    ///
+    /// # Panics
+    ///
+    /// If there is no device.
+    pub fn equal(total_blocks: u64, devices: usize) -> Balance {
+        Balance::new(total_blocks, &vec![1; devices], ALPHA)
+    }
+
+    /// Blocks of every device. They add up to the total, as long as a device is left.
+    pub fn sizes(&self) -> &[u64] {
+        &self.sizes
+    }
+
+    /// Makes shares from the times that the devices took for theirs, in seconds. A device without
+    /// a time gets nothing from now on.
+    ///
+    /// # Errors
+    ///
+    /// If no device is left, or the times are not as many as the devices.
+    pub fn step(&mut self, times_s: &[Option<f64>]) -> Result<(), BalanceError> {
+        self.note(times_s)?;
+        self.divide_anew()
+    }
+
+    /// Whether the times of the last step were all within `tolerance` of their average, and no
+    /// device was lost in it.
+    pub fn is_balanced(&self, tolerance: f64) -> bool {
+        let answered = self.answered();
+        let average_s = answered.iter().sum::<f64>() / answered.len() as f64;
+        let is_near = |time_s: &f64| (time_s - average_s).abs() <= tolerance * average_s;
+        !answered.is_empty() && answered.iter().all(is_near) && !self.is_one_lost
+    }
+
+    /// Takes times for the present shares. Who has nothing to read has no time, but may be lost.
+    fn note(&mut self, times_s: &[Option<f64>]) -> Result<(), BalanceError> {
+        if times_s.len() != self.sizes.len() {
+            let devices = self.sizes.len();
+            return Err(BalanceError::Times { times: times_s.len(), devices });
+        }
+        self.is_one_lost = false;
+        for (device, time_s) in times_s.iter().enumerate() {
+            let time_s = time_s.filter(|time_s| time_s.is_finite() && *time_s >= 0.0);
+            self.is_one_lost |= self.is_alive[device] && time_s.is_none();
+            self.is_alive[device] &= time_s.is_some();
+            let is_timed = self.is_alive[device] && self.sizes[device] > 0;
+            self.times_s[device] = time_s.filter(|_| is_timed);
+        }
+        Ok(())
+    }
+
+    fn divide_anew(&mut self) -> Result<(), BalanceError> {
+        let answered = self.answered();
+        let average_s = answered.iter().sum::<f64>() / answered.len() as f64;
+        let shares = self.sizes.iter().zip(&self.times_s).map(|(size, time_s)| {
+            let Some(time_s) = time_s else { return 0.0 };
+            let ratio = if *time_s > 0.0 { average_s / time_s } else { GROWTH_MAX };
+            *size as f64 * (1.0 + (ratio.min(GROWTH_MAX) - 1.0) * self.alpha)
+        });
+        let shares: Vec<f64> = shares.collect();
+        self.sizes = divide(self.total_blocks, &shares, &self.is_alive);
+        if self.is_alive.contains(&true) { Ok(()) } else { Err(BalanceError::NoDevice) }
+    }
+
+    /// Times of the devices that are left.
+    fn answered(&self) -> Vec<f64> {
+        self.times_s.iter().flatten().copied().collect()
+    }
+}
+
+/// `total` blocks in proportion to `shares` by largest remainders; nothing for devices that are not
+/// alive, and a block at least for every other one, if there are enough.
+fn divide(total: u64, shares: &[f64], is_alive: &[bool]) -> Vec<u64> {
+    let alive: Vec<usize> = (0..shares.len()).filter(|device| is_alive[*device]).collect();
+    let mut sizes = vec![0; shares.len()];
+    if alive.is_empty() {
+        return sizes;
+    }
+    let sum: f64 = alive.iter().map(|device| shares[*device]).sum();
+    let quota = |device: usize| match sum > 0.0 {
+        true => shares[device] / sum * total as f64,
+        false => total as f64 / alive.len() as f64,
+    };
+    let least = u64::from(total >= alive.len() as u64);
+    for device in &alive {
+        sizes[*device] = (quota(*device) as u64).max(least);
+    }
+    let mut by_remainder = alive.clone();
+    let remainder = |device: &usize| quota(*device) - sizes[*device] as f64;
+    by_remainder.sort_by(|a, b| remainder(b).total_cmp(&remainder(a)));
+    let mut sum_blocks: u64 = sizes.iter().sum();
+    for device in by_remainder.iter().cycle() {
+        if sum_blocks >= total {
+            break;
+        }
+        sizes[*device] += 1;
+        sum_blocks += 1;
+    }
+    while sum_blocks > total {
+        // What the least shares were lifted by comes from the largest.
+        let largest = alive.iter().copied().max_by_key(|device| sizes[*device]);
+        let largest = largest.expect("a device is alive");
+        sizes[largest] -= 1;
+        sum_blocks -= 1;
+    }
+    sizes
+}
+
+/// A division that was measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Iteration {
+    /// Blocks of every device.
+    pub sizes: Vec<u64>,
+    /// What they took, in seconds; `None` for a device that did not answer or had none.
+    pub times_s: Vec<Option<f64>>,
+}
+
+impl Iteration {
+    /// When the last device ended; `None` if one did not.
+    fn end_s(&self) -> Option<f64> {
+        let devices = self.sizes.iter().zip(&self.times_s).filter(|(size, _)| **size > 0);
+        devices
+            .map(|(_, time_s)| *time_s)
+            .try_fold(0.0, |end_s: f64, time_s| Some(end_s.max(time_s?)))
+    }
+}
+
+/// What balancing came to, and how.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trajectory {
+    /// Every division that was measured, in order.
+    pub iterations: Vec<Iteration>,
+    /// Blocks of every device: of the last division if it was balanced, and otherwise of the one
+    /// that ended first among those since the last device was lost.
+    pub sizes: Vec<u64>,
+    /// Whether finish times came within the tolerance.
+    pub is_balanced: bool,
+}
+
+/// Measures divisions, at most `steps`, until finish times are within [`TOLERANCE`].
+/// `measure` says what each device took for its blocks, in seconds.
+///
+/// # Errors
+///
+/// What `measure` fails with, and if no device is left.
+pub fn run<E: From<BalanceError>>(
+    mut balance: Balance,
+    steps: usize,
+    mut measure: impl FnMut(&[u64]) -> Result<Vec<Option<f64>>, E>,
+) -> Result<Trajectory, E> {
+    let mut iterations: Vec<Iteration> = Vec::new();
+    for _ in 0..steps {
+        let sizes = balance.sizes().to_vec();
+        balance.note(&measure(&sizes)?)?;
+        iterations.push(Iteration { sizes: sizes.clone(), times_s: balance.times_s.clone() });
+        if balance.is_balanced(TOLERANCE) {
+            return Ok(Trajectory { iterations, sizes, is_balanced: true });
+        }
+        balance.divide_anew()?;
+    }
+    let is_usable = |iteration: &&Iteration| {
+        let mut pairs = iteration.sizes.iter().zip(balance.sizes());
+        iteration.end_s().is_some() && pairs.all(|(then, now)| *then == 0 || *now > 0)
+    };
+    let usable = iterations.iter().filter(is_usable);
+    let best = usable.min_by(|a, b| a.end_s().unwrap_or(0.0).total_cmp(&b.end_s().unwrap_or(0.0)));
+    let sizes = best.map_or_else(|| balance.sizes().to_vec(), |best| best.sizes.clone());
+    Ok(Trajectory { iterations, sizes, is_balanced: false })
+}

@@ -1,0 +1,117 @@
+//! A device before which faults are put.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::faults::{Fault, Faults};
+use super::request::{Completion, Io, Registered, Request};
+use crate::layout::PAGE_BYTES;
+
+/// Another device, with faults and a rate.
+#[derive(Debug)]
+pub struct Faulty {
+    inner: Box<dyn Io>,
+    faults: Faults,
+    /// Requests so far.
+    requests: u64,
+    /// The bytes to spoil of a request that completes, by its tag.
+    flips: Vec<Option<NonNull<u8>>>,
+    /// Bytes of a request, by its tag, for the rate.
+    sizes_bytes: Vec<u32>,
+    /// Requests that fail without reaching the device.
+    failed: VecDeque<u32>,
+    /// Requests in the device.
+    in_device: u32,
+    /// When a device of this rate has done all that has completed.
+    free_at: Instant,
+}
+
+// SAFETY: needed because of the pointers, which point into destinations of requests in flight;
+// whoever submitted these leaves them to the device.
+unsafe impl Send for Faulty {}
+
+impl Faulty {
+    /// Puts `faults` before `inner`, for at most `depth` requests in flight.
+    pub fn new(inner: Box<dyn Io>, faults: Faults, depth: u32) -> Faulty {
+        Faulty {
+            inner,
+            faults,
+            requests: 0,
+            flips: vec![None; depth as usize],
+            sizes_bytes: vec![0; depth as usize],
+            failed: VecDeque::with_capacity(depth as usize),
+            in_device: 0,
+            free_at: Instant::now(),
+        }
+    }
+
+    fn wait_for_rate(&mut self, tag: u32) {
+        if let Some(bytes_per_s) = self.faults.bytes_per_s {
+            let size_bytes = f64::from(self.sizes_bytes[tag as usize]);
+            self.free_at += Duration::from_secs_f64(size_bytes / bytes_per_s as f64);
+            std::thread::sleep(self.free_at.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+impl Io for Faulty {
+    unsafe fn register(&mut self, buffers: &[(NonNull<u8>, usize)]) -> Registered {
+        // SAFETY: needed because the call is unsafe; the caller's promise is passed on.
+        unsafe { self.inner.register(buffers) }
+    }
+
+    unsafe fn submit(&mut self, mut request: Request) -> io::Result<()> {
+        self.requests += 1;
+        let tag = request.tag as usize;
+        self.flips[tag] = None;
+        match self.faults.of(self.requests) {
+            Some(Fault::Error) => {
+                self.failed.push_back(request.tag);
+                return Ok(());
+            }
+            Some(Fault::Silence) => return Ok(()),
+            Some(Fault::Short) => {
+                let half_bytes = request.size_bytes / 2 / PAGE_BYTES as u32 * PAGE_BYTES as u32;
+                request.size_bytes = half_bytes.max(PAGE_BYTES as u32).min(request.size_bytes);
+            }
+            Some(Fault::Flip) => self.flips[tag] = Some(request.to),
+            None => {}
+        }
+        self.sizes_bytes[tag] = request.size_bytes;
+        if self.in_device == 0 {
+            self.free_at = self.free_at.max(Instant::now());
+        }
+        // SAFETY: needed because the call is unsafe. The caller's promise is passed on, for the
+        // same bytes or fewer.
+        unsafe { self.inner.submit(request)? };
+        self.in_device += 1;
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Completion {
+        if let Some(tag) = self.failed.pop_front() {
+            return Completion { tag, result: Err(Errno::IO.into()) };
+        }
+        if self.in_device == 0 {
+            // Only requests that never complete are left; the process must be ended from outside.
+            loop {
+                std::thread::park();
+            }
+        }
+        let completion = self.inner.complete();
+        self.in_device -= 1;
+        self.wait_for_rate(completion.tag);
+        if let (Some(to), Ok(1..)) =
+            (self.flips[completion.tag as usize].take(), &completion.result)
+        {
+            // SAFETY: needed to spoil what was read. The destination holds this byte, and is the
+            // device's until the completion is returned.
+            unsafe { to.as_ptr().write(to.as_ptr().read() ^ 1) };
+        }
+        completion
+    }
+}

@@ -1,0 +1,127 @@
+//! Reads by a few threads with `pread`, where there is no io_uring.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use super::request::{Completion, Io, Registered, Request};
+
+#[derive(Debug)]
+struct Queues {
+    requests: VecDeque<Request>,
+    completions: VecDeque<Completion>,
+    /// Whether the threads are to end.
+    is_closed: bool,
+}
+
+#[derive(Debug)]
+struct Shared {
+    file: File,
+    queues: Mutex<Queues>,
+    submitted: Condvar,
+    completed: Condvar,
+}
+
+impl Shared {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        let mut queues = self.queues();
+        loop {
+            if let Some(request) = queues.requests.pop_front() {
+                drop(queues);
+                let result = self.read(&request);
+                queues = self.queues();
+                queues.completions.push_back(Completion { tag: request.tag, result });
+                self.completed.notify_one();
+            } else if queues.is_closed {
+                return;
+            } else {
+                queues = self.submitted.wait(queues).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    fn read(&self, request: &Request) -> io::Result<u32> {
+        let to = request.to.as_ptr().cast::<MaybeUninit<u8>>();
+        // SAFETY: needed to read into memory that is known by its address. Who submitted the
+        // request promised that it is writable and used by nobody else until it completes.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, request.size_bytes as usize) };
+        let (read, _) = rustix::io::pread(&self.file, to, request.offset_bytes)?;
+        Ok(read.len() as u32)
+    }
+}
+
+/// Reads of one file by threads.
+#[derive(Debug)]
+pub struct Threads {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Threads {
+    /// `threads` threads for at most `depth` requests, which wait where there are more than threads.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started.
+    pub fn new(file: File, depth: u32, threads: u32) -> io::Result<Threads> {
+        let queues = Queues {
+            requests: VecDeque::with_capacity(depth as usize),
+            completions: VecDeque::with_capacity(depth as usize),
+            is_closed: false,
+        };
+        let shared = Arc::new(Shared {
+            file,
+            queues: Mutex::new(queues),
+            submitted: Condvar::new(),
+            completed: Condvar::new(),
+        });
+        let mut started = Threads { shared, threads: Vec::new() };
+        for _ in 0..threads.max(1) {
+            let shared = Arc::clone(&started.shared);
+            let builder = std::thread::Builder::new().name("staging-read".to_owned());
+            started.threads.push(builder.spawn(move || shared.work())?);
+        }
+        Ok(started)
+    }
+}
+
+impl Io for Threads {
+    unsafe fn register(&mut self, _: &[(NonNull<u8>, usize)]) -> Registered {
+        Registered::No { why: "pread knows no registered buffers".to_owned() }
+    }
+
+    unsafe fn submit(&mut self, request: Request) -> io::Result<()> {
+        self.shared.queues().requests.push_back(request);
+        self.shared.submitted.notify_one();
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Completion {
+        let mut queues = self.shared.queues();
+        loop {
+            if let Some(completion) = queues.completions.pop_front() {
+                return completion;
+            }
+            queues = self.shared.completed.wait(queues).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        self.shared.queues().is_closed = true;
+        self.shared.submitted.notify_all();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has nothing left to say.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `index.json`: what a staging holds.
+
+use std::io;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::checksum::Checksum;
+use crate::error::OpenError;
+use crate::identity::Identity;
+use crate::layout::Layout;
+
+/// The format that this version writes and reads.
+pub(crate) const FORMAT: u64 = 1;
+
+/// No index is longer; what is, is none.
+const INDEX_BYTES_MAX: u64 = 256 << 20;
+
+/// A blob of the index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Blob {
+    pub name: String,
+    pub offset_bytes: u64,
+    pub size_bytes: u64,
+    pub checksum: Checksum,
+}
+
+/// All that the index says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Content {
+    pub format: u64,
+    pub identity: Identity,
+    pub blobs: Vec<Blob>,
+    pub weights_bytes: u64,
+    pub blocks_checksum: Checksum,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    checksum: Checksum,
+    content: Content,
+}
+
+/// The format alone, which other versions have in the same place.
+#[derive(Deserialize)]
+struct AnyFile {
+    content: AnyContent,
+}
+
+#[derive(Deserialize)]
+struct AnyContent {
+    format: u64,
+}
+
+impl Content {
+    /// The file's text, with its checksum.
+    pub fn text(&self) -> io::Result<String> {
+        let checksum = Checksum::of(serde_json::to_string(self)?.as_bytes());
+        let file = File { checksum, content: self.clone() };
+        Ok(serde_json::to_string_pretty(&file)? + "\n")
+    }
+
+    /// Reads `path`, refusing whatever [`Content::text`] would not have written.
+    pub fn read(path: &Path) -> Result<Content, OpenError> {
+        let metadata = std::fs::metadata(path).map_err(|error| OpenError::io(path, error))?;
+        if metadata.len() > INDEX_BYTES_MAX {
+            return Err(OpenError::damaged(path, format!("it has {} bytes", metadata.len())));
+        }
+        let bytes = std::fs::read(path).map_err(|error| OpenError::io(path, error))?;
+        if let Ok(AnyFile { content: AnyContent { format } }) = serde_json::from_slice(&bytes)
+            && format != FORMAT
+        {
+            return Err(OpenError::Format { path: path.to_path_buf(), format, supported: FORMAT });
+        }
+        let file: File = serde_json::from_slice(&bytes)
+            .map_err(|error| OpenError::damaged(path, format!("it is not an index ({error})")))?;
+        let text = file.content.text().map_err(|error| OpenError::io(path, error))?;
+        if text.as_bytes() != bytes {
+            return Err(OpenError::damaged(path, "its checksum is not that of its content"));
+        }
+        Ok(file.content)
+    }
+
+    /// Where the blobs lie, if that is where the index says they do.
+    pub fn layout(&self, path: &Path) -> Result<Layout, OpenError> {
+        let layout = Layout::of(self.blobs.iter().map(|blob| blob.size_bytes));
+        let agrees = |layout: &Layout| {
+            let mut pairs = layout.places.iter().zip(&self.blobs);
+            layout.weights_bytes == self.weights_bytes
+                && pairs.all(|(place, blob)| place.offset_bytes == blob.offset_bytes)
+        };
+        layout.filter(agrees).ok_or_else(|| {
+            OpenError::damaged(path, "its blobs do not lie where their sizes put them")
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! What stagings a folder holds.
+
+use std::io;
+use std::path::Path;
+
+use crate::error::OpenError;
+use crate::staged::{BLOCKS, INDEX, Progress, Staged, WEIGHTS, partial_path, progress};
+
+/// A staging of a folder.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub state: State,
+}
+
+/// What a staging is.
+#[derive(Debug)]
+pub enum State {
+    /// Whole.
+    Whole(Staged),
+    /// Being written, or left by a writer that ended early.
+    Partial(Progress),
+    /// Not usable, for this reason.
+    Damaged(OpenError),
+}
+
+/// The stagings that lie in `dir`, by name. What else lies there is left out.
+///
+/// # Errors
+///
+/// If the folder cannot be read.
+pub fn list(dir: &Path) -> io::Result<Vec<Listed>> {
+    let mut listed = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let path = entry.path();
+        let Ok(file_name) = entry.file_name().into_string() else { continue };
+        if !path.is_dir() {
+            continue;
+        }
+        let partial = file_name.strip_prefix('.').and_then(|rest| rest.strip_suffix(".partial"));
+        if let Some(name) = partial {
+            let state = State::Partial(progress(&path));
+            listed.push(Listed { name: name.to_owned(), state });
+        } else if [INDEX, BLOCKS, WEIGHTS].iter().any(|file| path.join(file).exists()) {
+            let state = Staged::open(&path).map_or_else(State::Damaged, State::Whole);
+            listed.push(Listed { name: file_name, state });
+        }
+    }
+    listed.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(listed)
+}
+
+/// Removes what lies in `dir` under the name of a staging, whole, damaged or partial; `false` if
+/// nothing does. Who has it open can read on. A name that no staging can have removes nothing.
+///
+/// # Errors
+///
+/// If another process is writing it, or files cannot be removed.
+pub fn remove(dir: &Path, name: &str) -> io::Result<bool> {
+    if !crate::identity::is_name(name) {
+        return Ok(false);
+    }
+    let partial = partial_path(dir, name);
+    if partial.is_dir() && progress(&partial).is_being_written {
+        return Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "another process is staging it; wait until it has ended",
+        ));
+    }
+    let mut removed = false;
+    for path in [dir.join(name), partial] {
+        if path.is_dir() {
+            // Without an index it is no staging, however far removing it comes.
+            match std::fs::remove_file(path.join(INDEX)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            std::fs::remove_dir_all(&path)?;
+            removed = true;
+        }
+    }
+    Ok(removed)
+}

@@ -1,0 +1,66 @@
+//! Writing large files without filling the page cache.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::buffer::AlignedBuffer;
+use crate::disk;
+use crate::layout::PAGE_BYTES;
+
+/// Bytes of a write.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// A file that is written at page-aligned places.
+#[derive(Debug)]
+pub(crate) struct Sink {
+    file: File,
+    /// Whether writes pass the page cache by.
+    direct: bool,
+    bounce: AlignedBuffer,
+}
+
+impl Sink {
+    /// Opens a file, creating it where it is not there.
+    pub fn open(path: &Path) -> io::Result<Sink> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let bounce = AlignedBuffer::new(CHUNK_BYTES);
+        match disk::open_direct(&options, path)? {
+            Some(file) => Ok(Sink { file, direct: true, bounce }),
+            None => Ok(Sink { file: options.open(path)?, direct: false, bounce }),
+        }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Writes `bytes` at a multiple of a page, zeros up to the end of the last page, and returns
+    /// when they are on the drive.
+    pub fn write(&mut self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let mut at_bytes = offset_bytes;
+        for chunk in bytes.chunks(CHUNK_BYTES) {
+            let rounded = chunk.len().next_multiple_of(PAGE_BYTES as usize);
+            let aligned = &mut self.bounce.bytes_mut()[..rounded];
+            aligned[..chunk.len()].copy_from_slice(chunk);
+            aligned[chunk.len()..].fill(0);
+            self.file.write_all_at(&self.bounce.bytes()[..rounded], at_bytes)?;
+            if !self.direct {
+                self.file.sync_data()?;
+                disk::drop_cache(&self.file, at_bytes, rounded as u64);
+            }
+            at_bytes += rounded as u64;
+        }
+        self.file.sync_data()
+    }
+
+    /// Ends writing: everything is on the drive, and nothing in the page cache.
+    pub fn finish(&self) -> io::Result<()> {
+        self.file.sync_all()?;
+        disk::drop_cache(&self.file, 0, 0);
+        Ok(())
+    }
+}

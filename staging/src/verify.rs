@@ -1,0 +1,102 @@
+//! Reading everything that is staged, once, to see whether it is what was written.
+
+use std::ptr::NonNull;
+
+use crate::buffer::AlignedBuffer;
+use crate::checksum::Running;
+use crate::error::{ReadError, ReaderError};
+use crate::layout::BLOCK_BYTES;
+use crate::reader::{Reader, ReaderOptions};
+use crate::staged::{BlobId, Staged};
+
+/// Blocks that are read at a time: 32 MiB.
+const WINDOW_BLOCKS: u64 = 512;
+
+/// A blob that cannot be used.
+#[derive(Debug)]
+pub struct Damage {
+    /// Its name.
+    pub blob: String,
+    /// The first thing that is wrong with it.
+    pub error: ReadError,
+}
+
+/// What reading everything gave.
+#[derive(Debug)]
+pub struct Verified {
+    /// Bytes of the blobs that were gone through.
+    pub done_bytes: u64,
+    /// Whether all blobs were, and it was not ended before.
+    pub is_complete: bool,
+    /// The blobs that are damaged.
+    pub damaged: Vec<Damage>,
+    /// How it was read.
+    pub how: String,
+}
+
+impl Staged {
+    /// Reads every blob as a run does, and goes on behind a damaged one. After every part
+    /// `progress` gets the bytes done and those of all blobs; it ends verification by `false`.
+    ///
+    /// # Errors
+    ///
+    /// If the weights cannot be opened for reading.
+    pub fn verify(
+        &self,
+        progress: &mut dyn FnMut(u64, u64) -> bool,
+    ) -> Result<Verified, ReaderError> {
+        let mut reader = Reader::open(self, ReaderOptions::default())?;
+        let mut window = AlignedBuffer::new((WINDOW_BLOCKS * BLOCK_BYTES) as usize);
+        let total_bytes = self.total_bytes();
+        let how = reader.describe();
+        let mut verified = Verified { done_bytes: 0, is_complete: false, damaged: Vec::new(), how };
+        for blob in self.blobs() {
+            let before_bytes = verified.done_bytes;
+            let mut on_part = |part_bytes| progress(before_bytes + part_bytes, total_bytes);
+            match verify_blob(&mut reader, self, blob, &mut window, &mut on_part) {
+                Ok(true) => {}
+                Ok(false) => return Ok(verified),
+                Err(error) => {
+                    verified.damaged.push(Damage { blob: self.name(blob).to_owned(), error });
+                }
+            }
+            verified.done_bytes += self.size_bytes(blob);
+            if !progress(verified.done_bytes, total_bytes) {
+                return Ok(verified);
+            }
+        }
+        verified.is_complete = true;
+        Ok(verified)
+    }
+}
+
+/// Reads one blob; `false` if that was ended by `on_part`.
+fn verify_blob(
+    reader: &mut Reader,
+    staged: &Staged,
+    blob: BlobId,
+    window: &mut AlignedBuffer,
+    on_part: &mut dyn FnMut(u64) -> bool,
+) -> Result<bool, ReadError> {
+    let size_bytes = staged.size_bytes(blob);
+    let blocks = staged.blocks(blob);
+    let mut running = Running::default();
+    for first in (0..blocks).step_by(WINDOW_BLOCKS as usize) {
+        let end = (first + WINDOW_BLOCKS).min(blocks);
+        let start: NonNull<u8> = window.start();
+        // SAFETY: needed because the device writes through a pointer. The window holds this many
+        // blocks, and nothing else uses it until the call has returned.
+        unsafe { reader.read_part(blob, first..end, start)? };
+        let from_bytes = first * BLOCK_BYTES;
+        let part_bytes = (end * BLOCK_BYTES).min(size_bytes) - from_bytes;
+        running.update(&window.bytes()[..part_bytes as usize]);
+        if end < blocks && !on_part(from_bytes + part_bytes) {
+            return Ok(false);
+        }
+    }
+    if running.finish() == staged.checksum(blob) {
+        return Ok(true);
+    }
+    // Every block is as staged and the whole is not: the checksums contradict each other.
+    Err(reader.mismatch(blob, 0, size_bytes))
+}

@@ -1,0 +1,283 @@
+//! Staging: blobs into a partial folder, which gets its name when it is whole.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::checksum::{Checksum, of_blocks};
+use crate::disk;
+use crate::error::StageError;
+use crate::identity::Identity;
+use crate::index::{Blob, Content, FORMAT};
+use crate::journal::{Finished, Header, JOURNAL, Journal, JournalError, Record};
+use crate::layout::{BlobSize, CHECKSUM_BYTES, Layout, Place, size_bytes};
+use crate::sink::Sink;
+use crate::staged::{BLOCKS, INDEX, Staged, WEIGHTS, partial_path};
+
+/// A staging that is being written. Dropped or killed at any time, it leaves a partial folder that
+/// [`Writer::begin`] resumes.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    /// The partial folder.
+    folder: PathBuf,
+    identity: Identity,
+    blobs: Vec<BlobSize>,
+    layout: Layout,
+    weights: Sink,
+    blocks: File,
+    journal: Journal,
+    finished: Vec<Option<Finished>>,
+}
+
+impl Writer {
+    /// Begins to stage `blobs` in `dir`, or resumes where a writer of the same identity and blobs
+    /// ended. A partial folder of other blobs is started over. Space for everything is taken at
+    /// once, where the file system can do that.
+    ///
+    /// # Errors
+    ///
+    /// If `dir` is not there, the staging is there already or another process is writing it, blobs
+    /// share a name, or the drive has too little space.
+    pub fn begin(
+        dir: &Path,
+        identity: &Identity,
+        blobs: &[BlobSize],
+    ) -> Result<Writer, StageError> {
+        identity.check_name()?;
+        check_names(blobs)?;
+        let layout = Layout::of(blobs.iter().map(|blob| blob.size_bytes));
+        let layout = layout.ok_or(StageError::TooLarge)?;
+        if !dir.is_dir() {
+            return Err(StageError::NoFolder { dir: dir.to_path_buf() });
+        }
+        let target = dir.join(&identity.name);
+        if target.exists() {
+            return Err(StageError::Exists { path: target });
+        }
+        let folder = partial_path(dir, &identity.name);
+        match std::fs::create_dir(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+                return Err(StageError::of("create", &folder, error));
+            }
+            _ => {}
+        }
+        let (journal, record) = open_journal(&folder, &target)?;
+        let blocks_path = folder.join(BLOCKS);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let blocks = options.open(&blocks_path);
+        let blocks = blocks.map_err(|error| StageError::of("create", &blocks_path, error))?;
+        let path = folder.join(WEIGHTS);
+        let weights = Sink::open(&path).map_err(|error| StageError::of("create", &path, error))?;
+        let mut writer = Writer {
+            dir: dir.to_path_buf(),
+            folder,
+            identity: identity.clone(),
+            finished: vec![None; blobs.len()],
+            blobs: blobs.to_vec(),
+            layout,
+            weights,
+            blocks,
+            journal,
+        };
+        writer.prepare(record)?;
+        Ok(writer)
+    }
+
+    /// Takes up what `record` proves, checks and takes the space for the rest.
+    fn prepare(&mut self, record: Option<Record>) -> Result<(), StageError> {
+        let header = Header {
+            format: FORMAT,
+            plan: plan(&self.identity, &self.blobs),
+            model: self.identity.model.clone(),
+            total_bytes: self.blobs.iter().map(|blob| blob.size_bytes).sum(),
+        };
+        let record = record.filter(|record| record.header == header);
+        let journal_path = self.folder.join(JOURNAL);
+        let journal_failed = |error| StageError::of("write", &journal_path, error);
+        match &record {
+            Some(record) => self.journal.resume(record).map_err(journal_failed)?,
+            None => self.journal.restart().map_err(journal_failed)?,
+        }
+        for finished in record.iter().flat_map(|record| &record.finished) {
+            if let Some(blob) = self.blobs.get(finished.blob)
+                && blob.size_bytes == finished.size_bytes
+                && self.has_blocks(finished)
+            {
+                self.finished[finished.blob] = Some(*finished);
+            }
+        }
+        if self.finished.iter().all(Option::is_none) {
+            let cleared = self.weights.file().set_len(0).and_then(|()| self.blocks.set_len(0));
+            cleared.map_err(|error| StageError::of("clear", &self.folder, error))?;
+        }
+        self.take_space()?;
+        if record.is_none() {
+            self.journal.begin(&header).map_err(journal_failed)?;
+        }
+        let synced = disk::sync_folder(&self.folder).and_then(|()| disk::sync_folder(&self.dir));
+        synced.map_err(|error| StageError::of("write", &self.folder, error))
+    }
+
+    /// Whether `blocks.bin` has the checksums of a finished blob.
+    fn has_blocks(&self, finished: &Finished) -> bool {
+        let place = self.layout.places[finished.blob];
+        let mut bytes = vec![0; (place.blocks * CHECKSUM_BYTES) as usize];
+        let read = self.blocks.read_exact_at(&mut bytes, place.first_block * CHECKSUM_BYTES);
+        read.is_ok() && Checksum::of(&bytes) == finished.blocks_checksum
+    }
+
+    fn take_space(&self) -> Result<(), StageError> {
+        let files = [
+            (self.weights.file(), WEIGHTS, self.layout.weights_bytes),
+            (&self.blocks, BLOCKS, self.layout.blocks_bytes()),
+        ];
+        let mut needed_bytes = size_bytes(&self.blobs);
+        for (file, name, _) in files {
+            let taken = disk::allocated_bytes(file)
+                .map_err(|error| StageError::of("read", &self.folder.join(name), error))?;
+            needed_bytes = needed_bytes.saturating_sub(taken);
+        }
+        let available_bytes = disk::available_bytes(&self.dir)
+            .map_err(|error| StageError::of("read", &self.dir, error))?;
+        if needed_bytes > available_bytes {
+            let dir = self.dir.clone();
+            return Err(StageError::NoSpace { dir, needed_bytes, available_bytes });
+        }
+        for (file, name, size_bytes) in files {
+            disk::allocate(file, size_bytes)
+                .map_err(|error| StageError::of("write", &self.folder.join(name), error))?;
+        }
+        Ok(())
+    }
+
+    /// The numbers of the blobs that are still to be written, in order.
+    pub fn missing(&self) -> Vec<usize> {
+        let pairs = self.finished.iter().enumerate();
+        pairs.filter(|(_, finished)| finished.is_none()).map(|(index, _)| index).collect()
+    }
+
+    /// Writes the blob of number `index`, and returns when it is on the drive for certain.
+    ///
+    /// # Errors
+    ///
+    /// If it is not missing, `bytes` are not as many as were announced, or the drive is full or
+    /// fails. The staging can then be resumed.
+    pub fn write(&mut self, index: usize, bytes: &[u8]) -> Result<(), StageError> {
+        if !matches!(self.finished.get(index), Some(None)) {
+            return Err(StageError::NotMissing { index });
+        }
+        let place = self.layout.places[index];
+        if bytes.len() as u64 != place.size_bytes {
+            return Err(StageError::WrongSize {
+                blob: self.blobs[index].name.clone(),
+                expected_bytes: place.size_bytes,
+                given_bytes: bytes.len() as u64,
+            });
+        }
+        let failed = |name: &str, error| StageError::of("write", &self.folder.join(name), error);
+        let written = self.weights.write(place.offset_bytes, bytes);
+        written.map_err(|error| failed(WEIGHTS, error))?;
+        let blocks_checksum = write_blocks(&self.blocks, place, bytes);
+        let finished = Finished {
+            blob: index,
+            size_bytes: place.size_bytes,
+            checksum: Checksum::of(bytes),
+            blocks_checksum: blocks_checksum.map_err(|error| failed(BLOCKS, error))?,
+        };
+        self.journal.finish(&finished).map_err(|error| failed(JOURNAL, error))?;
+        self.finished[index] = Some(finished);
+        Ok(())
+    }
+
+    /// Writes the index, gives the folder its name and opens it. Nothing of the weights remains in
+    /// the page cache.
+    ///
+    /// # Errors
+    ///
+    /// If blobs are missing, or the drive is full or fails. The staging can then be resumed.
+    pub fn finish(mut self) -> Result<Staged, StageError> {
+        let missing = self.missing();
+        if let Some(first) = missing.first() {
+            let first = self.blobs[*first].name.clone();
+            return Err(StageError::Unfinished { missing: missing.len(), first });
+        }
+        self.write_index()?;
+        let failed = |name: &str, error| StageError::of("write", &self.folder.join(name), error);
+        self.weights.finish().map_err(|error| failed(WEIGHTS, error))?;
+        self.blocks.sync_all().map_err(|error| failed(BLOCKS, error))?;
+        disk::sync_folder(&self.folder).map_err(|error| failed("", error))?;
+        let target = self.dir.join(&self.identity.name);
+        std::fs::rename(&self.folder, &target)
+            .and_then(|()| disk::sync_folder(&self.dir))
+            .map_err(|error| StageError::of("rename", &self.folder, error))?;
+        // It has served; one that remains is ignored.
+        let _ = std::fs::remove_file(target.join(JOURNAL));
+        Ok(Staged::open(&target)?)
+    }
+
+    fn write_index(&mut self) -> Result<(), StageError> {
+        let blocks_path = self.folder.join(BLOCKS);
+        let mut checksums = vec![0; self.layout.blocks_bytes() as usize];
+        self.blocks
+            .read_exact_at(&mut checksums, 0)
+            .map_err(|error| StageError::of("read", &blocks_path, error))?;
+        let places = self.layout.places.iter().zip(&self.blobs);
+        let blobs =
+            places.zip(self.finished.iter().flatten()).map(|((place, blob), finished)| Blob {
+                name: blob.name.clone(),
+                offset_bytes: place.offset_bytes,
+                size_bytes: place.size_bytes,
+                checksum: finished.checksum,
+            });
+        let content = Content {
+            format: FORMAT,
+            identity: self.identity.clone(),
+            blobs: blobs.collect(),
+            weights_bytes: self.layout.weights_bytes,
+            blocks_checksum: Checksum::of(&checksums),
+        };
+        let path = self.folder.join(INDEX);
+        let write = || {
+            std::fs::write(&path, content.text()?)?;
+            File::open(&path)?.sync_all()
+        };
+        write().map_err(|error| StageError::of("write", &path, error))
+    }
+}
+
+fn write_blocks(file: &File, place: Place, blob: &[u8]) -> io::Result<Checksum> {
+    let checksums = of_blocks(blob);
+    file.write_all_at(&checksums, place.first_block * CHECKSUM_BYTES)?;
+    file.sync_data()?;
+    Ok(Checksum::of(&checksums))
+}
+
+fn check_names(blobs: &[BlobSize]) -> Result<(), StageError> {
+    let mut names: Vec<&str> = blobs.iter().map(|blob| blob.name.as_str()).collect();
+    names.sort_unstable();
+    match names.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(StageError::SameName { name: pair[0].to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// What tells one staging from another that would have its name.
+fn plan(identity: &Identity, blobs: &[BlobSize]) -> Checksum {
+    let mut text = String::new();
+    let fields = [&identity.name, &identity.model, &identity.weights, &identity.form];
+    let lines = fields.into_iter().map(|field| format!("{field:?}\n"));
+    text.extend(lines);
+    text.extend(blobs.iter().map(|blob| format!("{:?} {}\n", blob.name, blob.size_bytes)));
+    Checksum::of(text.as_bytes())
+}
+
+fn open_journal(folder: &Path, target: &Path) -> Result<(Journal, Option<Record>), StageError> {
+    Journal::open(folder).map_err(|error| match error {
+        JournalError::Locked => StageError::Locked { path: folder.to_path_buf() },
+        JournalError::Moved => StageError::Exists { path: target.to_path_buf() },
+        JournalError::Io(error) => StageError::of("open", &folder.join(JOURNAL), error),
+    })
+}
