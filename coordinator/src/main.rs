@@ -10,6 +10,7 @@ use coordinator::commands::doctor;
 use coordinator::commands::plan;
 use coordinator::commands::profile;
 use coordinator::commands::run;
+use coordinator::commands::stage;
 use coordinator::commands::timed;
 use coordinator::engine::launch::LaunchError;
 use coordinator::exit::Exit;
@@ -53,6 +54,12 @@ fn main() -> ExitCode {
             let ran = Interrupt::install()
                 .map_err(anyhow::Error::from)
                 .and_then(|interrupt| profile::run(&request, &interrupt));
+            ran.unwrap_or_else(|error| refuse(&error)).into()
+        }
+        Command::Stage(request) => {
+            let ran = Interrupt::install()
+                .map_err(anyhow::Error::from)
+                .and_then(|interrupt| stage::run(&request, &interrupt));
             ran.unwrap_or_else(|error| refuse(&error)).into()
         }
         Command::Plan(request) => {

@@ -1,5 +1,6 @@
 //! Weights on two storages, each read by a worker and a lane of its own: compiled, proved,
-//! simulated and run by real processes, with the tokens of the same plan without storages.
+//! simulated and run by real processes, with the tokens of the same plan without storages, also
+//! where a storage is lost on the way.
 //!
 //! The workers are started from this very program, as the engine starts them from the coordinator;
 //! so it has a `main` of its own, which is a worker where it is asked to be one, and lists and runs
@@ -7,30 +8,41 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::process::ExitCode;
 
 use coordinator::boundary::engine::{
     Engine, EngineError, Finish, Generated, Observer, Sampling, Sequence, Verdict,
 };
-use coordinator::engine::RunEngine;
-use coordinator::engine::launch::LaunchOptions;
+use coordinator::engine::launch::{LaunchError, LaunchOptions};
+use coordinator::engine::{Measured, RunEngine};
 use coordinator::setup::model::open_weights;
+use kernels::Variant;
 use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
-use program::compile::{compile, compile_on, machine_of};
+use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
 use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
+use program::shares::ReadShares;
 use program::simulate::{Costs, Place, Span, simulate};
 use program::topology::{LaneId, LaneKind, LaneSet, MemoryId};
 use program::validate::{replay, validate};
+use program::weights::Weights;
 use rustix::process::{Pid, Signal, kill_process};
-use workers::shared::protocol::WeightsFrom;
+use staging::{AlignedBuffer, BlobSize, Identity, Writer};
+use workers::load::Encoded;
+use workers::shared::protocol::{StagedAt, WeightsFrom};
 
-const TESTS: [(&str, fn()); 4] = [
-    ("a_killed_storage_worker_ends_the_run", a_killed_storage_worker_ends_the_run),
+const TESTS: [(&str, fn()); 9] = [
     ("storages_change_no_token", storages_change_no_token),
+    ("another_storage_goes_on_for_one_that_fails", another_storage_goes_on_for_one_that_fails),
+    ("another_storage_goes_on_for_a_killed_one", another_storage_goes_on_for_a_killed_one),
+    ("any_of_three_storages_can_be_the_last", any_of_three_storages_can_be_the_last),
+    ("without_any_storage_the_run_ends", without_any_storage_the_run_ends),
+    ("a_cut_file_or_a_removed_folder_costs_a_storage", a_cut_file_or_a_removed_folder_costs_a_storage),
+    ("another_staging_is_refused", another_staging_is_refused),
     ("reads_precede_streamed_weights", reads_precede_streamed_weights),
     ("every_signal_of_a_storage_is_needed", every_signal_of_a_storage_is_needed),
 ];
@@ -66,11 +78,11 @@ fn config() -> ModelConfig {
         name: "tiny".to_owned(),
         family: Family::Llama,
         num_layers: 5,
-        hidden_size: 64,
+        hidden_size: 256,
         num_heads: 4,
         num_kv_heads: 2,
-        head_dim: 16,
-        ffn_size: 96,
+        head_dim: 64,
+        ffn_size: 768,
         vocab_size: 200,
         max_positions: 64,
         norm_eps: 1e-5,
@@ -111,18 +123,14 @@ fn maps() -> Vec<DeviceMap> {
     policies.iter().map(|policy| device_map(policy, &config, true, homes)).collect()
 }
 
-/// The map's plan on its machine with two more storages, on which its weights live in turn.
-fn on_storages(map: &DeviceMap, dtype: Dtype) -> Plan {
-    let mut topology = machine_of(map);
-    let storages = [topology.add_storage(), topology.add_storage()];
+/// The map's plan on its machine with so many storages, on which all weights of its layers and
+/// around them live.
+fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32) -> Plan {
     let mut map = map.clone();
-    for (layer, homes) in map.weights.iter_mut().enumerate() {
-        for (place, home) in homes.iter_mut().enumerate() {
-            *home = storages[(layer + place) % 2];
-        }
-    }
-    map.outer_weights = storages[1];
-    let plan = compile_on(&topology, &config(), &shape(dtype), &map).expect("compiles");
+    map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::STORAGES);
+    map.outer_weights = MemoryId::STORAGES;
+    map.shares = ReadShares::new((1..=storages).collect());
+    let plan = compile(&config(), &shape(dtype), &map).expect("compiles");
     validate(&plan).expect("it is proved");
     plan
 }
@@ -146,10 +154,80 @@ impl Observer for Tokens {
     }
 }
 
+/// A staging of all weights of a plan's storages for each of them.
+struct Stagings {
+    directory: tempfile::TempDir,
+    at: Vec<StagedAt>,
+}
+
+const SEED: u64 = 11;
+
+impl Stagings {
+    fn of(plan: &Plan) -> Stagings {
+        let directory = tempfile::tempdir().expect("a folder");
+        let config = &plan.config;
+        let formats = &plan.map.weight_formats;
+        let encoded = Encoded { config, dtype: plan.shape.dtype, formats };
+        let mut stored: Vec<Weights> = Vec::new();
+        for placed in &plan.weights {
+            let is_stored = plan.topology.is_storage(plan.buffer(placed.buffer).segment.memory);
+            if is_stored && !stored.contains(&placed.weights) {
+                stored.push(placed.weights);
+            }
+        }
+        let blobs: Vec<BlobSize> = stored
+            .iter()
+            .map(|weights| BlobSize {
+                name: weights.name(config),
+                size_bytes: encoded.size_bytes(*weights) as u64,
+            })
+            .collect();
+        let identity = Identity {
+            name: "tiny".to_owned(),
+            model: "tiny".to_owned(),
+            weights: "dummy".to_owned(),
+            form: plan.shape.dtype.name().to_owned(),
+            description: Vec::new(),
+        };
+        let source = open_weights(&WeightsFrom::Dummy { seed: SEED }, config).expect("weights");
+        let stage = |(number, _)| {
+            let path = directory.path().join(format!("{number}"));
+            std::fs::create_dir(&path).expect("a folder");
+            let mut writer = Writer::begin(&path, &identity, &blobs).expect("a staging");
+            for (index, weights) in stored.iter().enumerate() {
+                let size_bytes = encoded.size_bytes(*weights);
+                let mut buffer = AlignedBuffer::new(size_bytes);
+                let bytes = &mut buffer.bytes_mut()[..size_bytes];
+                let how = (Variant::best(), 1);
+                encoded.blob(*weights, source.as_ref(), how, bytes).expect("a weight");
+                writer.write(index, bytes).expect("it is written");
+            }
+            let staged = writer.finish().expect("it is whole");
+            StagedAt {
+                path: staged.path().display().to_string(),
+                uses_threads: number % 2 == 1,
+                silence_ms: 10_000,
+                faults: String::new(),
+            }
+        };
+        let at = plan.topology.storages().into_iter().enumerate().map(stage).collect();
+        Stagings { directory, at }
+    }
+
+    /// The same with faults of one of them.
+    fn with(mut self, storage: usize, faults: &str) -> Stagings {
+        faults.clone_into(&mut self.at[storage].faults);
+        if faults.contains("silence") {
+            self.at[storage].silence_ms = 300;
+        }
+        self
+    }
+}
+
 /// Real processes for a plan.
-fn start(plan: Plan) -> RunEngine {
+fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> {
     let options = LaunchOptions {
-        weights: WeightsFrom::Dummy { seed: 11 },
+        weights: WeightsFrom::Dummy { seed: SEED },
         cpu_threads: 2,
         gpu_threads: 1,
         link_bytes_per_s: None,
@@ -158,9 +236,10 @@ fn start(plan: Plan) -> RunEngine {
         durations: None,
         cuda: None,
         grammars: None,
+        staged: staged.to_vec(),
     };
     let interrupt = Box::new(|| false);
-    RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true).expect("the workers start")
+    RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)
 }
 
 fn prompts() -> Vec<Vec<u32>> {
@@ -184,13 +263,12 @@ fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
         .collect()
 }
 
-/// The tokens of two groups, the spans of the last one, and the number of workers.
-fn run(plan: Plan) -> (Vec<Vec<u32>>, Vec<Span>, usize) {
-    let mut engine = start(plan);
+/// The tokens of some groups, the spans of the last one, and what was measured.
+fn run_groups(plan: Plan, staged: &[StagedAt], groups: usize) -> (Vec<Vec<u32>>, Vec<Span>, Measured) {
+    let mut engine = start(plan, staged).expect("the workers start");
     let prompts = prompts();
     let mut tokens = Tokens::default();
-    // Twice: the second group begins with what the first has left in slots.
-    for _ in 0..2 {
+    for _ in 0..groups {
         engine.run(&sequences(&prompts), &mut tokens).expect("a group");
     }
     let spans = engine.spans();
@@ -198,26 +276,37 @@ fn run(plan: Plan) -> (Vec<Vec<u32>>, Vec<Span>, usize) {
     assert_eq!(measured.totals.lost, 0);
     tokens.0.sort();
     let tokens = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
-    (tokens, spans, measured.kernel_variants.len())
+    (tokens, spans, measured)
+}
+
+/// Twice: the second group begins with what the first has left in slots.
+const GROUPS: usize = 2;
+
+/// What the map computes without storages.
+fn expected(map: &DeviceMap, dtype: Dtype, groups: usize) -> Vec<Vec<u32>> {
+    let plain = compile(&config(), &shape(dtype), map).expect("compiles");
+    run_groups(plain, &[], groups).0
 }
 
 fn storages_change_no_token() {
     for dtype in [Dtype::Bf16, Dtype::F32] {
         for map in maps() {
             let plain = compile(&config(), &shape(dtype), &map).expect("compiles");
-            let (expected, _, workers) = run(plain);
+            let (expected, _, alone) = run_groups(plain, &[], GROUPS);
             assert_eq!(expected.len(), 8, "four sequences, twice");
             let distinct: BTreeSet<u32> = expected.iter().flatten().copied().collect();
             assert!(distinct.len() > 5, "tokens tell nothing: {distinct:?}");
-            let plan = on_storages(&map, dtype);
-            let (found, spans, with_storages) = run(plan.clone());
+            let plan = on_storages(&map, dtype, 2);
+            let stagings = Stagings::of(&plan);
+            let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
             assert_eq!(found, expected, "{} in {dtype:?}", map.policy);
-            assert_eq!(with_storages, workers + 2, "{}", map.policy);
+            let workers = alone.kernel_variants.len() + 2;
+            assert_eq!(measured.kernel_variants.len(), workers, "{}", map.policy);
+            assert!(measured.lost_storages.is_empty(), "{:?}", measured.lost_storages);
             replay(&plan, &spans).expect("what ran is what was proved");
             for lane in plan.lanes().into_iter().filter(|lane| reads(&plan, *lane)) {
-                let steps: BTreeSet<(bool, u32)> = spans
-                    .iter()
-                    .filter(|span| span.lane == lane)
+                let of_lane = spans.iter().filter(|span| span.lane == lane);
+                let steps: BTreeSet<(bool, u32)> = of_lane
                     .map(|span| (span.program == ProgramId::DECODE, span.step))
                     .collect();
                 // Prefill, and the eleven decode steps of the longest answer.
@@ -227,10 +316,110 @@ fn storages_change_no_token() {
     }
 }
 
+/// Requests of prefill and of steps after it, so that faults fall into prefill, early decode and
+/// late decode of a group, or into the second group.
+const FAULTY_REQUESTS: [u64; 4] = [3, 40, 150, 250];
+
+fn another_storage_goes_on_for_one_that_fails() {
+    let map = &maps()[0];
+    let expected = expected(map, Dtype::Bf16, GROUPS);
+    let plan = on_storages(map, Dtype::Bf16, 2);
+    for (fault, said) in [
+        ("eio", "Input/output error"),
+        ("flip", "checksum"),
+        ("silence", "has not answered"),
+    ] {
+        for request in FAULTY_REQUESTS {
+            for storage in [0, 1] {
+                let stagings = Stagings::of(&plan).with(storage, &format!("{fault}@{request}"));
+                let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+                let what = format!("{fault}@{request} of storage {storage}");
+                assert_eq!(found, expected, "{what}");
+                replay(&plan, &spans).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let [lost] = &measured.lost_storages[..] else {
+                    panic!("{what}: {:?}", measured.lost_storages)
+                };
+                assert!(lost.reason.contains(said), "{what}: {}", lost.reason);
+                assert_eq!(lost.worker, format!("storage worker {storage}"), "{what}");
+                assert_eq!(lost.successor, format!("storage worker {}", 1 - storage), "{what}");
+            }
+        }
+    }
+}
+
+fn any_of_three_storages_can_be_the_last() {
+    let map = &maps()[1];
+    let expected = expected(map, Dtype::F32, GROUPS);
+    let plan = on_storages(map, Dtype::F32, 3);
+    for (first, second) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
+        let stagings = Stagings::of(&plan);
+        let stagings = stagings.with(first, "eio@30").with(second, "flip@160");
+        let (found, _, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+        assert_eq!(found, expected, "{first}, {second}");
+        assert_eq!(measured.lost_storages.len(), 2, "{:?}", measured.lost_storages);
+    }
+}
+
+fn without_any_storage_the_run_ends() {
+    let plan = on_storages(&maps()[0], Dtype::Bf16, 2);
+    let stagings = Stagings::of(&plan).with(0, "eio@5").with(1, "eio@90");
+    let mut engine = start(plan, &stagings.at).expect("the workers start");
+    let prompts = prompts();
+    let mut tokens = Tokens::default();
+    let failed = (0..50).find_map(|_| engine.run(&sequences(&prompts), &mut tokens).err());
+    let EngineError::Failed(said) = failed.expect("nobody reads any more") else {
+        panic!("interrupted")
+    };
+    assert!(said.contains("Input/output error") && said.contains("storage worker"), "{said}");
+}
+
+fn a_cut_file_or_a_removed_folder_costs_a_storage() {
+    let map = &maps()[0];
+    let expected = expected(map, Dtype::Bf16, GROUPS);
+    let plan = on_storages(map, Dtype::Bf16, 2);
+    // A file that was cut before the run is refused, with what to do.
+    let stagings = Stagings::of(&plan);
+    let file = Path::new(&stagings.at[1].path).join("weights.bin");
+    let cut = |bytes| {
+        let file = std::fs::File::options().write(true).open(&file).expect("the file");
+        file.set_len(bytes).expect("it can be cut");
+    };
+    cut(4096);
+    let error = start(plan.clone(), &stagings.at).expect_err("a file that is cut").to_string();
+    assert!(error.contains("weights.bin") && error.contains("stage"), "{error}");
+    // One that is cut while it is read costs its storage; the removed folder of one that is open
+    // costs nothing.
+    let stagings = Stagings::of(&plan);
+    let file = Path::new(&stagings.at[1].path).join("weights.bin");
+    let mut engine = start(plan, &stagings.at).expect("the workers start");
+    let prompts = prompts();
+    let mut tokens = Tokens::default();
+    engine.run(&sequences(&prompts), &mut tokens).expect("a group");
+    std::fs::remove_dir_all(stagings.directory.path().join("0")).expect("it can be removed");
+    std::fs::File::options().write(true).open(&file).expect("the file").set_len(0).expect("cut");
+    engine.run(&sequences(&prompts), &mut tokens).expect("a group");
+    let measured = engine.finish().expect("no trace file");
+    tokens.0.sort();
+    let found: Vec<Vec<u32>> = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+    assert_eq!(found, expected);
+    let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
+    assert!(lost.worker == "storage worker 1" && lost.reason.contains("cut"), "{}", lost.reason);
+}
+
+fn another_staging_is_refused() {
+    let map = &maps()[0];
+    let stagings = Stagings::of(&on_storages(map, Dtype::Bf16, 2));
+    let plan = on_storages(map, Dtype::F32, 2);
+    let error = start(plan, &stagings.at).expect_err("another form").to_string();
+    assert!(error.contains("stage the model in this form"), "{error}");
+}
+
 /// Kills a worker of this process at the first token.
 struct Killer {
     worker: &'static str,
+    signal: Signal,
     killed: Option<Pid>,
+    tokens: Tokens,
 }
 
 impl Killer {
@@ -252,29 +441,40 @@ impl Observer for Killer {
     fn token(&mut self, _: usize, _: u32) -> Verdict {
         if self.killed.is_none() {
             let pid = self.find().expect("the worker runs");
-            kill_process(pid, Signal::KILL).expect("it lives");
+            kill_process(pid, self.signal).expect("it lives");
             self.killed = Some(pid);
         }
         Verdict::Continue
     }
 
-    fn finished(&mut self, _: usize, _: Generated) -> ControlFlow<()> {
-        ControlFlow::Continue(())
+    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
+        self.tokens.finished(sequence, generated)
     }
 }
 
-fn a_killed_storage_worker_ends_the_run() {
-    let mut engine = start(on_storages(&maps()[0], Dtype::Bf16));
-    let prompts = prompts();
-    let mut killer = Killer { worker: "storage worker 1", killed: None };
-    // A group may have ended before it is noticed; the next one has not.
-    let failed = (0..50).find_map(|_| engine.run(&sequences(&prompts), &mut killer).err());
-    let EngineError::Failed(said) = failed.expect("a worker is gone") else {
-        panic!("interrupted")
-    };
-    assert!(said.contains("storage worker 1") && said.contains("signal 9"), "{said}");
-    drop(engine);
-    assert_eq!(killer.find(), None, "no worker is left");
+fn another_storage_goes_on_for_a_killed_one() {
+    let map = &maps()[0];
+    const MORE: usize = 6;
+    let expected = expected(map, Dtype::Bf16, MORE);
+    for signal in [Signal::KILL, Signal::STOP] {
+        let plan = on_storages(map, Dtype::Bf16, 2);
+        let stagings = Stagings::of(&plan);
+        let mut engine = start(plan, &stagings.at).expect("the workers start");
+        let prompts = prompts();
+        let tokens = Tokens::default();
+        let mut killer = Killer { worker: "storage worker 1", signal, killed: None, tokens };
+        // A group may have ended before it is noticed; the next one has not.
+        for _ in 0..MORE {
+            engine.run(&sequences(&prompts), &mut killer).expect("a group");
+        }
+        assert_eq!(killer.find(), None, "the lost worker is gone");
+        let measured = engine.finish().expect("no trace file");
+        let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
+        assert!(lost.reason.contains("signal"), "{}", lost.reason);
+        killer.tokens.0.sort();
+        let found: Vec<_> = killer.tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+        assert_eq!(found, expected, "{signal:?}");
+    }
 }
 
 /// A read takes longer than anything else, so that whoever does not wait for it is early.
@@ -296,7 +496,7 @@ impl Costs for SlowReads {
 
 fn reads_precede_streamed_weights() {
     for map in maps() {
-        let plan = on_storages(&map, Dtype::Bf16);
+        let plan = on_storages(&map, Dtype::Bf16, 2);
         for program in &plan.programs {
             let timeline = simulate(program, &SlowReads, 3).expect("it runs to its end");
             let at = |span: &Span| instruction(program, span);
@@ -326,7 +526,7 @@ fn instruction<'a>(program: &'a Program, span: &Span) -> &'a Instruction {
 
 fn every_signal_of_a_storage_is_needed() {
     for map in maps() {
-        let plan = on_storages(&map, Dtype::Bf16);
+        let plan = on_storages(&map, Dtype::Bf16, 2);
         let mut by_lane = BTreeSet::new();
         for id in [ProgramId::PREFILL, ProgramId::DECODE] {
             let program = plan.program(id);

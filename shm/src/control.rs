@@ -13,7 +13,8 @@ use std::sync::Arc;
 
 use crate::barrier::Barrier;
 use crate::mapping::Access;
-use crate::packed::{Position, Stage};
+use crate::lane::Lane;
+use crate::packed::Stage;
 use crate::segment::{Segment, SegmentError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeline::{Poison, PoisonCause, Timeline};
@@ -27,21 +28,9 @@ pub const WORKERS_MAX: usize = 64;
 pub const STAGES_MAX: usize = 6;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TANDEMC1");
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// What `last_step` holds before the last step is known.
 const LAST_STEP_UNKNOWN: u32 = u32::MAX;
-
-/// One lane's words.
-#[derive(Debug)]
-#[repr(C, align(64))]
-pub struct Lane {
-    /// Advanced by this lane's `Signal` instructions only (and by poison).
-    pub timeline: Timeline,
-    /// The instruction being executed, packed; see [`Lane::position`].
-    position: AtomicU64,
-    /// Reserved; keeps the lane on two cache lines.
-    _reserved: [AtomicU64; 7],
-}
 
 /// One worker's words.
 #[derive(Debug)]
@@ -74,6 +63,7 @@ pub struct Header {
     groups: Timeline,
     steps: Timeline,
     drained: Timeline,
+    takeovers: Timeline,
     barrier: Barrier,
     lanes: [Lane; LANES_MAX],
     workers: [Worker; WORKERS_MAX],
@@ -81,15 +71,14 @@ pub struct Header {
 
 const _: () = {
     use std::mem::offset_of;
-    assert!(size_of::<Lane>() == 128 && size_of::<Worker>() == 64);
-    assert!(offset_of!(Lane, position) == 64);
+    assert!(size_of::<Worker>() == 64);
     assert!(offset_of!(Worker, tick) == 4 && offset_of!(Worker, allocations) == 24);
     assert!(offset_of!(Header, poison) == 64);
     assert!(offset_of!(Header, groups) == 128 && offset_of!(Header, steps) == 192);
-    assert!(offset_of!(Header, drained) == 256 && offset_of!(Header, barrier) == 320);
-    assert!(offset_of!(Header, lanes) == 448);
-    assert!(offset_of!(Header, workers) == 448 + LANES_MAX * 128);
-    assert!(size_of::<Header>() == 448 + LANES_MAX * 128 + WORKERS_MAX * 64);
+    assert!(offset_of!(Header, drained) == 256 && offset_of!(Header, takeovers) == 320);
+    assert!(offset_of!(Header, barrier) == 384 && offset_of!(Header, lanes) == 512);
+    assert!(offset_of!(Header, workers) == 512 + LANES_MAX * 128);
+    assert!(size_of::<Header>() == 512 + LANES_MAX * 128 + WORKERS_MAX * 64);
 };
 
 /// The life of a worker; it only moves forward.
@@ -122,19 +111,6 @@ impl WorkerState {
         WorkerState::Drain,
         WorkerState::Exit,
     ];
-}
-
-impl Lane {
-    /// Where the lane is.
-    pub fn position(&self) -> Position {
-        Position::unpack(self.position.load(Ordering::Relaxed))
-    }
-
-    /// Says where the lane is; one store, called before every instruction.
-    #[inline]
-    pub fn set_position(&self, position: Position) {
-        self.position.store(position.pack(), Ordering::Relaxed);
-    }
 }
 
 impl Worker {
@@ -292,6 +268,17 @@ impl Control {
         &self.header().drained
     }
 
+    /// Advanced whenever a worker is to run another's lane, and at the end of the run.
+    pub fn takeovers(&self) -> &Timeline {
+        &self.header().takeovers
+    }
+
+    /// Lets a worker run a lane whose own worker is gone for good.
+    pub fn hand_over(&self, lane: usize, worker: usize) {
+        self.lane(lane).set_successor(worker as u32);
+        self.takeovers().signal();
+    }
+
     /// Where all parties meet at program changes.
     pub fn barrier(&self) -> &Barrier {
         &self.header().barrier
@@ -327,6 +314,10 @@ impl Control {
         }
         self.set_last_step(Some(last_step));
         self.groups().signal();
+        if stages.is_empty() {
+            // Who stands by for others' lanes leaves too.
+            self.takeovers().signal();
+        }
     }
 
     /// The stages of the group that was released last.
@@ -352,9 +343,8 @@ impl Control {
     pub fn timelines(&self) -> impl Iterator<Item = &Timeline> {
         let header = self.header();
         let lanes = header.lanes.iter().map(|lane| &lane.timeline);
-        [&header.groups, &header.steps, &header.drained, header.barrier.timeline()]
-            .into_iter()
-            .chain(lanes)
+        let others = [&header.groups, &header.steps, &header.drained, &header.takeovers];
+        others.into_iter().chain([header.barrier.timeline()]).chain(lanes)
     }
 
     /// Ends the run: the first caller's cause is kept, and every wait in every process returns with
@@ -393,6 +383,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::packed::Position;
     use crate::timeline::WaitError;
 
     const LIMIT: Duration = Duration::from_secs(60);
@@ -447,7 +438,7 @@ mod tests {
             control.barrier().wait(control.poison(), LIMIT),
             Err(WaitError::Poisoned(cause))
         );
-        assert_eq!(control.timelines().count(), LANES_MAX + 4);
+        assert_eq!(control.timelines().count(), LANES_MAX + 5);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub mod channel;
 #[cfg(not(loom))]
 pub mod control;
 #[cfg(not(loom))]
+pub mod lane;
+#[cfg(not(loom))]
 pub mod mapping;
 #[cfg(not(loom))]
 mod packed;
@@ -46,6 +48,8 @@ pub use barrier::Barrier;
 pub use channel::{Channel, ChannelError};
 #[cfg(not(loom))]
 pub use control::{Control, ControlError, LANES_MAX, STAGES_MAX, WORKERS_MAX, WorkerState};
+#[cfg(not(loom))]
+pub use lane::StepOfGroup;
 #[cfg(not(loom))]
 pub use mapping::{Access, MapError, Mapping};
 #[cfg(not(loom))]

@@ -101,6 +101,19 @@ impl<T: Copy> Ring<T> {
         Some(Producer { written: 0, read_seen: 0, lost: 0, ring: self })
     }
 
+    /// The side that writes, continued where another left off.
+    ///
+    /// # Safety
+    /// Whoever wrote writes no more: its process is gone.
+    pub(crate) unsafe fn inherited_producer(self) -> Producer<T> {
+        let header = self.header();
+        header.taken[0].store(1, Ordering::Relaxed);
+        let (written, lost) =
+            (header.written.0.load(Ordering::Acquire), header.lost.0.load(Ordering::Relaxed));
+        let read_seen = header.read.0.load(Ordering::Acquire);
+        Producer { written, read_seen, lost, ring: self }
+    }
+
     /// The side that reads, or `None` if it exists already, in any process.
     pub(crate) fn consumer(self) -> Option<Consumer<T>> {
         if self.header().taken[1].swap(1, Ordering::AcqRel) != 0 {

@@ -129,6 +129,19 @@ impl TraceSegment {
         producer.map(TraceWriter).ok_or(TraceError::Taken { ring, side: "writer" })
     }
 
+    /// The writing side of a ring whose writer is gone; it goes on where that one stopped.
+    ///
+    /// # Errors
+    /// No such ring.
+    ///
+    /// # Safety
+    /// The process that had the writing side has ended.
+    pub unsafe fn inherit(&self, ring: usize) -> Result<TraceWriter, TraceError> {
+        let ring = self.ring(ring)?;
+        // SAFETY: the contract of this function.
+        Ok(TraceWriter(unsafe { ring.inherited_producer() }))
+    }
+
     /// The reading side of a ring; once per ring among all processes.
     pub fn reader(&self, ring: usize) -> Result<TraceReader, TraceError> {
         let consumer = self.ring(ring)?.consumer();
@@ -233,6 +246,24 @@ mod tests {
         assert!(matches!(trace.writer(0), Err(TraceError::Taken { side: "writer", .. })));
         assert!(matches!(trace.reader(0), Err(TraceError::Taken { side: "reader", .. })));
         assert!(matches!(trace.reader(1), Err(TraceError::NoSuchRing { ring: 1, rings: 1 })));
+    }
+
+    #[test]
+    fn a_ring_goes_on_with_the_writer_that_inherits_it() {
+        let trace = TraceSegment::create(1, 2).unwrap();
+        let mut reader = trace.reader(0).unwrap();
+        let mut first = trace.writer(0).unwrap();
+        (0..4).for_each(|number| first.push(record(number)));
+        drop(first);
+        // SAFETY: the writer was dropped.
+        let mut heir = unsafe { trace.inherit(0) }.unwrap();
+        heir.push(record(4));
+        assert_eq!((heir.lost(), reader.lost()), (3, 3));
+        let mut seen = Vec::new();
+        reader.drain(|record| seen.push(record.instruction));
+        heir.push(record(5));
+        reader.drain(|record| seen.push(record.instruction));
+        assert_eq!(seen, [0, 1, 5]);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub enum PoisonCode {
 pub enum FailureKind {
     /// Too little memory on the device.
     DeviceMemory,
+    /// A storage cannot be read, or not any more; others may hold the same.
+    Storage,
     Other,
 }
 
@@ -76,13 +78,19 @@ pub enum LaneError {
         source: CudaError,
     },
     /// A storage could not be read.
-    #[error("Lane {lane} could not read in {place}: {reason}.")]
+    #[error("Lane {lane} could not read in {place}: {reason}")]
     Storage {
         /// Name of the lane.
         lane: String,
         /// Phase, step and instruction.
         place: String,
         /// What the system said.
+        reason: String,
+    },
+    /// A storage does not answer.
+    #[error("{reason}.")]
+    Silent {
+        /// For how long.
         reason: String,
     },
 }
@@ -154,9 +162,12 @@ pub enum WorkerError {
     /// The trace rings.
     #[error("{0}")]
     Trace(#[from] TraceError),
-    /// A storage that could not be made.
-    #[error("The storage of weights cannot be had: {0}.")]
-    Storage(#[source] std::io::Error),
+    /// A staging that cannot be read, or holds other weights.
+    #[error("{reason}")]
+    Staging {
+        /// A sentence.
+        reason: String,
+    },
     /// A plan whose buffers do not fit the memory.
     #[error("{0}")]
     Memory(#[from] MemoryError),
@@ -195,6 +206,10 @@ impl WorkerError {
         let of_device = match self {
             WorkerError::Device(error) => Some(error),
             WorkerError::Lane(LaneError::Device { source, .. }) => Some(source),
+            WorkerError::Staging { .. }
+            | WorkerError::Lane(LaneError::Storage { .. } | LaneError::Silent { .. }) => {
+                return FailureKind::Storage;
+            }
             _ => None,
         };
         match of_device {

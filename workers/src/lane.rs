@@ -9,19 +9,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::ops::Op;
-use program::ir::{Instruction, LaneProgram, Program, ProgramId, Wait};
+use program::ir::{Instruction, Program, ProgramId, Wait};
 use program::plan::Plan;
 use program::topology::{LaneId, WorkerId};
 use shm::timeline::reached;
 use shm::{
-    Control, Position, STAGES_MAX, Timeline, TraceRecord, TraceWriter, WaitError, WorkerState,
-    now_ns,
+    Control, Position, STAGES_MAX, StepOfGroup, Timeline, TraceRecord, TraceWriter, WaitError,
+    WorkerState, now_ns,
 };
 
 use crate::error::{LaneError, place};
 use crate::execute::sample;
 use crate::lane_executor::{LaneExecutor, Task};
+use crate::lead::{Lead, StageStart};
+use crate::sampled::{Sampled, last_sample, table_batch};
 use crate::shared::table::StepTable;
 use crate::still::Stillness;
 
@@ -45,6 +46,19 @@ pub struct LaneSetup {
     pub wait_timeout: Duration,
     /// Copies take at least this long per byte; `None`: as fast as memory.
     pub link_bytes_per_s: Option<u64>,
+    /// Where the lane says which stage it is in, for those that stand by for others' lanes.
+    pub lead: Option<Arc<Lead>>,
+}
+
+/// Where a lane goes on that another worker has left.
+#[derive(Debug, Clone)]
+pub(crate) struct Resumed {
+    /// The stage that the lane was in.
+    pub(crate) stage: StageStart,
+    /// Of the stage, the first that is not complete.
+    pub(crate) step: u32,
+    /// Of the list, in that step.
+    pub(crate) instruction: usize,
 }
 
 /// A lane of a worker; see the module header.
@@ -113,12 +127,27 @@ impl LaneRunner {
         self.setup.lane
     }
 
+    /// The plan it runs.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.setup.plan
+    }
+
+    /// Where it records what it does.
+    pub(crate) fn set_trace(&mut self, trace: Option<TraceWriter>) {
+        self.setup.trace = trace;
+    }
+
     /// Runs groups until the coordinator says that it was the last.
     ///
     /// # Errors
     /// Poison, or a lane that stood still for longer than the bound; the caller poisons.
     pub fn run(&mut self) -> Result<(), LaneError> {
-        let ended = self.run_groups();
+        self.run_from(None)
+    }
+
+    /// The same from where another worker has left the lane.
+    pub(crate) fn run_from(&mut self, resumed: Option<Resumed>) -> Result<(), LaneError> {
+        let ended = self.run_groups(resumed);
         match ended {
             // The poison that its own failure brought is not another's.
             Err(LaneError::Poisoned) => {
@@ -128,31 +157,49 @@ impl LaneRunner {
         }
     }
 
-    fn run_groups(&mut self) -> Result<(), LaneError> {
+    fn run_groups(&mut self, mut resumed: Option<Resumed>) -> Result<(), LaneError> {
         let control = self.setup.control.clone();
         self.executor.begin()?;
-        for group in 1u32.. {
+        let first = resumed.as_ref().map_or(1, |resumed| resumed.stage.group);
+        for group in first.. {
             self.wait_for_group(&control, group)?;
             if control.stages().next().is_none() {
+                if let Some(lead) = &self.setup.lead {
+                    lead.end();
+                }
                 return Ok(());
             }
             let words = control.worker(self.setup.worker.index());
             if self.first_of_worker && words.state() == WorkerState::Ready {
                 words.set_state(WorkerState::Run);
             }
-            self.run_group(&control)?;
+            self.run_group(&control, group, resumed.take())?;
         }
         Ok(())
     }
 
-    fn run_group(&mut self, control: &Control) -> Result<(), LaneError> {
+    fn run_group(
+        &mut self,
+        control: &Control,
+        group: u32,
+        resumed: Option<Resumed>,
+    ) -> Result<(), LaneError> {
         let plan = Arc::clone(&self.setup.plan);
-        let mut begun = 0;
         let mut stages = [None; STAGES_MAX];
         stages.iter_mut().zip(control.stages()).for_each(|(place, stage)| *place = Some(stage));
-        for stage in stages.into_iter().flatten() {
+        let (mut begun, mut steps, mut instruction, mut first) = (0, 0, 0, 0);
+        if let Some(resumed) = resumed {
+            self.bases.copy_from_slice(&resumed.stage.bases);
+            self.steps_base = resumed.stage.steps_base;
+            first = resumed.stage.index;
+            (steps, instruction) = (resumed.step, resumed.instruction);
+            begun = resumed.stage.begun + steps;
+        }
+        for (index, stage) in stages.into_iter().flatten().enumerate().skip(first) {
             let program = &plan.programs[stage.program as usize];
-            let mut steps = 0;
+            if let Some(lead) = &self.setup.lead {
+                lead.begin_stage((group, index), &self.bases, self.steps_base, begun);
+            }
             while steps < stage.steps {
                 if begun >= 2 {
                     // The samples of the step before the last are done, so this step is known to be
@@ -163,13 +210,15 @@ impl LaneRunner {
                 if control.last_step().is_some_and(|last| begun > last) {
                     break;
                 }
-                self.run_list(program, Step { of_program: steps, of_group: begun })?;
+                let step = Step { of_program: steps, of_group: begun, group };
+                self.run_list(program, step, std::mem::take(&mut instruction))?;
                 steps += 1;
                 begun += 1;
             }
             self.executor.settle()?;
+            control.lane(self.setup.lane.index()).count_arrival();
             self.barrier(control)?;
-            self.advance_bases(program.id, steps);
+            self.advance_bases(program.id, std::mem::take(&mut steps));
         }
         self.steps_base = self.steps_base.wrapping_add(begun);
         if self.first_of_all {
@@ -178,14 +227,14 @@ impl LaneRunner {
         Ok(())
     }
 
-    /// Runs this lane's list once.
-    fn run_list(&mut self, program: &Program, step: Step) -> Result<(), LaneError> {
+    /// Runs this lane's list once, from its `first` instruction on.
+    fn run_list(&mut self, program: &Program, step: Step, first: usize) -> Result<(), LaneError> {
         let Some(list) = program.lane(self.setup.lane) else { return Ok(()) };
         let program = program.id;
         let control = self.setup.control.clone();
         let words = control.lane(self.setup.lane.index());
-        self.executor.begin_list();
-        for (index, instruction) in list.instructions.iter().enumerate() {
+        self.executor.begin_list(StepOfGroup { group: step.group, step: step.of_group });
+        for (index, instruction) in list.instructions.iter().enumerate().skip(first) {
             if !self.executor.is_asynchronous() {
                 // Of others the instruction is under way only later.
                 words.set_position(Position {
@@ -351,6 +400,7 @@ struct Step {
     of_program: u32,
     /// Counted from the group's first.
     of_group: u32,
+    group: u32,
 }
 
 /// What a lane waits for, as errors name it.
@@ -360,60 +410,4 @@ enum Awaited {
     Tokens,
     /// All that have work.
     Lanes,
-}
-
-/// Where a batch's last `Sample` of a program is.
-#[derive(Debug, Clone, Copy)]
-enum Sampled {
-    /// In this lane's own list.
-    Here,
-    /// Before this signal of another lane.
-    By(Wait),
-    /// No signal follows it: only the end of the step tells.
-    Step,
-}
-
-impl Sampled {
-    fn find(program: &Program, own: LaneId, batch: u16) -> Sampled {
-        let samples = |instruction: &Instruction| {
-            is_sample(instruction) && instruction.at().is_some_and(|at| at.batch == batch)
-        };
-        for list in &program.lanes {
-            let Some(place) = list.instructions.iter().rposition(samples) else { continue };
-            if list.lane == own {
-                return Sampled::Here;
-            }
-            let signals = |instructions: &[Instruction]| {
-                let signals = |instruction: &&Instruction| **instruction == Instruction::Signal;
-                instructions.iter().filter(signals).count() as u32
-            };
-            let (before, after) = list.instructions.split_at(place);
-            if signals(after) > 0 {
-                let offset = signals(before) + 1;
-                return Sampled::By(Wait { lane: list.lane, offset, previous_step: true });
-            }
-        }
-        Sampled::Step
-    }
-}
-
-/// The batch whose part of the step table an instruction reads.
-fn table_batch(instruction: &Instruction) -> Option<u16> {
-    match instruction {
-        Instruction::Compute(compute) => Some(compute.at.batch),
-        Instruction::Copy(copy) => copy.table.map(|_| copy.at.batch),
-        Instruction::Append(append) => Some(append.at.batch),
-        Instruction::Decompress(_)
-        | Instruction::Read(_)
-        | Instruction::Wait(_)
-        | Instruction::Signal => None,
-    }
-}
-
-fn is_sample(instruction: &Instruction) -> bool {
-    matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample)
-}
-
-fn last_sample(list: &LaneProgram) -> Option<usize> {
-    list.instructions.iter().rposition(is_sample)
 }

@@ -6,7 +6,7 @@ use std::fmt;
 
 use program::ir::{Instruction, ProgramId};
 use program::topology::LaneId;
-use shm::{Position, Timeline};
+use shm::{Position, StepOfGroup, Timeline};
 
 use crate::error::LaneError;
 
@@ -49,7 +49,7 @@ pub trait LaneExecutor: fmt::Debug + Send {
     }
 
     /// A run of the list begins: what the step table says may have changed.
-    fn begin_list(&mut self) {}
+    fn begin_list(&mut self, _step: StepOfGroup) {}
 
     /// Carries out an instruction. `None`: it is only under way; whoever completes it writes the
     /// trace, and [`LaneExecutor::is_asynchronous`] says so of all.

@@ -7,7 +7,7 @@
 
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::panic::PanicHookInfo;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cuda::CudaError;
@@ -18,19 +18,19 @@ use program::plan::Plan;
 use program::topology::{Holds, LaneId, Role, SegmentId, Topology, WorkerId};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use shm::sync::Ordering;
-use shm::{Access, Channel, Control, Mapping, Segment, Timeline, TraceSegment};
-use shm::{WaitError, WorkerState};
+use shm::{Access, Channel, Control, Mapping, Segment, TraceSegment};
+use shm::WorkerState;
 
 use crate::counting;
 use crate::device::{Device, Exported};
 use crate::error::{FailureKind, LaneError, PoisonCode, WorkerError};
 use crate::heartbeat::{self, Heartbeat};
-use crate::lane::LaneRunner;
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
-use crate::messages::{MESSAGE_SLICE, receive, receive_setup, send, tell, unexpected};
+use crate::messages::{receive, receive_setup, send, tell, unexpected};
+use crate::process::{Lanes, Worker};
 use crate::setup::{
-    Building, LaneOptions, Reach, build_device_lanes, build_lanes, build_timed_lanes,
+    Building, LaneOptions, build_device_lanes, build_lanes, build_storage_lanes, build_timed_lanes,
 };
 use crate::shared::protocol::{CudaUse, FromWorker, Setup, ToWorker, WeightsFrom};
 use crate::storage::Store;
@@ -163,20 +163,7 @@ fn arena(plan: &Plan, worker: WorkerId) -> SegmentId {
     segments.first().copied().unwrap_or(SegmentId::DEVICE)
 }
 
-/// What a worker has once its control segment is attached.
-#[derive(Clone, Copy)]
-struct Worker<'a> {
-    channel: &'a Channel,
-    control: &'a Control,
-    id: WorkerId,
-    role: Role,
-}
-
 impl Worker<'_> {
-    fn state(&self, state: WorkerState) {
-        self.control.worker(self.id.index()).set_state(state);
-    }
-
     /// Map, Load, Ready, Run, Drain.
     fn live(
         &self,
@@ -201,7 +188,7 @@ impl Worker<'_> {
         };
         let memories = Arc::new(Memories::new(&setup.plan, mappings)?);
         self.state(WorkerState::Load);
-        let stores = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
+        let store = self.load(&setup, (&memories, cuda.as_deref()), variant, open)?;
         if setup.durations.is_none() {
             memories.populate();
         }
@@ -211,24 +198,30 @@ impl Worker<'_> {
         let building =
             Building { worker: self.id, plan: &plan, control: self.control, trace: &trace };
         let described = cuda.as_ref().map(|device| device.describe());
-        let (lanes, kernels) = match (&setup.durations, &cuda) {
-            (Some(durations), _) => {
-                (build_timed_lanes(building, options.wait_timeout, durations)?, "timed")
+        let own = |own| Lanes { own, ..Lanes::default() };
+        let how;
+        let (lanes, kernels) = match (&setup.durations, &cuda, &store) {
+            (Some(durations), ..) => {
+                (own(build_timed_lanes(building, options.wait_timeout, durations)?), "timed")
             }
-            (None, Some(device)) => {
-                let own = device_lanes(&plan.topology, self.id, setup.cuda);
+            (None, Some(device), _) => {
+                let lanes = device_lanes(&plan.topology, self.id, setup.cuda);
                 // SAFETY: as below.
                 let lanes =
-                    unsafe { build_device_lanes(building, own, (device, &memories), &options) }?;
-                (lanes, described.as_deref().unwrap_or_default())
+                    unsafe { build_device_lanes(building, lanes, (device, &memories), &options) }?;
+                (own(lanes), described.as_deref().unwrap_or_default())
             }
-            (None, None) => {
-                let reach = Reach { memories: &memories, stores: &stores };
+            (None, None, Some(store)) => {
+                // SAFETY: as below; the coordinator hands a lane over once its worker is gone.
+                let built = unsafe { build_storage_lanes(building, &memories, store, &options) }?;
+                how = built.1;
+                (built.0, how.as_str())
+            }
+            (None, None, None) => {
                 // SAFETY: the coordinator sends plans that the validator has accepted, starts each
                 // of the plan's workers once, and releases groups only after all said that they are
                 // ready.
-                let lanes = unsafe { build_lanes(building, reach, &options) }?;
-                (lanes, variant.name())
+                (own(unsafe { build_lanes(building, &memories, &options) }?), variant.name())
             }
         };
         self.run_lanes(lanes, kernels, culprit)?;
@@ -332,34 +325,26 @@ impl Worker<'_> {
         }
     }
 
-    /// Fills what this worker loads; the storages that it reads from then on.
+    /// Fills what this worker loads; the staging that it reads from then on.
     fn load(
         &self,
         setup: &Setup,
         (memories, cuda): (&Arc<Memories>, Option<&Device>),
         variant: Variant,
         open: &OpenWeights,
-    ) -> Result<Arc<[Store]>, WorkerError> {
-        let mut stores = Vec::new();
+    ) -> Result<Option<Store>, WorkerError> {
+        let mut store = None;
         match self.role {
             Role::Cpu | Role::Storage if setup.durations.is_some() => {}
             Role::Cpu => self.load_weights(setup, memories, variant, open)?,
             Role::Storage => {
-                let topology = &setup.plan.topology;
-                let mut mappings = Vec::new();
-                for &storage in &topology.worker(self.id).memories {
-                    if topology.is_storage(storage) {
-                        let (store, mapping) = Store::with(&setup.plan, storage)?;
-                        let segments = topology.segments_of(storage).into_iter();
-                        mappings.extend(segments.map(|segment| (segment, Arc::clone(&mapping))));
-                        stores.push(store);
-                    }
-                }
-                let storages = Arc::new(Memories::new(&setup.plan, mappings)?);
-                self.load_weights(setup, &storages, variant, open)?;
+                let at = setup.staged.as_ref().ok_or_else(|| WorkerError::Staging {
+                    reason: "A storage worker was started without a staging".to_owned(),
+                })?;
+                store = Some(Store::open(&setup.plan, at)?);
             }
             Role::Gpu if !setup.cuda.is_some_and(|cuda| cuda.copies_in_gpu_worker) => {
-                return Ok(Arc::from(stores));
+                return Ok(None);
             }
             Role::Gpu | Role::Transfer => match receive(self.channel)? {
                 (ToWorker::Load, _) if setup.durations.is_some() => {}
@@ -371,7 +356,7 @@ impl Worker<'_> {
             },
         }
         send(self.channel, &FromWorker::Loaded, &[])?;
-        Ok(Arc::from(stores))
+        Ok(store)
     }
 
     /// Reads the model's weights to where `memories` keep them.
@@ -399,91 +384,5 @@ impl Worker<'_> {
         let threads = threads.max(setup.threads.into());
         load(&setup.plan, memories, source.as_ref(), variant, threads, &progress)?;
         Ok(())
-    }
-
-    /// Runs each lane on a thread of its own until the coordinator lets them leave.
-    fn run_lanes(
-        &self,
-        lanes: Vec<LaneRunner>,
-        kernels: &str,
-        culprit: LaneId,
-    ) -> Result<(), WorkerError> {
-        let (arrived, gate) = (Timeline::new(0), Timeline::new(0));
-        let failure = Mutex::new(None);
-        let poison = self.control.poison();
-        let count = lanes.len() as u32;
-        std::thread::scope(|scope| {
-            for mut lane in lanes {
-                let (arrived, gate, failure) = (&arrived, &gate, &failure);
-                let (name, thread) = (lane.lane(), lane.name().to_owned());
-                let body = move || {
-                    arrived.signal();
-                    // Poison is seen again, and answered, by the lane's first wait.
-                    let _ = gate.wait_at_least(1, poison, MESSAGE_SLICE);
-                    if let Err(error) = lane.run() {
-                        let error = WorkerError::Lane(error);
-                        self.report(&error, PoisonCode::TimedOut, name);
-                        let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                        failure.get_or_insert(error);
-                    }
-                };
-                let spawned = std::thread::Builder::new().name(thread).spawn_scoped(scope, body);
-                if let Err(error) = spawned {
-                    let error = WorkerError::Thread(error);
-                    self.report(&error, PoisonCode::Setup, culprit);
-                    gate.signal();
-                    return Err(error);
-                }
-            }
-            let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
-            // A thread that starts allocates a little; only then does counting begin. Nobody else
-            // poisons before the first group, and a failed wait shows in the lanes.
-            let _ = arrived.wait_at_least(count, poison, MESSAGE_SLICE);
-            self.state(WorkerState::Ready);
-            let sent = send(self.channel, &ready, &[]);
-            if let Err(error) = &sent {
-                self.report(error, PoisonCode::Setup, culprit);
-            }
-            // From here on nothing is allocated: the lanes start behind the gate.
-            counting::arm();
-            gate.signal();
-            sent
-        })?;
-        if count == 0 {
-            self.idle()?;
-        }
-        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
-    }
-
-    /// DeviceResident until the last group or poison: to the coordinator a worker that leaves early
-    /// has failed, also one for which the plan has no work.
-    ///
-    /// # Errors
-    /// Poison, like a lane's: who leaves at once would be taken for the one that failed.
-    fn idle(&self) -> Result<(), LaneError> {
-        let (groups, poison) = (self.control.groups(), self.control.poison());
-        let mut group = 1;
-        loop {
-            match groups.wait_at_least(group, poison, MESSAGE_SLICE) {
-                Ok(()) if self.control.stages().next().is_none() => return Ok(()),
-                Ok(()) => group += 1,
-                // Nothing is late: the coordinator may have nothing to do.
-                Err(WaitError::TimedOut { .. }) => {}
-                Err(WaitError::Poisoned(_)) => return Err(LaneError::Poisoned),
-            }
-        }
-    }
-
-    /// Says what happened, then ends the run for everybody. Who only follows another's poison says
-    /// nothing. Saying it twice does no harm: the coordinator takes the first.
-    fn report(&self, error: &WorkerError, code: PoisonCode, lane: LaneId) {
-        if matches!(error, WorkerError::Lane(LaneError::Poisoned)) {
-            return;
-        }
-        tell(self.channel, error);
-        self.control.stop(lane.index() as u32, code as u32);
     }
 }

@@ -16,8 +16,12 @@ use crate::error::WorkerError;
 use crate::execute::{ComputeState, Executor};
 use crate::lane::{LaneRunner, LaneSetup};
 use crate::lane_executor::LaneExecutor;
+use crate::lead::Lead;
 use crate::memory::{Memories, View};
 use crate::shared::protocol::Durations;
+use crate::process::Lanes;
+use crate::pulse::Pulse;
+use crate::standby::Standby;
 use crate::storage::{StorageLane, Store};
 use crate::timed::Timed;
 
@@ -76,19 +80,12 @@ impl Building<'_> {
             trace,
             wait_timeout,
             link_bytes_per_s: None,
+            lead: None,
         }
     }
 }
 
-/// What a worker's lanes work on.
-#[derive(Debug, Clone, Copy)]
-pub struct Reach<'a> {
-    pub memories: &'a Arc<Memories>,
-    /// Storages that the worker reads.
-    pub stores: &'a Arc<[Store]>,
-}
-
-/// What carries out the work of a lane of the host, of an emulated device or of a storage.
+/// What carries out the work of a lane of the host or of an emulated device.
 ///
 /// # Errors
 /// No threads.
@@ -98,17 +95,18 @@ pub struct Reach<'a> {
 pub(crate) unsafe fn lane_executor(
     lane: LaneId,
     plan: &Arc<Plan>,
-    reach: Reach<'_>,
+    memories: &Arc<Memories>,
     control: &Control,
     options: &LaneOptions,
 ) -> Result<Box<dyn LaneExecutor>, WorkerError> {
     // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the plan
     // is valid (contract of this function).
-    let view = unsafe { View::new(Arc::clone(reach.memories)) };
+    let view = unsafe { View::new(Arc::clone(memories)) };
     let plan = Arc::clone(plan);
     let compute = match plan.topology.lane(lane).kind {
         LaneKind::Read => {
-            return Ok(Box::new(StorageLane::new(lane, plan, view, Arc::clone(reach.stores))));
+            let reason = "Weights are on storages, which are read by workers of their own";
+            return Err(WorkerError::Staging { reason: reason.to_owned() });
         }
         LaneKind::Compute => Some(options.compute_state(&plan, lane)?),
         _ => None,
@@ -127,14 +125,14 @@ pub(crate) unsafe fn lane_executor(
 /// weights are in place.
 pub unsafe fn build_lanes(
     building: Building<'_>,
-    reach: Reach<'_>,
+    memories: &Arc<Memories>,
     options: &LaneOptions,
 ) -> Result<Vec<LaneRunner>, WorkerError> {
     let Building { worker, plan, control, trace } = building;
     let own = building.with_work(plan.topology.lanes_of(worker));
     own.map(|lane| {
         // SAFETY: the contract of this function.
-        let executor = unsafe { lane_executor(lane, plan, reach, control, options) }?;
+        let executor = unsafe { lane_executor(lane, plan, memories, control, options) }?;
         let trace = Some(trace.writer(lane.index())?);
         let setup = LaneSetup {
             link_bytes_per_s: options.link_bytes_per_s,
@@ -143,6 +141,51 @@ pub unsafe fn build_lanes(
         Ok(LaneRunner::new(setup, executor))
     })
     .collect()
+}
+
+/// Builds the lane of a storage worker, and those of all other storages to stand by for; and says
+/// how it reads.
+///
+/// # Errors
+/// As [`build_lanes`], or a staging that cannot be read.
+///
+/// # Safety
+/// As [`build_lanes`]; lanes that stand by run only once their own workers are gone.
+pub(crate) unsafe fn build_storage_lanes(
+    building: Building<'_>,
+    memories: &Arc<Memories>,
+    store: &Store,
+    options: &LaneOptions,
+) -> Result<(Lanes, String), WorkerError> {
+    let Building { worker, plan, control, trace } = building;
+    let mut how = String::new();
+    let lead = Arc::new(Lead::new(plan.topology.lanes.len()));
+    let mut lanes = Lanes { silence_max: store.silence_max, ..Lanes::default() };
+    let storages = plan.topology.storages().into_iter().map(|(_, lane)| lane);
+    for lane in building.with_work(storages.collect()) {
+        let pulse = Arc::new(Pulse::default());
+        // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the
+        // plan is valid (contract of this function).
+        let view = unsafe { View::new(Arc::clone(memories)) };
+        let executor = StorageLane::new(lane, (plan, control), view, (store, &pulse))?;
+        lanes.pulses.push(pulse);
+        let is_own = plan.topology.lane(lane).worker == worker;
+        if is_own {
+            how = executor.describe();
+        }
+        let executor = Box::new(executor);
+        let writer = if is_own { Some(trace.writer(lane.index())?) } else { None };
+        let mut setup = building.setup(lane, writer, options.wait_timeout);
+        if is_own {
+            setup.lead = Some(Arc::clone(&lead));
+            lanes.own.push(LaneRunner::new(setup, executor));
+        } else {
+            let runner = LaneRunner::new(setup, executor);
+            let shared = (control.clone(), trace.clone());
+            lanes.standbys.push(Standby::new(worker, runner, Arc::clone(&lead), shared));
+        }
+    }
+    Ok((lanes, how))
 }
 
 /// Builds the same lanes to last as long as they are told; they touch no memory but the step table.

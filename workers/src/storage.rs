@@ -1,45 +1,83 @@
-//! Lanes that read weights from a storage into slots of host memory.
+//! Lanes that read weights from a staging on a drive into slots of host memory.
 //!
-//! A storage worker fills its storage once, at load, with the weights whose home it is, in the form
-//! in which they are streamed ([`Store::with`]). From then on every `Read` is a read of that file:
-//! the worker maps the slots, never the storage. The file has no name and lies where the kernel
-//! keeps shared memory; one on a disk would be read by the same lane.
+//! Every storage's staging holds the same, so a lane's list can be run from any of them: a worker
+//! runs its own lane from its own staging, and those of workers that are lost ([`crate::standby`])
+//! from its own too. Which part of a weight a lane reads follows from the map's shares and from
+//! which lanes have no work any more.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
-use program::ir::{Instruction, Read};
+use program::ir::{BufferId, Instruction, Read};
 use program::plan::Plan;
+use program::shares::BLOCK_BYTES;
 use program::topology::{LaneId, MemoryId};
-use shm::{Mapping, Segment};
+use shm::{Control, StepOfGroup};
+use staging::{BlobId, IoKind, Reader, ReaderOptions, Staged};
 
 use crate::error::{LaneError, WorkerError, place};
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
+use crate::pulse::Pulse;
+use crate::shared::protocol::StagedAt;
 
-/// Smallest file: a plan may keep nothing on a storage, a mapping needs a page.
-const BYTES_MIN: u64 = 4096;
+const _: () = assert!(BLOCK_BYTES == staging::BLOCK_BYTES);
 
-/// The bytes of one storage.
+/// A worker's staging, and where the plan's weights lie in it.
 #[derive(Debug)]
 pub struct Store {
-    storage: MemoryId,
-    file: File,
+    staged: Staged,
+    /// A drive that has not answered for so long is given up.
+    pub(crate) silence_max: Duration,
+    options: ReaderOptions,
+    /// By buffer: the blob of a replica on any storage.
+    blobs: Vec<Option<BlobId>>,
 }
 
 impl Store {
-    /// A storage for what `plan` keeps on it, and the mapping through which it is filled.
+    /// Opens a staging and finds all that the plan keeps on storages.
     ///
     /// # Errors
-    /// No memory for it.
-    pub fn with(plan: &Plan, storage: MemoryId) -> Result<(Store, Arc<Mapping>), WorkerError> {
-        let segments = plan.topology.segments_of(storage);
-        let size_bytes = segments.iter().map(|segment| plan.segment_bytes(*segment)).sum::<u64>();
-        let segment = Segment::create("tandem-storage", size_bytes.max(BYTES_MIN) as usize)?;
-        let owned = segment.fd().try_clone_to_owned().map_err(WorkerError::Storage)?;
-        let store = Store { storage, file: File::from(owned) };
-        Ok((store, Arc::new(segment.into_mapping())))
+    /// A staging that cannot be opened, is damaged, or holds other weights than the plan's.
+    pub fn open(plan: &Plan, at: &StagedAt) -> Result<Store, WorkerError> {
+        let staged = Staged::open(Path::new(&at.path))
+            .map_err(|error| WorkerError::Staging { reason: error.to_string() })?;
+        let mut blobs = vec![None; plan.buffers.len()];
+        let stored = plan.weights.iter().filter(|placed| {
+            plan.topology.is_storage(plan.buffer(placed.buffer).segment.memory)
+        });
+        for placed in stored {
+            let buffer = plan.buffer(placed.buffer);
+            let blob = staged.blob(&buffer.name);
+            let size_bytes = blob.map(|blob| staged.size_bytes(blob));
+            if size_bytes.map(|size| size.next_multiple_of(64)) != Some(buffer.size_bytes) {
+                let (name, path) = (&buffer.name, &at.path);
+                let reason = match size_bytes {
+                    None => format!("{path} has no {name}; stage the model again"),
+                    Some(size) => format!(
+                        "{name} has {size} bytes in {path}, and the run needs {}; stage the model \
+                         in this form",
+                        buffer.size_bytes
+                    ),
+                };
+                return Err(WorkerError::Staging { reason });
+            }
+            blobs[placed.buffer.0 as usize] = blob;
+        }
+        let io = if at.uses_threads { IoKind::Threads } else { IoKind::Auto };
+        let faults = at.faults.parse().map_err(|error: staging::FaultError| {
+            WorkerError::Staging { reason: error.to_string() }
+        })?;
+        let options = ReaderOptions { io, faults, ..ReaderOptions::default() };
+        let silence_max = Duration::from_millis(at.silence_ms);
+        Ok(Store { staged, silence_max, options, blobs })
+    }
+
+    fn reader(&self) -> Result<Reader, WorkerError> {
+        Reader::open(&self.staged, self.options.clone())
+            .map_err(|error| WorkerError::Staging { reason: error.to_string() })
     }
 }
 
@@ -48,46 +86,124 @@ impl Store {
 pub struct StorageLane {
     lane: LaneId,
     plan: Arc<Plan>,
+    control: Control,
     /// The host's slots.
     view: View,
-    stores: Arc<[Store]>,
+    reader: Reader,
+    blobs: Vec<Option<BlobId>>,
+    /// All storages with their lanes, in the order of the shares.
+    storages: Vec<(MemoryId, LaneId)>,
+    /// By storage: its lane has no work in this step.
+    is_idle: Vec<bool>,
+    pulse: Arc<Pulse>,
 }
 
 impl StorageLane {
-    /// The lane's reads, from whichever of `stores` keeps a blob.
-    pub fn new(lane: LaneId, plan: Arc<Plan>, view: View, stores: Arc<[Store]>) -> StorageLane {
-        StorageLane { lane, plan, view, stores }
+    /// The lane's reads from `store`, whoever's lane it is.
+    ///
+    /// # Errors
+    /// A staging that cannot be read.
+    pub fn new(
+        lane: LaneId,
+        (plan, control): (&Arc<Plan>, &Control),
+        view: View,
+        (store, pulse): (&Store, &Arc<Pulse>),
+    ) -> Result<StorageLane, WorkerError> {
+        let storages = plan.topology.storages();
+        let mut reader = store.reader()?;
+        if let Some(slots) = slots(plan, lane, &view) {
+            // SAFETY: needed so that drives write to memory that is pinned once. The lane's view
+            // keeps the slots mapped, and it outlives the reader beside it.
+            let _ = unsafe { reader.register(&[slots]) };
+        }
+        Ok(StorageLane {
+            lane,
+            plan: Arc::clone(plan),
+            control: control.clone(),
+            view,
+            reader,
+            blobs: store.blobs.clone(),
+            is_idle: vec![false; storages.len()],
+            storages,
+            pulse: Arc::clone(pulse),
+        })
     }
 
-    fn read(&self, read: &Read) -> std::io::Result<Work> {
-        let from = self.plan.buffer(read.from.buffer);
-        let store = self.stores.iter().find(|store| store.storage == from.segment.memory);
-        let Some(store) = store else {
-            return Err(std::io::Error::other("the worker does not have the storage"));
+    /// How it reads, for people.
+    pub fn describe(&self) -> String {
+        self.reader.describe()
+    }
+
+    fn read(&mut self, read: &Read) -> Result<Work, String> {
+        let memory = self.plan.buffer(read.from.buffer).segment.memory;
+        let storage = self.storages.iter().position(|(storage, _)| *storage == memory);
+        let blob = self.blobs[read.from.buffer.0 as usize];
+        let (Some(storage), Some(blob)) = (storage, blob) else {
+            return Err("the staging does not have it".to_owned());
         };
-        // A slot may be larger than this layer's blob.
-        let size_bytes = (from.size_bytes as usize).min(self.view.size_bytes(read.to.buffer));
-        let slot = self.view.write::<u8>(read.to.buffer, 0, size_bytes);
-        store.file.read_exact_at(slot, from.offset_bytes)?;
-        Ok(Work { bytes: size_bytes as u64, rows: 0 })
+        let size_bytes = self.reader.staged().size_bytes(blob);
+        let blocks = self.reader.staged().blocks(blob);
+        let is_idle = |index: u16| self.is_idle[usize::from(index)];
+        let blocks = self.plan.map.shares.blocks(read.op, storage as u16, blocks, is_idle);
+        let whole_bytes = size_bytes.next_multiple_of(staging::PAGE_BYTES) as usize;
+        let slot = self.view.pointer(read.to.buffer, 0, whole_bytes);
+        let slot = NonNull::new(slot).ok_or("the slot has no address")?;
+        let end_bytes = (blocks.end * BLOCK_BYTES).min(size_bytes);
+        let bytes = end_bytes.saturating_sub(blocks.start * BLOCK_BYTES);
+        if bytes == 0 {
+            return Ok(Work::default());
+        }
+        self.pulse.begin();
+        // SAFETY: needed to let the drive write into the slot. The lane executes its list in order
+        // after its waits (contract of `View::new`), so nobody reads the slot, and other lanes
+        // write other blocks of it: the shares of all lanes divide the blob (`ReadShares::blocks`).
+        let outcome = unsafe { self.reader.read(blob, blocks, slot) };
+        self.pulse.end();
+        outcome.map_err(|error| error.to_string())?;
+        Ok(Work { bytes, rows: 0 })
     }
 
-    fn failed(&self, task: Task<'_>, error: &std::io::Error) -> LaneError {
+    fn failed(&self, task: Task<'_>, reason: String) -> LaneError {
         LaneError::Storage {
             lane: self.plan.lane_name(self.lane).to_owned(),
             place: place(&self.plan, self.lane, task.position()),
-            reason: error.to_string(),
+            reason,
         }
     }
 }
 
+/// The host memory that a lane reads into.
+fn slots(plan: &Plan, lane: LaneId, view: &View) -> Option<(NonNull<u8>, usize)> {
+    let lists = plan.programs.iter().filter_map(|program| program.lane(lane));
+    let slots = lists.flat_map(|list| &list.instructions).filter_map(|instruction| {
+        match instruction {
+            Instruction::Read(read) => Some(read.to.buffer),
+            _ => None,
+        }
+    });
+    let start = |id: &BufferId| plan.buffer(*id).offset_bytes;
+    let end = |id: &BufferId| start(id) + plan.buffer(*id).size_bytes;
+    let slots: Vec<BufferId> = slots.collect();
+    let first = slots.iter().min_by_key(|id| start(id))?;
+    let size_bytes = slots.iter().map(end).max()? - start(first);
+    let address = NonNull::new(view.pointer(*first, 0, plan.buffer(*first).size_bytes as usize))?;
+    Some((address, size_bytes as usize))
+}
+
 impl LaneExecutor for StorageLane {
+    fn begin_list(&mut self, step: StepOfGroup) {
+        for ((_, lane), is_idle) in self.storages.iter().zip(&mut self.is_idle) {
+            let from = self.control.lane(lane.index()).idle_from();
+            *is_idle = from.is_some_and(|from| from <= step);
+        }
+    }
+
     /// # Panics
     /// Work that is no read: a plan that the validator would have refused.
     fn execute(&mut self, task: Task<'_>) -> Result<Option<Work>, LaneError> {
         let Instruction::Read(read) = task.instruction else {
             panic!("a lane of a storage only reads")
         };
-        self.read(read).map(Some).map_err(|error| self.failed(task, &error))
+        self.read(read).map(Some).map_err(|reason| self.failed(task, reason))
     }
 }

@@ -22,7 +22,7 @@ use shm::{Control, Stage, TraceReader, TraceRecord, WaitError};
 
 use crate::error::{LaneError, WorkerError};
 use crate::memory::View;
-use crate::setup::{Building, LaneOptions, Reach, build_lanes};
+use crate::setup::{Building, LaneOptions, build_lanes};
 use crate::shared::table::StepTable;
 
 pub use group::{BATCH, Outcome, Placed, Request, carry_on, fill, fill_even, list_work, place};
@@ -63,10 +63,9 @@ impl InProcess {
         for worker in plan.topology.worker_ids() {
             let memories = prepared.memories(worker)?;
             let building = Building { worker, plan, control, trace };
-            let reach = Reach { memories: &memories, stores: &prepared.stores };
             // SAFETY: each worker is built once and the weights are in place. Plans are compiled,
             // or keep the order of a compiled one (contract of this function).
-            let runners = unsafe { build_lanes(building, reach, &options) }?;
+            let runners = unsafe { build_lanes(building, &memories, &options) }?;
             for mut runner in runners {
                 let control = control.clone();
                 let thread = std::thread::Builder::new()

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use model::config::Dtype;
 use planner::policy::by_name::PolicyName;
 use planner::split::{SplitError, parse_chunking};
 use workers::device::RateSizes;
@@ -13,8 +12,9 @@ use super::cuda;
 use super::low::{Low, LowCommand, LowPlan, LowProfile, LowRun};
 use super::request::{
     Described, ModelChoice, PlacementChoice, PlanRequest, ProfileRequest, RatesRequest, Requests,
-    Run, Source, Template, TimedRequest, TimedSource, Verbosity, Work,
+    Run, Source, StageRequest, Template, TimedRequest, TimedSource, Verbosity, Work,
 };
+use super::stage::stage;
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
 };
@@ -35,6 +35,8 @@ pub enum Command {
     Run(Box<Run>),
     /// Measure the machine.
     Profile(Box<ProfileRequest>),
+    /// Write weights to NVMe drives, or look at what is there.
+    Stage(Box<StageRequest>),
     /// Run a table's layers or a described machine's steps, in which nothing but time passes.
     Timed(Box<TimedRequest>),
     /// Say what would be run, and why.
@@ -143,6 +145,7 @@ impl Command {
             }
             Some(LowCommand::Formats) => Ok(Command::Formats),
             Some(LowCommand::Doctor { json }) => Ok(Command::Doctor { json }),
+            Some(LowCommand::Stage(low)) => Ok(Command::Stage(Box::new(stage(*low)))),
             Some(LowCommand::Profile(low)) => Ok(Command::Profile(Box::new(profile(*low)?))),
             Some(LowCommand::Plan(low)) => Ok(Command::Plan(Box::new(plan(*low)?))),
             None if low.run.tables.is_some() || low.run.machine.is_some() => {
@@ -187,7 +190,7 @@ fn configuration(name: String, layers: Option<u32>) -> ModelChoice {
 fn described(low: LowPlan) -> Result<Box<Described>, UsageError> {
     Ok(Box::new(Described {
         model: configuration(low.model.ok_or(UsageError::NothingToPlan)?, low.layers),
-        dtype: dtype(low.dtype),
+        dtype: low.dtype.dtype(),
         compress: low.compress.filter(|choice| *choice != CompressChoice::Auto),
         batches: low.batches,
         prompt_len: low.prompt_len,
@@ -240,7 +243,7 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
             dummy_weights: true,
             layers: low.layers.map(|layers| layers as usize),
         },
-        dtype: dtype(low.dtype),
+        dtype: low.dtype.dtype(),
         compress: low.compress,
         batches: low.batches,
         prompt_len: low.prompt_len,
@@ -279,7 +282,7 @@ fn timed(low: LowRun) -> Result<TimedRequest, UsageError> {
 fn timed_on_machine(low: LowRun) -> Result<Described, UsageError> {
     Ok(Described {
         model: configuration(low.model.ok_or(UsageError::NoModel)?, low.layers),
-        dtype: dtype(low.dtype),
+        dtype: low.dtype.dtype(),
         compress: Some(low.compress).filter(|choice| *choice != CompressChoice::Auto),
         batches: low.batches.unwrap_or(BatchesChoice::Given(Batches { count: 1, size: 32 })),
         prompt_len: low.prompt_len.unwrap_or(PROMPT_LEN),
@@ -294,13 +297,6 @@ const fn verbosity(low: &LowRun) -> Verbosity {
         (true, _) => Verbosity::Quiet,
         (false, 0) => Verbosity::Normal,
         (false, _) => Verbosity::Verbose,
-    }
-}
-
-fn dtype(choice: DtypeChoice) -> Dtype {
-    match choice {
-        DtypeChoice::Bf16 => Dtype::Bf16,
-        DtypeChoice::F32 => Dtype::F32,
     }
 }
 
@@ -319,12 +315,9 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
             dummy_weights: low.dummy_weights,
             layers: low.layers.map(|layers| layers as usize),
         },
-        dtype: dtype(low.dtype),
+        dtype: low.dtype.dtype(),
         compress: low.compress,
-        quantized: low.quantized.unwrap_or(match low.dtype {
-            DtypeChoice::Bf16 => QuantizedChoice::Direct,
-            DtypeChoice::F32 => QuantizedChoice::Expand,
-        }),
+        quantized: low.quantized.unwrap_or(QuantizedChoice::usual(low.dtype)),
         batches: low.batches,
         work,
         seed: low.seed,
@@ -342,6 +335,8 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         },
         device,
         dram_bytes: low.dram,
+        nvme: low.nvme.nvme,
+        nvme_ops: low.nvme.nvme_ops.unwrap_or_default(),
         report: low.report,
         trace: low.trace,
         verbosity,

@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 use planner::policy::by_name::PolicyName;
 
 use super::help;
+use super::stage::{LowNvme, LowStage};
 use super::values::{
     Batches, BatchesChoice, CompressChoice, DeviceChoice, DtypeChoice, QuantizedChoice,
     parse_batches, parse_batches_choice, parse_device, parse_policy, parse_size, parse_temperature,
@@ -39,6 +40,9 @@ pub enum LowCommand {
     /// Measure this machine on the true shapes of a model, and keep the measurement
     #[command(after_long_help = help::AFTER_PROFILE)]
     Profile(Box<LowProfile>),
+    /// Write a model's weights to NVMe drives, from which runs read what memory has no room for
+    #[command(after_long_help = help::AFTER_STAGE)]
+    Stage(Box<LowStage>),
     /// Describe all files by example: input, output, report, tables, machines
     Formats,
     /// Say what this machine has and lacks, and what each absence costs
@@ -134,6 +138,9 @@ pub struct LowRun {
         "no_prefix_sharing", "cpu_threads", "emulated_threads", "vram", "dram",
     ])]
     pub machine: Option<String>,
+
+    #[command(flatten)]
+    pub nvme: LowNvme,
 
     /// N batches of B prompts are computed together, and others follow in their places; auto: the
     /// shape of highest predicted throughput [default: 1xB, the largest B up to 32 that fits

@@ -6,6 +6,7 @@ mod help;
 pub mod high;
 pub mod low;
 pub mod request;
+mod stage;
 pub mod values;
 
 #[cfg(test)]

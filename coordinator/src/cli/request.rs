@@ -7,7 +7,9 @@ use planner::policy::by_name::PolicyName;
 use program::map::Chunking;
 use workers::device::RateSizes;
 
-use super::values::{Batches, BatchesChoice, CompressChoice, DeviceChoice, QuantizedChoice};
+use super::values::{
+    Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeOps, QuantizedChoice, StagedForm,
+};
 use crate::job::sink::{OutputMode, Place};
 use crate::openai::body::defaults::Defaults;
 
@@ -38,6 +40,9 @@ pub struct Run {
     pub emulated_threads: Option<u16>,
     pub vram_bytes: Option<u64>,
     pub dram_bytes: Option<u64>,
+    /// Directories on drives, each with all weights that are read in every step.
+    pub nvme: Vec<PathBuf>,
+    pub nvme_ops: NvmeOps,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     pub verbosity: Verbosity,
@@ -108,6 +113,33 @@ pub struct ProfileRequest {
     pub export: Option<PathBuf>,
     pub force: bool,
     pub quiet: bool,
+}
+
+/// Weights to write to drives, or what to do with those that are there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageRequest {
+    /// Of no account where only the status is asked for.
+    pub model: ModelChoice,
+    pub dtype: Dtype,
+    pub form: StagedForm,
+    pub quantized: QuantizedChoice,
+    /// At least one.
+    pub directories: Vec<PathBuf>,
+    /// Of dummy weights.
+    pub seed: u64,
+    pub action: StageAction,
+    pub quiet: bool,
+}
+
+/// What to do with a staging.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StageAction {
+    /// Write what is missing.
+    Stage,
+    /// Read it all and compare it with its checksums.
+    Verify,
+    /// Say what is there.
+    Status,
 }
 
 /// What to plan, and how to say it.

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use model::config::Dtype;
 use planner::policy::by_name::{PolicyName, UnknownPolicy};
 
 /// `--batches NxB`: N batches of B sequences, both at least 1.
@@ -256,4 +257,62 @@ pub enum QuantizedChoice {
     Direct,
     /// All are expanded to --dtype
     Expand,
+}
+
+impl DtypeChoice {
+    /// The number format itself.
+    pub const fn dtype(self) -> Dtype {
+        match self {
+            DtypeChoice::Bf16 => Dtype::Bf16,
+            DtypeChoice::F32 => Dtype::F32,
+        }
+    }
+}
+
+impl QuantizedChoice {
+    /// What is done where nothing is said.
+    pub const fn usual(dtype: DtypeChoice) -> QuantizedChoice {
+        match dtype {
+            DtypeChoice::Bf16 => QuantizedChoice::Direct,
+            DtypeChoice::F32 => QuantizedChoice::Expand,
+        }
+    }
+}
+
+/// In which form weights are staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum StagedForm {
+    /// As the run computes, and as a GGUF file holds them
+    None,
+    /// The linears of the layers, in groups of 64 with a scale and a minimum each
+    W4,
+}
+
+/// Which weights are read from drives in every step.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum NvmeOps {
+    /// As few as memory asks for.
+    #[default]
+    Auto,
+    All,
+    /// Those of operations with these names, in every layer.
+    Named(Vec<String>),
+}
+
+/// `auto`, `all`, or names of operations.
+///
+/// # Errors
+/// An empty name, as a sentence.
+pub fn parse_nvme_ops(text: &str) -> Result<NvmeOps, String> {
+    match text {
+        "auto" => Ok(NvmeOps::Auto),
+        "all" => Ok(NvmeOps::All),
+        names => {
+            let names: Vec<String> = names.split(',').map(|name| name.trim().to_owned()).collect();
+            if names.iter().any(String::is_empty) {
+                return Err("write auto, all, or names of operations, as in q,k,fc0".to_owned());
+            }
+            Ok(NvmeOps::Named(names))
+        }
+    }
 }

@@ -7,4 +7,5 @@ mod export;
 pub mod plan;
 pub mod profile;
 pub mod run;
+pub mod stage;
 pub mod timed;

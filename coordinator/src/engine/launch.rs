@@ -13,7 +13,9 @@ use shm::{
     Channel, ChannelError, Control, ControlError, Segment, SegmentError, TraceError, TraceSegment,
 };
 use workers::device::finds_blas;
-use workers::shared::protocol::{CudaUse, Durations, FromWorker, Setup, ToWorker, WeightsFrom};
+use workers::shared::protocol::{
+    CudaUse, Durations, FromWorker, Setup, StagedAt, ToWorker, WeightsFrom,
+};
 
 use super::supervise::{Supervisor, Worker, WorkerFailure};
 
@@ -57,6 +59,8 @@ pub struct LaunchOptions {
     pub cuda: Option<u32>,
     /// What answers may have to follow.
     pub grammars: Option<Grammars>,
+    /// The stagings that storage workers read, by storage.
+    pub staged: Vec<StagedAt>,
 }
 
 /// Why the workers did not start.
@@ -307,7 +311,15 @@ fn setup(
         cuda,
         // Who only copies draws no token.
         grammars: options.grammars.clone().filter(|_| matches!(role, Role::Cpu | Role::Gpu)),
+        staged: staged(&plan.topology, worker, options),
     }
+}
+
+/// What a storage worker reads.
+fn staged(topology: &Topology, worker: WorkerId, options: &LaunchOptions) -> Option<StagedAt> {
+    let storages = topology.storages();
+    let own = storages.iter().position(|(storage, _)| topology.maps(worker, *storage))?;
+    options.staged.get(own).cloned()
 }
 
 /// How long all lanes may stand where they are: a bound, or as long as the longest instruction

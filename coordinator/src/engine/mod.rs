@@ -12,6 +12,7 @@ pub mod measure;
 pub mod memory;
 mod prefill_share;
 pub mod supervise;
+pub mod takeover;
 pub mod trace_file;
 mod wake;
 
@@ -33,6 +34,7 @@ use launch::{LaunchError, LaunchOptions, Launched, LoadProgress, SLICE};
 use measure::{Collector, Totals};
 use prefill_share::PrefillShare;
 use supervise::{Supervisor, WorkerFailure};
+use takeover::{LostStorage, take_over};
 use trace_file::TraceFile;
 
 /// Between two looks at the processes' memory, which costs them a little.
@@ -85,6 +87,8 @@ pub struct Measured {
     pub kernel_variants: BTreeMap<String, String>,
     /// The CUDA device, with its number and name; `None` for the emulated one and for none.
     pub device: Option<String>,
+    /// Storages that were lost, in order.
+    pub lost_storages: Vec<LostStorage>,
     /// Heap allocations of each worker from ready to drain.
     pub allocations: BTreeMap<String, u64>,
     /// Of the last group that had enough decode steps.
@@ -226,7 +230,13 @@ impl RunEngine {
         if (self.interrupt)() {
             return Err(EngineError::Interrupted);
         }
-        self.launched.supervisor.check(&self.plan).map_err(worker_failure)?;
+        if let Err(failure) = self.launched.supervisor.check(&self.plan) {
+            let Launched { supervisor, control, .. } = &mut self.launched;
+            match take_over(supervisor, (&self.plan, control), &failure) {
+                Some(lost) => self.measured.lost_storages.push(lost),
+                None => return Err(worker_failure(failure)),
+            }
+        }
         if self.sampled.elapsed() > MEMORY_SAMPLE {
             self.measured.peaks.sample(&self.launched.supervisor);
             self.sampled = Instant::now();

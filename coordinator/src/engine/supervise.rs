@@ -41,6 +41,18 @@ pub enum WorkerFailure {
 }
 
 impl WorkerFailure {
+    /// Whether it is a worker's of this name.
+    pub(super) fn is_of(&self, name: &str) -> bool {
+        match self {
+            WorkerFailure::Killed { worker, .. }
+            | WorkerFailure::Exited { worker, .. }
+            | WorkerFailure::Stopped { worker, .. }
+            | WorkerFailure::Silent { worker, .. }
+            | WorkerFailure::Reported { worker, .. } => worker == name,
+            WorkerFailure::Unknown => false,
+        }
+    }
+
     /// Whether the device has too little memory.
     pub fn is_about_device_memory(&self) -> bool {
         matches!(self, WorkerFailure::Reported { kind: FailureKind::DeviceMemory, .. })

@@ -63,12 +63,19 @@ pub(crate) fn cases(run: &Run, opened: &Opened) -> Vec<Case> {
 /// The formats of a case. Weights that are in 4 bits already stay as they are: quantising them
 /// again would only lose.
 pub(crate) fn formats(run: &Run, opened: &Opened, case: Case) -> Formats {
+    let weights = weights(opened, run.quantized, case.weights);
+    Formats { weights, kv: if case.kv { KvFormat::Four } else { KvFormat::Plain } }
+}
+
+/// The formats of weights: as the files hold them where they are multiplied so, else plain or,
+/// `in_four`, in 4 bits.
+pub(crate) fn weights(opened: &Opened, quantized: QuantizedChoice, in_four: bool) -> WeightFormats {
     let config = &opened.config;
-    let mut weights = match run.quantized {
+    let mut weights = match quantized {
         QuantizedChoice::Direct => opened.stored.clone(),
         QuantizedChoice::Expand => WeightFormats::plain(config),
     };
-    if case.weights {
+    if in_four {
         let wanted = WeightFormats::with_layers(config, WeightFormat::Grouped(Grouped::W4));
         for (have, want) in weights.layers.iter_mut().zip(wanted.layers) {
             for (have, want) in have.iter_mut().zip(want) {
@@ -78,7 +85,7 @@ pub(crate) fn formats(run: &Run, opened: &Opened, case: Case) -> Formats {
             }
         }
     }
-    Formats { weights, kv: if case.kv { KvFormat::Four } else { KvFormat::Plain } }
+    weights
 }
 
 /// What is asked for alone, of weights that are plain in their files.

@@ -79,6 +79,7 @@ impl Hardware {
             durations: None,
             cuda: self.cuda,
             grammars: None,
+            staged: Vec::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 //! weights and caches, the placement, the started engine.
 
 pub mod auto_batches;
+pub(crate) mod bar;
 pub(crate) mod described;
 pub mod expanded_weights;
 pub mod finished;
@@ -16,6 +17,7 @@ pub mod prediction;
 pub mod pricing;
 pub mod profile;
 pub mod rehearsal;
+pub(crate) mod staging;
 pub mod start;
 pub mod usage;
 pub mod weights_identity;

@@ -362,7 +362,7 @@ impl Finisher {
         Ok(())
     }
 
-    fn lane(&self) -> &shm::control::Lane {
+    fn lane(&self) -> &shm::lane::Lane {
         self.setup.control.lane(self.setup.lane.index())
     }
 

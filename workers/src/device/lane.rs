@@ -8,7 +8,7 @@ use model::ops::{Op, Value};
 use program::ir::{Compute, Instruction, ProgramId};
 use program::plan::Plan;
 use program::topology::{LaneId, LaneKind};
-use shm::{Control, Timeline, TraceWriter, now_ns};
+use shm::{Control, StepOfGroup, Timeline, TraceWriter, now_ns};
 
 use super::completion::{Completion, CompletionSetup, Which};
 use super::compute::Computing;
@@ -171,7 +171,7 @@ impl LaneExecutor for DeviceLane {
         self.device.context().make_current().map_err(|error| self.failed(which, error))
     }
 
-    fn begin_list(&mut self) {
+    fn begin_list(&mut self, _: StepOfGroup) {
         if let Some(uploads) = &mut self.uploads {
             uploads.next_run();
         }

@@ -6,11 +6,9 @@ use kernels::grouped::{from_blocks, quantise};
 use model::compressed::{Grouped, ROWS};
 use model::config::Dtype;
 use model::source::{TensorId, WeightSource};
-use program::ir::BufferId;
 
 use super::error::LoadError;
 use super::finite;
-use crate::memory::View;
 
 /// Encoding of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +39,7 @@ impl Encoding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) id: TensorId,
-    pub(super) buffer: BufferId,
+    /// From the blob's first byte.
     pub(super) offset_bytes: usize,
     pub(super) first_row: usize,
     pub(super) rows: usize,
@@ -55,28 +53,26 @@ impl Piece {
     }
 }
 
-/// Reads a piece into its place.
+/// Reads a piece into its place, `out`, as long as the piece.
 pub(super) fn read(
     piece: &Piece,
     variant: Variant,
     source: &dyn WeightSource,
-    view: &View,
+    out: &mut [u8],
 ) -> Result<(), LoadError> {
-    let Piece { id, buffer, offset_bytes, first_row, rows, columns, encoding } = *piece;
-    view.populate(buffer, offset_bytes, piece.size_bytes());
+    let Piece { id, first_row, rows, columns, encoding, .. } = *piece;
     match encoding {
         Encoding::Plain(Dtype::Bf16) => {
-            let out = view.write::<bf16>(buffer, offset_bytes, rows * columns);
+            let out: &mut [bf16] = bytemuck::cast_slice_mut(out);
             source.read_bf16(id, first_row, out)?;
             check_finite(piece, finite::first_bf16(out))?;
         }
         Encoding::Plain(Dtype::F32) => {
-            let out = view.write::<f32>(buffer, offset_bytes, rows * columns);
+            let out: &mut [f32] = bytemuck::cast_slice_mut(out);
             source.read_f32(id, first_row, out)?;
             check_finite(piece, finite::first_f32(out))?;
         }
         Encoding::Grouped(grouped) => {
-            let out = view.write::<u8>(buffer, offset_bytes, piece.size_bytes());
             let stored = source.stored_type(id)?;
             if stored.grouped() == Some(grouped) {
                 // The file has this very encoding: its blocks change places, and no value changes.

@@ -13,10 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kernels::Variant;
 use model::compressed::WeightFormat;
-use model::config::Dtype;
+use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use model::source::{Part, TensorId, WeightSource};
-use program::plan::{Plan, WeightPlacement};
+use program::formats::WeightFormats;
+use program::plan::Plan;
 use program::weights::Weights;
 use shm::sync::{AtomicUsize, Ordering};
 
@@ -41,29 +42,98 @@ pub fn load(
     threads: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(), LoadError> {
+    let encoded =
+        Encoded { config: &plan.config, dtype: plan.shape.dtype, formats: &plan.map.weight_formats };
     let mut pieces = Vec::new();
     for placement in plan.weights.iter().filter(|placed| memories.has(placed.buffer)) {
-        list_pieces(plan, placement, source, &mut pieces)?;
+        let of_blob = list_pieces(encoded, placement.weights, source)?;
+        pieces.extend(of_blob.into_iter().map(|piece| (placement.buffer, piece)));
     }
-    let total: u64 = pieces.iter().map(|piece| piece.size_bytes() as u64).sum();
+    let sizes = pieces.iter().map(|(_, piece)| piece.size_bytes() as u64);
+    let total: u64 = sizes.sum();
     // SAFETY: needed to write the weights. No lane runs before all weights are in place, and the
-    // pieces are disjoint, each taken by one thread from the counter below.
+    // pieces are disjoint, each taken by one thread from the list.
     let view = unsafe { View::new(Arc::clone(memories)) };
     progress(0, total);
-    let next = AtomicUsize::new(0);
     let done = Mutex::new(0u64);
+    share_out(threads, &pieces, |(buffer, piece)| {
+        view.populate(*buffer, piece.offset_bytes, piece.size_bytes());
+        let out = view.write::<u8>(*buffer, piece.offset_bytes, piece.size_bytes());
+        encoding::read(piece, variant, source, out)?;
+        let mut done = lock(&done);
+        *done += piece.size_bytes() as u64;
+        progress(*done, total);
+        Ok(())
+    })
+}
+
+/// What decides the bytes of a blob.
+#[derive(Debug, Clone, Copy)]
+pub struct Encoded<'a> {
+    pub config: &'a ModelConfig,
+    pub dtype: Dtype,
+    pub formats: &'a WeightFormats,
+}
+
+impl Encoded<'_> {
+    /// Bytes of a blob.
+    pub fn size_bytes(self, weights: Weights) -> usize {
+        let format = self.formats.of(self.config, weights);
+        weights.size_bytes(self.config, self.dtype, format)
+    }
+
+    /// Fills `out` with a blob, on `threads` threads, quantising with `variant`. `out` is as long
+    /// as the blob and aligned to 4 bytes; what lies between its tensors becomes 0.
+    ///
+    /// # Errors
+    /// The first error of the source.
+    ///
+    /// # Panics
+    /// Another length.
+    pub fn blob(
+        self,
+        weights: Weights,
+        source: &dyn WeightSource,
+        (variant, threads): (Variant, usize),
+        out: &mut [u8],
+    ) -> Result<(), LoadError> {
+        assert_eq!(out.len(), self.size_bytes(weights), "the length of a blob");
+        let mut pieces = list_pieces(self, weights, source)?;
+        pieces.sort_by_key(|piece| piece.offset_bytes);
+        let mut work = Vec::new();
+        let (mut rest, mut at) = (out, 0);
+        for piece in pieces {
+            let (gap, after) = rest.split_at_mut(piece.offset_bytes - at);
+            gap.fill(0);
+            let (own, after) = after.split_at_mut(piece.size_bytes());
+            at = piece.offset_bytes + piece.size_bytes();
+            work.push(Mutex::new((piece, own)));
+            rest = after;
+        }
+        rest.fill(0);
+        share_out(threads, &work, |task| {
+            let (piece, own) = &mut *lock(task);
+            encoding::read(piece, variant, source, own)
+        })
+    }
+}
+
+/// Does all tasks, each on one of so many threads, until one fails.
+fn share_out<T: Sync>(
+    threads: usize,
+    tasks: &[T],
+    each: impl Fn(&T) -> Result<(), LoadError> + Sync,
+) -> Result<(), LoadError> {
+    let next = AtomicUsize::new(0);
     let failure: Mutex<Option<LoadError>> = Mutex::new(None);
     let take = || {
-        while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(error) = encoding::read(piece, variant, source, &view) {
+        while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = each(task) {
                 lock(&failure).get_or_insert(error);
-                // Nobody takes another piece.
-                next.store(pieces.len(), Ordering::Relaxed);
+                // Nobody takes another task.
+                next.store(tasks.len(), Ordering::Relaxed);
                 return;
             }
-            let mut done = lock(&done);
-            *done += piece.size_bytes() as u64;
-            progress(*done, total);
         }
     };
     std::thread::scope(|scope| {
@@ -99,13 +169,12 @@ pub fn load_resident(plan: &Plan, memories: &Arc<Memories>) {
 
 /// Cuts one blob into pieces, after checking the shapes of its tensors.
 fn list_pieces(
-    plan: &Plan,
-    placement: &WeightPlacement,
+    encoded: Encoded<'_>,
+    weights: Weights,
     source: &dyn WeightSource,
-    pieces: &mut Vec<Piece>,
-) -> Result<(), LoadError> {
-    let buffer = placement.buffer;
-    for tensor in tensors(plan, placement.weights) {
+) -> Result<Vec<Piece>, LoadError> {
+    let mut pieces = Vec::new();
+    for tensor in tensors(encoded, weights) {
         let found = source.shape(tensor.id)?;
         if found != tensor.shape {
             let name = format!("{:?}", tensor.id);
@@ -118,7 +187,6 @@ fn list_pieces(
         for (index, first_row) in (0..all_rows).step_by(steps * step).enumerate() {
             pieces.push(Piece {
                 id: tensor.id,
-                buffer,
                 offset_bytes: tensor.offset_bytes + index * steps * step_bytes,
                 first_row,
                 rows: (steps * step).min(all_rows - first_row),
@@ -127,7 +195,7 @@ fn list_pieces(
             });
         }
     }
-    Ok(())
+    Ok(pieces)
 }
 
 /// A tensor of a blob.
@@ -140,8 +208,8 @@ struct Tensor {
 }
 
 /// The tensors of a blob: the matrix, then the vectors.
-fn tensors(plan: &Plan, weights: Weights) -> Vec<Tensor> {
-    let (config, dtype) = (&plan.config, plan.shape.dtype);
+fn tensors(encoded: Encoded<'_>, weights: Weights) -> Vec<Tensor> {
+    let Encoded { config, dtype, formats } = encoded;
     let op = match weights {
         Weights::Positions => {
             let shape = (config.max_positions + config.position_offset, config.hidden_size);
@@ -154,7 +222,7 @@ fn tensors(plan: &Plan, weights: Weights) -> Vec<Tensor> {
         Weights::Layer { op, .. } => op,
     };
     let Some(shape) = op.weights(config) else { return Vec::new() };
-    let format = plan.map.weight_formats.of(config, weights);
+    let format = formats.of(config, weights);
     let layout = shape.layout(dtype, format);
     let id = |part| match weights {
         Weights::FinalNorm => TensorId::FinalNorm { part },

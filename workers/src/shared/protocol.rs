@@ -2,7 +2,7 @@
 //!
 //! Order: `Setup` to every worker; `Exported` from the gpu worker, forwarded as `Attach` to the
 //! transfer worker; `Loaded` from the cpu worker once host weights are in place, and from each
-//! storage worker once its storage is filled; then `Load` to the transfer worker, which answers
+//! storage worker once its staging is open; then `Load` to the transfer worker, which answers
 //! `Loaded`; `Ready` from all. From then on groups are released through the control segment, and
 //! the only further message is `Failed`.
 
@@ -40,6 +40,19 @@ pub struct CudaUse {
     pub blas: bool,
 }
 
+/// Where a storage worker finds its weights.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StagedAt {
+    /// The folder of the staging.
+    pub path: String,
+    /// Threads read, though io_uring may be there.
+    pub uses_threads: bool,
+    /// A drive that has not answered for so long is given up.
+    pub silence_ms: u64,
+    /// Faults and a rate, as `staging::Faults` reads them; empty: none.
+    pub faults: String,
+}
+
 /// First message; its descriptors are control, trace, then those of `memories`, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
@@ -72,6 +85,8 @@ pub struct Setup {
     pub cuda: Option<CudaUse>,
     /// What answers may have to follow.
     pub grammars: Option<Grammars>,
+    /// Of a storage worker.
+    pub staged: Option<StagedAt>,
 }
 
 /// Coordinator to worker.

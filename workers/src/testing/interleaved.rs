@@ -23,7 +23,7 @@ use crate::lane::wait_target;
 use crate::lane_executor::{LaneExecutor, Task};
 use crate::memory::View;
 use crate::rows;
-use crate::setup::{LaneOptions, Reach, lane_executor};
+use crate::setup::{LaneOptions, lane_executor};
 use crate::shared::table::StepTable;
 
 /// The logits from which one token of one sequence was drawn.
@@ -99,10 +99,9 @@ impl Interleaved {
         let mut lanes = Vec::new();
         for lane in plan.lanes() {
             let memories = prepared.memories(plan.topology.lane(lane).worker)?;
-            let reach = Reach { memories: &memories, stores: &prepared.stores };
             // SAFETY: an instruction is the only user of memory while it is executed, since all are
             // executed by one thread and none keeps a slice.
-            let executor = unsafe { lane_executor(lane, plan, reach, control, &options) }?;
+            let executor = unsafe { lane_executor(lane, plan, &memories, control, &options) }?;
             let last_sample = plan.programs.iter().map(|program| {
                 let list = program.lane(lane)?;
                 list.instructions.iter().rposition(|other| sample(other).is_some())

@@ -12,7 +12,6 @@ use kernels::Variant;
 
 use crate::load::{load, load_resident};
 use crate::memory::Memories;
-use crate::storage::Store;
 
 /// Every f32 and bf16 made of these bytes is NaN.
 const UNWRITTEN: u8 = 0xFF;
@@ -23,8 +22,6 @@ pub(super) struct Prepared {
     pub(super) control: Control,
     pub(super) trace: TraceSegment,
     mappings: Vec<(SegmentId, Arc<Mapping>)>,
-    /// All storages, filled.
-    pub(super) stores: Arc<[Store]>,
     /// All memory, for loading and for looking at results.
     pub(super) all: Arc<Memories>,
 }
@@ -35,14 +32,7 @@ impl Prepared {
         let control = Control::create(plan.lanes().len() as u32, plan.table.words() * 4)?;
         let trace = TraceSegment::create(plan.topology.lanes.len(), 1 << 16)?;
         let mut mappings = Vec::new();
-        let mut stores = Vec::new();
         for memory in plan.topology.segments() {
-            if plan.topology.is_storage(memory.memory) {
-                let (store, mapping) = Store::with(&plan, memory.memory)?;
-                stores.push(store);
-                mappings.push((memory, mapping));
-                continue;
-            }
             let size_bytes = plan.segment_bytes(memory).max(4096) as usize;
             let mapping = Mapping::private(size_bytes)?;
             // SAFETY: needed to mark the memory as unwritten. Nobody else has the mapping yet.
@@ -52,15 +42,14 @@ impl Prepared {
         let all = Arc::new(Memories::new(&plan, mappings.clone())?);
         load(&plan, &all, source, Variant::best(), 2, &|_, _| {})?;
         load_resident(&plan, &all);
-        Ok(Prepared { plan, control, trace, mappings, stores: Arc::from(stores), all })
+        Ok(Prepared { plan, control, trace, mappings, all })
     }
 
     /// What a worker's process would map.
     pub(super) fn memories(&self, worker: WorkerId) -> Result<Arc<Memories>, WorkerError> {
         let topology = &self.plan.topology;
-        let mapped = self.mappings.iter().filter(|(segment, _)| {
-            topology.maps(worker, segment.memory) && !topology.is_storage(segment.memory)
-        });
+        let mapped = self.mappings.iter();
+        let mapped = mapped.filter(|(segment, _)| topology.maps(worker, segment.memory));
         Ok(Arc::new(Memories::new(&self.plan, mapped.cloned().collect())?))
     }
 }

@@ -1,0 +1,93 @@
+//! Weights on NVMe drives: the arguments of `stage`, and those by which a run reads them.
+
+use std::path::PathBuf;
+
+use clap::{ArgGroup, Args};
+
+use super::request::{ModelChoice, StageAction, StageRequest};
+use super::values::{DtypeChoice, NvmeOps, QuantizedChoice, StagedForm, parse_nvme_ops};
+
+/// Arguments of a run whose weights do not all stay in memory.
+#[derive(Debug, Default, Args)]
+pub struct LowNvme {
+    /// A directory on an NVMe drive, once for each drive: weights for which memory has no room are
+    /// read from all of them in every step. What `coordinator stage` has not written there yet is
+    /// written first
+    #[arg(long, value_name = "DIR", help_heading = "Memory")]
+    pub nvme: Vec<PathBuf>,
+    /// The weights that are read in every step: auto (as few as memory asks for), all, or the
+    /// names of operations, as in q,k,fc0
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_parser = parse_nvme_ops,
+        requires = "nvme",
+        help_heading = "Memory"
+    )]
+    pub nvme_ops: Option<NvmeOps>,
+}
+
+/// Arguments of `stage`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("action").args(["verify", "status"]))]
+pub struct LowStage {
+    /// A directory, a .gguf file, org/name in the Hugging Face cache, or a known name like opt-30b
+    #[arg(long, value_name = "MODEL", required_unless_present = "status")]
+    pub model: Option<String>,
+    /// Branch, tag or commit of org/name [default: main]
+    #[arg(long, value_name = "REVISION")]
+    pub revision: Option<String>,
+    /// A directory on an NVMe drive; once for each drive, each gets everything
+    #[arg(long, value_name = "DIR", required = true)]
+    pub nvme: Vec<PathBuf>,
+    /// Seeded random weights: a known name then needs no download
+    #[arg(long)]
+    pub dummy_weights: bool,
+    /// Only the first LAYERS layers
+    #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub layers: Option<u32>,
+    /// Number format in which runs will compute
+    #[arg(long, value_enum, default_value = "bf16")]
+    pub dtype: DtypeChoice,
+    /// Keep the layers' linears in 4 bits: a quarter of the drive's space and time
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "none")]
+    pub compress: StagedForm,
+    /// Weights that a GGUF file holds in 4 or 8 bits [default: direct with bf16, expand with f32]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub quantized: Option<QuantizedChoice>,
+    /// Seed of --dummy-weights
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub seed: u64,
+    /// Read all that is staged and compare it with its checksums
+    #[arg(long)]
+    pub verify: bool,
+    /// Say what is staged in the directories; needs no model
+    #[arg(long)]
+    pub status: bool,
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// What is meant by it.
+pub(super) fn stage(low: LowStage) -> StageRequest {
+    StageRequest {
+        model: ModelChoice {
+            name: low.model.unwrap_or_default(),
+            revision: low.revision,
+            dummy_weights: low.dummy_weights,
+            layers: low.layers.map(|layers| layers as usize),
+        },
+        dtype: low.dtype.dtype(),
+        form: low.compress,
+        quantized: low.quantized.unwrap_or(QuantizedChoice::usual(low.dtype)),
+        directories: low.nvme,
+        seed: low.seed,
+        action: match (low.verify, low.status) {
+            (true, _) => StageAction::Verify,
+            (_, true) => StageAction::Status,
+            _ => StageAction::Stage,
+        },
+        quiet: low.quiet,
+    }
+}

@@ -1,0 +1,47 @@
+//! How far a long work of bytes is: a bar on a terminal, a line now and then otherwise.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Without a terminal a line is written so often; short work writes none.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// See the module header.
+pub(crate) struct Bar {
+    what: &'static str,
+    bar: ProgressBar,
+    /// When the next line is due; `None` where a bar or nothing is shown.
+    next_line: Option<Instant>,
+}
+
+impl Bar {
+    /// Of work that is called `what`, as in `loading`.
+    pub(crate) fn new(what: &'static str, quiet: bool) -> Bar {
+        let terminal = std::io::stderr().is_terminal();
+        let shown = terminal && !quiet;
+        let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
+        let style =
+            format!("{what} {{wide_bar}} {{bytes}}/{{total_bytes}}, {{bytes_per_sec}}, ETA {{eta}}");
+        if let Ok(style) = ProgressStyle::with_template(&style) {
+            bar.set_style(style);
+        }
+        let next_line = (!terminal && !quiet).then(|| Instant::now() + LINE_EVERY);
+        Bar { what, bar, next_line }
+    }
+
+    pub(crate) fn update(&mut self, done_bytes: u64, total_bytes: u64) {
+        self.bar.set_length(total_bytes);
+        self.bar.set_position(done_bytes);
+        if self.next_line.is_some_and(|next| Instant::now() >= next) {
+            let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+            eprintln!("{}: {:.2} of {:.2} GiB", self.what, gib(done_bytes), gib(total_bytes));
+            self.next_line = Some(Instant::now() + LINE_EVERY);
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,132 @@
+//! What a staging of a model holds, and what tells it from others.
+
+use model::compressed::{Bits, WeightFormat};
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use program::formats::WeightFormats;
+use program::weights::Weights;
+use sha2::{Digest, Sha256};
+use staging::{BlobSize, Identity};
+use workers::load::Encoded;
+
+use crate::setup::model::Opened;
+
+/// Raised when a weight's bytes in a staging would differ from an earlier version's.
+const FORMAT: u32 = 1;
+/// Characters of a model's name in a folder's.
+const NAME_MAX: usize = 80;
+
+/// A model's weights in one form.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct StagedWeights<'a> {
+    pub(crate) opened: &'a Opened,
+    pub(crate) dtype: Dtype,
+    pub(crate) formats: &'a WeightFormats,
+}
+
+impl<'a> StagedWeights<'a> {
+    fn config(&self) -> &'a ModelConfig {
+        &self.opened.config
+    }
+
+    /// What decides the bytes.
+    pub(crate) fn encoded(&self) -> Encoded<'a> {
+        Encoded { config: self.config(), dtype: self.dtype, formats: self.formats }
+    }
+
+    /// All weights that may live on drives: the matrices of layers, and final norm and head where
+    /// the head is no embedding, which stays in memory.
+    pub(crate) fn weights(&self) -> Vec<Weights> {
+        let config = self.config();
+        let ops = config.layer_ops().iter().copied();
+        let ops: Vec<_> = ops.filter(|op| has_matrix(*op, config)).collect();
+        let mut all = Vec::new();
+        for layer in 0..config.num_layers as u16 {
+            all.extend(ops.iter().map(|op| Weights::Layer { layer, op: *op }));
+        }
+        if !config.tied_embeddings {
+            all.extend([Weights::FinalNorm, Weights::Head]);
+        }
+        all
+    }
+
+    /// The same as blobs, in the same order.
+    pub(crate) fn blobs(&self) -> Vec<BlobSize> {
+        let blob = |weights: Weights| BlobSize {
+            name: weights.name(self.config()),
+            size_bytes: self.encoded().size_bytes(weights) as u64,
+        };
+        self.weights().into_iter().map(blob).collect()
+    }
+
+    /// What tells the staging from others.
+    ///
+    /// # Errors
+    /// Weights that cannot be read.
+    pub(crate) fn identity(&self) -> anyhow::Result<Identity> {
+        let weights = self.opened.weights_identity()?;
+        let form = form(self.dtype, self.formats);
+        let model = self.config().name.clone();
+        let mut config = self.config().clone();
+        config.name.clear();
+        let decides = format!("{FORMAT}\n{config:?}\n{weights}\n{form}\n{:?}", self.formats);
+        let hash: String =
+            Sha256::digest(decides).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Identity {
+            name: format!("{}-{}-{hash}", folder(&model), folder(&form)),
+            model,
+            weights,
+            form,
+            description: vec![("layers".to_owned(), self.config().num_layers.to_string())],
+        })
+    }
+}
+
+/// Whether an operation's weights are more than a few vectors, which stay in memory.
+fn has_matrix(op: Op, config: &ModelConfig) -> bool {
+    op.weights(config).is_some_and(|shape| shape.matrix.is_some())
+}
+
+/// The number format, and what the matrices of layers are kept in instead.
+fn form(dtype: Dtype, formats: &WeightFormats) -> String {
+    let mut bits: Vec<&str> = Vec::new();
+    for format in formats.layers.iter().flatten() {
+        let WeightFormat::Grouped(grouped) = format else { continue };
+        let name = match grouped.bits {
+            Bits::Four => "w4",
+            Bits::Eight => "w8",
+        };
+        if !bits.contains(&name) {
+            bits.push(name);
+        }
+    }
+    bits.sort_unstable();
+    bits.insert(0, dtype.name());
+    bits.join("-")
+}
+
+/// What can be a folder's name.
+fn folder(name: &str) -> String {
+    let plain = name.chars().map(|c| match c.to_ascii_lowercase() {
+        c if c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-') => c,
+        _ => '-',
+    });
+    let plain: String = plain.collect();
+    let plain = plain.trim_start_matches('.');
+    let plain: String = plain.chars().take(NAME_MAX).collect();
+    if plain.is_empty() { "model".to_owned() } else { plain }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_have_plain_names() {
+        assert_eq!(folder("facebook/OPT-30B"), "facebook-opt-30b");
+        assert_eq!(folder("..x y"), "x-y");
+        assert_eq!(folder("ä"), "-");
+        assert_eq!(folder("..."), "model");
+        assert_eq!(folder(&"a".repeat(300)).len(), NAME_MAX);
+    }
+}

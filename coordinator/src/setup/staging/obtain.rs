@@ -1,0 +1,51 @@
+//! The stagings of a run: those that are there, and those that are made first.
+
+use std::path::PathBuf;
+
+use staging::Lookup;
+
+use super::form::StagedWeights;
+use super::write::{Staging, stage};
+use crate::interrupt::Interrupt;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// The staging in each of `directories`, in their order. Where one is missing it says what that
+/// takes, and makes it.
+///
+/// # Errors
+/// A staging that is damaged or of something else under this name, or one that cannot be made.
+pub(crate) fn obtain(
+    weights: StagedWeights<'_>,
+    directories: &[PathBuf],
+    quiet: bool,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<Staging>> {
+    let identity = weights.identity()?;
+    let mut there: Vec<Option<Staging>> = Vec::new();
+    for directory in directories {
+        let found = match staging::Staged::lookup(directory, &identity)? {
+            Lookup::Whole(staged) => Some(Staging { directory: directory.clone(), staged }),
+            Lookup::Partial(_) | Lookup::Missing => None,
+        };
+        there.push(found);
+    }
+    let missing = there.iter().zip(directories).filter(|(found, _)| found.is_none());
+    let missing: Vec<PathBuf> = missing.map(|(_, directory)| directory.clone()).collect();
+    if missing.is_empty() {
+        return Ok(there.into_iter().flatten().collect());
+    }
+    if !quiet {
+        let names: Vec<String> = missing.iter().map(|one| one.display().to_string()).collect();
+        let each = staging::size_bytes(&weights.blobs()) as f64 / GIB;
+        eprintln!(
+            "{} ({}) is not staged in {}: writing it there once takes {each:.2} GiB of each drive, \
+             and about as long as writing so much does.",
+            identity.model,
+            identity.form,
+            names.join(", ")
+        );
+    }
+    let mut made = stage(weights, &missing, quiet, interrupt)?.into_iter();
+    Ok(there.into_iter().map(|found| found.or_else(|| made.next())).flatten().collect())
+}

@@ -1,0 +1,89 @@
+//! Writing a model's weights to drives: each is read and encoded once, and written to all
+//! directories that lack it. No more than one weight is in memory.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use kernels::Variant;
+use staging::{AlignedBuffer, Staged, Writer};
+
+use super::form::StagedWeights;
+use crate::interrupt::Interrupt;
+use crate::setup::bar::Bar;
+use crate::setup::model::open_weights;
+
+/// A directory and what is staged there.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    pub(crate) directory: PathBuf,
+    pub(crate) staged: Staged,
+}
+
+/// Why staging stopped where nothing failed.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted; what was staged is kept, and the same command goes on from there")]
+pub(crate) struct Interrupted;
+
+/// Stages into each of `directories`, in which nothing whole lies yet; what was begun there goes
+/// on.
+///
+/// # Errors
+/// A drive that is full or fails, weights that cannot be read, an interrupt.
+pub(crate) fn stage(
+    weights: StagedWeights<'_>,
+    directories: &[PathBuf],
+    quiet: bool,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Vec<Staging>> {
+    let (identity, blobs) = (weights.identity()?, weights.blobs());
+    let begin = |directory: &Path| -> anyhow::Result<Writer> {
+        std::fs::create_dir_all(directory)
+            .with_context(|| format!("the directory {}", directory.display()))?;
+        Ok(Writer::begin(directory, &identity, &blobs)?)
+    };
+    let mut writers: Vec<Writer> =
+        directories.iter().map(|directory| begin(directory)).collect::<Result<_, _>>()?;
+    let missing: Vec<Vec<usize>> = writers.iter().map(Writer::missing).collect();
+    let lacks = |index: &usize| missing.iter().any(|missing| missing.contains(index));
+    let all_bytes: u64 = blobs.iter().map(|blob| blob.size_bytes).sum();
+    let left: Vec<usize> = (0..blobs.len()).filter(lacks).collect();
+    let left_bytes: u64 = left.iter().map(|index| blobs[*index].size_bytes).sum();
+    let mut bar = Bar::new("staging", quiet);
+    let mut done_bytes = all_bytes - left_bytes;
+    bar.update(done_bytes, all_bytes);
+    let source = open_weights(&weights.opened.weights, &weights.opened.config)?;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (variant, all) = (Variant::from_env()?, weights.weights());
+    let largest = left.iter().map(|index| blobs[*index].size_bytes).max().unwrap_or(0);
+    let mut buffer = AlignedBuffer::new(largest as usize);
+    for index in left {
+        if interrupt.is_requested() {
+            return Err(Interrupted.into());
+        }
+        let size_bytes = blobs[index].size_bytes as usize;
+        let bytes = &mut buffer.bytes_mut()[..size_bytes];
+        weights.encoded().blob(all[index], source.as_ref(), (variant, threads), bytes)?;
+        let bytes = &*bytes;
+        // Every drive writes at the same time.
+        std::thread::scope(|scope| {
+            let lacking = writers.iter_mut().zip(&missing);
+            let lacking = lacking.filter(|(_, missing)| missing.contains(&index));
+            let threads: Vec<_> = lacking
+                .map(|(writer, _)| scope.spawn(move || writer.write(index, bytes)))
+                .collect();
+            let written = threads.into_iter().map(|thread| match thread.join() {
+                Ok(written) => written,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            written.collect::<Result<Vec<()>, _>>()
+        })?;
+        done_bytes += size_bytes as u64;
+        bar.update(done_bytes, all_bytes);
+    }
+    bar.end();
+    let finished = writers.into_iter().zip(directories).map(|(writer, directory)| {
+        let staged = writer.finish()?;
+        Ok(Staging { directory: directory.clone(), staged })
+    });
+    finished.collect()
+}

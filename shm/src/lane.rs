@@ -1,0 +1,108 @@
+//! The words of a lane in the control segment.
+
+use crate::packed::Position;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::timeline::Timeline;
+
+/// One lane's words.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Lane {
+    /// Advanced by this lane's `Signal` instructions only (and by poison).
+    pub timeline: Timeline,
+    /// The instruction being executed, packed; see [`Lane::position`].
+    position: AtomicU64,
+    /// Ends of stages at which the lane has arrived, of all groups.
+    arrivals: AtomicU32,
+    /// The worker that runs the lane in the place of its own, plus 1; 0: its own does.
+    successor: AtomicU32,
+    /// Group and step from which the lane has no work any more, packed, plus 1; 0: it has work.
+    idle_from: AtomicU64,
+    /// Reserved; keeps the lane on two cache lines.
+    _reserved: [AtomicU64; 5],
+}
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<Lane>() == 128);
+    assert!(offset_of!(Lane, position) == 64 && offset_of!(Lane, arrivals) == 72);
+    assert!(offset_of!(Lane, successor) == 76 && offset_of!(Lane, idle_from) == 80);
+};
+
+/// A step of a group, in the order in which steps are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StepOfGroup {
+    /// Counted from 1.
+    pub group: u32,
+    /// Over all stages, from 0.
+    pub step: u32,
+}
+
+impl Lane {
+    /// Where the lane is.
+    pub fn position(&self) -> Position {
+        Position::unpack(self.position.load(Ordering::Relaxed))
+    }
+
+    /// Says where the lane is; one store, called before every instruction.
+    #[inline]
+    pub fn set_position(&self, position: Position) {
+        self.position.store(position.pack(), Ordering::Relaxed);
+    }
+
+    /// Ends of stages at which the lane has arrived, or was about to: it is counted before it
+    /// arrives, so that nobody arrives a second time in its place.
+    pub fn arrivals(&self) -> u32 {
+        self.arrivals.load(Ordering::Acquire)
+    }
+
+    /// Counts one more, right before the lane arrives.
+    pub fn count_arrival(&self) {
+        self.arrivals.fetch_add(1, Ordering::Release);
+    }
+
+    /// The worker that runs the lane in the place of its own.
+    pub fn successor(&self) -> Option<usize> {
+        self.successor.load(Ordering::Acquire).checked_sub(1).map(|worker| worker as usize)
+    }
+
+    pub(crate) fn set_successor(&self, worker: u32) {
+        self.successor.store(worker + 1, Ordering::Release);
+    }
+
+    /// The step from which the lane has no work: what was its share is others'.
+    pub fn idle_from(&self) -> Option<StepOfGroup> {
+        let packed = self.idle_from.load(Ordering::Acquire).checked_sub(1)?;
+        Some(StepOfGroup { group: (packed >> 32) as u32, step: packed as u32 })
+    }
+
+    /// Says so, once, of a step that no lane can have begun yet.
+    pub fn set_idle_from(&self, from: StepOfGroup) {
+        let packed = u64::from(from.group) << 32 | u64::from(from.step);
+        self.idle_from.store(packed + 1, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::control::Control;
+
+    use super::*;
+
+    #[test]
+    fn words_of_a_takeover_are_read_as_they_were_written() {
+        let control = Control::create(1, 0).expect("control");
+        let lane = control.lane(3);
+        assert_eq!((lane.successor(), lane.idle_from(), lane.arrivals()), (None, None, 0));
+        let from = StepOfGroup { group: 1, step: 0 };
+        lane.set_idle_from(from);
+        lane.count_arrival();
+        control.hand_over(3, 0);
+        assert_eq!((lane.successor(), lane.idle_from(), lane.arrivals()), (Some(0), Some(from), 1));
+        assert_eq!(control.takeovers().value(), 1);
+        let later = StepOfGroup { group: 2, step: 0 };
+        assert!(from < later && StepOfGroup { group: 1, step: u32::MAX } < later);
+        lane.set_idle_from(StepOfGroup { group: u32::MAX - 1, step: u32::MAX });
+        assert_eq!(lane.idle_from().expect("it is idle").step, u32::MAX);
+    }
+}

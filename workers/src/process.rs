@@ -1,0 +1,188 @@
+//! The threads of a worker's process: one for each lane, and what becomes of the run when one of
+//! them fails.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use program::topology::{LaneId, Role, WorkerId};
+use shm::{Channel, Control, Timeline, WaitError, WorkerState};
+
+use crate::counting;
+use crate::error::{LaneError, PoisonCode, WorkerError};
+use crate::lane::LaneRunner;
+use crate::messages::{MESSAGE_SLICE, send, tell};
+use crate::pulse::Pulse;
+use crate::shared::protocol::FromWorker;
+use crate::standby::Standby;
+
+/// Between two looks at reads in progress.
+const PULSE_SLICE: Duration = Duration::from_millis(100);
+/// Exit code of a worker whose storage cannot be read.
+const STORAGE_LOST: i32 = 3;
+
+/// What a worker runs.
+#[derive(Debug, Default)]
+pub(crate) struct Lanes {
+    pub(crate) own: Vec<LaneRunner>,
+    pub(crate) standbys: Vec<Standby>,
+    /// Of lanes that read storages.
+    pub(crate) pulses: Vec<Arc<Pulse>>,
+    /// A drive that has not answered for so long is given up.
+    pub(crate) silence_max: Duration,
+}
+
+/// What a thread runs.
+enum Body {
+    Own(LaneRunner),
+    Standby(Standby),
+}
+
+impl Body {
+    fn runner(&self) -> &LaneRunner {
+        match self {
+            Body::Own(runner) => runner,
+            Body::Standby(standby) => standby.runner(),
+        }
+    }
+
+    fn run(&mut self) -> Result<(), LaneError> {
+        match self {
+            Body::Own(runner) => runner.run(),
+            Body::Standby(standby) => standby.run(),
+        }
+    }
+}
+
+/// What a worker has once its control segment is attached.
+#[derive(Clone, Copy)]
+pub(crate) struct Worker<'a> {
+    pub(crate) channel: &'a Channel,
+    pub(crate) control: &'a Control,
+    pub(crate) id: WorkerId,
+    pub(crate) role: Role,
+}
+
+impl Worker<'_> {
+    pub(crate) fn state(&self, state: WorkerState) {
+        self.control.worker(self.id.index()).set_state(state);
+    }
+
+    /// Runs each lane on a thread of its own until the coordinator lets them leave.
+    pub(crate) fn run_lanes(
+        &self,
+        lanes: Lanes,
+        kernels: &str,
+        culprit: LaneId,
+    ) -> Result<(), WorkerError> {
+        let Lanes { own, standbys, pulses, silence_max } = lanes;
+        let own = own.into_iter().map(Body::Own);
+        let bodies: Vec<Body> = own.chain(standbys.into_iter().map(Body::Standby)).collect();
+        let (arrived, gate) = (Timeline::new(0), Timeline::new(0));
+        let failure = Mutex::new(None);
+        let poison = self.control.poison();
+        let count = bodies.len() as u32;
+        let (ended, pulses) = (Timeline::new(0), &pulses);
+        std::thread::scope(|scope| {
+            for mut lane in bodies {
+                let (arrived, gate, failure, ended) = (&arrived, &gate, &failure, &ended);
+                let (name, thread) = (lane.runner().lane(), lane.runner().name().to_owned());
+                let body = move || {
+                    arrived.signal();
+                    // Poison is seen again, and answered, by the lane's first wait.
+                    let _ = gate.wait_at_least(1, poison, MESSAGE_SLICE);
+                    if let Err(error) = lane.run() {
+                        let error = WorkerError::Lane(error);
+                        self.report(&error, PoisonCode::TimedOut, name);
+                        let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                        failure.get_or_insert(error);
+                    }
+                    ended.signal();
+                };
+                let spawned = std::thread::Builder::new().name(thread).spawn_scoped(scope, body);
+                if let Err(error) = spawned {
+                    let error = WorkerError::Thread(error);
+                    self.report(&error, PoisonCode::Setup, culprit);
+                    gate.signal();
+                    return Err(error);
+                }
+            }
+            let ready = FromWorker::Ready { kernel_variant: kernels.to_owned() };
+            // A thread that starts allocates a little; only then does counting begin. Nobody else
+            // poisons before the first group, and a failed wait shows in the lanes.
+            let _ = arrived.wait_at_least(count, poison, MESSAGE_SLICE);
+            self.state(WorkerState::Ready);
+            let sent = send(self.channel, &ready, &[]);
+            if let Err(error) = &sent {
+                self.report(error, PoisonCode::Setup, culprit);
+            }
+            // From here on nothing is allocated: the lanes start behind the gate.
+            counting::arm();
+            gate.signal();
+            if !pulses.is_empty() {
+                self.watch((pulses, silence_max), (&ended, count), culprit);
+            }
+            sent
+        })?;
+        if count == 0 {
+            self.idle()?;
+        }
+        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// DeviceResident until the last group or poison: to the coordinator a worker that leaves early
+    /// has failed, also one for which the plan has no work.
+    ///
+    /// # Errors
+    /// Poison, like a lane's: who leaves at once would be taken for the one that failed.
+    fn idle(&self) -> Result<(), LaneError> {
+        let (groups, poison) = (self.control.groups(), self.control.poison());
+        let mut group = 1;
+        loop {
+            match groups.wait_at_least(group, poison, MESSAGE_SLICE) {
+                Ok(()) if self.control.stages().next().is_none() => return Ok(()),
+                Ok(()) => group += 1,
+                // Nothing is late: the coordinator may have nothing to do.
+                Err(WaitError::TimedOut { .. }) => {}
+                Err(WaitError::Poisoned(_)) => return Err(LaneError::Poisoned),
+            }
+        }
+    }
+
+    /// Looks after reads until all lanes have ended; a drive that answers no more ends the process,
+    /// since the thread that waits for it cannot be woken.
+    fn watch(
+        &self,
+        (pulses, limit): (&[Arc<Pulse>], Duration),
+        (ended, lanes): (&Timeline, u32),
+        culprit: LaneId,
+    ) {
+        while let Err(WaitError::TimedOut { .. }) =
+            ended.wait_at_least(lanes, self.control.poison(), PULSE_SLICE)
+        {
+            let Some(silence) = pulses.iter().map(|pulse| pulse.silence()).max() else { return };
+            if silence > limit {
+                let reason = format!("The drive has not answered for {} s", limit.as_secs_f64());
+                let error = LaneError::Silent { reason };
+                self.report(&WorkerError::Lane(error), PoisonCode::TimedOut, culprit);
+            }
+        }
+    }
+
+    /// Says what happened, then ends the run for everybody. Who only follows another's poison says
+    /// nothing. Saying it twice does no harm: the coordinator takes the first.
+    pub(crate) fn report(&self, error: &WorkerError, code: PoisonCode, lane: LaneId) {
+        if matches!(error, WorkerError::Lane(LaneError::Poisoned)) {
+            return;
+        }
+        tell(self.channel, error);
+        if let WorkerError::Lane(LaneError::Storage { .. } | LaneError::Silent { .. }) = error {
+            // The coordinator decides whether another worker goes on with its lane. Until this
+            // process is gone a read may be under way: the system waits for it.
+            std::process::exit(STORAGE_LOST);
+        }
+        self.control.stop(lane.index() as u32, code as u32);
+    }
+}

@@ -1,0 +1,61 @@
+//! Where the tokens of a step are drawn, as far as a lane has to know.
+
+use model::ops::Op;
+use program::ir::{Instruction, LaneProgram, Program, Wait};
+use program::topology::LaneId;
+
+/// Where a batch's last `Sample` of a program is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sampled {
+    /// In this lane's own list.
+    Here,
+    /// Before this signal of another lane.
+    By(Wait),
+    /// No signal follows it: only the end of the step tells.
+    Step,
+}
+
+impl Sampled {
+    pub(crate) fn find(program: &Program, own: LaneId, batch: u16) -> Sampled {
+        let samples = |instruction: &Instruction| {
+            is_sample(instruction) && instruction.at().is_some_and(|at| at.batch == batch)
+        };
+        for list in &program.lanes {
+            let Some(place) = list.instructions.iter().rposition(samples) else { continue };
+            if list.lane == own {
+                return Sampled::Here;
+            }
+            let signals = |instructions: &[Instruction]| {
+                let signals = |instruction: &&Instruction| **instruction == Instruction::Signal;
+                instructions.iter().filter(signals).count() as u32
+            };
+            let (before, after) = list.instructions.split_at(place);
+            if signals(after) > 0 {
+                let offset = signals(before) + 1;
+                return Sampled::By(Wait { lane: list.lane, offset, previous_step: true });
+            }
+        }
+        Sampled::Step
+    }
+}
+
+/// The batch whose part of the step table an instruction reads.
+pub(crate) fn table_batch(instruction: &Instruction) -> Option<u16> {
+    match instruction {
+        Instruction::Compute(compute) => Some(compute.at.batch),
+        Instruction::Copy(copy) => copy.table.map(|_| copy.at.batch),
+        Instruction::Append(append) => Some(append.at.batch),
+        Instruction::Decompress(_)
+        | Instruction::Read(_)
+        | Instruction::Wait(_)
+        | Instruction::Signal => None,
+    }
+}
+
+fn is_sample(instruction: &Instruction) -> bool {
+    matches!(instruction, Instruction::Compute(compute) if compute.op == Op::Sample)
+}
+
+pub(crate) fn last_sample(list: &LaneProgram) -> Option<usize> {
+    list.instructions.iter().rposition(is_sample)
+}
