@@ -214,13 +214,16 @@ impl Stagings {
         Stagings { directory, at }
     }
 
-    /// The same with faults of one of them.
-    fn with(mut self, storage: usize, faults: &str) -> Stagings {
-        faults.clone_into(&mut self.at[storage].faults);
-        if faults.contains("silence") {
-            self.at[storage].silence_ms = 300;
+    /// The same with faults of some of them.
+    fn with(&self, faults: &[(usize, &str)]) -> Vec<StagedAt> {
+        let mut at = self.at.clone();
+        for (storage, faults) in faults {
+            at[*storage].faults = (*faults).to_owned();
+            if faults.contains("silence") {
+                at[*storage].silence_ms = 300;
+            }
         }
-        self
+        at
     }
 }
 
@@ -324,6 +327,7 @@ fn another_storage_goes_on_for_one_that_fails() {
     let map = &maps()[0];
     let expected = expected(map, Dtype::Bf16, GROUPS);
     let plan = on_storages(map, Dtype::Bf16, 2);
+    let stagings = Stagings::of(&plan);
     for (fault, said) in [
         ("eio", "Input/output error"),
         ("flip", "checksum"),
@@ -331,8 +335,8 @@ fn another_storage_goes_on_for_one_that_fails() {
     ] {
         for request in FAULTY_REQUESTS {
             for storage in [0, 1] {
-                let stagings = Stagings::of(&plan).with(storage, &format!("{fault}@{request}"));
-                let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+                let staged = stagings.with(&[(storage, &format!("{fault}@{request}"))]);
+                let (found, spans, measured) = run_groups(plan.clone(), &staged, GROUPS);
                 let what = format!("{fault}@{request} of storage {storage}");
                 assert_eq!(found, expected, "{what}");
                 replay(&plan, &spans).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -351,10 +355,10 @@ fn any_of_three_storages_can_be_the_last() {
     let map = &maps()[1];
     let expected = expected(map, Dtype::F32, GROUPS);
     let plan = on_storages(map, Dtype::F32, 3);
+    let stagings = Stagings::of(&plan);
     for (first, second) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
-        let stagings = Stagings::of(&plan);
-        let stagings = stagings.with(first, "eio@30").with(second, "flip@160");
-        let (found, _, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+        let staged = stagings.with(&[(first, "eio@30"), (second, "flip@160")]);
+        let (found, _, measured) = run_groups(plan.clone(), &staged, GROUPS);
         assert_eq!(found, expected, "{first}, {second}");
         assert_eq!(measured.lost_storages.len(), 2, "{:?}", measured.lost_storages);
     }
@@ -362,8 +366,8 @@ fn any_of_three_storages_can_be_the_last() {
 
 fn without_any_storage_the_run_ends() {
     let plan = on_storages(&maps()[0], Dtype::Bf16, 2);
-    let stagings = Stagings::of(&plan).with(0, "eio@5").with(1, "eio@90");
-    let mut engine = start(plan, &stagings.at).expect("the workers start");
+    let stagings = Stagings::of(&plan);
+    let mut engine = start(plan, &stagings.with(&[(0, "eio@5"), (1, "eio@90")])).expect("the workers start");
     let prompts = prompts();
     let mut tokens = Tokens::default();
     let failed = (0..50).find_map(|_| engine.run(&sequences(&prompts), &mut tokens).err());
