@@ -11,6 +11,7 @@ mod considered;
 mod estimate;
 mod evaluate;
 mod lia;
+mod prefills;
 mod rehearse;
 mod space;
 mod table;

@@ -12,7 +12,7 @@ use program::topology::{LaneId, LaneSet, MemoryId};
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
 use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
-use crate::policy::{Placement, Policy, Residency};
+use crate::policy::{Placement, Policy, Residency, Staged};
 use crate::split::Split;
 
 /// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
@@ -25,6 +25,7 @@ const ON_THE_DEVICE: Placement = Placement {
     kv: Some(MemoryId::DRAM),
     device_batches: 0,
     residency: Residency::NONE,
+    staged: Staged::NONE,
 };
 
 /// The layer's table in the middle of the output. CPU times are those beside transfers of weights,

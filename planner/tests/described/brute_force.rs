@@ -2,7 +2,9 @@
 
 use model::ops::Op;
 use planner::policy::by_name::PolicyName;
-use planner::policy::{Flexgen, Placement, Policy, Residency, ResidentAttention, spread_evenly};
+use planner::policy::{
+    Flexgen, Placement, Policy, Residency, ResidentAttention, Staged, spread_evenly,
+};
 use planner::priced::predict;
 use planner::split::Split;
 use program::map::layer_list;
@@ -51,6 +53,7 @@ fn all(case: &Case) -> Vec<Placement> {
                     kv: Some(kv),
                     device_batches,
                     residency: residency.clone(),
+                    staged: Staged::NONE,
                 }));
             }
         }

@@ -68,6 +68,7 @@ impl Case {
             logprobs: 0,
             prefill_chunk: None,
             limits: &limits,
+            storage: None,
         })
     }
 
