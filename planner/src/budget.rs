@@ -20,7 +20,7 @@ pub use bytes::{Budget, Limits, PROCESS_OVERHEAD_BYTES, pinned_bytes, read_bytes
 pub use error::PlanError;
 pub use storage::{StagedOps, Storage};
 
-use crate::policy::{Formats, Homes, Placement, Staged};
+use crate::policy::{Formats, Homes, Placement, ResidentAttention, Staged};
 use storage::Stageable;
 
 /// Prompt tokens that a stream of prefill aims at: enough to make linears compute-bound.
@@ -92,6 +92,28 @@ impl Request<'_> {
             if self.limits.vram_is_dram { 0 } else { self.limits.vram_bytes.unwrap_or(0) };
         let weights_bytes = if self.storage.is_some() { 0 } else { self.weights_bytes() };
         weights_bytes + kv_bytes.saturating_sub(on_device)
+    }
+
+    /// What is read at least in every step of the placement, where memory decides it: layers'
+    /// weights, and KV that it keeps on the host, that have no room.
+    pub(crate) fn least_read_bytes(&self, batches: u16, batch_size: u16) -> u64 {
+        if !self.may_read(self.placement) {
+            return 0;
+        }
+        let Placement { kv, residency, device_batches, .. } = self.placement;
+        let on_device = match residency.attention {
+            ResidentAttention::WithKv => residency.layers.len(),
+            ResidentAttention::Streamed | ResidentAttention::OnCpu => 0,
+        };
+        let layers = self.config.num_layers.saturating_sub(on_device) as u64;
+        let kv_bytes = match kv {
+            Some(MemoryId::DRAM) => {
+                layers * self.layer_kv_bytes(batches.saturating_sub(*device_batches), batch_size)
+            }
+            _ => 0,
+        };
+        let room_bytes = self.limits.dram_bytes.saturating_sub(PROCESS_OVERHEAD_BYTES);
+        (self.weights_bytes() + kv_bytes).saturating_sub(room_bytes)
     }
 
     /// KV of a layer for so many batches.

@@ -12,9 +12,10 @@ use super::{Pricing, Unpriced};
 use crate::budget::{PlanError, Request};
 use crate::policy::{Formats, Homes, Placement};
 
-/// Layers of the two models that an estimate compares: a layer's time is the difference.
+/// Layers of the two models that an estimate compares: a layer's time is the difference. One with
+/// no more is compiled whole.
 const FEW_LAYERS: usize = 2;
-const MORE_LAYERS: usize = 4;
+pub(super) const MORE_LAYERS: usize = 4;
 /// Streams of the two prefills that an estimate of many compares.
 const FEW_STREAMS: u32 = 8;
 const MORE_STREAMS: u32 = 16;

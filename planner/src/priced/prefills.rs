@@ -6,6 +6,7 @@ use model::config::ModelConfig;
 use program::map::Chunking;
 use program::topology::MemoryId;
 
+use super::estimate::MORE_LAYERS;
 use super::{Estimator, Unpriced};
 use crate::budget::PrefillRoom;
 use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention, Staged, has_matrix};
@@ -57,6 +58,9 @@ impl<'a> Prefills<'a> {
         if placement.staged.is_none() {
             return Ok(sum_ns);
         }
+        if layers <= MORE_LAYERS {
+            return self.estimator(room).uniform_prefill_ns(placement);
+        }
         let (staged, read) = of_every_layer(&placement.staged, config);
         let read = read.min(1.0 - share);
         let reading = Placement { staged, ..placement.clone() };
@@ -65,6 +69,11 @@ impl<'a> Prefills<'a> {
             Policy::Flexgen(_) => (1.0 - read) * sum_ns + read * reading_ns,
             _ => sum_ns.max(read * reading_ns),
         })
+    }
+
+    fn estimator(&self, room: PrefillRoom) -> Estimator<'a> {
+        let homes = Homes { prefill_hidden: room.prefill_hidden, ..self.estimator.homes };
+        Estimator { homes, has_small_streams: room.has_small_streams, ..*self.estimator }
     }
 
     fn uniform_ns(
@@ -96,10 +105,7 @@ impl<'a> Prefills<'a> {
         let count = if all_resident { self.estimator.request.config.num_layers } else { 0 };
         let residency = Residency { layers: (0..count).collect(), ..residency.clone() };
         let placement = Placement { residency, ..placement.clone() };
-        let homes = Homes { prefill_hidden: room.prefill_hidden, ..self.estimator.homes };
-        let has_small_streams = room.has_small_streams;
-        let estimator = Estimator { homes, has_small_streams, ..*self.estimator };
-        let prefill_ns = estimator.uniform_prefill_ns(&placement)?;
+        let prefill_ns = self.estimator(room).uniform_prefill_ns(&placement)?;
         self.known.insert(key, prefill_ns);
         Ok(prefill_ns)
     }
@@ -124,5 +130,86 @@ fn of_every_layer(staged: &Staged, config: &ModelConfig) -> (Staged, f64) {
             let every = Staged { layers, partly: 0, ops: Vec::new(), outer: staged.outer };
             (every, count(read))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::config::Dtype;
+    use model::known::known as model;
+    use model::ops::Op;
+
+    use super::super::{Estimate, Pricing};
+    use super::*;
+    use crate::budget::{Limits, Request};
+    use crate::machine::{Nvme, known};
+    use crate::policy::{Flexgen, Formats};
+
+    /// Of some layers that are read among others it is near that of the whole program.
+    #[test]
+    fn prefill_of_layers_that_are_read_is_near_that_of_the_program() {
+        let mut config = model("opt-1.3b").expect("known").config;
+        config.num_layers = 12;
+        for (policy, staged, gbps) in cases() {
+            let mut machine = known("ryzen7950x-a4000").expect("there").expect("valid");
+            machine.nvme = vec![Nvme { read_gbps: gbps }; 2];
+            let storage = machine.storage();
+            let placement = Placement { staged, ..Placement::of(policy) };
+            let limits = Limits {
+                dram_bytes: u64::MAX,
+                vram_bytes: None,
+                vram_is_dram: false,
+                device_scratch: None,
+            };
+            let request = Request {
+                config: &config,
+                placement: &placement,
+                formats: &Formats::plain(&config),
+                fuse_attention: true,
+                dtype: Dtype::Bf16,
+                max_prompt: 64,
+                shared_prompt: 0,
+                max_context: 72,
+                max_new: 8,
+                logprobs: 0,
+                prefill_chunk: None,
+                limits: &limits,
+                storage: storage.as_ref(),
+            };
+            let plan = request.plan(2, 32).expect("it fits");
+            let said = Estimate::of(&plan, &machine).expect("priced").prefill_ns;
+            let (prefill_hidden, has_small_streams) = (plan.map.prefill_hidden, false);
+            let homes = Homes { kv: MemoryId::DRAM, prefill_hidden };
+            let pricing: &dyn Pricing = &machine;
+            let request = &request;
+            let estimator = Estimator {
+                request,
+                batches: 2,
+                batch_size: 32,
+                pricing,
+                homes,
+                has_small_streams,
+            };
+            let room = PrefillRoom { prefill_hidden, has_small_streams };
+            let about = Prefills::of(&estimator).ns(&placement, room).expect("priced");
+            let share = about / said;
+            assert!(
+                (0.85..1.01).contains(&share),
+                "{policy:?} {:?} {gbps}: {about} {said}",
+                placement.staged
+            );
+        }
+    }
+
+    fn cases() -> Vec<(Policy, Staged, f64)> {
+        let staged = |layers, partly| Staged { layers, partly, ops: vec![Op::Fc0], outer: false };
+        let policies = [Policy::CpuOnly, Policy::GpuOnly, Policy::Flexgen(Flexgen::default())];
+        let mut all = Vec::new();
+        for policy in policies {
+            for staged in [staged(4, 1), staged(0, 12), staged(9, 0), staged(0, 2)] {
+                all.extend([0.2, 2.0, 20.0].map(|gbps| (policy, staged.clone(), gbps)));
+            }
+        }
+        all
     }
 }
