@@ -1,20 +1,28 @@
 //! Memory is a budget, settled before anything loads: a plan is compiled, its bytes are added up,
-//! and what does not fit is refused with the numbers.
+//! and what does not fit is refused with the numbers, or read from storages where there are any.
 
-use std::collections::BTreeSet;
+mod bytes;
+mod error;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use program::compile::{CompileError, compile, footprint, runs_in_chunks};
-use program::ir::{BufferId, Instruction};
 use program::map::DeviceMap;
-use program::plan::{DeviceScratch, Footprint, Plan, RunShape};
+use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 
-use crate::policy::{Formats, Homes, Placement};
+pub use bytes::{Budget, Limits, PROCESS_OVERHEAD_BYTES, pinned_bytes, read_bytes};
+pub use error::PlanError;
+pub use storage::{StagedOps, Storage};
 
-/// Code, stacks, thread scratch and control segments of all processes, bytes.
-pub const PROCESS_OVERHEAD_BYTES: u64 = 192 << 20;
+use crate::policy::{Formats, Homes, Placement, ResidentAttention, Staged};
+use storage::Stageable;
+
 /// Prompt tokens that a stream of prefill aims at: enough to make linears compute-bound.
 const MICRO_TOKENS: u32 = 1024;
 /// Longer prompts are cut into chunks unless somebody says otherwise: whole, their activations take
@@ -26,139 +34,8 @@ const CHUNK_TOKENS: [u32; 2] = [2048, 256];
 /// Part of a stream's prompts that is computed together where memory is short.
 const FEWER: u16 = 8;
 
-/// What the plan may use.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    pub dram_bytes: u64,
-    /// `None`: a device without a bound of its own; its arena is DRAM.
-    pub vram_bytes: Option<u64>,
-    /// The device is emulated: its arena counts as DRAM too.
-    pub vram_is_dram: bool,
-    /// What the device needs beside a plan's buffers; `None`: nothing.
-    pub device_scratch: Option<DeviceScratch>,
-}
-
-/// Bytes of a plan by kind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
-    pub weights_bytes: u64,
-    pub kv_bytes: u64,
-    pub activations_bytes: u64,
-    /// With what the device needs beside the plan's buffers.
-    pub device_bytes: u64,
-    pub tables_bytes: u64,
-}
-
-impl Budget {
-    /// Adds up a plan's buffers.
-    pub fn of(plan: &Plan) -> Budget {
-        Budget::from(plan.footprint(None))
-    }
-
-    /// Bytes of DRAM of all processes together.
-    pub fn dram_bytes(&self, limits: &Limits) -> u64 {
-        let device = if limits.vram_is_dram { self.device_bytes } else { 0 };
-        self.weights_bytes
-            + self.kv_bytes
-            + self.activations_bytes
-            + self.tables_bytes
-            + device
-            + PROCESS_OVERHEAD_BYTES
-    }
-
-    fn fits(&self, limits: &Limits) -> bool {
-        self.dram_bytes(limits) <= limits.dram_bytes
-            && limits.vram_bytes.is_none_or(|vram| self.device_bytes <= vram)
-    }
-}
-
-/// Bytes of the host's buffers that are copied from or to a device, which are pinned.
-pub fn pinned_bytes(plan: &Plan) -> u64 {
-    let lists = plan.programs.iter().flat_map(|program| &program.lanes);
-    let instructions = lists.flat_map(|list| &list.instructions);
-    let copied = instructions.flat_map(|instruction| match instruction {
-        Instruction::Copy(copy) => vec![copy.from.buffer, copy.to.buffer],
-        _ => Vec::new(),
-    });
-    let buffers: BTreeSet<BufferId> = copied.collect();
-    let of_host = |id: &&BufferId| plan.buffer(**id).segment.memory == plan.topology.host();
-    buffers.iter().filter(of_host).map(|id| plan.buffer(*id).size_bytes).sum()
-}
-
-impl From<Footprint> for Budget {
-    fn from(footprint: Footprint) -> Budget {
-        Budget {
-            weights_bytes: footprint.host_weights_bytes,
-            kv_bytes: footprint.host_kv_bytes,
-            activations_bytes: footprint.host_activations_bytes,
-            device_bytes: footprint.device_bytes + footprint.device_scratch_bytes,
-            tables_bytes: footprint.step_table_bytes,
-        }
-    }
-}
-
-/// Why no plan was made.
-#[derive(Debug, thiserror::Error)]
-pub enum PlanError {
-    #[error(transparent)]
-    Compile(#[from] CompileError),
-    #[error("{}", refusal(.model, .shape, .budget, .limits, *.fitting))]
-    DoesNotFit {
-        model: String,
-        shape: Box<RunShape>,
-        budget: Budget,
-        limits: Limits,
-        fitting: Option<u16>,
-    },
-}
-
-fn gib(bytes: u64) -> f64 {
-    bytes as f64 / (1u64 << 30) as f64
-}
-
-fn refusal(
-    model: &str,
-    shape: &RunShape,
-    budget: &Budget,
-    limits: &Limits,
-    fitting: Option<u16>,
-) -> String {
-    let mut text = format!(
-        "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory (weights \
-         {:.2}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves {:.2}), ",
-        shape.batches,
-        shape.batch_size,
-        shape.max_context,
-        gib(budget.dram_bytes(limits)),
-        gib(budget.weights_bytes),
-        gib(budget.kv_bytes),
-        gib(budget.activations_bytes),
-        gib(budget.device_bytes),
-        gib(budget.tables_bytes + PROCESS_OVERHEAD_BYTES),
-    );
-    match limits.vram_bytes {
-        Some(vram) if budget.device_bytes > vram => {
-            text += &format!("but the device has {:.2} GiB", gib(vram));
-        }
-        _ => text += &format!("but {:.2} GiB are available", gib(limits.dram_bytes)),
-    }
-    text += &match fitting {
-        Some(batch) => format!("; --batches {}x{batch} fits", shape.batches),
-        None if limits.vram_bytes.is_some_and(|vram| budget.device_bytes > vram) => {
-            "; not even one sequence fits the device: use a --policy that keeps less on it, \
-             --compress w4 or a smaller model"
-                .to_owned()
-        }
-        None => {
-            let narrower = if shape.dtype == Dtype::F32 { "--dtype bf16, " } else { "" };
-            format!(
-                "; not even one sequence fits: use {narrower}a smaller model, fewer --layers or a \
-                 shorter context"
-            )
-        }
-    };
-    text
-}
+/// How often the weights that are read are counted anew, for what a count leaves out.
+const ROUNDS: usize = 4;
 
 /// Everything that decides a plan but the batch.
 #[derive(Debug, Clone, Copy)]
@@ -178,6 +55,8 @@ pub struct Request<'a> {
     /// Most rows of a stream of prefill; `None`: whole prompts, or chunks of long ones.
     pub prefill_chunk: Option<u32>,
     pub limits: &'a Limits,
+    /// Where weights may be read from that have no room; `None`: nowhere.
+    pub storage: Option<&'a Storage>,
 }
 
 impl Request<'_> {
@@ -204,14 +83,37 @@ impl Request<'_> {
         RunShape { micro_sequences: micro.max(1), ..one }
     }
 
-    /// What host memory holds at least: all layers' weights, and the KV that device memory has no
-    /// room for.
+    /// What host memory holds at least: all layers' weights where no storage may take them, and the
+    /// KV that device memory has no room for.
     pub(crate) fn least_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
         let layers = self.config.num_layers as u64;
         let kv_bytes = layers * self.layer_kv_bytes(batches, batch_size);
         let on_device =
             if self.limits.vram_is_dram { 0 } else { self.limits.vram_bytes.unwrap_or(0) };
-        self.weights_bytes() + kv_bytes.saturating_sub(on_device)
+        let weights_bytes = if self.storage.is_some() { 0 } else { self.weights_bytes() };
+        weights_bytes + kv_bytes.saturating_sub(on_device)
+    }
+
+    /// What is read at least in every step of the placement, where memory decides it: layers'
+    /// weights, and KV that it keeps on the host, that have no room.
+    pub(crate) fn least_read_bytes(&self, batches: u16, batch_size: u16) -> u64 {
+        if !self.may_read(self.placement) {
+            return 0;
+        }
+        let Placement { kv, residency, device_batches, .. } = self.placement;
+        let on_device = match residency.attention {
+            ResidentAttention::WithKv => residency.layers.len(),
+            ResidentAttention::Streamed | ResidentAttention::OnCpu => 0,
+        };
+        let layers = self.config.num_layers.saturating_sub(on_device) as u64;
+        let kv_bytes = match kv {
+            Some(MemoryId::DRAM) => {
+                layers * self.layer_kv_bytes(batches.saturating_sub(*device_batches), batch_size)
+            }
+            _ => 0,
+        };
+        let room_bytes = self.limits.dram_bytes.saturating_sub(PROCESS_OVERHEAD_BYTES);
+        (self.weights_bytes() + kv_bytes).saturating_sub(room_bytes)
     }
 
     /// KV of a layer for so many batches.
@@ -263,8 +165,15 @@ impl Request<'_> {
     }
 
     pub(crate) fn map(&self, homes: Homes) -> DeviceMap {
-        let mut map = self.placement.map(self.config, self.fuse_attention, homes);
+        self.map_of(self.placement, homes)
+    }
+
+    fn map_of(&self, placement: &Placement, homes: Homes) -> DeviceMap {
+        let mut map = placement.map(self.config, self.fuse_attention, homes);
         self.formats.apply(&mut map);
+        if let Some(storage) = self.storage.filter(|_| map.uses_storages()) {
+            map.shares = storage.shares.clone();
+        }
         map
     }
 
@@ -281,19 +190,17 @@ impl Request<'_> {
     ///
     /// # Errors
     /// A map that cannot be compiled.
-    pub(crate) fn prefill_room(
-        &self,
-        batches: u16,
-        batch_size: u16,
-    ) -> Result<Option<PrefillRoom>, PlanError> {
+    pub(crate) fn room(&self, batches: u16, batch_size: u16) -> Result<Option<Room>, PlanError> {
         let usual = self.shape(batches, batch_size);
-        let room =
-            self.roomiest(batches, batch_size)?.map(|Candidate { map, shape, .. }| PrefillRoom {
+        let roomiest = self.roomiest(batches, batch_size)?;
+        Ok(roomiest.map(|Candidate { map, shape, staged, .. }| Room {
+            prefill: PrefillRoom {
                 prefill_hidden: map.prefill_hidden,
                 has_small_streams: shape.micro_sequences != usual.micro_sequences
                     || (shape.is_chunked() && shape.prefill_chunk != usual.prefill_chunk),
-            });
-        Ok(room)
+            },
+            staged,
+        }))
     }
 
     /// Whether [`Request::fitting`] finds a plan.
@@ -304,8 +211,33 @@ impl Request<'_> {
         Ok(self.roomiest(batches, batch_size)?.is_some())
     }
 
+    /// The roomiest candidate that fits. What needs no storage comes first; where nothing does
+    /// without, that one reads least of which host memory has most, as little as makes it fit.
     fn roomiest(&self, batches: u16, batch_size: u16) -> Result<Option<Candidate>, CompileError> {
-        for candidate in self.candidates(batches, batch_size) {
+        let placement = self.with_fixed_reads();
+        let mut nearest: Option<(u64, Candidate)> = None;
+        for candidate in self.candidates(&placement, batches, batch_size) {
+            let candidate = candidate?;
+            let missing_bytes = candidate.budget.missing_bytes(self.limits);
+            if !candidate.budget.fits_device(self.limits) {
+                continue;
+            }
+            if missing_bytes == 0 {
+                return Ok(Some(candidate));
+            }
+            if nearest.as_ref().is_none_or(|(least, _)| missing_bytes < *least) {
+                nearest = Some((missing_bytes, candidate));
+            }
+        }
+        let Some((missing_bytes, nearest)) = nearest.filter(|_| self.may_read(&placement)) else {
+            return Ok(None);
+        };
+        let Some(staged) = self.least_staged(&placement, &nearest, missing_bytes)? else {
+            return Ok(None);
+        };
+        // Reads come an operation at a time, which may make room for a roomier one too.
+        let placement = Placement { staged, ..placement.into_owned() };
+        for candidate in self.candidates(&placement, batches, batch_size) {
             let candidate = candidate?;
             if candidate.budget.fits(self.limits) {
                 return Ok(Some(candidate));
@@ -314,25 +246,67 @@ impl Request<'_> {
         Ok(None)
     }
 
+    /// The placement with what is read of it whether memory requires it or not.
+    fn with_fixed_reads(&self) -> Cow<'_, Placement> {
+        match self.storage.and_then(|storage| storage.ops.fixed(self.config)) {
+            Some(staged) => Cow::Owned(Placement { staged, ..self.placement.clone() }),
+            None => Cow::Borrowed(self.placement),
+        }
+    }
+
+    /// Whether memory decides what is read of a placement, and nobody has yet.
+    fn may_read(&self, placement: &Placement) -> bool {
+        let decides = |storage: &Storage| storage.ops == StagedOps::Auto;
+        self.storage.is_some_and(decides) && placement.staged.is_none()
+    }
+
+    /// The least that is read of a candidate for which host memory lacks so many bytes; `None`
+    /// where it does not fit whatever is read.
+    fn least_staged(
+        &self,
+        placement: &Placement,
+        candidate: &Candidate,
+        missing_bytes: u64,
+    ) -> Result<Option<Staged>, CompileError> {
+        let stageable = Stageable::of(self.config, self.dtype, &candidate.map);
+        let mut bytes = missing_bytes;
+        for _ in 0..ROUNDS {
+            let Some(staged) = stageable.least(bytes) else { return Ok(None) };
+            let placement = Placement { staged: staged.clone(), ..placement.clone() };
+            let reading = self.candidate(candidate.shape, &placement, candidate.homes)?;
+            match reading.budget.missing_bytes(self.limits) {
+                0 => return Ok(Some(staged)),
+                left => bytes += left,
+            }
+        }
+        Ok(None)
+    }
+
     /// The roomiest plan of the policy that fits: KV and hidden states on the device, then hidden
     /// states on the host, then KV on the host, then an eighth of the
-    /// whole prompts of a stream.
+    /// whole prompts of a stream, and then as few weights read from storages as will do.
     ///
     /// # Errors
     /// A map that cannot be compiled; a plan that does not fit, with the largest batch that does.
     pub fn plan(&self, batches: u16, batch_size: u16) -> Result<Plan, PlanError> {
-        let mut smallest = None;
-        for candidate in self.candidates(batches, batch_size) {
-            let candidate = candidate?;
-            if candidate.budget.fits(self.limits) {
-                return Ok(candidate.plan(self.config)?);
-            }
-            smallest = Some(candidate);
+        if let Some(candidate) = self.roomiest(batches, batch_size)? {
+            return Ok(candidate.plan(self.config)?);
         }
-        let Candidate { shape, budget, .. } = smallest.ok_or(CompileError::EmptyShape)?;
+        let mut placement = self.with_fixed_reads();
+        if self.may_read(&placement) {
+            placement.to_mut().staged = Staged::all_layers(self.config);
+        }
+        let smallest = self.candidates(&placement, batches, batch_size).last();
+        let Candidate { shape, map, budget, .. } = smallest.ok_or(CompileError::EmptyShape)??;
         let fitting = self.largest_batch(batches, batch_size.saturating_sub(1))?;
-        let (model, limits) = (self.config.name.clone(), *self.limits);
-        Err(PlanError::DoesNotFit { model, shape: Box::new(shape), budget, limits, fitting })
+        Err(PlanError::DoesNotFit {
+            model: self.config.name.clone(),
+            shape: Box::new(shape),
+            budget,
+            limits: *self.limits,
+            fitting,
+            has_storages: map.uses_storages(),
+        })
     }
 
     /// The largest batch of at most `most` sequences that fits; `None` when not even 1 does.
@@ -353,15 +327,17 @@ impl Request<'_> {
         Ok((low > 0).then_some(low))
     }
 
-    fn candidates(
-        &self,
+    /// The ways to keep what a placement needs, the roomiest first.
+    fn candidates<'b>(
+        &'b self,
+        placement: &'b Placement,
         batches: u16,
         batch_size: u16,
-    ) -> impl Iterator<Item = Result<Candidate, CompileError>> + '_ {
+    ) -> impl Iterator<Item = Result<Candidate, CompileError>> + 'b {
         let shape = self.shape(batches, batch_size);
         let (micro, chunk) = (shape.micro_sequences, shape.prefill_chunk);
         let (vram, dram) = (MemoryId::VRAM, MemoryId::DRAM);
-        let (first, last) = self.placement.kv.map_or((vram, dram), |kv| (kv, kv));
+        let (first, last) = placement.kv.map_or((vram, dram), |kv| (kv, kv));
         let mut choices = vec![(first, vram, micro, chunk), (first, dram, micro, chunk)];
         if first != last {
             choices.push((last, dram, micro, chunk));
@@ -372,17 +348,22 @@ impl Request<'_> {
             choices.push((last, dram, least.micro_sequences, least.prefill_chunk));
         }
         choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences, chunk)| {
-            let map = self.map(Homes { kv, prefill_hidden });
             let shape = RunShape { micro_sequences, prefill_chunk: chunk, ..shape };
-            self.candidate(shape, map)
+            self.candidate(shape, placement, Homes { kv, prefill_hidden })
         })
     }
 
-    /// A map and the memory that it takes.
-    fn candidate(&self, shape: RunShape, map: DeviceMap) -> Result<Candidate, CompileError> {
+    /// A placement with such homes, and the memory that it takes.
+    fn candidate(
+        &self,
+        shape: RunShape,
+        placement: &Placement,
+        homes: Homes,
+    ) -> Result<Candidate, CompileError> {
+        let map = self.map_of(placement, homes);
         let shape = self.shape_of(shape, &map);
         let budget = footprint(self.config, &shape, &map, self.limits.device_scratch)?.into();
-        Ok(Candidate { shape, map, budget })
+        Ok(Candidate { shape, homes, map, staged: placement.staged.clone(), budget })
     }
 
     /// The shape in which a map runs: where no chunk is given, whole prompts if it cannot run in
@@ -396,7 +377,15 @@ impl Request<'_> {
     }
 }
 
-/// What memory decides of prefill.
+/// What memory decides of a placement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) prefill: PrefillRoom,
+    /// What is read from storages.
+    pub(crate) staged: Staged,
+}
+
+/// What it decides of prefill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PrefillRoom {
     /// Home of hidden states between layers.
@@ -408,7 +397,9 @@ pub struct PrefillRoom {
 /// A way to keep what a policy needs, and the memory that takes.
 struct Candidate {
     shape: RunShape,
+    homes: Homes,
     map: DeviceMap,
+    staged: Staged,
     budget: Budget,
 }
 

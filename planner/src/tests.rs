@@ -59,6 +59,7 @@ fn request<'a>(
         logprobs: 0,
         prefill_chunk: None,
         limits,
+        storage: None,
     }
 }
 

@@ -181,6 +181,7 @@ impl Planning<'_> {
             logprobs: 0,
             prefill_chunk: None,
             limits: &self.limits,
+            storage: None,
         }
     }
 }

@@ -79,5 +79,6 @@ pub(crate) fn request<'a>(
         logprobs: demand.logprobs,
         prefill_chunk: run.prefill_chunk,
         limits,
+        storage: None,
     }
 }

@@ -116,6 +116,7 @@ impl<'a> Setting<'a> {
             logprobs: 0,
             prefill_chunk: None,
             limits: &self.limits,
+            storage: None,
         }
     }
 

@@ -21,7 +21,11 @@ pub use running::Running;
 pub use twice::Resource;
 
 use model::config::Dtype;
+use program::shares::ReadShares;
 use serde::{Deserialize, Serialize};
+
+use crate::budget::{StagedOps, Storage};
+use crate::priced::StorageRate;
 
 /// Sustained rates of one device in one number format.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
@@ -111,10 +115,11 @@ pub struct Capacity {
     pub os_reserve_gib: Option<f64>,
 }
 
-/// A storage device that reads straight into device memory.
+/// A drive that is read into host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvme {
+    /// Together with the others.
     pub read_gbps: f64,
 }
 
@@ -127,7 +132,8 @@ pub struct Machine {
     pub gpu: Gpu,
     pub link: Link,
     pub memory: Capacity,
-    /// Read together; absent: no weights from NVMe.
+    /// Read together, each its share of every weight that has no room in host memory; absent: no
+    /// weights from NVMe.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nvme: Vec<Nvme>,
     /// What it costs to have and to run; absent: nothing is said of that.
@@ -180,9 +186,29 @@ impl Machine {
         }
     }
 
-    /// All storage devices together, GB/s; 0 without any.
-    pub fn nvme_gbps(&self) -> f64 {
-        self.nvme.iter().map(|device| device.read_gbps).sum()
+    /// The drives as what weights may be read from, each with a share by its rate; `None` without
+    /// any. What is read is as little as memory requires.
+    pub fn storage(&self) -> Option<Storage> {
+        let mbps = |drive: &Nvme| (drive.read_gbps * 1e3).round().max(1.0) as u32;
+        let shares = ReadShares::new(self.nvme.iter().map(mbps).collect());
+        (!self.nvme.is_empty()).then_some(Storage { shares, ops: StagedOps::Auto })
+    }
+
+    /// The rates of the drives.
+    pub fn storage_rates(&self) -> Vec<StorageRate> {
+        let rate =
+            |drive: &Nvme| StorageRate { read_bytes_per_s: drive.read_gbps * 1e9, latency_ns: 0.0 };
+        self.nvme.iter().map(rate).collect()
+    }
+
+    /// The rate of a drive.
+    ///
+    /// # Errors
+    /// One that the description leaves out.
+    fn read_gbps(&self, drive: u16) -> Result<f64, MachineError> {
+        let drives = self.nvme.len();
+        let absent = || MachineError::NoDrive { machine: self.name.clone(), drives };
+        self.nvme.get(usize::from(drive)).map(|drive| drive.read_gbps).ok_or_else(absent)
     }
 
     /// Host memory that a run may use.

@@ -41,6 +41,8 @@ pub enum MachineError {
          it"
     )]
     NoDecompression { machine: String },
+    #[error("{machine} is described with {drives} NVMe drives, fewer than the plan reads")]
+    NoDrive { machine: String, drives: usize },
 }
 
 /// Allowed range of a figure and its unit.

@@ -3,11 +3,14 @@
 pub mod by_name;
 mod map;
 mod placement;
+mod staged;
 #[cfg(test)]
 mod tests;
 
 pub use map::{decode_device, device_map};
 pub use placement::{Placement, Residency, ResidentAttention, spread_evenly};
+pub use staged::Staged;
+pub(crate) use staged::{StagedLayers, has_matrix, hosted_layers};
 
 use model::config::ModelConfig;
 use program::formats::{KvFormat, WeightFormats};

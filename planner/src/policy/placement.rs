@@ -5,7 +5,7 @@ use model::config::ModelConfig;
 use program::map::{Device, DeviceMap, LayerKv, layer_list};
 use program::topology::MemoryId;
 
-use super::{Homes, Policy, device_map};
+use super::{Homes, Policy, Staged, device_map};
 
 /// Where the attention of resident layers runs in decode, and from which cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -101,6 +101,8 @@ pub struct Placement {
     /// it (Park-Egger keep one batch's there).
     pub device_batches: u16,
     pub residency: Residency,
+    /// Weights that are read from storages in every step, of those that would be on the host.
+    pub staged: Staged,
 }
 
 impl Placement {
@@ -110,8 +112,22 @@ impl Placement {
             Policy::GpuOnly | Policy::Resident => None,
             _ => Some(MemoryId::DRAM),
         };
-        let residency = Residency::NONE;
-        Placement { policy, prefill_on_cpu: false, kv, device_batches: 0, residency }
+        Placement {
+            policy,
+            prefill_on_cpu: false,
+            kv,
+            device_batches: 0,
+            residency: Residency::NONE,
+            staged: Staged::NONE,
+        }
+    }
+
+    /// The same for a model of fewer layers: as large shares of them stay and are read.
+    #[must_use]
+    pub fn scaled(&self, from_layers: usize, to_layers: usize) -> Placement {
+        let residency = self.residency.scaled(from_layers, to_layers);
+        let staged = self.staged.scaled(from_layers, to_layers);
+        Placement { residency, staged, ..self.clone() }
     }
 
     /// The device map, with everything in the run's dtype; `roomiest` are the homes where this
@@ -131,6 +147,7 @@ impl Placement {
             }
         }
         self.residency.apply(&mut map, config);
+        self.staged.apply(&mut map, config);
         map
     }
 }

@@ -2,13 +2,16 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
+use model::ops::Op;
 use program::compile::compile;
 use program::map::{ChunkOrder, Chunking, Device, DeviceMap, Schedule, layer_list};
 use program::plan::{Plan, RunShape};
+use program::shares::ReadShares;
 use program::topology::{MemoryId, SegmentId};
 use program::validate::validate;
+use program::weights::Weights;
 
-use super::{Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, device_map};
+use super::{Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, Staged, device_map};
 use crate::lia::Vector;
 use crate::split::Split;
 
@@ -158,14 +161,69 @@ fn what_a_placement_leaves_open_goes_together() {
                     [(false, 0), (true, 0), (false, 1), (true, 1)]
                 {
                     let residency = residency.clone();
-                    let placement =
-                        Placement { policy, prefill_on_cpu, kv, device_batches, residency };
+                    let placement = Placement {
+                        policy,
+                        prefill_on_cpu,
+                        kv,
+                        device_batches,
+                        residency,
+                        staged: Staged::NONE,
+                    };
                     let (map, plan) = placed(&placement);
                     validate(&plan).unwrap_or_else(|error| panic!("{placement:?}: {error}"));
                     let on_device = map.decode.layers[1][4] == Device::Gpu;
                     if kv == Some(MemoryId::VRAM) && on_device && placement.residency.is_none() {
                         assert_eq!(map.kv[1].k, [MemoryId::VRAM], "{placement:?}");
                     }
+                }
+            }
+        }
+    }
+}
+
+/// On the host, and there alone, or on every storage; what stays in device memory is loaded from
+/// the host and not read.
+#[test]
+fn every_weight_has_one_home_whatever_is_read() {
+    let config = config();
+    let staged =
+        |layers, partly, ops: &[Op]| Staged { layers, partly, ops: ops.into(), outer: true };
+    let reads = [
+        Staged::all(&config),
+        staged(2, 1, &[Op::Fc1]),
+        staged(0, 2, &[Op::Q, Op::Fc0]),
+        Staged::of_every_layer(&[Op::Out, Op::Norm0], &config),
+    ];
+    let residencies = [
+        Residency::NONE,
+        residency(vec![1, 3], ResidentAttention::WithKv, true),
+        residency(vec![0, 1, 2], ResidentAttention::OnCpu, false),
+    ];
+    let split = Policy::TwoSplit { split: Split { start: 4, end: 7 }, chunking: None };
+    for policy in [Policy::CpuOnly, Policy::GpuOnly, split, Policy::Flexgen(Flexgen::default())] {
+        for (residency, staged) in
+            residencies.iter().flat_map(|one| reads.iter().map(move |other| (one, other)))
+        {
+            let (residency, staged) = (residency.clone(), staged.clone());
+            let placement = Placement { residency, staged, ..Placement::of(policy) };
+            let mut map = placement.map(&config, true, HOMES);
+            map.shares = ReadShares::new(vec![1, 3]);
+            assert!(map.uses_storages(), "{placement:?}");
+            let plan = compile(&config, &SHAPE, &map).expect("compiles");
+            validate(&plan).unwrap_or_else(|error| panic!("{placement:?}: {error}"));
+            for layer in 0..config.num_layers as u16 {
+                let stays = placement.residency.layers.contains(&usize::from(layer));
+                for op in config.layer_ops().iter().filter(|op| op.weights(&config).is_some()) {
+                    let weights = Weights::Layer { layer, op: *op };
+                    let copies = plan.weights.iter().filter(|one| one.weights == weights);
+                    let homes: Vec<MemoryId> =
+                        copies.map(|one| plan.buffer(one.buffer).segment.memory).collect();
+                    let is_read = map.weights_of(&config, Some(layer), *op) == MemoryId::STORAGES;
+                    let storages: Vec<MemoryId> =
+                        plan.topology.storages().into_iter().map(|(storage, _)| storage).collect();
+                    let expected = if is_read { storages } else { vec![plan.topology.host()] };
+                    assert_eq!(homes, expected, "{placement:?} {weights:?}");
+                    assert!(!is_read || !(stays || matches!(op, Op::Norm0 | Op::Norm1)));
                 }
             }
         }

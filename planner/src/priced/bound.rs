@@ -1,5 +1,5 @@
 //! What no decode step of a placement is shorter than, by the table of operations: the work of its
-//! busiest lane, and the way of one batch through all layers. It tells which placements need not be
+//! busiest lane, the way of one batch through all layers, and what storages must read. It tells which placements need not be
 //! compiled. And about how long it is, by the same table, which tells which to compile first.
 
 use model::config::ModelConfig;
@@ -33,6 +33,8 @@ pub(super) struct Bound<'a> {
     pub(super) config: &'a ModelConfig,
     pub(super) placement: &'a Placement,
     pub(super) outer: Outer,
+    /// What storages read in every step takes no less.
+    pub(super) read_ns: f64,
 }
 
 impl Bound<'_> {
@@ -52,7 +54,7 @@ impl Bound<'_> {
             |busy| busy.decompress_ms,
             |busy| busy.batch_ms,
         ];
-        lanes.into_iter().map(all).fold(0.0, f64::max) * 1e6
+        (lanes.into_iter().map(all).fold(0.0, f64::max) * 1e6).max(self.read_ns)
     }
 
     /// Share of a streamed layer's KV that is streamed too.
@@ -73,7 +75,7 @@ impl Bound<'_> {
                 step_ns += part * self.step_ns(kv_resident);
             }
         }
-        step_ns
+        step_ns.max(self.read_ns)
     }
 
     /// The same with all KV of streamed layers streamed, or none.

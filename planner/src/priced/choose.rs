@@ -147,6 +147,10 @@ pub fn place(
 ) -> Result<Chosen, ChooseError> {
     let Question { request, batches, batch_size, pricing, .. } = *question;
     let request = &Request { placement, ..*request };
+    let room = request.room(batches, batch_size)?;
+    let staged = room.map_or_else(|| placement.staged.clone(), |room| room.staged);
+    let placement = &Placement { staged, ..placement.clone() };
+    let request = &Request { placement, ..*request };
     let plan = request.plan(batches, batch_size)?;
     let homes = Homes {
         kv: plan.map.kv.first().and_then(|kv| kv.k.first()).copied().unwrap_or(MemoryId::DRAM),
@@ -154,9 +158,13 @@ pub fn place(
     };
     let estimator =
         Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false };
-    let estimate = Estimate {
-        prefill_ns: estimator.uniform_prefill_ns(placement)?,
-        step_ns: estimator.step_ns(placement)?,
+    let estimate = match plan.map.uses_storages() {
+        // Of few layers it depends on which are read.
+        true => Estimate::of(&plan, pricing)?,
+        false => Estimate {
+            prefill_ns: estimator.uniform_prefill_ns(placement)?,
+            step_ns: estimator.step_ns(placement)?,
+        },
     };
     let (map, placement) = (estimator.map(placement), placement.clone());
     let table = match map.uses_gpu() {

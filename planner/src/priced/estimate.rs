@@ -12,9 +12,10 @@ use super::{Pricing, Unpriced};
 use crate::budget::{PlanError, Request};
 use crate::policy::{Formats, Homes, Placement};
 
-/// Layers of the two models that an estimate compares: a layer's time is the difference.
+/// Layers of the two models that an estimate compares: a layer's time is the difference. One with
+/// no more is compiled whole.
 const FEW_LAYERS: usize = 2;
-const MORE_LAYERS: usize = 4;
+pub(super) const MORE_LAYERS: usize = 4;
 /// Streams of the two prefills that an estimate of many compares.
 const FEW_STREAMS: u32 = 8;
 const MORE_STREAMS: u32 = 16;
@@ -69,6 +70,16 @@ pub struct Estimate {
 }
 
 impl Estimate {
+    /// Of a whole plan.
+    ///
+    /// # Errors
+    /// A plan that cannot be priced.
+    pub(super) fn of(plan: &Plan, pricing: &dyn Pricing) -> Result<Estimate, Unpriced> {
+        let middle = plan.shape.max_prompt + plan.shape.max_new / 2;
+        let prefill_ns = prefill_ns(plan, pricing)?;
+        Ok(Estimate { prefill_ns, step_ns: steady_step_ns(plan, pricing, middle)? })
+    }
+
     /// Prefill and all decode steps.
     pub fn total_ns(&self, max_new: u32) -> f64 {
         self.prefill_ns + f64::from(max_new.saturating_sub(1)) * self.step_ns
@@ -99,18 +110,17 @@ fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Formats) {
 }
 
 impl Estimator<'_> {
-    /// The plan of a placement's first `layers` layers, with as large a share of them resident,
-    /// whether it fits memory or not.
+    /// The plan of a placement's first `layers` layers, with as large shares of them resident and
+    /// read from storages, whether it fits memory or not.
     ///
     /// # Errors
     /// A map that does not compile.
     pub fn plan(&self, placement: &Placement, layers: usize) -> Result<Plan, PlanError> {
         let (config, formats) = shortened(self.request, layers);
-        let residency = match config.num_layers == self.request.config.num_layers {
-            true => placement.residency.clone(),
-            false => placement.residency.scaled(self.request.config.num_layers, config.num_layers),
+        let placement = &match (self.request.config.num_layers, config.num_layers) {
+            (all, few) if all != few => placement.scaled(all, few),
+            _ => placement.clone(),
         };
-        let placement = &Placement { residency, ..placement.clone() };
         let request = Request { config: &config, placement, formats: &formats, ..*self.request };
         let map = request.map(self.homes);
         let shape = request.shape_of(self.shape(&request), &map);
@@ -141,8 +151,8 @@ impl Estimator<'_> {
         steady_step_ns(&plan, self.pricing, middle)
     }
 
-    /// Prefill of one group of full batches, all layers resident or none: from a few layers where
-    /// there are many.
+    /// Prefill of one group of full batches, all layers alike: from a few layers where there are
+    /// many.
     ///
     /// # Errors
     /// As [`Estimator::step_ns`].
@@ -183,7 +193,7 @@ impl Estimator<'_> {
 ///
 /// # Errors
 /// A plan that cannot be priced.
-pub(super) fn prefill_ns(plan: &Plan, pricing: &dyn Pricing) -> Result<f64, Unpriced> {
+fn prefill_ns(plan: &Plan, pricing: &dyn Pricing) -> Result<f64, Unpriced> {
     let costs = pricing.costs(plan, plan.prefill(), plan.shape.max_prompt)?;
     let prefill =
         simulate(plan.prefill(), costs.as_ref(), 1).map_err(|error| Unpriced(error.to_string()))?;

@@ -7,12 +7,12 @@ use program::map::{Chunking, Device, DeviceMap, Schedule};
 use program::topology::MemoryId;
 
 use super::considered::{Considered, Effort, sort};
-use super::estimate::prefill_ns;
+use super::prefills::Prefills;
 use super::space::{Possible, Space};
-use super::{Estimate, Estimator, Unpriced, steady_step_ns};
-use crate::budget::{PrefillRoom, Request};
+use super::{Estimate, Estimator, Unpriced};
+use crate::budget::{PrefillRoom, Request, Room};
+use crate::policy::Placement;
 use crate::policy::by_name::PolicyName;
-use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention};
 
 /// How many placements of a policy and a way to cut attention are looked at. Those of small models
 /// cost little.
@@ -54,14 +54,14 @@ pub(super) fn evaluate(
     effort: Effort,
 ) -> Result<Vec<Considered>, Unpriced> {
     let most = SearchLimits::of(effort, estimator);
-    let mut search = Search { estimator, space, most, prefills: HashMap::new() };
+    let mut search = Search { estimator, space, most, prefills: Prefills::of(estimator) };
     let prefill_hidden = estimator.homes.prefill_hidden;
     let usual = PrefillRoom { prefill_hidden, has_small_streams: false };
     // Each way to cut attention has its own places.
     let mut kinds: Vec<(PolicyName, Option<Chunking>)> = Vec::new();
     let mut of_kind: HashMap<(PolicyName, Option<Chunking>), Vec<Bounded>> = HashMap::new();
     for one in possible {
-        let prefill_ns = search.prefill_ns(&one.placement, usual)?;
+        let prefill_ns = search.prefills.ns(&one.placement, usual)?;
         let bound = space.bound(&one.placement);
         let step_ns = bound.map_or(0.0, |bound| bound.lower_bound_ns());
         let least_ns = Estimate { prefill_ns, step_ns }.total_ns(estimator.request.max_new);
@@ -92,8 +92,7 @@ fn refine(estimator: &Estimator<'_>, one: &mut Considered) -> Result<(), Unprice
     let Estimator { request, batches, batch_size, pricing, .. } = *estimator;
     let plan = Request { placement: &one.placement, ..*request }.plan(batches, batch_size);
     let plan = plan.map_err(|error| Unpriced(error.to_string()))?;
-    let step_ns = steady_step_ns(&plan, pricing, request.max_prompt + request.max_new / 2)?;
-    one.estimate = Estimate { prefill_ns: prefill_ns(&plan, pricing)?, step_ns };
+    one.estimate = Estimate::of(&plan, pricing)?;
     one.map = plan.map;
     Ok(())
 }
@@ -123,25 +122,11 @@ fn is_same(one: &DeviceMap, other: &DeviceMap) -> bool {
     *one == DeviceMap { policy: one.policy.clone(), ..other.clone() }
 }
 
-/// What prefill depends on.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct PrefillKey {
-    policy: &'static str,
-    chunking: Option<Chunking>,
-    on_cpu: bool,
-    kv: Option<MemoryId>,
-    device_batches: u16,
-    attention: ResidentAttention,
-    head: bool,
-    all_resident: bool,
-    room: PrefillRoom,
-}
-
 struct Search<'a> {
     estimator: &'a Estimator<'a>,
     space: &'a Space<'a>,
     most: SearchLimits,
-    prefills: HashMap<PrefillKey, f64>,
+    prefills: Prefills<'a>,
 }
 
 impl Search<'_> {
@@ -160,20 +145,22 @@ impl Search<'_> {
             if seen.iter().any(|other| is_same(other, &map)) {
                 continue;
             }
-            seen.push(map.clone());
-            let Some(room) = self.prefill_room(&one.placement)? else {
+            seen.push(map);
+            let Some(Room { prefill, staged }) = self.room(&one.placement)? else {
                 misfits += 1;
                 continue;
             };
             (estimates, misfits) = (estimates + 1, 0);
-            let prefill_ns = self.prefill_ns(&one.placement, room)?;
-            let step_ns = self.estimator.step_ns(&one.placement)?;
+            let Possible { name, placement } = one;
+            let placement = Placement { staged, ..placement };
+            let prefill_ns = self.prefills.ns(&placement, prefill)?;
+            let step_ns = self.estimator.step_ns(&placement)?;
             let estimate = Estimate { prefill_ns, step_ns };
             let is_full = best.len() == OF_A_POLICY;
             if is_full && estimate.total_ns(max_new) >= best[OF_A_POLICY - 1].total_ns(max_new) {
                 continue;
             }
-            let Possible { name, placement } = one;
+            let map = self.estimator.map(&placement);
             let name = name_of(name, &map);
             best.push(Considered { name, placement, map, estimate, slowed: 1.0, rehearsed: false });
             sort(&mut best, max_new);
@@ -197,58 +184,9 @@ impl Search<'_> {
         ordered
     }
 
-    fn prefill_room(&self, placement: &Placement) -> Result<Option<PrefillRoom>, Unpriced> {
+    fn room(&self, placement: &Placement) -> Result<Option<Room>, Unpriced> {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
-        let room = Request { placement, ..*request }.prefill_room(batches, batch_size);
+        let room = Request { placement, ..*request }.room(batches, batch_size);
         room.map_err(|error| Unpriced(error.to_string()))
-    }
-
-    /// Prefill with some layers resident lies between prefill with none and with all.
-    fn prefill_ns(&mut self, placement: &Placement, room: PrefillRoom) -> Result<f64, Unpriced> {
-        let layers = self.estimator.request.config.num_layers;
-        let share = placement.residency.layers.len() as f64 / layers.max(1) as f64;
-        let mut sum_ns = 0.0;
-        for (all_resident, part) in [(false, 1.0 - share), (true, share)] {
-            if part > 0.0 {
-                sum_ns += part * self.uniform_prefill_ns(placement, all_resident, room)?;
-            }
-        }
-        Ok(sum_ns)
-    }
-
-    fn uniform_prefill_ns(
-        &mut self,
-        placement: &Placement,
-        all_resident: bool,
-        room: PrefillRoom,
-    ) -> Result<f64, Unpriced> {
-        let Placement { policy, prefill_on_cpu, kv, device_batches, residency } = placement;
-        let key = PrefillKey {
-            policy: match policy {
-                Policy::OneSplit { .. } => "two-split",
-                other => other.name(),
-            },
-            chunking: policy.chunking(),
-            // Of no account where all layers stay, or none do.
-            on_cpu: *prefill_on_cpu && !(all_resident && residency.head),
-            kv: if all_resident { None } else { *kv },
-            device_batches: if all_resident { 0 } else { *device_batches },
-            attention: if all_resident { residency.attention } else { ResidentAttention::WithKv },
-            head: residency.head,
-            all_resident,
-            room,
-        };
-        if let Some(known_ns) = self.prefills.get(&key) {
-            return Ok(*known_ns);
-        }
-        let count = if all_resident { self.estimator.request.config.num_layers } else { 0 };
-        let residency = Residency { layers: (0..count).collect(), ..residency.clone() };
-        let placement = Placement { residency, ..placement.clone() };
-        let homes = Homes { prefill_hidden: room.prefill_hidden, ..self.estimator.homes };
-        let has_small_streams = room.has_small_streams;
-        let estimator = Estimator { homes, has_small_streams, ..*self.estimator };
-        let prefill_ns = estimator.uniform_prefill_ns(&placement)?;
-        self.prefills.insert(key, prefill_ns);
-        Ok(prefill_ns)
     }
 }

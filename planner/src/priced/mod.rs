@@ -11,8 +11,10 @@ mod considered;
 mod estimate;
 mod evaluate;
 mod lia;
+mod prefills;
 mod rehearse;
 mod space;
+mod storages;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -22,6 +24,8 @@ pub use choose::{ChooseError, Chosen, Question, choose, place};
 pub use considered::{Considered, Effort};
 pub use estimate::{Estimate, Estimator, Predicted, Steady, predict, steady_step_ns};
 pub use rehearse::Rehearse;
+pub(crate) use storages::share_bytes;
+pub use storages::{StorageRate, WithStorages};
 pub use table::{table, table_alone};
 
 use program::ir::Program;

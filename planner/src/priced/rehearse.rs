@@ -30,7 +30,7 @@ pub trait Rehearse: std::fmt::Debug {
 
 impl Estimator<'_> {
     /// Decode of a placement's first layers as it runs over its simulation; `None` where nothing
-    /// can be rehearsed.
+    /// can be rehearsed, as where weights are read from storages.
     ///
     /// # Errors
     /// A map that does not compile, or a plan that cannot be priced.
@@ -48,7 +48,8 @@ impl Estimator<'_> {
             .plan(placement, layers.max(LAYERS_MIN))
             .map_err(|error| unpriced(&error))?;
         let steps = plan.shape.max_new.saturating_sub(1).min(STEPS_MAX);
-        if steps == 0 {
+        // No storage holds the weights of a rehearsal.
+        if steps == 0 || !placement.staged.is_none() {
             return Ok(None);
         }
         let costs = self.pricing.costs(&plan, plan.decode(), plan.shape.max_prompt)?;

@@ -9,7 +9,7 @@ use program::map::{Chunking, layer_list};
 use program::topology::MemoryId;
 
 use super::bound::Bound;
-use super::table::{Outer, outer};
+use super::table::{Outer, outer, read_ns_per_byte};
 use super::{Estimator, Unpriced, lia, table};
 use crate::budget::Request;
 use crate::layer::table::Table;
@@ -47,6 +47,8 @@ pub(super) struct Space<'a> {
     /// A table for each way to cut attention.
     tables: Vec<(Option<Chunking>, Table)>,
     outer: Outer,
+    /// Of all storages together.
+    read_ns_per_byte: f64,
     /// Device memory of prefill that is known already.
     prefill_bytes: RefCell<Vec<(Placement, u64)>>,
 }
@@ -61,7 +63,9 @@ impl<'a> Space<'a> {
         let tables = chunkings.iter().map(|chunking| Ok((*chunking, table(estimator, *chunking)?)));
         let tables = tables.collect::<Result<_, Unpriced>>()?;
         let outer = outer(estimator)?;
-        Ok(Space { estimator, tables, outer, prefill_bytes: RefCell::default() })
+        let read_ns_per_byte = read_ns_per_byte(estimator)?;
+        let prefill_bytes = RefCell::default();
+        Ok(Space { estimator, tables, outer, read_ns_per_byte, prefill_bytes })
     }
 
     /// The table of a way to cut attention.
@@ -86,7 +90,10 @@ impl<'a> Space<'a> {
     pub(super) fn bound<'b>(&'b self, placement: &'b Placement) -> Option<Bound<'b>> {
         let config = self.estimator.request.config;
         let table = self.table(placement.policy.chunking())?;
-        Some(Bound { table, config, placement, outer: self.outer })
+        let Estimator { request, batches, batch_size, .. } = *self.estimator;
+        let read_bytes = Request { placement, ..*request }.least_read_bytes(batches, batch_size);
+        let read_ns = read_bytes as f64 * self.read_ns_per_byte;
+        Some(Bound { table, config, placement, outer: self.outer, read_ns })
     }
 
     fn bases(&self, name: PolicyName) -> Result<Vec<Base>, Unpriced> {

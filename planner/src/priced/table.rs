@@ -1,5 +1,6 @@
 //! A layer's operations as measured: the table that the search takes and that users are shown.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use model::ops::{Kv, Op};
@@ -10,9 +11,9 @@ use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
 use super::{Estimator, Unpriced};
-use crate::budget::Request;
+use crate::budget::{Request, read_bytes};
 use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
-use crate::policy::{Placement, Policy, Residency};
+use crate::policy::{Placement, Policy, Residency, Staged};
 use crate::split::Split;
 
 /// Decode on the CPU while there is a device: where that is emulated it has some of the cores.
@@ -25,6 +26,7 @@ const ON_THE_DEVICE: Placement = Placement {
     kv: Some(MemoryId::DRAM),
     device_batches: 0,
     residency: Residency::NONE,
+    staged: Staged::NONE,
 };
 
 /// The layer's table in the middle of the output. CPU times are those beside transfers of weights,
@@ -157,6 +159,26 @@ pub(super) fn outer(estimator: &Estimator<'_>) -> Result<Outer, Unpriced> {
         }
     }
     Ok(outer)
+}
+
+/// Nanoseconds for each byte of weights that all storages together read; 0 where there are none.
+///
+/// # Errors
+/// A plan that cannot be priced.
+pub(super) fn read_ns_per_byte(estimator: &Estimator<'_>) -> Result<f64, Unpriced> {
+    if estimator.request.storage.is_none() {
+        return Ok(0.0);
+    }
+    let staged = Staged::all_layers(estimator.request.config);
+    let priced = Priced::of(estimator, &Placement { staged, ..BESIDE_A_DEVICE })?;
+    let mut lanes_ms: HashMap<LaneId, f64> = HashMap::new();
+    for (instruction, lane, ms) in priced.layer() {
+        if matches!(instruction, Instruction::Read(_)) {
+            *lanes_ms.entry(lane).or_default() += ms;
+        }
+    }
+    let longest_ms = lanes_ms.into_values().fold(0.0, f64::max);
+    Ok(longest_ms * 1e6 / read_bytes(&priced.plan).max(1) as f64)
 }
 
 /// What one device saves by running attention as one operation.

@@ -111,6 +111,7 @@ fn asked<T>(layers: usize, limits: Limits, then: impl FnOnce(&Request<'_>) -> T)
         logprobs: 0,
         prefill_chunk: None,
         limits: &limits,
+        storage: None,
     })
 }
 

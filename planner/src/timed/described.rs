@@ -254,6 +254,7 @@ mod tests {
                 logprobs: 0,
                 prefill_chunk: None,
                 limits: &limits,
+                storage: None,
             };
             then(&Question {
                 request: &request,

@@ -1,8 +1,13 @@
-//! The chosen placement against all placements of small models, compiled and simulated one by one.
+//! The chosen placement against all placements of small models, compiled and simulated one by one,
+//! with a drive where memory is short of one's layers.
 
 use model::ops::Op;
+use planner::budget::PROCESS_OVERHEAD_BYTES;
+use planner::machine::Nvme;
 use planner::policy::by_name::PolicyName;
-use planner::policy::{Flexgen, Placement, Policy, Residency, ResidentAttention, spread_evenly};
+use planner::policy::{
+    Flexgen, Placement, Policy, Residency, ResidentAttention, Staged, spread_evenly,
+};
 use planner::priced::predict;
 use planner::split::Split;
 use program::map::layer_list;
@@ -51,6 +56,7 @@ fn all(case: &Case) -> Vec<Placement> {
                     kv: Some(kv),
                     device_batches,
                     residency: residency.clone(),
+                    staged: Staged::NONE,
                 }));
             }
         }
@@ -79,7 +85,17 @@ fn cases() -> Vec<Case> {
         }
         Case { prompt: 48, new: 24, ..Case::new(machine, config, batches) }
     };
+    let with_drive = |layers_of_room: f64, missing_layers: f64| {
+        let mut case = with_vram(layers_of_room, (1, 8), false);
+        let layers_gib = (3.0 - missing_layers) * layer_gib(&small(1));
+        let others_gib = PROCESS_OVERHEAD_BYTES as f64 / f64::from(1 << 30) + 0.004;
+        let memory = &mut case.machine.memory;
+        (memory.dram_gib, memory.os_reserve_gib) = (layers_gib + others_gib, Some(0.0));
+        case.machine.nvme = vec![Nvme { read_gbps: 2.0 }];
+        Case { config: small(3), ..case }
+    };
     vec![
+        with_drive(1.5, 0.6),
         with_vram(1.5, (1, 8), false),
         with_vram(2.6, (2, 4), true),
         with_vram(3.5, (1, 32), true).compressed(),

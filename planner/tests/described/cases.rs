@@ -55,6 +55,7 @@ impl Case {
         then: impl FnOnce(&Request<'_>) -> T,
     ) -> T {
         let (formats, limits) = (self.formats(), self.limits());
+        let storage = self.machine.storage();
         then(&Request {
             config: &self.config,
             placement,
@@ -68,6 +69,7 @@ impl Case {
             logprobs: 0,
             prefill_chunk: None,
             limits: &limits,
+            storage: storage.as_ref(),
         })
     }
 

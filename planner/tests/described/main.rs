@@ -5,3 +5,4 @@ mod cases;
 mod cells;
 mod hardware;
 mod monotone;
+mod nvme;

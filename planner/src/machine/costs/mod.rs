@@ -58,8 +58,8 @@ impl DescribedCosts {
     /// `prompt_len + s` cached positions of each sequence.
     ///
     /// # Errors
-    /// A number format or a decompression that the description leaves out; a program that cannot
-    /// be simulated.
+    /// A number format, a decompression or a drive that the description leaves out; a program that
+    /// cannot be simulated.
     pub fn new(
         machine: &Machine,
         plan: &Plan,

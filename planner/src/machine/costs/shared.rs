@@ -28,6 +28,7 @@ impl Shared {
             (Engine::Gpu { .. }, _) => return,
             (Engine::Link { .. }, LaneKind::Download) => self.down = self.down.plus(bytes),
             (Engine::Link { .. }, _) => self.up = self.up.plus(bytes),
+            // What a drive reads is written to host memory, and read there by who needs it.
             (Engine::Cpu | Engine::Storage { .. }, _) => {}
         }
         self.host = self.host.plus(bytes);

@@ -68,6 +68,7 @@ impl Case {
             logprobs: 0,
             prefill_chunk: self.prefill_chunk,
             limits: &limits,
+            storage: None,
         };
         request.plan(self.batches.0, self.batches.1).expect("a plan")
     }

@@ -13,6 +13,7 @@ use program::weights::Weights;
 use super::super::{Machine, MachineError};
 use super::line::Line;
 use super::stream::Stream;
+use crate::priced::share_bytes;
 
 const NS: f64 = 1e9;
 const GIGA: f64 = 1e9;
@@ -89,8 +90,11 @@ impl<'a> Works<'a> {
                 Work { kind: Kind::Decompress, ..Work::moved(Line::fixed(bytes)) }
             }
             Instruction::Read(read) => {
-                let bytes = self.weight_bytes(Weights::of(read.op, read.at.layer), false);
-                Work::moved(Line::fixed(bytes))
+                let storage = match lane.engine {
+                    Engine::Storage { device } => device,
+                    _ => 0,
+                };
+                Work::moved(Line::fixed(share_bytes(self.plan, read, storage) as f64))
             }
             Instruction::Wait(_) | Instruction::Signal => Work::NONE,
         }
@@ -195,7 +199,7 @@ fn share(chunk: Option<Chunk>) -> f64 {
 /// Nanoseconds of a work on an engine of a machine.
 ///
 /// # Errors
-/// A number format or a decompression that the description leaves out.
+/// A number format, a decompression or a drive that the description leaves out.
 pub(super) fn ns(
     machine: &Machine,
     lane: &Lane,
@@ -208,7 +212,7 @@ pub(super) fn ns(
             let down = lane.kind == LaneKind::Download;
             return Ok(moved(if down { machine.link.d2h_gbps } else { machine.link.h2d_gbps }));
         }
-        Engine::Storage { .. } => return Ok(moved(machine.nvme_gbps())),
+        Engine::Storage { device } => return Ok(moved(machine.read_gbps(device)?)),
         Engine::Cpu => (machine.cpu_rates(dtype)?, machine.cpu.op_overhead_us),
         Engine::Gpu { .. } => (machine.gpu_rates(dtype)?, machine.gpu.op_overhead_us),
     };

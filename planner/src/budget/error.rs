@@ -1,0 +1,81 @@
+//! Refusals, with the numbers.
+
+use model::config::Dtype;
+use program::compile::CompileError;
+use program::plan::RunShape;
+
+use super::bytes::{Budget, Limits, PROCESS_OVERHEAD_BYTES};
+
+/// Why no plan was made.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+    #[error("{}", refusal(.model, .shape, .budget, .limits, *.fitting, *.has_storages))]
+    DoesNotFit {
+        model: String,
+        shape: Box<RunShape>,
+        budget: Budget,
+        limits: Limits,
+        fitting: Option<u16>,
+        /// The budget is what stays in memory of weights that are read from storages.
+        has_storages: bool,
+    },
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1u64 << 30) as f64
+}
+
+fn refusal(
+    model: &str,
+    shape: &RunShape,
+    budget: &Budget,
+    limits: &Limits,
+    fitting: Option<u16>,
+    has_storages: bool,
+) -> String {
+    let lacks_vram = limits.vram_bytes.is_some_and(|vram| budget.device_bytes > vram);
+    let (even_so, weights) = match has_storages && !lacks_vram {
+        true => (
+            " even where all weights that may be are read from storages in every step",
+            "what stays of the weights, and slots for reads,",
+        ),
+        false => ("", "weights"),
+    };
+    let mut text = format!(
+        "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory{even_so} \
+         ({weights} {:.2}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves {:.2}), ",
+        shape.batches,
+        shape.batch_size,
+        shape.max_context,
+        gib(budget.dram_bytes(limits)),
+        gib(budget.weights_bytes),
+        gib(budget.kv_bytes),
+        gib(budget.activations_bytes),
+        gib(budget.device_bytes),
+        gib(budget.tables_bytes + PROCESS_OVERHEAD_BYTES),
+    );
+    match limits.vram_bytes {
+        Some(vram) if lacks_vram => {
+            text += &format!("but the device has {:.2} GiB", gib(vram));
+        }
+        _ => text += &format!("but {:.2} GiB are available", gib(limits.dram_bytes)),
+    }
+    text += &match fitting {
+        Some(batch) => format!("; --batches {}x{batch} fits", shape.batches),
+        None if lacks_vram => {
+            "; not even one sequence fits the device: use a --policy that keeps less on it, \
+             --compress w4 or a smaller model"
+                .to_owned()
+        }
+        None => {
+            let narrower = if shape.dtype == Dtype::F32 { "--dtype bf16, " } else { "" };
+            format!(
+                "; not even one sequence fits: use {narrower}a smaller model, fewer --layers or a \
+                 shorter context"
+            )
+        }
+    };
+    text
+}

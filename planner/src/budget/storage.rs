@@ -1,0 +1,117 @@
+//! Storages that weights may be read from in every step, and how few of them memory requires.
+
+use model::config::{Dtype, ModelConfig};
+use model::ops::Op;
+use program::map::DeviceMap;
+use program::shares::ReadShares;
+use program::weights::Weights;
+
+use crate::policy::{Staged, StagedLayers, has_matrix, hosted_layers};
+
+/// Slots that reads land in begin and end with a page.
+const PAGE_BYTES: u64 = 4096;
+
+/// The storages of a machine, and what is read from them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Storage {
+    /// How many there are, and what part of each weight every one of them reads.
+    pub shares: ReadShares,
+    pub ops: StagedOps,
+}
+
+/// Which weights are read in every step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StagedOps {
+    /// As little as memory requires: whole layers, as far apart as possible, and some operations of
+    /// one more, or of two layers where that is enough; nothing where all weights fit. More never
+    /// helps: a read goes through host memory, so what a device needs passes the link all the same.
+    /// The head is never among them, since the slot that it is read into is as large.
+    Auto,
+    /// Everything that can be.
+    All,
+    /// These of every layer, whether memory requires it or not.
+    These(Vec<Op>),
+}
+
+impl StagedOps {
+    /// What is read whatever fits; `None`: memory decides.
+    pub(super) fn fixed(&self, config: &ModelConfig) -> Option<Staged> {
+        match self {
+            StagedOps::Auto => None,
+            StagedOps::All => Some(Staged::all(config)),
+            StagedOps::These(ops) => Some(Staged::of_every_layer(ops, config)),
+        }
+    }
+}
+
+/// The matrices that could be read instead of staying on the host.
+#[derive(Debug)]
+pub(super) struct Stageable {
+    /// Of each layer with weights on the host.
+    layers: Vec<Vec<(Op, u64)>>,
+    /// What an operation's slots take.
+    slots: Vec<(Op, u64)>,
+}
+
+impl Stageable {
+    pub(super) fn of(config: &ModelConfig, dtype: Dtype, map: &DeviceMap) -> Stageable {
+        let ops: Vec<Op> = config.layer_ops().to_vec();
+        let bytes = |layer: usize, op: Op| {
+            let weights = Weights::Layer { layer: layer as u16, op };
+            let format = map.weight_formats.of(config, weights);
+            weights.size_bytes(config, dtype, format) as u64
+        };
+        let matrices = || ops.iter().copied().filter(|op| has_matrix(*op, config));
+        let layer = |layer: usize| matrices().map(|op| (op, bytes(layer, op))).collect();
+        let slot = |op: Op| {
+            let largest = (0..config.num_layers).map(|layer| bytes(layer, op)).max();
+            let one = largest.unwrap_or(0).next_multiple_of(PAGE_BYTES);
+            (op, one * u64::from(map.read_slots))
+        };
+        Stageable {
+            layers: hosted_layers(map).into_iter().map(layer).collect(),
+            slots: matrices().map(slot).collect(),
+        }
+    }
+
+    /// The least that makes room for so many bytes; `None` where not even all layers do.
+    pub(super) fn least(&self, bytes: u64) -> Option<Staged> {
+        let enough = |staged: &Staged| self.saved_bytes(staged) >= i128::from(bytes);
+        let whole = |layers: usize| Staged { layers, ..Staged::NONE };
+        // A single layer saves nothing: the slots are as large.
+        let layers = (2..=self.layers.len()).find(|layers| enough(&whole(*layers)))?;
+        let partly = |ops: Vec<Op>| match layers {
+            2 => Staged { partly: 2, ops, ..Staged::NONE },
+            _ => Staged { layers: layers - 1, partly: 1, ops, outer: false },
+        };
+        let some = self.subsets().into_iter().map(partly);
+        Some(some.into_iter().find(enough).unwrap_or_else(|| whole(layers)))
+    }
+
+    /// Some of the operations, never all: sets of the fewest bytes first.
+    fn subsets(&self) -> Vec<Vec<Op>> {
+        let count = self.slots.len();
+        let subset = |bits: u32| {
+            let chosen = self.slots.iter().enumerate().filter(|(place, _)| bits >> place & 1 == 1);
+            let (ops, bytes): (Vec<Op>, Vec<u64>) = chosen.map(|(_, slot)| *slot).unzip();
+            (bytes.iter().sum::<u64>(), ops)
+        };
+        let mut subsets: Vec<(u64, Vec<Op>)> = (1..(1u32 << count) - 1).map(subset).collect();
+        subsets.sort_by_key(|(bytes, ops)| (*bytes, ops.len()));
+        subsets.into_iter().map(|(_, ops)| ops).collect()
+    }
+
+    /// What leaves the host, less the slots that come.
+    fn saved_bytes(&self, staged: &Staged) -> i128 {
+        let StagedLayers { whole, partly } = staged.of_layers(self.layers.len());
+        let is_read = |op: Op| !whole.is_empty() || staged.ops.contains(&op);
+        let all = |layer: &usize| self.layers[*layer].iter().map(|(_, bytes)| *bytes).sum::<u64>();
+        let some = |layer: &usize| {
+            let read = self.layers[*layer].iter().filter(|(op, _)| staged.ops.contains(op));
+            read.map(|(_, bytes)| *bytes).sum::<u64>()
+        };
+        let left = whole.iter().map(all).sum::<u64>() + partly.iter().map(some).sum::<u64>();
+        let slots = self.slots.iter().filter(|(op, _)| is_read(*op)).map(|(_, bytes)| *bytes);
+        i128::from(left) - i128::from(slots.sum::<u64>())
+    }
+}

@@ -1,0 +1,205 @@
+//! As little is read as memory requires, and nothing where it has room.
+
+use model::config::{Dtype, ModelConfig};
+use model::known::known;
+use model::ops::Op;
+use program::compile::footprint;
+use program::map::DeviceMap;
+use program::plan::Plan;
+use program::shares::ReadShares;
+use program::topology::MemoryId;
+
+use super::{Budget, Limits, PlanError, Request, StagedOps, Storage, read_bytes};
+use crate::policy::{Formats, Placement, Policy, Residency};
+use crate::split::Split;
+
+const PLENTY_BYTES: u64 = 1 << 40;
+const MIB: u64 = 1 << 20;
+
+fn layers_of(name: &str, layers: usize) -> ModelConfig {
+    let mut config = known(name).expect("known").config;
+    config.num_layers = layers;
+    config.vocab_size = 1024;
+    config
+}
+
+/// A model whose matrices are of few sizes, and one whose are of many.
+fn configs() -> [ModelConfig; 2] {
+    [layers_of("opt-125m", 8), layers_of("llama-3-8b", 6)]
+}
+
+fn placements(config: &ModelConfig) -> Vec<Placement> {
+    let split = Policy::TwoSplit { split: Split { start: 4, end: 7 }, chunking: None };
+    let residency = Residency { layers: vec![0, 3], ..Residency::NONE };
+    let kept = config.num_layers > 4;
+    let mut all = vec![Placement::of(Policy::CpuOnly), Placement::of(Policy::GpuOnly)];
+    all.extend(kept.then(|| Placement { residency, ..Placement::of(split) }));
+    all
+}
+
+fn storage(ops: StagedOps) -> Storage {
+    Storage { shares: ReadShares::new(vec![1, 3]), ops }
+}
+
+struct Case<'a> {
+    config: &'a ModelConfig,
+    placement: &'a Placement,
+    storage: Option<Storage>,
+}
+
+impl Case<'_> {
+    fn with<T>(&self, dram_bytes: u64, then: impl FnOnce(&Request<'_>) -> T) -> T {
+        let limits = limits(dram_bytes);
+        then(&Request {
+            config: self.config,
+            placement: self.placement,
+            formats: &Formats::plain(self.config),
+            fuse_attention: true,
+            dtype: Dtype::Bf16,
+            max_prompt: 256,
+            shared_prompt: 0,
+            max_context: 264,
+            max_new: 8,
+            logprobs: 0,
+            prefill_chunk: None,
+            limits: &limits,
+            storage: self.storage.as_ref(),
+        })
+    }
+
+    fn plan(&self, dram_bytes: u64) -> Result<Plan, PlanError> {
+        self.with(dram_bytes, |request| request.plan(2, 8))
+    }
+
+    fn needs(&self, plan: &Plan, map: &DeviceMap) -> u64 {
+        let needs = footprint(self.config, &plan.shape, map, None).expect("compiles");
+        Budget::from(needs).dram_bytes(&limits(0))
+    }
+
+    /// What it needs at least without storages.
+    fn unread_bytes(&self) -> u64 {
+        let none = Case { storage: None, ..*self };
+        let fits = |bytes| none.with(bytes, |request| request.fits(2, 8).expect("compiles"));
+        let (mut too_few, mut enough) = (0, PLENTY_BYTES);
+        while enough - too_few > 1 {
+            let middle = too_few + (enough - too_few) / 2;
+            if fits(middle) { enough = middle } else { too_few = middle }
+        }
+        enough
+    }
+}
+
+fn limits(dram_bytes: u64) -> Limits {
+    Limits { dram_bytes, vram_bytes: None, vram_is_dram: false, device_scratch: None }
+}
+
+/// Matrices on storages, by layer.
+fn read_of(map: &DeviceMap, config: &ModelConfig) -> Vec<Vec<Op>> {
+    let of_layer = |homes: &Vec<MemoryId>| {
+        let homes = homes.iter().zip(config.layer_ops());
+        homes.filter(|(home, _)| **home == MemoryId::STORAGES).map(|(_, op)| *op).collect()
+    };
+    map.weights.iter().map(of_layer).collect()
+}
+
+#[test]
+fn nothing_is_read_where_all_fits_even_with_smaller_streams() {
+    for config in &configs() {
+        for placement in &placements(config) {
+            let case = Case { config, placement, storage: Some(storage(StagedOps::Auto)) };
+            let none = Case { storage: None, ..case };
+            let unread_bytes = case.unread_bytes();
+            for dram_bytes in [PLENTY_BYTES, unread_bytes] {
+                let plans = [&case, &none].map(|case| case.plan(dram_bytes).expect("it fits"));
+                assert_eq!(plans[0], plans[1]);
+            }
+            let usual = case.plan(PLENTY_BYTES).expect("it fits");
+            let least = case.plan(unread_bytes).expect("it fits");
+            let streams = [least, usual].map(|plan| plan.shape.micro_sequences);
+            assert!(streams[0] < streams[1] || placement.policy != Policy::CpuOnly);
+            assert!(case.plan(unread_bytes - 1).expect("it is read").map.uses_storages());
+        }
+    }
+}
+
+#[test]
+fn as_little_is_read_as_memory_requires() {
+    for config in &configs() {
+        for placement in &placements(config) {
+            let case = Case { config, placement, storage: Some(storage(StagedOps::Auto)) };
+            let unread_bytes = case.unread_bytes();
+            let mut before = 0;
+            for step in 1..60 {
+                let dram_bytes = unread_bytes - step * 5 * MIB * config.hidden_size as u64 / 768;
+                let Ok(plan) = case.plan(dram_bytes) else { break };
+                assert_eq!(case.with(dram_bytes, |request| request.fits(2, 8).ok()), Some(true));
+                assert!(case.needs(&plan, &plan.map) <= dram_bytes);
+                let bytes = read_bytes(&plan);
+                assert!(bytes >= before, "{bytes} after {before}");
+                before = bytes;
+                is_least(&case, &plan, dram_bytes);
+            }
+            let layer_bytes = config.layer_weight_bytes(Dtype::Bf16) as u64;
+            assert!(before > 2 * layer_bytes, "{before} bytes of layers of {layer_bytes}");
+        }
+    }
+}
+
+/// Without a read of any operation that not all layers read there is no room, nor without the
+/// largest of any layer.
+fn is_least(case: &Case<'_>, plan: &Plan, dram_bytes: u64) {
+    let read = read_of(&plan.map, case.config);
+    let most = read.iter().map(Vec::len).max().unwrap_or(0);
+    let is_whole = |ops: &[Op]| ops.len() == most && read.iter().any(|ops| ops.len() < most);
+    let bytes = |op: &Op| op.weight_bytes(case.config, Dtype::Bf16);
+    for (layer, ops) in read.iter().enumerate() {
+        let largest = ops.iter().copied().max_by_key(bytes);
+        for op in ops.iter().filter(|op| !is_whole(ops) || Some(**op) == largest) {
+            let mut fewer = plan.map.clone();
+            let all = case.config.layer_ops();
+            let place = all.iter().position(|other| other == op).expect("of the layer");
+            fewer.weights[layer][place] = MemoryId::DRAM;
+            let needed = case.needs(plan, &fewer);
+            assert!(needed > dram_bytes, "{op:?} of layer {layer} need not be read of {read:?}");
+        }
+    }
+}
+
+#[test]
+fn what_fits_with_no_read_is_refused_with_what_stays() {
+    let config = &layers_of("opt-125m", 8);
+    let placement = &Placement::of(Policy::CpuOnly);
+    let case = Case { config, placement, storage: Some(storage(StagedOps::Auto)) };
+    let error = case.plan(super::PROCESS_OVERHEAD_BYTES + 80 * MIB).expect_err("too large");
+    let text = error.to_string();
+    assert!(text.contains("even where all weights that may be are read"), "{text}");
+    let PlanError::DoesNotFit { budget, limits, fitting: Some(fitting), .. } = error else {
+        panic!("{text}")
+    };
+    // The slots of one layer, and what is never read.
+    assert!(budget.weights_bytes < 2 * config.layer_weight_bytes(Dtype::Bf16) as u64);
+    assert!(budget.dram_bytes(&limits) > limits.dram_bytes);
+    let largest = case.with(limits.dram_bytes, |request| request.plan(2, fitting));
+    assert!(largest.expect("it fits").map.uses_storages());
+}
+
+#[test]
+fn what_is_to_be_read_is_read_with_plenty_of_memory() {
+    let mut config = layers_of("llama-3-8b", 4);
+    for tied in [false, true] {
+        config.tied_embeddings = tied;
+        let placement = &Placement::of(Policy::GpuOnly);
+        let read = |ops| {
+            let case = Case { config: &config, placement, storage: Some(storage(ops)) };
+            let map = case.plan(PLENTY_BYTES).expect("it fits").map;
+            assert_eq!(map.shares.storages(), 2);
+            (read_of(&map, &config), map.outer_weights == MemoryId::STORAGES)
+        };
+        let all = vec![Op::Q, Op::K, Op::V, Op::Out, Op::Gate, Op::Up, Op::Down];
+        assert_eq!(read(StagedOps::All), (vec![all; 4], !tied));
+        let some = vec![Op::K, Op::Up];
+        assert_eq!(read(StagedOps::These(vec![Op::Up, Op::K])), (vec![some; 4], false));
+        let head = StagedOps::These(vec![Op::Head, Op::Down]);
+        assert_eq!(read(head), (vec![vec![Op::Down]; 4], !tied));
+    }
+}

@@ -1,0 +1,215 @@
+//! Estimates of prefill, which go by few things and are kept by them.
+
+use std::collections::HashMap;
+
+use model::config::ModelConfig;
+use program::map::Chunking;
+use program::topology::MemoryId;
+
+use super::estimate::MORE_LAYERS;
+use super::{Estimator, Unpriced};
+use crate::budget::PrefillRoom;
+use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention, Staged, has_matrix};
+
+/// What prefill depends on where all layers are alike.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct PrefillKey {
+    policy: &'static str,
+    chunking: Option<Chunking>,
+    on_cpu: bool,
+    kv: Option<MemoryId>,
+    device_batches: u16,
+    attention: ResidentAttention,
+    head: bool,
+    all_resident: bool,
+    /// What is read of every layer.
+    staged: Staged,
+    room: PrefillRoom,
+}
+
+/// See the module header.
+pub(super) struct Prefills<'a> {
+    estimator: &'a Estimator<'a>,
+    known: HashMap<PrefillKey, f64>,
+}
+
+impl<'a> Prefills<'a> {
+    pub(super) fn of(estimator: &'a Estimator<'a>) -> Prefills<'a> {
+        Prefills { estimator, known: HashMap::new() }
+    }
+
+    /// Prefill with some layers resident lies between prefill with none and with all. Where
+    /// weights are read, it is no shorter than their share of the time in which all are; with
+    /// barriers a layer that is read holds up those behind it.
+    ///
+    /// # Errors
+    /// A plan that cannot be priced.
+    pub(super) fn ns(&mut self, placement: &Placement, room: PrefillRoom) -> Result<f64, Unpriced> {
+        let config = self.estimator.request.config;
+        let layers = config.num_layers;
+        let share = placement.residency.layers.len() as f64 / layers.max(1) as f64;
+        let without = Placement { staged: Staged::NONE, ..placement.clone() };
+        let mut sum_ns = 0.0;
+        for (all_resident, part) in [(false, 1.0 - share), (true, share)] {
+            if part > 0.0 {
+                sum_ns += part * self.uniform_ns(&without, all_resident, room)?;
+            }
+        }
+        if placement.staged.is_none() {
+            return Ok(sum_ns);
+        }
+        if layers <= MORE_LAYERS {
+            return self.estimator(room).uniform_prefill_ns(placement);
+        }
+        let (staged, read) = of_every_layer(&placement.staged, config);
+        let read = read.min(1.0 - share);
+        let reading = Placement { staged, ..placement.clone() };
+        let reading_ns = self.uniform_ns(&reading, false, room)?;
+        Ok(match placement.policy {
+            Policy::Flexgen(_) => (1.0 - read) * sum_ns + read * reading_ns,
+            _ => sum_ns.max(read * reading_ns),
+        })
+    }
+
+    fn estimator(&self, room: PrefillRoom) -> Estimator<'a> {
+        let homes = Homes { prefill_hidden: room.prefill_hidden, ..self.estimator.homes };
+        Estimator { homes, has_small_streams: room.has_small_streams, ..*self.estimator }
+    }
+
+    fn uniform_ns(
+        &mut self,
+        placement: &Placement,
+        all_resident: bool,
+        room: PrefillRoom,
+    ) -> Result<f64, Unpriced> {
+        let Placement { policy, prefill_on_cpu, kv, device_batches, residency, staged } = placement;
+        let key = PrefillKey {
+            policy: match policy {
+                Policy::OneSplit { .. } => "two-split",
+                other => other.name(),
+            },
+            chunking: policy.chunking(),
+            // Of no account where all layers stay, or none do.
+            on_cpu: *prefill_on_cpu && !(all_resident && residency.head),
+            kv: if all_resident { None } else { *kv },
+            device_batches: if all_resident { 0 } else { *device_batches },
+            attention: if all_resident { residency.attention } else { ResidentAttention::WithKv },
+            head: residency.head,
+            all_resident,
+            staged: staged.clone(),
+            room,
+        };
+        if let Some(known_ns) = self.known.get(&key) {
+            return Ok(*known_ns);
+        }
+        let count = if all_resident { self.estimator.request.config.num_layers } else { 0 };
+        let residency = Residency { layers: (0..count).collect(), ..residency.clone() };
+        let placement = Placement { residency, ..placement.clone() };
+        let prefill_ns = self.estimator(room).uniform_prefill_ns(&placement)?;
+        self.known.insert(key, prefill_ns);
+        Ok(prefill_ns)
+    }
+}
+
+/// What is read where every layer is as those that are read, and the share of that which is.
+fn of_every_layer(staged: &Staged, config: &ModelConfig) -> (Staged, f64) {
+    let layers = config.num_layers;
+    let count = |layers_read: f64| layers_read / layers.max(1) as f64;
+    match staged.layers {
+        0 if staged.partly == 0 => (staged.clone(), 1.0),
+        0 => (Staged { partly: layers, ..staged.clone() }, count(staged.partly as f64)),
+        whole => {
+            let matrices = config.layer_ops().iter().filter(|op| has_matrix(**op, config));
+            let elements = |op: &model::ops::Op| {
+                let shape = op.weights(config).and_then(|shape| shape.matrix);
+                shape.map_or(0, |(out, input)| out * input)
+            };
+            let all: usize = matrices.map(elements).sum();
+            let some: usize = staged.ops.iter().map(elements).sum();
+            let read = whole as f64 + staged.partly as f64 * some as f64 / all.max(1) as f64;
+            let every = Staged { layers, partly: 0, ops: Vec::new(), outer: staged.outer };
+            (every, count(read))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::config::Dtype;
+    use model::known::known as model;
+    use model::ops::Op;
+
+    use super::super::{Estimate, Pricing};
+    use super::*;
+    use crate::budget::{Limits, Request};
+    use crate::machine::{Nvme, known};
+    use crate::policy::{Flexgen, Formats};
+
+    /// Of some layers that are read among others it is near that of the whole program.
+    #[test]
+    fn prefill_of_layers_that_are_read_is_near_that_of_the_program() {
+        let mut config = model("opt-1.3b").expect("known").config;
+        config.num_layers = 12;
+        for (policy, staged, gbps) in cases() {
+            let mut machine = known("ryzen7950x-a4000").expect("there").expect("valid");
+            machine.nvme = vec![Nvme { read_gbps: gbps }; 2];
+            let storage = machine.storage();
+            let placement = Placement { staged, ..Placement::of(policy) };
+            let limits = Limits {
+                dram_bytes: u64::MAX,
+                vram_bytes: None,
+                vram_is_dram: false,
+                device_scratch: None,
+            };
+            let request = Request {
+                config: &config,
+                placement: &placement,
+                formats: &Formats::plain(&config),
+                fuse_attention: true,
+                dtype: Dtype::Bf16,
+                max_prompt: 64,
+                shared_prompt: 0,
+                max_context: 72,
+                max_new: 8,
+                logprobs: 0,
+                prefill_chunk: None,
+                limits: &limits,
+                storage: storage.as_ref(),
+            };
+            let plan = request.plan(2, 32).expect("it fits");
+            let said = Estimate::of(&plan, &machine).expect("priced").prefill_ns;
+            let (prefill_hidden, has_small_streams) = (plan.map.prefill_hidden, false);
+            let homes = Homes { kv: MemoryId::DRAM, prefill_hidden };
+            let pricing: &dyn Pricing = &machine;
+            let request = &request;
+            let estimator = Estimator {
+                request,
+                batches: 2,
+                batch_size: 32,
+                pricing,
+                homes,
+                has_small_streams,
+            };
+            let room = PrefillRoom { prefill_hidden, has_small_streams };
+            let about = Prefills::of(&estimator).ns(&placement, room).expect("priced");
+            let share = about / said;
+            assert!(
+                (0.85..1.01).contains(&share),
+                "{policy:?} {:?} {gbps}: {about} {said}",
+                placement.staged
+            );
+        }
+    }
+
+    fn cases() -> Vec<(Policy, Staged, f64)> {
+        let staged = |layers, partly| Staged { layers, partly, ops: vec![Op::Fc0], outer: false };
+        let policies = [Policy::CpuOnly, Policy::GpuOnly, Policy::Flexgen(Flexgen::default())];
+        let mut all = Vec::new();
+        for policy in policies {
+            for staged in [staged(4, 1), staged(0, 12), staged(9, 0), staged(0, 2)] {
+                all.extend([0.2, 2.0, 20.0].map(|gbps| (policy, staged.clone(), gbps)));
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,255 @@
+//! What reads of storages take, beside whatever prices all else.
+
+use std::collections::HashMap;
+
+use program::ir::{Instruction, Program, Read, Wait};
+use program::plan::Plan;
+use program::shares::{BLOCK_BYTES, blocks_of};
+use program::simulate::{Costs, Place};
+use program::topology::{Engine, LaneId, LaneKind, LaneSet};
+
+use super::{Pricing, Unpriced};
+
+/// How fast a storage reads while the others do too.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StorageRate {
+    pub read_bytes_per_s: f64,
+    /// From the begin of a read to its first bytes.
+    pub latency_ns: f64,
+}
+
+/// Prices reads by the rates of their storages, and all else as `inner` does in a machine without
+/// storages: reads disturb nobody there, and nobody disturbs them.
+#[derive(Debug, Clone, Copy)]
+pub struct WithStorages<'a> {
+    pub inner: &'a dyn Pricing,
+    /// By storage.
+    pub rates: &'a [StorageRate],
+}
+
+impl Pricing for WithStorages<'_> {
+    /// # Errors
+    /// A storage without a rate, or one that is not more than 0; what `inner` cannot price.
+    fn costs(
+        &self,
+        plan: &Plan,
+        program: &Program,
+        prompt_len: u32,
+    ) -> Result<Box<dyn Costs>, Unpriced> {
+        let reading = plan.topology.lane_set(|lane| lane.kind == LaneKind::Read);
+        let mut reads_ns = HashMap::new();
+        for list in program.lanes.iter().filter(|list| reading.contains(list.lane)) {
+            for (index, instruction) in list.instructions.iter().enumerate() {
+                let Instruction::Read(read) = instruction else { continue };
+                let instruction = index as u32;
+                let place = Place { program: program.id, lane: list.lane, instruction };
+                reads_ns.insert(place, self.read_ns(plan, list.lane, read)?);
+            }
+        }
+        let inner = self.inner.costs(plan, &without(program, reading), prompt_len)?;
+        Ok(Box::new(WithReads { inner, reading, reads_ns }))
+    }
+}
+
+impl WithStorages<'_> {
+    fn read_ns(&self, plan: &Plan, lane: LaneId, read: &Read) -> Result<f64, Unpriced> {
+        let name = plan.lane_name(lane);
+        let unknown = || Unpriced(format!("Nobody has measured how fast {name} reads."));
+        let Engine::Storage { device } = plan.topology.lane(lane).engine else {
+            return Err(unknown());
+        };
+        let rate = self.rates.get(usize::from(device)).ok_or_else(unknown)?;
+        let StorageRate { read_bytes_per_s, latency_ns } = *rate;
+        if !(read_bytes_per_s > 0.0 && latency_ns >= 0.0) {
+            return Err(unknown());
+        }
+        Ok(match share_bytes(plan, read, device) {
+            0 => 0.0,
+            bytes => latency_ns + bytes as f64 / read_bytes_per_s * 1e9,
+        })
+    }
+}
+
+/// Bytes of a weight that a storage reads of it.
+pub(crate) fn share_bytes(plan: &Plan, read: &Read, storage: u16) -> u64 {
+    let size_bytes = plan.buffer(read.from.buffer).size_bytes;
+    let blocks = plan.map.shares.blocks(read.op, storage, blocks_of(size_bytes), |_| false);
+    let at = |block: u64| (block * BLOCK_BYTES).min(size_bytes);
+    at(blocks.end) - at(blocks.start)
+}
+
+/// A program without some lanes, and without waiting for them.
+fn without(program: &Program, lanes: LaneSet) -> Program {
+    let mut program = program.clone();
+    program.lanes.retain(|list| !lanes.contains(list.lane));
+    for list in &mut program.lanes {
+        for instruction in &mut list.instructions {
+            if let Instruction::Wait(wait) = instruction
+                && lanes.contains(wait.lane)
+            {
+                // What it did itself a step ago is done.
+                *wait = Wait { lane: list.lane, offset: 0, previous_step: true };
+            }
+        }
+    }
+    program
+}
+
+struct WithReads {
+    inner: Box<dyn Costs>,
+    reading: LaneSet,
+    reads_ns: HashMap<Place, f64>,
+}
+
+impl Costs for WithReads {
+    /// # Panics
+    /// For an instruction of another program.
+    fn work_ns(&self, place: Place, instruction: &Instruction, step: u32) -> f64 {
+        match self.reading.contains(place.lane) {
+            true => self.reads_ns[&place],
+            false => self.inner.work_ns(place, instruction, step),
+        }
+    }
+
+    fn rate(&self, place: Place, busy: LaneSet) -> f64 {
+        if self.reading.contains(place.lane) {
+            return 1.0;
+        }
+        let others = self.reading.iter().fold(busy, LaneSet::without);
+        self.inner.rate(place, others)
+    }
+
+    fn wake_ns(&self) -> f64 {
+        self.inner.wake_ns()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::config::Dtype;
+    use model::known::known;
+    use program::simulate::simulate;
+
+    use super::*;
+    use crate::budget::{Limits, Request, StagedOps, Storage, read_bytes};
+    use crate::policy::{Formats, Placement, Policy};
+    use program::shares::ReadShares;
+
+    const RATES: [StorageRate; 2] = [
+        StorageRate { read_bytes_per_s: 1e9, latency_ns: 1e5 },
+        StorageRate { read_bytes_per_s: 3e9, latency_ns: 1e5 },
+    ];
+
+    /// Everything takes a microsecond, twice that beside other lanes; a lane or an instruction that
+    /// reads was never heard of.
+    #[derive(Debug)]
+    struct Unaware;
+
+    impl Pricing for Unaware {
+        fn costs(
+            &self,
+            plan: &Plan,
+            program: &Program,
+            _: u32,
+        ) -> Result<Box<dyn Costs>, Unpriced> {
+            let reading = plan.topology.lane_set(|lane| lane.kind == LaneKind::Read);
+            let all = program.lanes.iter().flat_map(|list| &list.instructions);
+            let is_read = |work: &Instruction| matches!(work, Instruction::Read(_));
+            if all.into_iter().any(is_read) {
+                return Err(Unpriced("A read was not measured.".to_owned()));
+            }
+            // What is left is a program by itself.
+            simulate(program, &UnawareCosts(reading), 3)
+                .map_err(|error| Unpriced(error.to_string()))?;
+            Ok(Box::new(UnawareCosts(reading)))
+        }
+    }
+
+    struct UnawareCosts(LaneSet);
+
+    impl Costs for UnawareCosts {
+        fn work_ns(&self, place: Place, _: &Instruction, _: u32) -> f64 {
+            assert!(!self.0.contains(place.lane), "{place:?}");
+            1000.0
+        }
+
+        fn rate(&self, place: Place, busy: LaneSet) -> f64 {
+            assert!(!self.0.intersects(busy), "{place:?}");
+            if busy.without(place.lane) == LaneSet::EMPTY { 1.0 } else { 0.5 }
+        }
+
+        fn wake_ns(&self) -> f64 {
+            7.0
+        }
+    }
+
+    /// All matrices on two storages, the second of which is three times as fast.
+    fn plan(policy: Policy) -> Plan {
+        let mut config = known("opt-125m").expect("known").config;
+        config.num_layers = 3;
+        let limits = Limits {
+            dram_bytes: u64::MAX,
+            vram_bytes: None,
+            vram_is_dram: false,
+            device_scratch: None,
+        };
+        let storage = Storage { shares: ReadShares::new(vec![1, 3]), ops: StagedOps::All };
+        let request = Request {
+            config: &config,
+            placement: &Placement::of(policy),
+            formats: &Formats::plain(&config),
+            fuse_attention: true,
+            dtype: Dtype::Bf16,
+            max_prompt: 8,
+            shared_prompt: 0,
+            max_context: 16,
+            max_new: 8,
+            logprobs: 0,
+            prefill_chunk: None,
+            limits: &limits,
+            storage: Some(&storage),
+        };
+        request.plan(2, 2).expect("it fits")
+    }
+
+    #[test]
+    fn reads_take_their_bytes_and_all_else_what_it_takes_without() {
+        for policy in [Policy::CpuOnly, Policy::GpuOnly] {
+            let plan = plan(policy);
+            let pricing = WithStorages { inner: &Unaware, rates: &RATES };
+            for program in &plan.programs {
+                let costs = pricing.costs(&plan, program, 8).expect("priced");
+                let spans = simulate(program, costs.as_ref(), 2).expect("simulated").spans;
+                let of_step = spans.iter().filter(|span| span.step == 1);
+                let mut busy_ns: HashMap<LaneId, (u64, f64)> = HashMap::new();
+                for span in
+                    of_step.filter(|span| plan.topology.lane(span.lane).kind == LaneKind::Read)
+                {
+                    let (ns, reads) = busy_ns.entry(span.lane).or_default();
+                    *ns += span.duration_ns();
+                    *reads += 1.0;
+                }
+                assert_eq!(busy_ns.len(), 2);
+                // At 4 GB/s together, but for where blocks are cut.
+                let together_ns = read_bytes(&plan) as f64 / 4.0;
+                for (ns, reads) in busy_ns.into_values() {
+                    let said_ns = ns as f64 - reads * 1e5;
+                    let block_ns = reads * BLOCK_BYTES as f64 / 2.0;
+                    assert!((said_ns - together_ns).abs() < block_ns, "{said_ns} {together_ns}");
+                }
+                assert_eq!(costs.wake_ns(), 7.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_storage_without_a_rate_is_not_priced() {
+        let plan = plan(Policy::CpuOnly);
+        let stuck = [RATES[0], StorageRate { read_bytes_per_s: 0.0, latency_ns: 0.0 }];
+        for rates in [&RATES[..1], &stuck[..]] {
+            let pricing = WithStorages { inner: &Unaware, rates };
+            let error = pricing.costs(&plan, plan.decode(), 8).map(|_| ()).expect_err("no rate");
+            assert!(error.0.contains("Nobody has measured how fast"), "{error}");
+        }
+    }
+}

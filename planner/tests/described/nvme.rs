@@ -1,0 +1,203 @@
+//! Models that memory has no room for, with drives that hold the rest.
+
+use model::known::known;
+use model::ops::Op;
+use planner::budget::{Budget, StagedOps, Storage, read_bytes};
+use planner::machine::{Machine, Nvme};
+use planner::policy::by_name::PolicyName;
+use planner::policy::{Placement, Policy};
+use planner::priced::{Effort, Pricing, steady_step_ns};
+use planner::split::Split;
+use program::ir::Instruction;
+use program::plan::Plan;
+use program::shares::BLOCK_BYTES;
+use program::simulate::Place;
+use program::topology::{LaneKind, MemoryId};
+
+use super::cases::{Case, layers_of, plain_machine};
+
+fn with_drives(dram_gib: f64, drives: &[f64]) -> Machine {
+    let mut machine = plain_machine();
+    (machine.memory.dram_gib, machine.memory.os_reserve_gib) = (dram_gib, Some(0.0));
+    machine.nvme = drives.iter().map(|read_gbps| Nvme { read_gbps: *read_gbps }).collect();
+    machine
+}
+
+/// Seven layers of 96 MiB, and what surrounds them, in less than that.
+fn small(dram_gib: f64, drives: &[f64]) -> Case {
+    let mut config = layers_of("opt-1.3b", 7);
+    config.vocab_size = 1024;
+    Case::new(with_drives(dram_gib, drives), config, (2, 4))
+}
+
+fn plan(case: &Case, policy: Policy) -> Plan {
+    let (batches, batch_size) = case.batches;
+    let placement = Placement::of(policy);
+    let plan = case.with_request(&placement, |request| request.plan(batches, batch_size));
+    plan.unwrap_or_else(|error| panic!("{policy:?}: {error}"))
+}
+
+fn policies() -> [Policy; 3] {
+    let split = Split { start: 7, end: 10 };
+    [Policy::CpuOnly, Policy::GpuOnly, Policy::TwoSplit { split, chunking: None }]
+}
+
+/// Each lane's reads in a decode step, ns.
+fn reads_ns(plan: &Plan, machine: &Machine) -> Vec<Vec<f64>> {
+    let program = plan.decode();
+    let costs = machine.costs(plan, program, 64).expect("priced");
+    let lists = program.lanes.iter();
+    let lists = lists.filter(|list| plan.topology.lane(list.lane).kind == LaneKind::Read);
+    let of_list = |list: &program::ir::LaneProgram| {
+        let all = list.instructions.iter().enumerate();
+        let reads = all.filter(|(_, work)| matches!(work, Instruction::Read(_)));
+        let ns = reads.map(|(index, work)| {
+            let instruction = index as u32;
+            let place = Place { program: program.id, lane: list.lane, instruction };
+            costs.work_ns(place, work, 0)
+        });
+        ns.collect()
+    };
+    lists.map(of_list).collect()
+}
+
+#[test]
+fn drives_with_shares_of_their_rates_take_the_same_time() {
+    for policy in policies() {
+        let case = small(0.6, &[1.0, 3.0]);
+        let plan = plan(&case, policy);
+        let lanes = reads_ns(&plan, &case.machine);
+        let [slow, fast] = &lanes[..] else { panic!("{} lanes", lanes.len()) };
+        assert!(slow.len() > 3, "{policy:?}");
+        // Weights are cut at blocks.
+        let block_ns = BLOCK_BYTES as f64;
+        for (slow_ns, fast_ns) in slow.iter().zip(fast) {
+            assert!((slow_ns - fast_ns).abs() <= block_ns, "{policy:?}: {slow_ns} {fast_ns}");
+        }
+        // All of it is read once, at 4 GB/s.
+        let bytes: f64 = slow.iter().sum::<f64>() + 3.0 * fast.iter().sum::<f64>();
+        assert!((bytes / read_bytes(&plan) as f64 - 1.0).abs() < 1e-9, "{policy:?}");
+        assert!(slow.iter().all(|ns| *ns > 0.0));
+    }
+}
+
+#[test]
+fn a_step_that_reads_bound_takes_their_bytes_over_all_rates() {
+    for policy in policies() {
+        let case = small(0.6, &[0.25, 0.75]);
+        let plan = plan(&case, policy);
+        let step_ns = steady_step_ns(&plan, &case.machine, 72).expect("priced");
+        let bound_ns = read_bytes(&plan) as f64 / 1.0;
+        let share = step_ns / bound_ns;
+        assert!((0.999..1.1).contains(&share), "{policy:?}: {share}");
+        // Faster drives are hidden behind the rest of the step.
+        let fast = Machine { nvme: vec![Nvme { read_gbps: 1000.0 }; 2], ..case.machine.clone() };
+        let fast_ns = steady_step_ns(&plan, &fast, 72).expect("priced");
+        let plenty = Case { machine: with_drives(64.0, &[]), ..case.clone() };
+        let unread = self::plan(&plenty, policy);
+        let unread_ns = steady_step_ns(&unread, &plenty.machine, 72).expect("priced");
+        assert!(fast_ns < 1.02 * unread_ns, "{policy:?}: {fast_ns} {unread_ns}");
+    }
+}
+
+/// A byte that is read is written to memory, and read there as it would be anyway.
+#[test]
+fn what_drives_read_passes_host_memory_once_more() {
+    for policy in policies() {
+        let case = small(0.6, &[100.0]);
+        let plenty = Case { machine: with_drives(64.0, &[]), ..case.clone() };
+        let step_ns = |case: &Case| {
+            let plan = plan(case, policy);
+            let mut machine = case.machine.clone();
+            machine.memory.dram_gbps = 1.0;
+            (steady_step_ns(&plan, &machine, 72).expect("priced"), read_bytes(&plan))
+        };
+        let ((with_ns, bytes), (without_ns, none)) = (step_ns(&case), step_ns(&plenty));
+        assert_eq!(none, 0);
+        let passed_bytes = with_ns - without_ns;
+        assert!((passed_bytes / bytes as f64 - 1.0).abs() < 0.02, "{policy:?}: {passed_bytes}");
+    }
+}
+
+#[test]
+fn a_plan_for_more_drives_than_there_are_is_not_priced() {
+    let case = small(0.6, &[1.0, 1.0]);
+    let plan = plan(&case, Policy::CpuOnly);
+    let machine = with_drives(0.6, &[1.0]);
+    let error = machine.costs(&plan, plan.decode(), 64).map(|_| ()).expect_err("one is missing");
+    assert!(error.to_string().contains("1 NVMe drives, fewer than"), "{error}");
+}
+
+#[test]
+fn opt_30b_is_planned_for_32_gb_and_two_drives() {
+    let mut machine = planner::machine::known("ryzen7950x-a4000").expect("there").expect("valid");
+    machine.memory.dram_gib = 32.0;
+    machine.nvme = vec![Nvme { read_gbps: 5.0 }, Nvme { read_gbps: 7.0 }];
+    let config = known("opt-30b").expect("known").config;
+    let case = Case::new(machine, config, (1, 8));
+    let alone =
+        Case { machine: Machine { nvme: Vec::new(), ..case.machine.clone() }, ..case.clone() };
+    let refused = alone.choose_with(PolicyName::Auto, Effort::Quick).expect_err("60 GB in 32");
+    assert!(refused.to_string().contains("GiB"), "{refused}");
+    let chosen = case.choose_with(PolicyName::Auto, Effort::Quick).expect("the rest is read");
+    let plan = &chosen.plan;
+    let budget = Budget::of(plan).dram_bytes(&case.limits());
+    assert!(budget <= case.machine.dram_bytes());
+    // What is missing, with the slots of a layer and less than one operation more.
+    let layer_bytes = case.config.layer_weight_bytes(model::config::Dtype::Bf16) as u64;
+    let largest_bytes = Op::Fc0.weight_bytes(&case.config, model::config::Dtype::Bf16) as u64;
+    assert!(case.machine.dram_bytes() - budget < largest_bytes);
+    let all_bytes = 48 * layer_bytes;
+    let most_bytes = all_bytes + 2 * layer_bytes - (case.machine.dram_bytes() - (2 << 30));
+    let bytes = read_bytes(plan);
+    assert!(bytes > 20 * layer_bytes && bytes < most_bytes, "{bytes} of at most {most_bytes}");
+    // Drives of 12 GB/s decide.
+    let bound_ns = bytes as f64 / 12.0;
+    let share = chosen.steady.step_ns() / bound_ns;
+    assert!((0.999..1.1).contains(&share), "{share}");
+    assert!((chosen.considered[0].step_ns() / chosen.steady.step_ns() - 1.0).abs() < 0.01);
+    assert_eq!(chosen.considered[0].map, plan.map);
+}
+
+#[test]
+fn more_memory_and_faster_drives_are_not_slower() {
+    let total_ns = |dram_gib: f64, drives: &[f64]| {
+        let case = small(dram_gib, drives);
+        case.choose(PolicyName::Auto).expect("the rest is read").predicted.total_ns()
+    };
+    let by_memory: Vec<f64> =
+        [0.5, 0.6, 0.7, 0.9, 1.2].map(|gib| total_ns(gib, &[0.5, 1.0])).into();
+    let by_drives: Vec<f64> =
+        [[0.1, 0.1], [0.4, 0.1], [2.0, 0.5], [8.0, 8.0]].map(|one| total_ns(0.6, &one)).into();
+    for all in [by_memory, by_drives] {
+        assert!(all.windows(2).all(|pair| pair[1] <= pair[0] * 1.01), "{all:?}");
+        assert!(all[0] > 1.5 * all[all.len() - 1], "{all:?}");
+    }
+}
+
+#[test]
+fn asked_for_all_is_read_and_the_policy_is_searched_as_ever() {
+    let case = small(8.0, &[1.0, 1.0]);
+    let chosen = case.with_request(&Placement::of(Policy::GpuOnly), |request| {
+        let storage = case.machine.storage().expect("drives");
+        let storage = Storage { ops: StagedOps::All, ..storage };
+        let request = planner::budget::Request { storage: Some(&storage), ..*request };
+        planner::priced::choose(&planner::priced::Question {
+            request: &request,
+            batches: 2,
+            batch_size: 4,
+            policy: PolicyName::TwoSplit,
+            chunkings: &[None],
+            pricing: &case.machine,
+            effort: Effort::Full,
+            stage: None,
+        })
+    });
+    let chosen = chosen.expect("it fits");
+    let resident = &chosen.placement.residency.layers;
+    let homes = chosen.plan.map.weights.iter().enumerate();
+    for (layer, homes) in homes {
+        let read = homes.iter().filter(|home| **home == MemoryId::STORAGES).count();
+        assert_eq!(read, if resident.contains(&layer) { 0 } else { 6 }, "layer {layer}");
+    }
+}
