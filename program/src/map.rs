@@ -197,7 +197,8 @@ pub struct DeviceMap {
     pub fuse_attention: bool,
     /// How many layers' streamed weights may be on the device at once (at least 1).
     pub weight_slots: u16,
-    /// How many streamed KV parts of a kind may be on the device at once (at least 1).
+    /// How many streamed KV parts of a kind may be on the device at once (at least 1); where
+    /// attention is cut, two of the caches that are whole.
     pub kv_slots: u16,
     /// Hidden states of prefill stay on the device between layers, or spill to the host.
     pub prefill_hidden: MemoryId,
