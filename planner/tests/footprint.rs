@@ -7,7 +7,7 @@ use planner::policy::{
     Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly,
 };
 use planner::split::Split;
-use program::compile::{compile, footprint, program_footprint};
+use program::compile::{compile, footprint, program_footprint, runs_in_chunks};
 use program::ir::ProgramId;
 use program::map::{ChunkOrder, Chunking, DeviceMap};
 use program::plan::RunShape;
@@ -50,9 +50,12 @@ fn maps(config: &ModelConfig) -> Vec<DeviceMap> {
                     _ => &[false, true],
                 };
                 for prefill_on_cpu in prefills.iter().copied() {
-                    let residency = residency.clone();
-                    let one = Placement { prefill_on_cpu, residency, ..Placement::of(policy) };
-                    maps.push(one.map(config, true, homes));
+                    for device_batches in [0, 1] {
+                        let residency = residency.clone();
+                        let of = Placement::of(policy);
+                        let one = Placement { prefill_on_cpu, device_batches, residency, ..of };
+                        maps.push(one.map(config, true, homes));
+                    }
                 }
             }
         }
@@ -64,7 +67,10 @@ fn maps(config: &ModelConfig) -> Vec<DeviceMap> {
 fn a_footprint_is_that_of_the_compiled_plan() {
     let config = config();
     for map in maps(&config) {
-        for (batches, prefill_chunk) in [(1, 0), (1, 16), (3, 0), (3, 16)] {
+        for (batches, prefill_chunk) in [(1, 0), (1, 16), (2, 0), (3, 16)] {
+            if prefill_chunk > 0 && !runs_in_chunks(&config, &map) {
+                continue;
+            }
             let shape = RunShape {
                 batches,
                 batch_size: 8,

@@ -12,6 +12,7 @@ mod estimate;
 mod evaluate;
 mod lia;
 mod rehearse;
+mod room;
 mod space;
 mod table;
 #[cfg(test)]

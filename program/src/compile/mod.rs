@@ -249,8 +249,11 @@ impl Ends {
 /// streams caches so many that all slots of these are used.
 fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<usize> {
     let count = map.weights.len();
-    // Each layer streams at least one part of a kind for each batch.
-    let streaming = usize::from(map.kv_slots.div_ceil(shape.batches.max(1)));
+    // Each layer streams at least one part of a kind for each batch whose caches it streams.
+    let streaming = |layer: usize| {
+        let batches = shape.batches.saturating_sub(map.kv[layer].device_batches);
+        usize::from(map.kv_slots.div_ceil(batches.max(1)))
+    };
     let slots = usize::from(map.weight_slots.max(1));
     let is_alike = |one: usize, other: usize| {
         map.prefill.layers[one] == map.prefill.layers[other]
@@ -267,7 +270,7 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
     let mut firsts: Vec<usize> = Vec::new();
     for layer in 0..count {
         let alike = firsts.iter().filter(|first| is_alike(**first, layer)).count();
-        let has_free_slots = alike < streaming && streams_caches(config, shape, map, layer);
+        let has_free_slots = alike < streaming(layer) && streams_caches(config, shape, map, layer);
         let is_known = firsts.iter().any(|first| {
             first % slots == layer % slots
                 && is_alike(*first, layer)
