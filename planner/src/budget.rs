@@ -141,6 +141,14 @@ impl Request<'_> {
         RunShape { micro_sequences, prefill_chunk, ..shape }
     }
 
+    /// The shapes with small streams of prefill that are tried where memory is short: whole prompts
+    /// or chunks, whichever take less.
+    pub(crate) fn small_streams(&self, shape: RunShape) -> Vec<RunShape> {
+        let fewer = RunShape { micro_sequences: shape.micro_sequences.div_ceil(FEWER), ..shape };
+        let least = self.smallest_streams(shape);
+        if least.prefill_chunk == shape.prefill_chunk { vec![fewer] } else { vec![fewer, least] }
+    }
+
     /// What was asked for, or chunks of so many rows of prompts longer than `whole`; 0: none.
     fn chunk(&self, rows: u32, whole: u32) -> u32 {
         match self.prefill_chunk {
@@ -335,20 +343,14 @@ impl Request<'_> {
         batch_size: u16,
     ) -> impl Iterator<Item = Result<Candidate, CompileError>> + 'b {
         let shape = self.shape(batches, batch_size);
-        let (micro, chunk) = (shape.micro_sequences, shape.prefill_chunk);
         let (vram, dram) = (MemoryId::VRAM, MemoryId::DRAM);
         let (first, last) = placement.kv.map_or((vram, dram), |kv| (kv, kv));
-        let mut choices = vec![(first, vram, micro, chunk), (first, dram, micro, chunk)];
+        let mut choices = vec![(first, vram, shape), (first, dram, shape)];
         if first != last {
-            choices.push((last, dram, micro, chunk));
+            choices.push((last, dram, shape));
         }
-        let least = self.smallest_streams(shape);
-        choices.push((last, dram, micro.div_ceil(FEWER), chunk));
-        if least.prefill_chunk != chunk {
-            choices.push((last, dram, least.micro_sequences, least.prefill_chunk));
-        }
-        choices.into_iter().map(move |(kv, prefill_hidden, micro_sequences, chunk)| {
-            let shape = RunShape { micro_sequences, prefill_chunk: chunk, ..shape };
+        choices.extend(self.small_streams(shape).into_iter().map(|small| (last, dram, small)));
+        choices.into_iter().map(move |(kv, prefill_hidden, shape)| {
             self.candidate(shape, placement, Homes { kv, prefill_hidden })
         })
     }

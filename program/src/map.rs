@@ -205,7 +205,8 @@ pub struct DeviceMap {
     /// The storages, and what part each reads of a weight.
     #[serde(default)]
     pub shares: ReadShares,
-    /// How many streamed KV parts of a kind may be on the device at once (at least 1).
+    /// How many streamed KV parts of a kind may be on the device at once (at least 1); where
+    /// attention is cut, two of the caches that are whole.
     pub kv_slots: u16,
     /// Hidden states of prefill stay on the device between layers, or spill to the host.
     pub prefill_hidden: MemoryId,

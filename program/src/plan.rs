@@ -176,6 +176,17 @@ pub struct Footprint {
     pub step_table_bytes: u64,
 }
 
+/// What device memory a plan of a single program would take, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProgramFootprint {
+    /// Weights that stay and caches, which are there for every program.
+    pub kept_bytes: u64,
+    /// The program's activations and slots. Those of programs share addresses.
+    pub own_bytes: u64,
+    /// What the device needs behind them for what it computes in the program.
+    pub scratch_bytes: u64,
+}
+
 /// What a device computes in a plan, by which its scratch is sized.
 #[derive(Debug, Clone)]
 pub struct DeviceWork<'a> {

@@ -13,6 +13,7 @@ mod evaluate;
 mod lia;
 mod prefills;
 mod rehearse;
+mod room;
 mod space;
 mod storages;
 mod table;

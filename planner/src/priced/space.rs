@@ -1,28 +1,20 @@
 //! All placements that a policy's name stands for: its maps, each with every choice of what stays
 //! in device memory, where KV lives and where prompts are computed.
 
-use std::cell::RefCell;
-
-use model::ops::Op;
-use program::compile::{footprint, runs_in_chunks};
+use program::compile::runs_in_chunks;
 use program::map::{Chunking, layer_list};
 use program::topology::MemoryId;
 
 use super::bound::Bound;
+use super::room::Room;
 use super::table::{Outer, outer, read_ns_per_byte};
 use super::{Estimator, Unpriced, lia, table};
 use crate::budget::Request;
 use crate::layer::table::Table;
 use crate::policy::by_name::PolicyName;
-use crate::policy::{
-    Flexgen, Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly,
-};
+use crate::policy::{Flexgen, Placement, Policy, Residency, ResidentAttention};
 use crate::split::Split;
 
-/// Layers of the model whose device memory is looked at: all slots and no more.
-const SLOT_LAYERS: usize = 2;
-/// Models of so few layers are looked at to the last layer.
-const FEW_LAYERS: usize = 8;
 /// Shares of the layers that have room, in quarters, which are tried as resident.
 const QUARTERS: [usize; 4] = [4, 3, 2, 1];
 
@@ -49,8 +41,8 @@ pub(super) struct Space<'a> {
     outer: Outer,
     /// Of all storages together.
     read_ns_per_byte: f64,
-    /// Device memory of prefill that is known already.
-    prefill_bytes: RefCell<Vec<(Placement, u64)>>,
+    /// `None`: a device without a bound of its own.
+    room: Option<Room<'a>>,
 }
 
 impl<'a> Space<'a> {
@@ -63,9 +55,10 @@ impl<'a> Space<'a> {
         let tables = chunkings.iter().map(|chunking| Ok((*chunking, table(estimator, *chunking)?)));
         let tables = tables.collect::<Result<_, Unpriced>>()?;
         let outer = outer(estimator)?;
+        let vram_bytes = estimator.request.limits.vram_bytes;
+        let room = vram_bytes.map(|vram_bytes| Room::new(estimator, vram_bytes));
         let read_ns_per_byte = read_ns_per_byte(estimator)?;
-        let prefill_bytes = RefCell::default();
-        Ok(Space { estimator, tables, outer, read_ns_per_byte, prefill_bytes })
+        Ok(Space { estimator, tables, outer, read_ns_per_byte, room })
     }
 
     /// The table of a way to cut attention.
@@ -202,187 +195,40 @@ impl<'a> Space<'a> {
 
     /// What may stay of a placement; nothing where device memory has no room even so.
     fn residencies(&self, placement: &Placement) -> Result<Vec<Residency>, Unpriced> {
-        let Some(vram_bytes) = self.estimator.request.limits.vram_bytes else {
-            return Ok(vec![Residency::NONE]);
-        };
-        let room = self.room(placement, vram_bytes)?;
-        let contiguous = matches!(placement.policy, Policy::Lia { .. });
-        let layers = self.estimator.request.config.num_layers;
-        let mut all = if room.free_bytes.is_some() { vec![Residency::NONE] } else { Vec::new() };
-        for head in [false, true] {
-            if head && room.free_bytes.is_some_and(|free| free >= room.head_bytes) {
-                all.push(Residency { head, ..Residency::NONE });
-            }
-            for attention in ResidentAttention::ALL {
-                let counts = self.counts(placement, &room, attention, head);
-                all.extend(counts.into_iter().map(|count| Residency {
-                    layers: match contiguous {
-                        // LIA §5.2, optimisation 1.
-                        true => (0..count).collect(),
-                        false => spread_evenly(count, layers),
-                    },
-                    attention,
-                    head,
-                }));
-            }
-        }
-        Ok(all)
-    }
-
-    fn room(&self, placement: &Placement, vram_bytes: u64) -> Result<DeviceRoom, Unpriced> {
-        let request = self.estimator.request;
-        let (config, dtype) = (request.config, request.dtype);
-        let kv_bytes = request.layer_kv_bytes(self.estimator.batches, self.estimator.batch_size);
-        let others = config.num_layers.saturating_sub(SLOT_LAYERS) as u64;
-        let streamed_kv = others * self.device_kv_bytes(placement);
-        let taken_bytes = self.device_bytes(placement, 0)? + streamed_kv;
-        let formats = request.formats.weights.layers.first();
-        let weights_bytes = formats.map_or(0, |formats| request.layer_weight_bytes(formats));
-        Ok(DeviceRoom {
-            vram_bytes,
-            free_bytes: vram_bytes.checked_sub(taken_bytes),
-            head_bytes: Op::Head.weight_bytes(config, dtype) as u64,
-            weights_bytes,
-            kv_bytes,
-            resident_slots: self.resident_slots(placement)?,
-        })
-    }
-
-    /// Device memory of as many layers as there are slots, some of which stay; nothing where that
-    /// is of no account.
-    fn resident_slots(&self, placement: &Placement) -> Result<Vec<ResidentSlots>, Unpriced> {
+        let Some(room) = &self.room else { return Ok(vec![Residency::NONE]) };
+        let streamed = room.streamed(placement);
         let layers = self.estimator.request.config.num_layers;
         let mut all = Vec::new();
-        for count in 1..=SLOT_LAYERS.min(layers) {
-            // A single layer that is streamed has use for one slot. Where all stay there are no
-            // slots, and the policy's own map is of no account.
-            let is_of_account = match SLOT_LAYERS.min(layers) - count {
-                0 => compares_all_resident(&placement.policy),
-                _ => layers <= FEW_LAYERS,
-            };
-            if is_of_account {
-                let residency =
-                    Residency { attention: ResidentAttention::OnCpu, ..Residency::NONE };
-                let placement = Placement { residency, ..placement.clone() };
-                let bytes = self.device_bytes(&placement, count)?;
-                all.push(ResidentSlots { count, bytes });
+        for head in [false, true] {
+            let alone = Residency { head, ..Residency::NONE };
+            if room.has_room(&streamed, &alone)? {
+                all.push(alone);
+            }
+            for attention in ResidentAttention::ALL {
+                let with_kv = attention == ResidentAttention::WithKv;
+                if placement.kv == Some(MemoryId::VRAM) && !with_kv {
+                    continue;
+                }
+                let residency = |count| streamed.residency(count, layers, attention, head);
+                let most = room.most(&streamed, attention, head)?;
+                let mut counts = QUARTERS.map(|part| (most * part).div_ceil(4)).to_vec();
+                if compares_all_resident(&placement.policy)
+                    && room.has_room(&streamed, &residency(layers))?
+                {
+                    counts.push(layers);
+                }
+                counts.retain(|count| *count > 0);
+                counts.sort_unstable();
+                counts.dedup();
+                all.extend(counts.into_iter().map(residency));
             }
         }
         Ok(all)
     }
-
-    /// Numbers of layers that may stay.
-    fn counts(
-        &self,
-        placement: &Placement,
-        room: &DeviceRoom,
-        attention: ResidentAttention,
-        head: bool,
-    ) -> Vec<usize> {
-        let layers = self.estimator.request.config.num_layers;
-        let (kv_in_vram, with_kv) =
-            (placement.kv == Some(MemoryId::VRAM), attention == ResidentAttention::WithKv);
-        if kv_in_vram && !with_kv {
-            return Vec::new();
-        }
-        let head_bytes = if head { room.head_bytes } else { 0 };
-        let mut counts = Vec::new();
-        if let Some(free_bytes) = room.free_bytes {
-            let own_kv = if with_kv { room.kv_bytes - self.device_kv_bytes(placement) } else { 0 };
-            let one = (room.weights_bytes + own_kv).max(1);
-            let most = free_bytes.saturating_sub(head_bytes) / one;
-            let most = usize::try_from(most).unwrap_or(layers).min(layers.saturating_sub(1));
-            counts.extend(QUARTERS.map(|part| (most * part).div_ceil(4)));
-        }
-        let one = room.weights_bytes + if with_kv { room.kv_bytes } else { 0 };
-        let others_bytes = layers.saturating_sub(SLOT_LAYERS) as u64 * one + head_bytes;
-        let fits = room.resident_slots.iter().filter(|resident| {
-            let own_kv = if with_kv { resident.count as u64 * room.kv_bytes } else { 0 };
-            resident.bytes + own_kv + others_bytes <= room.vram_bytes
-        });
-        counts.extend(fits.map(|resident| layers - (SLOT_LAYERS.min(layers) - resident.count)));
-        counts.retain(|count| *count > 0);
-        counts.sort_unstable();
-        counts.dedup();
-        counts
-    }
-
-    /// KV of a streamed layer that is kept in device memory.
-    fn device_kv_bytes(&self, placement: &Placement) -> u64 {
-        let Estimator { request, batches, batch_size, .. } = *self.estimator;
-        match placement.kv {
-            Some(MemoryId::VRAM) => request.layer_kv_bytes(batches, batch_size),
-            _ => request.layer_kv_bytes(placement.device_batches.min(batches), batch_size),
-        }
-    }
-
-    /// Device memory of the placement of as many layers as there are slots, of which some stay:
-    /// decode's, and that of prefill, which goes by few things.
-    fn device_bytes(&self, placement: &Placement, resident: usize) -> Result<u64, Unpriced> {
-        let layers = spread_evenly(resident, SLOT_LAYERS);
-        let residency = Residency { layers, ..placement.residency.clone() };
-        let placement = &Placement { residency, ..placement.clone() };
-        let request = self.estimator.request;
-        let short = &Request { max_prompt: 1, shared_prompt: 0, ..*request };
-        let decode_bytes = self.device_bytes_of(short, placement)?;
-        if matches!(placement.policy, Policy::Lia { .. }) {
-            return Ok(decode_bytes.max(self.device_bytes_of(request, placement)?));
-        }
-        let Placement { prefill_on_cpu, residency, .. } = placement.clone();
-        let policy = Policy::TwoSplit { split: Split { start: 0, end: 0 }, chunking: None };
-        let alike = Placement { prefill_on_cpu, residency, ..Placement::of(policy) };
-        let known =
-            self.prefill_bytes.borrow().iter().find(|(one, _)| *one == alike).map(|one| one.1);
-        let prefill_bytes = match known {
-            Some(bytes) => bytes,
-            None => {
-                let bytes = self.device_bytes_of(request, &alike)?;
-                self.prefill_bytes.borrow_mut().push((alike, bytes));
-                bytes
-            }
-        };
-        let caches_bytes = self.device_kv_bytes(placement) * SLOT_LAYERS as u64;
-        Ok(decode_bytes.max(prefill_bytes + caches_bytes))
-    }
-
-    fn device_bytes_of(
-        &self,
-        request: &Request<'_>,
-        placement: &Placement,
-    ) -> Result<u64, Unpriced> {
-        let Estimator { batches, batch_size, homes, .. } = *self.estimator;
-        let mut config = request.config.clone();
-        config.num_layers = config.num_layers.min(SLOT_LAYERS);
-        let mut formats = request.formats.clone();
-        formats.weights.layers.truncate(config.num_layers);
-        let request = Request { config: &config, placement, formats: &formats, ..*request };
-        let map = request.map(Homes { prefill_hidden: MemoryId::DRAM, ..homes });
-        let shape = request.smallest_streams(request.shape(batches, batch_size));
-        let shape = request.shape_of(shape, &map);
-        let taken = footprint(&config, &shape, &map, request.limits.device_scratch)
-            .map_err(|error| Unpriced(error.to_string()))?;
-        Ok(taken.device_bytes + taken.device_scratch_bytes)
-    }
 }
 
-/// Device memory, bytes.
-struct DeviceRoom {
-    vram_bytes: u64,
-    /// Beside slots, activations and the KV of streamed layers; `None`: not even these fit.
-    free_bytes: Option<u64>,
-    head_bytes: u64,
-    weights_bytes: u64,
-    /// Of a layer, all batches.
-    kv_bytes: u64,
-    resident_slots: Vec<ResidentSlots>,
-}
-
-/// Device memory of as many layers as there are slots, `count` of which stay without their KV.
-struct ResidentSlots {
-    count: usize,
-    bytes: u64,
-}
-
+/// Whether the maps of a policy stand for those of all policies where all layers stay: it is of no
+/// account then.
 fn compares_all_resident(policy: &Policy) -> bool {
     match policy {
         Policy::TwoSplit { split, chunking } => split.start == split.end && chunking.is_none(),

@@ -23,6 +23,8 @@ use super::schedule::Entry;
 /// Slots of activations in prefill when no value outlives a segment: one is computed on while the
 /// other is still being copied.
 const PREFILL_SLOTS: u32 = 2;
+/// Slots of streamed caches that are whole though others are in parts: one is read, the next comes.
+const WHOLE_KV_SLOTS: u16 = 2;
 
 /// An instruction and the lane it goes to, in global order.
 #[derive(Debug)]
@@ -403,8 +405,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
     }
 
     fn stream_cache(&mut self, entry: &Entry, kv: Kv, chunk: Chunk, from: Region) -> Region {
+        let slots = kv_slots(self.map, chunk.of);
         let used = self.kv_used.entry((kv, chunk.of)).or_insert(0);
-        let slot = (*used % u32::from(self.map.kv_slots)) as u16;
+        let slot = (*used % u32::from(slots)) as u16;
         *used += 1;
         let identity = ProgramBuffer::KvSlot { kv, of: chunk.of, slot };
         let to = Region::whole(self.buffers.program_buffer(self.program, identity));
@@ -457,6 +460,15 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
 fn kv_of(op: Op) -> (Kv, Value) {
     if op == Op::K { (Kv::K, Value::Key) } else { (Kv::V, Value::Value) }
+}
+
+/// Slots through which caches in so many parts pass. Where a map cuts attention, its slots are for
+/// parts, and a whole cache is as large as all of them.
+fn kv_slots(map: &DeviceMap, parts: u16) -> u16 {
+    match map.chunking {
+        Some(_) if parts == 1 => map.kv_slots.min(WHOLE_KV_SLOTS),
+        _ => map.kv_slots,
+    }
 }
 
 fn at(entry: &Entry) -> At {

@@ -23,8 +23,10 @@ use std::collections::HashMap;
 use model::config::ModelConfig;
 
 use crate::ir::{Program, ProgramId, ProgramShape, ProgramWork};
-use crate::map::{Device, DeviceMap, Schedule};
-use crate::plan::{DeviceScratch, DeviceWork, Footprint, Plan, ResidentWeights, RunShape};
+use crate::map::{Device, DeviceMap, Schedule, layer_list};
+use crate::plan::{
+    DeviceScratch, DeviceWork, Footprint, Plan, ProgramFootprint, ResidentWeights, RunShape,
+};
 use crate::step_table::StepTableLayout;
 use crate::topology::{MemoryId, SegmentId, Topology};
 
@@ -98,28 +100,65 @@ pub fn footprint(
     map: &DeviceMap,
     scratch: Option<DeviceScratch>,
 ) -> Result<Footprint, CompileError> {
+    Ok(footprints(config, shape, map, scratch, None)?.1)
+}
+
+/// Device memory of that plan if it had but one of its programs. Of the plan's programs the buffers
+/// of the largest count, and their scratch is no more than the sum.
+///
+/// # Errors
+/// As [`compile`].
+pub fn program_footprint(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+    scratch: Option<DeviceScratch>,
+    program: ProgramId,
+) -> Result<ProgramFootprint, CompileError> {
+    let (kept, with) = footprints(config, shape, map, scratch, Some(program))?;
+    Ok(ProgramFootprint {
+        kept_bytes: kept.device_bytes,
+        own_bytes: with.device_bytes - kept.device_bytes,
+        scratch_bytes: with.device_scratch_bytes,
+    })
+}
+
+/// Without the buffers of any program, and with those of all or of `only` one.
+fn footprints(
+    config: &ModelConfig,
+    shape: &RunShape,
+    map: &DeviceMap,
+    scratch: Option<DeviceScratch>,
+    only: Option<ProgramId>,
+) -> Result<(Footprint, Footprint), CompileError> {
     let topology = machine_of(map);
     let routes = Routes::new(&topology, map)?;
     check::check(config, shape, map, &routes)?;
     let mut buffers = Buffers::new(config, shape, map, &routes);
     let of = Compiling { config, shape, map, routes: &routes };
-    let layers = layers_with_all_buffers(map);
-    let mut ends = Ends::default();
+    let layers = layers_with_all_buffers(config, shape, map);
+    let mut ends = Ends(buffers.ends().clone());
+    let of_ends = |ends: &Ends| Footprint::of_ends(&topology, |id| ends.of(id), &table(shape, map));
+    let kept = of_ends(&ends);
     let mut emitted = Vec::new();
-    for shape in shape.programs() {
-        emitted.push((shape, ends.add(shape, of, &layers, &mut buffers)));
+    for (id, shape) in (0..).map(ProgramId).zip(shape.programs()) {
+        let nodes = match only {
+            Some(only) if only != id => Vec::new(),
+            _ => ends.add(shape, of, &layers, &mut buffers),
+        };
+        emitted.push((id, shape, nodes));
     }
-    let footprint = Footprint::of_ends(&topology, |id| ends.of(id), &table(shape, map));
+    let footprint = of_ends(&ends);
     let computes = topology.device_computes();
-    let programs = (0..).map(ProgramId).zip(&emitted).map(|(id, (shape, nodes))| {
+    let programs = emitted.iter().map(|(id, shape, nodes)| {
         let own = nodes.iter().filter(|node| computes.contains(node.lane));
         let instructions = own.map(|node| &node.instruction).collect();
-        ProgramWork { id, shape: *shape, instructions }
+        ProgramWork { id: *id, shape: *shape, instructions }
     });
     let programs = programs.collect();
     let buffers_bytes = footprint.device_bytes;
     let work = || DeviceWork { config, shape, map, buffers_bytes, programs };
-    Ok(footprint.with_scratch(scratch, work))
+    Ok((kept, footprint.with_scratch(scratch, work)))
 }
 
 /// Whether a map can compute prompts in chunks.
@@ -216,9 +255,15 @@ impl Ends {
 }
 
 /// Layers whose work uses every buffer that the work of all layers does: the first of each kind of
-/// layer behind each kind, in each slot of weights, with the layer before it.
-fn layers_with_all_buffers(map: &DeviceMap) -> Vec<usize> {
+/// layer behind each kind, in each slot of weights, with the layer before it, and of each kind that
+/// streams caches so many that all slots of these are used.
+fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> Vec<usize> {
     let count = map.weights.len();
+    // Each layer streams at least one part of a kind for each batch whose caches it streams.
+    let streaming = |layer: usize| {
+        let batches = shape.batches.saturating_sub(map.kv[layer].device_batches);
+        usize::from(map.kv_slots.div_ceil(batches.max(1)))
+    };
     let slots = [map.weight_slots, map.read_slots].map(|slots| usize::from(slots.max(1)));
     let is_alike = |one: usize, other: usize| {
         map.prefill.layers[one] == map.prefill.layers[other]
@@ -234,16 +279,31 @@ fn layers_with_all_buffers(map: &DeviceMap) -> Vec<usize> {
     };
     let mut firsts: Vec<usize> = Vec::new();
     for layer in 0..count {
+        let alike = firsts.iter().filter(|first| is_alike(**first, layer)).count();
+        let has_free_slots = alike < streaming(layer) && streams_caches(config, shape, map, layer);
         let is_known = firsts.iter().any(|first| {
             slots.iter().all(|slots| first % slots == layer % slots)
                 && is_alike(*first, layer)
                 && follows_alike(*first, layer)
         });
-        if !is_known || layer + 1 == count {
+        if !is_known || has_free_slots || layer + 1 == count {
             firsts.push(layer);
         }
     }
     (0..count).filter(|layer| firsts.contains(layer) || firsts.contains(&(layer + 1))).collect()
+}
+
+/// Whether the GPU reads caches of a layer that live elsewhere.
+fn streams_caches(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, layer: usize) -> bool {
+    let mut homes = map.kv[layer].k.iter().chain(&map.kv[layer].v);
+    let attends = |chunking, devices: &[Device]| {
+        let list = layer_list(config, chunking);
+        let mut attention = list.iter().zip(devices).filter(|(entry, _)| entry.op.is_attention());
+        attention.any(|(_, device)| *device == Device::Gpu)
+    };
+    homes.any(|home| *home != MemoryId::VRAM)
+        && (attends(map.chunking, &map.decode.layers[layer])
+            || (shape.is_chunked() && attends(None, &map.prefill.layers[layer])))
 }
 
 impl Device {

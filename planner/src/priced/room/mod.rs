@@ -1,0 +1,350 @@
+//! How many layers have room in device memory beside what else a placement takes there: counted to
+//! the byte, so that a layer that fits is not left out.
+//!
+//! A plan takes what stays (weights and caches, which are added up), and the most that one of its
+//! programs takes for activations and slots. The latter goes by few things: how many layers stay
+//! is hardly one of them. So it is found once, for some number of layers, and known for others.
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use model::ops::{Kv, align_up};
+use program::compile::{footprint, program_footprint, runs_in_chunks};
+use program::ir::ProgramId;
+use program::map::{DeviceMap, LayerKv, PhaseMap};
+use program::plan::{ProgramFootprint, RunShape};
+use program::sizes::Sizes;
+use program::topology::MemoryId;
+use program::weights::Weights;
+
+use super::{Estimator, Unpriced};
+use crate::budget::Request;
+use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly};
+
+/// By how much the alignment of what a device needs beside a plan may differ.
+const ALIGN_BYTES: u64 = 256;
+
+/// Device memory of a request's placements.
+pub(super) struct Room<'a> {
+    estimator: &'a Estimator<'a>,
+    vram_bytes: u64,
+    /// Of each layer, what its weights take.
+    weights_bytes: Vec<u64>,
+    /// Final norm and head.
+    head_bytes: u64,
+    /// Maps of a layer that were met.
+    maps: RefCell<Vec<DeviceMap>>,
+    /// What programs take that are known already; `None`: the map cannot compute prompts in the
+    /// chunks that a user gave.
+    known: RefCell<HashMap<Alike, Option<ProgramFootprint>>>,
+}
+
+/// What the activations and slots of a program go by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Alike {
+    program: ProgramId,
+    /// Of [`Streamed::shapes`].
+    shape: usize,
+    /// Of [`Room::maps`].
+    map: usize,
+    attention: ResidentAttention,
+    head: bool,
+    /// Layers that stay and that do not; more than use all slots of caches count as so many.
+    counts: [usize; 2],
+    /// Slots of weights of these layers; weights that stay are decompressed into slots, too.
+    slots: [Vec<usize>; 2],
+    /// Which layers stay, where layers are in different formats.
+    resident: Option<Vec<usize>>,
+}
+
+/// A placement of which nothing stays, and what of it is the same whatever stays.
+pub(super) struct Streamed {
+    placement: Placement,
+    /// Of [`Room::maps`], those of a layer's prefill and decode.
+    maps: [usize; 2],
+    weight_slots: u16,
+    kv_slots: u16,
+    /// The streams of prefill that take least memory.
+    shapes: Vec<RunShape>,
+    /// Caches of a layer in device memory.
+    caches_bytes: u64,
+}
+
+impl<'a> Room<'a> {
+    pub(super) fn new(estimator: &'a Estimator<'a>, vram_bytes: u64) -> Room<'a> {
+        let Request { config, formats, .. } = *estimator.request;
+        let sizes = sizes(estimator);
+        let bytes = |weights| align_up(sizes.weights_bytes(weights)) as u64;
+        let of_layer = |layer| {
+            let ops = config.layer_ops().iter().filter(|op| op.weights(config).is_some());
+            ops.map(|op| bytes(Weights::of(*op, Some(layer as u16)))).sum()
+        };
+        Room {
+            estimator,
+            vram_bytes,
+            weights_bytes: (0..formats.weights.layers.len()).map(of_layer).collect(),
+            head_bytes: bytes(Weights::FinalNorm) + bytes(Weights::Head),
+            maps: RefCell::default(),
+            known: RefCell::default(),
+        }
+    }
+
+    pub(super) fn streamed(&self, placement: &Placement) -> Streamed {
+        let Estimator { request, batches, batch_size, .. } = *self.estimator;
+        let placement = Placement { residency: Residency::NONE, ..placement.clone() };
+        let map = self.map(&placement);
+        let caches_bytes = map.kv.first().map_or(0, |kv| self.caches_bytes(kv));
+        let shapes = request.small_streams(request.shape(batches, batch_size));
+        let (weight_slots, kv_slots) = (map.weight_slots, map.kv_slots);
+        let phases = [&map.prefill, &map.decode].map(PhaseMap::clone);
+        let maps = phases.map(|phase| self.known_map(one_layer(&map, phase)));
+        Streamed { placement, maps, weight_slots, kv_slots, shapes, caches_bytes }
+    }
+
+    fn known_map(&self, map: DeviceMap) -> usize {
+        let mut maps = self.maps.borrow_mut();
+        maps.iter().position(|other| *other == map).unwrap_or_else(|| {
+            maps.push(map);
+            maps.len() - 1
+        })
+    }
+
+    /// The most layers that can stay, of some that are not all; 0: none can.
+    ///
+    /// # Errors
+    /// A map that does not compile.
+    pub(super) fn most(
+        &self,
+        streamed: &Streamed,
+        attention: ResidentAttention,
+        head: bool,
+    ) -> Result<usize, Unpriced> {
+        // A slot fewer may make room for a layer more, so this is no bisection.
+        for count in (1..self.weights_bytes.len()).rev() {
+            let residency = streamed.residency(count, self.weights_bytes.len(), attention, head);
+            if self.has_room(streamed, &residency)? {
+                return Ok(count);
+            }
+        }
+        Ok(0)
+    }
+
+    /// Whether device memory has room for a placement with the streams of prefill that take least.
+    ///
+    /// # Errors
+    /// A map that does not compile.
+    pub(super) fn has_room(
+        &self,
+        streamed: &Streamed,
+        residency: &Residency,
+    ) -> Result<bool, Unpriced> {
+        let kept_bytes = self.kept_bytes(streamed, residency);
+        if kept_bytes > self.vram_bytes {
+            return Ok(false);
+        }
+        for shape in 0..streamed.shapes.len() {
+            if self.has_room_with(streamed, residency, shape, kept_bytes)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The same with streams of a shape, beside what stays.
+    fn has_room_with(
+        &self,
+        streamed: &Streamed,
+        residency: &Residency,
+        shape: usize,
+        kept_bytes: u64,
+    ) -> Result<bool, Unpriced> {
+        let others_bytes = self.vram_bytes - kept_bytes;
+        let program = |program| self.program(streamed, residency, shape, program);
+        let prefill = program(ProgramId::PREFILL)?.filter(|one| one.own_bytes <= others_bytes);
+        let Some(prefill) = prefill else { return Ok(false) };
+        let Some(decode) = program(ProgramId::DECODE)? else { return Ok(false) };
+        let own_bytes = prefill.own_bytes.max(decode.own_bytes);
+        if self.estimator.request.limits.device_scratch.is_none() {
+            return Ok(own_bytes <= others_bytes);
+        }
+        // Programs share a part of what the device needs beside them.
+        let scratch = [prefill.scratch_bytes, decode.scratch_bytes];
+        if own_bytes + scratch[0] + scratch[1] + ALIGN_BYTES <= others_bytes {
+            return Ok(true);
+        }
+        Ok(own_bytes + scratch[0].max(scratch[1]) <= others_bytes
+            && self.whole_bytes(streamed, residency, shape)? <= self.vram_bytes)
+    }
+
+    /// Weights that stay, and caches.
+    fn kept_bytes(&self, streamed: &Streamed, residency: &Residency) -> u64 {
+        let layers = &residency.layers;
+        let weights: u64 = layers.iter().map(|layer| self.weights_bytes[*layer]).sum();
+        let own_caches = match residency.attention {
+            ResidentAttention::WithKv => {
+                let home = vec![MemoryId::VRAM];
+                self.caches_bytes(&LayerKv { k: home.clone(), v: home, device_batches: 0 })
+            }
+            ResidentAttention::Streamed | ResidentAttention::OnCpu => 0,
+        };
+        let others = (self.weights_bytes.len() - layers.len()) as u64;
+        weights
+            + if residency.head { self.head_bytes } else { 0 }
+            + layers.len() as u64 * own_caches
+            + others * streamed.caches_bytes
+    }
+
+    /// Caches of a layer in device memory.
+    fn caches_bytes(&self, homes: &LayerKv) -> u64 {
+        let sizes = sizes(self.estimator);
+        let mut bytes = 0;
+        for kv in [Kv::K, Kv::V] {
+            let parts = homes.homes(kv).len() as u16;
+            let all = (0..self.estimator.batches)
+                .flat_map(|batch| (0..parts).map(move |part| homes.home(kv, part, batch)));
+            let in_vram = all.filter(|home| *home == MemoryId::VRAM).count();
+            bytes += in_vram as u64 * align_up(sizes.cache_bytes(parts)) as u64;
+        }
+        bytes
+    }
+
+    /// What a program takes beside what stays; `None` as in [`Room::known`].
+    fn program(
+        &self,
+        streamed: &Streamed,
+        residency: &Residency,
+        shape: usize,
+        program: ProgramId,
+    ) -> Result<Option<ProgramFootprint>, Unpriced> {
+        let alike = self.alike(streamed, residency, shape, program);
+        if let Some(known) = self.known.borrow().get(&alike) {
+            return Ok(*known);
+        }
+        let Request { config, limits, .. } = *self.estimator.request;
+        let (map, shape) = self.map_and_shape(streamed, residency, shape);
+        let taken = match shape.is_chunked() && !runs_in_chunks(config, &map) {
+            true => None,
+            false => {
+                let scratch = limits.device_scratch;
+                let taken = program_footprint(config, &shape, &map, scratch, program);
+                Some(taken.map_err(|error| Unpriced(error.to_string()))?)
+            }
+        };
+        self.known.borrow_mut().insert(alike, taken);
+        Ok(taken)
+    }
+
+    fn whole_bytes(
+        &self,
+        streamed: &Streamed,
+        residency: &Residency,
+        shape: usize,
+    ) -> Result<u64, Unpriced> {
+        let Request { config, limits, .. } = *self.estimator.request;
+        let (map, shape) = self.map_and_shape(streamed, residency, shape);
+        let taken = footprint(config, &shape, &map, limits.device_scratch)
+            .map_err(|error| Unpriced(error.to_string()))?;
+        Ok(taken.device_bytes + taken.device_scratch_bytes)
+    }
+
+    fn map_and_shape(
+        &self,
+        streamed: &Streamed,
+        residency: &Residency,
+        shape: usize,
+    ) -> (DeviceMap, RunShape) {
+        let residency = residency.clone();
+        let map = self.map(&Placement { residency, ..streamed.placement.clone() });
+        let shape = self.estimator.request.shape_of(streamed.shapes[shape], &map);
+        (map, shape)
+    }
+
+    fn map(&self, placement: &Placement) -> DeviceMap {
+        let homes = Homes { prefill_hidden: MemoryId::DRAM, ..self.estimator.homes };
+        Request { placement, ..*self.estimator.request }.map(homes)
+    }
+
+    fn alike(
+        &self,
+        streamed: &Streamed,
+        residency: &Residency,
+        shape: usize,
+        program: ProgramId,
+    ) -> Alike {
+        let is_prefill = program == ProgramId::PREFILL;
+        let request = self.estimator.request;
+        // Streams of prefill are of no account to decode's own buffers.
+        let is_shaped = is_prefill || request.limits.device_scratch.is_some();
+        let shape = if is_shaped { shape } else { 0 };
+        let Placement { device_batches, .. } = streamed.placement;
+        let batches = self.estimator.batches.saturating_sub(device_batches).max(1);
+        let enough = usize::from(streamed.kv_slots.div_ceil(batches));
+        let weight_slots = usize::from(streamed.weight_slots);
+        let (resident, others): (Vec<usize>, Vec<usize>) = (0..self.weights_bytes.len())
+            .partition(|layer| residency.layers.binary_search(layer).is_ok());
+        let slots = |layers: &[usize]| {
+            let used = |slot: &usize| layers.iter().any(|layer| layer % weight_slots == *slot);
+            (0..weight_slots).filter(used).collect()
+        };
+        let formats = &request.formats.weights.layers;
+        let is_mixed = formats.iter().any(|format| *format != formats[0]);
+        Alike {
+            program,
+            shape,
+            map: streamed.maps[usize::from(!is_prefill)],
+            // Where no layer stays, it is of no account.
+            attention: match resident.is_empty() {
+                true => Residency::NONE.attention,
+                false => residency.attention,
+            },
+            head: residency.head,
+            counts: [resident.len().min(enough), others.len().min(enough)],
+            slots: [slots(&resident), slots(&others)],
+            resident: is_mixed.then_some(resident),
+        }
+    }
+}
+
+impl Streamed {
+    /// So many layers that stay of a placement.
+    pub(super) fn residency(
+        &self,
+        count: usize,
+        of_layers: usize,
+        attention: ResidentAttention,
+        head: bool,
+    ) -> Residency {
+        let layers = match self.placement.policy {
+            // LIA §5.2, optimisation 1.
+            Policy::Lia { .. } => (0..count).collect(),
+            _ => spread_evenly(count, of_layers),
+        };
+        Residency { layers, attention, head }
+    }
+}
+
+/// A map of the first layer alone, whatever its policy is called, and of one phase.
+fn one_layer(map: &DeviceMap, phase: PhaseMap) -> DeviceMap {
+    let mut map = DeviceMap { policy: String::new(), prefill: phase, ..map.clone() };
+    map.prefill.layers.truncate(1);
+    map.decode = map.prefill.clone();
+    map.weights.truncate(1);
+    map.kv.truncate(1);
+    map.weight_formats.layers.clear();
+    map
+}
+
+fn sizes<'a>(estimator: &Estimator<'a>) -> Sizes<'a> {
+    let Request { config, dtype, max_context, formats, .. } = *estimator.request;
+    Sizes {
+        config,
+        dtype,
+        batch_size: estimator.batch_size,
+        max_context,
+        weight_formats: &formats.weights,
+        kv_format: formats.kv,
+    }
+}
