@@ -41,7 +41,10 @@ const TESTS: [(&str, fn()); 9] = [
     ("another_storage_goes_on_for_a_killed_one", another_storage_goes_on_for_a_killed_one),
     ("any_of_three_storages_can_be_the_last", any_of_three_storages_can_be_the_last),
     ("without_any_storage_the_run_ends", without_any_storage_the_run_ends),
-    ("a_cut_file_or_a_removed_folder_costs_a_storage", a_cut_file_or_a_removed_folder_costs_a_storage),
+    (
+        "a_cut_file_or_a_removed_folder_costs_a_storage",
+        a_cut_file_or_a_removed_folder_costs_a_storage,
+    ),
     ("another_staging_is_refused", another_staging_is_refused),
     ("reads_precede_streamed_weights", reads_precede_streamed_weights),
     ("every_signal_of_a_storage_is_needed", every_signal_of_a_storage_is_needed),
@@ -267,7 +270,11 @@ fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
 }
 
 /// The tokens of some groups, the spans of the last one, and what was measured.
-fn run_groups(plan: Plan, staged: &[StagedAt], groups: usize) -> (Vec<Vec<u32>>, Vec<Span>, Measured) {
+fn run_groups(
+    plan: Plan,
+    staged: &[StagedAt],
+    groups: usize,
+) -> (Vec<Vec<u32>>, Vec<Span>, Measured) {
     let mut engine = start(plan, staged).expect("the workers start");
     let prompts = prompts();
     let mut tokens = Tokens::default();
@@ -309,9 +316,8 @@ fn storages_change_no_token() {
             replay(&plan, &spans).expect("what ran is what was proved");
             for lane in plan.lanes().into_iter().filter(|lane| reads(&plan, *lane)) {
                 let of_lane = spans.iter().filter(|span| span.lane == lane);
-                let steps: BTreeSet<(bool, u32)> = of_lane
-                    .map(|span| (span.program == ProgramId::DECODE, span.step))
-                    .collect();
+                let steps: BTreeSet<(bool, u32)> =
+                    of_lane.map(|span| (span.program == ProgramId::DECODE, span.step)).collect();
                 // Prefill, and the eleven decode steps of the longest answer.
                 assert_eq!(steps.len(), 12, "{} {}", map.policy, plan.lane_name(lane));
             }
@@ -328,11 +334,9 @@ fn another_storage_goes_on_for_one_that_fails() {
     let expected = expected(map, Dtype::Bf16, GROUPS);
     let plan = on_storages(map, Dtype::Bf16, 2);
     let stagings = Stagings::of(&plan);
-    for (fault, said) in [
-        ("eio", "Input/output error"),
-        ("flip", "checksum"),
-        ("silence", "has not answered"),
-    ] {
+    for (fault, said) in
+        [("eio", "Input/output error"), ("flip", "checksum"), ("silence", "has not answered")]
+    {
         for request in FAULTY_REQUESTS {
             for storage in [0, 1] {
                 let staged = stagings.with(&[(storage, &format!("{fault}@{request}"))]);
@@ -367,7 +371,8 @@ fn any_of_three_storages_can_be_the_last() {
 fn without_any_storage_the_run_ends() {
     let plan = on_storages(&maps()[0], Dtype::Bf16, 2);
     let stagings = Stagings::of(&plan);
-    let mut engine = start(plan, &stagings.with(&[(0, "eio@5"), (1, "eio@90")])).expect("the workers start");
+    let mut engine =
+        start(plan, &stagings.with(&[(0, "eio@5"), (1, "eio@90")])).expect("the workers start");
     let prompts = prompts();
     let mut tokens = Tokens::default();
     let failed = (0..50).find_map(|_| engine.run(&sequences(&prompts), &mut tokens).err());

@@ -73,9 +73,8 @@ impl ReadShares {
             let first = (0..self.storages()).find(|index| !is_lost(*index));
             return if first == Some(storage) { 0..blocks } else { 0..0 };
         }
-        let cut = |count: usize| {
-            ((u128::from(blocks) * of(&shares[..count]) + total / 2) / total) as u64
-        };
+        let cut =
+            |count: usize| ((u128::from(blocks) * of(&shares[..count]) + total / 2) / total) as u64;
         cut(usize::from(storage))..cut(usize::from(storage) + 1)
     }
 }

@@ -135,7 +135,8 @@ fn reads_come_before_what_they_are_for() {
                 copies += 1;
                 let home = plan.map.weights_of(&plan.config, copy.at.layer, op);
                 assert!(
-                    tied || home == MemoryId::DRAM || slots.contains(&(op, copy.at.layer, copy.from)),
+                    tied || home == MemoryId::DRAM
+                        || slots.contains(&(op, copy.at.layer, copy.from)),
                     "{name} {:?}: {}",
                     program.id,
                     describe(work, plan.config.family, &plan.topology)

@@ -12,8 +12,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::barrier::Barrier;
-use crate::mapping::Access;
 use crate::lane::Lane;
+use crate::mapping::Access;
 use crate::packed::Stage;
 use crate::segment::{Segment, SegmentError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};

@@ -17,9 +17,9 @@ use model::source::{SourceError, WeightSource};
 use program::plan::Plan;
 use program::topology::{Holds, LaneId, Role, SegmentId, Topology, WorkerId};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use shm::WorkerState;
 use shm::sync::Ordering;
 use shm::{Access, Channel, Control, Mapping, Segment, TraceSegment};
-use shm::WorkerState;
 
 use crate::counting;
 use crate::device::{Device, Exported};

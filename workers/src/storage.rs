@@ -45,9 +45,10 @@ impl Store {
         let staged = Staged::open(Path::new(&at.path))
             .map_err(|error| WorkerError::Staging { reason: error.to_string() })?;
         let mut blobs = vec![None; plan.buffers.len()];
-        let stored = plan.weights.iter().filter(|placed| {
-            plan.topology.is_storage(plan.buffer(placed.buffer).segment.memory)
-        });
+        let stored = plan
+            .weights
+            .iter()
+            .filter(|placed| plan.topology.is_storage(plan.buffer(placed.buffer).segment.memory));
         for placed in stored {
             let buffer = plan.buffer(placed.buffer);
             let blob = staged.blob(&buffer.name);
@@ -175,12 +176,11 @@ impl StorageLane {
 /// The host memory that a lane reads into.
 fn slots(plan: &Plan, lane: LaneId, view: &View) -> Option<(NonNull<u8>, usize)> {
     let lists = plan.programs.iter().filter_map(|program| program.lane(lane));
-    let slots = lists.flat_map(|list| &list.instructions).filter_map(|instruction| {
-        match instruction {
+    let slots =
+        lists.flat_map(|list| &list.instructions).filter_map(|instruction| match instruction {
             Instruction::Read(read) => Some(read.to.buffer),
             _ => None,
-        }
-    });
+        });
     let start = |id: &BufferId| plan.buffer(*id).offset_bytes;
     let end = |id: &BufferId| start(id) + plan.buffer(*id).size_bytes;
     let slots: Vec<BufferId> = slots.collect();

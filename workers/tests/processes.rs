@@ -228,6 +228,7 @@ fn start_workers(
             durations: None,
             cuda: None,
             grammars: None,
+            staged: None,
         };
         let mut descriptors = vec![control.segment().fd(), trace.segment().fd()];
         descriptors.extend(mapped.iter().map(|(_, segment)| segment.fd()));

@@ -97,6 +97,7 @@ fn profile_request(
         logprobs: 0,
         prefill_chunk: None,
         limits: &limits,
+        storage: None,
     }
     .shape(request.batches.count, request.batches.size);
     Ok(profile::request(config, &shape, &formats, hardware))

@@ -230,8 +230,9 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
     print_prediction(run, &prediction);
     let expected = expected(&decision);
     let advice = Advice { run, opened, demand, case };
-    let mut engine = start(run, opened, decision.plan, grammars, interrupt)
-        .map_err(|error| advice.after(error))?;
+    let mut engine =
+        start(run, opened, decision.plan, (grammars, decision.nvme.as_ref()), interrupt)
+            .map_err(|error| advice.after(error))?;
     let mut progress = progress::for_stderr(quiet, expected);
     let summary = match job.run(Some(&mut engine), progress.as_mut(), &interrupted) {
         Ok(summary) => summary,
@@ -301,7 +302,7 @@ fn benchmark(
 ) -> anyhow::Result<Exit> {
     let decision = decide(run, opened, prompt_len, gen_len, Measure::WhereNeeded, interrupt)?;
     let expected = expected(&decision);
-    let Decision { plan, predicted, notes, .. } = decision;
+    let Decision { plan, predicted, notes, nvme, .. } = decision;
     let prediction = RunPrediction {
         lengths: (prompt_len, gen_len),
         predicted,
@@ -319,8 +320,8 @@ fn benchmark(
     };
     let demand = demand(run, prompt_len, gen_len);
     let advice = Advice { run, opened, demand, case: first_that_fits(run, opened, Some(demand)) };
-    let mut engine =
-        start(run, opened, plan, None, interrupt).map_err(|error| advice.after(error))?;
+    let mut engine = start(run, opened, plan, (None, nvme.as_ref()), interrupt)
+        .map_err(|error| advice.after(error))?;
     let quiet = run.verbosity == Verbosity::Quiet;
     match benchmark.run(&mut engine, progress::for_stderr(quiet, expected).as_mut()) {
         Ok(()) => {}

@@ -22,8 +22,9 @@ impl Bar {
         let terminal = std::io::stderr().is_terminal();
         let shown = terminal && !quiet;
         let bar = if shown { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        let style =
-            format!("{what} {{wide_bar}} {{bytes}}/{{total_bytes}}, {{bytes_per_sec}}, ETA {{eta}}");
+        let style = format!(
+            "{what} {{wide_bar}} {{bytes}}/{{total_bytes}}, {{bytes_per_sec}}, ETA {{eta}}"
+        );
         if let Ok(style) = ProgressStyle::with_template(&style) {
             bar.set_style(style);
         }

@@ -9,6 +9,7 @@ use planner::split::parse_split;
 use super::formats::{Case, formats};
 use super::model::Opened;
 use super::plan_request::{DEFAULT_BATCH_MAX, limits, request};
+use super::staging::nvme::storage;
 use crate::boundary::engine::EngineError;
 use crate::cli::cuda;
 use crate::cli::request::{PlacementChoice, Run};
@@ -68,7 +69,16 @@ impl Advice<'_> {
         let limits = Limits { vram_bytes, ..limits(self.run, self.opened, self.demand) };
         let formats = formats(self.run, self.opened, self.case);
         let placement = Placement::of(self.policy());
-        let request = request(self.run, self.opened, self.demand, &formats, &limits, &placement);
+        // Operations that the model lacks were refused long ago.
+        let storage = storage(self.run, &self.opened.config).ok().flatten();
+        let request = request(
+            self.run,
+            self.opened,
+            self.demand,
+            &formats,
+            (&limits, storage.as_ref()),
+            &placement,
+        );
         let (count, size) = match self.run.batches {
             Some(BatchesChoice::Given(batches)) => (batches.count, batches.size),
             _ => (1, self.demand.sequences.clamp(1, DEFAULT_BATCH_MAX.into()) as u16),

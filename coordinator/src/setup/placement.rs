@@ -1,10 +1,10 @@
 //! From arguments and demand to a plan that fits memory, is proved, and whose time is predicted.
 
 use anyhow::Context;
-use planner::budget::{Limits, PlanError, Request};
+use planner::budget::{Limits, PlanError, Request, StagedOps};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{Formats, Placement, Policy};
-use planner::priced::{Chosen, Effort, Predicted, Question, choose, place};
+use planner::priced::{Chosen, Effort, Predicted, Pricing, Question, WithStorages, choose, place};
 use planner::split::parse_split;
 use profiler::Threads;
 use program::map::Chunking;
@@ -19,6 +19,7 @@ use super::plan_request::{DEFAULT_BATCH_MAX, filled, limits, request};
 use super::pricing::{Profiles, compares_alone};
 use super::profile;
 use super::rehearsal::Stage;
+use super::staging::nvme::{Nvme, storage};
 use super::usage::Usage;
 use crate::cli::request::{PlacementChoice, Run, Verbosity};
 use crate::cli::values::{Batches, BatchesChoice};
@@ -38,6 +39,8 @@ pub(crate) struct Decision {
     pub limits: Limits,
     /// What was decided of the weights' form that nobody asked for, a sentence each.
     pub notes: Vec<String>,
+    /// The drives that weights are read from, if any are.
+    pub nvme: Option<Nvme>,
 }
 
 /// Whether the machine is measured for a map that needs no search.
@@ -55,6 +58,8 @@ pub(crate) fn first_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>
     let cases = cases(run, opened);
     let Some(demand) = demand.filter(|_| cases.len() > 1) else { return cases[0] };
     let limits = limits(run, opened, demand);
+    // Operations that the model lacks are told of when the run is planned.
+    let storage = storage(run, &opened.config).ok().flatten();
     let (count, size) = match run.batches {
         Some(BatchesChoice::Given(batches)) => {
             let Batches { count, size } = filled(run, opened, batches, demand.sequences);
@@ -65,7 +70,8 @@ pub(crate) fn first_that_fits(run: &Run, opened: &Opened, demand: Option<Demand>
     let fits = |case: &Case| {
         let formats = formats(run, opened, *case);
         [Policy::CpuOnly, Policy::GpuOnly].map(Placement::of).iter().any(|placement| {
-            let request = request(run, opened, demand, &formats, &limits, placement);
+            let memory = (&limits, storage.as_ref());
+            let request = request(run, opened, demand, &formats, memory, placement);
             // A map that does not compile is told of when it is to be run.
             request.fits(count, size).unwrap_or(true)
         })
@@ -87,9 +93,21 @@ pub(crate) fn plan(
 ) -> anyhow::Result<Decision> {
     let (limits, formats) = (limits(run, opened, demand), formats(run, opened, case));
     let (limits, formats) = (&limits, &formats);
-    let planning = Planning { run, opened, demand, limits, formats, measure, interrupt };
+    let mut planning =
+        Planning { run, opened, demand, limits, formats, measure, interrupt, nvme: None };
+    let mut notes = notes(run, opened, case);
+    if let Some(storage) = storage(run, &opened.config)? {
+        if storage.ops == StagedOps::Auto && planning.fits_memory()? {
+            let note = "Memory has room for all weights, so nothing is read from --nvme.";
+            notes.push(note.to_owned());
+        } else {
+            let nvme = Nvme::obtain(run, opened, formats, storage, interrupt)?;
+            planning.nvme = Some(nvme);
+        }
+    }
     let mut decision = planning.decide().map_err(|error| of_device(run, error))?;
-    decision.notes = notes(run, opened, case);
+    decision.notes = notes;
+    decision.nvme = planning.nvme.filter(|_| decision.plan.map.uses_storages());
     proved(run, decision)
 }
 
@@ -125,11 +143,30 @@ struct Planning<'a> {
     formats: &'a Formats,
     measure: Measure,
     interrupt: &'a Interrupt,
+    /// Drives that weights may be read from.
+    nvme: Option<Nvme>,
 }
 
 impl Planning<'_> {
+    /// Whether memory has room for all weights, in a plain placement with these batches.
+    fn fits_memory(&self) -> Result<bool, PlanError> {
+        let placements = [Policy::GpuOnly, Policy::CpuOnly].map(Placement::of);
+        let batches = self.batches(&self.request(&placements[1]))?;
+        let fits = |placement| self.request(placement).fits(batches.count, batches.size);
+        Ok(placements.iter().map(fits).collect::<Result<Vec<_>, _>>()?.contains(&true))
+    }
+
+    /// Prices of this machine with its drives.
+    fn with_drives<T>(&self, profiles: &Profiles, then: impl FnOnce(&dyn Pricing) -> T) -> T {
+        match &self.nvme {
+            None => then(profiles),
+            Some(nvme) => then(&WithStorages { inner: profiles, rates: &nvme.rates }),
+        }
+    }
+
     fn request<'b>(&'b self, placement: &'b Placement) -> Request<'b> {
-        request(self.run, self.opened, self.demand, self.formats, self.limits, placement)
+        let memory = (self.limits, self.nvme.as_ref().map(|nvme| &nvme.storage));
+        request(self.run, self.opened, self.demand, self.formats, memory, placement)
     }
 
     fn decide(&self) -> anyhow::Result<Decision> {
@@ -170,18 +207,20 @@ impl Planning<'_> {
             let (with_device, alone) = (Some(profile.clone()), Some(profile));
             let profiles = Profiles { with_device, alone };
             let stage = self.stage(&profiles);
-            let question = Question {
-                request: &request,
-                batches: batches.count,
-                batch_size: batches.size,
-                policy: name,
-                chunkings: &[None],
-                pricing: &profiles,
-                effort: Effort::Full,
-                stage: Some(&stage),
-            };
-            // What was not measured for such a map leaves the run without a prediction.
-            place(&question, name, placement).ok()
+            self.with_drives(&profiles, |pricing| {
+                let question = Question {
+                    request: &request,
+                    batches: batches.count,
+                    batch_size: batches.size,
+                    policy: name,
+                    chunkings: &[None],
+                    pricing,
+                    effort: Effort::Full,
+                    stage: Some(&stage),
+                };
+                // What was not measured for such a map leaves the run without a prediction.
+                place(&question, name, placement).ok()
+            })
         });
         let predicted = placed.as_ref().map(|placed| placed.predicted);
         Ok(Decision {
@@ -190,6 +229,7 @@ impl Planning<'_> {
             chosen: placed.map(Box::new),
             limits: *self.limits,
             notes: Vec::new(),
+            nvme: None,
         })
     }
 
@@ -215,23 +255,25 @@ impl Planning<'_> {
         }
         let profiles = self.profiles(name, batches)?;
         let stage = self.stage(&profiles);
-        let question = Question {
-            request: &streaming,
-            batches: batches.count,
-            batch_size: batches.size,
-            policy: name,
-            chunkings: &[None],
-            pricing: &profiles,
-            effort: Effort::Full,
-            stage: Some(&stage),
-        };
-        let batches = match self.run.batches {
-            Some(BatchesChoice::Auto) => auto_batches::best(&question, self.demand.sequences)?,
-            _ => batches,
-        };
-        let (count, batch_size) = (batches.count, batches.size);
-        let chunkings = &self.chunkings(&profiles, batches);
-        let chosen = choose(&Question { batches: count, batch_size, chunkings, ..question })?;
+        let chosen = self.with_drives(&profiles, |pricing| -> anyhow::Result<Chosen> {
+            let question = Question {
+                request: &streaming,
+                batches: batches.count,
+                batch_size: batches.size,
+                policy: name,
+                chunkings: &[None],
+                pricing,
+                effort: Effort::Full,
+                stage: Some(&stage),
+            };
+            let batches = match self.run.batches {
+                Some(BatchesChoice::Auto) => auto_batches::best(&question, self.demand.sequences)?,
+                _ => batches,
+            };
+            let (count, batch_size) = (batches.count, batches.size);
+            let chunkings = &self.chunkings(&profiles, batches);
+            Ok(choose(&Question { batches: count, batch_size, chunkings, ..question })?)
+        })?;
         let (plan, predicted) = (chosen.plan.clone(), Some(chosen.predicted));
         Ok(Decision {
             plan,
@@ -239,6 +281,7 @@ impl Planning<'_> {
             chosen: Some(Box::new(chosen)),
             limits: *self.limits,
             notes: Vec::new(),
+            nvme: None,
         })
     }
 

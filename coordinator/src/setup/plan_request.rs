@@ -1,7 +1,7 @@
 //! What a run asks of the planner.
 
 use grammar::Grammars;
-use planner::budget::{Limits, Request};
+use planner::budget::{Limits, Request, Storage};
 use planner::policy::{Formats, Placement};
 
 use super::model::Opened;
@@ -63,7 +63,7 @@ pub(crate) fn request<'a>(
     opened: &'a Opened,
     demand: Demand,
     formats: &'a Formats,
-    limits: &'a Limits,
+    (limits, storage): (&'a Limits, Option<&'a Storage>),
     placement: &'a Placement,
 ) -> Request<'a> {
     Request {
@@ -79,6 +79,6 @@ pub(crate) fn request<'a>(
         logprobs: demand.logprobs,
         prefill_chunk: run.prefill_chunk,
         limits,
-        storage: None,
+        storage,
     }
 }

@@ -7,6 +7,7 @@ use program::plan::Plan;
 use super::bar::Bar;
 use super::hardware::Hardware;
 use super::model::Opened;
+use super::staging::nvme::Nvme;
 use crate::cli::request::{Run, Verbosity};
 use crate::engine::RunEngine;
 use crate::engine::launch::LaunchOptions;
@@ -21,11 +22,15 @@ pub(crate) fn start(
     run: &Run,
     opened: &Opened,
     plan: Plan,
-    grammars: Option<Grammars>,
+    (grammars, nvme): (Option<Grammars>, Option<&Nvme>),
     interrupt: &Interrupt,
 ) -> anyhow::Result<RunEngine> {
     let hardware = Hardware::resolve(run, plan.map.uses_gpu());
-    let options = LaunchOptions { grammars, ..hardware.launch(opened.weights.clone()) };
+    let options = LaunchOptions {
+        grammars,
+        staged: nvme.map(Nvme::staged).unwrap_or_default(),
+        ..hardware.launch(opened.weights.clone())
+    };
     let trace = match &run.trace {
         Some(path) => Some(
             TraceFile::create(path, &plan)

@@ -42,8 +42,11 @@ pub fn load(
     threads: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(), LoadError> {
-    let encoded =
-        Encoded { config: &plan.config, dtype: plan.shape.dtype, formats: &plan.map.weight_formats };
+    let encoded = Encoded {
+        config: &plan.config,
+        dtype: plan.shape.dtype,
+        formats: &plan.map.weight_formats,
+    };
     let mut pieces = Vec::new();
     for placement in plan.weights.iter().filter(|placed| memories.has(placed.buffer)) {
         let of_blob = list_pieces(encoded, placement.weights, source)?;

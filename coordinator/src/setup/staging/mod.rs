@@ -1,9 +1,10 @@
-//! Weights on drives: what is staged of a model, where, and in which form.
+//! Weights on drives: what is staged of a model, where, in which form, and how fast it is read.
 
+pub(crate) mod balance;
 mod form;
+pub(crate) mod nvme;
 mod obtain;
 mod write;
 
 pub(crate) use form::StagedWeights;
-pub(crate) use obtain::obtain;
-pub(crate) use write::{Interrupted, Staging, stage};
+pub(crate) use write::{Interrupted, stage};

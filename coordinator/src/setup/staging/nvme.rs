@@ -1,0 +1,129 @@
+//! The drives of a run: what lives there, and what the planner and the workers have to know.
+
+use model::config::ModelConfig;
+use model::ops::Op;
+use planner::budget::{StagedOps, Storage};
+use planner::policy::Formats;
+use planner::priced::StorageRate;
+use program::shares::ReadShares;
+use staging::{Faults, IoKind, ReaderOptions};
+use workers::shared::protocol::StagedAt;
+
+use super::balance;
+use super::form::StagedWeights;
+use super::obtain::obtain;
+use super::write::Staging;
+use crate::cli::request::{Run, Verbosity};
+use crate::cli::values::NvmeOps;
+use crate::interrupt::Interrupt;
+use crate::setup::model::Opened;
+use crate::setup::usage::Usage;
+
+/// Faults of the drives, for tests and studies: one text for each drive, separated by `;`.
+const FAULTS_ENV: &str = "TANDEM_NVME_FAULTS";
+/// `threads`: reads by threads, though io_uring may be there.
+const IO_ENV: &str = "TANDEM_NVME_IO";
+/// A drive that has not answered for so long is given up.
+const SILENCE_MS: u64 = 10_000;
+
+/// Drives whose stagings are whole and whose rates are known.
+#[derive(Debug)]
+pub(crate) struct Nvme {
+    pub(crate) storage: Storage,
+    pub(crate) rates: Vec<StorageRate>,
+    stagings: Vec<Staging>,
+    options: Vec<ReaderOptions>,
+}
+
+/// What a run may read from drives, before these are looked at; `None` where it has none.
+///
+/// # Errors
+/// An operation that the model lacks.
+pub(crate) fn storage(run: &Run, config: &ModelConfig) -> Result<Option<Storage>, Usage> {
+    if run.nvme.is_empty() {
+        return Ok(None);
+    }
+    let ops = match &run.nvme_ops {
+        NvmeOps::Auto => StagedOps::Auto,
+        NvmeOps::All => StagedOps::All,
+        NvmeOps::Named(names) => {
+            let ops = names.iter().map(|name| named(name, config));
+            StagedOps::These(ops.collect::<Result<_, _>>()?)
+        }
+    };
+    let storages = u16::try_from(run.nvme.len()).unwrap_or(u16::MAX);
+    Ok(Some(Storage { shares: ReadShares::equal(storages), ops }))
+}
+
+fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
+    let mut all: Vec<Op> = config.layer_ops().to_vec();
+    all.retain(|op| op.weights(config).is_some_and(|shape| shape.matrix.is_some()));
+    if !config.tied_embeddings {
+        all.push(Op::Head);
+    }
+    let op = all.iter().copied().find(|op| op.name(config.family) == name);
+    op.ok_or_else(|| {
+        let names: Vec<&str> = all.iter().map(|op| op.name(config.family)).collect();
+        Usage(format!(
+            "--nvme-ops {name}: {} has no such weights; it has {}",
+            config.name,
+            names.join(", ")
+        ))
+    })
+}
+
+/// How each drive is read.
+///
+/// # Errors
+/// Faults that nobody understands.
+pub(crate) fn reader_options(drives: usize) -> Result<Vec<ReaderOptions>, Usage> {
+    let faults = std::env::var(FAULTS_ENV).unwrap_or_default();
+    let io = match std::env::var(IO_ENV).as_deref() {
+        Ok("threads") => IoKind::Threads,
+        _ => IoKind::Auto,
+    };
+    let mut texts = faults.split(';');
+    let options = (0..drives).map(|_| {
+        let text = texts.next().unwrap_or_default();
+        let faults: Faults =
+            text.parse().map_err(|error| Usage(format!("{FAULTS_ENV}: {error}")))?;
+        Ok(ReaderOptions { io, faults, ..ReaderOptions::default() })
+    });
+    options.collect()
+}
+
+impl Nvme {
+    /// Finds or makes the stagings of a run and measures the drives where nobody has.
+    ///
+    /// # Errors
+    /// As [`obtain`], and drives that cannot be read.
+    pub(crate) fn obtain(
+        run: &Run,
+        opened: &Opened,
+        formats: &Formats,
+        storage: Storage,
+        interrupt: &Interrupt,
+    ) -> anyhow::Result<Nvme> {
+        let quiet = run.verbosity == Verbosity::Quiet;
+        let weights = StagedWeights { opened, dtype: run.dtype, formats: &formats.weights };
+        let stagings = obtain(weights, &run.nvme, quiet, interrupt)?;
+        let options = reader_options(stagings.len())?;
+        let (balanced, _) = balance::obtain((&stagings, &options), &opened.config, false)?;
+        let shares = balanced.shares(&opened.config);
+        let rates = balanced.rates();
+        Ok(Nvme { storage: Storage { shares, ..storage }, rates, stagings, options })
+    }
+
+    /// What the storage workers read.
+    pub(crate) fn staged(&self) -> Vec<StagedAt> {
+        let stagings = self.stagings.iter().zip(&self.options);
+        stagings
+            .map(|(staging, options)| StagedAt {
+                path: staging.staged.path().display().to_string(),
+                uses_threads: options.io == IoKind::Threads,
+                silence_ms: SILENCE_MS,
+                faults: options.faults.to_string(),
+            })
+            .collect()
+    }
+}
