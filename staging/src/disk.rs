@@ -42,6 +42,11 @@ pub(crate) fn drop_cache(file: impl AsFd, offset_bytes: u64, size_bytes: u64) {
     let _ = rustix::fs::fadvise(file, offset_bytes, size_bytes, Advice::DontNeed);
 }
 
+/// Keeps the system from reading more into the page cache than is read.
+pub(crate) fn read_nothing_ahead(file: impl AsFd) {
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::Random);
+}
+
 /// Makes `file` `size_bytes` long with all its blocks allocated, or only long where a file system
 /// cannot allocate ahead.
 pub(crate) fn allocate(file: &File, size_bytes: u64) -> io::Result<()> {

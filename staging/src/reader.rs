@@ -266,6 +266,8 @@ impl Flight<'_> {
         loop {
             self.fill();
             if self.in_flight == 0 {
+                // What requests shared with their neighbours was kept for these.
+                self.drop_cache(self.start_bytes, self.next_bytes);
                 return;
             }
             let completion = self.complete();
@@ -365,12 +367,19 @@ impl Flight<'_> {
         self.failure.get_or_insert(ReadError::Io { path, blob, offset_bytes, source });
     }
 
+    /// Takes bytes of the blob out of the page cache, if they passed through it.
+    fn drop_cache(&self, from_bytes: u64, end_bytes: u64) {
+        let size_bytes = end_bytes.next_multiple_of(PAGE_BYTES) - from_bytes;
+        if let Some(file) = &self.reader.cached
+            && size_bytes > 0
+        {
+            disk::drop_cache(file, self.place.offset_bytes + from_bytes, size_bytes);
+        }
+    }
+
     /// Compares the blocks of a request with their checksums.
     fn verify(&mut self, slot: Slot) {
-        if let Some(file) = &self.reader.cached {
-            let offset_bytes = self.place.offset_bytes + slot.offset_bytes;
-            disk::drop_cache(file, offset_bytes, u64::from(slot.size_bytes));
-        }
+        self.drop_cache(slot.offset_bytes, slot.offset_bytes + u64::from(slot.size_bytes));
         let end_bytes = (slot.offset_bytes + u64::from(slot.size_bytes)).min(self.end_bytes);
         let size_bytes = (end_bytes - slot.offset_bytes) as usize;
         // SAFETY: needed to see the destination as a slice. The request has completed, so these
