@@ -75,14 +75,14 @@ impl Reader {
     ///
     /// # Safety
     ///
-    /// The blocks' bytes at `to`, with those up to the next multiple of [`crate::PAGE_BYTES`] behind the
-    /// blob's last, must be writable, and nobody else may use them until this returns. The bytes
-    /// of other blocks are not touched and need not even be mapped.
+    /// The blocks' bytes at `to`, with those up to the next multiple of [`crate::PAGE_BYTES`]
+    /// behind the blob's last, must be writable, and nobody else may use them until this returns.
+    /// The bytes of other blocks are not touched and need not even be mapped.
     ///
     /// # Errors
     ///
-    /// If the destination is not aligned to [`crate::PAGE_BYTES`], the blob has no such blocks, the device
-    /// fails, the file ends early, or a block is not what was staged.
+    /// If the destination is not aligned to [`crate::PAGE_BYTES`], the blob has no such blocks, the
+    /// device fails, the file ends early, or a block is not what was staged.
     ///
     /// # Panics
     ///

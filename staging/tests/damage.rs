@@ -186,7 +186,7 @@ fn a_file_that_was_cut_while_open_is_no_hang() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn any_flipped_bit_is_noticed_by_read_and_named(at in 0..SIZES[1]) {
