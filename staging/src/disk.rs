@@ -35,11 +35,16 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Takes the pages of a range (all from `offset_bytes`, if `size_bytes` is 0) out of the page cache.
-/// Only a hint: pages that are not written yet remain.
+/// Takes the pages of a range (all from `offset_bytes`, if `size_bytes` is 0) out of the page
+/// cache. Only a hint: pages that are not written yet remain.
 pub(crate) fn drop_cache(file: impl AsFd, offset_bytes: u64, size_bytes: u64) {
     let size_bytes = std::num::NonZeroU64::new(size_bytes);
     let _ = rustix::fs::fadvise(file, offset_bytes, size_bytes, Advice::DontNeed);
+}
+
+/// Keeps the system from reading more into the page cache than is read.
+pub(crate) fn read_nothing_ahead(file: impl AsFd) {
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::Random);
 }
 
 /// Makes `file` `size_bytes` long with all its blocks allocated, or only long where a file system

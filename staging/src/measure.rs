@@ -17,13 +17,13 @@ struct Part {
     to: NonNull<u8>,
 }
 
-// SAFETY: needed because of the pointer. Parts are of different blocks, so whoever has one may write
-// its bytes.
+// SAFETY: needed because of the pointer. Parts are of different blocks, so whoever has one may
+// write its bytes.
 unsafe impl Send for Part {}
 
-/// Reads `blob` with all `readers` at once, `repeats` times, the first `sizes[0]` blocks through the
-/// first reader and so on, each in a thread of its own; all begin a repeat together. Returns the
-/// median of what each took, in seconds, or its first error.
+/// Reads `blob` with all `readers` at once, `repeats` times, the first `sizes[0]` blocks through
+/// the first reader and so on, each in a thread of its own; all begin a repeat together. Returns
+/// the median of what each took, in seconds, or its first error.
 ///
 /// # Panics
 ///

@@ -6,7 +6,8 @@ use crate::buffer::AlignedBuffer;
 use crate::checksum::Running;
 use crate::error::{ReadError, ReaderError};
 use crate::layout::BLOCK_BYTES;
-use crate::reader::{Reader, ReaderOptions};
+use crate::options::ReaderOptions;
+use crate::reader::Reader;
 use crate::staged::{BlobId, Staged};
 
 /// Blocks that are read at a time: 32 MiB.

@@ -37,6 +37,7 @@ fn child(name: &str, dir: &Path, blobs: usize) -> Child {
         .args(["--exact", name, "--nocapture", "--test-threads=1", "--ignored"])
         .env(FOLDER, dir)
         .env(BLOBS, blobs.to_string())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap()
@@ -157,9 +158,8 @@ fn child_stages() {
         println!("written");
         std::io::stdout().flush().unwrap();
     }
-    loop {
-        std::thread::park();
-    }
+    // Until it is killed, or whoever would do that has ended.
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 #[test]

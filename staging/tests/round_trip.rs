@@ -86,7 +86,7 @@ fn parts_go_to_their_place_and_nowhere_else() {
         for blocks in [0..1, 3..3, 4..9, 0..21, 20..21, 19..21] {
             let mut buffer = AlignedBuffer::new(size_bytes as usize);
             buffer.bytes_mut().fill(0xee);
-            // SAFETY: needed because the device writes through a pointer; the buffer holds the blob.
+            // SAFETY: needed because the device writes through a pointer; it holds the blob.
             unsafe { reader.read(blob, blocks.clone(), buffer.start()).unwrap() };
             let first = (blocks.start * BLOCK_BYTES) as usize;
             let end = (blocks.end * BLOCK_BYTES).min(size_bytes) as usize;

@@ -1,5 +1,6 @@
-//! Reads of one file, many in flight, by whatever this machine allows: [`Io`] is what a reader needs,
-//! io_uring and threads with `pread` are ways to have it, and faults can be put before either.
+//! Reads of one file, many in flight, by whatever this machine allows: [`Io`] is what a reader
+//! needs, io_uring and threads with `pread` are ways to have it, and faults can be put before
+//! either.
 
 mod faults;
 mod faulty;

@@ -85,7 +85,10 @@ pub(crate) fn open(
         files.extend(disk::open_direct(&options, path).map_err(failed)?);
     }
     let first_cached = files.len();
-    files.push(options.open(path).map_err(failed)?);
+    let cached = options.open(path).map_err(failed)?;
+    // Also for its duplicates, through which is read.
+    disk::read_nothing_ahead(&cached);
+    files.push(cached);
     let threads = depth.min(THREADS_MAX);
     let mut refusal: Option<io::Error> = None;
     let mut uring_refusal = String::new();

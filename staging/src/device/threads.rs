@@ -66,7 +66,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// `threads` threads for at most `depth` requests, which wait where there are more than threads.
+    /// `threads` threads for at most `depth` requests, which wait where they outnumber them.
     ///
     /// # Errors
     ///

@@ -1,0 +1,291 @@
+//! A queue of requests to one file: many in flight, every block verified as it comes.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+
+use crate::checksum::Checksum;
+use crate::device::{Completion, Io, Request};
+use crate::disk;
+use crate::error::ReadError;
+use crate::layout::{BLOCK_BYTES, PAGE_BYTES, Place};
+use crate::staged::{BlobId, Staged};
+
+/// How often a request is repeated that was interrupted or put off.
+const RETRIES_MAX: u32 = 1000;
+
+/// A request in flight, by its tag.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    /// Its first byte in the blob, a block's first.
+    offset_bytes: u64,
+    /// Its bytes, with the rest of the last page.
+    size_bytes: u32,
+    /// Bytes that earlier, short reads gave; whole pages.
+    done_bytes: u32,
+    retries: u32,
+}
+
+/// The weights of one staging, and the requests to them.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub staged: Staged,
+    pub io: Box<dyn Io>,
+    /// The file, where reads go through the page cache.
+    cached: Option<File>,
+    path: PathBuf,
+    request_bytes: u64,
+    slots: Vec<Slot>,
+    /// Tags of slots that are not in flight.
+    free: Vec<u32>,
+}
+
+impl Queue {
+    /// A queue of `depth` requests of `request_bytes`, a multiple of a block, to `io`, which reads
+    /// the weights of `staged`.
+    pub fn new(
+        staged: Staged,
+        io: Box<dyn Io>,
+        cached: Option<File>,
+        depth: u32,
+        request_bytes: u64,
+    ) -> Queue {
+        let path = staged.weights_path();
+        let slots = vec![Slot::default(); depth as usize];
+        Queue { staged, io, cached, path, request_bytes, slots, free: (0..depth).collect() }
+    }
+
+    /// Reads blocks of a blob to `first` and behind it, and verifies them. Nothing is in flight
+    /// when it returns.
+    ///
+    /// # Safety
+    ///
+    /// The blocks' bytes from `first`, with those up to the next multiple of a page behind the
+    /// blob's last, must be writable, and nobody else may use them until this returns.
+    pub unsafe fn read(
+        &mut self,
+        blob: BlobId,
+        blocks: Range<u64>,
+        first: NonNull<u8>,
+    ) -> Result<(), ReadError> {
+        let place = self.staged.place(blob);
+        if blocks.start > blocks.end || blocks.end > place.blocks {
+            return Err(ReadError::NoSuchBlocks {
+                blob: self.staged.name(blob).to_owned(),
+                first: blocks.start,
+                end: blocks.end,
+                blocks: place.blocks,
+            });
+        }
+        let address = first.as_ptr() as usize;
+        if !address.is_multiple_of(PAGE_BYTES as usize) {
+            return Err(ReadError::Unaligned { address });
+        }
+        let start_bytes = blocks.start * BLOCK_BYTES;
+        let end_bytes = (blocks.end * BLOCK_BYTES).min(place.size_bytes);
+        let mut flight = Flight {
+            queue: self,
+            blob,
+            place,
+            first,
+            start_bytes,
+            next_bytes: start_bytes,
+            end_bytes,
+            in_flight: 0,
+            failure: None,
+        };
+        flight.run();
+        match flight.failure.take() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// The error for bytes whose checksum is another one.
+    pub fn mismatch(&self, blob: BlobId, offset_bytes: u64, end_bytes: u64) -> ReadError {
+        ReadError::Checksum {
+            path: self.path.clone(),
+            blob: self.staged.name(blob).to_owned(),
+            offset_bytes,
+            end_bytes,
+        }
+    }
+}
+
+/// One call of [`Queue::read`]. Dropped, it waits for what is in flight.
+struct Flight<'a> {
+    queue: &'a mut Queue,
+    blob: BlobId,
+    place: Place,
+    /// Where `start_bytes` of the blob goes.
+    first: NonNull<u8>,
+    start_bytes: u64,
+    /// The blob's first byte that was not requested yet.
+    next_bytes: u64,
+    end_bytes: u64,
+    in_flight: u32,
+    /// The first thing that went wrong; nothing is submitted after it.
+    failure: Option<ReadError>,
+}
+
+impl Flight<'_> {
+    fn run(&mut self) {
+        loop {
+            self.fill();
+            if self.in_flight == 0 {
+                // What requests shared with their neighbours was kept for these.
+                self.drop_cache(self.start_bytes, self.next_bytes);
+                return;
+            }
+            let completion = self.complete();
+            if let Some(slot) = self.land(completion) {
+                // The device works on the next one meanwhile.
+                self.fill();
+                self.verify(slot);
+            }
+        }
+    }
+
+    /// Submits as long as there are blocks and slots.
+    fn fill(&mut self) {
+        while self.failure.is_none() && self.next_bytes < self.end_bytes {
+            let Some(tag) = self.queue.free.pop() else { return };
+            let offset_bytes = self.next_bytes;
+            let size_bytes = (self.end_bytes - offset_bytes).min(self.queue.request_bytes);
+            self.next_bytes += size_bytes;
+            let size_bytes = size_bytes.next_multiple_of(PAGE_BYTES) as u32;
+            self.submit(tag, Slot { offset_bytes, size_bytes, done_bytes: 0, retries: 0 });
+        }
+    }
+
+    fn submit(&mut self, tag: u32, slot: Slot) {
+        self.queue.slots[tag as usize] = slot;
+        let offset_bytes = slot.offset_bytes + u64::from(slot.done_bytes);
+        let request = Request {
+            tag,
+            offset_bytes: self.place.offset_bytes + offset_bytes,
+            to: self.address(offset_bytes),
+            size_bytes: slot.size_bytes - slot.done_bytes,
+        };
+        // SAFETY: needed because the device writes through a pointer. The caller of `read` leaves
+        // these bytes to it; requests in flight are of different blocks; nothing returns before all
+        // have completed; slots are as many as the queue is deep.
+        match unsafe { self.queue.io.submit(request) } {
+            Ok(()) => self.in_flight += 1,
+            Err(source) => {
+                self.queue.free.push(tag);
+                self.fail_io(offset_bytes, source);
+            }
+        }
+    }
+
+    /// Where a byte of the blob goes.
+    fn address(&self, offset_bytes: u64) -> NonNull<u8> {
+        let ahead_bytes = (offset_bytes - self.start_bytes) as usize;
+        // SAFETY: needed for the arithmetic. The byte is one of those that the caller of `read`
+        // gave a place.
+        unsafe { self.first.add(ahead_bytes) }
+    }
+
+    fn complete(&mut self) -> Completion {
+        let completion = self.queue.io.complete();
+        self.in_flight -= 1;
+        completion
+    }
+
+    /// What became of a request; the slot that is read to its end, if it is.
+    fn land(&mut self, completion: Completion) -> Option<Slot> {
+        let tag = completion.tag;
+        let mut slot = self.queue.slots[tag as usize];
+        let offset_bytes = slot.offset_bytes + u64::from(slot.done_bytes);
+        match completion.result {
+            Ok(read_bytes) if slot.done_bytes + read_bytes >= slot.size_bytes => {
+                self.queue.free.push(tag);
+                return Some(slot);
+            }
+            Ok(read_bytes) => {
+                // Whole pages, as O_DIRECT can go on from nowhere else.
+                let pages_bytes = read_bytes / PAGE_BYTES as u32 * PAGE_BYTES as u32;
+                slot.done_bytes += pages_bytes;
+                if pages_bytes == 0 {
+                    let blob = self.queue.staged.name(self.blob).to_owned();
+                    let path = self.queue.path.clone();
+                    let error = ReadError::Truncated { path, blob, offset_bytes };
+                    self.failure.get_or_insert(error);
+                }
+            }
+            Err(error) if is_passing(&error) && slot.retries < RETRIES_MAX => {
+                slot.retries += 1;
+                std::thread::yield_now();
+            }
+            Err(source) => self.fail_io(offset_bytes, source),
+        }
+        if self.failure.is_some() {
+            self.queue.free.push(tag);
+        } else {
+            self.submit(tag, slot);
+        }
+        None
+    }
+
+    fn fail_io(&mut self, offset_bytes: u64, source: io::Error) {
+        let blob = self.queue.staged.name(self.blob).to_owned();
+        let path = self.queue.path.clone();
+        self.failure.get_or_insert(ReadError::Io { path, blob, offset_bytes, source });
+    }
+
+    /// Takes bytes of the blob out of the page cache, if they passed through it.
+    fn drop_cache(&self, from_bytes: u64, end_bytes: u64) {
+        let size_bytes = end_bytes.next_multiple_of(PAGE_BYTES) - from_bytes;
+        if let Some(file) = &self.queue.cached
+            && size_bytes > 0
+        {
+            disk::drop_cache(file, self.place.offset_bytes + from_bytes, size_bytes);
+        }
+    }
+
+    /// Compares the blocks of a request with their checksums.
+    fn verify(&mut self, slot: Slot) {
+        self.drop_cache(slot.offset_bytes, slot.offset_bytes + u64::from(slot.size_bytes));
+        let end_bytes = (slot.offset_bytes + u64::from(slot.size_bytes)).min(self.end_bytes);
+        let size_bytes = (end_bytes - slot.offset_bytes) as usize;
+        // SAFETY: needed to see the destination as a slice. The request has completed, so these
+        // bytes were written, and nobody else uses them until `read` returns.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(self.address(slot.offset_bytes).as_ptr(), size_bytes)
+        };
+        let first_block = slot.offset_bytes / BLOCK_BYTES;
+        for (block, bytes) in (first_block..).zip(bytes.chunks(BLOCK_BYTES as usize)) {
+            let expected = self.queue.staged.block_checksum(self.place.first_block + block);
+            if Checksum::of(bytes) != expected && self.failure.is_none() {
+                let from_bytes = block * BLOCK_BYTES;
+                let end_bytes = from_bytes + bytes.len() as u64;
+                self.failure = Some(self.queue.mismatch(self.blob, from_bytes, end_bytes));
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        // Only after a panic is anything left; its destination must not be freed under a device.
+        while self.in_flight > 0 {
+            let completion = self.complete();
+            self.queue.free.push(completion.tag);
+        }
+    }
+}
+
+/// Whether a read that failed so is only to be repeated.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [Errno::INTR, Errno::AGAIN];
+    passing.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests;
