@@ -7,4 +7,5 @@ pub mod gantt;
 pub mod layer;
 pub(crate) mod placement;
 pub(crate) mod step;
+pub(crate) mod storages;
 pub mod table;
