@@ -23,7 +23,7 @@ use crate::cli::request::ProfileRequest;
 use crate::cli::values::CompressChoice;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::report::table::{plain_table, right_aligned};
+use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::formats;
 use crate::setup::hardware::Hardware;
 use crate::setup::model::Opened;

@@ -1,6 +1,6 @@
 //! From measurements to the report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use model::compressed::{Grouped, WeightFormat};
 use planner::budget::Budget;
@@ -8,6 +8,7 @@ use program::formats::KvFormat;
 use program::plan::Plan;
 
 use super::file::{LaneReport, MapSummary, Predicted, Replayed, Report, StepTimes};
+use super::storages::storages;
 use crate::engine::measure::Totals;
 use crate::engine::{Measured, Peaks};
 
@@ -105,6 +106,7 @@ pub fn build(
         time_outside: totals.time_outside(),
         streamed_weight_bytes: totals.streamed_weight_bytes,
         streamed_kv_bytes: totals.streamed_kv_bytes,
+        storages: storages(plan, measured),
         budget_bytes: budget(plan),
         peak_pss_bytes: with_sum(&measured.peaks),
         load_peak_pss_bytes: with_sum(&measured.load_peaks),
@@ -119,8 +121,9 @@ fn step_times(totals: &Totals) -> Option<StepTimes> {
 }
 
 fn weight_bytes_by_format(plan: &Plan) -> BTreeMap<String, u64> {
-    let mut bytes = BTreeMap::new();
-    for placed in &plan.weights {
+    let (mut bytes, mut counted) = (BTreeMap::new(), HashSet::new());
+    // Each of several storages holds the same.
+    for placed in plan.weights.iter().filter(|placed| counted.insert(placed.weights)) {
         let format = match plan.map.weight_formats.of(&plan.config, placed.weights) {
             WeightFormat::Plain => plan.shape.dtype.name().to_owned(),
             WeightFormat::Grouped(Grouped { bits, group }) => {

@@ -6,5 +6,7 @@ pub mod file;
 pub mod gantt;
 pub mod layer;
 pub(crate) mod placement;
+pub(crate) mod plain_table;
 pub(crate) mod step;
+pub mod storages;
 pub mod table;

@@ -9,7 +9,7 @@ use planner::priced::{Chosen, Considered};
 use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};
 use program::topology::MemoryId;
 
-use super::table::{plain_table, right_aligned};
+use super::plain_table::{plain_table, right_aligned};
 
 /// Threads of the cpu worker and of the device's, for a map with a device and for one without.
 pub(crate) type Threads<'a> = &'a dyn Fn(bool) -> (u16, u16);

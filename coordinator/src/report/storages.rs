@@ -1,0 +1,148 @@
+//! Storages in reports: what is read from each, how fast, and which were lost.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use program::ir::Instruction;
+use program::plan::Plan;
+use program::shares::{BLOCK_BYTES, blocks_of};
+use program::topology::LaneId;
+use serde::{Deserialize, Serialize};
+
+use super::plain_table::{plain_table, right_aligned};
+use crate::engine::Measured;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// A storage that weights were read from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StorageReport {
+    /// The folder of its staging.
+    pub path: String,
+    /// How it was read: io_uring or threads, past the page cache or through it.
+    pub how: String,
+    /// What is read of it in a decode step while no storage is lost.
+    pub step_bytes: u64,
+    /// What was read of it in all.
+    pub read_bytes: u64,
+    pub busy_s: f64,
+    /// Where it was lost, and what that cost.
+    pub lost: Option<LostReport>,
+}
+
+/// A storage that the run went on without.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostReport {
+    pub reason: String,
+    /// Who went on with its reads.
+    pub successor: String,
+    /// From noticing it to handing its work over.
+    pub handover_ms: u64,
+}
+
+/// The storages of a run by their lanes' names.
+pub fn storages(plan: &Plan, measured: &Measured) -> BTreeMap<String, StorageReport> {
+    let mut all = BTreeMap::new();
+    for (place, (_, lane)) in plan.topology.storages().into_iter().enumerate() {
+        let worker = &plan.topology.worker(plan.topology.lane(lane).worker).name;
+        let lost = measured.lost_storages.iter().find(|lost| lost.worker == *worker);
+        let totals = &measured.totals;
+        let report = StorageReport {
+            path: measured.staged.get(place).cloned().unwrap_or_default(),
+            how: measured.kernel_variants.get(worker).cloned().unwrap_or_default(),
+            step_bytes: step_bytes(plan, lane),
+            read_bytes: totals.read_bytes.get(&lane).copied().unwrap_or(0),
+            busy_s: totals.busy_ns.get(&lane).copied().unwrap_or(0) as f64 / 1e9,
+            lost: lost.map(|lost| LostReport {
+                reason: lost.reason.clone(),
+                successor: lost.successor.clone(),
+                handover_ms: lost.handover_ms,
+            }),
+        };
+        all.insert(plan.lane_name(lane).trim_end_matches(".read").to_owned(), report);
+    }
+    all
+}
+
+/// Bytes that a storage's lane reads in a decode step.
+fn step_bytes(plan: &Plan, lane: LaneId) -> u64 {
+    let Some(list) = plan.decode().lane(lane) else { return 0 };
+    let reads = list.instructions.iter().filter_map(|instruction| match instruction {
+        Instruction::Read(read) => Some(read),
+        _ => None,
+    });
+    reads
+        .map(|read| {
+            let size_bytes = plan.buffer(read.from.buffer).size_bytes;
+            let storage = read.to.chunk.map_or(0, |chunk| chunk.index);
+            let blocks = blocks_of(size_bytes);
+            let blocks = plan.map.shares.blocks(read.op, storage, blocks, |_| false);
+            let at = |block: u64| (block * BLOCK_BYTES).min(size_bytes);
+            at(blocks.end) - at(blocks.start)
+        })
+        .sum()
+}
+
+/// What a plan reads in every step, in a sentence; `None` where it reads nothing.
+pub fn planned(plan: &Plan) -> Option<String> {
+    let storages = plan.topology.storages();
+    let bytes: Vec<u64> = storages.iter().map(|(_, lane)| step_bytes(plan, *lane)).collect();
+    let sum: u64 = bytes.iter().sum();
+    if sum == 0 {
+        return None;
+    }
+    let all: u64 = plan
+        .weights
+        .iter()
+        .map(|w| w.weights)
+        .collect::<std::collections::HashSet<_>>()
+        .into_iter()
+        .filter_map(|weights| plan.weights.iter().find(|placed| placed.weights == weights))
+        .map(|placed| plan.buffer(placed.buffer).size_bytes)
+        .sum();
+    let parts: Vec<String> = bytes
+        .iter()
+        .enumerate()
+        .map(|(place, bytes)| format!("nvme{place} {:.2}", *bytes as f64 / GIB))
+        .collect();
+    Some(format!(
+        "NVMe: {:.2} of {:.2} GiB of weights are read in every step (GiB: {})",
+        sum as f64 / GIB,
+        all as f64 / GIB,
+        parts.join(", ")
+    ))
+}
+
+/// A table of storages, and a line for each that was lost.
+pub fn render(storages: &BTreeMap<String, StorageReport>) -> String {
+    let mut table = plain_table();
+    table.set_header(["drive", "GiB a step", "read GiB", "GB/s", "busy", "how", "staging"]);
+    right_aligned(&mut table, 1..5);
+    for (name, storage) in storages {
+        let rate = match storage.busy_s > 0.0 {
+            true => format!("{:.2}", storage.read_bytes as f64 / storage.busy_s / 1e9),
+            false => "-".to_owned(),
+        };
+        table.add_row([
+            name.clone(),
+            format!("{:.2}", storage.step_bytes as f64 / GIB),
+            format!("{:.2}", storage.read_bytes as f64 / GIB),
+            rate,
+            format!("{:.1} s", storage.busy_s),
+            storage.how.clone(),
+            storage.path.clone(),
+        ]);
+    }
+    let mut text = format!("{table}\n");
+    for (name, storage) in storages {
+        let Some(lost) = &storage.lost else { continue };
+        let _ = writeln!(
+            text,
+            "{name} was lost: {}. The {} went on with its reads after {} ms.",
+            lost.reason.trim_end_matches('.'),
+            lost.successor,
+            lost.handover_ms
+        );
+    }
+    text
+}
