@@ -53,13 +53,16 @@ const EDGES: &[(&str, &[&str])] = &[
     ("kernels/cuda", &["kernels", "model"]),
     ("program", &["model"]),
     ("planner", &["model", "program"]),
-    ("workers", &["cuda", "grammar", "kernels", "kernels/cuda", "model", "program", "shm"]),
+    (
+        "workers",
+        &["cuda", "grammar", "kernels", "kernels/cuda", "model", "program", "shm", "staging"],
+    ),
     ("profiler", &["kernels", "model", "program", "shm", "workers"]),
     (
         "coordinator",
         &[
             "cuda", "grammar", "kernels", "machine", "model", "planner", "profiler", "program",
-            "shm", "workers",
+            "shm", "staging", "workers",
         ],
     ),
 ];
