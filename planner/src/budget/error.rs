@@ -38,7 +38,7 @@ fn refusal(
     let lacks_vram = limits.vram_bytes.is_some_and(|vram| budget.device_bytes > vram);
     let (even_so, weights) = match has_storages && !lacks_vram {
         true => (
-            " even where all weights that may be are read from storages in every step",
+            " even where weights are read from storages in every step",
             "what stays of the weights, and slots for reads,",
         ),
         false => ("", "weights"),

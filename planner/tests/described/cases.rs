@@ -55,7 +55,7 @@ impl Case {
         then: impl FnOnce(&Request<'_>) -> T,
     ) -> T {
         let (formats, limits) = (self.formats(), self.limits());
-        let storage = self.machine.storage();
+        let storage = self.machine.read_shares().map(Storage::auto);
         then(&Request {
             config: &self.config,
             placement,
