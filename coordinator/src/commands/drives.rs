@@ -64,7 +64,8 @@ fn shown(balanced: &Balanced, path: Option<&Path>) -> String {
         let beside = if balanced.directories.len() > 1 { " beside the others" } else { "" };
         let _ = writeln!(
             text,
-            "nvme{place} ({directory}) reads {rate:.2} GB/s{beside}, first bytes after {latency_ms:.2} ms"
+            "nvme{place} ({directory}) reads {rate:.2} GB/s{beside}, first bytes after \
+             {latency_ms:.2} ms"
         );
     }
     if balanced.directories.len() > 1 {

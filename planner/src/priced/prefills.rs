@@ -141,7 +141,7 @@ mod tests {
 
     use super::super::{Estimate, Pricing};
     use super::*;
-    use crate::budget::{Limits, Request};
+    use crate::budget::{Limits, Request, Storage};
     use crate::machine::{Nvme, known};
     use crate::policy::{Flexgen, Formats};
 

@@ -3,7 +3,7 @@
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
-use planner::budget::{Limits, Request};
+use planner::budget::{Limits, Request, Storage};
 use planner::machine::{Capacity, Cpu, Gpu, Link, Machine, Rates};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{Formats, Placement, Policy};

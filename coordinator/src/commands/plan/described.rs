@@ -75,7 +75,8 @@ mod tests {
             policy: PolicyName::Auto,
             chunking: None,
         };
-        let source = Source::Machine { machine: machine.clone(), described: workload.clone() };
+        let source =
+            Source::Machine { machine: machine.clone(), described: Box::new(workload.clone()) };
         plan(&machine, &workload, &PlanRequest { source, json, chart: None })
     }
 
