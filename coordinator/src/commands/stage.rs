@@ -12,7 +12,7 @@ use crate::cli::request::{StageAction, StageRequest};
 use crate::cli::values::StagedForm;
 use crate::exit::Exit;
 use crate::interrupt::Interrupt;
-use crate::report::table::{plain_table, right_aligned};
+use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::bar::Bar;
 use crate::setup::formats;
 use crate::setup::model::Opened;

@@ -39,6 +39,8 @@ pub struct Totals {
     pub streamed_kv_bytes: u64,
     /// Bytes of weights moved to the device.
     pub streamed_weight_bytes: u64,
+    /// Bytes read of storages, by lane.
+    pub read_bytes: BTreeMap<LaneId, u64>,
     /// Spans dropped because a group had too many, or a ring was full.
     pub lost: u64,
 }
@@ -54,6 +56,9 @@ impl Totals {
                     Moved::Weights(_) => self.streamed_weight_bytes += span.record.bytes,
                     Moved::Value(_) => {}
                 }
+            }
+            Instruction::Read(_) => {
+                *self.read_bytes.entry(span.lane).or_insert(0) += span.record.bytes;
             }
             Instruction::Compute(compute)
                 if program_of(&span.record) == ProgramId::PREFILL

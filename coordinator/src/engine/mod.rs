@@ -87,6 +87,8 @@ pub struct Measured {
     pub kernel_variants: BTreeMap<String, String>,
     /// The CUDA device, with its number and name; `None` for the emulated one and for none.
     pub device: Option<String>,
+    /// The stagings that were read, by storage.
+    pub staged: Vec<String>,
     /// Storages that were lost, in order.
     pub lost_storages: Vec<LostStorage>,
     /// Heap allocations of each worker from ready to drain.
@@ -159,6 +161,7 @@ impl RunEngine {
                 .map(|(id, v)| (plan.topology.worker(*id).name.clone(), v.clone()))
                 .collect(),
             device: launched.device.clone(),
+            staged: options.staged.iter().map(|staged| staged.path.clone()).collect(),
             ..Measured::default()
         };
         let mut readers = Vec::new();

@@ -1,6 +1,6 @@
 //! From measurements to the report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use model::compressed::{Grouped, WeightFormat};
 use planner::budget::Budget;
@@ -8,6 +8,7 @@ use program::formats::KvFormat;
 use program::plan::Plan;
 
 use super::file::{LaneReport, MapSummary, Predicted, Replayed, Report, StepTimes};
+use super::storages::storages;
 use crate::engine::measure::Totals;
 use crate::engine::{Measured, Peaks};
 
@@ -61,10 +62,7 @@ pub fn build(
         gen_len: prediction.lengths.1,
         requests: None,
         note: one_text(&prediction.notes),
-        device: match &measured.device {
-            Some(device) => device.clone(),
-            None => if plan.map.uses_gpu() { "emulated" } else { "none" }.to_owned(),
-        },
+        device: device(plan, measured),
         policy: plan.map.policy.clone(),
         device_map: MapSummary::new(&plan.config, &plan.map),
         threads,
@@ -105,6 +103,7 @@ pub fn build(
         time_outside: totals.time_outside(),
         streamed_weight_bytes: totals.streamed_weight_bytes,
         streamed_kv_bytes: totals.streamed_kv_bytes,
+        storages: storages(plan, measured),
         budget_bytes: budget(plan),
         peak_pss_bytes: with_sum(&measured.peaks),
         load_peak_pss_bytes: with_sum(&measured.load_peaks),
@@ -113,14 +112,21 @@ pub fn build(
     }
 }
 
+/// The CUDA device, `emulated`, or `none`.
+fn device(plan: &Plan, measured: &Measured) -> String {
+    let other = if plan.map.uses_gpu() { "emulated" } else { "none" };
+    measured.device.clone().unwrap_or_else(|| other.to_owned())
+}
+
 fn step_times(totals: &Totals) -> Option<StepTimes> {
     let seconds = |share: f64| totals.step_ns(share).map(|ns| ns as f64 / 1e9);
     Some(StepTimes { median_s: seconds(0.5)?, p95_s: seconds(0.95)?, max_s: seconds(1.0)? })
 }
 
 fn weight_bytes_by_format(plan: &Plan) -> BTreeMap<String, u64> {
-    let mut bytes = BTreeMap::new();
-    for placed in &plan.weights {
+    let (mut bytes, mut counted) = (BTreeMap::new(), HashSet::new());
+    // Each of several storages holds the same.
+    for placed in plan.weights.iter().filter(|placed| counted.insert(placed.weights)) {
         let format = match plan.map.weight_formats.of(&plan.config, placed.weights) {
             WeightFormat::Plain => plan.shape.dtype.name().to_owned(),
             WeightFormat::Grouped(Grouped { bits, group }) => {

@@ -6,13 +6,15 @@ use model::config::ModelConfig;
 use program::map::{Device, DeviceMap, layer_list};
 use serde::{Deserialize, Serialize};
 
+use super::storages::StorageReport;
+
 /// A run, in numbers. Times in seconds, rates in tokens per second.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub version: String,
     pub model: String,
     pub dtype: String,
-    /// Bytes of the host's weights by the form of their matrices, vectors included.
+    /// Bytes of the weights by the form of their matrices, vectors included.
     pub weight_bytes_by_format: BTreeMap<String, u64>,
     /// Form of the KV cache.
     pub kv_format: String,
@@ -65,6 +67,9 @@ pub struct Report {
     pub time_outside: Option<f64>,
     pub streamed_weight_bytes: u64,
     pub streamed_kv_bytes: u64,
+    /// Drives that weights were read from in every step, by name; empty where none were.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub storages: BTreeMap<String, StorageReport>,
     /// What the plan was granted before anything loaded: `weights`, `kv`, `activations`, `device`.
     pub budget_bytes: BTreeMap<String, u64>,
     /// Largest proportional set size seen from ready to exit, by process and summed.

@@ -7,7 +7,7 @@ use planner::layer::search::{Choice, SearchResult};
 use planner::layer::table::Table;
 use planner::layer::time::Ps;
 
-use super::table::{plain_table, right_aligned};
+use super::plain_table::{plain_table, right_aligned};
 
 /// The layer as a table, the terms of the maximum, and the runner-up.
 pub(crate) fn text(table: &Table, found: &SearchResult) -> String {

@@ -9,8 +9,8 @@ use planner::priced::{Chosen, Considered};
 use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list};
 use program::topology::MemoryId;
 
-use super::storages::ReadWeights;
-use super::table::{plain_table, right_aligned};
+use super::plain_table::{plain_table, right_aligned};
+use super::read_weights::ReadWeights;
 
 /// Threads of the cpu worker and of the device's, for a map with a device and for one without.
 pub(crate) type Threads<'a> = &'a dyn Fn(bool) -> (u16, u16);

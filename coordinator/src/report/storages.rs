@@ -1,115 +1,118 @@
-//! Weights that are read from storages in every step, in words.
+//! Storages in reports: what is read from each, how fast, and which were lost.
 
-use model::config::ModelConfig;
-use model::ops::Op;
-use planner::budget::read_bytes;
-use program::map::DeviceMap;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use program::ir::Instruction;
 use program::plan::Plan;
-use program::topology::MemoryId;
+use program::shares::{BLOCK_BYTES, blocks_of};
+use program::topology::LaneId;
+use serde::{Deserialize, Serialize};
 
-/// Operations that are read of the same layers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReadOfLayers {
-    pub(crate) ops: Vec<Op>,
-    /// Ascending.
-    pub(crate) layers: Vec<usize>,
+use super::plain_table::{plain_table, right_aligned};
+use crate::engine::Measured;
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// A storage that weights were read from.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StorageReport {
+    /// The folder of its staging.
+    pub path: String,
+    /// How it was read: io_uring or threads, past the page cache or through it.
+    pub how: String,
+    /// What is read of it in a decode step while no storage is lost.
+    pub step_bytes: u64,
+    /// What was read of it in all.
+    pub read_bytes: u64,
+    pub busy_s: f64,
+    /// Where it was lost, and what that cost.
+    pub lost: Option<LostReport>,
 }
 
-/// What a plan reads in every step.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ReadWeights {
-    /// Those of most layers first.
-    pub(crate) of_layers: Vec<ReadOfLayers>,
-    /// Final norm and head.
-    pub(crate) head: bool,
-    pub(crate) bytes_per_step: u64,
-    pub(crate) storages: u16,
+/// A storage that the run went on without.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostReport {
+    pub reason: String,
+    /// Who went on with its reads.
+    pub successor: String,
+    /// From noticing it to handing its work over.
+    pub handover_ms: u64,
 }
 
-impl ReadWeights {
-    /// Of a plan; `None` where it reads nothing.
-    pub(crate) fn of(plan: &Plan) -> Option<ReadWeights> {
-        let map = &plan.map;
-        map.uses_storages().then(|| ReadWeights {
-            of_layers: of_layers(map, &plan.config),
-            head: map.outer_weights == MemoryId::STORAGES,
-            bytes_per_step: read_bytes(plan),
-            storages: map.shares.storages(),
-        })
-    }
-
-    /// `all matrices of 21 of 48 layers, fc0 of 1; 27.43 GB from 2 drives`.
-    pub(crate) fn summary(&self, config: &ModelConfig) -> String {
-        let matrices = matrices(config);
-        let named = |ops: &[Op]| match ops == matrices {
-            true => "all matrices".to_owned(),
-            false => ops.iter().map(|op| op.name(config.family)).collect::<Vec<_>>().join(" "),
+/// The storages of a run by their lanes' names.
+pub fn storages(plan: &Plan, measured: &Measured) -> BTreeMap<String, StorageReport> {
+    let mut all = BTreeMap::new();
+    for (place, (_, lane)) in plan.topology.storages().into_iter().enumerate() {
+        let worker = &plan.topology.worker(plan.topology.lane(lane).worker).name;
+        let lost = measured.lost_storages.iter().find(|lost| lost.worker == *worker);
+        let totals = &measured.totals;
+        let report = StorageReport {
+            path: measured.staged.get(place).cloned().unwrap_or_default(),
+            how: measured.kernel_variants.get(worker).cloned().unwrap_or_default(),
+            step_bytes: step_bytes(plan, lane),
+            read_bytes: totals.read_bytes.get(&lane).copied().unwrap_or(0),
+            busy_s: totals.busy_ns.get(&lane).copied().unwrap_or(0) as f64 / 1e9,
+            lost: lost.map(|lost| LostReport {
+                reason: lost.reason.clone(),
+                successor: lost.successor.clone(),
+                handover_ms: lost.handover_ms,
+            }),
         };
-        let mut parts: Vec<String> = Vec::new();
-        for ReadOfLayers { ops, layers } in &self.of_layers {
-            let count = layers.len();
-            parts.push(match parts.is_empty() {
-                true => format!("{} of {count} of {} layers", named(ops), config.num_layers),
-                false => format!("{} of {count}", named(ops)),
-            });
-        }
-        if self.head {
-            parts.push("the head".to_owned());
-        }
-        let drives = if self.storages == 1 { "drive" } else { "drives" };
-        format!(
-            "{}; {:.2} GB from {} {drives}",
-            parts.join(", "),
-            self.bytes_per_step as f64 / 1e9,
-            self.storages
-        )
+        all.insert(plan.lane_name(lane).trim_end_matches(".read").to_owned(), report);
     }
-}
-
-fn of_layers(map: &DeviceMap, config: &ModelConfig) -> Vec<ReadOfLayers> {
-    let mut all: Vec<ReadOfLayers> = Vec::new();
-    for (layer, homes) in map.weights.iter().enumerate() {
-        let read = config.layer_ops().iter().zip(homes);
-        let read = read.filter(|(_, home)| **home == MemoryId::STORAGES);
-        let ops: Vec<Op> = read.map(|(op, _)| *op).collect();
-        match all.iter_mut().find(|other| other.ops == ops) {
-            _ if ops.is_empty() => {}
-            Some(other) => other.layers.push(layer),
-            None => all.push(ReadOfLayers { ops, layers: vec![layer] }),
-        }
-    }
-    all.sort_by_key(|one| std::cmp::Reverse(one.layers.len()));
     all
 }
 
-fn matrices(config: &ModelConfig) -> Vec<Op> {
-    let is_matrix = |op: &Op| op.weights(config).is_some_and(|shape| shape.matrix.is_some());
-    config.layer_ops().iter().copied().filter(is_matrix).collect()
+/// Bytes that a storage's lane reads in a decode step.
+fn step_bytes(plan: &Plan, lane: LaneId) -> u64 {
+    let Some(list) = plan.decode().lane(lane) else { return 0 };
+    let reads = list.instructions.iter().filter_map(|instruction| match instruction {
+        Instruction::Read(read) => Some(read),
+        _ => None,
+    });
+    reads
+        .map(|read| {
+            let size_bytes = plan.buffer(read.from.buffer).size_bytes;
+            let storage = read.to.chunk.map_or(0, |chunk| chunk.index);
+            let blocks = blocks_of(size_bytes);
+            let blocks = plan.map.shares.blocks(read.op, storage, blocks, |_| false);
+            let at = |block: u64| (block * BLOCK_BYTES).min(size_bytes);
+            at(blocks.end) - at(blocks.start)
+        })
+        .sum()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_read_is_named_with_its_bytes_and_drives() {
-        let config = model::known::known("opt-30b").expect("known").config;
-        let read = |ops: Vec<Op>, count: usize| ReadOfLayers { ops, layers: (0..count).collect() };
-        let mut weights = ReadWeights {
-            of_layers: vec![read(matrices(&config), 21), read(vec![Op::Q, Op::Fc0], 1)],
-            head: false,
-            bytes_per_step: 27_430_000_000,
-            storages: 2,
+/// A table of storages, and a line for each that was lost.
+pub fn render(storages: &BTreeMap<String, StorageReport>) -> String {
+    let mut table = plain_table();
+    table.set_header(["drive", "GiB a step", "read GiB", "GB/s", "busy", "how", "staging"]);
+    right_aligned(&mut table, 1..5);
+    for (name, storage) in storages {
+        let rate = match storage.busy_s > 0.0 {
+            true => format!("{:.2}", storage.read_bytes as f64 / storage.busy_s / 1e9),
+            false => "-".to_owned(),
         };
-        assert_eq!(
-            weights.summary(&config),
-            "all matrices of 21 of 48 layers, q fc0 of 1; 27.43 GB from 2 drives"
-        );
-        (weights.head, weights.storages) = (true, 1);
-        weights.of_layers.remove(0);
-        assert_eq!(
-            weights.summary(&config),
-            "q fc0 of 1 of 48 layers, the head; 27.43 GB from 1 drive"
+        table.add_row([
+            name.clone(),
+            format!("{:.2}", storage.step_bytes as f64 / GIB),
+            format!("{:.2}", storage.read_bytes as f64 / GIB),
+            rate,
+            format!("{:.1} s", storage.busy_s),
+            storage.how.clone(),
+            storage.path.clone(),
+        ]);
+    }
+    let mut text = format!("{table}\n");
+    for (name, storage) in storages {
+        let Some(lost) = &storage.lost else { continue };
+        let _ = writeln!(
+            text,
+            "{name} was lost: {}. The {} went on with its reads after {} ms.",
+            lost.reason.trim_end_matches('.'),
+            lost.successor,
+            lost.handover_ms
         );
     }
+    text
 }

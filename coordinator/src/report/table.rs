@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets::UTF8_HORIZONTAL_ONLY};
+use comfy_table::Table;
 
 use super::file::Report;
+use super::plain_table::{plain_table, right_aligned};
+use super::storages;
 
 /// Latency, throughput and memory, for people; with `lanes` also what each lane did and what the
 /// simulator makes of it.
@@ -37,6 +39,9 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     }
     if with_lanes {
         let _ = writeln!(text, "{}", lanes(report));
+    }
+    if !report.storages.is_empty() {
+        let _ = write!(text, "{}", storages::render(&report.storages));
     }
     if let Some(steps) = &report.decode_step {
         let [median, p95, max] = [steps.median_s, steps.p95_s, steps.max_s].map(duration);
@@ -84,15 +89,7 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         let _ =
             writeln!(text, "second half of decode, simulated from the first half's costs: {said}");
     }
-    let gib = |bytes: &u64| format!("{:.2} GiB", *bytes as f64 / (1u64 << 30) as f64);
-    let memory: Vec<String> = report
-        .peak_pss_bytes
-        .iter()
-        .filter(|(name, _)| *name != "sum")
-        .map(|(name, bytes)| format!("{name} {}", gib(bytes)))
-        .collect();
-    let sum = report.peak_pss_bytes.get("sum").map_or_else(|| "-".to_owned(), gib);
-    let _ = writeln!(text, "peak memory {sum} ({})", memory.join(", "));
+    let _ = writeln!(text, "{}", memory(report));
     if report.device.starts_with("emulated") {
         let _ = writeln!(
             text,
@@ -102,6 +99,16 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
     text
 }
 
+/// `peak memory 0.12 GiB (coordinator 0.01 GiB, cpu worker 0.11 GiB)`.
+fn memory(report: &Report) -> String {
+    let gib = |bytes: &u64| format!("{:.2} GiB", *bytes as f64 / (1u64 << 30) as f64);
+    let of_process = |(name, bytes): (&String, &u64)| format!("{name} {}", gib(bytes));
+    let processes = report.peak_pss_bytes.iter().filter(|(name, _)| *name != "sum");
+    let processes: Vec<String> = processes.map(of_process).collect();
+    let sum = report.peak_pss_bytes.get("sum").map_or_else(|| "-".to_owned(), gib);
+    format!("peak memory {sum} ({})", processes.join(", "))
+}
+
 /// `weights 4-bit in groups of 64 0.06 GiB, bf16 0.05 GiB; KV 4-bit`.
 fn formats(report: &Report) -> String {
     let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
@@ -109,30 +116,6 @@ fn formats(report: &Report) -> String {
     let weights: Vec<String> =
         weights.map(|(format, bytes)| format!("{format} {:.2} GiB", gib(*bytes))).collect();
     format!("weights {}; KV {}", weights.join(", "), report.kv_format)
-}
-
-pub(crate) fn right_aligned(table: &mut Table, columns: std::ops::Range<usize>) {
-    for column in columns {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-}
-
-/// A table with lines above, below and under its header only.
-pub(crate) fn plain_table() -> Table {
-    let mut table = Table::new();
-    table.load_preset(UTF8_HORIZONTAL_ONLY);
-    let between_rows = [
-        TableComponent::HorizontalLines,
-        TableComponent::MiddleIntersections,
-        TableComponent::LeftBorderIntersections,
-        TableComponent::RightBorderIntersections,
-    ];
-    for component in between_rows {
-        table.remove_style(component);
-    }
-    table
 }
 
 /// `12.345 s`, or `0.123 ms` for what is short.

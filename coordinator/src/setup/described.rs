@@ -78,7 +78,7 @@ impl<'a> Planning<'a> {
         config: &'a ModelConfig,
     ) -> Planning<'a> {
         let description = &machine.description;
-        let (limits, storage) = (limits(description), description.storage());
+        let (limits, storage) = (limits(description), description.read_shares().map(Storage::auto));
         Planning { described, machine, config, limits, storage }
     }
 }

@@ -19,6 +19,13 @@ pub struct Storage {
     pub ops: StagedOps,
 }
 
+impl Storage {
+    /// Drives from which as little is read as memory requires.
+    pub fn auto(shares: ReadShares) -> Storage {
+        Storage { shares, ops: StagedOps::Auto }
+    }
+}
+
 /// Which weights are read in every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StagedOps {

@@ -24,7 +24,6 @@ use model::config::Dtype;
 use program::shares::ReadShares;
 use serde::{Deserialize, Serialize};
 
-use crate::budget::{StagedOps, Storage};
 use crate::priced::StorageRate;
 
 /// Sustained rates of one device in one number format.
@@ -186,12 +185,11 @@ impl Machine {
         }
     }
 
-    /// The drives as what weights may be read from, each with a share by its rate; `None` without
-    /// any. What is read is as little as memory requires.
-    pub fn storage(&self) -> Option<Storage> {
+    /// What part of weights each drive reads, by its rate; `None` without any.
+    pub fn read_shares(&self) -> Option<ReadShares> {
         let mbps = |drive: &Nvme| (drive.read_gbps * 1e3).round().max(1.0) as u32;
-        let shares = ReadShares::new(self.nvme.iter().map(mbps).collect());
-        (!self.nvme.is_empty()).then_some(Storage { shares, ops: StagedOps::Auto })
+        let shares = self.nvme.iter().map(mbps).collect();
+        (!self.nvme.is_empty()).then(|| ReadShares::new(shares))
     }
 
     /// The rates of the drives.

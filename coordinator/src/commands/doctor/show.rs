@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Section;
-use crate::report::table::plain_table;
+use crate::report::plain_table::plain_table;
 
 /// One object: `{"sections": [{"name", "findings": [{"name", "value", "costs"}]}]}`.
 ///

@@ -16,8 +16,8 @@ use crate::report::file::MapSummary;
 use crate::report::placement::{
     Threads, considered, gpu_interval, layer, on_gpu, resident, shown_layer,
 };
+use crate::report::read_weights::ReadWeights;
 use crate::report::step::Step;
-use crate::report::storages::ReadWeights;
 
 /// What was chosen, and for what.
 pub(super) struct Answer<'a> {

@@ -10,7 +10,7 @@ use planner::timed::{SteadyLayer, SteadyStep};
 use serde::Serialize;
 
 use crate::report::file::Report;
-use crate::report::table::{plain_table, right_aligned};
+use crate::report::plain_table::{plain_table, right_aligned};
 
 /// `--report` and `--json`: an ordinary report with one more object.
 #[derive(Debug, Serialize)]

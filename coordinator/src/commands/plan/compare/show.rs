@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::row::{Best, Row};
 use crate::cli::request::Described;
-use crate::report::table::{plain_table, right_aligned};
+use crate::report::plain_table::{plain_table, right_aligned};
 
 /// Columns before those of twice a resource.
 const COLUMNS: [&str; 7] =
