@@ -56,12 +56,12 @@ pub(super) fn evaluate(
     let most = SearchLimits::of(effort, estimator);
     let mut search = Search { estimator, space, most, prefills: HashMap::new() };
     let prefill_hidden = estimator.homes.prefill_hidden;
-    let usual = PrefillRoom { prefill_hidden, has_small_streams: false };
     // Each way to cut attention has its own places.
     let mut kinds: Vec<(PolicyName, Option<Chunking>)> = Vec::new();
     let mut of_kind: HashMap<(PolicyName, Option<Chunking>), Vec<Bounded>> = HashMap::new();
     for one in possible {
-        let prefill_ns = search.prefill_ns(&one.placement, usual)?;
+        let room = PrefillRoom { prefill_hidden, has_small_streams: one.has_small_streams };
+        let prefill_ns = search.prefill_ns(&one.placement, room)?;
         let bound = space.bound(&one.placement);
         let step_ns = bound.map_or(0.0, |bound| bound.lower_bound_ns());
         let least_ns = Estimate { prefill_ns, step_ns }.total_ns(estimator.request.max_new);
@@ -173,7 +173,7 @@ impl Search<'_> {
             if is_full && estimate.total_ns(max_new) >= best[OF_A_POLICY - 1].total_ns(max_new) {
                 continue;
             }
-            let Possible { name, placement } = one;
+            let Possible { name, placement, .. } = one;
             let name = name_of(name, &map);
             best.push(Considered { name, placement, map, estimate, slowed: 1.0, rehearsed: false });
             sort(&mut best, max_new);

@@ -60,6 +60,14 @@ struct Alike {
     resident: Option<Vec<usize>>,
 }
 
+/// Streams of prefill for which there is to be room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Streams {
+    Usual,
+    /// Small ones, where there is no room for others.
+    Any,
+}
+
 /// A placement of which nothing stays, and what of it is the same whatever stays.
 pub(super) struct Streamed {
     placement: Placement,
@@ -67,7 +75,7 @@ pub(super) struct Streamed {
     maps: [usize; 2],
     weight_slots: u16,
     kv_slots: u16,
-    /// The streams of prefill that take least memory.
+    /// With the usual streams of prefill, then with small ones.
     shapes: Vec<RunShape>,
     /// Caches of a layer in device memory.
     caches_bytes: u64,
@@ -97,7 +105,9 @@ impl<'a> Room<'a> {
         let placement = Placement { residency: Residency::NONE, ..placement.clone() };
         let map = self.map(&placement);
         let caches_bytes = map.kv.first().map_or(0, |kv| self.caches_bytes(kv));
-        let shapes = request.small_streams(request.shape(batches, batch_size));
+        let usual = request.shape(batches, batch_size);
+        let mut shapes = vec![usual];
+        shapes.extend(request.small_streams(usual).into_iter().filter(|small| *small != usual));
         let (weight_slots, kv_slots) = (map.weight_slots, map.kv_slots);
         let phases = [&map.prefill, &map.decode].map(PhaseMap::clone);
         let maps = phases.map(|phase| self.known_map(one_layer(&map, phase)));
@@ -121,18 +131,19 @@ impl<'a> Room<'a> {
         streamed: &Streamed,
         attention: ResidentAttention,
         head: bool,
+        streams: Streams,
     ) -> Result<usize, Unpriced> {
         // A slot fewer may make room for a layer more, so this is no bisection.
         for count in (1..self.weights_bytes.len()).rev() {
             let residency = streamed.residency(count, self.weights_bytes.len(), attention, head);
-            if self.has_room(streamed, &residency)? {
+            if self.has_room(streamed, &residency, streams)? {
                 return Ok(count);
             }
         }
         Ok(0)
     }
 
-    /// Whether device memory has room for a placement with the streams of prefill that take least.
+    /// Whether device memory has room for a placement, its hidden states of prefill on the host.
     ///
     /// # Errors
     /// A map that does not compile.
@@ -140,12 +151,17 @@ impl<'a> Room<'a> {
         &self,
         streamed: &Streamed,
         residency: &Residency,
+        streams: Streams,
     ) -> Result<bool, Unpriced> {
         let kept_bytes = self.kept_bytes(streamed, residency);
         if kept_bytes > self.vram_bytes {
             return Ok(false);
         }
-        for shape in 0..streamed.shapes.len() {
+        let shapes = match streams {
+            Streams::Usual => 0..1,
+            Streams::Any => 0..streamed.shapes.len(),
+        };
+        for shape in shapes {
             if self.has_room_with(streamed, residency, shape, kept_bytes)? {
                 return Ok(true);
             }

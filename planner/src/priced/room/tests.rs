@@ -12,7 +12,7 @@ use program::map::{ChunkOrder, Chunking};
 use program::plan::DeviceScratch;
 use program::topology::MemoryId;
 
-use super::{Room, Streamed};
+use super::{Room, Streamed, Streams};
 use crate::budget::{Limits, Request};
 use crate::lia::Vector;
 use crate::machine::known as known_machine;
@@ -148,7 +148,7 @@ fn is_known_to_the_byte(case: &Case) {
                     let bytes = least_bytes(&room, &streamed, &residency);
                     let mut has_room = |vram_bytes| {
                         room.vram_bytes = vram_bytes;
-                        room.has_room(&streamed, &residency).expect("compiles")
+                        room.has_room(&streamed, &residency, Streams::Any).expect("compiles")
                     };
                     let what = format!("{bytes} {placement:?} {residency:?}");
                     assert!(has_room(bytes), "{what}");
@@ -203,9 +203,9 @@ fn what_cannot_compute_given_chunks_has_no_room() {
         for (prefill_on_cpu, most) in [(false, 6), (true, 0)] {
             let streamed = room.streamed(&Placement { prefill_on_cpu, ..in_vram.clone() });
             let kind = ResidentAttention::WithKv;
-            assert_eq!(room.most(&streamed, kind, true).expect("compiles"), most);
+            assert_eq!(room.most(&streamed, kind, true, Streams::Any).expect("compiles"), most);
             let all = streamed.residency(7, 7, kind, true);
-            assert!(room.has_room(&streamed, &all).expect("compiles"));
+            assert!(room.has_room(&streamed, &all, Streams::Any).expect("compiles"));
         }
     });
 }
@@ -227,7 +227,10 @@ fn as_many_layers_stay_as_fit() {
             for placement in placements() {
                 let streamed = room.streamed(&placement);
                 for (attention, head) in kinds() {
-                    let most = room.most(&streamed, attention, head).expect("compiles");
+                    let most =
+                        |streams| room.most(&streamed, attention, head, streams).expect("compiles");
+                    let (most, usual) = (most(Streams::Any), most(Streams::Usual));
+                    assert!(usual <= most);
                     some += usize::from(most > 0);
                     let fits = |count| {
                         let residency = streamed.residency(count, layers, attention, head);
