@@ -154,11 +154,11 @@ pub fn place(
     };
     let estimator =
         Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false };
-    let estimate = Estimate {
-        prefill_ns: estimator.uniform_prefill_ns(placement)?,
-        step_ns: estimator.step_ns(placement)?,
-    };
     let (map, placement) = (estimator.map(placement), placement.clone());
+    let estimate = Estimate {
+        prefill_ns: estimator.uniform_prefill_ns(&placement, map.uses_gpu())?,
+        step_ns: estimator.step_ns(&placement)?,
+    };
     let table = match map.uses_gpu() {
         true => table(&estimator, placement.policy.chunking())?,
         false => table_alone(&estimator)?,

@@ -11,6 +11,7 @@ use super::estimate::prefill_ns;
 use super::space::{Possible, Space};
 use super::{Estimate, Estimator, Unpriced, steady_step_ns};
 use crate::budget::{PrefillRoom, Request};
+use crate::lia::Vector;
 use crate::policy::by_name::PolicyName;
 use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention};
 
@@ -134,6 +135,7 @@ struct PrefillKey {
     attention: ResidentAttention,
     head: bool,
     all_resident: bool,
+    uses_gpu: bool,
     room: PrefillRoom,
 }
 
@@ -223,6 +225,13 @@ impl Search<'_> {
         room: PrefillRoom,
     ) -> Result<f64, Unpriced> {
         let Placement { policy, prefill_on_cpu, kv, device_batches, residency } = placement;
+        // No other placement that leaves everything to the CPU is among those that are compared.
+        let all_on_cpu = match policy {
+            Policy::CpuOnly => true,
+            Policy::Lia { prefill, decode } => [prefill, decode] == [&Vector::FULL_CPU; 2],
+            _ => false,
+        };
+        let uses_gpu = !(residency.is_none() && all_on_cpu);
         let key = PrefillKey {
             policy: match policy {
                 Policy::OneSplit { .. } => "two-split",
@@ -236,6 +245,7 @@ impl Search<'_> {
             attention: if all_resident { residency.attention } else { ResidentAttention::WithKv },
             head: residency.head,
             all_resident,
+            uses_gpu,
             room,
         };
         if let Some(known_ns) = self.prefills.get(&key) {
@@ -247,7 +257,7 @@ impl Search<'_> {
         let homes = Homes { prefill_hidden: room.prefill_hidden, ..self.estimator.homes };
         let has_small_streams = room.has_small_streams;
         let estimator = Estimator { homes, has_small_streams, ..*self.estimator };
-        let prefill_ns = estimator.uniform_prefill_ns(&placement)?;
+        let prefill_ns = estimator.uniform_prefill_ns(&placement, uses_gpu)?;
         self.prefills.insert(key, prefill_ns);
         Ok(prefill_ns)
     }
