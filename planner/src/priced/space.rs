@@ -198,10 +198,17 @@ impl<'a> Space<'a> {
         let layers = self.estimator.request.config.num_layers;
         let mut all = Vec::new();
         for head in [false, true] {
-            let alone = Residency { head, ..Residency::NONE };
-            if room.has_room(&streamed, &alone, Streams::Any)? {
-                all.push(alone);
-            }
+            // With usual streams where there is room for these, and else with small ones.
+            let has_room = |residency: Residency| -> Result<Option<(Residency, bool)>, Unpriced> {
+                for (streams, has_small_streams) in [(Streams::Usual, false), (Streams::Any, true)]
+                {
+                    if room.has_room(&streamed, &residency, streams)? {
+                        return Ok(Some((residency, has_small_streams)));
+                    }
+                }
+                Ok(None)
+            };
+            all.extend(has_room(Residency { head, ..Residency::NONE })?);
             for attention in ResidentAttention::ALL {
                 let with_kv = attention == ResidentAttention::WithKv;
                 if placement.kv == Some(MemoryId::VRAM) && !with_kv {
@@ -213,22 +220,16 @@ impl<'a> Space<'a> {
                 let (most, usual) = (most(Streams::Any)?, most(Streams::Usual)?);
                 let mut counts = QUARTERS.map(|part| (most * part).div_ceil(4)).to_vec();
                 counts.push(usual);
-                if compares_all_resident(&placement.policy)
-                    && room.has_room(&streamed, &residency(layers), Streams::Any)?
-                {
-                    counts.push(layers);
-                }
                 counts.retain(|count| *count > 0);
                 counts.sort_unstable();
                 counts.dedup();
-                all.extend(counts.into_iter().map(residency));
+                all.extend(counts.into_iter().map(|count| (residency(count), count > usual)));
+                if compares_all_resident(&placement.policy) {
+                    all.extend(has_room(residency(layers))?);
+                }
             }
         }
-        let with_streams = |residency: Residency| {
-            let has_usual = room.has_room(&streamed, &residency, Streams::Usual)?;
-            Ok((residency, !has_usual))
-        };
-        all.into_iter().map(with_streams).collect()
+        Ok(all)
     }
 }
 
