@@ -91,7 +91,7 @@ pub struct Estimator<'a> {
 }
 
 /// The first `layers` layers of a model and of its formats.
-fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Formats) {
+pub(super) fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Formats) {
     let mut config = request.config.clone();
     config.num_layers = layers.min(config.num_layers);
     let mut formats = request.formats.clone();

@@ -5,6 +5,7 @@
 //! programs takes for activations and slots. The latter goes by few things: how many layers stay
 //! is hardly one of them. So it is found once, for some number of layers, and known for others.
 
+mod alike;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,9 @@ use program::sizes::Sizes;
 use program::topology::MemoryId;
 use program::weights::Weights;
 
+use alike::{Alike, one_layer};
+
+use super::estimate::shortened;
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
 use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly};
@@ -40,24 +44,6 @@ pub(super) struct Room<'a> {
     /// What programs take that are known already; `None`: the map cannot compute prompts in the
     /// chunks that a user gave.
     known: RefCell<HashMap<Alike, Option<ProgramFootprint>>>,
-}
-
-/// What the activations and slots of a program go by.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Alike {
-    program: ProgramId,
-    /// Of [`Streamed::shapes`].
-    shape: usize,
-    /// Of [`Room::maps`].
-    map: usize,
-    attention: ResidentAttention,
-    head: bool,
-    /// Layers that stay and that do not; more than use all slots of caches count as so many.
-    counts: [usize; 2],
-    /// Slots of weights of these layers; weights that stay are decompressed into slots, too.
-    slots: [Vec<usize>; 2],
-    /// Which layers stay, where layers are in different formats.
-    resident: Option<Vec<usize>>,
 }
 
 /// Streams of prefill for which there is to be room.
@@ -239,18 +225,41 @@ impl<'a> Room<'a> {
         if let Some(known) = self.known.borrow().get(&alike) {
             return Ok(*known);
         }
-        let Request { config, limits, .. } = *self.estimator.request;
-        let (map, shape) = self.map_and_shape(streamed, residency, shape);
-        let taken = match shape.is_chunked() && !runs_in_chunks(config, &map) {
-            true => None,
-            false => {
-                let scratch = limits.device_scratch;
-                let taken = program_footprint(config, &shape, &map, scratch, program);
-                Some(taken.map_err(|error| Unpriced(error.to_string()))?)
+        let request = self.estimator.request;
+        let usual = streamed.shapes[shape];
+        let taken = match alike.resident {
+            Some(_) => {
+                let placement = streamed.with(residency.clone());
+                self.footprint_of(&Request { placement: &placement, ..*request }, usual, program)?
+            }
+            None => {
+                let layers = alike.fewer_layers(self.weights_bytes.len(), &residency.layers);
+                let (config, formats) = shortened(request, layers.len());
+                let resident = (0..layers.len()).filter(|index| layers[*index]).collect();
+                let placement = streamed.with(Residency { layers: resident, ..residency.clone() });
+                let (config, formats, placement) = (&config, &formats, &placement);
+                let request = Request { config, formats, placement, ..*request };
+                self.footprint_of(&request, usual, program)?
             }
         };
         self.known.borrow_mut().insert(alike, taken);
         Ok(taken)
+    }
+
+    fn footprint_of(
+        &self,
+        request: &Request<'_>,
+        shape: RunShape,
+        program: ProgramId,
+    ) -> Result<Option<ProgramFootprint>, Unpriced> {
+        let map = request.map(self.homes());
+        let shape = request.shape_of(shape, &map);
+        if shape.is_chunked() && !runs_in_chunks(request.config, &map) {
+            return Ok(None);
+        }
+        let scratch = request.limits.device_scratch;
+        let taken = program_footprint(request.config, &shape, &map, scratch, program);
+        taken.map(Some).map_err(|error| Unpriced(error.to_string()))
     }
 
     fn whole_bytes(
@@ -272,15 +281,17 @@ impl<'a> Room<'a> {
         residency: &Residency,
         shape: usize,
     ) -> (DeviceMap, RunShape) {
-        let residency = residency.clone();
-        let map = self.map(&Placement { residency, ..streamed.placement.clone() });
+        let map = self.map(&streamed.with(residency.clone()));
         let shape = self.estimator.request.shape_of(streamed.shapes[shape], &map);
         (map, shape)
     }
 
     fn map(&self, placement: &Placement) -> DeviceMap {
-        let homes = Homes { prefill_hidden: MemoryId::DRAM, ..self.estimator.homes };
-        Request { placement, ..*self.estimator.request }.map(homes)
+        Request { placement, ..*self.estimator.request }.map(self.homes())
+    }
+
+    fn homes(&self) -> Homes {
+        Homes { prefill_hidden: MemoryId::DRAM, ..self.estimator.homes }
     }
 
     fn alike(
@@ -317,6 +328,8 @@ impl<'a> Room<'a> {
                 false => residency.attention,
             },
             head: residency.head,
+            enough,
+            weight_slots,
             counts: [resident.len().min(enough), others.len().min(enough)],
             slots: [slots(&resident), slots(&others)],
             resident: is_mixed.then_some(resident),
@@ -325,6 +338,10 @@ impl<'a> Room<'a> {
 }
 
 impl Streamed {
+    fn with(&self, residency: Residency) -> Placement {
+        Placement { residency, ..self.placement.clone() }
+    }
+
     /// So many layers that stay of a placement.
     pub(super) fn residency(
         &self,
@@ -340,17 +357,6 @@ impl Streamed {
         };
         Residency { layers, attention, head }
     }
-}
-
-/// A map of the first layer alone, whatever its policy is called, and of one phase.
-fn one_layer(map: &DeviceMap, phase: PhaseMap) -> DeviceMap {
-    let mut map = DeviceMap { policy: String::new(), prefill: phase, ..map.clone() };
-    map.prefill.layers.truncate(1);
-    map.decode = map.prefill.clone();
-    map.weights.truncate(1);
-    map.kv.truncate(1);
-    map.weight_formats.layers.clear();
-    map
 }
 
 fn sizes<'a>(estimator: &Estimator<'a>) -> Sizes<'a> {
