@@ -115,12 +115,16 @@ pub struct Capacity {
     pub os_reserve_gib: Option<f64>,
 }
 
-/// A drive that is read into host memory.
+/// A drive that weights are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvme {
     /// Together with the others.
     pub read_gbps: f64,
+    /// It reads into device memory, past the host's, what the GPU multiplies; where any drive does
+    /// not, none does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
 }
 
 /// A machine.
@@ -191,7 +195,8 @@ impl Machine {
     pub fn storage(&self) -> Option<Storage> {
         let mbps = |drive: &Nvme| (drive.read_gbps * 1e3).round().max(1.0) as u32;
         let shares = ReadShares::new(self.nvme.iter().map(mbps).collect());
-        (!self.nvme.is_empty()).then_some(Storage { shares, ops: StagedOps::Auto })
+        let direct = self.nvme.iter().all(|drive| drive.direct);
+        (!self.nvme.is_empty()).then_some(Storage { shares, ops: StagedOps::Auto, direct })
     }
 
     /// The rates of the drives.

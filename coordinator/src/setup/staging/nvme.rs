@@ -52,7 +52,7 @@ pub(crate) fn storage(run: &Run, config: &ModelConfig) -> Result<Option<Storage>
         }
     };
     let storages = u16::try_from(run.nvme.len()).unwrap_or(u16::MAX);
-    Ok(Some(Storage { shares: ReadShares::equal(storages), ops }))
+    Ok(Some(Storage { shares: ReadShares::equal(storages), ops, direct: false }))
 }
 
 fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
