@@ -35,9 +35,13 @@ use staging::{AlignedBuffer, BlobSize, Identity, Writer};
 use workers::load::Encoded;
 use workers::shared::protocol::{StagedAt, WeightsFrom};
 
-const TESTS: [(&str, fn()); 9] = [
+const TESTS: [(&str, fn()); 10] = [
     ("storages_change_no_token", storages_change_no_token),
     ("another_storage_goes_on_for_one_that_fails", another_storage_goes_on_for_one_that_fails),
+    (
+        "another_goes_on_reading_straight_to_the_device",
+        another_goes_on_reading_straight_to_the_device,
+    ),
     ("another_storage_goes_on_for_a_killed_one", another_storage_goes_on_for_a_killed_one),
     ("any_of_three_storages_can_be_the_last", any_of_three_storages_can_be_the_last),
     ("without_any_storage_the_run_ends", without_any_storage_the_run_ends),
@@ -127,9 +131,10 @@ fn maps() -> Vec<DeviceMap> {
 }
 
 /// The map's plan on its machine with so many storages, on which all weights of its layers and
-/// around them live.
-fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32) -> Plan {
+/// around them live, read to the host or straight to the device.
+fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: To) -> Plan {
     let mut map = map.clone();
+    map.direct_reads = to == To::Device;
     map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::STORAGES);
     map.outer_weights = MemoryId::STORAGES;
     map.shares = ReadShares::new((1..=storages).collect());
@@ -137,6 +142,16 @@ fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32) -> Plan {
     validate(&plan).expect("it is proved");
     plan
 }
+
+/// Where weights that the GPU multiplies are read to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum To {
+    Host,
+    Device,
+}
+
+/// Both.
+const WAYS: [To; 2] = [To::Host, To::Device];
 
 fn reads(plan: &Plan, lane: LaneId) -> bool {
     plan.topology.lane(lane).kind == LaneKind::Read
@@ -306,22 +321,29 @@ fn storages_change_no_token() {
             assert_eq!(expected.len(), 8, "four sequences, twice");
             let distinct: BTreeSet<u32> = expected.iter().flatten().copied().collect();
             assert!(distinct.len() > 5, "tokens tell nothing: {distinct:?}");
-            let plan = on_storages(&map, dtype, 2);
-            let stagings = Stagings::of(&plan);
-            let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
-            assert_eq!(found, expected, "{} in {dtype:?}", map.policy);
-            let workers = alone.kernel_variants.len() + 2;
-            assert_eq!(measured.kernel_variants.len(), workers, "{}", map.policy);
-            assert!(measured.lost_storages.is_empty(), "{:?}", measured.lost_storages);
-            replay(&plan, &spans).expect("what ran is what was proved");
-            for lane in plan.lanes().into_iter().filter(|lane| reads(&plan, *lane)) {
-                let of_lane = spans.iter().filter(|span| span.lane == lane);
-                let steps: BTreeSet<(bool, u32)> =
-                    of_lane.map(|span| (span.program == ProgramId::DECODE, span.step)).collect();
-                // Prefill, and the eleven decode steps of the longest answer.
-                assert_eq!(steps.len(), 12, "{} {}", map.policy, plan.lane_name(lane));
+            for to in WAYS {
+                let plan = on_storages(&map, dtype, 2, to);
+                let what = format!("{} in {dtype:?} to {to:?}", map.policy);
+                let stagings = Stagings::of(&plan);
+                let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+                assert_eq!(found, expected, "{what}");
+                let workers = alone.kernel_variants.len() + 2;
+                assert_eq!(measured.kernel_variants.len(), workers, "{what}");
+                assert!(measured.lost_storages.is_empty(), "{:?}", measured.lost_storages);
+                replay(&plan, &spans).expect("what ran is what was proved");
+                read_in_every_step(&plan, &spans, &what);
             }
         }
+    }
+}
+
+fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {
+    for lane in plan.lanes().into_iter().filter(|lane| reads(plan, *lane)) {
+        let of_lane = spans.iter().filter(|span| span.lane == lane);
+        let steps: BTreeSet<(bool, u32)> =
+            of_lane.map(|span| (span.program == ProgramId::DECODE, span.step)).collect();
+        // Prefill, and the eleven decode steps of the longest answer.
+        assert_eq!(steps.len(), 12, "{what} {}", plan.lane_name(lane));
     }
 }
 
@@ -330,18 +352,27 @@ fn storages_change_no_token() {
 const FAULTY_REQUESTS: [u64; 4] = [3, 40, 150, 250];
 
 fn another_storage_goes_on_for_one_that_fails() {
-    let map = &maps()[0];
+    goes_on(&maps()[0], To::Host, &FAULTY_REQUESTS);
+}
+
+fn another_goes_on_reading_straight_to_the_device() {
+    for map in &maps()[1..] {
+        goes_on(map, To::Device, &FAULTY_REQUESTS[1..3]);
+    }
+}
+
+fn goes_on(map: &DeviceMap, to: To, requests: &[u64]) {
     let expected = expected(map, Dtype::Bf16, GROUPS);
-    let plan = on_storages(map, Dtype::Bf16, 2);
+    let plan = on_storages(map, Dtype::Bf16, 2, to);
     let stagings = Stagings::of(&plan);
     for (fault, said) in
         [("eio", "Input/output error"), ("flip", "checksum"), ("silence", "has not answered")]
     {
-        for request in FAULTY_REQUESTS {
+        for request in requests {
             for storage in [0, 1] {
                 let staged = stagings.with(&[(storage, &format!("{fault}@{request}"))]);
                 let (found, spans, measured) = run_groups(plan.clone(), &staged, GROUPS);
-                let what = format!("{fault}@{request} of storage {storage}");
+                let what = format!("{fault}@{request} of storage {storage} to {to:?}");
                 assert_eq!(found, expected, "{what}");
                 replay(&plan, &spans).unwrap_or_else(|error| panic!("{what}: {error}"));
                 let [lost] = &measured.lost_storages[..] else {
@@ -358,9 +389,10 @@ fn another_storage_goes_on_for_one_that_fails() {
 fn any_of_three_storages_can_be_the_last() {
     let map = &maps()[1];
     let expected = expected(map, Dtype::F32, GROUPS);
-    let plan = on_storages(map, Dtype::F32, 3);
-    let stagings = Stagings::of(&plan);
-    for (first, second) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
+    let plans = WAYS.map(|to| on_storages(map, Dtype::F32, 3, to));
+    let stagings = Stagings::of(&plans[0]);
+    let both = [(0, 1), (1, 0), (1, 2), (2, 0)].into_iter().zip(plans.iter().cycle());
+    for ((first, second), plan) in both {
         let staged = stagings.with(&[(first, "eio@30"), (second, "flip@160")]);
         let (found, _, measured) = run_groups(plan.clone(), &staged, GROUPS);
         assert_eq!(found, expected, "{first}, {second}");
@@ -369,7 +401,7 @@ fn any_of_three_storages_can_be_the_last() {
 }
 
 fn without_any_storage_the_run_ends() {
-    let plan = on_storages(&maps()[0], Dtype::Bf16, 2);
+    let plan = on_storages(&maps()[0], Dtype::Bf16, 2, To::Host);
     let stagings = Stagings::of(&plan);
     let mut engine =
         start(plan, &stagings.with(&[(0, "eio@5"), (1, "eio@90")])).expect("the workers start");
@@ -385,7 +417,7 @@ fn without_any_storage_the_run_ends() {
 fn a_cut_file_or_a_removed_folder_costs_a_storage() {
     let map = &maps()[0];
     let expected = expected(map, Dtype::Bf16, GROUPS);
-    let plan = on_storages(map, Dtype::Bf16, 2);
+    let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
     // A file that was cut before the run is refused, with what to do.
     let stagings = Stagings::of(&plan);
     let file = Path::new(&stagings.at[1].path).join("weights.bin");
@@ -417,8 +449,8 @@ fn a_cut_file_or_a_removed_folder_costs_a_storage() {
 
 fn another_staging_is_refused() {
     let map = &maps()[0];
-    let stagings = Stagings::of(&on_storages(map, Dtype::Bf16, 2));
-    let plan = on_storages(map, Dtype::F32, 2);
+    let stagings = Stagings::of(&on_storages(map, Dtype::Bf16, 2, To::Host));
+    let plan = on_storages(map, Dtype::F32, 2, To::Host);
     let error = start(plan, &stagings.at).expect_err("another form").to_string();
     assert!(error.contains("stage the model in this form"), "{error}");
 }
@@ -466,7 +498,7 @@ fn another_storage_goes_on_for_a_killed_one() {
     const MORE: usize = 6;
     let expected = expected(map, Dtype::Bf16, MORE);
     for signal in [Signal::KILL, Signal::STOP] {
-        let plan = on_storages(map, Dtype::Bf16, 2);
+        let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
         let stagings = Stagings::of(&plan);
         let mut engine = start(plan, &stagings.at).expect("the workers start");
         let prompts = prompts();
@@ -505,7 +537,7 @@ impl Costs for SlowReads {
 
 fn reads_precede_streamed_weights() {
     for map in maps() {
-        let plan = on_storages(&map, Dtype::Bf16, 2);
+        let plan = on_storages(&map, Dtype::Bf16, 2, To::Host);
         for program in &plan.programs {
             let timeline = simulate(program, &SlowReads, 3).expect("it runs to its end");
             let at = |span: &Span| instruction(program, span);
@@ -534,8 +566,8 @@ fn instruction<'a>(program: &'a Program, span: &Span) -> &'a Instruction {
 }
 
 fn every_signal_of_a_storage_is_needed() {
-    for map in maps() {
-        let plan = on_storages(&map, Dtype::Bf16, 2);
+    for (map, to) in maps().into_iter().flat_map(|map| WAYS.map(|to| (map.clone(), to))) {
+        let plan = on_storages(&map, Dtype::Bf16, 2, to);
         let mut by_lane = BTreeSet::new();
         for id in [ProgramId::PREFILL, ProgramId::DECODE] {
             let program = plan.program(id);

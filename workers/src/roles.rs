@@ -155,7 +155,12 @@ fn setup_culprit(plan: &Plan, worker: WorkerId) -> LaneId {
     plan.topology.lanes_of(worker).first().copied().unwrap_or(LaneId(0))
 }
 
-/// The arena of a worker that computes on a device.
+/// Whether a storage's worker reads to a device too.
+fn reads_to_device(plan: &Plan, worker: WorkerId) -> bool {
+    plan.topology.device().is_some_and(|device| plan.topology.maps(worker, device))
+}
+
+/// The arena of a device whose memory the worker maps.
 fn arena(plan: &Plan, worker: WorkerId) -> SegmentId {
     let topology = &plan.topology;
     let own = topology.worker(worker).memories.iter().find(|memory| topology.is_vram(**memory));
@@ -300,10 +305,11 @@ impl Worker<'_> {
         Ok(Some(Arc::new(device)))
     }
 
-    /// The gpu worker makes the device's memory, the transfer worker gets it.
+    /// The gpu worker makes the device's memory; who copies or reads to it gets it.
     fn device(&self, setup: &Setup) -> Result<Option<(SegmentId, Segment)>, WorkerError> {
         match self.role {
-            Role::Cpu | Role::Storage => Ok(None),
+            Role::Cpu => Ok(None),
+            Role::Storage if !reads_to_device(&setup.plan, self.id) => Ok(None),
             Role::Gpu => {
                 let memory = arena(&setup.plan, self.id);
                 let size_bytes = setup.plan.segment_bytes(memory).max(SEGMENT_BYTES_MIN);
@@ -312,7 +318,7 @@ impl Worker<'_> {
                 send(self.channel, &exported, &[segment.fd().as_fd()])?;
                 Ok(Some((memory, segment)))
             }
-            Role::Transfer => match receive(self.channel)? {
+            Role::Transfer | Role::Storage => match receive(self.channel)? {
                 (ToWorker::Attach { memory, size_bytes }, mut descriptors)
                     if descriptors.len() == 1 =>
                 {

@@ -1,10 +1,12 @@
-//! Lanes that read weights from a staging on a drive into slots of host memory.
+//! Lanes that read weights from a staging on a drive into slots of host memory, or straight into
+//! those of a device.
 //!
 //! Every storage's staging holds the same, so a lane's list can be run from any of them: a worker
 //! runs its own lane from its own staging, and those of workers that are lost ([`crate::standby`])
 //! from its own too. Which part of a weight a lane reads follows from the map's shares and from
 //! which lanes have no work any more.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use program::ir::{BufferId, Instruction, Read};
 use program::plan::Plan;
 use program::shares::BLOCK_BYTES;
-use program::topology::{LaneId, MemoryId};
+use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::{Control, StepOfGroup};
 use staging::{BlobId, IoKind, Reader, ReaderOptions, Staged};
 
@@ -88,7 +90,7 @@ pub struct StorageLane {
     lane: LaneId,
     plan: Arc<Plan>,
     control: Control,
-    /// The host's slots.
+    /// The host's slots, and those of an emulated device that it reads to.
     view: View,
     reader: Reader,
     blobs: Vec<Option<BlobId>>,
@@ -112,10 +114,11 @@ impl StorageLane {
     ) -> Result<StorageLane, WorkerError> {
         let storages = plan.topology.storages();
         let mut reader = store.reader()?;
-        if let Some(slots) = slots(plan, lane, &view) {
+        let slots = slots(plan, lane, &view);
+        if !slots.is_empty() {
             // SAFETY: needed so that drives write to memory that is pinned once. The lane's view
             // keeps the slots mapped, and it outlives the reader beside it.
-            let _ = unsafe { reader.register(&[slots]) };
+            let _ = unsafe { reader.register(&slots) };
         }
         Ok(StorageLane {
             lane,
@@ -173,21 +176,30 @@ impl StorageLane {
     }
 }
 
-/// The host memory that a lane reads into.
-fn slots(plan: &Plan, lane: LaneId, view: &View) -> Option<(NonNull<u8>, usize)> {
+/// The mapped memory that a lane reads into: of each segment from the first slot to the last.
+fn slots(plan: &Plan, lane: LaneId, view: &View) -> Vec<(NonNull<u8>, usize)> {
     let lists = plan.programs.iter().filter_map(|program| program.lane(lane));
     let slots =
         lists.flat_map(|list| &list.instructions).filter_map(|instruction| match instruction {
             Instruction::Read(read) => Some(read.to.buffer),
             _ => None,
         });
-    let start = |id: &BufferId| plan.buffer(*id).offset_bytes;
-    let end = |id: &BufferId| start(id) + plan.buffer(*id).size_bytes;
-    let slots: Vec<BufferId> = slots.collect();
-    let first = slots.iter().min_by_key(|id| start(id))?;
-    let size_bytes = slots.iter().map(end).max()? - start(first);
-    let address = NonNull::new(view.pointer(*first, 0, plan.buffer(*first).size_bytes as usize))?;
-    Some((address, size_bytes as usize))
+    let mut ranges: BTreeMap<SegmentId, (BufferId, u64)> = BTreeMap::new();
+    for slot in slots.filter(|slot| view.has(*slot)) {
+        let buffer = plan.buffer(slot);
+        let end = buffer.offset_bytes + buffer.size_bytes;
+        let range = ranges.entry(buffer.segment).or_insert((slot, end));
+        if buffer.offset_bytes < plan.buffer(range.0).offset_bytes {
+            range.0 = slot;
+        }
+        range.1 = range.1.max(end);
+    }
+    let address = |(first, end): (BufferId, u64)| {
+        let buffer = plan.buffer(first);
+        let address = view.pointer(first, 0, buffer.size_bytes as usize);
+        Some((NonNull::new(address)?, (end - buffer.offset_bytes) as usize))
+    };
+    ranges.into_values().filter_map(address).collect()
 }
 
 impl LaneExecutor for StorageLane {

@@ -187,6 +187,8 @@ struct Crew {
     copier: Option<WorkerId>,
     /// Who loads weights by itself.
     loaders: Vec<WorkerId>,
+    /// Who reads storages straight to the device.
+    readers: Vec<WorkerId>,
 }
 
 impl Crew {
@@ -204,7 +206,9 @@ impl Crew {
             Role::Gpu | Role::Transfer => false,
         };
         let loaders = topology.worker_ids().filter(loads).collect();
-        Crew { started: started.collect(), gpu, transfer, copier, loaders }
+        let reads = |id: &WorkerId| topology.device().is_some_and(|to| topology.maps(*id, to));
+        let readers = topology.workers_of(Role::Storage).filter(reads).collect();
+        Crew { started: started.collect(), gpu, transfer, copier, loaders, readers }
     }
 
     /// Whether copies between host and device touch a memory.
@@ -400,7 +404,9 @@ impl Link<'_, '_> {
                         FromWorker::Exported { memory, size_bytes } => Some((memory, size_bytes)),
                         _ => None,
                     })?;
-                self.send(copier, &ToWorker::Attach { memory, size_bytes }, &descriptors)?;
+                for id in [copier].iter().chain(&crew.readers) {
+                    self.send(*id, &ToWorker::Attach { memory, size_bytes }, &descriptors)?;
+                }
             }
         }
         let loaded = |message| matches!(message, FromWorker::Loaded).then_some(());
