@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Draws what `coordinator plan --chart CHART.json` wrote.
+"""Draws what `coordinator plan --chart CHART.json` wrote, and what `coordinator profile --nvme` keeps.
 
     scripts/plot.py gantt CHART.json OUT.svg   the steady layer, a row a lane, as in figs. 5 to 8 of Park-Egger
     scripts/plot.py split CHART.json OUT.svg   the layer's latency against the split, as in fig. 14
+    scripts/plot.py drives NVME.json OUT.svg   how a weight was divided over drives, iteration by iteration (eqs. 2 to 4)
 
 OUT may be .svg or .png. Needs matplotlib."""
 
@@ -94,8 +95,31 @@ def split(chart, path):
     pyplot.close(figure)
 
 
+def drives(kept, path):
+    """The largest weight: each drive's part and its finish time over the iterations."""
+    weight = max(kept["weights"], key=lambda weight: weight["size_bytes"])
+    iterations = weight["trajectory"]["iterations"]
+    places = range(1, len(iterations) + 1)
+    figure, (parts, times) = style.figure(columns=2)
+    figure.set_size_inches(7, 3.2)
+    for drive, directory in enumerate(kept["directories"]):
+        blocks = [iteration["sizes"][drive] / max(sum(iteration["sizes"]), 1) for iteration in iterations]
+        ended = [iteration["times_s"][drive] for iteration in iterations]
+        parts.plot(places, [100 * share for share in blocks], marker="o", markersize=3, label=f"nvme{drive} ({directory})")
+        times.plot(places, [None if end is None else 1e3 * end for end in ended], marker="o", markersize=3)
+    parts.set_ylabel(f"% of {weight['op']} ({weight['size_bytes'] / 2**20:.1f} MiB)")
+    times.set_ylabel("finished after, ms")
+    for axes in (parts, times):
+        axes.set_xlabel("iteration")
+        axes.set_xticks(places)
+        axes.set_ylim(bottom=0)
+    figure.legend(fontsize=7, loc="outside lower center", ncols=2)
+    style.save(figure, path)
+    pyplot.close(figure)
+
+
 def main():
-    pictures = {"gantt": gantt, "split": split}
+    pictures = {"gantt": gantt, "split": split, "drives": drives}
     if len(sys.argv) != 4 or sys.argv[1] not in pictures:
         sys.exit(__doc__)
     chart = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))

@@ -42,6 +42,17 @@ pub(crate) struct Queue {
     slots: Vec<Slot>,
     /// Tags of slots that are not in flight.
     free: Vec<u32>,
+    /// Told of every request that has completed.
+    pub watcher: Option<Watcher>,
+}
+
+/// Who is told whenever a request completes, so as to notice a device that is silent.
+pub(crate) struct Watcher(pub Box<dyn Fn() + Send>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watcher")
+    }
 }
 
 impl Queue {
@@ -56,7 +67,8 @@ impl Queue {
     ) -> Queue {
         let path = staged.weights_path();
         let slots = vec![Slot::default(); depth as usize];
-        Queue { staged, io, cached, path, request_bytes, slots, free: (0..depth).collect() }
+        let free = (0..depth).collect();
+        Queue { staged, io, cached, path, request_bytes, slots, free, watcher: None }
     }
 
     /// Reads blocks of a blob to `first` and behind it, and verifies them. Nothing is in flight
@@ -194,6 +206,9 @@ impl Flight<'_> {
     fn complete(&mut self) -> Completion {
         let completion = self.queue.io.complete();
         self.in_flight -= 1;
+        if let Some(Watcher(tell)) = &self.queue.watcher {
+            tell();
+        }
         completion
     }
 

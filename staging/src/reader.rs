@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::device::{Faults, Faulty, Registered, open};
 use crate::error::{ReadError, ReaderError};
-use crate::flight::Queue;
+use crate::flight::{Queue, Watcher};
 use crate::layout::BLOCK_BYTES;
 use crate::options::ReaderOptions;
 use crate::staged::{BlobId, Staged};
@@ -62,6 +62,13 @@ impl Reader {
             _ => "",
         };
         format!("{}, {}{buffers}", self.how, self.cache)
+    }
+
+    /// Calls `tell` for every request that completes from now on: a call of [`Reader::read`] does
+    /// not return before its device has answered, so somebody else has to notice one that is
+    /// silent.
+    pub fn watch(&mut self, tell: Box<dyn Fn() + Send>) {
+        self.queue.watcher = Some(Watcher(tell));
     }
 
     /// The staging that is read.

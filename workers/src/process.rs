@@ -181,6 +181,10 @@ impl Worker<'_> {
         if let WorkerError::Lane(LaneError::Storage { .. } | LaneError::Silent { .. }) = error {
             // The coordinator decides whether another worker goes on with its lane. Until this
             // process is gone a read may be under way: the system waits for it.
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "threads wait for a drive, perhaps for ever"
+            )]
             std::process::exit(STORAGE_LOST);
         }
         self.control.stop(lane.index() as u32, code as u32);

@@ -120,6 +120,8 @@ impl StorageLane {
             // keeps the slots mapped, and it outlives the reader beside it.
             let _ = unsafe { reader.register(&slots) };
         }
+        let of_reader = Arc::clone(pulse);
+        reader.watch(Box::new(move || of_reader.begin()));
         Ok(StorageLane {
             lane,
             plan: Arc::clone(plan),

@@ -84,15 +84,17 @@ pub const AFTER_STAGE: &str = "\
 With two NVMe drives and a model that is larger than memory:
   coordinator stage --model opt-30b --nvme /mnt/nvme0 --nvme /mnt/nvme1
   coordinator profile --model opt-30b --nvme /mnt/nvme0 --nvme /mnt/nvme1
-  coordinator --model opt-30b --nvme /mnt/nvme0 --nvme /mnt/nvme1 --input in.jsonl --output out.jsonl
-The second measures how fast the drives read together, so that each gets its part of every weight; a run does it
-where it was not done. What is staged, and whether it is sound:
+  coordinator --model opt-30b --nvme /mnt/nvme0 --nvme /mnt/nvme1 --input in.jsonl \\
+    --output out.jsonl
+The second measures how fast the drives read together, so that each gets its part of every
+weight; a run does it where it was not done. What is staged, and whether it is sound:
   coordinator stage --status --nvme /mnt/nvme0
   coordinator stage --verify --model opt-30b --nvme /mnt/nvme0
 
-Weights are written once, in the form in which a run multiplies them (--dtype, --compress w4, a GGUF file's own
-blocks), all of them to every directory, so that a run goes on when a drive fails. A staging that was interrupted
-is taken up where it stopped. Remove its folder to have the space back.";
+Weights are written once, in the form in which a run multiplies them (--dtype, --compress w4, a
+GGUF file's own blocks), all of them to every directory, so that a run goes on when a drive fails.
+A staging that was interrupted is taken up where it stopped. Remove its folder to have the space
+back.";
 
 /// Last lines of `profile --help`.
 pub const AFTER_PROFILE: &str = "\

@@ -251,6 +251,8 @@ fn profile(low: LowProfile) -> Result<ProfileRequest, UsageError> {
         device,
         cpu_threads: low.cpu_threads,
         emulated_threads: low.emulated_threads,
+        nvme: low.nvme,
+        dummy_weights: low.dummy_weights,
         export: low.export,
         force: low.force,
         quiet: low.quiet,

@@ -454,6 +454,13 @@ pub struct LowProfile {
     /// Compute threads of the emulated device [default: half of the cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub emulated_threads: Option<u16>,
+    /// Also measure how fast drives read together what `stage` has written to these directories,
+    /// and divide every weight over them so that all end at the same time
+    #[arg(long, value_name = "DIR")]
+    pub nvme: Vec<PathBuf>,
+    /// With --nvme: of what stage --dummy-weights has written
+    #[arg(long, requires = "nvme")]
+    pub dummy_weights: bool,
     /// Also write a description of this machine with its measurements, for plan --machine; needs a
     /// device, and bf16
     #[arg(long, value_name = "FILE")]

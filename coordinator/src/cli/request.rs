@@ -109,6 +109,10 @@ pub struct ProfileRequest {
     pub device: DeviceChoice,
     pub cpu_threads: Option<u16>,
     pub emulated_threads: Option<u16>,
+    /// Directories of stagings, whose drives are measured too.
+    pub nvme: Vec<PathBuf>,
+    /// Of the stagings.
+    pub dummy_weights: bool,
     /// Where a description of the machine goes; then there is a device.
     pub export: Option<PathBuf>,
     pub force: bool,

@@ -3,6 +3,7 @@
 mod benchmark;
 pub mod device_rates;
 pub mod doctor;
+mod drives;
 mod export;
 pub mod plan;
 pub mod profile;

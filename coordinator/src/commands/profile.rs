@@ -18,7 +18,7 @@ use profiler::{Profile, REPETITIONS_MIN, Rehearsal, Request, Skipped};
 use program::map::Phase;
 use program::topology::LaneId;
 
-use super::export;
+use super::{drives, export};
 use crate::cli::request::ProfileRequest;
 use crate::cli::values::CompressChoice;
 use crate::exit::Exit;
@@ -48,7 +48,10 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
         let alone = exported(request, config, alone, interrupt)?;
         export::write(path, request, config, &with_device, &alone)?;
     }
-    let text = shown(&obtained.profile, config, request.batches.size);
+    let mut text = shown(&obtained.profile, config, request.batches.size);
+    if !request.nvme.is_empty() {
+        text += &drives::balanced(request)?;
+    }
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Done)
 }

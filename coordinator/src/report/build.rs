@@ -62,10 +62,7 @@ pub fn build(
         gen_len: prediction.lengths.1,
         requests: None,
         note: one_text(&prediction.notes),
-        device: match &measured.device {
-            Some(device) => device.clone(),
-            None => if plan.map.uses_gpu() { "emulated" } else { "none" }.to_owned(),
-        },
+        device: device(plan, measured),
         policy: plan.map.policy.clone(),
         device_map: MapSummary::new(&plan.config, &plan.map),
         threads,
@@ -113,6 +110,12 @@ pub fn build(
         allocations_after_ready: measured.allocations.clone(),
         lost_spans: totals.lost,
     }
+}
+
+/// The CUDA device, `emulated`, or `none`.
+fn device(plan: &Plan, measured: &Measured) -> String {
+    let other = if plan.map.uses_gpu() { "emulated" } else { "none" };
+    measured.device.clone().unwrap_or_else(|| other.to_owned())
 }
 
 fn step_times(totals: &Totals) -> Option<StepTimes> {

@@ -8,7 +8,7 @@ use program::ir::Program;
 use program::plan::Plan;
 
 use super::file::{LayerRange, MapSummary};
-use super::storages;
+use super::read_weights::ReadWeights;
 
 /// What the run will take, said before it starts.
 pub fn predicted(predicted: &Predicted) -> String {
@@ -29,7 +29,9 @@ pub fn plan(plan: &Plan) -> String {
         gib(budget.activations_bytes),
         gib(budget.device_bytes)
     );
-    text.extend(storages::planned(plan).map(|line| line + "\n"));
+    if let Some(read) = ReadWeights::of(plan) {
+        let _ = writeln!(text, "read in every step: {}", read.summary(&plan.config));
+    }
     let map = MapSummary::new(&plan.config, &plan.map);
     for (phase, ranges) in [("prefill", &map.prefill), ("decode", &map.decode)] {
         for range in ranges {

@@ -7,6 +7,7 @@ pub mod gantt;
 pub mod layer;
 pub(crate) mod placement;
 pub(crate) mod plain_table;
+pub(crate) mod read_weights;
 pub(crate) mod step;
 pub mod storages;
 pub mod table;

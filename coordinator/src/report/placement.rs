@@ -10,6 +10,7 @@ use program::map::{ChunkOrder, Chunking, Device, DeviceMap, OpChunk, layer_list}
 use program::topology::MemoryId;
 
 use super::plain_table::{plain_table, right_aligned};
+use super::read_weights::ReadWeights;
 
 /// Threads of the cpu worker and of the device's, for a map with a device and for one without.
 pub(crate) type Threads<'a> = &'a dyn Fn(bool) -> (u16, u16);
@@ -110,6 +111,9 @@ pub(crate) fn layer(chosen: &Chosen) -> String {
     if let Some(resident) = resident(map) {
         let _ = writeln!(text, "{} layers; in device memory: {resident}", config.num_layers);
     }
+    if let Some(read) = ReadWeights::of(&chosen.plan) {
+        let _ = writeln!(text, "read from NVMe in every step: {}", read.summary(config));
+    }
     text
 }
 
@@ -150,6 +154,8 @@ fn operands(
     match (home, on_gpu, is_kv) {
         (None, ..) => "",
         (Some(MemoryId::VRAM), ..) => "device",
+        (Some(MemoryId::STORAGES), true, false) => "NVMe by the host, once",
+        (Some(MemoryId::STORAGES), ..) => "NVMe, once",
         (Some(_), true, true) => "host, each batch",
         (Some(_), true, false) => "host, once",
         (Some(_), false, _) => "host",

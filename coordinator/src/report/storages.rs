@@ -83,36 +83,6 @@ fn step_bytes(plan: &Plan, lane: LaneId) -> u64 {
         .sum()
 }
 
-/// What a plan reads in every step, in a sentence; `None` where it reads nothing.
-pub fn planned(plan: &Plan) -> Option<String> {
-    let storages = plan.topology.storages();
-    let bytes: Vec<u64> = storages.iter().map(|(_, lane)| step_bytes(plan, *lane)).collect();
-    let sum: u64 = bytes.iter().sum();
-    if sum == 0 {
-        return None;
-    }
-    let all: u64 = plan
-        .weights
-        .iter()
-        .map(|w| w.weights)
-        .collect::<std::collections::HashSet<_>>()
-        .into_iter()
-        .filter_map(|weights| plan.weights.iter().find(|placed| placed.weights == weights))
-        .map(|placed| plan.buffer(placed.buffer).size_bytes)
-        .sum();
-    let parts: Vec<String> = bytes
-        .iter()
-        .enumerate()
-        .map(|(place, bytes)| format!("nvme{place} {:.2}", *bytes as f64 / GIB))
-        .collect();
-    Some(format!(
-        "NVMe: {:.2} of {:.2} GiB of weights are read in every step (GiB: {})",
-        sum as f64 / GIB,
-        all as f64 / GIB,
-        parts.join(", ")
-    ))
-}
-
 /// A table of storages, and a line for each that was lost.
 pub fn render(storages: &BTreeMap<String, StorageReport>) -> String {
     let mut table = plain_table();

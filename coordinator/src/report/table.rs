@@ -89,15 +89,7 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         let _ =
             writeln!(text, "second half of decode, simulated from the first half's costs: {said}");
     }
-    let gib = |bytes: &u64| format!("{:.2} GiB", *bytes as f64 / (1u64 << 30) as f64);
-    let memory: Vec<String> = report
-        .peak_pss_bytes
-        .iter()
-        .filter(|(name, _)| *name != "sum")
-        .map(|(name, bytes)| format!("{name} {}", gib(bytes)))
-        .collect();
-    let sum = report.peak_pss_bytes.get("sum").map_or_else(|| "-".to_owned(), gib);
-    let _ = writeln!(text, "peak memory {sum} ({})", memory.join(", "));
+    let _ = writeln!(text, "{}", memory(report));
     if report.device.starts_with("emulated") {
         let _ = writeln!(
             text,
@@ -105,6 +97,16 @@ pub fn render(report: &Report, with_lanes: bool) -> String {
         );
     }
     text
+}
+
+/// `peak memory 0.12 GiB (coordinator 0.01 GiB, cpu worker 0.11 GiB)`.
+fn memory(report: &Report) -> String {
+    let gib = |bytes: &u64| format!("{:.2} GiB", *bytes as f64 / (1u64 << 30) as f64);
+    let of_process = |(name, bytes): (&String, &u64)| format!("{name} {}", gib(bytes));
+    let processes = report.peak_pss_bytes.iter().filter(|(name, _)| *name != "sum");
+    let processes: Vec<String> = processes.map(of_process).collect();
+    let sum = report.peak_pss_bytes.get("sum").map_or_else(|| "-".to_owned(), gib);
+    format!("peak memory {sum} ({})", processes.join(", "))
 }
 
 /// `weights 4-bit in groups of 64 0.06 GiB, bf16 0.05 GiB; KV 4-bit`.

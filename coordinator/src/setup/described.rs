@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use model::config::ModelConfig;
 use model::config_json::check_context;
-use planner::budget::{Limits, PlanError, Request};
+use planner::budget::{Limits, PlanError, Request, Storage};
 use planner::machine::{Machine, known, names};
 use planner::policy::{Formats, Placement, Policy};
 use planner::priced::{ChooseError, Chosen, Effort, Question, best_batches, choose};
@@ -66,6 +66,8 @@ pub(crate) struct Planning<'a> {
     pub(crate) machine: &'a MeasuredMachine,
     pub(crate) config: &'a ModelConfig,
     pub(crate) limits: Limits,
+    /// Its drives, which are read where memory is short.
+    storage: Option<Storage>,
 }
 
 impl<'a> Planning<'a> {
@@ -75,7 +77,12 @@ impl<'a> Planning<'a> {
         machine: &'a MeasuredMachine,
         config: &'a ModelConfig,
     ) -> Planning<'a> {
-        Planning { described, machine, config, limits: limits(&machine.description) }
+        let description = &machine.description;
+        let directly = description.reads_directly();
+        let storage = description.read_shares().map(Storage::auto);
+        let storage = storage.map(|storage| storage.reading_directly(directly));
+        let limits = limits(description);
+        Planning { described, machine, config, limits, storage }
     }
 }
 
@@ -181,7 +188,7 @@ impl Planning<'_> {
             logprobs: 0,
             prefill_chunk: None,
             limits: &self.limits,
-            storage: None,
+            storage: self.storage.as_ref(),
         }
     }
 }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use model::config::ModelConfig;
 use planner::machine::Machine;
 use planner::policy::by_name::PolicyName;
-use planner::priced::{Pricing, Rehearse, Unpriced};
+use planner::priced::{Pricing, Rehearse, Unpriced, WithStorages};
 use profiler::{Profile, Request, cache, plan_key};
 use program::ir::Program;
 use program::map::Chunking;
@@ -76,15 +76,18 @@ impl MeasuredMachine {
 }
 
 impl Pricing for MeasuredMachine {
-    /// As measured where all of the plan was, and else by the rates.
+    /// As measured where all of the plan was but its reads of drives, and else by the rates.
     fn costs(
         &self,
         plan: &Plan,
         program: &Program,
         prompt_len: u32,
     ) -> Result<Box<dyn Costs>, Unpriced> {
-        let covering = self.covering(plan);
-        match covering.map(|(profiles, _)| profiles.costs(plan, program, prompt_len)) {
+        let rates = self.description.storage_rates();
+        let measured = self.covering(plan).map(|(profiles, _)| {
+            WithStorages { inner: profiles, rates: &rates }.costs(plan, program, prompt_len)
+        });
+        match measured {
             Some(Ok(costs)) => Ok(costs),
             _ => self.description.costs(plan, program, prompt_len),
         }

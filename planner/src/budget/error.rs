@@ -38,14 +38,15 @@ fn refusal(
     let lacks_vram = limits.vram_bytes.is_some_and(|vram| budget.device_bytes > vram);
     let (even_so, weights) = match has_storages && !lacks_vram {
         true => (
-            " even where all weights that may be are read from storages in every step",
+            " even where weights are read from storages in every step",
             "what stays of the weights, and slots for reads,",
         ),
         false => ("", "weights"),
     };
     let mut text = format!(
         "{model} with {}x{} sequences of up to {} positions needs {:.2} GiB of memory{even_so} \
-         ({weights} {:.2}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves {:.2}), ",
+         ({weights} {:.2}, KV {:.2}, activations {:.2}, device {:.2}, the processes themselves \
+         {:.2}), ",
         shape.batches,
         shape.batch_size,
         shape.max_context,

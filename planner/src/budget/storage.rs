@@ -21,6 +21,19 @@ pub struct Storage {
     pub direct: bool,
 }
 
+impl Storage {
+    /// Drives from which as little is read as memory requires.
+    pub fn auto(shares: ReadShares) -> Storage {
+        Storage { shares, ops: StagedOps::Auto, direct: false }
+    }
+
+    /// The same, straight to a device where `direct` holds.
+    #[must_use]
+    pub fn reading_directly(self, direct: bool) -> Storage {
+        Storage { direct, ..self }
+    }
+}
+
 /// Which weights are read in every step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StagedOps {

@@ -172,7 +172,7 @@ fn what_fits_with_no_read_is_refused_with_what_stays() {
     let case = Case { config, placement, storage: Some(storage(StagedOps::Auto)) };
     let error = case.plan(super::PROCESS_OVERHEAD_BYTES + 80 * MIB).expect_err("too large");
     let text = error.to_string();
-    assert!(text.contains("even where all weights that may be are read"), "{text}");
+    assert!(text.contains("even where weights are read from storages"), "{text}");
     let PlanError::DoesNotFit { budget, limits, fitting: Some(fitting), .. } = error else {
         panic!("{text}")
     };

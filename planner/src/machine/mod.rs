@@ -24,7 +24,6 @@ use model::config::Dtype;
 use program::shares::ReadShares;
 use serde::{Deserialize, Serialize};
 
-use crate::budget::{StagedOps, Storage};
 use crate::priced::StorageRate;
 
 /// Sustained rates of one device in one number format.
@@ -190,13 +189,16 @@ impl Machine {
         }
     }
 
-    /// The drives as what weights may be read from, each with a share by its rate; `None` without
-    /// any. What is read is as little as memory requires.
-    pub fn storage(&self) -> Option<Storage> {
+    /// What part of weights each drive reads, by its rate; `None` without any.
+    pub fn read_shares(&self) -> Option<ReadShares> {
         let mbps = |drive: &Nvme| (drive.read_gbps * 1e3).round().max(1.0) as u32;
-        let shares = ReadShares::new(self.nvme.iter().map(mbps).collect());
-        let direct = self.nvme.iter().all(|drive| drive.direct);
-        (!self.nvme.is_empty()).then_some(Storage { shares, ops: StagedOps::Auto, direct })
+        let shares = self.nvme.iter().map(mbps).collect();
+        (!self.nvme.is_empty()).then(|| ReadShares::new(shares))
+    }
+
+    /// Whether drives read straight into device memory.
+    pub fn reads_directly(&self) -> bool {
+        !self.nvme.is_empty() && self.nvme.iter().all(|drive| drive.direct)
     }
 
     /// The rates of the drives.

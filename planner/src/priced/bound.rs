@@ -1,6 +1,7 @@
 //! What no decode step of a placement is shorter than, by the table of operations: the work of its
-//! busiest lane, the way of one batch through all layers, and what storages must read. It tells which placements need not be
-//! compiled. And about how long it is, by the same table, which tells which to compile first.
+//! busiest lane, the way of one batch through all layers, and what storages must read. It tells
+//! which placements need not be compiled. And about how long it is, by the same table, which tells
+//! which to compile first.
 
 use model::config::ModelConfig;
 use program::map::{Device, layer_list};

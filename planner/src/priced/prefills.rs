@@ -141,7 +141,7 @@ mod tests {
 
     use super::super::{Estimate, Pricing};
     use super::*;
-    use crate::budget::{Limits, Request};
+    use crate::budget::{Limits, Request, Storage};
     use crate::machine::{Nvme, known};
     use crate::policy::{Flexgen, Formats};
 
@@ -153,7 +153,7 @@ mod tests {
         for (policy, staged, gbps) in cases() {
             let mut machine = known("ryzen7950x-a4000").expect("there").expect("valid");
             machine.nvme = vec![Nvme { read_gbps: gbps, direct: false }; 2];
-            let storage = machine.storage();
+            let storage = machine.read_shares().map(Storage::auto);
             let placement = Placement { staged, ..Placement::of(policy) };
             let limits = Limits {
                 dram_bytes: u64::MAX,

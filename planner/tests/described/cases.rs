@@ -3,7 +3,7 @@
 use model::compressed::{Grouped, WeightFormat};
 use model::config::{Dtype, ModelConfig};
 use model::known::known;
-use planner::budget::{Limits, Request};
+use planner::budget::{Limits, Request, Storage};
 use planner::machine::{Capacity, Cpu, Gpu, Link, Machine, Rates};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{Formats, Placement, Policy};
@@ -55,7 +55,9 @@ impl Case {
         then: impl FnOnce(&Request<'_>) -> T,
     ) -> T {
         let (formats, limits) = (self.formats(), self.limits());
-        let storage = self.machine.storage();
+        let directly = self.machine.reads_directly();
+        let storage = self.machine.read_shares().map(Storage::auto);
+        let storage = storage.map(|storage| storage.reading_directly(directly));
         then(&Request {
             config: &self.config,
             placement,

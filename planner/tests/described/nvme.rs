@@ -147,7 +147,7 @@ fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
     assert!(read_bytes(&direct) < read_bytes(&bounced));
     let case = Case { machine: with_drives(64.0, &[100.0]), ..case };
     let step_ns = |ops, direct, change: fn(&mut Machine)| {
-        let storage = case.machine.storage().expect("a drive");
+        let storage = case.machine.read_shares().map(Storage::auto).expect("a drive");
         let storage = Storage { ops, direct, ..storage };
         let plan = case.with_request(&Placement::of(Policy::GpuOnly), |request| {
             let request = planner::budget::Request { storage: Some(&storage), ..*request };
@@ -235,7 +235,7 @@ fn more_memory_and_faster_drives_are_not_slower() {
 fn asked_for_all_is_read_and_the_policy_is_searched_as_ever() {
     let case = small(8.0, &[1.0, 1.0]);
     let chosen = case.with_request(&Placement::of(Policy::GpuOnly), |request| {
-        let storage = case.machine.storage().expect("drives");
+        let storage = case.machine.read_shares().map(Storage::auto).expect("drives");
         let storage = Storage { ops: StagedOps::All, ..storage };
         let request = planner::budget::Request { storage: Some(&storage), ..*request };
         planner::priced::choose(&planner::priced::Question {

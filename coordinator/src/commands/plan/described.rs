@@ -29,3 +29,83 @@ pub(super) fn plan(
     }
     .render(request)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use model::config::Dtype;
+    use planner::policy::by_name::PolicyName;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::cli::request::{ModelChoice, Source, Template};
+    use crate::cli::values::{Batches, BatchesChoice};
+    use crate::commands::plan::templates;
+
+    /// What is said of opt-1.3b on a machine with so much memory and such drives.
+    fn said(dram_gib: f64, drives: &[f64], json: bool) -> anyhow::Result<String> {
+        let (before, rest) =
+            templates::text(Template::Machine).split_once("dram_gib = 128").expect("host memory");
+        let (between, after) = rest.split_once("[[nvme]]\nread_gbps = 5.0\n").expect("a drive");
+        let mut text = format!("{before}dram_gib = {dram_gib}{between}");
+        for read_gbps in drives {
+            writeln!(text, "[[nvme]]\nread_gbps = {read_gbps}").expect("written");
+        }
+        let text = format!("{text}{after}")
+            .replace("os_reserve_gib = 4.0", "os_reserve_gib = 0")
+            .replace("vram_gib = 16", "vram_gib = 4");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("machine.toml");
+        std::fs::write(&path, text).expect("written");
+        let machine = path.to_string_lossy().into_owned();
+        let model = ModelChoice {
+            name: "opt-1.3b".to_owned(),
+            revision: None,
+            dummy_weights: true,
+            layers: Some(12),
+        };
+        let workload = Described {
+            model,
+            dtype: Dtype::Bf16,
+            compress: None,
+            batches: BatchesChoice::Given(Batches { count: 1, size: 4 }),
+            prompt_len: 64,
+            gen_len: 8,
+            policy: PolicyName::Auto,
+            chunking: None,
+        };
+        let source =
+            Source::Machine { machine: machine.clone(), described: Box::new(workload.clone()) };
+        plan(&machine, &workload, &PlanRequest { source, json, chart: None })
+    }
+
+    #[test]
+    fn what_memory_lacks_is_read_from_drives_and_said() {
+        let text = said(1.3, &[5.0, 7.0], false).expect("planned");
+        let line = text.lines().find(|line| line.starts_with("read from NVMe in every step: "));
+        let line = line.unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains(" of 12 layers") && line.ends_with(" GB from 2 drives"), "{line}");
+        let answer: Value =
+            serde_json::from_str(&said(1.3, &[5.0, 7.0], true).expect("planned")).expect("JSON");
+        let read = &answer["read_from_nvme"];
+        assert_eq!((&read["drives"], &answer["note"]), (&2.into(), &Value::Null), "{read}");
+        let layers = read["weights"].as_array().expect("a list").iter();
+        let layers = layers.map(|one| one["layers"].as_array().expect("a list").len());
+        assert!((2..12).contains(&layers.sum::<usize>()), "{read}");
+        // 100.7 MB a layer.
+        let bytes = read["bytes_per_step"].as_u64().expect("bytes");
+        assert!((200_000_000..1_200_000_000).contains(&bytes), "{read}");
+        assert!(line.contains(&read["summary"].as_str().expect("words")[..]), "{line}");
+    }
+
+    #[test]
+    fn drives_change_nothing_where_memory_suffices() {
+        let with = said(16.0, &[5.0], false).expect("planned");
+        assert_eq!(with, said(16.0, &[], false).expect("planned"));
+        assert!(!with.contains("NVMe"), "{with}");
+        let refused = said(0.3, &[5.0], false).expect_err("too little for anything");
+        let refused = format!("{refused:#}");
+        assert!(refused.contains("even where weights are read from storages"), "{refused}");
+    }
+}

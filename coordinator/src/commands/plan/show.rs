@@ -16,6 +16,7 @@ use crate::report::file::MapSummary;
 use crate::report::placement::{
     Threads, considered, gpu_interval, layer, on_gpu, resident, shown_layer,
 };
+use crate::report::read_weights::ReadWeights;
 use crate::report::step::Step;
 
 /// What was chosen, and for what.
@@ -144,6 +145,7 @@ impl Answer<'_> {
                 }),
                 "summary": resident(&plan.map),
             },
+            "read_from_nvme": self.read(),
             "device_map": MapSummary::new(&plan.config, &plan.map),
             "ops": self.ops(), "considered": self.considered(),
             "candidates": self.chosen.candidates,
@@ -154,6 +156,21 @@ impl Answer<'_> {
                 "dram_limit": self.limits.dram_bytes, "vram_limit": self.limits.vram_bytes,
             },
         })
+    }
+
+    /// What storages read in every step; null: nothing.
+    fn read(&self) -> Option<Value> {
+        let config = &self.chosen.plan.config;
+        let read = ReadWeights::of(&self.chosen.plan)?;
+        let of_layers = read.of_layers.iter().map(|one| {
+            let ops = one.ops.iter().map(|op| op.name(config.family)).collect::<Vec<_>>();
+            json!({ "ops": ops, "layers": one.layers })
+        });
+        Some(json!({
+            "weights": of_layers.collect::<Vec<_>>(), "head": read.head,
+            "bytes_per_step": read.bytes_per_step, "drives": read.storages,
+            "summary": read.summary(config),
+        }))
     }
 
     /// The operations of the layer that is shown.

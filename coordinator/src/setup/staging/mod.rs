@@ -7,4 +7,4 @@ mod obtain;
 mod write;
 
 pub(crate) use form::StagedWeights;
-pub(crate) use write::{Interrupted, stage};
+pub(crate) use write::{Interrupted, Staging, stage};

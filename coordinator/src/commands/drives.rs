@@ -1,0 +1,117 @@
+//! `coordinator profile --nvme`: how fast drives read together, and what part of each weight every
+//! one of them gets.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use model::config::Dtype;
+use staging::{Lookup, Staged};
+
+use crate::cli::request::{ModelChoice, ProfileRequest};
+use crate::cli::values::{DtypeChoice, QuantizedChoice};
+use crate::report::plain_table::{plain_table, right_aligned};
+use crate::setup::formats;
+use crate::setup::model::Opened;
+use crate::setup::staging::balance::{self, Balanced, BalancedWeight};
+use crate::setup::staging::nvme::reader_options;
+use crate::setup::staging::{StagedWeights, Staging};
+use crate::setup::usage::Usage;
+
+const MIB: f64 = (1u64 << 20) as f64;
+
+/// Measures the drives of a profile, or finds what is kept of them; the text to print.
+///
+/// # Errors
+/// A model that is not staged on one of them, or a drive that cannot be read.
+pub(super) fn balanced(request: &ProfileRequest) -> anyhow::Result<String> {
+    let model = ModelChoice { dummy_weights: request.dummy_weights, ..request.model.clone() };
+    let opened = Opened::open(&model, 0)?;
+    let typed = match request.dtype {
+        Dtype::Bf16 => DtypeChoice::Bf16,
+        Dtype::F32 => DtypeChoice::F32,
+    };
+    let quantized = QuantizedChoice::usual(typed);
+    let formats = formats::weights(&opened, quantized, request.compress.weights());
+    let weights = StagedWeights { opened: &opened, dtype: request.dtype, formats: &formats };
+    let identity = weights.identity()?;
+    let mut stagings = Vec::new();
+    for directory in &request.nvme {
+        match Staged::lookup(directory, &identity)? {
+            Lookup::Whole(staged) => {
+                stagings.push(Staging { directory: directory.clone(), staged });
+            }
+            Lookup::Partial(_) | Lookup::Missing => {
+                let (model, form) = (&identity.model, &identity.form);
+                return Err(Usage(format!(
+                    "{}: {model} ({form}) is not staged there; coordinator stage writes it",
+                    directory.display()
+                ))
+                .into());
+            }
+        }
+    }
+    let options = reader_options(stagings.len())?;
+    let (balanced, path) = balance::obtain((&stagings, &options), &opened.config, request.force)?;
+    Ok(shown(&balanced, path.as_deref()))
+}
+
+fn shown(balanced: &Balanced, path: Option<&Path>) -> String {
+    let mut text = String::new();
+    let rates = balanced.directories.iter().zip(&balanced.read_bytes_per_s).enumerate();
+    for (place, (directory, rate)) in rates {
+        let latency_ms = balanced.latency_ns[place] / 1e6;
+        let rate = rate / 1e9;
+        let beside = if balanced.directories.len() > 1 { " beside the others" } else { "" };
+        let _ = writeln!(
+            text,
+            "nvme{place} ({directory}) reads {rate:.2} GB/s{beside}, first bytes after \
+             {latency_ms:.2} ms"
+        );
+    }
+    if balanced.directories.len() > 1 {
+        balanced.weights.iter().for_each(|weight| text += &trajectory(weight));
+    }
+    if let Some(path) = path {
+        let _ = writeln!(text, "kept in {}", path.display());
+    }
+    text
+}
+
+/// How the parts of a weight were found.
+fn trajectory(weight: &BalancedWeight) -> String {
+    let drives = weight.trajectory.sizes.len();
+    let mut table = plain_table();
+    let mut header = vec!["iteration".to_owned()];
+    (0..drives).for_each(|drive| header.extend([format!("nvme{drive} MiB"), "ms".to_owned()]));
+    header.push("spread".to_owned());
+    table.set_header(header);
+    right_aligned(&mut table, 0..2 * drives + 2);
+    for (place, iteration) in weight.trajectory.iterations.iter().enumerate() {
+        let mut row = vec![(place + 1).to_string()];
+        for (size, time_s) in iteration.sizes.iter().zip(&iteration.times_s) {
+            row.push(format!("{:.2}", (size * staging::BLOCK_BYTES) as f64 / MIB));
+            row.push(
+                time_s.map_or_else(|| "-".to_owned(), |time_s| format!("{:.2}", time_s * 1e3)),
+            );
+        }
+        row.push(
+            spread(&iteration.times_s)
+                .map_or_else(String::new, |share| format!("{:.1}%", 100.0 * share)),
+        );
+        table.add_row(row);
+    }
+    let size = weight.size_bytes as f64 / MIB;
+    let ended = match weight.trajectory.is_balanced {
+        true => "in balance",
+        false => "not within 5%: the best of these is used",
+    };
+    format!("{} of a layer, {size:.2} MiB, divided over the drives: {ended}\n{table}\n", weight.op)
+}
+
+/// How far the farthest finish time is from the average.
+fn spread(times_s: &[Option<f64>]) -> Option<f64> {
+    let times_s: Vec<f64> = times_s.iter().flatten().copied().collect();
+    let average_s = times_s.iter().sum::<f64>() / times_s.len() as f64;
+    let farthest_s = times_s.iter().map(|time_s| (time_s - average_s).abs()).fold(0.0, f64::max);
+    (average_s > 0.0).then_some(farthest_s / average_s)
+}

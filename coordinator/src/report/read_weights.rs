@@ -1,0 +1,115 @@
+//! Weights that are read from storages in every step, in words.
+
+use model::config::ModelConfig;
+use model::ops::Op;
+use planner::budget::read_bytes;
+use program::map::DeviceMap;
+use program::plan::Plan;
+use program::topology::MemoryId;
+
+/// Operations that are read of the same layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReadOfLayers {
+    pub(crate) ops: Vec<Op>,
+    /// Ascending.
+    pub(crate) layers: Vec<usize>,
+}
+
+/// What a plan reads in every step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ReadWeights {
+    /// Those of most layers first.
+    pub(crate) of_layers: Vec<ReadOfLayers>,
+    /// Final norm and head.
+    pub(crate) head: bool,
+    pub(crate) bytes_per_step: u64,
+    pub(crate) storages: u16,
+}
+
+impl ReadWeights {
+    /// Of a plan; `None` where it reads nothing.
+    pub(crate) fn of(plan: &Plan) -> Option<ReadWeights> {
+        let map = &plan.map;
+        map.uses_storages().then(|| ReadWeights {
+            of_layers: of_layers(map, &plan.config),
+            head: map.outer_weights == MemoryId::STORAGES,
+            bytes_per_step: read_bytes(plan),
+            storages: map.shares.storages(),
+        })
+    }
+
+    /// `all matrices of 21 of 48 layers, fc0 of 1; 27.43 GB from 2 drives`.
+    pub(crate) fn summary(&self, config: &ModelConfig) -> String {
+        let matrices = matrices(config);
+        let named = |ops: &[Op]| match ops == matrices {
+            true => "all matrices".to_owned(),
+            false => ops.iter().map(|op| op.name(config.family)).collect::<Vec<_>>().join(" "),
+        };
+        let mut parts: Vec<String> = Vec::new();
+        for ReadOfLayers { ops, layers } in &self.of_layers {
+            let count = layers.len();
+            parts.push(match parts.is_empty() {
+                true => format!("{} of {count} of {} layers", named(ops), config.num_layers),
+                false => format!("{} of {count}", named(ops)),
+            });
+        }
+        if self.head {
+            parts.push("the head".to_owned());
+        }
+        let drives = if self.storages == 1 { "drive" } else { "drives" };
+        format!(
+            "{}; {:.2} GB from {} {drives}",
+            parts.join(", "),
+            self.bytes_per_step as f64 / 1e9,
+            self.storages
+        )
+    }
+}
+
+fn of_layers(map: &DeviceMap, config: &ModelConfig) -> Vec<ReadOfLayers> {
+    let mut all: Vec<ReadOfLayers> = Vec::new();
+    for (layer, homes) in map.weights.iter().enumerate() {
+        let read = config.layer_ops().iter().zip(homes);
+        let read = read.filter(|(_, home)| **home == MemoryId::STORAGES);
+        let ops: Vec<Op> = read.map(|(op, _)| *op).collect();
+        match all.iter_mut().find(|other| other.ops == ops) {
+            _ if ops.is_empty() => {}
+            Some(other) => other.layers.push(layer),
+            None => all.push(ReadOfLayers { ops, layers: vec![layer] }),
+        }
+    }
+    all.sort_by_key(|one| std::cmp::Reverse(one.layers.len()));
+    all
+}
+
+fn matrices(config: &ModelConfig) -> Vec<Op> {
+    let is_matrix = |op: &Op| op.weights(config).is_some_and(|shape| shape.matrix.is_some());
+    config.layer_ops().iter().copied().filter(is_matrix).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_named_with_its_bytes_and_drives() {
+        let config = model::known::known("opt-30b").expect("known").config;
+        let read = |ops: Vec<Op>, count: usize| ReadOfLayers { ops, layers: (0..count).collect() };
+        let mut weights = ReadWeights {
+            of_layers: vec![read(matrices(&config), 21), read(vec![Op::Q, Op::Fc0], 1)],
+            head: false,
+            bytes_per_step: 27_430_000_000,
+            storages: 2,
+        };
+        assert_eq!(
+            weights.summary(&config),
+            "all matrices of 21 of 48 layers, q fc0 of 1; 27.43 GB from 2 drives"
+        );
+        (weights.head, weights.storages) = (true, 1);
+        weights.of_layers.remove(0);
+        assert_eq!(
+            weights.summary(&config),
+            "q fc0 of 1 of 48 layers, the head; 27.43 GB from 1 drive"
+        );
+    }
+}

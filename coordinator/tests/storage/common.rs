@@ -1,0 +1,258 @@
+//! Plans of a tiny model with and without storages, and the tokens that come of them.
+
+use std::ops::ControlFlow;
+
+use coordinator::boundary::engine::{
+    Engine, Finish, Generated, Observer, Sampling, Sequence, Verdict,
+};
+use coordinator::engine::launch::{LaunchError, LaunchOptions};
+use coordinator::engine::{Measured, RunEngine};
+use coordinator::setup::model::open_weights;
+use kernels::Variant;
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use planner::policy::{Homes, Policy, device_map};
+use planner::split::parse_split;
+use program::compile::compile;
+use program::map::DeviceMap;
+use program::plan::{Plan, RunShape};
+use program::shares::ReadShares;
+use program::simulate::Span;
+use program::topology::{LaneId, LaneKind, MemoryId};
+use program::validate::validate;
+use program::weights::Weights;
+use staging::{AlignedBuffer, BlobSize, Identity, Writer};
+use workers::load::Encoded;
+use workers::shared::protocol::{StagedAt, WeightsFrom};
+
+pub fn config() -> ModelConfig {
+    ModelConfig {
+        name: "tiny".to_owned(),
+        family: Family::Llama,
+        num_layers: 5,
+        hidden_size: 256,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 64,
+        ffn_size: 768,
+        vocab_size: 200,
+        max_positions: 64,
+        norm_eps: 1e-5,
+        activation: Activation::Silu,
+        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        position_offset: 0,
+        qkv_bias: false,
+        out_bias: false,
+        ffn_bias: false,
+        tied_embeddings: false,
+        sliding_window: None,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+pub fn shape(dtype: Dtype) -> RunShape {
+    RunShape {
+        batches: 2,
+        batch_size: 2,
+        max_prompt: 8,
+        shared_prompt: 0,
+        max_context: 20,
+        max_new: 12,
+        logprobs: 0,
+        micro_sequences: 2,
+        prefill_chunk: 0,
+        dtype,
+    }
+}
+
+/// Placements: the CPU alone, a split, and everything streamed to the device.
+pub fn maps() -> Vec<DeviceMap> {
+    let config = config();
+    let split = parse_split("k:up", &config, None).expect("a split");
+    let policies = [Policy::CpuOnly, Policy::TwoSplit { split, chunking: None }, Policy::GpuOnly];
+    let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
+    policies.iter().map(|policy| device_map(policy, &config, true, homes)).collect()
+}
+
+/// The map's plan on its machine with so many storages, on which all weights of its layers and
+/// around them live, read to the host or straight to the device.
+pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: To) -> Plan {
+    let mut map = map.clone();
+    map.direct_reads = to == To::Device;
+    map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::STORAGES);
+    map.outer_weights = MemoryId::STORAGES;
+    map.shares = ReadShares::new((1..=storages).collect());
+    let plan = compile(&config(), &shape(dtype), &map).expect("compiles");
+    validate(&plan).expect("it is proved");
+    plan
+}
+
+/// Where weights that the GPU multiplies are read to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    Host,
+    Device,
+}
+
+/// Both.
+pub const WAYS: [To; 2] = [To::Host, To::Device];
+
+pub fn reads(plan: &Plan, lane: LaneId) -> bool {
+    plan.topology.lane(lane).kind == LaneKind::Read
+}
+
+#[derive(Default)]
+pub struct Tokens(pub Vec<(usize, Vec<u32>)>);
+
+impl Observer for Tokens {
+    fn token(&mut self, _: usize, _: u32) -> Verdict {
+        Verdict::Continue
+    }
+
+    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
+        assert_eq!(generated.finish, Finish::Length);
+        self.0.push((sequence, generated.tokens));
+        ControlFlow::Continue(())
+    }
+}
+
+/// A staging of all weights of a plan's storages for each of them.
+pub struct Stagings {
+    pub directory: tempfile::TempDir,
+    pub at: Vec<StagedAt>,
+}
+
+pub const SEED: u64 = 11;
+
+impl Stagings {
+    pub fn of(plan: &Plan) -> Stagings {
+        let directory = tempfile::tempdir().expect("a folder");
+        let config = &plan.config;
+        let formats = &plan.map.weight_formats;
+        let encoded = Encoded { config, dtype: plan.shape.dtype, formats };
+        let mut stored: Vec<Weights> = Vec::new();
+        for placed in &plan.weights {
+            let is_stored = plan.topology.is_storage(plan.buffer(placed.buffer).segment.memory);
+            if is_stored && !stored.contains(&placed.weights) {
+                stored.push(placed.weights);
+            }
+        }
+        let blobs: Vec<BlobSize> = stored
+            .iter()
+            .map(|weights| BlobSize {
+                name: weights.name(config),
+                size_bytes: encoded.size_bytes(*weights) as u64,
+            })
+            .collect();
+        let identity = Identity {
+            name: "tiny".to_owned(),
+            model: "tiny".to_owned(),
+            weights: "dummy".to_owned(),
+            form: plan.shape.dtype.name().to_owned(),
+            description: Vec::new(),
+        };
+        let source = open_weights(&WeightsFrom::Dummy { seed: SEED }, config).expect("weights");
+        let stage = |(number, _)| {
+            let path = directory.path().join(format!("{number}"));
+            std::fs::create_dir(&path).expect("a folder");
+            let mut writer = Writer::begin(&path, &identity, &blobs).expect("a staging");
+            for (index, weights) in stored.iter().enumerate() {
+                let size_bytes = encoded.size_bytes(*weights);
+                let mut buffer = AlignedBuffer::new(size_bytes);
+                let bytes = &mut buffer.bytes_mut()[..size_bytes];
+                let how = (Variant::best(), 1);
+                encoded.blob(*weights, source.as_ref(), how, bytes).expect("a weight");
+                writer.write(index, bytes).expect("it is written");
+            }
+            let staged = writer.finish().expect("it is whole");
+            StagedAt {
+                path: staged.path().display().to_string(),
+                uses_threads: number % 2 == 1,
+                silence_ms: 10_000,
+                faults: String::new(),
+            }
+        };
+        let at = plan.topology.storages().into_iter().enumerate().map(stage).collect();
+        Stagings { directory, at }
+    }
+
+    /// The same with faults of some of them.
+    pub fn with(&self, faults: &[(usize, &str)]) -> Vec<StagedAt> {
+        let mut at = self.at.clone();
+        for (storage, faults) in faults {
+            at[*storage].faults = (*faults).to_owned();
+            if faults.contains("silence") {
+                at[*storage].silence_ms = 300;
+            }
+        }
+        at
+    }
+}
+
+/// Real processes for a plan.
+pub fn start(plan: Plan, staged: &[StagedAt]) -> Result<RunEngine, LaunchError> {
+    let options = LaunchOptions {
+        weights: WeightsFrom::Dummy { seed: SEED },
+        cpu_threads: 2,
+        gpu_threads: 1,
+        link_bytes_per_s: None,
+        cpus: Vec::new(),
+        spin_us: 0,
+        durations: None,
+        cuda: None,
+        grammars: None,
+        staged: staged.to_vec(),
+    };
+    let interrupt = Box::new(|| false);
+    RunEngine::start(plan, &options, None, interrupt, &mut |_, _| true)
+}
+
+pub fn prompts() -> Vec<Vec<u32>> {
+    (0..4u32).map(|index| (0..2 * index + 1).map(|i| 11 * i + index).collect()).collect()
+}
+
+pub fn sequences(prompts: &[Vec<u32>]) -> Vec<Sequence<'_>> {
+    prompts
+        .iter()
+        .zip(0..)
+        .map(|(prompt, index)| Sequence {
+            prompt,
+            max_new: 3 + 3 * index as u32,
+            sampling: Sampling::GREEDY,
+            seed: 0,
+            id_hash: index,
+            ignore_eos: true,
+            logprobs: 0,
+            grammar: 0,
+        })
+        .collect()
+}
+
+/// The tokens of some groups, the spans of the last one, and what was measured.
+pub fn run_groups(
+    plan: Plan,
+    staged: &[StagedAt],
+    groups: usize,
+) -> (Vec<Vec<u32>>, Vec<Span>, Measured) {
+    let mut engine = start(plan, staged).expect("the workers start");
+    let prompts = prompts();
+    let mut tokens = Tokens::default();
+    for _ in 0..groups {
+        engine.run(&sequences(&prompts), &mut tokens).expect("a group");
+    }
+    let spans = engine.spans();
+    let measured = engine.finish().expect("no trace file");
+    assert_eq!(measured.totals.lost, 0);
+    tokens.0.sort();
+    let tokens = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+    (tokens, spans, measured)
+}
+
+/// Twice: the second group begins with what the first has left in slots.
+pub const GROUPS: usize = 2;
+
+/// What the map computes without storages.
+pub fn expected(map: &DeviceMap, dtype: Dtype, groups: usize) -> Vec<Vec<u32>> {
+    let plain = compile(&config(), &shape(dtype), map).expect("compiles");
+    run_groups(plain, &[], groups).0
+}

@@ -1,0 +1,186 @@
+//! Storages that are lost on the way: the others go on, and no token changes.
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use coordinator::boundary::engine::{Engine, EngineError, Generated, Observer, Verdict};
+use model::config::Dtype;
+use program::map::DeviceMap;
+use program::validate::replay;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{
+    GROUPS, Stagings, To, Tokens, WAYS, expected, maps, on_storages, prompts, run_groups,
+    sequences, start,
+};
+
+/// Requests of prefill and of steps after it, so that faults fall into prefill, early decode and
+/// late decode of a group, or into the second group.
+const FAULTY_REQUESTS: [u64; 4] = [3, 40, 150, 250];
+
+pub fn another_storage_goes_on_for_one_that_fails() {
+    goes_on(&maps()[0], To::Host, &FAULTY_REQUESTS);
+}
+
+pub fn another_goes_on_reading_straight_to_the_device() {
+    for map in &maps()[1..] {
+        goes_on(map, To::Device, &FAULTY_REQUESTS[1..3]);
+    }
+}
+
+fn goes_on(map: &DeviceMap, to: To, requests: &[u64]) {
+    let expected = expected(map, Dtype::Bf16, GROUPS);
+    let plan = on_storages(map, Dtype::Bf16, 2, to);
+    let stagings = Stagings::of(&plan);
+    for (fault, said) in
+        [("eio", "Input/output error"), ("flip", "checksum"), ("silence", "has not answered")]
+    {
+        for request in requests {
+            for storage in [0, 1] {
+                let staged = stagings.with(&[(storage, &format!("{fault}@{request}"))]);
+                let (found, spans, measured) = run_groups(plan.clone(), &staged, GROUPS);
+                let what = format!("{fault}@{request} of storage {storage} to {to:?}");
+                assert_eq!(found, expected, "{what}");
+                replay(&plan, &spans).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let [lost] = &measured.lost_storages[..] else {
+                    panic!("{what}: {:?}", measured.lost_storages)
+                };
+                assert!(lost.reason.contains(said), "{what}: {}", lost.reason);
+                assert_eq!(lost.worker, format!("storage worker {storage}"), "{what}");
+                assert_eq!(lost.successor, format!("storage worker {}", 1 - storage), "{what}");
+            }
+        }
+    }
+}
+
+pub fn any_of_three_storages_can_be_the_last() {
+    let map = &maps()[1];
+    let expected = expected(map, Dtype::F32, GROUPS);
+    let plans = WAYS.map(|to| on_storages(map, Dtype::F32, 3, to));
+    let stagings = Stagings::of(&plans[0]);
+    let both = [(0, 1), (1, 0), (1, 2), (2, 0)].into_iter().zip(plans.iter().cycle());
+    for ((first, second), plan) in both {
+        let staged = stagings.with(&[(first, "eio@30"), (second, "flip@160")]);
+        let (found, _, measured) = run_groups(plan.clone(), &staged, GROUPS);
+        assert_eq!(found, expected, "{first}, {second}");
+        assert_eq!(measured.lost_storages.len(), 2, "{:?}", measured.lost_storages);
+    }
+}
+
+pub fn without_any_storage_the_run_ends() {
+    let plan = on_storages(&maps()[0], Dtype::Bf16, 2, To::Host);
+    let stagings = Stagings::of(&plan);
+    let mut engine =
+        start(plan, &stagings.with(&[(0, "eio@5"), (1, "eio@90")])).expect("the workers start");
+    let prompts = prompts();
+    let mut tokens = Tokens::default();
+    let failed = (0..50).find_map(|_| engine.run(&sequences(&prompts), &mut tokens).err());
+    let EngineError::Failed(said) = failed.expect("nobody reads any more") else {
+        panic!("interrupted")
+    };
+    assert!(said.contains("Input/output error") && said.contains("storage worker"), "{said}");
+}
+
+pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
+    let map = &maps()[0];
+    let expected = expected(map, Dtype::Bf16, GROUPS);
+    let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
+    // A file that was cut before the run is refused, with what to do.
+    let stagings = Stagings::of(&plan);
+    let file = Path::new(&stagings.at[1].path).join("weights.bin");
+    let cut = |bytes| {
+        let file = std::fs::File::options().write(true).open(&file).expect("the file");
+        file.set_len(bytes).expect("it can be cut");
+    };
+    cut(4096);
+    let error = start(plan.clone(), &stagings.at).expect_err("a file that is cut").to_string();
+    assert!(error.contains("weights.bin") && error.contains("stage"), "{error}");
+    // One that is cut while it is read costs its storage; the removed folder of one that is open
+    // costs nothing.
+    let stagings = Stagings::of(&plan);
+    let file = Path::new(&stagings.at[1].path).join("weights.bin");
+    let mut engine = start(plan, &stagings.at).expect("the workers start");
+    let prompts = prompts();
+    let mut tokens = Tokens::default();
+    engine.run(&sequences(&prompts), &mut tokens).expect("a group");
+    std::fs::remove_dir_all(stagings.directory.path().join("0")).expect("it can be removed");
+    std::fs::File::options().write(true).open(&file).expect("the file").set_len(0).expect("cut");
+    engine.run(&sequences(&prompts), &mut tokens).expect("a group");
+    let measured = engine.finish().expect("no trace file");
+    tokens.0.sort();
+    let found: Vec<Vec<u32>> = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+    assert_eq!(found, expected);
+    let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
+    assert!(lost.worker == "storage worker 1" && lost.reason.contains("cut"), "{}", lost.reason);
+}
+
+pub fn another_staging_is_refused() {
+    let map = &maps()[0];
+    let stagings = Stagings::of(&on_storages(map, Dtype::Bf16, 2, To::Host));
+    let plan = on_storages(map, Dtype::F32, 2, To::Host);
+    let error = start(plan, &stagings.at).expect_err("another form").to_string();
+    assert!(error.contains("stage the model in this form"), "{error}");
+}
+
+/// Kills a worker of this process at the first token.
+struct Killer {
+    worker: &'static str,
+    signal: Signal,
+    killed: Option<Pid>,
+    tokens: Tokens,
+}
+
+impl Killer {
+    fn find(&self) -> Option<Pid> {
+        let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+        let children = tasks
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok())
+            .collect::<String>();
+        let pids = children.split_whitespace().filter_map(|pid| pid.parse::<i32>().ok());
+        let named = |pid: &i32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(self.worker)
+        };
+        Pid::from_raw(pids.into_iter().find(named)?)
+    }
+}
+
+impl Observer for Killer {
+    fn token(&mut self, _: usize, _: u32) -> Verdict {
+        if self.killed.is_none() {
+            let pid = self.find().expect("the worker runs");
+            kill_process(pid, self.signal).expect("it lives");
+            self.killed = Some(pid);
+        }
+        Verdict::Continue
+    }
+
+    fn finished(&mut self, sequence: usize, generated: Generated) -> ControlFlow<()> {
+        self.tokens.finished(sequence, generated)
+    }
+}
+
+pub fn another_storage_goes_on_for_a_killed_one() {
+    let map = &maps()[0];
+    const MORE: usize = 6;
+    let expected = expected(map, Dtype::Bf16, MORE);
+    for signal in [Signal::KILL, Signal::STOP] {
+        let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
+        let stagings = Stagings::of(&plan);
+        let mut engine = start(plan, &stagings.at).expect("the workers start");
+        let prompts = prompts();
+        let tokens = Tokens::default();
+        let mut killer = Killer { worker: "storage worker 1", signal, killed: None, tokens };
+        // A group may have ended before it is noticed; the next one has not.
+        for _ in 0..MORE {
+            engine.run(&sequences(&prompts), &mut killer).expect("a group");
+        }
+        assert_eq!(killer.find(), None, "the lost worker is gone");
+        let measured = engine.finish().expect("no trace file");
+        let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
+        assert!(lost.reason.contains("signal"), "{}", lost.reason);
+        killer.tokens.0.sort();
+        let found: Vec<_> = killer.tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+        assert_eq!(found, expected, "{signal:?}");
+    }
+}

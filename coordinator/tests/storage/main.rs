@@ -1,0 +1,179 @@
+//! Weights on two storages, each read by a worker and a lane of its own: compiled, proved,
+//! simulated and run by real processes, with the tokens of the same plan without storages, also
+//! where a storage is lost on the way.
+//!
+//! The workers are started from this very program, as the engine starts them from the coordinator;
+//! so it has a `main` of its own, which is a worker where it is asked to be one, and lists and runs
+//! the tests as test runners ask otherwise.
+
+mod common;
+mod lost;
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use common::{GROUPS, Stagings, To, WAYS, config, maps, on_storages, reads, run_groups, shape};
+use coordinator::setup::model::open_weights;
+use model::config::Dtype;
+use program::compile::compile;
+use program::ir::{Instruction, Moved, Program, ProgramId};
+use program::plan::Plan;
+use program::simulate::{Costs, Place, Span, simulate};
+use program::topology::LaneSet;
+use program::validate::{replay, validate};
+
+const TESTS: [(&str, fn()); 10] = [
+    ("storages_change_no_token", storages_change_no_token),
+    (
+        "another_storage_goes_on_for_one_that_fails",
+        lost::another_storage_goes_on_for_one_that_fails,
+    ),
+    (
+        "another_goes_on_reading_straight_to_the_device",
+        lost::another_goes_on_reading_straight_to_the_device,
+    ),
+    ("another_storage_goes_on_for_a_killed_one", lost::another_storage_goes_on_for_a_killed_one),
+    ("any_of_three_storages_can_be_the_last", lost::any_of_three_storages_can_be_the_last),
+    ("without_any_storage_the_run_ends", lost::without_any_storage_the_run_ends),
+    (
+        "a_cut_file_or_a_removed_folder_costs_a_storage",
+        lost::a_cut_file_or_a_removed_folder_costs_a_storage,
+    ),
+    ("another_staging_is_refused", lost::another_staging_is_refused),
+    ("reads_precede_streamed_weights", reads_precede_streamed_weights),
+    ("every_signal_of_a_storage_is_needed", every_signal_of_a_storage_is_needed),
+];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, _, channel] = &args[..]
+        && first == "worker"
+    {
+        let channel = channel.parse().expect("the number of a channel");
+        // SAFETY: needed to take over the inherited channel. The engine passes its number to this
+        // process alone, and nothing has opened or closed descriptors before.
+        return ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) });
+    }
+    let asked = |flag: &str| args.iter().any(|arg| arg == flag);
+    if asked("--list") {
+        // Runners ask for the ignored ones too: there are none.
+        let listed = TESTS.iter().filter(|_| !asked("--ignored"));
+        listed.for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(*part));
+    for (name, test) in TESTS.iter().filter(|(name, _)| wanted(name)) {
+        test();
+        println!("test {name} ... ok");
+    }
+    ExitCode::SUCCESS
+}
+
+fn storages_change_no_token() {
+    for dtype in [Dtype::Bf16, Dtype::F32] {
+        for map in maps() {
+            let plain = compile(&config(), &shape(dtype), &map).expect("compiles");
+            let (expected, _, alone) = run_groups(plain, &[], GROUPS);
+            assert_eq!(expected.len(), 8, "four sequences, twice");
+            let distinct: BTreeSet<u32> = expected.iter().flatten().copied().collect();
+            assert!(distinct.len() > 5, "tokens tell nothing: {distinct:?}");
+            for to in WAYS {
+                let plan = on_storages(&map, dtype, 2, to);
+                let what = format!("{} in {dtype:?} to {to:?}", map.policy);
+                let stagings = Stagings::of(&plan);
+                let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+                assert_eq!(found, expected, "{what}");
+                let workers = alone.kernel_variants.len() + 2;
+                assert_eq!(measured.kernel_variants.len(), workers, "{what}");
+                assert!(measured.lost_storages.is_empty(), "{:?}", measured.lost_storages);
+                replay(&plan, &spans).expect("what ran is what was proved");
+                read_in_every_step(&plan, &spans, &what);
+            }
+        }
+    }
+}
+
+fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {
+    for lane in plan.lanes().into_iter().filter(|lane| reads(plan, *lane)) {
+        let of_lane = spans.iter().filter(|span| span.lane == lane);
+        let steps: BTreeSet<(bool, u32)> =
+            of_lane.map(|span| (span.program == ProgramId::DECODE, span.step)).collect();
+        // Prefill, and the eleven decode steps of the longest answer.
+        assert_eq!(steps.len(), 12, "{what} {}", plan.lane_name(lane));
+    }
+}
+
+/// A read takes longer than anything else, so that whoever does not wait for it is early.
+struct SlowReads;
+
+impl Costs for SlowReads {
+    fn work_ns(&self, _: Place, instruction: &Instruction, _: u32) -> f64 {
+        if matches!(instruction, Instruction::Read(_)) { 1000.0 } else { 10.0 }
+    }
+
+    fn rate(&self, _: Place, _: LaneSet) -> f64 {
+        1.0
+    }
+
+    fn wake_ns(&self) -> f64 {
+        0.0
+    }
+}
+
+fn reads_precede_streamed_weights() {
+    for map in maps() {
+        let plan = on_storages(&map, Dtype::Bf16, 2, To::Host);
+        for program in &plan.programs {
+            let timeline = simulate(program, &SlowReads, 3).expect("it runs to its end");
+            let at = |span: &Span| instruction(program, span);
+            let mut streamed = 0;
+            for span in &timeline.spans {
+                let Instruction::Copy(copy) = at(span) else { continue };
+                let Moved::Weights(op) = copy.moved else { continue };
+                let read = timeline.spans.iter().find(|other| {
+                    let Instruction::Read(read) = at(other) else { return false };
+                    other.step == span.step && (read.op, read.at) == (op, copy.at)
+                });
+                let read = read.expect("what is streamed was read in the step");
+                assert!(read.end_ns <= span.start_ns, "{read:?} {span:?}");
+                streamed += 1;
+            }
+            assert_eq!(streamed > 0, map.uses_gpu(), "{} {:?}", map.policy, program.id);
+            let reads = timeline.spans.iter().filter(|span| reads(&plan, span.lane)).count();
+            assert!(reads > 3 * config().num_layers, "{}: {reads}", map.policy);
+        }
+    }
+}
+
+fn instruction<'a>(program: &'a Program, span: &Span) -> &'a Instruction {
+    let list = program.lane(span.lane).expect("a lane with work");
+    &list.instructions[span.instruction as usize]
+}
+
+fn every_signal_of_a_storage_is_needed() {
+    for (map, to) in maps().into_iter().flat_map(|map| WAYS.map(|to| (map.clone(), to))) {
+        let plan = on_storages(&map, Dtype::Bf16, 2, to);
+        let mut by_lane = BTreeSet::new();
+        for id in [ProgramId::PREFILL, ProgramId::DECODE] {
+            let program = plan.program(id);
+            for (place, list) in program.lanes.iter().enumerate() {
+                if !reads(&plan, list.lane) {
+                    continue;
+                }
+                let signals = list.instructions.iter().enumerate();
+                for (index, _) in signals.filter(|(_, found)| **found == Instruction::Signal) {
+                    let mut changed = plan.clone();
+                    let program = changed.program_mut(id);
+                    // As if it had never been planned.
+                    program.lanes[place].instructions.remove(index);
+                    program.lanes[place].signals_per_step -= 1;
+                    let name = plan.lane_name(list.lane);
+                    assert!(validate(&changed).is_err(), "{} {id:?} {name} {index}", map.policy);
+                    by_lane.insert((id, list.lane));
+                }
+            }
+        }
+        assert_eq!(by_lane.len(), 4, "{}: both lanes signal in both programs", map.policy);
+    }
+}
