@@ -19,6 +19,7 @@ use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::{Control, StepOfGroup};
 use staging::{BlobId, IoKind, Reader, ReaderOptions, Staged};
 
+use crate::device::DirectDevice;
 use crate::error::{LaneError, WorkerError, place};
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
@@ -93,6 +94,8 @@ pub struct StorageLane {
     /// The host's slots, and those of an emulated device that it reads to.
     view: View,
     reader: Reader,
+    /// To a CUDA device.
+    direct: Option<(Arc<DirectDevice>, Reader)>,
     blobs: Vec<Option<BlobId>>,
     /// All storages with their lanes, in the order of the shares.
     storages: Vec<(MemoryId, LaneId)>,
@@ -102,15 +105,20 @@ pub struct StorageLane {
 }
 
 impl StorageLane {
-    /// The lane's reads from `store`, whoever's lane it is.
+    /// The lane's reads from `store`, whoever's lane it is, to the host's slots and to those of a
+    /// CUDA device, if `direct` is there.
     ///
     /// # Errors
-    /// A staging that cannot be read.
-    pub fn new(
+    /// A staging that cannot be read, or not straight to the device.
+    ///
+    /// # Safety
+    /// No lane runs before all are built.
+    pub unsafe fn new(
         lane: LaneId,
         (plan, control): (&Arc<Plan>, &Control),
         view: View,
         (store, pulse): (&Store, &Arc<Pulse>),
+        direct: Option<&Arc<DirectDevice>>,
     ) -> Result<StorageLane, WorkerError> {
         let storages = plan.topology.storages();
         let mut reader = store.reader()?;
@@ -120,14 +128,27 @@ impl StorageLane {
             // keeps the slots mapped, and it outlives the reader beside it.
             let _ = unsafe { reader.register(&slots) };
         }
-        let of_reader = Arc::clone(pulse);
-        reader.watch(Box::new(move || of_reader.begin()));
+        watch(&mut reader, pulse);
+        let direct = match direct {
+            Some(direct) => {
+                let mut reader = direct.reader(&store.staged, &store.options)?;
+                if let Some((buffer, blob)) = first_direct(plan, &store.blobs) {
+                    // SAFETY: needed to try it. No lane runs yet (contract), and every worker tries
+                    // the plan's first read.
+                    unsafe { direct.try_block(&mut reader, blob, buffer) }?;
+                }
+                watch(&mut reader, pulse);
+                Some((Arc::clone(direct), reader))
+            }
+            None => None,
+        };
         Ok(StorageLane {
             lane,
             plan: Arc::clone(plan),
             control: control.clone(),
             view,
             reader,
+            direct,
             blobs: store.blobs.clone(),
             is_idle: vec![false; storages.len()],
             storages,
@@ -137,7 +158,21 @@ impl StorageLane {
 
     /// How it reads, for people.
     pub fn describe(&self) -> String {
-        self.reader.describe()
+        let reads_to = |on_host| {
+            let lists = self.plan.programs.iter().filter_map(|program| program.lane(self.lane));
+            let mut works = lists.flat_map(|list| &list.instructions);
+            works.any(|work| match work {
+                Instruction::Read(read) => self.view.has(read.to.buffer) == on_host,
+                _ => false,
+            })
+        };
+        match &self.direct {
+            Some((_, direct)) if reads_to(false) => match reads_to(true) {
+                true => format!("{}; to the host {}", direct.describe(), self.reader.describe()),
+                false => direct.describe(),
+            },
+            _ => self.reader.describe(),
+        }
     }
 
     fn read(&mut self, read: &Read) -> Result<Work, String> {
@@ -152,8 +187,12 @@ impl StorageLane {
         let is_idle = |index: u16| self.is_idle[usize::from(index)];
         let blocks = self.plan.map.shares.blocks(read.op, storage as u16, blocks, is_idle);
         let whole_bytes = size_bytes.next_multiple_of(staging::PAGE_BYTES) as usize;
-        let slot = self.view.pointer(read.to.buffer, 0, whole_bytes);
-        let slot = NonNull::new(slot).ok_or("the slot has no address")?;
+        let to = read.to.buffer;
+        let (reader, slot) = match &mut self.direct {
+            Some((device, reader)) if !self.view.has(to) => (reader, device.slot(to, whole_bytes)),
+            _ => (&mut self.reader, NonNull::new(self.view.pointer(to, 0, whole_bytes))),
+        };
+        let slot = slot.ok_or("the slot has no address")?;
         let end_bytes = (blocks.end * BLOCK_BYTES).min(size_bytes);
         let bytes = end_bytes.saturating_sub(blocks.start * BLOCK_BYTES);
         if bytes == 0 {
@@ -163,7 +202,7 @@ impl StorageLane {
         // SAFETY: needed to let the drive write into the slot. The lane executes its list in order
         // after its waits (contract of `View::new`), so nobody reads the slot, and other lanes
         // write other blocks of it: the shares of all lanes divide the blob (`ReadShares::blocks`).
-        let outcome = unsafe { self.reader.read(blob, blocks, slot) };
+        let outcome = unsafe { reader.read(blob, blocks, slot) };
         self.pulse.end();
         outcome.map_err(|error| error.to_string())?;
         Ok(Work { bytes, rows: 0 })
@@ -176,6 +215,24 @@ impl StorageLane {
             reason,
         }
     }
+}
+
+fn watch(reader: &mut Reader, pulse: &Arc<Pulse>) {
+    let pulse = Arc::clone(pulse);
+    reader.watch(Box::new(move || pulse.begin()));
+}
+
+/// The slot and the weight of the plan's first read to a device.
+fn first_direct(plan: &Plan, blobs: &[Option<BlobId>]) -> Option<(BufferId, BlobId)> {
+    let lists = plan.programs.iter().flat_map(|program| &program.lanes);
+    lists.flat_map(|list| &list.instructions).find_map(|instruction| match instruction {
+        Instruction::Read(read)
+            if plan.topology.is_vram(plan.buffer(read.to.buffer).segment.memory) =>
+        {
+            Some((read.to.buffer, blobs[read.from.buffer.0 as usize]?))
+        }
+        _ => None,
+    })
 }
 
 /// The mapped memory that a lane reads into: of each segment from the first slot to the last.
