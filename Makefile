@@ -1,7 +1,7 @@
 # One entry for everybody, also for CI. Anything with logic is a script or a test.
 PREFIX ?= /usr/local
 
-.PHONY: run test lint fuzz loom bench test-gpu bench-gpu papers install
+.PHONY: run test lint fuzz loom bench bench-nvme test-gpu bench-gpu papers install
 
 # A small real model answers 60 prompts, twice; the two runs must agree.
 # MODEL=path takes yours and skips the download; ARGS adds options, for example ARGS=--chat.
@@ -32,6 +32,10 @@ loom:
 # A few minutes of true OPT-30B layers with random weights; appends a line to out/bench.jsonl.
 bench:
 	@scripts/bench.sh
+
+# Weights on drives, beside fio and DRAM; takes 30 GB where NVME_DIRS="d0 d1" are (target/bench-nvme), and gives them back.
+bench-nvme:
+	@scripts/bench_nvme.sh
 
 # What needs a GPU, as a bundle that runs anywhere with a driver; here too. Without one every row is skipped.
 test-gpu:

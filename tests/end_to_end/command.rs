@@ -58,6 +58,13 @@ impl Place {
         Place { folder: tempfile::tempdir().expect("a temporary folder") }
     }
 
+    /// A folder beside what was built, which is on a drive where `/tmp` may be in memory.
+    pub fn on_drive() -> Place {
+        let beside = env!("CARGO_TARGET_TMPDIR");
+        std::fs::create_dir_all(beside).expect("a folder for tests");
+        Place { folder: tempfile::tempdir_in(beside).expect("a temporary folder") }
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

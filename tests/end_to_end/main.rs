@@ -21,6 +21,7 @@ mod kernels;
 mod lean;
 mod logprobs;
 mod messages;
+mod nvme;
 mod outputs;
 mod placement;
 mod plan;

@@ -96,7 +96,7 @@ mod tests {
         // 100.7 MB a layer.
         let bytes = read["bytes_per_step"].as_u64().expect("bytes");
         assert!((200_000_000..1_200_000_000).contains(&bytes), "{read}");
-        assert!(line.contains(&read["summary"].as_str().expect("words")[..]), "{line}");
+        assert!(line.contains(read["summary"].as_str().expect("words")), "{line}");
     }
 
     #[test]

@@ -1,0 +1,165 @@
+//! Runs that read weights from drives, and runs that need not.
+
+use super::{Drives, SMALL, WHOLE, model, strs};
+
+const TWO: [&str; 2] = ["--batches", "2x2"];
+const ALL: [&str; 2] = ["--nvme-ops", "all"];
+/// Room for half of the weights of the layers of `WHOLE`.
+const HALF: [&str; 4] = ["--dram", "350MiB", "--compress", "none"];
+
+#[test]
+fn drives_give_the_answers_of_memory() {
+    let emulated = ["--device", "emulated"];
+    for name in ["llama", "opt"] {
+        let drives = Drives::new();
+        drives.requests(6, 8);
+        let model = model(name);
+        let model = [&strs(&model)[..], &TWO].concat();
+        let whole = drives.run(&model).answers;
+        let some = if name == "llama" { "q,down" } else { "k,fc0" };
+        for placement in [
+            &ALL[..],
+            &["--nvme-ops", some],
+            &[&emulated[..], &ALL, &["--policy", "gpu-only"]].concat(),
+            &[&emulated[..], &ALL, &["--split", "k:out"]].concat(),
+        ] {
+            let ran = drives.run_from(2, &[&model[..], placement].concat());
+            assert_eq!(ran.answers, whole, "{name} {placement:?}");
+            let (read, step) = (ran.read_bytes(), ran.step_bytes());
+            assert_eq!((read.len(), step.len()), (2, 2), "{}", ran.report["storages"]);
+            // Prefill reads as much as a decode step, and there are eight steps with it.
+            let (read, step): (u64, u64) = (read.iter().sum(), step.iter().sum());
+            assert!(step > 0 && read >= 8 * step, "{read} bytes, {step} in a step");
+        }
+        let w4 = [&model[..], &["--compress", "w4"]].concat();
+        let whole = drives.run(&w4).answers;
+        let ran = drives.run_from(2, &[&w4[..], &ALL].concat());
+        assert_eq!(ran.answers, whole, "{name} in 4 bits");
+        assert!(ran.read_bytes().iter().sum::<u64>() > 0);
+        // The other form has a staging of its own.
+        assert_eq!(drives.stagings(0).len(), 2);
+    }
+}
+
+#[test]
+fn both_drives_are_read_and_reported() {
+    let drives = Drives::new();
+    drives.requests(4, 6);
+    let model = [SMALL, &TWO].concat();
+    let whole = drives.run(&model).answers;
+    drives.staged(2, SMALL);
+    let nvme = drives.arguments(2);
+    let ran = drives.run(&[&model[..], &ALL, &strs(&nvme)].concat());
+    assert_eq!(ran.answers, whole);
+    assert!(!ran.said.contains("is not staged"), "{}", ran.said);
+    // Two layers of 12 * 768^2 weights in bf16, and their biases.
+    let layers = 2 * 12 * 768 * 768 * 2;
+    let step: u64 = ran.step_bytes().iter().sum();
+    assert!((layers..layers + layers / 100).contains(&step), "{step} and not {layers}");
+    assert!(ran.step_bytes().iter().all(|bytes| *bytes > 0), "{:?}", ran.step_bytes());
+    for (drive, name) in ["nvme0", "nvme1"].into_iter().enumerate() {
+        let storage = &ran.report["storages"][name];
+        let path = drives.staging(drive);
+        assert_eq!(storage["path"].as_str(), Some(&*path.to_string_lossy()));
+        assert!(storage["busy_s"].as_f64().expect("seconds") > 0.0);
+        assert!(storage["lost"].is_null(), "{storage}");
+        let how = storage["how"].as_str().expect("how it was read");
+        assert!(how.contains("io_uring") || how.contains("pread"), "{how}");
+        assert!(ran.said.contains(how) && ran.said.contains(name), "{}", ran.said);
+    }
+}
+
+#[test]
+fn a_run_stages_what_is_missing() {
+    let drives = Drives::new();
+    drives.requests(2, 4);
+    drives.staged(1, SMALL);
+    let before = std::fs::metadata(drives.staging(0).join("index.json")).expect("an index");
+    let run = || drives.run_from(2, &[SMALL, &ALL].concat());
+    let first = run();
+    let (kept, missing) = (drives.directory(0), drives.directory(1));
+    let (kept, missing) = (kept.display(), missing.display());
+    let takes = format!("is not staged in {missing}: writing it there once takes 0.04 GiB");
+    assert!(first.said.contains(&takes), "{}", first.said);
+    assert!(!first.said.contains(&format!("{kept}: writing")), "{}", first.said);
+    let after = std::fs::metadata(drives.staging(0).join("index.json")).expect("an index");
+    assert_eq!(after.modified().expect("a time"), before.modified().expect("a time"));
+    let second = run();
+    assert!(!second.said.contains("is not staged"), "{}", second.said);
+    assert_eq!(second.answers, first.answers);
+}
+
+#[test]
+fn nothing_is_read_where_memory_has_room() {
+    let drives = Drives::new();
+    drives.requests(2, 4);
+    let ran = drives.run_from(2, SMALL);
+    let note = "Memory has room for all weights, so nothing is read from --nvme.";
+    assert!(ran.said.contains(note), "{}", ran.said);
+    assert!(ran.read_bytes().is_empty(), "{}", ran.report["storages"]);
+    assert!(drives.stagings(0).is_empty(), "nothing needed to be staged");
+}
+
+#[test]
+fn a_model_larger_than_memory_runs_and_reads_only_what_is_missing() {
+    let drives = Drives::new();
+    drives.requests(4, 4);
+    let whole = drives.run(&[WHOLE, &TWO].concat()).answers;
+    let half = [WHOLE, &TWO, &HALF].concat();
+    let refused = drives.run_with(&half, "");
+    assert_eq!(refused.code, Some(1), "{}", refused.said);
+    assert!(refused.said.contains("but 0.34 GiB are available"), "{}", refused.said);
+    let ran = drives.run_from(2, &half);
+    assert_eq!(ran.answers, whole);
+    let layers = 12 * 12 * 768 * 768 * 2;
+    let step: u64 = ran.step_bytes().iter().sum();
+    let part = step as f64 / layers as f64;
+    println!("{part:.2} of the layers' weights are read in a step");
+    assert!((0.3..0.7).contains(&part), "{step} of {layers} bytes");
+    let used = ran.report["peak_pss_bytes"]["sum"].as_u64().expect("bytes");
+    assert!(used < 350 << 20, "{used} bytes were used");
+    let little =
+        drives.run_with(&[WHOLE, &["--dram", "200MiB"], &strs(&drives.arguments(2))].concat(), "");
+    assert_eq!(little.code, Some(1), "{}", little.said);
+    let even_so = "even where weights are read from storages in every step";
+    assert!(little.said.contains(even_so), "{}", little.said);
+}
+
+#[test]
+fn an_operation_that_the_model_lacks_is_refused_with_those_it_has() {
+    let drives = Drives::new();
+    drives.requests(1, 1);
+    let nvme = drives.arguments(1);
+    let ran = drives.run_with(&[SMALL, &["--nvme-ops", "q,gate"], &strs(&nvme)].concat(), "");
+    assert_eq!(ran.code, Some(2), "{}", ran.said);
+    let said = "--nvme-ops gate: opt-125m has no such weights; it has q, k, v, out, fc0, fc1.";
+    assert!(ran.said.contains(said), "{}", ran.said);
+    let without = drives.run_with(&[SMALL, &ALL].concat(), "");
+    assert_eq!(without.code, Some(2), "{}", without.said);
+    assert!(without.said.contains("--nvme <DIR>"), "{}", without.said);
+}
+
+#[test]
+fn another_staging_is_not_used() {
+    let drives = Drives::new();
+    drives.requests(2, 4);
+    // Other weights under the same name, another number format, fewer layers.
+    let others = [
+        [SMALL, &["--seed", "7"]].concat(),
+        [SMALL, &["--dtype", "f32"]].concat(),
+        ["--model", "opt-125m", "--dummy-weights", "--layers", "1"].to_vec(),
+    ];
+    for other in &others {
+        drives.staged(1, other);
+    }
+    let there = drives.stagings(0);
+    assert_eq!(there.len(), others.len());
+    let whole = drives.run(SMALL).answers;
+    let ran = drives.run_from(1, &[SMALL, &ALL].concat());
+    assert_eq!(ran.answers, whole);
+    assert!(ran.said.contains("opt-125m (bf16) is not staged"), "{}", ran.said);
+    let mut now = drives.stagings(0);
+    assert_eq!(now.len(), there.len() + 1);
+    now.retain(|path| there.contains(path));
+    assert_eq!(now, there, "the others are as they were");
+}
