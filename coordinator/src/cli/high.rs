@@ -52,6 +52,12 @@ pub enum Command {
         device: u32,
         handle: String,
     },
+    /// This process reads a page of a staging to device memory of another.
+    ReadToDevice {
+        device: u32,
+        handle: String,
+        staging: PathBuf,
+    },
     /// Measure a CUDA device by the plainest means.
     DeviceRates(RatesRequest),
     /// This process turns text into tokens and back.
@@ -133,6 +139,9 @@ impl Command {
             Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
             Some(LowCommand::OpenDeviceMemory { device, handle }) => {
                 Ok(Command::OpenDeviceMemory { device, handle })
+            }
+            Some(LowCommand::ReadToDevice { device, handle, staging }) => {
+                Ok(Command::ReadToDevice { device, handle, staging })
             }
             Some(LowCommand::DeviceRates { device, memory, copy, matrix }) => {
                 let plain = RateSizes::default();
@@ -339,6 +348,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         dram_bytes: low.dram,
         nvme: low.nvme.nvme,
         nvme_ops: low.nvme.nvme_ops.unwrap_or_default(),
+        nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),
         report: low.report,
         trace: low.trace,
         verbosity,

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 
 use super::request::{ModelChoice, StageAction, StageRequest};
-use super::values::{DtypeChoice, NvmeOps, QuantizedChoice, StagedForm, parse_nvme_ops};
+use super::values::{
+    DtypeChoice, NvmeDirect, NvmeOps, QuantizedChoice, StagedForm, parse_nvme_ops,
+};
 
 /// Arguments of a run whose weights do not all stay in memory.
 #[derive(Debug, Default, Args)]
@@ -25,6 +27,10 @@ pub struct LowNvme {
         help_heading = "Memory"
     )]
     pub nvme_ops: Option<NvmeOps>,
+    /// Whether the drives are read straight into device memory, past the host's (NVIDIA's cuFile);
+    /// what arrives there is not verified as it is read [default: auto]
+    #[arg(long, value_name = "WHETHER", value_enum, requires = "nvme", help_heading = "Memory")]
+    pub nvme_direct: Option<NvmeDirect>,
 }
 
 /// Arguments of `stage`.

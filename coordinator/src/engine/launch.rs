@@ -17,6 +17,7 @@ use workers::shared::protocol::{
     CudaUse, Durations, FromWorker, Setup, StagedAt, ToWorker, WeightsFrom,
 };
 
+use super::crew::Crew;
 use super::supervise::{Supervisor, Worker, WorkerFailure};
 
 /// Bound of any wait of a lane for another: far beyond the slowest instruction, so that only a lane
