@@ -4,15 +4,16 @@
 use std::path::PathBuf;
 
 use super::{Drives, Ran, SMALL, model, strs};
+use crate::command::Place;
 use crate::cuda;
 
 const ALL: [&str; 4] = ["--batches", "2x2", "--nvme-ops", "all"];
 const ON_GPU: [&str; 6] = ["--device", "cuda:0", "--policy", "gpu-only", "--dtype", "f32"];
 
 /// A folder with the stand-in under the driver's name and, if `with_cufile`, under cuFile's.
-fn libraries(drives: &Drives, with_cufile: bool) -> PathBuf {
+pub fn libraries(place: &Place, with_cufile: bool) -> PathBuf {
     let library = std::fs::canonicalize(cuda::folder().join("libcuda.so.1")).expect("the stand-in");
-    let folder = drives.place.path(if with_cufile { "with_cufile" } else { "without_cufile" });
+    let folder = place.path(if with_cufile { "with_cufile" } else { "without_cufile" });
     if !folder.is_dir() {
         std::fs::create_dir(&folder).expect("the folder can be made");
         let names = ["libcuda.so", "libcuda.so.1", "libcufile.so.0"];
@@ -29,7 +30,7 @@ fn on_device(drives: &Drives, extra: &[&str], with_cufile: bool, set: &[(&str, &
     let arguments = [&strs(&model)[..], &ON_GPU, &ALL, &strs(&nvme), extra].concat();
     let _ = std::fs::remove_file(drives.place.path("report.json"));
     let mut command = drives.run_command(&arguments, "");
-    command.env("LD_LIBRARY_PATH", libraries(drives, with_cufile)).envs(set.iter().copied());
+    command.env("LD_LIBRARY_PATH", libraries(&drives.place, with_cufile)).envs(set.iter().copied());
     drives.ended(command.spawn().expect("starts"))
 }
 
@@ -38,7 +39,7 @@ fn from_memory(drives: &Drives) -> String {
     let model = model("llama");
     let arguments = [&strs(&model)[..], &ON_GPU, &ALL[..2]].concat();
     let mut command = drives.run_command(&arguments, "");
-    command.env("LD_LIBRARY_PATH", libraries(drives, false));
+    command.env("LD_LIBRARY_PATH", libraries(&drives.place, false));
     let ran = drives.ended(command.spawn().expect("starts"));
     assert_eq!(ran.code, Some(0), "{}", ran.said);
     ran.answers
@@ -53,7 +54,7 @@ fn hows(ran: &Ran) -> Vec<String> {
 
 /// Bytes of host memory for weights and slots, as planned.
 fn host_bytes(ran: &Ran) -> u64 {
-    ran.report["budget_bytes"]["host_weights"].as_u64().expect("bytes")
+    ran.report["budget_bytes"]["weights"].as_u64().expect("bytes")
 }
 
 #[test]
