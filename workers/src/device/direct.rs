@@ -7,7 +7,7 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cuda::{CuFile, DirectFile, DirectMemory, Stream};
+use cuda::{CuFile, DirectFile, DirectMemory, PinnedBuffer, Stream};
 use program::ir::BufferId;
 use staging::device::{Request, Source, Threads};
 use staging::{BLOCK_BYTES, BlobId, Reader, ReaderOptions, Staged};
@@ -99,14 +99,17 @@ impl DirectDevice {
         let slot = self.slot(buffer, size_bytes).ok_or_else(|| failed("the slot is nowhere"))?;
         // SAFETY: needed because the device writes to the slot; the caller says that it is free.
         unsafe { reader.read(blob, 0..1, slot) }.map_err(failed)?;
-        let mut bytes = vec![0u8; size_bytes];
+        let host = PinnedBuffer::allocate(self.device.context(), size_bytes)?;
         let stream = Stream::new(self.device.context())?;
         let from = self.device.places().address(buffer, 0, size_bytes);
-        // SAFETY: needed to see what arrived. The range lies in the slot, and `bytes` has its size
-        // and is not touched before the stream is done, a line below.
-        unsafe { stream.copy_to_host(bytes.as_mut_ptr(), from, size_bytes) }?;
-        stream.synchronize()?;
-        match reader.staged().is_block(blob, 0, &bytes) {
+        // SAFETY: needed to see what arrived. The range lies in the slot, `host` has its size at
+        // least, and it is read only once the stream is done.
+        let bytes = unsafe {
+            stream.copy_to_host(host.base(), from, size_bytes)?;
+            stream.synchronize()?;
+            std::slice::from_raw_parts(host.base(), size_bytes)
+        };
+        match reader.staged().is_block(blob, 0, bytes) {
             true => Ok(()),
             false => Err(failed("other bytes arrive than were staged")),
         }

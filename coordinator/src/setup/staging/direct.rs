@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use cuda::{Arena, Context, CuFile, DirectFile, Driver, IpcHandle, Stream};
+use cuda::{Arena, Context, CuFile, DirectFile, Driver, IpcHandle, PinnedBuffer, Stream};
 use staging::{AlignedBuffer, PAGE_BYTES, Staged};
 
 use super::write::Staging;
@@ -82,12 +82,15 @@ fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
     ended(child)?;
     let mut expected = AlignedBuffer::new(PAGE_BYTES as usize);
     staged.open_weights()?.read_exact_at(expected.bytes_mut(), 0)?;
-    let mut arrived = vec![0u8; PAGE_BYTES as usize];
+    let host = PinnedBuffer::allocate(&context, PAGE_BYTES as usize)?;
     let stream = Stream::new(&context)?;
     // SAFETY: needed to see what arrived. The range lies in the arena, which nobody else uses any
-    // more; `arrived` has its size and is not touched before the stream is done, a line below.
-    unsafe { stream.copy_to_host(arrived.as_mut_ptr(), arena.base() + TO_BYTES, arrived.len()) }?;
-    stream.synchronize()?;
+    // more; `host` has its size at least, and is read only once the stream is done.
+    let arrived = unsafe {
+        stream.copy_to_host(host.base(), arena.base() + TO_BYTES, PAGE_BYTES as usize)?;
+        stream.synchronize()?;
+        std::slice::from_raw_parts(host.base(), PAGE_BYTES as usize)
+    };
     anyhow::ensure!(arrived == expected.bytes(), "other bytes arrive than cuFile was told to read");
     Ok(())
 }
