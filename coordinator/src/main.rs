@@ -17,7 +17,7 @@ use coordinator::exit::Exit;
 use coordinator::interrupt::Interrupt;
 use coordinator::job::error::JobError;
 use coordinator::setup::model::open_weights;
-use coordinator::setup::staging::direct::read_page;
+use coordinator::setup::staging::direct;
 use coordinator::setup::usage::Usage;
 use profiler::RunnerError;
 
@@ -73,14 +73,7 @@ fn main() -> ExitCode {
             ExitCode::from(u8::from(!doctor::probe::opens(device, &handle)))
         }
         Command::ReadToDevice { device, handle, staging } => {
-            match read_page(device, &handle, &staging) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(error) => {
-                    // Whoever started this reads it; nobody else does.
-                    let _ = std::io::stdout().write_all(format!("{error:#}").as_bytes());
-                    ExitCode::FAILURE
-                }
-            }
+            direct::second_process(device, &handle, &staging)
         }
         Command::DeviceRates(request) => {
             device_rates::run(request).unwrap_or_else(|error| refuse(&error)).into()

@@ -83,8 +83,8 @@ impl Queue {
         }
     }
 
-    /// Reads blocks of a blob to `first` and behind it, and verifies them where it can. Nothing is in flight
-    /// when it returns.
+    /// Reads blocks of a blob to `first` and behind it, and verifies them where it can. Nothing is
+    /// in flight when it returns.
     ///
     /// # Safety
     ///

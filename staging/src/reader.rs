@@ -42,9 +42,10 @@ impl Reader {
         Ok(Reader { queue, how, cache: opened.cache, registered: None })
     }
 
-    /// Reads through `io`, which was made for the weights of the staging and for as many requests in
-    /// flight as `options` say, to destinations that it alone can reach: memory of another device.
-    /// Nobody here sees what arrives there, so blocks are not verified. `how` is for people.
+    /// Reads through `io`, which was made for the weights of the staging and for as many requests
+    /// in flight as `options` say, to destinations that it alone can reach: memory of another
+    /// device. Nobody here sees what arrives there, so blocks are not verified. `how` is for
+    /// people.
     ///
     /// # Errors
     ///
@@ -109,8 +110,8 @@ impl Reader {
     }
 
     /// Reads some blocks of a blob to where they lie in the blob, of which `to` is the first byte,
-    /// and verifies them but for those of [`Reader::over`]. Nothing is in flight when it returns, whatever happened. Without an
-    /// error nothing is allocated.
+    /// and verifies them but for those of [`Reader::over`]. Nothing is in flight when it returns,
+    /// whatever happened. Without an error nothing is allocated.
     ///
     /// # Safety
     ///
@@ -120,8 +121,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// If a destination of this process is not aligned to [`crate::PAGE_BYTES`], the blob has no such blocks, the
-    /// device fails, the file ends early, or a block is not what was staged.
+    /// If a destination of this process is not aligned to [`crate::PAGE_BYTES`], the blob has no
+    /// such blocks, the device fails, the file ends early, or a block is not what was staged.
     ///
     /// # Panics
     ///

@@ -79,7 +79,8 @@ impl DirectDevice {
         NonNull::new(std::ptr::without_provenance_mut(address as usize))
     }
 
-    /// Reads a blob's first block into a slot, and compares what is there then with what was staged.
+    /// Reads a blob's first block into a slot, and compares what is there then with what was
+    /// staged.
     ///
     /// # Errors
     /// A read that fails, or other bytes than were staged.

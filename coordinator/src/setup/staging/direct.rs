@@ -1,10 +1,10 @@
 //! Whether drives can be read straight to the device: tried before anything is planned, in a second
 //! process that opens device memory as a storage worker does.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
@@ -121,11 +121,19 @@ fn ended(mut child: Child) -> anyhow::Result<()> {
     anyhow::bail!("{}", if said.is_empty() { "reading a page to the device failed" } else { said })
 }
 
-/// In the second process: reads the page.
-///
-/// # Errors
-/// Whatever is refused.
-pub fn read_page(index: u32, hex: &str, staging: &Path) -> anyhow::Result<()> {
+/// In the second process: reads the page, and says why it could not.
+pub fn second_process(index: u32, hex: &str, staging: &Path) -> ExitCode {
+    match read_page(index, hex, staging) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Whoever started this reads it; nobody else does.
+            let _ = std::io::stdout().write_all(format!("{error:#}").as_bytes());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_page(index: u32, hex: &str, staging: &Path) -> anyhow::Result<()> {
     let byte = |at: usize| u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..64).map(byte).collect();
     let handle = bytes.and_then(|bytes| <[u8; 64]>::try_from(bytes).ok());
