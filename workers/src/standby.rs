@@ -21,6 +21,8 @@ use crate::lead::{Lead, StageStart};
 const SLICE: Duration = Duration::from_millis(500);
 /// Between two looks at the own lane, which is about to reach the stage of the lost one.
 const STAGE_SLICE: Duration = Duration::from_millis(1);
+/// How long those that have counted their arrival at the end of a stage may take to get there.
+const ARRIVAL_MAX: Duration = Duration::from_secs(10);
 /// Steps from one in which a lane is, to the first that no other lane can have begun: they run at
 /// most one step ahead of each other.
 const STEPS_AHEAD: u32 = 2;
@@ -102,7 +104,13 @@ impl Standby {
     }
 
     /// The stage of this number, once the own lane is there; `None`: there is none any more.
+    ///
+    /// # Errors
+    /// Poison; or a worker that was lost between counting its arrival and arriving, so that the
+    /// others wait for it at the end of a stage.
     fn wait_for_stage(&self, number: u32) -> Result<Option<StageStart>, LaneError> {
+        let lanes = self.runner.plan().lanes();
+        let mut waited = Duration::ZERO;
         loop {
             match self.lead.stage(number) {
                 (Some(stage), _) => return Ok(Some(stage)),
@@ -111,6 +119,25 @@ impl Standby {
             }
             if self.control.poison().check().is_err() {
                 return Err(LaneError::Poisoned);
+            }
+            // All have counted themselves, so all are there in a moment, or one never will be.
+            let have_arrived = lanes.iter().all(|lane| {
+                self.control.lane(lane.index()).arrivals().wrapping_sub(number) as i32 >= 0
+            });
+            let is_between_groups = self.control.barrier().timeline().value() == number;
+            waited = if have_arrived && !is_between_groups {
+                waited + STAGE_SLICE
+            } else {
+                Duration::ZERO
+            };
+            if waited > ARRIVAL_MAX {
+                return Err(LaneError::Silent {
+                    reason: format!(
+                        "The worker of lane {} was lost just as a stage ended, which cannot be \
+                         made up for",
+                        self.runner.name()
+                    ),
+                });
             }
         }
     }

@@ -158,15 +158,15 @@ pub fn place(
     };
     let estimator =
         Estimator { request, batches, batch_size, pricing, homes, has_small_streams: false };
+    let (map, placement) = (estimator.map(placement), placement.clone());
     let estimate = match plan.map.uses_storages() {
         // Of few layers it depends on which are read.
         true => Estimate::of(&plan, pricing)?,
         false => Estimate {
-            prefill_ns: estimator.uniform_prefill_ns(placement)?,
-            step_ns: estimator.step_ns(placement)?,
+            prefill_ns: estimator.uniform_prefill_ns(&placement, map.uses_gpu())?,
+            step_ns: estimator.step_ns(&placement)?,
         },
     };
-    let (map, placement) = (estimator.map(placement), placement.clone());
     let table = match map.uses_gpu() {
         true => table(&estimator, placement.policy.chunking())?,
         false => table_alone(&estimator)?,

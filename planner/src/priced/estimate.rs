@@ -10,7 +10,8 @@ use program::simulate::{Span, Timeline, simulate};
 
 use super::{Pricing, Unpriced};
 use crate::budget::{PlanError, Request};
-use crate::policy::{Formats, Homes, Placement};
+use crate::policy::{Formats, Homes, Placement, Policy};
+use crate::split::Split;
 
 /// Layers of the two models that an estimate compares: a layer's time is the difference. One with
 /// no more is compiled whole.
@@ -101,12 +102,20 @@ pub struct Estimator<'a> {
 }
 
 /// The first `layers` layers of a model and of its formats.
-fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Formats) {
+pub(super) fn shortened(request: &Request<'_>, layers: usize) -> (ModelConfig, Formats) {
     let mut config = request.config.clone();
     config.num_layers = layers.min(config.num_layers);
     let mut formats = request.formats.clone();
     formats.weights.layers.truncate(config.num_layers);
     (config, formats)
+}
+
+/// A placement with all prompts on the CPU, as the given one has them, which leaves the GPU a part
+/// in decode.
+fn beside_device(placement: &Placement) -> Placement {
+    let (split, chunking) = (Split { start: 0, end: 1 }, placement.policy.chunking());
+    let policy = Policy::TwoSplit { split, chunking };
+    Placement { policy, prefill_on_cpu: true, ..placement.clone() }
 }
 
 impl Estimator<'_> {
@@ -154,9 +163,19 @@ impl Estimator<'_> {
     /// Prefill of one group of full batches, all layers alike: from a few layers where there are
     /// many.
     ///
+    /// `uses_gpu`: whether the run does, of which this is a part: a CPU beside a device may be
+    /// another machine than one without.
+    ///
     /// # Errors
     /// As [`Estimator::step_ns`].
-    pub fn uniform_prefill_ns(&self, placement: &Placement) -> Result<f64, Unpriced> {
+    pub fn uniform_prefill_ns(
+        &self,
+        placement: &Placement,
+        uses_gpu: bool,
+    ) -> Result<f64, Unpriced> {
+        let beside = beside_device(placement);
+        let is_beside = uses_gpu && !self.map(placement).uses_gpu();
+        let placement = if is_beside { &beside } else { placement };
         let layers = self.request.config.num_layers;
         if layers <= MORE_LAYERS {
             return self.prefill_of(placement, layers);

@@ -56,12 +56,12 @@ pub(super) fn evaluate(
     let most = SearchLimits::of(effort, estimator);
     let mut search = Search { estimator, space, most, prefills: Prefills::of(estimator) };
     let prefill_hidden = estimator.homes.prefill_hidden;
-    let usual = PrefillRoom { prefill_hidden, has_small_streams: false };
     // Each way to cut attention has its own places.
     let mut kinds: Vec<(PolicyName, Option<Chunking>)> = Vec::new();
     let mut of_kind: HashMap<(PolicyName, Option<Chunking>), Vec<Bounded>> = HashMap::new();
     for one in possible {
-        let prefill_ns = search.prefills.ns(&one.placement, usual)?;
+        let room = PrefillRoom { prefill_hidden, has_small_streams: one.has_small_streams };
+        let prefill_ns = search.prefills.ns(&one.placement, room)?;
         let bound = space.bound(&one.placement);
         let step_ns = bound.map_or(0.0, |bound| bound.lower_bound_ns());
         let least_ns = Estimate { prefill_ns, step_ns }.total_ns(estimator.request.max_new);
@@ -151,7 +151,7 @@ impl Search<'_> {
                 continue;
             };
             (estimates, misfits) = (estimates + 1, 0);
-            let Possible { name, placement } = one;
+            let Possible { name, placement, .. } = one;
             let placement = Placement { staged, ..placement };
             let prefill_ns = self.prefills.ns(&placement, prefill)?;
             let step_ns = self.estimator.step_ns(&placement)?;

@@ -9,6 +9,7 @@ use program::topology::MemoryId;
 use super::estimate::MORE_LAYERS;
 use super::{Estimator, Unpriced};
 use crate::budget::PrefillRoom;
+use crate::lia::Vector;
 use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention, Staged, has_matrix};
 
 /// What prefill depends on where all layers are alike.
@@ -22,6 +23,7 @@ struct PrefillKey {
     attention: ResidentAttention,
     head: bool,
     all_resident: bool,
+    uses_gpu: bool,
     /// What is read of every layer.
     staged: Staged,
     room: PrefillRoom,
@@ -59,7 +61,7 @@ impl<'a> Prefills<'a> {
             return Ok(sum_ns);
         }
         if layers <= MORE_LAYERS {
-            return self.estimator(room).uniform_prefill_ns(placement);
+            return self.estimator(room).uniform_prefill_ns(placement, uses_gpu(placement));
         }
         let (staged, read) = of_every_layer(&placement.staged, config);
         let read = read.min(1.0 - share);
@@ -83,6 +85,7 @@ impl<'a> Prefills<'a> {
         room: PrefillRoom,
     ) -> Result<f64, Unpriced> {
         let Placement { policy, prefill_on_cpu, kv, device_batches, residency, staged } = placement;
+        let uses_gpu = uses_gpu(placement);
         let key = PrefillKey {
             policy: match policy {
                 Policy::OneSplit { .. } => "two-split",
@@ -96,6 +99,7 @@ impl<'a> Prefills<'a> {
             attention: if all_resident { residency.attention } else { ResidentAttention::WithKv },
             head: residency.head,
             all_resident,
+            uses_gpu,
             staged: staged.clone(),
             room,
         };
@@ -105,10 +109,21 @@ impl<'a> Prefills<'a> {
         let count = if all_resident { self.estimator.request.config.num_layers } else { 0 };
         let residency = Residency { layers: (0..count).collect(), ..residency.clone() };
         let placement = Placement { residency, ..placement.clone() };
-        let prefill_ns = self.estimator(room).uniform_prefill_ns(&placement)?;
+        let prefill_ns = self.estimator(room).uniform_prefill_ns(&placement, uses_gpu)?;
         self.known.insert(key, prefill_ns);
         Ok(prefill_ns)
     }
+}
+
+/// Whether a run uses the device, in which prefill may be the CPU's alone.
+fn uses_gpu(placement: &Placement) -> bool {
+    // No other placement that leaves everything to the CPU is among those that are compared.
+    let all_on_cpu = match &placement.policy {
+        Policy::CpuOnly => true,
+        Policy::Lia { prefill, decode } => [prefill, decode] == [&Vector::FULL_CPU; 2],
+        _ => false,
+    };
+    !(placement.residency.is_none() && all_on_cpu)
 }
 
 /// What is read where every layer is as those that are read, and the share of that which is.

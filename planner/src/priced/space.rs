@@ -6,7 +6,7 @@ use program::map::{Chunking, layer_list};
 use program::topology::MemoryId;
 
 use super::bound::Bound;
-use super::room::Room;
+use super::room::{Room, Streams};
 use super::table::{Outer, outer, read_ns_per_byte};
 use super::{Estimator, Unpriced, lia, table};
 use crate::budget::Request;
@@ -23,6 +23,8 @@ const QUARTERS: [usize; 4] = [4, 3, 2, 1];
 pub(super) struct Possible {
     pub(super) name: PolicyName,
     pub(super) placement: Placement,
+    /// Device memory has room for small streams of prefill only.
+    pub(super) has_small_streams: bool,
 }
 
 /// A policy's map, before what stays is chosen.
@@ -73,8 +75,7 @@ impl<'a> Space<'a> {
     pub(super) fn placements(&self, name: PolicyName) -> Result<Vec<Possible>, Unpriced> {
         let mut all = Vec::new();
         for base in self.bases(name)? {
-            let name = base.name;
-            all.extend(self.open(&base)?.into_iter().map(|placement| Possible { name, placement }));
+            all.extend(self.open(&base)?);
         }
         Ok(all)
     }
@@ -140,10 +141,10 @@ impl<'a> Space<'a> {
     }
 
     /// A map with every choice of what it leaves open.
-    fn open(&self, base: &Base) -> Result<Vec<Placement>, Unpriced> {
-        let closed = Placement::of(base.policy);
+    fn open(&self, base: &Base) -> Result<Vec<Possible>, Unpriced> {
+        let (name, closed) = (base.name, Placement::of(base.policy));
         if !base.is_open {
-            return Ok(vec![closed]);
+            return Ok(vec![Possible { name, placement: closed, has_small_streams: false }]);
         }
         let mut all = Vec::new();
         // LIA has a vector for prefill too, and FlexGen computes prompts on the device.
@@ -155,9 +156,12 @@ impl<'a> Space<'a> {
             for prefill_on_cpu in prefills.iter().copied() {
                 let kv = Some(kv);
                 let one = Placement { kv, device_batches, prefill_on_cpu, ..closed.clone() };
-                let with = |residency| Placement { residency, ..one.clone() };
-                let placements = self.residencies(&one)?.into_iter().map(with);
-                all.extend(placements.filter(|one| self.is_sound(one)));
+                let with = |(residency, has_small_streams)| {
+                    let placement = Placement { residency, ..one.clone() };
+                    Possible { name, placement, has_small_streams }
+                };
+                let possible = self.residencies(&one)?.into_iter().map(with);
+                all.extend(possible.filter(|one| self.is_sound(&one.placement)));
             }
         }
         Ok(all)
@@ -194,34 +198,43 @@ impl<'a> Space<'a> {
         homes
     }
 
-    /// What may stay of a placement; nothing where device memory has no room even so.
-    fn residencies(&self, placement: &Placement) -> Result<Vec<Residency>, Unpriced> {
-        let Some(room) = &self.room else { return Ok(vec![Residency::NONE]) };
+    /// What may stay of a placement, and whether streams of prefill are then small; nothing where
+    /// device memory has no room even so.
+    fn residencies(&self, placement: &Placement) -> Result<Vec<(Residency, bool)>, Unpriced> {
+        let Some(room) = &self.room else { return Ok(vec![(Residency::NONE, false)]) };
         let streamed = room.streamed(placement);
         let layers = self.estimator.request.config.num_layers;
         let mut all = Vec::new();
         for head in [false, true] {
-            let alone = Residency { head, ..Residency::NONE };
-            if room.has_room(&streamed, &alone)? {
-                all.push(alone);
-            }
+            // With usual streams where there is room for these, and else with small ones.
+            let has_room = |residency: Residency| -> Result<Option<(Residency, bool)>, Unpriced> {
+                for (streams, has_small_streams) in [(Streams::Usual, false), (Streams::Any, true)]
+                {
+                    if room.has_room(&streamed, &residency, streams)? {
+                        return Ok(Some((residency, has_small_streams)));
+                    }
+                }
+                Ok(None)
+            };
+            all.extend(has_room(Residency { head, ..Residency::NONE })?);
             for attention in ResidentAttention::ALL {
                 let with_kv = attention == ResidentAttention::WithKv;
                 if placement.kv == Some(MemoryId::VRAM) && !with_kv {
                     continue;
                 }
                 let residency = |count| streamed.residency(count, layers, attention, head);
-                let most = room.most(&streamed, attention, head)?;
+                let most = |streams| room.most(&streamed, attention, head, streams);
+                // The last layers may leave room for small streams of prefill only.
+                let (most, usual) = (most(Streams::Any)?, most(Streams::Usual)?);
                 let mut counts = QUARTERS.map(|part| (most * part).div_ceil(4)).to_vec();
-                if compares_all_resident(&placement.policy)
-                    && room.has_room(&streamed, &residency(layers))?
-                {
-                    counts.push(layers);
-                }
+                counts.push(usual);
                 counts.retain(|count| *count > 0);
                 counts.sort_unstable();
                 counts.dedup();
-                all.extend(counts.into_iter().map(residency));
+                all.extend(counts.into_iter().map(|count| (residency(count), count > usual)));
+                if compares_all_resident(&placement.policy) {
+                    all.extend(has_room(residency(layers))?);
+                }
             }
         }
         Ok(all)

@@ -15,6 +15,7 @@ use super::{
     table,
 };
 use crate::budget::{Limits, Request};
+use crate::lia::Vector;
 use crate::policy::by_name::PolicyName;
 use crate::policy::{Formats, Homes, Placement, Policy};
 use crate::split::{Split, parse_split};
@@ -68,6 +69,19 @@ impl Rehearse for Slower {
         let times = if plan.map.uses_gpu() { self.with_device } else { self.alone };
         let simulated = simulate(plan.decode(), &self.pricing, steps).expect("a program");
         times.map(|times| times * simulated.total_ns)
+    }
+}
+
+/// A device that is emulated leaves the CPU fewer cores.
+#[derive(Debug)]
+struct Emulated {
+    alone: Flat,
+    beside: Flat,
+}
+
+impl Pricing for Emulated {
+    fn costs(&self, plan: &Plan, _: &Program, _: u32) -> Result<Box<dyn Costs>, Unpriced> {
+        Ok(Box::new(if plan.map.uses_gpu() { self.beside } else { self.alone }))
     }
 }
 
@@ -266,6 +280,33 @@ fn layers_stay_where_the_device_has_room() {
     assert!(layers(&small) < layers(&large), "{:?}", large.placement);
     assert!(large.predicted.total_ns() < small.predicted.total_ns());
     assert!(!large.plan.resident.is_empty());
+}
+
+/// Also in a part of a run in which the device has no part.
+#[test]
+fn prompts_on_the_cpu_are_priced_beside_the_device_that_a_run_uses() {
+    let beside = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
+    let alone = Flat { cpu_ns: 50.0, ..beside };
+    let pricing = &Emulated { alone, beside };
+    asked(6, PLENTY, |request| {
+        let (homes, has_small_streams) = (HOMES, false);
+        let (batches, batch_size) = (2, 2);
+        let estimator =
+            Estimator { request, batches, batch_size, pricing, homes, has_small_streams };
+        let split = Split { start: 0, end: 0 };
+        let policies = [
+            Policy::TwoSplit { split, chunking: None },
+            Policy::Lia { prefill: Vector::FULL_CPU, decode: Vector::FULL_CPU },
+        ];
+        for policy in policies {
+            let placement = Placement { prefill_on_cpu: true, ..Placement::of(policy) };
+            assert!(!estimator.map(&placement).uses_gpu());
+            let [with, without] = [true, false].map(|uses_gpu| {
+                estimator.uniform_prefill_ns(&placement, uses_gpu).expect("priced")
+            });
+            assert_eq!(with, 2.0 * without, "{policy:?}");
+        }
+    });
 }
 
 #[test]

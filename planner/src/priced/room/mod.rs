@@ -5,6 +5,7 @@
 //! programs takes for activations and slots. The latter goes by few things: how many layers stay
 //! is hardly one of them. So it is found once, for some number of layers, and known for others.
 
+mod alike;
 #[cfg(test)]
 mod tests;
 
@@ -20,6 +21,9 @@ use program::sizes::Sizes;
 use program::topology::MemoryId;
 use program::weights::Weights;
 
+use alike::{Alike, one_layer};
+
+use super::estimate::shortened;
 use super::{Estimator, Unpriced};
 use crate::budget::Request;
 use crate::policy::{Homes, Placement, Policy, Residency, ResidentAttention, spread_evenly};
@@ -42,22 +46,12 @@ pub(super) struct Room<'a> {
     known: RefCell<HashMap<Alike, Option<ProgramFootprint>>>,
 }
 
-/// What the activations and slots of a program go by.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Alike {
-    program: ProgramId,
-    /// Of [`Streamed::shapes`].
-    shape: usize,
-    /// Of [`Room::maps`].
-    map: usize,
-    attention: ResidentAttention,
-    head: bool,
-    /// Layers that stay and that do not; more than use all slots of caches count as so many.
-    counts: [usize; 2],
-    /// Slots of weights of these layers; weights that stay are decompressed into slots, too.
-    slots: [Vec<usize>; 2],
-    /// Which layers stay, where layers are in different formats.
-    resident: Option<Vec<usize>>,
+/// Streams of prefill for which there is to be room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Streams {
+    Usual,
+    /// Small ones, where there is no room for others.
+    Any,
 }
 
 /// A placement of which nothing stays, and what of it is the same whatever stays.
@@ -67,7 +61,7 @@ pub(super) struct Streamed {
     maps: [usize; 2],
     weight_slots: u16,
     kv_slots: u16,
-    /// The streams of prefill that take least memory.
+    /// With the usual streams of prefill, then with small ones.
     shapes: Vec<RunShape>,
     /// Caches of a layer in device memory.
     caches_bytes: u64,
@@ -97,7 +91,9 @@ impl<'a> Room<'a> {
         let placement = Placement { residency: Residency::NONE, ..placement.clone() };
         let map = self.map(&placement);
         let caches_bytes = map.kv.first().map_or(0, |kv| self.caches_bytes(kv));
-        let shapes = request.small_streams(request.shape(batches, batch_size));
+        let usual = request.shape(batches, batch_size);
+        let mut shapes = vec![usual];
+        shapes.extend(request.small_streams(usual).into_iter().filter(|small| *small != usual));
         let (weight_slots, kv_slots) = (map.weight_slots, map.kv_slots);
         let phases = [&map.prefill, &map.decode].map(PhaseMap::clone);
         let maps = phases.map(|phase| self.known_map(one_layer(&map, phase)));
@@ -121,18 +117,19 @@ impl<'a> Room<'a> {
         streamed: &Streamed,
         attention: ResidentAttention,
         head: bool,
+        streams: Streams,
     ) -> Result<usize, Unpriced> {
         // A slot fewer may make room for a layer more, so this is no bisection.
         for count in (1..self.weights_bytes.len()).rev() {
             let residency = streamed.residency(count, self.weights_bytes.len(), attention, head);
-            if self.has_room(streamed, &residency)? {
+            if self.has_room(streamed, &residency, streams)? {
                 return Ok(count);
             }
         }
         Ok(0)
     }
 
-    /// Whether device memory has room for a placement with the streams of prefill that take least.
+    /// Whether device memory has room for a placement, its hidden states of prefill on the host.
     ///
     /// # Errors
     /// A map that does not compile.
@@ -140,12 +137,17 @@ impl<'a> Room<'a> {
         &self,
         streamed: &Streamed,
         residency: &Residency,
+        streams: Streams,
     ) -> Result<bool, Unpriced> {
         let kept_bytes = self.kept_bytes(streamed, residency);
         if kept_bytes > self.vram_bytes {
             return Ok(false);
         }
-        for shape in 0..streamed.shapes.len() {
+        let shapes = match streams {
+            Streams::Usual => 0..1,
+            Streams::Any => 0..streamed.shapes.len(),
+        };
+        for shape in shapes {
             if self.has_room_with(streamed, residency, shape, kept_bytes)? {
                 return Ok(true);
             }
@@ -223,18 +225,41 @@ impl<'a> Room<'a> {
         if let Some(known) = self.known.borrow().get(&alike) {
             return Ok(*known);
         }
-        let Request { config, limits, .. } = *self.estimator.request;
-        let (map, shape) = self.map_and_shape(streamed, residency, shape);
-        let taken = match shape.is_chunked() && !runs_in_chunks(config, &map) {
-            true => None,
-            false => {
-                let scratch = limits.device_scratch;
-                let taken = program_footprint(config, &shape, &map, scratch, program);
-                Some(taken.map_err(|error| Unpriced(error.to_string()))?)
+        let request = self.estimator.request;
+        let usual = streamed.shapes[shape];
+        let taken = match alike.resident {
+            Some(_) => {
+                let placement = streamed.with(residency.clone());
+                self.footprint_of(&Request { placement: &placement, ..*request }, usual, program)?
+            }
+            None => {
+                let layers = alike.fewer_layers(self.weights_bytes.len(), &residency.layers);
+                let (config, formats) = shortened(request, layers.len());
+                let resident = (0..layers.len()).filter(|index| layers[*index]).collect();
+                let placement = streamed.with(Residency { layers: resident, ..residency.clone() });
+                let (config, formats, placement) = (&config, &formats, &placement);
+                let request = Request { config, formats, placement, ..*request };
+                self.footprint_of(&request, usual, program)?
             }
         };
         self.known.borrow_mut().insert(alike, taken);
         Ok(taken)
+    }
+
+    fn footprint_of(
+        &self,
+        request: &Request<'_>,
+        shape: RunShape,
+        program: ProgramId,
+    ) -> Result<Option<ProgramFootprint>, Unpriced> {
+        let map = request.map(self.homes());
+        let shape = request.shape_of(shape, &map);
+        if shape.is_chunked() && !runs_in_chunks(request.config, &map) {
+            return Ok(None);
+        }
+        let scratch = request.limits.device_scratch;
+        let taken = program_footprint(request.config, &shape, &map, scratch, program);
+        taken.map(Some).map_err(|error| Unpriced(error.to_string()))
     }
 
     fn whole_bytes(
@@ -256,15 +281,17 @@ impl<'a> Room<'a> {
         residency: &Residency,
         shape: usize,
     ) -> (DeviceMap, RunShape) {
-        let residency = residency.clone();
-        let map = self.map(&Placement { residency, ..streamed.placement.clone() });
+        let map = self.map(&streamed.with(residency.clone()));
         let shape = self.estimator.request.shape_of(streamed.shapes[shape], &map);
         (map, shape)
     }
 
     fn map(&self, placement: &Placement) -> DeviceMap {
-        let homes = Homes { prefill_hidden: MemoryId::DRAM, ..self.estimator.homes };
-        Request { placement, ..*self.estimator.request }.map(homes)
+        Request { placement, ..*self.estimator.request }.map(self.homes())
+    }
+
+    fn homes(&self) -> Homes {
+        Homes { prefill_hidden: MemoryId::DRAM, ..self.estimator.homes }
     }
 
     fn alike(
@@ -301,6 +328,8 @@ impl<'a> Room<'a> {
                 false => residency.attention,
             },
             head: residency.head,
+            enough,
+            weight_slots,
             counts: [resident.len().min(enough), others.len().min(enough)],
             slots: [slots(&resident), slots(&others)],
             resident: is_mixed.then_some(resident),
@@ -309,6 +338,10 @@ impl<'a> Room<'a> {
 }
 
 impl Streamed {
+    fn with(&self, residency: Residency) -> Placement {
+        Placement { residency, ..self.placement.clone() }
+    }
+
     /// So many layers that stay of a placement.
     pub(super) fn residency(
         &self,
@@ -324,17 +357,6 @@ impl Streamed {
         };
         Residency { layers, attention, head }
     }
-}
-
-/// A map of the first layer alone, whatever its policy is called, and of one phase.
-fn one_layer(map: &DeviceMap, phase: PhaseMap) -> DeviceMap {
-    let mut map = DeviceMap { policy: String::new(), prefill: phase, ..map.clone() };
-    map.prefill.layers.truncate(1);
-    map.decode = map.prefill.clone();
-    map.weights.truncate(1);
-    map.kv.truncate(1);
-    map.weight_formats.layers.clear();
-    map
 }
 
 fn sizes<'a>(estimator: &Estimator<'a>) -> Sizes<'a> {
