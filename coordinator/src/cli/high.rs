@@ -328,7 +328,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         },
         dtype: low.dtype.dtype(),
         compress: low.compress,
-        quantized: low.quantized.unwrap_or(QuantizedChoice::usual(low.dtype)),
+        quantized: low.quantized.unwrap_or_else(|| QuantizedChoice::usual(low.dtype)),
         batches: low.batches,
         work,
         seed: low.seed,
