@@ -341,7 +341,9 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         emulated_threads: low.emulated_threads,
         vram_bytes: match device {
             DeviceChoice::Emulated { vram_bytes, .. } => low.vram.or(vram_bytes),
-            DeviceChoice::Cuda(index) => Some(cuda::vram_bytes(index, low.vram)),
+            DeviceChoice::Cuda(index) => {
+                Some(cuda::vram_bytes(index, low.vram, low.nvme.direct_drives()))
+            }
             _ => low.vram,
         },
         device,

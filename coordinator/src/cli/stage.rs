@@ -33,6 +33,13 @@ pub struct LowNvme {
     pub nvme_direct: Option<NvmeDirect>,
 }
 
+impl LowNvme {
+    /// Drives that may be read straight to a device.
+    pub(super) fn direct_drives(&self) -> usize {
+        if self.nvme_direct == Some(NvmeDirect::Off) { 0 } else { self.nvme.len() }
+    }
+}
+
 /// Arguments of `stage`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("action").args(["verify", "status"]))]

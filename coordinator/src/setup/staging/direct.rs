@@ -20,6 +20,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 /// What is allocated to try it.
 const ARENA_BYTES: u64 = 64 << 10;
+/// What it holds before.
+const FILLED: u8 = 0x5a;
 /// Where the page goes: not to the arena's first byte, as most slots do not.
 const TO_BYTES: u64 = 16 << 10;
 
@@ -69,6 +71,11 @@ pub(crate) fn decide(
 fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
     let context = Context::open(&Driver::open()?, index)?;
     let arena = Arena::allocate(&context, ARENA_BYTES)?;
+    let stream = Stream::new(&context)?;
+    // What an earlier try has left there must not look like what arrives.
+    // SAFETY: needed to overwrite it. All of it is the arena, which nobody else knows yet.
+    unsafe { stream.fill(arena.base(), FILLED, ARENA_BYTES as usize) }?;
+    stream.synchronize()?;
     let handle = arena.export().context("device memory cannot be shared")?;
     let hex: String = handle.0.iter().map(|byte| format!("{byte:02x}")).collect();
     let child = Command::new("/proc/self/exe")
@@ -83,7 +90,6 @@ fn try_page(index: u32, staged: &Staged) -> anyhow::Result<()> {
     let mut expected = AlignedBuffer::new(PAGE_BYTES as usize);
     staged.open_weights()?.read_exact_at(expected.bytes_mut(), 0)?;
     let host = PinnedBuffer::allocate(&context, PAGE_BYTES as usize)?;
-    let stream = Stream::new(&context)?;
     // SAFETY: needed to see what arrived. The range lies in the arena, which nobody else uses any
     // more; `host` has its size at least, and is read only once the stream is done.
     let arrived = unsafe {
