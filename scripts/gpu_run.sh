@@ -136,6 +136,22 @@ placement() {
     row "placement invariance" ok "$count intervals of a layer give the same tokens"
 }
 
+# Weights from a drive in every step: through host memory, and straight to the device where cuFile can.
+direct_reads() {
+    [ -f "$out/llama.expected" ] || { row "direct reads" skipped "the golden tokens did not come about"; return; }
+    for direct in off on; do
+        answer "$out/log" llama "$out/answers.jsonl" --device "$device" --policy gpu-only --nvme "$out/drive" \
+            --nvme-ops all --nvme-direct $direct --report "$out/direct-$direct.json"
+        status=$?
+        # Refused before anything is planned: what lacks is no failure of this program's.
+        [ $status -ne 2 ] || { row "direct reads" skipped "$(said "$out/log" | sed 's/^coordinator: //')"; return; }
+        [ $status -eq 0 ] || { failed "direct reads" $status "$out/log"; return; }
+        answers "$out/answers.jsonl" > "$out/answers"
+        cmp -s "$out/answers" "$out/llama.expected" || { row "direct reads" failed "--nvme-direct $direct gives other tokens"; return; }
+    done
+    row "direct reads" ok "the same tokens, read by $(field "$out/direct-on.json" how)"
+}
+
 free_bytes() { "$coordinator" device-rates "${DEVICE:-0}" --memory > "$out/memory.json" 2> "$out/log" && field "$out/memory.json" free_bytes; }
 
 leaks() {
@@ -272,9 +288,10 @@ public_flexgen() {
     row "FlexGen, its own code" skipped "it needs Python with PyTorch for CUDA, which a bundle of this size cannot carry; its schedule is the row above"
 }
 
-stages_test="golden placement leaks sanitizer"
+stages_test="golden placement direct_reads leaks sanitizer"
 name_of() {
     case "$1" in
+        direct_reads) echo "direct reads" ;;
         golden) echo "golden tokens" ;; placement) echo "placement invariance" ;; leaks) echo "no leak" ;;
         sanitizer) echo "compute-sanitizer" ;; plain_rates) echo "plain rates" ;; prefill_share) echo "prefill share" ;;
         public_flexgen) echo "FlexGen, its own code" ;; *) echo "$1" ;;

@@ -17,6 +17,7 @@ use coordinator::exit::Exit;
 use coordinator::interrupt::Interrupt;
 use coordinator::job::error::JobError;
 use coordinator::setup::model::open_weights;
+use coordinator::setup::staging::direct;
 use coordinator::setup::usage::Usage;
 use profiler::RunnerError;
 
@@ -70,6 +71,9 @@ fn main() -> ExitCode {
         }
         Command::OpenDeviceMemory { device, handle } => {
             ExitCode::from(u8::from(!doctor::probe::opens(device, &handle)))
+        }
+        Command::ReadToDevice { device, handle, staging } => {
+            direct::second_process(device, &handle, &staging)
         }
         Command::DeviceRates(request) => {
             device_rates::run(request).unwrap_or_else(|error| refuse(&error)).into()

@@ -16,6 +16,7 @@
 
 mod blas;
 mod context;
+mod cufile;
 mod driver;
 mod error;
 mod library;
@@ -27,6 +28,7 @@ mod stream;
 
 pub use blas::{BLAS_WORKSPACE_BYTES, Blas, Product};
 pub use context::{Context, DeviceInfo};
+pub use cufile::{CuFile, CuFileError, DirectFile, DirectMemory};
 pub use driver::{Driver, Version};
 pub use error::CudaError;
 pub use library::Library;

@@ -179,8 +179,12 @@ impl Request<'_> {
     fn map_of(&self, placement: &Placement, homes: Homes) -> DeviceMap {
         let mut map = placement.map(self.config, self.fuse_attention, homes);
         self.formats.apply(&mut map);
-        if let Some(storage) = self.storage.filter(|_| map.uses_storages()) {
-            map.shares = storage.shares.clone();
+        if let Some(storage) = self.storage {
+            // Where nothing is read slots are whole pages too, so that room is counted alike.
+            map.direct_reads = storage.direct && map.uses_gpu();
+            if map.uses_storages() {
+                map.shares = storage.shares.clone();
+            }
         }
         map
     }

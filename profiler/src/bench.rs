@@ -398,6 +398,7 @@ fn map(
         fuse_attention: true,
         weight_slots: 1,
         read_slots: 1,
+        direct_reads: false,
         shares: ReadShares::default(),
         kv_slots: 1,
         prefill_hidden: MemoryId::DRAM,

@@ -189,7 +189,7 @@ pub struct DeviceMap {
     /// Per layer, per operation of `ModelConfig::layer_ops`: the memory where the weights stay.
     /// Those in a device's memory are loaded once; those on the host are streamed whenever the GPU
     /// runs the operation; those on [`MemoryId::STORAGES`] are read to the host, and streamed from
-    /// there, in every step.
+    /// there, in every step, or as `direct_reads` says.
     pub weights: Vec<Vec<MemoryId>>,
     /// The same for the final norm and the head.
     pub outer_weights: MemoryId,
@@ -202,6 +202,10 @@ pub struct DeviceMap {
     /// 1): a slot of an operation is read anew as soon as what it held was used.
     #[serde(default = "one")]
     pub read_slots: u16,
+    /// Weights on storages that the GPU multiplies are read straight into their slots on the
+    /// device, past the host (Park-Egger §3.4).
+    #[serde(default)]
+    pub direct_reads: bool,
     /// The storages, and what part each reads of a weight.
     #[serde(default)]
     pub shares: ReadShares,

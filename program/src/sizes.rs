@@ -8,6 +8,9 @@ use crate::formats::{KvFormat, WeightFormats, decompressed};
 use crate::step_table::chunk_positions_max;
 use crate::weights::Weights;
 
+/// Slots that storages are read into begin and end with a page of so many bytes.
+pub const READ_ALIGN_BYTES: u64 = 4096;
+
 /// What sizes follow from.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes<'a> {

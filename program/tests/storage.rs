@@ -5,10 +5,11 @@ mod common;
 use std::collections::HashMap;
 
 use common::{Choices, PLAIN, llama, opt, shape, split};
+use model::compressed::{Grouped, WeightFormat};
 use model::config::ModelConfig;
 use model::ops::Op;
-use program::compile::{CompileError, compile_on, machine_of};
-use program::ir::{Instruction, Moved, ProgramId, Region};
+use program::compile::{CompileError, compile_on, footprint, machine_of, program_footprint};
+use program::ir::{Copy, Instruction, Moved, Program, ProgramId, Region};
 use program::map::{Device, DeviceMap, Schedule, layer_list};
 use program::plan::Plan;
 use program::shares::ReadShares;
@@ -22,6 +23,11 @@ fn on_storages(mut map: DeviceMap) -> DeviceMap {
     map.outer_weights = MemoryId::STORAGES;
     map.shares = ReadShares::new(vec![1, 3]);
     map
+}
+
+/// The same weights, read straight to the device.
+fn directly(map: DeviceMap) -> DeviceMap {
+    DeviceMap { direct_reads: true, ..map }
 }
 
 /// Every other weight on storages, the rest on the host.
@@ -38,11 +44,19 @@ fn with_storages(mut topology: Topology) -> (Topology, [MemoryId; 2]) {
     (topology, storages)
 }
 
+fn with_direct_storages(mut topology: Topology) -> Topology {
+    (0..2).for_each(|_| {
+        topology.add_direct_storage();
+    });
+    topology
+}
+
 fn plans() -> Vec<(String, Plan)> {
     let all = |config: &ModelConfig| layer_list(config, None).len();
     let gpu = Choices { outer: Device::Gpu, ..PLAIN };
     let alone = Choices { prefill: Device::Cpu, ..PLAIN };
     let barrier = Choices { schedule: Schedule::BarrierSpread, ..gpu };
+    let w4 = Choices { format: WeightFormat::Grouped(Grouped::W4), ..gpu };
     let mut plans = Vec::new();
     for config in [opt(), llama()] {
         let cases = [
@@ -50,12 +64,19 @@ fn plans() -> Vec<(String, Plan)> {
             ("split", Topology::with_device(), split(&config, 1, 4, PLAIN)),
             ("gpu", Topology::with_device(), split(&config, 0, all(&config), gpu)),
             ("barrier", Topology::with_device(), split(&config, 0, all(&config), barrier)),
+            ("w4", Topology::with_device(), split(&config, 0, all(&config), w4)),
         ];
-        for (name, topology, map) in cases {
-            let (topology, _) = with_storages(topology);
-            for (kind, map) in
-                [("all", on_storages(map.clone())), ("half", half_on_storages(map.clone()))]
-            {
+        for (name, machine, map) in cases {
+            for (kind, map) in [
+                ("all", on_storages(map.clone())),
+                ("half", half_on_storages(map.clone())),
+                ("all, direct", directly(on_storages(map.clone()))),
+                ("half, direct", directly(half_on_storages(map.clone()))),
+            ] {
+                let topology = match map.direct_reads {
+                    true => with_direct_storages(machine.clone()),
+                    false => with_storages(machine.clone()).0,
+                };
                 assert_eq!(machine_of(&map), topology, "{name} {kind}");
                 let plan = compile_on(&topology, &config, &shape(2, 2), &map);
                 let name = format!("{} {name} {kind}", config.name);
@@ -115,22 +136,11 @@ fn plans_are_proved_and_both_storages_are_read() {
 /// Every copy of weights to the device takes them from a slot that they are read into.
 #[test]
 fn reads_come_before_what_they_are_for() {
-    for (name, plan) in plans() {
+    for (name, plan) in plans().into_iter().filter(|(_, plan)| !plan.map.direct_reads) {
         for program in &plan.programs {
-            let works = program.lanes.iter().flat_map(|list| &list.instructions);
-            let slots: Vec<_> = works
-                .clone()
-                .filter_map(|work| match work {
-                    Instruction::Read(read) => {
-                        Some((read.op, read.at.layer, Region::whole(read.to.buffer)))
-                    }
-                    _ => None,
-                })
-                .collect();
+            let slots = slots_of_reads(program);
             let mut copies = 0;
-            for work in works {
-                let Instruction::Copy(copy) = work else { continue };
-                let Moved::Weights(op) = copy.moved else { continue };
+            for (work, copy, op) in copied_weights(program) {
                 let tied = op == Op::Head && plan.config.tied_embeddings;
                 copies += 1;
                 let home = plan.map.weights_of(&plan.config, copy.at.layer, op);
@@ -145,6 +155,106 @@ fn reads_come_before_what_they_are_for() {
             assert_eq!(copies > 0, plan.map.uses_gpu(), "{name}");
         }
     }
+}
+
+/// What the device multiplies is in the slots that storages read to, and was never on the host;
+/// what the host multiplies is read there.
+#[test]
+fn direct_reads_pass_the_host_by() {
+    for (name, plan) in plans().into_iter().filter(|(_, plan)| plan.map.direct_reads) {
+        for program in &plan.programs {
+            let slots = slots_of_reads(program);
+            for (work, copy, op) in copied_weights(program) {
+                let tied = op == Op::Head && plan.config.tied_embeddings;
+                let home = plan.map.weights_of(&plan.config, copy.at.layer, op);
+                let what = describe(work, plan.config.family, &plan.topology);
+                assert!(tied || home == MemoryId::DRAM, "{name} {:?}: {what}", program.id);
+            }
+            let mut directly = 0;
+            for (lane, work) in all_works(program) {
+                let on_device = plan.topology.device_computes().contains(lane);
+                let (op, at, from) = match work {
+                    Instruction::Decompress(work) => (work.op, work.at, work.from),
+                    Instruction::Compute(work) => match work.weights[..] {
+                        [from] => (work.op, work.at, from),
+                        _ => continue,
+                    },
+                    _ => continue,
+                };
+                let tied = op == Op::Head && plan.config.tied_embeddings;
+                let home = plan.map.weights_of(&plan.config, at.layer, op);
+                if tied || op == Op::Embed || home != MemoryId::STORAGES {
+                    continue;
+                }
+                let is_wide = plan.buffer(from.buffer).name.contains("wideslot");
+                if is_wide && matches!(work, Instruction::Compute(_)) {
+                    continue;
+                }
+                let what = describe(work, plan.config.family, &plan.topology);
+                assert!(slots.contains(&(op, at.layer, from)), "{name}: {what}");
+                let slot = plan.buffer(from.buffer);
+                let is_near = plan.topology.is_vram(slot.segment.memory);
+                let decompresses = matches!(work, Instruction::Decompress(_));
+                assert_eq!(is_near, on_device || decompresses, "{name}: {what}");
+                let is_whole = slot.offset_bytes % 4096 == 0 && slot.size_bytes % 4096 == 0;
+                assert!(is_whole, "{name}: {slot:?}");
+                directly += usize::from(is_near);
+            }
+            assert_eq!(directly > 0, plan.map.uses_gpu(), "{name} {:?}", program.id);
+        }
+    }
+}
+
+/// Device memory of a program by itself is no less than it takes beside whatever stays.
+#[test]
+fn footprints_have_room_for_whole_pages() {
+    for (name, plan) in plans() {
+        let (config, shape, map) = (&plan.config, &plan.shape, &plan.map);
+        let whole = footprint(config, shape, map, None).expect("it was compiled");
+        assert_eq!(whole, plan.footprint(None), "{name}");
+        let programs = [ProgramId::PREFILL, ProgramId::DECODE];
+        let of = |id| program_footprint(config, shape, map, None, id).expect("it was compiled");
+        let one = programs.map(of);
+        let most = one.iter().map(|one| one.own_bytes).max().unwrap_or(0);
+        let counted = one[0].kept_bytes + most;
+        assert!(counted >= whole.device_bytes, "{name}: {counted} of {}", whole.device_bytes);
+        assert!(counted <= whole.device_bytes + 4096, "{name}: {counted}");
+    }
+}
+
+#[test]
+fn a_slot_of_part_of_a_page_is_refused() {
+    let direct = |(_, plan): &(String, Plan)| plan.map.direct_reads && plan.map.uses_gpu();
+    let (name, mut plan) = plans().into_iter().find(direct).expect("there are some");
+    let near = |buffer: &program::plan::Buffer| plan.topology.is_vram(buffer.segment.memory);
+    let slot = plan.buffers.iter().position(|one| near(one) && one.name.contains("weightslot"));
+    plan.buffers[slot.expect("a slot")].size_bytes -= 64;
+    let error = validate(&plan).expect_err("the read reaches behind it").to_string();
+    assert!(error.contains("end with a page"), "{name}: {error}");
+}
+
+/// The slots that a program's reads land in, and what is read.
+fn slots_of_reads(program: &Program) -> Vec<(Op, Option<u16>, Region)> {
+    let reads = all_works(program).filter_map(|(_, work)| match work {
+        Instruction::Read(read) => Some((read.op, read.at.layer, Region::whole(read.to.buffer))),
+        _ => None,
+    });
+    reads.collect()
+}
+
+fn copied_weights(program: &Program) -> impl Iterator<Item = (&Instruction, &Copy, Op)> {
+    all_works(program).filter_map(|(_, work)| match work {
+        Instruction::Copy(copy) => match copy.moved {
+            Moved::Weights(op) => Some((work, copy, op)),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+fn all_works(program: &Program) -> impl Iterator<Item = (LaneId, &Instruction)> {
+    let lists = program.lanes.iter();
+    lists.flat_map(|list| list.instructions.iter().map(|work| (list.lane, work)))
 }
 
 #[test]
@@ -233,4 +343,7 @@ fn homes_that_the_machine_lacks_are_refused() {
     let map = split(&config, 1, 4, PLAIN);
     let error = refused(&map, &Topology::cpu_alone());
     assert!(matches!(error, CompileError::NoLane { .. }), "{error}");
+    // Storages that read to the host alone.
+    let error = refused(&directly(on_storages(map)), &with_storages(Topology::with_device()).0);
+    assert_eq!(error, CompileError::NoLane { what: "reads the storage of weights to the device" });
 }

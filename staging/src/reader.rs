@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::device::{Faults, Faulty, Registered, open};
+use crate::device::{Fault, Faults, Faulty, Io, Registered, open};
 use crate::error::{ReadError, ReaderError};
 use crate::flight::{Queue, Watcher};
 use crate::layout::BLOCK_BYTES;
@@ -42,6 +42,39 @@ impl Reader {
         Ok(Reader { queue, how, cache: opened.cache, registered: None })
     }
 
+    /// Reads through `io`, which was made for the weights of the staging and for as many requests
+    /// in flight as `options` say, to destinations that it alone can reach: memory of another
+    /// device. Nobody here sees what arrives there, so blocks are not verified. `how` is for
+    /// people.
+    ///
+    /// # Errors
+    ///
+    /// If options are out of range, or have a fault that spoils what was read.
+    pub fn over(
+        staged: &Staged,
+        io: Box<dyn Io>,
+        how: &str,
+        options: &ReaderOptions,
+    ) -> Result<Reader, ReaderError> {
+        options.check()?;
+        let faults = &options.faults;
+        if faults.at.iter().any(|(_, fault)| *fault == Fault::Flip) {
+            let what = "flip: nobody here can change what a device has read".to_owned();
+            return Err(ReaderError::Options { what });
+        }
+        let (depth, mut how) = (options.queue_depth, how.to_owned());
+        let io = if *faults == Faults::default() {
+            io
+        } else {
+            how = format!("{how}, faults {faults}");
+            Box::new(Faulty::new(io, faults.clone(), depth))
+        };
+        let mut queue = Queue::new(staged.clone(), io, None, depth, options.request_bytes);
+        queue.verifies = false;
+        let cache = "blocks not verified as they are read";
+        Ok(Reader { queue, how, cache, registered: None })
+    }
+
     /// Registers the memory that blobs will be read into, in place of what was registered before,
     /// so that its pages are not pinned for each request.
     ///
@@ -77,8 +110,8 @@ impl Reader {
     }
 
     /// Reads some blocks of a blob to where they lie in the blob, of which `to` is the first byte,
-    /// and verifies them. Nothing is in flight when it returns, whatever happened. Without an
-    /// error nothing is allocated.
+    /// and verifies them but for those of [`Reader::over`]. Nothing is in flight when it returns,
+    /// whatever happened. Without an error nothing is allocated.
     ///
     /// # Safety
     ///
@@ -88,8 +121,8 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// If the destination is not aligned to [`crate::PAGE_BYTES`], the blob has no such blocks, the
-    /// device fails, the file ends early, or a block is not what was staged.
+    /// If a destination of this process is not aligned to [`crate::PAGE_BYTES`], the blob has no
+    /// such blocks, the device fails, the file ends early, or a block is not what was staged.
     ///
     /// # Panics
     ///

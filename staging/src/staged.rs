@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::checksum::Checksum;
+use crate::disk;
 use crate::error::OpenError;
 use crate::identity::Identity;
 use crate::index::{Blob, Content};
@@ -173,6 +174,32 @@ impl Staged {
 
     /// The checksum of a block, counted over all blobs.
     #[inline]
+    /// Opens the weights, past the page cache where that is possible.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened.
+    pub fn open_weights(&self) -> std::io::Result<File> {
+        let mut options = File::options();
+        options.read(true);
+        let path = self.weights_path();
+        match disk::open_direct(&options, &path)? {
+            Some(file) => Ok(file),
+            None => options.open(&path),
+        }
+    }
+
+    /// Whether `bytes` are a block of a blob, as it was staged.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such block.
+    pub fn is_block(&self, blob: BlobId, block: u64, bytes: &[u8]) -> bool {
+        let place = self.place(blob);
+        assert!(block < place.blocks, "block {block} of {}", place.blocks);
+        Checksum::of(bytes) == self.block_checksum(place.first_block + block)
+    }
+
     pub(crate) fn block_checksum(&self, block: u64) -> Checksum {
         Checksum(self.checksums[block as usize])
     }

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::command::{Place, finish, text};
 use crate::cuda::folder;
+use crate::nvme::direct::libraries;
 
 fn stages(place: &Place, what: &str, set: &[(&str, &str)]) -> Output {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -40,7 +41,8 @@ fn rows(place: &Place) -> Vec<(String, String, String)> {
 #[test]
 fn correctness_runs_through_the_stand_in() {
     let place = Place::new();
-    let done = stages(&place, "test", &[]);
+    let with_cufile = libraries(&place, true).to_str().expect("a plain path").to_owned();
+    let done = stages(&place, "test", &[("LD_LIBRARY_PATH", &with_cufile)]);
     let said = text(&done.stdout) + &text(&done.stderr);
     assert!(done.status.success(), "{said}");
     assert!(said.contains("stand-in"), "labelled as what it is: {said}");
@@ -49,10 +51,12 @@ fn correctness_runs_through_the_stand_in() {
         let row = rows.iter().find(|(stage, ..)| stage == name);
         row.unwrap_or_else(|| panic!("{name}: {rows:?}")).1.as_str()
     };
-    for name in ["golden tokens", "placement invariance", "no leak"] {
+    for name in ["golden tokens", "placement invariance", "direct reads", "no leak"] {
         assert_eq!(status(name), "ok", "{said}");
     }
-    assert_eq!(rows.len(), 4, "{rows:?}");
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    let direct = rows.iter().find(|(stage, ..)| stage == "direct reads").expect("a row");
+    assert!(direct.2.contains("read by cuFile"), "{direct:?}");
 }
 
 #[test]

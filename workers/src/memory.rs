@@ -152,6 +152,11 @@ impl View {
         self.memories.size_bytes(id)
     }
 
+    /// Whether a buffer lies in what is mapped.
+    pub(crate) fn has(&self, id: BufferId) -> bool {
+        self.memories.has(id)
+    }
+
     /// `count` values of a buffer from `offset_bytes`, for reading.
     pub(crate) fn read<T: Pod>(&self, id: BufferId, offset_bytes: usize, count: usize) -> &[T] {
         let (mapping, at) = self.memories.locate(id, offset_bytes, count * size_of::<T>());

@@ -155,7 +155,12 @@ fn setup_culprit(plan: &Plan, worker: WorkerId) -> LaneId {
     plan.topology.lanes_of(worker).first().copied().unwrap_or(LaneId(0))
 }
 
-/// The arena of a worker that computes on a device.
+/// Whether a storage's worker reads to a device too.
+fn reads_to_device(plan: &Plan, worker: WorkerId) -> bool {
+    plan.topology.device().is_some_and(|device| plan.topology.maps(worker, device))
+}
+
+/// The arena of a device whose memory the worker maps.
 fn arena(plan: &Plan, worker: WorkerId) -> SegmentId {
     let topology = &plan.topology;
     let own = topology.worker(worker).memories.iter().find(|memory| topology.is_vram(**memory));
@@ -204,16 +209,17 @@ impl Worker<'_> {
             (Some(durations), ..) => {
                 (own(build_timed_lanes(building, options.wait_timeout, durations)?), "timed")
             }
-            (None, Some(device), _) => {
+            (None, Some(device), None) => {
                 let lanes = device_lanes(&plan.topology, self.id, setup.cuda);
                 // SAFETY: as below.
                 let lanes =
                     unsafe { build_device_lanes(building, lanes, (device, &memories), &options) }?;
                 (own(lanes), described.as_deref().unwrap_or_default())
             }
-            (None, None, Some(store)) => {
+            (None, device, Some(store)) => {
+                let from = (store, device.as_ref());
                 // SAFETY: as below; the coordinator hands a lane over once its worker is gone.
-                let built = unsafe { build_storage_lanes(building, &memories, store, &options) }?;
+                let built = unsafe { build_storage_lanes(building, &memories, from, &options) }?;
                 how = built.1;
                 (built.0, how.as_str())
             }
@@ -254,8 +260,8 @@ impl Worker<'_> {
         Ok(mappings)
     }
 
-    /// Opens the CUDA device: the gpu worker makes its arena, the transfer worker opens it. Whoever
-    /// copies pins its host memory.
+    /// Opens the CUDA device: the gpu worker makes its arena, who copies or reads to it opens it.
+    /// Whoever copies pins its host memory.
     fn cuda(
         &self,
         plan: &Plan,
@@ -263,7 +269,8 @@ impl Worker<'_> {
         mappings: &[(SegmentId, Arc<Mapping>)],
     ) -> Result<Option<Arc<Device>>, WorkerError> {
         let mut device = match self.role {
-            Role::Cpu | Role::Storage => return Ok(None),
+            Role::Cpu => return Ok(None),
+            Role::Storage if !reads_to_device(plan, self.id) => return Ok(None),
             Role::Gpu => {
                 let device = Device::create(plan, cuda, self.control)?;
                 if !cuda.copies_in_gpu_worker {
@@ -277,7 +284,7 @@ impl Worker<'_> {
                 }
                 device
             }
-            Role::Transfer => match receive(self.channel)? {
+            Role::Transfer | Role::Storage => match receive(self.channel)? {
                 (ToWorker::AttachDevice { handle, size_bytes }, _) => {
                     let handle = handle.try_into().map_err(|_| WorkerError::Unexpected {
                         found: "a handle of another size",
@@ -296,14 +303,17 @@ impl Worker<'_> {
                 (other, _) => return Err(unexpected(&other, "the device's memory")),
             },
         };
-        device.pin(mappings)?;
+        if self.role != Role::Storage {
+            device.pin(mappings)?;
+        }
         Ok(Some(Arc::new(device)))
     }
 
-    /// The gpu worker makes the device's memory, the transfer worker gets it.
+    /// The gpu worker makes the device's memory; who copies or reads to it gets it.
     fn device(&self, setup: &Setup) -> Result<Option<(SegmentId, Segment)>, WorkerError> {
         match self.role {
-            Role::Cpu | Role::Storage => Ok(None),
+            Role::Cpu => Ok(None),
+            Role::Storage if !reads_to_device(&setup.plan, self.id) => Ok(None),
             Role::Gpu => {
                 let memory = arena(&setup.plan, self.id);
                 let size_bytes = setup.plan.segment_bytes(memory).max(SEGMENT_BYTES_MIN);
@@ -312,7 +322,7 @@ impl Worker<'_> {
                 send(self.channel, &exported, &[segment.fd().as_fd()])?;
                 Ok(Some((memory, segment)))
             }
-            Role::Transfer => match receive(self.channel)? {
+            Role::Transfer | Role::Storage => match receive(self.channel)? {
                 (ToWorker::Attach { memory, size_bytes }, mut descriptors)
                     if descriptors.len() == 1 =>
                 {

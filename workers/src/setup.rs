@@ -11,7 +11,7 @@ use program::plan::Plan;
 use program::topology::{LaneId, LaneKind, WorkerId};
 use shm::{Control, TraceSegment, TraceWriter};
 
-use crate::device::{Device, DeviceLane, DeviceLaneSetup};
+use crate::device::{Device, DeviceLane, DeviceLaneSetup, DirectDevice};
 use crate::error::WorkerError;
 use crate::execute::{ComputeState, Executor};
 use crate::lane::{LaneRunner, LaneSetup};
@@ -144,7 +144,7 @@ pub unsafe fn build_lanes(
 }
 
 /// Builds the lane of a storage worker, and those of all other storages to stand by for; and says
-/// how it reads.
+/// how it reads. `device` is the one that it reads straight to, if that is a CUDA device.
 ///
 /// # Errors
 /// As [`build_lanes`], or a staging that cannot be read.
@@ -154,9 +154,10 @@ pub unsafe fn build_lanes(
 pub(crate) unsafe fn build_storage_lanes(
     building: Building<'_>,
     memories: &Arc<Memories>,
-    store: &Store,
+    (store, device): (&Store, Option<&Arc<Device>>),
     options: &LaneOptions,
 ) -> Result<(Lanes, String), WorkerError> {
+    let direct = device.map(DirectDevice::open).transpose()?;
     let Building { worker, plan, control, trace } = building;
     let mut how = String::new();
     let lead = Arc::new(Lead::new(plan.topology.lanes.len()));
@@ -165,9 +166,11 @@ pub(crate) unsafe fn build_storage_lanes(
     for lane in building.with_work(storages.collect()) {
         let pulse = Arc::new(Pulse::default());
         // SAFETY: one view per lane; it executes its lane's list in order, waits included, and the
-        // plan is valid (contract of this function).
-        let view = unsafe { View::new(Arc::clone(memories)) };
-        let executor = StorageLane::new(lane, (plan, control), view, (store, &pulse))?;
+        // plan is valid; lanes run only once all are built (contract of this function).
+        let executor = unsafe {
+            let view = View::new(Arc::clone(memories));
+            StorageLane::new(lane, (plan, control), view, (store, &pulse), direct.as_ref())
+        }?;
         lanes.pulses.push(pulse);
         let is_own = plan.topology.lane(lane).worker == worker;
         if is_own {

@@ -1,10 +1,12 @@
-//! Lanes that read weights from a staging on a drive into slots of host memory.
+//! Lanes that read weights from a staging on a drive into slots of host memory, or straight into
+//! those of a device.
 //!
 //! Every storage's staging holds the same, so a lane's list can be run from any of them: a worker
 //! runs its own lane from its own staging, and those of workers that are lost ([`crate::standby`])
 //! from its own too. Which part of a weight a lane reads follows from the map's shares and from
 //! which lanes have no work any more.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,10 +15,11 @@ use std::time::Duration;
 use program::ir::{BufferId, Instruction, Read};
 use program::plan::Plan;
 use program::shares::BLOCK_BYTES;
-use program::topology::{LaneId, MemoryId};
+use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::{Control, StepOfGroup};
 use staging::{BlobId, IoKind, Reader, ReaderOptions, Staged};
 
+use crate::device::DirectDevice;
 use crate::error::{LaneError, WorkerError, place};
 use crate::lane_executor::{LaneExecutor, Task, Work};
 use crate::memory::View;
@@ -88,9 +91,11 @@ pub struct StorageLane {
     lane: LaneId,
     plan: Arc<Plan>,
     control: Control,
-    /// The host's slots.
+    /// The host's slots, and those of an emulated device that it reads to.
     view: View,
     reader: Reader,
+    /// To a CUDA device.
+    direct: Option<(Arc<DirectDevice>, Reader)>,
     blobs: Vec<Option<BlobId>>,
     /// All storages with their lanes, in the order of the shares.
     storages: Vec<(MemoryId, LaneId)>,
@@ -100,31 +105,50 @@ pub struct StorageLane {
 }
 
 impl StorageLane {
-    /// The lane's reads from `store`, whoever's lane it is.
+    /// The lane's reads from `store`, whoever's lane it is, to the host's slots and to those of a
+    /// CUDA device, if `direct` is there.
     ///
     /// # Errors
-    /// A staging that cannot be read.
-    pub fn new(
+    /// A staging that cannot be read, or not straight to the device.
+    ///
+    /// # Safety
+    /// No lane runs before all are built.
+    pub unsafe fn new(
         lane: LaneId,
         (plan, control): (&Arc<Plan>, &Control),
         view: View,
         (store, pulse): (&Store, &Arc<Pulse>),
+        direct: Option<&Arc<DirectDevice>>,
     ) -> Result<StorageLane, WorkerError> {
         let storages = plan.topology.storages();
         let mut reader = store.reader()?;
-        if let Some(slots) = slots(plan, lane, &view) {
+        let slots = slots(plan, lane, &view);
+        if !slots.is_empty() {
             // SAFETY: needed so that drives write to memory that is pinned once. The lane's view
             // keeps the slots mapped, and it outlives the reader beside it.
-            let _ = unsafe { reader.register(&[slots]) };
+            let _ = unsafe { reader.register(&slots) };
         }
-        let of_reader = Arc::clone(pulse);
-        reader.watch(Box::new(move || of_reader.begin()));
+        watch(&mut reader, pulse);
+        let direct = match direct {
+            Some(direct) => {
+                let mut reader = direct.reader(&store.staged, &store.options)?;
+                if let Some((buffer, blob)) = first_direct(plan, &store.blobs) {
+                    // SAFETY: needed to try it. No lane runs yet (contract), and every worker tries
+                    // the plan's first read.
+                    unsafe { direct.try_block(&mut reader, blob, buffer) }?;
+                }
+                watch(&mut reader, pulse);
+                Some((Arc::clone(direct), reader))
+            }
+            None => None,
+        };
         Ok(StorageLane {
             lane,
             plan: Arc::clone(plan),
             control: control.clone(),
             view,
             reader,
+            direct,
             blobs: store.blobs.clone(),
             is_idle: vec![false; storages.len()],
             storages,
@@ -134,7 +158,21 @@ impl StorageLane {
 
     /// How it reads, for people.
     pub fn describe(&self) -> String {
-        self.reader.describe()
+        let reads_to = |on_host| {
+            let lists = self.plan.programs.iter().filter_map(|program| program.lane(self.lane));
+            let mut works = lists.flat_map(|list| &list.instructions);
+            works.any(|work| match work {
+                Instruction::Read(read) => self.view.has(read.to.buffer) == on_host,
+                _ => false,
+            })
+        };
+        match &self.direct {
+            Some((_, direct)) if reads_to(false) => match reads_to(true) {
+                true => format!("{}; to the host {}", direct.describe(), self.reader.describe()),
+                false => direct.describe(),
+            },
+            _ => self.reader.describe(),
+        }
     }
 
     fn read(&mut self, read: &Read) -> Result<Work, String> {
@@ -149,8 +187,12 @@ impl StorageLane {
         let is_idle = |index: u16| self.is_idle[usize::from(index)];
         let blocks = self.plan.map.shares.blocks(read.op, storage as u16, blocks, is_idle);
         let whole_bytes = size_bytes.next_multiple_of(staging::PAGE_BYTES) as usize;
-        let slot = self.view.pointer(read.to.buffer, 0, whole_bytes);
-        let slot = NonNull::new(slot).ok_or("the slot has no address")?;
+        let to = read.to.buffer;
+        let (reader, slot) = match &mut self.direct {
+            Some((device, reader)) if !self.view.has(to) => (reader, device.slot(to, whole_bytes)),
+            _ => (&mut self.reader, NonNull::new(self.view.pointer(to, 0, whole_bytes))),
+        };
+        let slot = slot.ok_or("the slot has no address")?;
         let end_bytes = (blocks.end * BLOCK_BYTES).min(size_bytes);
         let bytes = end_bytes.saturating_sub(blocks.start * BLOCK_BYTES);
         if bytes == 0 {
@@ -160,7 +202,7 @@ impl StorageLane {
         // SAFETY: needed to let the drive write into the slot. The lane executes its list in order
         // after its waits (contract of `View::new`), so nobody reads the slot, and other lanes
         // write other blocks of it: the shares of all lanes divide the blob (`ReadShares::blocks`).
-        let outcome = unsafe { self.reader.read(blob, blocks, slot) };
+        let outcome = unsafe { reader.read(blob, blocks, slot) };
         self.pulse.end();
         outcome.map_err(|error| error.to_string())?;
         Ok(Work { bytes, rows: 0 })
@@ -175,21 +217,48 @@ impl StorageLane {
     }
 }
 
-/// The host memory that a lane reads into.
-fn slots(plan: &Plan, lane: LaneId, view: &View) -> Option<(NonNull<u8>, usize)> {
+fn watch(reader: &mut Reader, pulse: &Arc<Pulse>) {
+    let pulse = Arc::clone(pulse);
+    reader.watch(Box::new(move || pulse.begin()));
+}
+
+/// The slot and the weight of the plan's first read to a device.
+fn first_direct(plan: &Plan, blobs: &[Option<BlobId>]) -> Option<(BufferId, BlobId)> {
+    let lists = plan.programs.iter().flat_map(|program| &program.lanes);
+    lists.flat_map(|list| &list.instructions).find_map(|instruction| match instruction {
+        Instruction::Read(read)
+            if plan.topology.is_vram(plan.buffer(read.to.buffer).segment.memory) =>
+        {
+            Some((read.to.buffer, blobs[read.from.buffer.0 as usize]?))
+        }
+        _ => None,
+    })
+}
+
+/// The mapped memory that a lane reads into: of each segment from the first slot to the last.
+fn slots(plan: &Plan, lane: LaneId, view: &View) -> Vec<(NonNull<u8>, usize)> {
     let lists = plan.programs.iter().filter_map(|program| program.lane(lane));
     let slots =
         lists.flat_map(|list| &list.instructions).filter_map(|instruction| match instruction {
             Instruction::Read(read) => Some(read.to.buffer),
             _ => None,
         });
-    let start = |id: &BufferId| plan.buffer(*id).offset_bytes;
-    let end = |id: &BufferId| start(id) + plan.buffer(*id).size_bytes;
-    let slots: Vec<BufferId> = slots.collect();
-    let first = slots.iter().min_by_key(|id| start(id))?;
-    let size_bytes = slots.iter().map(end).max()? - start(first);
-    let address = NonNull::new(view.pointer(*first, 0, plan.buffer(*first).size_bytes as usize))?;
-    Some((address, size_bytes as usize))
+    let mut ranges: BTreeMap<SegmentId, (BufferId, u64)> = BTreeMap::new();
+    for slot in slots.filter(|slot| view.has(*slot)) {
+        let buffer = plan.buffer(slot);
+        let end = buffer.offset_bytes + buffer.size_bytes;
+        let range = ranges.entry(buffer.segment).or_insert((slot, end));
+        if buffer.offset_bytes < plan.buffer(range.0).offset_bytes {
+            range.0 = slot;
+        }
+        range.1 = range.1.max(end);
+    }
+    let address = |(first, end): (BufferId, u64)| {
+        let buffer = plan.buffer(first);
+        let address = view.pointer(first, 0, buffer.size_bytes as usize);
+        Some((NonNull::new(address)?, (end - buffer.offset_bytes) as usize))
+    };
+    ranges.into_values().filter_map(address).collect()
 }
 
 impl LaneExecutor for StorageLane {

@@ -2,12 +2,14 @@
 
 use std::path::Path;
 
-use cuda::{Context, CudaError, DeviceInfo, Driver, LinkAt, Nvml, PcieLink};
+use cuda::{Context, CudaError, DeviceInfo, Driver, Library, LinkAt, Nvml, PcieLink};
 
 use super::values::DeviceChoice;
 
 /// Contexts of two processes, the kernels' code, and what the driver keeps for itself.
 const RESERVED_BYTES: u64 = 1 << 30;
+/// The context of each process more.
+const CONTEXT_BYTES: u64 = 512 << 20;
 
 /// Whether a run's device is a CUDA device: its memory is not the machine's.
 pub(crate) fn is_cuda(device: DeviceChoice) -> bool {
@@ -41,10 +43,13 @@ pub(crate) fn memory_bytes(index: u32) -> Result<(u64, u64), CudaError> {
 }
 
 /// Device memory that a plan may use: what is free now but for what the driver needs, and no more
-/// than was asked for. 0 where the driver does not say: then nothing fits.
-pub(crate) fn vram_bytes(index: u32, requested: Option<u64>) -> u64 {
+/// than was asked for. `drives` may be read straight to it, each by a process of its own. 0 where
+/// the driver does not say: then nothing fits.
+pub(crate) fn vram_bytes(index: u32, requested: Option<u64>, drives: usize) -> u64 {
     let (free, total) = memory_bytes(index).unwrap_or((0, 0));
-    let usable = free.saturating_sub(RESERVED_BYTES.min(total / 8));
+    let readers = if Library::CuFile.find().is_some() { drives as u64 } else { 0 };
+    let reserved = RESERVED_BYTES.saturating_add(readers.saturating_mul(CONTEXT_BYTES));
+    let usable = free.saturating_sub(reserved.min(total / 8));
     requested.map_or(usable, |requested| requested.min(usable))
 }
 

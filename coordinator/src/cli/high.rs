@@ -52,6 +52,12 @@ pub enum Command {
         device: u32,
         handle: String,
     },
+    /// This process reads a page of a staging to device memory of another.
+    ReadToDevice {
+        device: u32,
+        handle: String,
+        staging: PathBuf,
+    },
     /// Measure a CUDA device by the plainest means.
     DeviceRates(RatesRequest),
     /// This process turns text into tokens and back.
@@ -133,6 +139,9 @@ impl Command {
             Some(LowCommand::Worker { role, channel }) => Ok(Command::Worker { role, channel }),
             Some(LowCommand::OpenDeviceMemory { device, handle }) => {
                 Ok(Command::OpenDeviceMemory { device, handle })
+            }
+            Some(LowCommand::ReadToDevice { device, handle, staging }) => {
+                Ok(Command::ReadToDevice { device, handle, staging })
             }
             Some(LowCommand::DeviceRates { device, memory, copy, matrix }) => {
                 let plain = RateSizes::default();
@@ -319,7 +328,7 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         },
         dtype: low.dtype.dtype(),
         compress: low.compress,
-        quantized: low.quantized.unwrap_or(QuantizedChoice::usual(low.dtype)),
+        quantized: low.quantized.unwrap_or_else(|| QuantizedChoice::usual(low.dtype)),
         batches: low.batches,
         work,
         seed: low.seed,
@@ -332,13 +341,16 @@ fn run(low: LowRun) -> Result<Run, UsageError> {
         emulated_threads: low.emulated_threads,
         vram_bytes: match device {
             DeviceChoice::Emulated { vram_bytes, .. } => low.vram.or(vram_bytes),
-            DeviceChoice::Cuda(index) => Some(cuda::vram_bytes(index, low.vram)),
+            DeviceChoice::Cuda(index) => {
+                Some(cuda::vram_bytes(index, low.vram, low.nvme.direct_drives()))
+            }
             _ => low.vram,
         },
         device,
         dram_bytes: low.dram,
         nvme: low.nvme.nvme,
         nvme_ops: low.nvme.nvme_ops.unwrap_or_default(),
+        nvme_direct: low.nvme.nvme_direct.unwrap_or_default(),
         report: low.report,
         trace: low.trace,
         verbosity,

@@ -60,6 +60,16 @@ pub enum LowCommand {
         /// The handle, in hexadecimal digits
         handle: String,
     },
+    /// Read a page of staged weights to device memory that another process exported; for a run
+    #[command(hide = true)]
+    ReadToDevice {
+        /// Number of the device
+        device: u32,
+        /// The handle, in hexadecimal digits
+        handle: String,
+        /// The folder of the staging
+        staging: PathBuf,
+    },
     /// Plain rates of a CUDA device, as JSON; for the GPU bench
     #[command(hide = true)]
     DeviceRates {

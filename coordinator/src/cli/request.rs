@@ -8,7 +8,8 @@ use program::map::Chunking;
 use workers::device::RateSizes;
 
 use super::values::{
-    Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeOps, QuantizedChoice, StagedForm,
+    Batches, BatchesChoice, CompressChoice, DeviceChoice, NvmeDirect, NvmeOps, QuantizedChoice,
+    StagedForm,
 };
 use crate::job::sink::{OutputMode, Place};
 use crate::openai::body::defaults::Defaults;
@@ -43,6 +44,7 @@ pub struct Run {
     /// Directories on drives, each with all weights that are read in every step.
     pub nvme: Vec<PathBuf>,
     pub nvme_ops: NvmeOps,
+    pub nvme_direct: NvmeDirect,
     pub report: Option<PathBuf>,
     pub trace: Option<PathBuf>,
     pub verbosity: Verbosity,

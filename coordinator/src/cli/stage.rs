@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{ArgGroup, Args};
 
 use super::request::{ModelChoice, StageAction, StageRequest};
-use super::values::{DtypeChoice, NvmeOps, QuantizedChoice, StagedForm, parse_nvme_ops};
+use super::values::{
+    DtypeChoice, NvmeDirect, NvmeOps, QuantizedChoice, StagedForm, parse_nvme_ops,
+};
 
 /// Arguments of a run whose weights do not all stay in memory.
 #[derive(Debug, Default, Args)]
@@ -25,6 +27,17 @@ pub struct LowNvme {
         help_heading = "Memory"
     )]
     pub nvme_ops: Option<NvmeOps>,
+    /// Whether the drives are read straight into device memory, past the host's (NVIDIA's cuFile);
+    /// what arrives there is not verified as it is read [default: auto]
+    #[arg(long, value_name = "WHETHER", value_enum, requires = "nvme", help_heading = "Memory")]
+    pub nvme_direct: Option<NvmeDirect>,
+}
+
+impl LowNvme {
+    /// Drives that may be read straight to a device.
+    pub(super) fn direct_drives(&self) -> usize {
+        if self.nvme_direct == Some(NvmeDirect::Off) { 0 } else { self.nvme.len() }
+    }
 }
 
 /// Arguments of `stage`.
@@ -80,7 +93,7 @@ pub(super) fn stage(low: LowStage) -> StageRequest {
         },
         dtype: low.dtype.dtype(),
         form: low.compress,
-        quantized: low.quantized.unwrap_or(QuantizedChoice::usual(low.dtype)),
+        quantized: low.quantized.unwrap_or_else(|| QuantizedChoice::usual(low.dtype)),
         directories: low.nvme,
         seed: low.seed,
         action: match (low.verify, low.status) {

@@ -299,6 +299,18 @@ pub enum NvmeOps {
     Named(Vec<String>),
 }
 
+/// Whether weights are read from drives straight to the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum NvmeDirect {
+    /// Where a CUDA device and cuFile can; never to an emulated one
+    #[default]
+    Auto,
+    /// Or not at all
+    On,
+    /// Through host memory
+    Off,
+}
+
 /// `auto`, `all`, or names of operations.
 ///
 /// # Errors

@@ -55,7 +55,7 @@ impl Capacities {
         let gib = |bytes: u64| bytes as f64 / f64::from(1u32 << 30);
         let total_bytes = memory::total_bytes();
         let vram_bytes = match device {
-            DeviceChoice::Cuda(index) => Some(cuda::vram_bytes(index, None)),
+            DeviceChoice::Cuda(index) => Some(cuda::vram_bytes(index, None, 0)),
             DeviceChoice::Emulated { vram_bytes, .. } => vram_bytes,
             _ => None,
         };

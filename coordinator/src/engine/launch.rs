@@ -17,6 +17,7 @@ use workers::shared::protocol::{
     CudaUse, Durations, FromWorker, Setup, StagedAt, ToWorker, WeightsFrom,
 };
 
+use super::crew::Crew;
 use super::supervise::{Supervisor, Worker, WorkerFailure};
 
 /// Bound of any wait of a lane for another: far beyond the slowest instruction, so that only a lane
@@ -82,6 +83,12 @@ pub enum LaunchError {
     /// way.
     #[error("CUDA IPC is refused")]
     NotShared,
+    /// As before, and who reads storages to the device cannot do without.
+    #[error(
+        "CUDA IPC is refused here, so drives cannot be read straight to the device; run with \
+         --nvme-direct off"
+    )]
+    NotReadable,
     #[error("interrupted")]
     Interrupted,
 }
@@ -116,6 +123,9 @@ pub(super) fn launch(
         blas: finds_blas(),
     });
     match attempt(plan, options, cuda, progress, sample) {
+        Err(LaunchError::NotShared) if plan.topology.reads_directly() => {
+            Err(LaunchError::NotReadable)
+        }
         Err(LaunchError::NotShared) => {
             let cuda = cuda.map(|cuda| CudaUse { copies_in_gpu_worker: true, ..cuda });
             attempt(plan, options, cuda, progress, sample)
@@ -175,42 +185,6 @@ fn attempt(
         link.launched.variants.insert(id, variant);
     }
     Ok(launched)
-}
-
-/// The workers of a launch.
-#[derive(Debug)]
-struct Crew {
-    started: Vec<WorkerId>,
-    gpu: Option<WorkerId>,
-    transfer: Option<WorkerId>,
-    /// Who copies between host and device.
-    copier: Option<WorkerId>,
-    /// Who loads weights by itself.
-    loaders: Vec<WorkerId>,
-}
-
-impl Crew {
-    fn of(topology: &Topology, cuda: Option<CudaUse>) -> Crew {
-        let gpu = topology.workers_of(Role::Gpu).next();
-        let transfer = topology.workers_of(Role::Transfer).next();
-        let copier = match cuda {
-            Some(CudaUse { copies_in_gpu_worker: true, .. }) => gpu,
-            _ => transfer,
-        };
-        let started =
-            topology.worker_ids().filter(|id| Some(*id) != transfer || copier == transfer);
-        let loads = |id: &WorkerId| match topology.worker(*id).role {
-            Role::Cpu | Role::Storage => true,
-            Role::Gpu | Role::Transfer => false,
-        };
-        let loaders = topology.worker_ids().filter(loads).collect();
-        Crew { started: started.collect(), gpu, transfer, copier, loaders }
-    }
-
-    /// Whether copies between host and device touch a memory.
-    fn copies(&self, topology: &Topology, memory: MemoryId) -> bool {
-        self.transfer.is_some_and(|transfer| topology.maps(transfer, memory))
-    }
 }
 
 /// Who maps a memory.
@@ -393,14 +367,16 @@ impl Link<'_, '_> {
     fn load(&mut self, crew: &Crew, cuda: Option<CudaUse>) -> Result<(), LaunchError> {
         if let (Some(gpu), Some(copier)) = (crew.gpu, crew.copier) {
             if cuda.is_some() {
-                self.share_device(gpu, copier)?;
+                self.share_device(gpu, copier, &crew.readers)?;
             } else {
                 let ((memory, size_bytes), descriptors) =
                     self.receive(gpu, |message| match message {
                         FromWorker::Exported { memory, size_bytes } => Some((memory, size_bytes)),
                         _ => None,
                     })?;
-                self.send(copier, &ToWorker::Attach { memory, size_bytes }, &descriptors)?;
+                for id in [copier].iter().chain(&crew.readers) {
+                    self.send(*id, &ToWorker::Attach { memory, size_bytes }, &descriptors)?;
+                }
             }
         }
         let loaded = |message| matches!(message, FromWorker::Loaded).then_some(());
@@ -430,8 +406,14 @@ impl Link<'_, '_> {
         send(self.worker(id)?, message, &descriptors)
     }
 
-    /// Hands the arena of a CUDA device to who copies, if that is another worker.
-    fn share_device(&mut self, gpu: WorkerId, copier: WorkerId) -> Result<(), LaunchError> {
+    /// Hands the arena of a CUDA device to who copies, if that is another worker, and to who reads
+    /// storages to it.
+    fn share_device(
+        &mut self,
+        gpu: WorkerId,
+        copier: WorkerId,
+        readers: &[WorkerId],
+    ) -> Result<(), LaunchError> {
         if copier == gpu {
             return Ok(());
         }
@@ -440,12 +422,18 @@ impl Link<'_, '_> {
             _ => None,
         })?;
         let (Some(handle), size_bytes) = exported else { return Err(LaunchError::NotShared) };
-        self.send(copier, &ToWorker::AttachDevice { handle, size_bytes }, &[])?;
-        let (refused, _) = self.receive(copier, |message| match message {
-            FromWorker::AttachedDevice { opened } => Some(!opened),
-            _ => None,
-        })?;
-        if refused { Err(LaunchError::NotShared) } else { Ok(()) }
+        for id in [copier].iter().chain(readers) {
+            let handle = handle.clone();
+            self.send(*id, &ToWorker::AttachDevice { handle, size_bytes }, &[])?;
+            let (refused, _) = self.receive(*id, |message| match message {
+                FromWorker::AttachedDevice { opened } => Some(!opened),
+                _ => None,
+            })?;
+            if refused {
+                return Err(LaunchError::NotShared);
+            }
+        }
+        Ok(())
     }
 
     fn receive<T>(

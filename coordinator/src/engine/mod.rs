@@ -6,6 +6,7 @@
 //! coordinator is never on the step path: workers run a group to its end without it.
 
 pub mod bench;
+mod crew;
 pub mod groups;
 pub mod launch;
 pub mod measure;

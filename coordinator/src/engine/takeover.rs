@@ -45,7 +45,7 @@ pub(super) fn take_over(
     let others = supervisor.workers.iter().map(|worker| worker.id).filter(|id| *id != lost);
     let others: Vec<WorkerId> = others.filter(|id| reads(*id)).collect();
     // The next one in their order.
-    let successor = others.iter().find(|id| **id > lost).or(others.first()).copied()?;
+    let successor = others.iter().find(|id| **id > lost).or_else(|| others.first()).copied()?;
     let mut worker = supervisor.workers.remove(place);
     // It may be gone already.
     let _ = worker.child.kill();

@@ -78,7 +78,10 @@ impl<'a> Planning<'a> {
         config: &'a ModelConfig,
     ) -> Planning<'a> {
         let description = &machine.description;
-        let (limits, storage) = (limits(description), description.read_shares().map(Storage::auto));
+        let directly = description.reads_directly();
+        let storage = description.read_shares().map(Storage::auto);
+        let storage = storage.map(|storage| storage.reading_directly(directly));
+        let limits = limits(description);
         Planning { described, machine, config, limits, storage }
     }
 }

@@ -13,7 +13,7 @@ use super::staging::nvme::storage;
 use crate::boundary::engine::EngineError;
 use crate::cli::cuda;
 use crate::cli::request::{PlacementChoice, Run};
-use crate::cli::values::{BatchesChoice, DeviceChoice};
+use crate::cli::values::{BatchesChoice, DeviceChoice, NvmeDirect};
 use crate::engine::launch::LaunchError;
 use crate::job::demand::Demand;
 use crate::job::error::JobError;
@@ -65,7 +65,9 @@ impl Advice<'_> {
     }
 
     fn fitting(&self, index: u32) -> String {
-        let vram_bytes = Some(cuda::vram_bytes(index, self.run.vram_bytes));
+        let is_off = self.run.nvme_direct == NvmeDirect::Off;
+        let drives = if is_off { 0 } else { self.run.nvme.len() };
+        let vram_bytes = Some(cuda::vram_bytes(index, self.run.vram_bytes, drives));
         let limits = Limits { vram_bytes, ..limits(self.run, self.opened, self.demand) };
         let formats = formats(self.run, self.opened, self.case);
         let placement = Placement::of(self.policy());

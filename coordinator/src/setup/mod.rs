@@ -17,7 +17,7 @@ pub mod prediction;
 pub mod pricing;
 pub mod profile;
 pub mod rehearsal;
-pub(crate) mod staging;
+pub mod staging;
 pub mod start;
 pub mod usage;
 pub mod weights_identity;

@@ -102,6 +102,7 @@ pub(crate) fn plan(
             notes.push(note.to_owned());
         } else {
             let nvme = Nvme::obtain(run, opened, formats, storage, interrupt)?;
+            notes.extend(nvme.note.clone());
             planning.nvme = Some(nvme);
         }
     }

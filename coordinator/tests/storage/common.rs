@@ -75,9 +75,10 @@ pub fn maps() -> Vec<DeviceMap> {
 }
 
 /// The map's plan on its machine with so many storages, on which all weights of its layers and
-/// around them live.
-pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32) -> Plan {
+/// around them live, read to the host or straight to the device.
+pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32, to: To) -> Plan {
     let mut map = map.clone();
+    map.direct_reads = to == To::Device;
     map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::STORAGES);
     map.outer_weights = MemoryId::STORAGES;
     map.shares = ReadShares::new((1..=storages).collect());
@@ -85,6 +86,16 @@ pub fn on_storages(map: &DeviceMap, dtype: Dtype, storages: u32) -> Plan {
     validate(&plan).expect("it is proved");
     plan
 }
+
+/// Where weights that the GPU multiplies are read to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum To {
+    Host,
+    Device,
+}
+
+/// Both.
+pub const WAYS: [To; 2] = [To::Host, To::Device];
 
 pub fn reads(plan: &Plan, lane: LaneId) -> bool {
     plan.topology.lane(lane).kind == LaneKind::Read

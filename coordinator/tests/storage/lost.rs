@@ -5,11 +5,13 @@ use std::path::Path;
 
 use coordinator::boundary::engine::{Engine, EngineError, Generated, Observer, Verdict};
 use model::config::Dtype;
+use program::map::DeviceMap;
 use program::validate::replay;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{
-    GROUPS, Stagings, Tokens, expected, maps, on_storages, prompts, run_groups, sequences, start,
+    GROUPS, Stagings, To, Tokens, WAYS, expected, maps, on_storages, prompts, run_groups,
+    sequences, start,
 };
 
 /// Requests of prefill and of steps after it, so that faults fall into prefill, early decode and
@@ -17,18 +19,27 @@ use crate::common::{
 const FAULTY_REQUESTS: [u64; 4] = [3, 40, 150, 250];
 
 pub fn another_storage_goes_on_for_one_that_fails() {
-    let map = &maps()[0];
+    goes_on(&maps()[0], To::Host, &FAULTY_REQUESTS);
+}
+
+pub fn another_goes_on_reading_straight_to_the_device() {
+    for map in &maps()[1..] {
+        goes_on(map, To::Device, &FAULTY_REQUESTS[1..3]);
+    }
+}
+
+fn goes_on(map: &DeviceMap, to: To, requests: &[u64]) {
     let expected = expected(map, Dtype::Bf16, GROUPS);
-    let plan = on_storages(map, Dtype::Bf16, 2);
+    let plan = on_storages(map, Dtype::Bf16, 2, to);
     let stagings = Stagings::of(&plan);
     for (fault, said) in
         [("eio", "Input/output error"), ("flip", "checksum"), ("silence", "has not answered")]
     {
-        for request in FAULTY_REQUESTS {
+        for request in requests {
             for storage in [0, 1] {
                 let staged = stagings.with(&[(storage, &format!("{fault}@{request}"))]);
                 let (found, spans, measured) = run_groups(plan.clone(), &staged, GROUPS);
-                let what = format!("{fault}@{request} of storage {storage}");
+                let what = format!("{fault}@{request} of storage {storage} to {to:?}");
                 assert_eq!(found, expected, "{what}");
                 replay(&plan, &spans).unwrap_or_else(|error| panic!("{what}: {error}"));
                 let [lost] = &measured.lost_storages[..] else {
@@ -45,9 +56,10 @@ pub fn another_storage_goes_on_for_one_that_fails() {
 pub fn any_of_three_storages_can_be_the_last() {
     let map = &maps()[1];
     let expected = expected(map, Dtype::F32, GROUPS);
-    let plan = on_storages(map, Dtype::F32, 3);
-    let stagings = Stagings::of(&plan);
-    for (first, second) in [(0, 1), (1, 0), (1, 2), (2, 0)] {
+    let plans = WAYS.map(|to| on_storages(map, Dtype::F32, 3, to));
+    let stagings = Stagings::of(&plans[0]);
+    let both = [(0, 1), (1, 0), (1, 2), (2, 0)].into_iter().zip(plans.iter().cycle());
+    for ((first, second), plan) in both {
         let staged = stagings.with(&[(first, "eio@30"), (second, "flip@160")]);
         let (found, _, measured) = run_groups(plan.clone(), &staged, GROUPS);
         assert_eq!(found, expected, "{first}, {second}");
@@ -56,7 +68,7 @@ pub fn any_of_three_storages_can_be_the_last() {
 }
 
 pub fn without_any_storage_the_run_ends() {
-    let plan = on_storages(&maps()[0], Dtype::Bf16, 2);
+    let plan = on_storages(&maps()[0], Dtype::Bf16, 2, To::Host);
     let stagings = Stagings::of(&plan);
     let mut engine =
         start(plan, &stagings.with(&[(0, "eio@5"), (1, "eio@90")])).expect("the workers start");
@@ -72,7 +84,7 @@ pub fn without_any_storage_the_run_ends() {
 pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
     let map = &maps()[0];
     let expected = expected(map, Dtype::Bf16, GROUPS);
-    let plan = on_storages(map, Dtype::Bf16, 2);
+    let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
     // A file that was cut before the run is refused, with what to do.
     let stagings = Stagings::of(&plan);
     let file = Path::new(&stagings.at[1].path).join("weights.bin");
@@ -104,8 +116,8 @@ pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
 
 pub fn another_staging_is_refused() {
     let map = &maps()[0];
-    let stagings = Stagings::of(&on_storages(map, Dtype::Bf16, 2));
-    let plan = on_storages(map, Dtype::F32, 2);
+    let stagings = Stagings::of(&on_storages(map, Dtype::Bf16, 2, To::Host));
+    let plan = on_storages(map, Dtype::F32, 2, To::Host);
     let error = start(plan, &stagings.at).expect_err("another form").to_string();
     assert!(error.contains("stage the model in this form"), "{error}");
 }
@@ -153,7 +165,7 @@ pub fn another_storage_goes_on_for_a_killed_one() {
     const MORE: usize = 6;
     let expected = expected(map, Dtype::Bf16, MORE);
     for signal in [Signal::KILL, Signal::STOP] {
-        let plan = on_storages(map, Dtype::Bf16, 2);
+        let plan = on_storages(map, Dtype::Bf16, 2, To::Host);
         let stagings = Stagings::of(&plan);
         let mut engine = start(plan, &stagings.at).expect("the workers start");
         let prompts = prompts();

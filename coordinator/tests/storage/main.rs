@@ -12,20 +12,25 @@ mod lost;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use common::{GROUPS, Stagings, config, maps, on_storages, reads, run_groups, shape};
+use common::{GROUPS, Stagings, To, WAYS, config, maps, on_storages, reads, run_groups, shape};
 use coordinator::setup::model::open_weights;
 use model::config::Dtype;
 use program::compile::compile;
 use program::ir::{Instruction, Moved, Program, ProgramId};
+use program::plan::Plan;
 use program::simulate::{Costs, Place, Span, simulate};
 use program::topology::LaneSet;
 use program::validate::{replay, validate};
 
-const TESTS: [(&str, fn()); 9] = [
+const TESTS: [(&str, fn()); 10] = [
     ("storages_change_no_token", storages_change_no_token),
     (
         "another_storage_goes_on_for_one_that_fails",
         lost::another_storage_goes_on_for_one_that_fails,
+    ),
+    (
+        "another_goes_on_reading_straight_to_the_device",
+        lost::another_goes_on_reading_straight_to_the_device,
     ),
     ("another_storage_goes_on_for_a_killed_one", lost::another_storage_goes_on_for_a_killed_one),
     ("any_of_three_storages_can_be_the_last", lost::any_of_three_storages_can_be_the_last),
@@ -73,22 +78,29 @@ fn storages_change_no_token() {
             assert_eq!(expected.len(), 8, "four sequences, twice");
             let distinct: BTreeSet<u32> = expected.iter().flatten().copied().collect();
             assert!(distinct.len() > 5, "tokens tell nothing: {distinct:?}");
-            let plan = on_storages(&map, dtype, 2);
-            let stagings = Stagings::of(&plan);
-            let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
-            assert_eq!(found, expected, "{} in {dtype:?}", map.policy);
-            let workers = alone.kernel_variants.len() + 2;
-            assert_eq!(measured.kernel_variants.len(), workers, "{}", map.policy);
-            assert!(measured.lost_storages.is_empty(), "{:?}", measured.lost_storages);
-            replay(&plan, &spans).expect("what ran is what was proved");
-            for lane in plan.lanes().into_iter().filter(|lane| reads(&plan, *lane)) {
-                let of_lane = spans.iter().filter(|span| span.lane == lane);
-                let steps: BTreeSet<(bool, u32)> =
-                    of_lane.map(|span| (span.program == ProgramId::DECODE, span.step)).collect();
-                // Prefill, and the eleven decode steps of the longest answer.
-                assert_eq!(steps.len(), 12, "{} {}", map.policy, plan.lane_name(lane));
+            for to in WAYS {
+                let plan = on_storages(&map, dtype, 2, to);
+                let what = format!("{} in {dtype:?} to {to:?}", map.policy);
+                let stagings = Stagings::of(&plan);
+                let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+                assert_eq!(found, expected, "{what}");
+                let workers = alone.kernel_variants.len() + 2;
+                assert_eq!(measured.kernel_variants.len(), workers, "{what}");
+                assert!(measured.lost_storages.is_empty(), "{:?}", measured.lost_storages);
+                replay(&plan, &spans).expect("what ran is what was proved");
+                read_in_every_step(&plan, &spans, &what);
             }
         }
+    }
+}
+
+fn read_in_every_step(plan: &Plan, spans: &[Span], what: &str) {
+    for lane in plan.lanes().into_iter().filter(|lane| reads(plan, *lane)) {
+        let of_lane = spans.iter().filter(|span| span.lane == lane);
+        let steps: BTreeSet<(bool, u32)> =
+            of_lane.map(|span| (span.program == ProgramId::DECODE, span.step)).collect();
+        // Prefill, and the eleven decode steps of the longest answer.
+        assert_eq!(steps.len(), 12, "{what} {}", plan.lane_name(lane));
     }
 }
 
@@ -111,7 +123,7 @@ impl Costs for SlowReads {
 
 fn reads_precede_streamed_weights() {
     for map in maps() {
-        let plan = on_storages(&map, Dtype::Bf16, 2);
+        let plan = on_storages(&map, Dtype::Bf16, 2, To::Host);
         for program in &plan.programs {
             let timeline = simulate(program, &SlowReads, 3).expect("it runs to its end");
             let at = |span: &Span| instruction(program, span);
@@ -140,8 +152,8 @@ fn instruction<'a>(program: &'a Program, span: &Span) -> &'a Instruction {
 }
 
 fn every_signal_of_a_storage_is_needed() {
-    for map in maps() {
-        let plan = on_storages(&map, Dtype::Bf16, 2);
+    for (map, to) in maps().into_iter().flat_map(|map| WAYS.map(|to| (map.clone(), to))) {
+        let plan = on_storages(&map, Dtype::Bf16, 2, to);
         let mut by_lane = BTreeSet::new();
         for id in [ProgramId::PREFILL, ProgramId::DECODE] {
             let program = plan.program(id);

@@ -2,7 +2,7 @@
 
 use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
-use program::map::DeviceMap;
+use program::map::{Device, DeviceMap};
 use program::shares::ReadShares;
 use program::weights::Weights;
 
@@ -17,12 +17,20 @@ pub struct Storage {
     /// How many there are, and what part of each weight every one of them reads.
     pub shares: ReadShares,
     pub ops: StagedOps,
+    /// What a device multiplies is read straight to it.
+    pub direct: bool,
 }
 
 impl Storage {
     /// Drives from which as little is read as memory requires.
     pub fn auto(shares: ReadShares) -> Storage {
-        Storage { shares, ops: StagedOps::Auto }
+        Storage { shares, ops: StagedOps::Auto, direct: false }
+    }
+
+    /// The same, straight to a device where `direct` holds.
+    #[must_use]
+    pub fn reading_directly(self, direct: bool) -> Storage {
+        Storage { direct, ..self }
     }
 }
 
@@ -31,7 +39,8 @@ impl Storage {
 pub enum StagedOps {
     /// As little as memory requires: whole layers, as far apart as possible, and some operations of
     /// one more, or of two layers where that is enough; nothing where all weights fit. More never
-    /// helps: a read goes through host memory, so what a device needs passes the link all the same.
+    /// helps: what a device needs passes the link all the same, also where a read goes past host
+    /// memory.
     /// The head is never among them, since the slot that it is read into is as large.
     Auto,
     /// Everything that can be.
@@ -71,6 +80,9 @@ impl Stageable {
         let matrices = || ops.iter().copied().filter(|op| has_matrix(*op, config));
         let layer = |layer: usize| matrices().map(|op| (op, bytes(layer, op))).collect();
         let slot = |op: Op| {
+            if map.direct_reads && !runs_on_host(op, map, config) {
+                return (op, 0);
+            }
             let largest = (0..config.num_layers).map(|layer| bytes(layer, op)).max();
             let one = largest.unwrap_or(0).next_multiple_of(PAGE_BYTES);
             (op, one * u64::from(map.read_slots))
@@ -85,8 +97,8 @@ impl Stageable {
     pub(super) fn least(&self, bytes: u64) -> Option<Staged> {
         let enough = |staged: &Staged| self.saved_bytes(staged) >= i128::from(bytes);
         let whole = |layers: usize| Staged { layers, ..Staged::NONE };
-        // A single layer saves nothing: the slots are as large.
-        let layers = (2..=self.layers.len()).find(|layers| enough(&whole(*layers)))?;
+        // Where it is read to the host, a single layer saves nothing: the slots are as large.
+        let layers = (1..=self.layers.len()).find(|layers| enough(&whole(*layers)))?;
         let partly = |ops: Vec<Op>| match layers {
             2 => Staged { partly: 2, ops, ..Staged::NONE },
             _ => Staged { layers: layers - 1, partly: 1, ops, outer: false },
@@ -121,4 +133,15 @@ impl Stageable {
         let slots = self.slots.iter().filter(|(op, _)| is_read(*op)).map(|(_, bytes)| *bytes);
         i128::from(left) - i128::from(slots.sum::<u64>())
     }
+}
+
+/// Whether the host multiplies an operation's weights anywhere.
+fn runs_on_host(op: Op, map: &DeviceMap, config: &ModelConfig) -> bool {
+    (0..config.num_layers).any(|layer| {
+        let prefill = config.layer_ops().iter().zip(&map.prefill.layers[layer]);
+        let decode = map.decode_layer(config, layer).into_iter();
+        let of_op = prefill.filter(|(other, _)| **other == op).map(|(_, device)| *device);
+        let of_op = of_op.chain(decode.filter(|(one, _)| one.op == op).map(|(_, device)| device));
+        of_op.into_iter().any(|device| device == Device::Cpu)
+    })
 }

@@ -38,7 +38,7 @@ fn placements(config: &ModelConfig) -> Vec<Placement> {
 }
 
 fn storage(ops: StagedOps) -> Storage {
-    Storage { shares: ReadShares::new(vec![1, 3]), ops }
+    Storage { shares: ReadShares::new(vec![1, 3]), ops, direct: false }
 }
 
 struct Case<'a> {

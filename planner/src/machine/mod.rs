@@ -114,12 +114,16 @@ pub struct Capacity {
     pub os_reserve_gib: Option<f64>,
 }
 
-/// A drive that is read into host memory.
+/// A drive that weights are read from.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nvme {
     /// Together with the others.
     pub read_gbps: f64,
+    /// It reads into device memory, past the host's, what the GPU multiplies; where any drive does
+    /// not, none does.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub direct: bool,
 }
 
 /// A machine.
@@ -190,6 +194,11 @@ impl Machine {
         let mbps = |drive: &Nvme| (drive.read_gbps * 1e3).round().max(1.0) as u32;
         let shares = self.nvme.iter().map(mbps).collect();
         (!self.nvme.is_empty()).then(|| ReadShares::new(shares))
+    }
+
+    /// Whether drives read straight into device memory.
+    pub fn reads_directly(&self) -> bool {
+        !self.nvme.is_empty() && self.nvme.iter().all(|drive| drive.direct)
     }
 
     /// The rates of the drives.

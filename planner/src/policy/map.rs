@@ -64,6 +64,7 @@ pub fn device_map(
         fuse_attention,
         weight_slots: WEIGHT_SLOTS,
         read_slots: 1,
+        direct_reads: false,
         shares: ReadShares::default(),
         prefill_hidden: homes.prefill_hidden,
         weight_formats: WeightFormats::plain(config),

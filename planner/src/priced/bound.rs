@@ -36,13 +36,16 @@ pub(super) struct Bound<'a> {
     pub(super) outer: Outer,
     /// What storages read in every step takes no less.
     pub(super) read_ns: f64,
+    /// Weights may come to the device past the lane that copies them, so that how long this takes
+    /// bounds nothing.
+    pub(super) reads_directly: bool,
 }
 
 impl Bound<'_> {
     /// No decode step is shorter.
     pub(super) fn lower_bound_ns(&self) -> f64 {
         let residency = &self.placement.residency;
-        let streamed = self.busy(&self.streamed(), true, self.streamed_kv());
+        let streamed = self.busy(&self.streamed(), !self.reads_directly, self.streamed_kv());
         let streams_kv = residency.attention == ResidentAttention::Streamed;
         let resident = self.busy(&self.resident(), false, f64::from(u8::from(streams_kv)));
         let count = residency.layers.len() as f64;

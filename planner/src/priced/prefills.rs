@@ -167,7 +167,7 @@ mod tests {
         config.num_layers = 12;
         for (policy, staged, gbps) in cases() {
             let mut machine = known("ryzen7950x-a4000").expect("there").expect("valid");
-            machine.nvme = vec![Nvme { read_gbps: gbps }; 2];
+            machine.nvme = vec![Nvme { read_gbps: gbps, direct: false }; 2];
             let storage = machine.read_shares().map(Storage::auto);
             let placement = Placement { staged, ..Placement::of(policy) };
             let limits = Limits {

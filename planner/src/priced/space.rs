@@ -87,7 +87,8 @@ impl<'a> Space<'a> {
         let Estimator { request, batches, batch_size, .. } = *self.estimator;
         let read_bytes = Request { placement, ..*request }.least_read_bytes(batches, batch_size);
         let read_ns = read_bytes as f64 * self.read_ns_per_byte;
-        Some(Bound { table, config, placement, outer: self.outer, read_ns })
+        let reads_directly = request.storage.is_some_and(|storage| storage.direct);
+        Some(Bound { table, config, placement, outer: self.outer, read_ns, reads_directly })
     }
 
     fn bases(&self, name: PolicyName) -> Result<Vec<Base>, Unpriced> {

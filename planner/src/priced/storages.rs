@@ -184,7 +184,7 @@ mod tests {
     }
 
     /// All matrices on two storages, the second of which is three times as fast.
-    fn plan(policy: Policy) -> Plan {
+    fn plan(policy: Policy, direct: bool) -> Plan {
         let mut config = known("opt-125m").expect("known").config;
         config.num_layers = 3;
         let limits = Limits {
@@ -193,7 +193,7 @@ mod tests {
             vram_is_dram: false,
             device_scratch: None,
         };
-        let storage = Storage { shares: ReadShares::new(vec![1, 3]), ops: StagedOps::All };
+        let storage = Storage { shares: ReadShares::new(vec![1, 3]), ops: StagedOps::All, direct };
         let request = Request {
             config: &config,
             placement: &Placement::of(policy),
@@ -214,8 +214,11 @@ mod tests {
 
     #[test]
     fn reads_take_their_bytes_and_all_else_what_it_takes_without() {
-        for policy in [Policy::CpuOnly, Policy::GpuOnly] {
-            let plan = plan(policy);
+        for (policy, direct) in
+            [(Policy::CpuOnly, false), (Policy::GpuOnly, false), (Policy::GpuOnly, true)]
+        {
+            let plan = plan(policy, direct);
+            assert_eq!(plan.map.direct_reads, direct);
             let pricing = WithStorages { inner: &Unaware, rates: &RATES };
             for program in &plan.programs {
                 let costs = pricing.costs(&plan, program, 8).expect("priced");
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_storage_without_a_rate_is_not_priced() {
-        let plan = plan(Policy::CpuOnly);
+        let plan = plan(Policy::CpuOnly, false);
         let stuck = [RATES[0], StorageRate { read_bytes_per_s: 0.0, latency_ns: 0.0 }];
         for rates in [&RATES[..1], &stuck[..]] {
             let pricing = WithStorages { inner: &Unaware, rates };

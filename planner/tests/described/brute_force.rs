@@ -91,7 +91,7 @@ fn cases() -> Vec<Case> {
         let others_gib = PROCESS_OVERHEAD_BYTES as f64 / f64::from(1 << 30) + 0.004;
         let memory = &mut case.machine.memory;
         (memory.dram_gib, memory.os_reserve_gib) = (layers_gib + others_gib, Some(0.0));
-        case.machine.nvme = vec![Nvme { read_gbps: 2.0 }];
+        case.machine.nvme = vec![Nvme { read_gbps: 2.0, direct: false }];
         Case { config: small(3), ..case }
     };
     vec![

@@ -55,7 +55,9 @@ impl Case {
         then: impl FnOnce(&Request<'_>) -> T,
     ) -> T {
         let (formats, limits) = (self.formats(), self.limits());
+        let directly = self.machine.reads_directly();
         let storage = self.machine.read_shares().map(Storage::auto);
+        let storage = storage.map(|storage| storage.reading_directly(directly));
         then(&Request {
             config: &self.config,
             placement,

@@ -1,5 +1,7 @@
 //! Models that memory has no room for, with drives that hold the rest.
 
+use std::collections::BTreeSet;
+
 use model::known::known;
 use model::ops::Op;
 use planner::budget::{Budget, StagedOps, Storage, read_bytes};
@@ -19,7 +21,8 @@ use super::cases::{Case, layers_of, plain_machine};
 fn with_drives(dram_gib: f64, drives: &[f64]) -> Machine {
     let mut machine = plain_machine();
     (machine.memory.dram_gib, machine.memory.os_reserve_gib) = (dram_gib, Some(0.0));
-    machine.nvme = drives.iter().map(|read_gbps| Nvme { read_gbps: *read_gbps }).collect();
+    machine.nvme =
+        drives.iter().map(|read_gbps| Nvme { read_gbps: *read_gbps, direct: false }).collect();
     machine
 }
 
@@ -91,7 +94,10 @@ fn a_step_that_reads_bound_takes_their_bytes_over_all_rates() {
         let share = step_ns / bound_ns;
         assert!((0.999..1.1).contains(&share), "{policy:?}: {share}");
         // Faster drives are hidden behind the rest of the step.
-        let fast = Machine { nvme: vec![Nvme { read_gbps: 1000.0 }; 2], ..case.machine.clone() };
+        let fast = Machine {
+            nvme: vec![Nvme { read_gbps: 1000.0, direct: false }; 2],
+            ..case.machine.clone()
+        };
         let fast_ns = steady_step_ns(&plan, &fast, 72).expect("priced");
         let plenty = Case { machine: with_drives(64.0, &[]), ..case.clone() };
         let unread = self::plan(&plenty, policy);
@@ -119,6 +125,55 @@ fn what_drives_read_passes_host_memory_once_more() {
     }
 }
 
+/// A byte that is read straight to the device passes the link once and host memory never.
+#[test]
+fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
+    let mut case = small(0.6, &[100.0]);
+    let bounced = plan(&case, Policy::GpuOnly);
+    case.machine.nvme[0].direct = true;
+    let direct = plan(&case, Policy::GpuOnly);
+    assert!(direct.map.direct_reads && !bounced.map.direct_reads);
+    let lands = |plan: &Plan| {
+        let lists = plan.programs.iter().flat_map(|program| &program.lanes);
+        let reads = lists.flat_map(|list| &list.instructions).filter_map(|work| match work {
+            Instruction::Read(read) => Some(plan.buffer(read.to.buffer).segment.memory),
+            _ => None,
+        });
+        reads.collect::<BTreeSet<_>>()
+    };
+    assert_eq!(lands(&bounced), BTreeSet::from([MemoryId::DRAM]));
+    assert_eq!(lands(&direct), BTreeSet::from([MemoryId::VRAM]));
+    // No slots on the host: less has to be read.
+    assert!(read_bytes(&direct) < read_bytes(&bounced));
+    let case = Case { machine: with_drives(64.0, &[100.0]), ..case };
+    let step_ns = |ops, direct, change: fn(&mut Machine)| {
+        let storage = case.machine.read_shares().map(Storage::auto).expect("a drive");
+        let storage = Storage { ops, direct, ..storage };
+        let plan = case.with_request(&Placement::of(Policy::GpuOnly), |request| {
+            let request = planner::budget::Request { storage: Some(&storage), ..*request };
+            request.plan(2, 4).expect("it fits")
+        });
+        let mut machine = case.machine.clone();
+        change(&mut machine);
+        (steady_step_ns(&plan, &machine, 72).expect("priced"), read_bytes(&plan) as f64)
+    };
+    // Where host memory is all that counts, a direct read saves what a copy reads of it.
+    let slow_memory: fn(&mut Machine) =
+        |machine| (machine.memory.dram_gbps, machine.link.h2d_gbps) = (1.0, 400.0);
+    let (none_ns, none) = step_ns(StagedOps::Auto, true, slow_memory);
+    let (direct_ns, bytes) = step_ns(StagedOps::All, true, slow_memory);
+    let (bounced_ns, _) = step_ns(StagedOps::All, false, slow_memory);
+    assert_eq!(none, 0.0);
+    for saved_bytes in [none_ns - direct_ns, (bounced_ns - direct_ns) / 2.0] {
+        assert!((saved_bytes / bytes - 1.0).abs() < 0.02, "{saved_bytes} of {bytes}");
+    }
+    // Where the link is, it takes as long as a copy.
+    let slow_link: fn(&mut Machine) = |machine| machine.link.h2d_gbps = 0.5;
+    let (none_ns, _) = step_ns(StagedOps::Auto, true, slow_link);
+    let (direct_ns, _) = step_ns(StagedOps::All, true, slow_link);
+    assert!((direct_ns / none_ns - 1.0).abs() < 0.02, "{direct_ns} {none_ns}");
+}
+
 #[test]
 fn a_plan_for_more_drives_than_there_are_is_not_priced() {
     let case = small(0.6, &[1.0, 1.0]);
@@ -132,7 +187,8 @@ fn a_plan_for_more_drives_than_there_are_is_not_priced() {
 fn opt_30b_is_planned_for_32_gb_and_two_drives() {
     let mut machine = planner::machine::known("ryzen7950x-a4000").expect("there").expect("valid");
     machine.memory.dram_gib = 32.0;
-    machine.nvme = vec![Nvme { read_gbps: 5.0 }, Nvme { read_gbps: 7.0 }];
+    machine.nvme =
+        vec![Nvme { read_gbps: 5.0, direct: false }, Nvme { read_gbps: 7.0, direct: false }];
     let config = known("opt-30b").expect("known").config;
     let case = Case::new(machine, config, (1, 8));
     let alone =

@@ -11,14 +11,11 @@ use model::ops::{Kv, Op, Value, align_up};
 use crate::ir::{BufferId, ProgramShape, Region};
 use crate::map::{Chunk, Chunking, Device, DeviceMap};
 use crate::plan::{Buffer, RunShape, WeightPlacement};
-use crate::sizes::Sizes;
+use crate::sizes::{READ_ALIGN_BYTES, Sizes};
 use crate::weights::Weights;
 
 use super::routes::Routes;
 use crate::topology::{Holds, MemoryId, SegmentId};
-
-/// Drives read whole pages past the page cache: slots that they read into begin and end with one.
-const READ_ALIGN_BYTES: usize = 4096;
 
 /// Identity of an activation or slot buffer within a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -109,6 +106,11 @@ impl<'a> Buffers<'a> {
         buffers.add_resident_weights(map);
         buffers.add_caches(map);
         buffers.program_starts = buffers.ends.clone();
+        if map.direct_reads {
+            let arena = routes.segment(Device::Gpu, Holds::Weights);
+            let start = buffers.program_starts.entry(arena).or_insert(0);
+            *start = start.next_multiple_of(READ_ALIGN_BYTES);
+        }
         buffers
     }
 
@@ -273,7 +275,11 @@ impl<'a> Buffers<'a> {
                 (segment, self.value_bytes(program, value))
             }
             ProgramBuffer::WeightSlot { op, layer_slot } => {
-                (arena, self.slot_bytes(op, (layer_slot, self.map.weight_slots), false))
+                let bytes = self.slot_bytes(op, (layer_slot, self.map.weight_slots), false);
+                match self.map.direct_reads {
+                    true => (arena, self.whole_pages(arena, bytes)),
+                    false => (arena, bytes),
+                }
             }
             ProgramBuffer::WideSlot { op, layer_slot } => {
                 (arena, self.slot_bytes(op, (layer_slot, self.map.weight_slots), true))
@@ -282,9 +288,7 @@ impl<'a> Buffers<'a> {
             ProgramBuffer::ReadSlot { op, layer_slot } => {
                 let host = self.routes.segment(Device::Cpu, Holds::Weights);
                 let bytes = self.slot_bytes(op, (layer_slot, self.map.read_slots), false);
-                let end = self.ends.entry(host).or_insert(0);
-                *end = end.next_multiple_of(READ_ALIGN_BYTES as u64);
-                (host, bytes.next_multiple_of(READ_ALIGN_BYTES))
+                (host, self.whole_pages(host, bytes))
             }
             ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.cache_bytes(of)),
         };
@@ -292,6 +296,14 @@ impl<'a> Buffers<'a> {
         let id = self.add(segment, format!("{name}.{identity:?}").to_lowercase(), size);
         self.program.insert(identity, id);
         id
+    }
+
+    /// Bytes of a slot of whole pages, which is the next buffer of a segment: drives read whole
+    /// pages past the page cache.
+    fn whole_pages(&mut self, segment: SegmentId, size_bytes: usize) -> usize {
+        let end = self.ends.entry(segment).or_insert(0);
+        *end = end.next_multiple_of(READ_ALIGN_BYTES);
+        size_bytes.next_multiple_of(READ_ALIGN_BYTES as usize)
     }
 
     /// Where a weight blob is loaded to on the host; the head of a tied model is the embedding.

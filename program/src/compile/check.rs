@@ -59,6 +59,10 @@ pub(super) fn check(
         }
     }
     check_home("weights", map.outer_weights, routes)?;
+    let is_direct = map.direct_reads && map.uses_gpu() && map.uses_storages();
+    if is_direct && !routes.topology.reads_directly() {
+        return Err(CompileError::NoLane { what: "reads the storage of weights to the device" });
+    }
     (0..config.num_layers).try_for_each(|layer| {
         check_layer(config, map, layer, routes)?;
         let topology = routes.topology;

@@ -329,30 +329,40 @@ impl<'a, 'b> Emitter<'a, 'b> {
 
     /// Where the host finds a blob: in place, or in a slot that it is read into.
     fn host_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
-        let Some(replicas) = self.buffers.stored_weights(blob).map(<[BufferId]>::to_vec) else {
+        if self.buffers.stored_weights(blob).is_none() {
             return Region::whole(self.buffers.loaded_weights(blob));
-        };
+        }
         let layer_slot = entry.layer.unwrap_or(0) % self.map.read_slots;
         let identity = ProgramBuffer::ReadSlot { op: entry.op, layer_slot };
         let slot = self.buffers.program_buffer(self.program, identity);
         if self.read.insert(blob) {
-            let at = At { layer: entry.layer, batch: 0, stream: 0 };
-            let of = replicas.len() as u16;
-            let lanes = self.routes.topology.storages().into_iter().map(|(_, lane)| lane);
-            for ((index, replica), lane) in (0..).zip(replicas).zip(lanes) {
-                let part = |buffer| Region { buffer, chunk: chunk_of(index, of) };
-                let (from, to) = (part(replica), part(slot));
-                self.push(lane, Instruction::Read(Read { op: entry.op, at, from, to }));
-            }
+            self.read_to(entry, blob, slot);
         }
         Region::whole(slot)
+    }
+
+    /// Each storage reads its share of a blob into a slot; false: the blob is on no storage.
+    fn read_to(&mut self, entry: &Entry, blob: Weights, slot: BufferId) -> bool {
+        let Some(replicas) = self.buffers.stored_weights(blob).map(<[BufferId]>::to_vec) else {
+            return false;
+        };
+        let at = At { layer: entry.layer, batch: 0, stream: 0 };
+        let of = replicas.len() as u16;
+        let lanes = self.routes.topology.storages().into_iter().map(|(_, lane)| lane);
+        for ((index, replica), lane) in (0..).zip(replicas).zip(lanes) {
+            let part = |buffer| Region { buffer, chunk: chunk_of(index, of) };
+            let (from, to) = (part(replica), part(slot));
+            self.push(lane, Instruction::Read(Read { op: entry.op, at, from, to }));
+        }
+        true
     }
 
     fn is_vram(&self, memory: MemoryId) -> bool {
         self.routes.topology.is_vram(memory)
     }
 
-    /// Where the device finds a blob as it is stored: in place, or in a slot it is streamed to.
+    /// Where the device finds a blob as it is stored: in place, or in a slot it is streamed or read
+    /// to.
     fn device_weights(&mut self, entry: &Entry, blob: Weights) -> Region {
         if self.is_vram(self.map.weights_of(self.config, entry.layer, entry.op))
             && let Some(resident) = self.buffers.resident_weights(blob)
@@ -366,6 +376,9 @@ impl<'a, 'b> Emitter<'a, 'b> {
         };
         let slot = Region::whole(self.buffers.program_buffer(self.program, identity));
         if self.streamed.insert(blob) {
+            if self.map.direct_reads && self.read_to(entry, blob, slot.buffer) {
+                return slot;
+            }
             let host = self.host_weights(entry, blob);
             let at = At { layer: entry.layer, batch: 0, stream: 0 };
             let moved = Moved::Weights(entry.op);

@@ -27,6 +27,7 @@ use crate::map::{Device, DeviceMap, Schedule, layer_list};
 use crate::plan::{
     DeviceScratch, DeviceWork, Footprint, Plan, ProgramFootprint, ResidentWeights, RunShape,
 };
+use crate::sizes::READ_ALIGN_BYTES;
 use crate::step_table::StepTableLayout;
 use crate::topology::{MemoryId, SegmentId, Topology};
 
@@ -116,11 +117,15 @@ pub fn program_footprint(
     program: ProgramId,
 ) -> Result<ProgramFootprint, CompileError> {
     let (kept, with) = footprints(config, shape, map, scratch, Some(program))?;
-    Ok(ProgramFootprint {
-        kept_bytes: kept.device_bytes,
-        own_bytes: with.device_bytes - kept.device_bytes,
-        scratch_bytes: with.device_scratch_bytes,
-    })
+    let (kept_bytes, with_bytes) = (kept.device_bytes, with.device_bytes);
+    // Where slots begin with pages, what precedes them ends anywhere in one.
+    let own_bytes = match map.direct_reads {
+        true if with_bytes > kept_bytes => {
+            with_bytes - kept_bytes.next_multiple_of(READ_ALIGN_BYTES) + READ_ALIGN_BYTES
+        }
+        _ => with_bytes - kept_bytes,
+    };
+    Ok(ProgramFootprint { kept_bytes, own_bytes, scratch_bytes: with.device_scratch_bytes })
 }
 
 /// Without the buffers of any program, and with those of all or of `only` one.
@@ -182,7 +187,10 @@ pub fn machine_of(map: &DeviceMap) -> Topology {
 fn with_storages(mut topology: Topology, map: &DeviceMap) -> Topology {
     if map.uses_storages() {
         (0..map.shares.storages()).for_each(|_| {
-            topology.add_storage();
+            match map.direct_reads {
+                true => topology.add_direct_storage(),
+                false => topology.add_storage(),
+            };
         });
     }
     topology

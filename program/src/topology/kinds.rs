@@ -17,7 +17,7 @@ pub enum LaneKind {
     UploadValues,
     /// Activations, device to host.
     Download,
-    /// Weights from storage to the host.
+    /// Weights from storage to the host, or straight to a device.
     Read,
 }
 
@@ -86,7 +86,7 @@ pub const RULES: &[Rule] = {
         Rule { lane: LaneKind::UploadWeights, work: UPLOADED, from: &[Dram], to: &[Vram] },
         Rule { lane: LaneKind::UploadValues, work: UPLOADED, from: &[Dram], to: &[Vram] },
         Rule { lane: LaneKind::Download, work: &[Work::CopyValue], from: &[Vram], to: &[Dram] },
-        Rule { lane: LaneKind::Read, work: &[Work::Read], from: &[Storage], to: &[Dram] },
+        Rule { lane: LaneKind::Read, work: &[Work::Read], from: &[Storage], to: NEAR },
     ]
 };
 

@@ -50,7 +50,7 @@ pub enum Role {
     Gpu,
     /// Copies between host and device.
     Transfer,
-    /// Reads a storage, which it fills at load.
+    /// Reads a storage, to the host or straight to a device.
     Storage,
 }
 
@@ -160,11 +160,21 @@ impl Topology {
 
     /// Adds a storage with a worker that reads it to the host, on a lane of its own.
     pub fn add_storage(&mut self) -> MemoryId {
+        self.add_storage_that_reads_to(&[self.host()])
+    }
+
+    /// The same with a worker that reads it to the device too, if there is one.
+    pub fn add_direct_storage(&mut self) -> MemoryId {
+        let memories: Vec<MemoryId> = [self.host()].into_iter().chain(self.device()).collect();
+        self.add_storage_that_reads_to(&memories)
+    }
+
+    fn add_storage_that_reads_to(&mut self, memories: &[MemoryId]) -> MemoryId {
         let is_storage = |memory: &&Memory| memory.kind() == MemoryKind::Storage;
         let device = self.memories.iter().filter(is_storage).count() as u16;
         let storage = self.add_memory(Memory::Storage { device });
         let worker = format!("storage worker {device}");
-        let memories = [self.host(), storage];
+        let memories: Vec<MemoryId> = memories.iter().copied().chain([storage]).collect();
         let worker = self.add_worker(&worker, Role::Storage, &memories);
         let name = format!("nvme{device}.read");
         self.add_lane(&name, LaneKind::Read, worker, Engine::Storage { device });
@@ -260,6 +270,14 @@ impl Topology {
         };
         let storages = memories.filter(|id| self.is_storage(*id));
         storages.filter_map(|storage| reads(storage).map(|lane| (storage, lane))).collect()
+    }
+
+    /// Whether the storages' lanes may read straight to the device.
+    pub fn reads_directly(&self) -> bool {
+        let storages = self.storages();
+        let maps =
+            |memory| storages.iter().all(|(_, lane)| self.maps(self.lane(*lane).worker, memory));
+        !storages.is_empty() && self.device().is_some_and(maps)
     }
 
     /// Ids of all lanes, in the order of their timelines.

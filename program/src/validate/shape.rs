@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use model::config::Family;
 use model::ops::{Op, Value};
 
-use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Region};
+use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Read, Region};
 use crate::map::Chunk;
 use crate::plan::{Buffer, Plan};
+use crate::sizes::READ_ALIGN_BYTES;
 use crate::topology::{SegmentId, Topology};
 
 use super::error::{NamedLane, NamedProgram, Site, ValidateError};
@@ -87,6 +88,7 @@ pub(super) fn check_program(
                     check_compute(behind_caches, compute).map_err(malformed)?
                 }
                 Instruction::Copy(copy) => check_copy(copy).map_err(malformed)?,
+                Instruction::Read(read) => check_read(read, buffers).map_err(malformed)?,
                 _ => {}
             }
             reach::check(*lane, instruction, buffers, topology).map_err(malformed)?;
@@ -137,6 +139,16 @@ fn chunk_of(instruction: &Instruction) -> Option<Chunk> {
 /// `None` for the only chunk of one.
 pub(super) fn normal(chunk: Option<Chunk>) -> Option<Chunk> {
     chunk.filter(|chunk| chunk.of > 1)
+}
+
+/// What is read last fills its page, so it would reach into the next buffer.
+fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
+    let slot = &buffers[read.to.buffer.0 as usize];
+    let is_whole = |bytes: u64| bytes.is_multiple_of(READ_ALIGN_BYTES);
+    match is_whole(slot.offset_bytes) && is_whole(slot.size_bytes) {
+        true => Ok(()),
+        false => Err(format!("{} does not begin and end with a page", slot.name)),
+    }
 }
 
 fn check_compute(behind_caches: bool, compute: &Compute) -> Result<(), String> {

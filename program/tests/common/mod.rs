@@ -127,6 +127,7 @@ pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> 
         fuse_attention: choices.fuse,
         weight_slots: choices.slots,
         read_slots: 1,
+        direct_reads: false,
         shares: ReadShares::default(),
         kv_slots: choices.slots,
         prefill_hidden: choices.hidden,

@@ -14,5 +14,5 @@ pub use faulty::Faulty;
 pub use open::IoKind;
 pub(crate) use open::open;
 pub use request::{Completion, Io, Registered, Request};
-pub use threads::Threads;
+pub use threads::{Source, Threads};
 pub use uring::Uring;

@@ -1,4 +1,5 @@
-//! Reads by a few threads with `pread`, where there is no io_uring.
+//! Reads by a few threads: with `pread` where there is no io_uring, or from whatever else reads
+//! synchronously.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -10,6 +11,42 @@ use std::thread::JoinHandle;
 
 use super::request::{Completion, Io, Registered, Request};
 
+/// What threads read from, each one request at a time.
+pub trait Source: Send + Sync + std::fmt::Debug {
+    /// Called by each thread before its first read.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot read; its requests then fail so.
+    fn enter(&self) -> io::Result<()>;
+
+    /// Reads a request to its end or to that of the file; the bytes that were read.
+    ///
+    /// # Safety
+    ///
+    /// As [`Io::submit`], until this returns.
+    ///
+    /// # Errors
+    ///
+    /// If the read fails.
+    unsafe fn read(&self, request: &Request) -> io::Result<u32>;
+}
+
+impl Source for File {
+    fn enter(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    unsafe fn read(&self, request: &Request) -> io::Result<u32> {
+        let to = request.to.as_ptr().cast::<MaybeUninit<u8>>();
+        // SAFETY: needed to read into memory that is known by its address. The caller promises that
+        // it is writable and used by nobody else until this returns.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, request.size_bytes as usize) };
+        let (read, _) = rustix::io::pread(self, to, request.offset_bytes)?;
+        Ok(read.len() as u32)
+    }
+}
+
 #[derive(Debug)]
 struct Queues {
     requests: VecDeque<Request>,
@@ -20,7 +57,7 @@ struct Queues {
 
 #[derive(Debug)]
 struct Shared {
-    file: File,
+    source: Box<dyn Source>,
     queues: Mutex<Queues>,
     submitted: Condvar,
     completed: Condvar,
@@ -32,11 +69,17 @@ impl Shared {
     }
 
     fn work(&self) {
+        let entered = self.source.enter();
         let mut queues = self.queues();
         loop {
             if let Some(request) = queues.requests.pop_front() {
                 drop(queues);
-                let result = self.read(&request);
+                let result = match &entered {
+                    // SAFETY: needed because the call is unsafe. Who submitted the request promised
+                    // that its destination is left alone until it completes.
+                    Ok(()) => unsafe { self.source.read(&request) },
+                    Err(error) => Err(io::Error::other(error.to_string())),
+                };
                 queues = self.queues();
                 queues.completions.push_back(Completion { tag: request.tag, result });
                 self.completed.notify_one();
@@ -47,18 +90,9 @@ impl Shared {
             }
         }
     }
-
-    fn read(&self, request: &Request) -> io::Result<u32> {
-        let to = request.to.as_ptr().cast::<MaybeUninit<u8>>();
-        // SAFETY: needed to read into memory that is known by its address. Who submitted the
-        // request promised that it is writable and used by nobody else until it completes.
-        let to = unsafe { std::slice::from_raw_parts_mut(to, request.size_bytes as usize) };
-        let (read, _) = rustix::io::pread(&self.file, to, request.offset_bytes)?;
-        Ok(read.len() as u32)
-    }
 }
 
-/// Reads of one file by threads.
+/// Reads of one source by threads.
 #[derive(Debug)]
 pub struct Threads {
     shared: Arc<Shared>,
@@ -71,14 +105,14 @@ impl Threads {
     /// # Errors
     ///
     /// If a thread cannot be started.
-    pub fn new(file: File, depth: u32, threads: u32) -> io::Result<Threads> {
+    pub fn new(source: impl Source + 'static, depth: u32, threads: u32) -> io::Result<Threads> {
         let queues = Queues {
             requests: VecDeque::with_capacity(depth as usize),
             completions: VecDeque::with_capacity(depth as usize),
             is_closed: false,
         };
         let shared = Arc::new(Shared {
-            file,
+            source: Box::new(source),
             queues: Mutex::new(queues),
             submitted: Condvar::new(),
             completed: Condvar::new(),
@@ -95,7 +129,7 @@ impl Threads {
 
 impl Io for Threads {
     unsafe fn register(&mut self, _: &[(NonNull<u8>, usize)]) -> Registered {
-        Registered::No { why: "pread knows no registered buffers".to_owned() }
+        Registered::No { why: "threads know no registered buffers".to_owned() }
     }
 
     unsafe fn submit(&mut self, request: Request) -> io::Result<()> {

@@ -2,6 +2,7 @@
 //! the same run from memory, whatever happens to a drive on the way.
 
 mod balance;
+pub mod direct;
 mod losses;
 mod memory;
 mod readers;

@@ -5,6 +5,7 @@
 //! for one value, handles must come from here: a caller that breaks it gets what C programs get.
 
 mod blas;
+mod cufile;
 mod device;
 mod memory;
 mod module;

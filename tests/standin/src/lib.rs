@@ -21,6 +21,7 @@
 
 mod api;
 mod code;
+mod direct;
 mod memory;
 mod objects;
 mod ptx;

@@ -31,6 +31,10 @@ pub(crate) struct Settings {
     pub(crate) drop_wait: Option<u64>,
     /// `STANDIN_CUDA_HANG=n`: the n-th launch never ends.
     pub(crate) hang: Option<u64>,
+    /// `STANDIN_CUFILE_SHORT=n`: the n-th read of cuFile gives half of its pages.
+    pub(crate) short_read: Option<u64>,
+    /// `STANDIN_CUFILE_COMPATIBILITY=1`: cuFile says that it reads no drive without the host.
+    pub(crate) is_compatibility_mode: bool,
     /// `STANDIN_CUDA_LOG=file`: the name of every call goes to `file.PID`.
     pub(crate) log: Option<PathBuf>,
 }
@@ -49,6 +53,9 @@ pub(crate) fn settings() -> &'static Settings {
         drop_wait: std::env::var_os("STANDIN_CUDA_DROP_WAIT")
             .map(|_| number("STANDIN_CUDA_DROP_WAIT", 1)),
         hang: std::env::var_os("STANDIN_CUDA_HANG").map(|_| number("STANDIN_CUDA_HANG", 1)),
+        short_read: std::env::var_os("STANDIN_CUFILE_SHORT")
+            .map(|_| number("STANDIN_CUFILE_SHORT", 1)),
+        is_compatibility_mode: number("STANDIN_CUFILE_COMPATIBILITY", 0) != 0,
         log: std::env::var_os("STANDIN_CUDA_LOG").map(|path| {
             let mut path = path;
             path.push(format!(".{}", std::process::id()));

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::code;
+use crate::direct::Direct;
 use crate::memory::Ranges;
 use crate::objects::Object;
 use crate::ptx::Entry;
@@ -25,6 +26,8 @@ pub(crate) struct State {
     pub(crate) modules: Vec<std::ops::Range<usize>>,
     /// Of cuBLASLt, by handle.
     pub(crate) objects: Vec<Object>,
+    /// Of cuFile.
+    pub(crate) direct: Direct,
     calls: HashMap<&'static str, u64>,
     /// Waits for words so far.
     pub(crate) waits: u64,

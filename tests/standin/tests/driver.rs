@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use cuda::{Arena, Context, CudaError, Driver, Event, IpcHandle, PinnedBuffer, RegisteredHost};
-use cuda::{Module, Stream};
+use cuda::{CuFile, DirectFile, DirectMemory, Module, Stream};
 
 /// Set in the inner process.
 const INSIDE: &str = "STANDIN_TEST_INSIDE";
@@ -24,7 +24,7 @@ fn folder() -> &'static Path {
         let folder =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("standin{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("the folder can be made");
-        for name in ["libcuda.so", "libcuda.so.1"] {
+        for name in ["libcuda.so", "libcuda.so.1", "libcufile.so.0"] {
             let link = folder.join(name);
             let _ = std::fs::remove_file(&link);
             std::os::unix::fs::symlink(&library, link).expect("a link can be made");
@@ -333,4 +333,71 @@ fn a_refusal_of_any_call_is_an_error_with_its_name() {
         let output = command(NAME, &settings).output().expect("a process");
         assert!(output.status.success(), "{call}:\n{}", text(&output));
     }
+}
+
+/// A file of 40,000 bytes, all of them others in a row of 251.
+fn file_of_bytes() -> (Vec<u8>, std::fs::File) {
+    let bytes: Vec<u8> = (0..40_000u32).map(|i| (i % 251) as u8).collect();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join(format!("direct{}", std::process::id()));
+    std::fs::write(&path, &bytes).expect("it can be written");
+    let file = std::fs::File::open(&path).expect("it is there");
+    std::fs::remove_file(&path).expect("it is open");
+    (bytes, file)
+}
+
+#[test]
+fn cufile_reads_files_to_device_memory() {
+    if outside("cufile_reads_files_to_device_memory", &[("STANDIN_CUFILE_SHORT", "4")]) {
+        return;
+    }
+    let (context, (bytes, file)) = (open(), file_of_bytes());
+    let arena = Arena::allocate(&context, 1 << 16).expect("it is there");
+    let cufile = CuFile::open().expect("it is there");
+    assert_eq!(cufile.describe(), "cuFile");
+    let again = CuFile::open().expect_err("once in a process").to_string();
+    assert!(again.contains("cuFileDriverOpen"), "{again}");
+    let memory = DirectMemory::new(&cufile, &arena).expect("an allocation");
+    let file = DirectFile::new(&cufile, file).expect("a file");
+    let stream = Stream::new(&context).expect("a stream");
+    // SAFETY: the ranges lie in the arena, or are refused; nobody else uses it.
+    let read = |to, from, size| unsafe { file.read((arena.base(), to), from, size) };
+    for (to, from, size) in [(0, 0, 4096), (8192, 4096, 20_000), (40_960, 36_864, 4096)] {
+        let expected = &bytes[from as usize..(from as usize + size).min(bytes.len())];
+        let count = read(to, from, size).expect("it is read");
+        assert_eq!(count, expected.len(), "to the end of the file");
+        assert_eq!(fetch(&stream, arena.base() + to, count), expected);
+    }
+    assert_eq!(read(0, 0, 16_384).ok(), Some(8192), "a short one");
+    let refused = read(1 << 16, 0, 1).expect_err("behind the arena").to_string();
+    assert!(refused.contains("cuFileRead: error 5012"), "{refused}");
+    drop((memory, file));
+}
+
+#[test]
+fn refusals_of_cufile_are_sentences() {
+    let refused = |failure: &str, said: &str| {
+        let set = [("STANDIN_CUDA_FAIL", failure), ("SAID", said)];
+        assert!(outside("refusals_of_cufile_are_sentences", &set));
+    };
+    if std::env::var_os(INSIDE).is_none() {
+        refused("cuFileDriverOpen:1:5001", "the nvidia-fs driver is not loaded (error 5001)");
+        refused("cuFileDriverGetProperties:1:5011", "the CUDA driver failed");
+        refused("cuFileHandleRegister:1:5008", "the file system or the drive is not supported");
+        refused("cuFileBufRegister:1:5036", "device memory cannot be pinned");
+        refused("cuFileRead:1:5030", "cuFile refuses cuFileRead: error 5030");
+        return refused("cuFileRead:1:5", "Input/output error");
+    }
+    let (context, (_, file)) = (open(), file_of_bytes());
+    let arena = Arena::allocate(&context, 1 << 16).expect("it is there");
+    let tried = || -> Result<(), String> {
+        let cufile = CuFile::open().map_err(|error| error.to_string())?;
+        let file = DirectFile::new(&cufile, file).map_err(|error| error.to_string())?;
+        DirectMemory::new(&cufile, &arena).map_err(|error| error.to_string())?;
+        // SAFETY: the range lies in the arena, and nobody else uses it.
+        let read = unsafe { file.read((arena.base(), 0), 0, 4096) };
+        read.map(drop).map_err(|error| error.to_string())
+    };
+    let (said, expected) = (tried().expect_err("refused"), std::env::var("SAID").expect("set"));
+    assert!(said.contains(&expected), "{said}");
 }

@@ -8,12 +8,15 @@
 //!
 //! Prefill's linears go through cuBLASLt where it is installed ([`products`]).
 //!
+//! Storage workers open the arena too where they read straight to it ([`DirectDevice`]).
+//!
 //! Streams wait for other lanes' timelines by themselves where the driver can do that. Only what
 //! needs the step table's present state waits on the host: sizes are read when work is enqueued.
 
 mod attention;
 mod completion;
 mod compute;
+mod direct;
 mod lane;
 mod moving;
 mod open;
@@ -24,6 +27,7 @@ mod scratch;
 mod uploads;
 mod verdict;
 
+pub use direct::DirectDevice;
 pub use lane::{DeviceLane, DeviceLaneSetup};
 pub use open::{Device, Exported};
 pub use products::finds_blas;

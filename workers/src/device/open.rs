@@ -72,7 +72,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Opens what the gpu worker exported; for the worker that copies.
+    /// Opens what the gpu worker exported; for workers that copy or read to it.
     ///
     /// # Errors
     /// The driver's refusal.
@@ -233,6 +233,10 @@ impl Device {
 
     pub(super) fn context(&self) -> &Context {
         &self.context
+    }
+
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
     }
 
     pub(super) fn places(&self) -> &Places {

@@ -1,10 +1,10 @@
 //! What coordinator and workers say to each other outside the step path, over one channel each.
 //!
 //! Order: `Setup` to every worker; `Exported` from the gpu worker, forwarded as `Attach` to the
-//! transfer worker; `Loaded` from the cpu worker once host weights are in place, and from each
-//! storage worker once its staging is open; then `Load` to the transfer worker, which answers
-//! `Loaded`; `Ready` from all. From then on groups are released through the control segment, and
-//! the only further message is `Failed`.
+//! transfer worker, and to storage workers that read to the device; `Loaded` from the cpu worker
+//! once host weights are in place, and from each storage worker once its staging is open; then
+//! `Load` to the transfer worker, which answers `Loaded`; `Ready` from all. From then on groups are
+//! released through the control segment, and the only further message is `Failed`.
 
 use grammar::Grammars;
 use program::plan::Plan;

@@ -1,6 +1,7 @@
 //! Weights on drives: what is staged of a model, where, in which form, and how fast it is read.
 
 pub(crate) mod balance;
+pub mod direct;
 mod form;
 pub(crate) mod nvme;
 mod obtain;

@@ -10,6 +10,7 @@ use staging::{Faults, IoKind, ReaderOptions};
 use workers::shared::protocol::StagedAt;
 
 use super::balance;
+use super::direct;
 use super::form::StagedWeights;
 use super::obtain::obtain;
 use super::write::Staging;
@@ -31,6 +32,8 @@ const SILENCE_MS: u64 = 10_000;
 pub(crate) struct Nvme {
     pub(crate) storage: Storage,
     pub(crate) rates: Vec<StorageRate>,
+    /// Why the device is not read to, where nobody has said whether it is to be.
+    pub(crate) note: Option<String>,
     stagings: Vec<Staging>,
     options: Vec<ReaderOptions>,
 }
@@ -52,7 +55,7 @@ pub(crate) fn storage(run: &Run, config: &ModelConfig) -> Result<Option<Storage>
         }
     };
     let storages = u16::try_from(run.nvme.len()).unwrap_or(u16::MAX);
-    Ok(Some(Storage { shares: ReadShares::equal(storages), ops }))
+    Ok(Some(Storage { shares: ReadShares::equal(storages), ops, direct: false }))
 }
 
 fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
@@ -111,7 +114,9 @@ impl Nvme {
         let (balanced, _) = balance::obtain((&stagings, &options), &opened.config, false)?;
         let shares = balanced.shares(&opened.config);
         let rates = balanced.rates();
-        Ok(Nvme { storage: Storage { shares, ..storage }, rates, stagings, options })
+        let (direct, note) = direct::decide(run.nvme_direct, run.device, &stagings)?;
+        let storage = Storage { shares, ..storage }.reading_directly(direct);
+        Ok(Nvme { storage, rates, note, stagings, options })
     }
 
     /// What the storage workers read.

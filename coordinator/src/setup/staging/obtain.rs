@@ -47,5 +47,5 @@ pub(crate) fn obtain(
         );
     }
     let mut made = stage(weights, &missing, quiet, interrupt)?.into_iter();
-    Ok(there.into_iter().map(|found| found.or_else(|| made.next())).flatten().collect())
+    Ok(there.into_iter().filter_map(|found| found.or_else(|| made.next())).collect())
 }

@@ -28,6 +28,11 @@ impl Shared {
             (Engine::Gpu { .. }, _) => return,
             (Engine::Link { .. }, LaneKind::Download) => self.down = self.down.plus(bytes),
             (Engine::Link { .. }, _) => self.up = self.up.plus(bytes),
+            // Drives hang on the same root as the device, whose end of the link it passes.
+            (Engine::Storage { .. }, _) if work.is_direct => {
+                self.up = self.up.plus(bytes);
+                return;
+            }
             // What a drive reads is written to host memory, and read there by who needs it.
             (Engine::Cpu | Engine::Storage { .. }, _) => {}
         }

@@ -43,6 +43,8 @@ pub(super) struct Work {
     /// Bytes of activations read and written.
     pub(super) activations: Line,
     pub(super) flops: Line,
+    /// A drive reads past the host's memory.
+    pub(super) is_direct: bool,
 }
 
 impl Work {
@@ -52,6 +54,7 @@ impl Work {
         operands: Line::ZERO,
         activations: Line::ZERO,
         flops: Line::ZERO,
+        is_direct: false,
     };
 
     const fn moved(bytes: Line) -> Work {
@@ -94,7 +97,9 @@ impl<'a> Works<'a> {
                     Engine::Storage { device } => device,
                     _ => 0,
                 };
-                Work::moved(Line::fixed(share_bytes(self.plan, read, storage) as f64))
+                let bytes = Line::fixed(share_bytes(self.plan, read, storage) as f64);
+                let memory = self.plan.buffer(read.to.buffer).segment.memory;
+                Work { is_direct: self.plan.topology.is_vram(memory), ..Work::moved(bytes) }
             }
             Instruction::Wait(_) | Instruction::Signal => Work::NONE,
         }
@@ -142,6 +147,7 @@ impl<'a> Works<'a> {
                 operands: stream.cached.times(one * share),
                 activations: activations.times(share),
                 flops: flops.times(share),
+                ..Work::NONE
             };
         }
         let weights = Weights::of(op, compute.at.layer);
@@ -160,6 +166,7 @@ impl<'a> Works<'a> {
             operands: Line::fixed(operands),
             activations,
             flops,
+            ..Work::NONE
         }
     }
 
@@ -212,7 +219,11 @@ pub(super) fn ns(
             let down = lane.kind == LaneKind::Download;
             return Ok(moved(if down { machine.link.d2h_gbps } else { machine.link.h2d_gbps }));
         }
-        Engine::Storage { device } => return Ok(moved(machine.read_gbps(device)?)),
+        Engine::Storage { device } => {
+            let gbps = machine.read_gbps(device)?;
+            let most_gbps = if work.is_direct { machine.link.h2d_gbps } else { f64::INFINITY };
+            return Ok(moved(gbps.min(most_gbps)));
+        }
         Engine::Cpu => (machine.cpu_rates(dtype)?, machine.cpu.op_overhead_us),
         Engine::Gpu { .. } => (machine.gpu_rates(dtype)?, machine.gpu.op_overhead_us),
     };

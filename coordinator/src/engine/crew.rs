@@ -1,0 +1,44 @@
+//! The workers of a launch, by what they do while it starts.
+
+use program::topology::{MemoryId, Role, Topology, WorkerId};
+use workers::shared::protocol::CudaUse;
+
+/// The workers of a launch.
+#[derive(Debug)]
+pub(super) struct Crew {
+    pub(super) started: Vec<WorkerId>,
+    pub(super) gpu: Option<WorkerId>,
+    pub(super) transfer: Option<WorkerId>,
+    /// Who copies between host and device.
+    pub(super) copier: Option<WorkerId>,
+    /// Who loads weights by itself.
+    pub(super) loaders: Vec<WorkerId>,
+    /// Who reads storages straight to the device.
+    pub(super) readers: Vec<WorkerId>,
+}
+
+impl Crew {
+    pub(super) fn of(topology: &Topology, cuda: Option<CudaUse>) -> Crew {
+        let gpu = topology.workers_of(Role::Gpu).next();
+        let transfer = topology.workers_of(Role::Transfer).next();
+        let copier = match cuda {
+            Some(CudaUse { copies_in_gpu_worker: true, .. }) => gpu,
+            _ => transfer,
+        };
+        let started =
+            topology.worker_ids().filter(|id| Some(*id) != transfer || copier == transfer);
+        let loads = |id: &WorkerId| match topology.worker(*id).role {
+            Role::Cpu | Role::Storage => true,
+            Role::Gpu | Role::Transfer => false,
+        };
+        let loaders = topology.worker_ids().filter(loads).collect();
+        let reads = |id: &WorkerId| topology.device().is_some_and(|to| topology.maps(*id, to));
+        let readers = topology.workers_of(Role::Storage).filter(reads).collect();
+        Crew { started: started.collect(), gpu, transfer, copier, loaders, readers }
+    }
+
+    /// Whether copies between host and device touch a memory.
+    pub(super) fn copies(&self, topology: &Topology, memory: MemoryId) -> bool {
+        self.transfer.is_some_and(|transfer| topology.maps(transfer, memory))
+    }
+}

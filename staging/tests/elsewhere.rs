@@ -1,0 +1,126 @@
+//! Reads to memory that this process knows by its address alone, as that of a device.
+
+mod common;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use common::*;
+use staging::device::{Request, Source, Threads};
+use staging::{BLOCK_BYTES, ReadError, Reader, ReaderError, ReaderOptions, Staged};
+
+/// Not a page's first, and mapped nowhere.
+const BASE: usize = 0x40;
+
+/// A device of some bytes, whose first byte has the address `BASE`.
+#[derive(Debug, Clone)]
+struct Device {
+    file: Arc<File>,
+    memory: Arc<Mutex<Vec<u8>>>,
+    entered: Arc<Mutex<u32>>,
+    is_closed: bool,
+}
+
+impl Device {
+    fn of(staged: &Staged, size_bytes: u64) -> Device {
+        let file = File::open(staged.path().join("weights.bin")).unwrap();
+        // What is behind the last block of a blob fills its page.
+        let memory = vec![0xff; size_bytes.next_multiple_of(4096) as usize];
+        Device {
+            file: Arc::new(file),
+            memory: Arc::new(Mutex::new(memory)),
+            entered: Arc::default(),
+            is_closed: false,
+        }
+    }
+
+    fn reader(&self, staged: &Staged, options: &ReaderOptions) -> Result<Reader, ReaderError> {
+        let io = Threads::new(self.clone(), options.queue_depth, 3).unwrap();
+        Reader::over(staged, Box::new(io), "a device", options)
+    }
+}
+
+impl Source for Device {
+    fn enter(&self) -> io::Result<()> {
+        *self.entered.lock().unwrap() += 1;
+        if self.is_closed { Err(io::Error::other("it is closed")) } else { Ok(()) }
+    }
+
+    unsafe fn read(&self, request: &Request) -> io::Result<u32> {
+        let mut bytes = vec![0; request.size_bytes as usize];
+        let read = self.file.read_at(&mut bytes, request.offset_bytes)?;
+        let first = request.to.as_ptr().addr() - BASE;
+        self.memory.lock().unwrap()[first..first + read].copy_from_slice(&bytes[..read]);
+        Ok(read as u32)
+    }
+}
+
+fn address() -> NonNull<u8> {
+    NonNull::new(std::ptr::without_provenance_mut(BASE)).unwrap()
+}
+
+#[test]
+fn blocks_arrive_where_they_belong() {
+    let dir = folder();
+    let staged = stage(dir.path(), &SIZES_BYTES);
+    for faults in ["", "short@1,short@3"] {
+        let options = ReaderOptions {
+            queue_depth: 5,
+            request_bytes: 2 * BLOCK_BYTES,
+            faults: faults.parse().unwrap(),
+            ..ReaderOptions::default()
+        };
+        for blob in staged.blobs() {
+            let size_bytes = staged.size_bytes(blob);
+            let device = Device::of(&staged, size_bytes);
+            let mut reader = device.reader(&staged, &options).unwrap();
+            let described = reader.describe();
+            assert!(described.starts_with("a device"), "{described}");
+            assert!(described.contains("not verified"), "{described}");
+            let blocks = staged.blocks(blob);
+            // In two parts, the later one first.
+            for part in [blocks / 2..blocks, 0..blocks / 2] {
+                // SAFETY: needed because the call is unsafe; the device has room for the blob.
+                unsafe { reader.read(blob, part, address()) }.unwrap();
+            }
+            let memory = device.memory.lock().unwrap();
+            let expected = bytes(blob.0 as usize, size_bytes);
+            assert!(memory[..expected.len()] == expected, "{} {faults}", staged.name(blob));
+            for (block, of_blob) in
+                memory[..expected.len()].chunks(BLOCK_BYTES as usize).enumerate()
+            {
+                assert!(staged.is_block(blob, block as u64, of_blob));
+                let mut other = of_blob.to_vec();
+                other[0] ^= 1;
+                assert!(!staged.is_block(blob, block as u64, &other));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_fails_is_said() {
+    let dir = folder();
+    let staged = stage(dir.path(), &SIZES_BYTES);
+    let blob = staged.blob("blob 6").unwrap();
+    let device = Device::of(&staged, staged.size_bytes(blob));
+    let said = |device: &Device, faults: &str| {
+        let options = ReaderOptions { faults: faults.parse().unwrap(), ..Default::default() };
+        let mut reader = device.reader(&staged, &options).map_err(|error| error.to_string())?;
+        // SAFETY: needed because the call is unsafe; the device has room for the blob.
+        let read = unsafe { reader.read(blob, 0..staged.blocks(blob), address()) };
+        read.map_err(|error: ReadError| error.to_string())
+    };
+    assert_eq!(said(&device, ""), Ok(()));
+    assert_eq!(*device.entered.lock().unwrap(), 3, "each thread");
+    let failed = said(&device, "eio@2").unwrap_err();
+    assert!(failed.contains("Input/output error"), "{failed}");
+    let failed = said(&device, "flip@2").unwrap_err();
+    assert!(failed.contains("nobody here can change"), "{failed}");
+    let closed = Device { is_closed: true, ..device };
+    let failed = said(&closed, "").unwrap_err();
+    assert!(failed.contains("it is closed"), "{failed}");
+}

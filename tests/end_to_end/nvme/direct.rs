@@ -1,0 +1,188 @@
+//! Drives that are read straight to the device: to an emulated one, and through cuFile, for which
+//! the stand-in driver stands too. The answers are those of the same run from memory.
+
+use std::path::PathBuf;
+
+use super::{Drives, Ran, SMALL, model, strs};
+use crate::command::Place;
+use crate::cuda;
+
+const ALL: [&str; 4] = ["--batches", "2x2", "--nvme-ops", "all"];
+const ON_GPU: [&str; 6] = ["--device", "cuda:0", "--policy", "gpu-only", "--dtype", "f32"];
+
+/// A folder with the stand-in under the driver's name and, if `with_cufile`, under cuFile's.
+pub fn libraries(place: &Place, with_cufile: bool) -> PathBuf {
+    let library = std::fs::canonicalize(cuda::folder().join("libcuda.so.1")).expect("the stand-in");
+    let folder = place.path(if with_cufile { "with_cufile" } else { "without_cufile" });
+    if !folder.is_dir() {
+        std::fs::create_dir(&folder).expect("the folder can be made");
+        let names = ["libcuda.so", "libcuda.so.1", "libcufile.so.0"];
+        for name in &names[..if with_cufile { 3 } else { 2 }] {
+            std::os::unix::fs::symlink(&library, folder.join(name)).expect("a link can be made");
+        }
+    }
+    folder
+}
+
+/// A run of a small model on the stand-in from two drives.
+fn on_device(drives: &Drives, extra: &[&str], with_cufile: bool, set: &[(&str, &str)]) -> Ran {
+    from(2, drives, extra, with_cufile, set)
+}
+
+fn from(
+    count: usize,
+    drives: &Drives,
+    extra: &[&str],
+    with_cufile: bool,
+    set: &[(&str, &str)],
+) -> Ran {
+    let (model, nvme) = (model("llama"), drives.arguments(count));
+    let arguments = [&strs(&model)[..], &ON_GPU, &ALL, &strs(&nvme), extra].concat();
+    let _ = std::fs::remove_file(drives.place.path("report.json"));
+    let mut command = drives.run_command(&arguments, "");
+    command.env("LD_LIBRARY_PATH", libraries(&drives.place, with_cufile)).envs(set.iter().copied());
+    drives.ended(command.spawn().expect("starts"))
+}
+
+/// The same from memory.
+fn from_memory(drives: &Drives) -> String {
+    let model = model("llama");
+    let arguments = [&strs(&model)[..], &ON_GPU, &ALL[..2]].concat();
+    let mut command = drives.run_command(&arguments, "");
+    command.env("LD_LIBRARY_PATH", libraries(&drives.place, false));
+    let ran = drives.ended(command.spawn().expect("starts"));
+    assert_eq!(ran.code, Some(0), "{}", ran.said);
+    ran.answers
+}
+
+/// How each drive was read.
+fn hows(ran: &Ran) -> Vec<String> {
+    let storages = ran.report["storages"].as_object();
+    let how = |storage: &serde_json::Value| storage["how"].as_str().expect("words").to_owned();
+    storages.map(|all| all.values().map(how).collect()).unwrap_or_default()
+}
+
+/// The drive of two that reads more, which measured rates decide.
+fn busiest(ran: &Ran) -> usize {
+    let bytes = ran.step_bytes();
+    usize::from(bytes[1] > bytes[0])
+}
+
+/// Faults of two drives of which one has a fault.
+fn fault(drive: usize, fault: &str) -> String {
+    if drive == 0 { format!("{fault};") } else { format!(";{fault}") }
+}
+
+/// Bytes of host memory for weights and slots, as planned.
+fn host_bytes(ran: &Ran) -> u64 {
+    ran.report["budget_bytes"]["weights"].as_u64().expect("bytes")
+}
+
+#[test]
+fn an_emulated_device_is_read_to_where_asked() {
+    let drives = Drives::new();
+    drives.requests(4, 6);
+    let device = ["--device", "emulated", "--policy", "gpu-only"];
+    let whole = drives.run(&[SMALL, &device, &ALL[..2]].concat()).answers;
+    let run = |direct: &[&str]| {
+        let ran = drives.run_from(2, &[SMALL, &device, &ALL, direct].concat());
+        assert_eq!(ran.answers, whole, "{direct:?}");
+        assert!(ran.read_bytes().iter().sum::<u64>() > 1 << 20, "{direct:?}");
+        (host_bytes(&ran), busiest(&ran))
+    };
+    let ((unasked, _), (off, _)) = (run(&[]), run(&["--nvme-direct", "off"]));
+    assert_eq!(unasked, off);
+    // There are no slots on the host.
+    let (on, drive) = run(&["--nvme-direct", "on"]);
+    assert!(on + (1 << 20) < off, "{on} of {off}");
+    // A drive that fails is done without.
+    let nvme = drives.arguments(2);
+    let on = [SMALL, &device, &ALL, &strs(&nvme), &["--nvme-direct", "on"]].concat();
+    let ran = drives.run_with(&on, &fault(drive, "eio@60"));
+    assert_eq!((ran.code, &ran.answers), (Some(0), &whole), "{}", ran.said);
+    assert!(ran.said.contains(&format!("nvme{drive} was lost")), "{}", ran.said);
+}
+
+#[test]
+fn without_a_device_there_is_nothing_to_read_to() {
+    let drives = Drives::new();
+    drives.requests(2, 2);
+    let nvme = drives.arguments(1);
+    let direct = ["--device", "none", "--nvme-direct", "on"];
+    let ran = drives.run_with(&[SMALL, &ALL, &strs(&nvme), &direct].concat(), "");
+    assert_eq!(ran.code, Some(2), "{}", ran.said);
+    assert!(ran.said.contains("there is no device to read to"), "{}", ran.said);
+}
+
+#[test]
+fn cufile_reads_to_a_cuda_device() {
+    let drives = Drives::new();
+    drives.requests(4, 5);
+    let whole = from_memory(&drives);
+    let compatible = [("STANDIN_CUFILE_COMPATIBILITY", "1")];
+    let unpinned = [("STANDIN_CUDA_FAIL", "cuFileBufRegister:1:5036")];
+    let short = [("STANDIN_CUFILE_SHORT", "3")];
+    for (set, how) in [
+        (&[][..], "cuFile, pinned arena, 8 threads, blocks not verified as they are read"),
+        (&compatible, "cuFile in compatibility mode, pinned arena"),
+        (&unpinned, "cuFile, 8 threads"),
+        (&short, "cuFile, pinned arena"),
+    ] {
+        for direct in [&[][..], &["--nvme-direct", "on"]] {
+            let ran = on_device(&drives, direct, true, set);
+            assert_eq!(ran.code, Some(0), "{set:?}: {}", ran.said);
+            assert_eq!(ran.answers, whole, "{set:?}");
+            let hows = hows(&ran);
+            assert_eq!(hows.len(), 2, "{set:?}");
+            assert!(hows.iter().all(|one| one.starts_with(how)), "{set:?}: {hows:?}");
+        }
+    }
+    let off = on_device(&drives, &["--nvme-direct", "off"], true, &[]);
+    assert_eq!((off.code, &off.answers), (Some(0), &whole), "{}", off.said);
+    assert!(hows(&off).iter().all(|how| !how.contains("cuFile")), "{:?}", hows(&off));
+    // One that fails on the way is done without.
+    let drive = busiest(&off);
+    let faults = [("TANDEM_NVME_FAULTS", &fault(drive, "eio@30")[..])];
+    let ran = on_device(&drives, &[], true, &faults);
+    assert_eq!((ran.code, &ran.answers), (Some(0), &whole), "{}", ran.said);
+    assert!(ran.said.contains(&format!("nvme{drive} was lost")), "{}", ran.said);
+}
+
+/// Where cuFile cannot, drives are read through host memory, or the run is refused if that was not
+/// asked for.
+#[test]
+fn refusals_of_cufile_come_before_the_plan() {
+    let drives = Drives::new();
+    drives.requests(4, 3);
+    let whole = from_memory(&drives);
+    for (with_cufile, failure, said) in [
+        (false, "none:1:0", "cuFile is not installed"),
+        (true, "cuFileDriverOpen:1:5001", "the nvidia-fs driver is not loaded (error 5001)"),
+        (true, "cuFileDriverGetProperties:1:5030", "cuFile refuses cuFileDriverGetProperties"),
+        (true, "cuFileHandleRegister:1:5008", "the file system or the drive is not supported"),
+        (true, "cuFileRead:1:5030", "cuFile refuses cuFileRead: error 5030"),
+        (true, "cuFileRead:1:5", "Input/output error"),
+        (true, "cuIpcOpenMemHandle:1:800", "CUDA IPC is refused here"),
+    ] {
+        let set = [("STANDIN_CUDA_FAIL", failure)];
+        let ran = on_device(&drives, &[], with_cufile, &set);
+        assert_eq!(ran.code, Some(0), "{failure}: {}", ran.said);
+        assert_eq!(ran.answers, whole, "{failure}");
+        assert!(ran.said.contains(said), "{failure}: {}", ran.said);
+        assert!(ran.said.contains("through host memory"), "{failure}: {}", ran.said);
+        assert!(hows(&ran).iter().all(|how| !how.contains("cuFile")), "{:?}", hows(&ran));
+        let ran = on_device(&drives, &["--nvme-direct", "on"], with_cufile, &set);
+        assert_eq!(ran.code, Some(2), "{failure}: {}", ran.said);
+        let refused = ran.said.contains(said) && ran.said.contains("--nvme-direct off");
+        assert!(refused, "{failure}: {}", ran.said);
+    }
+    // In the run itself, where the same was possible before.
+    for (failure, said) in [
+        ("cuFileRead:40:5", "Input/output error"),
+        ("cuFileRead:40:5030", "cuFile refuses cuFileRead: error 5030"),
+    ] {
+        let ran = from(1, &drives, &[], true, &[("STANDIN_CUDA_FAIL", failure)]);
+        assert_eq!(ran.code, Some(1), "the only drive: {}", ran.said);
+        assert!(ran.said.contains(said), "{failure}: {}", ran.said);
+    }
+}

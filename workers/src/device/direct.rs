@@ -1,0 +1,145 @@
+//! Reads of stagings straight into a device's memory, through cuFile.
+//!
+//! What arrives there no CPU sees, so its blocks are not verified; one is, at start, which shows
+//! that bytes reach the memory that another process has made.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cuda::{CuFile, DirectFile, DirectMemory, PinnedBuffer, Stream};
+use program::ir::BufferId;
+use staging::device::{Request, Source, Threads};
+use staging::{BLOCK_BYTES, BlobId, Reader, ReaderOptions, Staged};
+
+use super::open::Device;
+use crate::error::WorkerError;
+
+/// Threads that read, each a request: cuFile's calls return when all has arrived.
+const THREADS: u32 = 8;
+/// Bytes of a call.
+const REQUEST_BYTES: u64 = 4 << 20;
+
+/// A device that files are read to.
+#[derive(Debug)]
+pub struct DirectDevice {
+    /// Where the library could pin the arena; else it reads to memory of its own first.
+    memory: Option<DirectMemory>,
+    cufile: Arc<CuFile>,
+    /// Outlives what is registered of it.
+    device: Arc<Device>,
+}
+
+fn failed(reason: impl ToString) -> WorkerError {
+    let reason = reason.to_string();
+    let reason = format!(
+        "weights cannot be read straight to the device: {}; run with --nvme-direct off",
+        reason.trim_end_matches('.')
+    );
+    WorkerError::Staging { reason }
+}
+
+impl DirectDevice {
+    /// Opens cuFile in this process, whose device is open.
+    ///
+    /// # Errors
+    /// No cuFile, or its refusal.
+    pub fn open(device: &Arc<Device>) -> Result<Arc<DirectDevice>, WorkerError> {
+        let cufile = CuFile::open().map_err(failed)?;
+        let memory = DirectMemory::new(&cufile, device.arena()).ok();
+        Ok(Arc::new(DirectDevice { memory, cufile, device: Arc::clone(device) }))
+    }
+
+    /// A reader of a staging to the device.
+    ///
+    /// # Errors
+    /// A file system that cuFile does not support, or options of the staging's that cannot be.
+    pub fn reader(
+        self: &Arc<Self>,
+        staged: &Staged,
+        options: &ReaderOptions,
+    ) -> Result<Reader, WorkerError> {
+        let file = staged.open_weights().map_err(failed)?;
+        let file = DirectFile::new(&self.cufile, file).map_err(failed)?;
+        let options =
+            ReaderOptions { queue_depth: THREADS, request_bytes: REQUEST_BYTES, ..options.clone() };
+        let source = ToDevice { file, to: Arc::clone(self) };
+        let io = Threads::new(source, THREADS, THREADS).map_err(WorkerError::Thread)?;
+        let pinned = if self.memory.is_some() { ", pinned arena" } else { "" };
+        let how = format!("{}{pinned}, {THREADS} threads", self.cufile.describe());
+        Reader::over(staged, Box::new(io), &how, &options).map_err(failed)
+    }
+
+    /// Where a slot lies, as readers of [`DirectDevice::reader`] take it.
+    ///
+    /// # Panics
+    /// A buffer of the host, or one of fewer bytes.
+    pub fn slot(&self, buffer: BufferId, size_bytes: usize) -> Option<NonNull<u8>> {
+        let address = self.device.places().address(buffer, 0, size_bytes);
+        NonNull::new(std::ptr::without_provenance_mut(address as usize))
+    }
+
+    /// Reads a blob's first block into a slot, and compares what is there then with what was
+    /// staged.
+    ///
+    /// # Errors
+    /// A read that fails, or other bytes than were staged.
+    ///
+    /// # Safety
+    /// No lane runs yet, and whoever else reads to the slot meanwhile reads the same block.
+    pub unsafe fn try_block(
+        &self,
+        reader: &mut Reader,
+        blob: BlobId,
+        buffer: BufferId,
+    ) -> Result<(), WorkerError> {
+        let size_bytes = reader.staged().size_bytes(blob).min(BLOCK_BYTES) as usize;
+        if size_bytes == 0 {
+            return Ok(());
+        }
+        let slot = self.slot(buffer, size_bytes).ok_or_else(|| failed("the slot is nowhere"))?;
+        // SAFETY: needed because the device writes to the slot; the caller says that it is free.
+        unsafe { reader.read(blob, 0..1, slot) }.map_err(failed)?;
+        let host = PinnedBuffer::allocate(self.device.context(), size_bytes)?;
+        let stream = Stream::new(self.device.context())?;
+        let from = self.device.places().address(buffer, 0, size_bytes);
+        // SAFETY: needed to see what arrived. The range lies in the slot, `host` has its size at
+        // least, and it is read only once the stream is done.
+        let bytes = unsafe {
+            stream.copy_to_host(host.base(), from, size_bytes)?;
+            stream.synchronize()?;
+            std::slice::from_raw_parts(host.base(), size_bytes)
+        };
+        match reader.staged().is_block(blob, 0, bytes) {
+            true => Ok(()),
+            false => Err(failed("other bytes arrive than were staged")),
+        }
+    }
+}
+
+/// A file, and the device that it is read to.
+#[derive(Debug)]
+struct ToDevice {
+    /// Closed before the library is.
+    file: DirectFile,
+    to: Arc<DirectDevice>,
+}
+
+impl Source for ToDevice {
+    fn enter(&self) -> io::Result<()> {
+        self.to.device.context().make_current().map_err(io::Error::other)
+    }
+
+    unsafe fn read(&self, request: &Request) -> io::Result<u32> {
+        let base = self.to.device.arena().base();
+        let ahead_bytes = request.to.as_ptr().addr() as u64 - base;
+        // SAFETY: needed to let the drive write. The caller promises that the destination is a
+        // range of the device's, which lies in the arena (`Places::address`), and that nobody
+        // touches it until this returns.
+        let read = unsafe {
+            let size_bytes = request.size_bytes as usize;
+            self.file.read((base, ahead_bytes), request.offset_bytes, size_bytes)
+        }?;
+        Ok(read as u32)
+    }
+}
