@@ -152,7 +152,7 @@ def balanced(bench, drives, what, environment):
     trajectory = largest["trajectory"]
     _, expected = bench.answers(words[: words.index("--nvme-ops")], "dram.jsonl")
     limits = ", ".join(f"{bytes_per_s / 1e6:.0f}" for bytes_per_s in UNEQUAL)
-    print(f"unequal: {what}, {limits} MB/s; {largest['op']} of {largest['size_bytes'] / 1e6:.0f} MB")
+    print(f"unequal: {what}, {limits} MB/s; {', '.join(largest['ops'])} of {largest['size_bytes'] / 1e6:.0f} MB")
     for number, iteration in enumerate(trajectory["iterations"]):
         sizes, times = iteration["sizes"], [time or 0.0 for time in iteration["times_s"]]
         average = sum(times) / len(times)

@@ -107,7 +107,7 @@ def drives(kept, path):
         ended = [iteration["times_s"][drive] for iteration in iterations]
         parts.plot(places, [100 * share for share in blocks], marker="o", markersize=3, label=f"nvme{drive} ({directory})")
         times.plot(places, [None if end is None else 1e3 * end for end in ended], marker="o", markersize=3)
-    parts.set_ylabel(f"% of {weight['op']} ({weight['size_bytes'] / 2**20:.1f} MiB)")
+    parts.set_ylabel(f"% of {', '.join(weight['ops'])} ({weight['size_bytes'] / 2**20:.1f} MiB)")
     times.set_ylabel("finished after, ms")
     for axes in (parts, times):
         axes.set_xlabel("iteration")

@@ -9,6 +9,7 @@ use staging::{Lookup, Staged};
 
 use crate::cli::request::{ModelChoice, ProfileRequest};
 use crate::cli::values::{DtypeChoice, QuantizedChoice};
+use crate::interrupt::Interrupt;
 use crate::report::plain_table::{plain_table, right_aligned};
 use crate::setup::formats;
 use crate::setup::model::Opened;
@@ -23,7 +24,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 ///
 /// # Errors
 /// A model that is not staged on one of them, or a drive that cannot be read.
-pub(super) fn balanced(request: &ProfileRequest) -> anyhow::Result<String> {
+pub(super) fn balanced(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<String> {
     let model = ModelChoice { dummy_weights: request.dummy_weights, ..request.model.clone() };
     let opened = Opened::open(&model, 0)?;
     let typed = match request.dtype {
@@ -51,7 +52,8 @@ pub(super) fn balanced(request: &ProfileRequest) -> anyhow::Result<String> {
         }
     }
     let options = reader_options(stagings.len())?;
-    let (balanced, path) = balance::obtain((&stagings, &options), &opened.config, request.force)?;
+    let (balanced, path) =
+        balance::obtain((&stagings, &options), &opened.config, request.force, interrupt)?;
     Ok(shown(&balanced, path.as_deref()))
 }
 
@@ -59,6 +61,10 @@ fn shown(balanced: &Balanced, path: Option<&Path>) -> String {
     let mut text = String::new();
     let rates = balanced.directories.iter().zip(&balanced.read_bytes_per_s).enumerate();
     for (place, (directory, rate)) in rates {
+        if let Some(Some(reason)) = balanced.failed.get(place) {
+            let _ = writeln!(text, "nvme{place} ({directory}) cannot be read: {reason}");
+            continue;
+        }
         let latency_ms = balanced.latency_ns[place] / 1e6;
         let rate = rate / 1e9;
         let beside = if balanced.directories.len() > 1 { " beside the others" } else { "" };
@@ -105,7 +111,8 @@ fn trajectory(weight: &BalancedWeight) -> String {
         true => "in balance",
         false => "not within 5%: the best of these is used",
     };
-    format!("{} of a layer, {size:.2} MiB, divided over the drives: {ended}\n{table}\n", weight.op)
+    let ops = weight.ops.join(", ");
+    format!("{ops} of a layer, {size:.2} MiB each, divided over the drives: {ended}\n{table}\n")
 }
 
 /// How far the farthest finish time is from the average.

@@ -50,7 +50,7 @@ pub fn run(request: &ProfileRequest, interrupt: &Interrupt) -> anyhow::Result<Ex
     }
     let mut text = shown(&obtained.profile, config, request.batches.size);
     if !request.nvme.is_empty() {
-        text += &drives::balanced(request)?;
+        text += &drives::balanced(request, interrupt)?;
     }
     std::io::stdout().write_all(text.as_bytes())?;
     Ok(Exit::Done)

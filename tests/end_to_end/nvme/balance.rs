@@ -65,3 +65,45 @@ fn two_drives_of_unequal_speed_end_together() {
     assert_eq!(again.answers, whole);
     assert_eq!(self::kept(&drives), kept);
 }
+
+#[test]
+fn a_drive_that_cannot_be_measured_gets_nothing_and_is_measured_again() {
+    let drives = Drives::new();
+    drives.requests(2, 3);
+    let whole = drives.run(SMALL).answers;
+    let nvme = drives.arguments(2);
+    let arguments = [SMALL, &["--nvme-ops", "q"], &strs(&nvme)].concat();
+    // The first names no drive until it has not answered for ten seconds.
+    for (faults, reason) in
+        [("silence@5;", "it has not answered for 10 s"), ("eio@5;", "Input/output error")]
+    {
+        let ran = drives.run_with(&arguments, faults);
+        assert_eq!(ran.code, Some(0), "{faults}: {}", ran.said);
+        assert_eq!(ran.answers, whole, "{faults}");
+        let directory = drives.directory(0).display().to_string();
+        let said = format!("{directory} gets no part of the weights");
+        let line = ran.said.lines().find(|line| line.contains(&said));
+        let line = line.unwrap_or_else(|| panic!("{faults}: {}", ran.said));
+        assert!(line.contains(reason), "{line}");
+        let step = ran.step_bytes();
+        assert!(step[0] == 0 && step[1] > 0, "{step:?}");
+    }
+    let ran = drives.run_with(&arguments, "");
+    assert_eq!(ran.answers, whole);
+    let step = ran.step_bytes();
+    assert!(step[0] > 0 && step[1] > 0, "what failed once was kept: {step:?}");
+}
+
+#[test]
+fn where_no_drive_can_be_measured_each_is_named() {
+    let drives = Drives::new();
+    drives.requests(1, 1);
+    let nvme = drives.arguments(2);
+    let arguments = [SMALL, &["--nvme-ops", "q"], &strs(&nvme)].concat();
+    let ran = drives.run_with(&arguments, "eio@5;eio@6");
+    assert_eq!(ran.code, Some(1), "{}", ran.said);
+    for drive in [0, 1] {
+        let directory = drives.directory(drive).display().to_string();
+        assert!(ran.said.contains(&format!("{directory}: cannot read")), "{}", ran.said);
+    }
+}

@@ -111,7 +111,17 @@ impl Nvme {
         let weights = StagedWeights { opened, dtype: run.dtype, formats: &formats.weights };
         let stagings = obtain(weights, &run.nvme, quiet, interrupt)?;
         let options = reader_options(stagings.len())?;
-        let (balanced, _) = balance::obtain((&stagings, &options), &opened.config, false)?;
+        let (balanced, _) =
+            balance::obtain((&stagings, &options), &opened.config, false, interrupt)?;
+        for (staging, reason) in stagings.iter().zip(&balanced.failed) {
+            if let (Some(reason), false) = (reason, quiet) {
+                eprintln!(
+                    "{} gets no part of the weights, since it could not be read while drives were \
+                     measured: {reason}",
+                    staging.directory.display()
+                );
+            }
+        }
         let shares = balanced.shares(&opened.config);
         let rates = balanced.rates();
         let (direct, note) = direct::decide(run.nvme_direct, run.device, &stagings)?;

@@ -1,0 +1,232 @@
+//! Measuring drives together: in a thread that can be left behind, since a drive that falls silent
+//! answers no call. A drive that fails or is silent is left out, and the others are measured anew.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use model::config::ModelConfig;
+use program::shares::BLOCK_BYTES;
+use program::weights::Weights;
+use shm::now_ns;
+use shm::sync::{AtomicU64, Ordering};
+use staging::balance::{self, ALPHA, Balance, BalanceError, STEPS, Trajectory};
+use staging::measure::measure;
+use staging::{AlignedBuffer, BlobId, Reader, ReaderOptions, Staged};
+
+use super::write::{Interrupted, Staging};
+use crate::interrupt::Interrupt;
+
+/// Reads of a division, of which the median counts.
+const REPEATS: usize = 3;
+/// Weights of fewer blocks are divided as larger ones are: their times tell nothing.
+const BLOCKS_MIN: u64 = 16;
+/// A drive that has not answered for so long is left out.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// Between two looks at the thread.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// How a weight was divided.
+#[derive(Debug, Clone)]
+pub(super) struct Divided {
+    /// Operations whose weights have this size.
+    pub(super) ops: Vec<String>,
+    pub(super) size_bytes: u64,
+    pub(super) trajectory: Trajectory,
+}
+
+/// What was measured, by drive; 0 of a drive that failed.
+#[derive(Debug, Clone)]
+pub(super) struct Measured {
+    pub(super) read_bytes_per_s: Vec<f64>,
+    pub(super) latency_ns: Vec<f64>,
+    pub(super) weights: Vec<Divided>,
+    /// Why a drive was left out.
+    pub(super) failed: Vec<Option<String>>,
+}
+
+/// Measures all drives that can be read.
+///
+/// # Errors
+/// None can be, each with its reason; an interrupt.
+pub(super) fn measured(
+    stagings: &[Staging],
+    options: &[ReaderOptions],
+    config: &ModelConfig,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Measured> {
+    let weights = weights(&stagings[0].staged, config)?;
+    let mut failed: Vec<Option<String>> = vec![None; stagings.len()];
+    loop {
+        let alive: Vec<usize> = (0..stagings.len()).filter(|one| failed[*one].is_none()).collect();
+        if alive.is_empty() {
+            let reasons = stagings.iter().zip(failed);
+            let reasons: Vec<String> = reasons
+                .map(|(one, why)| {
+                    format!("{}: {}", one.directory.display(), why.unwrap_or_default())
+                })
+                .collect();
+            anyhow::bail!("no drive can be read: {}", reasons.join("; "));
+        }
+        let drives = alive.iter().map(|one| (stagings[*one].staged.clone(), options[*one].clone()));
+        match beside(drives.collect(), weights.clone(), interrupt)? {
+            Ok(of_alive) => return Ok(spread(of_alive, &alive, failed)),
+            Err(Lost { drive, reason }) => failed[alive[drive]] = Some(reason),
+        }
+    }
+}
+
+/// The sizes of a layer's weights, the largest first, as what they come to is where others begin.
+fn weights(staged: &Staged, config: &ModelConfig) -> anyhow::Result<Vec<(BlobId, Vec<String>)>> {
+    let mut by_size: BTreeMap<u64, (BlobId, Vec<String>)> = BTreeMap::new();
+    for op in config.layer_ops() {
+        let name = Weights::Layer { layer: 0, op: *op }.name(config);
+        let Some(blob) = staged.blob(&name) else { continue };
+        let known = by_size.entry(staged.size_bytes(blob)).or_insert((blob, Vec::new()));
+        known.1.push(op.name(config.family).to_owned());
+    }
+    let mut weights: Vec<_> = by_size.into_values().rev().collect();
+    anyhow::ensure!(!weights.is_empty(), "the staging holds no weights of layers");
+    let first = weights.remove(0);
+    weights.retain(|(blob, _)| staged.blocks(*blob) >= BLOCKS_MIN);
+    weights.insert(0, first);
+    Ok(weights)
+}
+
+/// A drive that cannot be read, by its place among those that were measured.
+struct Lost {
+    drive: usize,
+    reason: String,
+}
+
+/// Measures in a thread, and leaves it behind where a drive is silent.
+fn beside(
+    drives: Vec<(Staged, ReaderOptions)>,
+    weights: Vec<(BlobId, Vec<String>)>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Result<Measured, Lost>> {
+    let pulses: Vec<Arc<AtomicU64>> =
+        drives.iter().map(|_| Arc::new(AtomicU64::new(now_ns()))).collect();
+    let (of_thread, (sender, receiver)) = (pulses.clone(), channel());
+    let body = move || {
+        // Nobody receives it where the thread was left behind.
+        let _ = sender.send(together(&drives, &weights, &of_thread));
+    };
+    std::thread::Builder::new()
+        .name("drives".to_owned())
+        .spawn(body)
+        .context("a thread that measures drives")?;
+    loop {
+        match receiver.recv_timeout(SLICE) {
+            Ok(measured) => return Ok(measured),
+            Err(RecvTimeoutError::Disconnected) => anyhow::bail!("measuring drives failed"),
+            Err(RecvTimeoutError::Timeout) if interrupt.is_requested() => {
+                return Err(Interrupted.into());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        let last = pulses.iter().map(|pulse| pulse.load(Ordering::Relaxed));
+        let last: Vec<u64> = last.collect();
+        let newest_ns = last.iter().copied().max().unwrap_or(0);
+        if Duration::from_nanos(now_ns().saturating_sub(newest_ns)) > SILENCE_MAX {
+            // Who waits for it has got on since.
+            let drive = (0..last.len()).min_by_key(|drive| last[*drive]).unwrap_or(0);
+            let reason = format!("it has not answered for {} s", SILENCE_MAX.as_secs());
+            return Ok(Err(Lost { drive, reason }));
+        }
+    }
+}
+
+/// All drives at once.
+fn together(
+    drives: &[(Staged, ReaderOptions)],
+    weights: &[(BlobId, Vec<String>)],
+    pulses: &[Arc<AtomicU64>],
+) -> Result<Measured, Lost> {
+    let mut readers = Vec::new();
+    for (drive, (staged, options)) in drives.iter().enumerate() {
+        let lost = |error: staging::ReaderError| Lost { drive, reason: error.to_string() };
+        let mut reader = Reader::open(staged, options.clone()).map_err(lost)?;
+        let pulse = Arc::clone(&pulses[drive]);
+        reader.watch(Box::new(move || pulse.store(now_ns(), Ordering::Relaxed)));
+        readers.push(reader);
+    }
+    let staged = &drives[0].0;
+    let mut to = AlignedBuffer::new(staged.size_bytes(weights[0].0) as usize);
+    let mut times = |blob: BlobId, sizes: &[u64]| -> Result<Vec<f64>, Lost> {
+        let times = measure(&mut readers, blob, sizes, &mut to, REPEATS).into_iter().enumerate();
+        times
+            .map(|(drive, time)| time.map_err(|error| Lost { drive, reason: error.to_string() }))
+            .collect()
+    };
+    let mut start = vec![1; drives.len()];
+    let mut divided = Vec::new();
+    for (blob, ops) in weights {
+        let balance = Balance::new(staged.blocks(*blob), &start, ALPHA);
+        let trajectory = balance::run::<Stopped>(balance, STEPS, |sizes| {
+            let times = times(*blob, sizes).map_err(Stopped::Lost)?;
+            Ok(times.into_iter().map(Some).collect())
+        });
+        let trajectory = trajectory.map_err(|stopped| match stopped {
+            Stopped::Lost(lost) => lost,
+            Stopped::Balance(error) => Lost { drive: 0, reason: error.to_string() },
+        })?;
+        start.clone_from(&trajectory.sizes);
+        let (ops, size_bytes) = (ops.clone(), staged.size_bytes(*blob));
+        divided.push(Divided { ops, size_bytes, trajectory });
+    }
+    let (largest, sizes) = (weights[0].0, divided[0].trajectory.sizes.clone());
+    let rates = sizes.iter().zip(times(largest, &sizes)?);
+    let rates = rates.map(|(size, time_s)| (size * BLOCK_BYTES) as f64 / time_s.max(1e-9));
+    let read_bytes_per_s: Vec<f64> = rates.collect();
+    let blocks = staged.blocks(largest);
+    let ones: Vec<u64> = (0..drives.len() as u64).map(|drive| u64::from(drive < blocks)).collect();
+    let latencies = times(largest, &ones)?.into_iter().zip(&read_bytes_per_s);
+    let latencies = latencies.map(|(time_s, rate)| {
+        let transfer_s = BLOCK_BYTES as f64 / rate.max(1.0);
+        (time_s - transfer_s).max(0.0) * 1e9
+    });
+    let latency_ns = latencies.collect();
+    let failed = vec![None; drives.len()];
+    Ok(Measured { read_bytes_per_s, latency_ns, weights: divided, failed })
+}
+
+/// Why a division was not measured.
+enum Stopped {
+    Lost(Lost),
+    Balance(BalanceError),
+}
+
+impl From<BalanceError> for Stopped {
+    fn from(error: BalanceError) -> Stopped {
+        Stopped::Balance(error)
+    }
+}
+
+/// What was measured of the drives that are left, with nothing for the others.
+fn spread(of_alive: Measured, alive: &[usize], failed: Vec<Option<String>>) -> Measured {
+    fn at<T: Clone>(values: &[T], alive: &[usize], count: usize, other: T) -> Vec<T> {
+        let mut all = vec![other; count];
+        values.iter().zip(alive).for_each(|(value, drive)| all[*drive] = value.clone());
+        all
+    }
+    let count = failed.len();
+    let mut weights = of_alive.weights;
+    for weight in &mut weights {
+        let trajectory = &mut weight.trajectory;
+        trajectory.sizes = at(&trajectory.sizes, alive, count, 0);
+        for iteration in &mut trajectory.iterations {
+            iteration.sizes = at(&iteration.sizes, alive, count, 0);
+            iteration.times_s = at(&iteration.times_s, alive, count, None);
+        }
+    }
+    Measured {
+        // What reads nothing takes no time, whatever its rate.
+        read_bytes_per_s: at(&of_alive.read_bytes_per_s, alive, count, 1.0),
+        latency_ns: at(&of_alive.latency_ns, alive, count, 0.0),
+        weights,
+        failed,
+    }
+}
