@@ -32,6 +32,7 @@ HEADS = {
     "kills": "what is done",
     "nvme": "what is measured",
     "nvme-throughput": "weights, and where they are",
+    "nvme-batches": "largest batch 1xB under `--dram`",
 }
 TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
