@@ -10,7 +10,8 @@
 # 5. table: throughput over the batch from DRAM, from one drive and from two, and which batch memory allows, after
 #    Park and Egger's fig. 17.
 # NVME_DIRS="d0 d1" are the directories, on two drives (target/bench-nvme/0 and 1). ONLY=room, rate, unequal, lane or
-# table runs one; ROUNDS (9) with fio; MODEL and LAYERS change the case of 5.
+# table runs one; ROUNDS (9) with fio, TABLE_ROUNDS (1) of the table; MODEL and LAYERS (opt-6.7b, 4) are the case of 3
+# to 5.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -35,4 +36,4 @@ rm -f out/nvme.jsonl
 # shellcheck disable=SC2086
 say python3 scripts/nvme_rows.py --coordinator "$target/release/coordinator" \
     --read-rate "$target/release/examples/read_rate" --rounds "${ROUNDS:-9}" ${ONLY:+--only "$ONLY"} \
-    --model "${MODEL:-opt-6.7b}" --layers "${LAYERS:-4}" --json out/nvme.jsonl $dirs
+    --table-rounds "${TABLE_ROUNDS:-1}" --model "${MODEL:-opt-6.7b}" --layers "${LAYERS:-4}" --json out/nvme.jsonl $dirs

@@ -30,6 +30,8 @@ HEADS = {
     "alike": "prompts, tokens in common",
     "following": "batches",
     "kills": "what is done",
+    "nvme": "what is measured",
+    "nvme-throughput": "weights, and where they are",
 }
 TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 

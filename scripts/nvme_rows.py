@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Weights on drives, each figure beside its goal; scripts/bench_nvme.sh says what the parts are and calls it.
 
-    scripts/nvme_rows.py --coordinator FILE --read-rate FILE [--only PART] [--rounds 9] [--model opt-6.7b] [--layers 4]
-        [--json FILE] DIR DIR
+    scripts/nvme_rows.py --coordinator FILE --read-rate FILE [--only PART] [--rounds 9] [--table-rounds 1]
+        [--model opt-6.7b] [--layers 4] [--json FILE] DIR DIR
 
 The directories should lie on different drives; what is written there is removed at the end. Whatever else uses the drives or
 the cores is in the figures; `others` is its share of the cores' time beside each run."""
@@ -200,7 +200,7 @@ def lane(bench):
 
 def largest_batch(bench, words):
     """The largest batch that fits, from the refusal of one that cannot."""
-    command = [bench.arguments.coordinator, *map(str, words), "--batches", "1x4096", *LENGTHS, "--quiet"]
+    command = [bench.arguments.coordinator, *map(str, words), "--batches", "1x65535", *LENGTHS, "--quiet"]
     said = subprocess.run(command, capture_output=True, text=True, check=False, env=bench.environment).stderr
     fitting = re.search(r"--batches 1x(\d+) fits", said)
     if fitting is None and "not even one sequence fits" not in said:
@@ -217,14 +217,18 @@ def table(bench):
     print(f"table: {arguments.model}, {arguments.layers} layers, {' '.join(LENGTHS)}; decode, tokens/s")
     print(f"  {'':24}" + "".join(batches.rjust(9) for batches in BATCHES))
     for compress in ("none", "w4"):
-        for home, words in homes.items():
-            form = [*model, "--compress", compress, *words]
-            rates = []
+        cells = {(home, batches): [] for home in homes for batches in BATCHES}
+        for _ in range(arguments.table_rounds):
+            # In turn, so that what else the machine does falls on all of them alike.
             for batches in BATCHES:
-                report = bench.run([*form, "--batches", batches, *LENGTHS])
-                rates.append(report["decode_tokens_per_s"])
-                row = {"part": "table", "compress": compress, "home": home, "batches": batches}
-                bench.keep({**row, "tokens_per_s": rates[-1], "others": report["others"]})
+                for home, words in homes.items():
+                    form = [*model, "--compress", compress, *words, "--batches", batches]
+                    report = bench.run([*form, *LENGTHS])
+                    cells[home, batches].append(report["decode_tokens_per_s"])
+                    row = {"part": "table", "compress": compress, "home": home, "batches": batches}
+                    bench.keep({**row, "tokens_per_s": cells[home, batches][-1], "others": report["others"]})
+        for home in homes:
+            rates = [statistics.median(cells[home, batches]) for batches in BATCHES]
             print(f"  {compress + ', ' + home:24}" + "".join(f"{rate:9.1f}" for rate in rates))
         clear(arguments.directories)
     bounds(bench, model, arguments.directories[:2])
@@ -247,6 +251,7 @@ def main():
     parser.add_argument("--read-rate", required=True)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--table-rounds", type=int, default=1)
     parser.add_argument("--model", default="opt-6.7b")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--json")
@@ -254,11 +259,21 @@ def main():
     arguments = parser.parse_args()
     if len(arguments.directories) < 2:
         parser.error("two directories are needed")
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(arguments, folder)
-        for part in PARTS:
-            if arguments.only in (None, part):
-                globals()[part](bench)
+    # Folders of its own: what else is staged on the drives is left alone.
+    own = [Path(directory, "tandem-bench") for directory in arguments.directories]
+    arguments.directories = [str(directory) for directory in own]
+    for directory in own:
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            bench = Bench(arguments, folder)
+            for part in PARTS:
+                if arguments.only in (None, part):
+                    globals()[part](bench)
+    finally:
+        for directory in own:
+            shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ fn the_status_tells_whole_unfinished_and_damaged_ones() {
     let lines = status(&drives);
     assert!(lines[0].ends_with("opt-125m bf16 0.03 whole"), "{lines:?}");
 
-    // Its writer ended before the last of it, as a journal with one line less says.
+    // As its writer leaves it that ends before anything is certain to be on the drive.
     let name = whole.file_name().expect("a name").to_string_lossy().into_owned();
     let model = model("llama");
     drives.staged(1, &strs(&model));
@@ -43,7 +43,7 @@ fn the_status_tells_whole_unfinished_and_damaged_ones() {
     let llama = lines.iter().find(|line| line.contains("llama")).expect("it is listed");
     assert!(llama.ends_with("whole"), "{llama}");
 
-    // Nothing says what of it is on the drive, so it is written anew.
+    // So it is written anew.
     drives.staged(1, SMALL);
     for (file, what) in [("weights.bin", "bytes"), ("blocks.bin", "bytes"), ("index.json", "index")]
     {
