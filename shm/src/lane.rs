@@ -82,27 +82,3 @@ impl Lane {
         self.idle_from.store(packed + 1, Ordering::Release);
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use crate::control::Control;
-
-    use super::*;
-
-    #[test]
-    fn words_of_a_takeover_are_read_as_they_were_written() {
-        let control = Control::create(1, 0).expect("control");
-        let lane = control.lane(3);
-        assert_eq!((lane.successor(), lane.idle_from(), lane.arrivals()), (None, None, 0));
-        let from = StepOfGroup { group: 1, step: 0 };
-        lane.set_idle_from(from);
-        lane.count_arrival();
-        control.hand_over(3, 0);
-        assert_eq!((lane.successor(), lane.idle_from(), lane.arrivals()), (Some(0), Some(from), 1));
-        assert_eq!(control.takeovers().value(), 1);
-        let later = StepOfGroup { group: 2, step: 0 };
-        assert!(from < later && StepOfGroup { group: 1, step: u32::MAX } < later);
-        lane.set_idle_from(StepOfGroup { group: u32::MAX - 1, step: u32::MAX });
-        assert_eq!(lane.idle_from().expect("it is idle").step, u32::MAX);
-    }
-}
