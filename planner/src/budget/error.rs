@@ -72,9 +72,11 @@ fn refusal(
         }
         None => {
             let narrower = if shape.dtype == Dtype::F32 { "--dtype bf16, " } else { "" };
+            let drives =
+                if has_storages { "" } else { "drives to read weights from (--nvme DIR), " };
             format!(
-                "; not even one sequence fits: use {narrower}a smaller model, fewer --layers or a \
-                 shorter context"
+                "; not even one sequence fits: use {drives}{narrower}a smaller model, fewer --layers \
+                 or a shorter context"
             )
         }
     };
