@@ -75,8 +75,8 @@ fn refusal(
             let drives =
                 if has_storages { "" } else { "drives to read weights from (--nvme DIR), " };
             format!(
-                "; not even one sequence fits: use {drives}{narrower}a smaller model, fewer --layers \
-                 or a shorter context"
+                "; not even one sequence fits: use {drives}{narrower}a smaller model, fewer \
+                 --layers or a shorter context"
             )
         }
     };
