@@ -357,6 +357,11 @@ impl Op {
         rows * (read + self.writes().map_or(0, bytes))
     }
 
+    /// Whether its weights are more than a few vectors.
+    pub fn has_matrix(self, config: &ModelConfig) -> bool {
+        self.weights(config).is_some_and(|shape| shape.matrix.is_some())
+    }
+
     /// Bytes of scores and probabilities read and written for `pairs` (row, position) pairs, where
     /// attention is not one operation.
     pub fn score_bytes(self, config: &ModelConfig, dtype: Dtype, pairs: u64) -> u64 {

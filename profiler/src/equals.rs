@@ -15,7 +15,7 @@ pub(crate) fn representative(config: &ModelConfig, key: &Key) -> Key {
     let mut key = *key;
     match &mut key.work {
         // `Out` adds the residual stream, `Up` multiplies by the gate: they read more than `Q`.
-        Work::Compute { op, .. } if has_matrix(config, *op) => {
+        Work::Compute { op, .. } if op.has_matrix(config) => {
             *op = first(config, *op, &|a, b| a.reads().len() == b.reads().len());
         }
         Work::CopyWeights { op, .. } | Work::Decompress { op, .. } => {
@@ -25,10 +25,6 @@ pub(crate) fn representative(config: &ModelConfig, key: &Key) -> Key {
         Work::Compute { .. } | Work::CopyValue { .. } | Work::Read { .. } => {}
     }
     key
-}
-
-fn has_matrix(config: &ModelConfig, op: Op) -> bool {
-    op.weights(config).is_some_and(|shape| shape.matrix.is_some())
 }
 
 /// The layer's first operation with weights of the same shape that is `alike`; an operation outside

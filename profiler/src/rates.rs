@@ -171,7 +171,7 @@ impl Points<'_> {
             true => decompressed(weights).is_some(),
             false => weights == WeightFormat::Plain,
         };
-        let has_matrix = op.weights(self.config).is_some_and(|shape| shape.matrix.is_some());
+        let has_matrix = op.has_matrix(self.config);
         if !is_such || !has_matrix || !self.config.layer_ops().contains(&op) {
             return None;
         }

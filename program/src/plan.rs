@@ -3,8 +3,9 @@
 use model::config::{Dtype, ModelConfig};
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Rows};
+use crate::ir::{BufferId, Program, ProgramId, ProgramShape, ProgramWork, Read, Rows};
 use crate::map::DeviceMap;
+use crate::shares::{blocks_of, bytes_of};
 use crate::step_table::{ListSize, StepTableLayout};
 use crate::topology::{Holds, LaneId, MemoryKind, SegmentId, Topology};
 use crate::weights::Weights;
@@ -285,6 +286,15 @@ impl Plan {
             buffers_bytes: segments.iter().map(|segment| self.segment_bytes(*segment)).sum(),
             programs: self.programs.iter().map(|program| program.work_of(computes)).collect(),
         }
+    }
+
+    /// Bytes that a read moves, while no storage is lost.
+    pub fn read_bytes(&self, read: &Read) -> u64 {
+        let size_bytes = self.buffer(read.from.buffer).size_bytes;
+        let storage = read.from.chunk.map_or(0, |chunk| chunk.index);
+        let blocks = self.map.shares.blocks(read.op, storage, blocks_of(size_bytes), |_| false);
+        let bytes = bytes_of(&blocks, size_bytes);
+        bytes.end - bytes.start
     }
 
     /// A program by id.

@@ -79,6 +79,12 @@ impl ReadShares {
     }
 }
 
+/// Where the bytes of some blocks of a weight of so many bytes lie in it.
+pub fn bytes_of(blocks: &Range<u64>, size_bytes: u64) -> Range<u64> {
+    let at = |block: u64| (block * BLOCK_BYTES).min(size_bytes);
+    at(blocks.start)..at(blocks.end)
+}
+
 /// Blocks of a weight of so many bytes.
 pub const fn blocks_of(size_bytes: u64) -> u64 {
     size_bytes.div_ceil(BLOCK_BYTES)

@@ -135,7 +135,7 @@ fn stored(source: &GgufSource, config: &ModelConfig) -> Result<WeightFormats, Bo
     }
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
         for (op, format) in config.layer_ops().iter().zip(formats) {
-            if op.weights(config).is_some_and(|shape| shape.matrix.is_some()) {
+            if op.has_matrix(config) {
                 *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix })?;
             }
         }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use program::ir::{BufferId, Instruction, Read};
 use program::plan::Plan;
-use program::shares::BLOCK_BYTES;
+use program::shares::{BLOCK_BYTES, bytes_of};
 use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::{Control, StepOfGroup};
 use staging::{BlobId, IoKind, Reader, ReaderOptions, Staged};
@@ -193,8 +193,8 @@ impl StorageLane {
             _ => (&mut self.reader, NonNull::new(self.view.pointer(to, 0, whole_bytes))),
         };
         let slot = slot.ok_or("the slot has no address")?;
-        let end_bytes = (blocks.end * BLOCK_BYTES).min(size_bytes);
-        let bytes = end_bytes.saturating_sub(blocks.start * BLOCK_BYTES);
+        let range = bytes_of(&blocks, size_bytes);
+        let bytes = range.end - range.start;
         if bytes == 0 {
             return Ok(Work::default());
         }

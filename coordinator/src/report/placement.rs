@@ -145,9 +145,7 @@ fn operands(
     let home = match entry.op {
         Op::Scores => kv(&map.kv[layer].k),
         Op::Wv => kv(&map.kv[layer].v),
-        op if op.weights(config).is_some_and(|shape| shape.matrix.is_some()) => {
-            Some(map.weights_of(config, u16::try_from(layer).ok(), op))
-        }
+        op if op.has_matrix(config) => Some(map.weights_of(config, u16::try_from(layer).ok(), op)),
         _ => None,
     };
     let is_kv = matches!(entry.op, Op::Scores | Op::Wv);

@@ -83,8 +83,7 @@ fn of_layers(map: &DeviceMap, config: &ModelConfig) -> Vec<ReadOfLayers> {
 }
 
 fn matrices(config: &ModelConfig) -> Vec<Op> {
-    let is_matrix = |op: &Op| op.weights(config).is_some_and(|shape| shape.matrix.is_some());
-    config.layer_ops().iter().copied().filter(is_matrix).collect()
+    config.layer_ops().iter().copied().filter(|op| op.has_matrix(config)).collect()
 }
 
 #[cfg(test)]

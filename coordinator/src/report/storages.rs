@@ -5,7 +5,6 @@ use std::fmt::Write;
 
 use program::ir::Instruction;
 use program::plan::Plan;
-use program::shares::{BLOCK_BYTES, blocks_of};
 use program::topology::LaneId;
 use serde::{Deserialize, Serialize};
 
@@ -71,16 +70,7 @@ fn step_bytes(plan: &Plan, lane: LaneId) -> u64 {
         Instruction::Read(read) => Some(read),
         _ => None,
     });
-    reads
-        .map(|read| {
-            let size_bytes = plan.buffer(read.from.buffer).size_bytes;
-            let storage = read.to.chunk.map_or(0, |chunk| chunk.index);
-            let blocks = blocks_of(size_bytes);
-            let blocks = plan.map.shares.blocks(read.op, storage, blocks, |_| false);
-            let at = |block: u64| (block * BLOCK_BYTES).min(size_bytes);
-            at(blocks.end) - at(blocks.start)
-        })
-        .sum()
+    reads.map(|read| plan.read_bytes(read)).sum()
 }
 
 /// A table of storages, and a line for each that was lost.

@@ -209,16 +209,7 @@ impl Planning<'_> {
             let profiles = Profiles { with_device, alone };
             let stage = self.stage(&profiles);
             self.with_drives(&profiles, |pricing| {
-                let question = Question {
-                    request: &request,
-                    batches: batches.count,
-                    batch_size: batches.size,
-                    policy: name,
-                    chunkings: &[None],
-                    pricing,
-                    effort: Effort::Full,
-                    stage: Some(&stage),
-                };
+                let question = question((&request, batches), name, (pricing, &stage));
                 // What was not measured for such a map leaves the run without a prediction.
                 place(&question, name, placement).ok()
             })
@@ -257,16 +248,7 @@ impl Planning<'_> {
         let profiles = self.profiles(name, batches)?;
         let stage = self.stage(&profiles);
         let chosen = self.with_drives(&profiles, |pricing| -> anyhow::Result<Chosen> {
-            let question = Question {
-                request: &streaming,
-                batches: batches.count,
-                batch_size: batches.size,
-                policy: name,
-                chunkings: &[None],
-                pricing,
-                effort: Effort::Full,
-                stage: Some(&stage),
-            };
+            let question = question((&streaming, batches), name, (pricing, &stage));
             let batches = match self.run.batches {
                 Some(BatchesChoice::Auto) => auto_batches::best(&question, self.demand.sequences)?,
                 _ => batches,
@@ -333,6 +315,24 @@ impl Planning<'_> {
         };
         let most = self.demand.sequences.clamp(1, usize::from(most)) as u16;
         Ok(Batches { count: 1, size: request.largest_batch(1, most)?.unwrap_or(1) })
+    }
+}
+
+/// Where a policy is searched in full, with attention that is not cut.
+fn question<'a>(
+    (request, batches): (&'a Request<'a>, Batches),
+    policy: PolicyName,
+    (pricing, stage): (&'a dyn Pricing, &'a Stage<'a>),
+) -> Question<'a> {
+    Question {
+        request,
+        batches: batches.count,
+        batch_size: batches.size,
+        policy,
+        chunkings: &[None],
+        pricing,
+        effort: Effort::Full,
+        stage: Some(stage),
     }
 }
 

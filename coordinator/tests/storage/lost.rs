@@ -38,9 +38,9 @@ fn goes_on(map: &DeviceMap, to: To, requests: &[u64]) {
         for request in requests {
             for storage in [0, 1] {
                 let staged = stagings.with(&[(storage, &format!("{fault}@{request}"))]);
-                let (found, spans, measured) = run_groups(plan.clone(), &staged, GROUPS);
+                let (with_losses, spans, measured) = run_groups(plan.clone(), &staged, GROUPS);
                 let what = format!("{fault}@{request} of storage {storage} to {to:?}");
-                assert_eq!(found, expected, "{what}");
+                assert_eq!(with_losses, expected, "{what}");
                 replay(&plan, &spans).unwrap_or_else(|error| panic!("{what}: {error}"));
                 let [lost] = &measured.lost_storages[..] else {
                     panic!("{what}: {:?}", measured.lost_storages)
@@ -61,8 +61,8 @@ pub fn any_of_three_storages_can_be_the_last() {
     let both = [(0, 1), (1, 0), (1, 2), (2, 0)].into_iter().zip(plans.iter().cycle());
     for ((first, second), plan) in both {
         let staged = stagings.with(&[(first, "eio@30"), (second, "flip@160")]);
-        let (found, _, measured) = run_groups(plan.clone(), &staged, GROUPS);
-        assert_eq!(found, expected, "{first}, {second}");
+        let (with_losses, _, measured) = run_groups(plan.clone(), &staged, GROUPS);
+        assert_eq!(with_losses, expected, "{first}, {second}");
         assert_eq!(measured.lost_storages.len(), 2, "{:?}", measured.lost_storages);
     }
 }
@@ -108,8 +108,8 @@ pub fn a_cut_file_or_a_removed_folder_costs_a_storage() {
     engine.run(&sequences(&prompts), &mut tokens).expect("a group");
     let measured = engine.finish().expect("no trace file");
     tokens.0.sort();
-    let found: Vec<Vec<u32>> = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
-    assert_eq!(found, expected);
+    let with_losses: Vec<Vec<u32>> = tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+    assert_eq!(with_losses, expected);
     let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
     assert!(lost.worker == "storage worker 1" && lost.reason.contains("cut"), "{}", lost.reason);
 }
@@ -180,7 +180,7 @@ pub fn another_storage_goes_on_for_a_killed_one() {
         let [lost] = &measured.lost_storages[..] else { panic!("{:?}", measured.lost_storages) };
         assert!(lost.reason.contains("signal"), "{}", lost.reason);
         killer.tokens.0.sort();
-        let found: Vec<_> = killer.tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
-        assert_eq!(found, expected, "{signal:?}");
+        let with_losses: Vec<_> = killer.tokens.0.into_iter().map(|(_, tokens)| tokens).collect();
+        assert_eq!(with_losses, expected, "{signal:?}");
     }
 }

@@ -54,16 +54,17 @@ fn main() -> ExitCode {
         // process alone, and nothing has opened or closed descriptors before.
         return ExitCode::from(unsafe { workers::roles::worker_main(channel, &open_weights) });
     }
-    let asked = |flag: &str| args.iter().any(|arg| arg == flag);
-    if asked("--list") {
+    let is_given = |flag: &str| args.iter().any(|arg| arg == flag);
+    if is_given("--list") {
         // Runners ask for the ignored ones too: there are none.
-        let listed = TESTS.iter().filter(|_| !asked("--ignored"));
+        let listed = TESTS.iter().filter(|_| !is_given("--ignored"));
         listed.for_each(|(name, _)| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
     let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
-    let wanted = |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(*part));
-    for (name, test) in TESTS.iter().filter(|(name, _)| wanted(name)) {
+    let is_chosen =
+        |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(*part));
+    for (name, test) in TESTS.iter().filter(|(name, _)| is_chosen(name)) {
         test();
         println!("test {name} ... ok");
     }
@@ -82,8 +83,8 @@ fn storages_change_no_token() {
                 let plan = on_storages(&map, dtype, 2, to);
                 let what = format!("{} in {dtype:?} to {to:?}", map.policy);
                 let stagings = Stagings::of(&plan);
-                let (found, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
-                assert_eq!(found, expected, "{what}");
+                let (tokens_read, spans, measured) = run_groups(plan.clone(), &stagings.at, GROUPS);
+                assert_eq!(tokens_read, expected, "{what}");
                 let workers = alone.kernel_variants.len() + 2;
                 assert_eq!(measured.kernel_variants.len(), workers, "{what}");
                 assert!(measured.lost_storages.is_empty(), "{:?}", measured.lost_storages);
@@ -162,7 +163,9 @@ fn every_signal_of_a_storage_is_needed() {
                     continue;
                 }
                 let signals = list.instructions.iter().enumerate();
-                for (index, _) in signals.filter(|(_, found)| **found == Instruction::Signal) {
+                for (index, _) in
+                    signals.filter(|(_, tokens_read)| **tokens_read == Instruction::Signal)
+                {
                     let mut changed = plan.clone();
                     let program = changed.program_mut(id);
                     // As if it had never been planned.

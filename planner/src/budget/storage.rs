@@ -6,7 +6,7 @@ use program::map::{Device, DeviceMap};
 use program::shares::ReadShares;
 use program::weights::Weights;
 
-use crate::policy::{Staged, StagedLayers, has_matrix, hosted_layers};
+use crate::policy::{Staged, StagedLayers, hosted_layers};
 
 /// Slots that reads land in begin and end with a page.
 const PAGE_BYTES: u64 = 4096;
@@ -77,7 +77,7 @@ impl Stageable {
             let format = map.weight_formats.of(config, weights);
             weights.size_bytes(config, dtype, format) as u64
         };
-        let matrices = || ops.iter().copied().filter(|op| has_matrix(*op, config));
+        let matrices = || ops.iter().copied().filter(|op| op.has_matrix(config));
         let layer = |layer: usize| matrices().map(|op| (op, bytes(layer, op))).collect();
         let slot = |op: Op| {
             if map.direct_reads && !runs_on_host(op, map, config) {

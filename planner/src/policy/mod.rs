@@ -10,7 +10,7 @@ mod tests;
 pub use map::{decode_device, device_map};
 pub use placement::{Placement, Residency, ResidentAttention, spread_evenly};
 pub use staged::Staged;
-pub(crate) use staged::{StagedLayers, has_matrix, hosted_layers};
+pub(crate) use staged::{StagedLayers, hosted_layers};
 
 use model::config::ModelConfig;
 use program::formats::{KvFormat, WeightFormats};

@@ -46,7 +46,7 @@ impl Staged {
     /// Some operations of every layer; the head, and the final norm with it, where it is one of
     /// them.
     pub fn of_every_layer(ops: &[Op], config: &ModelConfig) -> Staged {
-        let of_layers: Vec<Op> = ops.iter().copied().filter(|op| has_matrix(*op, config)).collect();
+        let of_layers: Vec<Op> = ops.iter().copied().filter(|op| op.has_matrix(config)).collect();
         Staged {
             layers: 0,
             partly: if of_layers.is_empty() { 0 } else { config.num_layers },
@@ -84,7 +84,7 @@ impl Staged {
             for place in places {
                 let homes = map.weights[hosted[place]].iter_mut().zip(all);
                 let read = homes.filter(|(home, op)| {
-                    **home == MemoryId::DRAM && ops.contains(op) && has_matrix(**op, config)
+                    **home == MemoryId::DRAM && ops.contains(op) && op.has_matrix(config)
                 });
                 read.for_each(|(home, _)| *home = MemoryId::STORAGES);
             }
@@ -107,11 +107,6 @@ impl Staged {
 pub(crate) fn hosted_layers(map: &DeviceMap) -> Vec<usize> {
     let is_hosted = |layer: &usize| map.weights[*layer].contains(&MemoryId::DRAM);
     (0..map.weights.len()).filter(is_hosted).collect()
-}
-
-/// Whether an operation multiplies by a matrix.
-pub(crate) fn has_matrix(op: Op, config: &ModelConfig) -> bool {
-    op.weights(config).is_some_and(|shape| shape.matrix.is_some())
 }
 
 #[cfg(test)]

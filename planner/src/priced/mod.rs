@@ -25,7 +25,6 @@ pub use choose::{ChooseError, Chosen, Question, choose, place};
 pub use considered::{Considered, Effort};
 pub use estimate::{Estimate, Estimator, Predicted, Steady, predict, steady_step_ns};
 pub use rehearse::Rehearse;
-pub(crate) use storages::share_bytes;
 pub use storages::{StorageRate, WithStorages};
 pub use table::{table, table_alone};
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use program::ir::{Instruction, Program, Read, Wait};
 use program::plan::Plan;
-use program::shares::{BLOCK_BYTES, blocks_of};
 use program::simulate::{Costs, Place};
 use program::topology::{Engine, LaneId, LaneKind, LaneSet};
 
@@ -63,19 +62,11 @@ impl WithStorages<'_> {
         if !(read_bytes_per_s > 0.0 && latency_ns >= 0.0) {
             return Err(unknown());
         }
-        Ok(match share_bytes(plan, read, device) {
+        Ok(match plan.read_bytes(read) {
             0 => 0.0,
             bytes => latency_ns + bytes as f64 / read_bytes_per_s * 1e9,
         })
     }
-}
-
-/// Bytes of a weight that a storage reads of it.
-pub(crate) fn share_bytes(plan: &Plan, read: &Read, storage: u16) -> u64 {
-    let size_bytes = plan.buffer(read.from.buffer).size_bytes;
-    let blocks = plan.map.shares.blocks(read.op, storage, blocks_of(size_bytes), |_| false);
-    let at = |block: u64| (block * BLOCK_BYTES).min(size_bytes);
-    at(blocks.end) - at(blocks.start)
 }
 
 /// A program without some lanes, and without waiting for them.
@@ -129,6 +120,8 @@ mod tests {
     use model::config::Dtype;
     use model::known::known;
     use program::simulate::simulate;
+
+    use program::shares::BLOCK_BYTES;
 
     use super::*;
     use crate::budget::{Limits, Request, StagedOps, Storage, read_bytes};

@@ -11,14 +11,14 @@ use program::shares::ReadShares;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use staging::ReaderOptions;
-use staging::balance::Trajectory;
 
-use super::measured::{Divided, Measured, measured};
+use super::measured::{BalancedWeight, Measured, measured};
 use super::write::Staging;
 use crate::interrupt::Interrupt;
 
 /// Raised when what is kept is to be measured anew.
 const FORMAT: u32 = 2;
+
 /// What was measured of some drives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Balanced {
@@ -35,26 +35,15 @@ pub(crate) struct Balanced {
     pub(crate) failed: Vec<Option<String>>,
 }
 
-/// How the division of weights of a size was found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct BalancedWeight {
-    pub(crate) ops: Vec<String>,
-    pub(crate) size_bytes: u64,
-    pub(crate) trajectory: Trajectory,
-}
-
 impl Balanced {
     fn of(stagings: &[Staging], measured: Measured) -> Balanced {
         let Measured { read_bytes_per_s, latency_ns, weights, failed } = measured;
-        let weights = weights.into_iter().map(|Divided { ops, size_bytes, trajectory }| {
-            BalancedWeight { ops, size_bytes, trajectory }
-        });
         Balanced {
             format: FORMAT,
             directories: stagings.iter().map(|one| one.directory.display().to_string()).collect(),
             read_bytes_per_s,
             latency_ns,
-            weights: weights.collect(),
+            weights,
             failed,
         }
     }

@@ -2,7 +2,6 @@
 
 use model::compressed::{Bits, WeightFormat};
 use model::config::{Dtype, ModelConfig};
-use model::ops::Op;
 use program::formats::WeightFormats;
 use program::weights::Weights;
 use sha2::{Digest, Sha256};
@@ -39,7 +38,7 @@ impl<'a> StagedWeights<'a> {
     pub(crate) fn weights(&self) -> Vec<Weights> {
         let config = self.config();
         let ops = config.layer_ops().iter().copied();
-        let ops: Vec<_> = ops.filter(|op| has_matrix(*op, config)).collect();
+        let ops: Vec<_> = ops.filter(|op| op.has_matrix(config)).collect();
         let mut all = Vec::new();
         for layer in 0..config.num_layers as u16 {
             all.extend(ops.iter().map(|op| Weights::Layer { layer, op: *op }));
@@ -80,11 +79,6 @@ impl<'a> StagedWeights<'a> {
             description: vec![("layers".to_owned(), self.config().num_layers.to_string())],
         })
     }
-}
-
-/// Whether an operation's weights are more than a few vectors, which stay in memory.
-fn has_matrix(op: Op, config: &ModelConfig) -> bool {
-    op.weights(config).is_some_and(|shape| shape.matrix.is_some())
 }
 
 /// The number format, and what the matrices of layers are kept in instead.

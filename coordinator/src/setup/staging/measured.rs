@@ -10,6 +10,7 @@ use anyhow::Context;
 use model::config::ModelConfig;
 use program::shares::BLOCK_BYTES;
 use program::weights::Weights;
+use serde::{Deserialize, Serialize};
 use shm::now_ns;
 use shm::sync::{AtomicU64, Ordering};
 use staging::balance::{self, ALPHA, Balance, BalanceError, STEPS, Trajectory};
@@ -28,13 +29,13 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Between two looks at the thread.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// How a weight was divided.
-#[derive(Debug, Clone)]
-pub(super) struct Divided {
+/// How the division of weights of a size was found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct BalancedWeight {
     /// Operations whose weights have this size.
-    pub(super) ops: Vec<String>,
-    pub(super) size_bytes: u64,
-    pub(super) trajectory: Trajectory,
+    pub(crate) ops: Vec<String>,
+    pub(crate) size_bytes: u64,
+    pub(crate) trajectory: Trajectory,
 }
 
 /// What was measured, by drive; 0 of a drive that failed.
@@ -42,7 +43,7 @@ pub(super) struct Divided {
 pub(super) struct Measured {
     pub(super) read_bytes_per_s: Vec<f64>,
     pub(super) latency_ns: Vec<f64>,
-    pub(super) weights: Vec<Divided>,
+    pub(super) weights: Vec<BalancedWeight>,
     /// Why a drive was left out.
     pub(super) failed: Vec<Option<String>>,
 }
@@ -175,7 +176,7 @@ fn together(
         })?;
         start.clone_from(&trajectory.sizes);
         let (ops, size_bytes) = (ops.clone(), staged.size_bytes(*blob));
-        divided.push(Divided { ops, size_bytes, trajectory });
+        divided.push(BalancedWeight { ops, size_bytes, trajectory });
     }
     let (largest, sizes) = (weights[0].0, divided[0].trajectory.sizes.clone());
     let rates = sizes.iter().zip(times(largest, &sizes)?);

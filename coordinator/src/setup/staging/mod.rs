@@ -3,7 +3,7 @@
 pub(crate) mod balance;
 pub mod direct;
 mod form;
-mod measured;
+pub(crate) mod measured;
 pub(crate) mod nvme;
 mod obtain;
 mod write;

@@ -60,7 +60,7 @@ pub(crate) fn storage(run: &Run, config: &ModelConfig) -> Result<Option<Storage>
 
 fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
     let mut all: Vec<Op> = config.layer_ops().to_vec();
-    all.retain(|op| op.weights(config).is_some_and(|shape| shape.matrix.is_some()));
+    all.retain(|op| op.has_matrix(config));
     if !config.tied_embeddings {
         all.push(Op::Head);
     }

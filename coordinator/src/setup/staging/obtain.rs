@@ -24,13 +24,12 @@ pub(crate) fn obtain(
     let identity = weights.identity()?;
     let mut there: Vec<Option<Staging>> = Vec::new();
     for directory in directories {
-        let found = match staging::Staged::lookup(directory, &identity)? {
+        there.push(match staging::Staged::lookup(directory, &identity)? {
             Lookup::Whole(staged) => Some(Staging { directory: directory.clone(), staged }),
             Lookup::Partial(_) | Lookup::Missing => None,
-        };
-        there.push(found);
+        });
     }
-    let missing = there.iter().zip(directories).filter(|(found, _)| found.is_none());
+    let missing = there.iter().zip(directories).filter(|(staging, _)| staging.is_none());
     let missing: Vec<PathBuf> = missing.map(|(_, directory)| directory.clone()).collect();
     if missing.is_empty() {
         return Ok(there.into_iter().flatten().collect());
@@ -47,5 +46,5 @@ pub(crate) fn obtain(
         );
     }
     let mut made = stage(weights, &missing, quiet, interrupt)?.into_iter();
-    Ok(there.into_iter().filter_map(|found| found.or_else(|| made.next())).collect())
+    Ok(there.into_iter().filter_map(|staging| staging.or_else(|| made.next())).collect())
 }

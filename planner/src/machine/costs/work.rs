@@ -13,7 +13,6 @@ use program::weights::Weights;
 use super::super::{Machine, MachineError};
 use super::line::Line;
 use super::stream::Stream;
-use crate::priced::share_bytes;
 
 const NS: f64 = 1e9;
 const GIGA: f64 = 1e9;
@@ -93,11 +92,7 @@ impl<'a> Works<'a> {
                 Work { kind: Kind::Decompress, ..Work::moved(Line::fixed(bytes)) }
             }
             Instruction::Read(read) => {
-                let storage = match lane.engine {
-                    Engine::Storage { device } => device,
-                    _ => 0,
-                };
-                let bytes = Line::fixed(share_bytes(self.plan, read, storage) as f64);
+                let bytes = Line::fixed(self.plan.read_bytes(read) as f64);
                 let memory = self.plan.buffer(read.to.buffer).segment.memory;
                 Work { is_direct: self.plan.topology.is_vram(memory), ..Work::moved(bytes) }
             }
