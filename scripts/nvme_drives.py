@@ -1,5 +1,5 @@
-"""Drives themselves, for nvme_rows.py: what of a file is in the page cache, reads in turn with fio, and two loop devices of
-which the kernel slows one down."""
+"""Drives themselves, for nvme_rows.py: what of a file is in the page cache, reads in turn with fio, and two loop devices
+that the kernel holds to unequal rates."""
 
 import ctypes
 import json
@@ -79,7 +79,7 @@ def rate(read_rate, directory, rounds):
 
 
 class Throttle:
-    """Two file systems on loop devices, of which the kernel reads the second no faster than `bytes_per_s` for this process
+    """Two file systems on loop devices, which the kernel reads no faster than `rates`, bytes a second each, for this process
     and its children. Raises OSError, with the reason, where that is not possible."""
 
     def __init__(self, directory, size_bytes, rates):

@@ -8,6 +8,7 @@ The directories should lie on different drives; what is written there is removed
 the cores is in the figures; `others` is its share of the cores' time beside each run."""
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -124,21 +125,25 @@ def rate(bench):
 
 
 def unequal(bench):
-    """Shares and finish times of two drives of which the kernel slows one down, or else the readers themselves do."""
+    """Shares and finish times of two drives that the kernel holds to unequal rates, or else the readers themselves."""
     arguments = bench.arguments
-    try:
-        with nvme_drives.Throttle(arguments.directories[0], 2 << 30, UNEQUAL) as drives:
+    with contextlib.ExitStack() as stack:
+        try:
+            drives = stack.enter_context(nvme_drives.Throttle(arguments.directories[0], 2 << 30, UNEQUAL))
+        except OSError as reason:
+            print(f"unequal: the kernel cannot slow a drive down here ({reason}), so the readers do")
+            drives = None
+        if drives:
             balanced(bench, drives, "two loop devices under the kernel's throttle", {})
             slow, fast = (next(Path(drive).glob("*/weights.bin")) for drive in reversed(drives))
             rates = [nvme_drives.measured_rate(path) for path in (fast, slow)]
             print(f"  plain reads past the page cache, MB/s: {rates[0]:.0f}, {rates[1]:.0f}")
             clear(drives)
-    except OSError as reason:
-        print(f"unequal: the kernel cannot slow a drive down here ({reason}), so the readers do")
-        directories = arguments.directories[:2]
-        faults = ";".join(f"rate={bytes_per_s}" for bytes_per_s in UNEQUAL)
-        balanced(bench, directories, "readers that hold themselves to a rate", {"TANDEM_NVME_FAULTS": faults})
-        clear(directories)
+            return
+    directories = arguments.directories[:2]
+    faults = ";".join(f"rate={bytes_per_s}" for bytes_per_s in UNEQUAL)
+    balanced(bench, directories, "readers that hold themselves to a rate", {"TANDEM_NVME_FAULTS": faults})
+    clear(directories)
 
 
 def balanced(bench, drives, what, environment):

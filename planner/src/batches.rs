@@ -109,5 +109,9 @@ mod tests {
     fn fewer_sequences_win_a_tie() {
         let found = choose(64, |_, _| true, |_, _| Some(1.0)).expect("something fits");
         assert_eq!((found.batches, found.batch_size), (1, 6));
+        // More sequences that gain a few percent are not worth their memory either.
+        let rate = |batches, size| Some(1.0 + 0.0001 * f64::from(batches) * f64::from(size));
+        let chosen = choose(64, |n, b| n * b <= 200, rate).expect("something fits");
+        assert!(chosen.batches * chosen.batch_size < 10, "{chosen:?}");
     }
 }

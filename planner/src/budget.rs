@@ -16,7 +16,7 @@ use program::map::DeviceMap;
 use program::plan::{Plan, RunShape};
 use program::topology::MemoryId;
 
-pub use bytes::{Budget, Limits, PROCESS_OVERHEAD_BYTES, pinned_bytes, read_bytes};
+pub use bytes::{Budget, Limits, PROCESS_OVERHEAD_BYTES, pinned_bytes, step_read_bytes};
 pub use error::PlanError;
 pub use storage::{StagedOps, Storage};
 

@@ -397,7 +397,6 @@ fn map(
         kv: Vec::new(),
         fuse_attention: true,
         weight_slots: 1,
-        read_slots: 1,
         direct_reads: false,
         shares: ReadShares::default(),
         kv_slots: 1,

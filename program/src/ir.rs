@@ -168,8 +168,9 @@ pub struct Decompress {
     pub to: Region,
 }
 
-/// One storage's share of a weight blob into its place in a slot of host memory. Both regions are
-/// the same chunk of as many as there are storages; `crate::shares` says which bytes that is.
+/// One storage's share of a weight blob into its place in a slot of host or device memory. Both
+/// regions are the same chunk of as many as there are storages; `crate::shares` says which bytes
+/// that is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Read {
     pub op: Op,

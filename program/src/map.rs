@@ -198,10 +198,6 @@ pub struct DeviceMap {
     pub fuse_attention: bool,
     /// How many layers' streamed weights may be on the device at once (at least 1).
     pub weight_slots: u16,
-    /// How many layers' weights that are read from storages may be on the host at once (at least
-    /// 1): a slot of an operation is read anew as soon as what it held was used.
-    #[serde(default = "one")]
-    pub read_slots: u16,
     /// Weights on storages that the GPU multiplies are read straight into their slots on the
     /// device, past the host (Park-Egger §3.4).
     #[serde(default)]
@@ -217,10 +213,6 @@ pub struct DeviceMap {
     pub weight_formats: WeightFormats,
     pub kv_format: KvFormat,
     pub schedule: Schedule,
-}
-
-const fn one() -> u16 {
-    1
 }
 
 impl DeviceMap {

@@ -284,8 +284,8 @@ impl Flight<'_> {
         let end_bytes = (slot.offset_bytes + u64::from(slot.size_bytes)).min(self.end_bytes);
         let size_bytes = (end_bytes - slot.offset_bytes) as usize;
         // SAFETY: needed to see the destination as a slice, which is memory of this process
-        // (`verifies`). The request has completed, so these
-        // bytes were written, and nobody else uses them until `read` returns.
+        // (`verifies`). The request has completed, so these bytes were written, and nobody else
+        // uses them until `read` returns.
         let bytes = unsafe {
             std::slice::from_raw_parts(self.address(slot.offset_bytes).as_ptr(), size_bytes)
         };

@@ -25,7 +25,6 @@ pub(crate) struct Header {
     pub format: u64,
     /// Identity and list of blobs.
     pub plan: Checksum,
-    pub model: String,
     /// Bytes of all blobs.
     pub total_bytes: u64,
 }
@@ -177,12 +176,7 @@ mod tests {
     fn every_torn_end_leaves_the_whole_lines() {
         let folder = tempfile::tempdir().unwrap();
         let Ok((mut journal, None)) = Journal::open(folder.path()) else { panic!("it is new") };
-        let header = Header {
-            format: FORMAT,
-            plan: Checksum(7),
-            model: "a model".to_owned(),
-            total_bytes: 30,
-        };
+        let header = Header { format: FORMAT, plan: Checksum(7), total_bytes: 30 };
         journal.begin(&header).unwrap();
         let mut ends = vec![std::fs::metadata(folder.path().join(JOURNAL)).unwrap().len()];
         for blob in 0..3 {

@@ -31,13 +31,7 @@ impl Reader {
         let depth = options.queue_depth;
         let path = staged.weights_path();
         let opened = open(&path, staged.weights_bytes(), depth, options.io, options.direct)?;
-        let mut how = opened.how;
-        let io = if options.faults == Faults::default() {
-            opened.io
-        } else {
-            how = format!("{how}, faults {}", options.faults);
-            Box::new(Faulty::new(opened.io, options.faults, depth))
-        };
+        let (io, how) = with_faults(opened.io, opened.how, &options);
         let queue = Queue::new(staged.clone(), io, opened.cached, depth, options.request_bytes);
         Ok(Reader { queue, how, cache: opened.cache, registered: None })
     }
@@ -57,19 +51,13 @@ impl Reader {
         options: &ReaderOptions,
     ) -> Result<Reader, ReaderError> {
         options.check()?;
-        let faults = &options.faults;
-        if faults.at.iter().any(|(_, fault)| *fault == Fault::Flip) {
+        if options.faults.at.iter().any(|(_, fault)| *fault == Fault::Flip) {
             let what = "flip: nobody here can change what a device has read".to_owned();
             return Err(ReaderError::Options { what });
         }
-        let (depth, mut how) = (options.queue_depth, how.to_owned());
-        let io = if *faults == Faults::default() {
-            io
-        } else {
-            how = format!("{how}, faults {faults}");
-            Box::new(Faulty::new(io, faults.clone(), depth))
-        };
-        let mut queue = Queue::new(staged.clone(), io, None, depth, options.request_bytes);
+        let (io, how) = with_faults(io, how.to_owned(), options);
+        let (depth, request_bytes) = (options.queue_depth, options.request_bytes);
+        let mut queue = Queue::new(staged.clone(), io, None, depth, request_bytes);
         queue.verifies = false;
         let cache = "blocks not verified as they are read";
         Ok(Reader { queue, how, cache, registered: None })
@@ -161,4 +149,14 @@ impl Reader {
     pub(crate) fn mismatch(&self, blob: BlobId, offset_bytes: u64, end_bytes: u64) -> ReadError {
         self.queue.mismatch(blob, offset_bytes, end_bytes)
     }
+}
+
+/// Puts faults before a device, if there are any, and says so.
+fn with_faults(io: Box<dyn Io>, how: String, options: &ReaderOptions) -> (Box<dyn Io>, String) {
+    let faults = &options.faults;
+    if *faults == Faults::default() {
+        return (io, how);
+    }
+    let how = format!("{how}, faults {faults}");
+    (Box::new(Faulty::new(io, faults.clone(), options.queue_depth)), how)
 }

@@ -172,8 +172,6 @@ impl Staged {
         self.record(blob).checksum
     }
 
-    /// The checksum of a block, counted over all blobs.
-    #[inline]
     /// Opens the weights, past the page cache where that is possible.
     ///
     /// # Errors
@@ -200,6 +198,8 @@ impl Staged {
         Checksum::of(bytes) == self.block_checksum(place.first_block + block)
     }
 
+    /// The checksum of a block, counted over all blobs.
+    #[inline]
     pub(crate) fn block_checksum(&self, block: u64) -> Checksum {
         Checksum(self.checksums[block as usize])
     }

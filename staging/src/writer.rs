@@ -91,7 +91,6 @@ impl Writer {
         let header = Header {
             format: FORMAT,
             plan: plan(&self.identity, &self.blobs),
-            model: self.identity.model.clone(),
             total_bytes: self.blobs.iter().map(|blob| blob.size_bytes).sum(),
         };
         let record = record.filter(|record| record.header == header);

@@ -15,6 +15,7 @@ use std::time::Duration;
 use program::ir::{BufferId, Instruction, Read};
 use program::plan::Plan;
 use program::shares::{BLOCK_BYTES, bytes_of};
+use program::sizes::READ_ALIGN_BYTES;
 use program::topology::{LaneId, MemoryId, SegmentId};
 use shm::{Control, StepOfGroup};
 use staging::{BlobId, IoKind, Reader, ReaderOptions, Staged};
@@ -27,6 +28,7 @@ use crate::pulse::Pulse;
 use crate::shared::protocol::StagedAt;
 
 const _: () = assert!(BLOCK_BYTES == staging::BLOCK_BYTES);
+const _: () = assert!(READ_ALIGN_BYTES == staging::PAGE_BYTES);
 
 /// A worker's staging, and where the plan's weights lie in it.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use model::config::ModelConfig;
 use model::ops::Op;
-use planner::budget::read_bytes;
+use planner::budget::step_read_bytes;
 use program::map::DeviceMap;
 use program::plan::Plan;
 use program::topology::MemoryId;
@@ -33,7 +33,7 @@ impl ReadWeights {
         map.uses_storages().then(|| ReadWeights {
             of_layers: of_layers(map, &plan.config),
             head: map.outer_weights == MemoryId::STORAGES,
-            bytes_per_step: read_bytes(plan),
+            bytes_per_step: step_read_bytes(plan),
             storages: map.shares.storages(),
         })
     }

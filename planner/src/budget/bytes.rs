@@ -77,15 +77,13 @@ pub fn pinned_bytes(plan: &Plan) -> u64 {
 }
 
 /// Bytes of weights that all storages together read in a decode step.
-pub fn read_bytes(plan: &Plan) -> u64 {
+pub fn step_read_bytes(plan: &Plan) -> u64 {
     let lists = plan.decode().lanes.iter();
-    let blobs = lists.flat_map(|list| &list.instructions).filter_map(|work| match work {
-        Instruction::Read(read) if read.from.chunk.is_none_or(|chunk| chunk.index == 0) => {
-            Some(plan.buffer(read.from.buffer).size_bytes)
-        }
+    let reads = lists.flat_map(|list| &list.instructions).filter_map(|work| match work {
+        Instruction::Read(read) => Some(plan.read_bytes(read)),
         _ => None,
     });
-    blobs.sum()
+    reads.sum()
 }
 
 impl From<Footprint> for Budget {

@@ -4,12 +4,10 @@ use model::config::{Dtype, ModelConfig};
 use model::ops::Op;
 use program::map::{Device, DeviceMap};
 use program::shares::ReadShares;
+use program::sizes::READ_ALIGN_BYTES;
 use program::weights::Weights;
 
 use crate::policy::{Staged, StagedLayers, hosted_layers};
-
-/// Slots that reads land in begin and end with a page.
-const PAGE_BYTES: u64 = 4096;
 
 /// The storages of a machine, and what is read from them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,8 +82,7 @@ impl Stageable {
                 return (op, 0);
             }
             let largest = (0..config.num_layers).map(|layer| bytes(layer, op)).max();
-            let one = largest.unwrap_or(0).next_multiple_of(PAGE_BYTES);
-            (op, one * u64::from(map.read_slots))
+            (op, largest.unwrap_or(0).next_multiple_of(READ_ALIGN_BYTES))
         };
         Stageable {
             layers: hosted_layers(map).into_iter().map(layer).collect(),

@@ -9,7 +9,7 @@ use program::plan::Plan;
 use program::shares::ReadShares;
 use program::topology::MemoryId;
 
-use super::{Budget, Limits, PlanError, Request, StagedOps, Storage, read_bytes};
+use super::{Budget, Limits, PlanError, Request, StagedOps, Storage, step_read_bytes};
 use crate::policy::{Formats, Placement, Policy, Residency};
 use crate::split::Split;
 
@@ -134,7 +134,7 @@ fn as_little_is_read_as_memory_requires() {
                 let Ok(plan) = case.plan(dram_bytes) else { break };
                 assert_eq!(case.with(dram_bytes, |request| request.fits(2, 8).ok()), Some(true));
                 assert!(case.needs(&plan, &plan.map) <= dram_bytes);
-                let bytes = read_bytes(&plan);
+                let bytes = step_read_bytes(&plan);
                 assert!(bytes >= before, "{bytes} after {before}");
                 before = bytes;
                 is_least(&case, &plan, dram_bytes);

@@ -63,7 +63,6 @@ pub fn device_map(
         kv: Vec::new(),
         fuse_attention,
         weight_slots: WEIGHT_SLOTS,
-        read_slots: 1,
         direct_reads: false,
         shares: ReadShares::default(),
         prefill_hidden: homes.prefill_hidden,

@@ -124,7 +124,7 @@ mod tests {
     use program::shares::BLOCK_BYTES;
 
     use super::*;
-    use crate::budget::{Limits, Request, StagedOps, Storage, read_bytes};
+    use crate::budget::{Limits, Request, StagedOps, Storage, step_read_bytes};
     use crate::policy::{Formats, Placement, Policy};
     use program::shares::ReadShares;
 
@@ -227,7 +227,7 @@ mod tests {
                 }
                 assert_eq!(busy_ns.len(), 2);
                 // At 4 GB/s together, but for where blocks are cut.
-                let together_ns = read_bytes(&plan) as f64 / 4.0;
+                let together_ns = step_read_bytes(&plan) as f64 / 4.0;
                 for (ns, reads) in busy_ns.into_values() {
                     let said_ns = ns as f64 - reads * 1e5;
                     let block_ns = reads * BLOCK_BYTES as f64 / 2.0;

@@ -11,7 +11,7 @@ use program::simulate::{Costs, Place};
 use program::topology::{LaneId, LaneSet, MemoryId};
 
 use super::{Estimator, Unpriced};
-use crate::budget::{Request, read_bytes};
+use crate::budget::{Request, step_read_bytes};
 use crate::layer::table::{Compression, CostName, Fused, OpCost, Table, dataflow};
 use crate::policy::{Placement, Policy, Residency, Staged};
 use crate::split::Split;
@@ -178,7 +178,7 @@ pub(super) fn read_ns_per_byte(estimator: &Estimator<'_>) -> Result<f64, Unprice
         }
     }
     let longest_ms = lanes_ms.into_values().fold(0.0, f64::max);
-    Ok(longest_ms * 1e6 / read_bytes(&priced.plan).max(1) as f64)
+    Ok(longest_ms * 1e6 / step_read_bytes(&priced.plan).max(1) as f64)
 }
 
 /// What one device saves by running attention as one operation.

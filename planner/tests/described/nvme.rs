@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model::known::known;
 use model::ops::Op;
-use planner::budget::{Budget, StagedOps, Storage, read_bytes};
+use planner::budget::{Budget, StagedOps, Storage, step_read_bytes};
 use planner::machine::{Machine, Nvme};
 use planner::policy::by_name::PolicyName;
 use planner::policy::{Placement, Policy};
@@ -79,7 +79,7 @@ fn drives_with_shares_of_their_rates_take_the_same_time() {
         }
         // All of it is read once, at 4 GB/s.
         let bytes: f64 = slow.iter().sum::<f64>() + 3.0 * fast.iter().sum::<f64>();
-        assert!((bytes / read_bytes(&plan) as f64 - 1.0).abs() < 1e-9, "{policy:?}");
+        assert!((bytes / step_read_bytes(&plan) as f64 - 1.0).abs() < 1e-9, "{policy:?}");
         assert!(slow.iter().all(|ns| *ns > 0.0));
     }
 }
@@ -90,7 +90,7 @@ fn a_step_that_reads_bound_takes_their_bytes_over_all_rates() {
         let case = small(0.6, &[0.25, 0.75]);
         let plan = plan(&case, policy);
         let step_ns = steady_step_ns(&plan, &case.machine, 72).expect("priced");
-        let bound_ns = read_bytes(&plan) as f64 / 1.0;
+        let bound_ns = step_read_bytes(&plan) as f64 / 1.0;
         let share = step_ns / bound_ns;
         assert!((0.999..1.1).contains(&share), "{policy:?}: {share}");
         // Faster drives are hidden behind the rest of the step.
@@ -116,7 +116,7 @@ fn what_drives_read_passes_host_memory_once_more() {
             let plan = plan(case, policy);
             let mut machine = case.machine.clone();
             machine.memory.dram_gbps = 1.0;
-            (steady_step_ns(&plan, &machine, 72).expect("priced"), read_bytes(&plan))
+            (steady_step_ns(&plan, &machine, 72).expect("priced"), step_read_bytes(&plan))
         };
         let ((with_ns, bytes), (without_ns, none)) = (step_ns(&case), step_ns(&plenty));
         assert_eq!(none, 0);
@@ -144,7 +144,7 @@ fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
     assert_eq!(lands(&bounced), BTreeSet::from([MemoryId::DRAM]));
     assert_eq!(lands(&direct), BTreeSet::from([MemoryId::VRAM]));
     // No slots on the host: less has to be read.
-    assert!(read_bytes(&direct) < read_bytes(&bounced));
+    assert!(step_read_bytes(&direct) < step_read_bytes(&bounced));
     let case = Case { machine: with_drives(64.0, &[100.0]), ..case };
     let step_ns = |ops, direct, change: fn(&mut Machine)| {
         let storage = case.machine.read_shares().map(Storage::auto).expect("a drive");
@@ -155,7 +155,7 @@ fn what_drives_read_straight_to_the_device_passes_the_link_alone() {
         });
         let mut machine = case.machine.clone();
         change(&mut machine);
-        (steady_step_ns(&plan, &machine, 72).expect("priced"), read_bytes(&plan) as f64)
+        (steady_step_ns(&plan, &machine, 72).expect("priced"), step_read_bytes(&plan) as f64)
     };
     // Where host memory is all that counts, a direct read saves what a copy reads of it.
     let slow_memory: fn(&mut Machine) =
@@ -205,7 +205,7 @@ fn opt_30b_is_planned_for_32_gb_and_two_drives() {
     assert!(case.machine.dram_bytes() - budget < largest_bytes);
     let all_bytes = 48 * layer_bytes;
     let most_bytes = all_bytes + 2 * layer_bytes - (case.machine.dram_bytes() - (2 << 30));
-    let bytes = read_bytes(plan);
+    let bytes = step_read_bytes(plan);
     assert!(bytes > 20 * layer_bytes && bytes < most_bytes, "{bytes} of at most {most_bytes}");
     // Drives of 12 GB/s decide.
     let bound_ns = bytes as f64 / 12.0;

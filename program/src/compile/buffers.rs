@@ -35,10 +35,10 @@ pub(super) enum ProgramBuffer {
         layer_slot: u16,
     },
     PositionsSlot,
-    /// Host memory that weights of a storage are read into.
+    /// Host memory that an operation's weights are read into from storages, one layer's at a time:
+    /// it is read anew as soon as what it held was used.
     ReadSlot {
         op: Op,
-        layer_slot: u16,
     },
     KvSlot {
         kv: Kv,
@@ -285,9 +285,9 @@ impl<'a> Buffers<'a> {
                 (arena, self.slot_bytes(op, (layer_slot, self.map.weight_slots), true))
             }
             ProgramBuffer::PositionsSlot => (arena, self.sizes.weights_bytes(Weights::Positions)),
-            ProgramBuffer::ReadSlot { op, layer_slot } => {
+            ProgramBuffer::ReadSlot { op } => {
                 let host = self.routes.segment(Device::Cpu, Holds::Weights);
-                let bytes = self.slot_bytes(op, (layer_slot, self.map.read_slots), false);
+                let bytes = self.slot_bytes(op, (0, 1), false);
                 (host, self.whole_pages(host, bytes))
             }
             ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.cache_bytes(of)),

@@ -28,7 +28,7 @@ pub(super) fn check(
     if shape.checked_streams().is_none() {
         return Err(CompileError::TooManyStreams { chunk: shape.prefill_chunk });
     }
-    if map.weight_slots == 0 || map.kv_slots == 0 || map.read_slots == 0 {
+    if map.weight_slots == 0 || map.kv_slots == 0 {
         return Err(CompileError::NoSlots);
     }
     if map.schedule != Schedule::Overlapped && (map.weight_slots < 2 || map.kv_slots < 2) {

@@ -332,8 +332,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if self.buffers.stored_weights(blob).is_none() {
             return Region::whole(self.buffers.loaded_weights(blob));
         }
-        let layer_slot = entry.layer.unwrap_or(0) % self.map.read_slots;
-        let identity = ProgramBuffer::ReadSlot { op: entry.op, layer_slot };
+        let identity = ProgramBuffer::ReadSlot { op: entry.op };
         let slot = self.buffers.program_buffer(self.program, identity);
         if self.read.insert(blob) {
             self.read_to(entry, blob, slot);

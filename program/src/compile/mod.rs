@@ -272,7 +272,7 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
         let batches = shape.batches.saturating_sub(map.kv[layer].device_batches);
         usize::from(map.kv_slots.div_ceil(batches.max(1)))
     };
-    let slots = [map.weight_slots, map.read_slots].map(|slots| usize::from(slots.max(1)));
+    let slots = usize::from(map.weight_slots.max(1));
     let is_alike = |one: usize, other: usize| {
         map.prefill.layers[one] == map.prefill.layers[other]
             && map.decode.layers[one] == map.decode.layers[other]
@@ -290,7 +290,7 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
         let alike = firsts.iter().filter(|first| is_alike(**first, layer)).count();
         let has_free_slots = alike < streaming(layer) && streams_caches(config, shape, map, layer);
         let is_known = firsts.iter().any(|first| {
-            slots.iter().all(|slots| first % slots == layer % slots)
+            first % slots == layer % slots
                 && is_alike(*first, layer)
                 && follows_alike(*first, layer)
         });

@@ -126,7 +126,6 @@ pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> 
         kv: Vec::new(),
         fuse_attention: choices.fuse,
         weight_slots: choices.slots,
-        read_slots: 1,
         direct_reads: false,
         shares: ReadShares::default(),
         kv_slots: choices.slots,

@@ -55,13 +55,6 @@ fn from_memory(drives: &Drives) -> String {
     ran.answers
 }
 
-/// How each drive was read.
-fn hows(ran: &Ran) -> Vec<String> {
-    let storages = ran.report["storages"].as_object();
-    let how = |storage: &serde_json::Value| storage["how"].as_str().expect("words").to_owned();
-    storages.map(|all| all.values().map(how).collect()).unwrap_or_default()
-}
-
 /// A fault of the faster one of two drives, which therefore reads most.
 fn of_the_faster(fault: &str) -> String {
     format!("rate=60M,{fault};rate=15M")
@@ -126,14 +119,15 @@ fn cufile_reads_to_a_cuda_device() {
             let ran = on_device(&drives, direct, true, set);
             assert_eq!(ran.code, Some(0), "{set:?}: {}", ran.said);
             assert_eq!(ran.answers, whole, "{set:?}");
-            let hows = hows(&ran);
+            let hows = ran.hows();
             assert_eq!(hows.len(), 2, "{set:?}");
             assert!(hows.iter().all(|one| one.starts_with(how)), "{set:?}: {hows:?}");
         }
     }
     let off = on_device(&drives, &["--nvme-direct", "off"], true, &[]);
     assert_eq!((off.code, &off.answers), (Some(0), &whole), "{}", off.said);
-    assert!(hows(&off).iter().all(|how| !how.contains("cuFile")), "{:?}", hows(&off));
+    assert_eq!(off.hows().len(), 2, "{}", off.said);
+    assert!(off.hows().iter().all(|how| !how.contains("cuFile")), "{:?}", off.hows());
     // One that fails on the way is done without.
     let faults = [("TANDEM_NVME_FAULTS", &of_the_faster("eio@30")[..])];
     let ran = on_device(&drives, &[], true, &faults);
@@ -163,7 +157,8 @@ fn refusals_of_cufile_come_before_the_plan() {
         assert_eq!(ran.answers, whole, "{failure}");
         assert!(ran.said.contains(said), "{failure}: {}", ran.said);
         assert!(ran.said.contains("through host memory"), "{failure}: {}", ran.said);
-        assert!(hows(&ran).iter().all(|how| !how.contains("cuFile")), "{:?}", hows(&ran));
+        assert_eq!(ran.hows().len(), 2, "{}", ran.said);
+        assert!(ran.hows().iter().all(|how| !how.contains("cuFile")), "{:?}", ran.hows());
         let ran = on_device(&drives, &["--nvme-direct", "on"], with_cufile, &set);
         assert_eq!(ran.code, Some(2), "{failure}: {}", ran.said);
         let refused = ran.said.contains(said) && ran.said.contains("--nvme-direct off");

@@ -52,6 +52,13 @@ impl Ran {
         self.of_storages("step_bytes")
     }
 
+    /// How each drive was read.
+    fn hows(&self) -> Vec<String> {
+        let storages = self.report["storages"].as_object().expect("storages");
+        let how = |storage: &Value| storage["how"].as_str().expect("words").to_owned();
+        storages.values().map(how).collect()
+    }
+
     fn of_storages(&self, field: &str) -> Vec<u64> {
         let storages = self.report["storages"].as_object();
         let bytes = |storage: &Value| storage[field].as_u64().expect("bytes");

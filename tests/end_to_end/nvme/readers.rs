@@ -11,13 +11,6 @@ const ALL: [&str; 2] = ["--nvme-ops", "all"];
 /// Nobody, on most systems.
 const USER: &str = "65534";
 
-/// How each drive was read.
-fn how(ran: &Ran) -> Vec<String> {
-    let storages = ran.report["storages"].as_object().expect("storages");
-    let how = |storage: &serde_json::Value| storage["how"].as_str().expect("words").to_owned();
-    storages.values().map(how).collect()
-}
-
 /// A run under what `before` makes of it.
 fn run_under(drives: &Drives, before: &[&str], arguments: &[&str]) -> Ran {
     let run = drives.run_command(arguments, "");
@@ -72,7 +65,7 @@ fn an_ordinary_user_reads_drives() {
     let ran = run_under(&drives, &user, &arguments);
     assert_eq!(ran.code, Some(0), "{}", ran.said);
     assert_eq!(ran.answers, whole);
-    assert_eq!(how(&ran).len(), 2);
+    assert_eq!(ran.hows().len(), 2);
     let unpinned = [&["prlimit", "--memlock=0", "--"], &user[..]].concat();
     if !works(&[&unpinned[..], &["true"]].concat()) {
         println!("SKIP {name}, the part without memory to pin: prlimit is not there");
@@ -81,7 +74,7 @@ fn an_ordinary_user_reads_drives() {
     let ran = run_under(&drives, &unpinned, &arguments);
     assert_eq!(ran.code, Some(0), "{}", ran.said);
     assert_eq!(ran.answers, whole);
-    for how in how(&ran) {
+    for how in ran.hows() {
         println!("without memory to pin: {how}");
         assert!(!how.contains("registered buffers"), "{how}");
     }
@@ -97,7 +90,7 @@ fn threads_read_the_same() {
     let ran = drives.ended(command.env("TANDEM_NVME_IO", "threads").spawn().expect("starts"));
     assert_eq!(ran.code, Some(0), "{}", ran.said);
     assert_eq!(ran.answers, whole);
-    for how in how(&ran) {
+    for how in ran.hows() {
         assert!(how.starts_with("pread, "), "{how}");
     }
 }

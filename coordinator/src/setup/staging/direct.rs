@@ -38,7 +38,6 @@ pub(crate) fn decide(
     let is = |direct| Ok((direct, None));
     let index = match (choice, device) {
         (NvmeDirect::Off, _) => return is(false),
-        (NvmeDirect::Auto, DeviceChoice::Emulated { .. }) => return is(false),
         (NvmeDirect::On, DeviceChoice::Emulated { .. }) => return is(true),
         (_, DeviceChoice::Cuda(index)) => index,
         (NvmeDirect::Auto, _) => return is(false),
