@@ -32,7 +32,7 @@ pub enum ContextError {
 /// More positions than the model was made for, or than its sliding window.
 pub fn check_context(config: &ModelConfig, positions: usize) -> Result<(), ContextError> {
     let model = || config.name.clone();
-    if let Some(window) = config.sliding_window.filter(|window| positions > *window) {
+    if let Some(window) = config.smallest_window().filter(|window| positions > *window) {
         return Err(ContextError::SlidingWindow { model: model(), window, positions });
     }
     let max_positions = config.max_positions;

@@ -1,7 +1,8 @@
 //! Architectures by name: published models whose sizes are facts, so that a plan or a benchmark
 //! needs no download.
 
-use crate::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
+use crate::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
+use crate::layers::{LayerKind, Layers};
 
 /// A model known by a short name.
 #[derive(Debug, Clone, PartialEq)]
@@ -260,13 +261,19 @@ impl Entry {
             max_positions,
             norm_eps: if self.family == Family::Qwen2 { 1e-6 } else { 1e-5 },
             activation: if opt { Activation::Relu } else { Activation::Silu },
-            rope: (!opt).then_some(Rope { theta: self.theta, scaling }),
-            position_offset: if opt { 2 } else { 0 },
+            learned_positions: opt.then_some(2),
+            layers: Layers::alike(LayerKind::dense(
+                (!opt).then_some(Rope { theta: self.theta, scaling }),
+            )),
+            experts: None,
             qkv_bias: opt || self.family == Family::Qwen2,
             out_bias: opt,
             ffn_bias: opt,
             tied_embeddings: self.tied,
-            sliding_window: None,
+            qk_norm: None,
+            post_norms: false,
+            sinks: false,
+            scales: Scales::default(),
             bos_token_id: None,
             eos_token_ids: self.eos.to_vec(),
         }
@@ -281,7 +288,7 @@ mod tests {
     /// Parameters in billions, from the weights that the operation table asks for.
     fn billions(name: &str) -> f64 {
         let config = known(name).expect("known").config;
-        let bytes = config.layer_weight_bytes(Dtype::Bf16) * config.num_layers;
+        let bytes = config.layer_weight_bytes(0, Dtype::Bf16) * config.num_layers;
         let tables =
             config.vocab_size * config.hidden_size * if config.tied_embeddings { 1 } else { 2 };
         bytes as f64 / 2e9 + tables as f64 / 1e9

@@ -124,13 +124,14 @@ impl Request<'_> {
     }
 
     /// Weights of a layer in these formats.
-    pub(crate) fn layer_weight_bytes(&self, formats: &[WeightFormat]) -> u64 {
-        let blobs = self.config.layer_ops().iter().zip(formats);
+    pub(crate) fn layer_weight_bytes(&self, layer: usize, formats: &[WeightFormat]) -> u64 {
+        let blobs = self.config.layer_ops(layer).iter().zip(formats);
         blobs.map(|(op, form)| op.weight_bytes_in(self.config, self.dtype, *form) as u64).sum()
     }
 
     fn weights_bytes(&self) -> u64 {
-        self.formats.weights.layers.iter().map(|formats| self.layer_weight_bytes(formats)).sum()
+        let layers = self.formats.weights.layers.iter().enumerate();
+        layers.map(|(layer, formats)| self.layer_weight_bytes(layer, formats)).sum()
     }
 
     /// The same shape with the streams of prefill that take least memory.

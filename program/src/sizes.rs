@@ -2,6 +2,7 @@
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
+use model::layers::LayerKind;
 use model::ops::Value;
 
 use crate::formats::{KvFormat, WeightFormats, decompressed};
@@ -35,10 +36,20 @@ impl Sizes<'_> {
     }
 
     /// One of `parts` parts of the K or V cache of a layer and batch.
-    pub fn cache_bytes(&self, parts: u16) -> usize {
+    pub fn cache_bytes(&self, layer: usize, parts: u16) -> usize {
+        self.cache_bytes_of(self.config.layers.of(layer), parts)
+    }
+
+    /// The same of the kind of layer with the largest caches.
+    pub fn largest_cache_bytes(&self, parts: u16) -> usize {
+        let kinds = self.config.layers.kinds().iter();
+        kinds.map(|kind| self.cache_bytes_of(kind, parts)).max().unwrap_or(0)
+    }
+
+    fn cache_bytes_of(&self, kind: &LayerKind, parts: u16) -> usize {
         let pairs = chunk_positions_max(
             u64::from(self.batch_size),
-            u64::from(self.max_context),
+            kind.kept_positions(self.max_context as usize) as u64,
             self.config.num_kv_heads as u64,
             u64::from(parts),
         );

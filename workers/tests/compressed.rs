@@ -54,7 +54,7 @@ fn every_interval_gives_the_bits_of_the_cpu() {
         let expected = run(&config, &shape, &compressed(&config, cpu_only(&config)));
         assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
-        let ops = layer_list(&config, None).len();
+        let ops = layer_list(&config, 0, None).len();
         for start in 0..ops {
             for end in start + 1..=ops {
                 let map = two_split(&config, Split { start, end }, None);
@@ -111,7 +111,7 @@ fn a_4_bit_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
         let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
         assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
-        let ops = layer_list(&config, None).len();
+        let ops = layer_list(&config, 0, None).len();
         for start in 0..ops {
             for end in start + 1..=ops {
                 let map = form.of(&config, two_split(&config, Split { start, end }, None));

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::config::Family;
-use crate::config::{Activation, Rope, RopeScaling};
+use crate::config::{Activation, Rope, RopeScaling, Scales};
 use crate::family::tensor_names;
+use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
@@ -59,13 +60,20 @@ fn llama() {
             max_positions: 512,
             norm_eps: 1e-5,
             activation: Activation::Silu,
-            rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
-            position_offset: 0,
+            learned_positions: None,
+            layers: Layers::alike(LayerKind::dense(Some(Rope {
+                theta: 10_000.0,
+                scaling: RopeScaling::None
+            }))),
+            experts: None,
             qkv_bias: false,
             out_bias: false,
             ffn_bias: false,
             tied_embeddings: false,
-            sliding_window: None,
+            qk_norm: None,
+            post_norms: false,
+            sinks: false,
+            scales: Scales::default(),
             bos_token_id: Some(1),
             eos_token_ids: vec![2],
         }
@@ -90,7 +98,10 @@ fn opt() {
     let model = good(OPT, "{}");
     assert_eq!((model.family, model.activation), (Family::Opt, Activation::Relu));
     assert_eq!((model.head_dim, model.num_kv_heads, model.ffn_size), (16, 4, 256));
-    assert_eq!((model.rope, model.position_offset), (None, 2));
+    assert_eq!(
+        (model.layers, model.learned_positions),
+        (Layers::alike(LayerKind::dense(None)), Some(2))
+    );
     assert!(model.qkv_bias && model.out_bias && model.ffn_bias && model.tied_embeddings);
     assert_eq!(model.norm_eps, 1e-5);
     let model = good(OPT, r#"{"enable_bias": false, "tie_word_embeddings": false}"#);
@@ -101,7 +112,7 @@ fn opt() {
 #[test]
 fn qwen2_has_biases_and_a_window_only_when_it_is_used() {
     let qwen2 = as_architecture("Qwen2ForCausalLM");
-    let window = |changes: &str| good(&qwen2, changes).sliding_window;
+    let window = |changes: &str| good(&qwen2, changes).smallest_window();
     let model = good(&qwen2, "{}");
     assert!(model.qkv_bias && !model.out_bias && !model.ffn_bias);
     assert_eq!(model.family, Family::Qwen2);
@@ -119,14 +130,14 @@ fn qwen2_has_biases_and_a_window_only_when_it_is_used() {
 fn mistral_has_a_window_unless_it_says_null() {
     let mistral = as_architecture("MistralForCausalLM");
     assert_eq!(good(&mistral, "{}").family, Family::Mistral);
-    assert_eq!(good(&mistral, "{}").sliding_window, Some(4096));
-    assert_eq!(good(&mistral, r#"{"sliding_window": 100}"#).sliding_window, Some(100));
-    assert_eq!(good(&mistral, r#"{"sliding_window": null}"#).sliding_window, None);
+    assert_eq!(good(&mistral, "{}").smallest_window(), Some(4096));
+    assert_eq!(good(&mistral, r#"{"sliding_window": 100}"#).smallest_window(), Some(100));
+    assert_eq!(good(&mistral, r#"{"sliding_window": null}"#).smallest_window(), None);
 }
 
 #[test]
 fn rope_in_old_and_new_files() {
-    let rope = |changes: &str| good(LLAMA, changes).rope.unwrap();
+    let rope = |changes: &str| good(LLAMA, changes).layers.of(0).rope.clone().unwrap();
     let plain = |theta| Rope { theta, scaling: RopeScaling::None };
     assert_eq!(rope(r#"{"rope_theta": 500000.0}"#), plain(5e5));
     assert_eq!(rope(r#"{"rope_theta": 500000.0, "rope_scaling": null}"#), plain(5e5));

@@ -1,8 +1,10 @@
 //! LLaMA: RMS norm, rotary positions, grouped KV heads, gated feed-forward. Mistral and Qwen2 are
 //! this with small changes and the same tensor names.
 
-use crate::config::{Activation, Family, ModelConfig};
+use crate::config::{Activation, Family, ModelConfig, Scales};
+use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, Fields};
+use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
@@ -34,7 +36,7 @@ pub(super) fn base(
     Ok(ModelConfig {
         name: name.to_owned(),
         family,
-        num_layers: fields.size("num_hidden_layers")?,
+        num_layers: check_layers(fields.size("num_hidden_layers")?)?,
         hidden_size: hidden,
         num_heads: heads,
         num_kv_heads: fields.optional_size("num_key_value_heads")?.unwrap_or(heads),
@@ -49,13 +51,17 @@ pub(super) fn base(
             &activations,
             " in this family (supported: silu)",
         )?,
-        rope: Some(fields.rope()?),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(fields.rope()?))),
+        experts: None,
         qkv_bias: false,
         out_bias: false,
         ffn_bias: false,
         tied_embeddings: fields.flag("tie_word_embeddings", false)?,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: Vec::new(),
     })

@@ -1,7 +1,9 @@
 //! OPT: LayerNorm before each half, learned positions with an offset of 2, biases, ReLU.
 
-use crate::config::{Activation, Family, ModelConfig};
+use crate::config::{Activation, Family, ModelConfig, Scales};
+use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, Fields};
+use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
@@ -22,7 +24,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     Ok(ModelConfig {
         name: name.to_owned(),
         family: Family::Opt,
-        num_layers: fields.size("num_hidden_layers")?,
+        num_layers: check_layers(fields.size("num_hidden_layers")?)?,
         hidden_size: hidden,
         num_heads: heads,
         num_kv_heads: heads,
@@ -37,13 +39,17 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
             &activations,
             " in this family (supported: relu, gelu)",
         )?,
-        rope: None,
-        position_offset: POSITION_OFFSET,
+        learned_positions: Some(POSITION_OFFSET),
+        layers: Layers::alike(LayerKind::dense(None)),
+        experts: None,
         qkv_bias: bias,
         out_bias: bias,
         ffn_bias: bias,
         tied_embeddings: fields.flag("tie_word_embeddings", true)?,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: Vec::new(),
     })

@@ -274,7 +274,8 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
     };
     let slots = usize::from(map.weight_slots.max(1));
     let is_alike = |one: usize, other: usize| {
-        map.prefill.layers[one] == map.prefill.layers[other]
+        config.layer_ops(one) == config.layer_ops(other)
+            && map.prefill.layers[one] == map.prefill.layers[other]
             && map.decode.layers[one] == map.decode.layers[other]
             && map.weights[one] == map.weights[other]
             && map.kv[one] == map.kv[other]
@@ -305,7 +306,7 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
 fn streams_caches(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, layer: usize) -> bool {
     let mut homes = map.kv[layer].k.iter().chain(&map.kv[layer].v);
     let attends = |chunking, devices: &[Device]| {
-        let list = layer_list(config, chunking);
+        let list = layer_list(config, layer, chunking);
         let mut attention = list.iter().zip(devices).filter(|(entry, _)| entry.op.is_attention());
         attention.any(|(_, device)| *device == Device::Gpu)
     };

@@ -69,7 +69,7 @@ pub(super) struct Range {
 /// Where everything lies, from the first byte of the arena.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    /// f32 `[head_dim / 2]`.
+    /// f32 `[kinds of layers, head_dim / 2]`.
     pub(super) frequencies: Range,
     /// Parts of decode attention.
     pub(super) attention: Range,
@@ -120,7 +120,8 @@ impl Scratch {
         let DeviceWork { config, shape, map, buffers_bytes, .. } = *work;
         let start = buffers_bytes.next_multiple_of(ALIGN_BYTES);
         let mut layout = Layout { end_bytes: start };
-        let frequencies = layout.take(config.head_dim as u64 / 2 * 4);
+        let frequencies =
+            layout.take(config.layers.kinds().len() as u64 * config.head_dim as u64 / 2 * 4);
         let keys = keys(work);
         let heads = config.num_kv_heads as u64;
         let units_max = u64::from(shape.batch_size) * heads;
