@@ -89,6 +89,17 @@ impl Layers {
         &self.kinds[self.kind_index(layer)]
     }
 
+    /// The different windows shorter than `positions`, ascending: those of layers whose caches keep
+    /// a part of a sequence.
+    pub fn windows_below(&self, positions: u32) -> Vec<u32> {
+        let windows = self.kinds.iter().filter_map(|kind| kind.window);
+        let shorter = windows.filter_map(|window| u32::try_from(window).ok());
+        let mut windows: Vec<u32> = shorter.filter(|window| *window < positions).collect();
+        windows.sort_unstable();
+        windows.dedup();
+        windows
+    }
+
     /// Forgets the layers behind the first `layers` and the kinds that only they have.
     pub(crate) fn keep(&mut self, layers: usize) {
         if self.of_layer.len() > layers.max(1) {

@@ -346,7 +346,7 @@ impl Bench {
             prefill_chunk: 0,
             dtype: *dtype,
         };
-        let table = shape.table(u32::from(self.shape.chunks));
+        let table = shape.table(&self.shape.config, u32::from(self.shape.chunks));
         let shapes = (0..).map(ProgramId).zip(shape.programs());
         let programs = shapes.zip([prefill, decode]).map(|((id, shape), stages)| Program {
             id,

@@ -47,12 +47,12 @@ impl Sizes<'_> {
     }
 
     fn cache_bytes_of(&self, kind: &LayerKind, parts: u16) -> usize {
-        let pairs = chunk_positions_max(
-            u64::from(self.batch_size),
-            kind.kept_positions(self.max_context as usize) as u64,
-            self.config.num_kv_heads as u64,
-            u64::from(parts),
-        );
+        let (batch, heads) = (u64::from(self.batch_size), self.config.num_kv_heads as u64);
+        let context = u64::from(self.max_context);
+        // Parts are balanced by whole sequences, so a part may hold as many units as positions.
+        let part = chunk_positions_max(batch, context, heads, u64::from(parts));
+        let kept = batch * heads * kind.kept_positions(self.max_context as usize) as u64;
+        let pairs = part.min(kept);
         pairs as usize * self.kv_format.position_bytes(self.config.head_dim, self.dtype)
     }
 

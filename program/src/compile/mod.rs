@@ -83,7 +83,7 @@ pub fn compile_on(
         weights: buffers.placements(),
         resident,
         buffers: buffers.into_list(),
-        table: table(shape, map),
+        table: table(config, shape, map),
         programs,
     })
 }
@@ -143,7 +143,8 @@ fn footprints(
     let of = Compiling { config, shape, map, routes: &routes };
     let layers = layers_with_all_buffers(config, shape, map);
     let mut ends = Ends(buffers.ends().clone());
-    let of_ends = |ends: &Ends| Footprint::of_ends(&topology, |id| ends.of(id), &table(shape, map));
+    let of_ends =
+        |ends: &Ends| Footprint::of_ends(&topology, |id| ends.of(id), &table(config, shape, map));
     let kept = of_ends(&ends);
     let mut emitted = Vec::new();
     for (id, shape) in (0..).map(ProgramId).zip(shape.programs()) {
@@ -196,8 +197,8 @@ fn with_storages(mut topology: Topology, map: &DeviceMap) -> Topology {
     topology
 }
 
-fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
-    shape.table(map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)))
+fn table(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
+    shape.table(config, map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)))
 }
 
 /// The work of a program in some layers in one global order; its buffers are laid out on the way.
