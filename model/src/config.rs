@@ -42,10 +42,20 @@ impl Dtype {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
+    Gemma3,
+    GptOss,
+    Granite,
+    GraniteMoe,
     Llama,
     Mistral,
+    Mixtral,
+    Olmoe,
     Opt,
+    Phi3,
     Qwen2,
+    Qwen3,
+    Qwen3Moe,
+    SmolLm3,
 }
 
 /// The function between the two halves of the feed-forward network.

@@ -263,7 +263,7 @@ impl Entry {
             activation: if opt { Activation::Relu } else { Activation::Silu },
             learned_positions: opt.then_some(2),
             layers: Layers::alike(LayerKind::dense(
-                (!opt).then_some(Rope { theta: self.theta, scaling }),
+                (!opt).then_some(Rope::new(self.theta, scaling)),
             )),
             experts: None,
             qkv_bias: opt || self.family == Family::Qwen2,

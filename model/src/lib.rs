@@ -8,6 +8,8 @@ pub mod config;
 mod config_bounds;
 pub mod config_fields;
 pub mod config_json;
+mod config_rope;
+mod config_unread;
 pub mod experts;
 pub mod family;
 pub mod gguf_tokenizer;

@@ -57,6 +57,7 @@ fn every_tensor_of_every_checkpoint_is_read() {
             Family::Opt => 16,
             Family::Qwen2 => 12,
             Family::Llama | Family::Mistral => 9,
+            other => panic!("{name} is of {other:?}"),
         };
         assert_eq!(per_layer.count(), expected, "{name}");
         for id in ids {

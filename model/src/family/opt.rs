@@ -1,5 +1,7 @@
 //! OPT: LayerNorm before each half, learned positions with an offset of 2, biases, ReLU.
 
+use super::llama;
+use super::tensors::Piece;
 use crate::config::{Activation, Family, ModelConfig, Scales};
 use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, Fields};
@@ -80,12 +82,12 @@ fn refuse_variants(hidden: usize, fields: &Fields<'_>) -> Result<(), ConfigError
     Ok(())
 }
 
-/// Names of OPT's tensors. Checkpoints saved from the bare model lack the prefix `model.`.
-pub(super) fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
+/// Where a tensor of OPT lies. Checkpoints saved from the bare model lack the prefix `model.`.
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     let tensor = match id {
         TensorId::Embedding => "embed_tokens.weight".to_owned(),
         TensorId::Head if config.tied_embeddings => "embed_tokens.weight".to_owned(),
-        TensorId::Head => return vec!["lm_head.weight".to_owned()],
+        TensorId::Head => return llama::whole(config, id, "lm_head.weight".to_owned()),
         TensorId::Positions => "embed_positions.weight".to_owned(),
         TensorId::FinalNorm { part: Part::Gain } => "final_layer_norm.weight".to_owned(),
         TensorId::FinalNorm { part: Part::Bias } => "final_layer_norm.bias".to_owned(),
@@ -95,7 +97,9 @@ pub(super) fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
             None => return Vec::new(),
         },
     };
-    vec![format!("model.decoder.{tensor}"), format!("decoder.{tensor}")]
+    let mut pieces = llama::whole(config, id, format!("model.decoder.{tensor}"));
+    pieces.iter_mut().for_each(|piece| piece.names.push(format!("decoder.{tensor}")));
+    pieces
 }
 
 fn layer_tensor(op: Op, part: Part) -> Option<String> {

@@ -28,6 +28,14 @@ pub enum TensorId {
 }
 
 impl TensorId {
+    /// Whether it is a vector rather than a matrix.
+    pub fn is_vector(self) -> bool {
+        matches!(
+            self,
+            TensorId::FinalNorm { .. } | TensorId::Layer { part: Part::Gain | Part::Bias, .. }
+        )
+    }
+
     /// The shape that a configuration asks for; `None` for a tensor that such a model lacks.
     pub fn expected_shape(self, config: &ModelConfig) -> Option<(usize, usize)> {
         let vector = |weights: Option<WeightShape>, part: Part| {

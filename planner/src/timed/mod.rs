@@ -152,7 +152,7 @@ fn config(layer: &Layer, layers: usize, positions: usize) -> ModelConfig {
         activation: if llama { Activation::Silu } else { Activation::Relu },
         learned_positions: (!llama).then_some(2),
         layers: Layers::alike(LayerKind::dense(
-            llama.then_some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+            llama.then_some(Rope::new(10_000.0, RopeScaling::None)),
         )),
         experts: None,
         qkv_bias: !llama,

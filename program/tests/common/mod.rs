@@ -52,10 +52,7 @@ pub fn llama() -> ModelConfig {
         num_kv_heads: 2,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope {
-            theta: 10000.0,
-            scaling: RopeScaling::None,
-        }))),
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: false,
         out_bias: false,

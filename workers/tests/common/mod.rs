@@ -23,10 +23,7 @@ pub fn llama() -> ModelConfig {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope {
-            theta: 10_000.0,
-            scaling: RopeScaling::None,
-        }))),
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: true,
         out_bias: false,

@@ -25,10 +25,7 @@ fn llama_metadata_becomes_a_configuration() {
         norm_eps: 1e-5,
         activation: Activation::Silu,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(Rope {
-            theta: 500_000.0,
-            scaling: RopeScaling::None,
-        }))),
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(500_000.0, RopeScaling::None)))),
         experts: None,
         qkv_bias: false,
         out_bias: false,
@@ -112,7 +109,7 @@ fn rope_factors_of_llama3_are_recognised() {
         high_freq_factor: 4.0,
         original_max_positions: 8192,
     };
-    assert_eq!(rope, Rope { theta: 500_000.0, scaling: expected });
+    assert_eq!(rope, Rope::new(500_000.0, expected));
 
     writer.tensor_f32("rope_freqs.weight", &[4], &[1.0; 4]);
     let rope =
