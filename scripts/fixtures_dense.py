@@ -1,0 +1,316 @@
+"""Dense decoders with a trait of their own each. How positions are scaled beyond a context is in
+fixtures_positions.py, but for Gemma-3's two bases."""
+
+import torch
+
+import fixtures_nested
+
+
+def unit_gains(*names):
+    """Sets the gains of these norms to what changes nothing (Gemma's add 1 to theirs)."""
+
+    def undo(model):
+        for name, parameter in model.named_parameters():
+            if name.split(".")[-2] in names:
+                parameter.data.fill_(0 if "gemma" in model.config.model_type else 1)
+
+    return undo
+
+
+SHARED = {
+    "dtype": torch.bfloat16,
+    "exact_f16": True,
+    "pick_eos": True,
+    "gguf": True,
+}
+
+MODELS = {
+    # Every head of q and k is normalised, before it is turned. Four heads of 16 are wider than the
+    # hidden state. Explicit nulls, as published.
+    "qwen3": {
+        **SHARED,
+        "seed": 6,
+        "without": {"norms of q and k": unit_gains("q_norm", "k_norm")},
+        "config": {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "attention_bias": False,
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "num_hidden_layers": 3,
+            "max_window_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": 128,
+            "vocab_size": 300,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-6,
+            "rope_scaling": None,
+            "rope_theta": 1000000,
+            "sliding_window": None,
+            "use_sliding_window": False,
+            "tie_word_embeddings": False,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        },
+    },
+    # The same, tied, with one KV head and heads narrower in all than the hidden state; stored in
+    # f16.
+    "qwen3_tied": {
+        **SHARED,
+        "seed": 7,
+        "dtype": torch.float16,
+        "without": {"norms of q and k": unit_gains("q_norm", "k_norm")},
+        "config": {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "attention_bias": False,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 2,
+            "max_window_layers": 2,
+            "num_attention_heads": 3,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "max_position_embeddings": 128,
+            "vocab_size": 320,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-6,
+            "rope_scaling": None,
+            "rope_theta": 1000000,
+            "sliding_window": None,
+            "use_sliding_window": False,
+            "tie_word_embeddings": True,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "torch_dtype": "float16",
+        },
+    },
+    # Phi-4: q, k and v are one matrix, gate and up another; an original context that is the whole
+    # one.
+    "phi3": {
+        **SHARED,
+        "seed": 8,
+        "config": {
+            "architectures": ["Phi3ForCausalLM"],
+            "model_type": "phi3",
+            "attention_bias": False,
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 128,
+            "original_max_position_embeddings": 128,
+            "vocab_size": 300,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": None,
+            "rope_theta": 250000,
+            "sliding_window": None,
+            "tie_word_embeddings": False,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "pad_token_id": 1,
+            "torch_dtype": "bfloat16",
+        },
+    },
+    # Mistral-Small-3: the text model inside a model of text and images, its tensors behind
+    # `language_model.`, beside tensors of the vision tower. head_dim 16 is not hidden / heads (12).
+    # Only generation_config.json names EOS ids.
+    "mistral_small": {
+        **SHARED,
+        "seed": 9,
+        "save": fixtures_nested.save,
+        "load": fixtures_nested.load,
+        "config": {
+            "architectures": ["Mistral3ForConditionalGeneration"],
+            "model_type": "mistral3",
+            "image_token_index": 10,
+            "multimodal_projector_bias": False,
+            "projector_hidden_act": "gelu",
+            "spatial_merge_size": 2,
+            "text_config": {
+                "model_type": "mistral",
+                "attention_dropout": 0.0,
+                "hidden_size": 48,
+                "intermediate_size": 80,
+                "num_hidden_layers": 3,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "head_dim": 16,
+                "max_position_embeddings": 128,
+                "sliding_window": None,
+                "vocab_size": 300,
+                "hidden_act": "silu",
+                "initializer_range": 0.02,
+                "rms_norm_eps": 1e-5,
+                "rope_theta": 1000000000.0,
+                "use_cache": True,
+            },
+            "torch_dtype": "bfloat16",
+            "vision_config": {
+                "model_type": "pixtral",
+                "hidden_size": 16,
+                "head_dim": 8,
+                "intermediate_size": 32,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 1,
+                "image_size": 28,
+                "patch_size": 14,
+                "num_channels": 3,
+                "hidden_act": "silu",
+                "rope_theta": 10000.0,
+                "attention_dropout": 0.0,
+            },
+            "vision_feature_layer": -1,
+        },
+    },
+    # Mistral-7B-v0.1: a row attends to itself and the 11 before it, in every layer. No GGUF:
+    # llama.cpp's files of this architecture have no window.
+    "mistral_window": {
+        **SHARED,
+        "seed": 10,
+        "gguf": False,
+        "without": {"sliding_window": {"sliding_window": None}},
+        "config": {
+            "architectures": ["MistralForCausalLM"],
+            "model_type": "mistral",
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 128,
+            "sliding_window": 12,
+            "vocab_size": 300,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": False,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        },
+    },
+    # Every fourth layer has no positions at all; tied. 1 in no_rope_layers means with.
+    "smollm3": {
+        **SHARED,
+        "seed": 11,
+        "without": {"layers without positions": {"no_rope_layers": [1, 1, 1, 1, 1]}},
+        "config": {
+            "architectures": ["SmolLM3ForCausalLM"],
+            "model_type": "smollm3",
+            "attention_bias": False,
+            "hidden_size": 48,
+            "intermediate_size": 64,
+            "layer_types": ["full_attention"] * 5,
+            "num_hidden_layers": 5,
+            "max_window_layers": 5,
+            "mlp_bias": False,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "no_rope_layer_interval": 4,
+            "no_rope_layers": [1, 1, 1, 0, 1],
+            "max_position_embeddings": 128,
+            "vocab_size": 300,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-6,
+            "rope_scaling": None,
+            "rope_theta": 5000.0,
+            "sliding_window": None,
+            "use_sliding_window": False,
+            "tie_word_embeddings": True,
+            "bos_token_id": None,
+            "eos_token_id": 2,
+            "pad_token_id": 1,
+            "torch_dtype": "bfloat16",
+        },
+    },
+    # Four scalars: the embedding, scores and what each half of a layer adds are multiplied, logits
+    # divided (which no greedy token depends on, so see `logits` and `min_margin`). Tied.
+    "granite": {
+        **SHARED,
+        "seed": 12,
+        "without": {
+            "embedding_multiplier": {"embedding_multiplier": 1.0},
+            "attention_multiplier": {"attention_multiplier": 12**-0.5},
+            "residual_multiplier": {"residual_multiplier": 1.0},
+        },
+        "config": {
+            "architectures": ["GraniteForCausalLM"],
+            "model_type": "granite",
+            "attention_bias": False,
+            "attention_multiplier": 0.11,
+            "embedding_multiplier": 2.0,
+            "logits_scaling": 3.0,
+            "residual_multiplier": 0.7,
+            "hidden_size": 48,
+            "intermediate_size": 80,
+            "mlp_bias": False,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 128,
+            "vocab_size": 300,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": None,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": True,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        },
+    },
+    # Gemma-3 (the 1B is of this form): norms around 1 + weight before and after each half, norms of
+    # q and k, an embedding times the root of the hidden size, tanh GELU, scores by a scalar of their
+    # own, five layers with a window and a base of their own and then one without. Tied. The GGUF
+    # has the scalar within the gains of q (llama.cpp derives it from the model's size).
+    "gemma3": {
+        **SHARED,
+        "seed": 13,
+        "gain_mean": 0,
+        "scale": {"embed": 0.25},
+        "without": {
+            "sliding_window": {"sliding_window": 4096},
+            "rope_local_base_freq": {"rope_local_base_freq": 1000000.0},
+            "rope_theta": {"rope_theta": 10000.0},
+            "the full layer": {"layer_types": ["sliding_attention"] * 6},
+            "query_pre_attn_scalar": {"query_pre_attn_scalar": 16},
+            "norms of q and k": unit_gains("q_norm", "k_norm"),
+            "post norms": unit_gains("post_attention_layernorm", "post_feedforward_layernorm"),
+            "GELU": {"hidden_activation": "silu"},
+        },
+        "config": {
+            "architectures": ["Gemma3ForCausalLM"],
+            "model_type": "gemma3_text",
+            "attention_bias": False,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "cache_implementation": "hybrid",
+            "head_dim": 16,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 128,
+            "query_pre_attn_scalar": 64,
+            "rms_norm_eps": 1e-6,
+            "rope_local_base_freq": 50.0,
+            "rope_scaling": None,
+            "rope_theta": 1000000,
+            "sliding_window": 12,
+            "sliding_window_pattern": 6,
+            "vocab_size": 300,
+            "bos_token_id": 3,
+            "eos_token_id": 2,
+            "pad_token_id": 0,
+            "torch_dtype": "bfloat16",
+        },
+    },
+}
