@@ -76,6 +76,7 @@ def make(name, spec):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = copy.deepcopy(spec["config"])
+    # Of a model of text and images, the text model's fields.
     text = config.get("text_config", config)
     generator = torch.Generator().manual_seed(spec["seed"])
 
@@ -88,7 +89,9 @@ def make(name, spec):
     write_json(folder / "config.json", config)
 
     def loaded(changes):
-        return spec.get("load", load)(folder, {**config, **changes}, EAGER)
+        changed = copy.deepcopy(config)
+        changed.get("text_config", changed).update(changes)
+        return spec.get("load", load)(folder, changed, EAGER)
 
     reference = Reference(loaded({}), spec.get("declared", False))
     golden = goldens(reference, spec, text["vocab_size"], generator)
@@ -96,8 +99,9 @@ def make(name, spec):
     eos = [text.get("eos_token_id")]
     if spec.get("pick_eos"):
         named, eos = pick_eos(golden, text["vocab_size"])
-        if "eos_token_id" in text:
-            text["eos_token_id"] = named
+        for fields in (text, config):
+            if "eos_token_id" in fields:
+                fields["eos_token_id"] = named
         write_json(folder / "config.json", config)
     golden["eos_case"] = eos_case(reference, eos, golden, text["vocab_size"], generator)
     generation = {"bos_token_id": text.get("bos_token_id"), "eos_token_id": eos}

@@ -125,6 +125,12 @@ MODELS = {
         "seed": 9,
         "save": fixtures_nested.save,
         "load": fixtures_nested.load,
+        "vision": {
+            "vision_tower.patch_conv.weight": (16, 3, 14, 14),
+            "vision_tower.ln_pre.weight": (16,),
+            "multi_modal_projector.linear_1.weight": (48, 16),
+            "multi_modal_projector.norm.weight": (16,),
+        },
         "config": {
             "architectures": ["Mistral3ForConditionalGeneration"],
             "model_type": "mistral3",
@@ -311,6 +317,59 @@ MODELS = {
             "eos_token_id": 2,
             "pad_token_id": 0,
             "torch_dtype": "bfloat16",
+        },
+    },
+    # Gemma-3 from 4B on: the same inside a model of text and images, positions of the full layers
+    # divided by 8, not those of layers with a window. text_config leaves out what the published ones
+    # leave out: bases (1e6 and 1e4), epsilon (1e-6), the activation, the pattern, and that it is tied.
+    # EOS ids are named beside text_config, not in it.
+    "gemma3_vision": {
+        **SHARED,
+        "seed": 14,
+        "gain_mean": 0,
+        "scale": {"embed": 0.25},
+        "save": fixtures_nested.save,
+        "load": fixtures_nested.load,
+        "vision": {
+            "vision_tower.vision_model.embeddings.patch_embedding.weight": (16, 3, 14, 14),
+            "vision_tower.vision_model.post_layernorm.weight": (16,),
+            "multi_modal_projector.mm_input_projection_weight": (16, 32),
+            "multi_modal_projector.mm_soft_emb_norm.weight": (16,),
+        },
+        "without": {"rope_scaling": {"rope_scaling": None}},
+        "config": {
+            "architectures": ["Gemma3ForConditionalGeneration"],
+            "model_type": "gemma3",
+            "boi_token_index": 255,
+            "eoi_token_index": 256,
+            "eos_token_id": [2],
+            "image_token_index": 257,
+            "mm_tokens_per_image": 4,
+            "text_config": {
+                "model_type": "gemma3_text",
+                "head_dim": 16,
+                "hidden_size": 32,
+                "intermediate_size": 48,
+                "num_hidden_layers": 6,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "max_position_embeddings": 128,
+                "query_pre_attn_scalar": 64,
+                "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+                "sliding_window": 12,
+                "vocab_size": 300,
+            },
+            "torch_dtype": "bfloat16",
+            "vision_config": {
+                "model_type": "siglip_vision_model",
+                "hidden_size": 16,
+                "image_size": 28,
+                "intermediate_size": 32,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 1,
+                "patch_size": 14,
+                "vision_use_head": False,
+            },
         },
     },
 }

@@ -22,6 +22,7 @@ from fixtures_common import FIXTURES
 
 ARCHITECTURES = {
     "Gemma3ForCausalLM": gguf.MODEL_ARCH.GEMMA3,
+    "Gemma3ForConditionalGeneration": gguf.MODEL_ARCH.GEMMA3,
     "GptOssForCausalLM": gguf.MODEL_ARCH.GPT_OSS,
     "GraniteForCausalLM": gguf.MODEL_ARCH.GRANITE,
     "GraniteMoeForCausalLM": gguf.MODEL_ARCH.GRANITE_MOE,
@@ -42,6 +43,7 @@ NEIGHBOURS = {
     gguf.MODEL_ARCH.GRANITE,
     gguf.MODEL_ARCH.GRANITE_MOE,
 }
+GEMMA3_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 1e6, "rope_local_base_freq": 1e4}
 ROUTERS = ("ffn_gate_inp.weight",)
 
 
@@ -215,6 +217,8 @@ def write(folder):
     generation = json.loads((folder / "generation_config.json").read_text())
     arch = ARCHITECTURES[config["architectures"][0]]
     config = config.get("text_config", config)
+    if arch == gguf.MODEL_ARCH.GEMMA3:
+        config = {**GEMMA3_DEFAULTS, **config}
     tensors = load_file(folder / "model.safetensors")
     prefix = fixtures_nested.PREFIX
     if any(name.startswith(prefix) for name in tensors):

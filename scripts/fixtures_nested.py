@@ -8,15 +8,17 @@ PREFIX = "language_model."
 
 
 def save(model, folder, spec):
-    """Stores the text model's tensors behind PREFIX, beside some of a vision tower."""
+    """Stores the text model's tensors behind PREFIX, beside those of a vision tower (`vision` of the
+    spec: shapes by name)."""
     generator = torch.Generator().manual_seed(spec["seed"])
-    vision = {
-        "vision_tower.patch_conv.weight": torch.randn(16, 3, 14, 14, generator=generator),
-        "vision_tower.ln_pre.weight": torch.randn(16, generator=generator),
-        "multi_modal_projector.linear_1.weight": torch.randn(48, 16, generator=generator),
-        "multi_modal_projector.norm.weight": torch.randn(16, generator=generator),
+    vision = {name: torch.randn(shape, generator=generator) for name, shape in spec["vision"].items()}
+    # A tied head is the embedding once more.
+    tied = model.config.tie_word_embeddings
+    text = {
+        PREFIX + name: value
+        for name, value in model.state_dict().items()
+        if not (tied and name.startswith("lm_head"))
     }
-    text = {PREFIX + name: value for name, value in model.state_dict().items()}
     stored = {name: value.to(spec["dtype"]).contiguous() for name, value in {**vision, **text}.items()}
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -27,5 +29,7 @@ def load(folder, config, options):
     model = AutoModelForCausalLM.from_config(text, dtype=torch.float32, **options)
     stored = load_file(folder / "model.safetensors")
     weights = {k.removeprefix(PREFIX): v.float() for k, v in stored.items() if k.startswith(PREFIX)}
+    if text.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights)
     return model
