@@ -201,6 +201,37 @@ MODELS = {
             "torch_dtype": "bfloat16",
         },
     },
+    # A window in the layers from max_window_layers on, which Qwen2 allows and no published one has.
+    "qwen2_window": {
+        **SHARED,
+        "seed": 15,
+        "gguf": False,
+        "without": {
+            "sliding_window": {"use_sliding_window": False},
+            "max_window_layers": {"max_window_layers": 0},
+        },
+        "config": {
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "hidden_size": 48,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 128,
+            "max_window_layers": 1,
+            "sliding_window": 12,
+            "use_sliding_window": True,
+            "vocab_size": 260,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "tie_word_embeddings": False,
+            "bos_token_id": 0,
+            "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        },
+    },
     # Every fourth layer has no positions at all; tied. 1 in no_rope_layers means with.
     "smollm3": {
         **SHARED,
