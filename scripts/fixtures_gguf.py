@@ -6,6 +6,8 @@ vocabulary's texts.
 
 fixtures.py calls it. Matrices are f16, which holds the fixtures' values exactly, but those of routers;
 vectors and biases are f32; MXFP4 blocks change places only. Names of tensors are the `gguf` package's.
+llama.cpp reads all of these files and gives the tokens of golden.json, but for close calls (it rounds
+what it multiplies by f16 matrices, more so by MXFP4) and what fixtures_moe.py says of gpt-oss.
 """
 
 import json

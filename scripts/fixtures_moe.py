@@ -32,7 +32,9 @@ def no_clamp(model):
 
 # gpt-oss: a sink beside each head's scores, a window of 12 in every other layer, YaRN without rounded
 # bounds, biases everywhere, the best two of five experts by a softmax over those, gate and up in
-# alternating rows, both clamped (so large weights, or nothing would be), `up + 1`.
+# alternating rows, both clamped (so large weights, or nothing would be), `up + 1`. A GGUF has no key
+# for the bounds: for this architecture they are not rounded, as here and in OpenAI's code; llama.cpp
+# rounds them all the same, and else gives the same tokens.
 GPT_OSS = {
     **SHARED,
     "seed": 34,
