@@ -169,7 +169,7 @@ impl<'a> Fields<'a> {
             Some(theta) => theta,
             None => self.positive("rope_theta")?.unwrap_or(10_000.0),
         };
-        Ok(Rope { theta, scaling: block.rope_scaling()? })
+        Ok(Rope::new(theta, block.rope_scaling()?))
     }
 
     fn rope_scaling(&self) -> Result<RopeScaling, ConfigError> {

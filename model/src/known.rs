@@ -260,7 +260,7 @@ impl Entry {
             max_positions,
             norm_eps: if self.family == Family::Qwen2 { 1e-6 } else { 1e-5 },
             activation: if opt { Activation::Relu } else { Activation::Silu },
-            rope: (!opt).then_some(Rope { theta: self.theta, scaling }),
+            rope: (!opt).then_some(Rope::new(self.theta, scaling)),
             position_offset: if opt { 2 } else { 0 },
             qkv_bias: opt || self.family == Family::Qwen2,
             out_bias: opt,

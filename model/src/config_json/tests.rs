@@ -59,7 +59,7 @@ fn llama() {
             max_positions: 512,
             norm_eps: 1e-5,
             activation: Activation::Silu,
-            rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+            rope: Some(Rope::new(10_000.0, RopeScaling::None)),
             position_offset: 0,
             qkv_bias: false,
             out_bias: false,
@@ -127,7 +127,7 @@ fn mistral_has_a_window_unless_it_says_null() {
 #[test]
 fn rope_in_old_and_new_files() {
     let rope = |changes: &str| good(LLAMA, changes).rope.unwrap();
-    let plain = |theta| Rope { theta, scaling: RopeScaling::None };
+    let plain = |theta| Rope::new(theta, RopeScaling::None);
     assert_eq!(rope(r#"{"rope_theta": 500000.0}"#), plain(5e5));
     assert_eq!(rope(r#"{"rope_theta": 500000.0, "rope_scaling": null}"#), plain(5e5));
     assert_eq!(
@@ -135,7 +135,7 @@ fn rope_in_old_and_new_files() {
         plain(7.0)
     );
     assert_eq!(rope(r#"{"rope_theta": 9, "rope_scaling": {"type": "default"}}"#), plain(9.0));
-    let linear = Rope { theta: 1e4, scaling: RopeScaling::Linear { factor: 4.0 } };
+    let linear = Rope::new(1e4, RopeScaling::Linear { factor: 4.0 });
     assert_eq!(rope(r#"{"rope_scaling": {"type": "linear", "factor": 4.0}}"#), linear);
     assert_eq!(rope(r#"{"rope_scaling": {"rope_type": "linear", "factor": 4}}"#), linear);
     let llama3 = r#"{"rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
@@ -147,7 +147,7 @@ fn rope_in_old_and_new_files() {
         high_freq_factor: 4.0,
         original_max_positions: 8192,
     };
-    assert_eq!(rope(llama3), Rope { theta: 5e5, scaling });
+    assert_eq!(rope(llama3), Rope::new(5e5, scaling));
 }
 
 #[test]

@@ -149,7 +149,7 @@ fn config(layer: &Layer, layers: usize, positions: usize) -> ModelConfig {
         max_positions: positions,
         norm_eps: 1e-5,
         activation: if llama { Activation::Silu } else { Activation::Relu },
-        rope: llama.then_some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        rope: llama.then_some(Rope::new(10_000.0, RopeScaling::None)),
         position_offset: if llama { 0 } else { 2 },
         qkv_bias: !llama,
         out_bias: !llama,

@@ -75,7 +75,7 @@ pub fn llama() -> ModelConfig {
         max_positions: 64,
         norm_eps: 1e-5,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
+        rope: Some(Rope::new(10_000.0, RopeScaling::None)),
         position_offset: 0,
         qkv_bias: true,
         out_bias: false,

@@ -46,7 +46,7 @@ pub fn llama() -> ModelConfig {
         family: Family::Llama,
         num_kv_heads: 2,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 10000.0, scaling: RopeScaling::None }),
+        rope: Some(Rope::new(10000.0, RopeScaling::None)),
         position_offset: 0,
         qkv_bias: false,
         out_bias: false,

@@ -221,13 +221,13 @@ fn rope(keys: &Keys<'_>, head_dim: usize, factors: Option<&[f32]>) -> Result<Rop
         }
     };
     let Some(factors) = factors else {
-        return Ok(Rope { theta, scaling });
+        return Ok(Rope::new(theta, scaling));
     };
     if scaling != RopeScaling::None {
         return Err(ConfigError::RopeScaling("linear together with rope_freqs.weight".to_owned()));
     }
     let scaling = llama3_scaling(theta, head_dim, factors).ok_or(ConfigError::RopeFactors)?;
-    Ok(Rope { theta, scaling })
+    Ok(Rope::new(theta, scaling))
 }
 
 /// The scaling that divides every inverse frequency by its factor; `None` when it is not LLaMA-3's
@@ -238,7 +238,7 @@ fn llama3_scaling(theta: f64, head_dim: usize, factors: &[f32]) -> Option<RopeSc
     if factors.len() != head_dim / 2 || !factor.is_finite() || factor < 1.0 {
         return None;
     }
-    let plain = Rope { theta, scaling: RopeScaling::None };
+    let plain = Rope::new(theta, RopeScaling::None);
     let scaling = RopeScaling::Llama3 {
         factor,
         low_freq_factor: LLAMA3_LOW_FREQ_FACTOR,
@@ -248,7 +248,7 @@ fn llama3_scaling(theta: f64, head_dim: usize, factors: &[f32]) -> Option<RopeSc
     if factors.iter().all(|factor| *factor == 1.0) {
         return Some(RopeScaling::None);
     }
-    let scaled = Rope { theta, scaling: scaling.clone() };
+    let scaled = Rope::new(theta, scaling.clone());
     let expected = plain.inverse_frequencies(head_dim);
     let matches = expected.iter().zip(scaled.inverse_frequencies(head_dim)).zip(factors).all(
         |((plain, scaled), found)| {

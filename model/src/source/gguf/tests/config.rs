@@ -23,7 +23,7 @@ fn llama_metadata_becomes_a_configuration() {
         max_positions: 128,
         norm_eps: 1e-5,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 500_000.0, scaling: RopeScaling::None }),
+        rope: Some(Rope::new(500_000.0, RopeScaling::None)),
         position_offset: 0,
         qkv_bias: false,
         out_bias: false,
@@ -103,7 +103,7 @@ fn rope_factors_of_llama3_are_recognised() {
         high_freq_factor: 4.0,
         original_max_positions: 8192,
     };
-    assert_eq!(rope, Rope { theta: 500_000.0, scaling: expected });
+    assert_eq!(rope, Rope::new(500_000.0, expected));
 
     writer.tensor_f32("rope_freqs.weight", &[4], &[1.0; 4]);
     let rope = open(&writer).expect("a good file").config().rope.clone().expect("rope");
