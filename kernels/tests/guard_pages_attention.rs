@@ -25,7 +25,13 @@ fn batch(
     sequences: &[(usize, usize)],
     room: bool,
 ) -> Batch {
-    let shape = AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
+    let shape = AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window: None,
+    };
     let mut batch = Batch { shape, units: Vec::new(), rows: 0, cache: 0, scores: 0 };
     for &(fresh, past) in sequences {
         for kv_head in 0..kv_heads {
@@ -36,6 +42,7 @@ fn batch(
                 shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: batch.cache,
+                cache_positions: 0,
                 scores_offset: batch.scores,
             });
             batch.cache += (past + if room { fresh } else { 0 }) * head_dim;
@@ -73,7 +80,7 @@ fn check_reads<T: Element>(kernels: &Kernels) {
         let mut expected_probabilities = poison::<f32>(scores);
         let mut expected = poison::<T>(heads);
         kernels.scores(&shape, &units, &q, &k_fresh, &k_cache, &mut expected_scores);
-        kernels.softmax(&shape, &units, &expected_scores, &mut expected_probabilities);
+        kernels.softmax(&shape, &units, &expected_scores, None, &mut expected_probabilities);
         kernels.attention(
             &shape,
             &units,
@@ -82,6 +89,7 @@ fn check_reads<T: Element>(kernels: &Kernels) {
             &v_fresh,
             &k_cache,
             &v_cache,
+            None,
             &mut expected,
         );
         for side in SIDES {
@@ -98,12 +106,12 @@ fn check_reads<T: Element>(kernels: &Kernels) {
             let (q, k) = (q.slice(), (k_fresh.slice(), k_cache.slice()));
             kernels.scores(&shape, &units, q, k.0, k.1, made.slice_mut());
             case("softmax");
-            kernels.softmax(&shape, &units, made.slice(), probabilities.slice_mut());
+            kernels.softmax(&shape, &units, made.slice(), None, probabilities.slice_mut());
             case("weighted values");
             let (v, weights) = ((v_fresh.slice(), v_cache.slice()), probabilities.slice());
             kernels.weighted_values(&shape, &units, weights, v.0, v.1, values.slice_mut());
             case("attention");
-            kernels.attention(&shape, &units, q, k.0, v.0, k.1, v.1, fused.slice_mut());
+            kernels.attention(&shape, &units, q, k.0, v.0, k.1, v.1, None, fused.slice_mut());
             assert_eq!(bits(made.slice()), bits(&expected_scores), "{dims:?} {sequences:?}");
             assert_eq!(bits(weights), bits(&expected_probabilities), "{dims:?} {sequences:?}");
             assert_eq!(bits(values.slice()), bits(&expected), "{dims:?} {sequences:?}");
@@ -175,9 +183,19 @@ fn check_four_reads<T: Element>(kernels: &Kernels) {
         let mut expected_probabilities = poison::<f32>(scores);
         let mut expected = poison::<T>(heads);
         kernels.scores(&shape, &units, &q, &k_fresh, Cache::Four(&k), &mut expected_scores);
-        kernels.softmax(&shape, &units, &expected_scores, &mut expected_probabilities);
+        kernels.softmax(&shape, &units, &expected_scores, None, &mut expected_probabilities);
         let (four_k, four_v) = (Cache::Four(&k), Cache::Four(&v));
-        kernels.attention(&shape, &units, &q, &k_fresh, &v_fresh, four_k, four_v, &mut expected);
+        kernels.attention(
+            &shape,
+            &units,
+            &q,
+            &k_fresh,
+            &v_fresh,
+            four_k,
+            four_v,
+            None,
+            &mut expected,
+        );
         for side in SIDES {
             let (k, v) = (Guarded::new("k_cache", side, &k), Guarded::new("v_cache", side, &v));
             let (k, v) = (Cache::Four(k.slice()), Cache::Four(v.slice()));
@@ -195,7 +213,7 @@ fn check_four_reads<T: Element>(kernels: &Kernels) {
             let out = values.slice_mut();
             kernels.weighted_values(&shape, &units, weights.slice(), v_fresh, v, out);
             case("attention");
-            kernels.attention(&shape, &units, q, k_fresh, v_fresh, k, v, fused.slice_mut());
+            kernels.attention(&shape, &units, q, k_fresh, v_fresh, k, v, None, fused.slice_mut());
             assert_eq!(bits(made.slice()), bits(&expected_scores), "{dims:?} {sequences:?}");
             assert_eq!(bits(values.slice()), bits(&expected), "{dims:?} {sequences:?}");
             assert_eq!(bits(fused.slice()), bits(&expected), "{dims:?} {sequences:?}");

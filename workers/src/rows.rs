@@ -114,6 +114,7 @@ impl<'a> ChunkUnits<'a> {
             shared_row: item.shared_row.map(|row| row as u32),
             kv_head: head as u32,
             cache_offset: self.table.unit_offset(self.batch, item.slot, head) - self.origin,
+            cache_positions: 0,
             scores_offset: (self.index(item.slot, head) - self.range.start)
                 * self.table.scores_stride(),
         }

@@ -49,6 +49,7 @@ fn expected<T: Element, U: Element>(
         kv_heads: batch.shape.kv_heads as usize,
         head_dim: batch.shape.head_dim as usize,
         scale: batch.shape.scale,
+        window: None,
     };
     let mut out = vec![f64::NAN; batch.out_len()];
     for unit in &batch.units {
@@ -59,10 +60,11 @@ fn expected<T: Element, U: Element>(
             shared_row: None,
             kv_head: unit.kv_head,
             cache_offset: unit.cache_offset as usize,
+            cache_positions: 0,
             scores_offset: 0,
         };
         let queries =
-            reference::attention(&shape, &unit, q, (k_fresh, k_cache), (v_fresh, v_cache));
+            reference::attention(&shape, &unit, q, (k_fresh, k_cache), (v_fresh, v_cache), None);
         for (index, (_, values)) in queries.into_iter().enumerate() {
             let (row, head) = (index / shape.group(), index % shape.group());
             let row = unit.row0 as usize + row;

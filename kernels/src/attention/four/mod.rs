@@ -121,7 +121,7 @@ impl<S: Simd> Block<'_, S> {
         let tiles = queries.div_ceil(4);
         for tile in 0..tiles {
             let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
-            if self.limit(end - 1) <= first {
+            if !self.sees(query..end, first..first + width) {
                 continue;
             }
             let packed = self.four_queries(query);
@@ -163,9 +163,9 @@ impl<S: Simd> Block<'_, S> {
         // SAFETY: scratch has room for every query's head; blocks lie within the positions.
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head);
-            for first in positions.clone().step_by(BLOCK) {
-                let end = positions.end.min(first + BLOCK);
-                let values = FourValues::of(&segments, (first, end), head_dim);
+            for first in (positions.start / BLOCK * BLOCK..positions.end).step_by(BLOCK) {
+                let seen = positions.start.max(first)..positions.end.min(first + BLOCK);
+                let values = FourValues::of(&segments, first, seen, head_dim);
                 let weights = (probabilities.wrapping_add(first), stride);
                 if fast {
                     self.four_values_block::<true>(&values, first, weights, sums, prefetcher);
@@ -200,11 +200,11 @@ impl<S: Simd> Block<'_, S> {
             values.load_ranges(s, ranges);
             for tile in 0..tiles {
                 let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
-                if self.limit(end - 1) <= first {
+                if !self.sees(query..end, first..first + values.count) {
                     continue;
                 }
                 for (place, query) in (query..end).enumerate() {
-                    let visible = self.limit(query).saturating_sub(first).min(values.count);
+                    let visible = self.visible(query, first, values.count);
                     let row = (probabilities.wrapping_add(query * stride), visible);
                     values.load_weights(s, row, ranges, weights.add(place * each));
                 }
