@@ -93,8 +93,13 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.scores(&shape, &units, x, x, &*cache, scores);
     kernels.softmax(&shape, &units, scores, None, probabilities);
     kernels.weighted_values(&shape, &units, probabilities, x, &*cache, &mut *out);
-    kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, None, out);
+    kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, None, &mut *out);
     kernels.append(&shape, &units, x, cache);
+    let windowed = AttentionShape { window: Some(130), ..shape };
+    let rings = units.map(|unit| Unit { past: 400, cache_positions: 290, ..unit });
+    let sinks = [0.5; HIDDEN / HEAD_DIM];
+    kernels.attention(&windowed, &rings, x, x, x, &*cache, &*cache, Some(&sinks), out);
+    kernels.append(&windowed, &rings, x, cache);
     let random = kernels::random_unit(1, 2, 3);
     let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01 };
     let draw = Draw { sampling, random, masked: true };

@@ -2,6 +2,7 @@
 
 mod common;
 mod guarded;
+mod sequences;
 
 use common::{Random, bits, kernels, poison, variants};
 use guarded::{Guarded, SIDES, set_case};
@@ -9,6 +10,7 @@ use half::bf16;
 use kernels::grouped::quantise_kv;
 use kernels::{AttentionShape, Cache, Element, Kernels, Unit, Variant, scores_len};
 use model::compressed::kv4_position_bytes;
+use sequences::{Kept, Options, roomy_kernels};
 
 /// Sequences of `(fresh rows, cached positions)`, every KV head a unit, without gaps anywhere.
 struct Batch {
@@ -227,5 +229,58 @@ fn attention_over_4_bit_caches_stays_within_its_operands() {
         let kernels = kernels(variant, 1);
         check_four_reads::<bf16>(&kernels);
         check_four_reads::<f32>(&kernels);
+    }
+}
+
+/// Caches that are rings, with no place but those of the windows, and sinks.
+fn check_rings<T: Element>(kernels: &Kernels, four: bool) {
+    let dims = [(3, 3, 34), (6, 2, 64), (16, 1, 256), (4, 2, 80)];
+    let sequences = [(1, 0), (1, 6), (1, 7), (1, 70), (5, 70), (20, 3)];
+    for (dims, window) in dims.into_iter().flat_map(|dims| [1, 7, 70].map(|w| (dims, w))) {
+        let options = Options { window: Some(window), places: window, four, sinks: true };
+        let batch = sequences::batch::<T>(8, dims, &sequences, options);
+        let expected = bits(&batch.fused(kernels, &batch.units));
+        let sinks = batch.sinks.as_deref().unwrap_or_default();
+        for side in SIDES {
+            let context = format!("ring {:?} {dims:?} {options:?}", kernels.variant());
+            set_case(context.clone());
+            let q = Guarded::new("q", side, &batch.q);
+            let [k_fresh, v_fresh] =
+                batch.fresh.each_ref().map(|fresh| Guarded::new("fresh", side, fresh));
+            let sinks = Guarded::new("sinks", side, sinks);
+            let mut out = Guarded::new("out", side, &poison::<T>(batch.q.len()));
+            let (q, k_fresh, v_fresh) = (q.slice(), k_fresh.slice(), v_fresh.slice());
+            let (shape, units, sinks) = (&batch.shape, &batch.units, Some(sinks.slice()));
+            match &batch.caches {
+                [Kept::Plain(k), Kept::Plain(v)] => {
+                    let (k, v) = (Guarded::new("k", side, k), Guarded::new("v", side, v));
+                    let (k, v, out) = (k.slice(), v.slice(), out.slice_mut());
+                    kernels.attention(shape, units, q, k_fresh, v_fresh, k, v, sinks, out);
+                }
+                [Kept::Four(k), Kept::Four(v)] => {
+                    let (k, v) = (Guarded::new("k", side, k), Guarded::new("v", side, v));
+                    let (k, v) = (Cache::Four(k.slice()), Cache::Four(v.slice()));
+                    let out = out.slice_mut();
+                    kernels.attention(shape, units, q, k_fresh, v_fresh, k, v, sinks, out);
+                }
+                _ => unreachable!("K and V are kept in one format"),
+            }
+            assert_eq!(bits(out.slice()), expected, "{context}");
+            if let [Kept::Plain(before), _] = &batch.caches {
+                let mut cache = Guarded::new("cache", side, before);
+                kernels.append(shape, units, k_fresh, cache.slice_mut());
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_stays_within_rings() {
+    for variant in variants("attention_stays_within_rings") {
+        let kernels = roomy_kernels(variant, 1);
+        for four in [false, true] {
+            check_rings::<bf16>(&kernels, four);
+            check_rings::<f32>(&kernels, four);
+        }
     }
 }
