@@ -105,15 +105,23 @@ impl<S: Simd> Block<'_, S> {
         (row * heads + self.head(query)) * head_dim
     }
 
-    /// The positions before the fresh ones, cached ones in two runs, and the fresh ones of the block
-    /// that lie in `positions`, `size` of `T` each.
+    /// The first of `positions`, as many as have one run of the cache at most.
+    #[inline(always)]
+    pub(super) fn first_run(&self, positions: &Range<usize>) -> Range<usize> {
+        let round = self.unit.round();
+        let end = if positions.start < round { positions.end.min(round) } else { positions.end };
+        positions.start..end
+    }
+
+    /// The positions before the fresh ones and the fresh ones of the block that lie in `positions`,
+    /// which have one run of the cache at most, `size` of `T` each.
     #[inline(always)]
     pub(super) fn segments<T>(
         &self,
         (fresh, cache): (*const T, *const T),
         size: usize,
         positions: &Range<usize>,
-    ) -> [Segment<T>; 3] {
+    ) -> [Segment<T>; 2] {
         let AttentionShape { kv_heads, head_dim, .. } = *self.shape;
         let Unit { row0, past, shared_row, kv_head, cache_offset, .. } = self.unit;
         let past = past as usize;
@@ -124,25 +132,25 @@ impl<S: Simd> Block<'_, S> {
             stride: kv_heads * size,
             cached: false,
         };
-        // Elements lie at any offset, records at whole ones.
-        let cache = if size == head_dim {
-            cache.wrapping_add(cache_offset)
-        } else {
-            cache.wrapping_add(cache_offset / head_dim * size)
-        };
-        let run = |(positions, place): (Range<usize>, usize)| Segment {
-            first: positions.start,
-            end: positions.end,
-            base: cache.wrapping_add(place * size),
-            stride: size,
-            cached: true,
-        };
-        let [older, newer] = match shared_row {
-            Some(row) => [rows(row, 0..past), rows(row, past..past)],
-            None => self.unit.runs().map(run),
+        let before = match shared_row {
+            Some(row) => rows(row, 0..past),
+            None => {
+                let [older, newer] = self.unit.runs();
+                let (run, place) = if positions.start < newer.0.start { older } else { newer };
+                // Elements lie at any offset, records at whole ones.
+                let offset =
+                    if size == head_dim { cache_offset } else { cache_offset / head_dim * size };
+                Segment {
+                    first: run.start,
+                    end: run.end,
+                    base: cache.wrapping_add(offset + place * size),
+                    stride: size,
+                    cached: true,
+                }
+            }
         };
         let fresh = rows(row0, past..past + self.rows.end);
-        [older.within(positions), newer.within(positions), fresh.within(positions)]
+        [before.within(positions), fresh.within(positions)]
     }
 
     /// Packs the block's queries as f32, padded with zeros.
@@ -211,26 +219,31 @@ impl<S: Simd> Block<'_, S> {
             (false, true) => S::LANES,
             (false, false) => 2 * S::LANES,
         };
-        for segment in self.segments(k, self.shape.head_dim, &positions) {
-            for first in (segment.first..segment.end).step_by(step) {
-                let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
-                let keys = Keys {
-                    from,
-                    stride: segment.stride,
-                    width: step.min(segment.end - first),
-                    head_dim: self.shape.head_dim,
-                    fresh_distance: (!segment.cached)
-                        .then(|| segment.distance().max(2 * S::LANES) * segment.stride),
-                };
-                // SAFETY: the positions lie within the segment.
-                unsafe {
-                    if self.pairs {
-                        #[cfg(target_arch = "x86_64")]
-                        self.scores_of_pairs(keys, first, (out, stride), prefetcher);
-                    } else if direct {
-                        self.scores_direct(keys, first, (out, stride), prefetcher);
-                    } else {
-                        self.scores_blocked(keys, first, (out, stride), prefetcher);
+        let mut left = positions;
+        while !left.is_empty() {
+            let run = self.first_run(&left);
+            left.start = run.end;
+            for segment in self.segments(k, self.shape.head_dim, &run) {
+                for first in (segment.first..segment.end).step_by(step) {
+                    let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
+                    let keys = Keys {
+                        from,
+                        stride: segment.stride,
+                        width: step.min(segment.end - first),
+                        head_dim: self.shape.head_dim,
+                        fresh_distance: (!segment.cached)
+                            .then(|| segment.distance().max(2 * S::LANES) * segment.stride),
+                    };
+                    // SAFETY: the positions lie within the segment.
+                    unsafe {
+                        if self.pairs {
+                            #[cfg(target_arch = "x86_64")]
+                            self.scores_of_pairs(keys, first, (out, stride), prefetcher);
+                        } else if direct {
+                            self.scores_direct(keys, first, (out, stride), prefetcher);
+                        } else {
+                            self.scores_blocked(keys, first, (out, stride), prefetcher);
+                        }
                     }
                 }
             }

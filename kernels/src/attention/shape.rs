@@ -123,15 +123,24 @@ impl Unit {
         self.past as usize + self.rows as usize
     }
 
+    /// The first position whose place is the first of the caches in their last round: those cached
+    /// before it lie in a run that ends with the last place.
+    #[inline(always)]
+    pub(super) fn round(&self) -> usize {
+        match self.cache_positions {
+            0 => 0,
+            places => (self.past / places * places) as usize,
+        }
+    }
+
     /// The cached positions as runs that lie contiguously, and the place of each run's first.
     #[inline(always)]
     pub(super) fn runs(&self) -> [(Range<usize>, usize); 2] {
         let past = if self.shared_row.is_some() { 0 } else { self.past as usize };
+        let round = self.round().min(past);
         match self.cache_positions as usize {
-            0 => [(0..past, 0), (past..past, 0)],
+            0 => [(0..0, 0), (0..past, 0)],
             places => {
-                // The first position of the last round.
-                let round = past / places * places;
                 let oldest = past.saturating_sub(places);
                 [(oldest..round, oldest % places), (round..past, 0)]
             }

@@ -159,13 +159,18 @@ impl<S: Simd> Block<'_, S> {
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
         }
-        for segment in self.segments(v, self.shape.head_dim, &positions) {
-            let together = self.positions_together(prefetcher);
-            for first in (segment.first..segment.end).step_by(together) {
-                let end = segment.end.min(first + together);
-                let call = ValuesCall { segment, first, end, probabilities, stride, sums };
-                // SAFETY: as for this function; `call` names positions of the segment.
-                unsafe { self.values_block(call, prefetcher) };
+        let mut left = positions;
+        while !left.is_empty() {
+            let run = self.first_run(&left);
+            left.start = run.end;
+            for segment in self.segments(v, self.shape.head_dim, &run) {
+                let together = self.positions_together(prefetcher);
+                for first in (segment.first..segment.end).step_by(together) {
+                    let end = segment.end.min(first + together);
+                    let call = ValuesCall { segment, first, end, probabilities, stride, sums };
+                    // SAFETY: as for this function; `call` names positions of the segment.
+                    unsafe { self.values_block(call, prefetcher) };
+                }
             }
         }
     }
@@ -212,21 +217,22 @@ impl<S: Simd> Block<'_, S> {
                     _ => Prefetch::Nothing,
                 };
                 let part = (at, pairs, tail);
-                // SAFETY: the caller's promise covers the positions each query sees.
-                unsafe {
-                    for place in query..end {
-                        let first = self.start(place).clamp(call.first, common.start);
-                        let seen = first..self.limit(place).clamp(first, common.start);
-                        let prefetch = if place == query { prefetch } else { Prefetch::Nothing };
+                // What a query sees alone before, what all see, what a query sees alone behind.
+                let is_common = common.len() == call.end - call.first;
+                for phase in if is_common { 1..2 } else { 0..3 } {
+                    let (first, height) = if phase == 1 { (query, height) } else { (end, 1) };
+                    for place in query..first.max(query + 1) {
+                        let (start, limit) = (self.start(place), self.limit(place));
+                        let seen = match phase {
+                            0 => call.first.max(start)..common.start.min(limit),
+                            1 => common.clone(),
+                            _ => common.end..limit.min(call.end),
+                        };
+                        let is_first = phase == 1 || phase == 0 && place == query;
+                        let prefetch = if is_first { prefetch } else { Prefetch::Nothing };
                         let ahead = (prefetch, &mut *prefetcher);
-                        self.values_tile(call, seen, (place, 1), part, ahead);
-                    }
-                    let ahead = (prefetch, &mut *prefetcher);
-                    self.values_tile(call, common.clone(), (query, height), part, ahead);
-                    for place in query..end {
-                        let seen = common.end..self.limit(place).clamp(common.end, call.end);
-                        let ahead = (Prefetch::Nothing, &mut *prefetcher);
-                        self.values_tile(call, seen, (place, 1), part, ahead);
+                        // SAFETY: the caller's promise covers the positions each query sees.
+                        unsafe { self.values_tile(call, seen, (place, height), part, ahead) };
                     }
                 }
                 at += (pairs * pair).max(tail);

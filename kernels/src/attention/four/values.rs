@@ -173,8 +173,9 @@ impl FourValues {
     ) {
         let groups = kv4_groups(self.head_dim);
         // Places before the visible ones count as zeros and are not read.
-        let mut padded = [0.0f32; BLOCK];
+        let mut padded;
         let from = if visible.start > 0 {
+            padded = [0.0f32; BLOCK];
             for place in visible.clone() {
                 // SAFETY: the caller's promise.
                 padded[place] = unsafe { *probabilities.add(place) };
