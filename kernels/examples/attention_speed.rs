@@ -94,7 +94,7 @@ impl Run {
         let limits = ScratchLimits { rows, linear_inputs: 1, positions, group, head_dim };
         let kernels = Kernels::new(self.variant, self.threads, limits).expect("threads start");
         let readers = Pool::new(self.threads).expect("threads start");
-        let shape = AttentionShape { heads, kv_heads, head_dim, scale: 0.1 };
+        let shape = AttentionShape { heads, kv_heads, head_dim, scale: 0.1, window: None };
         let mut units = Vec::new();
         let (mut all_rows, mut cache, mut pairs) = (0, 0, 0);
         for &(rows, past) in sequences {
@@ -106,6 +106,7 @@ impl Run {
                     shared_row: None,
                     kv_head: kv_head as u32,
                     cache_offset: cache,
+                    cache_positions: 0,
                     scores_offset: 0,
                 });
                 cache += past * head_dim;
@@ -130,7 +131,7 @@ impl Run {
             let read = read_all(&readers, keys, values);
             let attention = timed(|| {
                 let (keys, values) = (view(keys), view(values));
-                kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, &mut out);
+                kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, None, &mut out);
             });
             // The first round brings pages and threads up.
             if round > 0 {

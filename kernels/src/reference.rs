@@ -80,20 +80,27 @@ pub fn rope(head: &[f64], position: u32, inverse_frequencies: &[f32]) -> Vec<f64
 }
 
 /// Attention of one unit: `(probabilities, values)` of every query, row by row, head by head.
+/// Probabilities are those of the positions that the query sees, `sinks` one more score for each
+/// head.
 pub fn attention<T: Number>(
     shape: &AttentionShape,
     unit: &Unit,
     q: &[T],
     (k_fresh, k_cache): (&[T], &[T]),
     (v_fresh, v_cache): (&[T], &[T]),
+    sinks: Option<&[f32]>,
 ) -> Vec<(Vec<f64>, Vec<f64>)> {
-    let AttentionShape { heads, kv_heads, head_dim, scale } = *shape;
-    let group = shape.group();
+    let AttentionShape { heads, kv_heads, head_dim, scale, window } = *shape;
+    let group = heads / kv_heads;
     let kv_head = unit.kv_head as usize;
+    let past = unit.past as usize;
     let at = |fresh: &[T], cache: &[T], position: usize, i: usize| -> f64 {
-        let past = unit.past as usize;
         let value = if position < past {
-            cache[unit.cache_offset + position * head_dim + i]
+            let place = match unit.cache_positions as usize {
+                0 => position,
+                places => position % places,
+            };
+            cache[unit.cache_offset + place * head_dim + i]
         } else {
             let row = unit.row0 as usize + position - past;
             fresh[(row * kv_heads + kv_head) * head_dim + i]
@@ -105,24 +112,27 @@ pub fn attention<T: Number>(
         for head in 0..group {
             let head = kv_head * group + head;
             let q = &q[((unit.row0 as usize + row) * heads + head) * head_dim..][..head_dim];
-            let visible = unit.past as usize + row + 1;
-            let scores: Vec<f64> = (0..visible)
+            let end = past + row + 1;
+            let start = window.map_or(0, |window| end.saturating_sub(window as usize));
+            let scores: Vec<f64> = (start..end)
                 .map(|position| {
                     let dot =
                         |i: usize| f64::from(q[i].to_f32()) * at(k_fresh, k_cache, position, i);
                     (0..head_dim).map(dot).sum::<f64>() * f64::from(scale)
                 })
                 .collect();
-            let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
+            let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+            let highest = scores.iter().copied().fold(sink, f64::max);
+            let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum::<f64>()
+                + (sink - highest).exp();
             let probabilities: Vec<f64> =
                 scores.iter().map(|score| (score - highest).exp() / total).collect();
             let values = (0..head_dim)
                 .map(|i| {
                     let term = |position: usize| {
-                        probabilities[position] * at(v_fresh, v_cache, position, i)
+                        probabilities[position - start] * at(v_fresh, v_cache, position, i)
                     };
-                    (0..visible).map(term).sum()
+                    (start..end).map(term).sum()
                 })
                 .collect();
             out.push((probabilities, values));

@@ -78,7 +78,8 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let heads = HIDDEN / HEAD_DIM;
     let frequencies = [0.5f32; HEAD_DIM / 2];
     kernels.rope(ROWS, heads, HEAD_DIM, &tokens, &frequencies, out);
-    let shape = AttentionShape { heads, kv_heads: heads, head_dim: HEAD_DIM, scale: 0.1 };
+    let shape =
+        AttentionShape { heads, kv_heads: heads, head_dim: HEAD_DIM, scale: 0.1, window: None };
     let units: [Unit; HIDDEN / HEAD_DIM] = std::array::from_fn(|head| Unit {
         row0: 0,
         rows: ROWS as u32,
@@ -86,13 +87,19 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
         shared_row: None,
         kv_head: head as u32,
         cache_offset: head * 300 * HEAD_DIM,
+        cache_positions: 0,
         scores_offset: head * ROWS * (ROWS + 10),
     });
     kernels.scores(&shape, &units, x, x, &*cache, scores);
-    kernels.softmax(&shape, &units, scores, probabilities);
+    kernels.softmax(&shape, &units, scores, None, probabilities);
     kernels.weighted_values(&shape, &units, probabilities, x, &*cache, &mut *out);
-    kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, out);
+    kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, None, &mut *out);
     kernels.append(&shape, &units, x, cache);
+    let windowed = AttentionShape { window: Some(130), ..shape };
+    let rings = units.map(|unit| Unit { past: 400, cache_positions: 290, ..unit });
+    let sinks = [0.5; HIDDEN / HEAD_DIM];
+    kernels.attention(&windowed, &rings, x, x, x, &*cache, &*cache, Some(&sinks), out);
+    kernels.append(&windowed, &rings, x, cache);
     let random = kernels::random_unit(1, 2, 3);
     let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01 };
     let draw = Draw { sampling, random, masked: true };

@@ -114,9 +114,17 @@ impl<'a> ChunkUnits<'a> {
             shared_row: item.shared_row.map(|row| row as u32),
             kv_head: head as u32,
             cache_offset: self.table.unit_offset(self.at, item.slot, head) - self.origin,
+            cache_positions: self.places(item.slot),
             scores_offset: (self.index(item.slot, head) - self.range.start)
                 * self.table.scores_stride(),
         }
+    }
+
+    /// Places of a sequence in the layer's caches, where these are rings.
+    fn places(&self, slot: usize) -> u32 {
+        let batch = usize::from(self.at.batch);
+        let is_ring = self.table.is_windowed(self.at.layer);
+        if is_ring { self.table.kept_positions(batch, slot, self.at.layer) as u32 } else { 0 }
     }
 
     /// What of an owner's rows belongs into the cache of the sequence in a slot, which begins

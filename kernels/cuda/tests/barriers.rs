@@ -81,14 +81,14 @@ fn attention(which: &'static str) -> Run {
         let (k, v) = (batch.k(), batch.v());
         match which {
             "scores" => try_run(&[scores(dtype, shape, &units, q, k, to)])?,
-            "softmax" => try_run(&[softmax(shape, &units, of(&weights), to)])?,
+            "softmax" => try_run(&[softmax(shape, &units, of(&weights), 0, to)])?,
             "values" => {
                 try_run(&[weighted_values(dtype, shape, &units, of(&weights), v, to)])?;
             }
-            "prefill" => try_run(&[attention_prefill(dtype, shape, &units, q, k, v, to)])?,
+            "prefill" => try_run(&[attention_prefill(dtype, shape, &units, q, k, v, 0, to)])?,
             _ => {
                 let scratch = scratch.pointer();
-                let [part, whole] = attention_decode(dtype, shape, &units, q, k, v, to, scratch);
+                let [part, whole] = attention_decode(dtype, shape, &units, q, k, v, 0, to, scratch);
                 // The second has no barrier, and the sites of the last launch are what is asked
                 // for.
                 let result = try_run(&[part]);
@@ -110,7 +110,7 @@ fn matrix_attention() -> Run {
         let (q, to) = (of(&batch.q), out.pointer());
         let (units, shape) = (batch.listed(0), &batch.shape);
         let (k, v) = (batch.k(), batch.v());
-        try_run(&[attention_prefill(dtype::<Half>(), shape, &units, q, k, v, to)])?;
+        try_run(&[attention_prefill(dtype::<Half>(), shape, &units, q, k, v, 0, to)])?;
         Ok(bits(&out.take()))
     })
 }

@@ -12,6 +12,7 @@
 )]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use half::bf16;
 
@@ -52,7 +53,7 @@ pub(super) struct Scores {
     pub scale: f32,
 }
 
-/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees the first
+/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees those of
 /// `visible[i]`.
 ///
 /// # Safety
@@ -64,7 +65,7 @@ pub(super) unsafe fn scores<const MR: usize>(
     keys: &Keys<bf16>,
     queries: Queries,
     out: Scores,
-    visible: [usize; MR],
+    visible: [Range<usize>; MR],
     mut prefetcher: Option<&mut Prefetcher>,
 ) {
     // SAFETY: the caller's promise.
@@ -79,10 +80,14 @@ pub(super) unsafe fn scores<const MR: usize>(
         unsafe {
             let sums = of_block::<MR>(s, &block, queries, prefetcher.as_deref_mut());
             for i in 0..MR {
-                let width = visible[i].saturating_sub(first).min(block.width);
+                let before = |position: usize| {
+                    let lanes = position.saturating_sub(first).min(block.width);
+                    (1u32 << lanes).wrapping_sub(1) as u16
+                };
+                let mask = before(visible[i].end) & !before(visible[i].start);
                 let to = out.to.wrapping_add(i * out.stride + first);
                 let scores = s.mul(sums[i], s.splat(out.scale));
-                _mm512_mask_storeu_ps(to, (1u32 << width).wrapping_sub(1) as u16, scores);
+                _mm512_mask_storeu_ps(to, mask, scores);
             }
         }
     }

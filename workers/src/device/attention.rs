@@ -37,7 +37,7 @@ impl Computing<'_> {
             Op::Softmax => {
                 let from = self.scores_range(compute, compute.inputs[0]);
                 let to = self.scores_range(compute, self.whole_output(compute));
-                self.launch(softmax(&shape, &units, from, to))?;
+                self.launch(softmax(&shape, &units, from, 0, to))?;
             }
             Op::Wv => {
                 let probabilities = self.scores_range(compute, compute.inputs[0]);
@@ -51,11 +51,11 @@ impl Computing<'_> {
                 let v = self.keys_or_values(compute, Kv::V, compute.inputs[2], rows)?;
                 let out = self.output(compute, rows);
                 if self.table.program(self.program).rows != Rows::Single {
-                    self.launch(attention_prefill(dtype, &shape, &units, q, k, v, out))?;
+                    self.launch(attention_prefill(dtype, &shape, &units, q, k, v, 0, out))?;
                 } else {
                     let scratch = self.device.scratch_address(self.device.scratch().attention);
                     let [parts, whole] =
-                        attention_decode(dtype, &shape, &units, q, k, v, out, scratch);
+                        attention_decode(dtype, &shape, &units, q, k, v, 0, out, scratch);
                     self.launch(parts)?;
                     self.launch(whole)?;
                 }

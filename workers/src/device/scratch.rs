@@ -103,6 +103,7 @@ pub(super) fn attention_shape(config: &ModelConfig) -> AttentionShape {
         kv_heads: config.num_kv_heads as u32,
         head_dim: config.head_dim as u32,
         scale: 1.0 / (config.head_dim as f32).sqrt(),
+        window: None,
     }
 }
 

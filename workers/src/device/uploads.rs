@@ -152,7 +152,7 @@ impl Uploads {
                     cache_offset: unit.cache_offset as u64,
                     scores_offset: unit.scores_offset as u64,
                     shared_row: unit.shared_row.unwrap_or(Unit::CACHED),
-                    unused: 0,
+                    cache_positions: unit.cache_positions,
                 };
                 staged[count] = found;
                 count += 1;

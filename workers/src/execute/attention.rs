@@ -1,8 +1,9 @@
 //! `Scores`, `Softmax`, `Wv` and the fused form, over the units of a chunk.
 //!
 //! Fresh K and V always come from the values of this step and never from the cache, on every
-//! device, so an append may happen before or after without changing a bit. Beside a 4-bit cache the
-//! kernels see them as the append will store them.
+//! device, so an append may happen before or after without changing a bit; into a ring of positions
+//! it comes after, for it takes the places of the oldest. Beside a 4-bit cache the kernels see fresh
+//! rows as the append will store them.
 
 use kernels::{AttentionShape, Cache, Columns, Element, Kernels, Unit};
 use model::ops::{Kv, Op, Value};
@@ -26,6 +27,7 @@ pub(super) fn run<T: Element>(
         kv_heads: config.num_kv_heads,
         head_dim: config.head_dim,
         scale: 1.0 / (config.head_dim as f32).sqrt(),
+        window: None,
     };
     units.clear();
     units.extend(rows::units(operands.table, operands.program, compute.at, compute.chunk));
@@ -33,7 +35,7 @@ pub(super) fn run<T: Element>(
         return 0;
     }
     let units = units.as_slice();
-    let cached: u64 = units.iter().map(|unit| u64::from(unit.cached())).sum();
+    let cached: u64 = units.iter().map(|unit| u64::from(unit.cached_seen(&shape))).sum();
     let kv_format = operands.plan.map.kv_format;
     let position_bytes =
         kv_format.position_bytes(config.head_dim, operands.plan.shape.dtype) as u64;
@@ -47,7 +49,7 @@ pub(super) fn run<T: Element>(
         Op::Softmax => {
             let scores = scores(operands, compute, compute.inputs[0]);
             let out = scores_mut(operands, compute, output_region(compute));
-            kernels.softmax(&shape, units, scores, out);
+            kernels.softmax(&shape, units, scores, None, out);
         }
         Op::Wv => {
             let probabilities = scores(operands, compute, compute.inputs[0]);
@@ -63,7 +65,7 @@ pub(super) fn run<T: Element>(
             let (cached_k, cached_v) =
                 (cache(operands, compute, Kv::K), cache(operands, compute, Kv::V));
             let out = attended::<T>(operands, compute, count);
-            kernels.attention(&shape, units, q, k, v, cached_k, cached_v, out);
+            kernels.attention(&shape, units, q, k, v, cached_k, cached_v, None, out);
         }
     }
     cached * position_bytes * compute.op.caches().len() as u64

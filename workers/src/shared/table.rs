@@ -342,6 +342,11 @@ impl StepTable {
         window.map_or(capacity, |window| window.min(capacity)) as usize
     }
 
+    /// Whether the caches of a layer keep less than a sequence may have.
+    pub fn is_windowed(&self, layer: Option<u16>) -> bool {
+        self.window(layer).is_some()
+    }
+
     fn window(&self, layer: Option<u16>) -> Option<usize> {
         self.windows[usize::from(layer?)].map(usize::from)
     }
