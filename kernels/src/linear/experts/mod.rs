@@ -36,7 +36,7 @@ use parts::{Pass, Plan};
 /// Columns of the narrowest task of `expert_down`, and a divisor of all others.
 const COLS_UNIT: usize = PANELS * MAX_LANES;
 /// Tasks of `expert_down` for each thread.
-const DOWN_TASKS: usize = 4;
+const DOWN_TASKS: usize = 2;
 
 /// The weights of all experts.
 #[derive(Debug, Clone, Copy)]
