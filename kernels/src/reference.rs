@@ -4,6 +4,7 @@
 
 use crate::attention::{AttentionShape, Unit};
 use crate::number::Number;
+use crate::router::{Routed, RouterScoring};
 
 /// `x · weightᵀ + bias` as f64, `[rows, n]`.
 pub fn linear<T: Number>(
@@ -44,6 +45,45 @@ pub fn gelu(x: f64) -> f64 {
     }
     let erf = sum * h / 3.0 * 2.0 / std::f64::consts::PI.sqrt();
     0.5 * x * (1.0 + erf)
+}
+
+/// The experts of one row with their weights, in ascending order of experts.
+pub fn route(logits: &[f64], top_k: usize, scoring: RouterScoring) -> Vec<(u32, f64)> {
+    let mut chosen: Vec<(u32, f64)> = (0..).zip(logits.iter().copied()).collect();
+    // A stable sort: of equal logits the lower expert's goes first.
+    chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
+    chosen.truncate(top_k);
+    chosen.sort_by_key(|chosen| chosen.0);
+    let sum_of_chosen: f64 = chosen.iter().map(|chosen| chosen.1.exp()).sum();
+    let sum_of_all: f64 = logits.iter().map(|logit| logit.exp()).sum();
+    let sum = match scoring {
+        RouterScoring::SoftmaxTopK { renormalise: false } => sum_of_all,
+        RouterScoring::SoftmaxTopK { renormalise: true } | RouterScoring::TopKSoftmax => {
+            sum_of_chosen
+        }
+    };
+    chosen.into_iter().map(|(expert, logit)| (expert, logit.exp() / sum)).collect()
+}
+
+/// The sum of `weight * (x · its expert's weightᵀ + bias)` over one row's places, `x` `[places, k]`
+/// and weights `[experts, n, k]`.
+pub fn expert_down<T: Number>(
+    routed: &[Routed],
+    (n, k): (usize, usize),
+    x: &[T],
+    weight: &[T],
+    bias: Option<&[f32]>,
+) -> Vec<f64> {
+    let mut sum = vec![0.0; n];
+    for (routed, x) in routed.iter().zip(x.chunks_exact(k)) {
+        let expert = routed.expert as usize;
+        let weight = &weight[expert * n * k..][..n * k];
+        let bias = bias.map(|bias| &bias[expert * n..][..n]);
+        for (sum, value) in sum.iter_mut().zip(linear((1, n, k), x, weight, bias)) {
+            *sum += f64::from(routed.weight) * value;
+        }
+    }
+    sum
 }
 
 /// RMS norm of one row.

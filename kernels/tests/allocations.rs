@@ -7,7 +7,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use common::{Random, kernels, variants};
 use half::bf16;
 use kernels::{
-    AttentionShape, Draw, Kernels, Linear, LinearOut, Logprob, SampleScratch, Sampling, Unit,
+    AttentionShape, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearOut, Logprob,
+    Routed, RouterScoring, Routing, SampleScratch, Sampling, Unit,
 };
 use shm::sync::{AtomicU64, Ordering};
 
@@ -55,6 +56,9 @@ struct Buffers {
 const ROWS: usize = 200;
 const HIDDEN: usize = 512;
 const HEAD_DIM: usize = 64;
+/// Experts of a quarter of the rows' values each, so that all fit the same weight.
+const EXPERTS: usize = 4;
+const EXPERT_WIDTH: usize = HIDDEN / EXPERTS;
 
 /// One call of every entry point, large enough that all threads of the pool take part.
 fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
@@ -75,6 +79,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
         let (rows, n, k) = (ROWS, HIDDEN, HIDDEN);
         kernels.linear(Linear { rows, n, k, x, weight, bias: Some(gain), out: target });
     }
+    every_expert_call(kernels, (residual, logits), x, weight, out);
     let heads = HIDDEN / HEAD_DIM;
     let frequencies = [0.5f32; HEAD_DIM / 2];
     kernels.rope(ROWS, heads, HEAD_DIM, &tokens, &frequencies, out);
@@ -108,6 +113,28 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     kernels.logprob_rows(logits, &[0; ROWS], &[3; ROWS], &mut [Logprob::NONE; 3 * ROWS]);
 }
 
+/// Two passes, of which the second has fewer rows.
+fn every_expert_call(
+    kernels: &Kernels,
+    (residual, logits): (&mut [f32], &[f32]),
+    x: &[bf16],
+    weight: &[bf16],
+    out: &mut [bf16],
+) {
+    let mut routed = [Routed::default(); ROWS * 2];
+    let logits = &logits[..ROWS * EXPERTS];
+    for scoring in [RouterScoring::TopKSoftmax, RouterScoring::SoftmaxTopK { renormalise: true }] {
+        kernels.route((EXPERTS, 2), scoring, logits, &mut routed);
+    }
+    let routing = Routing { experts: EXPERTS, top_k: 2, routed: &routed };
+    let weight = ExpertWeight::Plain(weight);
+    let experts = Experts { routing, n: EXPERT_WIDTH, k: HIDDEN, weight, bias: None };
+    let out = &mut out[..ROWS * 2 * EXPERT_WIDTH];
+    kernels.expert_linear(&experts, x, LinearOut::Store(out));
+    let experts = Experts { routing, n: HIDDEN, k: EXPERT_WIDTH, weight, bias: None };
+    kernels.expert_down(&experts, out, residual);
+}
+
 #[test]
 fn no_call_allocates_after_the_kernels_are_built() {
     let mut random = Random::new(12);
@@ -125,7 +152,9 @@ fn no_call_allocates_after_the_kernels_are_built() {
         scratch: (0..3).map(|_| SampleScratch::new(HIDDEN)).collect(),
     };
     for variant in variants("no_call_allocates_after_the_kernels_are_built") {
-        let kernels = kernels(variant, 3);
+        let experts =
+            ExpertLimits { rows: 150, top_k: 2, experts: EXPERTS, inputs: HIDDEN, hidden: HIDDEN };
+        let kernels = kernels(variant, 3).with_experts(experts);
         // Spinning threads are given small work too, and then fall asleep.
         kernels.set_spin(std::time::Duration::from_micros(20));
         let before = ALLOCATIONS.load(Ordering::Relaxed);
