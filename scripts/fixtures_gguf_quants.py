@@ -28,6 +28,9 @@ TYPES = [
     ("Q4_K", 8, [0, 2]),
     ("Q5_K", 8, [0, 2]),
     ("Q6_K", 8, [208]),
+    ("IQ4_NL", 24, [0]),
+    ("IQ4_XS", 8, [0]),
+    ("MXFP4", 24, []),
 ]
 
 
@@ -43,6 +46,10 @@ def main():
             scales = random.normal(size=count) * 2.0 ** -random.integers(0, 8, count)
             scales[0] = 3e-6
             blocks[:, at : at + 2] = scales.astype("<f2").view(numpy.uint8).reshape(count, 2)
+        if name == "MXFP4":
+            # Any power of two that all values are finite with; the first are subnormal scales.
+            blocks[:, 0] = random.integers(0, 253, count)
+            blocks[:3, 0] = [0, 1, 252]
         values = numpy.stack([dequantize(block, number) for block in blocks]).astype("<f4")
         assert values.shape == (count, elements) and numpy.isfinite(values).all()
         out += struct.pack("<4I", number, count, size, elements) + blocks.tobytes() + values.tobytes()

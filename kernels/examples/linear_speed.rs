@@ -2,7 +2,7 @@
 //! memory at the speed of a plain read, or multiply-adds at the processor's peak, whichever is
 //! slower.
 //!
-//!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8] [seconds] [rows,..]
+//!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8|q4_k|..] [seconds] [rows,..]
 //!     [large|small|NxK] [MiB of weights] [threads]
 
 mod memory;
@@ -66,15 +66,30 @@ fn main() {
     }
 }
 
-fn format(dtype: &str) -> Grouped {
-    if dtype == "w8" { Grouped { bits: Bits::Eight, group: 64 } } else { Grouped::W4 }
+/// The grouped form of a name.
+fn format(dtype: &str) -> Option<Grouped> {
+    Some(match dtype {
+        "w4" => Grouped::W4,
+        "w8" => Grouped::halves(Bits::Eight, 64),
+        "q4_0" => Grouped::GGUF_Q4,
+        "q5_0" => Grouped::GGUF_Q5_0,
+        "q5_1" => Grouped::GGUF_Q5_1,
+        "q8_0" => Grouped::GGUF_Q8,
+        "q4_k" => Grouped::GGUF_Q4_K,
+        "q5_k" => Grouped::GGUF_Q5_K,
+        "q6_k" => Grouped::GGUF_Q6_K,
+        "iq4_nl" => Grouped::GGUF_IQ4_NL,
+        "iq4_xs" => Grouped::GGUF_IQ4_XS,
+        "mxfp4" => Grouped::GGUF_MXFP4,
+        _ => return None,
+    })
 }
 
 fn weight_bytes(dtype: &str, n: usize, k: usize) -> usize {
-    match dtype {
-        "f32" => 4 * n * k,
-        "bf16" => 2 * n * k,
-        _ => format(dtype).size_bytes(n, k),
+    match format(dtype) {
+        Some(format) => format.size_bytes(n, k),
+        None if dtype == "f32" => 4 * n * k,
+        None => 2 * n * k,
     }
 }
 
@@ -98,8 +113,7 @@ fn measure<T: Element>(
         let weight = &pool[times.len() % copies * bytes..][..bytes];
         let out = LinearOut::Store(&mut out[..]);
         let begin = Instant::now();
-        if dtype.starts_with('w') {
-            let format = format(dtype);
+        if let Some(format) = format(dtype) {
             let bias = None;
             kernels.linear_grouped(LinearGrouped {
                 rows,

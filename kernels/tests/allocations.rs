@@ -4,12 +4,14 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
+use common::records::{formats, random_records};
 use common::{Random, kernels, variants};
 use half::bf16;
 use kernels::{
-    AttentionShape, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearOut, Logprob,
-    Routed, RouterScoring, Routing, SampleScratch, Sampling, Unit,
+    AttentionShape, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped,
+    LinearOut, Logprob, Routed, RouterScoring, Routing, SampleScratch, Sampling, Unit,
 };
+use model::compressed::Grouped;
 use shm::sync::{AtomicU64, Ordering};
 
 /// The system's allocator, counting.
@@ -51,6 +53,8 @@ struct Buffers {
     probabilities: Vec<f32>,
     cache: Vec<bf16>,
     scratch: Vec<SampleScratch>,
+    /// A matrix of every grouped form.
+    records: Vec<(Grouped, Vec<u8>)>,
 }
 
 const ROWS: usize = 200;
@@ -62,8 +66,8 @@ const EXPERT_WIDTH: usize = HIDDEN / EXPERTS;
 
 /// One call of every entry point, large enough that all threads of the pool take part.
 fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
-    let Buffers { residual, gain, x, weight, out, logits, scores, probabilities, cache, scratch } =
-        buffers;
+    let Buffers { residual, gain, x, weight, out, logits, scores, probabilities, .. } = buffers;
+    let Buffers { cache, scratch, records, .. } = buffers;
     let tokens = [3u32; ROWS];
     kernels.embed(&tokens, weight, Some((&tokens, weight, 2)), residual);
     kernels.rms_norm(ROWS, HIDDEN, residual, gain, 1e-5, None, x);
@@ -80,6 +84,21 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
         kernels.linear(Linear { rows, n, k, x, weight, bias: Some(gain), out: target });
     }
     every_expert_call(kernels, (residual, logits), x, weight, out);
+    for (format, records) in records {
+        let (format, rows, n, k) = (*format, ROWS, HIDDEN, HIDDEN);
+        let target = LinearOut::StoreF32(&mut logits[..]);
+        kernels.linear_grouped(LinearGrouped {
+            rows,
+            n,
+            k,
+            x,
+            format,
+            records,
+            bias: None,
+            out: target,
+        });
+        kernels.embed_grouped(&tokens, format, records, residual);
+    }
     let heads = HIDDEN / HEAD_DIM;
     let frequencies = [0.5f32; HEAD_DIM / 2];
     kernels.rope(ROWS, heads, HEAD_DIM, &tokens, &frequencies, out);
@@ -150,6 +169,10 @@ fn no_call_allocates_after_the_kernels_are_built() {
         probabilities: random.vector(heads * ROWS * (ROWS + 10)),
         cache: random.vector(heads * 300 * HEAD_DIM),
         scratch: (0..3).map(|_| SampleScratch::new(HIDDEN)).collect(),
+        records: formats()
+            .into_iter()
+            .map(|format| (format, random_records(&mut random, format, HIDDEN, HIDDEN)))
+            .collect(),
     };
     for variant in variants("no_call_allocates_after_the_kernels_are_built") {
         let experts =

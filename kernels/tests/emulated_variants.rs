@@ -5,13 +5,14 @@
 mod common;
 mod emulate;
 
+use common::records::{formats, random_records, said};
 use common::{
     Random, assert_close, bits, has_integers, kernels as native_kernels, poison, step_of, tolerance,
 };
 use emulate::emulated;
-use half::{bf16, f16};
+use half::bf16;
 use kernels::{Kernels, Linear, LinearGrouped, LinearOut, Variant, reference};
-use model::compressed::{Bits, Grouped, ROWS};
+use model::compressed::Grouped;
 
 /// Kernels of each variant with instructions of its own for bf16, on `threads` threads.
 fn all_kernels(test: &str, threads: usize) -> Vec<Kernels> {
@@ -110,46 +111,16 @@ struct Matrix {
     values: Vec<f64>,
 }
 
-/// `groups`' padding is zero throughout, as the format says.
 fn matrix(random: &mut Random, format: Grouped, n: usize, k: usize) -> Matrix {
-    let mut records = vec![0u8; format.size_bytes(n, k)];
-    let mut values = vec![0.0; n * k];
-    let vector = 4 * ROWS;
-    for row in 0..n {
-        for group in 0..format.groups(k) {
-            let record = (row / ROWS * format.groups(k) + group) * format.record_bytes();
-            let lane = row % ROWS;
-            let scale = f16::from_f32(random.unit() / 16.0);
-            let min = f16::from_f32(random.unit());
-            let at = record + 2 * lane;
-            records[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-            records[at + 2 * ROWS..][..2].copy_from_slice(&min.to_le_bytes());
-            for within in 0..format.group.min(k - group * format.group) {
-                let dwords = record + vector + 4 * lane;
-                let q = match format.bits {
-                    Bits::Four => {
-                        let q = random.below(16);
-                        let (index, place) = (within / 8, within % 8 / 2 + within % 2 * 4);
-                        records[dwords + index * vector + place / 2] |=
-                            (q << (place % 2 * 4)) as u8;
-                        q as f64
-                    }
-                    Bits::Eight => {
-                        let q = random.bits() as i8;
-                        records[dwords + within / 4 * vector + within % 4] = q as u8;
-                        f64::from(q)
-                    }
-                };
-                let value = f64::from(scale.to_f32()) * q + f64::from(min.to_f32());
-                values[row * k + group * format.group + within] = value;
-            }
-        }
-    }
+    let records = random_records(random, format, n, k);
+    let said = said(format, &records, n, k);
+    let value = |at: usize| {
+        let (scale, min) = said.ranges[at / k * format.groups(k) + at % k / format.group];
+        f64::from(scale) * f64::from(said.q[at]) + f64::from(min)
+    };
+    let values = (0..n * k).map(value).collect();
     Matrix { format, records, values }
 }
-
-const FORMATS: [Grouped; 4] =
-    [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8, Grouped { bits: Bits::Eight, group: 64 }];
 
 fn run_grouped(
     kernels: &Kernels,
@@ -177,8 +148,8 @@ fn grouped_linears_agree_with_the_reference() {
     for kernels in all_kernels("grouped_linears_agree_with_the_reference", 1) {
         let before = emulated();
         for (seed, (rows, n, k)) in SHAPES.into_iter().enumerate() {
-            // Two formats of each shape: of 4 and of 8 bits, groups of 32 and of 64.
-            for format in [FORMATS[seed % 2], FORMATS[2 + seed / 2 % 2]] {
+            // Some formats of each shape.
+            for format in formats().into_iter().skip(seed % 3).step_by(3) {
                 let mut random = Random::new(seed as u64);
                 let x: Vec<bf16> = random.vector(rows * k);
                 let matrix = matrix(&mut random, format, n, k);
@@ -227,7 +198,8 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
         ] {
             let mut random = Random::new(4242);
             let weight: Vec<bf16> = random.vector(n * k);
-            let matrices = FORMATS.map(|format| matrix(&mut random, format, n, k));
+            let matrices: Vec<Matrix> =
+                formats().into_iter().map(|format| matrix(&mut random, format, n, k)).collect();
             let row: Vec<bf16> = random.vector(k);
             // Index 0 is the plain weight, the others are the grouped formats.
             let run = |kernels: &Kernels, rows: usize, x: &[bf16], which: usize| {
@@ -239,7 +211,7 @@ fn a_row_does_not_depend_on_its_batch_or_on_threads() {
                 kernels.linear(Linear { rows, n, k, x, weight: &weight, bias: None, out: target });
                 out
             };
-            for which in 0..=FORMATS.len() {
+            for which in 0..=matrices.len() {
                 let alone = bits(&run(one, 1, &row, which));
                 for (kernels, threads) in [(one, 1), (two, 2)] {
                     for (rows, positions) in batches {

@@ -6,6 +6,7 @@ mod common;
 mod emulate;
 mod guarded;
 
+use common::records::{formats, random_records};
 use common::{Random, bits, poison, variants};
 use guarded::{Guarded, SIDES, Side, set_case};
 use half::bf16;
@@ -154,24 +155,13 @@ fn linears_stay_within_their_operands() {
     }
 }
 
-/// Any bytes are records; scales and minimums are made finite.
-fn records(random: &mut Random, format: Grouped, n: usize, k: usize) -> Vec<u8> {
-    let mut records: Vec<u8> = (0..format.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
-    for record in records.chunks_mut(format.record_bytes()) {
-        for high in record[..64].iter_mut().skip(1).step_by(2) {
-            *high = *high & 0x83 | 0x2c;
-        }
-    }
-    records
-}
-
 fn check_grouped<T: Element>(kernels: &Kernels, cases: &[(usize, usize, usize)]) {
-    const FORMATS: [Grouped; 3] = [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8];
+    let formats = formats();
     for (index, &(rows, n, k)) in cases.iter().enumerate() {
         let mut random = Random::new(index as u64);
-        let format = FORMATS[index % FORMATS.len()];
+        let format = formats[index % formats.len()];
         let x: Vec<T> = random.vector(rows * k);
-        let weight = records(&mut random, format, n, k);
+        let weight = random_records(&mut random, format, n, k);
         let out = OUTS[index / 2 % OUTS.len()];
         compare_outs::<T>(out, (rows * n, index as u64), |side, out_form| {
             let variant = kernels.variant();
@@ -249,15 +239,14 @@ fn quantisers_and_widening_stay_within_their_operands() {
     for variant in variants("quantisers_and_widening_stay_within_their_operands") {
         check_formats::<bf16>(variant);
         check_formats::<f32>(variant);
-        for format in [Grouped::W4, Grouped::GGUF_Q4] {
-            assert_eq!(format.bits, Bits::Four);
+        for format in formats().into_iter().filter(|format| format.bits != Bits::Eight) {
             set_case(format!("widen {variant:?} {format:?}"));
-            let narrow = records(&mut Random::new(7), format, 33, 130);
+            let narrow = random_records(&mut Random::new(7), format, 33, 130);
             compare_bytes(format.widened().size_bytes(33, 130), |side, out| match side {
-                None => grouped::widen(variant, format, &narrow, out),
+                None => grouped::widen(variant, format, 130, &narrow, out),
                 Some(side) => {
                     let narrow = Guarded::new("from", side, &narrow);
-                    grouped::widen(variant, format, narrow.slice(), out);
+                    grouped::widen(variant, format, 130, narrow.slice(), out);
                 }
             });
         }

@@ -67,7 +67,7 @@ impl WeightFormats {
 /// form as it is.
 pub fn decompressed(format: WeightFormat) -> Option<Grouped> {
     match format {
-        WeightFormat::Grouped(grouped) if grouped.bits == Bits::Four => Some(grouped.widened()),
+        WeightFormat::Grouped(grouped) if grouped.bits != Bits::Eight => Some(grouped.widened()),
         _ => None,
     }
 }

@@ -65,6 +65,64 @@ fn every_interval_gives_the_bits_of_the_cpu() {
     }
 }
 
+/// The forms of GGUF's types that are widened; the layers' matrices in turn, as files mix them.
+const STORED: [Grouped; 8] = [
+    Grouped::GGUF_Q4_K,
+    Grouped::GGUF_Q6_K,
+    Grouped::GGUF_Q5_K,
+    Grouped::GGUF_Q5_0,
+    Grouped::GGUF_Q5_1,
+    Grouped::GGUF_IQ4_NL,
+    Grouped::GGUF_IQ4_XS,
+    Grouped::GGUF_MXFP4,
+];
+
+/// All matrices in stored forms, beginning with the form `first`; embedding and head too where the
+/// model has a position embedding that adds nothing to a row of the table.
+fn stored(config: &ModelConfig, first: usize, mut map: DeviceMap) -> DeviceMap {
+    let form = |index: usize| WeightFormat::Grouped(STORED[(first + index) % STORED.len()]);
+    let mut formats = WeightFormats::with_layers(config, form(0));
+    let grouped = formats.layers.iter_mut().flatten().filter(|of| **of != WeightFormat::Plain);
+    for (index, format) in grouped.enumerate() {
+        *format = form(index);
+    }
+    if config.rope.is_some() {
+        (formats.embedding, formats.head) = (form(1), form(1));
+    }
+    map.weight_formats = formats;
+    map
+}
+
+#[test]
+fn stored_forms_give_the_bits_of_the_cpu_in_every_interval() {
+    for (config, dtype, first) in
+        [(llama(), Dtype::Bf16, 0), (llama(), Dtype::Bf16, 5), (opt(), Dtype::F32, 2)]
+    {
+        let shape = shape(2, 3, 2, dtype);
+        let plain = run(&config, &shape, &cpu_only(&config));
+        let expected = run(&config, &shape, &stored(&config, first, cpu_only(&config)));
+        assert_ne!(plain.1, expected.1, "few bits cannot give the same logits");
+        assert!(expected.1.iter().all(|logit| logit.is_finite()));
+        let ops = layer_list(&config, None).len();
+        for start in 0..ops {
+            for end in start + 1..=ops {
+                let map = two_split(&config, Split { start, end }, None);
+                let found = run(&config, &shape, &stored(&config, first, map));
+                assert!(found == expected, "{:?} {first} [{start}, {end})", config.family);
+            }
+        }
+        for home in [MemoryId::DRAM, MemoryId::VRAM] {
+            let homes = Homes { kv: home, prefill_hidden: home };
+            let map = device_map(&Policy::GpuOnly, &config, false, homes);
+            let mut map = stored(&config, first, map);
+            assert!(run(&config, &shape, &map) == expected, "{homes:?}");
+            map.weights.iter_mut().flatten().for_each(|home| *home = MemoryId::VRAM);
+            map.outer_weights = MemoryId::VRAM;
+            assert!(run(&config, &shape, &map) == expected, "{homes:?} resident");
+        }
+    }
+}
+
 #[test]
 fn chunks_give_the_bits_of_the_whole() {
     let config = llama();

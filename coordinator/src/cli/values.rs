@@ -253,7 +253,7 @@ impl CompressChoice {
 /// What becomes of weights that a GGUF file holds in 4 or 8 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum QuantizedChoice {
-    /// Q4_0, Q4_1 and Q8_0 are multiplied as they are; others are expanded
+    /// Blocks that kernels can read are multiplied as they are; others are expanded
     Direct,
     /// All are expanded to --dtype
     Expand,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use model::compressed::{Grouped, WeightFormat};
+use model::compressed::WeightFormat;
 use planner::budget::Budget;
 use program::formats::KvFormat;
 use program::plan::Plan;
@@ -129,9 +129,7 @@ fn weight_bytes_by_format(plan: &Plan) -> BTreeMap<String, u64> {
     for placed in plan.weights.iter().filter(|placed| counted.insert(placed.weights)) {
         let format = match plan.map.weight_formats.of(&plan.config, placed.weights) {
             WeightFormat::Plain => plan.shape.dtype.name().to_owned(),
-            WeightFormat::Grouped(Grouped { bits, group }) => {
-                format!("{}-bit in groups of {group}", bits.count())
-            }
+            WeightFormat::Grouped(grouped) => grouped.to_string(),
         };
         *bytes.entry(format).or_insert(0) += plan.buffer(placed.buffer).size_bytes;
     }

@@ -8,7 +8,23 @@ use model::source::StoredType;
 
 /// Elements of the matrices of each quantised type that a file holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Quantised(BTreeMap<&'static str, (StoredType, u64)>);
+pub struct Quantised(BTreeMap<&'static str, OfType>);
+
+/// Matrices of one type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct OfType {
+    stored: StoredType,
+    /// Elements of all, and of those of layers.
+    elements: u64,
+    layer_elements: u64,
+}
+
+impl OfType {
+    fn file_bytes(&self, elements: u64) -> u64 {
+        let (block_elements, block_bytes) = self.stored.block();
+        elements / block_elements as u64 * block_bytes as u64
+    }
+}
 
 /// What becomes of the matrices that are expanded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,22 +35,45 @@ pub struct Expanded {
 }
 
 impl Quantised {
-    /// Counts a matrix of `elements`.
-    pub fn add(&mut self, stored: StoredType, elements: u64) {
+    /// Counts a matrix of `elements`, of a layer if `of_layer`.
+    pub fn add(&mut self, stored: StoredType, elements: u64, of_layer: bool) {
         if stored.block().0 > 1 {
-            self.0.entry(stored.name()).or_insert((stored, 0)).1 += elements;
+            let none = OfType { stored, elements: 0, layer_elements: 0 };
+            let of_type = self.0.entry(stored.name()).or_insert(none);
+            of_type.elements += elements;
+            of_type.layer_elements += if of_layer { elements } else { 0 };
         }
+    }
+
+    /// A sentence on the layers' matrices that kernels read in more than 4 bits, where these are
+    /// quantised to 4 bits instead; `None` where there are none.
+    pub fn rounded_again(&self) -> Option<String> {
+        let more = |of_type: &&OfType| {
+            let bits = of_type.stored.grouped().map_or(0, |grouped| grouped.bits.count());
+            bits > 4 && of_type.layer_elements > 0
+        };
+        let rounded: Vec<&OfType> = self.0.values().filter(more).collect();
+        let names: Vec<&str> = rounded.iter().map(|of_type| of_type.stored.name()).collect();
+        let file_bytes: u64 =
+            rounded.iter().map(|of_type| of_type.file_bytes(of_type.layer_elements)).sum();
+        (!names.is_empty()).then(|| {
+            format!(
+                "The layers' {} weights ({:.2} GiB in the file) are rounded a second time, into \
+                 groups of 4 bits; what the file holds in 4 bits stays as it is.",
+                names.join(" and "),
+                file_bytes as f64 / (1u64 << 30) as f64
+            )
+        })
     }
 
     /// The matrices that are expanded: all, or those that no kernel reads as they are.
     pub fn expanded(&self, all: bool) -> Option<Expanded> {
-        let expanded = self.0.values().filter(|(stored, _)| all || stored.grouped().is_none());
+        let expanded = self.0.values().filter(|one| all || one.stored.grouped().is_none());
         let mut sum = Expanded { types: Vec::new(), file_bytes: 0, elements: 0 };
-        for (stored, elements) in expanded {
-            let (block_elements, block_bytes) = stored.block();
-            sum.types.push(stored.name());
-            sum.file_bytes += elements / block_elements as u64 * block_bytes as u64;
-            sum.elements += elements;
+        for of_type in expanded {
+            sum.types.push(of_type.stored.name());
+            sum.file_bytes += of_type.file_bytes(of_type.elements);
+            sum.elements += of_type.elements;
         }
         (!sum.types.is_empty()).then_some(sum)
     }
@@ -70,34 +109,43 @@ mod tests {
 
     fn file() -> Quantised {
         let mut quantised = Quantised::default();
-        quantised.add(StoredType::Q4K, 1 << 30);
-        quantised.add(StoredType::Q4K, 1 << 30);
-        quantised.add(StoredType::Q4_0, 1 << 30);
-        quantised.add(StoredType::F16, 1 << 30);
+        quantised.add(StoredType::Q4K, 1 << 30, true);
+        quantised.add(StoredType::Q4K, 1 << 30, true);
+        quantised.add(StoredType::Q6K, 1 << 30, true);
+        quantised.add(StoredType::Q6K, 1 << 30, false);
+        quantised.add(StoredType::F16, 1 << 30, true);
         quantised
     }
 
     #[test]
-    fn only_what_no_kernel_reads_is_told_of() {
-        let note = file().expanded(false).expect("Q4_K").note(Dtype::Bf16, false);
-        let expected = "The file's Q4_K weights are expanded to bf16: 1.12 GiB become 4.00 GiB in \
-                        memory (3.6 times).";
+    fn what_is_expanded_is_told_of_with_both_sizes() {
+        let note = file().expanded(true).expect("two types").note(Dtype::Bf16, false);
+        let expected = "The file's Q4_K and Q6_K weights are expanded to bf16: 2.77 GiB become \
+                        8.00 GiB in memory (2.9 times).";
         assert_eq!(note, expected);
         let all = file().expanded(true).expect("two types").note(Dtype::F32, false);
-        assert!(all.contains("Q4_0 and Q4_K") && all.contains("12.00 GiB"), "{all}");
+        assert!(all.contains("16.00 GiB"), "{all}");
     }
 
     #[test]
     fn a_file_of_readable_blocks_needs_no_note() {
         let mut quantised = Quantised::default();
-        quantised.add(StoredType::Q8_0, 64);
-        quantised.add(StoredType::Bf16, 64);
+        for stored in StoredType::ALL.into_iter().filter(|stored| stored.grouped().is_some()) {
+            quantised.add(stored, 256, true);
+        }
+        quantised.add(StoredType::Bf16, 64, true);
         assert_eq!(quantised.expanded(false), None);
     }
 
     #[test]
     fn a_second_rounding_is_named() {
-        let note = file().expanded(false).expect("Q4_K").note(Dtype::Bf16, true);
+        let note = file().expanded(true).expect("Q4_K").note(Dtype::Bf16, true);
         assert!(note.contains("rounded a second time"), "{note}");
+        let note = file().rounded_again().expect("Q6_K in layers");
+        assert!(note.starts_with("The layers' Q6_K weights (0.82 GiB in the file)"), "{note}");
+        let mut outer = Quantised::default();
+        outer.add(StoredType::Q6K, 256, false);
+        outer.add(StoredType::Q4K, 256, true);
+        assert_eq!(outer.rounded_again(), None);
     }
 }

@@ -1,6 +1,6 @@
 //! In which form weights and KV are kept: what the user asked for, over what the files hold.
 
-use model::compressed::{Bits, Grouped, WeightFormat, kv4_position_bytes};
+use model::compressed::{Grouped, WeightFormat, kv4_position_bytes};
 use model::config::ModelConfig;
 use planner::policy::Formats;
 use program::formats::{KvFormat, WeightFormats};
@@ -41,9 +41,10 @@ impl Case {
 
 /// What to say of weights' formats that nobody asked for by name.
 pub(crate) fn notes(run: &Run, opened: &Opened, case: Case) -> Vec<String> {
-    let expanded = opened.expanded(run.quantized == QuantizedChoice::Expand);
-    let expanded = expanded.map(|found| found.note(run.dtype, case.weights));
-    case.note(run).map(str::to_owned).into_iter().chain(expanded).collect()
+    let all = run.quantized == QuantizedChoice::Expand;
+    let expanded = opened.expanded(all).map(|found| found.note(run.dtype, case.weights));
+    let rounded = if all || !case.weights { None } else { opened.rounded_again() };
+    case.note(run).map(str::to_owned).into_iter().chain(expanded).chain(rounded).collect()
 }
 
 /// The cases that a run may choose from, lossless ones first.
@@ -101,7 +102,7 @@ pub(crate) fn of_choice(config: &ModelConfig, choice: CompressChoice) -> Formats
 }
 
 fn in_four_bits(format: WeightFormat) -> bool {
-    matches!(format, WeightFormat::Grouped(grouped) if grouped.bits == Bits::Four)
+    matches!(format, WeightFormat::Grouped(grouped) if grouped.bits.count() <= 4)
 }
 
 /// What decides answers beside dtype and files, for their fingerprint: the counts of matrices of

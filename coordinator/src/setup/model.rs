@@ -87,6 +87,12 @@ impl Opened {
         self.quantised.expanded(all)
     }
 
+    /// A sentence on the layers' weights that the files hold in more than 4 bits and kernels read,
+    /// where they are quantised to 4; `None` where there are none.
+    pub fn rounded_again(&self) -> Option<String> {
+        self.quantised.rounded_again()
+    }
+
     /// Which weights these are, as part of the output's fingerprint. Reads all of them where they
     /// are not known yet.
     ///
@@ -156,7 +162,8 @@ fn stored_formats(
     let mut quantised = Quantised::default();
     let mut of = |id, (rows, columns): (usize, usize)| -> anyhow::Result<WeightFormat> {
         let stored = source.stored_type(id)?;
-        quantised.add(stored, (rows * columns) as u64);
+        let of_layer = matches!(id, TensorId::Layer { .. });
+        quantised.add(stored, (rows * columns) as u64, of_layer);
         Ok(stored.grouped().map_or(WeightFormat::Plain, WeightFormat::Grouped))
     };
     let vocabulary = (config.vocab_size, config.hidden_size);

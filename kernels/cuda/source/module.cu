@@ -8,6 +8,7 @@
 
 #include "compressed/records.cuh"
 #include "compressed/decompress.cuh"
+#include "compressed/stored.cuh"
 #include "compressed/kv.cuh"
 
 #include "rows/embed.cuh"

@@ -1,6 +1,6 @@
 //! The 4-bit and 8-bit formats of weights and of the KV cache (`model::compressed`).
 
-use model::compressed::{Bits, Grouped, ROWS, kv4_position_bytes};
+use model::compressed::{Bits, Grouped, ROWS, Scales, Table, kv4_position_bytes};
 use model::config::Dtype;
 
 use crate::launch::{Args, DevicePointer, Launch};
@@ -19,7 +19,7 @@ fn over_records(name: &'static str, records: usize, args: Args) -> Launch {
     Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
 }
 
-/// A grouped matrix `[n, k]`, 4 or 8 bits, to row-major `[n, k]` of `dtype`: `scale * q + min`,
+/// A grouped matrix `[n, k]`, 4 or 8 bits with [`Scales::Halves`] or [`Scales::Floats`], to row-major `[n, k]` of `dtype`: `scale * q + min`,
 /// rounded to `dtype`. A [`linear`](crate::linear) over the result gives the same bits as one
 /// straight from the records.
 pub fn decompress(
@@ -32,20 +32,61 @@ pub fn decompress(
     let (n_len, k_len) = (n as usize, k as usize);
     let args = Args::new().u64(records).u64(out).u32(n).u32(k);
     let args = args.u32(format.bits.count() as u32).u32(format.group as u32);
+    let args = args.u32(u32::from(has_floats(format)));
     over_records(named!(dtype, "decompress"), format.blocks(n_len) * format.groups(k_len), args)
 }
 
-/// Records of `format`, 4 bits, of a matrix `[n, k]` to records of `format.widened()`: the same
-/// scales, minimums and integers, one a byte.
+/// Whether a form that linears read has scales of f32.
+///
+/// # Panics
+/// A form that they do not read.
+pub(crate) fn has_floats(format: Grouped) -> bool {
+    match (format.bits, format.scales) {
+        (Bits::Four | Bits::Eight, Scales::Halves) => false,
+        (Bits::Eight, Scales::Floats) => true,
+        _ => panic!("{format:?} is expanded before it is multiplied"),
+    }
+}
+
+/// The numbers of `source/compressed/stored.cuh` of integers and scales.
+fn stored_codes(format: Grouped) -> (u32, u32) {
+    let codes = match format.bits {
+        Bits::Four => 0,
+        Bits::Five => 1,
+        Bits::FiveSigned => 2,
+        Bits::SixSigned => 3,
+        Bits::Table(Table::NonLinear) => 4,
+        Bits::Table(Table::E2M1) => 5,
+        Bits::Eight => panic!("8 bits are not widened"),
+    };
+    let scales = match format.scales {
+        Scales::Halves => 0,
+        Scales::HalfScales => 1,
+        Scales::PowersOfTwo => 2,
+        Scales::Products => 3,
+        Scales::ProductsAndMinimums => 4,
+        Scales::Floats => panic!("{format:?} is no stored form"),
+    };
+    (codes, scales)
+}
+
+/// Records of `format`, not of 8 bits, of a matrix `[n, k]` to records of `format.widened()`: the
+/// same scales, minimums and integers, one a byte.
 pub fn widen(
     format: Grouped,
     (n, k): (u32, u32),
     records: DevicePointer,
     out: DevicePointer,
 ) -> Launch {
-    assert_eq!(format.bits, Bits::Four, "only 4 bits can be widened");
-    let count = format.blocks(n as usize) * format.groups(k as usize);
-    let args = Args::new().u64(records).u64(out).u32((ROWS * format.group / 8) as u32);
+    let groups = format.groups(k as usize);
+    let count = format.blocks(n as usize) * groups;
+    let args = Args::new().u64(records).u64(out);
+    if format.bits != Bits::Four || format.scales != Scales::Halves {
+        let (codes, scales) = stored_codes(format);
+        let args = args.u32(codes).u32(scales).u32(format.group as u32).u32(groups as u32);
+        return over_records("expand", count, args);
+    }
+    let args = args.u32((ROWS * format.group / 8) as u32);
     over_records("widen", count, args)
 }
 

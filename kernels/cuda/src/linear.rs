@@ -5,12 +5,15 @@
 //! of a step in the same places, so which one a batch size selects changes no bit. In f32 an output
 //! is a chain of fused multiply-adds per segment, the segments added in order.
 
-use model::compressed::{Bits, Grouped};
+use model::compressed::Grouped;
 use model::config::Dtype;
 
+use crate::compressed::has_floats;
 use crate::launch::{Args, DevicePointer, Launch};
 use crate::named;
 
+/// In place of bits: records of 8 bits with ranges of f32.
+const EXPANDED: u32 = 32;
 /// Rows up to which weights go from memory straight to registers.
 const SMALL_ROWS: u32 = 32;
 
@@ -52,7 +55,8 @@ impl LinearOut {
 pub enum Weight {
     /// Row-major, of the linear's dtype, on a 16-byte boundary.
     Plain(DevicePointer),
-    /// Records of 4 or 8 bits in groups of 32 or 64, on a 64-byte boundary.
+    /// Records of 4 or 8 bits with ranges of f16, or of 8 bits with ranges of f32, on a 64-byte
+    /// boundary. Other forms are widened first ([`widen`](crate::widen)).
     Grouped(Grouped, DevicePointer),
 }
 
@@ -81,8 +85,9 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     let (source, bits, group) = match weight {
         Weight::Plain(weight) => (weight, 0, 0),
         Weight::Grouped(format, records) => {
-            assert!(matches!(format.group, 32 | 64), "groups have 32 or 64 inputs");
-            (records, format.bits.count() as u32, format.group as u32)
+            assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
+            let kind = if has_floats(format) { EXPANDED } else { format.bits.count() as u32 };
+            (records, kind, format.group as u32)
         }
     };
     let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
@@ -98,6 +103,7 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
         let name = match bits {
             0 => "linear_f32",
             4 => "linear_four_f32",
+            EXPANDED => "linear_expanded_f32",
             _ => "linear_eight_f32",
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
@@ -112,22 +118,18 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     // One segment of sums for each of the eight warps.
     let small =
         |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
-    match (rows, weight) {
-        (..=8, Weight::Plain(_)) => small("linear_small_8_bf16", 16, 8),
-        (..=16, Weight::Plain(_)) => small("linear_small_16_bf16", 16, 16),
-        (_, Weight::Plain(_)) => small("linear_small_32_bf16", 32, 32),
-        (..=8, Weight::Grouped(Grouped { bits: Bits::Four, .. }, _)) => {
-            small("linear_four_8_bf16", 16, 8)
+    let [few, some, many] = match bits {
+        0 => ["linear_small_8_bf16", "linear_small_16_bf16", "linear_small_32_bf16"],
+        4 => ["linear_four_8_bf16", "linear_four_16_bf16", "linear_four_32_bf16"],
+        EXPANDED => {
+            ["linear_expanded_8_bf16", "linear_expanded_16_bf16", "linear_expanded_32_bf16"]
         }
-        (..=16, Weight::Grouped(Grouped { bits: Bits::Four, .. }, _)) => {
-            small("linear_four_16_bf16", 16, 16)
-        }
-        (_, Weight::Grouped(Grouped { bits: Bits::Four, .. }, _)) => {
-            small("linear_four_32_bf16", 32, 32)
-        }
-        (..=8, Weight::Grouped(..)) => small("linear_eight_8_bf16", 16, 8),
-        (..=16, Weight::Grouped(..)) => small("linear_eight_16_bf16", 16, 16),
-        (_, Weight::Grouped(..)) => small("linear_eight_32_bf16", 32, 32),
+        _ => ["linear_eight_8_bf16", "linear_eight_16_bf16", "linear_eight_32_bf16"],
+    };
+    match rows {
+        ..=8 => small(few, 16, 8),
+        ..=16 => small(some, 16, 16),
+        _ => small(many, 32, 32),
     }
 }
 

@@ -3,6 +3,7 @@
 use model::compressed::Grouped;
 use model::config::Dtype;
 
+use crate::compressed::has_floats;
 use crate::launch::{Args, DevicePointer, Launch};
 use crate::named;
 
@@ -42,6 +43,9 @@ pub fn embed(
 
 /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded to f32. `tokens` is u32
 /// `[rows]`, `records` the whole table, `out` f32 `[rows, hidden]`.
+///
+/// # Panics
+/// A form that is not of 4 or 8 bits with scales of f16.
 pub fn embed_grouped(
     (rows, hidden): (u32, u32),
     format: Grouped,
@@ -49,6 +53,7 @@ pub fn embed_grouped(
     records: DevicePointer,
     out: DevicePointer,
 ) -> Launch {
+    assert!(!has_floats(format), "a table of scales of f32");
     let args = Args::new().u64(tokens).u64(records).u64(out).u32(hidden);
     let args = args.u32(format.bits.count() as u32).u32(format.group as u32);
     one_block_per_row("embed_grouped", rows, args)

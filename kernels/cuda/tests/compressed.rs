@@ -5,25 +5,32 @@ mod common;
 mod device;
 
 use common::Random;
+use common::records::random_records;
 use cuda_kernels::{quantise_kv, widen};
 use device::{Half, dtype, of, of_mut, run};
 use kernels::{Element, Variant};
-use model::compressed::{Grouped, kv4_position_bytes};
+use model::compressed::{Bits, Grouped, kv4_position_bytes};
 
 #[test]
 fn widened_records_are_those_of_the_cpu() {
     let mut random = Random::new(1);
-    for (format, n, k) in
-        [(Grouped::W4, 16, 64), (Grouped::W4, 33, 200), (Grouped::GGUF_Q4, 50, 96)]
-    {
-        let records: Vec<u8> = (0..format.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
+    let mut cases = vec![(Grouped::W4, 16, 64), (Grouped::W4, 33, 200), (Grouped::GGUF_Q4, 50, 96)];
+    for format in Grouped::STORED.into_iter().filter(|format| format.bits != Bits::Eight) {
+        cases.extend([(format, 16, 512), (format, 33, 200), (format, 3, 32)]);
+    }
+    for (format, n, k) in cases {
+        let mut records = random_records(&mut random, format, n, k);
+        if format == Grouped::GGUF_MXFP4 {
+            // Every power of two, also those below the least normal number.
+            records[..16].copy_from_slice(&std::array::from_fn::<u8, 16, _>(|i| 120 + i as u8));
+        }
         let wide = format.widened();
         let mut out = vec![0xaa; wide.size_bytes(n, k) + 64];
         run(&[widen(format, (n as u32, k as u32), of(&records), of_mut(&mut out))]);
         let guard = out.split_off(wide.size_bytes(n, k));
         assert!(guard.iter().all(|byte| *byte == 0xaa), "written behind the records");
         let mut expected = vec![0; out.len()];
-        kernels::grouped::widen(Variant::Scalar, format, &records, &mut expected);
+        kernels::grouped::widen(Variant::Scalar, format, k, &records, &mut expected);
         assert!(out == expected, "{format:?} {n} x {k}");
     }
 }

@@ -11,7 +11,7 @@ use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, run};
 use kernels::grouped::{decode_row, quantise};
 use kernels::{Element, Variant, reference};
-use model::compressed::{Bits, Grouped};
+use model::compressed::{Bits, Grouped, Scales};
 
 /// Of the rows' root mean square. Chains of 512 f32 sums; the last rounding is counted apart.
 const TOLERANCE: f64 = 1e-5;
@@ -194,19 +194,30 @@ fn a_rows_bits_do_not_depend_on_the_batch() {
 /// The operands' weight in `format`.
 fn grouped<T: Element>(operands: &Operands<T>, format: Grouped) -> (Weight, Vec<u8>) {
     let (_, n, k) = operands.shape;
-    let narrow = Grouped { bits: Bits::Four, group: format.group };
+    let narrow = match (format.scales, format.group) {
+        (Scales::Floats, 16) => Grouped::GGUF_Q6_K,
+        (Scales::Floats, _) => Grouped::GGUF_Q4_K,
+        (_, group) => Grouped::halves(Bits::Four, group),
+    };
     let mut records = vec![0; narrow.size_bytes(n, k)];
     quantise(Variant::Scalar, narrow, &operands.weight, k, &mut records);
     if format.bits == Bits::Eight {
         let mut wide = vec![0; format.size_bytes(n, k)];
-        kernels::grouped::widen(Variant::Scalar, narrow, &records, &mut wide);
+        kernels::grouped::widen(Variant::Scalar, narrow, k, &records, &mut wide);
         records = wide;
     }
     (Weight::Grouped(format, of(&records)), records)
 }
 
 fn grouped_linears<T: Element>() {
-    let formats = [Grouped::W4, Grouped::GGUF_Q4, Grouped::GGUF_Q8, Grouped::W4.widened()];
+    let formats = [
+        Grouped::W4,
+        Grouped::GGUF_Q4,
+        Grouped::GGUF_Q4_K.widened(),
+        Grouped::GGUF_Q8,
+        Grouped::W4.widened(),
+        Grouped::GGUF_Q6_K.widened(),
+    ];
     for (seed, shape) in SHAPES.into_iter().enumerate() {
         let format = formats[seed % formats.len()];
         let (_, n, k) = shape;

@@ -1,10 +1,11 @@
-//! Rows of a weight matrix to records of 4-bit integers, at load.
+//! Rows of a weight matrix to records, at load.
 
 use half::bf16;
-use model::compressed::{Bits, Grouped, ROWS};
+use model::compressed::{Bits, Grouped, ROWS, Scales};
 
+use super::nearest::quantise_nearest;
 use super::range::{LONGEST, quantise_range};
-use super::record::{set_scale_and_minimum, store_bytes, store_nibbles};
+use super::record::{set_scale_and_minimum, store};
 use crate::number::Number;
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
@@ -14,11 +15,12 @@ use crate::variant::{SimdTask, Variant, dispatch};
 /// of 16 rows. Every weight is then within [`error_bound`](super::error_bound) of its decoded
 /// value; NaN counts as 0, and what f16 cannot hold, infinities included, as its largest number. A
 /// format of 8 bits gets the same integers, a byte each; only random weights are quantised to it,
-/// in place of a file that holds 8 bits.
+/// in place of a file that holds 8 bits, and so they are to the forms of GGUF's other types, to
+/// the nearest integers.
 ///
 /// # Panics
-/// `format` is not of groups of 8 to 64, the lengths do not match, or the machine lacks
-/// `variant`.
+/// `format` is not of groups of 8 to 64 or is one of devices, the lengths do not match, or the
+/// machine lacks `variant`.
 pub fn quantise<T: Number>(
     variant: Variant,
     format: Grouped,
@@ -33,6 +35,12 @@ pub fn quantise<T: Number>(
     );
     assert!(k > 0 && weights.len().is_multiple_of(k), "the weights are not whole rows");
     assert_eq!(out.len(), format.size_bytes(weights.len() / k, k), "the output has another size");
+    let ranges = format.scales == Scales::Halves && matches!(format.bits, Bits::Four | Bits::Eight);
+    if !ranges {
+        let shape = (weights.len() / k, k);
+        quantise_nearest(format, &|at| weights[at].to_f32(), shape, out);
+        return;
+    }
     // Not generic from here on, so that it is compiled once and in this crate.
     if T::IS_F32 {
         quantise_f32(variant, Rows { format, weights: bytemuck::cast_slice(weights), k, out });
@@ -80,11 +88,7 @@ impl<T: Number> SimdTask for Rows<'_, T> {
                     }
                     let range = quantise_range(&mut values, count);
                     set_scale_and_minimum(record, row, range.scale, range.minimum);
-                    let q = &range.q[..format.group];
-                    match format.bits {
-                        Bits::Four => store_nibbles(record, row, q),
-                        Bits::Eight => store_bytes(record, row, q),
-                    }
+                    store(format, record, (row, 0), &range.q[..format.group]);
                 }
             }
         }

@@ -2,23 +2,59 @@
 //! kernels are compared with.
 
 use half::f16;
-use model::compressed::{Bits, Grouped, ROWS};
+use model::compressed::{Bits, Grouped, ROWS, Scales};
 
-/// Where the minimums begin.
+/// Where the minimums begin, in f16 beside as many scales.
 const MINIMUMS: usize = 2 * ROWS;
-/// Where the integers begin.
-pub(super) const INTEGERS: usize = 4 * ROWS;
 /// Bytes of a vector of dwords, one for each row.
 pub(super) const VECTOR_BYTES: usize = 4 * ROWS;
 
-/// Scale and minimum of row `row` of a record's 16.
+/// Scale and minimum of row `row` of a record's 16, of a form with [`Scales::Halves`].
 ///
 /// # Panics
 /// When the record has no such row.
 pub fn scale_and_minimum(record: &[u8], row: usize) -> (f16, f16) {
     assert!(row < ROWS, "a record has {ROWS} rows, not row {row}");
-    let at = |at: usize| f16::from_le_bytes([record[at], record[at + 1]]);
-    (at(2 * row), at(MINIMUMS + 2 * row))
+    (half(record, 2 * row), half(record, MINIMUMS + 2 * row))
+}
+
+fn half(record: &[u8], at: usize) -> f16 {
+    f16::from_le_bytes([record[at], record[at + 1]])
+}
+
+/// Scale and minimum of row `row` of a record's 16 and of group `group` of the record.
+///
+/// # Panics
+/// When the record has no such row or group.
+pub fn range(format: Grouped, record: &[u8], row: usize, group: usize) -> (f32, f32) {
+    let groups = format.scales.groups(format.group);
+    assert!(row < ROWS && group < groups, "row {row}, group {group} of {format:?}");
+    let half = |at: usize| half(record, at).to_f32();
+    let float = |at: usize| {
+        f32::from_le_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]])
+    };
+    let byte = |at: usize| f32::from(i8::from_le_bytes([record[at]]));
+    match format.scales {
+        Scales::Halves => (half(2 * row), half(MINIMUMS + 2 * row)),
+        Scales::HalfScales => (half(2 * (group * ROWS + row)), 0.0),
+        Scales::Floats => (float(4 * row), float(4 * (ROWS + row))),
+        Scales::PowersOfTwo => (2f64.powf(f64::from(byte(group * ROWS + row))) as f32, 0.0),
+        Scales::Products => (half(2 * row) * byte(2 * ROWS + group * ROWS + row), 0.0),
+        Scales::ProductsAndMinimums => {
+            let at = 4 * ROWS + group * 2 * ROWS + row;
+            (half(2 * row) * byte(at), half(MINIMUMS + 2 * row) * byte(at + ROWS))
+        }
+    }
+}
+
+/// Where the integers of a group of a record begin.
+pub(super) fn integers_at(format: Grouped, group: usize) -> usize {
+    format.scales.size_bytes(format.group) + group * format.group_bytes()
+}
+
+/// Vectors of upper bits with which the integers of a group begin.
+pub(super) fn upper_vectors(format: Grouped) -> usize {
+    format.bits.upper() * format.group / 32
 }
 
 pub(super) fn set_scale_and_minimum(record: &mut [u8], row: usize, scale: f16, minimum: f16) {
@@ -26,38 +62,75 @@ pub(super) fn set_scale_and_minimum(record: &mut [u8], row: usize, scale: f16, m
     record[MINIMUMS + 2 * row..][..2].copy_from_slice(&minimum.to_le_bytes());
 }
 
-/// The integer of input `k` of the group and row `row` of a record's 16.
+/// The integer of input `k` of the record and row `row` of its 16.
 ///
 /// # Panics
 /// When the record has no such row or input.
 pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
-    assert!(row < ROWS && k < format.group, "row {row}, input {k} of {format:?}");
-    let dword = |vector: usize| INTEGERS + vector * VECTOR_BYTES + 4 * row;
+    assert!(row < ROWS && k < format.record_inputs(), "row {row}, input {k} of {format:?}");
+    let (group, k) = (k / format.group, k % format.group);
+    let integers = &record[integers_at(format, group)..][..format.group_bytes()];
+    let dword = |vector: usize| vector * VECTOR_BYTES + 4 * row;
     match format.bits {
         Bits::Four => {
             // Even inputs in the low half of the dword, odd ones in the high half.
             let nibble = k % 8 / 2 + k % 2 * 4;
-            i32::from(record[dword(k / 8) + nibble / 2] >> (nibble % 2 * 4) & 15)
+            i32::from(integers[dword(k / 8) + nibble / 2] >> (nibble % 2 * 4) & 15)
         }
-        Bits::Eight => i32::from(i8::from_le_bytes([record[dword(k / 4) + k % 4]])),
+        Bits::Eight => i32::from(i8::from_le_bytes([integers[dword(k / 4) + k % 4]])),
+        bits => {
+            let (step, upper) = (k / 4, bits.upper());
+            let nibbles = integers[dword(upper_vectors(format) + step / 2) + k % 4];
+            let mut code = nibbles >> (step % 2 * 4) & 15;
+            if upper > 0 {
+                let steps = 8 / upper;
+                let byte = integers[dword(step / steps) + k % 4];
+                code |= (byte >> (step % steps * upper) & ((1 << upper) - 1)) << 4;
+            }
+            match bits {
+                Bits::Table(table) => i32::from(table.values()[usize::from(code)]),
+                _ => i32::from(code) - i32::from(bits.offset()),
+            }
+        }
     }
 }
 
-/// Stores the 4-bit integers `q`, one a byte, of a row: the whole group.
+/// Stores what is kept of a row's integers, one a byte, of group `group` of a record.
 #[inline(always)]
-pub(super) fn store_nibbles(record: &mut [u8], row: usize, q: &[u8]) {
-    for (vector, eight) in q.as_chunks::<8>().0.iter().enumerate() {
-        let dword = pack_nibbles(u64::from_le_bytes(*eight));
-        record[INTEGERS + vector * VECTOR_BYTES + 4 * row..][..4]
-            .copy_from_slice(&dword.to_le_bytes());
-    }
-}
-
-/// Stores the 8-bit integers `q` of a row: the whole group.
-#[inline(always)]
-pub(super) fn store_bytes(record: &mut [u8], row: usize, q: &[u8]) {
-    for (vector, four) in q.as_chunks::<4>().0.iter().enumerate() {
-        record[INTEGERS + vector * VECTOR_BYTES + 4 * row..][..4].copy_from_slice(four);
+pub(super) fn store(format: Grouped, record: &mut [u8], (row, group): (usize, usize), q: &[u8]) {
+    let at = integers_at(format, group) + 4 * row;
+    match format.bits {
+        Bits::Four => {
+            for (vector, eight) in q.as_chunks::<8>().0.iter().enumerate() {
+                let dword = pack_nibbles(u64::from_le_bytes(*eight));
+                record[at + vector * VECTOR_BYTES..][..4].copy_from_slice(&dword.to_le_bytes());
+            }
+        }
+        Bits::Eight => {
+            for (vector, four) in q.as_chunks::<4>().0.iter().enumerate() {
+                record[at + vector * VECTOR_BYTES..][..4].copy_from_slice(four);
+            }
+        }
+        bits => {
+            let mut upper_dwords = [0u32; 4];
+            let first = upper_vectors(format);
+            for (vector, eight) in q.as_chunks::<8>().0.iter().enumerate() {
+                let mut nibbles = 0;
+                for (half, four) in eight.as_chunks::<4>().0.iter().enumerate() {
+                    let (four, step) = (u32::from_le_bytes(*four), 2 * vector + half);
+                    nibbles |= (four & 0x0f0f_0f0f) << (4 * half);
+                    if let Some(steps) = 8usize.checked_div(bits.upper()) {
+                        let upper = four >> 4 & 0x0f0f_0f0f;
+                        upper_dwords[step / steps] |= upper << (step % steps * bits.upper());
+                    }
+                }
+                let at = at + (first + vector) * VECTOR_BYTES;
+                record[at..at + 4].copy_from_slice(&nibbles.to_le_bytes());
+            }
+            for (vector, dword) in upper_dwords.iter().enumerate().take(first) {
+                record[at + vector * VECTOR_BYTES..][..4].copy_from_slice(&dword.to_le_bytes());
+            }
+        }
     }
 }
 
@@ -82,11 +155,13 @@ pub fn decode_row(format: Grouped, matrix: &[u8], k: usize, row: usize, out: &mu
     let block = &matrix[row / ROWS * format.block_bytes(k)..][..format.block_bytes(k)];
     let lane = row % ROWS;
     let records = block.chunks_exact(format.record_bytes());
-    for (record, out) in records.zip(out.chunks_mut(format.group)) {
-        let (scale, minimum) = scale_and_minimum(record, lane);
-        for (k, out) in out.iter_mut().enumerate() {
-            let product = scale.to_f32() * integer(format, record, lane, k) as f32;
-            *out = product + minimum.to_f32();
+    for (record, out) in records.zip(out.chunks_mut(format.record_inputs())) {
+        for (group, out) in out.chunks_mut(format.group).enumerate() {
+            let (scale, minimum) = range(format, record, lane, group);
+            for (k, out) in out.iter_mut().enumerate() {
+                let q = integer(format, record, lane, group * format.group + k);
+                *out = scale * q as f32 + minimum;
+            }
         }
     }
 }

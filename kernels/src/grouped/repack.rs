@@ -1,14 +1,18 @@
 //! GGUF's blocks of 32 elements to records, at load, without loss: a decoded value is the number
-//! that the file's own reader computes, bit for bit but for the sign of a zero.
+//! that the file's own reader computes, bit for bit but for the sign of a zero. Blocks of 256 are
+//! `super_blocks`'.
 
 use half::f16;
-use model::compressed::{Grouped, ROWS};
+use model::compressed::{Grouped, ROWS, Scales};
 use model::source::StoredType;
 
-use super::record::{INTEGERS, VECTOR_BYTES, set_scale_and_minimum, store_nibbles};
+use super::record::{set_scale_and_minimum, store};
+use super::super_blocks;
 
 /// Elements of a block, and of a group of what becomes of it.
 const BLOCK: usize = 32;
+/// What the table of MXFP4 multiplies is `2^(e - 128)`.
+const MXFP4_BIAS: u8 = 128;
 
 /// Why blocks could not become records. The matrix can still be expanded.
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
@@ -41,8 +45,19 @@ pub fn from_blocks(
     match stored {
         StoredType::Q4_0 => return from_q4_0(blocks, k, out),
         StoredType::Q4_1 => from_q4_1(blocks, k, out),
+        StoredType::Q5_0 => from_q5_0(blocks, k, out),
+        StoredType::Q5_1 => from_q5_1(blocks, k, out),
         StoredType::Q8_0 => from_q8_0(blocks, k, out),
-        other => return Err(RepackError::Type(other.name())),
+        StoredType::Iq4Nl => from_iq4_nl(blocks, k, out),
+        StoredType::Mxfp4 => from_mxfp4(blocks, k, out),
+        StoredType::Q4K | StoredType::Q5K | StoredType::Q6K | StoredType::Iq4Xs => {
+            each_block(stored, blocks, k, out, |block, record, place| {
+                super_blocks::convert(stored, block, record, place.row % ROWS);
+            });
+        }
+        StoredType::F32 | StoredType::F16 | StoredType::Bf16 => {
+            return Err(RepackError::Type(stored.name()));
+        }
     }
     Ok(())
 }
@@ -64,7 +79,7 @@ pub fn from_q4_0(blocks: &[u8], k: usize, out: &mut [u8]) -> Result<(), RepackEr
             refused.get_or_insert(RepackError::Scale { row: place.row, block: place.block, scale });
         }
         set_scale_and_minimum(record, place.row % ROWS, scale, minimum);
-        store_nibbles(record, place.row % ROWS, &nibbles(&block[2..]));
+        store(Grouped::GGUF_Q4, record, (place.row % ROWS, 0), &nibbles(&block[2..]));
     });
     refused.map_or(Ok(()), Err)
 }
@@ -76,7 +91,7 @@ pub fn from_q4_0(blocks: &[u8], k: usize, out: &mut [u8]) -> Result<(), RepackEr
 pub fn from_q4_1(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q4_1, blocks, k, out, |block, record, place| {
         set_scale_and_minimum(record, place.row % ROWS, half_at(block, 0), half_at(block, 2));
-        store_nibbles(record, place.row % ROWS, &nibbles(&block[4..]));
+        store(Grouped::GGUF_Q4, record, (place.row % ROWS, 0), &nibbles(&block[4..]));
     });
 }
 
@@ -88,9 +103,43 @@ pub fn from_q8_0(blocks: &[u8], k: usize, out: &mut [u8]) {
     each_block(StoredType::Q8_0, blocks, k, out, |block, record, place| {
         let row = place.row % ROWS;
         set_scale_and_minimum(record, row, half_at(block, 0), f16::ZERO);
-        for (vector, four) in block[2..].as_chunks::<4>().0.iter().enumerate() {
-            record[INTEGERS + vector * VECTOR_BYTES + 4 * row..][..4].copy_from_slice(four);
-        }
+        store(Grouped::GGUF_Q8, record, (row, 0), &block[2..]);
+    });
+}
+
+/// Q5_0, `scale * (q - 16)`.
+fn from_q5_0(blocks: &[u8], k: usize, out: &mut [u8]) {
+    each_block(StoredType::Q5_0, blocks, k, out, |block, record, place| {
+        set_half_scale(record, place, half_at(block, 0));
+        let q = with_fifth_bits(nibbles(&block[6..]), &block[2..6]);
+        store(Grouped::GGUF_Q5_0, record, (place.row % ROWS, place.group), &q);
+    });
+}
+
+/// Q5_1, `scale * q + minimum`.
+fn from_q5_1(blocks: &[u8], k: usize, out: &mut [u8]) {
+    each_block(StoredType::Q5_1, blocks, k, out, |block, record, place| {
+        set_scale_and_minimum(record, place.row % ROWS, half_at(block, 0), half_at(block, 2));
+        let q = with_fifth_bits(nibbles(&block[8..]), &block[4..8]);
+        store(Grouped::GGUF_Q5_1, record, (place.row % ROWS, 0), &q);
+    });
+}
+
+/// IQ4_NL, `scale * table[q]`.
+fn from_iq4_nl(blocks: &[u8], k: usize, out: &mut [u8]) {
+    each_block(StoredType::Iq4Nl, blocks, k, out, |block, record, place| {
+        set_half_scale(record, place, half_at(block, 0));
+        let place = (place.row % ROWS, place.group);
+        store(Grouped::GGUF_IQ4_NL, record, place, &nibbles(&block[2..]));
+    });
+}
+
+/// MXFP4, `2^(e - 128) * table[q]`.
+fn from_mxfp4(blocks: &[u8], k: usize, out: &mut [u8]) {
+    each_block(StoredType::Mxfp4, blocks, k, out, |block, record, place| {
+        let row = place.row % ROWS;
+        record[place.group * ROWS + row] = block[0].wrapping_sub(MXFP4_BIAS);
+        store(Grouped::GGUF_MXFP4, record, (row, place.group), &nibbles(&block[1..]));
     });
 }
 
@@ -99,6 +148,8 @@ pub fn from_q8_0(blocks: &[u8], k: usize, out: &mut [u8]) {
 struct Place {
     row: usize,
     block: usize,
+    /// The block's first group in its record.
+    group: usize,
 }
 
 /// Calls `convert` with each block, the record it belongs in and its place.
@@ -113,27 +164,58 @@ fn each_block(
     let Some(format) = stored.grouped() else {
         unreachable!("only the functions above pass {stored:?}");
     };
-    assert!(k > 0 && k.is_multiple_of(BLOCK), "blocks of {BLOCK} do not divide rows of {k}");
-    let (row_bytes, (_, block_bytes)) = (stored.row_bytes(k), stored.block());
+    let (elements, block_bytes) = stored.block();
+    let row_bytes = stored.row_bytes(k);
+    assert!(k > 0 && k.is_multiple_of(elements), "blocks of {elements} do not divide rows of {k}");
     assert!(blocks.len().is_multiple_of(row_bytes), "the blocks are not whole rows");
     let rows = blocks.len() / row_bytes;
     assert_eq!(out.len(), format.size_bytes(rows, k), "the output has another size");
     clear_padding(format, rows, k, out);
+    let in_record = format.record_inputs() / elements;
     for (row, blocks) in blocks.chunks_exact(row_bytes).enumerate() {
         let records = &mut out[row / ROWS * format.block_bytes(k)..][..format.block_bytes(k)];
-        let records = records.chunks_exact_mut(format.record_bytes());
-        for (index, (block, record)) in blocks.chunks_exact(block_bytes).zip(records).enumerate() {
-            convert(block, record, Place { row, block: index });
+        for (block, bytes) in blocks.chunks_exact(block_bytes).enumerate() {
+            let record = &mut records[block / in_record * format.record_bytes()..];
+            let group = block % in_record * (elements / format.group);
+            convert(bytes, &mut record[..format.record_bytes()], Place { row, block, group });
         }
     }
 }
 
-/// Zeros where rows are missing from the last block.
+/// Zeros where rows are missing from the last block, inputs from the last record of each, or bytes
+/// between scales and integers.
 fn clear_padding(format: Grouped, rows: usize, k: usize, out: &mut [u8]) {
+    let block_bytes = format.block_bytes(k);
     if !rows.is_multiple_of(ROWS) {
-        let last = out.len() - format.block_bytes(k);
+        let last = out.len() - block_bytes;
         out[last..].fill(0);
     }
+    if format.scales == Scales::Products {
+        // Scales end before their last line does.
+        for record in out.chunks_exact_mut(format.record_bytes()) {
+            record[..format.scales.size_bytes(format.group)].fill(0);
+        }
+    }
+    if !k.is_multiple_of(format.record_inputs()) {
+        for block in out.chunks_exact_mut(block_bytes) {
+            block[block_bytes - format.record_bytes()..].fill(0);
+        }
+    }
+}
+
+/// Sets one of several f16 scales of a row of a record.
+fn set_half_scale(record: &mut [u8], place: Place, scale: f16) {
+    let at = 2 * (place.group * ROWS + place.row % ROWS);
+    record[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+}
+
+/// Bit `i` of four bytes as the fifth bit of integer `i`.
+#[inline(always)]
+fn with_fifth_bits(mut q: [u8; BLOCK], bits: &[u8]) -> [u8; BLOCK] {
+    for (i, q) in q.iter_mut().enumerate() {
+        *q |= (bits[i / 8] >> (i % 8) & 1) << 4;
+    }
+    q
 }
 
 fn half_at(block: &[u8], at: usize) -> f16 {

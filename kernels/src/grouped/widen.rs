@@ -1,50 +1,104 @@
-//! 4 bits to 8 bits, memory to memory: decompression on the emulated device.
+//! Stored forms to 8 bits, memory to memory: decompression on the emulated device.
 
-use model::compressed::{Bits, Grouped};
+use model::compressed::{Bits, Grouped, ROWS, Scales};
 
-use super::record::INTEGERS;
+use super::record::{VECTOR_BYTES, integers_at, range, upper_vectors};
 use crate::simd::Simd;
 use crate::variant::{SimdTask, Variant, dispatch};
 
-/// Widens records of `format`, 4 bits, to records of `format.widened()`: the same scales, minimums
-/// and integers, so that a linear over either gives the same bits. `from` is any number of whole
-/// records, `to` as many wide ones.
+/// Widens a matrix of `k` inputs from records of `format` to records of `format.widened()`: the
+/// same scales, minimums and integers, so that a linear over either gives the same bits. `from` is
+/// any number of whole blocks of 16 rows, `to` as many wide ones.
 ///
 /// # Panics
-/// `format` is not of 4 bits, the lengths do not match, or the machine lacks `variant`.
-pub fn widen(variant: Variant, format: Grouped, from: &[u8], to: &mut [u8]) {
+/// `format` has 8 bits, the lengths do not match, or the machine lacks `variant`.
+pub fn widen(variant: Variant, format: Grouped, k: usize, from: &[u8], to: &mut [u8]) {
     assert!(variant.is_available(), "this machine cannot run the {} kernels", variant.name());
-    assert_eq!(format.bits, Bits::Four, "only 4 bits can be widened");
-    let (narrow, wide) = (format.record_bytes(), format.widened().record_bytes());
-    assert!(from.len().is_multiple_of(narrow), "{} bytes are no whole records", from.len());
+    assert_ne!(format.bits, Bits::Eight, "8 bits are not widened");
+    let (narrow, wide) = (format.block_bytes(k), format.widened().block_bytes(k));
+    assert!(from.len().is_multiple_of(narrow), "{} bytes are no whole blocks", from.len());
     assert_eq!(to.len(), from.len() / narrow * wide, "the output has another size");
-    widen_records(variant, Records { narrow, wide, from, to });
+    widen_blocks(variant, Blocks { format, k, from, to });
 }
 
 #[inline(never)]
-fn widen_records(variant: Variant, records: Records<'_>) {
+fn widen_blocks(variant: Variant, blocks: Blocks<'_>) {
     // SAFETY: needed to enter code compiled for the variant, which `widen` found available.
-    unsafe { dispatch(variant, records) }
+    unsafe { dispatch(variant, blocks) }
 }
 
-struct Records<'a> {
-    /// Bytes of a record of either side.
-    narrow: usize,
-    wide: usize,
+struct Blocks<'a> {
+    format: Grouped,
+    k: usize,
     from: &'a [u8],
     to: &'a mut [u8],
 }
 
-impl SimdTask for Records<'_> {
+impl SimdTask for Blocks<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, _simd: S) {
-        let Records { narrow, wide, from, to } = self;
-        for (from, to) in from.chunks_exact(narrow).zip(to.chunks_exact_mut(wide)) {
-            to[..INTEGERS].copy_from_slice(&from[..INTEGERS]);
-            let vectors = from[INTEGERS..].as_chunks::<64>().0;
-            for (from, to) in vectors.iter().zip(to[INTEGERS..].as_chunks_mut::<128>().0) {
-                widen_vector(from, to);
+        let Blocks { format, k, from, to } = self;
+        let wide = format.widened();
+        let groups = format.scales.groups(format.group);
+        let blocks = from.chunks_exact(format.block_bytes(k));
+        for (from, to) in blocks.zip(to.chunks_exact_mut(wide.block_bytes(k))) {
+            for (index, to) in to.chunks_exact_mut(wide.record_bytes()).enumerate() {
+                let record = &from[index / groups * format.record_bytes()..];
+                let record = &record[..format.record_bytes()];
+                let (head, bytes) = to.split_at_mut(wide.scales.size_bytes(wide.group));
+                widen_ranges((format, wide), record, index % groups, head);
+                let at = integers_at(format, index % groups);
+                widen_integers(format, &record[at..][..format.group_bytes()], bytes);
             }
+        }
+    }
+}
+
+/// Scales and minimums of a group.
+fn widen_ranges((format, wide): (Grouped, Grouped), record: &[u8], group: usize, to: &mut [u8]) {
+    if wide.scales == Scales::Halves {
+        to.copy_from_slice(&record[..to.len()]);
+        return;
+    }
+    for row in 0..ROWS {
+        let (scale, minimum) = range(format, record, row, group);
+        to[4 * row..][..4].copy_from_slice(&scale.to_le_bytes());
+        to[4 * (ROWS + row)..][..4].copy_from_slice(&minimum.to_le_bytes());
+    }
+}
+
+/// The integers of a group.
+#[inline(always)]
+fn widen_integers(format: Grouped, from: &[u8], to: &mut [u8]) {
+    if format.bits == Bits::Four {
+        let vectors = from.as_chunks::<64>().0;
+        for (from, to) in vectors.iter().zip(to.as_chunks_mut::<128>().0) {
+            widen_vector(from, to);
+        }
+        return;
+    }
+    let upper = format.bits.upper();
+    let (upper_bits, nibbles) = from.split_at(upper_vectors(format) * VECTOR_BYTES);
+    let table = match format.bits {
+        Bits::Table(table) => Some(table.values()),
+        _ => None,
+    };
+    for (step, to) in to.chunks_exact_mut(VECTOR_BYTES).enumerate() {
+        let nibbles = &nibbles[step / 2 * VECTOR_BYTES..][..VECTOR_BYTES];
+        for (to, nibbles) in to.iter_mut().zip(nibbles) {
+            *to = nibbles >> (step % 2 * 4) & 15;
+        }
+        if let Some(steps) = 8usize.checked_div(upper) {
+            let upper_bits = &upper_bits[step / steps * VECTOR_BYTES..][..VECTOR_BYTES];
+            for (to, bits) in to.iter_mut().zip(upper_bits) {
+                *to |= (bits >> (step % steps * upper) & ((1 << upper) - 1)) << 4;
+            }
+        }
+        for to in to.iter_mut() {
+            *to = match table {
+                Some(table) => table[usize::from(*to & 15)].cast_unsigned(),
+                None => to.wrapping_sub(format.bits.offset()),
+            };
         }
     }
 }

@@ -221,9 +221,8 @@ mod tests {
                 for k in [64, 130, 1088] {
                     check::<f32>(variant, Weight::Plain(std::ptr::null()), (rows, k));
                     check::<bf16>(variant, Weight::Plain(std::ptr::null()), (rows, k));
-                    for bits in [Bits::Four, Bits::Eight] {
-                        for group in [32, 64] {
-                            let format = Grouped { bits, group };
+                    for stored in Grouped::STORED {
+                        for format in [stored, stored.widened()] {
                             let null = std::ptr::null();
                             check::<f32>(variant, Weight::Grouped(format, null), (rows, k));
                             check::<bf16>(variant, Weight::Grouped(format, null), (rows, k));

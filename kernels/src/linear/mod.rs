@@ -81,7 +81,8 @@ pub struct Linear<'a, T> {
     pub out: LinearOut<'a, T>,
 }
 
-/// A linear operation on a grouped weight: `scale * q + min` per output column and group of inputs.
+/// A linear operation on a grouped weight: `scale * q + min`, with a scale and a minimum for each
+/// output column and group of inputs.
 #[derive(Debug)]
 pub struct LinearGrouped<'a, T> {
     pub rows: usize,
@@ -118,10 +119,12 @@ impl Kernels {
     /// then `total = scale * part + total` and `total = min * sum(x) + total`, both fused. In bf16
     /// with AVX512-VNNI each group of x counts as multiples of 2^-11 of the power of two above its
     /// largest value, and `part` and `sum(x)` are exact but for one rounding each. In both cases
-    /// 4-bit weights and the same weights widened to 8 bits give the same bits.
+    /// weights of any form and the same weights widened to 8 bits give the same bits.
     pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearGrouped<'_, T>) {
         let LinearGrouped { rows, n, k, x, format, records, bias, out } = linear;
-        assert!(matches!(format.group, 32 | 64), "groups have 32 or 64 inputs");
+        assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
+        let upper = if format.bits.count() < 8 { format.bits.upper() } else { 0 };
+        assert!(upper == 0 || upper * format.group == 32, "upper bits of a group are one vector");
         assert_eq!(records.len(), format.size_bytes(n, k), "records hold [n, k]");
         self.linear_call((rows, n, k), x, Weight::Grouped(format, records.as_ptr()), bias, out);
     }

@@ -94,7 +94,7 @@ impl<T: Number> Pack<T> {
     fn run_as<S: Simd, X: Packed<S>>(&self, s: S, reader: X) {
         let (first_row, rows) = (self.tiles.start(self.tile), self.rows());
         let chunk = X::UNITS * X::DWORDS;
-        // A unit is an input wherever weights are grouped.
+        // A unit is an input wherever weights are grouped, and groups are powers of two.
         let per_group = self.group.map(|(group, _)| group);
         let mut sum = s.zero();
         for block in self.blocks.clone() {
@@ -126,16 +126,16 @@ impl<T: Number> Pack<T> {
                         }
                     }
                     sum = X::add(s, sum, dword);
-                }
-                let done = first + at + chunk;
-                if let Some(per_group) = per_group
-                    && done.is_multiple_of(per_group)
-                {
-                    let group = done / per_group - 1;
-                    let to = group * self.tiles.rows + first_row;
-                    // SAFETY: there is a sum for every group and row.
-                    unsafe { store_some(s, self.sums.pointer().wrapping_add(to), sum, rows) };
-                    sum = s.zero();
+                    let done = first + at + (i + 1) * X::UNITS;
+                    if let Some(group) = per_group
+                        && done & (group - 1) == 0
+                        && done <= self.units
+                    {
+                        let to = (done / group - 1) * self.tiles.rows + first_row;
+                        // SAFETY: there is a sum for every group and row.
+                        unsafe { store_some(s, self.sums.pointer().wrapping_add(to), sum, rows) };
+                        sum = s.zero();
+                    }
                 }
             }
         }

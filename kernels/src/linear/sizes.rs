@@ -27,7 +27,7 @@ pub(crate) fn packed_len(rows: usize, k: usize, threads: usize) -> usize {
 
 /// Floats of a packed row: padded to whole groups, and a sum for every group of the smallest size.
 pub(super) fn packed_row(k: usize) -> usize {
-    k.next_multiple_of(64) + k.next_multiple_of(64) / 32
+    k.next_multiple_of(64) + k.next_multiple_of(64) / 16
 }
 
 /// Floats of a task's sums.

@@ -7,7 +7,7 @@ use half::bf16;
 use super::direct::{Rows, direct, panels};
 use super::epilogue::Epilogue;
 use super::prefetch::Lines;
-use super::reader::{Eight, Four, Plain, PlainBf16, PlainF32, Records, WeightReader};
+use super::reader::{Coded, Eight, Four, Plain, PlainBf16, PlainF32, Records, WeightReader};
 use super::rows::RowTiles;
 use super::sizes::{BLOCK_UNITS, PANELS, RESULT_STRIDE, results_len};
 use super::tiled::{Parts, TILE_LEN, tiled};
@@ -161,6 +161,7 @@ impl SimdTask for Sums<Records> {
         match self.reader.bits() {
             Bits::Four => self.area.sum(s, Four(self.reader)),
             Bits::Eight => self.area.sum(s, Eight(self.reader)),
+            _ => self.area.sum(s, Coded(self.reader)),
         }
     }
 }

@@ -2,6 +2,8 @@
 //! comparison.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod records;
+
 use kernels::{Element, Kernels, ScratchLimits, Variant};
 
 /// Small seeded generator (SplitMix64): tests must not depend on the generator they test.

@@ -24,11 +24,17 @@ pub enum StoredType {
     Q5K,
     /// GGUF: blocks of 256 in 16 parts with 8-bit scales, 6-bit values from -32.
     Q6K,
+    /// GGUF: blocks of 32, f16 scale, 4-bit indices into a table.
+    Iq4Nl,
+    /// GGUF: blocks of 256 in 8 parts with 6-bit scales, 4-bit indices into a table.
+    Iq4Xs,
+    /// GGUF: blocks of 32, a power of two as scale, 4-bit floats.
+    Mxfp4,
 }
 
 impl StoredType {
     /// Every type that can be read.
-    pub const ALL: [StoredType; 11] = [
+    pub const ALL: [StoredType; 14] = [
         StoredType::F32,
         StoredType::F16,
         StoredType::Bf16,
@@ -40,6 +46,9 @@ impl StoredType {
         StoredType::Q4K,
         StoredType::Q5K,
         StoredType::Q6K,
+        StoredType::Iq4Nl,
+        StoredType::Iq4Xs,
+        StoredType::Mxfp4,
     ];
 
     /// The name that formats and error messages use.
@@ -56,6 +65,9 @@ impl StoredType {
             StoredType::Q4K => "Q4_K",
             StoredType::Q5K => "Q5_K",
             StoredType::Q6K => "Q6_K",
+            StoredType::Iq4Nl => "IQ4_NL",
+            StoredType::Iq4Xs => "IQ4_XS",
+            StoredType::Mxfp4 => "MXFP4",
         }
     }
 
@@ -72,6 +84,9 @@ impl StoredType {
             StoredType::Q4K => (256, 4 + 12 + 128),
             StoredType::Q5K => (256, 4 + 12 + 32 + 128),
             StoredType::Q6K => (256, 128 + 64 + 16 + 2),
+            StoredType::Iq4Nl => (32, 2 + 16),
+            StoredType::Iq4Xs => (256, 2 + 2 + 4 + 128),
+            StoredType::Mxfp4 => (32, 1 + 16),
         }
     }
 
@@ -86,7 +101,15 @@ impl StoredType {
         match self {
             StoredType::Q4_0 | StoredType::Q4_1 => Some(Grouped::GGUF_Q4),
             StoredType::Q8_0 => Some(Grouped::GGUF_Q8),
-            _ => None,
+            StoredType::Q5_0 => Some(Grouped::GGUF_Q5_0),
+            StoredType::Q5_1 => Some(Grouped::GGUF_Q5_1),
+            StoredType::Q4K => Some(Grouped::GGUF_Q4_K),
+            StoredType::Q5K => Some(Grouped::GGUF_Q5_K),
+            StoredType::Q6K => Some(Grouped::GGUF_Q6_K),
+            StoredType::Iq4Nl => Some(Grouped::GGUF_IQ4_NL),
+            StoredType::Iq4Xs => Some(Grouped::GGUF_IQ4_XS),
+            StoredType::Mxfp4 => Some(Grouped::GGUF_MXFP4),
+            StoredType::F32 | StoredType::F16 | StoredType::Bf16 => None,
         }
     }
 }

@@ -91,7 +91,7 @@ impl Moving<'_> {
         Ok(Work { bytes, rows: rows as u32 })
     }
 
-    /// Streamed 4-bit records to the bytes that linears read.
+    /// Streamed records to the bytes that linears read.
     pub(super) fn decompress(&self, decompress: &Decompress) -> Result<Work, CudaError> {
         let Moving { plan, device, stream, .. } = *self;
         let (config, dtype) = (&plan.config, plan.shape.dtype);
@@ -102,7 +102,7 @@ impl Moving<'_> {
         let (Some(wide), WeightFormat::Grouped(narrow), Some(shape)) =
             (decompressed(format), format, shape)
         else {
-            panic!("{:?} is not kept in 4 bits", decompress.op)
+            panic!("{:?} is not kept in a form that is widened", decompress.op)
         };
         let Some((n, k)) = shape.matrix else { panic!("{:?} has no matrix", decompress.op) };
         let before = shape.layout(dtype, format);

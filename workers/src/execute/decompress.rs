@@ -1,7 +1,7 @@
-//! A weight blob from its 4-bit form to the wider one that the device multiplies.
+//! A weight blob from its stored form to the wider one that the device multiplies.
 //!
 //! The emulated device widens the integers to bytes, with their scales: the linear then gives the
-//! same bits as one straight from the 4-bit form, which is what the CPU does.
+//! same bits as one straight from the stored form, which is what the CPU does.
 
 use kernels::Variant;
 use kernels::grouped::widen;
@@ -23,12 +23,13 @@ pub(super) fn execute(plan: &Plan, view: &View, variant: Variant, decompress: &D
     let (Some(wide), WeightFormat::Grouped(narrow), Some(shape)) =
         (decompressed(format), format, shape)
     else {
-        panic!("{:?} is not kept in 4 bits", decompress.op)
+        panic!("{:?} is not kept in a form that is widened", decompress.op)
     };
+    let Some((_, k)) = shape.matrix else { panic!("{:?} has no matrix", decompress.op) };
     let before = shape.layout(dtype, format);
     let after = shape.layout(dtype, WeightFormat::Grouped(wide));
     let records = view.read::<u8>(from, 0, before.matrix_bytes);
-    widen(variant, narrow, records, view.write::<u8>(to, 0, after.matrix_bytes));
+    widen(variant, narrow, k, records, view.write::<u8>(to, 0, after.matrix_bytes));
     let mut bytes = before.matrix_bytes;
     for (index, count) in shape.vectors.iter().enumerate() {
         let size_bytes = count.unwrap_or(0) * size_of::<f32>();

@@ -6,6 +6,8 @@ use model::source::StoredType;
 /// The exponent of an infinity or a NaN.
 const BF16_EXPONENT: u16 = 0x7f80;
 const F32_EXPONENT: u32 = 0x7f80_0000;
+/// The largest exponent of MXFP4 with which f32 holds all of its values.
+const MXFP4_LARGEST: u8 = 252;
 
 /// Index of the first value that is infinite or no number.
 pub(super) fn first_bf16(values: &[bf16]) -> Option<usize> {
@@ -23,20 +25,27 @@ pub(super) fn first_f32(values: &[f32]) -> Option<usize> {
 
 /// Index of the first value whose block has a scale or a minimum that is not finite.
 pub(super) fn first_in_blocks(stored: StoredType, blocks: &[u8]) -> Option<usize> {
-    let (block_bytes, factors) = match stored {
-        StoredType::Q4_0 => (18, 1),
-        StoredType::Q4_1 => (20, 2),
-        StoredType::Q8_0 => (34, 1),
+    let (elements, block_bytes) = stored.block();
+    if stored == StoredType::Mxfp4 {
+        let block = blocks.chunks_exact(block_bytes).position(|block| block[0] > MXFP4_LARGEST);
+        return block.map(|block| block * elements);
+    }
+    // Where the f16 numbers of a block begin, and how many there are.
+    let (first, factors) = match stored {
+        StoredType::Q4_0 | StoredType::Q5_0 | StoredType::Q8_0 => (0, 1),
+        StoredType::Iq4Nl | StoredType::Iq4Xs => (0, 1),
+        StoredType::Q4_1 | StoredType::Q5_1 | StoredType::Q4K | StoredType::Q5K => (0, 2),
+        StoredType::Q6K => (block_bytes - 2, 1),
         _ => return None,
     };
     let is_finite = |block: &[u8]| {
-        block
+        block[first..]
             .chunks_exact(2)
             .take(factors)
             .all(|bytes| f16::from_le_bytes([bytes[0], bytes[1]]).is_finite())
     };
     let block = blocks.chunks_exact(block_bytes).position(|block| !is_finite(block));
-    block.map(|block| block * 32)
+    block.map(|block| block * elements)
 }
 
 #[cfg(test)]
@@ -62,21 +71,36 @@ mod tests {
 
     #[test]
     fn the_factors_of_a_block_are_looked_at_and_its_values_are_not() {
-        for (stored, block_bytes, factors) in
-            [(StoredType::Q4_0, 18, 1), (StoredType::Q4_1, 20, 2), (StoredType::Q8_0, 34, 1)]
-        {
+        for (stored, first, factors) in [
+            (StoredType::Q4_0, 0, 1),
+            (StoredType::Q4_1, 0, 2),
+            (StoredType::Q5_0, 0, 1),
+            (StoredType::Q5_1, 0, 2),
+            (StoredType::Q8_0, 0, 1),
+            (StoredType::Q4K, 0, 2),
+            (StoredType::Q5K, 0, 2),
+            (StoredType::Q6K, 208, 1),
+            (StoredType::Iq4Nl, 0, 1),
+            (StoredType::Iq4Xs, 0, 1),
+        ] {
+            let (elements, block_bytes) = stored.block();
             // Any bits of values are numbers; so are these factors.
             let mut blocks = vec![0xff_u8; 5 * block_bytes];
             for block in blocks.chunks_exact_mut(block_bytes) {
-                block[..2 * factors].fill(0x3c);
+                block[first..first + 2 * factors].fill(0x3c);
             }
             assert_eq!(first_in_blocks(stored, &blocks), None, "{stored:?}");
             for factor in 0..factors {
-                let at = 3 * block_bytes + 2 * factor;
+                let at = 3 * block_bytes + first + 2 * factor;
                 blocks[at..at + 2].copy_from_slice(&f16::NAN.to_le_bytes());
-                assert_eq!(first_in_blocks(stored, &blocks), Some(96), "{stored:?}");
+                assert_eq!(first_in_blocks(stored, &blocks), Some(3 * elements), "{stored:?}");
                 blocks[at..at + 2].fill(0x3c);
             }
         }
+        // An exponent of MXFP4 is a byte; twelve times the power must be a number.
+        let mut blocks = [252u8; 3 * 17];
+        assert_eq!(first_in_blocks(StoredType::Mxfp4, &blocks), None);
+        blocks[17] = 253;
+        assert_eq!(first_in_blocks(StoredType::Mxfp4, &blocks), Some(32));
     }
 }

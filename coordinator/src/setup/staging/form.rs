@@ -1,6 +1,6 @@
 //! What a staging of a model holds, and what tells it from others.
 
-use model::compressed::{Bits, WeightFormat};
+use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
 use program::formats::WeightFormats;
 use program::weights::Weights;
@@ -85,9 +85,11 @@ fn form(dtype: Dtype, formats: &WeightFormats) -> String {
     let mut bits: Vec<&str> = Vec::new();
     for format in formats.layers.iter().flatten() {
         let WeightFormat::Grouped(grouped) = format else { continue };
-        let name = match grouped.bits {
-            Bits::Four => "w4",
-            Bits::Eight => "w8",
+        let name = match grouped.bits.count() {
+            4 => "w4",
+            5 => "w5",
+            6 => "w6",
+            _ => "w8",
         };
         if !bits.contains(&name) {
             bits.push(name);

@@ -2,11 +2,12 @@
 #pragma once
 
 template <class T>
-DEVICE void decompress(const u8* records, T* out, u32 n, u32 k, u32 bits, u32 group, u32 count) {
+DEVICE void decompress(const u8* records, T* out, u32 n, u32 k, u32 bits, u32 group, bool floats,
+                       u32 count) {
     const u32 index = blockIdx.x * 4 + threadIdx.x / 64;
     if (index >= count) return;
     const u32 groups = divided_up(k, group);
-    const u8* record = records + (u64)index * record_bytes(bits, group);
+    const u8* record = records + (u64)index * record_bytes(bits, group, floats);
     const u32 first_row = index / groups * 16;
     const u32 first_input = index % groups * group;
     const u32 eighths = group / 8;
@@ -15,7 +16,7 @@ DEVICE void decompress(const u8* records, T* out, u32 n, u32 k, u32 bits, u32 gr
         const u32 input = first_input + at % eighths * 8;
         if (first_row + row >= n) continue;
         float values[8];
-        decode8(record, bits, row, at % eighths, values);
+        decode8(record, bits, floats, row, at % eighths, values);
         T* to = out + (u64)(first_row + row) * k + input;
         // What is behind the last input is padding.
         for (u32 i = 0; i < 8 && input + i < k; ++i) to[i] = of_float<T>(values[i]);
@@ -23,13 +24,13 @@ DEVICE void decompress(const u8* records, T* out, u32 n, u32 k, u32 bits, u32 gr
 }
 
 KERNEL(decompress_bf16, 256,
-       (const u8* records, bf16* out, u32 n, u32 k, u32 bits, u32 group, u32 count)) {
-    decompress(records, out, n, k, bits, group, count);
+       (const u8* records, bf16* out, u32 n, u32 k, u32 bits, u32 group, u32 floats, u32 count)) {
+    decompress(records, out, n, k, bits, group, floats != 0, count);
 }
 
 KERNEL(decompress_f32, 256,
-       (const u8* records, float* out, u32 n, u32 k, u32 bits, u32 group, u32 count)) {
-    decompress(records, out, n, k, bits, group, count);
+       (const u8* records, float* out, u32 n, u32 k, u32 bits, u32 group, u32 floats, u32 count)) {
+    decompress(records, out, n, k, bits, group, floats != 0, count);
 }
 
 // 4-bit records to 8-bit ones; `dwords` is the number of dwords of integers in a narrow record.

@@ -63,3 +63,4 @@ DEVICE void linear_plain(const float* x, const Source source, u32 rows, u32 k, c
 LINEAR_PLAIN(linear_f32, PlainSource<float>)
 LINEAR_PLAIN(linear_four_f32, RecordSource<4>)
 LINEAR_PLAIN(linear_eight_f32, RecordSource<8>)
+LINEAR_PLAIN(linear_expanded_f32, ExpandedSource)

@@ -42,8 +42,8 @@ template <class T> struct PlainSource {
     }
 };
 
-// Records of BITS; eight inputs never lie in two groups.
-template <u32 BITS> struct RecordSource {
+// Records of BITS, with ranges of f32 if FLOATS; eight inputs never lie in two groups.
+template <u32 BITS, bool FLOATS = false> struct RecordSource {
     const u8* records;
     u32 n;
     u32 k;
@@ -58,7 +58,8 @@ template <u32 BITS> struct RecordSource {
         for (u32 i = 0; i < 8; ++i) to[i] = 0.0f;
         if (column >= n || at >= k) return;
         const u64 index = (u64)(column / 16) * groups + at / group;
-        decode8(records + index * record_bytes(BITS, group), BITS, column % 16, at % group / 8, to);
+        const u8* record = records + index * record_bytes(BITS, group, FLOATS);
+        decode8(record, BITS, FLOATS, column % 16, at % group / 8, to);
     }
 
     // Rounded as `decompress` rounds them, so that a linear over its result has the same bits.
@@ -73,6 +74,9 @@ template <u32 BITS> struct RecordSource {
         return words;
     }
 };
+
+// What `expand` makes of stored forms.
+typedef RecordSource<8, true> ExpandedSource;
 
 // One tensor-core step pair for 32 inputs. A lane 4g+t holds inputs 8t to 8t+7 of its rows, as wide
 // loads bring them; step `j` takes 8t+4j to 8t+4j+3 as the inputs that the instruction calls 2t, 2t+1,

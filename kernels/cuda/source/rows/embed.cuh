@@ -33,11 +33,11 @@ KERNEL(embed_grouped, 256,
     const u32 row = blockIdx.x;
     const u32 token = tokens[row];
     const u32 groups = divided_up(hidden, group);
-    const u32 bytes = record_bytes(bits, group);
+    const u32 bytes = record_bytes(bits, group, false);
     for (u32 at = 8 * threadIdx.x; at < hidden; at += 8 * blockDim.x) {
         const u8* record = records + ((u64)(token / 16) * groups + at / group) * bytes;
         float values[8];
-        decode8(record, bits, token % 16, at % group / 8, values);
+        decode8(record, bits, false, token % 16, at % group / 8, values);
         for (u32 i = 0; i < 8 && at + i < hidden; ++i) out[(u64)row * hidden + at + i] = values[i];
     }
 }

@@ -46,24 +46,24 @@ impl Factors {
     }
 
     /// `total` of sixteen columns after a group: `part` are the sums of products of `v` with
-    /// weights of 4 bits if `FOUR`, else with weights that 128 was added to.
+    /// weights that `offset` was added to, none if `PLAIN`.
     ///
     /// # Safety
     /// The row exists.
     #[inline]
     #[target_feature(enable = "avx2,fma,avx512f")]
-    pub(super) unsafe fn add<const FOUR: bool>(
+    pub(super) unsafe fn add<const PLAIN: bool>(
         self,
         row: usize,
         total: __m512,
-        mut part: __m512i,
+        (mut part, offset): (__m512i, i32),
         (scale, min): (__m512, __m512),
     ) -> __m512 {
         // SAFETY: the caller's promise.
         unsafe {
-            if !FOUR {
+            if !PLAIN {
                 let sum = *self.at.add(2 * self.rows + row).cast::<i32>();
-                part = _mm512_sub_epi32(part, _mm512_slli_epi32::<7>(_mm512_set1_epi32(sum)));
+                part = _mm512_sub_epi32(part, _mm512_set1_epi32(sum.wrapping_mul(offset)));
             }
             let step = _mm512_set1_ps(*self.at.add(row));
             let part = _mm512_mul_ps(_mm512_cvtepi32_ps(part), step);

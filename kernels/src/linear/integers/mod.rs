@@ -4,7 +4,7 @@
 //! largest value. Values of at least 2^-3 of that keep all their bits. A weight's integers are
 //! multiplied as they lie in their records, one instruction for four inputs and sixteen columns,
 //! twice for the two bytes of x. Of 4 bits, 16 times a weight is a byte still, so the products of
-//! both bytes go to one sum.
+//! both bytes go to one sum. Integers of other forms become unsigned bytes on the way.
 //!
 //! **The order of every sum.** Products and sums within a group are exact. `part` and `sum(x)` of a
 //! group are rounded to f32 at most once; then the groups are added in order, as everywhere.
@@ -28,9 +28,9 @@ use std::ops::Range;
 
 use factors::Factors;
 use half::bf16;
-use model::compressed::{Bits, Grouped, WeightFormat};
+use model::compressed::{Grouped, WeightFormat};
 use multiply::{Call, Rows};
-use shape::{BLOCK, COLS, PANELS, lines, tile_rows, units_of};
+use shape::{BLOCK, COLS, PANELS, tile_rows, units_of};
 
 use super::amx;
 use super::pack::Pack;
@@ -84,16 +84,11 @@ impl MultiplicationPath for Multiplication {
                 .wrapping_add((area.tiles.start(tile) - first_row(area)) * RESULT_STRIDE)
                 .wrapping_add((panel - first) * COLS),
         };
-        let is_four = reader.bits() == Bits::Four;
         if area.tiles.count == 1 {
             for panel in (first..end).step_by(PANELS) {
                 // SAFETY: panels, rows and groups exist; the rest is the caller's promise.
                 unsafe {
-                    call(panel, area.row_tiles.start, (0, 0..groups)).run(
-                        is_four,
-                        together(panel),
-                        None,
-                    );
+                    call(panel, area.row_tiles.start, (0, 0..groups)).run(together(panel), None);
                 }
             }
             return;
@@ -104,18 +99,17 @@ impl MultiplicationPath for Multiplication {
             for panel in (first..end).step_by(PANELS) {
                 for block in run.clone() {
                     let next = if block + 1 < run.end {
-                        lines(*reader, panel, together(panel), of_block(block + 1))
+                        reader.lines_of(panel, together(panel), of_block(block + 1))
                     } else if panel + PANELS < end {
                         let panel = panel + PANELS;
-                        lines(*reader, panel, together(panel), of_block(run.start))
+                        reader.lines_of(panel, together(panel), of_block(run.start))
                     } else if !is_last {
-                        lines(*reader, first, together(first), of_block(run.end))
+                        reader.lines_of(first, together(first), of_block(run.end))
                     } else {
                         Lines::NONE
                     };
                     let groups = of_block(block);
-                    let steps =
-                        groups.len() * weights::vectors(group, is_four) * area.row_tiles.len();
+                    let steps = groups.len() * weights::vectors(*reader) * area.row_tiles.len();
                     let x = if panel + PANELS < end {
                         Lines::NONE
                     } else {
@@ -126,7 +120,7 @@ impl MultiplicationPath for Multiplication {
                         // SAFETY: as above.
                         unsafe {
                             let call = call(panel, tile, (block, groups.clone()));
-                            call.run(is_four, together(panel), Some(&mut prefetcher));
+                            call.run(together(panel), Some(&mut prefetcher));
                         }
                     }
                 }

@@ -8,11 +8,11 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use model::compressed::Bits;
+use model::compressed::{Bits, Scales};
 
 use super::factors::{Factors, whole};
 use super::shape::{COLS, PANELS, tile_rows};
-use super::weights::{nibbles, scales, unsigned, vectors};
+use super::weights::{Above, Bytes, Eight, OfTable, nibbles, offset, ranges, steps, vectors};
 use crate::linear::prefetch::Prefetcher;
 use crate::linear::reader::Records;
 use crate::linear::sizes::RESULT_STRIDE;
@@ -21,8 +21,6 @@ use crate::linear::tuning::INTEGERS_PREFETCH_BYTES;
 use crate::simd::avx512::Avx512;
 use crate::simd::integers::avx512::vpdpbusd;
 
-/// Bytes of scales and minimums, with which a record begins.
-const RECORD_HEAD: usize = 4 * COLS;
 /// Up to as many rows the two digits of x have a sum each.
 const SPLIT_ROWS: usize = 6;
 
@@ -73,31 +71,47 @@ impl Call {
     /// prefetched.
     ///
     /// # Safety
-    /// The machine has AVX-512 with VNNI. The panels, rows and groups exist, packed for weights of
-    /// 4 bits if `is_four`, and results have room.
+    /// The machine has AVX-512 with VNNI. The panels, rows and groups exist, packed for these
+    /// weights, and results have room.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    pub(super) unsafe fn run(
-        self,
-        is_four: bool,
-        panels: usize,
-        prefetcher: Option<&mut Prefetcher>,
-    ) {
+    pub(super) unsafe fn run(self, panels: usize, prefetcher: Option<&mut Prefetcher>) {
         macro_rules! rows {
-            ($kernel:ident, $panels:literal; $($rows:literal)*) => {
+            ($call:ident, $panels:literal; $($rows:literal)*) => {
                 match self.rows.count {
                     // SAFETY: the caller's promise.
-                    $($rows => unsafe { self.$kernel::<$panels, $rows>(prefetcher) },)*
+                    $($rows => unsafe { $call!($panels, $rows) },)*
                     rows => unreachable!("no tile has {rows} rows"),
                 }
             };
         }
+        macro_rules! four {
+            ($panels:literal, $rows:literal) => {
+                self.four::<$panels, $rows>(prefetcher)
+            };
+        }
+        macro_rules! bytes {
+            ($weights:expr) => {{
+                let weights = $weights;
+                macro_rules! bytes {
+                    ($panels:literal, $rows:literal) => {
+                        self.bytes::<_, $panels, $rows>(weights, prefetcher)
+                    };
+                }
+                match panels {
+                    PANELS => rows!(bytes, 2; 1 2 3 4 5 6),
+                    _ => rows!(bytes, 1; 1 2 3 4 5 6),
+                }
+            }};
+        }
         const { assert!(tile_rows(Bits::Four) == 12 && tile_rows(Bits::Eight) == 6 && PANELS == 2) };
-        match (is_four, panels) {
-            (true, PANELS) => rows!(four, 2; 1 2 3 4 5 6 7 8 9 10 11 12),
-            (true, _) => rows!(four, 1; 1 2 3 4 5 6 7 8 9 10 11 12),
-            (false, PANELS) => rows!(eight, 2; 1 2 3 4 5 6),
-            (false, _) => rows!(eight, 1; 1 2 3 4 5 6),
+        match (self.records.bits(), panels) {
+            (Bits::Four, PANELS) => rows!(four, 2; 1 2 3 4 5 6 7 8 9 10 11 12),
+            (Bits::Four, _) => rows!(four, 1; 1 2 3 4 5 6 7 8 9 10 11 12),
+            (Bits::Eight, _) => bytes!(Eight),
+            (Bits::Five | Bits::FiveSigned, _) => bytes!(Above::<1>),
+            (Bits::SixSigned, _) => bytes!(Above::<2>),
+            (Bits::Table(table), _) => bytes!(OfTable::new(table)),
         }
     }
 
@@ -112,12 +126,12 @@ impl Call {
     unsafe fn four<const P: usize, const R: usize>(self, mut prefetcher: Option<&mut Prefetcher>) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
-        let vectors = vectors(self.records.group(), true);
+        let vectors = vectors(self.records);
         let mut at = At::<P>::of(&self);
         for group in self.groups {
             let mut sums = [[_mm512_setzero_si512(); R]; P];
             let mut low_sums = [[_mm512_setzero_si512(); R]; P];
-            let mut from = at.record.map(|record| record.wrapping_add(RECORD_HEAD));
+            let mut from = at.begin(prefetcher.is_some());
             for _ in 0..vectors {
                 prefetch(s, &mut prefetcher, from);
                 // SAFETY: the group's vectors exist, and its packed rows have these steps.
@@ -154,34 +168,47 @@ impl Call {
         }
     }
 
-    /// Weights of 8 bits: a sum for each digit of x.
+    /// Weights that are unsigned bytes on the way: a sum for each digit of x.
     ///
     /// # Safety
     /// As [`Call::run`], for `P` panels and `R` rows.
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn eight<const P: usize, const R: usize>(self, mut prefetcher: Option<&mut Prefetcher>) {
+    unsafe fn bytes<W: Bytes, const P: usize, const R: usize>(
+        self,
+        weights: W,
+        mut prefetcher: Option<&mut Prefetcher>,
+    ) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
-        let vectors = vectors(self.records.group(), false);
+        let pairs = steps(self.records.group()) / 2;
         let mut at = At::<P>::of(&self);
         for group in self.groups {
             let mut high = [[_mm512_setzero_si512(); R]; P];
             let mut low = [[_mm512_setzero_si512(); R]; P];
-            let mut from = at.record.map(|record| record.wrapping_add(RECORD_HEAD));
-            for _ in 0..vectors {
-                prefetch(s, &mut prefetcher, from);
-                // SAFETY: the group's vectors exist, and its packed rows have this step.
-                unsafe {
-                    let mut weights = [_mm512_setzero_si512(); P];
-                    for p in 0..P {
-                        weights[p] = unsigned(_mm512_loadu_si512(from[p].cast()));
-                    }
-                    add_digit(&mut high, weights, at.x);
-                    add_digit(&mut low, weights, at.x.wrapping_add(R));
+            let mut from = at.begin(prefetcher.is_some());
+            // SAFETY: the group exists.
+            let mut upper = from.map(|from| unsafe { weights.begin(from) });
+            from = from.map(|from| from.wrapping_add(64 * W::UPPER));
+            for _ in 0..pairs {
+                for vector in 0..W::VECTORS {
+                    prefetch(s, &mut prefetcher, from.map(|from| from.wrapping_add(64 * vector)));
                 }
-                at.x = at.x.wrapping_add(2 * R);
-                from = from.map(|from| from.wrapping_add(64));
+                let mut pair = [[_mm512_setzero_si512(); P]; 2];
+                for p in 0..P {
+                    // SAFETY: the group's vectors exist.
+                    let steps = unsafe { weights.pair(from[p], &mut upper[p]) };
+                    (pair[0][p], pair[1][p]) = (steps[0], steps[1]);
+                }
+                for step in pair {
+                    // SAFETY: the group's packed rows have this step.
+                    unsafe {
+                        add_digit(&mut high, step, at.x);
+                        add_digit(&mut low, step, at.x.wrapping_add(R));
+                    }
+                    at.x = at.x.wrapping_add(2 * R);
+                }
+                from = from.map(|from| from.wrapping_add(64 * W::VECTORS));
             }
             for p in 0..P {
                 for r in 0..R {
@@ -197,8 +224,16 @@ impl Call {
 /// Where a call is: a group of its panels and rows.
 #[derive(Debug)]
 struct At<const P: usize> {
+    /// The records of the group, and its place in them.
     record: [*const u8; P],
+    place: usize,
+    in_record: usize,
     record_bytes: usize,
+    head_bytes: usize,
+    group_bytes: usize,
+    scales: Scales,
+    /// What was added to the integers.
+    offset: i32,
     /// Dwords of the group's packed rows.
     x: *const u32,
     factors: Factors,
@@ -213,12 +248,35 @@ impl<const P: usize> At<P> {
         let records = call.records;
         At {
             record: std::array::from_fn(|p| records.record_at(call.panel + p, call.groups.start)),
+            place: records.place(call.groups.start),
+            in_record: records.in_record(),
             record_bytes: records.record_bytes(),
+            head_bytes: records.head_bytes(),
+            group_bytes: records.group_bytes(),
+            scales: records.scales(),
+            offset: offset(records.bits()),
             x: call.rows.x,
             factors: call.rows.factors,
             factors_stride: call.rows.factors_stride,
             out: call.out,
         }
+    }
+
+    /// The integers of the group; what stands before them in a later group is prefetched unless
+    /// something else prefetches.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn begin(&self, prefetches: bool) -> [*const u8; P] {
+        if !prefetches && self.place == 0 && self.in_record > 1 {
+            for record in self.record {
+                for line in 0..self.head_bytes / 64 {
+                    let at = record.wrapping_add(INTEGERS_PREFETCH_BYTES + 64 * line);
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                }
+            }
+        }
+        let before = self.head_bytes + self.place * self.group_bytes;
+        self.record.map(|record| record.wrapping_add(before))
     }
 
     /// Adds what the group's sums of integers are worth to the results, and goes on to the next
@@ -228,7 +286,7 @@ impl<const P: usize> At<P> {
     /// As [`Call::run`].
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-    unsafe fn finish<const FOUR: bool, const R: usize>(
+    unsafe fn finish<const PLAIN: bool, const R: usize>(
         &mut self,
         group: usize,
         sums: [[__m512i; R]; P],
@@ -237,15 +295,20 @@ impl<const P: usize> At<P> {
             // SAFETY: the record exists; the group has factors of all rows, and results have room
             // for whole panels.
             unsafe {
-                let scale = scales(self.record[p]);
+                let range = ranges(self.scales, self.record[p], self.place);
                 for r in 0..R {
                     let total = self.out.add(r * RESULT_STRIDE + p * COLS);
                     let before =
                         if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                    _mm512_storeu_ps(total, self.factors.add::<FOUR>(r, before, sums[p][r], scale));
+                    let part = (sums[p][r], self.offset);
+                    _mm512_storeu_ps(total, self.factors.add::<PLAIN>(r, before, part, range));
                 }
             }
-            self.record[p] = self.record[p].wrapping_add(self.record_bytes);
+        }
+        self.place += 1;
+        if self.place == self.in_record {
+            self.place = 0;
+            self.record = self.record.map(|record| record.wrapping_add(self.record_bytes));
         }
         self.factors = self.factors.skip(self.factors_stride);
     }

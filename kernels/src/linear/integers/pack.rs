@@ -104,9 +104,10 @@ unsafe fn pack_group(
     (group, bits): (usize, Bits),
     to: [*mut u8; 2],
 ) -> (f32, i32) {
+    let vectors = group.div_ceil(VECTOR);
     let mut x_bits = [_mm512_setzero_si512(); 2];
     let mut largest = _mm512_setzero_si512();
-    for (i, vector) in x_bits.iter_mut().enumerate().take(group / VECTOR) {
+    for (i, vector) in x_bits.iter_mut().enumerate().take(vectors) {
         let count = inputs.saturating_sub(i * VECTOR).min(VECTOR);
         let mask = ((1u64 << count) - 1) as u32;
         // SAFETY: masked lanes are not read; the others exist.
@@ -116,7 +117,7 @@ unsafe fn pack_group(
     }
     let scale = Scale::of(largest_word(largest));
     let mut sum = _mm512_setzero_si512();
-    for (i, &vector) in x_bits.iter().enumerate().take(group / VECTOR) {
+    for (i, &vector) in x_bits.iter().enumerate().take(vectors) {
         let a = scale.integers(_mm512_castsi512_si256(vector));
         let b = scale.integers(_mm512_extracti64x4_epi64::<1>(vector));
         sum = _mm512_add_epi32(sum, _mm512_add_epi32(a, b));
@@ -129,10 +130,16 @@ unsafe fn pack_group(
         for (to, bytes) in to.into_iter().zip([high, low]) {
             let bytes = match bits {
                 Bits::Four => _mm256_shuffle_epi8(bytes, nibble_order()),
-                Bits::Eight => bytes,
+                _ => bytes,
             };
             // SAFETY: the caller's promise.
-            unsafe { _mm256_storeu_si256(to.add(i * VECTOR).cast(), bytes) };
+            unsafe {
+                if group < VECTOR {
+                    _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(bytes));
+                } else {
+                    _mm256_storeu_si256(to.add(i * VECTOR).cast(), bytes);
+                }
+            }
         }
     }
     (scale.step, _mm512_reduce_add_epi32(sum))

@@ -1,11 +1,7 @@
 //! Panels and tiles, and where their memory lies.
 
-use std::ops::Range;
-
 use model::compressed::Bits;
 
-use crate::linear::prefetch::Lines;
-use crate::linear::reader::Records;
 use crate::linear::sizes::BLOCK_UNITS;
 use crate::linear::tuning::VECTOR_COLS;
 
@@ -14,7 +10,7 @@ pub(super) const fn tile_rows(bits: Bits) -> usize {
     match bits {
         Bits::Four => 12,
         // A sum for each digit of x.
-        Bits::Eight => 6,
+        _ => 6,
     }
 }
 
@@ -29,14 +25,4 @@ const _: () = assert!(VECTOR_COLS.is_multiple_of(PANELS * COLS));
 /// Units of packed x, dwords, of so many inputs: two bytes each.
 pub(super) const fn units_of(inputs: usize) -> usize {
     inputs / 2
-}
-
-/// The lines of memory of some groups of some panels.
-pub(super) fn lines(reader: Records, panel: usize, panels: usize, groups: Range<usize>) -> Lines {
-    Lines {
-        at: reader.record_at(panel, groups.start),
-        stride: reader.groups() * reader.record_bytes(),
-        rows: panels,
-        lines: groups.len() * reader.record_bytes() / 64,
-    }
 }

@@ -10,8 +10,8 @@ use model::compressed::Bits;
 
 use super::factors::{Factors, whole};
 use super::products::{TILE_BYTES, begin, config, places, store, take_x};
-use super::shape::{COLS, PANELS, lines, units_of};
-use super::weights::{nibbles, scales, steps, unsigned, vectors};
+use super::shape::{COLS, PANELS, units_of};
+use super::weights::{Above, Bytes, Eight, OfTable, nibbles, offset, ranges, steps};
 use crate::amx::tiles::{TILE, Tiles};
 use crate::linear::prefetch::{Lines, Prefetcher};
 use crate::linear::reader::Records;
@@ -54,7 +54,7 @@ pub(super) unsafe fn sums(reader: Records, area: &Area) {
     unsafe {
         match reader.bits() {
             Bits::Four => sums_of::<true>(reader, area),
-            Bits::Eight => sums_of::<false>(reader, area),
+            _ => sums_of::<false>(reader, area),
         }
     }
 }
@@ -94,7 +94,7 @@ unsafe fn sums_of<const FOUR: bool>(reader: Records, area: &Area) {
             };
             let next = match next {
                 (_, groups) if groups.is_empty() || few(area) => Lines::NONE,
-                (panel, groups) => lines(reader, panel, STRIP_PANELS.min(end - panel), groups),
+                (panel, groups) => reader.lines_of(panel, STRIP_PANELS.min(end - panel), groups),
             };
             let mut prefetcher = Prefetcher::new(next, run.len() * strip.panels * rows);
             for at in run.clone().step_by(at_once) {
@@ -156,8 +156,7 @@ impl Strip<'_> {
             };
             for group in groups.clone() {
                 for p in 0..panels {
-                    let record = reader.record_at(panel + p, group);
-                    expand::<FOUR>(reader, record, weights_of(group, p), prefetches);
+                    expand::<FOUR>(reader, (panel + p, group), weights_of(group, p), prefetches);
                 }
             }
             for tile in area.row_tiles.clone() {
@@ -171,11 +170,11 @@ impl Strip<'_> {
                         let products = Products {
                             count: places(FOUR).min(panels - p),
                             weights: weights_of(group, p),
-                            record: reader.record_at(panel + p, group),
-                            record_stride: reader.groups() * reader.record_bytes(),
+                            reader,
+                            panel: panel + p,
+                            group,
                             factors,
                             rows,
-                            is_first: group == 0,
                             totals: totals.add(((start - first_row) * panels + p) * COLS),
                             stride: panels * COLS,
                         };
@@ -193,39 +192,64 @@ fn few(area: &Area) -> bool {
     area.row_tiles.len() <= FEW_TILES
 }
 
-/// The weights of a record as unsigned bytes, a line a step, laid out as [`Scratch::weights`];
-/// prefetches those `INTEGER_TILES_PREFETCH_BYTES` further if `prefetches`.
+/// The weights of a panel and group as unsigned bytes, a line a step, laid out as
+/// [`Scratch::weights`]; prefetches those `INTEGER_TILES_PREFETCH_BYTES` further if `prefetches`.
 ///
 /// # Safety
-/// The record exists; `to` is two tiles.
+/// The group exists; `to` is two tiles.
 #[inline]
-#[target_feature(enable = "avx2,avx512f")]
+#[target_feature(enable = "avx2,avx512f,avx512bw")]
 unsafe fn expand<const FOUR: bool>(
     reader: Records,
-    record: *const u8,
+    (panel, group): (usize, usize),
     to: *mut u8,
     prefetches: bool,
 ) {
+    let from = reader.integers_at(panel, group);
     if prefetches {
-        for line in 0..reader.record_bytes() / 64 {
-            let at = record.wrapping_add(INTEGER_TILES_PREFETCH_BYTES + 64 * line);
+        let lines = reader.lines_of(panel, 1, group..group + 1);
+        for line in 0..lines.lines {
+            let at = lines.at.wrapping_add(INTEGER_TILES_PREFETCH_BYTES + 64 * line);
             _mm_prefetch::<_MM_HINT_T0>(at.cast());
         }
     }
-    for index in 0..vectors(reader.group(), FOUR) {
-        // SAFETY: a record has the vectors of its group, a tile a line for each step.
-        unsafe {
-            let vector = _mm512_loadu_si512(record.add(64 * (1 + index)).cast());
-            if !FOUR {
-                _mm512_storeu_si512(to.add(64 * index).cast(), unsigned(vector));
-                continue;
+    let pairs = steps(reader.group()) / 2;
+    // SAFETY: a group has its vectors, a tile a line for each step.
+    unsafe {
+        match reader.bits() {
+            Bits::Four => {
+                for index in 0..pairs {
+                    let vector = _mm512_loadu_si512(from.add(64 * index).cast());
+                    for half in 0..2 {
+                        let (times_16, weights) = nibbles(vector, half == 1);
+                        let to = to.add(64 * (2 * index + half));
+                        _mm512_storeu_si512(to.cast(), times_16);
+                        _mm512_storeu_si512(to.add(TILE_BYTES).cast(), weights);
+                    }
+                }
             }
-            // Weights of 4 bits have two steps to a vector.
-            for half in 0..2 {
-                let (times_16, weights) = nibbles(vector, half == 1);
-                let to = to.add(64 * (2 * index + half));
-                _mm512_storeu_si512(to.cast(), times_16);
-                _mm512_storeu_si512(to.add(TILE_BYTES).cast(), weights);
+            Bits::Eight => expand_bytes(Eight, from, pairs, to),
+            Bits::Five | Bits::FiveSigned => expand_bytes(Above::<1>, from, pairs, to),
+            Bits::SixSigned => expand_bytes(Above::<2>, from, pairs, to),
+            Bits::Table(table) => expand_bytes(OfTable::new(table), from, pairs, to),
+        }
+    }
+}
+
+/// Some pairs of steps of a group as unsigned bytes.
+///
+/// # Safety
+/// The group exists; `to` has a line for each step.
+#[inline]
+#[target_feature(enable = "avx2,avx512f,avx512bw")]
+unsafe fn expand_bytes<W: Bytes>(weights: W, from: *const u8, pairs: usize, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut upper = weights.begin(from);
+        for index in 0..pairs {
+            let vectors = from.add(64 * (W::UPPER + index * W::VECTORS));
+            for (step, bytes) in weights.pair(vectors, &mut upper).into_iter().enumerate() {
+                _mm512_storeu_si512(to.add(64 * (2 * index + step)).cast(), bytes);
             }
         }
     }
@@ -236,14 +260,12 @@ unsafe fn expand<const FOUR: bool>(
 struct Products {
     count: usize,
     weights: *const u8,
-    /// Of the first panel.
-    record: *const u8,
-    /// Bytes to the next panel's.
-    record_stride: usize,
+    reader: Records,
+    /// The first panel. The first group sets totals.
+    panel: usize,
+    group: usize,
     factors: Factors,
     rows: usize,
-    /// Totals are set.
-    is_first: bool,
     /// Of the first row and panel, rows `stride` apart.
     totals: *mut f32,
     stride: usize,
@@ -320,8 +342,11 @@ impl Products {
     ) {
         // SAFETY: this function's own features.
         let s = unsafe { Avx512::new() };
+        let Products { reader, group, .. } = *self;
+        let record = reader.record_at(self.panel + p, group);
         // SAFETY: the record exists.
-        let ranges = unsafe { scales(self.record.add(p * self.record_stride)) };
+        let ranges = unsafe { ranges(reader.scales(), record, reader.place(group)) };
+        let offset = offset(reader.bits());
         for row in 0..self.rows {
             prefetcher.step(s);
             let sum = sums.wrapping_add(row * TILE);
@@ -334,9 +359,8 @@ impl Products {
                     whole(part, _mm512_loadu_si512(sum.add(TILE * TILE).cast()))
                 };
                 let total = self.totals.add(row * self.stride + p * COLS);
-                let before =
-                    if self.is_first { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
-                let after = self.factors.add::<FOUR>(row, before, part, ranges);
+                let before = if group == 0 { _mm512_setzero_ps() } else { _mm512_loadu_ps(total) };
+                let after = self.factors.add::<FOUR>(row, before, (part, offset), ranges);
                 _mm512_storeu_ps(total, after);
             }
         }

@@ -1,8 +1,11 @@
-//! What the vectors of a record hold.
+//! What the vectors of a group hold: four integers of sixteen columns at a step, as unsigned bytes.
 
 use std::arch::x86_64::*;
 
+use model::compressed::{Bits, Scales, Table};
+
 use super::shape::COLS;
+use crate::linear::reader::Records;
 
 /// Inputs of a step: those of a lane of weights' bytes.
 const STEP: usize = 4;
@@ -12,21 +15,60 @@ pub(super) const fn steps(group: usize) -> usize {
     group / STEP
 }
 
-/// Vectors of a group's weights.
-pub(super) const fn vectors(group: usize, is_four: bool) -> usize {
-    if is_four { steps(group) / 2 } else { steps(group) }
+/// Vectors of a group's weights, but for that of their upper bits.
+pub(super) fn vectors(records: Records) -> usize {
+    let steps = steps(records.group());
+    if records.bits() == Bits::Eight { steps } else { steps / 2 }
 }
 
-/// Scales and minimums of a record's columns.
+/// What was added to integers that are unsigned bytes.
+pub(super) fn offset(bits: Bits) -> i32 {
+    match bits {
+        Bits::Eight | Bits::Table(_) => 128,
+        bits => i32::from(bits.offset()),
+    }
+}
+
+/// Scales and minimums of the columns of a record, of the group at a place in it.
 ///
 /// # Safety
-/// The record exists.
+/// The record and the group exist.
 #[inline]
-#[target_feature(enable = "f16c,avx512f")]
-pub(super) unsafe fn scales(record: *const u8) -> (__m512, __m512) {
-    // SAFETY: a record starts with them.
-    let [scale, min] = [0, 2 * COLS].map(|at| unsafe { _mm256_loadu_si256(record.add(at).cast()) });
-    (_mm512_cvtph_ps(scale), _mm512_cvtph_ps(min))
+#[target_feature(enable = "avx2,fma,f16c,avx512f")]
+pub(super) unsafe fn ranges(scales: Scales, record: *const u8, place: usize) -> (__m512, __m512) {
+    // SAFETY: a record starts with them, as `model::compressed` says.
+    unsafe {
+        let halves = |at: usize| _mm512_cvtph_ps(_mm256_loadu_si256(record.add(at).cast()));
+        let bytes = |at: usize| _mm512_cvtepi8_epi32(_mm_loadu_si128(record.add(at).cast()));
+        let times = |half: __m512, at: usize| _mm512_mul_ps(half, _mm512_cvtepi32_ps(bytes(at)));
+        match scales {
+            Scales::Halves => (halves(0), halves(2 * COLS)),
+            Scales::HalfScales => (halves(place * 2 * COLS), _mm512_setzero_ps()),
+            Scales::Floats => {
+                (_mm512_loadu_ps(record.cast()), _mm512_loadu_ps(record.add(4 * COLS).cast()))
+            }
+            // The product of two powers of two is exact, below the least normal number too.
+            Scales::PowersOfTwo => {
+                let power = bytes(place * COLS);
+                let normal = _mm512_max_epi32(power, _mm512_set1_epi32(-126));
+                let rest = _mm512_sub_epi32(power, normal);
+                (_mm512_mul_ps(power_of_two(normal), power_of_two(rest)), _mm512_setzero_ps())
+            }
+            Scales::Products => (times(halves(0), (2 + place) * COLS), _mm512_setzero_ps()),
+            Scales::ProductsAndMinimums => {
+                let at = (4 + 2 * place) * COLS;
+                (times(halves(0), at), times(halves(2 * COLS), at + COLS))
+            }
+        }
+    }
+}
+
+/// `2^a` for each lane, from -126 to 127.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn power_of_two(a: __m512i) -> __m512 {
+    let exponent = _mm512_add_epi32(a, _mm512_set1_epi32(127));
+    _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent))
 }
 
 /// A step's weights of 4 bits, those of the low or of the high nibbles: 16 times each, and as they
@@ -44,9 +86,120 @@ pub(super) fn nibbles(vector: __m512i, high: bool) -> (__m512i, __m512i) {
     }
 }
 
-/// A step's signed bytes with 128 added.
+/// The low or the high nibble of every byte.
 #[inline]
 #[target_feature(enable = "avx512f")]
-pub(super) fn unsigned(vector: __m512i) -> __m512i {
-    _mm512_xor_si512(vector, _mm512_set1_epi32(0x8080_8080_u32 as i32))
+fn codes(vector: __m512i, high: bool) -> __m512i {
+    let low = _mm512_set1_epi32(0x0f0f_0f0f);
+    let vector = if high { _mm512_srli_epi32::<4>(vector) } else { vector };
+    _mm512_and_si512(low, vector)
+}
+
+/// Integers that are no 4 bits, as unsigned bytes, two steps after each other.
+pub(super) trait Bytes: Copy {
+    /// Vectors of memory of two steps.
+    const VECTORS: usize;
+    /// Vectors that a group begins with.
+    const UPPER: usize;
+
+    /// What the steps of a group have in common.
+    ///
+    /// # Safety
+    /// The group exists.
+    unsafe fn begin(self, group: *const u8) -> __m512i;
+    /// The bytes of a pair of steps, from its vectors; `upper` is from `begin` and the steps
+    /// before.
+    ///
+    /// # Safety
+    /// The machine has AVX-512, and the vectors exist.
+    unsafe fn pair(self, vectors: *const u8, upper: &mut __m512i) -> [__m512i; 2];
+}
+
+/// 8 bits, with 128 added.
+#[derive(Clone, Copy)]
+pub(super) struct Eight;
+
+impl Bytes for Eight {
+    const VECTORS: usize = 2;
+    const UPPER: usize = 0;
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn begin(self, _: *const u8) -> __m512i {
+        _mm512_setzero_si512()
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pair(self, vectors: *const u8, _: &mut __m512i) -> [__m512i; 2] {
+        let offset = _mm512_set1_epi32(0x8080_8080_u32 as i32);
+        // SAFETY: the caller's promise.
+        [0, 64].map(|at| unsafe {
+            _mm512_xor_si512(_mm512_loadu_si512(vectors.add(at).cast()), offset)
+        })
+    }
+}
+
+/// Nibbles with `UPPER_BITS` bits above each, as they are kept.
+#[derive(Clone, Copy)]
+pub(super) struct Above<const UPPER_BITS: u32>;
+
+impl<const UPPER_BITS: u32> Bytes for Above<UPPER_BITS> {
+    const VECTORS: usize = 1;
+    const UPPER: usize = 1;
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn begin(self, group: *const u8) -> __m512i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_loadu_si512(group.cast()) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pair(self, vectors: *const u8, upper: &mut __m512i) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        let vector = unsafe { _mm512_loadu_si512(vectors.cast()) };
+        let mask = _mm512_set1_epi32(if UPPER_BITS == 1 { 0x1010_1010 } else { 0x3030_3030 });
+        [false, true].map(|high| {
+            let above = _mm512_and_si512(_mm512_slli_epi32::<4>(*upper), mask);
+            *upper = _mm512_srli_epi32::<UPPER_BITS>(*upper);
+            _mm512_or_si512(codes(vector, high), above)
+        })
+    }
+}
+
+/// Bytes of a table, with 128 added.
+#[derive(Clone, Copy)]
+pub(super) struct OfTable(__m512i);
+
+impl OfTable {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn new(table: Table) -> OfTable {
+        let values = table.values();
+        // SAFETY: sixteen bytes are loaded.
+        let values = unsafe { _mm_loadu_si128(values.as_ptr().cast()) };
+        let offset = _mm512_set1_epi32(0x8080_8080_u32 as i32);
+        OfTable(_mm512_xor_si512(_mm512_broadcast_i32x4(values), offset))
+    }
+}
+
+impl Bytes for OfTable {
+    const VECTORS: usize = 1;
+    const UPPER: usize = 0;
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn begin(self, _: *const u8) -> __m512i {
+        _mm512_setzero_si512()
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw")]
+    unsafe fn pair(self, vectors: *const u8, _: &mut __m512i) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        let vector = unsafe { _mm512_loadu_si512(vectors.cast()) };
+        [false, true].map(|high| _mm512_shuffle_epi8(self.0, codes(vector, high)))
+    }
 }

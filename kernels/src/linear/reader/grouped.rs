@@ -1,12 +1,17 @@
 //! Records of grouped low-bit weights, in which a vector lane is an output column already.
 
+use std::ops::Range;
+
 use half::f16;
-use model::compressed::{Bits, Grouped, ROWS};
+use model::compressed::{Bits, Grouped, ROWS, Scales};
 
 use super::{Lines, WeightReader};
 use crate::linear::sizes::BLOCK_UNITS;
 use crate::linear::tuning::GROUPED_PREFETCH_BYTES;
 use crate::simd::Simd;
+
+/// Bytes of a vector of dwords, one for each row of a record.
+const VECTOR_BYTES: usize = 4 * ROWS;
 
 /// Records of grouped low-bit weights (`model::compressed`).
 #[derive(Debug, Clone, Copy)]
@@ -15,17 +20,41 @@ pub struct Records {
     format: Grouped,
     n: usize,
     groups: usize,
+    /// Bytes of a block of `ROWS` columns, and what of it.
+    block_bytes: usize,
+    record_bytes: usize,
+    head_bytes: usize,
+    group_bytes: usize,
+    /// Groups of a record are `2^shift`.
+    shift: u32,
 }
 
 impl Records {
     /// `records` holds a matrix `[n, k]` of `format`.
     pub fn new(records: *const u8, format: Grouped, n: usize, k: usize) -> Self {
-        Records { records, format, n, groups: format.groups(k) }
+        let in_record = format.scales.groups(format.group);
+        assert!(in_record.is_power_of_two(), "{format:?}: groups of a record");
+        Records {
+            records,
+            format,
+            n,
+            groups: format.groups(k),
+            block_bytes: format.block_bytes(k),
+            record_bytes: format.record_bytes(),
+            head_bytes: format.scales.size_bytes(format.group),
+            group_bytes: format.group_bytes(),
+            shift: in_record.trailing_zeros(),
+        }
     }
 
-    /// Bits of an integer.
+    /// The integers.
     pub fn bits(self) -> Bits {
         self.format.bits
+    }
+
+    /// What scales and minimums are made of.
+    pub fn scales(self) -> Scales {
+        self.format.scales
     }
 
     /// Inputs of a group.
@@ -38,32 +67,139 @@ impl Records {
         self.groups
     }
 
+    /// Groups of a record.
+    pub fn in_record(self) -> usize {
+        1 << self.shift
+    }
+
     /// Bytes of a record.
     pub fn record_bytes(self) -> usize {
-        self.format.record_bytes()
+        self.record_bytes
     }
 
-    /// The record of a block of `ROWS` columns and a group.
+    /// Bytes of what scales and minimums are made of, with which a record begins.
+    pub fn head_bytes(self) -> usize {
+        self.head_bytes
+    }
+
+    /// Bytes of the integers of a group.
+    pub fn group_bytes(self) -> usize {
+        self.group_bytes
+    }
+
+    /// The place of a group in its record.
+    pub fn place(self, group: usize) -> usize {
+        group & (self.in_record() - 1)
+    }
+
+    /// The record of a block of `ROWS` columns that holds a group.
     pub fn record_at(self, block: usize, group: usize) -> *const u8 {
-        self.records.wrapping_add((block * self.groups + group) * self.format.record_bytes())
+        let before = block * self.block_bytes + (group >> self.shift) * self.record_bytes;
+        self.records.wrapping_add(before)
     }
 
-    /// A record, and the first of the panel's rows in it.
+    /// The integers of a group.
+    pub fn integers_at(self, block: usize, group: usize) -> *const u8 {
+        let before = self.head_bytes + self.place(group) * self.group_bytes;
+        self.record_at(block, group).wrapping_add(before)
+    }
+
+    /// The lines of memory of some groups of some blocks.
+    pub fn lines_of(self, block: usize, blocks: usize, groups: Range<usize>) -> Lines {
+        // What a record begins with goes with its first group.
+        let begin = |group: usize| match self.place(group) {
+            0 => self.record_at(block, group),
+            _ => self.integers_at(block, group),
+        };
+        let at = begin(groups.start);
+        let lines = (begin(groups.end).addr() - at.addr()) / 64;
+        Lines { at, stride: self.block_bytes, rows: blocks, lines }
+    }
+
+    /// A panel's block, and the first of the panel's rows in it.
     #[inline(always)]
-    fn record<S: Simd>(self, panel: usize, segment: usize) -> (*const u8, usize) {
-        let (block, row) = (panel * S::LANES / ROWS, panel * S::LANES % ROWS);
-        (self.record_at(block, segment), row)
+    fn block<S: Simd>(panel: usize) -> (usize, usize) {
+        (panel * S::LANES / ROWS, panel * S::LANES % ROWS)
     }
 
+    /// A vector of a group, from the panel's first row on.
     #[inline(always)]
     fn vector<S: Simd>(self, panel: usize, segment: usize, index: usize) -> *const u8 {
-        let (record, row) = self.record::<S>(panel, segment);
-        record.wrapping_add(4 * ROWS * (1 + index) + 4 * row)
+        let (block, row) = Self::block::<S>(panel);
+        self.integers_at(block, segment).wrapping_add(VECTOR_BYTES * index + 4 * row)
+    }
+
+    /// Scales and minimums of a panel and group.
+    ///
+    /// # Safety
+    /// They exist.
+    #[inline(always)]
+    unsafe fn ranges<S: Simd>(self, s: S, panel: usize, group: usize) -> (S::F, S::F) {
+        let (block, row) = Self::block::<S>(panel);
+        let (record, place) = (self.record_at(block, group), self.place(group));
+        let half = |index: usize| record.cast::<f16>().wrapping_add(index + row);
+        let float = |index: usize| record.cast::<f32>().wrapping_add(index + row);
+        let byte = |at: usize| record.wrapping_add(at + row);
+        // SAFETY: a record starts with what the form says, for each of its rows.
+        unsafe {
+            match self.format.scales {
+                Scales::Halves => (s.load_f16(half(0)), s.load_f16(half(ROWS))),
+                Scales::HalfScales => (s.load_f16(half(place * ROWS)), s.zero()),
+                Scales::Floats => (s.load(float(0)), s.load(float(ROWS))),
+                Scales::PowersOfTwo => {
+                    // In two steps, since the least powers are below the least normal number.
+                    let power = s.load_signed_bytes(byte(place * ROWS));
+                    let normal = s.max(power, s.splat(-126.0));
+                    let rest = s.exp2_integral(s.sub(power, normal));
+                    (s.mul(s.exp2_integral(normal), rest), s.zero())
+                }
+                Scales::Products => {
+                    let times = s.load_signed_bytes(byte(2 * ROWS + place * ROWS));
+                    (s.mul(s.load_f16(half(0)), times), s.zero())
+                }
+                Scales::ProductsAndMinimums => {
+                    let at = 4 * ROWS + place * 2 * ROWS;
+                    let times = s.load_signed_bytes(byte(at));
+                    let min_times = s.load_signed_bytes(byte(at + ROWS));
+                    (s.mul(s.load_f16(half(0)), times), s.mul(s.load_f16(half(ROWS)), min_times))
+                }
+            }
+        }
+    }
+
+    /// Four integers of each column, those of a step, as signed bytes.
+    ///
+    /// # Safety
+    /// They exist, and are neither of 4 nor of 8 bits.
+    #[inline(always)]
+    unsafe fn signed_bytes<S: Simd>(self, s: S, panel: usize, segment: usize, step: usize) -> S::D {
+        let bits = self.format.bits;
+        let (upper, offset) = (bits.upper(), bits.offset());
+        let nibbles = self.vector::<S>(panel, segment, usize::from(upper > 0) + step / 2);
+        // SAFETY: the vectors of a group exist.
+        let codes = unsafe {
+            let nibbles = s.nibble_bytes(s.load_dwords(nibbles), step % 2 == 1);
+            if upper == 0 {
+                nibbles
+            } else {
+                let above = s.load_dwords(self.vector::<S>(panel, segment, 0));
+                s.or_dwords(nibbles, s.upper_bits(above, upper * step, upper))
+            }
+        };
+        match bits {
+            Bits::Table(table) => s.table_bytes(codes, &table.values()),
+            _ => s.sub_bytes(codes, s.splat_dword(u32::from_ne_bytes([offset; 4]))),
+        }
     }
 }
 
 macro_rules! grouped_reader {
-    ($units:literal, |$s:ident, $d:ident, $index:ident| $unit:expr) => {
+    (
+        $units:literal,
+        |$s:ident, $d:ident, $index:ident| $unit:expr,
+        |$r:ident, $c:ident, $panel:ident, $segment:ident, $chunk:ident| $dwords:expr,
+        $lines:literal
+    ) => {
         const UNITS: usize = $units;
         const DWORDS: usize = 1;
         const GROUPED: bool = true;
@@ -94,9 +230,10 @@ macro_rules! grouped_reader {
         }
 
         #[inline(always)]
-        unsafe fn chunk(self, s: S, panel: usize, segment: usize, index: usize) -> S::Block {
+        unsafe fn chunk(self, $c: S, $panel: usize, $segment: usize, $chunk: usize) -> S::Block {
+            let $r = self.0;
             // SAFETY: the caller promises that the vector exists.
-            s.repeat(unsafe { s.load_dwords(self.0.vector::<S>(panel, segment, index)) })
+            $c.repeat(unsafe { $dwords })
         }
 
         #[inline(always)]
@@ -107,30 +244,24 @@ macro_rules! grouped_reader {
 
         #[inline(always)]
         fn prefetch(self, s: S, panel: usize, segment: usize, index: usize) {
-            let at = self.0.vector::<S>(panel, segment, index);
+            let at = self.0.vector::<S>(panel, segment, index / $lines);
             s.prefetch(at.wrapping_add(GROUPED_PREFETCH_BYTES));
         }
 
         #[inline(always)]
         unsafe fn scale(self, s: S, panel: usize, segment: usize) -> (S::F, S::F) {
-            let (record, row) = self.0.record::<S>(panel, segment);
-            let record = record.cast::<f16>();
-            // SAFETY: a record starts with the scales and minimums of its rows.
-            unsafe { (s.load_f16(record.add(row)), s.load_f16(record.add(ROWS + row))) }
+            // SAFETY: the caller's promise.
+            unsafe { self.0.ranges(s, panel, segment) }
         }
 
         #[inline(always)]
         fn lines(self, panel: usize, panels: usize, block: usize) -> Lines {
             let segments = BLOCK_UNITS / self.0.format.group;
-            let (first, bytes) = (block * segments, self.0.format.record_bytes());
-            let here = self.0.groups.saturating_sub(first).min(segments);
+            let first = self.0.groups.min(block * segments);
             let (panels, left) = (panels * S::LANES, self.0.n.saturating_sub(panel * S::LANES));
-            Lines {
-                at: self.0.record::<S>(panel, first).0,
-                stride: self.0.groups * bytes,
-                rows: left.min(panels).div_ceil(ROWS),
-                lines: here * bytes / 64,
-            }
+            let blocks = left.min(panels).div_ceil(ROWS);
+            let end = self.0.groups.min(first + segments);
+            self.0.lines_of(Records::block::<S>(panel).0, blocks, first..end)
         }
     };
 }
@@ -141,7 +272,13 @@ pub struct Four(pub Records);
 
 impl<S: Simd> WeightReader<S> for Four {
     // The low half of a dword has the even inputs, the high half the odd ones.
-    grouped_reader!(8, |s, d, index| s.nibble(d, index / 2 + index % 2 * 4));
+    grouped_reader!(
+        8,
+        |s, d, index| s.nibble(d, index / 2 + index % 2 * 4),
+        |records, s, panel, segment, index| s
+            .load_dwords(records.vector::<S>(panel, segment, index)),
+        1
+    );
 }
 
 /// 8-bit records, widened: four units to a dword.
@@ -149,5 +286,24 @@ impl<S: Simd> WeightReader<S> for Four {
 pub struct Eight(pub Records);
 
 impl<S: Simd> WeightReader<S> for Eight {
-    grouped_reader!(4, |s, d, index| s.byte(d, index));
+    grouped_reader!(
+        4,
+        |s, d, index| s.byte(d, index),
+        |records, s, panel, segment, index| s
+            .load_dwords(records.vector::<S>(panel, segment, index)),
+        1
+    );
+}
+
+/// Records of five or six bits or of a table, as bytes: four units to a dword.
+#[derive(Debug, Clone, Copy)]
+pub struct Coded(pub Records);
+
+impl<S: Simd> WeightReader<S> for Coded {
+    grouped_reader!(
+        4,
+        |s, d, index| s.byte(d, index),
+        |records, s, panel, segment, index| records.signed_bytes(s, panel, segment, index),
+        2
+    );
 }

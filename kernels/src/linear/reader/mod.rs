@@ -9,7 +9,7 @@ mod grouped;
 mod plain;
 
 pub(crate) use grouped::Records;
-pub(super) use grouped::{Eight, Four};
+pub(super) use grouped::{Coded, Eight, Four};
 pub(crate) use plain::Plain;
 pub(super) use plain::{PairsBf16, PlainBf16, PlainF32};
 

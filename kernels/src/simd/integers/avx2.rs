@@ -30,6 +30,39 @@ impl Integers for Avx2 {
     }
 
     #[inline(always)]
+    fn or_dwords(self, a: __m256i, b: __m256i) -> __m256i {
+        with_token!(_mm256_or_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_bytes(self, a: __m256i, b: __m256i) -> __m256i {
+        with_token!(_mm256_sub_epi8(a, b))
+    }
+
+    #[inline(always)]
+    fn upper_bits(self, d: __m256i, from: usize, count: usize) -> __m256i {
+        with_token!({
+            let shifted = _mm256_srl_epi32(d, _mm_cvtsi32_si128(from as i32));
+            let mask = if count == 1 { 0x0101_0101 } else { 0x0303_0303 };
+            _mm256_slli_epi32::<4>(_mm256_and_si256(shifted, _mm256_set1_epi32(mask)))
+        })
+    }
+
+    #[inline(always)]
+    fn table_bytes(self, d: __m256i, table: &[i8; 16]) -> __m256i {
+        with_token!({
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), d)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_signed_bytes(self, from: *const u8) -> __m256 {
+        // SAFETY: the caller promises eight readable bytes.
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))) }
+    }
+
+    #[inline(always)]
     fn nibble_bytes(self, d: __m256i, high: bool) -> __m256i {
         with_token!({
             let d = if high { _mm256_srli_epi32::<4>(d) } else { d };

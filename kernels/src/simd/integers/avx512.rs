@@ -83,6 +83,39 @@ impl Integers for Avx512 {
     }
 
     #[inline(always)]
+    fn or_dwords(self, a: __m512i, b: __m512i) -> __m512i {
+        with_token!(_mm512_or_si512(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_bytes(self, a: __m512i, b: __m512i) -> __m512i {
+        with_token!(_mm512_sub_epi8(a, b))
+    }
+
+    #[inline(always)]
+    fn upper_bits(self, d: __m512i, from: usize, count: usize) -> __m512i {
+        with_token!({
+            let shifted = _mm512_srl_epi32(d, _mm_cvtsi32_si128(from as i32));
+            let mask = if count == 1 { 0x0101_0101 } else { 0x0303_0303 };
+            _mm512_slli_epi32::<4>(_mm512_and_si512(shifted, _mm512_set1_epi32(mask)))
+        })
+    }
+
+    #[inline(always)]
+    fn table_bytes(self, d: __m512i, table: &[i8; 16]) -> __m512i {
+        with_token!({
+            let table = _mm_loadu_si128(table.as_ptr().cast());
+            _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), d)
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn load_signed_bytes(self, from: *const u8) -> __m512 {
+        // SAFETY: the caller promises sixteen readable bytes.
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast()))) }
+    }
+
+    #[inline(always)]
     fn nibble_bytes(self, d: __m512i, high: bool) -> __m512i {
         with_token!({
             let d = if high { _mm512_srli_epi32::<4>(d) } else { d };

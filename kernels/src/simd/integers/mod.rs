@@ -43,6 +43,19 @@ pub trait Integers: Copy {
     fn dwords_to_f32(self, d: Self::D) -> Self::F;
     /// The nearest signed dword of each lane, ties to even.
     fn round_dwords(self, a: Self::F) -> Self::D;
+    /// Bits that are set in either.
+    fn or_dwords(self, a: Self::D, b: Self::D) -> Self::D;
+    /// Differences of bytes, modulo 256.
+    fn sub_bytes(self, a: Self::D, b: Self::D) -> Self::D;
+    /// Bits `from..from + count` of every byte, for `count` 1 or 2, as bits 4 and 5 of a byte.
+    fn upper_bits(self, d: Self::D, from: usize, count: usize) -> Self::D;
+    /// For every byte, below 16, its entry of a table.
+    fn table_bytes(self, d: Self::D, table: &[i8; 16]) -> Self::D;
+    /// A signed byte for each lane, as f32.
+    ///
+    /// # Safety
+    /// `from` is valid for reading a byte for each lane.
+    unsafe fn load_signed_bytes(self, from: *const u8) -> Self::F;
     /// The low or the high nibble of every byte as a byte.
     fn nibble_bytes(self, d: Self::D, high: bool) -> Self::D;
     /// Bytes of four rows side by side, the first row's lowest: lane `l` of vector `v` has bytes

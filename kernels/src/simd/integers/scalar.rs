@@ -33,6 +33,37 @@ impl Integers for Scalar {
     }
 
     #[inline(always)]
+    fn or_dwords(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        std::array::from_fn(|lane| a[lane] | b[lane])
+    }
+
+    #[inline(always)]
+    fn sub_bytes(self, a: [u32; LANES], b: [u32; LANES]) -> [u32; LANES] {
+        std::array::from_fn(|lane| {
+            let (a, b) = (a[lane].to_le_bytes(), b[lane].to_le_bytes());
+            u32::from_le_bytes(std::array::from_fn(|i| a[i].wrapping_sub(b[i])))
+        })
+    }
+
+    #[inline(always)]
+    fn upper_bits(self, d: [u32; LANES], from: usize, count: usize) -> [u32; LANES] {
+        let mask = if count == 1 { 0x0101_0101 } else { 0x0303_0303 };
+        d.map(|dword| (dword >> from & mask) << 4)
+    }
+
+    #[inline(always)]
+    fn table_bytes(self, d: [u32; LANES], table: &[i8; 16]) -> [u32; LANES] {
+        let entry = |byte: u8| table[usize::from(byte & 15)].cast_unsigned();
+        d.map(|dword| u32::from_le_bytes(dword.to_le_bytes().map(entry)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_signed_bytes(self, from: *const u8) -> [f32; LANES] {
+        // SAFETY: the caller promises eight readable bytes.
+        unsafe { from.cast::<[i8; LANES]>().read_unaligned() }.map(f32::from)
+    }
+
+    #[inline(always)]
     fn nibble_bytes(self, d: [u32; LANES], high: bool) -> [u32; LANES] {
         d.map(|dword| (if high { dword >> 4 } else { dword }) & 0x0f0f_0f0f)
     }

@@ -37,6 +37,12 @@ fn field(bytes: &[u8], first: usize, count: usize) -> u32 {
     (0..count).map(|i| bit(bytes, first + i) << i).sum()
 }
 
+/// The table of IQ4_NL and IQ4_XS.
+const NON_LINEAR: [f32; 16] = [
+    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
+    89.0, 113.0,
+];
+
 /// Element `e` of a block, bit by bit from the description of the format.
 fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
     // Where the four bits of element e of a block of 32 begin.
@@ -82,6 +88,23 @@ fn naive(stored: StoredType, b: &[u8], e: usize) -> f32 {
             let q = field(b, low, 4) + 16 * field(&b[128..], upper, 2);
             at(b, 208) * f32::from(b[192 + e / 16] as i8) * (q as f32 - 32.0)
         }
+        StoredType::Iq4Nl => at(b, 0) * NON_LINEAR[field(&b[2..], nibble(e), 4) as usize],
+        StoredType::Iq4Xs => {
+            let part = e / 32;
+            let scale = field(&b[4..], 4 * part, 4) + 16 * field(&b[2..], 2 * part, 2);
+            let q = NON_LINEAR[field(&b[8 + 16 * part..], nibble(e % 32), 4) as usize];
+            at(b, 0) * (scale as f32 - 32.0) * q
+        }
+        StoredType::Mxfp4 => {
+            let q = field(&b[1..], nibble(e), 4);
+            let (exponent, mantissa) = (q >> 1 & 3, (q & 1) as f32);
+            let value = match exponent {
+                0 => mantissa / 2.0,
+                _ => 2f32.powi(exponent as i32 - 1) * (1.0 + mantissa / 2.0),
+            };
+            let scale = 2f64.powi(i32::from(b[0]) - 127);
+            (if q & 8 == 0 { scale } else { -scale } * f64::from(value)) as f32
+        }
         StoredType::F32 | StoredType::F16 | StoredType::Bf16 => unreachable!("no blocks"),
     }
 }
@@ -100,9 +123,17 @@ fn every_type_is_what_its_format_says() {
         let (elements, bytes) = stored.block();
         let mut row = noise(5 * bytes, bytes as u64);
         for (index, block) in row.chunks_exact_mut(bytes).enumerate() {
+            if stored == StoredType::Mxfp4 {
+                block[0] = [127, 0, 1, 2, 250][index];
+                continue;
+            }
             let place = if stored == StoredType::Q6K { 208 } else { 0 };
             put(block, place, [0.011, -0.7, 3e-7, 40.0, 0.0][index]);
-            if place == 0 && !matches!(stored, StoredType::Q4_0 | StoredType::Q5_0) {
+            let has_minimum = matches!(
+                stored,
+                StoredType::Q4_1 | StoredType::Q5_1 | StoredType::Q4K | StoredType::Q5K
+            );
+            if place == 0 && has_minimum {
                 put(block, 2, [-0.09, 1.7, 2e-6, -900.0, 0.25][index]);
             }
         }
@@ -110,7 +141,9 @@ fn every_type_is_what_its_format_says() {
         dequantise(stored, &row, &mut out);
         let wanted = (0..out.len())
             .map(|e| naive(stored, &row[e / elements * bytes..][..bytes], e % elements));
-        assert_eq!(bits(&out), bits(&wanted.collect::<Vec<_>>()), "{stored:?}");
+        // A zero's sign is no part of a value.
+        let plain = |values: Vec<f32>| bits(&values.iter().map(|v| v + 0.0).collect::<Vec<_>>());
+        assert_eq!(plain(out), plain(wanted.collect()), "{stored:?}");
     }
 }
 
@@ -167,7 +200,14 @@ fn every_type_equals_another_reader() {
 
 #[test]
 fn raw_blocks_come_in_the_models_order_of_rows() {
-    for (code, stored) in [(2, StoredType::Q4_0), (3, StoredType::Q4_1), (8, StoredType::Q8_0)] {
+    for (code, stored) in [
+        (2, StoredType::Q4_0),
+        (3, StoredType::Q4_1),
+        (6, StoredType::Q5_0),
+        (7, StoredType::Q5_1),
+        (8, StoredType::Q8_0),
+        (20, StoredType::Iq4Nl),
+    ] {
         let mut writer = small_model("llama");
         let row_bytes = stored.row_bytes(HIDDEN);
         let mut data = noise(HEADS * HEAD_DIM * row_bytes, u64::from(code));

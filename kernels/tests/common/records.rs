@@ -1,0 +1,66 @@
+//! Grouped matrices of any form for tests: random records, and what they say by the plain reader.
+
+use kernels::grouped::{integer, range};
+use model::compressed::{Bits, Grouped, ROWS, Scales};
+
+use super::Random;
+
+/// Every form that is stored or that a device widens one to, once each.
+pub fn formats() -> Vec<Grouped> {
+    let mut formats = vec![Grouped::halves(Bits::Eight, 64)];
+    for stored in Grouped::STORED {
+        for format in [stored, stored.widened()] {
+            if !formats.contains(&format) {
+                formats.push(format);
+            }
+        }
+    }
+    formats
+}
+
+/// A matrix of random integers, whose scales are finite and of ordinary size.
+pub fn random_records(random: &mut Random, format: Grouped, n: usize, k: usize) -> Vec<u8> {
+    let mut records: Vec<u8> = (0..format.size_bytes(n, k)).map(|_| random.bits() as u8).collect();
+    for record in records.chunks_mut(format.record_bytes()) {
+        // The high byte of each number: its sign, and an exponent for values around one.
+        let (numbers, width, keep, set) = match format.scales {
+            Scales::Halves | Scales::ProductsAndMinimums => (2 * ROWS, 2, 0x83, 0x2c),
+            Scales::HalfScales => (2 * ROWS, 2, 0x83, 0x2c),
+            Scales::Products => (ROWS, 2, 0x83, 0x20),
+            Scales::Floats => (2 * ROWS, 4, 0x80, 0x3d),
+            Scales::PowersOfTwo => (4 * ROWS, 1, 0x03, 0xf8),
+        };
+        for high in record[..numbers * width].iter_mut().skip(width - 1).step_by(width) {
+            *high = *high & keep | set;
+        }
+    }
+    records
+}
+
+/// What the records of a matrix `[n, k]` say.
+pub struct Said {
+    /// `[n, k]`.
+    pub q: Vec<i8>,
+    /// Scale and minimum by row and group.
+    pub ranges: Vec<(f32, f32)>,
+}
+
+pub fn said(format: Grouped, records: &[u8], n: usize, k: usize) -> Said {
+    let mut said = Said { q: Vec::new(), ranges: Vec::new() };
+    let in_record = format.scales.groups(format.group);
+    for row in 0..n {
+        let record = |index: usize| {
+            let index = row / ROWS * format.records(k) + index;
+            &records[index * format.record_bytes()..][..format.record_bytes()]
+        };
+        for at in 0..k {
+            let (index, at) = (at / format.record_inputs(), at % format.record_inputs());
+            said.q.push(integer(format, record(index), row % ROWS, at) as i8);
+        }
+        for group in 0..format.groups(k) {
+            let record = record(group / in_record);
+            said.ranges.push(range(format, record, row % ROWS, group % in_record));
+        }
+    }
+    said
+}

@@ -1,0 +1,245 @@
+//! The forms of GGUF's types: repacked without loss, where each byte lies, how large they are,
+//! widened to 8 bits, and what random weights become of them.
+
+mod common;
+
+use common::records::{random_records, said};
+use common::{Random, bits, variants};
+use half::f16;
+use kernels::Variant;
+use kernels::grouped::{decode_row, from_blocks, integer, quantise, range, widen};
+use model::compressed::{Bits, Grouped, ROWS, Scales};
+use model::source::StoredType;
+
+/// GGML's numbers of the types that have a grouped form.
+const TYPES: [(u32, StoredType); 11] = [
+    (2, StoredType::Q4_0),
+    (3, StoredType::Q4_1),
+    (6, StoredType::Q5_0),
+    (7, StoredType::Q5_1),
+    (8, StoredType::Q8_0),
+    (12, StoredType::Q4K),
+    (13, StoredType::Q5K),
+    (14, StoredType::Q6K),
+    (20, StoredType::Iq4Nl),
+    (23, StoredType::Iq4Xs),
+    (39, StoredType::Mxfp4),
+];
+
+/// Blocks of a type, and the values that the `gguf` package makes of them.
+struct Fixture {
+    stored: StoredType,
+    blocks: Vec<u8>,
+    values: Vec<f32>,
+}
+
+/// Those of `scripts/fixtures_gguf_quants.py`, for the types that have a grouped form.
+fn fixtures() -> Vec<Fixture> {
+    let mut file: &[u8] = include_bytes!("../../model/tests/fixtures/gguf_quants.bin");
+    let mut fixtures = Vec::new();
+    while !file.is_empty() {
+        let (head, rest) = file.split_at(16);
+        let number = |index: usize| {
+            u32::from_le_bytes(head[4 * index..][..4].try_into().expect("four bytes"))
+        };
+        let (count, size, elements) = (number(1) as usize, number(2) as usize, number(3) as usize);
+        let (blocks, rest) = rest.split_at(count * size);
+        let (values, rest) = rest.split_at(4 * count * elements);
+        file = rest;
+        let Some((_, stored)) = TYPES.into_iter().find(|(code, _)| *code == number(0)) else {
+            continue;
+        };
+        let value = |bytes: &[u8]| f32::from_le_bytes(bytes.try_into().expect("four bytes"));
+        let values = values.chunks_exact(4).map(value).collect();
+        fixtures.push(Fixture { stored, blocks: blocks.to_vec(), values });
+    }
+    fixtures
+}
+
+/// A matrix row by row, zeros without a sign.
+fn decoded(format: Grouped, records: &[u8], rows: usize, k: usize) -> Vec<f32> {
+    let mut out = vec![f32::NAN; rows * k];
+    for (row, out) in out.chunks_exact_mut(k).enumerate() {
+        decode_row(format, records, k, row, out);
+    }
+    unsigned(&out)
+}
+
+fn unsigned(values: &[f32]) -> Vec<f32> {
+    values.iter().map(|value| value + 0.0).collect()
+}
+
+#[test]
+fn every_type_keeps_the_values_of_another_reader() {
+    let fixtures = fixtures();
+    let seen: Vec<StoredType> = fixtures.iter().map(|fixture| fixture.stored).collect();
+    assert!(TYPES.iter().all(|(_, stored)| seen.contains(stored)), "{seen:?}");
+    for Fixture { stored, blocks, values } in fixtures {
+        let format = stored.grouped().expect("a form");
+        // Rows of one block, of some, of an odd number of them, one row, and more than a block's.
+        for row_blocks in [1, 2, 3, 4, 8] {
+            let (elements, block_bytes) = stored.block();
+            let k = row_blocks * elements;
+            for repeats in [1, 9] {
+                let rows = values.len() / k;
+                let blocks = blocks[..rows * row_blocks * block_bytes].repeat(repeats);
+                let values = values[..rows * k].repeat(repeats);
+                let rows = rows * repeats;
+                let repacked = |fill: u8| {
+                    let mut records = vec![fill; format.size_bytes(rows, k)];
+                    from_blocks(stored, &blocks, k, &mut records).expect("ordinary scales");
+                    records
+                };
+                let records = repacked(0xff);
+                let context = format!("{stored:?} {rows} x {k}");
+                assert!(records == repacked(0), "{context}: not written whole");
+                let actual = decoded(format, &records, rows, k);
+                assert_eq!(bits(&actual), bits(&unsigned(&values)), "{context}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_form_is_much_larger_than_its_file() {
+    for (_, stored) in TYPES {
+        let format = stored.grouped().expect("a form");
+        for (n, k) in [(16, 256), (4096, 4096), (14336, 4096), (128, 1536)] {
+            let file_bytes = n * stored.row_bytes(k);
+            let share = format.size_bytes(n, k) as f64 / file_bytes as f64;
+            // Q4_0 and Q8_0 have a minimum that the file has not.
+            let most = match stored {
+                StoredType::Q4_0 => 320.0 / 288.0,
+                StoredType::Q8_0 => 576.0 / 544.0,
+                _ => 1.05,
+            };
+            assert!(share <= most, "{stored:?} {n} x {k}: {share}");
+            assert!(share >= 1.0, "{stored:?} {n} x {k}: {share}");
+        }
+    }
+}
+
+/// The integer of input `at` of a group, from the written description.
+fn described_integer(format: Grouped, group: &[u8], row: usize, at: usize) -> i32 {
+    let dword = |vector: usize| {
+        let at = 64 * vector + 4 * row;
+        u32::from_le_bytes(group[at..at + 4].try_into().expect("four bytes"))
+    };
+    let (step, byte) = (at / 4, at % 4);
+    let lower = |first: usize| dword(first + at / 8) >> (8 * byte + 4 * (step % 2)) & 15;
+    match format.bits {
+        Bits::Four => {
+            let place = if at % 2 == 0 { at % 8 / 2 } else { 4 + at % 8 / 2 };
+            (dword(at / 8) >> (4 * place) & 15) as i32
+        }
+        Bits::Eight => i32::from((dword(step) >> (8 * byte)) as u8 as i8),
+        Bits::Five | Bits::FiveSigned => {
+            let fifth = dword(0) >> (8 * byte + step) & 1;
+            let offset = if format.bits == Bits::Five { 0 } else { 16 };
+            (lower(1) + 16 * fifth) as i32 - offset
+        }
+        Bits::SixSigned => {
+            let upper = dword(0) >> (8 * byte + 2 * step) & 3;
+            (lower(1) + 16 * upper) as i32 - 32
+        }
+        Bits::Table(table) => i32::from(table.values()[lower(0) as usize]),
+    }
+}
+
+/// Scale and minimum of a group of a record, from the written description.
+fn described_range(format: Grouped, record: &[u8], row: usize, group: usize) -> (f32, f32) {
+    let half = |at: usize| f16::from_le_bytes([record[at], record[at + 1]]).to_f32();
+    let byte = |at: usize| f32::from(record[at] as i8);
+    match format.scales {
+        Scales::Halves => (half(2 * row), half(32 + 2 * row)),
+        Scales::HalfScales => (half(32 * group + 2 * row), 0.0),
+        Scales::Floats => {
+            let at = |at: usize| f32::from_le_bytes(record[at..at + 4].try_into().expect("four"));
+            (at(4 * row), at(64 + 4 * row))
+        }
+        Scales::PowersOfTwo => (2f32.powi(i32::from(record[16 * group + row] as i8)), 0.0),
+        Scales::Products => (half(2 * row) * byte(32 + 16 * group + row), 0.0),
+        Scales::ProductsAndMinimums => {
+            let at = 64 + 32 * group + row;
+            (half(2 * row) * byte(at), half(32 + 2 * row) * byte(at + 16))
+        }
+    }
+}
+
+#[test]
+fn a_record_keeps_everything_where_the_format_says() {
+    let mut random = Random::new(3);
+    for format in common::records::formats() {
+        let record = random_records(&mut random, format, ROWS, format.record_inputs());
+        assert_eq!(record.len(), format.record_bytes());
+        let head = format.scales.size_bytes(format.group);
+        for (index, group) in record[head..].chunks_exact(format.group_bytes()).enumerate() {
+            for row in 0..ROWS {
+                let expected = described_range(format, &record, row, index);
+                assert_eq!(range(format, &record, row, index), expected, "{format:?}");
+                for at in 0..format.group {
+                    let input = index * format.group + at;
+                    let expected = described_integer(format, group, row, at);
+                    let context = format!("{format:?} row {row} input {input}");
+                    assert_eq!(integer(format, &record, row, input), expected, "{context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn widening_keeps_scales_minimums_and_integers_in_every_variant() {
+    let mut random = Random::new(4);
+    for format in Grouped::STORED.into_iter().filter(|format| format.bits != Bits::Eight) {
+        for (n, k) in [(16, 512), (33, 330), (5, 32)] {
+            let records = random_records(&mut random, format, n, k);
+            let narrow = said(format, &records, n, k);
+            for variant in variants("widening_keeps_scales_minimums_and_integers") {
+                let wide = format.widened();
+                let mut out = vec![0xaa; wide.size_bytes(n, k)];
+                widen(variant, format, k, &records, &mut out);
+                let said = said(wide, &out, n, k);
+                assert!(said.q == narrow.q, "{format:?} {variant:?}");
+                let same =
+                    said.ranges.iter().zip(&narrow.ranges).all(|(a, b)| {
+                        (a.0.to_bits(), a.1.to_bits()) == (b.0.to_bits(), b.1.to_bits())
+                    });
+                assert!(same, "{format:?} {variant:?}");
+            }
+        }
+    }
+}
+
+/// Random weights take the place of a file's in profiles, so they must be of its form.
+#[test]
+fn random_weights_are_near_what_they_are_quantised_to() {
+    let mut random = Random::new(5);
+    for format in Grouped::STORED {
+        let (n, k) = (21, 416);
+        let weights: Vec<f32> = random.vector(n * k);
+        let mut records = vec![0xff; format.size_bytes(n, k)];
+        quantise(Variant::best(), format, &weights, k, &mut records);
+        let said = said(format, &records, n, k);
+        let values = decoded(format, &records, n, k);
+        for (at, (value, weight)) in values.iter().zip(&weights).enumerate() {
+            let (scale, _) = said.ranges[at / k * format.groups(k) + at % k / format.group];
+            // A step of the integers, or the widest of a table, and what scales lose.
+            let step = match format.bits {
+                Bits::Table(_) => 24.0 * scale,
+                _ => scale,
+            };
+            let allowed = 0.6 * step + 0.05 * weight.abs() + 0.03;
+            let context = format!("{format:?} {at}: {value} of {weight}");
+            assert!((value - weight).abs() <= allowed, "{context}");
+        }
+        let (mut error, mut size) = (0.0, 0.0);
+        for (value, weight) in values.iter().zip(&weights) {
+            error += f64::from(value - weight).powi(2);
+            size += f64::from(*weight).powi(2);
+        }
+        assert!(error < 0.02 * size, "{format:?}: {}", error / size);
+        let last = &records[records.len() - format.record_bytes()..];
+        assert!(range(format, last, 15, 0).1 == 0.0, "{format:?}");
+    }
+}

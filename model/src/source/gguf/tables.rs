@@ -1,0 +1,43 @@
+//! GGML's types of 4-bit indices into a table: IQ4_NL, IQ4_XS and MXFP4, for `dequantise`. Each
+//! function expands one block.
+
+use super::blocks::half_at;
+use crate::compressed::Table;
+
+/// Elements that share a scale.
+const PART: usize = 32;
+
+/// Byte `i` of 16 holds element `i` in its low and element `i + 16` in its high half.
+fn part(scale: f32, table: Table, bytes: &[u8], out: &mut [f32]) {
+    let values = table.values();
+    let (low, high) = out.split_at_mut(PART / 2);
+    for ((byte, low), high) in bytes.iter().zip(low).zip(high) {
+        *low = scale * f32::from(values[usize::from(byte & 15)]);
+        *high = scale * f32::from(values[usize::from(byte >> 4)]);
+    }
+}
+
+/// f16 scale, 16 bytes of halves.
+pub(super) fn iq4_nl(block: &[u8], out: &mut [f32]) {
+    part(half_at(block, 0), Table::NonLinear, &block[2..], out);
+}
+
+/// f16 scale; two upper bits of eight 6-bit scales in a word, their lower four in four bytes; 16
+/// bytes of halves for each part. A part's scale is 32 less than its bits say.
+pub(super) fn iq4_xs(block: &[u8], out: &mut [f32]) {
+    let scale = half_at(block, 0);
+    let upper = u16::from_le_bytes([block[2], block[3]]);
+    let parts = out.chunks_exact_mut(PART).zip(block[8..].chunks_exact(PART / 2));
+    for (index, (out, bytes)) in parts.enumerate() {
+        let low = i32::from(block[4 + index / 2] >> (index % 2 * 4) & 15);
+        let part_scale = (low | i32::from(upper >> (2 * index) & 3) << 4) - 32;
+        part(scale * part_scale as f32, Table::NonLinear, bytes, out);
+    }
+}
+
+/// A byte `e` for the scale `2^(e - 128)`, of which the table has the values, 16 bytes of halves.
+pub(super) fn mxfp4(block: &[u8], out: &mut [f32]) {
+    // Exact, also below the least normal number.
+    let scale = 2f64.powi(i32::from(block[0]) - 128) as f32;
+    part(scale, Table::E2M1, &block[1..], out);
+}
