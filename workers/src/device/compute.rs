@@ -78,7 +78,7 @@ impl Computing<'_> {
     }
 
     /// A vector behind the matrix, or 0.
-    fn vector(&self, compute: &Compute, index: usize) -> Address {
+    pub(super) fn vector(&self, compute: &Compute, index: usize) -> Address {
         let Some(shape) = compute.op.weights(&self.plan.config) else { return 0 };
         let Some(count) = shape.vectors[index] else { return 0 };
         let layout = shape.layout(self.plan.shape.dtype, self.format(compute));
