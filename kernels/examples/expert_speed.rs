@@ -15,7 +15,7 @@ use kernels::{
     Variant,
 };
 use memory::{Line, read_speed};
-use model::compressed::{Bits, Grouped};
+use model::compressed::Grouped;
 
 /// Experts, experts of a row, hidden width, an expert's width: Qwen3-30B-A3B.
 const DEFAULT: [usize; 4] = [128, 8, 2048, 768];
@@ -46,8 +46,8 @@ fn main() {
     };
     let format = match word(0) {
         "bf16" => None,
-        "w8" => Some(Grouped { bits: Bits::Eight, group: 32 }),
-        _ => Some(Grouped { bits: Bits::Four, group: 32 }),
+        "w8" => Some(Grouped::GGUF_Q8),
+        _ => Some(Grouped::GGUF_Q4),
     };
     let seconds: f64 = word(1).parse().unwrap_or(1.0);
     let batches = if numbers(2).is_empty() { vec![1, 8, 60] } else { numbers(2) };

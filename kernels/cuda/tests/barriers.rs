@@ -10,12 +10,13 @@ mod device;
 use batch::{Batch, batch, shape};
 use common::{Random, bits};
 use cuda_kernels::{
-    Launch, Linear, LinearOut, Weight, argmax, attention_decode, attention_decode_scratch_bytes,
-    attention_prefill, layer_norm, linear, scores, softmax, weighted_values,
+    ExpertShape, Launch, Linear, LinearOut, Weight, argmax, attention_decode,
+    attention_decode_scratch_bytes, attention_prefill, group_experts, layer_norm, linear, scores,
+    softmax, weighted_values,
 };
 use cuda_shim::{Fault, barrier_sites, drop_barrier, set_order};
 use device::{Half, Output, dtype, of, try_run};
-use kernels::Element;
+use kernels::{Element, Routed};
 
 /// Runs launches with this many barriers between them, and returns the last one's output.
 type Run = Box<dyn Fn() -> Result<Vec<u32>, Fault>>;
@@ -44,6 +45,18 @@ fn largest() -> Run {
     let mut random = Random::new(2);
     let logits = random.vector::<f32>(2000);
     one(4, move |out| argmax((4, 500), of(&logits), out))
+}
+
+/// The places of a routing by expert.
+fn places() -> Run {
+    let shape = ExpertShape { rows: 300, top_k: 2, experts: 5 };
+    let mut random = Random::new(9);
+    let mut routed = Vec::new();
+    for _ in 0..shape.rows {
+        let first = random.below(4) as u32;
+        routed.extend([first, first + 1].map(|expert| Routed { expert, weight: 0.5 }));
+    }
+    one(606, move |out| group_experts(shape, of(&routed), out, out + 4 * 6))
 }
 
 fn product<T: Element>(rows: usize, n: usize, k: usize) -> Run {
@@ -149,6 +162,7 @@ fn check(name: &str, barriers: usize, run: &Run) {
 fn barriers_of_rows() {
     check("norm", 1, &norm());
     check("argmax", 1, &largest());
+    check("places by expert", 1, &places());
 }
 
 #[test]
