@@ -332,8 +332,8 @@ pub fn attention_prefill(
 }
 
 /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]` of `dtype`, behind its `past`
-/// positions, and those where they are rows too. In a ring they take the places of the oldest, which
-/// the rows may still have to see: attention first.
+/// positions, and those where they are rows too. In a ring they take the places of the oldest,
+/// which the rows may still have to see: attention first.
 pub fn append(
     dtype: Dtype,
     shape: &AttentionShape,

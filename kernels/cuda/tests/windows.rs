@@ -1,5 +1,5 @@
-//! Attention over windows, with full caches and rings, and with sinks: against the scalar reference,
-//! and with the same bits wherever the past lies and however a prompt is cut.
+//! Attention over windows, with full caches and rings, and with sinks: against the scalar
+//! reference, and with the same bits wherever the past lies and however a prompt is cut.
 
 mod batch;
 #[path = "../../tests/common/mod.rs"]

@@ -1,9 +1,9 @@
 //! Attention over a cache and the fresh rows behind it, causal, grouped-query.
 //!
-//! Where the shape has a **window** a row sees the positions of it only; what lies before is neither
-//! read nor computed. A cache may then be a ring of as many positions (`Unit::cache_positions`), two
-//! runs of which follow each other. **Sinks** are one more score for each head, which takes its part
-//! of the softmax and has no value (`probabilities.rs`).
+//! Where the shape has a **window** a row sees the positions of it only; what lies before is
+//! neither read nor computed. A cache may then be a ring of as many positions
+//! (`Unit::cache_positions`), of which two runs follow each other. **Sinks** are one more score for
+//! each head, which takes its part of the softmax and has no value (`probabilities.rs`).
 //!
 //! A **unit** is one (sequence, KV head). Its query heads share one reading of K and V. The three
 //! operations `scores`, `softmax`, `weighted_values` and the fused `attention` are the same three
@@ -12,11 +12,12 @@
 //! cut into chunks of positions (`schedule.rs`).
 //!
 //! Order of sums: a score is two or four chains along head_dim (`scores.rs`), or sixteen of pairs
-//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the softmax sum takes position `p` in lane
-//! `p % LANES` (`softmax.rs`); a weighted value adds position after position (`values.rs`); the
-//! latter two chunk by chunk (`task.rs`), of each the part that the row sees. A position gives the same terms whether its K and V are
-//! cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the products are
-//! summed as integers (`four/`), in the same frame.
+//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the softmax sum takes the positions that a row sees
+//! in lanes in turn (`softmax.rs`); a weighted value adds position after position (`values.rs`);
+//! the latter two chunk by chunk (`task.rs`), of each the part that the row sees. A position gives
+//! the same terms whether its K and V are cached, in a ring or not, or fresh, so prefill and decode
+//! agree bit for bit. Over a 4-bit cache the products are summed as integers (`four/`), in the same
+//! frame.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -133,8 +134,8 @@ impl Kernels {
         self.attention_steps(shape, units, VALUES, &tensors);
     }
 
-    /// The three operations in one pass, bit-equal to them, without scores in memory; `sinks` as for
-    /// [`Kernels::softmax`].
+    /// The three operations in one pass, bit-equal to them, without scores in memory; `sinks` as
+    /// for [`Kernels::softmax`].
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each with its own name.
     pub fn attention<'a, T: AttentionTasks>(
         &self,

@@ -1,7 +1,9 @@
-//! Probabilities of a task's block: the softmax of each query's scores, by the chunks of its part.
+//! Probabilities of a task's block: the softmax of each query's scores, at once or by chunks.
 //!
 //! A sink is one more score of its head, whose probability belongs to no position: it takes part in
 //! the maximum, and is added to the sum behind all chunks.
+
+use std::ops::Range;
 
 use super::block::Block;
 use super::prefetch::Prefetcher;
@@ -10,6 +12,26 @@ use super::softmax::{exponentials, maximum, multiply};
 use super::task::{BlockTask, Part, Scores};
 use crate::number::Number;
 use crate::simd::{Simd, math};
+
+/// Scores of a query, which become its probabilities.
+struct Row {
+    query: usize,
+    /// Positions that it sees.
+    seen: Range<usize>,
+    /// Position 0, which need not be there.
+    from: *const f32,
+    to: *mut f32,
+}
+
+impl Row {
+    /// Scores of a chunk, where their exponentials go, and how many there are.
+    #[inline(always)]
+    fn chunk(&self, chunk: usize) -> (*const f32, *mut f32, usize) {
+        let positions = within_chunk(&self.seen, chunk);
+        let first = positions.start;
+        (self.from.wrapping_add(first), self.to.wrapping_add(first), positions.len())
+    }
+}
 
 impl<T: Number> BlockTask<'_, T> {
     /// Scores become exponentials, and probabilities unless values follow in the same part.
@@ -23,90 +45,100 @@ impl<T: Number> BlockTask<'_, T> {
         scores: Scores,
         prefetcher: &mut Prefetcher,
     ) {
-        if self.part == Part::Finish {
-            return;
-        }
         for query in 0..block.queries() {
+            let (from, to) = (
+                scores.from.wrapping_add(query * scores.stride),
+                scores.to.wrapping_add(query * scores.stride),
+            );
+            let row = Row { query, seen: block.seen(query), from, to };
             // SAFETY: the caller's promise.
-            unsafe { self.softmax_of(block, query, scores, prefetcher) };
+            unsafe {
+                match self.part {
+                    Part::Whole => self.whole_softmax(block, &row, prefetcher),
+                    Part::Finish => {}
+                    Part::Scores(chunk) | Part::Exponentials(chunk) | Part::Values(chunk) => {
+                        if chunks_of(&row.seen).contains(&chunk) {
+                            self.chunk_softmax(block, &row, chunk, prefetcher);
+                        }
+                    }
+                }
+            }
         }
     }
 
     /// # Safety
-    /// As [`BlockTask::run_softmax`].
+    /// As [`BlockTask::run_softmax`]; the row is one of the block.
     #[inline(always)]
-    unsafe fn softmax_of<S: Simd>(
+    unsafe fn whole_softmax<S: Simd>(
         &self,
         block: &Block<'_, S>,
-        query: usize,
-        scores: Scores,
+        row: &Row,
         prefetcher: &mut Prefetcher,
     ) {
-        let (s, queries) = (block.s, block.queries());
-        let seen = block.seen(query);
-        let (chunks, row) = (chunks_of(&seen), query * scores.stride);
-        let at = |chunk: usize| {
-            let positions = within_chunk(&seen, chunk);
-            (row + positions.start, positions.len())
-        };
-        let highest_of = |chunk| self.chunk_results(queries, chunk).0.wrapping_add(query);
-        let sum_of = |chunk| self.chunk_results(queries, chunk).1.wrapping_add(query);
-        let whole = self.part == Part::Whole;
-        let within = match self.part {
-            Part::Scores(chunk) | Part::Exponentials(chunk) | Part::Values(chunk) => {
-                chunk.clamp(chunks.start, chunks.end)..(chunk + 1).clamp(chunks.start, chunks.end)
+        let (s, chunks) = (block.s, chunks_of(&row.seen));
+        // SAFETY: the caller's promise: chunks of visible positions.
+        unsafe {
+            let sink = self.sink(block, row.query);
+            let mut highest = sink;
+            for chunk in chunks.clone() {
+                let (from, _, len) = row.chunk(chunk);
+                highest = highest.max(maximum(s, from, len));
             }
-            Part::Whole | Part::Finish => chunks.clone(),
-        };
+            let mut sum = 0.0;
+            for chunk in chunks.clone() {
+                let part = exponentials(s, row.chunk(chunk), highest, prefetcher);
+                sum = if chunk == chunks.start { part } else { sum + part };
+            }
+            let sum = self.with_sink(s, sum, sink - highest);
+            if self.steps.values {
+                // What is read soon after is multiplied chunk by chunk.
+                *block.factor(row.query) = 1.0 / sum;
+                return;
+            }
+            for chunk in chunks {
+                let (_, to, len) = row.chunk(chunk);
+                multiply(s, to, len, 1.0 / sum);
+            }
+        }
+    }
+
+    /// A chunk's maximum, exponentials and their sum, or probabilities, whichever the part is.
+    ///
+    /// # Safety
+    /// As [`BlockTask::whole_softmax`]; the row sees positions of the chunk.
+    #[inline(always)]
+    unsafe fn chunk_softmax<S: Simd>(
+        &self,
+        block: &Block<'_, S>,
+        row: &Row,
+        chunk: usize,
+        prefetcher: &mut Prefetcher,
+    ) {
+        let (s, queries, chunks) = (block.s, block.queries(), chunks_of(&row.seen));
+        let (from, to, len) = row.chunk(chunk);
+        let highest_of = |chunk| self.chunk_results(queries, chunk).0.wrapping_add(row.query);
+        let sum_of = |chunk| self.chunk_results(queries, chunk).1.wrapping_add(row.query);
         // SAFETY: the caller's promise: chunks of visible positions, and a float of each kind for
         // every query of every chunk.
         unsafe {
-            let sink = self.sink(block, query);
+            if matches!(self.part, Part::Scores(_)) {
+                *highest_of(chunk) = maximum(s, from, len);
+                return;
+            }
+            let sink = self.sink(block, row.query);
             let mut highest = sink;
-            if whole || matches!(self.part, Part::Scores(_)) {
-                for chunk in within.clone() {
-                    let (at, len) = at(chunk);
-                    let of_chunk = maximum(s, scores.from.wrapping_add(at), len);
-                    highest = highest.max(of_chunk);
-                    if !whole {
-                        *highest_of(chunk) = of_chunk;
-                    }
-                }
-            } else {
-                for chunk in chunks.clone() {
-                    highest = highest.max(*highest_of(chunk));
-                }
+            for chunk in chunks.clone() {
+                highest = highest.max(*highest_of(chunk));
             }
-            let mut sum = 0.0;
-            if whole || matches!(self.part, Part::Exponentials(_)) {
-                for chunk in within.clone() {
-                    let (at, len) = at(chunk);
-                    let places = (scores.from.wrapping_add(at), scores.to.wrapping_add(at), len);
-                    let part = exponentials(s, places, highest, prefetcher);
-                    sum = if chunk == chunks.start { part } else { sum + part };
-                    if !whole {
-                        *sum_of(chunk) = part;
-                    }
-                }
-            } else if matches!(self.part, Part::Values(_)) {
-                for chunk in chunks.clone() {
-                    let part = *sum_of(chunk);
-                    sum = if chunk == chunks.start { part } else { sum + part };
-                }
+            if matches!(self.part, Part::Exponentials(_)) {
+                *sum_of(chunk) = exponentials(s, (from, to, len), highest, prefetcher);
+                return;
             }
-            if !self.tensors.sinks.is_null() {
-                let [of_sink] = math::exp(s, [s.splat(sink - highest)]);
-                sum += s.max_lanes(of_sink);
+            let mut sum = *sum_of(chunks.start);
+            for chunk in chunks.start + 1..chunks.end {
+                sum += *sum_of(chunk);
             }
-            if whole && self.steps.values {
-                // What is read soon after is multiplied chunk by chunk.
-                *block.factor(query) = 1.0 / sum;
-            } else if whole || matches!(self.part, Part::Values(_)) {
-                for chunk in within {
-                    let (at, len) = at(chunk);
-                    multiply(s, scores.to.wrapping_add(at), len, 1.0 / sum);
-                }
-            }
+            multiply(s, to, len, 1.0 / self.with_sink(s, sum, sink - highest));
         }
     }
 
@@ -121,5 +153,15 @@ impl<T: Number> BlockTask<'_, T> {
         }
         // SAFETY: the caller's promise.
         unsafe { *self.tensors.sinks.add(block.head(query)) }
+    }
+
+    /// A sum of exponentials and that of a sink, `above` the highest score, if there is one.
+    #[inline(always)]
+    fn with_sink<S: Simd>(&self, s: S, sum: f32, above: f32) -> f32 {
+        if self.tensors.sinks.is_null() {
+            return sum;
+        }
+        let [of_sink] = math::exp(s, [s.splat(above)]);
+        sum + s.max_lanes(of_sink)
     }
 }

@@ -1,8 +1,8 @@
 //! One task of a call: a block of rows of one unit, whole or one chunk of its positions.
 //!
-//! Positions are cut into chunks of [`CHUNK`](super::shape::CHUNK). Every sum over positions is taken chunk by chunk, in
-//! order, whether one thread works on all chunks of a block or many on one each; so the cut changes
-//! no bit.
+//! Positions are cut into chunks of [`CHUNK`](super::shape::CHUNK), counted from position 0 on.
+//! Every sum over positions is taken chunk by chunk, in order, whether one thread works on all
+//! chunks of a block or many on one each; so the cut changes no bit.
 
 use std::ops::Range;
 

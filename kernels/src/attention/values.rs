@@ -3,8 +3,8 @@
 //! Decode reads every V once, at the speed of memory or not at all, which `prefetch` sees to.
 //!
 //! **The order of the sum.** Within a chunk of positions a weighted value adds position after
-//! position, from the first that its query sees; the sums of the chunks are added in order. The size
-//! of a tile does not enter.
+//! position, from the first that its query sees; the sums of the chunks are added in order. The
+//! size of a tile does not enter.
 
 use std::ops::Range;
 
@@ -219,20 +219,25 @@ impl<S: Simd> Block<'_, S> {
                 let part = (at, pairs, tail);
                 // What a query sees alone before, what all see, what a query sees alone behind.
                 let is_common = common.len() == call.end - call.first;
-                for phase in if is_common { 1..2 } else { 0..3 } {
-                    let (first, height) = if phase == 1 { (query, height) } else { (end, 1) };
-                    for place in query..first.max(query + 1) {
-                        let (start, limit) = (self.start(place), self.limit(place));
-                        let seen = match phase {
-                            0 => call.first.max(start)..common.start.min(limit),
-                            1 => common.clone(),
-                            _ => common.end..limit.min(call.end),
-                        };
-                        let is_first = phase == 1 || phase == 0 && place == query;
-                        let prefetch = if is_first { prefetch } else { Prefetch::Nothing };
-                        let ahead = (prefetch, &mut *prefetcher);
-                        // SAFETY: the caller's promise covers the positions each query sees.
-                        unsafe { self.values_tile(call, seen, (place, height), part, ahead) };
+                for behind in [false, true] {
+                    // SAFETY: the caller's promise covers the positions each query sees.
+                    unsafe {
+                        if behind {
+                            let ahead = (prefetch, &mut *prefetcher);
+                            self.values_tile(call, common.clone(), (query, height), part, ahead);
+                        }
+                        for place in if is_common { end..end } else { query..end } {
+                            let seen = if behind {
+                                common.end..self.limit(place).min(call.end)
+                            } else {
+                                let end = common.start.min(self.limit(place));
+                                call.first.max(self.start(place))..end
+                            };
+                            let is_first = place == query && !behind;
+                            let prefetch = if is_first { prefetch } else { Prefetch::Nothing };
+                            let ahead = (prefetch, &mut *prefetcher);
+                            self.values_tile(call, seen, (place, 1), part, ahead);
+                        }
                     }
                 }
                 at += (pairs * pair).max(tail);

@@ -2,8 +2,8 @@
 //!
 //! Fresh K and V always come from the values of this step and never from the cache, on every
 //! device, so an append may happen before or after without changing a bit; into a ring of positions
-//! it comes after, for it takes the places of the oldest. Beside a 4-bit cache the kernels see fresh
-//! rows as the append will store them.
+//! it comes after, for it takes the places of the oldest. Beside a 4-bit cache the kernels see
+//! fresh rows as the append will store them.
 
 use kernels::{AttentionShape, Cache, Columns, Element, Kernels, Unit};
 use model::ops::{Kv, Op, Value};

@@ -181,12 +181,13 @@ impl<S: Simd> Block<'_, S> {
         let [a, b] = self.segments(v, record_bytes(head_dim), &run);
         let [c, d] = self.segments(v, record_bytes(head_dim), &(run.end..positions.end));
         let segments = [a, b, c, d];
+        let mut values = FourValues::new(head_dim);
         // SAFETY: scratch has room for every query's head; blocks lie within the positions.
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head);
             for first in (positions.start / BLOCK * BLOCK..positions.end).step_by(BLOCK) {
                 let seen = positions.start.max(first)..positions.end.min(first + BLOCK);
-                let values = FourValues::of(&segments, first, seen, head_dim);
+                values.set(&segments, first, seen);
                 let weights = (probabilities.wrapping_add(first), stride);
                 if fast {
                     self.four_values_block::<true>(&values, first, weights, sums, prefetcher);

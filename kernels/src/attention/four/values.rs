@@ -64,43 +64,44 @@ impl FourValues {
         kv4_groups(self.head_dim) * WEIGHTS
     }
 
-    /// The positions `seen` of the block that begins with position `first`.
+    /// No positions yet.
+    #[inline(always)]
+    pub(super) const fn new(head_dim: usize) -> Self {
+        let records = [std::ptr::null(); BLOCK];
+        FourValues { records, count: 0, skipped: 0, stride: None, head_dim }
+    }
+
+    /// Makes it the positions `seen` of the block that begins with position `first`.
     ///
     /// # Safety
     /// The segments are readable, and the positions lie within them.
     #[inline(always)]
-    pub(super) unsafe fn of(
+    pub(super) unsafe fn set(
+        &mut self,
         segments: &[Segment<u8>],
         first: usize,
         seen: Range<usize>,
-        head_dim: usize,
-    ) -> Self {
-        let mut values = FourValues {
-            records: [std::ptr::null(); BLOCK],
-            count: seen.end - first,
-            skipped: seen.start - first,
-            stride: None,
-            head_dim,
-        };
+    ) {
+        (self.count, self.skipped) = (seen.end - first, seen.start - first);
+        self.stride = None;
         for segment in segments {
             if segment.first <= first && first + BLOCK <= segment.end {
                 let before = (first - segment.first) * segment.stride;
-                values.records[0] = segment.base.wrapping_add(before);
-                values.stride = Some(segment.stride);
-                return values;
+                self.records[0] = segment.base.wrapping_add(before);
+                self.stride = Some(segment.stride);
+                return;
             }
             for position in segment.first.max(seen.start)..segment.end.min(seen.end) {
                 // SAFETY: the caller's promise.
                 let record =
                     unsafe { segment.base.add((position - segment.first) * segment.stride) };
-                values.records[position - first] = record;
+                self.records[position - first] = record;
             }
         }
-        let last = values.records[values.count - 1];
-        values.records[values.count..].fill(last);
-        let nearest = values.records[values.skipped];
-        values.records[..values.skipped].fill(nearest);
-        values
+        let last = self.records[self.count - 1];
+        self.records[self.count..].fill(last);
+        let nearest = self.records[self.skipped];
+        self.records[..self.skipped].fill(nearest);
     }
 
     /// The record of a position, or the last one.
