@@ -4,11 +4,10 @@
 //! ascending order of experts. A *place* of it is `row * top_k + j`. A place has the bits of an
 //! ordinary [`linear`](crate::linear) of its row and its expert's matrix.
 
-use model::compressed::Bits;
 use model::config::Dtype;
 
 use crate::launch::{Args, DevicePointer, Launch};
-use crate::linear::{LinearOut, Weight, wide_bytes};
+use crate::linear::{Kind, LinearOut, Weight, wide_bytes};
 
 /// Most experts of a row: each is a lane's.
 const MOST_TOP_K: u32 = 32;
@@ -101,7 +100,7 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
     assert!(k >= 1, "a linear has inputs");
     assert!((1..=experts).contains(&top_k), "{top_k} of {experts} experts");
     let (form, out, gate) = out.parts();
-    let (source, bits, group) = weight.parts();
+    let (source, kind, group) = weight.parts();
     let per_row = if linear.x_by_place { 1 } else { top_k };
     let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
     let args = args.u64(linear.starts).u64(linear.slots).u32(per_row);
@@ -115,30 +114,34 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
         args,
     };
     if dtype == Dtype::F32 {
-        let name = match bits {
-            None => "expert_f32",
-            Some(Bits::Four) => "expert_four_f32",
-            Some(Bits::Eight) => "expert_eight_f32",
+        let name = match kind {
+            Kind::Plain => "expert_f32",
+            Kind::Four => "expert_four_f32",
+            Kind::Eight => "expert_eight_f32",
+            Kind::Expanded => "expert_expanded_f32",
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
     let mean_rows = (u64::from(rows) * u64::from(top_k)).div_ceil(u64::from(experts));
     let small =
         |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
-    match (mean_rows, bits) {
+    match (mean_rows, kind) {
         // The wide kernel copies rows in pieces of 16 bytes.
-        (33.., None) if k.is_multiple_of(8) => {
+        (33.., Kind::Plain) if k.is_multiple_of(8) => {
             launch("expert_wide_64_bf16", 128, 64, wide_bytes(64))
         }
-        (..=8, None) => small("expert_small_8_bf16", 16, 8),
-        (..=16, None) => small("expert_small_16_bf16", 16, 16),
-        (_, None) => small("expert_small_32_bf16", 32, 32),
-        (..=8, Some(Bits::Four)) => small("expert_four_8_bf16", 16, 8),
-        (..=16, Some(Bits::Four)) => small("expert_four_16_bf16", 16, 16),
-        (_, Some(Bits::Four)) => small("expert_four_32_bf16", 32, 32),
-        (..=8, Some(Bits::Eight)) => small("expert_eight_8_bf16", 16, 8),
-        (..=16, Some(Bits::Eight)) => small("expert_eight_16_bf16", 16, 16),
-        (_, Some(Bits::Eight)) => small("expert_eight_32_bf16", 32, 32),
+        (..=8, Kind::Plain) => small("expert_small_8_bf16", 16, 8),
+        (..=16, Kind::Plain) => small("expert_small_16_bf16", 16, 16),
+        (_, Kind::Plain) => small("expert_small_32_bf16", 32, 32),
+        (..=8, Kind::Four) => small("expert_four_8_bf16", 16, 8),
+        (..=16, Kind::Four) => small("expert_four_16_bf16", 16, 16),
+        (_, Kind::Four) => small("expert_four_32_bf16", 32, 32),
+        (..=8, Kind::Eight) => small("expert_eight_8_bf16", 16, 8),
+        (..=16, Kind::Eight) => small("expert_eight_16_bf16", 16, 16),
+        (_, Kind::Eight) => small("expert_eight_32_bf16", 32, 32),
+        (..=8, Kind::Expanded) => small("expert_expanded_8_bf16", 16, 8),
+        (..=16, Kind::Expanded) => small("expert_expanded_16_bf16", 16, 16),
+        (_, Kind::Expanded) => small("expert_expanded_32_bf16", 32, 32),
     }
 }
 

@@ -5,15 +5,13 @@
 //! of a step in the same places, so which one a batch size selects changes no bit. In f32 an output
 //! is a chain of fused multiply-adds per segment, the segments added in order.
 
-use model::compressed::Grouped;
+use model::compressed::{Bits, Grouped};
 use model::config::Dtype;
 
 use crate::compressed::has_floats;
 use crate::launch::{Args, DevicePointer, Launch};
 use crate::named;
 
-/// In place of bits: records of 8 bits with ranges of f32.
-const EXPANDED: u32 = 32;
 /// Rows up to which weights go from memory straight to registers.
 const SMALL_ROWS: u32 = 32;
 
@@ -60,14 +58,30 @@ pub enum Weight {
     Grouped(Grouped, DevicePointer),
 }
 
+/// Which kernels read a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Plain,
+    Four,
+    Eight,
+    /// 8 bits with ranges of f32.
+    Expanded,
+}
+
 impl Weight {
-    /// Where it is, the bits of its integers if it has these, and the inputs of a group or 0.
-    pub(crate) fn parts(self) -> (DevicePointer, Option<Bits>, u32) {
+    /// Where it is, which kernels read it, and the inputs of a group or 0.
+    pub(crate) fn parts(self) -> (DevicePointer, Kind, u32) {
         match self {
-            Weight::Plain(weight) => (weight, None, 0),
+            Weight::Plain(weight) => (weight, Kind::Plain, 0),
             Weight::Grouped(format, records) => {
-                assert!(matches!(format.group, 32 | 64), "groups have 32 or 64 inputs");
-                (records, Some(format.bits), format.group as u32)
+                assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
+                let kind = match format.bits {
+                    _ if has_floats(format) => Kind::Expanded,
+                    Bits::Four => Kind::Four,
+                    Bits::Eight => Kind::Eight,
+                    other => panic!("{other:?} is widened before it is multiplied"),
+                };
+                (records, kind, format.group as u32)
             }
         }
     }
@@ -95,18 +109,7 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     let Linear { rows, n, k, x, weight, bias, out } = *linear;
     assert!(k >= 1, "a linear has inputs");
     let (form, out, gate) = out.parts();
-<<<<<<< HEAD
-    let (source, bits, group) = match weight {
-        Weight::Plain(weight) => (weight, 0, 0),
-        Weight::Grouped(format, records) => {
-            assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
-            let kind = if has_floats(format) { EXPANDED } else { format.bits.count() as u32 };
-            (records, kind, format.group as u32)
-        }
-    };
-=======
-    let (source, bits, group) = weight.parts();
->>>>>>> moe
+    let (source, kind, group) = weight.parts();
     let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
     let args = args.u32(rows).u32(n).u32(k).u32(form).u32(group);
     let launch = |name, cols: u32, tile_rows: u32, shared_bytes| Launch {
@@ -117,22 +120,16 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
         args,
     };
     if dtype == Dtype::F32 {
-        let name = match bits {
-<<<<<<< HEAD
-            0 => "linear_f32",
-            4 => "linear_four_f32",
-            EXPANDED => "linear_expanded_f32",
-            _ => "linear_eight_f32",
-=======
-            None => "linear_f32",
-            Some(Bits::Four) => "linear_four_f32",
-            Some(Bits::Eight) => "linear_eight_f32",
->>>>>>> moe
+        let name = match kind {
+            Kind::Plain => "linear_f32",
+            Kind::Four => "linear_four_f32",
+            Kind::Eight => "linear_eight_f32",
+            Kind::Expanded => "linear_expanded_f32",
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
     // The wide kernel copies rows in pieces of 16 bytes.
-    if bits.is_none() && rows > SMALL_ROWS && k.is_multiple_of(8) {
+    if kind == Kind::Plain && rows > SMALL_ROWS && k.is_multiple_of(8) {
         return match rows {
             ..=64 => launch("linear_wide_64_bf16", 128, 64, wide_bytes(64)),
             _ => launch("linear_wide_128_bf16", 128, 128, wide_bytes(128)),
@@ -141,13 +138,13 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     // One segment of sums for each of the eight warps.
     let small =
         |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
-    let [few, some, many] = match bits {
-        0 => ["linear_small_8_bf16", "linear_small_16_bf16", "linear_small_32_bf16"],
-        4 => ["linear_four_8_bf16", "linear_four_16_bf16", "linear_four_32_bf16"],
-        EXPANDED => {
+    let [few, some, many] = match kind {
+        Kind::Plain => ["linear_small_8_bf16", "linear_small_16_bf16", "linear_small_32_bf16"],
+        Kind::Four => ["linear_four_8_bf16", "linear_four_16_bf16", "linear_four_32_bf16"],
+        Kind::Expanded => {
             ["linear_expanded_8_bf16", "linear_expanded_16_bf16", "linear_expanded_32_bf16"]
         }
-        _ => ["linear_eight_8_bf16", "linear_eight_16_bf16", "linear_eight_32_bf16"],
+        Kind::Eight => ["linear_eight_8_bf16", "linear_eight_16_bf16", "linear_eight_32_bf16"],
     };
     match rows {
         ..=8 => small(few, 16, 8),

@@ -149,13 +149,13 @@ impl<T: Element> Matrices<T> {
         let plain: Vec<T> = random.vector(experts * n * k);
         let mut matrices = Matrices { plain, records: Vec::new(), format, stride: n * k };
         if let WeightFormat::Grouped(format) = format {
-            let narrow = Grouped { bits: Bits::Four, group: format.group };
+            let narrow = Grouped::halves(Bits::Four, format.group);
             for plain in matrices.plain.chunks(n * k) {
                 let mut records = vec![0; narrow.size_bytes(n, k)];
                 quantise(Variant::Scalar, narrow, plain, k, &mut records);
                 if format.bits == Bits::Eight {
                     let mut wide = vec![0; format.size_bytes(n, k)];
-                    widen(Variant::Scalar, narrow, &records, &mut wide);
+                    widen(Variant::Scalar, narrow, k, &records, &mut wide);
                     records = wide;
                 }
                 matrices.stride = records.len();

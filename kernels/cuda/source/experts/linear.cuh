@@ -63,6 +63,9 @@ EXPERT_SMALL(expert_four_32_bf16, 2, 4, RecordSource<4>)
 EXPERT_SMALL(expert_eight_8_bf16, 1, 1, RecordSource<8>)
 EXPERT_SMALL(expert_eight_16_bf16, 1, 2, RecordSource<8>)
 EXPERT_SMALL(expert_eight_32_bf16, 2, 4, RecordSource<8>)
+EXPERT_SMALL(expert_expanded_8_bf16, 1, 1, ExpandedSource)
+EXPERT_SMALL(expert_expanded_16_bf16, 1, 2, ExpandedSource)
+EXPERT_SMALL(expert_expanded_32_bf16, 2, 4, ExpandedSource)
 
 EXPERT_KERNEL(expert_wide_64_bf16, bf16, 64,
               (linear_wide<64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,
@@ -71,3 +74,4 @@ EXPERT_KERNEL(expert_wide_64_bf16, bf16, 64,
 EXPERT_PLAIN(expert_f32, PlainSource<float>)
 EXPERT_PLAIN(expert_four_f32, RecordSource<4>)
 EXPERT_PLAIN(expert_eight_f32, RecordSource<8>)
+EXPERT_PLAIN(expert_expanded_f32, ExpandedSource)

@@ -65,7 +65,7 @@ template <u32 BITS, bool FLOATS = false> struct RecordSource {
 
     // As above: each matrix is padded by itself.
     DEVICE static u64 matrix_bytes(u32 n, u32 k, u32 group) {
-        return (u64)divided_up(n, 16) * divided_up(k, group) * record_bytes(BITS, group);
+        return (u64)divided_up(n, 16) * divided_up(k, group) * record_bytes(BITS, group, FLOATS);
     }
 
     DEVICE void eight(u32 column, u32 at, float* to) const {
