@@ -3,13 +3,14 @@
 
 mod common;
 
+use common::records::random_records;
 use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
 use half::bf16;
 use kernels::{
     Element, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped, LinearOut,
-    Routed, Routing, Variant, grouped, reference,
+    Routed, Routing, Variant, reference,
 };
-use model::compressed::{Bits, Grouped, WeightFormat};
+use model::compressed::{Grouped, WeightFormat};
 
 /// Few rows at a time, so that some calls take several passes.
 const LIMITS: ExpertLimits =
@@ -20,14 +21,8 @@ fn expert_kernels(variant: Variant, threads: usize) -> Kernels {
 }
 
 fn formats() -> Vec<WeightFormat> {
-    let format = |bits, group| WeightFormat::Grouped(Grouped { bits, group });
-    vec![
-        WeightFormat::Plain,
-        format(Bits::Four, 32),
-        format(Bits::Four, 64),
-        format(Bits::Eight, 32),
-        format(Bits::Eight, 64),
-    ]
+    let grouped = common::records::formats().into_iter().map(WeightFormat::Grouped);
+    std::iter::once(WeightFormat::Plain).chain(grouped).collect()
 }
 
 /// The matrices of some experts in a format.
@@ -46,14 +41,13 @@ impl<T: Element> Matrices<T> {
         (experts, n, k): (usize, usize, usize),
         format: WeightFormat,
     ) -> Matrices<T> {
-        let plain: Vec<T> = random.vector(experts * n * k);
-        let mut records = Vec::new();
-        if let WeightFormat::Grouped(format) = format {
-            let len = format.size_bytes(n, k);
-            records = vec![0; experts * len];
-            for (plain, records) in plain.chunks(n * k).zip(records.chunks_mut(len)) {
-                let values: Vec<f32> = plain.iter().map(|value| value.to_f32()).collect();
-                grouped::quantise(Variant::best(), format, &values, k, records);
+        let (mut plain, mut records) = (Vec::new(), Vec::new());
+        match format {
+            WeightFormat::Plain => plain = random.vector(experts * n * k),
+            WeightFormat::Grouped(format) => {
+                for _ in 0..experts {
+                    records.extend(random_records(random, format, n, k));
+                }
             }
         }
         let bias = (n % 2 == 0).then(|| random.vector(experts * n));
@@ -223,14 +217,15 @@ const SHAPES: [(usize, usize); 4] = [(32, 64), (48, 330), (330, 96), (19, 33)];
 
 fn check<T: Element>(name: &str) {
     for variant in variants(name) {
-        for format in formats() {
+        for (index, format) in formats().into_iter().enumerate() {
+            let batches: &[usize] = if index < 4 { &[1, 2, 7, 33, 90] } else { &[1, 20] };
             for (round, (n, k)) in SHAPES.into_iter().enumerate() {
                 let experts = [12, 5, 8, 3][round];
                 let mut random = Random::new((n * 1000 + k) as u64);
                 let matrices = Matrices::<T>::random(&mut random, (experts, n, k), format);
                 for (turn, load) in [Load::Uniform, Load::First, Load::Rare].into_iter().enumerate()
                 {
-                    for rows in [1, 2, 7, 33, 90] {
+                    for &rows in batches {
                         let kernels = expert_kernels(variant, 1 + (round + turn + rows) % 3);
                         let top_k = if rows % 2 == 0 { 1 } else { experts.min(2 + round * 2) };
                         let routed = routing(&mut random, load, rows, (experts, top_k));

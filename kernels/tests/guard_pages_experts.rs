@@ -4,6 +4,7 @@ mod common;
 mod emulate;
 mod guarded;
 
+use common::records::{formats, random_records};
 use common::{Random, bits, poison};
 use guarded::{Guarded, SIDES, set_case};
 use half::bf16;
@@ -47,16 +48,9 @@ fn routing(random: &mut Random, rows: usize, top_k: usize) -> Vec<Routed> {
     routed
 }
 
-/// Finite values in any bytes of records.
+/// Of all experts.
 fn records(random: &mut Random, format: Grouped, n: usize, k: usize) -> Vec<u8> {
-    let len = EXPERTS * format.size_bytes(n, k);
-    let mut records: Vec<u8> = (0..len).map(|_| random.bits() as u8).collect();
-    for record in records.chunks_mut(format.record_bytes()) {
-        for high in record[..64].iter_mut().skip(1).step_by(2) {
-            *high = *high & 0x83 | 0x2c;
-        }
-    }
-    records
+    (0..EXPERTS).flat_map(|_| random_records(random, format, n, k)).collect()
 }
 
 /// The operands of a linear and of `expert_down`.
@@ -96,9 +90,9 @@ impl<T: Element> Operands<T> {
 }
 
 fn check<T: Element>(kernels: &Kernels) {
-    let formats = [None, Some(Grouped::GGUF_Q4), Some(Grouped::W4), Some(Grouped::GGUF_Q8)];
+    let formats: Vec<_> = std::iter::once(None).chain(formats().into_iter().map(Some)).collect();
     for (index, (n, k, rows, top_k)) in cases(kernels).into_iter().enumerate() {
-        for format in formats {
+        for &format in &formats {
             let mut random = Random::new(index as u64);
             let operands = Operands::<T> {
                 n,

@@ -22,6 +22,14 @@ pub(super) enum Weight<T> {
     Grouped(Grouped, *const u8),
 }
 
+/// # Panics
+/// Linears do not read this form.
+pub(super) fn check_form(format: Grouped) {
+    assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
+    let upper = if format.bits.count() < 8 { format.bits.upper() } else { 0 };
+    assert!(upper == 0 || upper * format.group == 32, "upper bits of a group are one vector");
+}
+
 impl<T> Weight<T> {
     /// Matrix `index` of several `[n, k]` that lie behind each other.
     pub(super) fn matrix(self, index: usize, n: usize, k: usize) -> Weight<T> {

@@ -54,7 +54,7 @@ mod tiled;
 mod tuning;
 
 use crate::Kernels;
-use call::{Call, Weight};
+use call::{Call, Weight, check_form};
 pub use compiled::LinearTasks;
 use epilogue::Epilogue;
 pub use epilogue::LinearOut;
@@ -122,9 +122,7 @@ impl Kernels {
     /// weights of any form and the same weights widened to 8 bits give the same bits.
     pub fn linear_grouped<T: LinearTasks>(&self, linear: LinearGrouped<'_, T>) {
         let LinearGrouped { rows, n, k, x, format, records, bias, out } = linear;
-        assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
-        let upper = if format.bits.count() < 8 { format.bits.upper() } else { 0 };
-        assert!(upper == 0 || upper * format.group == 32, "upper bits of a group are one vector");
+        check_form(format);
         assert_eq!(records.len(), format.size_bytes(n, k), "records hold [n, k]");
         self.linear_call((rows, n, k), x, Weight::Grouped(format, records.as_ptr()), bias, out);
     }

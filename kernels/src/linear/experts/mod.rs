@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use model::compressed::Grouped;
 
-use super::call::Weight;
+use super::call::{Weight, check_form};
 use super::compiled::LinearTasks;
 use super::epilogue::{Epilogue, LinearOut};
 use super::sizes::PANELS;
@@ -56,7 +56,7 @@ impl<T> ExpertWeight<'_, T> {
                 Weight::Plain(weight.as_ptr())
             }
             ExpertWeight::Grouped(format, records) => {
-                assert!(matches!(format.group, 16 | 32 | 64), "groups have 16, 32 or 64 inputs");
+                check_form(format);
                 let len = experts * format.size_bytes(n, k);
                 assert_eq!(records.len(), len, "records hold [experts, n, k]");
                 Weight::Grouped(format, records.as_ptr())
