@@ -39,6 +39,21 @@ def greedy(model, prompt, steps, eos_token_ids=None):
     return tokens, margin, out.logits[0][0]
 
 
+def greedy_uncached(model, prompt, steps, eos_token_ids=None):
+    """As `greedy`, every step computed from the whole sequence without a cache."""
+    ids, margins, first = list(prompt), [], None
+    with torch.inference_mode():
+        for _ in range(steps):
+            logits = model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+            first = logits if first is None else first
+            best = logits.topk(2).values
+            margins.append((best[0] - best[1]).item())
+            ids.append(logits.argmax().item())
+            if eos_token_ids and ids[-1] in eos_token_ids:
+                break
+    return ids[len(prompt) :], min(margins), first
+
+
 def write_json(path, value):
     """Writes one member, or one element of a list, a line: small files whose diffs can be read."""
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes the Python environment that scripts/fixtures.py and scripts/to_safetensors.py run in:
-#     scripts/fixtures_env.sh DIR && DIR/bin/python scripts/fixtures.py all
+#     scripts/fixtures_env.sh DIR && DIR/bin/python scripts/fixtures.py
 #
 # PyPI's torch is linked against several GB of CUDA libraries that its CPU operations never call.
 # It is installed without its dependencies, and every shared library that it then misses is stood

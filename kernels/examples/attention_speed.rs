@@ -3,7 +3,9 @@
 //! from second to second. Medians; `of read` is the median of the ratios of neighbours in time, and
 //! a read is the fastest of three loops over the same bytes.
 //!
-//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32|kv4] [rounds] [case]
+//!     cargo run --release -p kernels --example attention_speed -- [threads] [bf16|f32|kv4] [rounds] [case] [window]
+//!
+//! With a window caches are rings of as many positions.
 
 use std::time::Instant;
 
@@ -41,9 +43,10 @@ fn main() {
     let dtype = arguments.next().unwrap_or_else(|| "bf16".to_owned());
     let rounds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(9);
     let only: Option<usize> = arguments.next().and_then(|text| text.parse().ok());
+    let window: Option<u32> = arguments.next().and_then(|text| text.parse().ok());
     let variant = Variant::from_env().expect("a variant of this machine");
     println!("{} on {threads} threads, {dtype}", variant.name());
-    let run = Run { variant, threads, rounds };
+    let run = Run { variant, threads, rounds, window };
     for (index, [batch, rows, past, heads, kv_heads, head_dim]) in CASES.into_iter().enumerate() {
         if only.is_none_or(|only| only == index) {
             let name = format!("{batch:3} x {rows} after {past}");
@@ -64,6 +67,43 @@ struct Run {
     variant: Variant,
     threads: usize,
     rounds: usize,
+    window: Option<u32>,
+}
+
+/// All KV heads of some sequences.
+struct Units {
+    units: Vec<Unit>,
+    rows: usize,
+    /// Elements of a cache.
+    cache: usize,
+    /// Positions that all rows see.
+    pairs: usize,
+}
+
+impl Units {
+    fn of(sequences: &[(usize, usize)], shape: &AttentionShape) -> Units {
+        let mut all = Units { units: Vec::new(), rows: 0, cache: 0, pairs: 0 };
+        for &(rows, past) in sequences {
+            for kv_head in 0..shape.kv_heads {
+                let unit = Unit {
+                    row0: all.rows as u32,
+                    rows: rows as u32,
+                    past: past as u32,
+                    shared_row: None,
+                    kv_head: kv_head as u32,
+                    cache_offset: all.cache,
+                    cache_positions: shape.window.unwrap_or(0),
+                    scores_offset: 0,
+                };
+                all.units.push(unit);
+                all.cache += unit.cached() as usize * shape.head_dim;
+            }
+            all.rows += rows;
+            let seen = |position: usize| position + 1 - shape.first_seen(position);
+            all.pairs += (past..past + rows).map(seen).sum::<usize>();
+        }
+        all
+    }
 }
 
 impl Run {
@@ -94,27 +134,10 @@ impl Run {
         let limits = ScratchLimits { rows, linear_inputs: 1, positions, group, head_dim };
         let kernels = Kernels::new(self.variant, self.threads, limits).expect("threads start");
         let readers = Pool::new(self.threads).expect("threads start");
-        let shape = AttentionShape { heads, kv_heads, head_dim, scale: 0.1 };
-        let mut units = Vec::new();
-        let (mut all_rows, mut cache, mut pairs) = (0, 0, 0);
-        for &(rows, past) in sequences {
-            for kv_head in 0..kv_heads {
-                units.push(Unit {
-                    row0: all_rows as u32,
-                    rows: rows as u32,
-                    past: past as u32,
-                    shared_row: None,
-                    kv_head: kv_head as u32,
-                    cache_offset: cache,
-                    scores_offset: 0,
-                });
-                cache += past * head_dim;
-            }
-            all_rows += rows;
-            pairs += rows * past + rows * (rows + 1) / 2;
-        }
-        let q = vec![T::from_f32(0.1); all_rows * heads * head_dim];
-        let fresh = vec![T::from_f32(0.1); all_rows * kv_heads * head_dim];
+        let shape = AttentionShape { heads, kv_heads, head_dim, scale: 0.1, window: self.window };
+        let Units { units, rows, cache, pairs } = Units::of(sequences, &shape);
+        let q = vec![T::from_f32(0.1); rows * heads * head_dim];
+        let fresh = vec![T::from_f32(0.1); rows * kv_heads * head_dim];
         let record = kv4_position_bytes(head_dim).expect("an even head");
         let size = if four { cache / head_dim * record } else { cache * size_of::<T>() };
         let lines = || vec![Line([0x2d; 64]); size.div_ceil(64)];
@@ -130,7 +153,7 @@ impl Run {
             let read = read_all(&readers, keys, values);
             let attention = timed(|| {
                 let (keys, values) = (view(keys), view(values));
-                kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, &mut out);
+                kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, None, &mut out);
             });
             // The first round brings pages and threads up.
             if round > 0 {

@@ -56,7 +56,8 @@ mod avx512 {
     }
 
     fn measure((sequences, past, heads, kv_heads): (usize, usize, usize, usize), rounds: usize) {
-        let shape = AttentionShape { heads, kv_heads, head_dim: HEAD_DIM, scale: 0.1 };
+        let shape =
+            AttentionShape { heads, kv_heads, head_dim: HEAD_DIM, scale: 0.1, window: None };
         let extent = (past + ROOM) * HEAD_DIM;
         let scores = scores_len(&shape, 1, past);
         let units: Vec<Unit> = (0..sequences * kv_heads)
@@ -67,6 +68,7 @@ mod avx512 {
                 shared_row: None,
                 kv_head: (index % kv_heads) as u32,
                 cache_offset: index * extent,
+                cache_positions: 0,
                 scores_offset: index * scores,
             })
             .collect();

@@ -5,20 +5,17 @@
 //!     cargo run --release -p kernels --example linear_speed -- [bf16|f32|w4|w8|q4_k|..] [seconds] [rows,..]
 //!     [large|small|NxK] [MiB of weights] [threads]
 
+mod memory;
+
 use std::time::Instant;
 
-use bytemuck::{Pod, Zeroable};
 use half::bf16;
 use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut, ScratchLimits, Variant};
+use memory::{Line, on_all, read_speed};
 use model::compressed::{Bits, Grouped};
 
 const LARGE: [(usize, usize); 3] = [(7168, 7168), (28672, 7168), (7168, 28672)];
 const SMALL: [(usize, usize); 5] = [(576, 576), (1536, 576), (576, 1536), (192, 576), (49152, 576)];
-
-/// Memory on the boundary where loaders place weights.
-#[derive(Debug, Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u16; 32]);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -136,37 +133,6 @@ fn measure<T: Element>(
     }
     times.sort_by(f64::total_cmp);
     times[times.len() / 10]
-}
-
-fn on_all(threads: usize, work: impl Fn(usize) + Sync) -> f64 {
-    let begin = Instant::now();
-    std::thread::scope(|scope| {
-        for thread in 0..threads {
-            let work = &work;
-            scope.spawn(move || work(thread));
-        }
-    });
-    begin.elapsed().as_secs_f64()
-}
-
-/// Plain read of memory by all threads, GB/s: four runs a thread, the best of three passes.
-fn read_speed(pool: &[u16], threads: usize) -> f64 {
-    let part = pool.len().min(32 << 20) / threads / 128 * 128;
-    let once = || {
-        on_all(threads, |thread| {
-            let part = &pool[thread * part..][..part];
-            let (front, back) = part.split_at(part.len() / 2);
-            let mut sums = [0u16; 64];
-            for (front, back) in front.chunks_exact(64).zip(back.chunks_exact(64)) {
-                for (sum, (a, b)) in sums.iter_mut().zip(front.iter().zip(back)) {
-                    *sum ^= a ^ b;
-                }
-            }
-            std::hint::black_box(sums);
-        })
-    };
-    let best = (0..3).map(|_| once()).fold(f64::INFINITY, f64::min);
-    (part * threads * 2) as f64 / best / 1e9
 }
 
 /// f32 multiply-adds of all threads, GFLOP/s.

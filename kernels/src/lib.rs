@@ -1,5 +1,5 @@
 //! CPU kernels of every operation in the model's table, for the cpu worker and for the emulated
-//! device: linears, norms, rope, embedding, attention, sampling.
+//! device: linears, mixtures of experts, norms, rope, embedding, attention, sampling.
 //!
 //! [`Kernels`] is built once per worker with an instruction set, a number of threads and limits for
 //! its scratch. After that no call allocates, takes a lock or reads the environment.
@@ -26,6 +26,7 @@ mod pool;
 mod processor;
 pub mod reference;
 mod rope;
+mod router;
 mod sample;
 mod scratch;
 mod simd;
@@ -35,12 +36,13 @@ mod variant;
 
 pub use attention::{AttentionShape, Cache, Columns, Unit, scores_len};
 pub use element::Element;
-pub use linear::{Linear, LinearGrouped, LinearOut};
+pub use linear::{ExpertLimits, ExpertWeight, Experts, Linear, LinearGrouped, LinearOut};
 pub use logprobs::{Logprob, logprobs};
 pub use number::Number;
 pub use pool::{Pool, PoolOptions};
 #[doc(hidden)]
 pub use processor::assume_other_processor;
+pub use router::{Routed, RouterScoring, Routing};
 pub use sample::{Draw, NO_TOKEN, SampleScratch, Sampling, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;
@@ -59,6 +61,7 @@ pub struct Kernels {
     packed: AlignedBuffer,
     per_thread: ThreadScratch,
     attention: attention::Workspace,
+    experts: linear::ExpertWorkspace,
 }
 
 impl Kernels {
@@ -119,8 +122,15 @@ impl Kernels {
             )),
             per_thread: ThreadScratch::new(pool.threads(), thread_len),
             attention: attention::Workspace::new(pool.threads(), &limits),
+            experts: linear::ExpertWorkspace::new(pool.threads(), ExpertLimits::NONE),
             pool,
         }
+    }
+
+    /// The same with scratch for a mixture of experts.
+    pub fn with_experts(self, limits: ExpertLimits) -> Kernels {
+        let experts = linear::ExpertWorkspace::new(self.pool.threads(), limits);
+        Kernels { experts, ..self }
     }
 
     /// The instruction set in use.

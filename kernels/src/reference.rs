@@ -4,6 +4,7 @@
 
 use crate::attention::{AttentionShape, Unit};
 use crate::number::Number;
+use crate::router::{Routed, RouterScoring};
 
 /// `x · weightᵀ + bias` as f64, `[rows, n]`.
 pub fn linear<T: Number>(
@@ -46,6 +47,45 @@ pub fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + erf)
 }
 
+/// The experts of one row with their weights, in ascending order of experts.
+pub fn route(logits: &[f64], top_k: usize, scoring: RouterScoring) -> Vec<(u32, f64)> {
+    let mut chosen: Vec<(u32, f64)> = (0..).zip(logits.iter().copied()).collect();
+    // A stable sort: of equal logits the lower expert's goes first.
+    chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
+    chosen.truncate(top_k);
+    chosen.sort_by_key(|chosen| chosen.0);
+    let sum_of_chosen: f64 = chosen.iter().map(|chosen| chosen.1.exp()).sum();
+    let sum_of_all: f64 = logits.iter().map(|logit| logit.exp()).sum();
+    let sum = match scoring {
+        RouterScoring::SoftmaxTopK { renormalise: false } => sum_of_all,
+        RouterScoring::SoftmaxTopK { renormalise: true } | RouterScoring::TopKSoftmax => {
+            sum_of_chosen
+        }
+    };
+    chosen.into_iter().map(|(expert, logit)| (expert, logit.exp() / sum)).collect()
+}
+
+/// The sum of `weight * (x · its expert's weightᵀ + bias)` over one row's places, `x` `[places, k]`
+/// and weights `[experts, n, k]`.
+pub fn expert_down<T: Number>(
+    routed: &[Routed],
+    (n, k): (usize, usize),
+    x: &[T],
+    weight: &[T],
+    bias: Option<&[f32]>,
+) -> Vec<f64> {
+    let mut sum = vec![0.0; n];
+    for (routed, x) in routed.iter().zip(x.chunks_exact(k)) {
+        let expert = routed.expert as usize;
+        let weight = &weight[expert * n * k..][..n * k];
+        let bias = bias.map(|bias| &bias[expert * n..][..n]);
+        for (sum, value) in sum.iter_mut().zip(linear((1, n, k), x, weight, bias)) {
+            *sum += f64::from(routed.weight) * value;
+        }
+    }
+    sum
+}
+
 /// RMS norm of one row.
 pub fn rms_norm(x: &[f32], gain: &[f32], eps: f64) -> Vec<f64> {
     let mean = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / x.len() as f64;
@@ -80,20 +120,27 @@ pub fn rope(head: &[f64], position: u32, inverse_frequencies: &[f32]) -> Vec<f64
 }
 
 /// Attention of one unit: `(probabilities, values)` of every query, row by row, head by head.
+/// Probabilities are those of the positions that the query sees, `sinks` one more score for each
+/// head.
 pub fn attention<T: Number>(
     shape: &AttentionShape,
     unit: &Unit,
     q: &[T],
     (k_fresh, k_cache): (&[T], &[T]),
     (v_fresh, v_cache): (&[T], &[T]),
+    sinks: Option<&[f32]>,
 ) -> Vec<(Vec<f64>, Vec<f64>)> {
-    let AttentionShape { heads, kv_heads, head_dim, scale } = *shape;
-    let group = shape.group();
+    let AttentionShape { heads, kv_heads, head_dim, scale, window } = *shape;
+    let group = heads / kv_heads;
     let kv_head = unit.kv_head as usize;
+    let past = unit.past as usize;
     let at = |fresh: &[T], cache: &[T], position: usize, i: usize| -> f64 {
-        let past = unit.past as usize;
         let value = if position < past {
-            cache[unit.cache_offset + position * head_dim + i]
+            let place = match unit.cache_positions as usize {
+                0 => position,
+                places => position % places,
+            };
+            cache[unit.cache_offset + place * head_dim + i]
         } else {
             let row = unit.row0 as usize + position - past;
             fresh[(row * kv_heads + kv_head) * head_dim + i]
@@ -105,24 +152,27 @@ pub fn attention<T: Number>(
         for head in 0..group {
             let head = kv_head * group + head;
             let q = &q[((unit.row0 as usize + row) * heads + head) * head_dim..][..head_dim];
-            let visible = unit.past as usize + row + 1;
-            let scores: Vec<f64> = (0..visible)
+            let end = past + row + 1;
+            let start = window.map_or(0, |window| end.saturating_sub(window as usize));
+            let scores: Vec<f64> = (start..end)
                 .map(|position| {
                     let dot =
                         |i: usize| f64::from(q[i].to_f32()) * at(k_fresh, k_cache, position, i);
                     (0..head_dim).map(dot).sum::<f64>() * f64::from(scale)
                 })
                 .collect();
-            let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
+            let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| f64::from(sinks[head]));
+            let highest = scores.iter().copied().fold(sink, f64::max);
+            let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum::<f64>()
+                + (sink - highest).exp();
             let probabilities: Vec<f64> =
                 scores.iter().map(|score| (score - highest).exp() / total).collect();
             let values = (0..head_dim)
                 .map(|i| {
                     let term = |position: usize| {
-                        probabilities[position] * at(v_fresh, v_cache, position, i)
+                        probabilities[position - start] * at(v_fresh, v_cache, position, i)
                     };
-                    (0..visible).map(term).sum()
+                    (start..end).map(term).sum()
                 })
                 .collect();
             out.push((probabilities, values));

@@ -8,8 +8,8 @@ use common::records::{formats, random_records};
 use common::{Random, kernels, variants};
 use half::bf16;
 use kernels::{
-    AttentionShape, Draw, Kernels, Linear, LinearGrouped, LinearOut, Logprob, SampleScratch,
-    Sampling, Unit,
+    AttentionShape, Draw, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped,
+    LinearOut, Logprob, Routed, RouterScoring, Routing, SampleScratch, Sampling, Unit,
 };
 use model::compressed::Grouped;
 use shm::sync::{AtomicU64, Ordering};
@@ -60,6 +60,9 @@ struct Buffers {
 const ROWS: usize = 200;
 const HIDDEN: usize = 512;
 const HEAD_DIM: usize = 64;
+/// Experts of a quarter of the rows' values each, so that all fit the same weight.
+const EXPERTS: usize = 4;
+const EXPERT_WIDTH: usize = HIDDEN / EXPERTS;
 
 /// One call of every entry point, large enough that all threads of the pool take part.
 fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
@@ -80,6 +83,7 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
         let (rows, n, k) = (ROWS, HIDDEN, HIDDEN);
         kernels.linear(Linear { rows, n, k, x, weight, bias: Some(gain), out: target });
     }
+    every_expert_call(kernels, (residual, logits), x, weight, out);
     for (format, records) in records {
         let (format, rows, n, k) = (*format, ROWS, HIDDEN, HIDDEN);
         let target = LinearOut::StoreF32(&mut logits[..]);
@@ -98,7 +102,8 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let heads = HIDDEN / HEAD_DIM;
     let frequencies = [0.5f32; HEAD_DIM / 2];
     kernels.rope(ROWS, heads, HEAD_DIM, &tokens, &frequencies, out);
-    let shape = AttentionShape { heads, kv_heads: heads, head_dim: HEAD_DIM, scale: 0.1 };
+    let shape =
+        AttentionShape { heads, kv_heads: heads, head_dim: HEAD_DIM, scale: 0.1, window: None };
     let units: [Unit; HIDDEN / HEAD_DIM] = std::array::from_fn(|head| Unit {
         row0: 0,
         rows: ROWS as u32,
@@ -106,19 +111,47 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
         shared_row: None,
         kv_head: head as u32,
         cache_offset: head * 300 * HEAD_DIM,
+        cache_positions: 0,
         scores_offset: head * ROWS * (ROWS + 10),
     });
     kernels.scores(&shape, &units, x, x, &*cache, scores);
-    kernels.softmax(&shape, &units, scores, probabilities);
+    kernels.softmax(&shape, &units, scores, None, probabilities);
     kernels.weighted_values(&shape, &units, probabilities, x, &*cache, &mut *out);
-    kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, out);
+    kernels.attention(&shape, &units, x, x, x, &*cache, &*cache, None, &mut *out);
     kernels.append(&shape, &units, x, cache);
+    let windowed = AttentionShape { window: Some(130), ..shape };
+    let rings = units.map(|unit| Unit { past: 400, cache_positions: 290, ..unit });
+    let sinks = [0.5; HIDDEN / HEAD_DIM];
+    kernels.attention(&windowed, &rings, x, x, x, &*cache, &*cache, Some(&sinks), out);
+    kernels.append(&windowed, &rings, x, cache);
     let random = kernels::random_unit(1, 2, 3);
     let sampling = Sampling { temperature: 0.7, top_p: 0.9, top_k: 40, min_p: 0.01 };
     let draw = Draw { sampling, random, masked: true };
     let masks = [0xffff_fff0; ROWS * HIDDEN / 32];
     kernels.sample_rows(logits, &[draw; ROWS], &masks, scratch, &mut [0; ROWS]);
     kernels.logprob_rows(logits, &[0; ROWS], &[3; ROWS], &mut [Logprob::NONE; 3 * ROWS]);
+}
+
+/// Two passes, of which the second has fewer rows.
+fn every_expert_call(
+    kernels: &Kernels,
+    (residual, logits): (&mut [f32], &[f32]),
+    x: &[bf16],
+    weight: &[bf16],
+    out: &mut [bf16],
+) {
+    let mut routed = [Routed::default(); ROWS * 2];
+    let logits = &logits[..ROWS * EXPERTS];
+    for scoring in [RouterScoring::TopKSoftmax, RouterScoring::SoftmaxTopK { renormalise: true }] {
+        kernels.route((EXPERTS, 2), scoring, logits, &mut routed);
+    }
+    let routing = Routing { experts: EXPERTS, top_k: 2, routed: &routed };
+    let weight = ExpertWeight::Plain(weight);
+    let experts = Experts { routing, n: EXPERT_WIDTH, k: HIDDEN, weight, bias: None };
+    let out = &mut out[..ROWS * 2 * EXPERT_WIDTH];
+    kernels.expert_linear(&experts, x, LinearOut::Store(out));
+    let experts = Experts { routing, n: HIDDEN, k: EXPERT_WIDTH, weight, bias: None };
+    kernels.expert_down(&experts, out, residual);
 }
 
 #[test]
@@ -142,7 +175,9 @@ fn no_call_allocates_after_the_kernels_are_built() {
             .collect(),
     };
     for variant in variants("no_call_allocates_after_the_kernels_are_built") {
-        let kernels = kernels(variant, 3);
+        let experts =
+            ExpertLimits { rows: 150, top_k: 2, experts: EXPERTS, inputs: HIDDEN, hidden: HIDDEN };
+        let kernels = kernels(variant, 3).with_experts(experts);
         // Spinning threads are given small work too, and then fall asleep.
         kernels.set_spin(std::time::Duration::from_micros(20));
         let before = ALLOCATIONS.load(Ordering::Relaxed);

@@ -23,7 +23,13 @@ struct Batch<T> {
 }
 
 fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
-    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
+    AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window: None,
+    }
 }
 
 fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usize)]) -> Batch<T> {
@@ -39,6 +45,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
                 shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: cache,
+                cache_positions: 0,
                 scores_offset: scores,
             });
             // Room for the fresh rows to be appended, and an odd gap behind.
@@ -80,7 +87,7 @@ impl<T: Element> Batch<T> {
 
     fn fused_into(&self, kernels: &Kernels, units: &[Unit], out: &mut [T]) {
         let (k, v) = ((&self.k_fresh, &self.k_cache), (&self.v_fresh, &self.v_cache));
-        kernels.attention(&self.shape, units, &self.q, k.0, v.0, k.1, v.1, out);
+        kernels.attention(&self.shape, units, &self.q, k.0, v.0, k.1, v.1, None, out);
     }
 
     /// `(probabilities, values)` of the three separate operations.
@@ -90,7 +97,7 @@ impl<T: Element> Batch<T> {
         let mut probabilities = poison::<f32>(self.scores_len);
         let mut out = poison::<T>(self.q.len());
         kernels.scores(shape, units, &self.q, &self.k_fresh, &self.k_cache, &mut scores);
-        kernels.softmax(shape, units, &scores, &mut probabilities);
+        kernels.softmax(shape, units, &scores, None, &mut probabilities);
         kernels.weighted_values(
             shape,
             units,
@@ -166,7 +173,7 @@ fn check_unit<T: Element>(
     let group = batch.shape.group();
     let (k, v) =
         ((&batch.k_fresh[..], &batch.k_cache[..]), (&batch.v_fresh[..], &batch.v_cache[..]));
-    let expected = reference::attention(&batch.shape, unit, &batch.q, k, v);
+    let expected = reference::attention(&batch.shape, unit, &batch.q, k, v, None);
     let stride = (unit.past + unit.rows) as usize;
     for (query, (expected_probabilities, expected)) in expected.iter().enumerate() {
         let at = unit.scores_offset + query * stride;
@@ -244,6 +251,7 @@ fn check_decode<T: Element>(name: &str) {
                         shared_row: None,
                         kv_head: kv_head as u32,
                         cache_offset: kv_head * rows * head_dim,
+                        cache_positions: 0,
                         scores_offset: kv_head * scores_len(&shape, piece, past),
                     })
                     .collect();
@@ -251,8 +259,9 @@ fn check_decode<T: Element>(name: &str) {
                 let v_fresh = &whole.v_fresh[past * kv_row..][..piece * kv_row];
                 let q = &whole.q[past * q_row..][..piece * q_row];
                 let mut out = poison::<T>(piece * q_row);
-                kernels
-                    .attention(&shape, &units, q, k_fresh, v_fresh, &k_cache, &v_cache, &mut out);
+                kernels.attention(
+                    &shape, &units, q, k_fresh, v_fresh, &k_cache, &v_cache, None, &mut out,
+                );
                 let expected = &expected[past * q_row..][..piece * q_row];
                 let context = format!("{variant:?} {shape:?} {piece} rows after {past}");
                 assert_eq!(bits(&out), expected, "{context}");
@@ -425,12 +434,13 @@ fn softmax_survives_large_scores_and_shows_nan() {
             shared_row: None,
             kv_head: 0,
             cache_offset: 0,
+            cache_positions: 0,
             scores_offset: 0,
         };
         let mut scores = vec![-30_000.0f32; 20];
         (scores[3], scores[17]) = (30_000.0, 30_000.0);
         let mut out = poison::<f32>(20);
-        kernels.softmax(&shape, &[unit], &scores, &mut out);
+        kernels.softmax(&shape, &[unit], &scores, None, &mut out);
         for (position, probability) in out.iter().enumerate() {
             let expected = if position == 3 || position == 17 { 0.5 } else { 0.0 };
             assert_eq!(*probability, expected, "{variant:?} position {position}");
@@ -438,7 +448,7 @@ fn softmax_survives_large_scores_and_shows_nan() {
         for position in [0, 7, 18] {
             let mut scores = vec![0.25f32; 20];
             scores[position] = f32::NAN;
-            kernels.softmax(&shape, &[unit], &scores, &mut out);
+            kernels.softmax(&shape, &[unit], &scores, None, &mut out);
             assert!(out.iter().all(|value| value.is_nan()), "{variant:?} NaN at {position}");
         }
     }

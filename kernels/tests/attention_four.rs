@@ -70,7 +70,13 @@ fn four_kernels(variant: Variant, threads: usize) -> Kernels {
 }
 
 fn shape(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionShape {
-    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
+    AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window: None,
+    }
 }
 
 fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usize)]) -> Batch<T> {
@@ -87,6 +93,7 @@ fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(usize, usiz
                 shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: cached * shape.head_dim,
+                cache_positions: 0,
                 scores_offset: scores,
             });
             cached += past + fresh + 1;
@@ -147,7 +154,7 @@ impl<T: Element> Batch<T> {
     fn fused_into(&self, kernels: &Kernels, units: &[Unit], out: &mut [T]) {
         let [k, v] = self.caches();
         let [k_fresh, v_fresh] = &self.fresh;
-        kernels.attention(&self.shape, units, &self.q, k_fresh, v_fresh, k, v, out);
+        kernels.attention(&self.shape, units, &self.q, k_fresh, v_fresh, k, v, None, out);
     }
 
     fn separate(&self, kernels: &Kernels) -> (Vec<f32>, Vec<T>) {
@@ -157,7 +164,7 @@ impl<T: Element> Batch<T> {
         let mut probabilities = poison::<f32>(self.scores_len);
         let mut out = poison::<T>(self.q.len());
         kernels.scores(shape, units, &self.q, &self.fresh[0], k, &mut scores);
-        kernels.softmax(shape, units, &scores, &mut probabilities);
+        kernels.softmax(shape, units, &scores, None, &mut probabilities);
         kernels.weighted_values(shape, units, &probabilities, &self.fresh[1], v, &mut out);
         (probabilities, out)
     }
@@ -172,7 +179,7 @@ impl<T: Element> Batch<T> {
         for unit in &self.units {
             let context = format!("{context} {unit:?}");
             let stride = (unit.past + unit.rows) as usize;
-            let expected = reference::attention(&self.shape, unit, &q, k, v);
+            let expected = reference::attention(&self.shape, unit, &q, k, v, None);
             for (query, (expected_probabilities, expected)) in expected.iter().enumerate() {
                 let visible = expected_probabilities.len();
                 let at = unit.scores_offset + query * stride;
@@ -252,6 +259,7 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
                         shared_row: None,
                         kv_head: kv_head as u32,
                         cache_offset: kv_head * rows * head_dim,
+                        cache_positions: 0,
                         scores_offset: 0,
                     })
                     .collect();
@@ -259,7 +267,7 @@ fn decode_over_the_cache_has_the_bits_of_prefill() {
                 let q = &whole.q[past * q_row..][..piece * q_row];
                 let mut out = poison::<bf16>(piece * q_row);
                 let (k, v) = (Cache::Four(&caches[0]), Cache::Four(&caches[1]));
-                kernels.attention(&shape, &units, q, fresh[0], fresh[1], k, v, &mut out);
+                kernels.attention(&shape, &units, q, fresh[0], fresh[1], k, v, None, &mut out);
                 let expected = &expected[past * q_row..][..piece * q_row];
                 assert_eq!(bits(&out), expected, "{variant:?} {shape:?} {piece} after {past}");
                 for (cache, fresh) in caches.iter_mut().zip(fresh) {

@@ -79,6 +79,7 @@ fn decode_attention_of_the_benchmark_matches_the_reference() {
             kv_heads: 1,
             head_dim,
             scale: (head_dim as f32).powf(-0.5),
+            window: None,
         };
         // Beyond several blocks of positions more of them repeat what came before.
         let past = case.cached().into_iter().max().unwrap_or_default().min(8193);
@@ -112,11 +113,13 @@ fn check_decode(variant: Variant, shape: &AttentionShape, past: usize, name: &st
         shared_row: None,
         kv_head: 0,
         cache_offset: 0,
+        cache_positions: 0,
         scores_offset: 0,
     };
     let mut out = poison::<bf16>(heads * head_dim);
-    kernels.attention(shape, &[unit], &q, &k_fresh, &v_fresh, &keys, &values, &mut out);
-    let of_heads = reference::attention(shape, &unit, &q, (&k_fresh, &keys), (&v_fresh, &values));
+    kernels.attention(shape, &[unit], &q, &k_fresh, &v_fresh, &keys, &values, None, &mut out);
+    let of_heads =
+        reference::attention(shape, &unit, &q, (&k_fresh, &keys), (&v_fresh, &values), None);
     let expected: Vec<f64> = of_heads.into_iter().flat_map(|(_, values)| values).collect();
     // Weighted means of many values are small, and so is what they may be off by.
     assert_close(&out, &expected, (head_dim, 0.01), 1e-3, name);

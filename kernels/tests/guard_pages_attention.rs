@@ -2,6 +2,7 @@
 
 mod common;
 mod guarded;
+mod sequences;
 
 use common::{Random, bits, kernels, poison, variants};
 use guarded::{Guarded, SIDES, set_case};
@@ -9,6 +10,7 @@ use half::bf16;
 use kernels::grouped::quantise_kv;
 use kernels::{AttentionShape, Cache, Element, Kernels, Unit, Variant, scores_len};
 use model::compressed::kv4_position_bytes;
+use sequences::{Kept, Options, roomy_kernels};
 
 /// Sequences of `(fresh rows, cached positions)`, every KV head a unit, without gaps anywhere.
 struct Batch {
@@ -25,7 +27,13 @@ fn batch(
     sequences: &[(usize, usize)],
     room: bool,
 ) -> Batch {
-    let shape = AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() };
+    let shape = AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: 1.0 / (head_dim as f32).sqrt(),
+        window: None,
+    };
     let mut batch = Batch { shape, units: Vec::new(), rows: 0, cache: 0, scores: 0 };
     for &(fresh, past) in sequences {
         for kv_head in 0..kv_heads {
@@ -36,6 +44,7 @@ fn batch(
                 shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: batch.cache,
+                cache_positions: 0,
                 scores_offset: batch.scores,
             });
             batch.cache += (past + if room { fresh } else { 0 }) * head_dim;
@@ -73,7 +82,7 @@ fn check_reads<T: Element>(kernels: &Kernels) {
         let mut expected_probabilities = poison::<f32>(scores);
         let mut expected = poison::<T>(heads);
         kernels.scores(&shape, &units, &q, &k_fresh, &k_cache, &mut expected_scores);
-        kernels.softmax(&shape, &units, &expected_scores, &mut expected_probabilities);
+        kernels.softmax(&shape, &units, &expected_scores, None, &mut expected_probabilities);
         kernels.attention(
             &shape,
             &units,
@@ -82,6 +91,7 @@ fn check_reads<T: Element>(kernels: &Kernels) {
             &v_fresh,
             &k_cache,
             &v_cache,
+            None,
             &mut expected,
         );
         for side in SIDES {
@@ -98,12 +108,12 @@ fn check_reads<T: Element>(kernels: &Kernels) {
             let (q, k) = (q.slice(), (k_fresh.slice(), k_cache.slice()));
             kernels.scores(&shape, &units, q, k.0, k.1, made.slice_mut());
             case("softmax");
-            kernels.softmax(&shape, &units, made.slice(), probabilities.slice_mut());
+            kernels.softmax(&shape, &units, made.slice(), None, probabilities.slice_mut());
             case("weighted values");
             let (v, weights) = ((v_fresh.slice(), v_cache.slice()), probabilities.slice());
             kernels.weighted_values(&shape, &units, weights, v.0, v.1, values.slice_mut());
             case("attention");
-            kernels.attention(&shape, &units, q, k.0, v.0, k.1, v.1, fused.slice_mut());
+            kernels.attention(&shape, &units, q, k.0, v.0, k.1, v.1, None, fused.slice_mut());
             assert_eq!(bits(made.slice()), bits(&expected_scores), "{dims:?} {sequences:?}");
             assert_eq!(bits(weights), bits(&expected_probabilities), "{dims:?} {sequences:?}");
             assert_eq!(bits(values.slice()), bits(&expected), "{dims:?} {sequences:?}");
@@ -175,9 +185,19 @@ fn check_four_reads<T: Element>(kernels: &Kernels) {
         let mut expected_probabilities = poison::<f32>(scores);
         let mut expected = poison::<T>(heads);
         kernels.scores(&shape, &units, &q, &k_fresh, Cache::Four(&k), &mut expected_scores);
-        kernels.softmax(&shape, &units, &expected_scores, &mut expected_probabilities);
+        kernels.softmax(&shape, &units, &expected_scores, None, &mut expected_probabilities);
         let (four_k, four_v) = (Cache::Four(&k), Cache::Four(&v));
-        kernels.attention(&shape, &units, &q, &k_fresh, &v_fresh, four_k, four_v, &mut expected);
+        kernels.attention(
+            &shape,
+            &units,
+            &q,
+            &k_fresh,
+            &v_fresh,
+            four_k,
+            four_v,
+            None,
+            &mut expected,
+        );
         for side in SIDES {
             let (k, v) = (Guarded::new("k_cache", side, &k), Guarded::new("v_cache", side, &v));
             let (k, v) = (Cache::Four(k.slice()), Cache::Four(v.slice()));
@@ -195,7 +215,7 @@ fn check_four_reads<T: Element>(kernels: &Kernels) {
             let out = values.slice_mut();
             kernels.weighted_values(&shape, &units, weights.slice(), v_fresh, v, out);
             case("attention");
-            kernels.attention(&shape, &units, q, k_fresh, v_fresh, k, v, fused.slice_mut());
+            kernels.attention(&shape, &units, q, k_fresh, v_fresh, k, v, None, fused.slice_mut());
             assert_eq!(bits(made.slice()), bits(&expected_scores), "{dims:?} {sequences:?}");
             assert_eq!(bits(values.slice()), bits(&expected), "{dims:?} {sequences:?}");
             assert_eq!(bits(fused.slice()), bits(&expected), "{dims:?} {sequences:?}");
@@ -209,5 +229,58 @@ fn attention_over_4_bit_caches_stays_within_its_operands() {
         let kernels = kernels(variant, 1);
         check_four_reads::<bf16>(&kernels);
         check_four_reads::<f32>(&kernels);
+    }
+}
+
+/// Caches that are rings, with no place but those of the windows, and sinks.
+fn check_rings<T: Element>(kernels: &Kernels, four: bool) {
+    let dims = [(3, 3, 34), (6, 2, 64), (16, 1, 256), (4, 2, 80)];
+    let sequences = [(1, 0), (1, 6), (1, 7), (1, 70), (5, 70), (20, 3)];
+    for (dims, window) in dims.into_iter().flat_map(|dims| [1, 7, 70].map(|w| (dims, w))) {
+        let options = Options { window: Some(window), places: window, four, sinks: true };
+        let batch = sequences::batch::<T>(8, dims, &sequences, options);
+        let expected = bits(&batch.fused(kernels, &batch.units));
+        let sinks = batch.sinks.as_deref().unwrap_or_default();
+        for side in SIDES {
+            let context = format!("ring {:?} {dims:?} {options:?}", kernels.variant());
+            set_case(context.clone());
+            let q = Guarded::new("q", side, &batch.q);
+            let [k_fresh, v_fresh] =
+                batch.fresh.each_ref().map(|fresh| Guarded::new("fresh", side, fresh));
+            let sinks = Guarded::new("sinks", side, sinks);
+            let mut out = Guarded::new("out", side, &poison::<T>(batch.q.len()));
+            let (q, k_fresh, v_fresh) = (q.slice(), k_fresh.slice(), v_fresh.slice());
+            let (shape, units, sinks) = (&batch.shape, &batch.units, Some(sinks.slice()));
+            match &batch.caches {
+                [Kept::Plain(k), Kept::Plain(v)] => {
+                    let (k, v) = (Guarded::new("k", side, k), Guarded::new("v", side, v));
+                    let (k, v, out) = (k.slice(), v.slice(), out.slice_mut());
+                    kernels.attention(shape, units, q, k_fresh, v_fresh, k, v, sinks, out);
+                }
+                [Kept::Four(k), Kept::Four(v)] => {
+                    let (k, v) = (Guarded::new("k", side, k), Guarded::new("v", side, v));
+                    let (k, v) = (Cache::Four(k.slice()), Cache::Four(v.slice()));
+                    let out = out.slice_mut();
+                    kernels.attention(shape, units, q, k_fresh, v_fresh, k, v, sinks, out);
+                }
+                _ => unreachable!("K and V are kept in one format"),
+            }
+            assert_eq!(bits(out.slice()), expected, "{context}");
+            if let [Kept::Plain(before), _] = &batch.caches {
+                let mut cache = Guarded::new("cache", side, before);
+                kernels.append(shape, units, k_fresh, cache.slice_mut());
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_stays_within_rings() {
+    for variant in variants("attention_stays_within_rings") {
+        let kernels = roomy_kernels(variant, 1);
+        for four in [false, true] {
+            check_rings::<bf16>(&kernels, four);
+            check_rings::<f32>(&kernels, four);
+        }
     }
 }

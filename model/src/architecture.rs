@@ -2,16 +2,115 @@
 //! mean.
 
 /// The values of `architectures` in `config.json` that are supported.
-pub const ARCHITECTURES: [&str; 4] =
-    ["LlamaForCausalLM", "MistralForCausalLM", "OPTForCausalLM", "Qwen2ForCausalLM"];
+pub const ARCHITECTURES: [&str; 16] = [
+    "Gemma3ForCausalLM",
+    "Gemma3ForConditionalGeneration",
+    "GptOssForCausalLM",
+    "GraniteForCausalLM",
+    "GraniteMoeForCausalLM",
+    "LlamaForCausalLM",
+    "Mistral3ForConditionalGeneration",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "OPTForCausalLM",
+    "OlmoeForCausalLM",
+    "Phi3ForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM",
+];
 
 /// The architecture of a `model_type`, for files that name only that.
 pub fn architecture_of_type(model_type: &str) -> Option<&'static str> {
-    match model_type {
-        "llama" => Some("LlamaForCausalLM"),
-        "mistral" => Some("MistralForCausalLM"),
-        "opt" => Some("OPTForCausalLM"),
-        "qwen2" => Some("Qwen2ForCausalLM"),
-        _ => None,
+    Some(match model_type {
+        "gemma3" => "Gemma3ForConditionalGeneration",
+        "gemma3_text" => "Gemma3ForCausalLM",
+        "gpt_oss" => "GptOssForCausalLM",
+        "granite" => "GraniteForCausalLM",
+        "granitemoe" => "GraniteMoeForCausalLM",
+        "llama" => "LlamaForCausalLM",
+        "mistral" => "MistralForCausalLM",
+        "mistral3" => "Mistral3ForConditionalGeneration",
+        "mixtral" => "MixtralForCausalLM",
+        "olmoe" => "OlmoeForCausalLM",
+        "opt" => "OPTForCausalLM",
+        "phi3" => "Phi3ForCausalLM",
+        "qwen2" => "Qwen2ForCausalLM",
+        "qwen3" => "Qwen3ForCausalLM",
+        "qwen3_moe" => "Qwen3MoeForCausalLM",
+        "smollm3" => "SmolLM3ForCausalLM",
+        _ => return None,
+    })
+}
+
+/// What published architectures have that is not here, by the beginning of their names in lower
+/// case.
+const LACKING: &[(&str, &str)] = &[
+    ("bamba", "state-space layers"),
+    ("bert", "a decoder"),
+    ("bloom", "ALiBi positions"),
+    ("chatglm", "a rotary embedding of neighbours"),
+    ("cohere", "norms whose halves run beside each other"),
+    ("dbrx", "clipped queries, keys and values"),
+    ("deepseek", "multi-head latent attention"),
+    ("exaone4", "norms behind each half alone"),
+    ("falconh1", "state-space layers"),
+    ("falconmamba", "state-space layers"),
+    ("falcon", "halves that run beside each other"),
+    ("gemma4", "heads of 512, values that are keys and shared caches"),
+    ("gemma3n", "per-layer embeddings and shared caches"),
+    ("gemma2", "scores and logits that are capped"),
+    ("gemma", "norms with a gain of 1 + w and a gate with GELU in two norms a layer"),
+    ("glm4moe", "experts in groups with a bias of their router"),
+    ("glm", "a rotary embedding of neighbours"),
+    ("gptneox", "halves that run beside each other"),
+    ("gpt2", "learned positions with fused linears that are stored transposed"),
+    ("granitemoehybrid", "state-space layers"),
+    ("granitemoeshared", "experts that every row passes"),
+    ("jamba", "state-space layers"),
+    ("kimi", "multi-head latent attention"),
+    ("lfm2", "convolutional layers"),
+    ("llama4", "attention in chunks, and experts that every row passes"),
+    ("mamba", "state-space layers"),
+    ("minimax", "linear attention"),
+    ("ministral3", "queries that are scaled by their position"),
+    ("mpt", "ALiBi positions"),
+    ("nemotronh", "state-space layers"),
+    ("nemotron", "a squared ReLU and norms of 1 + w"),
+    ("olmo3", "norms behind each half alone"),
+    ("olmo2", "norms behind each half alone"),
+    ("olmo", "norms without gains"),
+    ("phimoe", "a router with two softmaxes"),
+    ("phi", "halves that run beside each other"),
+    ("qwen2moe", "experts that every row passes"),
+    ("qwen2vl", "rotary positions of images"),
+    ("qwen25vl", "rotary positions of images"),
+    ("qwen35", "gated DeltaNet layers"),
+    ("qwen3next", "gated DeltaNet layers"),
+    ("qwen3vl", "rotary positions of images"),
+    ("rwkv", "recurrent layers"),
+    ("starcoder2", "a feed-forward network with GELU behind LayerNorms with rotary positions"),
+    ("t5", "a decoder alone: it has an encoder"),
+    ("whisper", "a decoder alone: it has an encoder"),
+];
+
+/// What an architecture needs that is not here, as a clause; empty where it is not known.
+pub fn lacking(architecture: &str) -> String {
+    let letters = architecture.chars().filter(char::is_ascii_alphanumeric);
+    let name: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
+    let known = LACKING.iter().find(|(start, _)| name.starts_with(start));
+    known.map_or_else(String::new, |(_, what)| format!(": it needs {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_said() {
+        assert_eq!(lacking("DeepseekV3ForCausalLM"), ": it needs multi-head latent attention");
+        assert_eq!(lacking("Qwen3NextForCausalLM"), ": it needs gated DeltaNet layers");
+        assert_eq!(lacking("SomethingNew"), "");
     }
 }

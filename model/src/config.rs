@@ -6,6 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::experts::Experts;
+use crate::layers::Layers;
+pub use crate::rope::{Rope, RopeScaling};
+
 /// Number format of weights, activations that cross a cut, and the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -38,10 +42,20 @@ impl Dtype {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
+    Gemma3,
+    GptOss,
+    Granite,
+    GraniteMoe,
     Llama,
     Mistral,
+    Mixtral,
+    Olmoe,
     Opt,
+    Phi3,
     Qwen2,
+    Qwen3,
+    Qwen3Moe,
+    SmolLm3,
 }
 
 /// The function between the two halves of the feed-forward network.
@@ -54,70 +68,45 @@ pub enum Activation {
     Gelu,
     /// LLaMA family: `silu(gate) * up`.
     Silu,
+    /// Gemma: `gelu(gate) * up` with the tanh form of GELU.
+    GeluTanh,
+    /// gpt-oss: `(up + 1) * gate * sigmoid(1.702 * gate)`, the gate at most 7, up within -7 and 7.
+    ClampedSwiGlu,
 }
 
-/// Rotary position embedding.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Rope {
-    /// Base of the geometric sequence of wavelengths (`rope_theta`).
-    pub theta: f64,
-    pub scaling: RopeScaling,
-}
-
-/// How rope frequencies are changed for longer contexts.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum RopeScaling {
-    None,
-    /// All frequencies divided by `factor` (position interpolation).
-    Linear {
-        factor: f64,
-    },
-    /// LLaMA-3: low frequencies divided by `factor`, high kept, a smooth ramp between.
-    Llama3 {
-        factor: f64,
-        low_freq_factor: f64,
-        high_freq_factor: f64,
-        original_max_positions: u32,
-    },
-}
-
-impl Rope {
-    /// Inverse frequencies `[head_dim / 2]`, in radians per position, scaling applied.
-    pub fn inverse_frequencies(&self, head_dim: usize) -> Vec<f32> {
-        let half = head_dim / 2;
-        (0..half)
-            .map(|i| {
-                let frequency = self.theta.powf(-((2 * i) as f64) / head_dim as f64);
-                self.scaling.apply(frequency) as f32
-            })
-            .collect()
+impl Activation {
+    /// Whether it multiplies two linears of the network (`Gate` and `Up`).
+    pub const fn is_gated(self) -> bool {
+        !matches!(self, Activation::Relu | Activation::Gelu)
     }
 }
 
-impl RopeScaling {
-    fn apply(&self, frequency: f64) -> f64 {
-        match *self {
-            RopeScaling::None => frequency,
-            RopeScaling::Linear { factor } => frequency / factor,
-            RopeScaling::Llama3 {
-                factor,
-                low_freq_factor,
-                high_freq_factor,
-                original_max_positions,
-            } => {
-                let wavelength = 2.0 * std::f64::consts::PI / frequency;
-                let original = f64::from(original_max_positions);
-                if wavelength < original / high_freq_factor {
-                    frequency
-                } else if wavelength > original / low_freq_factor {
-                    frequency / factor
-                } else {
-                    let smooth = (original / wavelength - low_freq_factor)
-                        / (high_freq_factor - low_freq_factor);
-                    (1.0 - smooth) * frequency / factor + smooth * frequency
-                }
-            }
-        }
+/// Over what the norm of q and k goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum QkNorm {
+    /// Each head by itself, all with the same gain `[head_dim]`.
+    PerHead,
+    /// All heads together, gain `[heads * head_dim]`.
+    FullWidth,
+}
+
+/// Factors by which a model scales what others take as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Scales {
+    /// Of the embedding.
+    pub embedding: f32,
+    /// Of scores of attention; `None`: `1 / sqrt(head_dim)`.
+    pub attention: Option<f32>,
+    /// Of what each half of a layer adds to the residual stream.
+    pub residual: f32,
+    /// Of logits.
+    pub logits: f32,
+}
+
+impl Default for Scales {
+    fn default() -> Scales {
+        Scales { embedding: 1.0, attention: None, residual: 1.0, logits: 1.0 }
     }
 }
 
@@ -140,10 +129,12 @@ pub struct ModelConfig {
     pub max_positions: usize,
     pub norm_eps: f32,
     pub activation: Activation,
-    /// `None`: learned positions (OPT).
-    pub rope: Option<Rope>,
-    /// Rows of the learned position table that precede position 0 (OPT: 2).
-    pub position_offset: usize,
+    /// A table of positions is added to the embedding; so many of its rows precede position 0 (OPT:
+    /// 2).
+    pub learned_positions: Option<usize>,
+    pub layers: Layers,
+    /// Of the layers that have them.
+    pub experts: Option<Experts>,
     /// Biases of q, k and v.
     pub qkv_bias: bool,
     /// Bias of the attention output projection.
@@ -152,8 +143,13 @@ pub struct ModelConfig {
     pub ffn_bias: bool,
     /// The head multiplies by the embedding table.
     pub tied_embeddings: bool,
-    /// Attention looks back only so many positions (Mistral); `None`: all of them.
-    pub sliding_window: Option<usize>,
+    /// q and k are normed before they are rotated.
+    pub qk_norm: Option<QkNorm>,
+    /// Each half of a layer has a norm behind it too (Gemma).
+    pub post_norms: bool,
+    /// Softmax of attention counts a logit of each head that attends to nothing (gpt-oss).
+    pub sinks: bool,
+    pub scales: Scales,
     pub bos_token_id: Option<u32>,
     /// Generation stops at any of them; may be empty.
     pub eos_token_ids: Vec<u32>,
@@ -175,10 +171,26 @@ impl ModelConfig {
         self.num_kv_heads * self.head_dim
     }
 
+    /// Rows of the table of learned positions, 0 where there is none.
+    pub fn learned_position_rows(&self) -> usize {
+        self.learned_positions.map_or(0, |offset| self.max_positions + offset)
+    }
+
+    /// Factor of every score of attention.
+    pub fn attention_scale(&self) -> f32 {
+        self.scales.attention.unwrap_or(1.0 / (self.head_dim as f32).sqrt())
+    }
+
+    /// The smallest window of any layer.
+    pub fn smallest_window(&self) -> Option<usize> {
+        self.layers.kinds().iter().filter_map(|kind| kind.window).min()
+    }
+
     /// Keeps the first `layers` layers, so that true layers of a large model run on a small
     /// machine.
     pub fn keep_layers(&mut self, layers: usize) {
         self.num_layers = self.num_layers.min(layers);
+        self.layers.keep(self.num_layers);
     }
 
     /// Bytes of K and V of one position in one layer.

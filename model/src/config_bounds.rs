@@ -2,6 +2,7 @@
 //! of a configuration alone (operations, programs, tables) is large and no product overflows.
 
 use crate::config::ModelConfig;
+use crate::experts::{Experts, Scoring};
 
 /// A program names a layer in 16 bits; the deepest models that are published have some 130.
 const LAYERS_MAX: usize = 4096;
@@ -13,8 +14,12 @@ const HEAD_DIM_MAX: usize = 1 << 14;
 /// The largest vocabularies have some 2^18 tokens.
 const VOCABULARY_MAX: usize = 1 << 22;
 const ENDS_MAX: usize = 1 << 10;
+const EXPERTS_MAX: usize = 1 << 12;
 /// Learned positions are a table of weights.
 const LEARNED_POSITIONS_MAX: usize = 1 << 22;
+
+const NO_EXPERTS: Experts =
+    Experts { count: 0, per_token: 0, ffn_size: 0, scoring: Scoring::TopKSoftmax, bias: false };
 
 /// A size that no model has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -25,12 +30,24 @@ pub struct TooLarge {
     pub bound: usize,
 }
 
+/// Whether a number of layers is within its bound, before there is a list of them.
+///
+/// # Errors
+/// It is not.
+pub fn check_layers(layers: usize) -> Result<usize, TooLarge> {
+    match layers {
+        0..=LAYERS_MAX => Ok(layers),
+        value => Err(TooLarge { what: "layers", value, bound: LAYERS_MAX }),
+    }
+}
+
 /// Whether all sizes of a configuration are within their bounds.
 ///
 /// # Errors
 /// The first one that is not.
 pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
-    let positions = if config.rope.is_none() { config.max_positions } else { 0 };
+    let positions = config.learned_position_rows();
+    let Experts { count, per_token, ffn_size, .. } = config.experts.unwrap_or(NO_EXPERTS);
     let sizes = [
         ("layers", config.num_layers, LAYERS_MAX),
         ("values of the hidden state", config.hidden_size, HIDDEN_MAX),
@@ -39,6 +56,9 @@ pub fn check(config: &ModelConfig) -> Result<(), TooLarge> {
         ("KV heads", config.num_kv_heads, HEADS_MAX),
         ("values of a head", config.head_dim, HEAD_DIM_MAX),
         ("tokens of the vocabulary", config.vocab_size, VOCABULARY_MAX),
+        ("experts", count, EXPERTS_MAX),
+        ("experts of a row", per_token, EXPERTS_MAX),
+        ("values of an expert's layer", ffn_size, FFN_MAX),
         ("learned positions", positions, LEARNED_POSITIONS_MAX),
         ("end-of-sequence tokens", config.eos_token_ids.len(), ENDS_MAX),
     ];

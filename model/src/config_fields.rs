@@ -1,9 +1,12 @@
 //! The fields of a `config.json` by name and type, and what can be wrong with them.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
-use crate::architecture::{ARCHITECTURES, architecture_of_type};
-use crate::config::{Activation, Rope, RopeScaling};
+use crate::architecture::{ARCHITECTURES, architecture_of_type, lacking};
+use crate::config::Activation;
 use crate::config_bounds::TooLarge;
 
 /// Why a model's configuration is not one that Tandem runs.
@@ -17,8 +20,17 @@ pub enum ConfigError {
     Missing { field: &'static str },
     #[error("config.json says {field} = {value}, where {expected} is needed")]
     Value { field: &'static str, value: String, expected: &'static str },
-    #[error("the architecture {found} is not supported (supported: {})", ARCHITECTURES.join(", "))]
+    #[error(
+        "the architecture {found} is not supported{}; those that run are {}",
+        lacking(found),
+        ARCHITECTURES.join(", ")
+    )]
     Architecture { found: String },
+    #[error(
+        "config.json says {field} = {value}, which is not understood and may change what the model \
+         computes; remove the field if it does not"
+    )]
+    UnknownField { field: String, value: String },
     #[error("{what} is not supported{hint}")]
     Unsupported { what: String, hint: &'static str },
     #[error("hidden_size {hidden} is not divisible by num_attention_heads {heads}")]
@@ -35,21 +47,75 @@ pub enum ConfigError {
 /// file is an error rather than an allocation.
 const SIZE_MAX: u64 = 1 << 31;
 
-/// A JSON object read by name and type. A `null` counts as absent, as it does in Python.
-#[derive(Debug, Clone, Copy)]
+/// A JSON object read by name and type, which remembers what was read. A `null` counts as absent,
+/// as it does in Python.
+#[derive(Debug, Clone)]
 pub struct Fields<'a> {
-    pub(crate) config: &'a Map<String, Value>,
+    config: &'a Map<String, Value>,
+    read: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Fields<'a> {
+    /// The fields of an object, of which none was read.
+    pub fn of(config: &'a Map<String, Value>) -> Fields<'a> {
+        Fields { config, read: RefCell::default() }
+    }
+
     /// Whether the field is written at all, be it as null.
     pub fn has(&self, field: &str) -> bool {
+        self.mark(field);
         self.config.contains_key(field)
     }
 
     /// The value of a field that is there and not null.
     pub fn present(&self, field: &str) -> Option<&'a Value> {
+        self.mark(field);
         self.config.get(field).filter(|value| !value.is_null())
+    }
+
+    /// The fields of an object within this one.
+    pub fn block(&self, field: &str) -> Option<Fields<'a>> {
+        Some(Fields::of(self.present(field)?.as_object()?))
+    }
+
+    /// The fields that are objects themselves, by name; not counted as read.
+    pub fn objects(&self) -> impl Iterator<Item = &'a String> {
+        self.config.iter().filter(|(_, value)| value.is_object()).map(|(name, _)| name)
+    }
+
+    /// Fields with a value that nobody has read.
+    pub fn unread(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
+        let read = self.read.borrow().clone();
+        let fields = self.config.iter().filter(|(_, value)| !value.is_null());
+        fields.filter(move |(name, _)| !read.contains(*name))
+    }
+
+    fn mark(&self, field: &str) {
+        self.read.borrow_mut().insert(field.to_owned());
+    }
+
+    /// A list of numbers, if it is there.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn numbers(&self, field: &'static str) -> Result<Option<Vec<f64>>, ConfigError> {
+        let Some(value) = self.present(field) else { return Ok(None) };
+        let numbers = value.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
+        let finite = numbers.filter(|list: &Vec<f64>| list.iter().all(|one| one.is_finite()));
+        finite.map(Some).ok_or_else(|| wrong(field, value, "a list of numbers"))
+    }
+
+    /// Refuses a field that says anything but `needed`, where it is there.
+    ///
+    /// # Errors
+    /// Another value.
+    pub fn only(&self, field: &'static str, needed: &Value) -> Result<(), ConfigError> {
+        match self.present(field) {
+            Some(value) if value != needed => {
+                Err(ConfigError::Unsupported { what: format!("{field} = {value}"), hint: "" })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A text; other types count as absent.
@@ -144,71 +210,6 @@ impl<'a> Fields<'a> {
                 what: format!("the activation {name}"),
                 hint,
             })
-    }
-
-    /// The rotary embedding: `rope_parameters` (new files), else `rope_theta` and `rope_scaling`.
-    ///
-    /// # Errors
-    /// A kind that is not supported, or one without its parameters.
-    pub fn rope(&self) -> Result<Rope, ConfigError> {
-        let block = ["rope_parameters", "rope_scaling"]
-            .into_iter()
-            .find_map(|field| self.present(field)?.as_object());
-        let empty = Map::new();
-        let block = Fields { config: block.unwrap_or(&empty) };
-        for fields in [*self, block] {
-            let partial = fields.positive("partial_rotary_factor")?;
-            if let Some(factor) = partial.filter(|factor| *factor != 1.0) {
-                return Err(ConfigError::Unsupported {
-                    what: format!("a rotary embedding of a part of each head ({factor})"),
-                    hint: "",
-                });
-            }
-        }
-        let theta = match block.positive("rope_theta")? {
-            Some(theta) => theta,
-            None => self.positive("rope_theta")?.unwrap_or(10_000.0),
-        };
-        Ok(Rope { theta, scaling: block.rope_scaling()? })
-    }
-
-    fn rope_scaling(&self) -> Result<RopeScaling, ConfigError> {
-        // Blocks by layer type (`{"full_attention": {...}}`) have neither key, only objects.
-        if let Some((kind, _)) = self.config.iter().find(|(_, value)| value.is_object()) {
-            return Err(ConfigError::Unsupported {
-                what: format!("a rotary embedding that differs by layer type ({kind})"),
-                hint: "",
-            });
-        }
-        let needed = |field| self.positive(field)?.ok_or(ConfigError::Missing { field });
-        match self.text("rope_type").or_else(|| self.text("type")) {
-            None if self.present("factor").is_none() => Ok(RopeScaling::None),
-            Some("default") => Ok(RopeScaling::None),
-            Some("linear") => Ok(RopeScaling::Linear { factor: needed("factor")? }),
-            Some("llama3") => self.rope_llama3(),
-            other => Err(ConfigError::Unsupported {
-                what: format!("the rope type {}", other.unwrap_or("without a name")),
-                hint: " (supported: default, linear, llama3)",
-            }),
-        }
-    }
-
-    fn rope_llama3(&self) -> Result<RopeScaling, ConfigError> {
-        let needed = |field| self.positive(field)?.ok_or(ConfigError::Missing { field });
-        let (low_freq_factor, high_freq_factor) =
-            (needed("low_freq_factor")?, needed("high_freq_factor")?);
-        if low_freq_factor >= high_freq_factor {
-            let value = self.present("low_freq_factor").unwrap_or(&Value::Null);
-            return Err(wrong("low_freq_factor", value, "less than high_freq_factor"));
-        }
-        let original = self.size("original_max_position_embeddings")?;
-        Ok(RopeScaling::Llama3 {
-            factor: needed("factor")?,
-            low_freq_factor,
-            high_freq_factor,
-            // `size` accepts nothing above 2^31.
-            original_max_positions: original as u32,
-        })
     }
 
     /// The name that `architectures` or `model_type` says.

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use crate::config::ModelConfig;
 use crate::config_bounds;
 use crate::config_fields::{ConfigError, Fields};
+use crate::config_unread;
 use crate::family;
 
 /// A context that a model cannot serve.
@@ -32,7 +33,7 @@ pub enum ContextError {
 /// More positions than the model was made for, or than its sliding window.
 pub fn check_context(config: &ModelConfig, positions: usize) -> Result<(), ContextError> {
     let model = || config.name.clone();
-    if let Some(window) = config.sliding_window.filter(|window| positions > *window) {
+    if let Some(window) = config.smallest_window().filter(|window| positions > *window) {
         return Err(ContextError::SlidingWindow { model: model(), window, positions });
     }
     let max_positions = config.max_positions;
@@ -72,16 +73,17 @@ pub fn parse(
     config: &Map<String, Value>,
     generation: &Map<String, Value>,
 ) -> Result<ModelConfig, ConfigError> {
-    let fields = Fields { config };
+    let fields = Fields::of(config);
     let architecture = fields.architecture()?;
     refuse_foreign_storage(&fields)?;
     let mut model = family::config(architecture, name, &fields)?;
-    let generation = Fields { config: generation };
+    let generation = Fields::of(generation);
     model.bos_token_id =
         first_of(|fields| fields.token_ids("bos_token_id"), &generation, &fields)?.first().copied();
     model.eos_token_ids =
         first_of(|fields| fields.token_ids("eos_token_id"), &generation, &fields)?;
     check(&model)?;
+    config_unread::refuse(&fields)?;
     Ok(model)
 }
 

@@ -1,15 +1,32 @@
 //! What differs between decoder families outside the operation table: the meaning of `config.json`
-//! and the names of tensors in a checkpoint. One file per family; `config_json`, `known` and
+//! and where tensors lie in a checkpoint. One file per family; `config_json` and
 //! `source::safetensors` ask here.
 
+mod expert_tensors;
+mod experts;
+mod gemma3;
+mod gpt_oss;
+mod granite;
+mod layer_types;
 pub mod llama;
 pub mod mistral;
+mod mixtral;
+mod olmoe;
 pub mod opt;
+mod phi3;
 pub mod qwen2;
+mod qwen3;
+mod smollm3;
+mod tensors;
+
+use serde_json::Value;
+
+pub use tensors::{Layouts, Piece};
 
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, Fields};
-use crate::source::TensorId;
+use crate::config_unread;
+use crate::source::{Part, TensorId};
 
 /// The configuration of an architecture from its fields; begin and end tokens are left empty.
 pub(crate) fn config(
@@ -18,19 +35,107 @@ pub(crate) fn config(
     fields: &Fields<'_>,
 ) -> Result<ModelConfig, ConfigError> {
     match architecture {
+        "Gemma3ForCausalLM" => gemma3::config(name, fields),
+        "Gemma3ForConditionalGeneration" => {
+            of_text("gemma3_text", fields, |text| gemma3::config(name, text))
+        }
+        "GptOssForCausalLM" => gpt_oss::config(name, fields),
+        "GraniteForCausalLM" => granite::config(name, fields),
+        "GraniteMoeForCausalLM" => granite::config_with_experts(name, fields),
         "LlamaForCausalLM" => llama::config(name, fields),
+        "Mistral3ForConditionalGeneration" => {
+            of_text("mistral", fields, |text| mistral::config(name, text))
+        }
         "MistralForCausalLM" => mistral::config(name, fields),
+        "MixtralForCausalLM" => mixtral::config(name, fields),
         "OPTForCausalLM" => opt::config(name, fields),
+        "OlmoeForCausalLM" => olmoe::config(name, fields),
+        "Phi3ForCausalLM" => phi3::config(name, fields),
         "Qwen2ForCausalLM" => qwen2::config(name, fields),
+        "Qwen3ForCausalLM" => qwen3::config(name, fields),
+        "Qwen3MoeForCausalLM" => qwen3::config_with_experts(name, fields),
+        "SmolLM3ForCausalLM" => smollm3::config(name, fields),
         other => Err(ConfigError::Architecture { found: other.to_owned() }),
     }
 }
 
-/// The names under which a tensor may lie in a checkpoint, the usual one first. Empty when the
-/// family has no such tensor.
-pub fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
-    match config.family {
-        Family::Opt => opt::tensor_names(config, id),
-        Family::Llama | Family::Mistral | Family::Qwen2 => llama::tensor_names(config, id),
+/// The configuration of the text of a model that also sees images: its `text_config`, of which
+/// `model_type` must be the one that is known.
+fn of_text(
+    model_type: &str,
+    fields: &Fields<'_>,
+    config: impl FnOnce(&Fields<'_>) -> Result<ModelConfig, ConfigError>,
+) -> Result<ModelConfig, ConfigError> {
+    const OF_IMAGES: [&str; 11] = [
+        "vision_config",
+        "image_token_index",
+        "image_token_id",
+        "boi_token_index",
+        "boi_token_id",
+        "eoi_token_index",
+        "eoi_token_id",
+        "mm_tokens_per_image",
+        "multimodal_projector_bias",
+        "projector_hidden_act",
+        "vision_feature_layer",
+    ];
+    OF_IMAGES.iter().chain(&["spatial_merge_size"]).for_each(|field| {
+        fields.present(field);
+    });
+    let Some(text) = fields.block("text_config") else {
+        return Err(ConfigError::Missing { field: "text_config" });
+    };
+    text.only("model_type", &Value::from(model_type))?;
+    let mut model = config(&text)?;
+    // Where the outer file says it too, it is what counts.
+    model.tied_embeddings = fields.flag("tie_word_embeddings", model.tied_embeddings)?;
+    config_unread::refuse(&text)?;
+    Ok(model)
+}
+
+/// The ways in which a tensor may lie in a checkpoint, the usual one first. Empty when the family
+/// has no such tensor.
+pub fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
+    if id.expected_shape(config).is_none() {
+        return Vec::new();
     }
+    let mut layouts = match config.family {
+        Family::Opt => vec![opt::pieces(config, id)],
+        Family::Phi3 => vec![phi3::pieces(config, id)],
+        Family::Gemma3 => vec![gemma3::pieces(config, id)],
+        Family::GptOss => gpt_oss::layouts(config, id),
+        Family::Mixtral | Family::Olmoe | Family::Qwen3Moe | Family::GraniteMoe => {
+            expert_tensors::layouts(config, id)
+        }
+        Family::Llama
+        | Family::Mistral
+        | Family::Qwen2
+        | Family::Qwen3
+        | Family::SmolLm3
+        | Family::Granite => vec![llama::pieces(config, id)],
+    };
+    if matches!(config.family, Family::Gemma3 | Family::Mistral) {
+        layouts.iter_mut().flatten().for_each(add_names_beside_images);
+    }
+    layouts
+}
+
+/// Names of the text's tensors in the checkpoint of a model that also sees images.
+fn add_names_beside_images(piece: &mut Piece) {
+    let names = piece.names.clone();
+    for name in names {
+        piece.names.push(format!("language_model.{name}"));
+        if let Some(inner) = name.strip_prefix("model.") {
+            piece.names.push(format!("model.language_model.{inner}"));
+        }
+    }
+}
+
+/// What a checkpoint's gains of norms lack of what they multiply by.
+pub fn gain_offset(config: &ModelConfig, id: TensorId) -> f32 {
+    let is_gain = matches!(
+        id,
+        TensorId::FinalNorm { part: Part::Gain } | TensorId::Layer { part: Part::Gain, .. }
+    );
+    if config.family == Family::Gemma3 && is_gain { 1.0 } else { 0.0 }
 }

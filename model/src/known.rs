@@ -1,7 +1,16 @@
 //! Architectures by name: published models whose sizes are facts, so that a plan or a benchmark
-//! needs no download.
+//! needs no download. Those that sizes alone describe are in a table here, all others have the
+//! fields of their `config.json` (`published`).
 
-use crate::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
+mod published;
+
+use serde_json::{Map, Value};
+
+use crate::architecture::ARCHITECTURES;
+use crate::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
+use crate::config_json;
+use crate::layers::{LayerKind, Layers};
+use published::{PUBLISHED, Published};
 
 /// A model known by a short name.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,7 +65,7 @@ macro_rules! rotary {
     };
 }
 
-/// Every known model, by family and size.
+/// Models without scaled positions or other traits, by family and size.
 const ENTRIES: &[Entry] = &[
     opt!("opt-125m", 12, 768, 12),
     opt!("opt-1.3b", 24, 2048, 32),
@@ -118,24 +127,6 @@ const ENTRIES: &[Entry] = &[
         (80, 8192, 64, 8, 128, 28672, 128256, 8192),
         5e5,
         false,
-        [128001]
-    ),
-    rotary!(
-        "llama-3.2-1b",
-        "meta-llama/Llama-3.2-1B",
-        Llama,
-        (16, 2048, 32, 8, 64, 8192, 128256, 131072),
-        5e5,
-        true,
-        [128001]
-    ),
-    rotary!(
-        "llama-3.2-3b",
-        "meta-llama/Llama-3.2-3B",
-        Llama,
-        (28, 3072, 24, 8, 128, 8192, 128256, 131072),
-        5e5,
-        true,
         [128001]
     ),
     rotary!(
@@ -214,13 +205,31 @@ const ENTRIES: &[Entry] = &[
 
 /// The model of that name, upper or lower case.
 pub fn known(name: &str) -> Option<Known> {
-    let entry = ENTRIES.iter().find(|entry| entry.name.eq_ignore_ascii_case(name))?;
-    Some(Known { repository: entry.repository, config: entry.config() })
+    if let Some(entry) = ENTRIES.iter().find(|entry| entry.name.eq_ignore_ascii_case(name)) {
+        return Some(Known { repository: entry.repository, config: entry.config() });
+    }
+    let published = supported().find(|published| published.name.eq_ignore_ascii_case(name))?;
+    // Tests hold that every file of a supported architecture is read.
+    let config = config_json::parse(published.name, &fields(published), &Map::new()).ok()?;
+    Some(Known { repository: published.repository, config })
 }
 
 /// All names, for error messages.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    ENTRIES.iter().map(|entry| entry.name)
+    ENTRIES.iter().map(|entry| entry.name).chain(supported().map(|published| published.name))
+}
+
+/// The published models whose architecture is supported.
+fn supported() -> impl Iterator<Item = &'static Published> {
+    PUBLISHED.iter().filter(|published| {
+        let fields = fields(published);
+        let listed = fields["architectures"][0].as_str();
+        listed.is_some_and(|architecture| ARCHITECTURES.contains(&architecture))
+    })
+}
+
+fn fields(published: &Published) -> Map<String, Value> {
+    serde_json::from_str(published.config).expect("a JSON object, which tests hold")
 }
 
 impl Entry {
@@ -236,17 +245,6 @@ impl Entry {
             max_positions,
         ) = self.sizes;
         let opt = self.family == Family::Opt;
-        // LLaMA-3.2 stretches the 8192 positions it was trained on.
-        let scaling = if self.name.starts_with("llama-3.2") {
-            RopeScaling::Llama3 {
-                factor: 32.0,
-                low_freq_factor: 1.0,
-                high_freq_factor: 4.0,
-                original_max_positions: 8192,
-            }
-        } else {
-            RopeScaling::None
-        };
         ModelConfig {
             name: self.name.to_owned(),
             family: self.family,
@@ -260,13 +258,19 @@ impl Entry {
             max_positions,
             norm_eps: if self.family == Family::Qwen2 { 1e-6 } else { 1e-5 },
             activation: if opt { Activation::Relu } else { Activation::Silu },
-            rope: (!opt).then_some(Rope { theta: self.theta, scaling }),
-            position_offset: if opt { 2 } else { 0 },
+            learned_positions: opt.then_some(2),
+            layers: Layers::alike(LayerKind::dense(
+                (!opt).then_some(Rope::new(self.theta, RopeScaling::None)),
+            )),
+            experts: None,
             qkv_bias: opt || self.family == Family::Qwen2,
             out_bias: opt,
             ffn_bias: opt,
             tied_embeddings: self.tied,
-            sliding_window: None,
+            qk_norm: None,
+            post_norms: false,
+            sinks: false,
+            scales: Scales::default(),
             bos_token_id: None,
             eos_token_ids: self.eos.to_vec(),
         }
@@ -274,59 +278,4 @@ impl Entry {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Dtype;
-
-    /// Parameters in billions, from the weights that the operation table asks for.
-    fn billions(name: &str) -> f64 {
-        let config = known(name).expect("known").config;
-        let bytes = config.layer_weight_bytes(Dtype::Bf16) * config.num_layers;
-        let tables =
-            config.vocab_size * config.hidden_size * if config.tied_embeddings { 1 } else { 2 };
-        bytes as f64 / 2e9 + tables as f64 / 1e9
-    }
-
-    #[test]
-    fn sizes_agree_with_names() {
-        for (name, expected) in [
-            ("opt-125m", 0.125),
-            ("opt-1.3b", 1.3),
-            ("opt-2.7b", 2.65),
-            ("opt-6.7b", 6.66),
-            ("opt-13b", 12.9),
-            ("opt-30b", 30.0),
-            ("opt-66b", 65.7),
-            ("opt-175b", 174.6),
-            ("llama-2-7b", 6.74),
-            ("llama-2-13b", 13.0),
-            ("llama-2-34b", 33.7),
-            ("llama-2-70b", 69.0),
-            ("llama-3-8b", 8.03),
-            ("llama-3-70b", 70.6),
-            ("llama-3.2-1b", 1.24),
-            ("llama-3.2-3b", 3.21),
-            ("mistral-7b", 7.25),
-            ("qwen2.5-0.5b", 0.494),
-            ("qwen2.5-1.5b", 1.54),
-            ("qwen2.5-7b", 7.62),
-            ("smollm2-135m", 0.1345),
-            ("smollm2-360m", 0.362),
-            ("smollm2-1.7b", 1.71),
-            ("tinyllama-1.1b", 1.1),
-        ] {
-            let found = billions(name);
-            assert!(
-                (found / expected - 1.0).abs() < 0.015,
-                "{name}: {found:.3} billion parameters"
-            );
-        }
-        assert_eq!(names().count(), 24);
-    }
-
-    #[test]
-    fn names_are_found_in_any_case() {
-        assert_eq!(known("OPT-30B").map(|k| k.repository), Some("facebook/opt-30b"));
-        assert!(known("opt-350m").is_none());
-    }
-}
+mod tests;

@@ -38,7 +38,7 @@ fn tensors(config: &ModelConfig) -> Vec<TensorId> {
     for part in [Part::Matrix, Part::Gain, Part::Bias] {
         ids.push(TensorId::FinalNorm { part });
         for layer in 0..config.num_layers {
-            let ops = config.layer_ops().iter();
+            let ops = config.layer_ops(layer).iter();
             ids.extend(ops.map(|&op| TensorId::Layer { layer, op, part }));
         }
     }
@@ -57,6 +57,7 @@ fn every_tensor_of_every_checkpoint_is_read() {
             Family::Opt => 16,
             Family::Qwen2 => 12,
             Family::Llama | Family::Mistral => 9,
+            other => panic!("{name} is of {other:?}"),
         };
         assert_eq!(per_layer.count(), expected, "{name}");
         for id in ids {
@@ -77,11 +78,11 @@ fn every_tensor_of_every_checkpoint_is_read() {
 fn configurations_say_what_the_scripts_made() {
     let mistral = config("mistral");
     assert_eq!((mistral.head_dim, mistral.num_kv_heads, mistral.q_size()), (14, 1, 56));
-    assert_eq!(mistral.sliding_window, None);
+    assert_eq!(mistral.smallest_window(), None);
     assert_eq!(mistral.eos_token_ids, [259, 169]);
     let qwen2 = config("qwen2");
-    assert!(qwen2.qkv_bias && qwen2.sliding_window.is_none());
-    let rope = config("llama3").rope.expect("rotary");
+    assert!(qwen2.qkv_bias && qwen2.smallest_window().is_none());
+    let rope = config("llama3").layers.of(0).rope.clone().expect("rotary");
     assert!(matches!(rope.scaling, RopeScaling::Llama3 { original_max_positions: 32, .. }));
     assert_eq!(rope.theta, 500.0);
     let llama = config("llama");

@@ -86,8 +86,7 @@ impl Request<'_> {
     /// What host memory holds at least: all layers' weights where no storage may take them, and the
     /// KV that device memory has no room for.
     pub(crate) fn least_host_bytes(&self, batches: u16, batch_size: u16) -> u64 {
-        let layers = self.config.num_layers as u64;
-        let kv_bytes = layers * self.layer_kv_bytes(batches, batch_size);
+        let kv_bytes = self.kv_bytes(|_| true, batches, batch_size);
         let on_device =
             if self.limits.vram_is_dram { 0 } else { self.limits.vram_bytes.unwrap_or(0) };
         let weights_bytes = if self.storage.is_some() { 0 } else { self.weights_bytes() };
@@ -101,14 +100,13 @@ impl Request<'_> {
             return 0;
         }
         let Placement { kv, residency, device_batches, .. } = self.placement;
-        let on_device = match residency.attention {
-            ResidentAttention::WithKv => residency.layers.len(),
-            ResidentAttention::Streamed | ResidentAttention::OnCpu => 0,
+        let on_host = |layer: usize| match residency.attention {
+            ResidentAttention::WithKv => !residency.layers.contains(&layer),
+            ResidentAttention::Streamed | ResidentAttention::OnCpu => true,
         };
-        let layers = self.config.num_layers.saturating_sub(on_device) as u64;
         let kv_bytes = match kv {
             Some(MemoryId::DRAM) => {
-                layers * self.layer_kv_bytes(batches.saturating_sub(*device_batches), batch_size)
+                self.kv_bytes(on_host, batches.saturating_sub(*device_batches), batch_size)
             }
             _ => 0,
         };
@@ -116,21 +114,25 @@ impl Request<'_> {
         (self.weights_bytes() + kv_bytes).saturating_sub(room_bytes)
     }
 
-    /// KV of a layer for so many batches.
-    pub(crate) fn layer_kv_bytes(&self, batches: u16, batch_size: u16) -> u64 {
+    /// KV of some layers for so many batches.
+    fn kv_bytes(&self, is_counted: impl Fn(usize) -> bool, batches: u16, batch_size: u16) -> u64 {
         let position = self.formats.kv.position_bytes(self.config.head_dim, self.dtype);
         let sequences = u64::from(batches) * u64::from(batch_size);
-        2 * (self.config.num_kv_heads * position) as u64 * u64::from(self.max_context) * sequences
+        let layers = (0..self.config.num_layers).filter(|layer| is_counted(*layer));
+        let kept = |layer| self.config.layers.of(layer).kept_positions(self.max_context as usize);
+        let positions: usize = layers.map(kept).sum();
+        2 * (self.config.num_kv_heads * position) as u64 * positions as u64 * sequences
     }
 
     /// Weights of a layer in these formats.
-    pub(crate) fn layer_weight_bytes(&self, formats: &[WeightFormat]) -> u64 {
-        let blobs = self.config.layer_ops().iter().zip(formats);
+    pub(crate) fn layer_weight_bytes(&self, layer: usize, formats: &[WeightFormat]) -> u64 {
+        let blobs = self.config.layer_ops(layer).iter().zip(formats);
         blobs.map(|(op, form)| op.weight_bytes_in(self.config, self.dtype, *form) as u64).sum()
     }
 
     fn weights_bytes(&self) -> u64 {
-        self.formats.weights.layers.iter().map(|formats| self.layer_weight_bytes(formats)).sum()
+        let layers = self.formats.weights.layers.iter().enumerate();
+        layers.map(|(layer, formats)| self.layer_weight_bytes(layer, formats)).sum()
     }
 
     /// The same shape with the streams of prefill that take least memory.

@@ -66,7 +66,7 @@ pub fn parse_split(
     if end.contains(':') {
         return Err(syntax());
     }
-    let list = layer_list(config, chunking);
+    let list = layer_list(config, 0, chunking);
     let split = Split {
         start: if start.is_empty() { 0 } else { position(text, start, config, &list, chunking)? },
         end: if end.is_empty() {

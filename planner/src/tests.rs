@@ -1,6 +1,7 @@
 //! Splits by name, policies as maps, and refusals with numbers.
 
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::layers::{LayerKind, Layers};
 use model::ops::Op;
 use program::ir::{Instruction, Moved};
 use program::map::{ChunkOrder, Chunking, Device};
@@ -25,13 +26,17 @@ fn config() -> ModelConfig {
         max_positions: 64,
         norm_eps: 1e-5,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 1e4, scaling: RopeScaling::None }),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(1e4, RopeScaling::None)))),
+        experts: None,
         qkv_bias: false,
         out_bias: false,
         ffn_bias: false,
         tied_embeddings: true,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: vec![],
     }
@@ -148,7 +153,7 @@ fn every_interval_gives_each_device_its_operations() {
     for chunks in [None, Some("scores=3"), Some("attention=3")] {
         let config = config();
         let chunking = chunks.map(|text| parse_chunking(text).expect("chunks"));
-        let entries = program::map::layer_list(&config, chunking).len();
+        let entries = program::map::layer_list(&config, 0, chunking).len();
         for start in 0..=entries {
             for end in start..=entries {
                 let policy = Policy::TwoSplit { split: Split { start, end }, chunking };

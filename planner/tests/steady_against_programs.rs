@@ -99,7 +99,7 @@ fn opt(batches: u32, chunks: Option<u16>) -> (ModelConfig, Table) {
         ..OpCost::named(op.name(config.family))
     };
     let table = Table {
-        ops: config.layer_ops().iter().zip(&ms).map(op).collect(),
+        ops: config.layer_ops(0).iter().zip(&ms).map(op).collect(),
         batches,
         compression: Compression::Off,
         nvme: false,
@@ -112,7 +112,7 @@ fn opt(batches: u32, chunks: Option<u16>) -> (ModelConfig, Table) {
         None => table,
     };
     let chunking = chunks.map(|chunks| Chunking { order: ChunkOrder::Scores, chunks });
-    table.needs = Some(dataflow(&layer_list(&config, chunking)));
+    table.needs = Some(dataflow(&config, &layer_list(&config, 0, chunking)));
     (config, table)
 }
 
@@ -122,7 +122,7 @@ fn compiled_ms(config: &ModelConfig, table: &Table, split: Split, chunks: Option
     let policy = Policy::TwoSplit { split, chunking };
     let homes = Homes { kv: MemoryId::DRAM, prefill_hidden: MemoryId::DRAM };
     let mut map = device_map(&policy, config, false, homes);
-    let list = layer_list(config, chunking);
+    let list = layer_list(config, 0, chunking);
     let on_gpu = &list[split.start..split.end];
     let parts = on_gpu.iter().filter(|entry| entry.op == Op::Scores).count();
     // Two batches' worth, as the table's rings have; K and V share the number in a map.

@@ -150,7 +150,7 @@ impl Bench {
                 (host(device, SegmentId::HOST_ACTIVATIONS), bytes)
             }
             Slot::Cache(_, _, chunk, device) => {
-                (host(device, SegmentId::HOST_KV), sizes.cache_bytes(chunk.of))
+                (host(device, SegmentId::HOST_KV), sizes.largest_cache_bytes(chunk.of))
             }
             Slot::Table(_) => (SegmentId::CONTROL, 0),
         }
@@ -192,7 +192,11 @@ impl Bench {
         chunk: Option<Chunk>,
         at: (u16, u16),
     ) -> Instruction {
-        let inputs = op.reads().iter().map(|value| self.value(*value, device, chunk)).collect();
+        let inputs = op
+            .reads(&self.shape.config)
+            .iter()
+            .map(|value| self.value(*value, device, chunk))
+            .collect();
         let kinds = if phase == Phase::Decode { op.caches() } else { &[] };
         let part = chunk.unwrap_or(Chunk::WHOLE);
         let caches = kinds
@@ -203,11 +207,11 @@ impl Bench {
         if op.weights(&self.shape.config).is_some() {
             blobs.push(Weights::of(op, layer));
         }
-        if op == Op::Embed && self.shape.config.rope.is_none() {
+        if op == Op::Embed && self.shape.config.learned_positions.is_some() {
             blobs.push(Weights::Positions);
         }
         let weights = blobs.into_iter().map(|blob| self.weights_on(device, blob)).collect();
-        let output = op.writes().map(|value| self.value(value, device, chunk));
+        let output = op.writes(&self.shape.config).map(|value| self.value(value, device, chunk));
         let (batch, stream) = at;
         let at = At { layer, batch, stream };
         let table = self.table(batch);
@@ -342,7 +346,7 @@ impl Bench {
             prefill_chunk: 0,
             dtype: *dtype,
         };
-        let table = shape.table(u32::from(self.shape.chunks));
+        let table = shape.table(&self.shape.config, u32::from(self.shape.chunks));
         let shapes = (0..).map(ProgramId).zip(shape.programs());
         let programs = shapes.zip([prefill, decode]).map(|((id, shape), stages)| Program {
             id,
@@ -383,7 +387,7 @@ fn map(
     let head = if device { Device::Gpu } else { Device::Cpu };
     let phase = PhaseMap {
         embed: Device::Cpu,
-        layers: vec![vec![Device::Cpu; config.layer_ops().len()]; config.num_layers],
+        layers: each_layer(config, Device::Cpu),
         final_norm: head,
         head,
     };
@@ -392,7 +396,7 @@ fn map(
         chunking: None,
         prefill: phase.clone(),
         decode: phase,
-        weights: vec![vec![MemoryId::DRAM; config.layer_ops().len()]; config.num_layers],
+        weights: each_layer(config, MemoryId::DRAM),
         outer_weights: MemoryId::DRAM,
         kv: Vec::new(),
         fuse_attention: true,
@@ -405,4 +409,10 @@ fn map(
         kv_format,
         schedule: Schedule::default(),
     }
+}
+
+/// The same for every operation of every layer.
+fn each_layer<T: Clone>(config: &ModelConfig, of_op: T) -> Vec<Vec<T>> {
+    let layer = |layer| vec![of_op.clone(); config.layer_ops(layer).len()];
+    (0..config.num_layers).map(layer).collect()
 }

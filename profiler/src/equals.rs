@@ -16,7 +16,7 @@ pub(crate) fn representative(config: &ModelConfig, key: &Key) -> Key {
     match &mut key.work {
         // `Out` adds the residual stream, `Up` multiplies by the gate: they read more than `Q`.
         Work::Compute { op, .. } if op.has_matrix(config) => {
-            *op = first(config, *op, &|a, b| a.reads().len() == b.reads().len());
+            *op = first(config, *op, &|a, b| a.reads(config).len() == b.reads(config).len());
         }
         Work::CopyWeights { op, .. } | Work::Decompress { op, .. } => {
             *op = first(config, *op, &|_, _| true);
@@ -30,7 +30,7 @@ pub(crate) fn representative(config: &ModelConfig, key: &Key) -> Key {
 /// The layer's first operation with weights of the same shape that is `alike`; an operation outside
 /// the layer is its own.
 fn first(config: &ModelConfig, op: Op, alike: &dyn Fn(Op, Op) -> bool) -> Op {
-    let ops = config.layer_ops();
+    let ops = config.every_layer_op();
     let same = |other: &&Op| other.weights(config) == op.weights(config) && alike(**other, op);
     if ops.contains(&op) { ops.iter().find(same).copied().unwrap_or(op) } else { op }
 }

@@ -95,7 +95,7 @@ fn profiled(request: &Request) -> BTreeMap<String, String> {
     let config = &request.config;
     let mut fields = BTreeMap::new();
     let mut set = |name: &str, value: String| drop(fields.insert(name.to_owned(), value));
-    for op in config.layer_ops() {
+    for op in config.every_layer_op() {
         if let Some((n, k)) = op.weights(config).and_then(|shape| shape.matrix) {
             set(&format!("{SHAPE}{}", op.name(config.family)), format!("{n}x{k}"));
         }

@@ -172,7 +172,7 @@ impl Points<'_> {
             false => weights == WeightFormat::Plain,
         };
         let has_matrix = op.has_matrix(self.config);
-        if !is_such || !has_matrix || !self.config.layer_ops().contains(&op) {
+        if !is_such || !has_matrix || !self.config.has_layer_op(op) {
             return None;
         }
         let rows = u64::from(measured.point.rows);
@@ -219,7 +219,7 @@ impl Points<'_> {
         let (mut bytes, mut time_ns) = (0.0, 0.0);
         for one in self.alone(lane) {
             let copied = match one.key.work {
-                Work::CopyWeights { op, weights } if self.config.layer_ops().contains(&op) => {
+                Work::CopyWeights { op, weights } if self.config.has_layer_op(op) => {
                     self.weight_bytes(op, weights)
                 }
                 Work::CopyValue { value, chunk: None } => {

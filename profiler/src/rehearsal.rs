@@ -44,7 +44,12 @@ pub fn rehearse(
     validate(plan)?;
     let mut pretended = plan.clone();
     *pretended.program_mut(ProgramId::PREFILL) = only_samples(plan.prefill());
-    validate_program(pretended.prefill(), &pretended.buffers, &pretended.topology)?;
+    validate_program(
+        pretended.prefill(),
+        &pretended.buffers,
+        &pretended.topology,
+        &pretended.config,
+    )?;
     let key = plan_key(plan);
     let mut all = Rehearsal { plan: key, steps, groups_ns: Vec::new(), sessions: 0 };
     let mut medians_ns: Vec<f64> = Vec::new();

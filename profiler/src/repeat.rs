@@ -61,8 +61,8 @@ pub(crate) fn repeat(
     let clock = Clock { begun: Instant::now(), share };
     progress(0.0, &experiment.name);
     let plan = &experiment.plan;
-    validate_program(plan.prefill(), &plan.buffers, &plan.topology)?;
-    validate_program(plan.decode(), &plan.buffers, &plan.topology)?;
+    validate_program(plan.prefill(), &plan.buffers, &plan.topology, &plan.config)?;
+    validate_program(plan.decode(), &plan.buffers, &plan.topology, &plan.config)?;
     let session = runner.start(plan.clone(), experiment.threads)?;
     let mut bench = Repeater { session, experiment, request, recorder, clock };
     let (required, optional) = (&experiment.extents.required, &experiment.extents.optional);

@@ -100,7 +100,7 @@ impl Request {
     /// result is layer kind `v`, with the `v`-th form of every operation (its last one where it has
     /// fewer).
     pub(crate) fn layer_kinds(&self) -> Vec<Vec<WeightFormat>> {
-        let ops = self.config.layer_ops().len();
+        let ops = self.config.layer_ops(0).len();
         let mut distinct: Vec<Vec<WeightFormat>> = vec![Vec::new(); ops];
         for layer in self.weight_formats.iter().flat_map(|formats| &formats.layers) {
             for (known, format) in distinct.iter_mut().zip(layer) {
@@ -137,7 +137,7 @@ impl Request {
 
     /// Bytes of one layer's weights in the run's dtype.
     pub(crate) fn layer_bytes(&self) -> u64 {
-        self.config.layer_weight_bytes(self.dtype) as u64
+        self.config.layer_weight_bytes(0, self.dtype) as u64
     }
 
     /// Bytes of one layer's K and V at the workload's middle.
@@ -149,6 +149,6 @@ impl Request {
 
     /// The layer's operations that are no attention.
     pub(crate) fn row_ops(&self) -> Vec<Op> {
-        self.config.layer_ops().iter().copied().filter(|op| !op.is_attention()).collect()
+        self.config.every_layer_op().into_iter().filter(|op| !op.is_attention()).collect()
     }
 }

@@ -33,11 +33,11 @@ impl WeightFormats {
             Some(shape) if shape.matrix.is_some() => format,
             _ => WeightFormat::Plain,
         };
-        let layer: Vec<WeightFormat> = config.layer_ops().iter().map(of).collect();
+        let layer = |layer| config.layer_ops(layer).iter().map(of).collect();
         WeightFormats {
             embedding: WeightFormat::Plain,
             head: WeightFormat::Plain,
-            layers: vec![layer; config.num_layers],
+            layers: (0..config.num_layers).map(layer).collect(),
         }
     }
 
@@ -49,8 +49,9 @@ impl WeightFormats {
             Weights::Head => self.head,
             Weights::Positions | Weights::FinalNorm => WeightFormat::Plain,
             Weights::Layer { layer, op } => {
-                let place = config.layer_ops().iter().position(|other| *other == op);
-                place.map_or(WeightFormat::Plain, |place| self.layers[usize::from(layer)][place])
+                let layer = usize::from(layer);
+                let place = config.place_in_layer(layer, op);
+                place.map_or(WeightFormat::Plain, |place| self.layers[layer][place])
             }
         }
     }

@@ -76,14 +76,14 @@ impl OpChunk {
 }
 
 /// The ordered list of a decoder layer with attention split as `chunking` says.
-pub fn layer_list(config: &ModelConfig, chunking: Option<Chunking>) -> Vec<OpChunk> {
+pub fn layer_list(config: &ModelConfig, layer: usize, chunking: Option<Chunking>) -> Vec<OpChunk> {
     let whole = |op| OpChunk { op, chunk: None };
     let Some(Chunking { order, chunks }) = chunking else {
-        return config.layer_ops().iter().copied().map(whole).collect();
+        return config.layer_ops(layer).iter().copied().map(whole).collect();
     };
     let part = |op, index| OpChunk { op, chunk: Some(Chunk { index, of: chunks }) };
     let mut list = Vec::new();
-    for &op in config.layer_ops() {
+    for &op in config.layer_ops(layer) {
         match (op, order) {
             (Op::Scores, ChunkOrder::Scores) => list.extend((0..chunks).map(|i| part(op, i))),
             (Op::Scores, ChunkOrder::Attention) => list.extend(
@@ -243,8 +243,8 @@ impl DeviceMap {
         match layer {
             None => self.outer_weights,
             Some(layer) => {
-                let place = config.layer_ops().iter().position(|other| *other == op).unwrap_or(0);
-                self.weights[usize::from(layer)][place]
+                let layer = usize::from(layer);
+                self.weights[layer][config.place_in_layer(layer, op).unwrap_or(0)]
             }
         }
     }
@@ -252,7 +252,7 @@ impl DeviceMap {
     /// The chunking that a layer really uses in decode: none when one device runs all its chunks.
     pub fn layer_chunking(&self, config: &ModelConfig, layer: usize) -> Option<Chunking> {
         let chunking = self.chunking?;
-        let list = layer_list(config, Some(chunking));
+        let list = layer_list(config, layer, Some(chunking));
         let mut devices = list
             .iter()
             .zip(&self.decode.layers[layer])
@@ -266,11 +266,11 @@ impl DeviceMap {
     /// all.
     pub fn decode_layer(&self, config: &ModelConfig, layer: usize) -> Vec<(OpChunk, Device)> {
         let devices = &self.decode.layers[layer];
-        let full = layer_list(config, self.chunking);
+        let full = layer_list(config, layer, self.chunking);
         if self.layer_chunking(config, layer) == self.chunking {
             return full.into_iter().zip(devices.iter().copied()).collect();
         }
-        layer_list(config, None)
+        layer_list(config, layer, None)
             .into_iter()
             .map(|entry| {
                 let place = full.iter().position(|other| other.op == entry.op);

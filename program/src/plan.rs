@@ -102,7 +102,7 @@ impl RunShape {
     }
 
     /// The step table of a run whose decode attention is cut into so many parts.
-    pub fn table(&self, chunks: u32) -> StepTableLayout {
+    pub fn table(&self, config: &ModelConfig, chunks: u32) -> StepTableLayout {
         let list_size = |program: &ProgramShape| ListSize {
             streams: program.streams.into(),
             items: program.sequences.into(),
@@ -115,6 +115,7 @@ impl RunShape {
             max_new: self.max_new,
             logprobs: u32::from(self.logprobs),
             chunks,
+            windows: config.layers.windows_below(self.max_context),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use model::compressed::WeightFormat;
 use model::config::{Dtype, ModelConfig};
+use model::layers::LayerKind;
 use model::ops::Value;
 
 use crate::formats::{KvFormat, WeightFormats, decompressed};
@@ -35,13 +36,23 @@ impl Sizes<'_> {
     }
 
     /// One of `parts` parts of the K or V cache of a layer and batch.
-    pub fn cache_bytes(&self, parts: u16) -> usize {
-        let pairs = chunk_positions_max(
-            u64::from(self.batch_size),
-            u64::from(self.max_context),
-            self.config.num_kv_heads as u64,
-            u64::from(parts),
-        );
+    pub fn cache_bytes(&self, layer: usize, parts: u16) -> usize {
+        self.cache_bytes_of(self.config.layers.of(layer), parts)
+    }
+
+    /// The same of the kind of layer with the largest caches.
+    pub fn largest_cache_bytes(&self, parts: u16) -> usize {
+        let kinds = self.config.layers.kinds().iter();
+        kinds.map(|kind| self.cache_bytes_of(kind, parts)).max().unwrap_or(0)
+    }
+
+    fn cache_bytes_of(&self, kind: &LayerKind, parts: u16) -> usize {
+        let (batch, heads) = (u64::from(self.batch_size), self.config.num_kv_heads as u64);
+        let context = u64::from(self.max_context);
+        // Parts are balanced by whole sequences, so a part may hold as many units as positions.
+        let part = chunk_positions_max(batch, context, heads, u64::from(parts));
+        let kept = batch * heads * kind.kept_positions(self.max_context as usize) as u64;
+        let pairs = part.min(kept);
         pairs as usize * self.kv_format.position_bytes(self.config.head_dim, self.dtype)
     }
 

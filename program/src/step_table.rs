@@ -127,6 +127,8 @@ pub struct StepTableLayout {
     pub logprobs: u32,
     /// Parts of split attention; 1 when it is not split.
     pub chunks: u32,
+    /// The different windows of layers whose caches keep less than a sequence may have.
+    pub windows: Vec<u32>,
 }
 
 impl StepTableLayout {
@@ -135,6 +137,7 @@ impl StepTableLayout {
         self.lists_words()
             + size * FIELDS
             + (self.chunks as usize + 1)
+            + size * self.windows.len()
             + size * (self.max_prompt as usize + self.max_new as usize)
             + size * self.logprobs_words()
     }
@@ -191,9 +194,16 @@ impl StepTableLayout {
         self.batch(batch) + self.lists_words() + self.batch_size as usize * FIELDS
     }
 
+    /// The first position of a sequence's extent in the caches of the layers with one of
+    /// `windows`, where [`Field::KvStart`] is that of the layers without.
+    pub fn windowed_start(&self, batch: usize, sequence: usize, window: usize) -> usize {
+        let first = self.chunk_bounds(batch) + self.chunks as usize + 1;
+        first + window * self.batch_size as usize + sequence
+    }
+
     /// First of `max_prompt` words: the prompt's tokens.
     pub fn prompt(&self, batch: usize, sequence: usize) -> usize {
-        self.chunk_bounds(batch) + self.chunks as usize + 1 + sequence * self.max_prompt as usize
+        self.windowed_start(batch, 0, self.windows.len()) + sequence * self.max_prompt as usize
     }
 
     /// First of `max_new` words: the tokens sampled.
@@ -252,6 +262,7 @@ mod tests {
             max_new: 4,
             logprobs: 3,
             chunks: 2,
+            windows: vec![8, 16],
         };
         let mut seen = vec![0u32; layout.words()];
         seen[layout.enough()] += 1;
@@ -265,6 +276,7 @@ mod tests {
                 for field in 0..FIELDS {
                     seen[layout.field(batch, sequence, Field::PromptLen) + field] += 1;
                 }
+                (0..2).for_each(|w| seen[layout.windowed_start(batch, sequence, w)] += 1);
                 (0..5).for_each(|i| seen[layout.prompt(batch, sequence) + i] += 1);
                 (0..4).for_each(|i| seen[layout.output(batch, sequence) + i] += 1);
                 for position in 0..4 {

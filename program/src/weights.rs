@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Weights {
     Embedding,
-    /// Learned positions, `[max_positions + position_offset, hidden]` in the run's dtype.
+    /// Learned positions, `[max_positions + learned_positions, hidden]` in the run's dtype.
     Positions,
     FinalNorm,
     /// Only when not tied to the embedding.
@@ -26,7 +26,7 @@ impl Weights {
         match (op, layer) {
             (Op::Embed, _) => Weights::Embedding,
             (Op::FinalNorm, _) => Weights::FinalNorm,
-            (op, Some(layer)) => Weights::Layer { layer, op },
+            (op, Some(layer)) => Weights::Layer { layer, op: op.weights_op() },
             (_, None) => Weights::Head,
         }
     }
@@ -35,11 +35,9 @@ impl Weights {
     pub fn size_bytes(self, config: &ModelConfig, dtype: Dtype, format: WeightFormat) -> usize {
         match self {
             Weights::Embedding => Op::Embed.weight_bytes_in(config, dtype, format),
-            Weights::Positions => align_up(
-                (config.max_positions + config.position_offset)
-                    * config.hidden_size
-                    * dtype.size_bytes(),
-            ),
+            Weights::Positions => {
+                align_up(config.learned_position_rows() * config.hidden_size * dtype.size_bytes())
+            }
             Weights::FinalNorm => Op::FinalNorm.weight_bytes_in(config, dtype, format),
             Weights::Head => Op::Head.weight_bytes_in(config, dtype, format),
             Weights::Layer { op, .. } => op.weight_bytes_in(config, dtype, format),

@@ -42,7 +42,7 @@ fn steady_step_ns(schedule: Schedule) -> f64 {
     config.ffn_size = config.hidden_size;
     // An even number of layers keeps the two slots taking turns from step to step.
     config.num_layers = 4;
-    let entries = layer_list(&config, None).len();
+    let entries = layer_list(&config, 0, None).len();
     let choices = Choices { gpu_kv: MemoryId::VRAM, schedule, ..PLAIN };
     let plan = compile(&config, &shape(4, 1), &split(&config, 0, entries, choices)).unwrap();
     validate(&plan).unwrap_or_else(|error| panic!("{schedule:?}: {error}"));
@@ -64,7 +64,7 @@ fn a_layer_takes_its_weights_or_a_batch_and_then_the_other_batches() {
 #[test]
 fn every_form_is_proved() {
     let config = opt();
-    let entries = layer_list(&config, None).len();
+    let entries = layer_list(&config, 0, None).len();
     for schedule in [Schedule::Barrier, Schedule::BarrierSpread] {
         for (gpu_kv, weights) in
             [(MemoryId::DRAM, MemoryId::DRAM), (MemoryId::VRAM, MemoryId::VRAM)]

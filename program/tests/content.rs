@@ -16,7 +16,7 @@ use program::weights::Weights;
 /// All layers on the GPU, weights and KV streamed through two slots.
 fn gpu_only() -> Plan {
     let config = opt();
-    let entries = layer_list(&config, None).len();
+    let entries = layer_list(&config, 0, None).len();
     let choices = Choices { outer: Device::Gpu, ..PLAIN };
     compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap()
 }
@@ -65,7 +65,7 @@ fn a_slot_that_holds_another_layer() {
 #[test]
 fn compressed_weights_are_multiplied_after_their_own_decompression() {
     let config = opt();
-    let entries = layer_list(&config, None).len();
+    let entries = layer_list(&config, 0, None).len();
     let format = WeightFormat::Grouped(Grouped::W4);
     let choices = Choices { outer: Device::Gpu, format, ..PLAIN };
     let compiled = compile(&config, &shape(2, 2), &split(&config, 0, entries, choices)).unwrap();

@@ -71,7 +71,7 @@ fn each_is_needed(name: &str, config: &ModelConfig, shape: &RunShape, map: &Devi
 #[test]
 fn one_device() {
     let (opt, llama) = (opt(), llama());
-    let all = layer_list(&opt, None).len();
+    let all = layer_list(&opt, 0, None).len();
     let gpu = Choices { outer: Device::Gpu, ..PLAIN };
     let resident = Choices {
         weights: MemoryId::VRAM,

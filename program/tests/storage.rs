@@ -52,7 +52,7 @@ fn with_direct_storages(mut topology: Topology) -> Topology {
 }
 
 fn plans() -> Vec<(String, Plan)> {
-    let all = |config: &ModelConfig| layer_list(config, None).len();
+    let all = |config: &ModelConfig| layer_list(config, 0, None).len();
     let gpu = Choices { outer: Device::Gpu, ..PLAIN };
     let alone = Choices { prefill: Device::Cpu, ..PLAIN };
     let barrier = Choices { schedule: Schedule::BarrierSpread, ..gpu };

@@ -134,7 +134,7 @@ fn stored(source: &GgufSource, config: &ModelConfig) -> Result<WeightFormats, Bo
         formats.head = of(TensorId::Head)?;
     }
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
-        for (op, format) in config.layer_ops().iter().zip(formats) {
+        for (op, format) in config.layer_ops(layer).iter().zip(formats) {
             if op.has_matrix(config) {
                 *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix })?;
             }

@@ -81,7 +81,7 @@ pub fn units(
 #[derive(Debug, Clone)]
 struct ChunkUnits<'a> {
     table: &'a StepTable,
-    batch: usize,
+    at: At,
     range: Range<usize>,
     /// Elements before the first.
     origin: usize,
@@ -91,8 +91,8 @@ impl<'a> ChunkUnits<'a> {
     fn new(table: &'a StepTable, at: At, chunk: Option<Chunk>) -> ChunkUnits<'a> {
         let batch = usize::from(at.batch);
         let range = table.chunk_units(batch, chunk);
-        let origin = table.chunk_origin(batch, &range);
-        ChunkUnits { table, batch, range, origin }
+        let origin = table.chunk_origin(at, &range);
+        ChunkUnits { table, at, range, origin }
     }
 
     fn index(&self, slot: usize, head: usize) -> usize {
@@ -113,18 +113,26 @@ impl<'a> ChunkUnits<'a> {
             past: item.first as u32,
             shared_row: item.shared_row.map(|row| row as u32),
             kv_head: head as u32,
-            cache_offset: self.table.unit_offset(self.batch, item.slot, head) - self.origin,
+            cache_offset: self.table.unit_offset(self.at, item.slot, head) - self.origin,
+            cache_positions: self.places(item.slot),
             scores_offset: (self.index(item.slot, head) - self.range.start)
                 * self.table.scores_stride(),
         }
     }
 
+    /// Places of a sequence in the layer's caches, where these are rings.
+    fn places(&self, slot: usize) -> u32 {
+        let batch = usize::from(self.at.batch);
+        let is_ring = self.table.is_windowed(self.at.layer);
+        if is_ring { self.table.kept_positions(batch, slot, self.at.layer) as u32 } else { 0 }
+    }
+
     /// What of an owner's rows belongs into the cache of the sequence in a slot, which begins
     /// alike.
     fn left_to(&self, owner: SequenceRows, slot: usize) -> Option<SequenceRows> {
-        let is_owned =
-            self.table.field(self.batch, slot, Field::Owner) as usize == owner.item.slot + 1;
-        let shared = if is_owned { self.table.shared(self.batch, slot) } else { 0 };
+        let batch = usize::from(self.at.batch);
+        let is_owned = self.table.field(batch, slot, Field::Owner) as usize == owner.item.slot + 1;
+        let shared = if is_owned { self.table.shared(batch, slot) } else { 0 };
         let rows = shared.saturating_sub(owner.item.first).min(owner.item.rows);
         let item = Item { slot, rows, ..owner.item };
         (rows > 0).then_some(SequenceRows { item, ..owner })

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use kernels::Unit;
-use model::config::{Activation, Dtype, Family, ModelConfig};
+use model::config::{Activation, Dtype, Family, ModelConfig, Scales};
+use model::layers::{LayerKind, Layers};
 use model::ops::{Kv, Op, Value};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::{Split, parse_chunking};
@@ -38,13 +39,17 @@ fn config() -> ModelConfig {
         max_positions: 600,
         norm_eps: 1e-5,
         activation: Activation::Relu,
-        rope: None,
-        position_offset: 2,
+        learned_positions: Some(2),
+        layers: Layers::alike(LayerKind::dense(None)),
+        experts: None,
         qkv_bias: true,
         out_bias: true,
         ffn_bias: true,
         tied_embeddings: true,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: vec![7],
     }

@@ -52,7 +52,7 @@ fn chunks_of_prompts_give_the_bits_of_whole_ones_in_every_placement() {
         let with_format = |map: DeviceMap| DeviceMap { kv_format, ..map };
         let expected = found(&config, &shape, &with_format(cpu_only(&config)));
         let mut maps = vec![cpu_only(&config)];
-        let ops = layer_list(&config, None).len();
+        let ops = layer_list(&config, 0, None).len();
         let splits = [(0, ops), (1, 4), (3, 8), (4, 5), (5, ops)];
         maps.extend(splits.map(|(start, end)| two_split(&config, Split { start, end }, None)));
         maps.extend(device_alone(&config));

@@ -54,7 +54,7 @@ fn every_interval_gives_the_bits_of_the_cpu() {
         let expected = run(&config, &shape, &compressed(&config, cpu_only(&config)));
         assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
-        let ops = layer_list(&config, None).len();
+        let ops = layer_list(&config, 0, None).len();
         for start in 0..ops {
             for end in start + 1..=ops {
                 let map = two_split(&config, Split { start, end }, None);
@@ -86,7 +86,7 @@ fn stored(config: &ModelConfig, first: usize, mut map: DeviceMap) -> DeviceMap {
     for (index, format) in grouped.enumerate() {
         *format = form(index);
     }
-    if config.rope.is_some() {
+    if config.learned_positions.is_none() {
         (formats.embedding, formats.head) = (form(1), form(1));
     }
     map.weight_formats = formats;
@@ -103,7 +103,7 @@ fn stored_forms_give_the_bits_of_the_cpu_in_every_interval() {
         let expected = run(&config, &shape, &stored(&config, first, cpu_only(&config)));
         assert_ne!(plain.1, expected.1, "few bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
-        let ops = layer_list(&config, None).len();
+        let ops = layer_list(&config, 0, None).len();
         for start in 0..ops {
             for end in start + 1..=ops {
                 let map = two_split(&config, Split { start, end }, None);
@@ -169,7 +169,7 @@ fn a_4_bit_kv_cache_gives_the_bits_of_the_cpu_wherever_attention_is() {
         let expected = run(&config, &shape, &form.of(&config, cpu_only(&config)));
         assert_ne!(plain.1, expected.1, "4 bits cannot give the same logits");
         assert!(expected.1.iter().all(|logit| logit.is_finite()));
-        let ops = layer_list(&config, None).len();
+        let ops = layer_list(&config, 0, None).len();
         for start in 0..ops {
             for end in start + 1..=ops {
                 let map = form.of(&config, two_split(&config, Split { start, end }, None));

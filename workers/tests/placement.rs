@@ -24,7 +24,7 @@ fn every_interval_gives_the_bits_of_the_cpu() {
         let shape = shape(2, 3, 2, dtype);
         let expected = run(&config, &shape, &cpu_only(&config));
         assert!(expected.1.iter().all(|logit| logit.is_finite()) && !expected.1.is_empty());
-        let ops = layer_list(&config, None).len();
+        let ops = layer_list(&config, 0, None).len();
         for start in 0..ops {
             for end in start + 1..=ops {
                 let map = two_split(&config, Split { start, end }, None);
@@ -44,8 +44,8 @@ fn chunks_give_the_bits_of_the_whole() {
             let expected = run(&config, &shape, &cpu_only(&config));
             for text in ["scores=3", "attention=3", "attention=1"] {
                 let chunking = Some(parse_chunking(text).expect("a chunking"));
-                let ops = layer_list(&config, chunking).len();
-                let first = layer_list(&config, chunking)
+                let ops = layer_list(&config, 0, chunking).len();
+                let first = layer_list(&config, 0, chunking)
                     .iter()
                     .position(|entry| entry.op == Op::Scores)
                     .expect("scores");

@@ -30,7 +30,7 @@ fn steps_may_be_dealt_out_to_groups_and_stages() {
     let config = llama();
     let shape = shape(2, 3, 2, Dtype::Bf16);
     let full = group(&shape, config.vocab_size);
-    let ops = layer_list(&config, None).len();
+    let ops = layer_list(&config, 0, None).len();
     let all = Split { start: 0, end: ops };
     let some = Split { start: 3, end: 8 };
     let once = stage(ProgramId::PREFILL, 1);

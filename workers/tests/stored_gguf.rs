@@ -152,7 +152,7 @@ fn stored(source: &GgufSource, config: &ModelConfig) -> WeightFormats {
     let mut formats = WeightFormats::plain(config);
     (formats.embedding, formats.head) = (form(TensorId::Embedding), form(TensorId::Head));
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
-        for (op, format) in config.layer_ops().iter().zip(formats) {
+        for (op, format) in config.layer_ops(layer).iter().zip(formats) {
             if op.has_matrix(config) {
                 *format = form(TensorId::Layer { layer, op: *op, part: Part::Matrix });
             }
@@ -198,7 +198,7 @@ fn a_file_of_k_types_runs_from_its_blocks() {
     for (a, b) in expanded.iter().zip(&expected.1) {
         assert!((a - b).abs() <= 0.03 * largest, "{a} and {b} of {largest}");
     }
-    let ops = layer_list(config, None).len();
+    let ops = layer_list(config, 0, None).len();
     for (start, end) in [(0, ops), (0, 4), (3, ops - 2), (ops - 3, ops)] {
         let map = of_blocks(two_split(config, Split { start, end }, None));
         assert!(run(&source, Dtype::Bf16, map) == expected, "[{start}, {end})");

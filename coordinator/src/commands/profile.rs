@@ -152,8 +152,8 @@ fn operations(profile: &Profile, config: &ModelConfig, batch_size: u16) -> Table
         };
         rows.entry(op.name(config.family)).or_default()[column] = Some(measured.time);
     }
-    let around = [Op::Embed].iter().chain(config.layer_ops());
-    let order = around.chain(&[Op::Attention, Op::FinalNorm, Op::Head, Op::Sample]);
+    let around = [Op::Embed].into_iter().chain(config.every_layer_op());
+    let order = around.chain([Op::Attention, Op::FinalNorm, Op::Head, Op::Sample]);
     let mut table = plain_table();
     table.set_header(["op", "cpu", "cpu beside h2d", "device", "h2d"]);
     for name in order.map(|op| op.name(config.family)) {

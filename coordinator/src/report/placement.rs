@@ -76,7 +76,7 @@ pub(crate) fn layer(chosen: &Chosen) -> String {
     let (map, config) = (&chosen.plan.map, &chosen.plan.config);
     let layer = shown_layer(map);
     let devices = &map.decode.layers[layer];
-    let list = layer_list(config, map.chunking);
+    let list = layer_list(config, 0, map.chunking);
     let table = &chosen.table;
     let decompresses = table.ops.iter().any(|op| op.decompress_ms > 0.0);
     let mut shown = plain_table();
@@ -216,7 +216,7 @@ pub(crate) fn on_gpu(map: &DeviceMap, config: &ModelConfig) -> (String, String) 
     let layer = shown_layer(map);
     let (list, decode): (Vec<OpChunk>, Vec<Device>) =
         map.decode_layer(config, layer).into_iter().unzip();
-    (named(layer_list(config, None), &map.prefill.layers[layer], ""), named(list, &decode, &cut))
+    (named(layer_list(config, 0, None), &map.prefill.layers[layer], ""), named(list, &decode, &cut))
 }
 
 /// The names that are `on`, neighbours as `first to last`.

@@ -69,7 +69,7 @@ impl ReadWeights {
 fn of_layers(map: &DeviceMap, config: &ModelConfig) -> Vec<ReadOfLayers> {
     let mut all: Vec<ReadOfLayers> = Vec::new();
     for (layer, homes) in map.weights.iter().enumerate() {
-        let read = config.layer_ops().iter().zip(homes);
+        let read = config.layer_ops(layer).iter().zip(homes);
         let read = read.filter(|(_, home)| **home == MemoryId::STORAGES);
         let ops: Vec<Op> = read.map(|(op, _)| *op).collect();
         match all.iter_mut().find(|other| other.ops == ops) {
@@ -83,7 +83,7 @@ fn of_layers(map: &DeviceMap, config: &ModelConfig) -> Vec<ReadOfLayers> {
 }
 
 fn matrices(config: &ModelConfig) -> Vec<Op> {
-    config.layer_ops().iter().copied().filter(|op| op.has_matrix(config)).collect()
+    config.every_layer_op().into_iter().filter(|op| op.has_matrix(config)).collect()
 }
 
 #[cfg(test)]

@@ -173,7 +173,7 @@ fn stored_formats(
         formats.head = of(TensorId::Head, vocabulary)?;
     }
     for (layer, formats) in formats.layers.iter_mut().enumerate() {
-        for (op, format) in config.layer_ops().iter().zip(formats) {
+        for (op, format) in config.layer_ops(layer).iter().zip(formats) {
             if let Some(matrix) = op.weights(config).and_then(|shape| shape.matrix) {
                 *format = of(TensorId::Layer { layer, op: *op, part: Part::Matrix }, matrix)?;
             }

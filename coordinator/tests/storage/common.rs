@@ -9,7 +9,8 @@ use coordinator::engine::launch::{LaunchError, LaunchOptions};
 use coordinator::engine::{Measured, RunEngine};
 use coordinator::setup::model::open_weights;
 use kernels::Variant;
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::layers::{LayerKind, Layers};
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
 use program::compile::compile;
@@ -38,13 +39,17 @@ pub fn config() -> ModelConfig {
         max_positions: 64,
         norm_eps: 1e-5,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        experts: None,
         qkv_bias: false,
         out_bias: false,
         ffn_bias: false,
         tied_embeddings: false,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: vec![],
     }

@@ -22,6 +22,11 @@
 #include "linear/wide.cuh"
 #include "linear/plain.cuh"
 
+#include "experts/route.cuh"
+#include "experts/group.cuh"
+#include "experts/linear.cuh"
+#include "experts/combine.cuh"
+
 #include "attention/unit.cuh"
 #include "attention/scores.cuh"
 #include "attention/softmax.cuh"

@@ -34,6 +34,9 @@ pub struct AttentionShape {
     pub head_dim: u32,
     /// Factor of every score, normally `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// Positions that a row sees at most, at least one: its own and those right before it. `None`:
+    /// all before it.
+    pub window: Option<u32>,
 }
 
 impl AttentionShape {
@@ -46,6 +49,13 @@ impl AttentionShape {
         let AttentionShape { heads, kv_heads, head_dim, .. } = *self;
         assert!(kv_heads > 0 && heads.is_multiple_of(kv_heads), "heads are a multiple of kv_heads");
         assert!((1..=HEAD_DIM_MAX).contains(&head_dim), "heads have 1 to {HEAD_DIM_MAX} elements");
+        assert!(self.window != Some(0), "a window has a position");
+    }
+
+    /// Blocks of positions that a row sees, at most.
+    fn splits(&self, positions_max: u32) -> u32 {
+        let all = positions_max.div_ceil(SPLIT);
+        self.window.map_or(all, |window| all.min((window - 1).div_ceil(SPLIT) + 1))
     }
 }
 
@@ -60,23 +70,26 @@ pub struct Unit {
     /// Positions before them.
     pub past: u32,
     pub kv_head: u32,
-    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which
-    /// positions are apart; a 4-bit cache has a record for each `head_dim` elements.
+    /// Element offset of the first place in the K and V caches, a multiple of `head_dim`, which
+    /// places are apart; a 4-bit cache has a record for each `head_dim` elements.
     pub cache_offset: u64,
     /// Element offset in scores and probabilities: `[row][query head in group][past + rows]`.
     pub scores_offset: u64,
     /// The first of the rows that hold the positions before the fresh ones, or [`Unit::CACHED`].
     pub shared_row: u32,
-    pub unused: u32,
+    /// Places in each cache, at least the window: position `p` lies at place `p % cache_positions`.
+    /// 0: at place `p`.
+    pub cache_positions: u32,
 }
 
 impl Unit {
     /// For `shared_row`: the positions before the fresh ones lie in the caches.
     pub const CACHED: u32 = u32::MAX;
 
-    /// Rows that [`append`] writes.
+    /// Rows that [`append`] writes: all, or the last ones where the cache has no places for more.
     pub fn appended(&self) -> u32 {
-        if self.shared_row == Unit::CACHED { self.rows } else { self.past + self.rows }
+        let all = if self.shared_row == Unit::CACHED { self.rows } else { self.past + self.rows };
+        if self.cache_positions == 0 { all } else { all.min(self.cache_positions) }
     }
 }
 
@@ -126,7 +139,8 @@ impl KeysOrValues {
 }
 
 fn with_shape(args: Args, shape: &AttentionShape) -> Args {
-    args.u32(shape.heads).u32(shape.kv_heads).u32(shape.head_dim)
+    let window = shape.window.unwrap_or(u32::MAX);
+    args.u32(shape.heads).u32(shape.kv_heads).u32(shape.head_dim).u32(window)
 }
 
 /// `q · k * scale` of every unit and row: f32 at each unit's `scores_offset`. `q` is
@@ -145,23 +159,26 @@ pub fn scores(
     let args = with_shape(args, shape).f32(shape.scale);
     Launch {
         name: if k.is_four(shape) { named!(dtype, "scores_four") } else { named!(dtype, "scores") },
-        grid: [units.count, units.positions_max.div_ceil(SPLIT), units.rows_max],
+        grid: [units.count, shape.splits(units.positions_max), units.rows_max],
         block: [THREADS, 1, 1],
         shared_bytes: HEADS_MAX * shape.head_dim * 4,
         args,
     }
 }
 
-/// Softmax over the visible positions of every (row, head) of every unit. Both are f32 at each
-/// unit's `scores_offset`, and may be the same memory.
+/// Softmax over the visible positions of every (row, head) of every unit, and over its head's sink,
+/// whose probability is dropped: `sinks` are `[heads]` of f32, or 0. Scores and probabilities are
+/// f32 at each unit's `scores_offset`, and may be the same memory.
 pub fn softmax(
     shape: &AttentionShape,
     units: &Units,
     scores: DevicePointer,
+    sinks: DevicePointer,
     probabilities: DevicePointer,
 ) -> Launch {
     shape.check();
-    let args = Args::new().u64(units.pointer).u64(scores).u64(probabilities).u32(shape.group());
+    let args = Args::new().u64(units.pointer).u64(scores).u64(sinks).u64(probabilities);
+    let args = with_shape(args, shape);
     let grid = [units.count, shape.group(), units.rows_max];
     Launch { name: "softmax", grid, block: [THREADS, 1, 1], shared_bytes: 32 * 8, args }
 }
@@ -207,7 +224,7 @@ pub fn attention_decode_scratch_bytes(
     units: u32,
     positions_max: u32,
 ) -> u64 {
-    let parts = u64::from(units) * u64::from(shape.group() * positions_max.div_ceil(SPLIT));
+    let parts = u64::from(units) * u64::from(shape.group() * shape.splits(positions_max));
     parts * u64::from(shape.head_dim + 2) * 4
 }
 
@@ -216,7 +233,8 @@ pub fn attention_decode_scratch_bytes(
 ///
 /// `q` and `out` are `[rows, heads * head_dim]` of `dtype`, `scratch` has
 /// [`attention_decode_scratch_bytes`] on a 16-byte boundary. K and V are both plain or both 4-bit.
-/// The result is near that of [`scores`], [`softmax`] and [`weighted_values`], not bit-equal to it.
+/// `sinks` as for [`softmax`]. The result is near that of [`scores`], [`softmax`] and
+/// [`weighted_values`], not bit-equal to it.
 #[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_decode(
     dtype: Dtype,
@@ -225,6 +243,7 @@ pub fn attention_decode(
     q: DevicePointer,
     k: KeysOrValues,
     v: KeysOrValues,
+    sinks: DevicePointer,
     out: DevicePointer,
     scratch: DevicePointer,
 ) -> [Launch; 2] {
@@ -233,7 +252,7 @@ pub fn attention_decode(
     let four = k.is_four(shape);
     assert_eq!(four, v.is_four(shape), "K and V are kept in one format");
     let ((k_fresh, k_cache), (v_fresh, v_cache)) = (k.pointers(), v.pointers());
-    let splits = units.positions_max.div_ceil(SPLIT);
+    let splits = shape.splits(units.positions_max);
     let (heads, name) = match (shape.group(), four) {
         (1, false) => (1, named!(dtype, "attention_decode_1")),
         (2..=4, false) => (4, named!(dtype, "attention_decode_4")),
@@ -254,7 +273,7 @@ pub fn attention_decode(
         shared_bytes: heads * SPLIT * 4 + queries_bytes.max(parts_bytes),
         args: with_shape(args, shape).f32(shape.scale),
     };
-    let args = Args::new().u64(units.pointer).u64(scratch).u64(out);
+    let args = Args::new().u64(units.pointer).u64(scratch).u64(sinks).u64(out);
     let whole = Launch {
         name: named!(dtype, "attention_combine"),
         grid: [units.count, shape.group(), 1],
@@ -270,6 +289,7 @@ pub fn attention_decode(
 ///
 /// In bf16, over plain caches and heads of 64 or 128 elements it runs on tensor cores, with weights
 /// rounded to bf16; K and V of all fresh rows must then be finite.
+#[allow(clippy::too_many_arguments, reason = "the mathematical operands, each with its own name")]
 pub fn attention_prefill(
     dtype: Dtype,
     shape: &AttentionShape,
@@ -277,6 +297,7 @@ pub fn attention_prefill(
     q: DevicePointer,
     k: KeysOrValues,
     v: KeysOrValues,
+    sinks: DevicePointer,
     out: DevicePointer,
 ) -> Launch {
     shape.check();
@@ -284,7 +305,7 @@ pub fn attention_prefill(
     assert_eq!(four, v.is_four(shape), "K and V are kept in one format");
     let ((k_fresh, k_cache), (v_fresh, v_cache)) = (k.pointers(), v.pointers());
     let args = Args::new().u64(units.pointer).u64(q).u64(k_fresh).u64(v_fresh);
-    let args = args.u64(k_cache).u64(v_cache).u64(out);
+    let args = args.u64(k_cache).u64(v_cache).u64(sinks).u64(out);
     let args = with_shape(args, shape).f32(shape.scale);
     let queries = units.rows_max * shape.group();
     let head_dim = shape.head_dim;
@@ -311,7 +332,8 @@ pub fn attention_prefill(
 }
 
 /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]` of `dtype`, behind its `past`
-/// positions, and those where they are rows too.
+/// positions, and those where they are rows too. In a ring they take the places of the oldest,
+/// which the rows may still have to see: attention first.
 pub fn append(
     dtype: Dtype,
     shape: &AttentionShape,

@@ -16,6 +16,7 @@
 
 mod attention;
 mod compressed;
+mod experts;
 mod launch;
 mod linear;
 mod rows;
@@ -25,6 +26,9 @@ pub use attention::{
     attention_decode_scratch_bytes, attention_prefill, scores, softmax, weighted_values,
 };
 pub use compressed::{decompress, quantise_kv, widen};
+pub use experts::{
+    ExpertLinear, ExpertShape, RouterScoring, expert_combine, expert_linear, group_experts, route,
+};
 pub use launch::{Args, DevicePointer, Launch, MAX_ARGS};
 pub use linear::{Linear, LinearOut, Weight, epilogue, linear};
 pub use rows::{argmax, embed, embed_grouped, layer_norm, rms_norm, rope};

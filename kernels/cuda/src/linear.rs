@@ -38,7 +38,7 @@ pub enum LinearOut {
 
 impl LinearOut {
     /// Number of the form in `source/linear/finish.cuh`, output and gate.
-    fn parts(self) -> (u32, DevicePointer, DevicePointer) {
+    pub(crate) fn parts(self) -> (u32, DevicePointer, DevicePointer) {
         match self {
             LinearOut::Store(out) => (0, out, 0),
             LinearOut::Relu(out) => (1, out, 0),
@@ -58,6 +58,19 @@ pub enum Weight {
     /// Records of 4 or 8 bits with ranges of f16, or of 8 bits with ranges of f32, on a 64-byte
     /// boundary. Other forms are widened first ([`widen`](crate::widen)).
     Grouped(Grouped, DevicePointer),
+}
+
+impl Weight {
+    /// Where it is, the bits of its integers if it has these, and the inputs of a group or 0.
+    pub(crate) fn parts(self) -> (DevicePointer, Option<Bits>, u32) {
+        match self {
+            Weight::Plain(weight) => (weight, None, 0),
+            Weight::Grouped(format, records) => {
+                assert!(matches!(format.group, 32 | 64), "groups have 32 or 64 inputs");
+                (records, Some(format.bits), format.group as u32)
+            }
+        }
+    }
 }
 
 /// `out = epilogue(x · weightᵀ + bias)`.
@@ -82,6 +95,7 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     let Linear { rows, n, k, x, weight, bias, out } = *linear;
     assert!(k >= 1, "a linear has inputs");
     let (form, out, gate) = out.parts();
+<<<<<<< HEAD
     let (source, bits, group) = match weight {
         Weight::Plain(weight) => (weight, 0, 0),
         Weight::Grouped(format, records) => {
@@ -90,6 +104,9 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
             (records, kind, format.group as u32)
         }
     };
+=======
+    let (source, bits, group) = weight.parts();
+>>>>>>> moe
     let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
     let args = args.u32(rows).u32(n).u32(k).u32(form).u32(group);
     let launch = |name, cols: u32, tile_rows: u32, shared_bytes| Launch {
@@ -101,15 +118,21 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     };
     if dtype == Dtype::F32 {
         let name = match bits {
+<<<<<<< HEAD
             0 => "linear_f32",
             4 => "linear_four_f32",
             EXPANDED => "linear_expanded_f32",
             _ => "linear_eight_f32",
+=======
+            None => "linear_f32",
+            Some(Bits::Four) => "linear_four_f32",
+            Some(Bits::Eight) => "linear_eight_f32",
+>>>>>>> moe
         };
         return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
     }
     // The wide kernel copies rows in pieces of 16 bytes.
-    if bits == 0 && rows > SMALL_ROWS && k.is_multiple_of(8) {
+    if bits.is_none() && rows > SMALL_ROWS && k.is_multiple_of(8) {
         return match rows {
             ..=64 => launch("linear_wide_64_bf16", 128, 64, wide_bytes(64)),
             _ => launch("linear_wide_128_bf16", 128, 128, wide_bytes(128)),
@@ -134,7 +157,7 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
 }
 
 /// Three stages of 128 rows of weights and `rows` rows of activations, 32 bf16 each.
-const fn wide_bytes(rows: u32) -> u32 {
+pub(crate) const fn wide_bytes(rows: u32) -> u32 {
     3 * (128 + rows) * 32 * 2
 }
 

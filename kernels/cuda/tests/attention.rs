@@ -5,16 +5,17 @@ mod batch;
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod device;
+mod forms;
 
 use batch::{Batch, Four, batch, shape};
 use common::{assert_close, bits};
 use cuda_kernels::{
-    KeysOrValues, Launch, Units, append, append_four, attention_decode,
-    attention_decode_scratch_bytes, attention_prefill, scores, softmax, weighted_values,
+    KeysOrValues, Launch, Units, append, append_four, attention_decode, attention_prefill,
 };
 use cuda_shim::set_order;
-use device::{Half, Output, dtype, of, of_mut, run};
-use kernels::{Element, reference};
+use device::{Half, dtype, of, of_mut, run};
+use forms::{apart, decoded, expected, plainly, prefilled};
+use kernels::Element;
 use model::compressed::kv4_position_bytes;
 
 /// Of the root mean square of a head's output: sums in f32 over a few hundred positions.
@@ -36,91 +37,6 @@ const SHAPES: [(u32, u32, u32); 9] = [
     (2, 2, 256),
     (12, 2, 136),
 ];
-
-/// What the reference makes of a batch, `[rows, heads * head_dim]`; with K and V of any element.
-fn expected<T: Element, U: Element>(
-    batch: &Batch<T>,
-    q: &[U],
-    (k_fresh, k_cache): (&[U], &[U]),
-    (v_fresh, v_cache): (&[U], &[U]),
-) -> Vec<f64> {
-    let shape = kernels::AttentionShape {
-        heads: batch.shape.heads as usize,
-        kv_heads: batch.shape.kv_heads as usize,
-        head_dim: batch.shape.head_dim as usize,
-        scale: batch.shape.scale,
-    };
-    let mut out = vec![f64::NAN; batch.out_len()];
-    for unit in &batch.units {
-        let unit = kernels::Unit {
-            row0: unit.row0,
-            rows: unit.rows,
-            past: unit.past,
-            shared_row: None,
-            kv_head: unit.kv_head,
-            cache_offset: unit.cache_offset as usize,
-            scores_offset: 0,
-        };
-        let queries =
-            reference::attention(&shape, &unit, q, (k_fresh, k_cache), (v_fresh, v_cache));
-        for (index, (_, values)) in queries.into_iter().enumerate() {
-            let (row, head) = (index / shape.group(), index % shape.group());
-            let row = unit.row0 as usize + row;
-            let head = unit.kv_head as usize * shape.group() + head;
-            out[(row * shape.heads + head) * shape.head_dim..][..shape.head_dim]
-                .copy_from_slice(&values);
-        }
-    }
-    out
-}
-
-fn plainly<T: Element>(batch: &Batch<T>) -> Vec<f64> {
-    let (k, v) =
-        ((&batch.k_fresh[..], &batch.k_cache[..]), (&batch.v_fresh[..], &batch.v_cache[..]));
-    expected(batch, &batch.q, k, v)
-}
-
-fn decoded<T: Element>(
-    batch: &Batch<T>,
-    units: &Units,
-    k: KeysOrValues,
-    v: KeysOrValues,
-) -> Vec<T> {
-    let bytes = attention_decode_scratch_bytes(&batch.shape, units.count, units.positions_max);
-    // A guard behind the scratch shows that its size is right.
-    let mut scratch = Output::<f32>::new(bytes as usize / 4);
-    let mut out = Output::<T>::new(batch.out_len());
-    let (q, to) = (of(&batch.q), out.pointer());
-    run(&attention_decode(dtype::<T>(), &batch.shape, units, q, k, v, to, scratch.pointer()));
-    scratch.take();
-    out.take()
-}
-
-fn apart<T: Element>(batch: &Batch<T>, units: &Units, k: KeysOrValues, v: KeysOrValues) -> Vec<T> {
-    let (dtype, shape) = (dtype::<T>(), &batch.shape);
-    let mut raw = Output::<f32>::new(batch.scores_len);
-    let mut weights = Output::<f32>::new(batch.scores_len);
-    let mut out = Output::<T>::new(batch.out_len());
-    run(&[
-        scores(dtype, shape, units, of(&batch.q), k, raw.pointer()),
-        softmax(shape, units, raw.pointer(), weights.pointer()),
-        weighted_values(dtype, shape, units, weights.pointer(), v, out.pointer()),
-    ]);
-    raw.take();
-    weights.take();
-    out.take()
-}
-
-fn prefilled<T: Element>(
-    batch: &Batch<T>,
-    units: &Units,
-    k: KeysOrValues,
-    v: KeysOrValues,
-) -> Vec<T> {
-    let mut out = Output::<T>::new(batch.out_len());
-    run(&[attention_prefill(dtype::<T>(), &batch.shape, units, of(&batch.q), k, v, out.pointer())]);
-    out.take()
-}
 
 const DECODE: [(u32, u32); 8] =
     [(1, 0), (1, 1), (1, 15), (1, 254), (1, 255), (1, 256), (1, 300), (1, 530)];
@@ -375,7 +291,7 @@ fn nothing_to_do_is_an_empty_launch() {
     let none = KeysOrValues::Plain { fresh: 0, cache: 0 };
     let shape = shape(2, 1, 8);
     let dtype = dtype::<f32>();
-    let [part, whole] = attention_decode(dtype, &shape, &units, 0, none, none, 0, 0);
-    let prefill = attention_prefill(dtype, &shape, &units, 0, none, none, 0);
+    let [part, whole] = attention_decode(dtype, &shape, &units, 0, none, none, 0, 0, 0);
+    let prefill = attention_prefill(dtype, &shape, &units, 0, none, none, 0, 0);
     assert!([part, whole, prefill].iter().all(Launch::is_empty));
 }

@@ -10,12 +10,13 @@ mod device;
 use batch::{Batch, batch, shape};
 use common::{Random, bits};
 use cuda_kernels::{
-    Launch, Linear, LinearOut, Weight, argmax, attention_decode, attention_decode_scratch_bytes,
-    attention_prefill, layer_norm, linear, scores, softmax, weighted_values,
+    ExpertShape, Launch, Linear, LinearOut, Weight, argmax, attention_decode,
+    attention_decode_scratch_bytes, attention_prefill, group_experts, layer_norm, linear, scores,
+    softmax, weighted_values,
 };
 use cuda_shim::{Fault, barrier_sites, drop_barrier, set_order};
 use device::{Half, Output, dtype, of, try_run};
-use kernels::Element;
+use kernels::{Element, Routed};
 
 /// Runs launches with this many barriers between them, and returns the last one's output.
 type Run = Box<dyn Fn() -> Result<Vec<u32>, Fault>>;
@@ -44,6 +45,18 @@ fn largest() -> Run {
     let mut random = Random::new(2);
     let logits = random.vector::<f32>(2000);
     one(4, move |out| argmax((4, 500), of(&logits), out))
+}
+
+/// The places of a routing by expert.
+fn places() -> Run {
+    let shape = ExpertShape { rows: 300, top_k: 2, experts: 5 };
+    let mut random = Random::new(9);
+    let mut routed = Vec::new();
+    for _ in 0..shape.rows {
+        let first = random.below(4) as u32;
+        routed.extend([first, first + 1].map(|expert| Routed { expert, weight: 0.5 }));
+    }
+    one(606, move |out| group_experts(shape, of(&routed), out, out + 4 * 6))
 }
 
 fn product<T: Element>(rows: usize, n: usize, k: usize) -> Run {
@@ -81,14 +94,14 @@ fn attention(which: &'static str) -> Run {
         let (k, v) = (batch.k(), batch.v());
         match which {
             "scores" => try_run(&[scores(dtype, shape, &units, q, k, to)])?,
-            "softmax" => try_run(&[softmax(shape, &units, of(&weights), to)])?,
+            "softmax" => try_run(&[softmax(shape, &units, of(&weights), 0, to)])?,
             "values" => {
                 try_run(&[weighted_values(dtype, shape, &units, of(&weights), v, to)])?;
             }
-            "prefill" => try_run(&[attention_prefill(dtype, shape, &units, q, k, v, to)])?,
+            "prefill" => try_run(&[attention_prefill(dtype, shape, &units, q, k, v, 0, to)])?,
             _ => {
                 let scratch = scratch.pointer();
-                let [part, whole] = attention_decode(dtype, shape, &units, q, k, v, to, scratch);
+                let [part, whole] = attention_decode(dtype, shape, &units, q, k, v, 0, to, scratch);
                 // The second has no barrier, and the sites of the last launch are what is asked
                 // for.
                 let result = try_run(&[part]);
@@ -110,7 +123,7 @@ fn matrix_attention() -> Run {
         let (q, to) = (of(&batch.q), out.pointer());
         let (units, shape) = (batch.listed(0), &batch.shape);
         let (k, v) = (batch.k(), batch.v());
-        try_run(&[attention_prefill(dtype::<Half>(), shape, &units, q, k, v, to)])?;
+        try_run(&[attention_prefill(dtype::<Half>(), shape, &units, q, k, v, 0, to)])?;
         Ok(bits(&out.take()))
     })
 }
@@ -149,6 +162,7 @@ fn check(name: &str, barriers: usize, run: &Run) {
 fn barriers_of_rows() {
     check("norm", 1, &norm());
     check("argmax", 1, &largest());
+    check("places by expert", 1, &places());
 }
 
 #[test]

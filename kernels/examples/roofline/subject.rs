@@ -195,7 +195,13 @@ fn decode<'a, T: Element>(
     let Work::Decode { heads, kv_heads, head_dim, sequences, last, .. } = case.work else {
         unreachable!("only called for decode");
     };
-    let shape = AttentionShape { heads, kv_heads, head_dim, scale: (head_dim as f32).powf(-0.5) };
+    let shape = AttentionShape {
+        heads,
+        kv_heads,
+        head_dim,
+        scale: (head_dim as f32).powf(-0.5),
+        window: None,
+    };
     let limits = ScratchLimits {
         rows: sequences,
         linear_inputs: 1,
@@ -216,6 +222,7 @@ fn decode<'a, T: Element>(
                 shared_row: None,
                 kv_head: kv_head as u32,
                 cache_offset: cache_len,
+                cache_positions: 0,
                 scores_offset: 0,
             });
             cache_len += past * head_dim;
@@ -239,7 +246,7 @@ fn decode<'a, T: Element>(
         let cache = caches.next().expect("the memory holds at least one cache");
         let (keys, values) = cache.split_at(cache_bytes);
         let (keys, values) = (view(keys), view(values));
-        kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, &mut out);
+        kernels.attention(&shape, &units, &q, &fresh, &fresh, keys, values, None, &mut out);
     };
     let flops = 4.0 * (positions * heads * head_dim) as f64;
     Ok((Box::new(call), 2.0 * cache_bytes as f64, flops))

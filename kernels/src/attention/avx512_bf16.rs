@@ -12,6 +12,7 @@
 )]
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use half::bf16;
 
@@ -52,7 +53,7 @@ pub(super) struct Scores {
     pub scale: f32,
 }
 
-/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees the first
+/// Writes the scores of `MR` queries at all positions of `keys`, of which query `i` sees those of
 /// `visible[i]`.
 ///
 /// # Safety
@@ -64,11 +65,17 @@ pub(super) unsafe fn scores<const MR: usize>(
     keys: &Keys<bf16>,
     queries: Queries,
     out: Scores,
-    visible: [usize; MR],
+    visible: [Range<usize>; MR],
     mut prefetcher: Option<&mut Prefetcher>,
 ) {
     // SAFETY: the caller's promise.
     let s = unsafe { Avx512::new() };
+    // Positions that all queries see.
+    let (mut start, mut end) = (0, keys.width);
+    for visible in &visible {
+        start = start.max(visible.start);
+        end = end.min(visible.end);
+    }
     for first in (0..keys.width).step_by(POSITIONS) {
         let block = Keys {
             from: keys.from.wrapping_add(first * keys.stride),
@@ -78,11 +85,19 @@ pub(super) unsafe fn scores<const MR: usize>(
         // SAFETY: the caller's promise; only what is visible is written.
         unsafe {
             let sums = of_block::<MR>(s, &block, queries, prefetcher.as_deref_mut());
+            let all_seen = start <= first && first + POSITIONS <= end;
             for i in 0..MR {
-                let width = visible[i].saturating_sub(first).min(block.width);
+                let before = |position: usize| {
+                    let lanes = position.saturating_sub(first).min(block.width);
+                    (1u32 << lanes).wrapping_sub(1) as u16
+                };
+                let mask = match all_seen {
+                    true => u16::MAX,
+                    false => before(visible[i].end) & !before(visible[i].start),
+                };
                 let to = out.to.wrapping_add(i * out.stride + first);
                 let scores = s.mul(sums[i], s.splat(out.scale));
-                _mm512_mask_storeu_ps(to, (1u32 << width).wrapping_sub(1) as u16, scores);
+                _mm512_mask_storeu_ps(to, mask, scores);
             }
         }
     }

@@ -1,7 +1,8 @@
 //! A block: some rows of one unit, where their K and V lie, and their scores.
 //!
 //! A *query* is one (row, head of the group); queries of a block are numbered row by row. Query `r`
-//! sees positions `0..limit(r)`: all cached ones and the fresh ones up to its own row.
+//! sees positions `start(r)..limit(r)`: those of its window, or all, up to its own row's. Neither
+//! end falls from one query to the next.
 
 use std::ops::Range;
 
@@ -14,7 +15,7 @@ use super::segment::Segment;
 use super::shape::{AttentionShape, Unit, head_stride};
 use crate::number::Number;
 use crate::simd::Simd;
-use crate::simd::partial::store_up_to;
+use crate::simd::partial::store_between;
 
 /// Positions whose K stays in L1 while many queries are multiplied with it in pairs.
 const PAIRS_POSITIONS: usize = 64;
@@ -42,6 +43,8 @@ pub(super) struct Block<'a, S> {
     pub rows: Range<usize>,
     /// Query heads that share the KV head; dividing for it each time would show.
     pub group: usize,
+    /// Positions that a query sees at most.
+    pub window: usize,
     /// One head per query, `head_stride` apart.
     pub packed: *mut f32,
     /// Whether scores are dot products of pairs: bf16, on a machine that has them. It never depends
@@ -57,31 +60,61 @@ impl<S: Simd> Block<'_, S> {
         self.rows.len() * self.group
     }
 
-    /// Positions that query `query` sees.
+    /// Where the positions that query `query` sees begin.
+    #[inline(always)]
+    pub(super) fn start(&self, query: usize) -> usize {
+        self.limit(query).saturating_sub(self.window)
+    }
+
+    /// Where the positions that query `query` sees end.
     #[inline(always)]
     pub(super) fn limit(&self, query: usize) -> usize {
         let row = if self.rows.len() == 1 { 0 } else { query / self.group };
         self.unit.past as usize + self.rows.start + row + 1
     }
 
-    /// Positions that the last query sees.
+    /// Positions that query `query` sees.
     #[inline(always)]
-    pub(super) fn positions(&self) -> usize {
-        self.unit.past as usize + self.rows.end
+    pub(super) fn seen(&self, query: usize) -> Range<usize> {
+        self.start(query)..self.limit(query)
+    }
+
+    /// Whether one of queries `queries` sees one of `positions`.
+    #[inline(always)]
+    pub(super) fn sees(&self, queries: Range<usize>, positions: Range<usize>) -> bool {
+        self.limit(queries.end - 1) > positions.start && self.start(queries.start) < positions.end
+    }
+
+    /// Positions that queries of the block see.
+    #[inline(always)]
+    pub(super) fn positions(&self) -> Range<usize> {
+        self.unit.seen(self.shape, &self.rows)
+    }
+
+    /// A query's head.
+    #[inline(always)]
+    pub(super) fn head(&self, query: usize) -> usize {
+        self.unit.kv_head as usize * self.group + query % self.group
     }
 
     /// Offset of a query's head in a `[rows, heads * head_dim]` tensor.
     #[inline(always)]
     pub(super) fn head_offset(&self, query: usize) -> usize {
         let AttentionShape { heads, head_dim, .. } = *self.shape;
-        let group = self.group;
-        let row = self.unit.row0 as usize + self.rows.start + query / group;
-        let head = self.unit.kv_head as usize * group + query % group;
-        (row * heads + head) * head_dim
+        let row = self.unit.row0 as usize + self.rows.start + query / self.group;
+        (row * heads + self.head(query)) * head_dim
+    }
+
+    /// The first of `positions`, as many as have one run of the cache at most.
+    #[inline(always)]
+    pub(super) fn first_run(&self, positions: &Range<usize>) -> Range<usize> {
+        let round = self.unit.round();
+        let end = if positions.start < round { positions.end.min(round) } else { positions.end };
+        positions.start..end
     }
 
     /// The positions before the fresh ones and the fresh ones of the block that lie in `positions`,
-    /// `size` of `T` each.
+    /// which have one run of the cache at most, `size` of `T` each.
     #[inline(always)]
     pub(super) fn segments<T>(
         &self,
@@ -101,18 +134,20 @@ impl<S: Simd> Block<'_, S> {
         };
         let before = match shared_row {
             Some(row) => rows(row, 0..past),
-            None => Segment {
-                first: 0,
-                end: past,
+            None => {
+                let [older, newer] = self.unit.runs();
+                let (run, place) = if positions.start < newer.0.start { older } else { newer };
                 // Elements lie at any offset, records at whole ones.
-                base: if size == head_dim {
-                    cache.wrapping_add(cache_offset)
-                } else {
-                    cache.wrapping_add(cache_offset / head_dim * size)
-                },
-                stride: size,
-                cached: true,
-            },
+                let offset =
+                    if size == head_dim { cache_offset } else { cache_offset / head_dim * size };
+                Segment {
+                    first: run.start,
+                    end: run.end,
+                    base: cache.wrapping_add(offset + place * size),
+                    stride: size,
+                    cached: true,
+                }
+            }
         };
         let fresh = rows(row0, past..past + self.rows.end);
         [before.within(positions), fresh.within(positions)]
@@ -184,26 +219,31 @@ impl<S: Simd> Block<'_, S> {
             (false, true) => S::LANES,
             (false, false) => 2 * S::LANES,
         };
-        for segment in self.segments(k, self.shape.head_dim, &positions) {
-            for first in (segment.first..segment.end).step_by(step) {
-                let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
-                let keys = Keys {
-                    from,
-                    stride: segment.stride,
-                    width: step.min(segment.end - first),
-                    head_dim: self.shape.head_dim,
-                    fresh_distance: (!segment.cached)
-                        .then(|| segment.distance().max(2 * S::LANES) * segment.stride),
-                };
-                // SAFETY: the positions lie within the segment.
-                unsafe {
-                    if self.pairs {
-                        #[cfg(target_arch = "x86_64")]
-                        self.scores_of_pairs(keys, first, (out, stride), prefetcher);
-                    } else if direct {
-                        self.scores_direct(keys, first, (out, stride), prefetcher);
-                    } else {
-                        self.scores_blocked(keys, first, (out, stride), prefetcher);
+        let mut left = positions;
+        while !left.is_empty() {
+            let run = self.first_run(&left);
+            left.start = run.end;
+            for segment in self.segments(k, self.shape.head_dim, &run) {
+                for first in (segment.first..segment.end).step_by(step) {
+                    let from = segment.base.wrapping_add((first - segment.first) * segment.stride);
+                    let keys = Keys {
+                        from,
+                        stride: segment.stride,
+                        width: step.min(segment.end - first),
+                        head_dim: self.shape.head_dim,
+                        fresh_distance: (!segment.cached)
+                            .then(|| segment.distance().max(2 * S::LANES) * segment.stride),
+                    };
+                    // SAFETY: the positions lie within the segment.
+                    unsafe {
+                        if self.pairs {
+                            #[cfg(target_arch = "x86_64")]
+                            self.scores_of_pairs(keys, first, (out, stride), prefetcher);
+                        } else if direct {
+                            self.scores_direct(keys, first, (out, stride), prefetcher);
+                        } else {
+                            self.scores_blocked(keys, first, (out, stride), prefetcher);
+                        }
                     }
                 }
             }
@@ -227,7 +267,7 @@ impl<S: Simd> Block<'_, S> {
         let mut prefetcher = Some(prefetcher);
         for query in (0..queries).step_by(avx512_bf16::MOST_QUERIES) {
             let count = avx512_bf16::MOST_QUERIES.min(queries - query);
-            if self.limit(query + count - 1) <= first {
+            if !self.sees(query..query + count, first..first + width) {
                 continue;
             }
             macro_rules! tile {
@@ -235,8 +275,7 @@ impl<S: Simd> Block<'_, S> {
                     let to = out.wrapping_add(query * of_query + first);
                     let scores =
                         avx512_bf16::Scores { to, stride: of_query, scale: self.shape.scale };
-                    let visible =
-                        std::array::from_fn(|i| self.limit(query + i).saturating_sub(first));
+                    let visible = std::array::from_fn(|i| self.visible(query + i, first, width));
                     let queries = self.packed_queries(query);
                     avx512_bf16::scores::<$mr>(&keys, queries, scores, visible, prefetcher.take());
                 }};
@@ -317,8 +356,7 @@ impl<S: Simd> Block<'_, S> {
         let tiles = queries.div_ceil(most);
         for tile in 0..tiles {
             let (query, end) = (tile * queries / tiles, (tile + 1) * queries / tiles);
-            let seen = self.limit(end - 1);
-            if seen <= first {
+            if !self.sees(query..end, first..first + keys.width) {
                 continue;
             }
             macro_rules! tile {
@@ -355,17 +393,25 @@ impl<S: Simd> Block<'_, S> {
     ) {
         let scale = self.s.splat(self.shape.scale);
         for (i, sums) in sums.iter().enumerate() {
-            let visible = width.min(self.limit(query + i).saturating_sub(first));
+            let visible = self.visible(query + i, first, width);
             for (j, sum) in sums.iter().enumerate() {
-                let width = visible.saturating_sub(j * S::LANES).min(S::LANES);
-                if width > 0 {
+                let skipped = visible.start.saturating_sub(j * S::LANES);
+                let width = visible.end.saturating_sub(j * S::LANES).min(S::LANES);
+                if width > skipped {
                     // SAFETY: these positions are visible to the query.
                     unsafe {
                         let to = out.add((query + i) * stride + first + j * S::LANES);
-                        store_up_to(self.s, to, self.s.mul(*sum, scale), width);
+                        store_between(self.s, to, self.s.mul(*sum, scale), skipped..width);
                     }
                 }
             }
         }
+    }
+
+    /// Which of `width` positions from `first` on a query sees.
+    #[inline(always)]
+    pub(super) fn visible(&self, query: usize, first: usize, width: usize) -> Range<usize> {
+        let before = |position: usize| position.saturating_sub(first).min(width);
+        before(self.start(query))..before(self.limit(query))
     }
 }

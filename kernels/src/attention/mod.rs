@@ -1,4 +1,9 @@
-//! Attention over a contiguous cache and the fresh rows behind it, causal, grouped-query.
+//! Attention over a cache and the fresh rows behind it, causal, grouped-query.
+//!
+//! Where the shape has a **window** a row sees the positions of it only; what lies before is
+//! neither read nor computed. A cache may then be a ring of as many positions
+//! (`Unit::cache_positions`), of which two runs follow each other. **Sinks** are one more score for
+//! each head, which takes its part of the softmax and has no value (`probabilities.rs`).
 //!
 //! A **unit** is one (sequence, KV head). Its query heads share one reading of K and V. The three
 //! operations `scores`, `softmax`, `weighted_values` and the fused `attention` are the same three
@@ -7,11 +12,12 @@
 //! cut into chunks of positions (`schedule.rs`).
 //!
 //! Order of sums: a score is two or four chains along head_dim (`scores.rs`), or sixteen of pairs
-//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the softmax sum takes position `p` in lane
-//! `p % LANES` (`softmax.rs`); a weighted value adds position after position (`values.rs`); the
-//! latter two chunk by chunk (`task.rs`). A position gives the same terms whether its K and V are
-//! cached or fresh, so prefill and decode agree bit for bit. Over a 4-bit cache the products are
-//! summed as integers (`four/`), in the same frame.
+//! (`avx512_bf16.rs`: bf16 with AVX512-BF16); the softmax sum takes the positions that a row sees
+//! in lanes in turn (`softmax.rs`); a weighted value adds position after position (`values.rs`);
+//! the latter two chunk by chunk (`task.rs`), of each the part that the row sees. A position gives
+//! the same terms whether its K and V are cached, in a ring or not, or fresh, so prefill and decode
+//! agree bit for bit. Over a 4-bit cache the products are summed as integers (`four/`), in the same
+//! frame.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -23,6 +29,8 @@ mod compiled;
 mod four;
 mod keys;
 mod prefetch;
+mod probabilities;
+mod run;
 mod schedule;
 mod scores;
 mod segment;
@@ -57,6 +65,7 @@ impl<T> Tensors<T> {
             out: std::ptr::null_mut(),
             scores_in: std::ptr::null(),
             scores_out: std::ptr::null_mut(),
+            sinks: std::ptr::null(),
         }
     }
 }
@@ -81,12 +90,14 @@ impl Kernels {
         self.attention_steps(shape, units, SCORES, &tensors);
     }
 
-    /// Softmax over the visible positions of every (row, head) of every unit.
+    /// Softmax over the visible positions of every (row, head) of every unit, and over the head's
+    /// sink, `[heads]`, whose probability is dropped.
     pub fn softmax(
         &self,
         shape: &AttentionShape,
         units: &[Unit],
         scores: &[f32],
+        sinks: Option<&[f32]>,
         probabilities: &mut [f32],
     ) {
         check_scores(shape, units, scores.len());
@@ -94,6 +105,7 @@ impl Kernels {
         let tensors = Tensors::<f32> {
             scores_in: scores.as_ptr(),
             scores_out: probabilities.as_mut_ptr(),
+            sinks: check_sinks(shape, sinks),
             ..Tensors::none()
         };
         self.attention_steps(shape, units, SOFTMAX, &tensors);
@@ -122,7 +134,8 @@ impl Kernels {
         self.attention_steps(shape, units, VALUES, &tensors);
     }
 
-    /// The three operations in one pass, bit-equal to them, without scores in memory.
+    /// The three operations in one pass, bit-equal to them, without scores in memory; `sinks` as
+    /// for [`Kernels::softmax`].
     #[allow(clippy::too_many_arguments)] // The mathematical operands, each with its own name.
     pub fn attention<'a, T: AttentionTasks>(
         &self,
@@ -133,6 +146,7 @@ impl Kernels {
         v_fresh: &[T],
         k_cache: impl Into<Cache<'a, T>>,
         v_cache: impl Into<Cache<'a, T>>,
+        sinks: Option<&[f32]>,
         out: impl Into<Columns<'a, T>>,
     ) {
         let out = out.into();
@@ -143,13 +157,15 @@ impl Kernels {
             k: self.source(shape, units, (rows, 0), k_fresh, k_cache.into()),
             v: self.source(shape, units, (rows, 1), v_fresh, v_cache.into()),
             out: out.first(),
+            sinks: check_sinks(shape, sinks),
             ..Tensors::none()
         };
         self.attention_steps(shape, units, FUSED, &tensors);
     }
 
     /// Copies the fresh rows of every unit, `[rows, kv_heads * head_dim]`, behind its `past`
-    /// positions, which are copied too where they are rows of this call.
+    /// positions, which are copied too where they are rows of this call. Where the cache is a ring
+    /// they take the places of the oldest, which the rows may still have to see: attention first.
     pub fn append<T: Number>(
         &self,
         shape: &AttentionShape,
@@ -159,9 +175,9 @@ impl Kernels {
     ) {
         let AttentionShape { kv_heads, head_dim, .. } = *shape;
         for unit in units {
-            for (row, position) in unit.appended() {
+            for (row, place) in unit.appended() {
                 let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
-                let to = unit.cache_offset + position * head_dim;
+                let to = unit.cache_offset + place * head_dim;
                 cache[to..to + head_dim].copy_from_slice(&fresh[from..from + head_dim]);
             }
         }
@@ -209,6 +225,7 @@ impl Kernels {
             kv_heads > 0 && heads % kv_heads == 0,
             "query heads are a multiple of the KV heads"
         );
+        check_window(shape);
         assert!(shape.group() <= limits.group, "the group is beyond the scratch limits");
         assert!(head_dim <= limits.head_dim, "head_dim is beyond the scratch limits");
         assert_eq!(fresh.len(), rows * kv_heads * head_dim, "k, v are [rows, kv_heads * head_dim]");
@@ -218,6 +235,12 @@ impl Kernels {
             assert!(shared <= rows, "shared positions lie within the rows");
             assert!((unit.kv_head as usize) < kv_heads, "a unit's KV head exists");
             assert!(unit.positions() <= limits.positions, "positions beyond the scratch limits");
+            assert!(
+                unit.shared_row.is_some()
+                    || unit.cached() == unit.past
+                    || unit.cached() as usize >= shape.most_seen(),
+                "a ring of positions holds the window"
+            );
         }
     }
 }
@@ -229,7 +252,20 @@ fn check_rows(shape: &AttentionShape, len: usize) -> usize {
     len / row
 }
 
+fn check_window(shape: &AttentionShape) {
+    assert!(shape.most_seen() > 0, "a window has a position");
+}
+
+/// Where the sinks lie; null for none.
+fn check_sinks(shape: &AttentionShape, sinks: Option<&[f32]>) -> *const f32 {
+    sinks.map_or(std::ptr::null(), |sinks| {
+        assert_eq!(sinks.len(), shape.heads, "there is a sink for each query head");
+        sinks.as_ptr()
+    })
+}
+
 fn check_scores(shape: &AttentionShape, units: &[Unit], len: usize) {
+    check_window(shape);
     for unit in units {
         let end = unit.scores_offset + scores_len(shape, unit.rows as usize, unit.past as usize);
         assert!(end <= len, "a unit's scores lie within their buffer");

@@ -3,12 +3,13 @@
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
+use std::ops::Range;
 
 use model::compressed::kv4_position_bytes;
 
 use super::compiled::AttentionTasks;
-use super::shape::{AttentionShape, Unit, record_bytes, score_stride};
-use super::task::{BlockTask, CHUNK, Part, SplitScratch, Steps, Tensors, heads_len, split_len};
+use super::shape::{AttentionShape, CHUNK, Unit, chunks_of, record_bytes, score_stride};
+use super::task::{BlockTask, Part, SplitScratch, Steps, Tensors, heads_len, split_len};
 use crate::Kernels;
 use crate::grouped::quantise_kv;
 use crate::number::Number;
@@ -38,7 +39,7 @@ struct Item {
     unit: u32,
     first: u32,
     rows: u32,
-    /// Positions that it reads.
+    /// Positions that its rows see.
     positions: u32,
     /// The thread that it is dealt to.
     thread: usize,
@@ -49,6 +50,10 @@ struct Item {
 impl Item {
     fn heaviest_first(&self) -> Reverse<(u32, u32)> {
         Reverse((self.positions * self.rows, self.positions))
+    }
+
+    fn rows(&self) -> Range<usize> {
+        self.first as usize..(self.first + self.rows) as usize
     }
 }
 
@@ -72,11 +77,12 @@ pub(crate) struct Workspace {
 impl Workspace {
     pub(crate) fn new(threads: usize, limits: &ScratchLimits) -> Self {
         // One block has to fit; more are worked on at a time for the threads to share.
-        let block = split_len(limits.group, limits.positions, limits.head_dim);
+        let chunks = limits.positions.div_ceil(CHUNK);
+        let block = split_len(limits.group, limits.positions, chunks, limits.head_dim);
         let record = kv4_position_bytes(limits.head_dim.next_multiple_of(2)).unwrap_or(0);
         Workspace {
             items: RefCell::new(Vec::with_capacity(ITEMS)),
-            chunks: RefCell::new(Vec::with_capacity(ITEMS.max(limits.positions.div_ceil(CHUNK)))),
+            chunks: RefCell::new(Vec::with_capacity(ITEMS.max(chunks))),
             split: AlignedBuffer::new(if threads > 1 { block * threads.max(8) } else { 0 }),
             fresh: AlignedBuffer::new(2 * limits.rows * MOST_KV_HEADS * record / 4),
         }
@@ -113,7 +119,9 @@ fn deal(items: &mut [Item], threads: usize) {
 
 /// Rows of a block of a unit.
 fn block_rows(shape: &AttentionShape, unit: &Unit) -> usize {
-    let queries = BLOCK_SCORES / score_stride(unit.positions());
+    // What a block's scores may span: the windows of all its rows.
+    let widest = shape.most_seen().saturating_add(BLOCK_QUERIES + MAX_LANES);
+    let queries = BLOCK_SCORES / score_stride(unit.positions().min(widest));
     (queries.clamp(FEWEST_QUERIES, BLOCK_QUERIES) / shape.group()).max(1)
 }
 
@@ -179,11 +187,12 @@ impl Kernels {
                 let rows = units[unit].rows as usize;
                 let count = block_rows(shape, &units[unit]).min(rows - first);
                 if count > 0 {
+                    let seen = units[unit].seen(shape, &(first..first + count));
                     items.push(Item {
                         unit: unit as u32,
                         first: first as u32,
                         rows: count as u32,
-                        positions: units[unit].past + (first + count) as u32,
+                        positions: seen.len() as u32,
                         thread: 0,
                         at: 0,
                     });
@@ -226,7 +235,7 @@ impl<T: AttentionTasks> Call<'_, T> {
     fn run_whole(&self, kernels: &Kernels, items: &[Item]) {
         let positions: usize =
             items.iter().map(|item| item.positions as usize * item.rows as usize).sum();
-        let split = SplitScratch { at: Shared(std::ptr::null_mut()), chunks: 0 };
+        let split = SplitScratch { at: Shared(std::ptr::null_mut()), first_chunk: 0, chunks: 0 };
         kernels.run_attention(items.len(), positions * self.position_bytes(), &|task, thread| {
             let next = items.get(task + 1).map(|item| (item, Part::Whole));
             self.run((&items[task], Part::Whole), next, split, thread);
@@ -243,14 +252,14 @@ impl<T: AttentionTasks> Call<'_, T> {
             let (mut end, mut used) = (start, 0);
             while let Some(item) = items.get_mut(end) {
                 let len = self.split_len(item);
-                let count = (item.positions as usize).div_ceil(CHUNK);
-                if end > start && (used + len > capacity || chunks.len() + count > ITEMS) {
+                let of_item = self.chunks(item);
+                if end > start && (used + len > capacity || chunks.len() + of_item.len() > ITEMS) {
                     break;
                 }
                 item.at = used;
                 used += len;
                 chunks.extend(
-                    (0..count).map(|chunk| ItemChunk { item: end as u32, chunk: chunk as u32 }),
+                    of_item.map(|chunk| ItemChunk { item: end as u32, chunk: chunk as u32 }),
                 );
                 end += 1;
             }
@@ -261,22 +270,28 @@ impl<T: AttentionTasks> Call<'_, T> {
     }
 
     fn split_len(&self, item: &Item) -> usize {
-        let positions = self.units[item.unit as usize].positions();
+        let span = self.units[item.unit as usize].scores_span(self.shape, &item.rows());
         let queries = item.rows as usize * self.shape.group();
-        split_len(queries, positions, self.shape.head_dim)
+        split_len(queries, span.len(), self.chunks(item).len(), self.shape.head_dim)
+    }
+
+    /// The chunks that an item's positions lie in.
+    fn chunks(&self, item: &Item) -> Range<usize> {
+        chunks_of(&self.units[item.unit as usize].seen(self.shape, &item.rows()))
     }
 
     fn run_phases(
         &self,
         kernels: &Kernels,
         items: &[Item],
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
         chunks: &[ItemChunk],
     ) {
         let shared = Shared(kernels.attention.split.as_mut_ptr());
-        let split = |item: &Item| SplitScratch {
-            at: Shared(shared.pointer().wrapping_add(item.at)),
-            chunks: (item.positions as usize).div_ceil(CHUNK),
+        let split = |item: &Item| {
+            let chunks = self.chunks(item);
+            let at = Shared(shared.pointer().wrapping_add(item.at));
+            SplitScratch { at, first_chunk: chunks.start, chunks: chunks.len() }
         };
         let phase = |part: fn(usize) -> Part| {
             kernels.run_attention(chunks.len(), usize::MAX, &|task, thread| {
@@ -314,11 +329,11 @@ impl<T: AttentionTasks> Call<'_, T> {
             variant: self.variant,
             shape: self.shape,
             unit: self.units[item.unit as usize],
-            rows: item.first as usize..(item.first + item.rows) as usize,
+            rows: item.rows(),
             steps: self.steps,
             tensors: self.tensors,
             part,
-            next: next.map(|(item, part)| (self.units[item.unit as usize], part)),
+            next: next.map(|(item, part)| (self.units[item.unit as usize], item.rows(), part)),
             scratch: self.per_thread.of(thread),
             split,
         };

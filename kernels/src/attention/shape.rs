@@ -1,5 +1,7 @@
 //! What a call of attention works on, and the sizes that follow from it.
 
+use std::ops::Range;
+
 use model::compressed::{kv4_groups, kv4_position_bytes};
 
 use super::four::keys::MOST_GROUPS;
@@ -14,12 +16,29 @@ pub struct AttentionShape {
     pub head_dim: usize,
     /// Factor of every score, normally `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// Positions that a row sees at most, at least one: its own and those right before it. `None`:
+    /// all before it.
+    pub window: Option<u32>,
 }
 
 impl AttentionShape {
     /// Query heads that share a KV head.
     pub const fn group(&self) -> usize {
         self.heads / self.kv_heads
+    }
+
+    /// The first position that the row at `position` sees.
+    pub const fn first_seen(&self, position: usize) -> usize {
+        (position + 1).saturating_sub(self.most_seen())
+    }
+
+    /// Positions that a row sees at most.
+    #[inline(always)]
+    pub(super) const fn most_seen(&self) -> usize {
+        match self.window {
+            Some(window) => window as usize,
+            None => usize::MAX,
+        }
     }
 }
 
@@ -58,30 +77,93 @@ pub struct Unit {
     /// row on, which belong to another sequence that begins alike.
     pub shared_row: Option<u32>,
     pub kv_head: u32,
-    /// Element offset of position 0 in the K and V caches, a multiple of `head_dim`, which
-    /// positions are apart; a 4-bit cache has a record for each `head_dim` elements.
+    /// Element offset of the first place in the K and V caches, a multiple of `head_dim`, which
+    /// places are apart; a 4-bit cache has a record for each `head_dim` elements.
     pub cache_offset: usize,
+    /// Places in each cache: position `p` lies at place `p % cache_positions`, so that the caches
+    /// are rings, which hold the last positions. They are at least the window, so that what the
+    /// first fresh row sees is there. 0: position `p` lies at place `p`.
+    pub cache_positions: u32,
     /// Element offset in the scores and probabilities: `[row][query head in group][past + rows]`.
     /// Entries a row must not see are neither written nor read. Unused by the fused form.
     pub scores_offset: usize,
 }
 
 impl Unit {
-    /// Positions that lie in the caches.
+    /// Positions that lie in the caches, which take as many places, from the first on.
     pub const fn cached(&self) -> u32 {
-        if self.shared_row.is_some() { 0 } else { self.past }
+        match (self.shared_row, self.cache_positions) {
+            (Some(_), _) => 0,
+            (None, places) if places > 0 && places < self.past => places,
+            (None, _) => self.past,
+        }
     }
 
-    /// `(row, position)` of all rows whose K and V belong into the unit's cache.
+    /// Positions in the caches that a row of the unit sees.
+    pub const fn cached_seen(&self, shape: &AttentionShape) -> u32 {
+        let seen = self.past - shape.first_seen(self.past as usize) as u32;
+        if seen < self.cached() { seen } else { self.cached() }
+    }
+
+    /// `(row, place)` of the rows whose K and V belong into the unit's cache: all, or the last ones
+    /// where it has no places for more.
     pub fn appended(&self) -> impl Iterator<Item = (usize, usize)> {
-        let Unit { row0, rows, past, shared_row, .. } = *self;
+        let Unit { row0, rows, past, shared_row, cache_positions, .. } = *self;
         let shared = shared_row.into_iter().flat_map(move |row| (row..row + past).zip(0..past));
         let fresh = (row0..row0 + rows).zip(past..past + rows);
-        shared.chain(fresh).map(|(row, position)| (row as usize, position as usize))
+        let (first, places) = match cache_positions {
+            0 => (0, u32::MAX),
+            places => ((past + rows).saturating_sub(places), places),
+        };
+        let kept = shared.chain(fresh).filter(move |(_, position)| *position >= first);
+        kept.map(move |(row, position)| (row as usize, (position % places) as usize))
     }
 
     pub(super) fn positions(&self) -> usize {
         self.past as usize + self.rows as usize
+    }
+
+    /// The first position whose place is the first of the caches in their last round: those cached
+    /// before it lie in a run that ends with the last place.
+    #[inline(always)]
+    pub(super) fn round(&self) -> usize {
+        match self.cache_positions {
+            0 => 0,
+            places => (self.past / places * places) as usize,
+        }
+    }
+
+    /// The cached positions as runs that lie contiguously, and the place of each run's first.
+    #[inline(always)]
+    pub(super) fn runs(&self) -> [(Range<usize>, usize); 2] {
+        let past = if self.shared_row.is_some() { 0 } else { self.past as usize };
+        let round = self.round().min(past);
+        match self.cache_positions as usize {
+            0 => [(0..0, 0), (0..past, 0)],
+            places => {
+                let oldest = past.saturating_sub(places);
+                [(oldest..round, oldest % places), (round..past, 0)]
+            }
+        }
+    }
+
+    /// Positions that fresh rows `rows` of the unit see: the first of the first row to the last of
+    /// the last.
+    #[inline(always)]
+    pub(super) fn seen(&self, shape: &AttentionShape, rows: &Range<usize>) -> Range<usize> {
+        let past = self.past as usize;
+        shape.first_seen(past + rows.start)..past + rows.end
+    }
+
+    /// Positions for which scratch has room for scores of fresh rows `rows`: those they see, from a
+    /// boundary of the widest vectors on.
+    #[inline(always)]
+    pub(super) fn scores_span(&self, shape: &AttentionShape, rows: &Range<usize>) -> Range<usize> {
+        if shape.window.is_none() {
+            return 0..self.positions();
+        }
+        let seen = self.seen(shape, rows);
+        seen.start / MAX_LANES * MAX_LANES..seen.end
     }
 }
 
@@ -107,4 +189,18 @@ pub(super) fn record_bytes(head_dim: usize) -> usize {
 /// Floats of a row of scores in scratch.
 pub(super) const fn score_stride(positions: usize) -> usize {
     positions.next_multiple_of(MAX_LANES) + MAX_LANES
+}
+
+/// Positions of a chunk, a multiple of every vector.
+pub(super) const CHUNK: usize = 1024;
+
+/// The chunks that some positions lie in.
+pub(super) fn chunks_of(positions: &Range<usize>) -> Range<usize> {
+    positions.start / CHUNK..positions.end.div_ceil(CHUNK)
+}
+
+/// Those of `positions` that lie in a chunk.
+pub(super) fn within_chunk(positions: &Range<usize>, chunk: usize) -> Range<usize> {
+    let start = positions.start.max(chunk * CHUNK);
+    start..positions.end.min((chunk + 1) * CHUNK).max(start)
 }

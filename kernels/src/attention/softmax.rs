@@ -1,8 +1,8 @@
 //! Softmax over a row of scores, in parts that the chunks of a row may run apart.
 //!
-//! **The order of the sum.** Within a chunk, position `p` goes to lane `p % LANES` and the lanes
-//! are added by the tree of `Simd::sum_lanes`; the sums of the chunks are added in order. A maximum
-//! has no order.
+//! **The order of the sum.** Within a chunk, position `p` goes to lane `(p - first) % LANES`, where
+//! `first` is the first position of the chunk that the row sees, and the lanes are added by the
+//! tree of `Simd::sum_lanes`; the sums of the chunks are added in order. A maximum has no order.
 
 #![allow(clippy::needless_range_loop, reason = "vectors are surer to stay in registers by index")]
 

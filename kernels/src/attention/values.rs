@@ -3,14 +3,15 @@
 //! Decode reads every V once, at the speed of memory or not at all, which `prefetch` sees to.
 //!
 //! **The order of the sum.** Within a chunk of positions a weighted value adds position after
-//! position; the sums of the chunks are added in order. The size of a tile does not enter.
+//! position, from the first that its query sees; the sums of the chunks are added in order. The
+//! size of a tile does not enter.
 
 use std::ops::Range;
 
 use super::block::Block;
 use super::prefetch::{BURST_BYTES, LINE_BYTES, Prefetcher};
 use super::segment::Segment;
-use super::shape::head_stride;
+use super::shape::{chunks_of, head_stride};
 use crate::number::Number;
 use crate::processor::is_zen_5;
 use crate::simd::{Simd, SimdElement};
@@ -158,13 +159,18 @@ impl<S: Simd> Block<'_, S> {
         unsafe {
             std::ptr::write_bytes(sums, 0, self.queries() * head_stride(self.shape.head_dim));
         }
-        for segment in self.segments(v, self.shape.head_dim, &positions) {
-            let together = self.positions_together(prefetcher);
-            for first in (segment.first..segment.end).step_by(together) {
-                let end = segment.end.min(first + together);
-                let call = ValuesCall { segment, first, end, probabilities, stride, sums };
-                // SAFETY: as for this function; `call` names positions of the segment.
-                unsafe { self.values_block(call, prefetcher) };
+        let mut left = positions;
+        while !left.is_empty() {
+            let run = self.first_run(&left);
+            left.start = run.end;
+            for segment in self.segments(v, self.shape.head_dim, &run) {
+                let together = self.positions_together(prefetcher);
+                for first in (segment.first..segment.end).step_by(together) {
+                    let end = segment.end.min(first + together);
+                    let call = ValuesCall { segment, first, end, probabilities, stride, sums };
+                    // SAFETY: as for this function; `call` names positions of the segment.
+                    unsafe { self.values_block(call, prefetcher) };
+                }
             }
         }
     }
@@ -194,8 +200,10 @@ impl<S: Simd> Block<'_, S> {
             let height = end - query;
             // A whole position at a time where the registers allow it.
             let most_pairs = if height <= (if S::LANES == 16 { 2 } else { 1 }) { 4 } else { 2 };
-            // Positions that all queries of the tile see; the first sees the fewest.
-            let common = self.limit(query).clamp(call.first, call.end);
+            // Positions that all queries of the tile see: what the last one begins with, until the
+            // first one ends. There may be none; each then sees what it sees on both sides.
+            let start = self.start(end - 1).clamp(call.first, call.end);
+            let common = start..self.limit(query).clamp(start, call.end);
             let mut at = 0;
             while at < head_dim {
                 let pairs = match (head_dim - at) / pair {
@@ -209,24 +217,27 @@ impl<S: Simd> Block<'_, S> {
                     _ => Prefetch::Nothing,
                 };
                 let part = (at, pairs, tail);
-                // SAFETY: the caller's promise covers the positions each query sees.
-                unsafe {
-                    self.values_tile(
-                        call,
-                        call.first..common,
-                        (query, height),
-                        part,
-                        (prefetch, &mut *prefetcher),
-                    );
-                    for query in query..end {
-                        let seen = common..self.limit(query).clamp(common, call.end);
-                        self.values_tile(
-                            call,
-                            seen,
-                            (query, 1),
-                            part,
-                            (Prefetch::Nothing, &mut *prefetcher),
-                        );
+                // What a query sees alone before, what all see, what a query sees alone behind.
+                let is_common = common.len() == call.end - call.first;
+                for behind in [false, true] {
+                    // SAFETY: the caller's promise covers the positions each query sees.
+                    unsafe {
+                        if behind {
+                            let ahead = (prefetch, &mut *prefetcher);
+                            self.values_tile(call, common.clone(), (query, height), part, ahead);
+                        }
+                        for place in if is_common { end..end } else { query..end } {
+                            let seen = if behind {
+                                common.end..self.limit(place).min(call.end)
+                            } else {
+                                let end = common.start.min(self.limit(place));
+                                call.first.max(self.start(place))..end
+                            };
+                            let is_first = place == query && !behind;
+                            let prefetch = if is_first { prefetch } else { Prefetch::Nothing };
+                            let ahead = (prefetch, &mut *prefetcher);
+                            self.values_tile(call, seen, (place, 1), part, ahead);
+                        }
                     }
                 }
                 at += (pairs * pair).max(tail);
@@ -281,19 +292,27 @@ impl<S: Simd> Block<'_, S> {
         }
     }
 
-    /// `totals += sums`, for the queries that see `position`.
+    /// `totals += sums` of a chunk, for the queries that see positions of it; a query's first chunk
+    /// makes its totals.
     ///
     /// # Safety
     /// Both hold a head of every query.
     #[inline(always)]
-    pub(super) unsafe fn add_sums(&self, sums: *const f32, totals: *mut f32, position: usize) {
+    pub(super) unsafe fn add_sums(&self, sums: *const f32, totals: *mut f32, chunk: usize) {
         let head = head_stride(self.shape.head_dim);
-        for query in (0..self.queries()).filter(|query| self.limit(*query) > position) {
+        for query in 0..self.queries() {
+            let chunks = chunks_of(&self.seen(query));
+            if !chunks.contains(&chunk) {
+                continue;
+            }
             for at in (query * head..(query + 1) * head).step_by(S::LANES) {
                 // SAFETY: the caller's promise.
                 unsafe {
+                    let sum = self.s.load(sums.add(at));
                     let total = self.s.load(totals.cast_const().add(at));
-                    self.s.store(totals.add(at), self.s.add(total, self.s.load(sums.add(at))));
+                    let is_first = chunk == chunks.start;
+                    self.s
+                        .store(totals.add(at), if is_first { sum } else { self.s.add(total, sum) });
                 }
             }
         }

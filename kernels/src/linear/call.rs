@@ -23,6 +23,16 @@ pub(super) enum Weight<T> {
 }
 
 impl<T> Weight<T> {
+    /// Matrix `index` of several `[n, k]` that lie behind each other.
+    pub(super) fn matrix(self, index: usize, n: usize, k: usize) -> Weight<T> {
+        match self {
+            Weight::Plain(first) => Weight::Plain(first.wrapping_add(index * n * k)),
+            Weight::Grouped(format, first) => {
+                Weight::Grouped(format, first.wrapping_add(index * format.size_bytes(n, k)))
+            }
+        }
+    }
+
     fn format(&self) -> WeightFormat {
         match self {
             Weight::Plain(_) => WeightFormat::Plain,
@@ -132,10 +142,30 @@ impl<T: LinearTasks> Call<T> {
         variant: Variant,
         layout: &Layout,
         packed: Shared<f32>,
-        (row_tiles, cols): (Range<usize>, Range<usize>),
+        tiles_and_cols: (Range<usize>, Range<usize>),
         scratch: *mut f32,
     ) {
-        let &Call { n, k, weight, bias, epilogue, .. } = self;
+        let &Call { n, bias, epilogue, .. } = self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let area = self.multiply(variant, layout, packed, tiles_and_cols, scratch);
+            T::finish(variant, Finish { area, n, bias, epilogue, output_rows: None });
+        }
+    }
+
+    /// The sums of some columns and tiles of rows, as results of the area that they are of.
+    ///
+    /// # Safety
+    /// As [`Call::outputs`]; outputs are not touched.
+    pub(super) unsafe fn multiply(
+        &self,
+        variant: Variant,
+        layout: &Layout,
+        packed: Shared<f32>,
+        (row_tiles, cols): (Range<usize>, Range<usize>),
+        scratch: *mut f32,
+    ) -> Area {
+        let &Call { n, k, weight, .. } = self;
         let (tiles, sums) = (layout.tiles, self.sums(layout, packed));
         let area = Area { packed, sums, tiles, row_tiles, cols, scratch };
         // SAFETY: weights are `[n, k]`; the rest is the caller's promise.
@@ -150,8 +180,8 @@ impl<T: LinearTasks> Call<T> {
                     T::grouped(variant, layout.path, Sums { reader, area: area.clone() });
                 }
             }
-            T::finish(variant, Finish { area, n, bias, epilogue });
         }
+        area
     }
 }
 

@@ -21,6 +21,7 @@
 //! - `call`: a linear whose operands are checked; `by_columns`, `by_rows`: how threads share it.
 //! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
 //! - `compiled`: every task once for each number format.
+//! - `experts`: linears of a mixture of experts, each expert's rows gathered.
 //!
 //! A new algorithm is a folder with a [`MultiplicationPath`](path::MultiplicationPath) and a line
 //! in `registry`.
@@ -38,6 +39,7 @@ mod compiled;
 mod cuts;
 mod direct;
 mod epilogue;
+mod experts;
 #[cfg(target_arch = "x86_64")]
 mod integers;
 mod pack;
@@ -56,6 +58,8 @@ use call::{Call, Weight};
 pub use compiled::LinearTasks;
 use epilogue::Epilogue;
 pub use epilogue::LinearOut;
+pub(crate) use experts::Workspace as ExpertWorkspace;
+pub use experts::{ExpertLimits, ExpertWeight, Experts};
 use model::compressed::Grouped;
 pub(crate) use sizes::packed_len;
 use sizes::results_len;

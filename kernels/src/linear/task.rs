@@ -173,21 +173,31 @@ pub struct Finish<T> {
     pub(super) n: usize,
     pub(super) bias: Option<*const f32>,
     pub(super) epilogue: Epilogue<T>,
+    /// Which row of the outputs each row is, if they lie in another order.
+    pub(super) output_rows: Option<*const u32>,
 }
 
 impl<T: Number> SimdTask for Finish<T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Finish { area, n, bias, epilogue } = self;
+        let Finish { area, n, bias, epilogue, output_rows } = self;
         let cols = area.cols.clone();
         let first_row = area.tiles.start(area.row_tiles.start);
         for row in first_row..area.tiles.start(area.row_tiles.end) {
-            // SAFETY: the sums of this row are complete; row and columns lie within the outputs.
+            // SAFETY: the sums of this row are complete; row and columns lie within the outputs,
+            // and there is an output row for every row.
             unsafe {
                 let sums = area.results().add((row - first_row) * RESULT_STRIDE);
                 let bias = bias.map(|bias| bias.add(cols.start));
-                epilogue.prefetch(s, (row + OUTPUT_PREFETCH_ROWS) * n + cols.start, cols.len());
-                epilogue.finish(s, sums, bias, row * n + cols.start, cols.len());
+                let output_row = match output_rows {
+                    None => {
+                        let next = row + OUTPUT_PREFETCH_ROWS;
+                        epilogue.prefetch(s, next * n + cols.start, cols.len());
+                        row
+                    }
+                    Some(output_rows) => *output_rows.add(row) as usize,
+                };
+                epilogue.finish(s, sums, bias, output_row * n + cols.start, cols.len());
             }
         }
     }

@@ -1,9 +1,11 @@
 //! Each family's configuration by example, and each refusal by its sentence.
 
 use super::*;
+use crate::architecture::ARCHITECTURES;
 use crate::config::Family;
-use crate::config::{Activation, Rope, RopeScaling};
-use crate::family::tensor_names;
+use crate::config::{Activation, Rope, RopeScaling, Scales};
+use crate::family::layouts;
+use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
@@ -59,13 +61,17 @@ fn llama() {
             max_positions: 512,
             norm_eps: 1e-5,
             activation: Activation::Silu,
-            rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
-            position_offset: 0,
+            learned_positions: None,
+            layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+            experts: None,
             qkv_bias: false,
             out_bias: false,
             ffn_bias: false,
             tied_embeddings: false,
-            sliding_window: None,
+            qk_norm: None,
+            post_norms: false,
+            sinks: false,
+            scales: Scales::default(),
             bos_token_id: Some(1),
             eos_token_ids: vec![2],
         }
@@ -90,7 +96,10 @@ fn opt() {
     let model = good(OPT, "{}");
     assert_eq!((model.family, model.activation), (Family::Opt, Activation::Relu));
     assert_eq!((model.head_dim, model.num_kv_heads, model.ffn_size), (16, 4, 256));
-    assert_eq!((model.rope, model.position_offset), (None, 2));
+    assert_eq!(
+        (model.layers, model.learned_positions),
+        (Layers::alike(LayerKind::dense(None)), Some(2))
+    );
     assert!(model.qkv_bias && model.out_bias && model.ffn_bias && model.tied_embeddings);
     assert_eq!(model.norm_eps, 1e-5);
     let model = good(OPT, r#"{"enable_bias": false, "tie_word_embeddings": false}"#);
@@ -101,7 +110,7 @@ fn opt() {
 #[test]
 fn qwen2_has_biases_and_a_window_only_when_it_is_used() {
     let qwen2 = as_architecture("Qwen2ForCausalLM");
-    let window = |changes: &str| good(&qwen2, changes).sliding_window;
+    let window = |changes: &str| good(&qwen2, changes).smallest_window();
     let model = good(&qwen2, "{}");
     assert!(model.qkv_bias && !model.out_bias && !model.ffn_bias);
     assert_eq!(model.family, Family::Qwen2);
@@ -110,7 +119,8 @@ fn qwen2_has_biases_and_a_window_only_when_it_is_used() {
     assert_eq!(window(&used.replace("LAYERS", "2")), Some(16));
     assert_eq!(window(&used.replace("LAYERS", "0")), Some(16));
     assert_eq!(window(&used.replace("LAYERS", "3")), None);
-    let typed = r#"{"sliding_window": 16, "use_sliding_window": true, "layer_types": ["KIND"]}"#;
+    let typed = r#"{"sliding_window": 16, "use_sliding_window": true, "layer_types": ["KIND",
+        "full_attention", "KIND"]}"#;
     assert_eq!(window(&typed.replace("KIND", "sliding_attention")), Some(16));
     assert_eq!(window(&typed.replace("KIND", "full_attention")), None);
 }
@@ -119,15 +129,15 @@ fn qwen2_has_biases_and_a_window_only_when_it_is_used() {
 fn mistral_has_a_window_unless_it_says_null() {
     let mistral = as_architecture("MistralForCausalLM");
     assert_eq!(good(&mistral, "{}").family, Family::Mistral);
-    assert_eq!(good(&mistral, "{}").sliding_window, Some(4096));
-    assert_eq!(good(&mistral, r#"{"sliding_window": 100}"#).sliding_window, Some(100));
-    assert_eq!(good(&mistral, r#"{"sliding_window": null}"#).sliding_window, None);
+    assert_eq!(good(&mistral, "{}").smallest_window(), Some(4096));
+    assert_eq!(good(&mistral, r#"{"sliding_window": 100}"#).smallest_window(), Some(100));
+    assert_eq!(good(&mistral, r#"{"sliding_window": null}"#).smallest_window(), None);
 }
 
 #[test]
 fn rope_in_old_and_new_files() {
-    let rope = |changes: &str| good(LLAMA, changes).rope.unwrap();
-    let plain = |theta| Rope { theta, scaling: RopeScaling::None };
+    let rope = |changes: &str| good(LLAMA, changes).layers.of(0).rope.clone().unwrap();
+    let plain = |theta| Rope::new(theta, RopeScaling::None);
     assert_eq!(rope(r#"{"rope_theta": 500000.0}"#), plain(5e5));
     assert_eq!(rope(r#"{"rope_theta": 500000.0, "rope_scaling": null}"#), plain(5e5));
     assert_eq!(
@@ -135,7 +145,7 @@ fn rope_in_old_and_new_files() {
         plain(7.0)
     );
     assert_eq!(rope(r#"{"rope_theta": 9, "rope_scaling": {"type": "default"}}"#), plain(9.0));
-    let linear = Rope { theta: 1e4, scaling: RopeScaling::Linear { factor: 4.0 } };
+    let linear = Rope::new(1e4, RopeScaling::Linear { factor: 4.0 });
     assert_eq!(rope(r#"{"rope_scaling": {"type": "linear", "factor": 4.0}}"#), linear);
     assert_eq!(rope(r#"{"rope_scaling": {"rope_type": "linear", "factor": 4}}"#), linear);
     let llama3 = r#"{"rope_theta": 500000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
@@ -147,23 +157,29 @@ fn rope_in_old_and_new_files() {
         high_freq_factor: 4.0,
         original_max_positions: 8192,
     };
-    assert_eq!(rope(llama3), Rope { theta: 5e5, scaling });
+    assert_eq!(rope(llama3), Rope::new(5e5, scaling));
 }
 
 #[test]
 fn rope_refusals() {
     for (changes, sentence) in [
         (
-            r#"{"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}"#,
-            "the rope type yarn is not supported (supported: default, linear, llama3)",
-        ),
-        (
-            r#"{"rope_scaling": {"type": "dynamic", "factor": 4.0}}"#,
-            "the rope type dynamic is not supported (supported: default, linear, llama3)",
+            r#"{"rope_scaling": {"rope_type": "mrope", "factor": 4.0}}"#,
+            "the rope type mrope is not supported (supported: default, linear, llama3, yarn, \
+             longrope, dynamic)",
         ),
         (
             r#"{"rope_scaling": {"factor": 4.0}}"#,
-            "the rope type without a name is not supported (supported: default, linear, llama3)",
+            "the rope type without a name is not supported (supported: default, linear, llama3, \
+             yarn, longrope, dynamic)",
+        ),
+        (
+            r#"{"rope_scaling": {"type": "linear", "factor": 2, "finetuned": true}}"#,
+            "a rotary embedding with finetuned = true is not supported",
+        ),
+        (
+            r#"{"rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]}}"#,
+            "a rotary embedding whose short_factor are not 4 positive numbers is not supported",
         ),
         (
             r#"{"rope_scaling": {"type": "linear"}}"#,
@@ -184,7 +200,7 @@ fn rope_refusals() {
         ),
         (
             r#"{"partial_rotary_factor": 0.5}"#,
-            "a rotary embedding of a part of each head (0.5) is not supported",
+            "a rotary embedding of a part of each head (0.5) is not supported in this family",
         ),
     ] {
         assert_eq!(refused(LLAMA, changes), sentence);
@@ -213,15 +229,16 @@ fn the_model_type_serves_where_no_architecture_is_named() {
         good(LLAMA, r#"{"architectures": null, "model_type": "qwen2"}"#).family,
         Family::Qwen2
     );
-    let list =
-        "(supported: LlamaForCausalLM, MistralForCausalLM, OPTForCausalLM, Qwen2ForCausalLM)";
+    let list = ARCHITECTURES.join(", ");
     assert_eq!(
         refused(LLAMA, r#"{"architectures": null, "model_type": "bert"}"#),
-        format!("the architecture bert is not supported {list}")
+        format!(
+            "the architecture bert is not supported: it needs a decoder; those that run are {list}"
+        )
     );
     assert_eq!(
-        refused(LLAMA, r#"{"architectures": ["GemmaForCausalLM"], "model_type": "llama"}"#),
-        format!("the architecture GemmaForCausalLM is not supported {list}")
+        refused(LLAMA, r#"{"architectures": ["NewForCausalLM"], "model_type": "llama"}"#),
+        format!("the architecture NewForCausalLM is not supported; those that run are {list}")
     );
 }
 
@@ -243,6 +260,18 @@ fn opt_350m_is_refused_by_name() {
     assert_eq!(gains, "an OPT whose norms have no gains is not supported");
     let last = refused(OPT, r#"{"_remove_final_layer_norm": true}"#);
     assert_eq!(last, "an OPT without its final norm is not supported");
+}
+
+#[test]
+fn a_field_that_is_not_understood_is_refused_by_name() {
+    assert_eq!(
+        refused(LLAMA, r#"{"logit_cap": 30.0}"#),
+        "config.json says logit_cap = 30.0, which is not understood and may change what the model \
+         computes; remove the field if it does not"
+    );
+    good(LLAMA, r#"{"logit_cap": null, "use_cache": true, "is_decoder": false}"#);
+    let sentence = refused(LLAMA, r#"{"is_decoder": true}"#);
+    assert!(sentence.starts_with("config.json says is_decoder = true"), "{sentence}");
 }
 
 #[test]
@@ -373,6 +402,15 @@ fn files_are_read_from_a_directory() {
     assert!(message.contains("config.json is not a JSON object"), "{message}");
 }
 
+/// The names of the first layout of a tensor that lies in one piece.
+fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
+    match layouts(config, id).first().map(Vec::as_slice) {
+        None | Some([]) => Vec::new(),
+        Some([piece]) => piece.names.clone(),
+        Some(pieces) => panic!("{} pieces", pieces.len()),
+    }
+}
+
 /// Every tensor of the operation table has a name, and nothing else has.
 #[test]
 fn tensors_have_the_names_of_the_checkpoints() {
@@ -384,7 +422,6 @@ fn tensors_have_the_names_of_the_checkpoints() {
         (TensorId::FinalNorm { part: Part::Gain }, "model.norm.weight"),
         (layer(Op::Norm0, Part::Gain), "model.layers.1.input_layernorm.weight"),
         (layer(Op::Q, Part::Matrix), "model.layers.1.self_attn.q_proj.weight"),
-        (layer(Op::K, Part::Bias), "model.layers.1.self_attn.k_proj.bias"),
         (layer(Op::Out, Part::Matrix), "model.layers.1.self_attn.o_proj.weight"),
         (layer(Op::Norm1, Part::Gain), "model.layers.1.post_attention_layernorm.weight"),
         (layer(Op::Gate, Part::Matrix), "model.layers.1.mlp.gate_proj.weight"),
@@ -393,6 +430,9 @@ fn tensors_have_the_names_of_the_checkpoints() {
     ] {
         assert_eq!(tensor_names(&llama, id), [name]);
     }
+    let biased = good(LLAMA, r#"{"attention_bias": true}"#);
+    let name = "model.layers.1.self_attn.k_proj.bias";
+    assert_eq!(tensor_names(&biased, layer(Op::K, Part::Bias)), [name]);
     let tied = good(LLAMA, r#"{"tie_word_embeddings": true}"#);
     assert_eq!(tensor_names(&tied, TensorId::Head), ["model.embed_tokens.weight"]);
     let opt = good(OPT, "{}");

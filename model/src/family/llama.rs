@@ -1,8 +1,14 @@
 //! LLaMA: RMS norm, rotary positions, grouped KV heads, gated feed-forward. Mistral and Qwen2 are
 //! this with small changes and the same tensor names.
 
-use crate::config::{Activation, Family, ModelConfig};
+use serde_json::Value;
+
+use super::tensors::Piece;
+use crate::config::{Activation, Family, ModelConfig, Scales};
+use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, Fields};
+use crate::config_rope::{RopeDefaults, rope};
+use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
@@ -10,6 +16,7 @@ use crate::source::{Part, TensorId};
 /// of the feed-forward network.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
     let attention_bias = fields.flag("attention_bias", false)?;
+    fields.only("rope_interleaved", &Value::Bool(false))?;
     Ok(ModelConfig {
         qkv_bias: attention_bias,
         out_bias: attention_bias,
@@ -18,11 +25,22 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     })
 }
 
-/// What LLaMA, Mistral and Qwen2 share: no biases, no window, embeddings untied unless said.
+/// What families like LLaMA share: no biases, no window, embeddings untied and a rope base of
+/// 10,000 unless said.
 pub(super) fn base(
     family: Family,
     name: &str,
     fields: &Fields<'_>,
+) -> Result<ModelConfig, ConfigError> {
+    base_with(family, name, fields, 10_000.0)
+}
+
+/// The same with another rope base where the file says none.
+pub(super) fn base_with(
+    family: Family,
+    name: &str,
+    fields: &Fields<'_>,
+    theta: f64,
 ) -> Result<ModelConfig, ConfigError> {
     let (hidden, heads) = (fields.size("hidden_size")?, fields.size("num_attention_heads")?);
     let head_dim = match fields.optional_size("head_dim")? {
@@ -30,18 +48,21 @@ pub(super) fn base(
         None if hidden.is_multiple_of(heads) => hidden / heads,
         None => return Err(ConfigError::HiddenByHeads { hidden, heads }),
     };
+    let max_positions = fields.size("max_position_embeddings")?;
+    let can_be_partial = family == Family::Phi3;
+    let defaults = RopeDefaults { theta, head_dim, max_positions, can_be_partial };
     let activations = [("silu", Activation::Silu), ("swish", Activation::Silu)];
     Ok(ModelConfig {
         name: name.to_owned(),
         family,
-        num_layers: fields.size("num_hidden_layers")?,
+        num_layers: check_layers(fields.size("num_hidden_layers")?)?,
         hidden_size: hidden,
         num_heads: heads,
         num_kv_heads: fields.optional_size("num_key_value_heads")?.unwrap_or(heads),
         head_dim,
         ffn_size: fields.size("intermediate_size")?,
         vocab_size: fields.size("vocab_size")?,
-        max_positions: fields.size("max_position_embeddings")?,
+        max_positions,
         norm_eps: fields.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
         activation: fields.activation(
             "hidden_act",
@@ -49,20 +70,24 @@ pub(super) fn base(
             &activations,
             " in this family (supported: silu)",
         )?,
-        rope: Some(fields.rope()?),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(rope(fields, defaults)?))),
+        experts: None,
         qkv_bias: false,
         out_bias: false,
         ffn_bias: false,
         tied_embeddings: fields.flag("tie_word_embeddings", false)?,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: Vec::new(),
     })
 }
 
-/// Names of the LLaMA family's tensors.
-pub(super) fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
+/// Where a tensor of the LLaMA family lies; empty for one that it has not.
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     let name = match id {
         TensorId::Embedding => "model.embed_tokens.weight".to_owned(),
         TensorId::Head if config.tied_embeddings => "model.embed_tokens.weight".to_owned(),
@@ -74,27 +99,35 @@ pub(super) fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
         },
         TensorId::Positions | TensorId::FinalNorm { .. } => return Vec::new(),
     };
-    vec![name]
+    whole(config, id, name)
+}
+
+/// A tensor of the checkpoint that is one of the model.
+pub(super) fn whole(config: &ModelConfig, id: TensorId, name: String) -> Vec<Piece> {
+    let piece = id.expected_shape(config).map(|shape| match shape {
+        (1, count) if id.is_vector() => Piece::of(name, &[count]),
+        (rows, columns) => Piece::of(name, &[rows, columns]),
+    });
+    piece.into_iter().collect()
 }
 
 fn layer_tensor(op: Op, part: Part) -> Option<String> {
-    let module = match op {
-        Op::Norm0 => "input_layernorm",
-        Op::Q => "self_attn.q_proj",
-        Op::K => "self_attn.k_proj",
-        Op::V => "self_attn.v_proj",
-        Op::Out => "self_attn.o_proj",
-        Op::Norm1 => "post_attention_layernorm",
-        Op::Gate => "mlp.gate_proj",
-        Op::Up => "mlp.up_proj",
-        Op::Down => "mlp.down_proj",
+    let module = match (op, part) {
+        (Op::Q, Part::Gain) => "self_attn.q_norm",
+        (Op::K, Part::Gain) => "self_attn.k_norm",
+        (Op::Norm0, _) => "input_layernorm",
+        (Op::Q, _) => "self_attn.q_proj",
+        (Op::K, _) => "self_attn.k_proj",
+        (Op::V, _) => "self_attn.v_proj",
+        (Op::Out, _) => "self_attn.o_proj",
+        (Op::Norm1, _) => "post_attention_layernorm",
+        (Op::Gate, _) => "mlp.gate_proj",
+        (Op::Up, _) => "mlp.up_proj",
+        (Op::Down, _) => "mlp.down_proj",
         _ => return None,
     };
-    let norm = matches!(op, Op::Norm0 | Op::Norm1);
-    match part {
-        Part::Gain if norm => Some(format!("{module}.weight")),
-        Part::Matrix if !norm => Some(format!("{module}.weight")),
-        Part::Bias if !norm => Some(format!("{module}.bias")),
-        _ => None,
-    }
+    Some(match part {
+        Part::Bias => format!("{module}.bias"),
+        Part::Gain | Part::Matrix => format!("{module}.weight"),
+    })
 }

@@ -3,6 +3,7 @@
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, Fields};
 use crate::family::llama;
+use crate::layers::{LayerKind, Layers};
 
 /// What the first Mistral had; files that leave the field out mean it, a `null` means no window.
 const SLIDING_WINDOW_DEFAULT: usize = 4096;
@@ -14,5 +15,8 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     } else {
         Some(SLIDING_WINDOW_DEFAULT)
     };
-    Ok(ModelConfig { sliding_window, ..llama::base(Family::Mistral, name, fields)? })
+    let mut model = llama::base(Family::Mistral, name, fields)?;
+    let kind = LayerKind { window: sliding_window, ..model.layers.of(0).clone() };
+    model.layers = Layers::alike(kind);
+    Ok(model)
 }

@@ -1,7 +1,11 @@
 //! OPT: LayerNorm before each half, learned positions with an offset of 2, biases, ReLU.
 
-use crate::config::{Activation, Family, ModelConfig};
+use super::llama;
+use super::tensors::Piece;
+use crate::config::{Activation, Family, ModelConfig, Scales};
+use crate::config_bounds::check_layers;
 use crate::config_fields::{ConfigError, Fields};
+use crate::layers::{LayerKind, Layers};
 use crate::ops::Op;
 use crate::source::{Part, TensorId};
 
@@ -22,7 +26,7 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
     Ok(ModelConfig {
         name: name.to_owned(),
         family: Family::Opt,
-        num_layers: fields.size("num_hidden_layers")?,
+        num_layers: check_layers(fields.size("num_hidden_layers")?)?,
         hidden_size: hidden,
         num_heads: heads,
         num_kv_heads: heads,
@@ -37,13 +41,17 @@ pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, Con
             &activations,
             " in this family (supported: relu, gelu)",
         )?,
-        rope: None,
-        position_offset: POSITION_OFFSET,
+        learned_positions: Some(POSITION_OFFSET),
+        layers: Layers::alike(LayerKind::dense(None)),
+        experts: None,
         qkv_bias: bias,
         out_bias: bias,
         ffn_bias: bias,
         tied_embeddings: fields.flag("tie_word_embeddings", true)?,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: Vec::new(),
     })
@@ -74,12 +82,12 @@ fn refuse_variants(hidden: usize, fields: &Fields<'_>) -> Result<(), ConfigError
     Ok(())
 }
 
-/// Names of OPT's tensors. Checkpoints saved from the bare model lack the prefix `model.`.
-pub(super) fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
+/// Where a tensor of OPT lies. Checkpoints saved from the bare model lack the prefix `model.`.
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
     let tensor = match id {
         TensorId::Embedding => "embed_tokens.weight".to_owned(),
         TensorId::Head if config.tied_embeddings => "embed_tokens.weight".to_owned(),
-        TensorId::Head => return vec!["lm_head.weight".to_owned()],
+        TensorId::Head => return llama::whole(config, id, "lm_head.weight".to_owned()),
         TensorId::Positions => "embed_positions.weight".to_owned(),
         TensorId::FinalNorm { part: Part::Gain } => "final_layer_norm.weight".to_owned(),
         TensorId::FinalNorm { part: Part::Bias } => "final_layer_norm.bias".to_owned(),
@@ -89,7 +97,9 @@ pub(super) fn tensor_names(config: &ModelConfig, id: TensorId) -> Vec<String> {
             None => return Vec::new(),
         },
     };
-    vec![format!("model.decoder.{tensor}"), format!("decoder.{tensor}")]
+    let mut pieces = llama::whole(config, id, format!("model.decoder.{tensor}"));
+    pieces.iter_mut().for_each(|piece| piece.names.push(format!("decoder.{tensor}")));
+    pieces
 }
 
 fn layer_tensor(op: Op, part: Part) -> Option<String> {

@@ -2,29 +2,45 @@
 
 use serde_json::Value;
 
+use super::{layer_types, llama};
 use crate::config::{Family, ModelConfig};
 use crate::config_fields::{ConfigError, Fields};
-use crate::family::llama;
+use crate::layers::{LayerKind, Layers};
 
 /// `Qwen2ForCausalLM`.
 pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
-    let model = llama::base(Family::Qwen2, name, fields)?;
-    let sliding_window = sliding_window(fields, model.num_layers)?;
-    Ok(ModelConfig { qkv_bias: true, sliding_window, ..model })
+    let mut model = llama::base(Family::Qwen2, name, fields)?;
+    set_windows(&mut model, fields)?;
+    Ok(ModelConfig { qkv_bias: true, ..model })
 }
 
-/// The window that any layer has. It is off unless `use_sliding_window` says so, and then for the
-/// layers from `max_window_layers` on, or those that `layer_types` names.
-fn sliding_window(fields: &Fields<'_>, layers: usize) -> Result<Option<usize>, ConfigError> {
-    if !fields.flag("use_sliding_window", false)? {
-        return Ok(None);
-    }
+/// The windows of Qwen's layers.
+pub(super) fn set_windows(model: &mut ModelConfig, fields: &Fields<'_>) -> Result<(), ConfigError> {
+    let window = window(fields)?;
+    let windowed = windowed_layers(fields, model.num_layers)?;
+    let kind = model.layers.of(0).clone();
+    model.layers = Layers::each(
+        windowed
+            .into_iter()
+            .map(|windowed| LayerKind { window: window.filter(|_| windowed), ..kind.clone() }),
+    );
+    Ok(())
+}
+
+/// The window that layers can have; it is off unless `use_sliding_window` says so.
+pub(super) fn window(fields: &Fields<'_>) -> Result<Option<usize>, ConfigError> {
     let window = fields.optional_size("sliding_window")?;
-    if let Some(types) = fields.present("layer_types").and_then(Value::as_array) {
-        let any = types.iter().any(|kind| kind.as_str() == Some("sliding_attention"));
-        return Ok(window.filter(|_| any));
-    }
+    let used = fields.flag("use_sliding_window", false)?;
+    Ok(window.filter(|_| used))
+}
+
+/// Which layers have a window: those that `layer_types` names, else those from `max_window_layers`
+/// on.
+fn windowed_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
     // Zero is a value here (every layer), so this is no size.
     let first = fields.present("max_window_layers").and_then(Value::as_u64).unwrap_or(28);
-    Ok(window.filter(|_| first < layers as u64))
+    match fields.present("layer_types") {
+        Some(types) => layer_types::windowed(types, layers),
+        None => Ok((0..layers as u64).map(|layer| layer >= first).collect()),
+    }
 }

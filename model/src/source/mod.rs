@@ -28,6 +28,14 @@ pub enum TensorId {
 }
 
 impl TensorId {
+    /// Whether it is a vector rather than a matrix.
+    pub fn is_vector(self) -> bool {
+        matches!(
+            self,
+            TensorId::FinalNorm { .. } | TensorId::Layer { part: Part::Gain | Part::Bias, .. }
+        )
+    }
+
     /// The shape that a configuration asks for; `None` for a tensor that such a model lacks.
     pub fn expected_shape(self, config: &ModelConfig) -> Option<(usize, usize)> {
         let vector = |weights: Option<WeightShape>, part: Part| {
@@ -35,20 +43,18 @@ impl TensorId {
             let place = match (shape.matrix, part) {
                 (matrix, Part::Matrix) => return matrix,
                 (Some(_), Part::Bias) | (None, Part::Gain) => 0,
-                (None, Part::Bias) => 1,
-                (Some(_), Part::Gain) => return None,
+                (None, Part::Bias) | (Some(_), Part::Gain) => 1,
             };
             shape.vectors[place].map(|count| (1, count))
         };
         match self {
             TensorId::Embedding | TensorId::Head => Some((config.vocab_size, config.hidden_size)),
             TensorId::Positions => config
-                .rope
-                .is_none()
-                .then_some((config.max_positions + config.position_offset, config.hidden_size)),
+                .learned_positions
+                .map(|_| (config.learned_position_rows(), config.hidden_size)),
             TensorId::FinalNorm { part } => vector(Op::FinalNorm.weights(config), part),
             TensorId::Layer { layer, op, part } => {
-                let known = layer < config.num_layers && config.layer_ops().contains(&op);
+                let known = layer < config.num_layers && config.layer_ops(layer).contains(&op);
                 known.then(|| vector(op.weights(config), part))?
             }
         }
@@ -60,7 +66,7 @@ impl TensorId {
 pub enum Part {
     /// The `[out, in]` matrix of a linear.
     Matrix,
-    /// The gain of a norm.
+    /// The gain of a norm, also of the one behind q and k; the sinks of a softmax.
     Gain,
     /// The bias of a linear or of a norm.
     Bias,

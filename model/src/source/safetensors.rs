@@ -15,7 +15,7 @@ use safetensors::tensor::{Dtype as Stored, Metadata};
 
 use super::{SourceError, StoredType, TensorId, WeightSource};
 use crate::config::ModelConfig;
-use crate::family::tensor_names;
+use crate::family::{Piece, gain_offset, layouts};
 
 /// Bytes converted at a time, when the stored type is not the wanted one.
 const PIECE_BYTES: usize = 64 << 10;
@@ -97,32 +97,79 @@ impl SafetensorsSource {
         Ok(())
     }
 
-    fn find(&self, id: TensorId) -> Result<(&Stretch, String), SourceError> {
-        let names = tensor_names(&self.config, id);
-        let found = names.iter().find_map(|name| Some((self.tensors.get(name)?, name.clone())));
-        found.ok_or_else(|| SourceError::Missing {
+    /// The pieces of a tensor with the tensors that they lie in.
+    fn find(&self, id: TensorId) -> Result<Vec<(&Stretch, Piece)>, SourceError> {
+        let layouts = layouts(&self.config, id);
+        let missing = layouts.first().and_then(|pieces| pieces.first()?.names.first().cloned());
+        let all_of = |pieces: Vec<Piece>| -> Option<Vec<(&Stretch, Piece)>> {
+            let found = pieces.into_iter().map(|mut piece| {
+                let place = piece.names.iter().position(|name| self.tensors.contains_key(name))?;
+                piece.names.swap(0, place);
+                Some((self.tensors.get(&piece.names[0])?, piece))
+            });
+            found.collect::<Option<Vec<_>>>().filter(|pieces| !pieces.is_empty())
+        };
+        layouts.into_iter().find_map(all_of).ok_or_else(|| SourceError::Missing {
             path: self.directory.display().to_string(),
-            tensor: names.first().cloned().unwrap_or_else(|| format!("{id:?}")),
+            tensor: missing.unwrap_or_else(|| format!("{id:?}")),
         })
     }
 
-    /// Reads elements, converting piece by piece where `same` is not the stored type.
+    /// Reads rows, converting piece by piece where `same` is not the stored type.
     fn read<T: bytemuck::Pod>(
         &self,
         id: TensorId,
         first_row: usize,
         out: &mut [T],
         same: Stored,
-        convert: impl Fn(f32) -> T,
+        convert: impl Fn(f32) -> T + Copy,
     ) -> Result<(), SourceError> {
         let (_, columns) = self.shape(id)?;
-        let (stretch, name) = self.find(id)?;
+        self.stored_type(id)?;
+        let (mut skipped, mut rest) = (first_row, out);
+        for (stretch, piece) in self.find(id)? {
+            let from = skipped.min(piece.rows);
+            let rows = (piece.rows - from).min(rest.len() / columns);
+            skipped -= from;
+            let (own, behind) = rest.split_at_mut(rows * columns);
+            rest = behind;
+            if rows == 0 {
+                continue;
+            }
+            let (row_stride, stride) = piece.strides;
+            let start = piece.first + from * row_stride;
+            if (row_stride, stride) == (columns, 1) || (rows == 1 && stride == 1) {
+                self.read_run(stretch, start, own, same, convert)?;
+                continue;
+            }
+            let last = (rows - 1) * row_stride + (columns - 1) * stride;
+            let mut span = vec![T::zeroed(); last + 1];
+            self.read_run(stretch, start, &mut span, same, convert)?;
+            for (index, value) in own.iter_mut().enumerate() {
+                *value = span[index / columns * row_stride + index % columns * stride];
+            }
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        let reason = format!("{id:?} has fewer rows than were asked for");
+        Err(format_error(&self.directory, reason))
+    }
+
+    /// Reads elements that follow each other.
+    fn read_run<T: bytemuck::Pod>(
+        &self,
+        stretch: &Stretch,
+        start: usize,
+        out: &mut [T],
+        same: Stored,
+        convert: impl Fn(f32) -> T,
+    ) -> Result<(), SourceError> {
         let shard = &self.files[stretch.file];
-        let (_, element) = self.stored_type(id)?.block();
-        let start = first_row * columns;
+        let element = stretch.stored.bitsize() / 8;
         let total: usize = stretch.shape.iter().product();
         if start + out.len() > total {
-            let reason = format!("tensor {name} has {total} elements, more were asked for");
+            let reason = format!("a tensor has {total} elements, more were asked for");
             return Err(format_error(&shard.path, reason));
         }
         let offset = stretch.offset_bytes + (start * element) as u64;
@@ -150,26 +197,18 @@ impl SafetensorsSource {
 
 impl WeightSource for SafetensorsSource {
     fn shape(&self, id: TensorId) -> Result<(usize, usize), SourceError> {
-        let (stretch, tensor) = self.find(id)?;
-        let mismatch = |expected: Vec<usize>| SourceError::Shape {
-            path: self.files[stretch.file].path.display().to_string(),
-            tensor: tensor.clone(),
-            found: stretch.shape.clone(),
-            expected,
-        };
-        let expected = id.expected_shape(&self.config);
-        let matches = match (expected, stretch.shape.as_slice()) {
-            (Some((1, count)), [found]) => count == *found,
-            (Some((rows, columns)), [found_rows, found_columns]) => {
-                (rows, columns) == (*found_rows, *found_columns)
+        for (stretch, piece) in self.find(id)? {
+            if stretch.shape != piece.shape {
+                return Err(SourceError::Shape {
+                    path: self.files[stretch.file].path.display().to_string(),
+                    tensor: piece.names[0].clone(),
+                    found: stretch.shape.clone(),
+                    expected: piece.shape,
+                });
             }
-            _ => false,
-        };
-        match expected {
-            Some(shape) if matches => Ok(shape),
-            Some((rows, columns)) => Err(mismatch(vec![rows, columns])),
-            None => Err(mismatch(Vec::new())),
         }
+        let shape = id.expected_shape(&self.config);
+        Ok(shape.expect("a tensor that lies somewhere has a shape"))
     }
 
     fn read_bf16(
@@ -182,22 +221,36 @@ impl WeightSource for SafetensorsSource {
     }
 
     fn read_f32(&self, id: TensorId, first_row: usize, out: &mut [f32]) -> Result<(), SourceError> {
-        self.read(id, first_row, out, Stored::F32, |value| value)
+        self.read(id, first_row, out, Stored::F32, |value| value)?;
+        let offset = gain_offset(&self.config, id);
+        if offset != 0.0 {
+            out.iter_mut().for_each(|value| *value += offset);
+        }
+        Ok(())
     }
 
     fn stored_type(&self, id: TensorId) -> Result<StoredType, SourceError> {
-        let (stretch, tensor) = self.find(id)?;
-        match stretch.stored {
-            Stored::F32 => Ok(StoredType::F32),
-            Stored::F16 => Ok(StoredType::F16),
-            Stored::BF16 => Ok(StoredType::Bf16),
-            other => Err(SourceError::Type {
-                path: self.files[stretch.file].path.display().to_string(),
-                tensor,
-                found: format!("{other:?}"),
-                supported: SUPPORTED,
-            }),
+        let mut found = Err(SourceError::Missing {
+            path: self.directory.display().to_string(),
+            tensor: format!("{id:?}"),
+        });
+        for (stretch, piece) in self.find(id)? {
+            let stored = match stretch.stored {
+                Stored::F32 => StoredType::F32,
+                Stored::F16 => StoredType::F16,
+                Stored::BF16 => StoredType::Bf16,
+                other => {
+                    return Err(SourceError::Type {
+                        path: self.files[stretch.file].path.display().to_string(),
+                        tensor: piece.names[0].clone(),
+                        found: format!("{other:?}"),
+                        supported: SUPPORTED,
+                    });
+                }
+            };
+            found = Ok(stored);
         }
+        found
     }
 }
 

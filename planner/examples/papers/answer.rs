@@ -240,7 +240,7 @@ pub fn bytes(scenario: &Scenario) -> Result<Bytes, String> {
 
 fn weights_bytes(config: &ModelConfig) -> f64 {
     let head = if config.tied_embeddings { 0 } else { Op::Head.weight_bytes(config, DTYPE) };
-    let layers = config.num_layers * config.layer_weight_bytes(DTYPE);
+    let layers = config.num_layers * config.layer_weight_bytes(0, DTYPE);
     (layers + Op::Embed.weight_bytes(config, DTYPE) + head) as f64
 }
 

@@ -73,7 +73,7 @@ impl<'a> Setting<'a> {
     pub fn largest_batch(&self) -> Result<u16, String> {
         let policy = match self.policy {
             PolicyName::Flexgen => Policy::Flexgen(Flexgen::default()),
-            _ => split(0, layer_list(&self.config, None).len(), None),
+            _ => split(0, layer_list(&self.config, 0, None).len(), None),
         };
         let placement = Placement::of(policy);
         let largest = self.request(&placement).largest_batch(self.batches, BATCH_MAX);
@@ -295,7 +295,7 @@ pub fn describe(placement: &Placement, config: &ModelConfig) -> String {
 }
 
 fn interval(split: Split, chunking: Option<Chunking>, config: &ModelConfig) -> String {
-    let list = layer_list(config, chunking);
+    let list = layer_list(config, 0, chunking);
     let Split { start, end } = split;
     if start == end {
         return "all on the CPU".to_owned();

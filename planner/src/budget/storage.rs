@@ -69,14 +69,17 @@ pub(super) struct Stageable {
 
 impl Stageable {
     pub(super) fn of(config: &ModelConfig, dtype: Dtype, map: &DeviceMap) -> Stageable {
-        let ops: Vec<Op> = config.layer_ops().to_vec();
+        let ops = config.every_layer_op();
         let bytes = |layer: usize, op: Op| {
             let weights = Weights::Layer { layer: layer as u16, op };
             let format = map.weight_formats.of(config, weights);
             weights.size_bytes(config, dtype, format) as u64
         };
         let matrices = || ops.iter().copied().filter(|op| op.has_matrix(config));
-        let layer = |layer: usize| matrices().map(|op| (op, bytes(layer, op))).collect();
+        let layer = |layer: usize| {
+            let own = matrices().filter(|op| config.layer_ops(layer).contains(op));
+            own.map(|op| (op, bytes(layer, op))).collect()
+        };
         let slot = |op: Op| {
             if map.direct_reads && !runs_on_host(op, map, config) {
                 return (op, 0);
@@ -135,7 +138,7 @@ impl Stageable {
 /// Whether the host multiplies an operation's weights anywhere.
 fn runs_on_host(op: Op, map: &DeviceMap, config: &ModelConfig) -> bool {
     (0..config.num_layers).any(|layer| {
-        let prefill = config.layer_ops().iter().zip(&map.prefill.layers[layer]);
+        let prefill = config.layer_ops(layer).iter().zip(&map.prefill.layers[layer]);
         let decode = map.decode_layer(config, layer).into_iter();
         let of_op = prefill.filter(|(other, _)| **other == op).map(|(_, device)| *device);
         let of_op = of_op.chain(decode.filter(|(one, _)| one.op == op).map(|(_, device)| device));

@@ -96,7 +96,7 @@ fn limits(dram_bytes: u64) -> Limits {
 /// Matrices on storages, by layer.
 fn read_of(map: &DeviceMap, config: &ModelConfig) -> Vec<Vec<Op>> {
     let of_layer = |homes: &Vec<MemoryId>| {
-        let homes = homes.iter().zip(config.layer_ops());
+        let homes = homes.iter().zip(config.layer_ops(0));
         homes.filter(|(home, _)| **home == MemoryId::STORAGES).map(|(_, op)| *op).collect()
     };
     map.weights.iter().map(of_layer).collect()
@@ -139,7 +139,7 @@ fn as_little_is_read_as_memory_requires() {
                 before = bytes;
                 is_least(&case, &plan, dram_bytes);
             }
-            let layer_bytes = config.layer_weight_bytes(Dtype::Bf16) as u64;
+            let layer_bytes = config.layer_weight_bytes(0, Dtype::Bf16) as u64;
             assert!(before > 2 * layer_bytes, "{before} bytes of layers of {layer_bytes}");
         }
     }
@@ -156,7 +156,7 @@ fn is_least(case: &Case<'_>, plan: &Plan, dram_bytes: u64) {
         let largest = ops.iter().copied().max_by_key(bytes);
         for op in ops.iter().filter(|op| !is_whole(ops) || Some(**op) == largest) {
             let mut fewer = plan.map.clone();
-            let all = case.config.layer_ops();
+            let all = case.config.layer_ops(0);
             let place = all.iter().position(|other| other == op).expect("of the layer");
             fewer.weights[layer][place] = MemoryId::DRAM;
             let needed = case.needs(plan, &fewer);
@@ -177,7 +177,7 @@ fn what_fits_with_no_read_is_refused_with_what_stays() {
         panic!("{text}")
     };
     // The slots of one layer, and what is never read.
-    assert!(budget.weights_bytes < 2 * config.layer_weight_bytes(Dtype::Bf16) as u64);
+    assert!(budget.weights_bytes < 2 * config.layer_weight_bytes(0, Dtype::Bf16) as u64);
     assert!(budget.dram_bytes(&limits) > limits.dram_bytes);
     let largest = case.with(limits.dram_bytes, |request| request.plan(2, fitting));
     assert!(largest.expect("it fits").map.uses_storages());

@@ -33,7 +33,7 @@ pub fn sublayers(config: &ModelConfig, stage: Stage, case: &Case) -> [Sublayer; 
     };
     let (hidden, ffn) = (config.hidden_size as f64, config.ffn_size as f64);
     let (q, kv) = (config.q_size() as f64, config.kv_size() as f64);
-    let first = if config.rope.is_some() { 2.0 * ffn } else { ffn };
+    let first = if config.activation.is_gated() { 2.0 * ffn } else { ffn };
     let linear = |input: f64, output: f64| Sublayer {
         x_bytes: rows * input * bytes,
         y_bytes: input * output * bytes,
@@ -72,9 +72,11 @@ pub(crate) const fn sublayer_of(op: Op) -> Option<usize> {
         Op::Norm0 | Op::Q | Op::K | Op::V => Some(0),
         Op::Scores | Op::Softmax | Op::Attention => Some(1),
         Op::Wv => Some(2),
-        Op::Out => Some(3),
-        Op::Norm1 | Op::Gate | Op::Up | Op::Fc0 => Some(4),
-        Op::Down | Op::Fc1 => Some(5),
+        Op::Out | Op::PostNorm0 => Some(3),
+        Op::Norm1 | Op::Gate | Op::Up | Op::Fc0 | Op::Router | Op::ExpertGate | Op::ExpertUp => {
+            Some(4)
+        }
+        Op::Down | Op::Fc1 | Op::PostNorm1 | Op::ExpertDown => Some(5),
         Op::Embed | Op::FinalNorm | Op::Head | Op::Sample => None,
     }
 }

@@ -25,8 +25,8 @@ pub fn device_map(
     homes: Homes,
 ) -> DeviceMap {
     let chunking = policy.chunking();
-    let whole = layer_list(config, None);
-    let list = layer_list(config, chunking);
+    let whole = layer_list(config, 0, None);
+    let list = layer_list(config, 0, chunking);
     let prefill_layer: Vec<Device> = whole.iter().map(|entry| prefill(policy, *entry)).collect();
     let decode_layer: Vec<Device> = list
         .iter()
@@ -58,7 +58,7 @@ pub fn device_map(
             final_norm: head,
             head,
         },
-        weights: vec![vec![weights; config.layer_ops().len()]; layers],
+        weights: (0..layers).map(|layer| vec![weights; config.layer_ops(layer).len()]).collect(),
         outer_weights: weights,
         kv: Vec::new(),
         fuse_attention,

@@ -49,12 +49,12 @@ impl Residency {
     /// # Panics
     /// For a layer that the map lacks.
     fn apply(&self, map: &mut DeviceMap, config: &ModelConfig) {
-        let list = layer_list(config, map.chunking);
         let home = match self.attention {
             ResidentAttention::WithKv => MemoryId::VRAM,
             ResidentAttention::Streamed | ResidentAttention::OnCpu => MemoryId::DRAM,
         };
         for &layer in &self.layers {
+            let list = layer_list(config, layer, map.chunking);
             let decode = &mut map.decode.layers[layer];
             decode.fill(Device::Gpu);
             if self.attention == ResidentAttention::OnCpu {

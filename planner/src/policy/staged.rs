@@ -79,15 +79,15 @@ impl Staged {
     pub fn apply(&self, map: &mut DeviceMap, config: &ModelConfig) {
         let hosted = hosted_layers(map);
         let StagedLayers { whole, partly } = self.of_layers(hosted.len());
-        let all = config.layer_ops();
-        for (places, ops) in [(whole, all), (partly, &self.ops)] {
-            for place in places {
-                let homes = map.weights[hosted[place]].iter_mut().zip(all);
-                let read = homes.filter(|(home, op)| {
-                    **home == MemoryId::DRAM && ops.contains(op) && op.has_matrix(config)
-                });
-                read.for_each(|(home, _)| *home = MemoryId::STORAGES);
-            }
+        let of_layer = |place: usize| config.layer_ops(hosted[place]);
+        let whole = whole.into_iter().map(|place| (place, of_layer(place)));
+        let partly = partly.into_iter().map(|place| (place, self.ops.as_slice()));
+        for (place, ops) in whole.chain(partly) {
+            let homes = map.weights[hosted[place]].iter_mut().zip(of_layer(place));
+            let read = homes.filter(|(home, op)| {
+                **home == MemoryId::DRAM && ops.contains(op) && op.has_matrix(config)
+            });
+            read.for_each(|(home, _)| *home = MemoryId::STORAGES);
         }
         if self.outer && !config.tied_embeddings && map.outer_weights == MemoryId::DRAM {
             map.outer_weights = MemoryId::STORAGES;

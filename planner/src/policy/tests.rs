@@ -54,7 +54,7 @@ fn residency(layers: Vec<usize>, attention: ResidentAttention, head: bool) -> Re
 fn every_interval_with_resident_layers_compiles() {
     let config = config();
     for chunking in [None, Some(Chunking { order: ChunkOrder::Scores, chunks: 3 })] {
-        let count = layer_list(&config, chunking).len();
+        let count = layer_list(&config, 0, chunking).len();
         for residency in [
             Residency::NONE,
             residency(vec![1, 3], ResidentAttention::Streamed, false),
@@ -135,7 +135,7 @@ fn flexgen_runs_its_own_loop_and_is_proved() {
 /// Where prompts are computed, where KV lives and what stays go with each other, and are safe.
 #[test]
 fn what_a_placement_leaves_open_goes_together() {
-    let whole = layer_list(&config(), None).len();
+    let whole = layer_list(&config(), 0, None).len();
     let split = |start, end| Policy::TwoSplit { split: Split { start, end }, chunking: None };
     let policies = [
         Policy::GpuOnly,
@@ -213,7 +213,7 @@ fn every_weight_has_one_home_whatever_is_read() {
             validate(&plan).unwrap_or_else(|error| panic!("{placement:?}: {error}"));
             for layer in 0..config.num_layers as u16 {
                 let stays = placement.residency.layers.contains(&usize::from(layer));
-                for op in config.layer_ops().iter().filter(|op| op.weights(&config).is_some()) {
+                for op in config.layer_ops(0).iter().filter(|op| op.weights(&config).is_some()) {
                     let weights = Weights::Layer { layer, op: *op };
                     let copies = plan.weights.iter().filter(|one| one.weights == weights);
                     let homes: Vec<MemoryId> =

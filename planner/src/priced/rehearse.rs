@@ -42,7 +42,7 @@ impl Estimator<'_> {
         let unpriced = |error: &dyn std::fmt::Display| Unpriced(error.to_string());
         let mut config = self.request.config.clone();
         config.vocab_size = config.vocab_size.min(VOCABULARY_MAX);
-        let layers = WEIGHT_BYTES.div_ceil(config.layer_weight_bytes(self.request.dtype).max(1));
+        let layers = WEIGHT_BYTES.div_ceil(config.layer_weight_bytes(0, self.request.dtype).max(1));
         let request = Request { config: &config, ..*self.request };
         let plan = Estimator { request: &request, ..*self }
             .plan(placement, layers.max(LAYERS_MIN))

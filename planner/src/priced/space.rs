@@ -121,7 +121,7 @@ impl<'a> Space<'a> {
 
     fn splits(&self, name: PolicyName) -> Vec<Base> {
         let config = self.estimator.request.config;
-        let whole = layer_list(config, None).len();
+        let whole = layer_list(config, 0, None).len();
         let mut all: Vec<Base> = Vec::new();
         for (chunking, table) in &self.tables {
             for (start, end) in name.intervals(table).unwrap_or_default() {

@@ -52,12 +52,12 @@ fn of_sides(
     sides: &[Placement],
 ) -> Result<Table, Unpriced> {
     let config = estimator.request.config;
-    let names: Vec<Op> = config.layer_ops().to_vec();
+    let names: Vec<Op> = config.layer_ops(0).to_vec();
     let (ops, compressed) = operations(estimator, &names, sides)?;
     let attention = |op: &Op| op.is_attention();
     let first = names.iter().position(attention).unwrap_or(0);
     let last = names.iter().rposition(attention).map_or(0, |last| last + 1);
-    let list = layer_list(config, chunking);
+    let list = layer_list(config, 0, chunking);
     Ok(Table {
         fused: match chunking {
             None if estimator.request.fuse_attention => {
@@ -70,7 +70,7 @@ fn of_sides(
         compression: if compressed { Compression::On } else { Compression::Off },
         nvme: false,
         cost: CostName::Simulated,
-        needs: Some(dataflow(&list)),
+        needs: Some(dataflow(config, &list)),
     })
 }
 

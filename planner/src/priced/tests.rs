@@ -106,7 +106,10 @@ const PLENTY: Limits =
 
 /// Device memory for the slots of a layer that is streamed, and for no layer that stays.
 fn no_room() -> Limits {
-    Limits { vram_bytes: Some(5 * config(1).layer_weight_bytes(Dtype::Bf16) as u64 / 2), ..PLENTY }
+    Limits {
+        vram_bytes: Some(5 * config(1).layer_weight_bytes(0, Dtype::Bf16) as u64 / 2),
+        ..PLENTY
+    }
 }
 
 fn asked<T>(layers: usize, limits: Limits, then: impl FnOnce(&Request<'_>) -> T) -> T {
@@ -235,7 +238,7 @@ fn the_split_is_the_best_of_all_intervals() {
             homes: HOMES,
             has_small_streams: false,
         };
-        let count = request.config.layer_ops().len();
+        let count = request.config.layer_ops(0).len();
         let all = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
         let least = all
             .flat_map(|(start, end)| {
@@ -269,7 +272,7 @@ fn an_estimate_of_few_layers_is_that_of_all() {
 #[test]
 fn layers_stay_where_the_device_has_room() {
     let pricing = Flat { cpu_ns: 100.0, gpu_ns: 10.0, link_ns: 300.0 };
-    let layer_bytes = config(1).layer_weight_bytes(Dtype::Bf16) as u64;
+    let layer_bytes = config(1).layer_weight_bytes(0, Dtype::Bf16) as u64;
     let chosen = |vram_bytes| {
         asked(6, Limits { vram_bytes: Some(vram_bytes), ..PLENTY }, |request| {
             choose(&question(request, PolicyName::TwoSplit, &pricing)).expect("one")

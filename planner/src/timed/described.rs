@@ -3,6 +3,7 @@
 //! programs have the same lists, and each instruction gets the time of the one in its place.
 
 use model::config::ModelConfig;
+use model::experts::Experts;
 use program::compile::compile;
 use program::ir::{Instruction, LaneProgram};
 use program::plan::{Plan, RunShape};
@@ -59,7 +60,6 @@ fn small(large: &Plan) -> Result<Plan, TimedError> {
     let config = ModelConfig {
         vocab_size: VOCAB_SIZE,
         max_positions: max_context as usize,
-        sliding_window: None,
         bos_token_id: None,
         eos_token_ids: Vec::new(),
         ..shrunk(&large.config, chunks)
@@ -87,6 +87,9 @@ fn shrunk(config: &ModelConfig, chunks: usize) -> ModelConfig {
         num_kv_heads: config.num_kv_heads * more_heads,
         head_dim: HEAD_DIM,
         ffn_size: width(config.ffn_size),
+        experts: config
+            .experts
+            .map(|experts| Experts { ffn_size: width(experts.ffn_size), ..experts }),
         ..config.clone()
     }
 }

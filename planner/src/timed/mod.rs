@@ -21,7 +21,8 @@ pub use steady::{SteadyLayer, SteadyStep, steady, steady_step};
 pub use times::Times;
 
 use model::compressed::{Grouped, WeightFormat};
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::layers::{LayerKind, Layers};
 use program::compile::{CompileError, compile};
 use program::formats::{KvFormat, WeightFormats};
 use program::plan::{Plan, RunShape};
@@ -149,13 +150,19 @@ fn config(layer: &Layer, layers: usize, positions: usize) -> ModelConfig {
         max_positions: positions,
         norm_eps: 1e-5,
         activation: if llama { Activation::Silu } else { Activation::Relu },
-        rope: llama.then_some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
-        position_offset: if llama { 0 } else { 2 },
+        learned_positions: (!llama).then_some(2),
+        layers: Layers::alike(LayerKind::dense(
+            llama.then_some(Rope::new(10_000.0, RopeScaling::None)),
+        )),
+        experts: None,
         qkv_bias: !llama,
         out_bias: !llama,
         ffn_bias: !llama,
         tied_embeddings: true,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: Vec::new(),
     }

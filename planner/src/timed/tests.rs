@@ -72,8 +72,9 @@ fn programs_take_what_the_table_says() {
                 op.decompress_ms = 0.0;
             }
             let timed = Timed::of(&table, 12, 6).expect("compiles");
-            let list = layer_list(&timed.plan.config, timed.plan.map.chunking);
-            table.needs = (list.len() == table.ops.len()).then(|| dataflow(&list));
+            let list = layer_list(&timed.plan.config, 0, timed.plan.map.chunking);
+            table.needs =
+                (list.len() == table.ops.len()).then(|| dataflow(&timed.plan.config, &list));
             let candidate = &timed.found.best.candidate;
             let expected = steady_layer(&table, candidate, &Shape::default()).latency.ms();
             let layer = simulated(&timed, 5);

@@ -26,7 +26,7 @@ fn total_ns(case: &Case, placement: &Placement) -> Option<f64> {
 /// Every policy with every choice of what it leaves open.
 fn all(case: &Case) -> Vec<Placement> {
     let layers = case.config.num_layers;
-    let count = layer_list(&case.config, None).len();
+    let count = layer_list(&case.config, 0, None).len();
     let intervals = (0..count).flat_map(|start| (start + 1..=count).map(move |end| (start, end)));
     let split = |(start, end)| Policy::TwoSplit { split: Split { start, end }, chunking: None };
     let flexgen = |spread, cpu_attention| Policy::Flexgen(Flexgen { spread, cpu_attention });
@@ -71,7 +71,7 @@ fn cases() -> Vec<Case> {
         config
     };
     let layer_gib = |config: &model::config::ModelConfig| {
-        let ops = config.layer_ops().iter();
+        let ops = config.layer_ops(0).iter();
         let bytes: usize =
             ops.map(|op: &Op| op.weight_bytes(config, model::config::Dtype::Bf16)).sum();
         bytes as f64 / f64::from(1 << 30)

@@ -200,7 +200,7 @@ fn opt_30b_is_planned_for_32_gb_and_two_drives() {
     let budget = Budget::of(plan).dram_bytes(&case.limits());
     assert!(budget <= case.machine.dram_bytes());
     // What is missing, with the slots of a layer and less than one operation more.
-    let layer_bytes = case.config.layer_weight_bytes(model::config::Dtype::Bf16) as u64;
+    let layer_bytes = case.config.layer_weight_bytes(0, model::config::Dtype::Bf16) as u64;
     let largest_bytes = Op::Fc0.weight_bytes(&case.config, model::config::Dtype::Bf16) as u64;
     assert!(case.machine.dram_bytes() - budget < largest_bytes);
     let all_bytes = 48 * layer_bytes;

@@ -35,7 +35,7 @@ fn ops(bench: &mut Bench, device: Device) -> Vec<Instruction> {
     let config = bench.shape().config.clone();
     let mut list = Vec::new();
     for layer in 0..config.num_layers as u16 {
-        for op in config.layer_ops() {
+        for op in config.layer_ops(layer.into()) {
             let mut run = |op| bench.compute(Phase::Decode, device, op, Some(layer), None, (0, 0));
             list.push(run(*op));
             if *op == Op::Wv {
@@ -50,7 +50,7 @@ fn weights(bench: &mut Bench) -> (Vec<Instruction>, Vec<Instruction>) {
     let config = bench.shape().config.clone();
     let (mut copies, mut decompress) = (Vec::new(), Vec::new());
     for layer in 0..config.num_layers as u16 {
-        for op in config.layer_ops().iter().filter(|op| op.weights(&config).is_some()) {
+        for op in config.layer_ops(layer.into()).iter().filter(|op| op.weights(&config).is_some()) {
             copies.push(bench.copy_weights(*op, Some(layer)));
             decompress.extend(bench.decompress(*op, layer));
         }

@@ -82,9 +82,12 @@ pub(crate) fn linear(request: &Request, copies: usize) -> Experiment {
     if request.device.is_some() {
         stages.then(LaneId::GPU_COMPUTE, ops(&mut bench, request, Device::Gpu));
         let touched = |value: &Value| {
-            let reads = |op: &Op| op.reads().contains(value) || op.writes() == Some(*value);
+            let reads = |op: &Op| {
+                op.reads(&request.config).contains(value)
+                    || op.writes(&request.config) == Some(*value)
+            };
             let outer = [Op::FinalNorm, Op::Head];
-            request.config.layer_ops().iter().chain(&outer).any(reads)
+            request.config.every_layer_op().iter().chain(&outer).any(reads)
         };
         for (lane, to) in [(LaneId::H2D_ACTIVATIONS, Device::Gpu), (LaneId::D2H, Device::Cpu)] {
             let values = ROW_VALUES.iter().filter(|value| touched(value));

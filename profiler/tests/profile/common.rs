@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use kernels::{PoolOptions, Variant};
-use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
+use model::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::layers::{LayerKind, Layers};
 use model::source::dummy::DummySource;
 use profiler::{Runner, RunnerError, Session, Threads};
 use program::plan::Plan;
@@ -75,13 +76,17 @@ pub fn llama() -> ModelConfig {
         max_positions: 64,
         norm_eps: 1e-5,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        experts: None,
         qkv_bias: true,
         out_bias: false,
         ffn_bias: false,
         tied_embeddings: false,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: vec![],
     }
@@ -95,8 +100,9 @@ pub fn opt() -> ModelConfig {
         num_heads: 3,
         num_kv_heads: 3,
         activation: Activation::Relu,
-        rope: None,
-        position_offset: 2,
+        learned_positions: Some(2),
+        layers: Layers::alike(LayerKind::dense(None)),
+        experts: None,
         out_bias: true,
         ffn_bias: true,
         tied_embeddings: true,

@@ -72,7 +72,7 @@ fn plans(config: &ModelConfig, shape: &RunShape, formats: &Formats, chunks: u16)
         [ChunkOrder::Scores, ChunkOrder::Attention].map(|order| Some(Chunking { order, chunks }));
     let mut policies = vec![Policy::CpuOnly, Policy::GpuOnly];
     for chunking in [None, chunkings[0], chunkings[1]] {
-        let entries = layer_list(config, chunking).len();
+        let entries = layer_list(config, 0, chunking).len();
         for start in 0..=entries {
             for end in start..=entries {
                 policies.push(Policy::TwoSplit { split: Split { start, end }, chunking });

@@ -150,14 +150,14 @@ impl<'a> Buffers<'a> {
 
     fn add_loaded_weights(&mut self) {
         let mut all = vec![Weights::Embedding];
-        if self.config.rope.is_none() {
+        if self.config.learned_positions.is_some() {
             all.push(Weights::Positions);
         }
         for layer in 0..self.config.num_layers as u16 {
             let with_weights = |op: &&Op| op.weights(self.config).is_some();
             all.extend(
                 self.config
-                    .layer_ops()
+                    .layer_ops(layer.into())
                     .iter()
                     .filter(with_weights)
                     .map(|op| Weights::Layer { layer, op: *op }),
@@ -193,7 +193,7 @@ impl<'a> Buffers<'a> {
         let phases = [&map.prefill, &map.decode];
         let mut wanted = Vec::new();
         for layer in 0..config.num_layers {
-            for op in config.layer_ops().iter().filter(|op| op.weights(config).is_some()) {
+            for op in config.layer_ops(layer).iter().filter(|op| op.weights(config).is_some()) {
                 let layer16 = layer as u16;
                 if self.routes.topology.is_vram(map.weights_of(config, Some(layer16), *op)) {
                     wanted.push(Weights::Layer { layer: layer16, op: *op });
@@ -226,7 +226,7 @@ impl<'a> Buffers<'a> {
                         let home = map.kv[layer as usize].home(kv, part, batch);
                         let segment = self.routes.segment_of(home, Holds::Kv);
                         let name = format!("cache.{kv:?}.layer{layer}.batch{batch}.{part}of{of}");
-                        let size = self.sizes.cache_bytes(of);
+                        let size = self.sizes.cache_bytes(usize::from(layer), of);
                         let id = self.add(segment, name, size);
                         self.caches.insert((layer, batch, kv, part), id);
                     }
@@ -242,11 +242,12 @@ impl<'a> Buffers<'a> {
             let weights = Weights::of(op, layer);
             if wide { self.sizes.wide_bytes(weights) } else { self.sizes.weights_bytes(weights) }
         };
-        if !self.config.layer_ops().contains(&op) {
+        if !self.config.has_layer_op(op.weights_op()) {
             return bytes(None);
         }
         let slots = usize::from(slots);
         let layers = (usize::from(layer_slot)..self.config.num_layers).step_by(slots);
+        let layers = layers.filter(|layer| self.config.place_in_layer(*layer, op).is_some());
         layers.map(|layer| bytes(Some(layer as u16))).max().unwrap_or(0)
     }
 
@@ -290,7 +291,7 @@ impl<'a> Buffers<'a> {
                 let bytes = self.slot_bytes(op, (0, 1), false);
                 (host, self.whole_pages(host, bytes))
             }
-            ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.cache_bytes(of)),
+            ProgramBuffer::KvSlot { of, .. } => (arena, self.sizes.largest_cache_bytes(of)),
         };
         let name = program.rows.phase().name();
         let id = self.add(segment, format!("{name}.{identity:?}").to_lowercase(), size);

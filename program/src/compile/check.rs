@@ -90,13 +90,13 @@ fn check_layer(
     layer: usize,
     routes: &Routes<'_>,
 ) -> Result<(), CompileError> {
-    let prefill = layer_list(config, None);
-    let decode = layer_list(config, map.chunking);
+    let prefill = layer_list(config, layer, None);
+    let decode = layer_list(config, layer, map.chunking);
     let counts = [
         ("prefill map", map.prefill.layers[layer].len(), prefill.len()),
         ("decode map", map.decode.layers[layer].len(), decode.len()),
-        ("weights' homes", map.weights[layer].len(), config.layer_ops().len()),
-        ("weights' formats", map.weight_formats.layers[layer].len(), config.layer_ops().len()),
+        ("weights' homes", map.weights[layer].len(), config.layer_ops(layer).len()),
+        ("weights' formats", map.weight_formats.layers[layer].len(), config.layer_ops(layer).len()),
     ];
     for (what, found, expected) in counts {
         if found != expected {
@@ -146,7 +146,7 @@ pub(super) fn check_chunked(
     layer: usize,
     topology: &Topology,
 ) -> Result<(), CompileError> {
-    let list = layer_list(config, None);
+    let list = layer_list(config, layer, None);
     let mut attention = list.iter().zip(&map.prefill.layers[layer]);
     let on_cpu = attention.any(|(entry, device)| entry.op == Op::Scores && *device == Device::Cpu);
     for kv in [Kv::K, Kv::V] {

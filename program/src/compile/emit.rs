@@ -124,10 +124,11 @@ impl<'a, 'b> Emitter<'a, 'b> {
         if entry.op == Op::Out && entry.layer.is_some() && !self.is_chunked() {
             self.append_fresh(entry);
         }
-        let inputs = entry.op.reads().iter().map(|value| self.input(entry, *value)).collect();
+        let inputs =
+            entry.op.reads(self.config).iter().map(|value| self.input(entry, *value)).collect();
         let caches = self.caches(entry);
         let weights = self.weights(entry);
-        let output = entry.op.writes().map(|value| {
+        let output = entry.op.writes(self.config).map(|value| {
             let buffer = self.value_buffer(entry, value, entry.device);
             Region { buffer, chunk: self.output_chunk(entry, value) }
         });
@@ -142,7 +143,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
             table: self.buffers.table(entry.batch),
         };
         self.push(self.routes.compute(entry.device), Instruction::Compute(compute));
-        if let Some(value) = entry.op.writes() {
+        if let Some(value) = entry.op.writes(self.config) {
             self.mark_written(entry, value);
         }
         self.after(entry);
@@ -302,7 +303,7 @@ impl<'a, 'b> Emitter<'a, 'b> {
         }
         let blob = Weights::of(entry.op, entry.layer);
         let mut regions = vec![self.weight_region(entry, blob)];
-        if entry.op == Op::Embed && self.config.rope.is_none() {
+        if entry.op == Op::Embed && self.config.learned_positions.is_some() {
             regions.push(self.weight_region(entry, Weights::Positions));
         }
         regions

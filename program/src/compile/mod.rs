@@ -83,7 +83,7 @@ pub fn compile_on(
         weights: buffers.placements(),
         resident,
         buffers: buffers.into_list(),
-        table: table(shape, map),
+        table: table(config, shape, map),
         programs,
     })
 }
@@ -143,7 +143,8 @@ fn footprints(
     let of = Compiling { config, shape, map, routes: &routes };
     let layers = layers_with_all_buffers(config, shape, map);
     let mut ends = Ends(buffers.ends().clone());
-    let of_ends = |ends: &Ends| Footprint::of_ends(&topology, |id| ends.of(id), &table(shape, map));
+    let of_ends =
+        |ends: &Ends| Footprint::of_ends(&topology, |id| ends.of(id), &table(config, shape, map));
     let kept = of_ends(&ends);
     let mut emitted = Vec::new();
     for (id, shape) in (0..).map(ProgramId).zip(shape.programs()) {
@@ -196,8 +197,8 @@ fn with_storages(mut topology: Topology, map: &DeviceMap) -> Topology {
     topology
 }
 
-fn table(shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
-    shape.table(map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)))
+fn table(config: &ModelConfig, shape: &RunShape, map: &DeviceMap) -> StepTableLayout {
+    shape.table(config, map.chunking.map_or(1, |chunking| u32::from(chunking.chunks)))
 }
 
 /// The work of a program in some layers in one global order; its buffers are laid out on the way.
@@ -274,7 +275,8 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
     };
     let slots = usize::from(map.weight_slots.max(1));
     let is_alike = |one: usize, other: usize| {
-        map.prefill.layers[one] == map.prefill.layers[other]
+        config.layer_ops(one) == config.layer_ops(other)
+            && map.prefill.layers[one] == map.prefill.layers[other]
             && map.decode.layers[one] == map.decode.layers[other]
             && map.weights[one] == map.weights[other]
             && map.kv[one] == map.kv[other]
@@ -305,7 +307,7 @@ fn layers_with_all_buffers(config: &ModelConfig, shape: &RunShape, map: &DeviceM
 fn streams_caches(config: &ModelConfig, shape: &RunShape, map: &DeviceMap, layer: usize) -> bool {
     let mut homes = map.kv[layer].k.iter().chain(&map.kv[layer].v);
     let attends = |chunking, devices: &[Device]| {
-        let list = layer_list(config, chunking);
+        let list = layer_list(config, layer, chunking);
         let mut attention = list.iter().zip(devices).filter(|(entry, _)| entry.op.is_attention());
         attention.any(|(_, device)| *device == Device::Gpu)
     };

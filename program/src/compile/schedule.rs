@@ -111,7 +111,7 @@ fn segments(phase: Phase, map: &DeviceMap, layers: &[Vec<Item>]) -> Vec<Vec<Item
 fn layer_items(rows: Rows, config: &ModelConfig, map: &DeviceMap, layer: usize) -> Vec<Item> {
     let phase = rows.phase();
     let list: Vec<(Op, Option<Chunk>, Device)> = match phase {
-        Phase::Prefill => layer_list(config, None)
+        Phase::Prefill => layer_list(config, layer, None)
             .into_iter()
             .zip(&map.prefill.layers[layer])
             .map(|(entry, device)| (entry.op, None, *device))

@@ -31,7 +31,7 @@ mod reach;
 mod replay;
 mod shape;
 
-use model::config::Family;
+use model::config::ModelConfig;
 
 pub use describe::describe;
 pub use error::{Blocked, NamedLane, NamedProgram, Site, ValidateError};
@@ -85,7 +85,7 @@ pub fn validate(plan: &Plan) -> Result<Proof, ValidateError> {
     Ok(Proof { programs })
 }
 
-/// Proves what can be proved of a program without its plan: that it is well formed, that no lane
+/// Proves what can be proved of a program of a model without its plan: that it is well formed, that no lane
 /// can deadlock, and that no two accesses race.
 ///
 /// # Errors
@@ -94,11 +94,11 @@ pub fn validate_program(
     program: &Program,
     buffers: &[Buffer],
     topology: &Topology,
+    config: &ModelConfig,
 ) -> Result<ProgramProof, ValidateError> {
     topology.check()?;
-    // Names of the LLaMA family; without a plan the family is not known.
-    shape::check_program(program, buffers, topology, Family::Llama)?;
-    Ok(prove_order(program, buffers, (topology, Family::Llama))?.1)
+    shape::check_program(program, buffers, topology, config)?;
+    Ok(prove_order(program, buffers, (topology, config.family))?.1)
 }
 
 fn prove_order<'a>(

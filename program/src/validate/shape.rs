@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use model::config::Family;
-use model::ops::{Op, Value};
+use model::config::ModelConfig;
+use model::ops::Value;
 
 use crate::ir::{BufferId, Compute, Copy, Instruction, LaneProgram, Moved, Program, Read, Region};
 use crate::map::Chunk;
@@ -26,7 +26,7 @@ pub(super) fn check_plan(plan: &Plan) -> Result<(), ValidateError> {
             let program = NamedProgram::new(program);
             return Err(ValidateError::NextProgram { program, next });
         }
-        check_program(program, &plan.buffers, &plan.topology, plan.config.family)?;
+        check_program(program, &plan.buffers, &plan.topology, &plan.config)?;
     }
     let count = plan.buffers.len();
     let known = |what, id: BufferId| match id.0 as usize {
@@ -51,7 +51,7 @@ pub(super) fn check_program(
     program: &Program,
     buffers: &[Buffer],
     topology: &Topology,
-    family: Family,
+    config: &ModelConfig,
 ) -> Result<(), ValidateError> {
     let named_program = NamedProgram::new(program);
     let behind_caches = program.shape.rows.are_behind_caches();
@@ -76,8 +76,9 @@ pub(super) fn check_program(
     }
     for LaneProgram { lane, instructions, .. } in &program.lanes {
         for (index, instruction) in instructions.iter().enumerate() {
-            let site =
-                || Site::new((named_program, *lane, index, 0), instruction, (topology, family));
+            let site = || {
+                Site::new((named_program, *lane, index, 0), instruction, (topology, config.family))
+            };
             let malformed = |problem: String| ValidateError::Malformed {
                 site: site(),
                 problem: problem.into_boxed_str(),
@@ -85,7 +86,7 @@ pub(super) fn check_program(
             check_regions(instruction, buffers).map_err(malformed)?;
             match instruction {
                 Instruction::Compute(compute) => {
-                    check_compute(behind_caches, compute).map_err(malformed)?
+                    check_compute(config, behind_caches, compute).map_err(malformed)?
                 }
                 Instruction::Copy(copy) => check_copy(copy).map_err(malformed)?,
                 Instruction::Read(read) => check_read(read, buffers).map_err(malformed)?,
@@ -151,13 +152,21 @@ fn check_read(read: &Read, buffers: &[Buffer]) -> Result<(), String> {
     }
 }
 
-fn check_compute(behind_caches: bool, compute: &Compute) -> Result<(), String> {
-    let (op, values) = (compute.op, compute.op.reads());
+fn check_compute(
+    config: &ModelConfig,
+    behind_caches: bool,
+    compute: &Compute,
+) -> Result<(), String> {
+    let (op, values) = (compute.op, compute.op.reads(config));
     let expected_caches = if behind_caches { op.caches().len() } else { 0 };
     let counts = [
         ("inputs", compute.inputs.len(), values.len()),
         ("caches", compute.caches.len(), expected_caches),
-        ("outputs", usize::from(compute.output.is_some()), usize::from(op.writes().is_some())),
+        (
+            "outputs",
+            usize::from(compute.output.is_some()),
+            usize::from(op.writes(config).is_some()),
+        ),
     ];
     for (what, found, expected) in counts {
         if found != expected {
@@ -167,10 +176,10 @@ fn check_compute(behind_caches: bool, compute: &Compute) -> Result<(), String> {
     if compute.chunk.is_some() && !op.is_attention() {
         return Err("only attention is split into chunks".to_owned());
     }
-    let outputs = op.writes().into_iter().zip(compute.output);
+    let outputs = op.writes(config).into_iter().zip(compute.output);
     let values: Vec<(Value, Region)> =
         values.iter().copied().zip(compute.inputs.iter().copied()).chain(outputs).collect();
-    for (value, region) in values {
+    for &(value, region) in &values {
         let split = matches!(value, Value::Scores | Value::Probabilities | Value::Attended);
         let expected = compute.chunk.filter(|_| split && op.is_attention());
         if normal(region.chunk) != normal(expected) {
@@ -180,8 +189,8 @@ fn check_compute(behind_caches: bool, compute: &Compute) -> Result<(), String> {
             ));
         }
     }
-    let in_place = matches!(op, Op::Out | Op::Down | Op::Fc1);
-    if in_place && compute.output != compute.inputs.get(1).copied() {
+    let residual = values.iter().find(|(value, _)| *value == Value::Hidden);
+    if op.adds_to_residual(config) && compute.output != residual.map(|(_, region)| *region) {
         return Err("it must add into the residual stream that it reads".to_owned());
     }
     Ok(())

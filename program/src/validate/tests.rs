@@ -1,6 +1,7 @@
 //! Hand-written programs, each with one defect.
 
-use model::config::Family;
+use model::config::{Family, ModelConfig};
+use model::known::known;
 use model::ops::{Op, Value};
 
 use crate::ir::{
@@ -21,6 +22,11 @@ const HOST_QUERY: u32 = 3;
 const DEVICE_WEIGHTS: u32 = 4;
 const DEVICE_NORMED: u32 = 5;
 const DEVICE_QUERY: u32 = 6;
+
+/// Of the LLaMA family.
+fn config() -> ModelConfig {
+    known("llama-2-7b").expect("a known model").config
+}
 
 fn buffers() -> Vec<Buffer> {
     let names = [
@@ -135,13 +141,14 @@ fn offload() -> Program {
 }
 
 fn refused(program: &Program) -> ValidateError {
-    validate_program(program, &buffers(), &Topology::with_device())
+    validate_program(program, &buffers(), &Topology::with_device(), &config())
         .expect_err("a defect must be refused")
 }
 
 #[test]
 fn a_correct_program_is_proved() {
-    let proof = validate_program(&offload(), &buffers(), &Topology::with_device()).unwrap();
+    let proof =
+        validate_program(&offload(), &buffers(), &Topology::with_device(), &config()).unwrap();
     assert_eq!((proof.work, proof.waits), (4, 6));
     // Step 0: both copies before `q`, `q` before the copy back. Step 1: each copy in after `q`'s
     // read and its own write (2 + 2), `q` after both copies, its own write and the copy back (4),
@@ -314,7 +321,7 @@ fn chunks_conflict_only_where_they_overlap() {
         shape: SHAPE,
         lanes: vec![half(0, LaneId::H2D_WEIGHTS), half(index, LaneId::H2D_ACTIVATIONS)],
     };
-    assert!(validate_program(&halves(1), &buffers(), &Topology::with_device()).is_ok());
+    assert!(validate_program(&halves(1), &buffers(), &Topology::with_device(), &config()).is_ok());
     assert!(matches!(refused(&halves(0)), ValidateError::Race { .. }));
 }
 

@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use model::compressed::WeightFormat;
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::layers::{LayerKind, Layers};
 use program::formats::{KvFormat, WeightFormats};
 use program::map::{
     ChunkOrder, Chunking, Device, DeviceMap, LayerKv, PhaseMap, Schedule, layer_list,
@@ -28,13 +29,17 @@ pub fn opt() -> ModelConfig {
         max_positions: 64,
         norm_eps: 1e-5,
         activation: Activation::Relu,
-        rope: None,
-        position_offset: 2,
+        learned_positions: Some(2),
+        layers: Layers::alike(LayerKind::dense(None)),
+        experts: None,
         qkv_bias: true,
         out_bias: true,
         ffn_bias: true,
         tied_embeddings: true,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: Some(2),
         eos_token_ids: vec![2],
     }
@@ -46,8 +51,9 @@ pub fn llama() -> ModelConfig {
         family: Family::Llama,
         num_kv_heads: 2,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 10000.0, scaling: RopeScaling::None }),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10000.0, RopeScaling::None)))),
+        experts: None,
         qkv_bias: false,
         out_bias: false,
         ffn_bias: false,
@@ -106,10 +112,10 @@ pub const PLAIN: Choices = Choices {
 /// The GPU runs entries `from..to` of every layer's decode list.
 pub fn split(config: &ModelConfig, from: usize, to: usize, choices: Choices) -> DeviceMap {
     let chunking = choices.chunking.map(|(order, chunks)| Chunking { order, chunks });
-    let entries = layer_list(config, chunking).len();
+    let entries = layer_list(config, 0, chunking).len();
     let device = |i| if (from..to).contains(&i) { Device::Gpu } else { Device::Cpu };
     let decode: Vec<Device> = (0..entries).map(device).collect();
-    let ops = config.layer_ops().len();
+    let ops = config.layer_ops(0).len();
     let phase = |layer: Vec<Device>| PhaseMap {
         embed: Device::Cpu,
         layers: vec![layer; config.num_layers],

@@ -13,19 +13,22 @@ use program::formats::KvFormat;
 use program::ir::{Compute, Region, Rows};
 
 use super::compute::Computing;
-use super::scratch::attention_shape;
+use super::scratch::{attention_shape, kind_of};
 use crate::rows::counts;
 
 impl Computing<'_> {
     /// Enqueues the operation; returns the bytes of cached K and V that it reads.
     pub(super) fn attention(&mut self, compute: &Compute) -> Result<u64, CudaError> {
-        let key = (self.program, compute.at, compute.chunk);
+        let kind = kind_of(&self.plan.config, compute.at);
+        let key = (self.program, compute.at, kind, compute.chunk);
         let (units, cached) = self.uploads.units(self.device, self.stream, self.table, key)?;
         if units.count == 0 {
             return Ok(0);
         }
         let (_, rows) = counts(self.table, self.program, compute.at);
-        let (shape, dtype) = (attention_shape(&self.plan.config), self.plan.shape.dtype);
+        let (shape, dtype) = (attention_shape(&self.plan.config, kind), self.plan.shape.dtype);
+        // Only a softmax has weights: its sinks.
+        let sinks = self.vector(compute, 0);
         let q = |region| self.rows(region, Value::Query, rows);
         match compute.op {
             Op::Scores => {
@@ -37,7 +40,7 @@ impl Computing<'_> {
             Op::Softmax => {
                 let from = self.scores_range(compute, compute.inputs[0]);
                 let to = self.scores_range(compute, self.whole_output(compute));
-                self.launch(softmax(&shape, &units, from, to))?;
+                self.launch(softmax(&shape, &units, from, sinks, to))?;
             }
             Op::Wv => {
                 let probabilities = self.scores_range(compute, compute.inputs[0]);
@@ -51,11 +54,11 @@ impl Computing<'_> {
                 let v = self.keys_or_values(compute, Kv::V, compute.inputs[2], rows)?;
                 let out = self.output(compute, rows);
                 if self.table.program(self.program).rows != Rows::Single {
-                    self.launch(attention_prefill(dtype, &shape, &units, q, k, v, out))?;
+                    self.launch(attention_prefill(dtype, &shape, &units, q, k, v, sinks, out))?;
                 } else {
                     let scratch = self.device.scratch_address(self.device.scratch().attention);
                     let [parts, whole] =
-                        attention_decode(dtype, &shape, &units, q, k, v, out, scratch);
+                        attention_decode(dtype, &shape, &units, q, k, v, sinks, out, scratch);
                     self.launch(parts)?;
                     self.launch(whole)?;
                 }

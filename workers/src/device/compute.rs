@@ -63,7 +63,8 @@ impl Computing<'_> {
 
     /// The first `rows` rows of the output.
     pub(super) fn output(&self, compute: &Compute, rows: usize) -> Address {
-        let (Some(region), Some(value)) = (compute.output, compute.op.writes()) else {
+        let (Some(region), Some(value)) = (compute.output, compute.op.writes(&self.plan.config))
+        else {
             panic!("{:?} writes no value", compute.op)
         };
         self.rows(region, value, rows)
@@ -77,7 +78,7 @@ impl Computing<'_> {
     }
 
     /// A vector behind the matrix, or 0.
-    fn vector(&self, compute: &Compute, index: usize) -> Address {
+    pub(super) fn vector(&self, compute: &Compute, index: usize) -> Address {
         let Some(shape) = compute.op.weights(&self.plan.config) else { return 0 };
         let Some(count) = shape.vectors[index] else { return 0 };
         let layout = shape.layout(self.plan.shape.dtype, self.format(compute));
@@ -151,7 +152,7 @@ impl Computing<'_> {
             WeightFormat::Plain => Weight::Plain(matrix),
             WeightFormat::Grouped(form) => Weight::Grouped(form, matrix),
         };
-        let x = self.rows(compute.inputs[0], compute.op.reads()[0], rows);
+        let x = self.rows(compute.inputs[0], compute.op.reads(config)[0], rows);
         let bias = self.vector(compute, 0);
         let (n, k) = (n as u32, k as u32);
         let product = Linear { rows: rows as u32, n, k, x, weight, bias, out };
@@ -159,12 +160,16 @@ impl Computing<'_> {
             Some(sums) => self.launch(epilogue(dtype, (product.rows, n), sums, bias, out))?,
             None => self.launch(linear(dtype, &product))?,
         }
-        if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
+        let layer = compute.at.layer.map_or(0, usize::from);
+        if matches!(compute.op, Op::Q | Op::K) && config.layers.of(layer).rope.is_some() {
             let at = (self.program, compute.at);
             let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
             let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
             let shape = (rows as u32, heads as u32, config.head_dim as u32);
-            let frequencies = self.device.scratch_address(self.device.scratch().frequencies);
+            let table_bytes = config.head_dim / 2 * size_of::<f32>();
+            let offset = config.layers.kind_index(layer) * table_bytes;
+            let first = self.device.scratch_address(self.device.scratch().frequencies);
+            let frequencies = first + offset as u64;
             self.launch(rope(dtype, shape, lists.positions, frequencies, to))?;
         }
         Ok(())

@@ -9,7 +9,7 @@ use program::plan::Plan;
 use program::weights::Weights;
 
 use super::open::Device;
-use super::scratch::attention_shape;
+use super::scratch::{attention_shape, kind_of};
 use super::uploads::Uploads;
 use crate::execute::copy_spans;
 use crate::lane_executor::Work;
@@ -74,9 +74,10 @@ impl Moving<'_> {
         uploads: &mut Uploads,
     ) -> Result<Work, CudaError> {
         let Moving { plan, device, stream, table, program, .. } = *self;
-        let key = (program, instruction.at, instruction.chunk);
+        let kind = kind_of(&plan.config, instruction.at);
+        let key = (program, instruction.at, kind, instruction.chunk);
         let units = uploads.appended(device, stream, table, key)?;
-        let (shape, dtype) = (attention_shape(&plan.config), plan.shape.dtype);
+        let (shape, dtype) = (attention_shape(&plan.config, kind), plan.shape.dtype);
         let address = |id| device.places().address(id, 0, device.places().size_bytes(id));
         let (from, to) = (address(instruction.from.buffer), address(instruction.to.buffer));
         let launch = match plan.map.kv_format {

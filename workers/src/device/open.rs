@@ -6,6 +6,7 @@ use std::sync::Arc;
 use cuda::{Address, Arena, Context, CudaError, Driver, IpcHandle, Kernel, Module};
 use cuda::{RegisteredHost, Stream};
 use cuda_kernels::Launch;
+use model::layers::LayerKind;
 use program::plan::Plan;
 use program::topology::{LaneId, SegmentId};
 use shm::{Access, Control, Mapping};
@@ -171,8 +172,13 @@ impl Device {
     }
 
     fn upload_frequencies(&self, plan: &Plan) -> Result<(), CudaError> {
-        let Some(rope) = &plan.config.rope else { return Ok(()) };
-        let frequencies = rope.inverse_frequencies(plan.config.head_dim);
+        let config = &plan.config;
+        // A table for each kind of layer; nobody reads that of a kind without rope.
+        let table = |kind: &LayerKind| match &kind.rope {
+            Some(rope) => rope.inverse_frequencies(config.head_dim),
+            None => vec![0.0; config.head_dim / 2],
+        };
+        let frequencies: Vec<f32> = config.layers.kinds().iter().flat_map(table).collect();
         let bytes: &[u8] = bytemuck::cast_slice(&frequencies);
         let stream = Stream::new(&self.context)?;
         let to = self.scratch_address(self.scratch.frequencies);

@@ -23,6 +23,8 @@ pub(super) struct Key {
     program: ProgramId,
     batch: u16,
     stream: u16,
+    /// Of the layer: units of layers with other windows lie elsewhere in their caches.
+    kind: usize,
     list: List,
 }
 
@@ -39,23 +41,26 @@ enum List {
 impl Key {
     /// The rows of a stream.
     pub(super) fn rows(program: ProgramId, at: At) -> Key {
-        Key { program, batch: at.batch, stream: at.stream, list: List::Rows }
+        Key { program, batch: at.batch, stream: at.stream, kind: 0, list: List::Rows }
     }
 
-    /// The units of a chunk of a stream.
-    pub(super) fn units(program: ProgramId, at: At, chunk: Option<Chunk>) -> Key {
-        Key { program, batch: at.batch, stream: at.stream, list: List::Units(chunk) }
+    /// The units of a chunk of a stream, in a kind of layer.
+    pub(super) fn units(program: ProgramId, at: At, kind: usize, chunk: Option<Chunk>) -> Key {
+        Key { program, batch: at.batch, stream: at.stream, kind, list: List::Units(chunk) }
     }
-}
 
-impl Key {
     /// The units of an append; where sequences have single rows, those of attention.
-    pub(super) fn appended(program: ProgramId, rows: Rows, at: At, chunk: Chunk) -> Key {
+    pub(super) fn appended(
+        (program, rows): (ProgramId, Rows),
+        at: At,
+        kind: usize,
+        chunk: Chunk,
+    ) -> Key {
         let list = match rows {
             Rows::WholePrompts | Rows::Chunks => List::Appended(chunk),
             Rows::Single => List::Units(Some(chunk)),
         };
-        Key { program, batch: at.batch, stream: at.stream, list }
+        Key { program, batch: at.batch, stream: at.stream, kind, list }
     }
 }
 
@@ -69,7 +74,7 @@ pub(super) struct Range {
 /// Where everything lies, from the first byte of the arena.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    /// f32 `[head_dim / 2]`.
+    /// f32 `[kinds of layers, head_dim / 2]`.
     pub(super) frequencies: Range,
     /// Parts of decode attention.
     pub(super) attention: Range,
@@ -96,13 +101,20 @@ impl Layout {
     }
 }
 
-/// The shape of attention, as the kernels take it.
-pub(super) fn attention_shape(config: &ModelConfig) -> AttentionShape {
+/// The kind of an instruction's layer.
+pub(super) fn kind_of(config: &ModelConfig, at: At) -> usize {
+    config.layers.kind_index(at.layer.map_or(0, usize::from))
+}
+
+/// The shape of attention in a kind of layer, as the kernels take it.
+pub(super) fn attention_shape(config: &ModelConfig, kind: usize) -> AttentionShape {
+    let window = config.layers.kinds()[kind].window;
     AttentionShape {
         heads: config.num_heads as u32,
         kv_heads: config.num_kv_heads as u32,
         head_dim: config.head_dim as u32,
-        scale: 1.0 / (config.head_dim as f32).sqrt(),
+        scale: config.attention_scale(),
+        window: window.and_then(|window| u32::try_from(window).ok()),
     }
 }
 
@@ -120,7 +132,8 @@ impl Scratch {
         let DeviceWork { config, shape, map, buffers_bytes, .. } = *work;
         let start = buffers_bytes.next_multiple_of(ALIGN_BYTES);
         let mut layout = Layout { end_bytes: start };
-        let frequencies = layout.take(config.head_dim as u64 / 2 * 4);
+        let frequencies =
+            layout.take(config.layers.kinds().len() as u64 * config.head_dim as u64 / 2 * 4);
         let keys = keys(work);
         let heads = config.num_kv_heads as u64;
         let units_max = u64::from(shape.batch_size) * heads;
@@ -128,11 +141,13 @@ impl Scratch {
         let attends =
             |key: &Key| shape_of(key.program).rows == Rows::Single && key.list != List::Rows;
         let attention = match keys.iter().any(attends) {
-            true => attention_decode_scratch_bytes(
-                &attention_shape(config),
-                units_max as u32,
-                shape.max_context,
-            ),
+            true => (0..config.layers.kinds().len())
+                .map(|kind| {
+                    let of_kind = attention_shape(config, kind);
+                    attention_decode_scratch_bytes(&of_kind, units_max as u32, shape.max_context)
+                })
+                .max()
+                .unwrap_or(0),
             false => 0,
         };
         let attention = layout.take(attention);
@@ -184,19 +199,25 @@ impl Scratch {
 
 /// Lists that the device's instructions read.
 fn keys(work: &DeviceWork<'_>) -> Vec<Key> {
+    let kind = |at| kind_of(work.config, at);
     let mut keys = Vec::new();
     for ProgramWork { id, shape, instructions } in &work.programs {
         let program = *id;
         for instruction in instructions {
             match instruction {
                 Instruction::Compute(compute) if compute.op.is_attention() => {
-                    keys.push(Key::units(program, compute.at, compute.chunk));
+                    keys.push(Key::units(program, compute.at, kind(compute.at), compute.chunk));
                 }
                 Instruction::Compute(compute) if needs_rows(compute.op) => {
                     keys.push(Key::rows(program, compute.at));
                 }
                 Instruction::Append(append) => {
-                    keys.push(Key::appended(program, shape.rows, append.at, append.chunk));
+                    keys.push(Key::appended(
+                        (program, shape.rows),
+                        append.at,
+                        kind(append.at),
+                        append.chunk,
+                    ));
                 }
                 _ => {}
             }

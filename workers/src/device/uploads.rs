@@ -100,16 +100,16 @@ impl Uploads {
         Ok(Rows { positions: first, last_rows: first + last_at as u64 * 4 })
     }
 
-    /// Units of a chunk of a stream, and the cached positions of all of them.
+    /// Units of a chunk of a stream in a kind of layer, and the cached positions of all of them.
     pub(super) fn units(
         &mut self,
         device: &Device,
         stream: &Stream,
         table: &StepTable,
-        (program, at, chunk): (ProgramId, At, Option<Chunk>),
+        (program, at, kind, chunk): (ProgramId, At, usize, Option<Chunk>),
     ) -> Result<(Units, u64), CudaError> {
         let listed = || units(table, program, at, chunk);
-        self.listed(device, stream, Key::units(program, at, chunk), listed)
+        self.listed(device, stream, Key::units(program, at, kind, chunk), listed)
     }
 
     /// Units whose fresh rows an append takes.
@@ -118,13 +118,13 @@ impl Uploads {
         device: &Device,
         stream: &Stream,
         table: &StepTable,
-        (program, at, chunk): (ProgramId, At, Chunk),
+        (program, at, kind, chunk): (ProgramId, At, usize, Chunk),
     ) -> Result<Units, CudaError> {
         let listed = || appended_units(table, program, at, chunk);
         let found = self.listed(
             device,
             stream,
-            Key::appended(program, table.program(program).rows, at, chunk),
+            Key::appended((program, table.program(program).rows), at, kind, chunk),
             listed,
         );
         found.map(|(units, _)| units)
@@ -152,7 +152,7 @@ impl Uploads {
                     cache_offset: unit.cache_offset as u64,
                     scores_offset: unit.scores_offset as u64,
                     shared_row: unit.shared_row.unwrap_or(Unit::CACHED),
-                    unused: 0,
+                    cache_positions: unit.cache_positions,
                 };
                 staged[count] = found;
                 count += 1;

@@ -24,9 +24,9 @@ pub fn append_spans(
 ) {
     let (kv_heads, head_dim) = (table.kv_heads(), table.head_dim());
     for unit in appended_units(table, program, append.at, append.chunk) {
-        for (row, position) in unit.appended() {
+        for (row, place) in unit.appended() {
             let from = (row * kv_heads + unit.kv_head as usize) * head_dim;
-            each(from, unit.cache_offset + position * head_dim);
+            each(from, unit.cache_offset + place * head_dim);
         }
     }
 }

@@ -1,8 +1,9 @@
 //! `Scores`, `Softmax`, `Wv` and the fused form, over the units of a chunk.
 //!
 //! Fresh K and V always come from the values of this step and never from the cache, on every
-//! device, so an append may happen before or after without changing a bit. Beside a 4-bit cache the
-//! kernels see them as the append will store them.
+//! device, so an append may happen before or after without changing a bit; into a ring of positions
+//! it comes after, for it takes the places of the oldest. Beside a 4-bit cache the kernels see
+//! fresh rows as the append will store them.
 
 use kernels::{AttentionShape, Cache, Columns, Element, Kernels, Unit};
 use model::ops::{Kv, Op, Value};
@@ -21,11 +22,13 @@ pub(super) fn run<T: Element>(
     count: usize,
 ) -> u64 {
     let config = &operands.plan.config;
+    let window = config.layers.of(compute.at.layer.map_or(0, usize::from)).window;
     let shape = AttentionShape {
         heads: config.num_heads,
         kv_heads: config.num_kv_heads,
         head_dim: config.head_dim,
-        scale: 1.0 / (config.head_dim as f32).sqrt(),
+        scale: config.attention_scale(),
+        window: window.and_then(|window| u32::try_from(window).ok()),
     };
     units.clear();
     units.extend(rows::units(operands.table, operands.program, compute.at, compute.chunk));
@@ -33,7 +36,9 @@ pub(super) fn run<T: Element>(
         return 0;
     }
     let units = units.as_slice();
-    let cached: u64 = units.iter().map(|unit| u64::from(unit.cached())).sum();
+    let cached: u64 = units.iter().map(|unit| u64::from(unit.cached_seen(&shape))).sum();
+    // Only a softmax has weights: its sinks.
+    let sinks = operands.vector(compute, 0);
     let kv_format = operands.plan.map.kv_format;
     let position_bytes =
         kv_format.position_bytes(config.head_dim, operands.plan.shape.dtype) as u64;
@@ -47,7 +52,7 @@ pub(super) fn run<T: Element>(
         Op::Softmax => {
             let scores = scores(operands, compute, compute.inputs[0]);
             let out = scores_mut(operands, compute, output_region(compute));
-            kernels.softmax(&shape, units, scores, out);
+            kernels.softmax(&shape, units, scores, sinks, out);
         }
         Op::Wv => {
             let probabilities = scores(operands, compute, compute.inputs[0]);
@@ -63,7 +68,7 @@ pub(super) fn run<T: Element>(
             let (cached_k, cached_v) =
                 (cache(operands, compute, Kv::K), cache(operands, compute, Kv::V));
             let out = attended::<T>(operands, compute, count);
-            kernels.attention(&shape, units, q, k, v, cached_k, cached_v, out);
+            kernels.attention(&shape, units, q, k, v, cached_k, cached_v, sinks, out);
         }
     }
     cached * position_bytes * compute.op.caches().len() as u64

@@ -9,6 +9,7 @@ use kernels::{
 };
 use model::compressed::WeightFormat;
 use model::config::Activation;
+use model::layers::LayerKind;
 use model::ops::{Op, Value};
 use program::ir::{Compute, ProgramId};
 use program::map::Device;
@@ -26,7 +27,8 @@ use crate::shared::table::StepTable;
 #[derive(Debug)]
 pub struct ComputeState {
     kernels: Kernels,
-    inverse_frequencies: Vec<f32>,
+    /// Of each kind of layer; empty where it rotates nothing.
+    inverse_frequencies: Vec<Vec<f32>>,
     tokens: Vec<u32>,
     positions: Vec<u32>,
     last_rows: Vec<u32>,
@@ -48,6 +50,10 @@ impl ComputeState {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.stream_rows().max(usize::from(shape.batch_size));
         let sequences = usize::from(shape.stream_sequences().max(shape.batch_size));
+        let frequencies = |kind: &LayerKind| {
+            let rope = kind.rope.as_ref();
+            rope.map_or_else(Vec::new, |rope| rope.inverse_frequencies(config.head_dim))
+        };
         let limits = ScratchLimits {
             rows,
             linear_inputs: config.hidden_size.max(config.q_size()).max(config.ffn_size),
@@ -61,11 +67,7 @@ impl ComputeState {
                 Pool::with_options(pool).map_err(WorkerError::Thread)?,
                 limits,
             ),
-            inverse_frequencies: config
-                .rope
-                .as_ref()
-                .map(|rope| rope.inverse_frequencies(config.head_dim))
-                .unwrap_or_default(),
+            inverse_frequencies: config.layers.kinds().iter().map(frequencies).collect(),
             tokens: Vec::with_capacity(rows),
             positions: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
@@ -157,20 +159,23 @@ impl ComputeState {
         let matrix = match operands.format(compute) {
             WeightFormat::Plain => operands.matrix::<T>(compute),
             WeightFormat::Grouped(form) => {
-                assert!(config.rope.is_some(), "only files of models with rope hold such a table");
+                assert!(
+                    config.learned_positions.is_none(),
+                    "only files of models with rope hold such a table"
+                );
                 let records = operands.records(compute, form);
                 self.kernels.embed_grouped(&self.tokens, form, records, out);
                 return;
             }
         };
-        if config.rope.is_some() {
+        let Some(offset) = config.learned_positions else {
             self.kernels.embed(&self.tokens, matrix, None, out);
             return;
-        }
+        };
         self.list_positions(operands, compute);
-        let count = (config.max_positions + config.position_offset) * config.hidden_size;
+        let count = config.learned_position_rows() * config.hidden_size;
         let learned = operands.view.read::<T>(compute.weights[1].buffer, 0, count);
-        let positions = Some((self.positions.as_slice(), learned, config.position_offset));
+        let positions = Some((self.positions.as_slice(), learned, offset));
         self.kernels.embed(&self.tokens, matrix, positions, out);
     }
 
@@ -203,7 +208,7 @@ impl ComputeState {
     fn linear<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
         let config = &operands.plan.config;
         let (n, k) = operands.matrix_shape(compute);
-        let x = operands.rows::<T>(compute.inputs[0], compute.op.reads()[0], rows);
+        let x = operands.rows::<T>(compute.inputs[0], compute.op.reads(config)[0], rows);
         let bias = operands.vector(compute, 0);
         let out = match compute.op {
             Op::Out | Op::Down | Op::Fc1 => {
@@ -236,7 +241,9 @@ impl ComputeState {
                 self.kernels.linear_grouped(linear);
             }
         }
-        if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
+        let kind = config.layers.kind_index(compute.at.layer.map_or(0, usize::from));
+        let is_rotated = !self.inverse_frequencies[kind].is_empty();
+        if matches!(compute.op, Op::Q | Op::K) && is_rotated {
             self.list_positions(operands, compute);
             let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
             let out = operands.output::<T>(compute, rows);
@@ -245,7 +252,7 @@ impl ComputeState {
                 heads,
                 config.head_dim,
                 &self.positions,
-                &self.inverse_frequencies,
+                &self.inverse_frequencies[kind],
                 out,
             );
         }

@@ -45,7 +45,7 @@ impl<'a> Operands<'a> {
     }
 
     fn output_elements(&self, compute: &Compute) -> usize {
-        let value = compute.op.writes();
+        let value = compute.op.writes(&self.plan.config);
         value.and_then(|value| value.row_elements(&self.plan.config)).unwrap_or(0)
     }
 

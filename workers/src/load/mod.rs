@@ -215,7 +215,7 @@ fn tensors(encoded: Encoded<'_>, weights: Weights) -> Vec<Tensor> {
     let Encoded { config, dtype, formats } = encoded;
     let op = match weights {
         Weights::Positions => {
-            let shape = (config.max_positions + config.position_offset, config.hidden_size);
+            let shape = (config.learned_position_rows(), config.hidden_size);
             let encoding = Encoding::Plain(dtype);
             return vec![Tensor { id: TensorId::Positions, shape, offset_bytes: 0, encoding }];
         }
@@ -241,8 +241,10 @@ fn tensors(encoded: Encoded<'_>, weights: Weights) -> Vec<Tensor> {
         };
         found.push(Tensor { id: id(Part::Matrix), shape, offset_bytes: 0, encoding });
     }
-    // A norm has no matrix: its gain comes first, its bias second. A linear has a bias only.
-    let parts = if shape.matrix.is_some() { [Part::Bias; 2] } else { [Part::Gain, Part::Bias] };
+    // A norm has no matrix: its gain comes first, its bias second. A linear has a bias, and q and k
+    // the gain of their norm.
+    let linear = shape.matrix.is_some();
+    let parts = if linear { [Part::Bias, Part::Gain] } else { [Part::Gain, Part::Bias] };
     for ((count, part), offset_bytes) in shape.vectors.iter().zip(parts).zip(layout.vector_offsets)
     {
         if let Some(count) = count {

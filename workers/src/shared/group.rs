@@ -179,20 +179,14 @@ fn fill_extents(
     positions: impl Fn(&Request) -> u32,
 ) {
     table.clear();
+    let mut capacities = vec![vec![0; table.batch_size()]; table.batches()];
     for placed in group {
         place(table, placed);
         let Placed { batch, slot, request } = placed;
-        table.set_field(*batch, *slot, Field::KvCapacity, positions(request));
+        capacities[*batch][*slot] = positions(request);
     }
-    for batch in 0..table.batches() {
-        let capacities: Vec<u32> = (0..table.batch_size())
-            .map(|slot| table.field(batch, slot, Field::KvCapacity))
-            .collect();
-        let mut start = 0;
-        for (slot, capacity) in capacities.iter().enumerate() {
-            table.set_field(batch, slot, Field::KvStart, start);
-            start += capacity;
-        }
+    for (batch, capacities) in capacities.into_iter().enumerate() {
+        table.set_extents(batch, &capacities);
         let kv_heads = table.kv_heads() as u32;
         table.set_chunk_bounds(batch, &balance_units(&capacities, kv_heads, plan.table.chunks));
     }

@@ -26,6 +26,8 @@ pub struct StepTable {
     head_dim: usize,
     group: usize,
     max_context: usize,
+    /// Of each layer the place of its window in the layout's windows, if its caches keep no more.
+    windows: Vec<Option<u8>>,
     micro_sequences: usize,
     chunking: Option<Chunking>,
 }
@@ -60,6 +62,7 @@ impl StepTable {
             head_dim: plan.config.head_dim,
             group: plan.config.group_size(),
             max_context: plan.shape.max_context as usize,
+            windows: (0..plan.config.num_layers).map(|layer| window_of(plan, layer)).collect(),
             micro_sequences: usize::from(plan.shape.micro_sequences),
             chunking: plan.map.chunking,
         }
@@ -331,19 +334,58 @@ impl StepTable {
         }
     }
 
-    /// Elements before position 0 of a unit in a batch's whole K or V cache.
-    pub fn unit_offset(&self, batch: usize, sequence: usize, head: usize) -> usize {
-        let start = self.field(batch, sequence, Field::KvStart) as usize;
-        let capacity = self.field(batch, sequence, Field::KvCapacity) as usize;
-        (start * self.kv_heads + head * capacity) * self.head_dim
+    /// Positions that the caches of a layer keep of a sequence. Where that is fewer than it has,
+    /// position `p` lies at `p` modulo this.
+    pub fn kept_positions(&self, batch: usize, sequence: usize, layer: Option<u16>) -> usize {
+        let capacity = self.field(batch, sequence, Field::KvCapacity);
+        let window = self.window(layer).map(|window| self.layout.windows[window]);
+        window.map_or(capacity, |window| window.min(capacity)) as usize
+    }
+
+    /// Whether the caches of a layer keep less than a sequence may have.
+    pub fn is_windowed(&self, layer: Option<u16>) -> bool {
+        self.window(layer).is_some()
+    }
+
+    fn window(&self, layer: Option<u16>) -> Option<usize> {
+        self.windows[usize::from(layer?)].map(usize::from)
+    }
+
+    /// Elements before the first position of a unit in a batch's whole K or V cache of a layer.
+    pub fn unit_offset(&self, at: At, sequence: usize, head: usize) -> usize {
+        let batch = usize::from(at.batch);
+        let start = match self.window(at.layer) {
+            None => self.field(batch, sequence, Field::KvStart),
+            Some(window) => self.words.load(self.layout.windowed_start(batch, sequence, window)),
+        };
+        let kept = self.kept_positions(batch, sequence, at.layer);
+        (start as usize * self.kv_heads + head * kept) * self.head_dim
     }
 
     /// Elements before a chunk's first unit: what is subtracted within the chunk's own buffer.
-    pub fn chunk_origin(&self, batch: usize, units: &Range<usize>) -> usize {
+    pub fn chunk_origin(&self, at: At, units: &Range<usize>) -> usize {
         if units.is_empty() {
             return 0;
         }
-        self.unit_offset(batch, units.start / self.kv_heads, units.start % self.kv_heads)
+        self.unit_offset(at, units.start / self.kv_heads, units.start % self.kv_heads)
+    }
+
+    /// Sets the extents of a batch's sequences, which have so many positions each, one behind the
+    /// other.
+    pub fn set_extents(&self, batch: usize, capacities: &[u32]) {
+        let mut start = 0;
+        for (sequence, capacity) in capacities.iter().enumerate() {
+            self.set_field(batch, sequence, Field::KvCapacity, *capacity);
+            self.set_field(batch, sequence, Field::KvStart, start);
+            start += capacity;
+        }
+        for (window, positions) in self.layout.windows.iter().enumerate() {
+            let mut start = 0;
+            for (sequence, capacity) in capacities.iter().enumerate() {
+                self.words.store(self.layout.windowed_start(batch, sequence, window), start);
+                start += capacity.min(positions);
+            }
+        }
     }
 
     /// Elements of a cache before those from which the units of a chunk of attention count: none
@@ -353,8 +395,7 @@ impl StepTable {
         let is_whole = self.chunking.is_some_and(|chunking| chunking.parts(kv) == 1);
         match chunk {
             Some(Chunk { of: 2.., .. }) if is_fused && is_whole => {
-                let batch = usize::from(at.batch);
-                self.chunk_origin(batch, &self.chunk_units(batch, chunk))
+                self.chunk_origin(at, &self.chunk_units(usize::from(at.batch), chunk))
             }
             _ => 0,
         }
@@ -364,4 +405,11 @@ impl StepTable {
     pub fn scores_stride(&self) -> usize {
         self.group * self.max_context
     }
+}
+
+fn window_of(plan: &Plan, layer: usize) -> Option<u8> {
+    let window = plan.config.layers.of(layer).window?;
+    let windows = plan.table.windows.iter();
+    let place = windows.map(|kept| *kept as usize).position(|kept| kept == window)?;
+    u8::try_from(place).ok()
 }

@@ -58,9 +58,9 @@ impl Balanced {
         let largest = largest.map_or(equal, |weight| parts(&weight.trajectory.sizes));
         let mut shares = ReadShares::new(largest);
         for weight in &self.weights {
-            for op in config.layer_ops() {
+            for op in config.every_layer_op() {
                 if weight.ops.iter().any(|name| name == op.name(config.family)) {
-                    shares = shares.with(*op, parts(&weight.trajectory.sizes));
+                    shares = shares.with(op, parts(&weight.trajectory.sizes));
                 }
             }
         }

@@ -37,11 +37,10 @@ impl<'a> StagedWeights<'a> {
     /// the head is no embedding, which stays in memory.
     pub(crate) fn weights(&self) -> Vec<Weights> {
         let config = self.config();
-        let ops = config.layer_ops().iter().copied();
-        let ops: Vec<_> = ops.filter(|op| op.has_matrix(config)).collect();
         let mut all = Vec::new();
         for layer in 0..config.num_layers as u16 {
-            all.extend(ops.iter().map(|op| Weights::Layer { layer, op: *op }));
+            let ops = config.layer_ops(layer.into()).iter().filter(|op| op.has_matrix(config));
+            all.extend(ops.map(|op| Weights::Layer { layer, op: *op }));
         }
         if !config.tied_embeddings {
             all.extend([Weights::FinalNorm, Weights::Head]);

@@ -82,8 +82,8 @@ pub(super) fn measured(
 /// The sizes of a layer's weights, the largest first, as what they come to is where others begin.
 fn weights(staged: &Staged, config: &ModelConfig) -> anyhow::Result<Vec<(BlobId, Vec<String>)>> {
     let mut by_size: BTreeMap<u64, (BlobId, Vec<String>)> = BTreeMap::new();
-    for op in config.layer_ops() {
-        let name = Weights::Layer { layer: 0, op: *op }.name(config);
+    for op in config.every_layer_op() {
+        let name = Weights::Layer { layer: 0, op }.name(config);
         let Some(blob) = staged.blob(&name) else { continue };
         let known = by_size.entry(staged.size_bytes(blob)).or_insert((blob, Vec::new()));
         known.1.push(op.name(config.family).to_owned());

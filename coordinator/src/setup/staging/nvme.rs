@@ -59,7 +59,7 @@ pub(crate) fn storage(run: &Run, config: &ModelConfig) -> Result<Option<Storage>
 }
 
 fn named(name: &str, config: &ModelConfig) -> Result<Op, Usage> {
-    let mut all: Vec<Op> = config.layer_ops().to_vec();
+    let mut all: Vec<Op> = config.every_layer_op();
     all.retain(|op| op.has_matrix(config));
     if !config.tied_embeddings {
         all.push(Op::Head);

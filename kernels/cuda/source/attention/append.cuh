@@ -1,4 +1,4 @@
-// Fresh rows of K or V behind the cached positions of their units, and the rows they share; a warp for (unit, row).
+// Fresh rows of K or V into the caches of their units, and the rows they share; a warp for (unit, row).
 #pragma once
 
 template <class T>
@@ -8,7 +8,7 @@ DEVICE void append(const Unit* units, const T* fresh, T* cache, u32 kv_heads, u3
     if (index >= unit.appended()) return;
     const T* from =
         fresh + ((u64)unit.appended_row(index) * kv_heads + unit.kv_head) * head_dim;
-    T* to = cache + unit.cache_offset + (u64)unit.appended_position(index) * head_dim;
+    T* to = cache + unit.cache_offset + (u64)unit.appended_place(index) * head_dim;
     for (u32 i = threadIdx.x; i < head_dim; i += blockDim.x) to[i] = from[i];
 }
 
@@ -27,10 +27,10 @@ DEVICE void append_four(const Unit* units, const T* fresh, u8* cache, u32 kv_hea
     const Unit unit = units[blockIdx.x];
     const u32 index = blockIdx.y;
     if (index >= unit.appended()) return;
-    const u64 position = unit.cache_offset / head_dim + unit.appended_position(index);
+    const u64 place = unit.cache_offset / head_dim + unit.appended_place(index);
     const u64 row = unit.appended_row(index);
     quantise_head(fresh + (row * kv_heads + unit.kv_head) * head_dim, head_dim,
-                  cache + position * kv_record_bytes(head_dim));
+                  cache + place * kv_record_bytes(head_dim));
 }
 
 KERNEL(append_four_bf16, 32,

@@ -30,12 +30,14 @@ DEVICE void attention_part(const Unit* units, const T* q, const void* k_fresh, c
     // First the queries, then the teams' sums of values.
     float* room = weights + HEADS * SPLIT;
     const Unit unit = units[blockIdx.x];
-    const u32 first = blockIdx.y * SPLIT;
     const u32 positions = unit.past + 1;
+    const u32 begin = shape.first_seen(positions);
+    const u32 block = begin / SPLIT + blockIdx.y;
+    const u32 first = larger(begin, block * SPLIT);
     if (unit.rows == 0 || first >= positions) return;
     const u32 first_head = blockIdx.z * HEADS;
     const u32 count = smaller(HEADS, shape.group() - first_head);
-    const u32 end = smaller(positions, first + SPLIT);
+    const u32 end = smaller(positions, (block + 1) * SPLIT);
     const Rows keys(k_fresh, k_cache, unit, shape);
     const Rows values(v_fresh, v_cache, unit, shape);
     const u64 stride = (u64)gridDim.y * (shape.head_dim + 2);
@@ -72,20 +74,22 @@ DEVICE void attention_part(const Unit* units, const T* q, const void* k_fresh, c
     join_values(sums, count, shape.head_dim, room, put_part);
 }
 
-// A block for (unit, head of the group).
+// A block for (unit, head of the group). A sink is one more part, of no values.
 template <class T>
-DEVICE void attention_combine(const Unit* units, const float* scratch, T* out, const Shape shape,
-                              u32 splits) {
+DEVICE void attention_combine(const Unit* units, const float* scratch, const float* sinks, T* out,
+                              const Shape shape, u32 splits) {
     const Unit unit = units[blockIdx.x];
     if (unit.rows == 0) return;
     const u32 head_dim = shape.head_dim;
     const float* parts =
         scratch + ((u64)blockIdx.x * shape.group() + blockIdx.y) * splits * (head_dim + 2);
-    const u32 count = divided_up(unit.past + 1, SPLIT);
-    float highest = minus_infinity();
+    const u32 positions = unit.past + 1;
+    const u32 count = divided_up(positions, SPLIT) - shape.first_seen(positions) / SPLIT;
+    const float sink = sink_of(sinks, unit, shape, blockIdx.y);
+    float highest = sink;
     for (u32 i = 0; i < count; ++i) highest = fmaxf(highest, parts[i * (head_dim + 2) + head_dim]);
     for (u32 element = threadIdx.x; element < head_dim; element += blockDim.x) {
-        float sum = 0.0f;
+        float sum = sinks ? exponential(sink - highest) : 0.0f;
         float value = 0.0f;
 #pragma unroll 1
         for (u32 i = 0; i < count; ++i) {
@@ -102,9 +106,9 @@ DEVICE void attention_combine(const Unit* units, const float* scratch, T* out, c
     KERNEL(name, 128,                                                                             \
            (const Unit* units, const T* q, const void* k_fresh, const void* v_fresh,              \
             const void* k_cache, const void* v_cache, float* scratch, u32 heads, u32 kv_heads,    \
-            u32 head_dim, float scale)) {                                                         \
+            u32 head_dim, u32 window, float scale)) {                                             \
         attention_part<T, Rows, HEADS>(units, q, k_fresh, v_fresh, k_cache, v_cache, scratch,     \
-                                       Shape{heads, kv_heads, head_dim}, scale);                  \
+                                       Shape{heads, kv_heads, head_dim, window}, scale);          \
     }
 
 ATTENTION_PART(attention_decode_1_bf16, bf16, PlainRows<bf16>, 1)
@@ -121,13 +125,13 @@ ATTENTION_PART(attention_decode_four_4_f32, float, FourRows, 4)
 ATTENTION_PART(attention_decode_four_8_f32, float, FourRows, 8)
 
 KERNEL(attention_combine_bf16, 128,
-       (const Unit* units, const float* scratch, bf16* out, u32 heads, u32 kv_heads, u32 head_dim,
-        u32 splits)) {
-    attention_combine(units, scratch, out, Shape{heads, kv_heads, head_dim}, splits);
+       (const Unit* units, const float* scratch, const float* sinks, bf16* out, u32 heads,
+        u32 kv_heads, u32 head_dim, u32 window, u32 splits)) {
+    attention_combine(units, scratch, sinks, out, Shape{heads, kv_heads, head_dim, window}, splits);
 }
 
 KERNEL(attention_combine_f32, 128,
-       (const Unit* units, const float* scratch, float* out, u32 heads, u32 kv_heads, u32 head_dim,
-        u32 splits)) {
-    attention_combine(units, scratch, out, Shape{heads, kv_heads, head_dim}, splits);
+       (const Unit* units, const float* scratch, const float* sinks, float* out, u32 heads,
+        u32 kv_heads, u32 head_dim, u32 window, u32 splits)) {
+    attention_combine(units, scratch, sinks, out, Shape{heads, kv_heads, head_dim, window}, splits);
 }

@@ -1,7 +1,7 @@
 // Prefill attention on tensor cores, for bf16 and heads of 64 or 128 elements.
 //
 // A block takes 64 queries of a unit, 16 for each of its four warps, and walks over the positions in
-// tiles of 64 from position 0 on. K of the next tile comes in beside the values of this one, V beside
+// tiles of 64, counted from position 0 on, that its queries see. K of the next tile comes in beside the values of this one, V beside
 // the next scores. Weights are rounded to bf16 before they meet V, and their sum is that of the rounded
 // ones. Fresh rows that a query does not see must be finite: they meet a weight of 0.
 #pragma once
@@ -20,13 +20,13 @@ template <int HEAD> struct MatrixAttention {
         return tile + line * HEAD + (index ^ line % 8) * 8;
     }
 
-    // Starts to fill a tile with positions of K or V, zeros behind `end`.
-    DEVICE static void fill(bf16* tile, const PlainRows<bf16>& rows, u32 first, u32 end) {
+    // Starts to fill a tile with positions of K or V, zeros before `begin` and behind `end`.
+    DEVICE static void fill(bf16* tile, const PlainRows<bf16>& rows, u32 first, u32 begin, u32 end) {
         if (first >= end) return;
         for (u32 at = threadIdx.x; at < TILE * PIECES; at += 128) {
             const u32 line = at / PIECES;
             const u32 position = first + line;
-            const bool present = position < end;
+            const bool present = position >= begin && position < end;
             const bf16* row = present ? rows.row(position) : rows.fresh;
             copy16_async(piece(tile, line, at % PIECES), row + at % PIECES * 8, present);
         }
@@ -79,7 +79,7 @@ template <int HEAD> struct MatrixAttention {
 template <int HEAD>
 DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fresh,
                              const void* v_fresh, const void* k_cache, const void* v_cache,
-                             bf16* out, const Shape shape, float scale) {
+                             const float* sinks, bf16* out, const Shape shape, float scale) {
     typedef MatrixAttention<HEAD> A;
     SHARED(bf16, queries);
     bf16* keys = queries + A::TILE * HEAD;
@@ -92,8 +92,10 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
     const PlainRows<bf16> k_rows(k_fresh, k_cache, unit, shape);
     const PlainRows<bf16> v_rows(v_fresh, v_cache, unit, shape);
     const u32 count = smaller(A::TILE, total - first_query);
-    // Positions that the block's last query sees.
+    // Positions that the block's queries see, and the tile that they begin in.
+    const u32 begin = shape.first_seen(unit.past + first_query / group + 1);
     const u32 end = unit.past + (first_query + count - 1) / group + 1;
+    const u32 first_tile = begin / A::TILE * A::TILE;
     for (u32 at = threadIdx.x; at < A::TILE * A::PIECES; at += 128) {
         const u32 line = at / A::PIECES;
         const u32 query = first_query + line;
@@ -101,30 +103,36 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
         const u64 from = present ? shape.head_offset(unit, query / group, query % group) : 0;
         copy16_async(A::piece(queries, line, at % A::PIECES), q + from + at % A::PIECES * 8, present);
     }
-    A::fill(keys, k_rows, 0, end);
+    A::fill(keys, k_rows, first_tile, begin, end);
     copy_commit();
-    A::fill(values, v_rows, 0, end);
+    A::fill(values, v_rows, first_tile, begin, end);
     copy_commit();
 
     const u32 line = threadIdx.x / 32 * 16;
     const u32 t = lane_index() % 4;
     // A lane has parts of two queries, `own` and `own + 8` of the block.
     const u32 own = line + lane_index() / 4;
+    u32 start[2];
     u32 limit[2];
+    // A sink is what a query begins with: a score whose weight meets no value.
+    float highest[2];
+    float total_weight[2];
     for (u32 i = 0; i < 2; ++i) {
         const u32 query = own + 8 * i;
-        limit[i] = query < count ? unit.past + (first_query + query) / group + 1 : 0;
+        const bool present = query < count;
+        limit[i] = present ? unit.past + (first_query + query) / group + 1 : 0;
+        start[i] = shape.first_seen(limit[i]);
+        highest[i] = present ? sink_of(sinks, unit, shape, (first_query + query) % group) : minus_infinity();
+        total_weight[i] = sinks ? 1.0f : 0.0f;
     }
     float sums[A::ELEMENTS][4] = {};
-    float highest[2] = {minus_infinity(), minus_infinity()};
-    float total_weight[2] = {};
-    for (u32 first = 0; first < end; first += A::TILE) {
+    for (u32 first = first_tile; first < end; first += A::TILE) {
         float scores[A::POSITIONS][4] = {};
         copy_wait<1>();
         BLOCK_BARRIER();
         A::score(queries, line, keys, scores);
         BLOCK_BARRIER();
-        A::fill(keys, k_rows, first + A::TILE, end);
+        A::fill(keys, k_rows, first + A::TILE, begin, end);
         copy_commit();
         float factor[2];
 #pragma unroll
@@ -134,19 +142,22 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
             for (int at = 0; at < A::POSITIONS * 2; ++at) {
                 const u32 position = first + at / 2 * 8 + 2 * t + at % 2;
                 float& score = scores[at / 2][2 * i + at % 2];
-                score = position < limit[i] ? score * scale : minus_infinity();
+                const bool sees = position >= start[i] && position < limit[i];
+                score = sees ? score * scale : minus_infinity();
                 tile_highest = fmaxf(tile_highest, score);
             }
             const float new_highest = fmaxf(highest[i], team_maximum<4>(tile_highest));
             // A query that sees nothing has nothing to scale.
-            factor[i] = first < limit[i] ? exponential(highest[i] - new_highest) : 1.0f;
+            const bool sees_tile = first < limit[i] && first + A::TILE > start[i];
+            factor[i] = sees_tile ? exponential(highest[i] - new_highest) : 1.0f;
             float tile_weight = 0.0f;
 #pragma unroll
             for (int at = 0; at < A::POSITIONS * 2; ++at) {
                 const u32 position = first + at / 2 * 8 + 2 * t + at % 2;
                 float& score = scores[at / 2][2 * i + at % 2];
                 const float weight = exponential(score - new_highest);
-                score = position < limit[i] ? to_float(bf16_of(weight)) : 0.0f;
+                const bool sees = position >= start[i] && position < limit[i];
+                score = sees ? to_float(bf16_of(weight)) : 0.0f;
                 tile_weight += score;
             }
             total_weight[i] = fmaf(total_weight[i], factor[i], team_sum<4>(tile_weight));
@@ -160,7 +171,7 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
         BLOCK_BARRIER();
         A::weigh(scores, values, sums);
         BLOCK_BARRIER();
-        A::fill(values, v_rows, first + A::TILE, end);
+        A::fill(values, v_rows, first + A::TILE, begin, end);
         copy_commit();
     }
 #pragma unroll
@@ -179,10 +190,10 @@ DEVICE void attention_matrix(const Unit* units, const bf16* q, const void* k_fre
 #define ATTENTION_MATRIX(name, HEAD)                                                              \
     KERNEL(name, 128,                                                                             \
            (const Unit* units, const bf16* q, const void* k_fresh, const void* v_fresh,           \
-            const void* k_cache, const void* v_cache, bf16* out, u32 heads, u32 kv_heads,         \
-            u32 head_dim, float scale)) {                                                         \
-        attention_matrix<HEAD>(units, q, k_fresh, v_fresh, k_cache, v_cache, out,                 \
-                               Shape{heads, kv_heads, head_dim}, scale);                          \
+            const void* k_cache, const void* v_cache, const float* sinks, bf16* out, u32 heads,   \
+            u32 kv_heads, u32 head_dim, u32 window, float scale)) {                               \
+        attention_matrix<HEAD>(units, q, k_fresh, v_fresh, k_cache, v_cache, sinks, out,          \
+                               Shape{heads, kv_heads, head_dim, window}, scale);                  \
     }
 
 ATTENTION_MATRIX(attention_prefill_64_bf16, 64)

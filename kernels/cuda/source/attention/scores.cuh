@@ -66,8 +66,10 @@ DEVICE void scores(const Unit* units, const T* q, const void* k_fresh, const voi
     SHARED(float, queries);
     const Unit unit = units[blockIdx.x];
     const u32 row = blockIdx.z;
-    const u32 first = blockIdx.y * SPLIT;
     const u32 visible = unit.past + row + 1;
+    const u32 begin = shape.first_seen(visible);
+    const u32 block = begin / SPLIT + blockIdx.y;
+    const u32 first = larger(begin, block * SPLIT);
     if (row >= unit.rows || first >= visible) return;
     const Rows keys(k_fresh, k_cache, unit, shape);
     const u64 stride = unit.past + unit.rows;
@@ -78,7 +80,7 @@ DEVICE void scores(const Unit* units, const T* q, const void* k_fresh, const voi
         const PutScores put = {out + unit.scores_offset + (row * shape.group() + head) * stride,
                                stride};
         score_positions<HEADS>(keys, queries, count, shape.head_dim, scale, first,
-                               smaller(visible, first + SPLIT), put);
+                               smaller(visible, (block + 1) * SPLIT), put);
         BLOCK_BARRIER();
     }
 }
@@ -86,8 +88,9 @@ DEVICE void scores(const Unit* units, const T* q, const void* k_fresh, const voi
 #define SCORES(name, T, Rows)                                                                    \
     KERNEL(name, 128,                                                                            \
            (const Unit* units, const T* q, const void* k_fresh, const void* k_cache, float* out, \
-            u32 heads, u32 kv_heads, u32 head_dim, float scale)) {                               \
-        scores<T, Rows>(units, q, k_fresh, k_cache, out, Shape{heads, kv_heads, head_dim}, scale); \
+            u32 heads, u32 kv_heads, u32 head_dim, u32 window, float scale)) {                   \
+        scores<T, Rows>(units, q, k_fresh, k_cache, out,                                         \
+                        Shape{heads, kv_heads, head_dim, window}, scale);                        \
     }
 
 SCORES(scores_bf16, bf16, PlainRows<bf16>)

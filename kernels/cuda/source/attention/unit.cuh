@@ -1,5 +1,6 @@
 // A unit, one (sequence, KV head), and how its K or V is read. Positions before `past` lie in the cache, or are
 // rows of this step too, from `shared_row` on; those from there on are its own fresh rows, on every device alike.
+// A cache may be a ring, which holds the last positions.
 #pragma once
 
 // `Unit` in src/attention.rs.
@@ -11,25 +12,39 @@ struct Unit {
     u64 cache_offset;
     u64 scores_offset;
     u32 shared_row;
-    u32 unused;
+    // Places in the cache, position `p` at place `p % cache_positions`; 0: at place `p`.
+    u32 cache_positions;
 
     DEVICE bool shares() const { return shared_row != ~0u; }
-    // Rows that belong into the cache.
-    DEVICE u32 appended() const { return shares() ? past + rows : rows; }
-    // The row of one of them, and its position.
+    // Rows that belong into the cache, were there places for all.
+    DEVICE u32 all_appended() const { return shares() ? past + rows : rows; }
+    // Those that it has places for: the last ones.
+    DEVICE u32 appended() const {
+        return cache_positions == 0 ? all_appended() : smaller(all_appended(), cache_positions);
+    }
+    // The row of one of them, and its place.
     DEVICE u32 appended_row(u32 index) const {
+        index += all_appended() - appended();
         if (!shares()) return row0 + index;
         return index < past ? shared_row + index : row0 + index - past;
     }
-    DEVICE u32 appended_position(u32 index) const { return shares() ? index : past + index; }
+    DEVICE u32 appended_place(u32 index) const {
+        index += all_appended() - appended();
+        const u32 position = shares() ? index : past + index;
+        return cache_positions == 0 ? position : position % cache_positions;
+    }
 };
 
 struct Shape {
     u32 heads;
     u32 kv_heads;
     u32 head_dim;
+    // Positions that a row sees at most, its own the last of them.
+    u32 window;
 
     DEVICE u32 group() const { return heads / kv_heads; }
+    // The first position that a row sees whose own is the last of `limit`.
+    DEVICE u32 first_seen(u32 limit) const { return limit > window ? limit - window : 0; }
     // Elements before a query's head in `[rows, heads * head_dim]`; `head` counts within the group.
     DEVICE u64 head_offset(const Unit& unit, u32 row, u32 head) const {
         const u64 before = (u64)(unit.row0 + row) * heads + unit.kv_head * group() + head;
@@ -37,21 +52,45 @@ struct Shape {
     }
 };
 
-// Positions that are taken together, from position 0 on.
+// Positions that are taken together, from position 0 on; of the first ones of a window those in it.
 static constexpr u32 SPLIT = 256;
+
+// The sink of a query head of the group, or what is below all scores.
+DEVICE float sink_of(const float* sinks, const Unit& unit, const Shape& shape, u32 head) {
+    return sinks ? sinks[unit.kv_head * shape.group() + head] : minus_infinity();
+}
+
+// Where the positions before the fresh ones lie.
+struct Places {
+    // The first position of the ring's last round, and its places; 0 and 0 for what is no ring.
+    u32 round;
+    u32 count;
+
+    DEVICE explicit Places(const Unit& unit) : round(0), count(0) {
+        if (unit.shares() || unit.cache_positions == 0) return;
+        count = unit.cache_positions;
+        round = unit.past / count * count;
+    }
+
+    DEVICE u32 of(u32 position) const {
+        return position >= round ? position - round : position + count - round;
+    }
+};
 
 // K or V of a unit as elements.
 template <class T> struct PlainRows {
-    // Position 0, and the first fresh one.
+    // The first place, and the first fresh position.
     const T* before;
     const T* fresh;
+    Places places;
     u32 past;
     u32 before_stride;
     u32 fresh_stride;
     u32 head_dim;
 
     DEVICE PlainRows(const void* fresh_rows, const void* cache, const Unit& unit, const Shape& shape)
-        : past(unit.past), fresh_stride(shape.kv_heads * shape.head_dim), head_dim(shape.head_dim) {
+        : places(unit), past(unit.past), fresh_stride(shape.kv_heads * shape.head_dim),
+          head_dim(shape.head_dim) {
         const T* rows = static_cast<const T*>(fresh_rows) + (u64)unit.kv_head * head_dim;
         fresh = rows + (u64)unit.row0 * fresh_stride;
         before = unit.shares() ? rows + (u64)unit.shared_row * fresh_stride
@@ -60,7 +99,7 @@ template <class T> struct PlainRows {
     }
 
     DEVICE const T* row(u32 position) const {
-        return position < past ? before + (u64)position * before_stride
+        return position < past ? before + (u64)places.of(position) * before_stride
                                : fresh + (u64)(position - past) * fresh_stride;
     }
 
@@ -74,13 +113,14 @@ template <class T> struct PlainRows {
 struct FourRows {
     const u8* before;
     const u8* fresh;
+    Places places;
     u32 past;
     u32 before_stride;
     u32 fresh_stride;
     u32 head_dim;
 
     DEVICE FourRows(const void* fresh_rows, const void* cache, const Unit& unit, const Shape& shape)
-        : past(unit.past), head_dim(shape.head_dim) {
+        : places(unit), past(unit.past), head_dim(shape.head_dim) {
         const u32 bytes = kv_record_bytes(head_dim);
         fresh_stride = shape.kv_heads * bytes;
         const u8* rows = static_cast<const u8*>(fresh_rows) + (u64)unit.kv_head * bytes;
@@ -91,7 +131,7 @@ struct FourRows {
     }
 
     DEVICE void eight(u32 position, u32 at, float* to) const {
-        const u8* record = position < past ? before + (u64)position * before_stride
+        const u8* record = position < past ? before + (u64)places.of(position) * before_stride
                                            : fresh + (u64)(position - past) * fresh_stride;
         decode_kv8(record, head_dim, at, to);
     }

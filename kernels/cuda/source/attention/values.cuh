@@ -85,7 +85,8 @@ DEVICE void weighted_values(const Unit* units, const float* probabilities, const
     const float* weights =
         probabilities + unit.scores_offset + (row * shape.group() + first) * stride;
     ValueSums<HEADS> sums = {};
-    add_values(values, weights, stride, count, shape.head_dim, 0, unit.past + row + 1, sums);
+    const u32 visible = unit.past + row + 1;
+    add_values(values, weights, stride, count, shape.head_dim, shape.first_seen(visible), visible, sums);
     const PutHead<T> put = {out + shape.head_offset(unit, row, first), shape.head_dim};
     join_values(sums, count, shape.head_dim, parts, put);
 }
@@ -93,9 +94,9 @@ DEVICE void weighted_values(const Unit* units, const float* probabilities, const
 #define WEIGHTED_VALUES(name, T, Rows)                                                            \
     KERNEL(name, 128,                                                                             \
            (const Unit* units, const float* probabilities, const void* v_fresh,                   \
-            const void* v_cache, T* out, u32 heads, u32 kv_heads, u32 head_dim)) {                \
+            const void* v_cache, T* out, u32 heads, u32 kv_heads, u32 head_dim, u32 window)) {    \
         weighted_values<T, Rows>(units, probabilities, v_fresh, v_cache, out,                     \
-                                 Shape{heads, kv_heads, head_dim});                               \
+                                 Shape{heads, kv_heads, head_dim, window});                       \
     }
 
 WEIGHTED_VALUES(weighted_values_bf16, bf16, PlainRows<bf16>)

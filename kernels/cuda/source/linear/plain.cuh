@@ -2,8 +2,9 @@
 // has 64 columns and 16 rows, a thread four rows of one column.
 #pragma once
 
-template <class Source>
-DEVICE void linear_plain(const float* x, const Source source, u32 rows, u32 k, const Finish to) {
+template <class Source, class Rows = AllRows>
+DEVICE void linear_plain(const float* x, const Source source, u32 rows, u32 k, const Finish to,
+                         const Rows places = {}) {
     const u32 inputs = 32;
     // Of odd length, so that the lanes' columns lie in different banks.
     const u32 stride = inputs + 1;
@@ -26,7 +27,8 @@ DEVICE void linear_plain(const float* x, const Source source, u32 rows, u32 k, c
             } else {
                 const u32 row = first_row + line - 64;
                 const u32 count = row < rows && input < k ? k - input : 0;
-                load8(x + (u64)row * k + input, count, k % 8 == 0, eight);
+                const u64 from = count ? places.input(row) : 0;
+                load8(x + from * k + input, count, k % 8 == 0, eight);
             }
             for (u32 i = 0; i < 8; ++i) weights[line * stride + at % 4 * 8 + i] = eight[i];
         }
@@ -48,7 +50,7 @@ DEVICE void linear_plain(const float* x, const Source source, u32 rows, u32 k, c
     for (u32 i = 0; i < 4; ++i) {
         const u32 row = first_row + own + i;
         if (row < rows && first_column + column < to.n) {
-            finish<float>(to, row, first_column + column, totals[i]);
+            finish<float>(to, places.output(row), first_column + column, totals[i]);
         }
     }
 }

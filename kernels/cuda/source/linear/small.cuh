@@ -4,8 +4,9 @@
 // shared memory, and the segments are added in order.
 #pragma once
 
-template <int M, int N, class Source>
-DEVICE void linear_small(const bf16* x, const Source source, u32 rows, u32 k, const Finish to) {
+template <int M, int N, class Source, class Rows = AllRows>
+DEVICE void linear_small(const bf16* x, const Source source, u32 rows, u32 k, const Finish to,
+                         const Rows places = {}) {
     const u32 columns = 16 * M;
     const u32 outputs = columns * 8 * N;
     const u32 own = (outputs + 255) / 256;
@@ -35,7 +36,9 @@ DEVICE void linear_small(const bf16* x, const Source source, u32 rows, u32 k, co
             for (int n = 0; n < N; ++n) {
                 const u32 row = first_row + 8 * n + g;
                 values[n] = {};
-                if (row < rows) values[n] = eight_bf16(x + (u64)row * k, at + 8 * t, k, wide);
+                if (row < rows) {
+                    values[n] = eight_bf16(x + places.input(row) * k, at + 8 * t, k, wide);
+                }
             }
 #pragma unroll
             for (int m = 0; m < M; ++m) {
@@ -75,7 +78,7 @@ DEVICE void linear_small(const bf16* x, const Source source, u32 rows, u32 k, co
         const u32 row = first_row + output / columns;
         const u32 column = first_column + output % columns;
         if (output < outputs && row < rows && column < to.n) {
-            finish<bf16>(to, row, column, totals[i]);
+            finish<bf16>(to, places.output(row), column, totals[i]);
         }
     }
 }

@@ -16,6 +16,12 @@ DEVICE_CALL Words4 eight_single_bf16(const bf16* row, u32 at, u32 k) {
     return words;
 }
 
+// Rows of x and of outputs in one order.
+struct AllRows {
+    DEVICE u64 input(u32 row) const { return row; }
+    DEVICE u32 output(u32 row) const { return row; }
+};
+
 // Eight bf16 of a row from input `at` on, zeros behind input `k`. `wide`: rows lie on boundaries of 16.
 DEVICE Words4 eight_bf16(const bf16* row, u32 at, u32 k, bool wide) {
     return wide && at + 8 <= k ? load16(row + at) : eight_single_bf16(row, at, k);
@@ -29,6 +35,9 @@ template <class T> struct PlainSource {
 
     DEVICE PlainSource(const void* weight, u32 n, u32 k, u32)
         : weight(static_cast<const T*>(weight)), n(n), k(k) {}
+
+    // Bytes of a matrix, where several lie behind each other.
+    DEVICE static u64 matrix_bytes(u32 n, u32 k, u32) { return (u64)n * k * sizeof(T); }
 
     // Eight weights of a column as bf16, zeros where there are none.
     DEVICE Words4 eight(u32 column, u32 at, bool wide) const {
@@ -53,6 +62,11 @@ template <u32 BITS, bool FLOATS = false> struct RecordSource {
     DEVICE RecordSource(const void* records, u32 n, u32 k, u32 group)
         : records(static_cast<const u8*>(records)), n(n), k(k), group(group),
           groups(divided_up(k, group)) {}
+
+    // As above: each matrix is padded by itself.
+    DEVICE static u64 matrix_bytes(u32 n, u32 k, u32 group) {
+        return (u64)divided_up(n, 16) * divided_up(k, group) * record_bytes(BITS, group);
+    }
 
     DEVICE void eight(u32 column, u32 at, float* to) const {
         for (u32 i = 0; i < 8; ++i) to[i] = 0.0f;

@@ -23,7 +23,7 @@ template <int ROWS> struct Wide {
     u32 first_row;
 
     // Starts to fill a stage with a tile of inputs, zeros where nothing is.
-    DEVICE void fill(u32 tile, u32 n) const {
+    template <class Rows> DEVICE void fill(u32 tile, u32 n, const Rows& places) const {
         bf16* stage = shared + tile % STAGES * STAGE;
         for (u32 at = threadIdx.x; at < (COLUMNS + ROWS) * 4; at += 256) {
             const u32 line = at / 4;
@@ -32,9 +32,10 @@ template <int ROWS> struct Wide {
             const u32 from = is_weight ? first_column + line : first_row + line - COLUMNS;
             const bool present = input < k && from < (is_weight ? n : rows);
             const bf16* base = is_weight ? weight : x;
+            const u64 place = present && !is_weight ? places.input(from) : from;
             // An address that exists, also where nothing is read.
             copy16_async(stage + line * INPUTS + at % 4 * 8,
-                         present ? base + (u64)from * k + input : base, present);
+                         present ? base + place * k + input : base, present);
         }
     }
 
@@ -63,8 +64,9 @@ template <int ROWS> struct Wide {
     }
 };
 
-template <int ROWS>
-DEVICE void linear_wide(const bf16* x, const bf16* weight, u32 rows, u32 k, const Finish to) {
+template <int ROWS, class Rows = AllRows>
+DEVICE void linear_wide(const bf16* x, const bf16* weight, u32 rows, u32 k, const Finish to,
+                        const Rows places = {}) {
     typedef Wide<ROWS> W;
     SHARED(bf16, shared);
     const W wide = {x, weight, rows, k, shared, blockIdx.x * W::COLUMNS, blockIdx.y * ROWS};
@@ -72,14 +74,14 @@ DEVICE void linear_wide(const bf16* x, const bf16* weight, u32 rows, u32 k, cons
     float sums[W::M][W::N][4] = {};
     const u32 tiles = divided_up(k, W::INPUTS);
     for (u32 tile = 0; tile < W::STAGES - 1; ++tile) {
-        if (tile < tiles) wide.fill(tile, to.n);
+        if (tile < tiles) wide.fill(tile, to.n, places);
         copy_commit();
     }
     for (u32 tile = 0; tile < tiles; ++tile) {
         copy_wait<W::STAGES - 2>();
         // Everybody's copies have come, and everybody is done with the stage that is filled next.
         BLOCK_BARRIER();
-        if (tile + W::STAGES - 1 < tiles) wide.fill(tile + W::STAGES - 1, to.n);
+        if (tile + W::STAGES - 1 < tiles) wide.fill(tile + W::STAGES - 1, to.n, places);
         copy_commit();
         wide.multiply(tile, sums);
         if ((tile + 1) % (SEGMENT / W::INPUTS) == 0 || tile + 1 == tiles) {
@@ -115,7 +117,8 @@ DEVICE void linear_wide(const bf16* x, const bf16* weight, u32 rows, u32 k, cons
         const u32 first = wide.first_row + warp / 4 * (ROWS / 2) + 8 * n;
         for (u32 row = first; row < smaller(rows, first + 8); ++row) {
             if (column < to.n) {
-                finish<bf16>(to, row, column, turned[(row - first) * 33 + lane_index()]);
+                const float sum = turned[(row - first) * 33 + lane_index()];
+                finish<bf16>(to, places.output(row), column, sum);
             }
         }
         WARP_BARRIER();

@@ -1,7 +1,7 @@
 //! Batches of ragged sequences for attention.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
-use cuda_kernels::{AttentionShape, KeysOrValues, Unit, Units};
+use cuda_kernels::{AttentionShape, DevicePointer, KeysOrValues, Unit, Units};
 use kernels::Element;
 use model::compressed::kv4_position_bytes;
 
@@ -16,17 +16,31 @@ pub struct Batch<T> {
     pub v_fresh: Vec<T>,
     pub k_cache: Vec<T>,
     pub v_cache: Vec<T>,
+    /// One for each query head.
+    pub sinks: Option<Vec<f32>>,
     pub scores_len: usize,
     pub rows: usize,
 }
 
 pub fn shape(heads: u32, kv_heads: u32, head_dim: u32) -> AttentionShape {
-    AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    AttentionShape { heads, kv_heads, head_dim, scale, window: None }
 }
 
 /// Sequences of `(fresh rows, cached positions)`, all KV heads as units. Caches are NaN where
 /// nothing is cached.
 pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u32)]) -> Batch<T> {
+    ring_batch(seed, shape, sequences, 0)
+}
+
+/// As [`batch`], with so many places in each cache; 0: one for each position. What lies before the
+/// window is NaN too, where it has a place.
+pub fn ring_batch<T: Element>(
+    seed: u64,
+    shape: AttentionShape,
+    sequences: &[(u32, u32)],
+    places: u32,
+) -> Batch<T> {
     let mut random = Random::new(seed);
     let mut units = Vec::new();
     let (mut rows, mut cache, mut scores) = (0, 0, 0);
@@ -41,10 +55,11 @@ pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u3
                 cache_offset,
                 scores_offset,
                 shared_row: Unit::CACHED,
-                unused: 0,
+                cache_positions: places,
             });
             // Room for the fresh rows to be appended, and a gap behind.
-            cache += u64::from((past + fresh + 1) * shape.head_dim);
+            let room = if places == 0 { past + fresh + 1 } else { places };
+            cache += u64::from(room * shape.head_dim);
             scores += u64::from(fresh * shape.group() * (past + fresh));
         }
         rows += fresh;
@@ -52,8 +67,13 @@ pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u3
     let mut cached = || {
         let mut cached = vec![T::from_f32(f32::NAN); cache as usize + 16];
         for unit in &units {
-            let values = random.vector((unit.past * shape.head_dim) as usize);
-            cached[unit.cache_offset as usize..][..values.len()].copy_from_slice(&values);
+            let seen = shape.window.map_or(unit.past, |window| unit.past.min(window - 1));
+            for position in unit.past - seen..unit.past {
+                let head = random.vector(shape.head_dim as usize);
+                let place = if places == 0 { position } else { position % places };
+                let at = unit.cache_offset as usize + place as usize * head.len();
+                cached[at..at + head.len()].copy_from_slice(&head);
+            }
         }
         cached
     };
@@ -65,6 +85,7 @@ pub fn batch<T: Element>(seed: u64, shape: AttentionShape, sequences: &[(u32, u3
         v_fresh: heads(shape.kv_heads),
         k_cache,
         v_cache,
+        sinks: None,
         scores_len: scores as usize,
         rows: rows as usize,
         shape,
@@ -91,6 +112,11 @@ impl<T: Element> Batch<T> {
 
     pub fn v(&self) -> KeysOrValues {
         KeysOrValues::Plain { fresh: of(&self.v_fresh), cache: of(&self.v_cache) }
+    }
+
+    /// Where the sinks lie; 0 for none.
+    pub fn sinks(&self) -> DevicePointer {
+        self.sinks.as_deref().map_or(0, of)
     }
 
     /// `[rows, heads * head_dim]`.

@@ -15,6 +15,8 @@
     reason = "rows and columns of a register tile are clearer, and surer to stay in registers, by index"
 )]
 
+use std::ops::Range;
+
 use model::compressed::kv4_groups;
 
 use super::super::prefetch::Prefetcher;
@@ -34,10 +36,13 @@ const MIDDLE: f32 = 7.5;
 
 /// Some positions of V, at most a block.
 pub(super) struct FourValues {
-    /// The record of each; behind the last one that one again. Only the first where there is a
-    /// stride.
+    /// The record of each place; where no query sees the position, that of the nearest one seen.
+    /// Only the first where there is a stride.
     records: [*const u8; BLOCK],
+    /// Places from the block's first position to the last one seen.
     pub count: usize,
+    /// Places before the first one seen.
+    skipped: usize,
     /// Bytes from each to the next, if that is the same for a whole block.
     stride: Option<usize>,
     pub head_dim: usize,
@@ -59,39 +64,44 @@ impl FourValues {
         kv4_groups(self.head_dim) * WEIGHTS
     }
 
-    /// A block from position `first` to `end` of `segments`.
+    /// No positions yet.
+    #[inline(always)]
+    pub(super) const fn new(head_dim: usize) -> Self {
+        let records = [std::ptr::null(); BLOCK];
+        FourValues { records, count: 0, skipped: 0, stride: None, head_dim }
+    }
+
+    /// Makes it the positions `seen` of the block that begins with position `first`.
     ///
     /// # Safety
     /// The segments are readable, and the positions lie within them.
     #[inline(always)]
-    pub(super) unsafe fn of(
+    pub(super) unsafe fn set(
+        &mut self,
         segments: &[Segment<u8>],
-        (first, end): (usize, usize),
-        head_dim: usize,
-    ) -> Self {
-        let mut values = FourValues {
-            records: [std::ptr::null(); BLOCK],
-            count: end - first,
-            stride: None,
-            head_dim,
-        };
+        first: usize,
+        seen: Range<usize>,
+    ) {
+        (self.count, self.skipped) = (seen.end - first, seen.start - first);
+        self.stride = None;
         for segment in segments {
             if segment.first <= first && first + BLOCK <= segment.end {
                 let before = (first - segment.first) * segment.stride;
-                values.records[0] = segment.base.wrapping_add(before);
-                values.stride = Some(segment.stride);
-                return values;
+                self.records[0] = segment.base.wrapping_add(before);
+                self.stride = Some(segment.stride);
+                return;
             }
-            for position in segment.first.max(first)..segment.end.min(end) {
+            for position in segment.first.max(seen.start)..segment.end.min(seen.end) {
                 // SAFETY: the caller's promise.
                 let record =
                     unsafe { segment.base.add((position - segment.first) * segment.stride) };
-                values.records[position - first] = record;
+                self.records[position - first] = record;
             }
         }
-        let last = values.records[values.count - 1];
-        values.records[values.count..].fill(last);
-        values
+        let last = self.records[self.count - 1];
+        self.records[self.count..].fill(last);
+        let nearest = self.records[self.skipped];
+        self.records[..self.skipped].fill(nearest);
     }
 
     /// The record of a position, or the last one.
@@ -131,7 +141,8 @@ impl FourValues {
         }
         for group in 0..kv4_groups(self.head_dim) {
             let mut dwords = [0u32; BLOCK];
-            for (dword, record) in dwords.iter_mut().zip(&self.records).take(self.count) {
+            let records = dwords.iter_mut().zip(&self.records);
+            for (dword, record) in records.take(self.count).skip(self.skipped) {
                 // SAFETY: the caller's promise; a record ends with as many dwords.
                 *dword = unsafe {
                     record.add(self.head_dim / 2 + 4 * group).cast::<u32>().read_unaligned()
@@ -149,7 +160,7 @@ impl FourValues {
         }
     }
 
-    /// Writes the integer weights of `visible` probabilities to `to`.
+    /// Writes the integer weights of the probabilities at places `visible` to `to`.
     ///
     /// # Safety
     /// `ranges` is what `load_ranges` wrote; `to` has room for `WEIGHTS` floats of every group.
@@ -157,11 +168,23 @@ impl FourValues {
     pub(super) unsafe fn load_weights<S: Simd>(
         &self,
         s: S,
-        (probabilities, visible): (*const f32, usize),
+        (probabilities, visible): (*const f32, Range<usize>),
         ranges: *const f32,
         to: *mut f32,
     ) {
         let groups = kv4_groups(self.head_dim);
+        // Places before the visible ones count as zeros and are not read.
+        let mut padded;
+        let from = if visible.start > 0 {
+            padded = [0.0f32; BLOCK];
+            for place in visible.clone() {
+                // SAFETY: the caller's promise.
+                padded[place] = unsafe { *probabilities.add(place) };
+            }
+            padded.as_ptr()
+        } else {
+            probabilities
+        };
         for group in 0..groups {
             let mut weights = [s.zero(); BLOCK / 8];
             let (mut largest, mut all, mut minimums) = (s.zero(), s.zero(), s.zero());
@@ -169,10 +192,10 @@ impl FourValues {
             unsafe {
                 for i in 0..BLOCK / S::LANES {
                     let at = i * S::LANES;
-                    let p = match visible.saturating_sub(at) {
+                    let p = match visible.end.saturating_sub(at) {
                         0 => s.zero(),
-                        left if left >= S::LANES => s.load(probabilities.add(at)),
-                        left => s.load_partial(probabilities.add(at), left),
+                        left if left >= S::LANES => s.load(from.add(at)),
+                        left => s.load_partial(from.add(at), left),
                     };
                     weights[i] = s.mul(p, s.load(ranges.add(group * BLOCK + at)));
                     largest = s.max(weights[i], largest);
@@ -283,7 +306,7 @@ impl FourValues {
         let groups = kv4_groups(self.head_dim);
         let bytes = self.head_dim / 2;
         let count = (bytes - first).min(4 * S::LANES);
-        for quad in 0..self.count.div_ceil(4) {
+        for quad in self.skipped / 4..self.count.div_ceil(4) {
             if let Some(prefetcher) = &mut prefetcher {
                 prefetcher.read(s, 2 * (bytes + 4 * groups));
             }

@@ -2,7 +2,7 @@
 //! processor's prefetcher stops, and into the second cache as far again, because the first has too
 //! few requests under way for all that memory could bring.
 
-use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
+use super::stretch::{LINE_BYTES, OF_TASK, STRETCHES, Stretch, in_order};
 use crate::simd::Simd;
 
 /// Distance from what is read to what is prefetched into the first cache, and into the second one.
@@ -50,10 +50,10 @@ pub(in crate::attention) struct Lines {
 impl Lines {
     /// What a task reads and what the next one will; the task before has prefetched the beginning
     /// of it.
-    pub(super) fn new([k, v]: [Stretch; 2], [next_k, next_v]: [Stretch; 2]) -> Lines {
+    pub(super) fn new(this: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> Lines {
         let start = Cursor { stretch: 0, at: 0 };
-        let mut lines =
-            Lines { stretches: [k, v, next_k, next_v], near: start, far: start, pause: 0 };
+        let stretches = in_order(this, next);
+        let mut lines = Lines { stretches, near: start, far: start, pause: 0 };
         if lines.stretches.iter().any(|stretch| stretch.bytes > 0) {
             lines.pause = PAUSE_BYTES;
         }
@@ -156,7 +156,7 @@ mod tests {
         let mut cursor = Cursor { stretch: 0, at: 0 };
         cursor.skip(&stretches, lead);
         let prefetched_lines = RefCell::new(BTreeSet::new());
-        for read in &stretches[..2] {
+        for read in &stretches[..OF_TASK] {
             let mut left = read.bytes;
             while left > 0 {
                 let bytes = left.min(block);
@@ -172,13 +172,14 @@ mod tests {
 
     #[test]
     fn every_line_is_prefetched_and_none_behind_what_the_next_task_expects() {
-        let next = [stretch(0x30_0000, 1 << 17), stretch(0x40_0000, 1 << 17)];
+        let none = Stretch::NONE;
+        let next = [stretch(0x30_0000, 1 << 17), none, stretch(0x40_0000, 1 << 17), none];
         for bytes in [1 << 17, 139_264, 66_048] {
             let [k, v] = [stretch(0x10_0000, bytes), stretch(0x20_0000, bytes)];
             for (lead, block) in
                 [(NEAR_BYTES, 4096), (NEAR_BYTES, 512), (FAR_BYTES, 4096), (FAR_BYTES, 1280)]
             {
-                let prefetched_lines = prefetched([k, v, next[0], next[1]], lead, block);
+                let prefetched_lines = prefetched(in_order([k, none, v, none], next), lead, block);
                 let mut all = lines(0x10_0000 + lead, bytes - lead);
                 all.extend(lines(0x20_0000, bytes));
                 all.extend(lines(0x30_0000, lead));
@@ -192,11 +193,37 @@ mod tests {
     }
 
     #[test]
+    fn both_runs_of_a_ring_are_prefetched_and_nothing_between_them() {
+        // The older run ends a cache, the newer one begins it.
+        for (older, newer) in [(24 << 10, 8 << 10), (1 << 10, 31 << 10), (32 << 10, 0)] {
+            let ring = |at: usize| [stretch(at + (1 << 16) - older, older), stretch(at, newer)];
+            let ([a, b], [c, d]) = (ring(0x10_0000), ring(0x20_0000));
+            let lead = NEAR_BYTES;
+            let found = prefetched(in_order([a, b, c, d], [Stretch::NONE; OF_TASK]), lead, 512);
+            let mut all: BTreeSet<usize> = [b, c, d]
+                .iter()
+                .flat_map(|stretch| lines(stretch.from.addr(), stretch.bytes))
+                .collect();
+            // What the task before has prefetched.
+            let skipped = lead.saturating_sub(a.bytes);
+            for line in lines(b.from.addr(), skipped) {
+                all.remove(&line);
+            }
+            let missing: Vec<_> = all.difference(&found).collect();
+            assert!(missing.is_empty(), "{older} {newer}: {missing:x?}");
+            all.extend(lines(a.from.addr(), a.bytes));
+            all.extend(lines(b.from.addr(), b.bytes));
+            assert!(found.is_subset(&all), "{older} {newer}");
+        }
+    }
+
+    #[test]
     fn short_and_empty_stretches_come_to_an_end() {
         let none = Stretch::NONE;
         assert!(prefetched([none; STRETCHES], FAR_BYTES, 4096).is_empty());
         let short = stretch(0x1_0000, 1024);
-        let prefetched_lines = prefetched([short, short, none, none], NEAR_BYTES, 4096);
+        let of_task = [short, none, short, none];
+        let prefetched_lines = prefetched(in_order(of_task, [none; OF_TASK]), NEAR_BYTES, 4096);
         assert!(prefetched_lines.iter().all(|line| line * LINE_BYTES < 0x1_0000 + 1024));
     }
 }

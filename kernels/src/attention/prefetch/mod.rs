@@ -11,7 +11,7 @@ mod stretch;
 
 pub(super) use lines::{Lines, Next};
 use pages::Pages;
-pub(super) use stretch::{LINE_BYTES, Stretch};
+pub(super) use stretch::{LINE_BYTES, OF_TASK, Stretch};
 
 use crate::simd::Simd;
 use crate::variant::Variant;
@@ -29,7 +29,11 @@ pub(super) enum Prefetcher {
 impl Prefetcher {
     /// What a task reads, K and V, and what the next one will. Zen 5, which has AVX512-BF16 without
     /// AMX, reads fastest line by line; Ice Lake needs pages side by side.
-    pub(super) fn new(variant: Variant, this: [Stretch; 2], next: [Stretch; 2]) -> Prefetcher {
+    pub(super) fn new(
+        variant: Variant,
+        this: [Stretch; OF_TASK],
+        next: [Stretch; OF_TASK],
+    ) -> Prefetcher {
         match variant {
             #[cfg(target_arch = "x86_64")]
             Variant::Avx512Bf16 => Prefetcher::Lines(Lines::new(this, next)),

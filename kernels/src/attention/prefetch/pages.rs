@@ -1,7 +1,7 @@
 //! Several pages side by side, prefetched line by line, as fast as the pages before them are read;
 //! each line is in the first cache when its turn comes.
 
-use super::stretch::{LINE_BYTES, STRETCHES, Stretch};
+use super::stretch::{LINE_BYTES, OF_TASK, STRETCHES, Stretch, in_order};
 use crate::simd::Simd;
 
 /// Pages prefetched side by side.
@@ -27,11 +27,15 @@ pub(in crate::attention) struct Pages {
 impl Pages {
     /// What a task reads, K and V, and what the next one will. The task before has prefetched the
     /// first window of it, as this task prefetches that of the next one.
-    pub(super) fn new([k, v]: [Stretch; 2], [next_k, next_v]: [Stretch; 2]) -> Pages {
-        let next_k = next_k.window(STREAMS * PAGE_BYTES);
-        let next_v = next_v.window(STREAMS * PAGE_BYTES - next_k.bytes);
+    pub(super) fn new(this: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> Pages {
+        let mut left = STREAMS * PAGE_BYTES;
+        let next = next.map(|stretch| {
+            let window = stretch.window(left);
+            left -= window.bytes;
+            window
+        });
         let mut pages = Pages {
-            stretches: [k, v, next_k, next_v],
+            stretches: in_order(this, next),
             stretch: 0,
             at: 0,
             pages: [std::ptr::null(); STREAMS],
@@ -112,7 +116,7 @@ mod tests {
     use super::*;
 
     /// All lines prefetched after the first window, and the bytes of a window.
-    fn prefetched(of: [Stretch; 2], next: [Stretch; 2]) -> (BTreeSet<usize>, usize) {
+    fn prefetched(of: [Stretch; OF_TASK], next: [Stretch; OF_TASK]) -> (BTreeSet<usize>, usize) {
         let mut pages = Pages::new(of, next);
         let mut lines = BTreeSet::new();
         while pages.prefetched < PAGE_BYTES || pages.next_pages() {
@@ -136,7 +140,9 @@ mod tests {
             let k = Stretch { from: at(from), bytes };
             let v = Stretch { from: at(from + (1 << 20)), bytes };
             let next = Stretch { from: at(from + (2 << 20)), bytes };
-            let (prefetched_lines, window) = prefetched([k, v], [next, Stretch::NONE]);
+            let none = Stretch::NONE;
+            let (prefetched_lines, window) =
+                prefetched([k, none, v, none], [next, none, none, none]);
             let mut all = lines(from, bytes);
             all.extend(lines(from + (1 << 20), bytes));
             all.extend(lines(from + (2 << 20), bytes.min(window)));
@@ -154,9 +160,10 @@ mod tests {
     #[test]
     fn short_and_empty_stretches_come_to_an_end() {
         let short = Stretch { from: std::ptr::without_provenance(0x2_0010), bytes: 96 };
-        let none = [Stretch::NONE; 2];
+        let none = [Stretch::NONE; OF_TASK];
         assert!(prefetched(none, none).0.is_empty());
         // All of it was the first window.
-        assert!(prefetched([short, Stretch::NONE], [short, Stretch::NONE]).0.is_empty());
+        let short = [short, Stretch::NONE, Stretch::NONE, Stretch::NONE];
+        assert!(prefetched(short, short).0.is_empty());
     }
 }

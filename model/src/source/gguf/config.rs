@@ -5,8 +5,9 @@
 //! experts, layers that differ) is refused by name, never ignored.
 
 use super::metadata::{Metadata, MetadataError, required};
-use crate::config::{Activation, Family, ModelConfig, Rope, RopeScaling};
+use crate::config::{Activation, Family, ModelConfig, Rope, RopeScaling, Scales};
 use crate::config_bounds::{self, TooLarge};
+use crate::layers::{LayerKind, Layers};
 
 /// No size of a model comes near it, and products of two sizes below it do not overflow.
 const MAX_SIZE: u32 = 1 << 24;
@@ -144,6 +145,8 @@ pub(super) fn model_config(
 
     let vocab_size = vocab_size(metadata, facts)?;
     let norm_key = "attention.layer_norm_rms_epsilon";
+    let rope = rope(&keys, head_dim, facts.rope_factors.as_deref())?;
+    let layer = LayerKind { window: sliding_window(&keys)?, ..LayerKind::dense(Some(rope)) };
     let config = ModelConfig {
         name,
         family,
@@ -157,13 +160,17 @@ pub(super) fn model_config(
         max_positions: keys.required_size("context_length")?,
         norm_eps: required(&keys.key(norm_key), keys.positive(norm_key)?)? as f32,
         activation: Activation::Silu,
-        rope: Some(rope(&keys, head_dim, facts.rope_factors.as_deref())?),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(layer),
+        experts: None,
         qkv_bias: facts.has_q_bias,
         out_bias: facts.has_out_bias,
         ffn_bias: facts.has_ffn_bias,
         tied_embeddings: !facts.has_output,
-        sliding_window: sliding_window(&keys)?,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: token_id(metadata, "tokenizer.ggml.bos_token_id", vocab_size)?,
         eos_token_ids: eos_token_ids(metadata, vocab_size)?,
     };
@@ -221,13 +228,13 @@ fn rope(keys: &Keys<'_>, head_dim: usize, factors: Option<&[f32]>) -> Result<Rop
         }
     };
     let Some(factors) = factors else {
-        return Ok(Rope { theta, scaling });
+        return Ok(Rope::new(theta, scaling));
     };
     if scaling != RopeScaling::None {
         return Err(ConfigError::RopeScaling("linear together with rope_freqs.weight".to_owned()));
     }
     let scaling = llama3_scaling(theta, head_dim, factors).ok_or(ConfigError::RopeFactors)?;
-    Ok(Rope { theta, scaling })
+    Ok(Rope::new(theta, scaling))
 }
 
 /// The scaling that divides every inverse frequency by its factor; `None` when it is not LLaMA-3's
@@ -238,7 +245,7 @@ fn llama3_scaling(theta: f64, head_dim: usize, factors: &[f32]) -> Option<RopeSc
     if factors.len() != head_dim / 2 || !factor.is_finite() || factor < 1.0 {
         return None;
     }
-    let plain = Rope { theta, scaling: RopeScaling::None };
+    let plain = Rope::new(theta, RopeScaling::None);
     let scaling = RopeScaling::Llama3 {
         factor,
         low_freq_factor: LLAMA3_LOW_FREQ_FACTOR,
@@ -248,7 +255,7 @@ fn llama3_scaling(theta: f64, head_dim: usize, factors: &[f32]) -> Option<RopeSc
     if factors.iter().all(|factor| *factor == 1.0) {
         return Some(RopeScaling::None);
     }
-    let scaled = Rope { theta, scaling: scaling.clone() };
+    let scaled = Rope::new(theta, scaling.clone());
     let expected = plain.inverse_frequencies(head_dim);
     let matches = expected.iter().zip(scaled.inverse_frequencies(head_dim)).zip(factors).all(
         |((plain, scaled), found)| {

@@ -76,7 +76,7 @@ fn layer_stem(op: Op) -> Option<&'static str> {
 pub(super) fn tensor_ids(config: &ModelConfig) -> impl Iterator<Item = TensorId> {
     let around = [TensorId::Embedding, TensorId::Head, TensorId::FinalNorm { part: Part::Gain }];
     let layers = (0..config.num_layers).flat_map(move |layer| {
-        config.layer_ops().iter().flat_map(move |op| {
+        config.layer_ops(layer).iter().flat_map(move |op| {
             [Part::Matrix, Part::Gain, Part::Bias]
                 .into_iter()
                 .map(move |part| TensorId::Layer { layer, op: *op, part })

@@ -1,17 +1,18 @@
 //! What the operations of a model's layer really wait for: a table from a file is taken for a
 //! chain, but Q, K and V need the same norm and not each other.
 
+use model::config::ModelConfig;
 use model::ops::Value;
 use program::map::OpChunk;
 
 /// For each entry of a layer's list, the entries of the same layer that write what it reads; empty
 /// for the first, which reads the residual stream of the layer before.
-pub fn dataflow(list: &[OpChunk]) -> Vec<Vec<usize>> {
+pub fn dataflow(config: &ModelConfig, list: &[OpChunk]) -> Vec<Vec<usize>> {
     let mut writers: Vec<(Value, Vec<usize>)> = Vec::new();
     let mut needs = Vec::with_capacity(list.len());
     for (index, entry) in list.iter().enumerate() {
         let mut need: Vec<usize> = Vec::new();
-        for value in entry.op.reads() {
+        for value in entry.op.reads(config) {
             let Some((_, found)) = writers.iter().find(|(written, _)| written == value) else {
                 continue;
             };
@@ -25,7 +26,7 @@ pub fn dataflow(list: &[OpChunk]) -> Vec<Vec<usize>> {
         need.sort_unstable();
         need.dedup();
         needs.push(need);
-        let Some(value) = entry.op.writes() else { continue };
+        let Some(value) = entry.op.writes(config) else { continue };
         match writers.iter_mut().find(|(written, _)| *written == value) {
             Some((_, parts)) if entry.chunk.is_some() => parts.push(index),
             Some((_, parts)) => *parts = vec![index],
@@ -46,7 +47,7 @@ mod tests {
     fn projections_do_not_wait_for_each_other() {
         let config = known("opt-125m").expect("known").config;
         // ln0 q k v scores softmax wv out ln1 fc0 fc1
-        let needs = dataflow(&layer_list(&config, None));
+        let needs = dataflow(&config, &layer_list(&config, 0, None));
         let expected: [&[usize]; 11] =
             [&[], &[0], &[0], &[0], &[1, 2], &[4], &[3, 5], &[6], &[7], &[8], &[7, 9]];
         assert_eq!(needs, expected);
@@ -57,14 +58,14 @@ mod tests {
         let config = known("opt-125m").expect("known").config;
         let chunking = Chunking { order: ChunkOrder::Attention, chunks: 2 };
         // ln0 q k v s0 m0 w0 s1 m1 w1 out ..
-        let needs = dataflow(&layer_list(&config, Some(chunking)));
+        let needs = dataflow(&config, &layer_list(&config, 0, Some(chunking)));
         assert_eq!(
             needs[4..11],
             [vec![1, 2], vec![4], vec![3, 5], vec![1, 2], vec![7], vec![3, 8], vec![6, 9]]
         );
         let scores = Chunking { order: ChunkOrder::Scores, chunks: 2 };
         // ln0 q k v s0 s1 softmax wv ..
-        let needs = dataflow(&layer_list(&config, Some(scores)));
+        let needs = dataflow(&config, &layer_list(&config, 0, Some(scores)));
         assert_eq!(needs[4..8], [vec![1, 2], vec![1, 2], vec![4, 5], vec![3, 6]]);
     }
 }

@@ -73,7 +73,7 @@ impl<'a> Room<'a> {
         let sizes = sizes(estimator);
         let bytes = |weights| align_up(sizes.weights_bytes(weights)) as u64;
         let of_layer = |layer| {
-            let ops = config.layer_ops().iter().filter(|op| op.weights(config).is_some());
+            let ops = config.layer_ops(layer).iter().filter(|op| op.weights(config).is_some());
             ops.map(|op| bytes(Weights::of(*op, Some(layer as u16)))).sum()
         };
         Room {
@@ -208,7 +208,7 @@ impl<'a> Room<'a> {
             let all = (0..self.estimator.batches)
                 .flat_map(|batch| (0..parts).map(move |part| homes.home(kv, part, batch)));
             let in_vram = all.filter(|home| *home == MemoryId::VRAM).count();
-            bytes += in_vram as u64 * align_up(sizes.cache_bytes(parts)) as u64;
+            bytes += in_vram as u64 * align_up(sizes.largest_cache_bytes(parts)) as u64;
         }
         bytes
     }

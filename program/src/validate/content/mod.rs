@@ -138,7 +138,7 @@ impl<'a> Walk<'a> {
     fn compute(&mut self, now: &Now<'_>, compute: &Compute) -> Result<(), ValidateError> {
         let at = compute.at;
         self.table(now, compute.table, at, compute.op == Op::Sample)?;
-        for (value, region) in compute.op.reads().iter().zip(&compute.inputs) {
+        for (value, region) in compute.op.reads(&self.plan.config).iter().zip(&compute.inputs) {
             let content = now.value(*value, at, self.hidden_updates_before(compute.op, at));
             self.need(now, *region, content)?;
         }
@@ -164,7 +164,8 @@ impl<'a> Walk<'a> {
             };
             self.need(now, *region, content)?;
         }
-        if let (Some(value), Some(output)) = (compute.op.writes(), compute.output) {
+        if let (Some(value), Some(output)) = (compute.op.writes(&self.plan.config), compute.output)
+        {
             let updates = self.hidden_updates_before(compute.op, at);
             let added = u32::from(compute.op != Op::Embed);
             self.write(now, output, now.value(value, at, updates + added));
@@ -357,12 +358,20 @@ impl<'a> Walk<'a> {
 
     /// Additions into the residual stream that precede an operation.
     fn hidden_updates_before(&self, op: Op, at: At) -> u32 {
-        let before = match at.layer {
-            Some(layer) => 2 * u32::from(layer),
+        let config = &self.plan.config;
+        let additions =
+            |ops: &[Op]| ops.iter().filter(|op| op.adds_to_residual(config)).count() as u32;
+        let of_layers =
+            |layers: usize| (0..layers).map(|layer| additions(config.layer_ops(layer))).sum();
+        match at.layer.map(usize::from) {
+            Some(layer) => {
+                let place = config.place_in_layer(layer, op).unwrap_or(0);
+                let before: u32 = of_layers(layer);
+                before + additions(&config.layer_ops(layer)[..place])
+            }
             None if op == Op::Embed => 0,
-            None => 2 * self.plan.config.num_layers as u32,
-        };
-        before + u32::from(matches!(op, Op::Norm1 | Op::Down | Op::Fc1))
+            None => of_layers(config.num_layers),
+        }
     }
 
     /// The blobs that an operation reads, in the order of its instruction.
@@ -375,7 +384,8 @@ impl<'a> Walk<'a> {
             Weights::Head if config.tied_embeddings => Weights::Embedding,
             blob => blob,
         };
-        let positions = (op == Op::Embed && config.rope.is_none()).then_some(Weights::Positions);
+        let positions =
+            (op == Op::Embed && config.learned_positions.is_some()).then_some(Weights::Positions);
         std::iter::once(blob).chain(positions).collect()
     }
 

@@ -1,7 +1,8 @@
 //! Small models and plans, and what the CPU makes of them.
 
 use kernels::{PoolOptions, Variant};
-use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling};
+use model::config::{Activation, Dtype, Family, ModelConfig, Rope, RopeScaling, Scales};
+use model::layers::{LayerKind, Layers};
 use model::source::dummy::DummySource;
 use planner::policy::{Homes, Policy, device_map};
 use planner::split::parse_split;
@@ -29,13 +30,17 @@ pub(crate) fn llama() -> ModelConfig {
         max_positions: 64,
         norm_eps: 1e-5,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 10_000.0, scaling: RopeScaling::None }),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(10_000.0, RopeScaling::None)))),
+        experts: None,
         qkv_bias: false,
         out_bias: false,
         ffn_bias: false,
         tied_embeddings: false,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: None,
         eos_token_ids: vec![],
     }
@@ -47,8 +52,9 @@ pub(crate) fn opt() -> ModelConfig {
         family: Family::Opt,
         num_kv_heads: 4,
         activation: Activation::Relu,
-        rope: None,
-        position_offset: 2,
+        learned_positions: Some(2),
+        layers: Layers::alike(LayerKind::dense(None)),
+        experts: None,
         qkv_bias: true,
         out_bias: true,
         ffn_bias: true,

@@ -11,7 +11,7 @@ use crate::harness::{Setting, Workers};
 
 /// Every interval `[i, j)` of a layer, as `--split` takes it.
 fn intervals(config: &ModelConfig) -> Vec<String> {
-    let names: Vec<String> = layer_list(config, None).iter().map(|op| op.name(config)).collect();
+    let names: Vec<String> = layer_list(config, 0, None).iter().map(|op| op.name(config)).collect();
     let mut found = Vec::new();
     for first in 0..names.len() {
         for last in first + 1..=names.len() {

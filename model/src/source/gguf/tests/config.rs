@@ -1,6 +1,7 @@
 use super::super::metadata::{Array, Value};
 use super::*;
-use crate::config::{Activation, Rope, RopeScaling};
+use crate::config::{Activation, Rope, RopeScaling, Scales};
+use crate::layers::{LayerKind, Layers};
 
 #[test]
 fn llama_metadata_becomes_a_configuration() {
@@ -23,13 +24,17 @@ fn llama_metadata_becomes_a_configuration() {
         max_positions: 128,
         norm_eps: 1e-5,
         activation: Activation::Silu,
-        rope: Some(Rope { theta: 500_000.0, scaling: RopeScaling::None }),
-        position_offset: 0,
+        learned_positions: None,
+        layers: Layers::alike(LayerKind::dense(Some(Rope::new(500_000.0, RopeScaling::None)))),
+        experts: None,
         qkv_bias: false,
         out_bias: false,
         ffn_bias: false,
         tied_embeddings: true,
-        sliding_window: None,
+        qk_norm: None,
+        post_norms: false,
+        sinks: false,
+        scales: Scales::default(),
         bos_token_id: Some(1),
         eos_token_ids: vec![2, 3],
     };
@@ -58,7 +63,7 @@ fn explicit_head_size_and_per_layer_arrays_are_read() {
     writer.set("llama.attention.head_count_kv", same);
     let config = open(&writer).expect("a good file").config().clone();
     assert_eq!((config.head_dim, config.num_kv_heads), (HEAD_DIM, KV_HEADS));
-    assert_eq!(config.sliding_window, Some(64));
+    assert_eq!(config.smallest_window(), Some(64));
 
     writer.set("llama.attention.head_count_kv", Value::Array(Array::Signed(vec![2, 4])));
     let message = refusal(&writer);
@@ -68,7 +73,7 @@ fn explicit_head_size_and_per_layer_arrays_are_read() {
 #[test]
 fn rope_scaling_is_read_or_refused_by_name() {
     let scaling = |writer: &Writer| {
-        open(writer).map(|source| source.config().rope.clone().expect("rope").scaling)
+        open(writer).map(|source| source.config().layers.of(0).rope.clone().expect("rope").scaling)
     };
     let mut writer = small_model("llama");
     writer.text("llama.rope.scaling.type", "linear");
@@ -96,17 +101,19 @@ fn rope_factors_of_llama3_are_recognised() {
     let mut writer = small_model("llama");
     writer.set("llama.rope.freq_base", Value::Float(500_000.0));
     writer.tensor_f32("rope_freqs.weight", &[4], &[1.0, 1.0, ramp as f32, 8.0]);
-    let rope = open(&writer).expect("a good file").config().rope.clone().expect("rope");
+    let rope =
+        open(&writer).expect("a good file").config().layers.of(0).rope.clone().expect("rope");
     let expected = RopeScaling::Llama3 {
         factor: 8.0,
         low_freq_factor: 1.0,
         high_freq_factor: 4.0,
         original_max_positions: 8192,
     };
-    assert_eq!(rope, Rope { theta: 500_000.0, scaling: expected });
+    assert_eq!(rope, Rope::new(500_000.0, expected));
 
     writer.tensor_f32("rope_freqs.weight", &[4], &[1.0; 4]);
-    let rope = open(&writer).expect("a good file").config().rope.clone().expect("rope");
+    let rope =
+        open(&writer).expect("a good file").config().layers.of(0).rope.clone().expect("rope");
     assert_eq!(rope.scaling, RopeScaling::None);
 
     for other in [&[1.0, 2.0, 4.0, 8.0][..], &[1.0, 1.0, 8.0], &[f32::NAN; 4], &[]] {

@@ -55,7 +55,7 @@ fn every_tensor_of_the_real_model_can_be_read() {
     assert_eq!((config.num_layers, config.hidden_size, config.ffn_size), (30, 576, 1536));
     assert_eq!((config.num_heads, config.num_kv_heads, config.head_dim), (9, 3, 64));
     assert_eq!((config.vocab_size, config.max_positions), (49_152, 8192));
-    assert_eq!(config.rope, Some(Rope { theta: 1e5, scaling: RopeScaling::None }));
+    assert_eq!(config.layers.of(0).rope, Some(Rope::new(1e5, RopeScaling::None)));
     assert!(config.tied_embeddings && !config.qkv_bias);
     assert_eq!((config.bos_token_id, config.eos_token_ids.as_slice()), (Some(1), &[2][..]));
     assert_eq!(source.stored_type(TensorId::Embedding).expect("there"), StoredType::Q8_0);

@@ -1,0 +1,73 @@
+// Linears of a mixture of experts: the kernels of ordinary linears over the rows of one expert, whose
+// places in the routing are listed. Blocks behind an expert's last row end at once.
+#pragma once
+
+// The rows of an expert: `per_row` places of the routing belong to each row of x, 1 or all of a row's.
+struct ListedRows {
+    const u32* slots;
+    u32 per_row;
+
+    DEVICE u64 input(u32 row) const { return slots[row] / per_row; }
+    DEVICE u32 output(u32 row) const { return slots[row]; }
+};
+
+// What a block of an expert works on.
+struct ExpertRows {
+    u32 expert;
+    u32 count;
+    ListedRows listed;
+
+    DEVICE ExpertRows(const u32* starts, const u32* slots, u32 per_row)
+        : expert(blockIdx.z), count(starts[blockIdx.z + 1] - starts[blockIdx.z]),
+          listed{slots + starts[blockIdx.z], per_row} {}
+
+    // The expert's own matrix of all of them.
+    template <class Source>
+    DEVICE Source source(const void* weight, u32 n, u32 k, u32 group) const {
+        const u64 before = expert * Source::matrix_bytes(n, k, group);
+        return Source(static_cast<const u8*>(weight) + before, n, k, group);
+    }
+
+    DEVICE Finish finish(const float* bias, void* out, const void* gate, u32 n, u32 form) const {
+        return {bias ? bias + (u64)expert * n : bias, out, gate, n, form};
+    }
+};
+
+#define EXPERT_KERNEL(name, T, block_rows, run)                                               \
+    KERNEL(name, 256,                                                                         \
+           (const T* x, const void* weight, const float* bias, void* out, const void* gate,   \
+            const u32* starts, const u32* slots, u32 per_row, u32 n, u32 k, u32 form,         \
+            u32 group)) {                                                                     \
+        const ExpertRows rows(starts, slots, per_row);                                        \
+        if (blockIdx.y * block_rows >= rows.count) return;                                    \
+        const Finish to = rows.finish(bias, out, gate, n, form);                              \
+        run;                                                                                  \
+    }
+
+#define EXPERT_SMALL(name, M, N, Source)                                                      \
+    EXPERT_KERNEL(name, bf16, 8 * N,                                                          \
+                  (linear_small<M, N>(x, rows.source<Source>(weight, n, k, group), rows.count, k, \
+                                      to, rows.listed)))
+
+#define EXPERT_PLAIN(name, Source)                                                            \
+    EXPERT_KERNEL(name, float, 16,                                                            \
+                  linear_plain(x, rows.source<Source>(weight, n, k, group), rows.count, k, to, \
+                               rows.listed))
+
+EXPERT_SMALL(expert_small_8_bf16, 1, 1, PlainSource<bf16>)
+EXPERT_SMALL(expert_small_16_bf16, 1, 2, PlainSource<bf16>)
+EXPERT_SMALL(expert_small_32_bf16, 2, 4, PlainSource<bf16>)
+EXPERT_SMALL(expert_four_8_bf16, 1, 1, RecordSource<4>)
+EXPERT_SMALL(expert_four_16_bf16, 1, 2, RecordSource<4>)
+EXPERT_SMALL(expert_four_32_bf16, 2, 4, RecordSource<4>)
+EXPERT_SMALL(expert_eight_8_bf16, 1, 1, RecordSource<8>)
+EXPERT_SMALL(expert_eight_16_bf16, 1, 2, RecordSource<8>)
+EXPERT_SMALL(expert_eight_32_bf16, 2, 4, RecordSource<8>)
+
+EXPERT_KERNEL(expert_wide_64_bf16, bf16, 64,
+              (linear_wide<64>(x, rows.source<PlainSource<bf16>>(weight, n, k, group).weight,
+                               rows.count, k, to, rows.listed)))
+
+EXPERT_PLAIN(expert_f32, PlainSource<float>)
+EXPERT_PLAIN(expert_four_f32, RecordSource<4>)
+EXPERT_PLAIN(expert_eight_f32, RecordSource<8>)

@@ -1,0 +1,159 @@
+//! Mixtures of experts: routing, rows by expert, linears of every expert, weighted sums.
+//!
+//! A routing is `[rows, top_k]` entries of eight bytes: u32 expert, f32 weight, each row's in
+//! ascending order of experts. A *place* of it is `row * top_k + j`. A place has the bits of an
+//! ordinary [`linear`](crate::linear) of its row and its expert's matrix.
+
+use model::compressed::Bits;
+use model::config::Dtype;
+
+use crate::launch::{Args, DevicePointer, Launch};
+use crate::linear::{LinearOut, Weight, wide_bytes};
+
+/// Most experts of a row: each is a lane's.
+const MOST_TOP_K: u32 = 32;
+
+/// How logits become weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouterScoring {
+    /// Softmax over all experts, of which the `top_k` most likely are taken; with `renormalise`
+    /// their probabilities are divided by their sum.
+    SoftmaxTopK { renormalise: bool },
+    /// Softmax over the `top_k` largest logits.
+    TopKSoftmax,
+}
+
+/// How many rows, experts of a row and experts a mixture has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertShape {
+    pub rows: u32,
+    pub top_k: u32,
+    pub experts: u32,
+}
+
+/// The routing of each row of `logits`, f32 `[rows, experts]`, to `routed`. Of equal logits the
+/// lower expert's goes first; NaN counts as minus infinity; where a row's largest logit is infinite
+/// all its weights are NaN.
+///
+/// # Panics
+/// More experts of a row than there are, or more than 32.
+pub fn route(
+    shape: ExpertShape,
+    scoring: RouterScoring,
+    logits: DevicePointer,
+    routed: DevicePointer,
+) -> Launch {
+    let ExpertShape { rows, top_k, experts } = shape;
+    assert!((1..=experts.min(MOST_TOP_K)).contains(&top_k), "{top_k} of {experts} experts");
+    let scoring = match scoring {
+        RouterScoring::SoftmaxTopK { renormalise: false } => 0,
+        RouterScoring::SoftmaxTopK { renormalise: true } => 1,
+        RouterScoring::TopKSoftmax => 2,
+    };
+    let args = Args::new().u64(logits).u64(routed).u32(rows).u32(experts).u32(top_k).u32(scoring);
+    // A warp for each row.
+    let grid = [rows.div_ceil(8), 1, 1];
+    Launch { name: "route", grid, block: [256, 1, 1], shared_bytes: 0, args }
+}
+
+/// The places of a routing by expert: `slots`, u32 `[rows * top_k]`, each expert's in ascending
+/// order, and where they begin, `starts`, u32 `[experts + 1]`.
+pub fn group_experts(
+    shape: ExpertShape,
+    routed: DevicePointer,
+    starts: DevicePointer,
+    slots: DevicePointer,
+) -> Launch {
+    let args = Args::new().u64(routed).u64(starts).u64(slots).u32(shape.rows * shape.top_k);
+    let grid = [shape.experts, 1, 1];
+    Launch { name: "group_experts", grid, block: [256, 1, 1], shared_bytes: 2 * 256 * 4, args }
+}
+
+/// A linear of every place of a routing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertLinear {
+    pub shape: ExpertShape,
+    /// What [`group_experts`] wrote.
+    pub starts: DevicePointer,
+    /// What [`group_experts`] wrote.
+    pub slots: DevicePointer,
+    /// Output width.
+    pub n: u32,
+    /// Input width.
+    pub k: u32,
+    /// Of the dtype, on a 16-byte boundary: `[rows, k]`, or `[rows, top_k, k]`.
+    pub x: DevicePointer,
+    /// Whether each place has a row of x of its own.
+    pub x_by_place: bool,
+    /// The experts' matrices behind each other, each of grouped ones padded to whole records.
+    pub weight: Weight,
+    /// f32 `[experts, n]`, or 0.
+    pub bias: DevicePointer,
+    /// `[rows, top_k, n]`.
+    pub out: LinearOut,
+}
+
+/// The one launch of all experts' linears. Kernels follow from how many rows an expert has on
+/// average, and change no bit.
+pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
+    let ExpertLinear { shape, n, k, x, weight, bias, out, .. } = *linear;
+    let ExpertShape { rows, top_k, experts } = shape;
+    assert!(k >= 1, "a linear has inputs");
+    assert!((1..=experts).contains(&top_k), "{top_k} of {experts} experts");
+    let (form, out, gate) = out.parts();
+    let (source, bits, group) = weight.parts();
+    let per_row = if linear.x_by_place { 1 } else { top_k };
+    let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
+    let args = args.u64(linear.starts).u64(linear.slots).u32(per_row);
+    let args = args.u32(n).u32(k).u32(form).u32(group);
+    let launch = |name, cols: u32, tile_rows: u32, shared_bytes| Launch {
+        name,
+        // An expert may get every row.
+        grid: [n.div_ceil(cols), rows.div_ceil(tile_rows), experts],
+        block: [256, 1, 1],
+        shared_bytes,
+        args,
+    };
+    if dtype == Dtype::F32 {
+        let name = match bits {
+            None => "expert_f32",
+            Some(Bits::Four) => "expert_four_f32",
+            Some(Bits::Eight) => "expert_eight_f32",
+        };
+        return launch(name, 64, 16, 64 * 33 * 4 + 16 * 33 * 4);
+    }
+    let mean_rows = (u64::from(rows) * u64::from(top_k)).div_ceil(u64::from(experts));
+    let small =
+        |name, cols: u32, tile_rows: u32| launch(name, cols, tile_rows, 8 * cols * tile_rows * 4);
+    match (mean_rows, bits) {
+        // The wide kernel copies rows in pieces of 16 bytes.
+        (33.., None) if k.is_multiple_of(8) => {
+            launch("expert_wide_64_bf16", 128, 64, wide_bytes(64))
+        }
+        (..=8, None) => small("expert_small_8_bf16", 16, 8),
+        (..=16, None) => small("expert_small_16_bf16", 16, 16),
+        (_, None) => small("expert_small_32_bf16", 32, 32),
+        (..=8, Some(Bits::Four)) => small("expert_four_8_bf16", 16, 8),
+        (..=16, Some(Bits::Four)) => small("expert_four_16_bf16", 16, 16),
+        (_, Some(Bits::Four)) => small("expert_four_32_bf16", 32, 32),
+        (..=8, Some(Bits::Eight)) => small("expert_eight_8_bf16", 16, 8),
+        (..=16, Some(Bits::Eight)) => small("expert_eight_16_bf16", 16, 16),
+        (_, Some(Bits::Eight)) => small("expert_eight_32_bf16", 32, 32),
+    }
+}
+
+/// `hidden += sum of weight * part` over each row's places: products are rounded, then added up in
+/// ascending order of experts, and the sum is added to `hidden` once. `parts` is f32
+/// `[rows, top_k, n]`, as [`expert_linear`] stores with [`LinearOut::StoreF32`], `hidden` f32
+/// `[rows, n]`.
+pub fn expert_combine(
+    (rows, top_k, n): (u32, u32, u32),
+    routed: DevicePointer,
+    parts: DevicePointer,
+    hidden: DevicePointer,
+) -> Launch {
+    assert!(top_k >= 1, "a row has an expert");
+    let args = Args::new().u64(routed).u64(parts).u64(hidden).u32(top_k).u32(n);
+    let grid = [rows, n.div_ceil(1024), 1];
+    Launch { name: "expert_combine", grid, block: [256, 1, 1], shared_bytes: 0, args }
+}

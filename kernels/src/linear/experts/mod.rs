@@ -1,0 +1,269 @@
+//! Linears of a mixture of experts: `[experts, n, k]` weights in one piece, of which each row of
+//! `[rows, top_k]` places of a routing is multiplied by its own expert's.
+//!
+//! Rows are grouped by expert, gathered and packed once for a call; one run of the pool goes over
+//! all experts' columns, and an expert's weights are read once for all its rows. A place has the
+//! bits of an ordinary linear of its row and its expert's matrix.
+//!
+//! - `groups`: the rows of each expert; `parts`: each expert's rows as an ordinary linear.
+//! - `combine`: weighted sums over a row's experts; `workspace`: the scratch.
+
+mod combine;
+mod groups;
+mod parts;
+mod workspace;
+
+pub use workspace::ExpertLimits;
+pub(crate) use workspace::Workspace;
+
+use std::ops::Range;
+
+use model::compressed::Grouped;
+
+use super::call::Weight;
+use super::compiled::LinearTasks;
+use super::epilogue::{Epilogue, LinearOut};
+use super::sizes::PANELS;
+use super::task::Finish;
+use super::tuning::PARALLEL_PACK;
+use crate::Kernels;
+use crate::router::{Routed, Routing};
+use crate::scratch::Shared;
+use crate::simd::MAX_LANES;
+use combine::{Combine, combine};
+use parts::{Pass, Plan};
+
+/// Columns of the narrowest task of `expert_down`, and a divisor of all others.
+const COLS_UNIT: usize = PANELS * MAX_LANES;
+/// Tasks of `expert_down` for each thread.
+const DOWN_TASKS: usize = 2;
+
+/// The weights of all experts.
+#[derive(Debug, Clone, Copy)]
+pub enum ExpertWeight<'a, T> {
+    /// `[experts, n, k]`; fastest on a 64-byte boundary.
+    Plain(&'a [T]),
+    /// `format.size_bytes(n, k)` bytes of records for each expert, the experts' behind each other:
+    /// where `n` is no multiple of 16, each expert's rows are padded by themselves.
+    Grouped(Grouped, &'a [u8]),
+}
+
+impl<T> ExpertWeight<'_, T> {
+    fn checked(&self, experts: usize, n: usize, k: usize) -> Weight<T> {
+        match *self {
+            ExpertWeight::Plain(weight) => {
+                assert_eq!(weight.len(), experts * n * k, "weight is [experts, n, k]");
+                Weight::Plain(weight.as_ptr())
+            }
+            ExpertWeight::Grouped(format, records) => {
+                assert!(matches!(format.group, 32 | 64), "groups have 32 or 64 inputs");
+                let len = experts * format.size_bytes(n, k);
+                assert_eq!(records.len(), len, "records hold [experts, n, k]");
+                Weight::Grouped(format, records.as_ptr())
+            }
+        }
+    }
+}
+
+/// A linear of every expert, and which rows are multiplied by which.
+#[derive(Debug, Clone, Copy)]
+pub struct Experts<'a, T> {
+    pub routing: Routing<'a>,
+    /// Output width.
+    pub n: usize,
+    /// Input width.
+    pub k: usize,
+    pub weight: ExpertWeight<'a, T>,
+    /// `[experts, n]`.
+    pub bias: Option<&'a [f32]>,
+}
+
+impl Kernels {
+    /// The linear of each place of the routing: `x` is `[rows, k]`, `out` `[rows, top_k, n]`. Each
+    /// place has the bits of [`Kernels::linear`] or [`Kernels::linear_grouped`] of its row and its
+    /// expert's weights.
+    ///
+    /// # Panics
+    /// A routing that does not ascend or names an expert that there is not, lengths that do not
+    /// agree, or sizes beyond [`ExpertLimits`].
+    pub fn expert_linear<T: LinearTasks>(
+        &self,
+        experts: &Experts<'_, T>,
+        x: &[T],
+        out: LinearOut<'_, T>,
+    ) {
+        let Experts { routing, n, k, .. } = *experts;
+        let rows = self.checked_rows(experts);
+        assert_eq!(x.len(), rows * k, "x is [rows, k]");
+        let epilogue = Epilogue::new(out, rows * routing.top_k * n);
+        let pass = self.pass_of_all(experts, x, (routing.top_k, epilogue));
+        for (first, routed) in self.passes(&routing) {
+            let x = pass.x.wrapping_add(first * k);
+            let epilogue = epilogue.skip(first * routing.top_k * n);
+            self.expert_pass(&Pass { x, epilogue, ..pass }, routed);
+        }
+    }
+
+    /// `hidden += sum of weight * (linear of x)` over each row's places: `x` is `[rows, top_k, k]`,
+    /// `hidden` `[rows, n]`. Products are rounded, then added up in ascending order of experts from
+    /// the first one on; the sum is added to `hidden` once. All in f32.
+    ///
+    /// # Panics
+    /// As [`Kernels::expert_linear`].
+    pub fn expert_down<T: LinearTasks>(
+        &self,
+        experts: &Experts<'_, T>,
+        x: &[T],
+        hidden: &mut [f32],
+    ) {
+        let Experts { routing, n, k, .. } = *experts;
+        let rows = self.checked_rows(experts);
+        assert!(n <= self.experts.limits.hidden, "n {n} is beyond the limits of experts");
+        assert_eq!(x.len(), rows * routing.top_k * k, "x is [rows, top_k, k]");
+        let epilogue = Epilogue::new(LinearOut::AddTo(hidden), rows * n);
+        let pass = self.pass_of_all(experts, x, (1, epilogue));
+        let residual = hidden.as_mut_ptr();
+        for (first, routed) in self.passes(&routing) {
+            let x = pass.x.wrapping_add(first * routing.top_k * k);
+            let residual = Shared(residual.wrapping_add(first * n));
+            self.down_pass(&Pass { x, ..pass }, routed, (routing.top_k, residual));
+        }
+    }
+
+    /// Checks what does not depend on x and outputs; the rows of the routing.
+    fn checked_rows<T>(&self, experts: &Experts<'_, T>) -> usize {
+        let Experts { ref routing, n, k, bias, .. } = *experts;
+        let limits = self.experts.limits;
+        assert!(k >= 1, "a linear has inputs");
+        assert!(k <= limits.inputs, "k {k} is beyond the limits of experts");
+        assert!(routing.top_k <= limits.top_k, "top_k is beyond the limits of experts");
+        assert!(routing.experts <= limits.experts, "there are more experts than the limit");
+        let biases = routing.experts * n;
+        assert!(bias.is_none_or(|bias| bias.len() == biases), "bias is [experts, n]");
+        routing.rows()
+    }
+
+    fn pass_of_all<T: LinearTasks>(
+        &self,
+        experts: &Experts<'_, T>,
+        x: &[T],
+        (slots_per_row, epilogue): (usize, Epilogue<T>),
+    ) -> Pass<T> {
+        let Experts { routing: Routing { experts: count, .. }, n, k, weight, bias } = *experts;
+        let weight = weight.checked(count, n, k);
+        let bias = bias.map(<[f32]>::as_ptr);
+        Pass { experts: count, n, k, x: x.as_ptr(), slots_per_row, weight, bias, epilogue }
+    }
+
+    /// The routings of as many rows as there is room for, with the first row of each.
+    fn passes<'a>(&self, routing: &Routing<'a>) -> impl Iterator<Item = (usize, &'a [Routed])> {
+        let rows = self.experts.limits.rows;
+        (0..).step_by(rows).zip(routing.routed.chunks(rows * routing.top_k))
+    }
+
+    fn expert_pass<T: LinearTasks>(&self, pass: &Pass<T>, routed: &[Routed]) {
+        let mut plan = self.experts.plan.borrow_mut();
+        plan.lay_out(pass, routed, (self.variant, self.pool.threads()));
+        let plan = &*plan;
+        self.pack_parts(pass, plan);
+        let (variant, per_thread) = (self.variant, &self.per_thread);
+        let packed = Shared(self.experts.packed.as_mut_ptr());
+        self.run_linear(plan.tasks(), &|task, thread| {
+            let part = plan.part_of(task);
+            let (cols, row_tiles) = part.cuts.of(task - part.first_task);
+            let call = pass.call(part.expert, part.rows, pass.x);
+            let packed = Shared(packed.pointer().wrapping_add(part.packed_at));
+            let (scratch, area) = (per_thread.of(thread), (row_tiles, cols));
+            // SAFETY: the variant was checked when the kernels were built. Rows and columns lie
+            // within the shapes that were asserted, a part has other outputs than all others, and
+            // the scratch belongs to this thread.
+            unsafe {
+                let area = call.multiply(variant, &part.layout, packed, area, scratch);
+                let output_rows = Some(plan.slots(part).as_ptr());
+                let (n, bias, epilogue) = (call.n, call.bias, call.epilogue);
+                T::finish(variant, Finish { area, n, bias, epilogue, output_rows });
+            }
+        });
+    }
+
+    /// A task has some columns of all experts, so that it adds them up in order.
+    fn down_pass<T: LinearTasks>(
+        &self,
+        pass: &Pass<T>,
+        routed: &[Routed],
+        (top_k, residual): (usize, Shared<f32>),
+    ) {
+        let threads = self.pool.threads().min(self.thread_limits.linear);
+        let mut plan = self.experts.plan.borrow_mut();
+        plan.lay_out(pass, routed, (self.variant, threads));
+        let plan = &*plan;
+        self.pack_parts(pass, plan);
+        let (variant, n, per_thread) = (self.variant, pass.n, &self.per_thread);
+        let packed = Shared(self.experts.packed.as_mut_ptr());
+        let totals = Shared(self.experts.totals.as_mut_ptr());
+        let tasks = if threads == 1 { 1 } else { DOWN_TASKS * threads };
+        let units = n.div_ceil(COLS_UNIT);
+        let tasks = tasks.min(units);
+        self.run_linear(tasks, &|task, thread| {
+            let cols = |task: usize| n.min(task * units / tasks * COLS_UNIT);
+            let scratch = per_thread.of(thread);
+            for part in &plan.parts {
+                let call = pass.call(part.expert, part.rows, pass.x);
+                let packed = Shared(packed.pointer().wrapping_add(part.packed_at));
+                let slots = plan.slots(part).as_ptr();
+                for cols in steps(cols(task)..cols(task + 1), part.layout.tiles.task_cols) {
+                    let area = (0..part.layout.tiles.count, cols);
+                    // SAFETY: as above; the columns of totals and residual are this task's alone.
+                    unsafe {
+                        let area = call.multiply(variant, &part.layout, packed, area, scratch);
+                        let (totals, residual) = (totals.pointer(), residual.pointer());
+                        let (routed, bias) = (routed.as_ptr(), call.bias);
+                        combine(
+                            variant,
+                            Combine { area, n, bias, slots, routed, top_k, totals, residual },
+                        );
+                    }
+                }
+            }
+        });
+    }
+
+    /// Packs the rows of all parts.
+    fn pack_parts<T: LinearTasks>(&self, pass: &Pass<T>, plan: &Plan) {
+        let (variant, gathered) = (self.variant, &self.experts.gathered);
+        let packed = Shared(self.experts.packed.as_mut_ptr());
+        let pack = |packing: usize, thread: usize| {
+            let part = &plan.parts[plan.packings[packing]];
+            let slots = plan.slots(part);
+            let packed = Shared(packed.pointer().wrapping_add(part.packed_at));
+            // SAFETY: the variant was checked when the kernels were built; the limits give the
+            // thread room for gathered rows and every part room for packed ones, and no two parts
+            // that are packed share it.
+            unsafe {
+                let x = if let [slot] = *slots {
+                    pass.row(slot)
+                } else {
+                    let gathered = gathered.of(thread).cast::<T>();
+                    pass.gather(slots, gathered);
+                    gathered.cast_const()
+                };
+                let call = pass.call(part.expert, part.rows, x);
+                for tile in 0..part.layout.tiles.count {
+                    call.pack(variant, &part.layout, packed, tile, 0..part.layout.blocks());
+                }
+            }
+        };
+        let rows: usize = plan.packings.iter().map(|&part| plan.parts[part].rows).sum();
+        let [spinning, sleeping] = PARALLEL_PACK;
+        if rows * pass.k >= if self.pool.spins() { spinning } else { sleeping } {
+            self.run_linear(plan.packings.len(), &pack);
+        } else {
+            (0..plan.packings.len()).for_each(|packing| pack(packing, 0));
+        }
+    }
+}
+
+/// Ranges of at most `most` columns.
+fn steps(cols: Range<usize>, most: usize) -> impl Iterator<Item = Range<usize>> {
+    cols.clone().step_by(most).map(move |first| first..cols.end.min(first + most))
+}

@@ -1,0 +1,168 @@
+//! A pass over the experts as parts: linears of some rows of one expert, each with the path, the
+//! packed rows and the tasks that an ordinary linear of so many rows has.
+
+use super::groups::Groups;
+use crate::linear::call::{Call, Layout, Weight};
+use crate::linear::compiled::LinearTasks;
+use crate::linear::cuts::Cuts;
+use crate::linear::epilogue::Epilogue;
+use crate::linear::sizes::PACK_ROWS;
+use crate::router::Routed;
+use crate::simd::MAX_LANES;
+use crate::variant::Variant;
+
+/// A row whose packed form no part has yet.
+const NOWHERE: usize = usize::MAX;
+
+/// What an operation computes for the rows of a pass.
+#[derive(Debug)]
+pub(super) struct Pass<T> {
+    pub experts: usize,
+    pub n: usize,
+    pub k: usize,
+    /// Rows of `k` inputs.
+    pub x: *const T,
+    /// Places of the routing for each row of x: all of the row's, or one.
+    pub slots_per_row: usize,
+    /// Of all experts.
+    pub weight: Weight<T>,
+    /// Of all experts.
+    pub bias: Option<*const f32>,
+    pub epilogue: Epilogue<T>,
+}
+
+// SAFETY: the pointers come from slices borrowed for the whole pass; x, weight and bias are only
+// read, and tasks write disjoint parts of the outputs.
+unsafe impl<T: Sync> Sync for Pass<T> {}
+
+impl<T: LinearTasks> Pass<T> {
+    /// The linear of an expert and of `rows` rows, which lie at `x`.
+    pub(super) fn call(&self, expert: usize, rows: usize, x: *const T) -> Call<T> {
+        let Pass { n, k, weight, bias, epilogue, .. } = *self;
+        let weight = weight.matrix(expert, n, k);
+        let bias = bias.map(|bias| bias.wrapping_add(expert * n));
+        Call { rows, n, k, x, weight, bias, epilogue }
+    }
+
+    /// Copies the rows of x at `slots` side by side.
+    ///
+    /// # Safety
+    /// x has these rows; `to` has room for them and is nobody else's.
+    pub(super) unsafe fn gather(&self, slots: &[u32], to: *mut T) {
+        for (i, &slot) in slots.iter().enumerate() {
+            let row = self.row(slot);
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(row, to.add(i * self.k), self.k) };
+        }
+    }
+
+    /// The row of x at a place of the routing.
+    pub(super) fn row(&self, slot: u32) -> *const T {
+        self.x.wrapping_add(slot as usize / self.slots_per_row * self.k)
+    }
+}
+
+/// Some rows of an expert.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub expert: usize,
+    /// Its first place among those that are sorted.
+    pub first: usize,
+    pub rows: usize,
+    pub layout: Layout,
+    /// Floats of packed rows before its own.
+    pub packed_at: usize,
+    pub cuts: Cuts,
+    pub first_task: usize,
+}
+
+/// All parts of a pass, in ascending order of experts.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub groups: Groups,
+    pub parts: Vec<Part>,
+    /// Parts whose rows have to be packed; others use the rows of these.
+    pub packings: Vec<usize>,
+    /// Where each row of x is packed by itself.
+    pub lone: Vec<usize>,
+}
+
+impl Plan {
+    /// Room for so many experts, places, parts and rows.
+    pub(super) fn new(experts: usize, slots: usize, parts: usize, rows: usize) -> Plan {
+        Plan {
+            groups: Groups::new(experts, slots),
+            parts: Vec::with_capacity(parts),
+            packings: Vec::with_capacity(parts),
+            lone: Vec::with_capacity(rows),
+        }
+    }
+
+    /// Cuts a pass into parts. Experts without rows have none.
+    pub(super) fn lay_out<T: LinearTasks>(
+        &mut self,
+        pass: &Pass<T>,
+        routed: &[Routed],
+        (variant, threads): (Variant, usize),
+    ) {
+        let Plan { groups, parts, packings, lone } = self;
+        groups.sort(pass.experts, routed);
+        parts.clear();
+        packings.clear();
+        lone.clear();
+        if pass.slots_per_row > 1 {
+            lone.resize(routed.len() / pass.slots_per_row, NOWHERE);
+        }
+        let mut packed_end = 0;
+        for expert in 0..pass.experts {
+            let (start, count) = groups.of(expert);
+            for first in (start..start + count).step_by(PACK_ROWS) {
+                let rows = PACK_ROWS.min(start + count - first);
+                let layout = pass.call(expert, rows, pass.x).layout(variant);
+                let row = groups.slots()[first] as usize / pass.slots_per_row;
+                // Rows alone are packed alike for all their experts.
+                let shared = if rows == 1 { lone.get_mut(row) } else { None };
+                let packed_at = shared.as_deref().copied().unwrap_or(NOWHERE);
+                let is_packed = packed_at != NOWHERE;
+                let packed_at = if is_packed { packed_at } else { packed_end };
+                if !is_packed {
+                    packings.push(parts.len());
+                    packed_end += room(rows * layout.row_len());
+                }
+                if let Some(shared) = shared {
+                    *shared = packed_at;
+                }
+                let cuts = Cuts::new(pass.n, layout.tiles, 1);
+                parts.push(Part { expert, first, rows, layout, packed_at, cuts, first_task: 0 });
+            }
+        }
+        let threads = threads.div_ceil(parts.len().max(1));
+        let mut first_task = 0;
+        for part in parts {
+            part.cuts = Cuts::new(pass.n, part.layout.tiles, threads);
+            part.first_task = first_task;
+            first_task += part.cuts.tasks();
+        }
+    }
+
+    /// Tasks of all parts.
+    pub(super) fn tasks(&self) -> usize {
+        self.parts.last().map_or(0, |part| part.first_task + part.cuts.tasks())
+    }
+
+    /// The part that a task is of.
+    pub(super) fn part_of(&self, task: usize) -> &Part {
+        &self.parts[self.parts.partition_point(|part| part.first_task <= task) - 1]
+    }
+
+    /// The places of a part's rows.
+    pub(super) fn slots(&self, part: &Part) -> &[u32] {
+        &self.groups.slots()[part.first..part.first + part.rows]
+    }
+}
+
+/// Floats that packed rows of a part take: whole lines, and a vector more, for the last row may be
+/// read as one.
+pub(super) fn room(floats: usize) -> usize {
+    (floats + MAX_LANES).next_multiple_of(MAX_LANES)
+}

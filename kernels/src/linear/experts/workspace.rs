@@ -1,0 +1,67 @@
+//! Scratch of the experts, allocated once from stated limits.
+
+use std::cell::RefCell;
+
+use super::parts::{Plan, room};
+use crate::linear::sizes::{PACK_ROWS, packed_row};
+use crate::scratch::{AlignedBuffer, ThreadScratch};
+use crate::simd::MAX_LANES;
+
+/// The largest mixture of experts that one set of kernels will see. A call beyond it panics, except
+/// for `rows`, which only sets how many rows are worked on at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertLimits {
+    /// Rows at a time; each further pass reads the experts' weights again.
+    pub rows: usize,
+    /// Experts of a row.
+    pub top_k: usize,
+    pub experts: usize,
+    /// Input width of an expert's linears: the larger of the hidden and the expert's width.
+    pub inputs: usize,
+    /// Output width of `expert_down`.
+    pub hidden: usize,
+}
+
+impl ExpertLimits {
+    /// No experts.
+    pub const NONE: ExpertLimits =
+        ExpertLimits { rows: 0, top_k: 0, experts: 0, inputs: 0, hidden: 0 };
+
+    /// Places of the routing of a pass.
+    fn slots(&self) -> usize {
+        self.rows * self.top_k
+    }
+
+    /// Parts of a pass at most: each expert's last one, and those that are whole.
+    fn parts(&self) -> usize {
+        self.slots().min(self.experts + self.slots() / PACK_ROWS)
+    }
+}
+
+/// What expert operations work in.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    pub(super) limits: ExpertLimits,
+    /// Groups and parts of the present pass.
+    pub(super) plan: RefCell<Plan>,
+    /// Packed rows of all parts.
+    pub(super) packed: AlignedBuffer,
+    /// Each thread's: rows of a part, side by side.
+    pub(super) gathered: ThreadScratch,
+    /// `[rows, hidden]`: sums over the experts so far.
+    pub(super) totals: AlignedBuffer,
+}
+
+impl Workspace {
+    pub(crate) fn new(threads: usize, limits: ExpertLimits) -> Workspace {
+        let (slots, parts) = (limits.slots(), limits.parts());
+        let packed = slots * packed_row(limits.inputs) + parts * room(MAX_LANES);
+        Workspace {
+            limits,
+            plan: RefCell::new(Plan::new(limits.experts, slots, parts, limits.rows)),
+            packed: AlignedBuffer::new(packed),
+            gathered: ThreadScratch::new(threads, limits.rows.min(PACK_ROWS) * limits.inputs),
+            totals: AlignedBuffer::new(limits.rows * limits.hidden),
+        }
+    }
+}

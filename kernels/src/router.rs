@@ -1,0 +1,133 @@
+//! The router of a mixture of experts: from logits to the experts of each row and their weights.
+//! Plain code, the same in every variant; a row's routing depends on its own logits alone.
+
+use crate::Kernels;
+use crate::number::Number;
+use crate::scratch::Shared;
+
+/// Rows of one task.
+const TASK_ROWS: usize = 8;
+
+/// An expert of a row, and what its output is multiplied by.
+#[derive(Debug, Clone, Copy, PartialEq, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub struct Routed {
+    pub expert: u32,
+    pub weight: f32,
+}
+
+/// How logits become weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouterScoring {
+    /// Softmax over all experts, of which the `top_k` most likely are taken; with `renormalise`
+    /// their probabilities are divided by their sum.
+    SoftmaxTopK { renormalise: bool },
+    /// Softmax over the `top_k` largest logits.
+    TopKSoftmax,
+}
+
+/// The experts of some rows.
+#[derive(Debug, Clone, Copy)]
+pub struct Routing<'a> {
+    /// Experts that there are.
+    pub experts: usize,
+    /// Experts of a row.
+    pub top_k: usize,
+    /// `[rows, top_k]`, each row's in ascending order of experts.
+    pub routed: &'a [Routed],
+}
+
+impl Routing<'_> {
+    /// Rows that are routed.
+    ///
+    /// # Panics
+    /// The entries are no whole rows, or a row names an expert twice, in another order or that
+    /// there is not.
+    pub(crate) fn rows(&self) -> usize {
+        let Routing { experts, top_k, routed } = *self;
+        assert!(top_k >= 1, "a row has an expert");
+        assert_eq!(routed.len() % top_k, 0, "routed is [rows, top_k]");
+        for row in routed.chunks_exact(top_k) {
+            let is_ascending = row.windows(2).all(|pair| pair[0].expert < pair[1].expert);
+            let is_inside = row.iter().all(|routed| (routed.expert as usize) < experts);
+            assert!(is_ascending && is_inside, "a row's experts exist and ascend");
+        }
+        routed.len() / top_k
+    }
+}
+
+impl Kernels {
+    /// The `top_k` experts of each row of `logits` `[rows, experts]` into `routed` `[rows, top_k]`,
+    /// in ascending order of experts. Of equal logits the lower expert's goes first. NaN counts as
+    /// minus infinity; where a row's largest logit is infinite, all its weights are NaN.
+    ///
+    /// # Panics
+    /// More experts of a row than there are, or lengths that do not agree.
+    pub fn route<T: Number>(
+        &self,
+        (experts, top_k): (usize, usize),
+        scoring: RouterScoring,
+        logits: &[T],
+        routed: &mut [Routed],
+    ) {
+        assert!((1..=experts).contains(&top_k), "{top_k} of {experts} experts");
+        assert_eq!(logits.len() % experts, 0, "logits is [rows, experts]");
+        let rows = logits.len() / experts;
+        assert_eq!(routed.len(), rows * top_k, "routed is [rows, top_k]");
+        let routed = Shared(routed.as_mut_ptr());
+        self.run_sized(rows.div_ceil(TASK_ROWS), size_of_val(logits), &|task, _| {
+            for row in task * TASK_ROWS..rows.min((task + 1) * TASK_ROWS) {
+                // SAFETY: as many entries of this row lie within `routed`, and no other task
+                // writes them.
+                let routed = unsafe {
+                    std::slice::from_raw_parts_mut(routed.pointer().add(row * top_k), top_k)
+                };
+                route_row(scoring, &logits[row * experts..][..experts], routed);
+            }
+        });
+    }
+}
+
+/// See [`Kernels::route`].
+fn route_row<T: Number>(scoring: RouterScoring, logits: &[T], routed: &mut [Routed]) {
+    let logits = || logits.iter().map(|logit| lowest_if_nan(logit.to_f32()));
+    largest(logits(), routed);
+    let most = routed[0].weight;
+    routed.sort_unstable_by_key(|routed| routed.expert);
+    for routed in routed.iter_mut() {
+        routed.weight = (routed.weight - most).exp();
+    }
+    let own_sum = |routed: &[Routed]| routed.iter().fold(0.0, |sum, routed| sum + routed.weight);
+    let sum = match scoring {
+        RouterScoring::TopKSoftmax => own_sum(routed),
+        RouterScoring::SoftmaxTopK { .. } => {
+            logits().fold(0.0, |sum, logit| sum + (logit - most).exp())
+        }
+    };
+    routed.iter_mut().for_each(|routed| routed.weight /= sum);
+    if scoring == (RouterScoring::SoftmaxTopK { renormalise: true }) {
+        let sum = own_sum(routed);
+        routed.iter_mut().for_each(|routed| routed.weight /= sum);
+    }
+}
+
+fn lowest_if_nan(logit: f32) -> f32 {
+    if logit.is_nan() { f32::NEG_INFINITY } else { logit }
+}
+
+/// The largest logits as weights of their experts, the largest first and of equal ones the lower
+/// expert's.
+fn largest(logits: impl Iterator<Item = f32>, routed: &mut [Routed]) {
+    let last = routed.len() - 1;
+    for (expert, logit) in logits.enumerate() {
+        let full = expert > last;
+        if full && routed[last].weight >= logit {
+            continue;
+        }
+        let before = &routed[..expert.min(routed.len())];
+        let at = before.partition_point(|entry| entry.weight >= logit);
+        let end = if full { last } else { expert };
+        routed.copy_within(at..end, at + 1);
+        routed[at] = Routed { expert: expert as u32, weight: logit };
+    }
+}

@@ -1,0 +1,315 @@
+//! Attention over windows, with full caches and with rings: every variant against the reference,
+//! fused against separate, and a row's bits however its prompt is cut and wherever its past lies.
+
+mod common;
+mod sequences;
+
+use common::{Random, bits, poison, variants};
+use half::bf16;
+use kernels::{AttentionShape, Element, Kernels, Unit, Variant};
+use sequences::{Batch, Kept, Options, batch, in_pieces, roomy_kernels};
+
+/// Small groups and large ones, odd heads and the longest.
+const SHAPES: [(usize, usize, usize); 7] =
+    [(1, 1, 6), (4, 2, 64), (9, 3, 64), (8, 1, 64), (5, 1, 128), (16, 1, 256), (8, 4, 256)];
+/// Within a vector and a block of positions, at their edges, and beyond.
+const WINDOWS: [u32; 7] = [1, 2, 7, 16, 63, 65, 128];
+
+/// Fresh rows and past positions around the multiples of a window.
+fn around(window: u32) -> Vec<(usize, usize)> {
+    let window = window as usize;
+    let mut sequences = vec![(1, 0), (3, 1), (20, 0), (49, 3)];
+    for rounds in 1..3 {
+        let past = rounds * window;
+        sequences.extend([(1, past - 1), (1, past), (1, past + 1), (5, past + 2)]);
+    }
+    sequences.push((33, 2 * window + 31));
+    sequences
+}
+
+fn check<T: Element>(one: &Kernels, three: &Kernels, dims: (usize, usize, usize), four: bool) {
+    for window in WINDOWS {
+        let sequences = around(window);
+        // A full cache, a ring, and one with room to spare.
+        let mut whole = None;
+        for places in [0, window, window + 5] {
+            let options = Options { window: Some(window), places, four, sinks: false };
+            let seed = u64::from(window);
+            let batch = batch::<T>(seed, dims, &sequences, options);
+            let context = format!("{:?} {:?} {options:?}", one.variant(), batch.shape);
+            let (probabilities, out) = batch.separate(one);
+            let found = bits(&out);
+            assert_eq!(bits(&batch.fused(one, &batch.units)), found, "fused, {context}");
+            assert_eq!(bits(&batch.fused(three, &batch.units)), found, "threads, {context}");
+            let whole = whole.get_or_insert_with(|| {
+                batch.check_reference((&probabilities, &out), &context);
+                found.clone()
+            });
+            assert_eq!(*whole, found, "{context}");
+            let mut alone = poison::<T>(batch.q.len());
+            for unit in batch.units.chunks(1).rev() {
+                batch.fused_into(three, unit, &mut alone);
+            }
+            assert_eq!(bits(&alone), found, "unit by unit, {context}");
+        }
+    }
+}
+
+#[test]
+fn windows_agree_with_the_reference_over_full_caches_and_rings() {
+    for variant in variants("windows_agree_with_the_reference_over_full_caches_and_rings") {
+        let (one, three) = (roomy_kernels(variant, 1), roomy_kernels(variant, 3));
+        for dims in SHAPES {
+            check::<bf16>(&one, &three, dims, false);
+        }
+        for dims in [SHAPES[1], SHAPES[5]] {
+            check::<f32>(&one, &three, dims, false);
+        }
+    }
+}
+
+#[test]
+fn windows_over_4_bit_caches_agree_with_the_reference() {
+    for variant in variants("windows_over_4_bit_caches_agree_with_the_reference") {
+        let (one, three) = (roomy_kernels(variant, 1), roomy_kernels(variant, 3));
+        for dims in SHAPES {
+            check::<bf16>(&one, &three, dims, true);
+        }
+        check::<f32>(&one, &three, SHAPES[3], true);
+    }
+}
+
+/// Two prompts in one piece, in pieces, and row by row.
+fn check_pieces<T: Element>(variant: Variant, dims: (usize, usize, usize), four: bool) {
+    let kernels = roomy_kernels(variant, 1);
+    let lengths = [110, 67];
+    let cut = |piece: usize| {
+        let mut left = lengths;
+        let mut pieces = Vec::new();
+        while left != [0, 0] {
+            let of_piece = left.map(|left| left.min(piece));
+            pieces.push(of_piece.to_vec());
+            left = std::array::from_fn(|i| left[i] - of_piece[i]);
+        }
+        pieces
+    };
+    let ragged = vec![vec![1, 10], vec![50, 1], vec![1, 0], vec![43, 55], vec![15, 1]];
+    for window in [Some(1), Some(2), Some(7), Some(48), Some(64), None] {
+        let options = Options { window, places: 0, four, sinks: false };
+        let whole = batch::<T>(7, dims, &lengths.map(|rows| (rows, 0)), options);
+        let expected = bits(&whole.fused(&kernels, &whole.units));
+        // Without a window a ring has to have room for all.
+        let most = window.unwrap_or(110);
+        for places in [0, most, most + 9] {
+            for pieces in [cut(1), cut(48), ragged.clone()] {
+                let out = in_pieces(&whole, &kernels, &pieces, places);
+                let context = format!("{variant:?} {dims:?} {window:?} {places}");
+                assert!(bits(&out) == expected, "{context}, pieces like {:?}", pieces[0]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_has_the_same_bits_however_it_is_cut_and_kept() {
+    for variant in variants("a_prompt_has_the_same_bits_however_it_is_cut_and_kept") {
+        for four in [false, true] {
+            check_pieces::<bf16>(variant, (6, 2, 64), four);
+            check_pieces::<bf16>(variant, (16, 1, 256), four);
+            check_pieces::<f32>(variant, (3, 1, 32), four);
+        }
+    }
+}
+
+/// Windows longer than a chunk of positions, which threads share.
+fn check_long<T: Element>(variant: Variant, four: bool) {
+    let sequences = [(1, 1022), (1, 1500), (1, 2500), (1, 3071), (2, 3100)];
+    let one = roomy_kernels(variant, 1);
+    for (window, dims) in [(1024, (4, 2, 64)), (1500, (9, 1, 128)), (1999, (2, 2, 256))] {
+        // Decode alone, which is cut, and a mixture, which is not.
+        for sequences in [&sequences[..4], &sequences[..]] {
+            let mut whole = None;
+            for places in [0, window] {
+                let options = Options { window: Some(window), places, four, sinks: true };
+                let batch = batch::<T>(3, dims, sequences, options);
+                let context = format!("{variant:?} {dims:?} {options:?}");
+                let (probabilities, out) = batch.separate(&one);
+                let whole = whole.get_or_insert_with(|| {
+                    batch.check_reference((&probabilities, &out), &context);
+                    bits(&out)
+                });
+                assert_eq!(bits(&out), *whole, "{context}");
+                for threads in [1, 2, 9] {
+                    let many = roomy_kernels(variant, threads);
+                    let fused = batch.fused(&many, &batch.units);
+                    assert_eq!(bits(&fused), *whole, "fused on {threads}, {context}");
+                    assert_eq!(bits(&batch.separate(&many).1), *whole, "on {threads}, {context}");
+                    let mut alone = poison::<T>(batch.q.len());
+                    for unit in batch.units.chunks(1) {
+                        batch.fused_into(&many, unit, &mut alone);
+                    }
+                    assert_eq!(bits(&alone), *whole, "alone on {threads}, {context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn long_windows_are_cut_into_chunks_without_changing_a_bit() {
+    for variant in variants("long_windows_are_cut_into_chunks_without_changing_a_bit") {
+        check_long::<bf16>(variant, false);
+        check_long::<bf16>(variant, true);
+        check_long::<f32>(variant, false);
+    }
+}
+
+/// A window that no row fills is no window.
+#[test]
+fn a_wide_window_changes_no_bit() {
+    let sequences = [(1, 0), (17, 0), (5, 65), (1, 1500)];
+    for variant in variants("a_wide_window_changes_no_bit") {
+        let kernels = roomy_kernels(variant, 2);
+        for four in [false, true] {
+            let options = Options { four, ..Options::default() };
+            let mut batch = batch::<bf16>(4, (6, 2, 64), &sequences, options);
+            let expected = (bits(&batch.fused(&kernels, &batch.units)), batch.separate(&kernels));
+            batch.shape.window = Some(1501);
+            let (probabilities, out) = batch.separate(&kernels);
+            assert_eq!(bits(&batch.fused(&kernels, &batch.units)), expected.0, "{variant:?}");
+            assert_eq!(bits(&probabilities), bits(&expected.1.0), "{variant:?}");
+            assert_eq!(bits(&out), bits(&expected.1.1), "{variant:?}");
+        }
+    }
+}
+
+/// The second of two prompts that begin alike, with the first one's rows instead of its own.
+fn check_shared<T: Element>(kernels: &Kernels, window: u32, four: bool) {
+    let (rows, dims) = (90, (4, 2, 64));
+    let options = Options { window: Some(window), places: 0, four, sinks: true };
+    let mut whole = batch::<T>(9, dims, &[(5, 0), (rows, 0), (rows, 0)], options);
+    let row = dims.1 * dims.2;
+    for shared in [1, 6, 7, 8, 63, 89] {
+        let (first, second) = (5, 5 + rows);
+        for fresh in &mut whole.fresh {
+            fresh.copy_within(first * row..(first + shared) * row, second * row);
+        }
+        let mut sharing = whole.clone();
+        for unit in &mut sharing.units[2 * dims.1..] {
+            unit.row0 = (second + shared) as u32;
+            unit.rows = (rows - shared) as u32;
+            (unit.past, unit.shared_row) = (shared as u32, Some(first as u32));
+        }
+        for fresh in &mut sharing.fresh {
+            fresh[second * row..][..shared * row].copy_from_slice(&poison(shared * row));
+        }
+        let expected = whole.fused(kernels, &whole.units);
+        let actual = sharing.fused(kernels, &sharing.units);
+        let at = (second + shared) * dims.0 * dims.2;
+        let context = format!("{:?} {window} {shared}", kernels.variant());
+        assert_eq!(bits(&actual[at..]), bits(&expected[at..]), "{context}");
+    }
+}
+
+#[test]
+fn windows_reach_into_shared_rows() {
+    for variant in variants("windows_reach_into_shared_rows") {
+        let kernels = roomy_kernels(variant, 2);
+        for window in [1, 7, 64, 80] {
+            check_shared::<bf16>(&kernels, window, false);
+            check_shared::<bf16>(&kernels, window, true);
+            check_shared::<f32>(&kernels, window, false);
+        }
+    }
+}
+
+fn unit(past: u32, rows: u32, places: u32) -> Unit {
+    Unit {
+        row0: 2,
+        rows,
+        past,
+        shared_row: None,
+        kv_head: 1,
+        cache_offset: 8,
+        cache_positions: places,
+        scores_offset: 0,
+    }
+}
+
+#[test]
+fn appended_rows_take_the_places_of_the_oldest() {
+    let places = |unit: Unit| unit.appended().collect::<Vec<_>>();
+    assert_eq!(places(unit(3, 2, 0)), [(2, 3), (3, 4)]);
+    assert_eq!(places(unit(3, 2, 5)), [(2, 3), (3, 4)]);
+    assert_eq!(places(unit(4, 2, 5)), [(2, 4), (3, 0)]);
+    assert_eq!(places(unit(12, 1, 5)), [(2, 2)]);
+    // Of a prompt longer than the ring the last rows.
+    assert_eq!(places(unit(0, 7, 3)), [(6, 1), (7, 2), (8, 0)]);
+    assert_eq!(places(unit(5, 4, 3)), [(3, 0), (4, 1), (5, 2)]);
+    // Rows of another sequence, of which some are too old.
+    let sharing = Unit { shared_row: Some(20), ..unit(3, 2, 4) };
+    assert_eq!(places(sharing), [(21, 1), (22, 2), (2, 3), (3, 0)]);
+    assert_eq!(places(Unit { cache_positions: 2, ..sharing }), [(2, 1), (3, 0)]);
+}
+
+#[test]
+fn append_writes_the_places_of_a_ring_and_nothing_else() {
+    let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 4, scale: 1.0, window: Some(3) };
+    let kernels = roomy_kernels(Variant::Scalar, 1);
+    let mut random = Random::new(1);
+    let fresh: Vec<f32> = random.vector(9 * 8);
+    let before: Vec<f32> = random.vector(24);
+    let mut cache = before.clone();
+    kernels.append(&shape, &[unit(1, 7, 3)], &fresh, &mut cache);
+    let mut expected = before;
+    // Positions 5, 6 and 7 are rows 6, 7 and 8, head 1.
+    for (row, place) in [(6, 2), (7, 0), (8, 1)] {
+        expected[8 + place * 4..][..4].copy_from_slice(&fresh[row * 8 + 4..][..4]);
+    }
+    assert_eq!(bits(&cache), bits(&expected));
+}
+
+#[test]
+fn cached_positions_are_those_that_a_ring_holds() {
+    let shape = AttentionShape { heads: 2, kv_heads: 2, head_dim: 4, scale: 1.0, window: Some(3) };
+    let counts = |unit: Unit| (unit.cached(), unit.cached_seen(&shape));
+    assert_eq!(counts(unit(0, 1, 3)), (0, 0));
+    assert_eq!(counts(unit(1, 1, 3)), (1, 1));
+    assert_eq!(counts(unit(9, 1, 3)), (3, 2));
+    assert_eq!(counts(unit(9, 1, 0)), (9, 2));
+    let all = AttentionShape { window: None, ..shape };
+    assert_eq!(unit(9, 1, 0).cached_seen(&all), 9);
+    assert_eq!(counts(Unit { shared_row: Some(0), ..unit(9, 1, 3) }), (0, 0));
+}
+
+fn decoded(shape: (usize, usize, usize), past: usize, options: Options) -> Batch<f32> {
+    let batch = batch::<f32>(1, shape, &[(1, past)], options);
+    batch.fused(&roomy_kernels(Variant::Scalar, 1), &batch.units);
+    batch
+}
+
+#[test]
+#[should_panic(expected = "a ring of positions holds the window")]
+fn a_ring_shorter_than_the_window_is_refused() {
+    decoded((1, 1, 4), 9, Options { window: Some(5), places: 4, ..Options::default() });
+}
+
+#[test]
+#[should_panic(expected = "a ring of positions holds the window")]
+fn a_ring_that_lost_positions_is_refused_without_a_window() {
+    decoded((1, 1, 4), 9, Options { places: 8, ..Options::default() });
+}
+
+#[test]
+#[should_panic(expected = "a window has a position")]
+fn an_empty_window_is_refused() {
+    decoded((1, 1, 4), 9, Options { window: Some(0), ..Options::default() });
+}
+
+#[test]
+fn caches_of_rings_are_as_short_as_the_window() {
+    let options = Options { window: Some(5), places: 5, ..Options::default() };
+    let batch = decoded((1, 1, 4), 900, options);
+    let [Kept::Plain(k), Kept::Plain(_)] = &batch.caches else { panic!("plain caches") };
+    assert_eq!(k.len(), 5 * 4);
+}

@@ -1,0 +1,111 @@
+//! The router: against the reference, equal logits, logits that are no numbers, rows by themselves.
+
+mod common;
+
+use common::{Random, kernels};
+use half::bf16;
+use kernels::{Element, Kernels, Routed, RouterScoring, Variant, reference};
+
+const SCORINGS: [RouterScoring; 3] = [
+    RouterScoring::SoftmaxTopK { renormalise: false },
+    RouterScoring::SoftmaxTopK { renormalise: true },
+    RouterScoring::TopKSoftmax,
+];
+
+fn route<T: Element>(
+    kernels: &Kernels,
+    (experts, top_k): (usize, usize),
+    scoring: RouterScoring,
+    logits: &[T],
+) -> Vec<Routed> {
+    let unwritten = Routed { expert: u32::MAX, weight: f32::NAN };
+    let mut routed = vec![unwritten; logits.len() / experts * top_k];
+    kernels.route((experts, top_k), scoring, logits, &mut routed);
+    routed
+}
+
+fn check<T: Element>(kernels: &Kernels, random: &mut Random) {
+    for (experts, top_k) in [(1, 1), (2, 1), (4, 2), (8, 8), (60, 4), (64, 8), (128, 8), (40, 7)] {
+        for rows in [1, 3, 8, 9, 70] {
+            let logits: Vec<T> =
+                (0..rows * experts).map(|_| T::from_f32(random.unit() * 4.0)).collect();
+            for scoring in SCORINGS {
+                let routed = route(kernels, (experts, top_k), scoring, &logits);
+                for (row, routed) in routed.chunks(top_k).enumerate() {
+                    let logits = &logits[row * experts..][..experts];
+                    let exact: Vec<f64> =
+                        logits.iter().map(|logit| f64::from(logit.to_f32())).collect();
+                    let expected = reference::route(&exact, top_k, scoring);
+                    for (routed, (expert, weight)) in routed.iter().zip(expected) {
+                        let context = format!("{experts} {top_k} {scoring:?} row {row}");
+                        assert_eq!(routed.expert, expert, "{context}");
+                        let difference = (f64::from(routed.weight) - weight).abs();
+                        assert!(difference <= 2e-6 * weight, "{context}: {routed:?} {weight}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn experts_and_weights_are_those_of_the_reference() {
+    let mut random = Random::new(31);
+    for threads in [1, 3] {
+        let kernels = kernels(Variant::best(), threads);
+        check::<f32>(&kernels, &mut random);
+        // Many of these are equal.
+        check::<bf16>(&kernels, &mut random);
+    }
+}
+
+#[test]
+fn of_equal_logits_the_lower_experts_go_first() {
+    let kernels = kernels(Variant::best(), 1);
+    let logits = [1.0f32, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 1.0];
+    let routed = route(&kernels, (8, 5), RouterScoring::TopKSoftmax, &logits);
+    let experts: Vec<u32> = routed.iter().map(|routed| routed.expert).collect();
+    assert_eq!(experts, [0, 1, 2, 3, 5]);
+    let routed = route(&kernels, (8, 2), RouterScoring::TopKSoftmax, &[-0.0f32; 8]);
+    assert_eq!(routed.iter().map(|routed| routed.expert).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(routed.iter().map(|routed| routed.weight).collect::<Vec<_>>(), [0.5, 0.5]);
+}
+
+#[test]
+fn what_is_no_number_is_taken_last_and_every_row_names_experts_that_ascend() {
+    let kernels = kernels(Variant::best(), 1);
+    let (nan, infinite) = (f32::NAN, f32::INFINITY);
+    let rows: [([f32; 5], [u32; 3], bool); 5] = [
+        ([nan, 1.0, nan, -3.0, 0.5], [1, 3, 4], false),
+        ([nan, 1.0, nan, nan, 0.5], [0, 1, 4], false),
+        ([nan; 5], [0, 1, 2], true),
+        ([-infinite; 5], [0, 1, 2], true),
+        ([0.0, infinite, 1.0, nan, -infinite], [0, 1, 2], true),
+    ];
+    for scoring in SCORINGS {
+        for (logits, expected, is_nan) in rows {
+            let routed = route(&kernels, (5, 3), scoring, &logits);
+            let experts: Vec<u32> = routed.iter().map(|routed| routed.expert).collect();
+            assert_eq!(experts, expected, "{logits:?}");
+            let are_nan = routed.iter().all(|routed| routed.weight.is_nan());
+            let are_finite = routed.iter().all(|routed| routed.weight.is_finite());
+            assert!(if is_nan { are_nan } else { are_finite }, "{logits:?}: {routed:?}");
+        }
+    }
+}
+
+#[test]
+fn a_row_is_routed_by_its_own_logits_alone() {
+    let mut random = Random::new(4);
+    let logits: Vec<f32> = random.vector(50 * 64);
+    for variant in common::variants("a_row_is_routed_by_its_own_logits_alone") {
+        for scoring in SCORINGS {
+            let all = route(&kernels(variant, 3), (64, 6), scoring, &logits);
+            for row in [0, 7, 31, 49] {
+                let alone = &logits[row * 64..][..64];
+                let alone = route(&kernels(variant, 1), (64, 6), scoring, alone);
+                assert_eq!(alone, all[row * 6..][..6], "{variant:?}");
+            }
+        }
+    }
+}

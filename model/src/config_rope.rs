@@ -1,0 +1,212 @@
+//! Rotary positions as `config.json` says them: `rope_parameters` (new files), else `rope_theta`
+//! and `rope_scaling`.
+
+use serde_json::{Map, Value};
+
+use crate::config_fields::{ConfigError, Fields, wrong};
+use crate::rope::{
+    Rope, RopeScaling, YARN_BETA_FAST, YARN_BETA_SLOW, longrope_attention_factor,
+    yarn_attention_factor,
+};
+
+/// What a file may leave out.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RopeDefaults {
+    pub(crate) theta: f64,
+    /// Elements of a head, of which a part may be rotated.
+    pub(crate) head_dim: usize,
+    /// Positions that the model was made for.
+    pub(crate) max_positions: usize,
+    /// The family can rotate a part of each head.
+    pub(crate) can_be_partial: bool,
+}
+
+/// The rotary positions of all layers.
+///
+/// # Errors
+/// A kind that is not supported, or one without its parameters.
+pub(crate) fn rope(fields: &Fields<'_>, defaults: RopeDefaults) -> Result<Rope, ConfigError> {
+    let empty = Map::new();
+    let parameters = fields.block("rope_parameters");
+    let block = match fields.block("rope_scaling") {
+        Some(scaling) if parameters.is_none() => scaling,
+        _ => parameters.unwrap_or_else(|| Fields::of(&empty)),
+    };
+    if let Some(kind) = block.objects().next() {
+        return Err(ConfigError::Unsupported {
+            what: format!("a rotary embedding that differs by layer type ({kind})"),
+            hint: "",
+        });
+    }
+    let rope = of_block(fields, &block, defaults)?;
+    refuse_unread(&block)?;
+    Ok(rope)
+}
+
+/// The rotary positions of a kind of layer: a block of its own within `rope_parameters`, or nothing.
+///
+/// # Errors
+/// As [`rope`].
+pub(crate) fn rope_of_type(
+    fields: &Fields<'_>,
+    layer_type: &str,
+    defaults: RopeDefaults,
+) -> Result<Option<Rope>, ConfigError> {
+    let parameters = fields.block("rope_parameters");
+    let Some(block) = parameters.and_then(|blocks| blocks.block(layer_type)) else {
+        return Ok(None);
+    };
+    let rope = of_block(fields, &block, defaults)?;
+    refuse_unread(&block)?;
+    Ok(Some(rope))
+}
+
+fn refuse_unread(block: &Fields<'_>) -> Result<(), ConfigError> {
+    match block.unread().next() {
+        None => Ok(()),
+        Some((field, value)) => Err(ConfigError::Unsupported {
+            what: format!("a rotary embedding with {field} = {value}"),
+            hint: "",
+        }),
+    }
+}
+
+fn of_block(
+    fields: &Fields<'_>,
+    block: &Fields<'_>,
+    defaults: RopeDefaults,
+) -> Result<Rope, ConfigError> {
+    let in_block = block.positive("rope_theta")?;
+    let outside = fields.positive("rope_theta")?;
+    let theta = in_block.or(outside).unwrap_or(defaults.theta);
+    let partial = block.positive("partial_rotary_factor")?;
+    let partial = match partial {
+        Some(factor) => Some(factor),
+        None => fields.positive("partial_rotary_factor")?,
+    };
+    if let Some(factor) = partial.filter(|one| *one != 1.0 && !defaults.can_be_partial) {
+        return Err(ConfigError::Unsupported {
+            what: format!("a rotary embedding of a part of each head ({factor})"),
+            hint: " in this family",
+        });
+    }
+    let rotary_dim = partial.map(|factor| (defaults.head_dim as f64 * factor) as usize);
+    if let Some(odd) =
+        rotary_dim.filter(|dim| *dim == 0 || dim % 2 != 0 || *dim > defaults.head_dim)
+    {
+        return Err(ConfigError::Unsupported {
+            what: format!("a rotary embedding of {odd} elements of each head"),
+            hint: "",
+        });
+    }
+    let rotary_dim = rotary_dim.filter(|dim| *dim != defaults.head_dim);
+    let dim = rotary_dim.unwrap_or(defaults.head_dim);
+    Ok(Rope { rotary_dim, ..Rope::new(theta, scaling(fields, block, dim, defaults)?) })
+}
+
+fn scaling(
+    fields: &Fields<'_>,
+    block: &Fields<'_>,
+    rotary_dim: usize,
+    defaults: RopeDefaults,
+) -> Result<RopeScaling, ConfigError> {
+    let needed = |field| block.positive(field)?.ok_or(ConfigError::Missing { field });
+    let kind = [block.text("rope_type"), block.text("type")].into_iter().flatten().next();
+    match kind {
+        None if block.present("factor").is_none() => Ok(RopeScaling::None),
+        Some("default") => Ok(RopeScaling::None),
+        Some("linear") => Ok(RopeScaling::Linear { factor: needed("factor")? }),
+        Some("llama3") => llama3(block),
+        Some("yarn") => yarn(fields, block, defaults),
+        Some("longrope" | "su") => longrope(fields, block, rotary_dim, defaults),
+        Some("dynamic") => Ok(RopeScaling::Dynamic {
+            factor: needed("factor")?,
+            original_max_positions: original_positions(fields, block, defaults)?,
+        }),
+        other => Err(ConfigError::Unsupported {
+            what: format!("the rope type {}", other.unwrap_or("without a name")),
+            hint: " (supported: default, linear, llama3, yarn, longrope, dynamic)",
+        }),
+    }
+}
+
+/// Positions before the context was stretched: said in the block, beside it, or all there are.
+fn original_positions(
+    fields: &Fields<'_>,
+    block: &Fields<'_>,
+    defaults: RopeDefaults,
+) -> Result<u32, ConfigError> {
+    const NAME: &str = "original_max_position_embeddings";
+    let inside = block.optional_size(NAME)?;
+    let outside = fields.optional_size(NAME)?;
+    // Sizes are at most 2^31.
+    Ok(inside.or(outside).unwrap_or(defaults.max_positions) as u32)
+}
+
+fn llama3(block: &Fields<'_>) -> Result<RopeScaling, ConfigError> {
+    let needed = |field| block.positive(field)?.ok_or(ConfigError::Missing { field });
+    let (low_freq_factor, high_freq_factor) =
+        (needed("low_freq_factor")?, needed("high_freq_factor")?);
+    if low_freq_factor >= high_freq_factor {
+        let value = block.present("low_freq_factor").unwrap_or(&Value::Null);
+        return Err(wrong("low_freq_factor", value, "less than high_freq_factor"));
+    }
+    let original = block.size("original_max_position_embeddings")?;
+    Ok(RopeScaling::Llama3 {
+        factor: needed("factor")?,
+        low_freq_factor,
+        high_freq_factor,
+        // `size` accepts nothing above 2^31.
+        original_max_positions: original as u32,
+    })
+}
+
+fn yarn(
+    fields: &Fields<'_>,
+    block: &Fields<'_>,
+    defaults: RopeDefaults,
+) -> Result<RopeScaling, ConfigError> {
+    let factor = block.positive("factor")?.ok_or(ConfigError::Missing { field: "factor" })?;
+    let (mscale, all) = (block.positive("mscale")?, block.positive("mscale_all_dim")?);
+    let given = block.positive("attention_factor")?;
+    Ok(RopeScaling::Yarn {
+        factor,
+        original_max_positions: original_positions(fields, block, defaults)?,
+        beta_fast: block.positive("beta_fast")?.unwrap_or(YARN_BETA_FAST),
+        beta_slow: block.positive("beta_slow")?.unwrap_or(YARN_BETA_SLOW),
+        attention_factor: given.unwrap_or_else(|| yarn_attention_factor(factor, mscale, all)),
+        truncate: block.flag("truncate", true)?,
+    })
+}
+
+fn longrope(
+    fields: &Fields<'_>,
+    block: &Fields<'_>,
+    rotary_dim: usize,
+    defaults: RopeDefaults,
+) -> Result<RopeScaling, ConfigError> {
+    let factors = |field| {
+        let factors = block.numbers(field)?.ok_or(ConfigError::Missing { field })?;
+        let usable = factors.len() == rotary_dim / 2 && factors.iter().all(|one| *one > 0.0);
+        match usable {
+            true => Ok(factors),
+            false => Err(ConfigError::Unsupported {
+                what: format!(
+                    "a rotary embedding whose {field} are not {} positive numbers",
+                    rotary_dim / 2
+                ),
+                hint: "",
+            }),
+        }
+    };
+    let original = original_positions(fields, block, defaults)?;
+    let stretched = defaults.max_positions as f64 / f64::from(original);
+    let factor = block.positive("factor")?.unwrap_or(stretched);
+    let given = block.positive("attention_factor")?;
+    Ok(RopeScaling::Longrope {
+        short_factors: factors("short_factor")?,
+        long_factors: factors("long_factor")?,
+        original_max_positions: original,
+        attention_factor: given.unwrap_or_else(|| longrope_attention_factor(factor, original)),
+    })
+}

@@ -1,0 +1,146 @@
+//! Gemma 3: a norm before and behind each half of a layer, gains of 1 + w, GELU in the gate, a
+//! scaled embedding, and five layers with a window and a rope of their own to one without.
+
+use serde_json::Value;
+
+use super::tensors::Piece;
+use super::{layer_types, llama};
+use crate::config::{Activation, Family, ModelConfig, QkNorm, Scales};
+use crate::config_bounds::check_layers;
+use crate::config_fields::{ConfigError, Fields};
+use crate::config_rope::{RopeDefaults, rope, rope_of_type};
+use crate::layers::{LayerKind, Layers};
+use crate::ops::Op;
+use crate::rope::{Rope, RopeScaling};
+use crate::source::{Part, TensorId};
+
+/// What published files leave out.
+const HEADS: usize = 8;
+const KV_HEADS: usize = 4;
+const HEAD_DIM: usize = 256;
+const VOCABULARY: usize = 262_208;
+const POSITIONS: usize = 131_072;
+const WINDOW: usize = 4096;
+const QUERY_SCALAR: f64 = 256.0;
+const THETA: f64 = 1e6;
+const LOCAL_THETA: f64 = 1e4;
+/// One layer of so many has no window.
+const PATTERN: usize = 6;
+
+/// `Gemma3ForCausalLM`, and the text of `Gemma3ForConditionalGeneration`.
+pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let size = |field, default| -> Result<usize, ConfigError> {
+        Ok(fields.optional_size(field)?.unwrap_or(default))
+    };
+    let hidden = fields.size("hidden_size")?;
+    let num_layers = check_layers(fields.size("num_hidden_layers")?)?;
+    let head_dim = size("head_dim", HEAD_DIM)?;
+    let max_positions = size("max_position_embeddings", POSITIONS)?;
+    refuse_variants(fields)?;
+    let scalar = fields.positive("query_pre_attn_scalar")?.unwrap_or(QUERY_SCALAR);
+    let activations = [("gelu_pytorch_tanh", Activation::GeluTanh)];
+    let bias = fields.flag("attention_bias", false)?;
+    Ok(ModelConfig {
+        name: name.to_owned(),
+        family: Family::Gemma3,
+        num_layers,
+        hidden_size: hidden,
+        num_heads: size("num_attention_heads", HEADS)?,
+        num_kv_heads: size("num_key_value_heads", KV_HEADS)?,
+        head_dim,
+        ffn_size: fields.size("intermediate_size")?,
+        vocab_size: size("vocab_size", VOCABULARY)?,
+        max_positions,
+        norm_eps: fields.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
+        activation: fields.activation(
+            "hidden_activation",
+            Activation::GeluTanh,
+            &activations,
+            " in this family (supported: gelu_pytorch_tanh)",
+        )?,
+        learned_positions: None,
+        layers: layers(fields, num_layers, (head_dim, max_positions))?,
+        experts: None,
+        qkv_bias: bias,
+        out_bias: bias,
+        ffn_bias: false,
+        tied_embeddings: fields.flag("tie_word_embeddings", true)?,
+        qk_norm: Some(QkNorm::PerHead),
+        post_norms: true,
+        sinks: false,
+        scales: Scales {
+            embedding: (hidden as f32).sqrt(),
+            attention: Some(scalar.powf(-0.5) as f32),
+            ..Scales::default()
+        },
+        bos_token_id: None,
+        eos_token_ids: Vec::new(),
+    })
+}
+
+fn refuse_variants(fields: &Fields<'_>) -> Result<(), ConfigError> {
+    // Names of the activation in files that have two; the newer one counts.
+    if fields.present("hidden_activation").is_none() {
+        fields.only("hidden_act", &Value::from("gelu_pytorch_tanh"))?;
+    }
+    fields.present("hidden_act");
+    fields.only("use_bidirectional_attention", &Value::Bool(false))?;
+    for field in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(cap) = fields.positive(field)? {
+            let what = format!("a Gemma with {field} = {cap}");
+            return Err(ConfigError::Unsupported { what, hint: "" });
+        }
+    }
+    Ok(())
+}
+
+fn layers(
+    fields: &Fields<'_>,
+    num_layers: usize,
+    (head_dim, max_positions): (usize, usize),
+) -> Result<Layers, ConfigError> {
+    let window = fields.optional_size("sliding_window")?.unwrap_or(WINDOW);
+    let local_theta = fields.positive("rope_local_base_freq")?.unwrap_or(LOCAL_THETA);
+    let defaults = |theta| RopeDefaults { theta, head_dim, max_positions, can_be_partial: false };
+    let by_type = |kind, theta| rope_of_type(fields, kind, defaults(theta));
+    let (local, global) = match by_type("sliding_attention", local_theta)? {
+        Some(local) => {
+            let global = by_type("full_attention", THETA)?;
+            let missing = ConfigError::Missing { field: "rope_parameters.full_attention" };
+            (local, global.ok_or(missing)?)
+        }
+        None => (Rope::new(local_theta, RopeScaling::None), rope(fields, defaults(THETA))?),
+    };
+    let windowed = windowed_layers(fields, num_layers)?;
+    Ok(Layers::each(windowed.into_iter().map(|windowed| match windowed {
+        true => LayerKind { window: Some(window), ..LayerKind::dense(Some(local.clone())) },
+        false => LayerKind::dense(Some(global.clone())),
+    })))
+}
+
+/// Those that `layer_types` names, else all but every sixth, or every `sliding_window_pattern`.
+fn windowed_layers(fields: &Fields<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    let pattern = [
+        fields.optional_size("sliding_window_pattern")?,
+        fields.optional_size("_sliding_window_pattern")?,
+    ];
+    let pattern = pattern.into_iter().flatten().next().unwrap_or(PATTERN);
+    let Some(types) = fields.present("layer_types") else {
+        return Ok((0..layers).map(|layer| (layer + 1) % pattern != 0).collect());
+    };
+    layer_types::windowed(types, layers)
+}
+
+/// Where a tensor lies: the norms have names of their own.
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
+    let TensorId::Layer { layer, op, part: Part::Gain } = id else {
+        return llama::pieces(config, id);
+    };
+    let module = match op {
+        Op::PostNorm0 => "post_attention_layernorm",
+        Op::Norm1 => "pre_feedforward_layernorm",
+        Op::PostNorm1 => "post_feedforward_layernorm",
+        _ => return llama::pieces(config, id),
+    };
+    vec![Piece::of(format!("model.layers.{layer}.{module}.weight"), &[config.hidden_size])]
+}

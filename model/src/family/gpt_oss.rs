@@ -1,0 +1,122 @@
+//! gpt-oss: experts with biases and a clamped SwiGLU, attention with sinks, a window in every other
+//! layer.
+
+use serde_json::json;
+
+use super::tensors::{Layouts, Piece};
+use super::{experts, layer_types, llama};
+use crate::config::{Activation, Family, ModelConfig};
+use crate::config_fields::{ConfigError, Fields};
+use crate::experts::{Experts, Scoring};
+use crate::layers::{FeedForward, LayerKind, Layers};
+use crate::ops::Op;
+use crate::source::{Part, TensorId};
+
+/// Rope base of files that say none.
+const THETA: f64 = 150_000.0;
+
+/// `GptOssForCausalLM`.
+pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let model = llama::base_with(Family::GptOss, name, fields, THETA)?;
+    let bias = fields.flag("attention_bias", true)?;
+    fields.only("swiglu_limit", &json!(7.0))?;
+    // Said by the rope's original length too.
+    fields.present("initial_context_length");
+    let experts = Experts {
+        count: experts::count(fields, &["num_local_experts", "num_experts"])?,
+        per_token: experts::per_token(fields)?,
+        ffn_size: model.ffn_size,
+        scoring: Scoring::TopKSoftmax,
+        bias: true,
+    };
+    let window = fields.optional_size("sliding_window")?;
+    let windowed = match fields.present("layer_types") {
+        Some(types) => layer_types::windowed(types, model.num_layers)?,
+        None => (0..model.num_layers).map(|layer| layer % 2 == 0).collect(),
+    };
+    let kind = model.layers.of(0).clone();
+    let layers = windowed.into_iter().map(|windowed| LayerKind {
+        window: window.filter(|_| windowed),
+        feed_forward: FeedForward::Experts,
+        ..kind.clone()
+    });
+    Ok(ModelConfig {
+        layers: Layers::each(layers),
+        experts: Some(experts),
+        activation: Activation::ClampedSwiGlu,
+        qkv_bias: bias,
+        out_bias: bias,
+        sinks: true,
+        ..model
+    })
+}
+
+/// Where a tensor lies: matrices of experts are stored transposed, gate and up in turn.
+pub(super) fn layouts(config: &ModelConfig, id: TensorId) -> Layouts {
+    let TensorId::Layer { layer, op, part } = id else {
+        return vec![llama::pieces(config, id)];
+    };
+    let at = |tensor: &str| format!("model.layers.{layer}.{tensor}");
+    let Some(Experts { count, ffn_size, .. }) = config.experts else { return Vec::new() };
+    let hidden = config.hidden_size;
+    let pieces = match (op, part) {
+        (Op::Softmax, Part::Gain) => {
+            vec![Piece::of(at("self_attn.sinks"), &[config.num_heads])]
+        }
+        (Op::Router, Part::Matrix) => {
+            vec![Piece::of(at("mlp.router.weight"), &[count, hidden])]
+        }
+        (Op::Router, Part::Bias) => vec![Piece::of(at("mlp.router.bias"), &[count])],
+        (Op::ExpertGate | Op::ExpertUp, _) => {
+            let first = usize::from(op == Op::ExpertUp);
+            let name = at(match part {
+                Part::Matrix => "mlp.experts.gate_up_proj",
+                _ => "mlp.experts.gate_up_proj_bias",
+            });
+            in_turn(name, part, (count, hidden, ffn_size), first)
+        }
+        (Op::ExpertDown, Part::Matrix) => {
+            transposed(at("mlp.experts.down_proj"), (count, ffn_size, hidden))
+        }
+        (Op::ExpertDown, Part::Bias) => {
+            let piece = Piece::of(at("mlp.experts.down_proj_bias"), &[count, hidden]);
+            vec![Piece { rows: 1, columns: count * hidden, ..piece }]
+        }
+        _ => llama::pieces(config, id),
+    };
+    vec![pieces]
+}
+
+/// Matrices `[experts, in, out]`.
+fn transposed(name: String, (count, input, out): (usize, usize, usize)) -> Vec<Piece> {
+    let piece = |expert: usize| Piece {
+        names: vec![name.clone()],
+        shape: vec![count, input, out],
+        first: expert * input * out,
+        rows: out,
+        columns: input,
+        strides: (1, out),
+    };
+    (0..count).map(piece).collect()
+}
+
+/// Every other column of matrices `[experts, in, 2 * out]`, or of biases `[experts, 2 * out]`.
+fn in_turn(
+    name: String,
+    part: Part,
+    (count, input, out): (usize, usize, usize),
+    first: usize,
+) -> Vec<Piece> {
+    if part != Part::Matrix {
+        let piece = Piece::of(name, &[count, 2 * out]);
+        return vec![Piece { first, rows: 1, columns: count * out, strides: (0, 2), ..piece }];
+    }
+    let pieces = transposed(name, (count, input, 2 * out)).into_iter();
+    let half = |piece: Piece| Piece {
+        first: piece.first + first,
+        rows: out,
+        strides: (2, piece.strides.1),
+        ..piece
+    };
+    pieces.map(half).collect()
+}

@@ -1,0 +1,44 @@
+//! Granite: LLaMA with four multipliers; with experts GraniteMoe.
+
+use super::{experts, llama};
+use crate::config::{Family, ModelConfig, Scales};
+use crate::config_fields::{ConfigError, Fields};
+use crate::experts::{Experts, Scoring};
+use crate::layers::{FeedForward, LayerKind, Layers};
+
+/// `GraniteForCausalLM`.
+pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let mut model = base(Family::Granite, name, fields)?;
+    model.ffn_bias = fields.flag("mlp_bias", false)?;
+    Ok(model)
+}
+
+/// `GraniteMoeForCausalLM`.
+pub(super) fn config_with_experts(
+    name: &str,
+    fields: &Fields<'_>,
+) -> Result<ModelConfig, ConfigError> {
+    let model = base(Family::GraniteMoe, name, fields)?;
+    let experts = Experts {
+        count: experts::count(fields, &["num_local_experts", "num_experts"])?,
+        per_token: experts::per_token(fields)?,
+        ffn_size: model.ffn_size,
+        scoring: Scoring::TopKSoftmax,
+        bias: false,
+    };
+    let kind = LayerKind { feed_forward: FeedForward::Experts, ..model.layers.of(0).clone() };
+    Ok(ModelConfig { layers: Layers::alike(kind), experts: Some(experts), ..model })
+}
+
+fn base(family: Family, name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let bias = fields.flag("attention_bias", false)?;
+    let factor =
+        |field| -> Result<f32, ConfigError> { Ok(fields.positive(field)?.unwrap_or(1.0) as f32) };
+    let scales = Scales {
+        embedding: factor("embedding_multiplier")?,
+        attention: Some(factor("attention_multiplier")?),
+        residual: factor("residual_multiplier")?,
+        logits: 1.0 / factor("logits_scaling")?,
+    };
+    Ok(ModelConfig { qkv_bias: bias, out_bias: bias, scales, ..llama::base(family, name, fields)? })
+}

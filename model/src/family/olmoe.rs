@@ -1,0 +1,34 @@
+//! OLMoE: experts, and a norm over all heads of q and of k together.
+
+use super::{experts, llama};
+use crate::config::{Family, ModelConfig, QkNorm};
+use crate::config_fields::{ConfigError, Fields};
+use crate::experts::{Experts, Scoring};
+use crate::layers::{FeedForward, LayerKind, Layers};
+
+/// `OlmoeForCausalLM`.
+pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let model = llama::base(Family::Olmoe, name, fields)?;
+    if let Some(clip) = fields.positive("clip_qkv")? {
+        let what = format!("an OLMoE whose q, k and v are clipped (clip_qkv {clip})");
+        return Err(ConfigError::Unsupported { what, hint: "" });
+    }
+    let bias = fields.flag("attention_bias", false)?;
+    let renormalise = fields.flag("norm_topk_prob", false)?;
+    let experts = Experts {
+        count: experts::count(fields, &["num_experts", "num_local_experts"])?,
+        per_token: experts::per_token(fields)?,
+        ffn_size: model.ffn_size,
+        scoring: Scoring::SoftmaxTopK { renormalise },
+        bias: false,
+    };
+    let kind = LayerKind { feed_forward: FeedForward::Experts, ..model.layers.of(0).clone() };
+    Ok(ModelConfig {
+        qkv_bias: bias,
+        out_bias: bias,
+        qk_norm: Some(QkNorm::FullWidth),
+        layers: Layers::alike(kind),
+        experts: Some(experts),
+        ..model
+    })
+}

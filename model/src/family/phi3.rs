@@ -1,0 +1,46 @@
+//! Phi-3, Phi-4 and Phi-4-mini: LLaMA whose q, k and v are one tensor, and gate and up another.
+
+use serde_json::Value;
+
+use super::llama;
+use super::tensors::Piece;
+use crate::config::{Family, ModelConfig};
+use crate::config_fields::{ConfigError, Fields};
+use crate::layers::{LayerKind, Layers};
+use crate::ops::Op;
+use crate::source::{Part, TensorId};
+
+/// `Phi3ForCausalLM`.
+pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let mut model = llama::base(Family::Phi3, name, fields)?;
+    for field in ["attention_bias", "mlp_bias", "lm_head_bias"] {
+        fields.only(field, &Value::Bool(false))?;
+    }
+    for field in ["full_attn_mod", "interpolate_factor"] {
+        fields.only(field, &Value::from(1))?;
+    }
+    // Read with the rope, where that needs it.
+    fields.present("original_max_position_embeddings");
+    let window = fields.optional_size("sliding_window")?;
+    model.layers = Layers::alike(LayerKind { window, ..model.layers.of(0).clone() });
+    Ok(model)
+}
+
+/// Where a tensor's rows lie.
+pub(super) fn pieces(config: &ModelConfig, id: TensorId) -> Vec<Piece> {
+    let TensorId::Layer { layer, op, part: Part::Matrix } = id else {
+        return llama::pieces(config, id);
+    };
+    let (q, kv, ffn) = (config.q_size(), config.kv_size(), config.ffn_size);
+    let (module, first_row, rows, all) = match op {
+        Op::Q => ("self_attn.qkv_proj", 0, q, q + 2 * kv),
+        Op::K => ("self_attn.qkv_proj", q, kv, q + 2 * kv),
+        Op::V => ("self_attn.qkv_proj", q + kv, kv, q + 2 * kv),
+        Op::Gate => ("mlp.gate_up_proj", 0, ffn, 2 * ffn),
+        Op::Up => ("mlp.gate_up_proj", ffn, ffn, 2 * ffn),
+        _ => return llama::pieces(config, id),
+    };
+    let hidden = config.hidden_size;
+    let name = format!("model.layers.{layer}.{module}.weight");
+    vec![Piece::of(name, &[all, hidden]).rows_from(first_row, rows)]
+}

@@ -1,0 +1,49 @@
+//! Qwen3: LLaMA with a norm of each head of q and k; with experts Qwen3-MoE.
+
+use serde_json::Value;
+
+use super::{experts, llama, qwen2};
+use crate::config::{Family, ModelConfig, QkNorm};
+use crate::config_fields::{ConfigError, Fields};
+use crate::experts::{Experts, Scoring};
+use crate::layers::{FeedForward, LayerKind, Layers};
+
+/// `Qwen3ForCausalLM`.
+pub(super) fn config(name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let mut model = base(Family::Qwen3, name, fields)?;
+    qwen2::set_windows(&mut model, fields)?;
+    Ok(model)
+}
+
+/// `Qwen3MoeForCausalLM`. Its window is every layer's.
+pub(super) fn config_with_experts(
+    name: &str,
+    fields: &Fields<'_>,
+) -> Result<ModelConfig, ConfigError> {
+    let model = base(Family::Qwen3Moe, name, fields)?;
+    fields.only("mlp_only_layers", &Value::Array(Vec::new()))?;
+    fields.only("decoder_sparse_step", &Value::from(1))?;
+    fields.present("max_window_layers");
+    let window = qwen2::window(fields)?;
+    let renormalise = fields.flag("norm_topk_prob", false)?;
+    let experts = Experts {
+        count: experts::count(fields, &["num_experts"])?,
+        per_token: experts::per_token(fields)?,
+        ffn_size: fields.size("moe_intermediate_size")?,
+        scoring: Scoring::SoftmaxTopK { renormalise },
+        bias: false,
+    };
+    let kind = model.layers.of(0).clone();
+    let kind = LayerKind { window, feed_forward: FeedForward::Experts, ..kind };
+    Ok(ModelConfig { layers: Layers::alike(kind), experts: Some(experts), ..model })
+}
+
+fn base(family: Family, name: &str, fields: &Fields<'_>) -> Result<ModelConfig, ConfigError> {
+    let bias = fields.flag("attention_bias", false)?;
+    Ok(ModelConfig {
+        qkv_bias: bias,
+        out_bias: bias,
+        qk_norm: Some(QkNorm::PerHead),
+        ..llama::base(family, name, fields)?
+    })
+}

@@ -1,0 +1,53 @@
+//! Published models by the fields of their `config.json` that matter. The ids that end a text are
+//! those of `generation_config.json`, where a model has one.
+
+/// A model and where it is published.
+pub(super) struct Published {
+    pub name: &'static str,
+    /// Its Hugging Face repository.
+    pub repository: &'static str,
+    /// A JSON object as in `config.json`.
+    pub config: &'static str,
+}
+
+macro_rules! published {
+    ($name:literal, $repository:literal) => {
+        Published {
+            name: $name,
+            repository: $repository,
+            config: include_str!(concat!($name, ".json")),
+        }
+    };
+}
+
+/// By family and size. Which of them are known depends on the architectures that are supported.
+pub(super) const PUBLISHED: &[Published] = &[
+    published!("llama-3.1-8b", "meta-llama/Llama-3.1-8B"),
+    published!("llama-3.1-70b", "meta-llama/Llama-3.1-70B"),
+    published!("llama-3.2-1b", "meta-llama/Llama-3.2-1B"),
+    published!("llama-3.2-3b", "meta-llama/Llama-3.2-3B"),
+    published!("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct"),
+    published!("qwen3-0.6b", "Qwen/Qwen3-0.6B"),
+    published!("qwen3-1.7b", "Qwen/Qwen3-1.7B"),
+    published!("qwen3-4b", "Qwen/Qwen3-4B"),
+    published!("qwen3-8b", "Qwen/Qwen3-8B"),
+    published!("qwen3-14b", "Qwen/Qwen3-14B"),
+    published!("qwen3-32b", "Qwen/Qwen3-32B"),
+    published!("phi-4", "microsoft/phi-4"),
+    published!("phi-4-mini", "microsoft/Phi-4-mini-instruct"),
+    published!("mistral-small-3.2-24b", "mistralai/Mistral-Small-3.2-24B-Instruct-2506"),
+    published!("smollm3-3b", "HuggingFaceTB/SmolLM3-3B"),
+    published!("granite-3.3-8b", "ibm-granite/granite-3.3-8b-instruct"),
+    published!("gemma-3-1b", "google/gemma-3-1b-it"),
+    published!("gemma-3-4b", "google/gemma-3-4b-it"),
+    published!("gemma-3-12b", "google/gemma-3-12b-it"),
+    published!("gemma-3-27b", "google/gemma-3-27b-it"),
+    published!("qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B"),
+    published!("qwen3-235b-a22b", "Qwen/Qwen3-235B-A22B"),
+    published!("mixtral-8x7b", "mistralai/Mixtral-8x7B-Instruct-v0.1"),
+    published!("olmoe-1b-7b", "allenai/OLMoE-1B-7B-0924"),
+    published!("granite-3.1-1b-a400m", "ibm-granite/granite-3.1-1b-a400m-instruct"),
+    published!("granite-3.1-3b-a800m", "ibm-granite/granite-3.1-3b-a800m-instruct"),
+    published!("gpt-oss-20b", "openai/gpt-oss-20b"),
+    published!("gpt-oss-120b", "openai/gpt-oss-120b"),
+];

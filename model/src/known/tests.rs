@@ -1,0 +1,139 @@
+use super::*;
+use crate::config::Dtype;
+
+/// Billions of parameters as published, without vision towers.
+const BILLIONS: &[(&str, f64)] = &[
+    ("opt-125m", 0.125),
+    ("opt-1.3b", 1.3),
+    ("opt-2.7b", 2.65),
+    ("opt-6.7b", 6.66),
+    ("opt-13b", 12.9),
+    ("opt-30b", 30.0),
+    ("opt-66b", 65.7),
+    ("opt-175b", 174.6),
+    ("llama-2-7b", 6.74),
+    ("llama-2-13b", 13.0),
+    ("llama-2-34b", 33.7),
+    ("llama-2-70b", 69.0),
+    ("llama-3-8b", 8.03),
+    ("llama-3-70b", 70.6),
+    ("llama-3.1-8b", 8.03),
+    ("llama-3.1-70b", 70.6),
+    ("llama-3.2-1b", 1.24),
+    ("llama-3.2-3b", 3.21),
+    ("llama-3.3-70b", 70.6),
+    ("mistral-7b", 7.25),
+    ("qwen2.5-0.5b", 0.494),
+    ("qwen2.5-1.5b", 1.54),
+    ("qwen2.5-7b", 7.62),
+    ("smollm2-135m", 0.1345),
+    ("smollm2-360m", 0.362),
+    ("smollm2-1.7b", 1.71),
+    ("tinyllama-1.1b", 1.1),
+    ("qwen3-0.6b", 0.596),
+    ("qwen3-1.7b", 1.72),
+    ("qwen3-4b", 4.02),
+    ("qwen3-8b", 8.19),
+    ("qwen3-14b", 14.8),
+    ("qwen3-32b", 32.8),
+    ("phi-4", 14.66),
+    ("phi-4-mini", 3.84),
+    ("mistral-small-3.2-24b", 23.6),
+    ("smollm3-3b", 3.08),
+    ("granite-3.3-8b", 8.17),
+    ("gemma-3-1b", 1.0),
+    ("gemma-3-4b", 3.88),
+    ("gemma-3-12b", 11.77),
+    ("gemma-3-27b", 27.0),
+    ("qwen3-30b-a3b", 30.5),
+    ("qwen3-235b-a22b", 235.0),
+    ("mixtral-8x7b", 46.7),
+    ("olmoe-1b-7b", 6.92),
+    ("granite-3.1-1b-a400m", 1.33),
+    ("granite-3.1-3b-a800m", 3.3),
+    ("gpt-oss-20b", 20.9),
+    ("gpt-oss-120b", 116.8),
+];
+
+/// Parameters in billions, from the weights that the operation table asks for.
+fn billions(config: &ModelConfig) -> f64 {
+    let bytes = config.layer_weight_bytes(0, Dtype::Bf16) * config.num_layers;
+    let tables =
+        config.vocab_size * config.hidden_size * if config.tied_embeddings { 1 } else { 2 };
+    bytes as f64 / 2e9 + tables as f64 / 1e9
+}
+
+#[test]
+fn sizes_agree_with_names() {
+    let mut checked = 0;
+    for name in names() {
+        let config = known(name).unwrap_or_else(|| panic!("{name} is not read")).config;
+        let (_, expected) = BILLIONS
+            .iter()
+            .find(|(listed, _)| *listed == name)
+            .unwrap_or_else(|| panic!("how many parameters {name} has is not listed"));
+        let counted = billions(&config);
+        assert!(
+            (counted / expected - 1.0).abs() < 0.015,
+            "{name}: {counted:.3} billion parameters"
+        );
+        assert_eq!(config.name, name);
+        checked += 1;
+    }
+    assert!(checked >= 27, "{checked} known models");
+}
+
+#[test]
+fn every_published_file_is_a_configuration() {
+    for published in PUBLISHED {
+        let name = published.name;
+        let fields = fields(published);
+        assert!(fields["architectures"][0].is_string(), "{name}");
+        // Of a model of text and images, the text model's fields are nested.
+        let text = fields.get("text_config").and_then(Value::as_object).unwrap_or(&fields);
+        for field in ["hidden_size", "num_hidden_layers", "vocab_size", "max_position_embeddings"] {
+            assert!(text[field].as_u64() > Some(0), "{name}: {field}");
+        }
+        assert!(fields.contains_key("eos_token_id"), "{name}");
+        assert!(BILLIONS.iter().any(|(listed, _)| *listed == name), "{name}");
+        assert!(published.repository.split_once('/').is_some(), "{name}");
+    }
+}
+
+#[test]
+fn llama_3_stretches_the_positions_it_was_trained_on() {
+    for (name, expected, tied) in [
+        ("llama-3.1-8b", 8.0, false),
+        ("llama-3.1-70b", 8.0, false),
+        ("llama-3.2-1b", 32.0, true),
+        ("llama-3.2-3b", 32.0, true),
+        ("llama-3.3-70b", 8.0, false),
+    ] {
+        let config = known(name).expect("known").config;
+        let rope = config.layers.of(0).rope.clone().expect("rotary");
+        assert_eq!(rope.theta, 5e5, "{name}");
+        let scaling = RopeScaling::Llama3 {
+            factor: expected,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_positions: 8192,
+        };
+        assert_eq!(rope.scaling, scaling, "{name}");
+        assert_eq!((config.max_positions, config.tied_embeddings), (131_072, tied), "{name}");
+        assert_eq!((config.vocab_size, config.num_kv_heads), (128_256, 8), "{name}");
+    }
+    let ends = known("llama-3.3-70b").expect("known").config.eos_token_ids;
+    assert_eq!(ends, [128_001, 128_008, 128_009]);
+}
+
+#[test]
+fn names_are_found_in_any_case() {
+    assert_eq!(known("OPT-30B").map(|k| k.repository), Some("facebook/opt-30b"));
+    let llama = known("LLaMA-3.1-8B").map(|k| k.repository);
+    assert_eq!(llama, Some("meta-llama/Llama-3.1-8B"));
+    assert!(known("opt-350m").is_none());
+    let mut all: Vec<&str> = names().chain(PUBLISHED.iter().map(|p| p.name)).collect();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), ENTRIES.len() + PUBLISHED.len(), "a name stands for one model");
+}

@@ -1,0 +1,68 @@
+//! What an operation costs: FLOPs and bytes.
+
+use super::op::Op;
+use super::value::Value;
+use crate::config::{Dtype, ModelConfig};
+
+impl Op {
+    /// Floating-point operations for `rows` rows that look at `kv_positions` (row, position) pairs
+    /// in all. A multiply-add counts two.
+    pub fn flops(self, config: &ModelConfig, rows: u64, kv_positions: u64) -> u64 {
+        let pairs = kv_positions * config.num_heads as u64;
+        match self {
+            Op::Scores | Op::Wv => 2 * pairs * config.head_dim as u64,
+            Op::Softmax => 4 * pairs,
+            Op::Attention => pairs * (4 * config.head_dim as u64 + 4),
+            Op::Embed | Op::Sample => 0,
+            Op::Norm0 | Op::PostNorm0 | Op::Norm1 | Op::PostNorm1 | Op::FinalNorm => {
+                4 * rows * config.hidden_size as u64
+            }
+            Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => config.experts.map_or(0, |experts| {
+                let one = experts.ffn_size * config.hidden_size * experts.per_token;
+                2 * rows * one as u64
+            }),
+            _ => self
+                .weights(config)
+                .and_then(|shape| shape.matrix)
+                .map_or(0, |(n, k)| 2 * rows * n as u64 * k as u64),
+        }
+    }
+
+    /// Bytes of cache read for `cached_positions` cached positions over all sequences.
+    pub fn kv_bytes(self, config: &ModelConfig, dtype: Dtype, cached_positions: u64) -> u64 {
+        let one = (config.kv_size() * dtype.size_bytes()) as u64;
+        self.caches().len() as u64 * one * cached_positions
+    }
+
+    /// Bytes of activations read and written for `rows` rows; attention scores, which depend on the
+    /// KV length, are not counted.
+    pub fn activation_bytes(self, config: &ModelConfig, dtype: Dtype, rows: u64) -> u64 {
+        let bytes = |value: Value| {
+            value.row_elements(config).unwrap_or(0) as u64 * value.element_bytes(dtype) as u64
+        };
+        let read: u64 = self.reads(config).iter().map(|value| bytes(*value)).sum();
+        rows * (read + self.writes(config).map_or(0, bytes))
+    }
+
+    /// Bytes of scores and probabilities read and written for `pairs` (row, position) pairs, where
+    /// attention is not one operation.
+    pub fn score_bytes(self, config: &ModelConfig, dtype: Dtype, pairs: u64) -> u64 {
+        let passes = match self {
+            Op::Scores | Op::Wv => 1,
+            Op::Softmax => 2,
+            _ => 0,
+        };
+        passes * pairs * (config.num_heads * Value::Scores.element_bytes(dtype)) as u64
+    }
+
+    /// Largest relative error (infinity norm over the row's root mean square) that a kernel variant
+    /// may show against the scalar reference with f32 accumulation.
+    pub const fn tolerance(self, dtype: Dtype) -> f32 {
+        match (self, dtype) {
+            (Op::Embed | Op::Sample, _) => 0.0,
+            (_, Dtype::F32) => 2e-5,
+            // One bf16 rounding step of the result, and a little for the order of sums.
+            (_, Dtype::Bf16) => 1.2e-2,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Shape and layout of each operation's weights.
+
+use super::op::Op;
+use crate::compressed::WeightFormat;
+use crate::config::{Dtype, Family, ModelConfig, QkNorm};
+use crate::experts::Experts;
+
+/// Shape of an operation's weights: a row-major matrix, vectors of f32 behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightShape {
+    /// `[out, in]` in the run's dtype; `None` for norms.
+    pub matrix: Option<(usize, usize)>,
+    /// Number of f32 in each vector: a linear's bias and the gain of the norm behind it (q and k), a
+    /// norm's gain and bias, or the sinks of a softmax.
+    pub vectors: [Option<usize>; 2],
+}
+
+/// Byte layout of an operation's weights: one contiguous blob, each part on a 64-byte boundary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WeightLayout {
+    pub matrix_bytes: usize,
+    /// Offset of each vector in the blob.
+    pub vector_offsets: [usize; 2],
+    /// Whole blob, a multiple of 64.
+    pub size_bytes: usize,
+}
+
+/// Weights start on such boundaries, so that a vector load never splits a cache line.
+pub const WEIGHT_ALIGN: usize = 64;
+
+/// `bytes` rounded up to [`WEIGHT_ALIGN`].
+pub const fn align_up(bytes: usize) -> usize {
+    bytes.div_ceil(WEIGHT_ALIGN) * WEIGHT_ALIGN
+}
+
+impl WeightShape {
+    /// Places matrix and vectors behind each other: the matrix in `format`, which is the run's
+    /// `dtype` where it is plain.
+    pub fn layout(&self, dtype: Dtype, format: WeightFormat) -> WeightLayout {
+        let matrix_bytes = self.matrix.map_or(0, |(n, k)| match format {
+            WeightFormat::Plain => n * k * dtype.size_bytes(),
+            WeightFormat::Grouped(grouped) => grouped.size_bytes(n, k),
+        });
+        let first = align_up(matrix_bytes);
+        let second = align_up(first + self.vectors[0].unwrap_or(0) * 4);
+        let size_bytes = align_up(second + self.vectors[1].unwrap_or(0) * 4);
+        WeightLayout { matrix_bytes, vector_offsets: [first, second], size_bytes }
+    }
+}
+
+impl Op {
+    /// Shape of this operation's weights; `None` when it has none. Those of experts lie behind each
+    /// other, as one matrix and one vector.
+    pub fn weights(self, config: &ModelConfig) -> Option<WeightShape> {
+        let (hidden, ffn) = (config.hidden_size, config.ffn_size);
+        let linear = |out: usize, input: usize, bias: bool| {
+            Some(WeightShape { matrix: Some((out, input)), vectors: [bias.then_some(out), None] })
+        };
+        let gain = |count: usize| Some(WeightShape { matrix: None, vectors: [Some(count), None] });
+        match self {
+            Op::Embed | Op::Head => linear(config.vocab_size, hidden, false),
+            Op::Norm0 | Op::Norm1 | Op::FinalNorm => Some(WeightShape {
+                matrix: None,
+                vectors: [Some(hidden), (config.family == Family::Opt).then_some(hidden)],
+            }),
+            Op::PostNorm0 | Op::PostNorm1 => gain(hidden),
+            Op::Q | Op::K => {
+                let width = if self == Op::Q { config.q_size() } else { config.kv_size() };
+                let norm = config.qk_norm.map(|norm| match norm {
+                    QkNorm::PerHead => config.head_dim,
+                    QkNorm::FullWidth => width,
+                });
+                let bias = config.qkv_bias.then_some(width);
+                Some(WeightShape { matrix: Some((width, hidden)), vectors: [bias, norm] })
+            }
+            Op::V => linear(config.kv_size(), hidden, config.qkv_bias),
+            Op::Softmax | Op::Attention if config.sinks => gain(config.num_heads),
+            Op::Out => linear(hidden, config.q_size(), config.out_bias),
+            Op::Gate | Op::Up | Op::Fc0 => linear(ffn, hidden, config.ffn_bias),
+            Op::Down | Op::Fc1 => linear(hidden, ffn, config.ffn_bias),
+            Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
+                let Experts { count, ffn_size, bias, .. } = config.experts?;
+                match self {
+                    Op::Router => linear(count, hidden, bias),
+                    Op::ExpertDown => linear(count * hidden, ffn_size, bias),
+                    _ => linear(count * ffn_size, hidden, bias),
+                }
+            }
+            Op::Scores | Op::Softmax | Op::Wv | Op::Attention | Op::Sample => None,
+        }
+    }
+
+    /// Bytes of this operation's weight blob, uncompressed. The learned position table (OPT) is a
+    /// blob of its own.
+    pub fn weight_bytes(self, config: &ModelConfig, dtype: Dtype) -> usize {
+        self.weight_bytes_in(config, dtype, WeightFormat::Plain)
+    }
+
+    /// Bytes of this operation's weight blob with its matrix in `format`.
+    pub fn weight_bytes_in(
+        self,
+        config: &ModelConfig,
+        dtype: Dtype,
+        format: WeightFormat,
+    ) -> usize {
+        self.weights(config).map_or(0, |shape| shape.layout(dtype, format).size_bytes)
+    }
+
+    /// Whether its weights are more than a few vectors.
+    pub fn has_matrix(self, config: &ModelConfig) -> bool {
+        self.weights(config).is_some_and(|shape| shape.matrix.is_some())
+    }
+}
