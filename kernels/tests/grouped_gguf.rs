@@ -129,7 +129,7 @@ fn described_integer(format: Grouped, group: &[u8], row: usize, at: usize) -> i3
     let lower = |first: usize| dword(first + at / 8) >> (8 * byte + 4 * (step % 2)) & 15;
     match format.bits {
         Bits::Four => {
-            let place = if at % 2 == 0 { at % 8 / 2 } else { 4 + at % 8 / 2 };
+            let place = at % 8 / 2 + at % 2 * 4;
             (dword(at / 8) >> (4 * place) & 15) as i32
         }
         Bits::Eight => i32::from((dword(step) >> (8 * byte)) as u8 as i8),

@@ -19,9 +19,9 @@ fn over_records(name: &'static str, records: usize, args: Args) -> Launch {
     Launch { name, grid, block: [THREADS, 1, 1], shared_bytes: 0, args }
 }
 
-/// A grouped matrix `[n, k]`, 4 or 8 bits with [`Scales::Halves`] or [`Scales::Floats`], to row-major `[n, k]` of `dtype`: `scale * q + min`,
-/// rounded to `dtype`. A [`linear`](crate::linear) over the result gives the same bits as one
-/// straight from the records.
+/// A grouped matrix `[n, k]`, 4 or 8 bits with [`Scales::Halves`] or 8 bits with
+/// [`Scales::Floats`], to row-major `[n, k]` of `dtype`: `scale * q + min`, rounded to `dtype`. A
+/// [`linear`](crate::linear) over the result gives the same bits as one straight from the records.
 pub fn decompress(
     dtype: Dtype,
     format: Grouped,

@@ -148,7 +148,7 @@ pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     };
     match rows {
         ..=8 => small(few, 16, 8),
-        ..=16 => small(some, 16, 16),
+        9..=16 => small(some, 16, 16),
         _ => small(many, 32, 32),
     }
 }

@@ -1,18 +1,18 @@
 //! The compressed formats of weights and KV: made here at load and at append, widened here by the
 //! emulated device, read by the linears and by attention. Sizes are `model::compressed`'s.
 //!
-//! **Grouped weights**, a matrix `[n, k]`: a value is `scale * q + min`, with a small integer `q` and
-//! a scale and minimum per output row and group of consecutive inputs. Blocks of 16 output rows are
-//! interleaved, so that a vector lane is an output row. A record is 16 rows of one or more groups,
-//! bytes in this order:
+//! **Grouped weights**, a matrix `[n, k]`: a value is `scale * q + min`, with a small integer `q`
+//! and a scale and minimum per output row and group of consecutive inputs. Blocks of 16 output rows
+//! are interleaved, so that a vector lane is an output row. A record is 16 rows of one or more
+//! groups, bytes in this order:
 //! - what scales and minimums are made of, row `r` of the block at index `r` of each, to a multiple
 //!   of 64 bytes. `Halves`: 16 scales, 16 minimums, f16. `HalfScales`: 16 f16 for each group.
 //!   `Floats`: 16 scales, 16 minimums, f32. `PowersOfTwo`: 16 bytes for each group. `Products`: 16
 //!   f16, then 16 bytes for each group. `ProductsAndMinimums`: 16 f16 for scales, 16 for minimums,
 //!   then for each group 16 bytes for scales and 16 for minimums;
 //! - group by group the integers, as vectors of 16 little-endian dwords, dword `r` for row `r`.
-//!   - `Four`: vector `i` has inputs `8i..8i + 8`, the even ones in bits 0..16, the odd ones in bits
-//!     16..32, so that both halves give a pair of neighbours at the same shift.
+//!   - `Four`: vector `i` has inputs `8i..8i + 8`, the even ones in bits 0..16, the odd ones in
+//!     bits 16..32, so that both halves give a pair of neighbours at the same shift.
 //!   - `Eight`: vector `i` has inputs `4i..4i + 4`, one in each byte.
 //!   - The others: first vectors of the bits above the lower four, then the lower four. Of these,
 //!     vector `i` has inputs `8i..8i + 4` in the low and `8i + 4..8i + 8` in the high halves of its

@@ -1,5 +1,5 @@
-//! Rows of a weight matrix to the nearest integers of any stored form: for random weights in place of
-//! a file's, so that they take the same bytes and the same time.
+//! Rows of a weight matrix to the nearest integers of any stored form: for random weights in place
+//! of a file's, so that they take the same bytes and the same time.
 
 use half::f16;
 use model::compressed::{Bits, Grouped, ROWS, SUPER_BLOCK, Scales};

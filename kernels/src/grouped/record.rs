@@ -82,8 +82,7 @@ pub fn integer(format: Grouped, record: &[u8], row: usize, k: usize) -> i32 {
             let (step, upper) = (k / 4, bits.upper());
             let nibbles = integers[dword(upper_vectors(format) + step / 2) + k % 4];
             let mut code = nibbles >> (step % 2 * 4) & 15;
-            if upper > 0 {
-                let steps = 8 / upper;
+            if let Some(steps) = 8usize.checked_div(upper) {
                 let byte = integers[dword(step / steps) + k % 4];
                 code |= (byte >> (step % steps * upper) & ((1 << upper) - 1)) << 4;
             }

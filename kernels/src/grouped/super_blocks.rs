@@ -41,7 +41,7 @@ pub(super) fn convert(stored: StoredType, block: &[u8], record: &mut [u8], row: 
             let mut q = [0; SUPER_BLOCK];
             for (part, q) in q.chunks_exact_mut(PART).enumerate() {
                 let low = block[4 + part / 2] >> (part % 2 * 4) & 15;
-                let scale = low | (upper >> (2 * part) & 3) as u8 * 16;
+                let scale = low + 16 * (upper >> (2 * part) & 3) as u8;
                 record[2 * ROWS + part * ROWS + row] = scale.wrapping_sub(32);
                 let bytes = &block[8 + 16 * part..][..16];
                 for (i, byte) in bytes.iter().enumerate() {

@@ -104,7 +104,8 @@ impl Call {
                 }
             }};
         }
-        const { assert!(tile_rows(Bits::Four) == 12 && tile_rows(Bits::Eight) == 6 && PANELS == 2) };
+        const { assert!(tile_rows(Bits::Four) == 12 && tile_rows(Bits::Eight) == 6) };
+        const { assert!(PANELS == 2) };
         match (self.records.bits(), panels) {
             (Bits::Four, PANELS) => rows!(four, 2; 1 2 3 4 5 6 7 8 9 10 11 12),
             (Bits::Four, _) => rows!(four, 1; 1 2 3 4 5 6 7 8 9 10 11 12),

@@ -10,8 +10,8 @@ use super::{blocks, k_quants, tables};
 use crate::source::StoredType;
 
 /// For error messages.
-pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS \
-     and MXFP4";
+pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, \
+     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS and MXFP4";
 
 /// The type of a tensor in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
