@@ -79,7 +79,7 @@ fn all_are_requests(text: &str, format: Format) {
         defaults: &Defaults::default(),
         unread: &Unread::default(),
         codec: Some(&OneTokenPerByte),
-        limits: Limits { context: 4096, vocab_size: 50_000, sliding_window: None },
+        limits: Limits { context: 4096, vocab_size: 50_000 },
     };
     let items = read_items(text.as_bytes(), &options, &mut |_, _| ControlFlow::Continue(()));
     let items = items.expect("read to the end");

@@ -18,11 +18,6 @@ use crate::family;
 /// A context that a model cannot serve.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContextError {
-    #[error(
-        "{model} attends to the last {window} positions only (its sliding window), and sliding \
-         windows are not supported: prompt + output is {positions} tokens, keep it within {window}"
-    )]
-    SlidingWindow { model: String, window: usize, positions: usize },
     #[error("{model} was made for {max_positions} positions, but prompt + output is {positions}")]
     TooLong { model: String, max_positions: usize, positions: usize },
 }
@@ -30,15 +25,11 @@ pub enum ContextError {
 /// Whether `positions` tokens (prompt + output) fit the model.
 ///
 /// # Errors
-/// More positions than the model was made for, or than its sliding window.
+/// More positions than the model was made for.
 pub fn check_context(config: &ModelConfig, positions: usize) -> Result<(), ContextError> {
-    let model = || config.name.clone();
-    if let Some(window) = config.smallest_window().filter(|window| positions > *window) {
-        return Err(ContextError::SlidingWindow { model: model(), window, positions });
-    }
     let max_positions = config.max_positions;
     if positions > max_positions {
-        return Err(ContextError::TooLong { model: model(), max_positions, positions });
+        return Err(ContextError::TooLong { model: config.name.clone(), max_positions, positions });
     }
     Ok(())
 }

@@ -95,6 +95,18 @@ impl Rope {
         Rope { theta, scaling, rotary_dim: None }
     }
 
+    /// Positions that a model of so many is for with this embedding: where the scaling counts from
+    /// an original length, that many times its factor if it is more.
+    pub fn stretched(&self, max_positions: usize) -> usize {
+        match self.scaling {
+            RopeScaling::Yarn { factor, original_max_positions, .. }
+            | RopeScaling::Dynamic { factor, original_max_positions } => {
+                max_positions.max((f64::from(original_max_positions) * factor) as usize)
+            }
+            _ => max_positions,
+        }
+    }
+
     /// Elements of a head that are rotated, those at its start: pairs `(i, i + rotary_dim / 2)`.
     pub fn rotary_dim(&self, head_dim: usize) -> usize {
         self.rotary_dim.unwrap_or(head_dim)
@@ -114,14 +126,28 @@ impl Rope {
     /// # Panics
     /// The factors of longrope are not `rotary_dim / 2`.
     pub fn inverse_frequencies_for(&self, head_dim: usize, length: SequenceLength) -> Vec<f32> {
+        let mut frequencies = vec![0.0; self.rotary_dim(head_dim) / 2];
+        self.fill_inverse_frequencies(head_dim, length, &mut frequencies);
+        frequencies
+    }
+
+    /// Fills `out` with [`Rope::inverse_frequencies_for`].
+    ///
+    /// # Panics
+    /// `out` is not `[rotary_dim / 2]`, nor are the factors of longrope.
+    pub fn fill_inverse_frequencies(
+        &self,
+        head_dim: usize,
+        length: SequenceLength,
+        out: &mut [f32],
+    ) {
         let dim = self.rotary_dim(head_dim);
+        assert_eq!(out.len(), dim / 2, "a frequency for each pair");
         let theta = self.scaling.theta(self.theta, dim, length);
-        (0..dim / 2)
-            .map(|i| {
-                let frequency = theta.powf(-((2 * i) as f64) / dim as f64);
-                self.scaling.apply(frequency, i, (theta, dim), length) as f32
-            })
-            .collect()
+        for (i, out) in out.iter_mut().enumerate() {
+            let frequency = theta.powf(-((2 * i) as f64) / dim as f64);
+            *out = self.scaling.apply(frequency, i, (theta, dim), length) as f32;
+        }
     }
 
     /// Sequences of one class have the same frequencies. 0 is the class of all lengths that do not

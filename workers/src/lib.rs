@@ -28,6 +28,7 @@ mod messages;
 mod process;
 mod pulse;
 pub mod roles;
+mod rope_tables;
 pub mod rows;
 mod sampled;
 pub mod setup;

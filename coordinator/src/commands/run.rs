@@ -197,7 +197,6 @@ fn requests(run: &Run, opened: &Opened, interrupt: &Interrupt) -> anyhow::Result
         limits: prompt::Limits {
             context: opened.config.max_positions,
             vocab_size: opened.config.vocab_size,
-            sliding_window: opened.config.smallest_window(),
         },
         codec: codec.map(|codec| codec as &dyn TextCodec),
     };

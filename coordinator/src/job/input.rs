@@ -17,7 +17,7 @@ use crate::openai::body::defaults::Defaults;
 use crate::openai::body::unread::Unread;
 use crate::openai::body::{Body, RawPrompt, read_body};
 use crate::openai::item::{Endpoint, ErrorCode, Rejection, Request};
-use crate::openai::prompt::{Limits, MaxTokens, fit};
+use crate::openai::prompt::{Limits, fit};
 
 /// New tokens of a completion that does not say, as at OpenAI.
 pub const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -285,8 +285,8 @@ fn build(
     }
     let is_chat = body.prompts.iter().any(|prompt| matches!(prompt, RawPrompt::Chat(_)));
     let default = if is_chat { CHAT_MAX_TOKENS } else { COMPLETION_MAX_TOKENS };
-    let given = body.max_tokens.or(options.max_tokens).map(MaxTokens::Given);
-    let most = given.unwrap_or(MaxTokens::Default(default));
+    let given = body.max_tokens.or(options.max_tokens);
+    let most = given.unwrap_or(default);
     let prompts = body
         .prompts
         .iter()

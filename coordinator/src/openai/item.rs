@@ -92,7 +92,6 @@ pub enum ErrorCode {
     MissingField,
     NoTokenizer,
     PromptTooLong,
-    SlidingWindow,
     TokenOutOfVocabulary,
     Tokenizer,
     UnsupportedField,
@@ -102,7 +101,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All of them, for the documentation's test.
-    pub const ALL: [ErrorCode; 15] = [
+    pub const ALL: [ErrorCode; 14] = [
         ErrorCode::ChatTemplate,
         ErrorCode::DuplicateCustomId,
         ErrorCode::EmptyPrompt,
@@ -112,7 +111,6 @@ impl ErrorCode {
         ErrorCode::MissingField,
         ErrorCode::NoTokenizer,
         ErrorCode::PromptTooLong,
-        ErrorCode::SlidingWindow,
         ErrorCode::TokenOutOfVocabulary,
         ErrorCode::Tokenizer,
         ErrorCode::UnsupportedField,
@@ -132,7 +130,6 @@ impl ErrorCode {
             ErrorCode::MissingField => "missing_field",
             ErrorCode::NoTokenizer => "no_tokenizer",
             ErrorCode::PromptTooLong => "prompt_too_long",
-            ErrorCode::SlidingWindow => "sliding_window",
             ErrorCode::TokenOutOfVocabulary => "token_out_of_vocabulary",
             ErrorCode::Tokenizer => "tokenizer",
             ErrorCode::UnsupportedField => "unsupported_field",

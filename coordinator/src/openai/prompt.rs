@@ -10,20 +10,9 @@ pub struct Limits {
     /// Positions of prompt and answer together.
     pub context: usize,
     pub vocab_size: usize,
-    /// A model that looks back only so many positions answers no request that needs more.
-    pub sliding_window: Option<usize>,
 }
 
-/// How many new tokens a request may have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MaxTokens {
-    /// As somebody wants it.
-    Given(u32),
-    /// Nobody said: a sliding window cuts it, too.
-    Default(u32),
-}
-
-/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and cuts `most` to what the
+/// Tokenises one prompt, a chat as of `now_s` (seconds since 1970), and cuts `max_tokens` to what the
 /// context leaves.
 ///
 /// # Errors
@@ -31,7 +20,7 @@ pub enum MaxTokens {
 /// prompt that leaves no room for an answer.
 pub fn fit(
     raw: &RawPrompt,
-    most: MaxTokens,
+    max_tokens: u32,
     codec: Option<&dyn TextCodec>,
     now_s: u64,
     limits: Limits,
@@ -61,24 +50,8 @@ pub fn fit(
             ),
         ));
     }
-    let (max_tokens, room) = match (most, limits.sliding_window) {
-        (MaxTokens::Default(default), Some(window)) => {
-            (default, room.min(window.saturating_sub(tokens.len()).max(1)))
-        }
-        (MaxTokens::Default(tokens) | MaxTokens::Given(tokens), _) => (tokens, room),
-    };
     let max_new = max_tokens.min(u32::try_from(room).unwrap_or(u32::MAX));
-    let needed = tokens.len() + max_new as usize;
-    match limits.sliding_window {
-        Some(window) if window < needed => Err(Rejection::new(
-            ErrorCode::SlidingWindow,
-            format!(
-                "Prompt and answer take {needed} positions and the model's sliding window is \
-                 {window}, which is not implemented; shorten the prompt or lower max_tokens."
-            ),
-        )),
-        _ => Ok(Prompt { tokens, max_new }),
-    }
+    Ok(Prompt { tokens, max_new })
 }
 
 fn tokenise(

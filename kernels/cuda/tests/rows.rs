@@ -120,7 +120,7 @@ fn ropes<T: Element>() {
         for (row, x) in x.chunks(heads * head_dim).enumerate() {
             for head in x.chunks(head_dim) {
                 let head: Vec<f64> = head.iter().map(|value| f64::from(value.to_f32())).collect();
-                expected.extend(reference::rope(&head, positions[row], &frequencies));
+                expected.extend(reference::rope(&head, positions[row], &frequencies, 1.0));
             }
         }
         let context = format!("rows {rows} heads {heads} head_dim {head_dim}");

@@ -367,15 +367,7 @@ fn other_refusals() {
 }
 
 #[test]
-fn a_context_fits_positions_and_window() {
-    let mistral = as_architecture("MistralForCausalLM");
-    let model = good(&mistral, r#"{"sliding_window": 100}"#);
-    assert_eq!(check_context(&model, 100), Ok(()));
-    assert_eq!(
-        check_context(&model, 101).unwrap_err().to_string(),
-        "m attends to the last 100 positions only (its sliding window), and sliding windows are \
-         not supported: prompt + output is 101 tokens, keep it within 100"
-    );
+fn a_context_fits_the_positions() {
     let model = good(LLAMA, "{}");
     assert_eq!(check_context(&model, 512), Ok(()));
     assert_eq!(

@@ -51,6 +51,7 @@ pub(super) fn base_with(
     let max_positions = fields.size("max_position_embeddings")?;
     let can_be_partial = family == Family::Phi3;
     let defaults = RopeDefaults { theta, head_dim, max_positions, can_be_partial };
+    let rope = rope(fields, defaults)?;
     let activations = [("silu", Activation::Silu), ("swish", Activation::Silu)];
     Ok(ModelConfig {
         name: name.to_owned(),
@@ -62,7 +63,7 @@ pub(super) fn base_with(
         head_dim,
         ffn_size: fields.size("intermediate_size")?,
         vocab_size: fields.size("vocab_size")?,
-        max_positions,
+        max_positions: rope.stretched(max_positions),
         norm_eps: fields.positive("rms_norm_eps")?.unwrap_or(1e-6) as f32,
         activation: fields.activation(
             "hidden_act",
@@ -71,7 +72,7 @@ pub(super) fn base_with(
             " in this family (supported: silu)",
         )?,
         learned_positions: None,
-        layers: Layers::alike(LayerKind::dense(Some(rope(fields, defaults)?))),
+        layers: Layers::alike(LayerKind::dense(Some(rope))),
         experts: None,
         qkv_bias: false,
         out_bias: false,

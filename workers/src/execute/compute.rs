@@ -3,20 +3,16 @@
 use std::sync::Arc;
 
 use grammar::Grammars;
-use kernels::{
-    Element, Kernels, Linear, LinearGrouped, LinearOut, Pool, PoolOptions, ScratchLimits, Unit,
-    Variant,
-};
+use kernels::{Element, Kernels, Pool, PoolOptions, ScratchLimits, Unit, Variant};
 use model::compressed::WeightFormat;
-use model::config::Activation;
-use model::layers::LayerKind;
 use model::ops::{Op, Value};
 use program::ir::{Compute, ProgramId};
 use program::map::Device;
 use program::plan::Plan;
 
-use super::operands::{Operands, output_region};
-use super::{attention, sample};
+use super::operands::Operands;
+use super::positions::Positions;
+use super::{attention, experts, linear, sample};
 use crate::error::WorkerError;
 use crate::lane_executor::Work;
 use crate::memory::View;
@@ -27,10 +23,10 @@ use crate::shared::table::StepTable;
 #[derive(Debug)]
 pub struct ComputeState {
     kernels: Kernels,
-    /// Of each kind of layer; empty where it rotates nothing.
-    inverse_frequencies: Vec<Vec<f32>>,
+    positions: Positions,
+    /// `[rows, experts]`.
+    router_logits: Vec<f32>,
     tokens: Vec<u32>,
-    positions: Vec<u32>,
     last_rows: Vec<u32>,
     units: Vec<Unit>,
     sample: sample::SampleState,
@@ -50,10 +46,6 @@ impl ComputeState {
         let (config, shape) = (&plan.config, &plan.shape);
         let rows = shape.stream_rows().max(usize::from(shape.batch_size));
         let sequences = usize::from(shape.stream_sequences().max(shape.batch_size));
-        let frequencies = |kind: &LayerKind| {
-            let rope = kind.rope.as_ref();
-            rope.map_or_else(Vec::new, |rope| rope.inverse_frequencies(config.head_dim))
-        };
         let limits = ScratchLimits {
             rows,
             linear_inputs: config.hidden_size.max(config.q_size()).max(config.ffn_size),
@@ -66,10 +58,11 @@ impl ComputeState {
                 variant,
                 Pool::with_options(pool).map_err(WorkerError::Thread)?,
                 limits,
-            ),
-            inverse_frequencies: config.layers.kinds().iter().map(frequencies).collect(),
+            )
+            .with_experts(experts::limits(config, rows)),
+            positions: Positions::new(config, rows, sequences),
+            router_logits: vec![0.0; rows * config.experts.map_or(0, |experts| experts.count)],
             tokens: Vec::with_capacity(rows),
-            positions: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
             units: Vec::with_capacity(sequences * config.num_kv_heads),
             sample: sample::SampleState::new(plan, grammars, sequences, pool.threads)?,
@@ -102,12 +95,30 @@ impl ComputeState {
                 self.norm::<T>(&operands, compute, rows);
                 0
             }
+            Op::PostNorm0 | Op::PostNorm1 => {
+                self.post_norm::<T>(&operands, compute, rows);
+                0
+            }
+            Op::Router => {
+                let Self { kernels, router_logits, .. } = self;
+                experts::route::<T>(kernels, router_logits, &operands, compute, rows);
+                0
+            }
+            Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
+                let activation = operands.plan.config.activation;
+                let gated = |gate, out| linear::gated(activation, gate, out);
+                experts::linear::<T>(&self.kernels, &operands, compute, rows, gated);
+                0
+            }
             op if op.is_attention() => {
                 let Self { kernels, units, .. } = self;
                 attention::run::<T>((kernels, units), &operands, compute, rows)
             }
             _ => {
-                self.linear::<T>(&operands, compute, rows);
+                linear::run::<T>(&self.kernels, &operands, compute, rows);
+                if matches!(compute.op, Op::Q | Op::K) {
+                    self.positions.rotate::<T>(&self.kernels, &operands, compute, rows);
+                }
                 0
             }
         };
@@ -137,15 +148,6 @@ impl ComputeState {
         bytes as u64
     }
 
-    /// Positions of all rows, in `self.positions`.
-    fn list_positions(&mut self, operands: &Operands<'_>, compute: &Compute) {
-        self.positions.clear();
-        for found in sequences(operands.table, operands.program, compute.at) {
-            let first = found.item.first as u32;
-            self.positions.extend(first..first + found.item.rows as u32);
-        }
-    }
-
     fn embed<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
         let Operands { plan, table, program, .. } = *operands;
         let batch = usize::from(compute.at.batch);
@@ -156,6 +158,7 @@ impl ComputeState {
         }
         let out = operands.output::<f32>(compute, rows);
         let config = &plan.config;
+        let factor = config.scales.embedding;
         let matrix = match operands.format(compute) {
             WeightFormat::Plain => operands.matrix::<T>(compute),
             WeightFormat::Grouped(form) => {
@@ -164,19 +167,18 @@ impl ComputeState {
                     "only files of models with rope hold such a table"
                 );
                 let records = operands.records(compute, form);
-                self.kernels.embed_grouped(&self.tokens, form, records, out);
+                self.kernels.embed_grouped(&self.tokens, form, records, factor, out);
                 return;
             }
         };
         let Some(offset) = config.learned_positions else {
-            self.kernels.embed(&self.tokens, matrix, None, out);
+            self.kernels.embed(&self.tokens, matrix, None, factor, out);
             return;
         };
-        self.list_positions(operands, compute);
         let count = config.learned_position_rows() * config.hidden_size;
         let learned = operands.view.read::<T>(compute.weights[1].buffer, 0, count);
-        let positions = Some((self.positions.as_slice(), learned, offset));
-        self.kernels.embed(&self.tokens, matrix, positions, out);
+        let positions = Some((self.positions.list(operands, compute), learned, offset));
+        self.kernels.embed(&self.tokens, matrix, positions, factor, out);
     }
 
     fn norm<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
@@ -205,56 +207,12 @@ impl ComputeState {
         }
     }
 
-    fn linear<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
+    fn post_norm<T: Element>(&self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
         let config = &operands.plan.config;
-        let (n, k) = operands.matrix_shape(compute);
-        let x = operands.rows::<T>(compute.inputs[0], compute.op.reads(config)[0], rows);
-        let bias = operands.vector(compute, 0);
-        let out = match compute.op {
-            Op::Out | Op::Down | Op::Fc1 => {
-                assert_eq!(
-                    compute.inputs[1].buffer,
-                    output_region(compute).buffer,
-                    "the residual stream is updated in place"
-                );
-                LinearOut::AddTo(operands.output::<f32>(compute, rows))
-            }
-            Op::Head => LinearOut::StoreF32(operands.output::<f32>(compute, rows)),
-            Op::Up => LinearOut::SiluMul {
-                gate: operands.rows::<T>(compute.inputs[1], Value::Gate, rows),
-                out: operands.output::<T>(compute, rows),
-            },
-            Op::Fc0 if config.activation == Activation::Relu => {
-                LinearOut::Relu(operands.output::<T>(compute, rows))
-            }
-            Op::Fc0 => LinearOut::Gelu(operands.output::<T>(compute, rows)),
-            _ => LinearOut::Store(operands.output::<T>(compute, rows)),
-        };
-        match operands.format(compute) {
-            WeightFormat::Plain => {
-                let weight = operands.matrix::<T>(compute);
-                self.kernels.linear(Linear { rows, n, k, x, weight, bias, out });
-            }
-            WeightFormat::Grouped(form) => {
-                let records = operands.records(compute, form);
-                let linear = LinearGrouped { rows, n, k, x, format: form, records, bias, out };
-                self.kernels.linear_grouped(linear);
-            }
-        }
-        let kind = config.layers.kind_index(compute.at.layer.map_or(0, usize::from));
-        let is_rotated = !self.inverse_frequencies[kind].is_empty();
-        if matches!(compute.op, Op::Q | Op::K) && is_rotated {
-            self.list_positions(operands, compute);
-            let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
-            let out = operands.output::<T>(compute, rows);
-            self.kernels.rope(
-                rows,
-                heads,
-                config.head_dim,
-                &self.positions,
-                &self.inverse_frequencies[kind],
-                out,
-            );
-        }
+        let value = compute.op.reads(config)[0];
+        let x = operands.rows::<T>(compute.inputs[0], value, rows);
+        let Some(gain) = operands.vector(compute, 0) else { panic!("a norm has a gain") };
+        let out = operands.output::<f32>(compute, rows);
+        self.kernels.add_rms_norm(rows, x, gain, config.norm_eps, out);
     }
 }

@@ -8,7 +8,10 @@ mod attention;
 mod compute;
 mod copy;
 mod decompress;
+mod experts;
+mod linear;
 mod operands;
+mod positions;
 pub mod sample;
 mod walks;
 

@@ -251,7 +251,7 @@ impl Desk {
     pub(super) fn prepare(&self) -> Result<Job<'_>, JobError> {
         let facts = ModelFacts {
             name: "echo".to_owned(),
-            limits: Limits { context: self.context, vocab_size: 300, sliding_window: None },
+            limits: Limits { context: self.context, vocab_size: 300 },
             codec: self.codec.as_ref().map(|codec| codec as &dyn TextCodec),
         };
         let read = ReadJob::read(&self.options, facts, &mut Reading::Silent, &|| false)?;

@@ -38,7 +38,7 @@ impl Reading {
             defaults: &self.defaults,
             unread: &self.unread,
             codec: Some(&CODEC),
-            limits: Limits { context: 256, vocab_size: 300, sliding_window: None },
+            limits: Limits { context: 256, vocab_size: 300 },
         };
         match read_items(line.as_bytes(), &options).pop().expect("an item") {
             Item::Request(request) => Ok(request),

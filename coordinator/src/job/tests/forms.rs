@@ -82,7 +82,7 @@ fn lines_share_equal_forms() {
         defaults: &Defaults::default(),
         unread: &Unread::default(),
         codec: Some(&Bytes { chat: true }),
-        limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
+        limits: Limits { context: 64, vocab_size: 300 },
     };
     let text = [line("yes"), line("no"), line("yes")].concat();
     let forms = read_items(text.as_bytes(), &options).into_iter().map(|item| match item {

@@ -21,7 +21,7 @@ fn options(codec: Option<&dyn TextCodec>) -> InputOptions<'_> {
         defaults: Box::leak(Box::default()),
         unread: Box::leak(Box::default()),
         codec,
-        limits: Limits { context: 64, vocab_size: 300, sliding_window: None },
+        limits: Limits { context: 64, vocab_size: 300 },
     }
 }
 
@@ -172,7 +172,7 @@ fn chats_are_not_cut_at_the_few_tokens_of_a_completion() {
     let completion = br#"{"prompt": "a"}"#;
     assert_eq!((max_new(chat, &wide), max_new(completion, &wide)), (1024, 16));
     assert_eq!(max_new(completion, &InputOptions { chat: true, ..wide }), 1024);
-    let limits = Limits { sliding_window: Some(100), ..wide.limits };
+    let limits = Limits { context: 100, ..wide.limits };
     let narrow = InputOptions { limits, ..wide };
     assert_eq!(max_new(chat, &narrow), 100 - tokens("<user>a").len() as u32);
     let given = InputOptions { max_tokens: Some(40), ..wide };
@@ -356,12 +356,6 @@ fn context_and_vocabulary() {
     refused(r#"{"prompt": [99999999999]}"#, ErrorCode::TokenOutOfVocabulary, "vocabulary");
     refused(r#"{"prompt": [5, -1]}"#, ErrorCode::TokenOutOfVocabulary, "-1");
     assert_eq!(request(r#"{"prompt": [299]}"#).prompts[0].tokens, [299]);
-    let limits = Limits { context: 64, vocab_size: 300, sliding_window: Some(10) };
-    let narrow = InputOptions { limits, ..options(Some(&CODEC)) };
-    let error = error_in(read_items(br#"{"prompt": [5], "max_tokens": 10}"#, &narrow));
-    assert_eq!(error.rejection.code, ErrorCode::SlidingWindow);
-    let items = read_items(br#"{"prompt": [5], "max_tokens": 9}"#, &narrow);
-    assert!(matches!(items[0], Item::Request(_)), "{items:?}");
 }
 
 #[test]

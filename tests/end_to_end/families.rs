@@ -1,0 +1,81 @@
+//! Every family's greedy f32 tokens equal transformers', wherever its layers run and however its
+//! prompts are cut: on the CPU, on the device alone, at three splits, in chunks, and beyond windows
+//! and original lengths, which the checkpoints have shorter than their prompts.
+
+use crate::command::{Place, fixture, golden, ids};
+
+/// Where and how the layers run.
+const WAYS: [&[&str]; 6] = [
+    &["--batches", "1x8"],
+    &["--batches", "2x3", "--prefill-chunk", "16"],
+    &["--batches", "2x3", "--device", "emulated", "--policy", "gpu-only"],
+    &["--batches", "2x2", "--device", "emulated", "--split", "scores:SECOND"],
+    &["--batches", "2x3", "--device", "emulated", "--split", "q:out", "--prefill-chunk", "24"],
+    &[
+        "--batches",
+        "1x6",
+        "--device",
+        "emulated",
+        "--split",
+        "scores:SECOND",
+        "--split-chunks",
+        "attention=2",
+    ],
+];
+
+/// `second`: an operation of the second half of a layer.
+fn equals_transformers(name: &str, second: &str) {
+    let golden = golden(name);
+    let lists = |key: &str| -> Vec<Vec<u32>> {
+        golden[key].as_array().expect("lists").iter().map(ids).collect()
+    };
+    let (prompts, expected) = (lists("prompts"), lists("tokens"));
+    assert!(prompts.len() >= 8 && expected.iter().all(|tokens| tokens.len() == 32), "{name}");
+    let place = Place::new();
+    let input = place.requests("in.jsonl", &prompts, 32);
+    for way in WAYS {
+        let way: Vec<String> = way.iter().map(|word| word.replace("SECOND", second)).collect();
+        let mut arguments = vec!["--dtype", "f32"];
+        arguments.extend(way.iter().map(String::as_str));
+        let found = place.answers(&fixture(name), &input, &arguments);
+        for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            let tokens = prompts[i].len();
+            assert_eq!(found, expected, "{name}, prompt {i} of {tokens} tokens, {way:?}");
+        }
+        assert_eq!(found.len(), expected.len());
+    }
+}
+
+macro_rules! families {
+    ($($name:ident: $second:literal,)*) => {
+        $(
+            #[test]
+            fn $name() {
+                equals_transformers(stringify!($name), $second);
+            }
+        )*
+    };
+}
+
+families! {
+    gemma3: "gate",
+    gemma3_vision: "up",
+    gpt_oss: "expert_gate",
+    granite: "up",
+    granite_moe: "expert_up",
+    llama31: "up",
+    llama_dynamic: "up",
+    llama_linear: "up",
+    mistral_small: "gate",
+    mistral_window: "up",
+    mixtral: "router",
+    olmoe: "expert_down",
+    phi3: "up",
+    phi3_longrope: "gate",
+    qwen2_window: "up",
+    qwen2_yarn: "up",
+    qwen3: "up",
+    qwen3_moe: "expert_gate",
+    qwen3_tied: "gate",
+    smollm3: "up",
+}

@@ -1,0 +1,104 @@
+//! A mixture of experts: which experts a row goes to, and their linears.
+
+use kernels::{
+    Element, ExpertLimits, ExpertWeight, Experts, Kernels, Linear, LinearGrouped, LinearOut,
+    Routed, RouterScoring, Routing,
+};
+use model::compressed::WeightFormat;
+use model::config::ModelConfig;
+use model::experts::{Experts as Mixture, Scoring};
+use model::ops::{Op, Value};
+use program::ir::Compute;
+
+use super::operands::Operands;
+
+/// Rows of experts at a time; more are computed in passes, each of which reads the experts' weights
+/// anew.
+const ROWS_MAX: usize = 2048;
+
+/// What the kernels of a model's experts are sized for, with so many rows at most.
+pub(super) fn limits(config: &ModelConfig, rows: usize) -> ExpertLimits {
+    let Some(Mixture { count, per_token, ffn_size, .. }) = config.experts else {
+        return ExpertLimits::NONE;
+    };
+    ExpertLimits {
+        rows: rows.min(ROWS_MAX),
+        top_k: per_token,
+        experts: count,
+        inputs: config.hidden_size.max(ffn_size),
+        hidden: config.hidden_size,
+    }
+}
+
+/// The model's experts, of a layer that has some.
+fn mixture(operands: &Operands<'_>) -> Mixture {
+    operands.plan.config.experts.expect("a layer with experts is of a model with experts")
+}
+
+/// Picks each row's experts: `logits` has room for those of all rows.
+pub(super) fn route<T: Element>(
+    kernels: &Kernels,
+    logits: &mut [f32],
+    operands: &Operands<'_>,
+    compute: &Compute,
+    rows: usize,
+) {
+    let Mixture { count, per_token, scoring, .. } = mixture(operands);
+    let (n, k) = operands.matrix_shape(compute);
+    let x = operands.rows::<T>(compute.inputs[0], Value::Normed1, rows);
+    let bias = operands.vector(compute, 0);
+    let logits = &mut logits[..rows * count];
+    let out = LinearOut::StoreF32(&mut *logits);
+    match operands.format(compute) {
+        WeightFormat::Plain => {
+            let weight = operands.matrix::<T>(compute);
+            kernels.linear(Linear { rows, n, k, x, weight, bias, out });
+        }
+        WeightFormat::Grouped(format) => {
+            let records = operands.records(compute, format);
+            kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
+        }
+    }
+    let scoring = match scoring {
+        Scoring::SoftmaxTopK { renormalise } => RouterScoring::SoftmaxTopK { renormalise },
+        Scoring::TopKSoftmax => RouterScoring::TopKSoftmax,
+    };
+    let routed = operands.output::<Routed>(compute, rows);
+    kernels.route((count, per_token), scoring, logits, routed);
+}
+
+/// `ExpertGate`, `ExpertUp` or `ExpertDown`; `gated` makes the output of `ExpertUp` of the gate and
+/// its place.
+pub(super) fn linear<'a, T: Element>(
+    kernels: &Kernels,
+    operands: &Operands<'a>,
+    compute: &Compute,
+    rows: usize,
+    gated: impl FnOnce(&'a [T], &'a mut [T]) -> LinearOut<'a, T>,
+) {
+    let Mixture { count, per_token, .. } = mixture(operands);
+    let (all, k) = operands.matrix_shape(compute);
+    let routed = operands.rows::<Routed>(compute.inputs[1], Value::Routing, rows);
+    let weight = match operands.format(compute) {
+        WeightFormat::Plain => ExpertWeight::Plain(operands.matrix::<T>(compute)),
+        WeightFormat::Grouped(form) => ExpertWeight::Grouped(form, operands.records(compute, form)),
+    };
+    let routing = Routing { experts: count, top_k: per_token, routed };
+    let bias = operands.vector(compute, 0);
+    let experts = Experts { routing, n: all / count, k, weight, bias };
+    let of = |index: usize, value| operands.rows::<T>(compute.inputs[index], value, rows);
+    match compute.op {
+        Op::ExpertDown => {
+            let hidden = operands.output::<f32>(compute, rows);
+            kernels.expert_down(&experts, of(0, Value::ExpertFfn), hidden);
+        }
+        Op::ExpertUp => {
+            let out = gated(of(2, Value::ExpertGate), operands.output::<T>(compute, rows));
+            kernels.expert_linear(&experts, of(0, Value::Normed1), out);
+        }
+        _ => {
+            let out = LinearOut::Store(operands.output::<T>(compute, rows));
+            kernels.expert_linear(&experts, of(0, Value::Normed1), out);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Linears of rows, and what becomes of their results.
+
+use kernels::{Element, Kernels, Linear, LinearGrouped, LinearOut};
+use model::compressed::WeightFormat;
+use model::config::{Activation, QkNorm};
+use model::ops::{Op, Value};
+use program::ir::Compute;
+
+use super::operands::{Operands, output_region};
+
+/// The bounds of gpt-oss's activation.
+const SWIGLU_ALPHA: f32 = 1.702;
+const SWIGLU_LIMIT: f32 = 7.0;
+
+/// Runs the linear, and the norm of q or k behind it.
+pub(super) fn run<T: Element>(
+    kernels: &Kernels,
+    operands: &Operands<'_>,
+    compute: &Compute,
+    rows: usize,
+) {
+    let config = &operands.plan.config;
+    let (n, k) = operands.matrix_shape(compute);
+    let x = operands.rows::<T>(compute.inputs[0], compute.op.reads(config)[0], rows);
+    let bias = operands.vector(compute, 0);
+    let out = output::<T>(operands, compute, rows);
+    match operands.format(compute) {
+        WeightFormat::Plain => {
+            let weight = operands.matrix::<T>(compute);
+            kernels.linear(Linear { rows, n, k, x, weight, bias, out });
+        }
+        WeightFormat::Grouped(format) => {
+            let records = operands.records(compute, format);
+            kernels.linear_grouped(LinearGrouped { rows, n, k, x, format, records, bias, out });
+        }
+    }
+    if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
+        let heads = match norm {
+            QkNorm::PerHead => n / config.head_dim,
+            QkNorm::FullWidth => 1,
+        };
+        let gain = operands.vector(compute, 1).expect("a norm has a gain");
+        let out = operands.output::<T>(compute, rows);
+        kernels.head_norm((rows, heads), gain, config.norm_eps, out);
+    }
+}
+
+/// Where the results go.
+fn output<'a, T: Element>(
+    operands: &Operands<'a>,
+    compute: &Compute,
+    rows: usize,
+) -> LinearOut<'a, T> {
+    let config = &operands.plan.config;
+    let scales = config.scales;
+    match compute.op {
+        op if op.adds_to_residual(config) => {
+            assert_eq!(
+                compute.inputs[1].buffer,
+                output_region(compute).buffer,
+                "the residual stream is updated in place"
+            );
+            let out = operands.output::<f32>(compute, rows);
+            match scales.residual {
+                1.0 => LinearOut::AddTo(out),
+                factor => LinearOut::AddScaled { out, factor },
+            }
+        }
+        Op::Head => {
+            let out = operands.output::<f32>(compute, rows);
+            match scales.logits {
+                1.0 => LinearOut::StoreF32(out),
+                factor => LinearOut::StoreScaled { out, factor },
+            }
+        }
+        Op::Up => {
+            let gate = operands.rows::<T>(compute.inputs[1], Value::Gate, rows);
+            gated(config.activation, gate, operands.output::<T>(compute, rows))
+        }
+        Op::Fc0 if config.activation == Activation::Relu => {
+            LinearOut::Relu(operands.output::<T>(compute, rows))
+        }
+        Op::Fc0 => LinearOut::Gelu(operands.output::<T>(compute, rows)),
+        _ => LinearOut::Store(operands.output::<T>(compute, rows)),
+    }
+}
+
+/// The product of an activation of the gate and the linear's result.
+///
+/// # Panics
+/// For an activation of one factor.
+pub(super) fn gated<'a, T>(
+    activation: Activation,
+    gate: &'a [T],
+    out: &'a mut [T],
+) -> LinearOut<'a, T> {
+    match activation {
+        Activation::Silu => LinearOut::SiluMul { gate, out },
+        Activation::GeluTanh => LinearOut::GeluTanhMul { gate, out },
+        Activation::ClampedSwiGlu => {
+            LinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }
+        }
+        Activation::Relu | Activation::Gelu => panic!("{activation:?} has no gate"),
+    }
+}

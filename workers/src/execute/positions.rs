@@ -1,0 +1,99 @@
+//! Rotation of q and k by their positions.
+
+use kernels::{Element, Kernels, RopeTables};
+use model::config::ModelConfig;
+use model::ops::Op;
+use model::rope::SequenceLength;
+use program::ir::Compute;
+use program::step_table::Field;
+
+use super::operands::Operands;
+use crate::rope_tables::{KindTables, has_a_table_each, of_kinds};
+use crate::rows::{SequenceRows, sequences};
+
+/// Positions and tables of the rows of an instruction.
+#[derive(Debug)]
+pub(super) struct Positions {
+    kinds: Vec<Option<KindTables>>,
+    /// Of each row.
+    of_rows: Vec<u32>,
+    table_of_row: Vec<u32>,
+    /// `[sequences, rotary_dim / 2]`, where each sequence has a table of its own.
+    own_tables: Vec<f32>,
+}
+
+impl Positions {
+    /// Room for so many rows of so many sequences.
+    pub(super) fn new(config: &ModelConfig, rows: usize, sequences: usize) -> Positions {
+        let kinds = of_kinds(config);
+        let has_own = config.layers.kinds().iter().filter_map(|kind| kind.rope.as_ref());
+        let has_own = has_own.into_iter().any(has_a_table_each);
+        let own = if has_own { sequences * config.head_dim / 2 } else { 0 };
+        Positions {
+            kinds,
+            of_rows: Vec::with_capacity(rows),
+            table_of_row: Vec::with_capacity(rows),
+            own_tables: Vec::with_capacity(own),
+        }
+    }
+
+    /// Positions of all rows.
+    pub(super) fn list(&mut self, operands: &Operands<'_>, compute: &Compute) -> &[u32] {
+        self.of_rows.clear();
+        for SequenceRows { item, .. } in sequences(operands.table, operands.program, compute.at) {
+            let first = item.first as u32;
+            self.of_rows.extend(first..first + item.rows as u32);
+        }
+        &self.of_rows
+    }
+
+    /// Rotates `rows` rows of q or k, if the layer does.
+    pub(super) fn rotate<T: Element>(
+        &mut self,
+        kernels: &Kernels,
+        operands: &Operands<'_>,
+        compute: &Compute,
+        rows: usize,
+    ) {
+        let config = &operands.plan.config;
+        let layer = compute.at.layer.map_or(0, usize::from);
+        let kind = config.layers.kind_index(layer);
+        let Some(rope) = &config.layers.of(layer).rope else { return };
+        self.list(operands, compute);
+        let own = has_a_table_each(rope);
+        let by_length = self.kinds[kind].as_ref().is_some_and(|tables| tables.by_length);
+        if by_length {
+            self.table_of_row.clear();
+            self.own_tables.clear();
+            let all = sequences(operands.table, operands.program, compute.at);
+            for (index, SequenceRows { item, .. }) in (0..).zip(all) {
+                let length = longest(operands, compute, item.slot);
+                let table = if own { index } else { rope.frequency_class(length) };
+                self.table_of_row.extend(std::iter::repeat_n(table, item.rows));
+                if own {
+                    let before = self.own_tables.len();
+                    self.own_tables.resize(before + rope.rotary_dim(config.head_dim) / 2, 0.0);
+                    let table = &mut self.own_tables[before..];
+                    rope.fill_inverse_frequencies(config.head_dim, length, table);
+                }
+            }
+        }
+        let Some(tables) = &self.kinds[kind] else { return };
+        let tables = RopeTables {
+            inverse_frequencies: if own { &self.own_tables } else { &tables.frequencies },
+            rotary_dim: tables.rotary_dim,
+            attention_factor: tables.attention_factor,
+            table_of_row: by_length.then_some(&self.table_of_row),
+        };
+        let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
+        let out = operands.output::<T>(compute, rows);
+        kernels.rope(rows, heads, config.head_dim, &self.of_rows, &tables, out);
+    }
+}
+
+/// The most positions that a sequence can come to have, which never changes.
+fn longest(operands: &Operands<'_>, compute: &Compute, slot: usize) -> SequenceLength {
+    let batch = usize::from(compute.at.batch);
+    let of = |field| operands.table.field(batch, slot, field);
+    SequenceLength(of(Field::PromptLen) + of(Field::Generated) + of(Field::Remaining))
+}
