@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use half::bf16;
 use kernels::{
-    Draw, Kernels, Pool, PoolOptions, SampleScratch, Sampling, ScratchLimits, ThreadLimits, Variant,
+    Draw, Kernels, Pool, PoolOptions, RopeTables, SampleScratch, Sampling, ScratchLimits,
+    ThreadLimits, Variant,
 };
 
 const SPIN: Duration = Duration::from_micros(50);
@@ -59,6 +60,7 @@ fn sizes(threads: usize, rows: usize, hidden: usize, (heads, head_dim): (usize, 
     let tokens: Vec<u32> = (0..rows as u32).map(|i| i * 16 % 1_000).collect();
     let positions: Vec<u32> = (0..rows as u32).map(|i| 100 + i).collect();
     let frequencies = vec![0.01f32; head_dim / 2];
+    let tables = RopeTables::whole(&frequencies);
     let logits: Vec<f32> = (0..rows * VOCAB).map(|i| (i * 7_919 % 10_007) as f32 / 500.0).collect();
     let mut scratch: Vec<_> = (0..threads).map(|_| SampleScratch::new(VOCAB)).collect();
     let mut drawn = vec![0; rows];
@@ -73,9 +75,9 @@ fn sizes(threads: usize, rows: usize, hidden: usize, (heads, head_dim): (usize, 
             kernels.rms_norm(rows, hidden, &x, &gain, 1e-5, None, &mut out);
         }));
         cells[1].push(median_us(|| {
-            kernels.rope(rows, heads, head_dim, &positions, &frequencies, &mut out);
+            kernels.rope(rows, heads, head_dim, &positions, &tables, &mut out);
         }));
-        cells[2].push(median_us(|| kernels.embed(&tokens, &table, None, &mut residual)));
+        cells[2].push(median_us(|| kernels.embed(&tokens, &table, None, 1.0, &mut residual)));
         cells[3].push(median_us(|| {
             kernels.sample_rows(&logits, &greedy, &[], &mut scratch, &mut drawn);
         }));

@@ -4,7 +4,7 @@ use half::bf16;
 
 use crate::attention::AttentionTasks;
 use crate::linear::LinearTasks;
-use crate::norm::NormTasks;
+use crate::norm_row::NormTasks;
 use crate::rope::RopeTasks;
 
 /// A number format that every kernel is compiled for.

@@ -11,8 +11,8 @@ use crate::scratch::Shared;
 const TASK_ROWS: usize = 8;
 
 impl Kernels {
-    /// `out[i] = table[tokens[i]]`, plus `position_table[positions[i] + offset]` if given as
-    /// `(positions, position_table, offset)`.
+    /// `out[i] = factor * table[tokens[i]]`, plus `position_table[positions[i] + offset]` if given
+    /// as `(positions, position_table, offset)`.
     ///
     /// `table` is `[vocab, hidden]`, `position_table` `[*, hidden]`, `out` `[tokens, hidden]`. The
     /// hidden size is that of `out`.
@@ -24,6 +24,7 @@ impl Kernels {
         tokens: &[u32],
         table: &[T],
         positions: Option<(&[u32], &[T], usize)>,
+        factor: f32,
         out: &mut [f32],
     ) {
         if tokens.is_empty() {
@@ -53,7 +54,7 @@ impl Kernels {
                 };
                 let token = &table[tokens[row] as usize * hidden..][..hidden];
                 for (out, value) in out.iter_mut().zip(token) {
-                    *out = value.to_f32();
+                    *out = value.to_f32() * factor;
                 }
                 if let Some((positions, position_table, offset)) = positions {
                     let position = positions[row] as usize + offset;
@@ -66,12 +67,19 @@ impl Kernels {
         });
     }
 
-    /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded. The hidden size is
-    /// that of `out`.
+    /// `out[i]` is row `tokens[i]` of a grouped table `[*, hidden]`, decoded, times `factor`. The
+    /// hidden size is that of `out`.
     ///
     /// # Panics
     /// A token lies outside the table.
-    pub fn embed_grouped(&self, tokens: &[u32], format: Grouped, records: &[u8], out: &mut [f32]) {
+    pub fn embed_grouped(
+        &self,
+        tokens: &[u32],
+        format: Grouped,
+        records: &[u8],
+        factor: f32,
+        out: &mut [f32],
+    ) {
         if tokens.is_empty() {
             return;
         }
@@ -90,6 +98,7 @@ impl Kernels {
                     std::slice::from_raw_parts_mut(out.pointer().add(row * hidden), hidden)
                 };
                 decode_row(format, records, hidden, *token as usize, out);
+                out.iter_mut().for_each(|value| *value *= factor);
             }
         });
     }

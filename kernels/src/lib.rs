@@ -21,6 +21,7 @@ pub mod grouped;
 mod linear;
 mod logprobs;
 mod norm;
+mod norm_row;
 mod number;
 mod pool;
 mod processor;
@@ -41,6 +42,7 @@ pub use number::Number;
 pub use pool::{Pool, PoolOptions};
 #[doc(hidden)]
 pub use processor::assume_other_processor;
+pub use rope::RopeTables;
 pub use sample::{Draw, NO_TOKEN, SampleScratch, Sampling, argmax, random_unit, sample};
 pub use scratch::ScratchLimits;
 pub use threads::ThreadLimits;

@@ -1,16 +1,14 @@
-//! RMS norm and layer norm over rows of the f32 residual stream.
-
-use half::bf16;
+//! RMS norm and layer norm over rows of the f32 residual stream; RMS norm of rows in place, as of
+//! each head of q and k, and of rows that are added to the residual stream.
 
 use crate::Kernels;
-use crate::number::Number;
+use crate::norm_row::{Norm, NormRow, NormTasks, RmsOut, RmsRows};
 use crate::scratch::Shared;
-use crate::simd::Simd;
-use crate::simd::partial::{load_up_to, store_up_to};
-use crate::variant::{SimdTask, Variant, dispatch};
 
 /// Rows of one task.
 const TASK_ROWS: usize = 4;
+/// Elements from which on a task has no further row: heads are narrow.
+const TASK_ELEMENTS: usize = 4096;
 
 impl Kernels {
     /// `out[i] = x[r] / sqrt(mean(x[r]²) + eps) * gain`, where `r` is `row_index[i]`, or `i`
@@ -49,6 +47,75 @@ impl Kernels {
         self.norm(Norm { rows, hidden, x, gain, bias: Some(bias), eps, row_index }, out);
     }
 
+    /// `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place, the values between in f32.
+    ///
+    /// `x` is `[rows, heads, head_dim]` and `gain` `[head_dim]`: each head by itself. One head as
+    /// wide as a row norms whole rows.
+    ///
+    /// # Panics
+    /// Shapes that do not fit.
+    pub fn head_norm<T: NormTasks>(
+        &self,
+        (rows, heads): (usize, usize),
+        gain: &[f32],
+        eps: f32,
+        x: &mut [T],
+    ) {
+        let rows = rows * heads;
+        assert_eq!(x.len(), rows * gain.len(), "x is [rows, heads, head_dim]");
+        let (x, bytes) = (Shared(x.as_mut_ptr()), 2 * size_of_val(x));
+        self.rms(rows, gain, eps, bytes, &|first| {
+            // SAFETY: the row lies within x, and no other task touches those of this one.
+            RmsOut::InPlace(unsafe { x.pointer().add(first * gain.len()) })
+        });
+    }
+
+    /// `out[r] += x[r] / sqrt(mean(x[r]²) + eps) * gain`: a norm behind a block, in f32.
+    ///
+    /// `x` and `out` are `[rows, hidden]`, `gain` is `[hidden]`.
+    ///
+    /// # Panics
+    /// Shapes that do not fit.
+    pub fn add_rms_norm<T: NormTasks>(
+        &self,
+        rows: usize,
+        x: &[T],
+        gain: &[f32],
+        eps: f32,
+        out: &mut [f32],
+    ) {
+        assert_eq!(x.len(), rows * gain.len(), "x is [rows, hidden]");
+        assert_eq!(out.len(), rows * gain.len(), "out is [rows, hidden]");
+        let bytes = size_of_val(x) + 2 * size_of_val(out);
+        let out = Shared(out.as_mut_ptr());
+        self.rms(rows, gain, eps, bytes, &|first| {
+            let x = x[first * gain.len()..].as_ptr();
+            // SAFETY: the row lies within out, and no other task touches those of this one.
+            RmsOut::AddTo { x, out: unsafe { out.pointer().add(first * gain.len()) } }
+        });
+    }
+
+    /// Tasks over `rows` rows as wide as `gain`; `out` says where those from a row on go.
+    fn rms<T: NormTasks>(
+        &self,
+        rows: usize,
+        gain: &[f32],
+        eps: f32,
+        bytes: usize,
+        out: &(dyn Fn(usize) -> RmsOut<T> + Sync),
+    ) {
+        assert!(!gain.is_empty(), "a row has elements");
+        let variant = self.variant;
+        let task_rows = (TASK_ELEMENTS / gain.len()).max(TASK_ROWS);
+        self.run_sized(rows.div_ceil(task_rows), bytes, &|task, _| {
+            let first = task * task_rows;
+            let rows = task_rows.min(rows - first);
+            // SAFETY: the variant was checked when the kernels were built; so many rows lie in x
+            // and in the output from the first on, and no other task touches those.
+            unsafe { T::rms_rows(variant, RmsRows { rows, gain, eps, out: out(first) }) };
+        });
+    }
+
     fn norm<T: NormTasks>(&self, norm: Norm<'_>, out: &mut [T]) {
         let Norm { rows, hidden, x, gain, bias, row_index, .. } = norm;
         assert_eq!(gain.len(), hidden, "gain is [hidden]");
@@ -77,102 +144,4 @@ impl Kernels {
             }
         });
     }
-}
-
-/// Operands of a norm.
-#[derive(Debug)]
-pub struct Norm<'a> {
-    rows: usize,
-    hidden: usize,
-    x: &'a [f32],
-    gain: &'a [f32],
-    /// Present for layer norm.
-    bias: Option<&'a [f32]>,
-    eps: f32,
-    row_index: Option<&'a [u32]>,
-}
-
-/// A row of a norm, compiled in this crate once per number format; see `linear::compiled`.
-pub trait NormTasks: Number {
-    /// # Safety
-    /// `variant` is available, and the task's own conditions hold.
-    unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>);
-}
-
-impl NormTasks for f32 {
-    #[inline(never)]
-    unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>) {
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { dispatch(variant, task) }
-    }
-}
-
-impl NormTasks for bf16 {
-    #[inline(never)]
-    unsafe fn norm_row(variant: Variant, task: NormRow<'_, Self>) {
-        // SAFETY: the caller's promise is the callee's.
-        unsafe { dispatch(variant, task) }
-    }
-}
-
-/// One row of a norm.
-#[derive(Debug)]
-pub struct NormRow<'a, T> {
-    norm: &'a Norm<'a>,
-    from: usize,
-    out: *mut T,
-}
-
-impl<T: Number> SimdTask for NormRow<'_, T> {
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Norm { hidden, x, gain, bias, eps, .. } = *self.norm;
-        let x = &x[self.from * hidden..][..hidden];
-        let mean = match bias {
-            None => 0.0,
-            Some(_) => sum_of(s, x, |value, _| value) / hidden as f32,
-        };
-        let center = s.splat(mean);
-        let squares = sum_of(s, x, |value, mask| {
-            // Lanes behind the end stay out of the sum.
-            let centered = s.mul(s.sub(value, center), mask);
-            s.mul(centered, centered)
-        });
-        let scale = s.splat(1.0 / (squares / hidden as f32 + eps).sqrt());
-        for at in (0..hidden).step_by(S::LANES) {
-            let width = S::LANES.min(hidden - at);
-            // SAFETY: `width` elements remain in x, gain, bias and the output row.
-            unsafe {
-                let value = load_up_to(s, x.as_ptr().add(at), width);
-                let gain = load_up_to(s, gain.as_ptr().add(at), width);
-                let mut value = s.mul(s.mul(s.sub(value, center), scale), gain);
-                if let Some(bias) = bias {
-                    value = s.add(value, load_up_to(s, bias.as_ptr().add(at), width));
-                }
-                store_up_to(s, self.out.add(at), value, width);
-            }
-        }
-    }
-}
-
-/// Sum over `x` of `term(vector, mask)`, where the mask is 1 in lanes that hold an element.
-#[inline(always)]
-fn sum_of<S: Simd>(s: S, x: &[f32], term: impl Fn(S::F, S::F) -> S::F) -> f32 {
-    let one = s.splat(1.0);
-    let mut sum = s.zero();
-    let whole = x.len() / S::LANES * S::LANES;
-    // SAFETY: offsets stay within x; the ones are a vector's worth.
-    unsafe {
-        for at in (0..whole).step_by(S::LANES) {
-            sum = s.add(sum, term(s.load(x.as_ptr().add(at)), one));
-        }
-        let tail = x.len() - whole;
-        if tail > 0 {
-            let ones = [1.0f32; crate::simd::MAX_LANES];
-            let mask = s.load_partial(ones.as_ptr(), tail);
-            let value = s.load_partial(x.as_ptr().add(whole), tail);
-            sum = s.add(sum, term(value, mask));
-        }
-    }
-    s.sum_lanes(sum)
 }

@@ -65,14 +65,33 @@ pub fn layer_norm(x: &[f32], gain: &[f32], bias: &[f32], eps: f64) -> Vec<f64> {
         .collect()
 }
 
-/// Rotate-half rope of one head.
-pub fn rope(head: &[f64], position: u32, inverse_frequencies: &[f32]) -> Vec<f64> {
-    let half = head.len() / 2;
-    let mut out = vec![0.0; head.len()];
+/// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))`.
+pub fn gelu_tanh(x: f64) -> f64 {
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+    0.5 * x * (1.0 + inner.tanh())
+}
+
+/// `(u + 1) g sigmoid(alpha g)`, where g is the gate up to `limit` and u the other factor within
+/// `-limit..=limit`.
+pub fn clamped_swiglu(gate: f64, up: f64, (alpha, limit): (f64, f64)) -> f64 {
+    let (gate, up) = (gate.min(limit), up.clamp(-limit, limit));
+    (up + 1.0) * gate / (1.0 + (-alpha * gate).exp())
+}
+
+/// Rotate-half rope of the start of one head, twice as many elements as there are frequencies.
+pub fn rope(
+    head: &[f64],
+    position: u32,
+    inverse_frequencies: &[f32],
+    attention_factor: f64,
+) -> Vec<f64> {
+    let half = inverse_frequencies.len();
+    let mut out = head.to_vec();
     for i in 0..half {
         // The angle is rounded to f32 as in the published implementation; the rest is exact.
         let angle = f64::from(position as f32 * inverse_frequencies[i]);
         let (sin, cos) = angle.sin_cos();
+        let (sin, cos) = (attention_factor * sin, attention_factor * cos);
         out[i] = head[i] * cos - head[i + half] * sin;
         out[i + half] = head[i + half] * cos + head[i] * sin;
     }

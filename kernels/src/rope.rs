@@ -17,47 +17,100 @@ pub(crate) fn thread_len(limits: &ScratchLimits) -> usize {
     limits.head_dim.next_multiple_of(16) + 16
 }
 
+/// How the rows of a call are rotated.
+#[derive(Debug, Clone, Copy)]
+pub struct RopeTables<'a> {
+    /// Radians per position, `[tables, rotary_dim / 2]`.
+    pub inverse_frequencies: &'a [f32],
+    /// Elements of each head that are rotated, those at its start; even.
+    pub rotary_dim: usize,
+    /// Factor of every sine and cosine.
+    pub attention_factor: f32,
+    /// The table of each row; `None`: the first is everyone's.
+    pub table_of_row: Option<&'a [u32]>,
+}
+
+impl<'a> RopeTables<'a> {
+    /// One table for all rows, heads rotated whole, no factor.
+    pub fn whole(inverse_frequencies: &'a [f32]) -> RopeTables<'a> {
+        RopeTables {
+            inverse_frequencies,
+            rotary_dim: 2 * inverse_frequencies.len(),
+            attention_factor: 1.0,
+            table_of_row: None,
+        }
+    }
+
+    /// # Panics
+    /// The tables do not fit the shape, or a row has a table that is not there.
+    fn check(&self, rows: usize, head_dim: usize) {
+        let half = self.rotary_dim / 2;
+        assert!(half > 0 && self.rotary_dim == 2 * half, "rotary_dim is even");
+        assert!(self.rotary_dim <= head_dim, "rotary_dim is at most head_dim");
+        let len = self.inverse_frequencies.len();
+        let whole = len > 0 && len.is_multiple_of(half);
+        assert!(whole, "inverse_frequencies is [tables, rotary_dim / 2]");
+        if let Some(table_of_row) = self.table_of_row {
+            assert_eq!(table_of_row.len(), rows, "table_of_row has an entry per row");
+            let inside = |table: &u32| (*table as usize) < len / half;
+            assert!(table_of_row.iter().all(inside), "table_of_row points into the tables");
+        }
+    }
+
+    /// Fills a row's cosines and sines, `[rotary_dim / 2]` each.
+    fn fill(&self, row: usize, position: u32, cosines: &mut [f32], sines: &mut [f32]) {
+        let half = self.rotary_dim / 2;
+        let table = self.table_of_row.map_or(0, |table_of_row| table_of_row[row] as usize);
+        let position = position as f32;
+        let frequencies = &self.inverse_frequencies[table * half..][..half];
+        for (index, frequency) in frequencies.iter().enumerate() {
+            let (sine, cosine) = (position * frequency).sin_cos();
+            (sines[index], cosines[index]) =
+                (sine * self.attention_factor, cosine * self.attention_factor);
+        }
+    }
+}
+
 impl Kernels {
-    /// Rotates each pair `(x[i], x[i + head_dim/2])` of every head by `position * frequency[i]`,
-    /// the angle, its sine and its cosine in f32.
+    /// Rotates each pair `(x[i], x[i + rotary_dim/2])` of every head by `position * frequency[i]`,
+    /// the angle, its sine and its cosine in f32, and multiplies it by the attention factor.
+    /// Elements from `rotary_dim` on stay as they are.
     ///
-    /// `x` is `[rows, heads, head_dim]`, `positions` `[rows]`, `inverse_frequencies`
-    /// `[head_dim / 2]`.
+    /// `x` is `[rows, heads, head_dim]`, `positions` `[rows]`.
+    ///
+    /// # Panics
+    /// Shapes that do not fit; a table that is not there.
     pub fn rope<T: RopeTasks>(
         &self,
         rows: usize,
         heads: usize,
         head_dim: usize,
         positions: &[u32],
-        inverse_frequencies: &[f32],
+        tables: &RopeTables<'_>,
         x: &mut [T],
     ) {
-        let half = head_dim / 2;
         assert!(head_dim <= self.limits.head_dim, "head_dim is beyond the scratch limits");
-        assert_eq!(head_dim, 2 * half, "head_dim is even");
+        // Checked here and not in a task: a panic in a task takes the process down without a word.
+        tables.check(rows, head_dim);
         assert_eq!(positions.len(), rows, "positions has an entry per row");
-        assert_eq!(inverse_frequencies.len(), half, "inverse_frequencies is [head_dim / 2]");
         assert_eq!(x.len(), rows * heads * head_dim, "x is [rows, heads, head_dim]");
+        let half = tables.rotary_dim / 2;
         let row_elements = heads * head_dim;
         let bytes = 4 * rows * row_elements * size_of::<T>();
         let x = Shared(x.as_mut_ptr());
         let (variant, per_thread) = (self.variant, &self.per_thread);
         self.run_sized(rows.div_ceil(TASK_ROWS), bytes, &|task, thread| {
             // SAFETY: this thread's scratch holds `head_dim` floats and more.
-            let table = unsafe { std::slice::from_raw_parts_mut(per_thread.of(thread), head_dim) };
+            let table = unsafe { std::slice::from_raw_parts_mut(per_thread.of(thread), 2 * half) };
             let (cosines, sines) = table.split_at_mut(half);
             let first = task * TASK_ROWS;
             for (row, position) in positions.iter().enumerate().skip(first).take(TASK_ROWS) {
-                let position = *position as f32;
-                for (index, frequency) in inverse_frequencies.iter().enumerate() {
-                    let angle = position * frequency;
-                    (sines[index], cosines[index]) = angle.sin_cos();
-                }
+                tables.fill(row, *position, cosines, sines);
                 // SAFETY: the variant was checked when the kernels were built; the row lies within
                 // x, and no other task touches it.
                 unsafe {
                     let x = x.pointer().add(row * row_elements);
-                    T::rope_row(variant, RopeRow { x, heads, cosines, sines });
+                    T::rope_row(variant, RopeRow { x, heads, head_dim, cosines, sines });
                 }
             }
         });
@@ -91,9 +144,11 @@ impl RopeTasks for bf16 {
 /// All heads of one row.
 #[derive(Debug)]
 pub struct RopeRow<'a, T> {
-    /// `[heads, 2 * half]`.
+    /// `[heads, head_dim]`.
     x: *mut T,
     heads: usize,
+    /// At least `2 * half`.
+    head_dim: usize,
     /// `[half]`.
     cosines: &'a [f32],
     /// `[half]`.
@@ -103,14 +158,14 @@ pub struct RopeRow<'a, T> {
 impl<T: Number> SimdTask for RopeRow<'_, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let RopeRow { x, heads, cosines, sines } = self;
+        let RopeRow { x, heads, head_dim, cosines, sines } = self;
         let half = cosines.len();
         for head in 0..heads {
             for at in (0..half).step_by(S::LANES) {
                 let width = S::LANES.min(half - at);
                 // SAFETY: `width` elements remain in both halves of the head and in the table.
                 unsafe {
-                    let low = x.add(2 * half * head + at);
+                    let low = x.add(head_dim * head + at);
                     let high = low.add(half);
                     let (a, b) = (load_up_to(s, low, width), load_up_to(s, high, width));
                     let cos = load_up_to(s, cosines.as_ptr().add(at), width);

@@ -7,7 +7,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use common::{Random, kernels, variants};
 use half::bf16;
 use kernels::{
-    AttentionShape, Draw, Kernels, Linear, LinearOut, Logprob, SampleScratch, Sampling, Unit,
+    AttentionShape, Draw, Kernels, Linear, LinearOut, Logprob, RopeTables, SampleScratch, Sampling,
+    Unit,
 };
 use shm::sync::{AtomicU64, Ordering};
 
@@ -61,15 +62,18 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     let Buffers { residual, gain, x, weight, out, logits, scores, probabilities, cache, scratch } =
         buffers;
     let tokens = [3u32; ROWS];
-    kernels.embed(&tokens, weight, Some((&tokens, weight, 2)), residual);
+    kernels.embed(&tokens, weight, Some((&tokens, weight, 2)), 2.0, residual);
     kernels.rms_norm(ROWS, HIDDEN, residual, gain, 1e-5, None, x);
     kernels.layer_norm(ROWS, HIDDEN, residual, gain, gain, 1e-5, None, x);
-    for kind in 0..5 {
+    kernels.add_rms_norm(ROWS, x, gain, 1e-5, residual);
+    for kind in 0..7 {
         let target = match kind {
             0 => LinearOut::Store(&mut out[..]),
             1 => LinearOut::Relu(&mut out[..]),
             2 => LinearOut::Gelu(&mut out[..]),
             3 => LinearOut::SiluMul { gate: x, out: &mut out[..] },
+            4 => LinearOut::GeluTanhMul { gate: x, out: &mut out[..] },
+            5 => LinearOut::AddScaled { out: residual, factor: 0.1 },
             _ => LinearOut::StoreF32(&mut logits[..]),
         };
         let (rows, n, k) = (ROWS, HIDDEN, HIDDEN);
@@ -77,7 +81,13 @@ fn every_call(kernels: &Kernels, buffers: &mut Buffers) {
     }
     let heads = HIDDEN / HEAD_DIM;
     let frequencies = [0.5f32; HEAD_DIM / 2];
-    kernels.rope(ROWS, heads, HEAD_DIM, &tokens, &frequencies, out);
+    kernels.head_norm((ROWS, heads), &gain[..HEAD_DIM], 1e-6, out);
+    let tables = RopeTables {
+        rotary_dim: HEAD_DIM / 2,
+        table_of_row: Some(&[1; ROWS]),
+        ..RopeTables::whole(&frequencies)
+    };
+    kernels.rope(ROWS, heads, HEAD_DIM, &tokens, &tables, out);
     let shape = AttentionShape { heads, kv_heads: heads, head_dim: HEAD_DIM, scale: 0.1 };
     let units: [Unit; HIDDEN / HEAD_DIM] = std::array::from_fn(|head| Unit {
         row0: 0,

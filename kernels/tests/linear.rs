@@ -99,9 +99,14 @@ fn check_outputs<T: Element>(variant: Variant) {
         let gated: Vec<f64> = expected.iter().zip(gates).map(|(x, gate)| x * gate).collect();
         assert_close(&out, &gated, (n, 1.0), loose, &context("silu"));
 
+        check_gates(&kernels, &case, bias, &gate);
         let mut out = poison::<f32>(rows * n);
         case.run(&kernels, bias, LinearOut::StoreF32(&mut out));
         assert_close(&out, &expected, (n, 1.0), tolerance(), &context("f32"));
+        let mut scaled = poison::<f32>(rows * n);
+        case.run(&kernels, bias, LinearOut::StoreScaled { out: &mut scaled, factor: 0.22 });
+        let product: Vec<u32> = out.iter().map(|sum| (sum * 0.22).to_bits()).collect();
+        assert_eq!(bits(&scaled), product, "{}", context("f32, scaled"));
 
         let before: Vec<f32> = random.vector(rows * n);
         let mut out = before.clone();
@@ -109,6 +114,35 @@ fn check_outputs<T: Element>(variant: Variant) {
         let sums: Vec<f64> =
             expected.iter().zip(&before).map(|(x, &before)| x + f64::from(before)).collect();
         assert_close(&out, &sums, (n, 1.0), tolerance(), &context("add"));
+        let mut added = before.clone();
+        case.run(&kernels, bias, LinearOut::AddScaled { out: &mut added, factor: 0.22 });
+        let sums: Vec<u32> =
+            before.iter().zip(&scaled).map(|(old, sum)| (old + sum).to_bits()).collect();
+        assert_eq!(bits(&added), sums, "{}", context("add, scaled"));
+    }
+}
+
+/// Forms with a gate other than SiLU.
+fn check_gates<T: Element>(kernels: &Kernels, case: &Case<T>, bias: bool, gate: &[T]) {
+    let (rows, n, _) = case.shape;
+    let context = |form: &str| format!("{:?} bias {bias} {form}", kernels.variant());
+    let sums = case.expected(bias);
+    let gated = |meaning: &dyn Fn(f64, f64) -> f64| -> Vec<f64> {
+        let gates = gate.iter().map(|gate| f64::from(gate.to_f32()));
+        gates.zip(&sums).map(|(gate, sum)| meaning(gate, *sum)).collect()
+    };
+    let loose = 2.5 * tolerance();
+    let mut out = poison::<T>(rows * n);
+    case.run(kernels, bias, LinearOut::GeluTanhMul { gate, out: &mut out });
+    let expected = gated(&|gate, sum| reference::gelu_tanh(gate) * sum);
+    assert_close(&out, &expected, (n, 1.0), loose, &context("gelu by tanh"));
+    // Limits that many gates and sums pass, and those of gpt-oss.
+    for (alpha, limit) in [(1.702f32, 0.7f32), (1.702, 7.0), (0.5, 1.25)] {
+        let mut out = poison::<T>(rows * n);
+        case.run(kernels, bias, LinearOut::ClampedSwiGlu { gate, out: &mut out, alpha, limit });
+        let limits = (f64::from(alpha), f64::from(limit));
+        let expected = gated(&|gate, sum| reference::clamped_swiglu(gate, sum, limits));
+        assert_close(&out, &expected, (n, 1.0), loose, &context(&format!("limit {limit}")));
     }
 }
 
@@ -155,6 +189,30 @@ fn gelu_and_silu_hold_far_from_zero() {
             let allowed = 1e-6 * f64::from(x.abs()).max(1.0);
             assert!((f64::from(*out) - expected).abs() < allowed, "{variant:?} silu({x}) = {out}");
         }
+        gates_hold_far_from_zero(&kernels, &x, &weight);
+    }
+}
+
+/// `weight` passes values on.
+fn gates_hold_far_from_zero(kernels: &Kernels, x: &[f32], weight: &[f32]) {
+    let n = x.len();
+    let run = |values: &[f32], out| {
+        kernels.linear(Linear { rows: 1, n, k: n, x: values, weight, bias: None, out })
+    };
+    let (mut gelu, mut clamped) = (poison::<f32>(n), poison::<f32>(n));
+    run(&vec![1.0; n], LinearOut::GeluTanhMul { gate: x, out: &mut gelu });
+    let (alpha, limit) = (1.702, 7.0);
+    run(x, LinearOut::ClampedSwiGlu { gate: x, out: &mut clamped, alpha, limit });
+    for ((value, gelu), clamped) in x.iter().zip(gelu).zip(clamped) {
+        let wide = f64::from(*value);
+        let allowed = 1e-6 * wide.abs().max(1.0);
+        let expected = reference::gelu_tanh(wide);
+        let difference = (f64::from(gelu) - expected).abs();
+        assert!(difference < allowed, "{:?} gelu({value}) = {gelu}", kernels.variant());
+        let limits = (f64::from(alpha), f64::from(limit));
+        let expected = reference::clamped_swiglu(wide, wide, limits);
+        let difference = (f64::from(clamped) - expected).abs();
+        assert!(difference < 60.0 * 1e-6, "{:?} {value}: {clamped}", kernels.variant());
     }
 }
 
@@ -164,12 +222,13 @@ fn an_overflow_or_nan_is_not_hidden() {
         let kernels = kernels(variant, 1);
         for bad in [f32::NAN, f32::INFINITY] {
             let (x, weight) = (vec![bf16::from_f32(bad); 40], vec![bf16::ONE; 40]);
-            for kind in 0..3 {
-                let mut out = [bf16::ZERO];
+            for kind in 0..4 {
+                let (mut out, gate) = ([bf16::ZERO], [bf16::ONE]);
                 let target = match kind {
                     0 => LinearOut::Store(&mut out[..]),
                     1 => LinearOut::Relu(&mut out[..]),
-                    _ => LinearOut::Gelu(&mut out[..]),
+                    2 => LinearOut::Gelu(&mut out[..]),
+                    _ => LinearOut::GeluTanhMul { gate: &gate, out: &mut out[..] },
                 };
                 kernels.linear(Linear {
                     rows: 1,
@@ -182,6 +241,25 @@ fn an_overflow_or_nan_is_not_hidden() {
                 });
                 assert!(!out[0].to_f32().is_finite(), "{variant:?} {kind} {bad}");
             }
+        }
+        // What limits values does not hide NaN, in gate or result.
+        for (x, gate) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            let (x, gate, mut out) = ([x; 5], [gate], [0.0f32]);
+            kernels.linear(Linear {
+                rows: 1,
+                n: 1,
+                k: 5,
+                x: &x,
+                weight: &[1.0f32; 5],
+                bias: None,
+                out: LinearOut::ClampedSwiGlu {
+                    gate: &gate,
+                    out: &mut out,
+                    alpha: 1.7,
+                    limit: 7.0,
+                },
+            });
+            assert!(out[0].is_nan(), "{variant:?} {x:?} {gate:?}");
         }
     }
 }
@@ -337,14 +415,20 @@ fn rows_that_threads_share_have_the_bits_of_one_thread() {
             case.run(&kernels, true, LinearOut::SiluMul { gate: &gate, out: &mut gated });
             case.run(&kernels, true, LinearOut::StoreF32(&mut floats));
             case.run(&kernels, true, LinearOut::AddTo(&mut added));
-            [bits(&stored), bits(&gated), bits(&floats), bits(&added)]
+            let (mut clamped, mut scaled) = (poison::<bf16>(rows * n), residual.clone());
+            let (alpha, limit) = (1.702, 0.9);
+            let out = LinearOut::ClampedSwiGlu { gate: &gate, out: &mut clamped, alpha, limit };
+            case.run(&kernels, true, out);
+            case.run(&kernels, true, LinearOut::AddScaled { out: &mut scaled, factor: 0.3 });
+            let (stored, gated, clamped) = (bits(&stored), bits(&gated), bits(&clamped));
+            [stored, gated, clamped, bits(&added), bits(&scaled), bits(&floats)]
         };
         let one_thread = run(1);
         for threads in [2, 3, 4] {
             assert!(run(threads) == one_thread, "{variant:?} {threads} threads");
         }
         let kernels = kernels(variant, 1);
-        let [.., floats, _] = &one_thread;
+        let [.., floats] = &one_thread;
         for (row, whole) in floats.chunks_exact(n).enumerate() {
             let (x, mut alone) = (case.x[row * k..][..k].to_vec(), poison::<f32>(n));
             let (weight, bias) = (case.weight.clone(), case.bias.clone());

@@ -1,12 +1,13 @@
 //! What happens to a finished sum: bias, activation, residual, rounding.
 
+use super::gate::Gate;
 use crate::number::Number;
 use crate::simd::partial::{load_up_to, store_up_to};
 use crate::simd::{Simd, math};
 
 /// Floats of a line of memory.
 const LINE: usize = 16;
-/// Vectors of a product with SiLU that are worked on together.
+/// Vectors of a product with a gate that are worked on together.
 const TOGETHER: usize = 4;
 
 /// Where the result of a linear goes. All slices are `[rows, n]` and written in full.
@@ -22,9 +23,32 @@ pub enum LinearOut<'a, T> {
         gate: &'a [T],
         out: &'a mut [T],
     },
+    /// `gelu(gate) * result`, GELU by tanh.
+    GeluTanhMul {
+        gate: &'a [T],
+        out: &'a mut [T],
+    },
+    /// `(u + 1) * g * sigmoid(alpha * g)`, where g is the gate up to `limit` and u the result
+    /// within `-limit..=limit`.
+    ClampedSwiGlu {
+        gate: &'a [T],
+        out: &'a mut [T],
+        alpha: f32,
+        limit: f32,
+    },
     /// `out += result`: the residual stream, in place.
     AddTo(&'a mut [f32]),
+    /// `out += factor * result`.
+    AddScaled {
+        out: &'a mut [f32],
+        factor: f32,
+    },
     StoreF32(&'a mut [f32]),
+    /// `factor * result`.
+    StoreScaled {
+        out: &'a mut [f32],
+        factor: f32,
+    },
 }
 
 /// A [`LinearOut`] as pointers, so that tasks can write disjoint parts of it.
@@ -33,9 +57,9 @@ pub enum Epilogue<T> {
     Store(*mut T),
     Relu(*mut T),
     Gelu(*mut T),
-    SiluMul { gate: *const T, out: *mut T },
-    AddTo(*mut f32),
-    StoreF32(*mut f32),
+    Gated { gate: *const T, out: *mut T, with: Gate },
+    Add { out: *mut f32, factor: f32 },
+    StoreF32 { out: *mut f32, factor: f32 },
 }
 
 impl<T> Clone for Epilogue<T> {
@@ -48,16 +72,29 @@ impl<T> Copy for Epilogue<T> {}
 impl<T: Number> Epilogue<T> {
     /// Checks that every slice has `len` elements.
     pub(super) fn new(out: LinearOut<'_, T>, len: usize) -> Self {
+        let gated = |gate: &[T], out: &mut [T], with| {
+            assert_eq!(gate.len(), len, "gate is [rows, n]");
+            (out.len(), Epilogue::Gated { gate: gate.as_ptr(), out: out.as_mut_ptr(), with })
+        };
+        let add =
+            |out: &mut [f32], factor| (out.len(), Epilogue::Add { out: out.as_mut_ptr(), factor });
+        let store_f32 = |out: &mut [f32], factor| {
+            (out.len(), Epilogue::StoreF32 { out: out.as_mut_ptr(), factor })
+        };
         let (written, epilogue) = match out {
             LinearOut::Store(out) => (out.len(), Epilogue::Store(out.as_mut_ptr())),
             LinearOut::Relu(out) => (out.len(), Epilogue::Relu(out.as_mut_ptr())),
             LinearOut::Gelu(out) => (out.len(), Epilogue::Gelu(out.as_mut_ptr())),
-            LinearOut::SiluMul { gate, out } => {
-                assert_eq!(gate.len(), len, "gate is [rows, n]");
-                (out.len(), Epilogue::SiluMul { gate: gate.as_ptr(), out: out.as_mut_ptr() })
+            LinearOut::SiluMul { gate, out } => gated(gate, out, Gate::Silu),
+            LinearOut::GeluTanhMul { gate, out } => gated(gate, out, Gate::GeluTanh),
+            LinearOut::ClampedSwiGlu { gate, out, alpha, limit } => {
+                gated(gate, out, Gate::Clamped { alpha, limit })
             }
-            LinearOut::AddTo(out) => (out.len(), Epilogue::AddTo(out.as_mut_ptr())),
-            LinearOut::StoreF32(out) => (out.len(), Epilogue::StoreF32(out.as_mut_ptr())),
+            // A factor of 1 changes no bit.
+            LinearOut::AddTo(out) => add(out, 1.0),
+            LinearOut::AddScaled { out, factor } => add(out, factor),
+            LinearOut::StoreF32(out) => store_f32(out, 1.0),
+            LinearOut::StoreScaled { out, factor } => store_f32(out, factor),
         };
         assert_eq!(written, len, "out is [rows, n]");
         epilogue
@@ -69,11 +106,16 @@ impl<T: Number> Epilogue<T> {
             Epilogue::Store(out) => Epilogue::Store(out.wrapping_add(offset)),
             Epilogue::Relu(out) => Epilogue::Relu(out.wrapping_add(offset)),
             Epilogue::Gelu(out) => Epilogue::Gelu(out.wrapping_add(offset)),
-            Epilogue::SiluMul { gate, out } => {
-                Epilogue::SiluMul { gate: gate.wrapping_add(offset), out: out.wrapping_add(offset) }
+            Epilogue::Gated { gate, out, with } => {
+                let (gate, out) = (gate.wrapping_add(offset), out.wrapping_add(offset));
+                Epilogue::Gated { gate, out, with }
             }
-            Epilogue::AddTo(out) => Epilogue::AddTo(out.wrapping_add(offset)),
-            Epilogue::StoreF32(out) => Epilogue::StoreF32(out.wrapping_add(offset)),
+            Epilogue::Add { out, factor } => {
+                Epilogue::Add { out: out.wrapping_add(offset), factor }
+            }
+            Epilogue::StoreF32 { out, factor } => {
+                Epilogue::StoreF32 { out: out.wrapping_add(offset), factor }
+            }
         }
     }
 
@@ -82,7 +124,7 @@ impl<T: Number> Epilogue<T> {
     /// prefetcher.
     #[inline(always)]
     pub(super) fn prefetch<S: Simd>(self, s: S, at: usize, count: usize) {
-        if let Epilogue::AddTo(out) = self {
+        if let Epilogue::Add { out, .. } = self {
             for line in (0..count).step_by(LINE) {
                 s.prefetch(out.wrapping_add(at + line).cast_const().cast());
             }
@@ -104,12 +146,12 @@ impl<T: Number> Epilogue<T> {
         count: usize,
     ) {
         let mut done = 0;
-        if let Epilogue::SiluMul { gate, out } = self {
+        if let Epilogue::Gated { gate, out, with } = self {
             while done + TOGETHER * S::LANES <= count {
                 let bias = bias.map(|bias| bias.wrapping_add(done));
                 let (gate, out) = (gate.wrapping_add(at + done), out.wrapping_add(at + done));
                 // SAFETY: so many sums, biases and outputs remain from `done` on.
-                unsafe { silu_times(s, sums.add(done), bias, gate, out) };
+                unsafe { gated(s, with, (sums.add(done), bias), gate, out) };
                 done += TOGETHER * S::LANES;
             }
         }
@@ -140,30 +182,34 @@ impl<T: Number> Epilogue<T> {
                     store_up_to(s, out.add(at), relu, width);
                 }
                 Epilogue::Gelu(out) => store_up_to(s, out.add(at), math::gelu(s, value), width),
-                Epilogue::SiluMul { gate, out } => {
-                    let [gate] = math::silu(s, [load_up_to(s, gate.add(at), width)]);
-                    store_up_to(s, out.add(at), s.mul(gate, value), width);
+                Epilogue::Gated { gate, out, with } => {
+                    let gate = load_up_to(s, gate.add(at), width);
+                    let [product] = with.apply(s, [gate], [value]);
+                    store_up_to(s, out.add(at), product, width);
                 }
-                Epilogue::AddTo(out) => {
+                Epilogue::Add { out, factor } => {
+                    let value = s.mul(value, s.splat(factor));
                     let sum = s.add(load_up_to(s, out.cast_const().add(at), width), value);
                     store_up_to(s, out.add(at), sum, width);
                 }
-                Epilogue::StoreF32(out) => store_up_to(s, out.add(at), value, width),
+                Epilogue::StoreF32 { out, factor } => {
+                    store_up_to(s, out.add(at), s.mul(value, s.splat(factor)), width);
+                }
             }
         }
     }
 }
 
-/// `silu(gate) * (sum + bias)` of [`TOGETHER`] vectors.
+/// `with` of gate and `sum + bias`, of [`TOGETHER`] vectors.
 ///
 /// # Safety
 /// Each pointer is valid for so many values.
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "vectors are surer to stay in registers by index")]
-unsafe fn silu_times<S: Simd, T: Number>(
+unsafe fn gated<S: Simd, T: Number>(
     s: S,
-    sums: *const f32,
-    bias: Option<*const f32>,
+    with: Gate,
+    (sums, bias): (*const f32, Option<*const f32>),
     gate: *const T,
     out: *mut T,
 ) {
@@ -179,9 +225,9 @@ unsafe fn silu_times<S: Simd, T: Number>(
             gates[i] = T::load(s, gate.add(at));
         }
     }
-    let gates = math::silu(s, gates);
+    let products = with.apply(s, gates, values);
     for i in 0..TOGETHER {
         // SAFETY: as above.
-        unsafe { T::store(s, out.add(i * S::LANES), s.mul(gates[i], values[i])) };
+        unsafe { T::store(s, out.add(i * S::LANES), products[i]) };
     }
 }

@@ -19,7 +19,8 @@
 //! - `path`: what each of these offers; `registry`: which of them multiplies a linear; `rows`,
 //!   `cuts`, `sizes`: how rows and columns are cut for it; `tuning`: numbers chosen for processors.
 //! - `call`: a linear whose operands are checked; `by_columns`, `by_rows`: how threads share it.
-//! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding.
+//! - `task`: a range of columns and rows; `epilogue`: bias, activation, rounding;
+//!   `gate`: activations of two factors.
 //! - `compiled`: every task once for each number format.
 //!
 //! A new algorithm is a folder with a [`MultiplicationPath`](path::MultiplicationPath) and a line
@@ -38,6 +39,7 @@ mod compiled;
 mod cuts;
 mod direct;
 mod epilogue;
+mod gate;
 #[cfg(target_arch = "x86_64")]
 mod integers;
 mod pack;

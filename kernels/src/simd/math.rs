@@ -38,6 +38,20 @@ pub fn exp<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     all!(i => s.select_less(x[i], s.splat(LOWEST), s.zero(), result[i]))
 }
 
+/// `x / (1 + e^exponent)`, of several vectors as [`exp`].
+#[inline(always)]
+fn over_one_plus_exp<S: Simd, const N: usize>(
+    s: S,
+    x: [S::F; N],
+    exponent: [S::F; N],
+) -> [S::F; N] {
+    let mut result = exp(s, exponent);
+    for i in 0..N {
+        result[i] = s.div(x[i], s.add(s.splat(1.0), result[i]));
+    }
+    result
+}
+
 /// `x / (1 + e^-x)`, of several vectors as [`exp`].
 #[inline(always)]
 pub fn silu<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
@@ -45,11 +59,29 @@ pub fn silu<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
     for i in 0..N {
         negative[i] = s.sub(s.zero(), x[i]);
     }
-    let mut result = exp(s, negative);
+    over_one_plus_exp(s, x, negative)
+}
+
+/// `x / (1 + e^(-factor * x))`, of several vectors as [`exp`].
+#[inline(always)]
+pub fn times_sigmoid<S: Simd, const N: usize>(s: S, x: [S::F; N], factor: S::F) -> [S::F; N] {
+    let mut negative = x;
     for i in 0..N {
-        result[i] = s.div(x[i], s.add(s.splat(1.0), result[i]));
+        negative[i] = s.sub(s.zero(), s.mul(factor, x[i]));
     }
-    result
+    over_one_plus_exp(s, x, negative)
+}
+
+/// `x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x³)))`, as x times the sigmoid of twice the argument of
+/// tanh; of several vectors as [`exp`].
+#[inline(always)]
+pub fn gelu_tanh<S: Simd, const N: usize>(s: S, x: [S::F; N]) -> [S::F; N] {
+    let mut negative = x;
+    for i in 0..N {
+        let slope = s.fma(s.mul(x[i], x[i]), s.splat(0.071_354_814), s.splat(1.595_769_2));
+        negative[i] = s.sub(s.zero(), s.mul(slope, x[i]));
+    }
+    over_one_plus_exp(s, x, negative)
 }
 
 /// `x/2 (1 + erf(x / sqrt 2))`, the erf form; absolute error of erf below 2e-7 (Abramowitz and

@@ -1,7 +1,9 @@
 //! One operation of the model's table as launches.
 
 use cuda::{Address, CudaError, Stream};
-use cuda_kernels::{Linear, LinearOut, Weight, epilogue, layer_norm, linear, rms_norm, rope};
+use cuda_kernels::{
+    Linear, LinearOut, RopeTables, Weight, epilogue, layer_norm, linear, rms_norm, rope,
+};
 use model::compressed::WeightFormat;
 use model::config::Activation;
 use model::ops::{Op, Value};
@@ -159,13 +161,19 @@ impl Computing<'_> {
             Some(sums) => self.launch(epilogue(dtype, (product.rows, n), sums, bias, out))?,
             None => self.launch(linear(dtype, &product))?,
         }
-        if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
+        if let (Op::Q | Op::K, Some(rotary)) = (compute.op, &config.rope) {
             let at = (self.program, compute.at);
             let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
             let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
             let shape = (rows as u32, heads as u32, config.head_dim as u32);
             let frequencies = self.device.scratch_address(self.device.scratch().frequencies);
-            self.launch(rope(dtype, shape, lists.positions, frequencies, to))?;
+            let tables = RopeTables {
+                inverse_frequencies: frequencies,
+                rotary_dim: rotary.rotary_dim(config.head_dim) as u32,
+                attention_factor: rotary.attention_factor(),
+                table_of_row: 0,
+            };
+            self.launch(rope(dtype, shape, lists.positions, &tables, to))?;
         }
         Ok(())
     }

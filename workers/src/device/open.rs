@@ -13,6 +13,7 @@ use shm::{Access, Control, Mapping};
 use super::places::Places;
 use super::products::{Products, shapes};
 use super::scratch::{Range, Scratch};
+use crate::frequencies::frequencies;
 use crate::memory::Memories;
 use crate::shared::protocol::CudaUse;
 
@@ -171,8 +172,7 @@ impl Device {
     }
 
     fn upload_frequencies(&self, plan: &Plan) -> Result<(), CudaError> {
-        let Some(rope) = &plan.config.rope else { return Ok(()) };
-        let frequencies = rope.inverse_frequencies(plan.config.head_dim);
+        let Some(frequencies) = frequencies(plan) else { return Ok(()) };
         let bytes: &[u8] = bytemuck::cast_slice(&frequencies);
         let stream = Stream::new(&self.context)?;
         let to = self.scratch_address(self.scratch.frequencies);

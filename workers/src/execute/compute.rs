@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use grammar::Grammars;
 use kernels::{
-    Element, Kernels, Linear, LinearGrouped, LinearOut, Pool, PoolOptions, ScratchLimits, Unit,
-    Variant,
+    Element, Kernels, Linear, LinearGrouped, LinearOut, Pool, PoolOptions, RopeTables,
+    ScratchLimits, Unit, Variant,
 };
 use model::compressed::WeightFormat;
 use model::config::Activation;
@@ -17,6 +17,7 @@ use program::plan::Plan;
 use super::operands::{Operands, output_region};
 use super::{attention, sample};
 use crate::error::WorkerError;
+use crate::frequencies::frequencies;
 use crate::lane_executor::Work;
 use crate::memory::View;
 use crate::rows::{SequenceRows, counts, sequences};
@@ -61,11 +62,7 @@ impl ComputeState {
                 Pool::with_options(pool).map_err(WorkerError::Thread)?,
                 limits,
             ),
-            inverse_frequencies: config
-                .rope
-                .as_ref()
-                .map(|rope| rope.inverse_frequencies(config.head_dim))
-                .unwrap_or_default(),
+            inverse_frequencies: frequencies(plan).unwrap_or_default(),
             tokens: Vec::with_capacity(rows),
             positions: Vec::with_capacity(rows),
             last_rows: Vec::with_capacity(sequences),
@@ -159,19 +156,19 @@ impl ComputeState {
             WeightFormat::Grouped(form) => {
                 assert!(config.rope.is_some(), "only files of models with rope hold such a table");
                 let records = operands.records(compute, form);
-                self.kernels.embed_grouped(&self.tokens, form, records, out);
+                self.kernels.embed_grouped(&self.tokens, form, records, 1.0, out);
                 return;
             }
         };
         if config.rope.is_some() {
-            self.kernels.embed(&self.tokens, matrix, None, out);
+            self.kernels.embed(&self.tokens, matrix, None, 1.0, out);
             return;
         }
         self.list_positions(operands, compute);
         let count = (config.max_positions + config.position_offset) * config.hidden_size;
         let learned = operands.view.read::<T>(compute.weights[1].buffer, 0, count);
         let positions = Some((self.positions.as_slice(), learned, config.position_offset));
-        self.kernels.embed(&self.tokens, matrix, positions, out);
+        self.kernels.embed(&self.tokens, matrix, positions, 1.0, out);
     }
 
     fn norm<T: Element>(&mut self, operands: &Operands<'_>, compute: &Compute, rows: usize) {
@@ -236,18 +233,17 @@ impl ComputeState {
                 self.kernels.linear_grouped(linear);
             }
         }
-        if matches!(compute.op, Op::Q | Op::K) && config.rope.is_some() {
+        if let (Op::Q | Op::K, Some(rope)) = (compute.op, &config.rope) {
             self.list_positions(operands, compute);
             let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
             let out = operands.output::<T>(compute, rows);
-            self.kernels.rope(
-                rows,
-                heads,
-                config.head_dim,
-                &self.positions,
-                &self.inverse_frequencies,
-                out,
-            );
+            let tables = RopeTables {
+                inverse_frequencies: &self.inverse_frequencies,
+                rotary_dim: rope.rotary_dim(config.head_dim),
+                attention_factor: rope.attention_factor(),
+                table_of_row: None,
+            };
+            self.kernels.rope(rows, heads, config.head_dim, &self.positions, &tables, out);
         }
     }
 }
