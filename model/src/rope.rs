@@ -157,8 +157,10 @@ impl Rope {
             RopeScaling::Longrope { original_max_positions, .. } => {
                 u32::from(length.0 > original_max_positions)
             }
-            RopeScaling::Dynamic { original_max_positions, .. } => {
-                if length.0 > original_max_positions { length.0 } else { 0 }
+            RopeScaling::Dynamic { original_max_positions, .. }
+                if length.0 > original_max_positions =>
+            {
+                length.0
             }
             _ => 0,
         }

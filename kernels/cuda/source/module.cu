@@ -13,6 +13,7 @@
 
 #include "rows/embed.cuh"
 #include "rows/norm.cuh"
+#include "rows/rms.cuh"
 #include "rows/rope.cuh"
 #include "rows/argmax.cuh"
 

@@ -7,7 +7,7 @@
 use model::config::Dtype;
 
 use crate::launch::{Args, DevicePointer, Launch};
-use crate::linear::{Kind, LinearOut, Weight, wide_bytes};
+use crate::linear::{Form, Kind, LinearOut, Weight, wide_bytes};
 
 /// Most experts of a row: each is a lane's.
 const MOST_TOP_K: u32 = 32;
@@ -69,7 +69,7 @@ pub fn group_experts(
 }
 
 /// A linear of every place of a routing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertLinear {
     pub shape: ExpertShape,
     /// What [`group_experts`] wrote.
@@ -99,12 +99,12 @@ pub fn expert_linear(dtype: Dtype, linear: &ExpertLinear) -> Launch {
     let ExpertShape { rows, top_k, experts } = shape;
     assert!(k >= 1, "a linear has inputs");
     assert!((1..=experts).contains(&top_k), "{top_k} of {experts} experts");
-    let (form, out, gate) = out.parts();
+    let Form { number, out, gate, factor, limit } = out.form();
     let (source, kind, group) = weight.parts();
     let per_row = if linear.x_by_place { 1 } else { top_k };
     let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
     let args = args.u64(linear.starts).u64(linear.slots).u32(per_row);
-    let args = args.u32(n).u32(k).u32(form).u32(group);
+    let args = args.u32(n).u32(k).u32(number).u32(group).f32(factor).f32(limit);
     let launch = |name, cols: u32, tile_rows: u32, shared_bytes| Launch {
         name,
         // An expert may get every row.

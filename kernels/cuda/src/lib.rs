@@ -31,7 +31,9 @@ pub use experts::{
 };
 pub use launch::{Args, DevicePointer, Launch, MAX_ARGS};
 pub use linear::{Linear, LinearOut, Weight, epilogue, linear};
-pub use rows::{argmax, embed, embed_grouped, layer_norm, rms_norm, rope};
+pub use rows::{
+    RopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm, rope,
+};
 
 /// All kernels as one PTX module for compute capability 8.0 and up; the driver compiles it for the
 /// device at hand. Every kernel is an entry of the name that its [`Launch`] has.

@@ -16,7 +16,7 @@ use crate::named;
 const SMALL_ROWS: u32 = 32;
 
 /// Where the result of a linear goes: `[rows, n]`, of the linear's dtype where nothing is said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LinearOut {
     Store(DevicePointer),
     /// `max(result, 0)`; NaN stays.
@@ -28,22 +28,62 @@ pub enum LinearOut {
         gate: DevicePointer,
         out: DevicePointer,
     },
+    /// `gelu(gate) * result`, GELU by tanh; `out` may be `gate`.
+    GeluTanhMul {
+        gate: DevicePointer,
+        out: DevicePointer,
+    },
+    /// `(u + 1) * g * sigmoid(alpha * g)`, where g is the gate up to `limit` and u the result
+    /// within `-limit..=limit`; `out` may be `gate`.
+    ClampedSwiGlu {
+        gate: DevicePointer,
+        out: DevicePointer,
+        alpha: f32,
+        limit: f32,
+    },
     /// `out += result`, f32: the residual stream, in place.
     AddTo(DevicePointer),
+    /// `out += factor * result`, f32.
+    AddScaled {
+        out: DevicePointer,
+        factor: f32,
+    },
     /// f32.
     StoreF32(DevicePointer),
+    /// `factor * result`, f32.
+    StoreScaled {
+        out: DevicePointer,
+        factor: f32,
+    },
+}
+
+/// A [`LinearOut`] as the kernels take it.
+pub(crate) struct Form {
+    /// Number of the form in `source/linear/finish.cuh`.
+    pub(crate) number: u32,
+    pub(crate) out: DevicePointer,
+    pub(crate) gate: DevicePointer,
+    pub(crate) factor: f32,
+    pub(crate) limit: f32,
 }
 
 impl LinearOut {
-    /// Number of the form in `source/linear/finish.cuh`, output and gate.
-    pub(crate) fn parts(self) -> (u32, DevicePointer, DevicePointer) {
+    pub(crate) fn form(self) -> Form {
+        // A factor of 1 changes no bit.
+        let form = |number, out| Form { number, out, gate: 0, factor: 1.0, limit: 0.0 };
         match self {
-            LinearOut::Store(out) => (0, out, 0),
-            LinearOut::Relu(out) => (1, out, 0),
-            LinearOut::Gelu(out) => (2, out, 0),
-            LinearOut::SiluMul { gate, out } => (3, out, gate),
-            LinearOut::AddTo(out) => (4, out, 0),
-            LinearOut::StoreF32(out) => (5, out, 0),
+            LinearOut::Store(out) => form(0, out),
+            LinearOut::Relu(out) => form(1, out),
+            LinearOut::Gelu(out) => form(2, out),
+            LinearOut::SiluMul { gate, out } => Form { gate, ..form(3, out) },
+            LinearOut::AddTo(out) => form(4, out),
+            LinearOut::AddScaled { out, factor } => Form { factor, ..form(4, out) },
+            LinearOut::StoreF32(out) => form(5, out),
+            LinearOut::StoreScaled { out, factor } => Form { factor, ..form(5, out) },
+            LinearOut::GeluTanhMul { gate, out } => Form { gate, ..form(6, out) },
+            LinearOut::ClampedSwiGlu { gate, out, alpha, limit } => {
+                Form { gate, factor: alpha, limit, ..form(7, out) }
+            }
         }
     }
 }
@@ -88,7 +128,7 @@ impl Weight {
 }
 
 /// `out = epilogue(x · weightᵀ + bias)`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Linear {
     pub rows: u32,
     /// Output width.
@@ -108,10 +148,10 @@ pub struct Linear {
 pub fn linear(dtype: Dtype, linear: &Linear) -> Launch {
     let Linear { rows, n, k, x, weight, bias, out } = *linear;
     assert!(k >= 1, "a linear has inputs");
-    let (form, out, gate) = out.parts();
+    let Form { number, out, gate, factor, limit } = out.form();
     let (source, kind, group) = weight.parts();
     let args = Args::new().u64(x).u64(source).u64(bias).u64(out).u64(gate);
-    let args = args.u32(rows).u32(n).u32(k).u32(form).u32(group);
+    let args = args.u32(rows).u32(n).u32(k).u32(number).u32(group).f32(factor).f32(limit);
     let launch = |name, cols: u32, tile_rows: u32, shared_bytes| Launch {
         name,
         grid: [n.div_ceil(cols), rows.div_ceil(tile_rows), 1],
@@ -167,8 +207,9 @@ pub fn epilogue(
     bias: DevicePointer,
     out: LinearOut,
 ) -> Launch {
-    let (form, out, gate) = out.parts();
-    let args = Args::new().u64(sums).u64(bias).u64(out).u64(gate).u32(n).u32(form);
+    let Form { number, out, gate, factor, limit } = out.form();
+    let args = Args::new().u64(sums).u64(bias).u64(out).u64(gate).u32(n).u32(number);
+    let args = args.f32(factor).f32(limit);
     let grid = [rows, n.div_ceil(1024), 1];
     Launch { name: named!(dtype, "epilogue"), grid, block: [256, 1, 1], shared_bytes: 0, args }
 }

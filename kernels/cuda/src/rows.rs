@@ -11,6 +11,8 @@ use crate::named;
 const ROW_THREADS: u32 = 256;
 /// Bytes of shared memory in which the warps of a block leave their parts of a sum.
 const REDUCTION_BYTES: u32 = 32 * 8;
+/// Elements up to which a warp norms a row in place; a wider one takes a block.
+const WARP_WIDTH: u32 = 512;
 
 fn one_block_per_row(name: &'static str, rows: u32, args: Args) -> Launch {
     Launch {
@@ -94,21 +96,77 @@ pub fn layer_norm(
     one_block_per_row(named!(dtype, "norm"), rows, args.u64(out).u32(hidden))
 }
 
-/// Rotates each pair `(x[i], x[i + head_dim/2])` of every head by `position * frequency[i]`, in
-/// place.
+/// `x[r] = x[r] / sqrt(mean(x[r]²) + eps) * gain` in place: each head by itself. One head as wide
+/// as a row norms whole rows.
 ///
-/// `x` is `[rows, heads, head_dim]` of `dtype`, `positions` u32 `[rows]`, `inverse_frequencies` f32
-/// `[head_dim / 2]` with the model's scaling applied (`Rope::inverse_frequencies`).
+/// `x` is `[rows, heads, head_dim]` of `dtype`, `gain` f32 `[head_dim]`.
+pub fn head_norm(
+    dtype: Dtype,
+    (rows, heads, head_dim): (u32, u32, u32),
+    gain: DevicePointer,
+    eps: f32,
+    x: DevicePointer,
+) -> Launch {
+    assert!(head_dim > 0, "a head has elements");
+    let (count, args) = (rows * heads, Args::new().u64(x).u64(gain).f32(eps));
+    if head_dim > WARP_WIDTH {
+        return one_block_per_row(named!(dtype, "row_norm"), count, args.u32(head_dim));
+    }
+    let (name, args) = (named!(dtype, "head_norm"), args.u32(count).u32(head_dim));
+    let grid = [count.div_ceil(ROW_THREADS / 32), 1, 1];
+    Launch { name, grid, block: [ROW_THREADS, 1, 1], shared_bytes: 0, args }
+}
+
+/// `out[i] += x[i] / sqrt(mean(x[i]²) + eps) * gain`: a norm behind a block, added to the residual
+/// stream.
+///
+/// `x` is `[rows, hidden]` of `dtype`, `gain` f32 `[hidden]`, `out` f32 `[rows, hidden]`.
+pub fn add_rms_norm(
+    dtype: Dtype,
+    (rows, hidden): (u32, u32),
+    x: DevicePointer,
+    gain: DevicePointer,
+    eps: f32,
+    out: DevicePointer,
+) -> Launch {
+    assert!(hidden > 0, "a row has elements");
+    let args = Args::new().u64(x).u64(gain).f32(eps).u64(out).u32(hidden);
+    one_block_per_row(named!(dtype, "add_norm"), rows, args)
+}
+
+/// How the rows of a call are rotated.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RopeTables {
+    /// f32 `[tables, rotary_dim / 2]`, the model's scaling applied
+    /// (`Rope::inverse_frequencies_for`).
+    pub inverse_frequencies: DevicePointer,
+    /// Elements of each head that are rotated, those at its start; even.
+    pub rotary_dim: u32,
+    /// Factor of every sine and cosine.
+    pub attention_factor: f32,
+    /// The table of each row, u32 `[rows]`; 0: the first is everyone's.
+    pub table_of_row: DevicePointer,
+}
+
+/// Rotates each pair `(x[i], x[i + rotary_dim/2])` of every head by `position * frequency[i]`, in
+/// place, and multiplies it by the attention factor. Elements from `rotary_dim` on stay as they
+/// are.
+///
+/// `x` is `[rows, heads, head_dim]` of `dtype`, `positions` u32 `[rows]`.
 pub fn rope(
     dtype: Dtype,
     (rows, heads, head_dim): (u32, u32, u32),
     positions: DevicePointer,
-    inverse_frequencies: DevicePointer,
+    tables: &RopeTables,
     x: DevicePointer,
 ) -> Launch {
-    assert!(head_dim.is_multiple_of(2) && head_dim <= 512, "head_dim is even and at most 512");
-    let args = Args::new().u64(positions).u64(inverse_frequencies).u64(x);
-    one_block_per_row(named!(dtype, "rope"), rows, args.u32(heads).u32(head_dim))
+    let RopeTables { inverse_frequencies, rotary_dim, attention_factor, table_of_row } = *tables;
+    let fits = rotary_dim > 0 && rotary_dim <= head_dim.min(2 * ROW_THREADS);
+    assert!(fits, "rotary_dim is at most head_dim and 512");
+    assert!(rotary_dim.is_multiple_of(2), "rotary_dim is even");
+    let args = Args::new().u64(positions).u64(inverse_frequencies).u64(table_of_row).u64(x);
+    let args = args.u32(heads).u32(head_dim).u32(rotary_dim).f32(attention_factor);
+    one_block_per_row(named!(dtype, "rope"), rows, args)
 }
 
 /// `tokens[i]` is the index of the largest logit of row `i`, the lowest one on ties; NaN never

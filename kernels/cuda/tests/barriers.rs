@@ -10,9 +10,9 @@ mod device;
 use batch::{Batch, batch, shape};
 use common::{Random, bits};
 use cuda_kernels::{
-    ExpertShape, Launch, Linear, LinearOut, Weight, argmax, attention_decode,
-    attention_decode_scratch_bytes, attention_prefill, group_experts, layer_norm, linear, scores,
-    softmax, weighted_values,
+    ExpertShape, Launch, Linear, LinearOut, Weight, add_rms_norm, argmax, attention_decode,
+    attention_decode_scratch_bytes, attention_prefill, group_experts, head_norm, layer_norm,
+    linear, scores, softmax, weighted_values,
 };
 use cuda_shim::{Fault, barrier_sites, drop_barrier, set_order};
 use device::{Half, Output, dtype, of, try_run};
@@ -38,6 +38,21 @@ fn norm() -> Run {
     one(700, move |out| {
         let (gain, bias) = (of::<f32>(&gain), of::<f32>(&bias));
         layer_norm(dtype::<f32>(), (2, 350), of(&x), gain, bias, 1e-5, 0, out)
+    })
+}
+
+/// Norms of wide rows in place, and of rows that are added.
+fn rms(in_place: bool) -> Run {
+    let mut random = Random::new(7);
+    let (x, gain) = (random.vector::<f32>(1400), random.vector::<f32>(700));
+    Box::new(move || {
+        let mut out = Output::holding(&x);
+        let (dtype, gain, to) = (dtype::<f32>(), of(&gain), out.pointer());
+        try_run(&[match in_place {
+            true => head_norm(dtype, (2, 1, 700), gain, 1e-5, to),
+            false => add_rms_norm(dtype, (2, 700), of(&x), gain, 1e-5, to),
+        }])?;
+        Ok(bits(&out.take()))
     })
 }
 
@@ -161,6 +176,8 @@ fn check(name: &str, barriers: usize, run: &Run) {
 #[test]
 fn barriers_of_rows() {
     check("norm", 1, &norm());
+    check("norm in place", 1, &rms(true));
+    check("added norm", 1, &rms(false));
     check("argmax", 1, &largest());
     check("places by expert", 1, &places());
 }

@@ -116,7 +116,7 @@ fn epilogues<T: Element>(shape: (usize, usize, usize)) {
     let expected = reference::linear(shape, &operands.x, &operands.weight, Some(&operands.bias));
     type Form = fn(DevicePointer, DevicePointer) -> LinearOut;
     type Meaning = fn(f64, f64) -> f64;
-    let forms: [(&str, Form, Meaning); 4] = [
+    let forms: [(&str, Form, Meaning); 6] = [
         ("store", |out, _| LinearOut::Store(out), |sum, _| sum),
         ("relu", |out, _| LinearOut::Relu(out), |sum, _| sum.max(0.0)),
         ("gelu", |out, _| LinearOut::Gelu(out), |sum, _| reference::gelu(sum)),
@@ -124,6 +124,16 @@ fn epilogues<T: Element>(shape: (usize, usize, usize)) {
             "silu",
             |out, gate| LinearOut::SiluMul { gate, out },
             |sum, gate| reference::silu(gate) * sum,
+        ),
+        (
+            "gelu by tanh",
+            |out, gate| LinearOut::GeluTanhMul { gate, out },
+            |sum, gate| reference::gelu_tanh(gate) * sum,
+        ),
+        (
+            "clamped",
+            |out, gate| LinearOut::ClampedSwiGlu { gate, out, alpha: 1.75, limit: 0.75 },
+            |sum, gate| reference::clamped_swiglu(gate, sum, (1.75, 0.75)),
         ),
     ];
     let dtype = dtype::<T>();
@@ -151,6 +161,42 @@ fn epilogues<T: Element>(shape: (usize, usize, usize)) {
         expected.iter().zip(&residual).map(|(sum, old)| sum + f64::from(*old)).collect();
     let context = format!("residual {}", operands.context());
     assert_close(&added.take(), &values, operands.scale(), TOLERANCE, &context);
+    scaled(&operands, &residual);
+}
+
+/// Forms with a factor have the bits of those without, times it.
+fn scaled<T: Element>(operands: &Operands<T>, residual: &[f32]) {
+    let (rows, n, _) = operands.shape;
+    let factor = 0.22f32;
+    let run_to =
+        |to| run(&[linear(dtype::<T>(), &operands.linear(0, rows, operands.plain(), true, to))]);
+    let mut stored = Output::<f32>::new(rows * n);
+    run_to(LinearOut::StoreF32(stored.pointer()));
+    let products: Vec<f32> = stored.take().iter().map(|sum| sum * factor).collect();
+    let mut out = Output::<f32>::new(rows * n);
+    run_to(LinearOut::StoreScaled { out: out.pointer(), factor });
+    assert_eq!(bits(&out.take()), bits(&products), "{}", operands.context());
+    let mut added = Output::holding(residual);
+    run_to(LinearOut::AddScaled { out: added.pointer(), factor });
+    let sums: Vec<f32> = residual.iter().zip(&products).map(|(old, sum)| old + sum).collect();
+    assert_eq!(bits(&added.take()), bits(&sums), "{}", operands.context());
+}
+
+/// What limits values does not hide NaN, in gate or sum.
+#[test]
+fn nan_is_not_hidden() {
+    let sums = [f32::NAN, 1.0];
+    let gate = [1.0, f32::NAN];
+    for clamped in [false, true] {
+        let mut out = Output::<f32>::new(2);
+        let (gate, to) = (of(&gate), out.pointer());
+        let to = match clamped {
+            true => LinearOut::ClampedSwiGlu { gate, out: to, alpha: 1.7, limit: 7.0 },
+            false => LinearOut::GeluTanhMul { gate, out: to },
+        };
+        run(&[epilogue(dtype::<f32>(), (1, 2), of(&sums), 0, to)]);
+        assert!(out.take().iter().all(|value| value.is_nan()), "clamped {clamped}");
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@ mod common;
 mod device;
 
 use common::{Random, assert_close, bits};
-use cuda_kernels::{argmax, embed, embed_grouped, layer_norm, rms_norm, rope};
+use cuda_kernels::{
+    RopeTables, add_rms_norm, argmax, embed, embed_grouped, head_norm, layer_norm, rms_norm, rope,
+};
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, of_mut, run};
 use kernels::grouped::{decode_row, quantise};
@@ -105,26 +107,52 @@ fn norms_match_the_reference() {
     }
 }
 
+/// `(rows, heads, head_dim, rotary_dim, tables)`.
+const ROPE_SHAPES: [(usize, usize, usize, usize, usize); 8] = [
+    (1, 1, 2, 2, 1),
+    (3, 5, 6, 6, 1),
+    (2, 9, 64, 64, 1),
+    (2, 3, 128, 128, 2),
+    (1, 2, 512, 512, 1),
+    (5, 3, 80, 32, 3),
+    (4, 7, 128, 96, 2),
+    (3, 2, 600, 512, 1),
+];
+
 fn ropes<T: Element>() {
     let mut random = Random::new(4);
-    for (rows, heads, head_dim) in [(1, 1, 2), (3, 5, 6), (2, 9, 64), (2, 3, 128), (1, 2, 512)] {
+    for (rows, heads, head_dim, rotary_dim, count) in ROPE_SHAPES {
         let x = random.vector::<T>(rows * heads * head_dim);
-        let frequencies: Vec<f32> = (0..head_dim / 2)
-            .map(|i| 10_000f32.powf(-((2 * i) as f32) / head_dim as f32))
+        let half = rotary_dim / 2;
+        let frequencies: Vec<f32> = (0..count * half)
+            .map(|i| 10_000f32.powf(-((i % half) as f32) / half as f32) / (1 + i / half) as f32)
             .collect();
         let positions: Vec<u32> = (0..rows).map(|_| random.below(5000) as u32).collect();
+        let table_of_row: Vec<u32> = (0..rows).map(|_| random.below(count) as u32).collect();
+        let tables = RopeTables {
+            inverse_frequencies: of(&frequencies),
+            rotary_dim: rotary_dim as u32,
+            attention_factor: if rotary_dim == head_dim { 1.0 } else { 1.19 },
+            table_of_row: if count > 1 { of(&table_of_row) } else { 0 },
+        };
         let mut out = Output::holding(&x);
         let shape = (rows as u32, heads as u32, head_dim as u32);
-        run(&[rope(dtype::<T>(), shape, of(&positions), of(&frequencies), out.pointer())]);
+        run(&[rope(dtype::<T>(), shape, of(&positions), &tables, out.pointer())]);
+        let out = out.take();
         let mut expected = Vec::new();
         for (row, x) in x.chunks(heads * head_dim).enumerate() {
+            let own = &frequencies[table_of_row[row] as usize * half..][..half];
             for head in x.chunks(head_dim) {
                 let head: Vec<f64> = head.iter().map(|value| f64::from(value.to_f32())).collect();
-                expected.extend(reference::rope(&head, positions[row], &frequencies, 1.0));
+                let factor = f64::from(tables.attention_factor);
+                expected.extend(reference::rope(&head, positions[row], own, factor));
             }
         }
-        let context = format!("rows {rows} heads {heads} head_dim {head_dim}");
-        assert_close(&out.take(), &expected, (head_dim, 1.0), TOLERANCE, &context);
+        let context = format!("rows {rows} heads {heads} head_dim {head_dim} of {rotary_dim}");
+        assert_close(&out, &expected, (head_dim, 1.0), TOLERANCE, &context);
+        for (head, old) in out.chunks(head_dim).zip(x.chunks(head_dim)) {
+            assert_eq!(bits(&head[rotary_dim..]), bits(&old[rotary_dim..]), "{context}");
+        }
     }
 }
 
@@ -132,6 +160,56 @@ fn ropes<T: Element>() {
 fn rope_matches_the_reference() {
     ropes::<Half>();
     ropes::<f32>();
+}
+
+/// Widths of a warp and of a block, and rows that do not fill a block.
+fn norms_of_rows<T: Element>() {
+    let mut random = Random::new(6);
+    for (rows, heads, width) in
+        [(1, 1, 1), (3, 5, 6), (2, 9, 64), (5, 2, 128), (1, 2, 512), (3, 1, 513), (2, 1, 2000)]
+    {
+        let x = random.vector::<T>(rows * heads * width);
+        let (gain, residual): (Vec<f32>, Vec<f32>) =
+            (random.vector(width), random.vector(rows * heads * width));
+        let (eps, gained) = (1e-6, of(&gain));
+        let shape = (rows as u32, heads as u32, width as u32);
+        let mut normed = Output::holding(&x);
+        run(&[head_norm(dtype::<T>(), shape, gained, eps, normed.pointer())]);
+        let wide: Vec<f32> = x.iter().map(|value| value.to_f32()).collect();
+        let expected: Vec<f64> = wide
+            .chunks(width)
+            .flat_map(|row| reference::rms_norm(row, &gain, f64::from(eps)))
+            .collect();
+        let context = format!("rows {rows} heads {heads} width {width}");
+        let normed = normed.take();
+        assert_close(&normed, &expected, (width, 1.0), TOLERANCE, &context);
+        // A head alone.
+        let last = (rows * heads - 1) * width;
+        let mut alone = Output::holding(&x[last..]);
+        run(&[head_norm(dtype::<T>(), (1, 1, shape.2), gained, eps, alone.pointer())]);
+        assert_eq!(bits(&alone.take()), bits(&normed[last..]), "{context}");
+
+        let mut added = Output::holding(&residual);
+        let shape = ((rows * heads) as u32, width as u32);
+        run(&[add_rms_norm(dtype::<T>(), shape, of(&x), gained, eps, added.pointer())]);
+        let sums: Vec<f64> =
+            expected.iter().zip(&residual).map(|(norm, old)| norm + f64::from(*old)).collect();
+        let added = added.take();
+        assert_close(&added, &sums, (width, 1.0), TOLERANCE, &context);
+        let mut alone = Output::holding(&residual[last..]);
+        let one = (1, width as u32);
+        run(&[add_rms_norm(dtype::<T>(), one, of(&x[last..]), gained, eps, alone.pointer())]);
+        assert_eq!(bits(&alone.take()), bits(&added[last..]), "{context}");
+    }
+}
+
+#[test]
+fn norms_in_place_and_added_match_the_reference() {
+    for order in [0, 1, 5] {
+        set_order(order);
+        norms_of_rows::<Half>();
+        norms_of_rows::<f32>();
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! One operation of the model's table as launches.
 
 use cuda::{Address, CudaError, Stream};
-use cuda_kernels::{Linear, LinearOut, Weight, epilogue, layer_norm, linear, rms_norm, rope};
+use cuda_kernels::{
+    Linear, LinearOut, RopeTables, Weight, add_rms_norm, epilogue, head_norm, layer_norm, linear,
+    rms_norm, rope,
+};
 use model::compressed::WeightFormat;
-use model::config::Activation;
+use model::config::{Activation, QkNorm};
 use model::ops::{Op, Value};
 use program::formats::decompressed;
 use program::ir::{Compute, ProgramId, Region, Rows};
@@ -11,7 +14,9 @@ use program::plan::Plan;
 use program::weights::Weights;
 
 use super::open::Device;
+use super::scratch::kind_of;
 use super::uploads::Uploads;
+use crate::execute::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 use crate::lane_executor::Work;
 use crate::rows::counts;
 use crate::shared::table::StepTable;
@@ -44,6 +49,13 @@ impl Computing<'_> {
             Op::Norm0 | Op::Norm1 | Op::FinalNorm => {
                 self.norm(compute, rows)?;
                 0
+            }
+            Op::PostNorm0 | Op::PostNorm1 => {
+                self.post_norm(compute, rows)?;
+                0
+            }
+            Op::Router | Op::ExpertGate | Op::ExpertUp | Op::ExpertDown => {
+                panic!("{:?} is not placed on this device", compute.op)
             }
             op if op.is_attention() => self.attention(compute)?,
             _ => {
@@ -114,6 +126,15 @@ impl Computing<'_> {
         })
     }
 
+    fn post_norm(&self, compute: &Compute, rows: usize) -> Result<(), CudaError> {
+        let (config, dtype) = (&self.plan.config, self.plan.shape.dtype);
+        let x = self.rows(compute.inputs[0], compute.op.reads(config)[0], rows);
+        let gain = self.vector(compute, 0);
+        let shape = (rows as u32, config.hidden_size as u32);
+        let out = self.output(compute, rows);
+        self.launch(add_rms_norm(dtype, shape, x, gain, config.norm_eps, out))
+    }
+
     /// Enqueues a linear's sums where another library does it, and says where they are.
     fn sums(&self, product: &Linear) -> Result<Option<Address>, CudaError> {
         match self.device.products() {
@@ -131,12 +152,15 @@ impl Computing<'_> {
             panic!("{:?} has no matrix", compute.op)
         };
         let to = self.output(compute, rows);
+        let scales = config.scales;
         let out = match compute.op {
-            Op::Out | Op::Down | Op::Fc1 => LinearOut::AddTo(to),
-            Op::Head => LinearOut::StoreF32(to),
+            op if op.adds_to_residual(config) => {
+                LinearOut::AddScaled { out: to, factor: scales.residual }
+            }
+            Op::Head => LinearOut::StoreScaled { out: to, factor: scales.logits },
             Op::Up => {
                 let gate = self.rows(compute.inputs[1], Value::Gate, rows);
-                LinearOut::SiluMul { gate, out: to }
+                gated(config.activation, gate, to)
             }
             Op::Fc0 if config.activation == Activation::Relu => LinearOut::Relu(to),
             Op::Fc0 => LinearOut::Gelu(to),
@@ -160,18 +184,46 @@ impl Computing<'_> {
             Some(sums) => self.launch(epilogue(dtype, (product.rows, n), sums, bias, out))?,
             None => self.launch(linear(dtype, &product))?,
         }
-        let layer = compute.at.layer.map_or(0, usize::from);
-        if matches!(compute.op, Op::Q | Op::K) && config.layers.of(layer).rope.is_some() {
+        if let (Op::Q | Op::K, Some(norm)) = (compute.op, config.qk_norm) {
+            let (heads, width) = match norm {
+                QkNorm::PerHead => (n / config.head_dim as u32, config.head_dim as u32),
+                QkNorm::FullWidth => (1, n),
+            };
+            let gain = self.vector(compute, 1);
+            let shape = (rows as u32, heads, width);
+            self.launch(head_norm(dtype, shape, gain, config.norm_eps, to))?;
+        }
+        let kind = kind_of(config, compute.at);
+        if let (Op::Q | Op::K, Some(rotary)) = (compute.op, &config.layers.kinds()[kind].rope) {
             let at = (self.program, compute.at);
             let lists = self.uploads.rows(self.device, self.stream, self.table, at)?;
             let heads = if compute.op == Op::Q { config.num_heads } else { config.num_kv_heads };
             let shape = (rows as u32, heads as u32, config.head_dim as u32);
-            let table_bytes = config.head_dim / 2 * size_of::<f32>();
-            let offset = config.layers.kind_index(layer) * table_bytes;
             let first = self.device.scratch_address(self.device.scratch().frequencies);
-            let frequencies = first + offset as u64;
-            self.launch(rope(dtype, shape, lists.positions, frequencies, to))?;
+            let table_bytes = (config.head_dim / 2 * size_of::<f32>()) as u64;
+            let tables = RopeTables {
+                inverse_frequencies: first + kind as u64 * table_bytes,
+                rotary_dim: rotary.rotary_dim(config.head_dim) as u32,
+                attention_factor: rotary.attention_factor(),
+                table_of_row: 0,
+            };
+            self.launch(rope(dtype, shape, lists.positions, &tables, to))?;
         }
         Ok(())
+    }
+}
+
+/// The product of an activation of the gate and a linear's result.
+///
+/// # Panics
+/// For an activation of one factor.
+fn gated(activation: Activation, gate: Address, out: Address) -> LinearOut {
+    match activation {
+        Activation::Silu => LinearOut::SiluMul { gate, out },
+        Activation::GeluTanh => LinearOut::GeluTanhMul { gate, out },
+        Activation::ClampedSwiGlu => {
+            LinearOut::ClampedSwiGlu { gate, out, alpha: SWIGLU_ALPHA, limit: SWIGLU_LIMIT }
+        }
+        Activation::Relu | Activation::Gelu => panic!("{activation:?} has no gate"),
     }
 }

@@ -9,8 +9,8 @@ use program::ir::Compute;
 use super::operands::{Operands, output_region};
 
 /// The bounds of gpt-oss's activation.
-const SWIGLU_ALPHA: f32 = 1.702;
-const SWIGLU_LIMIT: f32 = 7.0;
+pub(crate) const SWIGLU_ALPHA: f32 = 1.702;
+pub(crate) const SWIGLU_LIMIT: f32 = 7.0;
 
 /// Runs the linear, and the norm of q or k behind it.
 pub(super) fn run<T: Element>(

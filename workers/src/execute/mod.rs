@@ -33,6 +33,7 @@ use crate::shared::table::StepTable;
 pub use append::append_spans;
 pub use compute::ComputeState;
 pub use copy::{Span, copy_spans};
+pub(crate) use linear::{SWIGLU_ALPHA, SWIGLU_LIMIT};
 
 /// The operands of one lane's instructions.
 #[derive(Debug)]

@@ -28,8 +28,8 @@ struct ExpertRows {
         return Source(static_cast<const u8*>(weight) + before, n, k, group);
     }
 
-    DEVICE Finish finish(const float* bias, void* out, const void* gate, u32 n, u32 form) const {
-        return {bias ? bias + (u64)expert * n : bias, out, gate, n, form};
+    DEVICE const float* bias(const float* all, u32 n) const {
+        return all ? all + (u64)expert * n : all;
     }
 };
 
@@ -37,10 +37,10 @@ struct ExpertRows {
     KERNEL(name, 256,                                                                         \
            (const T* x, const void* weight, const float* bias, void* out, const void* gate,   \
             const u32* starts, const u32* slots, u32 per_row, u32 n, u32 k, u32 form,         \
-            u32 group)) {                                                                     \
+            u32 group, float factor, float limit)) {                                          \
         const ExpertRows rows(starts, slots, per_row);                                        \
         if (blockIdx.y * block_rows >= rows.count) return;                                    \
-        const Finish to = rows.finish(bias, out, gate, n, form);                              \
+        const Finish to = {rows.bias(bias, n), out, gate, n, form, factor, limit};            \
         run;                                                                                  \
     }
 

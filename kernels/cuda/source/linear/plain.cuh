@@ -58,8 +58,9 @@ DEVICE void linear_plain(const float* x, const Source source, u32 rows, u32 k, c
 #define LINEAR_PLAIN(name, Source)                                                              \
     KERNEL(name, 256,                                                                           \
            (const float* x, const void* weight, const float* bias, void* out, const void* gate, \
-            u32 rows, u32 n, u32 k, u32 form, u32 group)) {                                     \
-        linear_plain(x, Source(weight, n, k, group), rows, k, Finish{bias, out, gate, n, form}); \
+            u32 rows, u32 n, u32 k, u32 form, u32 group, float factor, float limit)) {          \
+        const Finish to = {bias, out, gate, n, form, factor, limit};                            \
+        linear_plain(x, Source(weight, n, k, group), rows, k, to);                              \
     }
 
 LINEAR_PLAIN(linear_f32, PlainSource<float>)

@@ -86,9 +86,9 @@ DEVICE void linear_small(const bf16* x, const Source source, u32 rows, u32 k, co
 #define LINEAR_SMALL(name, M, N, Source)                                                       \
     KERNEL(name, 256,                                                                          \
            (const bf16* x, const void* weight, const float* bias, void* out, const void* gate, \
-            u32 rows, u32 n, u32 k, u32 form, u32 group)) {                                    \
+            u32 rows, u32 n, u32 k, u32 form, u32 group, float factor, float limit)) {         \
         linear_small<M, N>(x, Source(weight, n, k, group), rows, k,                            \
-                           Finish{bias, out, gate, n, form});                                  \
+                           Finish{bias, out, gate, n, form, factor, limit});                   \
     }
 
 LINEAR_SMALL(linear_small_8_bf16, 1, 1, PlainSource<bf16>)

@@ -128,8 +128,9 @@ DEVICE void linear_wide(const bf16* x, const bf16* weight, u32 rows, u32 k, cons
 #define LINEAR_WIDE(name, ROWS)                                                                \
     KERNEL(name, 256,                                                                          \
            (const bf16* x, const bf16* weight, const float* bias, void* out, const void* gate, \
-            u32 rows, u32 n, u32 k, u32 form, u32)) {                                          \
-        linear_wide<ROWS>(x, weight, rows, k, Finish{bias, out, gate, n, form});               \
+            u32 rows, u32 n, u32 k, u32 form, u32, float factor, float limit)) {               \
+        const Finish to = {bias, out, gate, n, form, factor, limit};                           \
+        linear_wide<ROWS>(x, weight, rows, k, to);                                             \
     }
 
 LINEAR_WIDE(linear_wide_64_bf16, 64)

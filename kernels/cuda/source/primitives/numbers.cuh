@@ -66,6 +66,17 @@ DEVICE float exponential(float x) {
 // x / (1 + e^-x).
 DEVICE float silu(float x) { return x / (1.0f + exponential(0.0f - x)); }
 
+// x / (1 + e^(-factor x)).
+DEVICE float times_sigmoid(float x, float factor) {
+    return x / (1.0f + exponential(0.0f - factor * x));
+}
+
+// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as x times the sigmoid of twice the argument of tanh.
+DEVICE float gelu_tanh(float x) {
+    const float slope = fmaf(x * x, 0.071354814f, 1.5957692f);
+    return x / (1.0f + exponential(0.0f - slope * x));
+}
+
 // x/2 (1 + erf(x / sqrt 2)), the erf form; absolute error of erf below 2e-7 (Abramowitz and Stegun
 // 7.1.26).
 DEVICE float gelu(float x) {
