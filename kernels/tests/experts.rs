@@ -2,6 +2,7 @@
 //! matrix, sums over experts in their order, row independence.
 
 mod common;
+mod emulate;
 
 use common::records::random_records;
 use common::{Random, assert_close, bits, kernels, poison, tolerance, variants};
@@ -251,6 +252,29 @@ fn bf16_places_have_the_bits_of_ordinary_linears() {
 #[test]
 fn f32_places_have_the_bits_of_ordinary_linears() {
     check::<f32>("f32_places_have_the_bits_of_ordinary_linears");
+}
+
+/// Variants that this machine lacks, where their instructions can be emulated. One thread.
+#[test]
+fn emulated_variants_give_places_the_bits_of_ordinary_linears() {
+    let formats = [WeightFormat::Plain, WeightFormat::Grouped(Grouped::GGUF_Q4)];
+    for variant in Variant::ALL.into_iter().filter(|variant| !variant.is_available()) {
+        let Some(kernels) = emulate::kernels(variant, 1) else {
+            println!("SKIP {variant:?}: neither here nor emulated");
+            continue;
+        };
+        let kernels = kernels.with_experts(LIMITS);
+        for format in formats {
+            let mut random = Random::new(14);
+            let matrices = Matrices::<bf16>::random(&mut random, (4, 32, 96), format);
+            // Experts with all of 20 rows, with few and with none.
+            let routed = routing(&mut random, Load::Rare, 20, (4, 2));
+            let routing = Routing { experts: 4, top_k: 2, routed: &routed };
+            let context = format!("{variant:?} {format:?}");
+            check_linear(&kernels, &matrices, routing, (&mut random, &context));
+            check_down(&kernels, &matrices, routing, (&mut random, &context));
+        }
+    }
 }
 
 /// Gate, up and down of all rows.

@@ -6,6 +6,7 @@ mod common;
 mod device;
 
 use bytemuck::cast_slice;
+use common::records::random_records;
 use common::{Random, bits};
 use cuda_kernels::{
     ExpertLinear, ExpertShape, Launch, Linear, LinearOut, RouterScoring, Weight, expert_combine,
@@ -13,9 +14,8 @@ use cuda_kernels::{
 };
 use cuda_shim::set_order;
 use device::{Half, Output, dtype, of, run};
-use kernels::grouped::{quantise, widen};
-use kernels::{Element, Routed, Variant, reference};
-use model::compressed::{Bits, Grouped, WeightFormat};
+use kernels::{Element, Routed, reference};
+use model::compressed::{Grouped, WeightFormat};
 
 const SCORINGS: [(RouterScoring, kernels::RouterScoring); 3] = [
     (
@@ -146,23 +146,17 @@ struct Matrices<T> {
 
 impl<T: Element> Matrices<T> {
     fn new(random: &mut Random, format: WeightFormat, experts: usize, n: usize, k: usize) -> Self {
-        let plain: Vec<T> = random.vector(experts * n * k);
-        let mut matrices = Matrices { plain, records: Vec::new(), format, stride: n * k };
-        if let WeightFormat::Grouped(format) = format {
-            let narrow = Grouped::halves(Bits::Four, format.group);
-            for plain in matrices.plain.chunks(n * k) {
-                let mut records = vec![0; narrow.size_bytes(n, k)];
-                quantise(Variant::Scalar, narrow, plain, k, &mut records);
-                if format.bits == Bits::Eight {
-                    let mut wide = vec![0; format.size_bytes(n, k)];
-                    widen(Variant::Scalar, narrow, k, &records, &mut wide);
-                    records = wide;
+        let (mut plain, mut records, mut stride) = (Vec::new(), Vec::new(), n * k);
+        match format {
+            WeightFormat::Plain => plain = random.vector(experts * n * k),
+            WeightFormat::Grouped(format) => {
+                stride = format.size_bytes(n, k);
+                for _ in 0..experts {
+                    records.extend(random_records(random, format, n, k));
                 }
-                matrices.stride = records.len();
-                matrices.records.extend(records);
             }
         }
-        matrices
+        Matrices { plain, records, format, stride }
     }
 
     fn of(&self, expert: u32) -> Weight {
@@ -222,9 +216,10 @@ fn check<T: Element>(
     first.name
 }
 
-fn formats() -> [WeightFormat; 3] {
-    let grouped = [Grouped::GGUF_Q4, Grouped::W4.widened()].map(WeightFormat::Grouped);
-    [WeightFormat::Plain, grouped[0], grouped[1]]
+fn formats() -> Vec<WeightFormat> {
+    let grouped = [Grouped::GGUF_Q4, Grouped::W4.widened(), Grouped::GGUF_Q6_K.widened()];
+    let grouped = grouped.into_iter().map(WeightFormat::Grouped);
+    std::iter::once(WeightFormat::Plain).chain(grouped).collect()
 }
 
 #[test]
@@ -246,7 +241,7 @@ fn places_have_the_bits_of_ordinary_linears() {
         let shape = ExpertShape { rows: 20, top_k: 2, experts: 3 };
         names.insert(check::<f32>(&mut random, shape, (33, 70), (format, false)));
     }
-    assert_eq!(names.len(), 13, "every kernel was run: {names:?}");
+    assert_eq!(names.len(), 17, "every kernel was run: {names:?}");
 }
 
 #[test]
