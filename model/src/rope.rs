@@ -13,9 +13,9 @@
 //! - A longrope text that passes the original length while it grows has the long factors here from
 //!   its first token; there it has the short ones until it passes, when all keys are computed anew
 //!   with the long ones.
-//! - A dynamic text that passes it has here the frequencies that transformers gives one forward pass
-//!   over the whole declared length; there they change with each further token, and keys keep those
-//!   of the step that cached them.
+//! - A dynamic text that passes it has here the frequencies that transformers gives one forward
+//!   pass over the whole declared length; there they change with each further token, and keys keep
+//!   those of the step that cached them.
 
 use std::f64::consts::PI;
 
