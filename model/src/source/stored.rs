@@ -18,17 +18,27 @@ pub enum StoredType {
     Q5_1,
     /// GGUF: blocks of 32, f16 scale, int8 values.
     Q8_0,
+    /// GGUF: blocks of 256 in 16 parts with 4-bit scales and minimums, 2-bit values.
+    Q2K,
+    /// GGUF: blocks of 256 in 16 parts with 6-bit scales, 3-bit values from -4.
+    Q3K,
     /// GGUF: blocks of 256 in 8 parts with 6-bit scales and minimums, 4-bit values.
     Q4K,
     /// GGUF: blocks of 256 in 8 parts with 6-bit scales and minimums, 5-bit values.
     Q5K,
     /// GGUF: blocks of 256 in 16 parts with 8-bit scales, 6-bit values from -32.
     Q6K,
+    /// GGUF: blocks of 32, f16 scale, 4-bit places in a table of int8 values.
+    Iq4Nl,
+    /// GGUF: blocks of 256 in 8 parts with 6-bit scales, values as those of `Iq4Nl`.
+    Iq4Xs,
+    /// GGUF: blocks of 32, an exponent of two, 4-bit floats.
+    Mxfp4,
 }
 
 impl StoredType {
     /// Every type that can be read.
-    pub const ALL: [StoredType; 11] = [
+    pub const ALL: [StoredType; 16] = [
         StoredType::F32,
         StoredType::F16,
         StoredType::Bf16,
@@ -37,9 +47,14 @@ impl StoredType {
         StoredType::Q5_0,
         StoredType::Q5_1,
         StoredType::Q8_0,
+        StoredType::Q2K,
+        StoredType::Q3K,
         StoredType::Q4K,
         StoredType::Q5K,
         StoredType::Q6K,
+        StoredType::Iq4Nl,
+        StoredType::Iq4Xs,
+        StoredType::Mxfp4,
     ];
 
     /// The name that formats and error messages use.
@@ -53,9 +68,14 @@ impl StoredType {
             StoredType::Q5_0 => "Q5_0",
             StoredType::Q5_1 => "Q5_1",
             StoredType::Q8_0 => "Q8_0",
+            StoredType::Q2K => "Q2_K",
+            StoredType::Q3K => "Q3_K",
             StoredType::Q4K => "Q4_K",
             StoredType::Q5K => "Q5_K",
             StoredType::Q6K => "Q6_K",
+            StoredType::Iq4Nl => "IQ4_NL",
+            StoredType::Iq4Xs => "IQ4_XS",
+            StoredType::Mxfp4 => "MXFP4",
         }
     }
 
@@ -69,9 +89,14 @@ impl StoredType {
             StoredType::Q5_0 => (32, 2 + 4 + 16),
             StoredType::Q5_1 => (32, 4 + 4 + 16),
             StoredType::Q8_0 => (32, 2 + 32),
+            StoredType::Q2K => (256, 16 + 64 + 4),
+            StoredType::Q3K => (256, 32 + 64 + 12 + 2),
             StoredType::Q4K => (256, 4 + 12 + 128),
             StoredType::Q5K => (256, 4 + 12 + 32 + 128),
             StoredType::Q6K => (256, 128 + 64 + 16 + 2),
+            StoredType::Iq4Nl => (32, 2 + 16),
+            StoredType::Iq4Xs => (256, 2 + 2 + 4 + 128),
+            StoredType::Mxfp4 => (32, 1 + 16),
         }
     }
 

@@ -6,12 +6,13 @@
 
 use half::{bf16, f16};
 
-use super::{blocks, k_quants};
+use super::{blocks, k_quants, tables};
 use crate::source::StoredType;
 
 /// For error messages.
-pub(super) const SUPPORTED: &str =
-    "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K";
+pub(super) const SUPPORTED: &str = "supported are F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, \
+     IQ4_NL, IQ4_XS and MXFP4; use a file of the model that is quantised to one of these, such as \
+     Q4_K_M or IQ4_XS";
 
 /// The type of a tensor in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub(super) enum TensorType {
 }
 
 /// GGML's numbers of the types that are read.
-const KNOWN: [(u32, StoredType); 11] = [
+const KNOWN: [(u32, StoredType); 16] = [
     (0, StoredType::F32),
     (1, StoredType::F16),
     (2, StoredType::Q4_0),
@@ -30,26 +31,27 @@ const KNOWN: [(u32, StoredType); 11] = [
     (6, StoredType::Q5_0),
     (7, StoredType::Q5_1),
     (8, StoredType::Q8_0),
+    (10, StoredType::Q2K),
+    (11, StoredType::Q3K),
     (12, StoredType::Q4K),
     (13, StoredType::Q5K),
     (14, StoredType::Q6K),
+    (20, StoredType::Iq4Nl),
+    (23, StoredType::Iq4Xs),
     (30, StoredType::Bf16),
+    (39, StoredType::Mxfp4),
 ];
 
 /// Names of the types that are not read, so that an error can say them.
-const UNSUPPORTED: [(u32, &str); 21] = [
+const UNSUPPORTED: [(u32, &str); 18] = [
     (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
     (15, "Q8_K"),
     (16, "IQ2_XXS"),
     (17, "IQ2_XS"),
     (18, "IQ3_XXS"),
     (19, "IQ1_S"),
-    (20, "IQ4_NL"),
     (21, "IQ3_S"),
     (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),
@@ -58,7 +60,8 @@ const UNSUPPORTED: [(u32, &str); 21] = [
     (29, "IQ1_M"),
     (34, "TQ1_0"),
     (35, "TQ2_0"),
-    (39, "MXFP4"),
+    (40, "NVFP4"),
+    (41, "Q1_0"),
 ];
 
 impl TensorType {
@@ -102,9 +105,14 @@ pub(super) fn dequantise(stored: StoredType, row: &[u8], out: &mut [f32]) {
         StoredType::Q5_0 => blocks::q5_0,
         StoredType::Q5_1 => blocks::q5_1,
         StoredType::Q8_0 => blocks::q8_0,
+        StoredType::Q2K => k_quants::q2_k,
+        StoredType::Q3K => k_quants::q3_k,
         StoredType::Q4K => k_quants::q4_k,
         StoredType::Q5K => k_quants::q5_k,
         StoredType::Q6K => k_quants::q6_k,
+        StoredType::Iq4Nl => tables::iq4_nl,
+        StoredType::Iq4Xs => tables::iq4_xs,
+        StoredType::Mxfp4 => tables::mxfp4,
     };
     let (elements, bytes) = stored.block();
     for (block, out) in row.chunks_exact(bytes).zip(out.chunks_exact_mut(elements)) {

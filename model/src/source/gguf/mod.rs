@@ -28,6 +28,7 @@ mod k_quants;
 mod layout;
 pub mod metadata;
 mod parse;
+mod tables;
 
 use dequantise::{SUPPORTED, TensorType, dequantise};
 use metadata::Metadata;
