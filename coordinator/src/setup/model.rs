@@ -142,7 +142,7 @@ fn gguf(located: &Located, path: &std::path::Path) -> anyhow::Result<Opened> {
     config.name.clone_from(&located.name);
     let (stored, quantised) = stored_formats(&source, &config)?;
     let weights = WeightsFrom::Gguf { path: path.to_string_lossy().into_owned() };
-    let weight_files = vec![path.to_owned()];
+    let weight_files = source.files();
     let text_from = Some(TextFrom::Gguf { path: path.to_owned() });
     let codec = OnceCell::new();
     Ok(Opened { config, weights, stored, quantised, weight_files, text_from, codec })
